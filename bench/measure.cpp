@@ -108,7 +108,7 @@ double bits_of(const Transformer& model, const std::vector<std::uint8_t>& values
                Workspace& workspace) {
   SequenceState sequence = model.new_sequence();
   double bits = 0;
-  std::vector<StepRow> rows;
+  std::vector<BatchRow> rows;
   for (std::size_t begin = 0; begin + 1 < values.size(); begin += kRows) {
     const std::size_t end = std::min(begin + kRows, values.size() - 1);
     rows.clear();

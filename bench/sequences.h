@@ -72,7 +72,7 @@ class Sequences {
   std::size_t count_ = 0;                         // that are in use
   std::vector<SequenceState> sequences_;          // [most]
   std::vector<std::vector<std::int32_t>> drawn_;  // [most]
-  std::vector<StepRow> rows_;
+  std::vector<BatchRow> rows_;
 };
 
 // Model shapes that are compared, and where their weights come from.

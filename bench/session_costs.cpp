@@ -50,7 +50,7 @@ SessionImage image_of(const Transformer& model, const std::vector<std::int32_t>&
 // All but the last, which stays pending.
 void feed(const Transformer& model, std::span<const std::int32_t> values, SequenceState& sequence) {
   Workspace workspace = model.new_workspace(kRowsOfASlice);
-  std::vector<StepRow> rows;
+  std::vector<BatchRow> rows;
   for (std::size_t at = 0; at + 1 < values.size(); at += rows.size()) {
     rows.clear();
     const std::size_t count = std::min(kRowsOfASlice, values.size() - 1 - at);
@@ -70,7 +70,7 @@ MadeSession::MadeSession(std::shared_ptr<const Transformer> model, std::int64_t 
   model_.transformer = model;
   const auto made = store_.restore("model", model, image_of(*model, values_));
   id_ = made.info.id;
-  SessionStore::LeaseResult leased = store_.lease(id_);
+  SessionManager::LeaseResult leased = store_.lease(id_);
   if (!leased.lease) throw std::runtime_error("a session of this model cannot be made");
   feed(*model, values_, leased.lease.sequence());
 }
@@ -164,7 +164,7 @@ double median_of(int count, const std::function<void()>& call) {
 }  // namespace
 
 std::vector<SessionFigure> copy_costs(MadeSession& session, int repeats, int count) {
-  SessionStore& store = session.store();
+  SessionManager& store = session.store();
   const auto image_of = [&] {
     return std::move(store.image(session.id(), kNobody, std::nullopt, true, true).image);
   };
@@ -251,7 +251,7 @@ std::vector<SessionFigure> copy_costs(MadeSession& session, int repeats, int cou
   const Transformer& model = *session.model().transformer;
   const auto state = static_cast<double>(model.state_bytes(values));
   const auto admitted = static_cast<double>(
-      SessionStore::session_bytes(model, {.max_values = values}, store.options().history_tokens));
+      SessionManager::session_bytes(model, {.max_values = values}, store.options().history_tokens));
   Repeats share;
   share.add(100 * (admitted - state) / state);
   figures.push_back({"beside_state_percent", "memory of an open session beside its state", "%",

@@ -16,7 +16,7 @@
 #include "model/transformer.h"
 #include "server/core/clock.h"
 #include "server/models/model_registry.h"
-#include "server/sessions/session_store.h"
+#include "server/sessions/session_manager.h"
 
 namespace lintel::bench {
 
@@ -88,7 +88,7 @@ class MadeSession {
  public:
   MadeSession(std::shared_ptr<const Transformer> model, std::int64_t num_values);
 
-  SessionStore& store() { return store_; }
+  SessionManager& store() { return store_; }
   const std::string& id() const { return id_; }
   const ServedModel& model() const { return model_; }
   const std::vector<std::int32_t>& values() const { return values_; }
@@ -97,7 +97,7 @@ class MadeSession {
   const SteadyClock clock_;
   ServedModel model_;  // without a scheduler
   const std::vector<std::int32_t> values_;
-  SessionStore store_;
+  SessionManager store_;
   std::string id_;
 };
 

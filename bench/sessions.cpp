@@ -71,11 +71,11 @@ class SessionsExperiment {
     const auto wants = [this](const char* group) {
       return flags_.only.empty() || std::ranges::find(flags_.only, group) != flags_.only.end();
     };
-    const VaultPlan plan{.directory = flags_.directory.empty() ? fs::temp_directory_path()
-                                                               : fs::path(flags_.directory),
-                         .sessions = flags_.sessions,
-                         .repeats = flags_.run.repeats,
-                         .count = flags_.count};
+    const StoragePlan plan{.directory = flags_.directory.empty() ? fs::temp_directory_path()
+                                                                 : fs::path(flags_.directory),
+                           .sessions = flags_.sessions,
+                           .repeats = flags_.run.repeats,
+                           .count = flags_.count};
     MadeSession session(model_, values);
     const int repeats = flags_.run.repeats, count = flags_.count;
     if (wants("memory")) add("In memory", copy_costs(session, repeats, count));

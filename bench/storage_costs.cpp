@@ -22,62 +22,62 @@
 #include "bench/sequences.h"
 #include "bench/session_costs.h"
 #include "model/core/state_bytes.h"
-#include "server/sessions/storage/session_vault.h"
-#include "server/sessions/storage/sqlite/sqlite_vault.h"
-#include "server/sessions/storage/vault_records.h"
+#include "server/sessions/storage/session_storage.h"
+#include "server/sessions/storage/sqlite/sqlite_storage.h"
+#include "server/sessions/storage/storage_records.h"
 
 namespace lintel::bench {
 
-// StoredSession: a session as the writer to a vault knows it.
+// StoredSession: a session as the writer to a storage knows it.
 
 // Writes with the bodies that they point to.
-class VaultWrites {
+class StorageWrites {
  public:
-  void add(SessionVault::Write write, VaultBytes body);
+  void add(SessionStorage::Write write, StorageBytes body);
   // Returns when they are durable. Throws std::runtime_error for one that is refused.
-  void commit_to(SessionVault& vault) const;
+  void commit_to(SessionStorage& storage) const;
 
  private:
-  std::vector<SessionVault::Write> writes_;
-  std::vector<VaultBytes> bodies_;
+  std::vector<SessionStorage::Write> writes_;
+  std::vector<StorageBytes> bodies_;
 };
 
 struct StoredSession {
   explicit StoredSession(std::string id, std::vector<std::int32_t> values = {});
 
-  void create(VaultWrites& to);
-  void begin(VaultWrites& to);
-  void append(VaultWrites& to, std::span<const std::int32_t> values);
-  void name_state(VaultWrites& to, const SessionVault::StateRef& state);
-  void open(SessionVault& vault);  // and remembers the claim
+  void create(StorageWrites& to);
+  void begin(StorageWrites& to);
+  void append(StorageWrites& to, std::span<const std::int32_t> values);
+  void name_state(StorageWrites& to, const SessionStorage::StateRef& state);
+  void open(SessionStorage& storage);  // and remembers the claim
 
-  SessionVault::Row row;
+  SessionStorage::Row row;
   std::vector<std::int32_t> values;  // that it is created with
-  SessionVault::Claim claim;
+  SessionStorage::Claim claim;
 
  private:
-  SessionVault::Write write(SessionVault::Write::Kind kind, const Digest& after);
+  SessionStorage::Write write(SessionStorage::Write::Kind kind, const Digest& after);
 };
 
-using Kind = SessionVault::Write::Kind;
+using Kind = SessionStorage::Write::Kind;
 
-void VaultWrites::add(SessionVault::Write write, VaultBytes body) {
+void StorageWrites::add(SessionStorage::Write write, StorageBytes body) {
   bodies_.push_back(std::move(body));  // moved along, its bytes stay where they are
   write.body = bodies_.back();
   writes_.push_back(write);
 }
 
-void VaultWrites::commit_to(SessionVault& vault) const {
-  std::promise<VaultOutcome> written;
-  vault.commit(writes_, [&](std::span<const VaultOutcome> outcomes) {
-    VaultOutcome worst = VaultOutcome::kDone;
-    for (const VaultOutcome outcome : outcomes) {
-      if (outcome != VaultOutcome::kDone) worst = outcome;
+void StorageWrites::commit_to(SessionStorage& storage) const {
+  std::promise<StorageOutcome> written;
+  storage.commit(writes_, [&](std::span<const StorageOutcome> outcomes) {
+    StorageOutcome worst = StorageOutcome::kDone;
+    for (const StorageOutcome outcome : outcomes) {
+      if (outcome != StorageOutcome::kDone) worst = outcome;
     }
     written.set_value(worst);
   });
-  const VaultOutcome outcome = written.get_future().get();
-  if (outcome != VaultOutcome::kDone) {
+  const StorageOutcome outcome = written.get_future().get();
+  if (outcome != StorageOutcome::kDone) {
     throw std::runtime_error(std::string("the session store refuses a write: ") +
                              to_string(outcome));
   }
@@ -95,42 +95,42 @@ StoredSession::StoredSession(std::string id, std::vector<std::int32_t> of) : val
   row.digest = digest_of(std::as_bytes(std::span(row.id)));
 }
 
-SessionVault::Write StoredSession::write(Kind kind, const Digest& after) {
-  SessionVault::Write write{.kind = kind,
-                            .id = row.id,
-                            .claim = claim,
-                            .before = row.digest,
-                            .after = after,
-                            .position = row.position};
+SessionStorage::Write StoredSession::write(Kind kind, const Digest& after) {
+  SessionStorage::Write write{.kind = kind,
+                              .id = row.id,
+                              .claim = claim,
+                              .before = row.digest,
+                              .after = after,
+                              .position = row.position};
   row.digest = after;
   return write;
 }
 
-void StoredSession::create(VaultWrites& to) {
+void StoredSession::create(StorageWrites& to) {
   to.add(write(Kind::kCreate, row.digest), encode_new_session({row, values}));
 }
 
-void StoredSession::begin(VaultWrites& to) {
+void StoredSession::begin(StorageWrites& to) {
   RowChange change;
   change.call = row.call = "call";
   to.add(write(Kind::kBegin, extend(row.digest, DigestKind::kBegin, {})), encode_change(change));
 }
 
-void StoredSession::append(VaultWrites& to, std::span<const std::int32_t> more) {
+void StoredSession::append(StorageWrites& to, std::span<const std::int32_t> more) {
   row.position += static_cast<std::int64_t>(more.size());
   to.add(write(Kind::kValues, extend(row.digest, DigestKind::kValues, std::as_bytes(more))),
          encode_values(more));
 }
 
-void StoredSession::name_state(VaultWrites& to, const SessionVault::StateRef& state) {
+void StoredSession::name_state(StorageWrites& to, const SessionStorage::StateRef& state) {
   RowChange change;
   change.states = row.states = {state};
   to.add(write(Kind::kState, row.digest), encode_change(change));
 }
 
-void StoredSession::open(SessionVault& vault) {
-  const SessionVault::Opened opened = vault.open(row.id, row.owner, nullptr);
-  if (opened.outcome != VaultOutcome::kDone) {
+void StoredSession::open(SessionStorage& storage) {
+  const SessionStorage::Opened opened = storage.open(row.id, row.owner, nullptr);
+  if (opened.outcome != StorageOutcome::kDone) {
     throw std::runtime_error(std::string("a stored session cannot be opened: ") +
                              to_string(opened.outcome));
   }
@@ -184,34 +184,34 @@ std::string id_of(int number) {
   return text;
 }
 
-SqliteVault::Options options_in(const fs::path& directory) {
-  SqliteVault::Options options;
+SqliteStorage::Options options_in(const fs::path& directory) {
+  SqliteStorage::Options options;
   options.directory = directory;
   options.commit_interval = {};  // what a commit takes, not what it waits for others
   return options;
 }
 
-void create_all(SessionVault& vault, std::vector<StoredSession>& sessions) {
+void create_all(SessionStorage& storage, std::vector<StoredSession>& sessions) {
   constexpr std::size_t kOfACommit = 500;
   for (std::size_t at = 0; at < sessions.size(); at += kOfACommit) {
-    VaultWrites writes;
+    StorageWrites writes;
     const std::size_t end = std::min(at + kOfACommit, sessions.size());
     for (std::size_t i = at; i < end; ++i) sessions[i].create(writes);
-    writes.commit_to(vault);
+    writes.commit_to(storage);
   }
 }
 
 }  // namespace
 
-std::vector<SessionFigure> commit_costs(const VaultPlan& plan) {
+std::vector<SessionFigure> commit_costs(const StoragePlan& plan) {
   const ScratchDirectory scratch(plan.directory);
   const SteadyClock clock;
-  SqliteVault vault(options_in(scratch.path() / "store"), clock);
+  SqliteStorage storage(options_in(scratch.path() / "store"), clock);
   const PlainFile plain(scratch.path() / "plain", kWriters * 40);
   std::vector<StoredSession> sessions;
   for (int i = 0; i < kWriters; ++i) sessions.emplace_back(id_of(i));
-  create_all(vault, sessions);
-  for (StoredSession& session : sessions) session.open(vault);
+  create_all(storage, sessions);
+  for (StoredSession& session : sessions) session.open(storage);
   std::vector<std::int32_t> values(kValuesOfACommit);
   std::iota(values.begin(), values.end(), 200);
 
@@ -219,9 +219,9 @@ std::vector<SessionFigure> commit_costs(const VaultPlan& plan) {
   for (int r = 0; r < plan.repeats; ++r) {
     std::vector<double> commits, syncs;
     for (int i = 0; i < plan.count; ++i) {
-      VaultWrites writes;
+      StorageWrites writes;
       for (StoredSession& session : sessions) session.append(writes, values);
-      commits.push_back(microseconds_of(1, [&] { writes.commit_to(vault); })[0]);
+      commits.push_back(microseconds_of(1, [&] { writes.commit_to(storage); })[0]);
       syncs.push_back(microseconds_of(1, [&] { plain.append(); })[0]);
     }
     synced.add(quantile(syncs, 0.5));
@@ -240,35 +240,35 @@ std::vector<SessionFigure> commit_costs(const VaultPlan& plan) {
           {"commit_p99_us", "p99", "us", slowest.summary(), {}, "", ""}};
 }
 
-std::vector<SessionFigure> wake_costs(MadeSession& session, const VaultPlan& plan) {
+std::vector<SessionFigure> wake_costs(MadeSession& session, const StoragePlan& plan) {
   const ScratchDirectory scratch(plan.directory);
   const SteadyClock clock;
   const Transformer& model = *session.model().transformer;
-  SqliteVault vault(options_in(scratch.path() / "store"), clock);
+  SqliteStorage storage(options_in(scratch.path() / "store"), clock);
   const std::vector<std::byte> state =
       std::move(session.store().image(session.id(), {}, std::nullopt, false, true).image.state);
   const PlainFile plain(scratch.path() / "plain", state.size());
   std::vector<StoredSession> sessions;
   for (int i = 0; i < plan.count; ++i) sessions.emplace_back(id_of(i), session.values());
-  create_all(vault, sessions);
-  for (StoredSession& each : sessions) each.open(vault);
+  create_all(storage, sessions);
+  for (StoredSession& each : sessions) each.open(storage);
 
   Sequences replay(model, 1);
   constexpr int kPlainBlocks = 20;
   Repeats put, synced, read, median, slowest, values;
   for (int r = 0; r < plan.repeats; ++r) {
     std::vector<double> puts, syncs, reads, wakes;
-    std::vector<SessionVault::StateRef> states;
-    VaultWrites named;
+    std::vector<SessionStorage::StateRef> states;
+    StorageWrites named;
     for (StoredSession& each : sessions) {
-      SessionVault::StateRef ref;
+      SessionStorage::StateRef ref;
       ref.position = each.row.position;
-      puts.push_back(microseconds_of(1, [&] { vault.put_state(each.row.id, state, &ref); })[0]);
+      puts.push_back(microseconds_of(1, [&] { storage.put_state(each.row.id, state, &ref); })[0]);
       each.name_state(named, ref);
       states.push_back(ref);
     }
-    named.commit_to(vault);
-    vault.sync_states();  // and they are no longer held in memory
+    named.commit_to(storage);
+    storage.sync_states();  // and they are no longer held in memory
     for (int i = 0; i < kPlainBlocks; ++i) {
       syncs.push_back(microseconds_of(1, [&] { plain.append(); })[0]);
     }
@@ -277,9 +277,9 @@ std::vector<SessionFigure> wake_costs(MadeSession& session, const VaultPlan& pla
     for (int i = 0; i < kPlainBlocks; ++i) {
       reads.push_back(microseconds_of(1, [&] { plain.read(i, bytes); })[0]);
     }
-    for (const SessionVault::StateRef& ref : states) {
+    for (const SessionStorage::StateRef& ref : states) {
       wakes.push_back(microseconds_of(1, [&] {
-        if (vault.read_state(ref, bytes) != VaultOutcome::kDone) {
+        if (storage.read_state(ref, bytes) != StorageOutcome::kDone) {
           throw std::runtime_error("a state that was put cannot be read");
         }
         SequenceState woken = model.new_sequence();
@@ -313,24 +313,24 @@ std::vector<SessionFigure> wake_costs(MadeSession& session, const VaultPlan& pla
   };
 }
 
-std::vector<SessionFigure> open_costs(const VaultPlan& plan) {
+std::vector<SessionFigure> open_costs(const StoragePlan& plan) {
   const ScratchDirectory scratch(plan.directory);
   const SteadyClock clock;
   const fs::path living = scratch.path() / "living", dead = scratch.path() / "dead",
                  empty = scratch.path() / "empty";
-  SqliteVault vault(options_in(living), clock);
+  SqliteStorage storage(options_in(living), clock);
   std::vector<std::int32_t> values(kValuesOfASession);
   std::iota(values.begin(), values.end(), 0);
   for (std::int32_t& value : values) value %= 256;
   std::vector<StoredSession> sessions;
   for (int i = 0; i < plan.sessions; ++i) sessions.emplace_back(id_of(i), values);
-  create_all(vault, sessions);
-  VaultWrites started;
+  create_all(storage, sessions);
+  StorageWrites started;
   for (int i = 0; i < std::min(kInterrupted, plan.sessions); ++i) {
-    sessions[static_cast<std::size_t>(i)].open(vault);
+    sessions[static_cast<std::size_t>(i)].open(storage);
     sessions[static_cast<std::size_t>(i)].begin(started);
   }
-  started.commit_to(vault);
+  started.commit_to(storage);
 
   Repeats of_empty, opened;
   for (int r = 0; r < plan.repeats; ++r) {
@@ -342,11 +342,11 @@ std::vector<SessionFigure> open_costs(const VaultPlan& plan) {
     for (const fs::directory_entry& file : fs::directory_iterator(living)) {
       fs::copy_file(file.path(), dead / file.path().filename());
     }
-    { const SqliteVault made(options_in(empty), clock); }
+    { const SqliteStorage made(options_in(empty), clock); }
     const auto open = [&](const fs::path& directory) {
-      std::optional<SqliteVault> vault_there;
+      std::optional<SqliteStorage> storage_there;
       return 1e-3 *
-             microseconds_of(1, [&] { vault_there.emplace(options_in(directory), clock); })[0];
+             microseconds_of(1, [&] { storage_there.emplace(options_in(directory), clock); })[0];
     };
     of_empty.add(open(empty));
     opened.add(open(dead));

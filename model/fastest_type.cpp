@@ -41,7 +41,7 @@ class Side {
   }
 
   MatrixView<const float> feed(std::span<const std::int32_t> values) {
-    std::vector<StepRow> rows;
+    std::vector<BatchRow> rows;
     for (std::size_t i = 0; i < kSequences; ++i) {
       rows.push_back({values[i], &sequences_[i], /*wants_output=*/true});
     }
@@ -56,7 +56,7 @@ class Side {
 
 }  // namespace
 
-double bits_lost(const Transformer& exact, const Transformer& narrow) {
+double kl_divergence_bits(const Transformer& exact, const Transformer& narrow) {
   const ModelConfig& config = exact.config();
   const Head& head = exact.head();
   const auto num_values = static_cast<std::size_t>(head.num_values());
@@ -242,7 +242,7 @@ LoadedModel load_as_planned(const ModelFiles& files, const LoadPlan& plan) {
     options.weight_type = type;
     if (!measured(files, options)) continue;
     std::unique_ptr<const Transformer> narrow = Transformer::load(files, options);
-    const double lost = bits_lost(*exact, *narrow);
+    const double lost = kl_divergence_bits(*exact, *narrow);
     const std::string loss = digits(lost) + " bits a value against f32";
     if (lost <= kMostBitsLost) {  // not of NaN
       return {std::move(narrow), std::string(to_string(type)) + " loses " + loss + ", of at most " +

@@ -20,7 +20,7 @@ namespace lintel {
 // Bits/dim of data that the model was made for rise by about as much. A pure function of both;
 // takes as long as drawing some hundred values. NaN where one of them is not finite. REQUIRES:
 // neither recomputes.
-double bits_lost(const Transformer& exact, const Transformer& narrow);
+double kl_divergence_bits(const Transformer& exact, const Transformer& narrow);
 
 // ModelSize: how much memory a model will take, known before any of its weights is read.
 

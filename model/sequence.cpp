@@ -96,11 +96,11 @@ std::size_t SequenceState::bytes() const {
   return total;
 }
 
-void SequenceState::take_back(std::int64_t num_rows) {
+void SequenceState::rollback(std::int64_t num_rows) {
   if (!std::exchange(has_drafts_, false) && num_rows == 0) return;
   assert(num_rows <= position_);
   position_ -= num_rows;
-  for (const auto& layer : layers_) layer->take_back(static_cast<std::size_t>(num_rows));
+  for (const auto& layer : layers_) layer->rollback(static_cast<std::size_t>(num_rows));
   if (num_rows == 0 || tokens_.num_pages() == 0) return;
   const auto at = static_cast<std::size_t>(position_);
   for (std::size_t i = at; i < at + static_cast<std::size_t>(num_rows); ++i) {
@@ -110,7 +110,7 @@ void SequenceState::take_back(std::int64_t num_rows) {
 }
 
 void SequenceState::settle() {
-  take_back(0);
+  rollback(0);
   settle_layers();
 }
 

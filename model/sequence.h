@@ -59,8 +59,8 @@ class SequenceState {
   std::int64_t next_position() const { return origin + num_values(); }
 
   // All but the adapter, as bytes of this byte order: fixed fields, tail, counts, then what each
-  // layer saves, or the tokens (docs/snapshot_format.md). Not between the steps that announce
-  // drafts and take_back().
+  // layer saves, or the tokens (docs/snapshot_format.md). Not between the steps that
+  // begin_speculation drafts and rollback().
   void save(StateWriter& writer) const;
   std::size_t saved_bytes() const;  // that save() writes now
   // Becomes the sequence that was saved: it continues bit for bit as that one. REQUIRES: an empty
@@ -73,13 +73,13 @@ class SequenceState {
   void load(StateReader& reader, std::int64_t most_values = INT64_MAX);
 
   // Takes back the last num_rows rows of the step before, as if they had never been fed. REQUIRES:
-  // they were drafts (StepRow::is_draft); once after a step that had any of this sequence, with 0
+  // they were drafts (BatchRow::is_draft); once after a step that had any of this sequence, with 0
   // where all stay, before anything else is asked of it and before another step of the workspace.
   //
   // The drafts that stay may enter the states with the next step's rows. So the workspace's next
   // step has rows of this sequence, or settle() comes before it; every other use of the sequence
   // settles by itself.
-  void take_back(std::int64_t num_rows);
+  void rollback(std::int64_t num_rows);
   // What the sequence remembers is in its own memory from here on, and the workspace has nothing
   // left of it. Drafts that were not judged stay; of a step that failed, the sequence is in doubt.
   void settle();

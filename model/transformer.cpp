@@ -8,31 +8,31 @@
 
 #include "model/formats/model_files.h"
 #include "model/formats/weights.h"
+#include "model/forward_pass.h"
 #include "model/layer.h"
 #include "model/lora/adapter.h"
 #include "model/ops/tile_scope.h"
-#include "model/pass.h"
 
 namespace lintel {
 
-Workspace::Workspace(std::unique_ptr<Buffers> buffers) : buffers_(std::move(buffers)) {}
+Workspace::Workspace(std::unique_ptr<Activations> buffers) : buffers_(std::move(buffers)) {}
 Workspace::Workspace(Workspace&&) noexcept = default;
 Workspace& Workspace::operator=(Workspace&&) noexcept = default;
 Workspace::~Workspace() = default;
 
 std::size_t Workspace::max_rows() const { return buffers_->max_rows; }
 void Workspace::observe(StepObserver* observer) { buffers_->observer = observer; }
-void Workspace::share_with(Team* team) { buffers_->team = team; }
+void Workspace::share_with(StepThreadPool* team) { buffers_->team = team; }
 
 namespace {
 
-class StateStepper final : public Stepper {
+class StateMode final : public DecodeMode {
  public:
-  explicit StateStepper(const TransformerParts& parts)
-      : attention_(parts.attention), pass_(parts) {}
+  explicit StateMode(const TransformerParts& parts) : attention_(parts.attention), pass_(parts) {}
 
-  MatrixView<const float> step(std::span<const StepRow> rows, Buffers& buffers) const override {
-    buffers.drafts.announce(rows, attention_);
+  MatrixView<const float> step(std::span<const BatchRow> rows,
+                               Activations& buffers) const override {
+    buffers.drafts.begin_speculation(rows, attention_);
     for (std::size_t r = 0; r < rows.size(); ++r) {
       SequenceState& sequence = *rows[r].sequence;
       pass_.embed(rows[r].token, sequence.position(), sequence.adapter().get(), r, buffers);
@@ -41,7 +41,7 @@ class StateStepper final : public Stepper {
     return pass_.predict(pass_.run(rows, buffers), buffers);
   }
 
-  void reserve_drafts(std::size_t rows, Buffers& buffers) const override {
+  void reserve_drafts(std::size_t rows, Activations& buffers) const override {
     buffers.drafts.reserve(rows, attention_);
   }
   DraftMemory::Backends backends() const override { return attention_; }
@@ -61,24 +61,24 @@ class StateStepper final : public Stepper {
 
  private:
   const DraftMemory::Backends attention_;
-  const Pass pass_;
+  const ForwardPass pass_;
 };
 
 }  // namespace
 
-std::unique_ptr<Stepper> step_from_states(const TransformerParts& parts) {
-  return std::make_unique<StateStepper>(parts);
+std::unique_ptr<DecodeMode> step_from_states(const TransformerParts& parts) {
+  return std::make_unique<StateMode>(parts);
 }
 
 struct Transformer::Impl {
   explicit Impl(TransformerParts given)
       : parts(std::move(given)),
-        stepper(parts.recompute ? step_by_recomputing(parts) : step_from_states(parts)) {}
+        stepper(parts.recompute ? recompute_mode(parts) : step_from_states(parts)) {}
 
   int num_counts() const { return parts.head->supports_filters() ? parts.config.vocab_size : 0; }
 
   const TransformerParts parts;
-  const std::unique_ptr<Stepper> stepper;
+  const std::unique_ptr<DecodeMode> stepper;
 };
 
 Transformer::Transformer(TransformerParts parts)
@@ -86,7 +86,7 @@ Transformer::Transformer(TransformerParts parts)
 Transformer::~Transformer() = default;
 
 Workspace Transformer::new_workspace(std::size_t max_rows, std::size_t max_drafting_rows) const {
-  std::unique_ptr<Buffers> buffers = Pass(impl_->parts).new_buffers(max_rows);
+  std::unique_ptr<Activations> buffers = ForwardPass(impl_->parts).new_buffers(max_rows);
   impl_->stepper->reserve_drafts(max_drafting_rows, *buffers);
   return Workspace(std::move(buffers));
 }
@@ -98,7 +98,7 @@ SequenceState Transformer::new_sequence(std::shared_ptr<const Adapter> adapter) 
                        {.max_length = config.max_length, .vocab_size = config.vocab_size});
 }
 
-MatrixView<const float> Transformer::step(std::span<const StepRow> rows,
+MatrixView<const float> Transformer::step(std::span<const BatchRow> rows,
                                           Workspace& workspace) const {
   assert(!rows.empty() && rows.size() <= workspace.max_rows());
   const TileScope tiles;  // one for all products of the step

@@ -22,16 +22,16 @@ namespace lintel {
 // What Transformer::step takes: rows to feed, and a Workspace.
 
 class SequenceState;
-class Team;
-struct Buffers;  // network/pass.h
+class StepThreadPool;
+struct Activations;  // network/pass.h
 
 // One token to feed. Consecutive rows of a step may belong to one sequence, in order; rows of one
 // sequence must be consecutive.
-struct StepRow {
+struct BatchRow {
   std::int32_t token = 0;  // 0 .. V-1
   SequenceState* sequence = nullptr;
   bool wants_output = false;  // whether the head's output after this token is needed
-  // Whether SequenceState::take_back may undo it, until the step after this one. Drafts are the
+  // Whether SequenceState::rollback may undo it, until the step after this one. Drafts are the
   // last rows of their sequence in the step.
   bool is_draft = false;
 };
@@ -46,7 +46,7 @@ class StepObserver {
   virtual void enter(StepPart part) = 0;
 };
 
-// Buffers of Transformer::step: sized once for max_rows. One per worker thread.
+// Activations of Transformer::step: sized once for max_rows. One per worker thread.
 class Workspace {
  public:
   Workspace(Workspace&&) noexcept;
@@ -57,12 +57,12 @@ class Workspace {
   // Both outlive what is stepped with them; null: none.
   void observe(StepObserver* observer);
   // Whose leader is the thread that steps. The bits are those of a thread alone.
-  void share_with(Team* team);
+  void share_with(StepThreadPool* team);
 
  private:
   friend class Transformer;
-  explicit Workspace(std::unique_ptr<Buffers> buffers);
-  std::unique_ptr<Buffers> buffers_;
+  explicit Workspace(std::unique_ptr<Activations> buffers);
+  std::unique_ptr<Activations> buffers_;
 };
 
 class ModelFiles;         // model/formats/model_files.h
@@ -98,7 +98,7 @@ class Transformer {
   // order; valid until the next step with this workspace. The bits of a row depend on its sequence
   // only, not on what else is in `rows`. REQUIRES: 1 <= rows.size() <= max_rows; no sequence past
   // max_length; tokens in 0 .. V-1.
-  MatrixView<const float> step(std::span<const StepRow> rows, Workspace& workspace) const;
+  MatrixView<const float> step(std::span<const BatchRow> rows, Workspace& workspace) const;
 
   const ModelConfig& config() const;  // with the attention that runs
   const Head& head() const;

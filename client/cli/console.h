@@ -40,7 +40,7 @@ class Console {
  public:
   Console(int in, int out, int err) : in_(in), out_(out), err_(err) {}
 
-  // Buffers; flush() sends. Throws OutputClosed or Failure.
+  // Activations; flush() sends. Throws OutputClosed or Failure.
   void out(std::string_view text);
   void flush();
   // Unbuffered; what cannot be written is lost.

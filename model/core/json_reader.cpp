@@ -84,7 +84,7 @@ class Charge {
 
  private:
   bool no_room() {
-    return fail(failure_, Kind::kNoRoom, "finds no room in the memory there is for requests");
+    return fail(failure_, Kind::kNoSpace, "finds no room in the memory there is for requests");
   }
 
   const JsonBounds& bounds_;

@@ -41,7 +41,7 @@ struct JsonFailure {
     kTooDeep,
     kTooLarge,      // beyond max_bytes
     kRepeatedName,  // in one object
-    kNoRoom,        // the budget has none; it may have some later
+    kNoSpace,       // the budget has none; it may have some later
     kCancelled,
   };
   Kind kind = Kind::kNone;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "model/core/kernels.h"
-#include "model/core/team.h"
+#include "model/core/step_thread_pool.h"
 #include "model/ops/dense_kernels.h"
 #include "model/ops/dense_onednn.h"
 #include "model/ops/library_product.h"
@@ -54,7 +54,7 @@ struct Dense::Impl {
   bool is_multiplied_here(std::size_t rows) const {
     return library == nullptr || rows < library_rows;
   }
-  void apply(const Product& product, Team* team) const {
+  void apply(const Product& product, StepThreadPool* team) const {
     if (!is_multiplied_here(product.rows)) return library->multiply(product);
     const auto groups = [&](std::size_t begin, std::size_t end, bool is_leader) {
       Product part = product;
@@ -97,7 +97,7 @@ Dense::Dense(Dense&&) noexcept = default;
 Dense& Dense::operator=(Dense&&) noexcept = default;
 
 void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output, PrefetchList* prefetch,
-                  Team* team) const {
+                  StepThreadPool* team) const {
   assert(output != Output::kAdd || impl_->fused == Fused::kNone);
   Product product = impl_->product(x, y);
   product.relu = impl_->fused == Fused::kRelu && output == Output::kStore;
@@ -107,7 +107,8 @@ void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output, Prefe
   if (impl_->fused == Fused::kGelu && output == Output::kStore) fuse(y);
 }
 
-bool Dense::apply_into(const DenseInput& x, std::size_t rows, DenseInput& y, Team* team) const {
+bool Dense::apply_into(const DenseInput& x, std::size_t rows, DenseInput& y,
+                       StepThreadPool* team) const {
   const MatrixView<float> values = y.values().rows_from(0, rows);
   const bool at_once = impl_->fused == Fused::kRelu && impl_->is_multiplied_here(rows) &&
                        writes_bf16(x.type()) && y.type() == WeightType::kBf16;

@@ -13,7 +13,7 @@
 namespace lintel {
 
 class ProductLibrary;
-class Team;
+class StepThreadPool;
 
 // Const and shareable between threads. Rows are independent: the bits of an output row do not
 // depend on how many rows are computed together (promise 1).
@@ -48,12 +48,13 @@ class Dense {
   // threads, with the same bits. REQUIRES: x has this layer's weight type and
   // in_features; kAdd goes with Fused::kNone.
   void apply(const DenseInput& x, MatrixView<float> y, Output output = Output::kStore,
-             PrefetchList* prefetch = nullptr, Team* team = nullptr) const;
+             PrefetchList* prefetch = nullptr, StepThreadPool* team = nullptr) const;
 
   // kStore of the first `rows` rows, for y.prepare() of as many. Returns whether that is done, too,
   // with the same bits: where AMX multiplies bf16 and a ReLU follows, y becomes bf16 at once, and
   // its values() stay what they were. REQUIRES: as apply(), and y has out_features columns.
-  bool apply_into(const DenseInput& x, std::size_t rows, DenseInput& y, Team* team = nullptr) const;
+  bool apply_into(const DenseInput& x, std::size_t rows, DenseInput& y,
+                  StepThreadPool* team = nullptr) const;
 
   // Applies what is fused to outputs that were stored without it: the bits of kStore, where nothing
   // came between.

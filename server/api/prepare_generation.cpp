@@ -13,8 +13,8 @@
 #include "server/engine/particle_set.h"
 #include "server/engine/request.h"
 #include "server/grpc/transport/status.h"
-#include "server/sessions/persistence/durable_call.h"
-#include "server/sessions/persistence/durable_sessions.h"
+#include "server/sessions/persistence/persistent_request.h"
+#include "server/sessions/persistence/persistent_sessions.h"
 #include "server/sessions/session_history.h"
 
 namespace lintel {
@@ -30,7 +30,7 @@ std::uint64_t random_seed() {
 }
 
 // What was leased, and the model that it continues with.
-SessionRefusal take_lease(const ServiceContext& context, SessionStore::LeaseResult leased,
+SessionRefusal take_lease(const ServiceContext& context, SessionManager::LeaseResult leased,
                           GenerationTarget& target) {
   if (leased.refusal) return leased.refusal;
   const Transformer& transformer = leased.lease.transformer();
@@ -98,7 +98,7 @@ std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
   const std::size_t tops = static_cast<std::size_t>(request.top_log2_probs) * sizeof(TopValue);
   const std::size_t replayed =
       (request.replay.size() + request.drawn.size()) * sizeof(request.replay.front());
-  const std::size_t windows = samples * RecentValues::bytes(request.window) +
+  const std::size_t windows = samples * RecentTokens::bytes(request.window) +
                               request.recent.size() * sizeof(request.recent.front());
   const std::int64_t counted = request.sampling.penalty_window;
   const std::size_t counts =
@@ -151,8 +151,9 @@ void begin_with(const SessionImage& image, const ModelConfig& config, SequenceSt
 
 // What a call on a session that outlives the process is to it: new, or run again. Another server
 // may have gone on with the session: then it is leased once more.
-grpc::Status open_call(const ServiceContext& context, const Owner& caller, const CallTerms& terms,
-                       GenerationTarget& target, DurableSessions::OpenedCall& opened) {
+grpc::Status open_call(const ServiceContext& context, const Owner& caller,
+                       const IdempotencyKey& terms, GenerationTarget& target,
+                       PersistentSessions::OpenedCall& opened) {
   constexpr int kMostTries = 8;
   const std::string id = target.lease.session_id();
   SessionRefusal refusal;
@@ -190,7 +191,7 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
   CheckedGenerate checked =
       check_generate(wire, std::move(prompt), model, session_window,
                      target.initial == nullptr ? nullptr : &target.initial->image, violations);
-  const CallTerms terms = check_call_terms(
+  const IdempotencyKey terms = check_call_terms(
       wire, has_other_prompt ? &checked.request.prompt : nullptr, target.lease, violations);
   if (!violations.empty()) return violations.status();
   GenerationRequest& request = checked.request;
@@ -199,7 +200,7 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
     grpc::Status whole = check_window_of_state(request.window, target.initial->image);
     if (!whole.ok()) return whole;
   }
-  DurableSessions::OpenedCall opened;
+  PersistentSessions::OpenedCall opened;
   if (target.lease) {
     grpc::Status is_open = open_call(context, caller, terms, target, opened);
     if (!is_open.ok()) return is_open;
@@ -241,7 +242,7 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
   if (target.lease) {
     target.lease.hold(extra_bytes);
   } else {
-    SessionStore::LeaseResult leased = context.store.lease_one_shot(
+    SessionManager::LeaseResult leased = context.store.lease_one_shot(
         model.name, model.transformer, values_needed(at, checked), request.num_sequences(), caller,
         extra_bytes, std::move(adapter));
     if (leased.refusal) {

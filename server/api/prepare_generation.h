@@ -11,11 +11,11 @@
 #include "lintel/v1/generation.pb.h"
 #include "server/api/request_checks.h"
 #include "server/api/service_context.h"
-#include "server/sessions/persistence/past_call.h"
+#include "server/sessions/persistence/replayed_response.h"
 
 namespace lintel {
 
-class DurableCall;
+class PersistentRequest;
 
 // What a request runs on.
 struct GenerationTarget {
@@ -37,9 +37,9 @@ struct PreparedGeneration {
   SessionLease lease;
   bool deadline_is_calls = false;  // the request's deadline is the RPC's, not its time_limit
   // Of a session that outlives the process; null: it does not.
-  std::shared_ptr<DurableCall> durable;
+  std::shared_ptr<PersistentRequest> durable;
   // What the call gave when it was run; then there is no lease, and nothing is to run.
-  std::shared_ptr<PastCall> past;
+  std::shared_ptr<ReplayedResponse> past;
 };
 
 // Not OK: nothing is held. `deadline`: the call's. With a store it waits.

@@ -146,7 +146,7 @@ grpc::Status call_failed(std::string_view model, std::string_view session_id, bo
   return internal_error("session", session_id, cause + fate_of(session_id, is_stored));
 }
 
-grpc::Status store_refusal(const SessionRefusal& refusal, const SessionStore::Options& store,
+grpc::Status store_refusal(const SessionRefusal& refusal, const SessionManager::Options& store,
                            std::string_view session_id, std::string_view owner) {
   switch (refusal.error) {
     case SessionError::kNone:

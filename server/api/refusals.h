@@ -12,7 +12,7 @@
 #include "server/engine/token_sink.h"
 #include "server/models/model_manager.h"
 #include "server/models/model_registry.h"
-#include "server/sessions/session_store.h"
+#include "server/sessions/session_manager.h"
 
 namespace lintel {
 
@@ -33,7 +33,7 @@ grpc::Status non_finite(std::string_view model, std::string_view session_id, boo
 grpc::Status call_failed(std::string_view model, std::string_view session_id, bool is_stored);
 
 // The store's refusals; OK where it is none.
-grpc::Status store_refusal(const SessionRefusal& refusal, const SessionStore::Options& store,
+grpc::Status store_refusal(const SessionRefusal& refusal, const SessionManager::Options& store,
                            std::string_view session_id, std::string_view owner);
 // Those of sessions in a store: kModelMismatch to kStoreBroken.
 grpc::Status stored_refusal(const SessionRefusal& refusal, std::string_view session_id);

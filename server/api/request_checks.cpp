@@ -645,9 +645,10 @@ Digest digest_of_call(v1::GenerateRequest wire, const std::vector<std::int32_t>*
 
 }  // namespace
 
-CallTerms check_call_terms(const v1::GenerateRequest& wire, const std::vector<std::int32_t>* prompt,
-                           const SessionLease& lease, Violations& violations) {
-  CallTerms terms;
+IdempotencyKey check_call_terms(const v1::GenerateRequest& wire,
+                                const std::vector<std::int32_t>* prompt, const SessionLease& lease,
+                                Violations& violations) {
+  IdempotencyKey terms;
   const std::string& id = wire.call_id();
   const bool is_durable = lease && lease.durability() != Durability::kNone;
   if (!id.empty()) {
@@ -686,7 +687,7 @@ CallTerms check_call_terms(const v1::GenerateRequest& wire, const std::vector<st
   return terms;
 }
 
-SessionRefusal check_expected_position(const CallTerms& terms, std::int64_t num_values) {
+SessionRefusal check_expected_position(const IdempotencyKey& terms, std::int64_t num_values) {
   if (!terms.expected_position || *terms.expected_position == num_values) return {};
   return {SessionError::kPositionMismatch, 0, 0, -1, num_values, *terms.expected_position};
 }

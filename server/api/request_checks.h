@@ -16,7 +16,7 @@
 #include "server/models/model_options.h"
 #include "server/models/model_registry.h"
 #include "server/sessions/lease.h"
-#include "server/sessions/persistence/durable_call.h"
+#include "server/sessions/persistence/persistent_request.h"
 #include "server/sessions/session_history.h"
 
 namespace lintel {
@@ -153,9 +153,10 @@ inline constexpr std::size_t kMostCallIdBytes = 64;
 
 // `prompt`: where it came in another form than the request's; else null. `lease`: of the session
 // that the call continues; none: a one-shot call.
-CallTerms check_call_terms(const v1::GenerateRequest& wire, const std::vector<std::int32_t>* prompt,
-                           const SessionLease& lease, Violations& violations);
+IdempotencyKey check_call_terms(const v1::GenerateRequest& wire,
+                                const std::vector<std::int32_t>* prompt, const SessionLease& lease,
+                                Violations& violations);
 // Of a call on a session that nothing of outlives the process: kPositionMismatch.
-SessionRefusal check_expected_position(const CallTerms& terms, std::int64_t num_values);
+SessionRefusal check_expected_position(const IdempotencyKey& terms, std::int64_t num_values);
 
 }  // namespace lintel

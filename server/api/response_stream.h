@@ -24,7 +24,7 @@ template <typename Response>
 class StreamReactor : public grpc::ServerWriteReactor<Response> {
  public:
   // The gate and the calls outlive the reactor, the context does not matter after the constructor.
-  StreamReactor(const CallGate& gate, ActiveCalls& calls, grpc::CallbackServerContext& context,
+  StreamReactor(const CallPolicy& gate, ActiveCalls& calls, grpc::CallbackServerContext& context,
                 Method method)
       : calls_(calls), call_(gate, context, method) {}
 
@@ -74,7 +74,7 @@ class StreamReactor : public grpc::ServerWriteReactor<Response> {
 
 // Derived classes decide what to send next; this class sees to it that one write is in flight, that
 // its message outlives it, and that Finish comes exactly once, last, also after cancellation. (What
-// one request of the scheduler's produces goes through a TokenOutbox, which does so itself.)
+// one request of the scheduler's produces goes through a TokenStream, which does so itself.)
 //
 // Lifetime: gRPC's reactor holds the stream until OnDone, and so do the TokenSinks that produce for
 // it in the scheduler. The reactor is never touched after finish.

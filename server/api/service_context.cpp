@@ -15,7 +15,7 @@ grpc::Status run_by_store(const ServiceContext& context, const LogFields& log_fi
   const bool taken = context.durable->run([log_fields, work = std::move(work)] {
     // Without memory for its log fields it is done all the same: its call waits for it.
     std::optional<LogScope> log;
-    guarded([&] { log.emplace(log_fields); }, [] {});
+    catch_exceptions([&] { log.emplace(log_fields); }, [] {});
     work();
   });
   if (taken) return grpc::Status::OK;

@@ -14,8 +14,8 @@
 #include "server/models/model_manager.h"
 #include "server/models/model_registry.h"
 #include "server/sessions/named_states.h"
-#include "server/sessions/persistence/durable_sessions.h"
-#include "server/sessions/session_store.h"
+#include "server/sessions/persistence/persistent_sessions.h"
+#include "server/sessions/session_manager.h"
 
 namespace lintel {
 
@@ -66,14 +66,14 @@ struct StreamingOptions {
 struct ServiceContext {
   const ModelRegistry& models;
   ModelManager& manager;
-  SessionStore& store;
+  SessionManager& store;
   NamedStates& states;
   ActiveCalls& calls;
-  const CallGate& gate;
+  const CallPolicy& gate;
   const Clock& clock;
   const StreamingOptions& streaming;
   const ServerHealth& health;
-  DurableSessions* durable = nullptr;  // null: nothing outlives the process
+  PersistentSessions* durable = nullptr;  // null: nothing outlives the process
 };
 
 // Work that may have to wait for the session store.

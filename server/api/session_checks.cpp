@@ -127,12 +127,12 @@ CheckedHistory check_history(const v1::ReadHistoryRequest& wire, Violations& vio
   return out;
 }
 
-Durability default_durability(const DurableSessions* store) {
+Durability default_durability(const PersistentSessions* store) {
   return store == nullptr ? Durability::kNone : store->options().durability;
 }
 
 grpc::Status check_durability(v1::Durability wire, const std::string& field,
-                              const DurableSessions* store, Durability otherwise,
+                              const PersistentSessions* store, Durability otherwise,
                               Durability* durability) {
   *durability = otherwise;
   if (wire == v1::DURABILITY_UNSPECIFIED) return grpc::Status::OK;

@@ -11,8 +11,8 @@
 #include "model/config/config.h"
 #include "server/api/request_checks.h"
 #include "server/sessions/digest.h"
-#include "server/sessions/persistence/durable_sessions.h"
-#include "server/sessions/session_store.h"
+#include "server/sessions/persistence/persistent_sessions.h"
+#include "server/sessions/session_manager.h"
 
 namespace lintel {
 
@@ -60,10 +60,10 @@ CheckedHistory check_history(const v1::ReadHistoryRequest& wire, Violations& vio
 // What a message asks for as `field`, of a session that is to outlive the server or not. Where it
 // says nothing: `otherwise`. FAILED_PRECONDITION: there is no store (null) for it.
 grpc::Status check_durability(v1::Durability wire, const std::string& field,
-                              const DurableSessions* store, Durability otherwise,
+                              const PersistentSessions* store, Durability otherwise,
                               Durability* durability);
 // What a session has whose maker says nothing.
-Durability default_durability(const DurableSessions* store);
+Durability default_durability(const PersistentSessions* store);
 // How long a session is kept unused (0: the server's choice).
 std::chrono::seconds check_expiry(const google::protobuf::Duration& expire_after,
                                   Durability durability, Violations& violations);

@@ -19,7 +19,7 @@
 
 #include "grpc/health/v1/health.pb.h"
 #include "server/api/service_context.h"
-#include "server/app/housekeeping.h"
+#include "server/app/maintenance.h"
 #include "server/app/stored_sessions.h"
 #include "server/config/flags.h"
 #include "server/core/random_bytes.h"
@@ -62,7 +62,7 @@ class HttpServer {
   struct Parts {
     const HttpOptions& options;                  // with an address to listen on
     std::shared_ptr<grpc::Channel> calls;        // to the gRPC server in this process
-    std::string inner_key;                       // CallGate::inner_key
+    std::string inner_key;                       // CallPolicy::inner_key
     std::shared_ptr<Certificates> certificates;  // null: plain text
     const BearerTokens* tokens = nullptr;        // null: none is asked for
     std::size_t max_body_bytes = 0;
@@ -172,7 +172,7 @@ std::shared_ptr<Certificates> read_certificates(const SecurityOptions& security)
 }
 
 // Null: no session outlives the server.
-std::unique_ptr<StoredSessions> open_store(const ServerOptions& options, SessionStore& store,
+std::unique_ptr<StoredSessions> open_store(const ServerOptions& options, SessionManager& store,
                                            const ModelRegistry& models, const Clock& clock) {
   if (options.durable.store.empty()) return nullptr;
   return std::make_unique<StoredSessions>(options, store, models, clock);
@@ -242,8 +242,8 @@ struct LintelServer::Impl {
         metrics(registry, manager.memory(), store, prefixes, calls, counters, context.durable,
                 stored == nullptr ? std::chrono::duration<double>() : stored->recovery_time(),
                 options.http.listen ? &http_counters : nullptr),
-        housekeeping({certificates.get(), tokens.get(), store, calls, counters, stored.get()},
-                     clock) {
+        maintenance({certificates.get(), tokens.get(), store, calls, counters, stored.get()},
+                    clock) {
     if (const auto& address = options.monitoring.metrics_listen) {
       // Before models are loaded: who finds its port taken does not wait for that.
       endpoint = std::make_unique<MetricsEndpoint>(
@@ -266,9 +266,9 @@ struct LintelServer::Impl {
   RequestCounters counters;
   const std::shared_ptr<grpc::ServerCredentials> credentials;
   Quotas quotas;
-  const CallGate gate;
+  const CallPolicy gate;
 
-  SessionStore store;
+  SessionManager store;
   NamedStates states;
   PrefixCache prefixes;  // outlives the models' schedulers
   ModelRegistry registry;
@@ -288,7 +288,7 @@ struct LintelServer::Impl {
   ChannelzService channelz;
   HttpCounters http_counters;
   const Metrics metrics;
-  Housekeeping housekeeping;
+  Maintenance maintenance;
   std::atomic<bool> started{false};  // it listens
   std::unique_ptr<MetricsEndpoint> endpoint;
   std::unique_ptr<grpc::Server> server;
@@ -354,7 +354,7 @@ void LintelServer::start() {
     connection.fd = fd;
     acceptor.HandleNewConnection(&connection);
   });
-  impl_->housekeeping.start();
+  impl_->maintenance.start();
   impl_->started = true;
 }
 
@@ -434,7 +434,7 @@ bool LintelServer::drain(std::chrono::nanoseconds timeout) {
 
 void LintelServer::stop() {
   if (std::exchange(stopped_, true)) return;
-  impl_->housekeeping.stop();
+  impl_->maintenance.stop();
   begin_drain();
   // Everything accepted is answered: loads and drains, then the schedulers end what runs, and the
   // streams flush.
@@ -455,7 +455,7 @@ void LintelServer::stop() {
   impl_.release();
 }
 
-SessionStore& LintelServer::store() { return impl_->store; }
+SessionManager& LintelServer::store() { return impl_->store; }
 
 Scheduler& LintelServer::scheduler(const std::string& model) {
   return *impl_->registry.find(model)->scheduler;

@@ -10,7 +10,7 @@
 #include "server/app/options.h"
 #include "server/core/clock.h"
 #include "server/engine/scheduler.h"
-#include "server/sessions/session_store.h"
+#include "server/sessions/session_manager.h"
 
 namespace grpc {
 class Server;
@@ -54,7 +54,7 @@ class LintelServer {
   // Ends everything. Idempotent.
   void stop();
 
-  SessionStore& store();
+  SessionManager& store();
   // Of its highest version. REQUIRES: there is such a model, and it is not unloaded meanwhile.
   Scheduler& scheduler(const std::string& model);
 

@@ -18,7 +18,7 @@
 
 #include "model/fastest_type.h"
 #include "model/formats/model_files.h"
-#include "model/numerics.h"
+#include "model/numerics_fingerprint.h"
 #include "model/transformer.h"
 #include "server/core/threads.h"
 #include "server/grpc/transport/listener.h"
@@ -123,7 +123,7 @@ void print_numerics(const ModelOptions& options, std::ostream& out) {
     const auto model =
         load_as_planned(files, plan_to_load(files, options.weight_type, options.attention))
             .transformer;
-    const Numerics numerics = numerics_of(*model);
+    const NumericsFingerprint numerics = numerics_of(*model);
     out << source.name << '\t' << source.version << '\t' << numerics.hex << '\t' << numerics.text
         << '\n';
   }

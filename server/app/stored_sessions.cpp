@@ -17,13 +17,13 @@
 #include "server/core/clock.h"
 #include "server/sessions/persistence/call_records.h"
 #include "server/sessions/storage/redis/redis_servers.h"
-#include "server/sessions/storage/redis/redis_vault.h"
-#include "server/sessions/storage/session_vault.h"
-#include "server/sessions/storage/sqlite/sqlite_vault.h"
+#include "server/sessions/storage/redis/redis_storage.h"
+#include "server/sessions/storage/session_storage.h"
+#include "server/sessions/storage/sqlite/sqlite_storage.h"
 
 namespace lintel {
 
-// The vault that --session-store names.
+// The storage that --session-store names.
 
 // Who a store is to know this server as.
 struct StoreCredentials {
@@ -34,39 +34,39 @@ struct StoreCredentials {
 // std::runtime_error, naming the file.
 StoreCredentials read_store_credentials(const std::filesystem::path& file);
 
-// Throws std::runtime_error: VaultError of a directory, RedisError of servers. REQUIRES:
+// Throws std::runtime_error: StorageError of a directory, RedisError of servers. REQUIRES:
 // options.durable.store is not empty. `clock` outlives it.
-std::unique_ptr<SessionVault> open_vault(const ServerOptions& options, const Clock& clock);
+std::unique_ptr<SessionStorage> open_storage(const ServerOptions& options, const Clock& clock);
 
 namespace {
 
-std::unique_ptr<SessionVault> open_disk(const ServerOptions::DurableOptions& options,
-                                        const Clock& clock) {
-  SqliteVault::Options vault;
-  vault.directory = options.store;
-  vault.commit_interval = options.commit_interval_ms;
-  vault.slab_bytes = options.store_size_bytes;
-  return std::make_unique<SqliteVault>(vault, clock);
+std::unique_ptr<SessionStorage> open_disk(const ServerOptions::DurableOptions& options,
+                                          const Clock& clock) {
+  SqliteStorage::Options storage;
+  storage.directory = options.store;
+  storage.commit_interval = options.commit_interval_ms;
+  storage.slab_bytes = options.store_size_bytes;
+  return std::make_unique<SqliteStorage>(storage, clock);
 }
 
-std::unique_ptr<SessionVault> open_redis(const ServerOptions& options, const RedisUrl& url,
-                                         const Clock& clock) {
+std::unique_ptr<SessionStorage> open_redis(const ServerOptions& options, const RedisUrl& url,
+                                           const Clock& clock) {
   const ServerOptions::SharedStoreOptions& shared = options.shared;
-  RedisVault::Options vault;
-  vault.redis.url = url;
+  RedisStorage::Options storage;
+  storage.redis.url = url;
   if (!shared.credentials.empty()) {
     StoreCredentials read = read_store_credentials(shared.credentials);
-    vault.redis.user = std::move(read.user);
-    vault.redis.password = std::move(read.password);
+    storage.redis.user = std::move(read.user);
+    storage.redis.password = std::move(read.password);
   }
-  vault.redis.ca = shared.ca.string();
-  vault.redis.certificate = shared.cert.string();
-  vault.redis.key = shared.key.string();
-  vault.redis.wait_replicas = shared.wait_replicas;
-  vault.redis.wait = shared.wait_ms;
-  vault.lease = shared.lease_ms;
-  vault.replica_id = options.replica_id;
-  return std::make_unique<RedisVault>(vault, clock);
+  storage.redis.ca = shared.ca.string();
+  storage.redis.certificate = shared.cert.string();
+  storage.redis.key = shared.key.string();
+  storage.redis.wait_replicas = shared.wait_replicas;
+  storage.redis.wait = shared.wait_ms;
+  storage.lease = shared.lease_ms;
+  storage.replica_id = options.replica_id;
+  return std::make_unique<RedisStorage>(storage, clock);
 }
 
 }  // namespace
@@ -91,7 +91,7 @@ StoreCredentials read_store_credentials(const std::filesystem::path& file) {
   return {.user = lines[0], .password = lines[1]};
 }
 
-std::unique_ptr<SessionVault> open_vault(const ServerOptions& options, const Clock& clock) {
+std::unique_ptr<SessionStorage> open_storage(const ServerOptions& options, const Clock& clock) {
   const std::string store = options.durable.store.string();
   std::string why;
   if (!is_redis_url(store)) return open_disk(options.durable, clock);
@@ -106,14 +106,14 @@ std::unique_ptr<SessionVault> open_vault(const ServerOptions& options, const Clo
 
 namespace {
 
-using State = SessionVault::Health::State;
+using State = SessionStorage::Health::State;
 
 // What an end may take for sessions to wake faster.
 constexpr Duration kParkTime = std::chrono::seconds(2);
 
-DurableSessions::Options session_options(const ServerOptions& all) {
+PersistentSessions::Options session_options(const ServerOptions& all) {
   const ServerOptions::DurableOptions& options = all.durable;
-  DurableSessions::Options sessions;
+  PersistentSessions::Options sessions;
   sessions.durability = options.durability.value_or(Durability::kInput);
   sessions.commit_interval = options.commit_interval_ms;
   sessions.park_tokens = options.park_tokens;
@@ -127,7 +127,7 @@ DurableSessions::Options session_options(const ServerOptions& all) {
 }
 
 // When a session is over that is unused for `expire`; nothing: its maker said.
-std::optional<std::chrono::system_clock::time_point> expiry_of(const SessionVault::Row& row,
+std::optional<std::chrono::system_clock::time_point> expiry_of(const SessionStorage::Row& row,
                                                                std::chrono::seconds expire) {
   const std::optional<StoredMarks> marks = decode_marks(row.marks);
   if (!marks || marks->options.expire_after.count() > 0) return std::nullopt;
@@ -136,21 +136,21 @@ std::optional<std::chrono::system_clock::time_point> expiry_of(const SessionVaul
 
 }  // namespace
 
-StoredSessions::StoredSessions(const ServerOptions& options, SessionStore& store,
+StoredSessions::StoredSessions(const ServerOptions& options, SessionManager& store,
                                const ModelRegistry& models, const Clock& clock)
     : place_(options.durable.store.string()),
-      vault_(open_vault(options, clock)),
-      durable_(*vault_, store, models, clock, session_options(options)) {
-  if (auto* const disk = dynamic_cast<SqliteVault*>(vault_.get())) {
+      storage_(open_storage(options, clock)),
+      durable_(*storage_, store, models, clock, session_options(options)) {
+  if (auto* const disk = dynamic_cast<SqliteStorage*>(storage_.get())) {
     const std::size_t removed = disk->shorten_expiry(
         options.durable.expire.count(),
-        [&](const SessionVault::Row& row) { return expiry_of(row, options.durable.expire); });
+        [&](const SessionStorage::Row& row) { return expiry_of(row, options.durable.expire); });
     if (removed > 0) {
       spdlog::info("session store {}: {} sessions are over by a shorter --session-expire", place_,
                    removed);
     }
   }
-  const SessionVault::Health found = vault_->health();
+  const SessionStorage::Health found = storage_->health();
   spdlog::info("session store {}: {} sessions, {} with an interrupted call, read in {:.1f} ms",
                place_, found.sessions, found.interrupted, 1e3 * recovery_time_.count());
   if (found.quarantined > 0) {
@@ -160,7 +160,7 @@ StoredSessions::StoredSessions(const ServerOptions& options, SessionStore& store
 }
 
 void StoredSessions::look() {
-  const SessionVault::Health health = vault_->health();
+  const SessionStorage::Health health = storage_->health();
   if (health.state != told_) tell(health);
   if (health.state == State::kBroken) return;
   sync_states();
@@ -176,7 +176,7 @@ void StoredSessions::look() {
 }
 
 void StoredSessions::sync_states() {
-  if (auto* const disk = dynamic_cast<SqliteVault*>(vault_.get())) disk->sync_states();
+  if (auto* const disk = dynamic_cast<SqliteStorage*>(storage_.get())) disk->sync_states();
 }
 
 void StoredSessions::park() {
@@ -185,7 +185,7 @@ void StoredSessions::park() {
   if (parked > 0) spdlog::info("session store {}: {} states stored", place_, parked);
 }
 
-void StoredSessions::tell(const SessionVault::Health& health) {
+void StoredSessions::tell(const SessionStorage::Health& health) {
   told_ = health.state;
   switch (health.state) {
     case State::kOk:

@@ -10,25 +10,25 @@
 #include "server/config/server_options.h"
 #include "server/core/clock.h"
 #include "server/models/model_registry.h"
-#include "server/sessions/persistence/durable_sessions.h"
-#include "server/sessions/session_store.h"
-#include "server/sessions/storage/session_vault.h"
+#include "server/sessions/persistence/persistent_sessions.h"
+#include "server/sessions/session_manager.h"
+#include "server/sessions/storage/session_storage.h"
 
 namespace lintel {
 
-// The vault in --session-store, and what goes between it and the sessions in memory. Thread-safe,
+// The storage in --session-store, and what goes between it and the sessions in memory. Thread-safe,
 // but that look() is one thread's.
 class StoredSessions {
  public:
   // Takes the directory for this process, or finds the servers, and logs what is there. Throws
   // std::runtime_error. REQUIRES: options.durable.store is not empty; all else outlives it.
-  StoredSessions(const ServerOptions& options, SessionStore& store, const ModelRegistry& models,
+  StoredSessions(const ServerOptions& options, SessionManager& store, const ModelRegistry& models,
                  const Clock& clock);
   // What was accepted is on the disk when it returns. REQUIRES: no call runs.
   ~StoredSessions() = default;
 
-  DurableSessions& sessions() { return durable_; }
-  const DurableSessions& sessions() const { return durable_; }
+  PersistentSessions& sessions() { return durable_; }
+  const PersistentSessions& sessions() const { return durable_; }
 
   // Writes states to the disk, removes expired sessions, and reports the store's health where it
   // has changed. Waits for the disk.
@@ -43,15 +43,15 @@ class StoredSessions {
   std::chrono::duration<double> recovery_time() const { return recovery_time_; }
 
  private:
-  void tell(const SessionVault::Health& health);
+  void tell(const SessionStorage::Health& health);
   void sync_states();
 
   const std::string place_;  // the directory, or the servers
   const TimePoint began_ = std::chrono::steady_clock::now();
-  const std::unique_ptr<SessionVault> vault_;
+  const std::unique_ptr<SessionStorage> storage_;
   const std::chrono::duration<double> recovery_time_ = std::chrono::steady_clock::now() - began_;
-  DurableSessions durable_;
-  SessionVault::Health::State told_ = SessionVault::Health::State::kOk;
+  PersistentSessions durable_;
+  SessionStorage::Health::State told_ = SessionStorage::Health::State::kOk;
   bool told_of_clocks_ = false;
   std::function<void()> when_broken_;
 };

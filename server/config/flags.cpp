@@ -368,7 +368,7 @@ namespace {
 
 SecurityOptions& security(ServerOptions& options) { return options.security; }
 Quotas::Limits& identity(ServerOptions& options) { return options.identity; }
-SessionStore::Options& sessions(ServerOptions& options) { return options.sessions; }
+SessionManager::Options& sessions(ServerOptions& options) { return options.sessions; }
 
 }  // namespace
 
@@ -400,7 +400,7 @@ std::vector<Flag> security_flags() {
 
 std::vector<Flag> identity_flags() {
   using Limits = Quotas::Limits;
-  using Sessions = SessionStore::Options;
+  using Sessions = SessionManager::Options;
   constexpr std::int64_t kMost = 1'000'000'000'000;
   return {
       number_flag("--identity-max-streams", identity, &Limits::max_streams, 0, 1'000'000,
@@ -551,7 +551,7 @@ namespace {
 using std::chrono::milliseconds;
 
 Scheduler::Options& scheduling(ServerOptions& options) { return options.models.scheduling; }
-SessionStore::Options& session_options(ServerOptions& options) { return options.sessions; }
+SessionManager::Options& session_options(ServerOptions& options) { return options.sessions; }
 PrefixCache::Options& prefix_options(ServerOptions& options) { return options.prefixes; }
 ServerOptions::InitialStates& initial_states(ServerOptions& options) {
   return options.initial_states;
@@ -625,7 +625,7 @@ std::vector<Flag> scheduling_flags() {
 }
 
 std::vector<Flag> session_flags() {
-  using Options = SessionStore::Options;
+  using Options = SessionManager::Options;
   return {
       number_flag("--max-sessions", session_options, &Options::max_sessions, 0, 100'000'000,
                   "Sessions at a time; 0: only --session-memory limits them"),

@@ -18,8 +18,8 @@
 #include "server/models/model_options.h"
 #include "server/observability/logging.h"
 #include "server/security/quotas.h"
+#include "server/sessions/session_manager.h"
 #include "server/sessions/session_options.h"
-#include "server/sessions/session_store.h"
 
 namespace lintel {
 
@@ -36,7 +36,7 @@ struct SecurityOptions {
 };
 
 // A member is set by a row of server_flags(), or it is in the list of those without a flag in
-// tests/server/flags/flags_test.cpp.
+// tests/server/config/flags_test.cpp.
 struct ServerOptions {
   ModelOptions models;
 
@@ -50,8 +50,8 @@ struct ServerOptions {
   // of all of them together. Its sessions and their memory are among the store's.
   Quotas::Limits identity;
 
-  SessionStore::Options sessions{.session_memory_bytes = std::size_t{1} << 30,
-                                 .idle_timeout = std::chrono::minutes(10)};
+  SessionManager::Options sessions{.session_memory_bytes = std::size_t{1} << 30,
+                                   .idle_timeout = std::chrono::minutes(10)};
   PrefixCache::Options prefixes;
 
   // Sessions that outlive the server.

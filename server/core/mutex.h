@@ -87,14 +87,14 @@ class CondVar {
   std::condition_variable condition_;
 };
 
-// IdLocks: one thread at a time for each session.
+// KeyedMutex: one thread at a time for each session.
 
 // Thread-safe. For threads that may wait.
-class IdLocks {
+class KeyedMutex {
  public:
   class Hold {
    public:
-    Hold(IdLocks& locks, const std::string& id) : locks_(locks) {
+    Hold(KeyedMutex& locks, const std::string& id) : locks_(locks) {
       MutexLock lock(locks_.mutex_);
       while (locks_.held_.contains(id)) locks_.changed_.wait(locks_.mutex_);
       held_ = locks_.held_.insert(id).first;
@@ -108,7 +108,7 @@ class IdLocks {
     Hold& operator=(const Hold&) = delete;
 
    private:
-    IdLocks& locks_;
+    KeyedMutex& locks_;
     std::set<std::string>::iterator held_;
   };
 

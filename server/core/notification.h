@@ -10,10 +10,10 @@
 
 namespace lintel {
 
-// Doorbell: what one thread waits at, and any other rings.
+// Notification: what one thread waits at, and any other rings.
 
 // Thread-safe; one thread waits. A ring without a waiter is kept for the next wait.
-class Doorbell {
+class Notification {
  public:
   void ring() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -42,11 +42,11 @@ class Doorbell {
   bool rung_ GUARDED_BY(mutex_) = false;
 };
 
-// WaitingRoom: waiters that found no room for a request, notified when there may be some.
+// CapacityListeners: waiters that found no room for a request, notified when there may be some.
 
-class Waiter {
+class CapacityListener {
  public:
-  virtual ~Waiter() = default;
+  virtual ~CapacityListener() = default;
   // There may be room: it may try again at once, in this call. By the thread that made the room,
   // which holds no lock.
   virtual void on_room() noexcept = 0;
@@ -54,10 +54,10 @@ class Waiter {
 
 // Thread-safe. A waiter that was refused joins, tries once more, and only then waits: it is
 // notified of room that is made at any time after its last try.
-class WaitingRoom {
+class CapacityListeners {
  public:
   // The waiter is notified once; to wait for longer it joins again. Throws std::bad_alloc.
-  void join(std::weak_ptr<Waiter> waiter) EXCLUDES(mutex_) {
+  void join(std::weak_ptr<CapacityListener> waiter) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     waiting_.insert(std::move(waiter));
   }
@@ -80,14 +80,15 @@ class WaitingRoom {
         if (!telling_) return;
         notified.swap(waiting_);
       }
-      for (const std::weak_ptr<Waiter>& each : notified) {
-        if (const std::shared_ptr<Waiter> waiter = each.lock()) waiter->on_room();
+      for (const std::weak_ptr<CapacityListener>& each : notified) {
+        if (const std::shared_ptr<CapacityListener> waiter = each.lock()) waiter->on_room();
       }
     }
   }
 
  private:
-  using Waiters = std::set<std::weak_ptr<Waiter>, std::owner_less<std::weak_ptr<Waiter>>>;
+  using Waiters =
+      std::set<std::weak_ptr<CapacityListener>, std::owner_less<std::weak_ptr<CapacityListener>>>;
 
   Mutex mutex_;
   Waiters waiting_ GUARDED_BY(mutex_);

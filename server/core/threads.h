@@ -17,12 +17,12 @@
 
 namespace lintel {
 
-// guarded(): an exception ends what it came from, and nothing beside it.
+// catch_exceptions(): an exception ends what it came from, and nothing beside it.
 
 // Returns what `body` returns or, when it throws, what `caught` does, which is called while the
 // exception is handled and may look at it. REQUIRES: `caught` throws nothing.
 template <typename Body, typename Caught>
-auto guarded(Body&& body, Caught&& caught) noexcept -> decltype(body()) {
+auto catch_exceptions(Body&& body, Caught&& caught) noexcept -> decltype(body()) {
   try {
     return std::forward<Body>(body)();
   } catch (...) {

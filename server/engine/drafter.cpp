@@ -136,11 +136,11 @@ float Drafter::Context::trust() const {
   return std::clamp(right / expected_right, kLeastTrust, 1.0f);
 }
 
-Drafter::Guess Drafter::guess() {
+Drafter::DraftToken Drafter::guess() {
   assert(observed_ > 0);
   learn_observed();
   const std::uint64_t next = observed_ + assumed_;
-  Guess best{.value = back(next, 1)};
+  DraftToken best{.value = back(next, 1)};
   for (std::size_t c = 0; c < contexts_.size(); ++c) {
     const std::uint64_t h = hash(next, c);
     const Entry& entry = entries_[c * kEntries + h % kEntries];
@@ -160,7 +160,7 @@ bool Drafter::assume(std::int32_t value) {
   return true;
 }
 
-void Drafter::learn(const Guess& guess, bool right) {
+void Drafter::learn(const DraftToken& guess, bool right) {
   if (guess.claimed == 0.0f) return;  // no context's
   Context& context = contexts_[guess.context];
   if (context.expected_right > kMemory) {
@@ -206,7 +206,7 @@ bool SampleDrafts::next() {
   if (position_ >= end_) return false;
   const auto known = context_.known_value(position_);
   in_hand_.is_known = known.has_value();
-  in_hand_.guess = known ? Drafter::Guess{.value = known->first} : drafter_->guess();
+  in_hand_.guess = known ? Drafter::DraftToken{.value = known->first} : drafter_->guess();
   if (!known) probability_ *= in_hand_.guess.probability;
   return true;
 }

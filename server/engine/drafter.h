@@ -50,7 +50,7 @@ class DraftSource {
 // fast tokens are produced, never which.
 class Drafter {
  public:
-  struct Guess {
+  struct DraftToken {
     std::int32_t value = 0;
     float claimed = 0;      // how often its context was right about it; 0: a token like any other
     float probability = 0;  // the same, after the context's record of claims
@@ -69,11 +69,11 @@ class Drafter {
   // was observed, and RowPlanner asks for none in steps that have no room for drafts.
   void observe(std::int32_t value);
   // The draft token after those observed and assumed. REQUIRES: one was observed.
-  Guess guess();
+  DraftToken guess();
   // The next drafts follow this token as if the sequence had it. Returns whether there is room.
   bool assume(std::int32_t value);
   // Whether a draft token was accepted. The probability of later ones follows.
-  void learn(const Guess& guess, bool right);
+  void learn(const DraftToken& guess, bool right);
 
  private:
   // The tokens this far back from the next one, and how its drafts turned out, with older ones
@@ -144,7 +144,7 @@ class SampleDrafts {
 
  private:
   struct Draft {
-    Drafter::Guess guess;
+    Drafter::DraftToken guess;
     bool is_known = false;  // given: not of the drafter
   };
 

@@ -12,7 +12,7 @@ std::int64_t most_new_values(const RequestContext& context) {
   return std::min(most, context.max_values - context.prompt_end());
 }
 
-TokenEvent event_of(const ParticleValue& value, std::int64_t position) {
+TokenEvent event_of(const ParticleToken& value, std::int64_t position) {
   TokenEvent event;
   event.position = position;
   event.token = value.token;
@@ -23,8 +23,8 @@ TokenEvent event_of(const ParticleValue& value, std::int64_t position) {
 
 }  // namespace
 
-ParticleFilter::ParticleFilter(const RequestContext& context, std::vector<SampleRun>& runs,
-                               Outlet& outlet)
+ParticleFilter::ParticleFilter(const RequestContext& context, std::vector<Sequence>& runs,
+                               SampleEvents& outlet)
     : context_(context),
       runs_(runs),
       outlet_(outlet),
@@ -34,14 +34,14 @@ ParticleFilter::ParticleFilter(const RequestContext& context, std::vector<Sample
 }
 
 void ParticleFilter::gather() {
-  const bool all_there = std::ranges::all_of(
-      runs_, [](const SampleRun& run) { return run.waits() || run.finished(); });
+  const bool all_there =
+      std::ranges::all_of(runs_, [](const Sequence& run) { return run.waits() || run.finished(); });
   // Once they have ended there is nothing more to do.
   if (!all_there || log2_evidence_) return;
   const std::int64_t position = runs_.front().num_values();
   if (runs_.front().finished()) return end(position);
   for (const auto& [to, from] : particles_.resample(position)) runs_[to].become(runs_[from]);
-  for (SampleRun& run : runs_) run.go_on();
+  for (Sequence& run : runs_) run.go_on();
   tell_agreed(particles_.agreed());
 }
 
@@ -70,7 +70,7 @@ void ParticleFilter::tell_agreed(std::size_t end) {
 void ParticleFilter::complete(SampleResult& result) const {
   result.generated_tokens = static_cast<std::int64_t>(told_);
   result.given_tokens = std::ranges::count(particles_.values(0).first(told_), ValueSource::kGiven,
-                                           &ParticleValue::source);
+                                           &ParticleToken::source);
   result.position = first_position_ + result.generated_tokens;
   result.log2_evidence = log2_evidence_;
 }

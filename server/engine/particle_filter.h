@@ -7,7 +7,7 @@
 
 #include "server/engine/particle_set.h"
 #include "server/engine/request.h"
-#include "server/engine/sample_run.h"
+#include "server/engine/sequence.h"
 #include "server/engine/token_sink.h"
 
 namespace lintel {
@@ -30,7 +30,7 @@ class ParticleFilter {
  public:
   // The references outlive the filter; `runs` are forked, and have no new tokens yet. From now on
   // their tokens are kept here.
-  ParticleFilter(const RequestContext& context, std::vector<SampleRun>& runs, Outlet& outlet);
+  ParticleFilter(const RequestContext& context, std::vector<Sequence>& runs, SampleEvents& outlet);
 
   // Between two steps. Where all runs wait for each other: resamples, and all may continue. Where
   // all have ended: the samples are chosen and reported.
@@ -46,8 +46,8 @@ class ParticleFilter {
   void tell_agreed(std::size_t end);
 
   const RequestContext& context_;
-  std::vector<SampleRun>& runs_;
-  Outlet& outlet_;
+  std::vector<Sequence>& runs_;
+  SampleEvents& outlet_;
   const std::int64_t first_position_;  // of the first new token
   ParticleSet particles_;
   std::size_t told_ = 0;                 // tokens of each particle

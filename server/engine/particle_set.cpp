@@ -94,13 +94,13 @@ ParticleSet::~ParticleSet() {
 }
 
 std::size_t ParticleSet::bytes(int num_particles, std::int64_t most_values) {
-  const std::size_t of_one = sizeof(std::vector<ParticleValue>) +
-                             static_cast<std::size_t>(most_values) * sizeof(ParticleValue) +
+  const std::size_t of_one = sizeof(std::vector<ParticleToken>) +
+                             static_cast<std::size_t>(most_values) * sizeof(ParticleToken) +
                              sizeof(double) + sizeof(std::size_t) + sizeof(ParticleCopy);
   return sizeof(ParticleSet) + static_cast<std::size_t>(num_particles) * of_one;
 }
 
-void ParticleSet::append(int particle, const ParticleValue& value) {
+void ParticleSet::append(int particle, const ParticleToken& value) {
   auto& values = values_[static_cast<std::size_t>(particle)];
   assert(values.size() < values.capacity());
   values.push_back(value);
@@ -122,9 +122,9 @@ std::span<const ParticleCopy> ParticleSet::resample(std::int64_t position) {
 }
 
 std::size_t ParticleSet::agreed() {
-  const std::vector<ParticleValue>& first = values_.front();
+  const std::vector<ParticleToken>& first = values_.front();
   const auto have = [&](std::size_t i) {
-    return std::ranges::all_of(values_, [&](const std::vector<ParticleValue>& values) {
+    return std::ranges::all_of(values_, [&](const std::vector<ParticleToken>& values) {
       return i < values.size() && values[i] == first[i];
     });
   };

@@ -44,12 +44,12 @@ struct ParticleCopy {
 void list_copies(std::span<const std::size_t> chosen, std::vector<ParticleCopy>& copies);
 
 // A token that a particle has taken.
-struct ParticleValue {
+struct ParticleToken {
   std::int32_t token = 0;
   float log2_prob = 0;
   bool has_log2_prob = false;
   ValueSource source = ValueSource::kSampled;
-  bool operator==(const ParticleValue&) const = default;
+  bool operator==(const ParticleToken&) const = default;
 };
 
 // A particle filter in the sense of Gordon, Salmond and Smith 1993, without the states: weights,
@@ -69,7 +69,7 @@ class ParticleSet {
   static std::size_t bytes(int num_particles, std::int64_t most_values);
 
   // The particle's next token.
-  void append(int particle, const ParticleValue& value);
+  void append(int particle, const ParticleToken& value);
   // It gave a known token this probability.
   void weigh(int particle, double log2_prob) {
     log2_weights_[static_cast<std::size_t>(particle)] += log2_prob;
@@ -88,7 +88,7 @@ class ParticleSet {
   // As many particles as places in `chosen`, by their weights. The same.
   void choose(std::int64_t position, std::span<std::size_t> chosen) const;
 
-  std::span<const ParticleValue> values(std::size_t particle) const { return values_[particle]; }
+  std::span<const ParticleToken> values(std::size_t particle) const { return values_[particle]; }
 
   // log2 of the estimate of the probability of the known tokens so far: the product, over the times
   // in between which weights were gathered, of their means. Its mean over seeds (of the estimate,
@@ -98,7 +98,7 @@ class ParticleSet {
 
  private:
   const std::uint64_t seed_;
-  std::vector<std::vector<ParticleValue>> values_;  // [particle][token]
+  std::vector<std::vector<ParticleToken>> values_;  // [particle][token]
   std::vector<double> log2_weights_;                // since they were last the same
   double log2_evidence_ = 0;                        // of what came before
   std::size_t agreed_ = 0;

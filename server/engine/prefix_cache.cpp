@@ -218,7 +218,7 @@ std::shared_ptr<const SavedState> saved(const SequenceState& sequence) {
 
 // Returns whether the sequence has become the one that was saved; if not, it is empty.
 bool load(const SavedState& state, SequenceState& sequence) noexcept {
-  return guarded(
+  return catch_exceptions(
       [&] {
         StateByteReader reader(state.bytes);
         sequence.load(reader);
@@ -229,7 +229,7 @@ bool load(const SavedState& state, SequenceState& sequence) noexcept {
 
 }  // namespace
 
-PrefixCache::PrefixCache(const Options& options, SessionStore& store)
+PrefixCache::PrefixCache(const Options& options, SessionManager& store)
     : options_(options), store_(store) {
   store_.lend(this);
 }
@@ -245,7 +245,7 @@ template <typename Body>
 void PrefixCache::change(const Body& body) noexcept {
   Tree::Gone gone;  // freed without the mutex
   MutexLock lock(mutex_);
-  guarded([&] { body(gone); }, [] {});
+  catch_exceptions([&] { body(gone); }, [] {});
   // Before the limit is asked for: either it is less by what was admitted just now, or the
   // admitting thread sees these bytes.
   bytes_.store(held());
@@ -310,7 +310,7 @@ bool PrefixCache::may_keep(const Transformer& model, std::int64_t num_values) co
 void PrefixCache::keep(const Reader& reader, std::span<const std::int32_t> values,
                        const SequenceState& sequence) noexcept {
   std::shared_ptr<const SavedState> state;
-  guarded(
+  catch_exceptions(
       [&] {
         const std::size_t bytes = Tree::bytes_of_state(sequence.saved_bytes());
         if (bytes <= std::min(options_.memory_bytes / kLargestStateShare, limit())) {
@@ -398,9 +398,9 @@ std::int64_t values_in_common(std::span<const std::int32_t> a, std::span<const s
 
 }  // namespace
 
-PrefixReadings::Shared PrefixReadings::begin(const PrefixPartKey& key,
-                                             std::span<const std::int32_t> prompt,
-                                             std::int64_t cached, TimePoint now) {
+PrefillCoalescer::Shared PrefillCoalescer::begin(const PrefixPartKey& key,
+                                                 std::span<const std::int32_t> prompt,
+                                                 std::int64_t cached, TimePoint now) {
   auto reading = std::make_shared<Reading>();
   reading->key_ = key;
   reading->prompt_ = prompt;
@@ -412,7 +412,7 @@ PrefixReadings::Shared PrefixReadings::begin(const PrefixPartKey& key,
   return reading;
 }
 
-void PrefixReadings::advance(Reading& reading, std::int64_t values) {
+void PrefillCoalescer::advance(Reading& reading, std::int64_t values) {
   std::size_t waited = 0;
   {
     MutexLock lock(mutex_);
@@ -422,18 +422,19 @@ void PrefixReadings::advance(Reading& reading, std::int64_t values) {
   if (waited > 0) wake_();
 }
 
-std::int64_t PrefixReadings::next_wanted(const Reading& reading) const {
+std::int64_t PrefillCoalescer::next_wanted(const Reading& reading) const {
   MutexLock lock(mutex_);
   const auto next = std::ranges::min_element(reading.wanted_);
   return next == reading.wanted_.end() ? 0 : *next;
 }
 
-void PrefixReadings::end(Reading& reading, TimePoint now) {
+void PrefillCoalescer::end(Reading& reading, TimePoint now) {
   bool is_waited_for = false;
   {
     MutexLock lock(mutex_);
     // Without memory for it the next one is taken for a usual one.
-    guarded([&]() REQUIRES(mutex_) { paces_[reading.key_.model] = pace(reading, now); }, [] {});
+    catch_exceptions([&]() REQUIRES(mutex_) { paces_[reading.key_.model] = pace(reading, now); },
+                     [] {});
     readings_.erase(reading.self_);
     reading.passed_.store(std::numeric_limits<std::int64_t>::max());
     is_waited_for = !reading.wanted_.empty();
@@ -441,17 +442,17 @@ void PrefixReadings::end(Reading& reading, TimePoint now) {
   if (is_waited_for) wake_();
 }
 
-Duration PrefixReadings::pace(const Reading& reading, TimePoint now) const {
+Duration PrefillCoalescer::pace(const Reading& reading, TimePoint now) const {
   const std::int64_t values = reading.passed_.load() - reading.first_;
   if (values > 0 && now > reading.began_) return (now - reading.began_) / values;
   const auto last = paces_.find(reading.key_.model);
   return last == paces_.end() ? kUsualPace : last->second;
 }
 
-PrefixReadings::Wait PrefixReadings::wait_for(const PrefixPartKey& key,
-                                              std::span<const std::int32_t> prompt,
-                                              std::int64_t cached, std::int64_t least,
-                                              TimePoint now) {
+PrefillCoalescer::Wait PrefillCoalescer::wait_for(const PrefixPartKey& key,
+                                                  std::span<const std::int32_t> prompt,
+                                                  std::int64_t cached, std::int64_t least,
+                                                  TimePoint now) {
   Wait wait;
   MutexLock lock(mutex_);
   Reading* best = nullptr;

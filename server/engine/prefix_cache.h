@@ -18,8 +18,8 @@
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
 #include "server/lora/adapter_table.h"
+#include "server/sessions/session_manager.h"
 #include "server/sessions/session_memory.h"
-#include "server/sessions/session_store.h"
 
 namespace lintel {
 
@@ -193,7 +193,7 @@ class PrefixCache final : public SpareMemory {
   };
 
   // Lends the store what it holds. The store outlives it.
-  PrefixCache(const Options& options, SessionStore& store);
+  PrefixCache(const Options& options, SessionManager& store);
   ~PrefixCache() override;
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
@@ -210,7 +210,7 @@ class PrefixCache final : public SpareMemory {
   // Whether a state of so many tokens may be kept.
   bool may_keep(const Transformer& model, std::int64_t num_values) const;
   std::int64_t least_tokens() const { return options_.least_tokens; }
-  // One hit more that has waited for another prompt to be read (PrefixReadings).
+  // One hit more that has waited for another prompt to be read (PrefillCoalescer).
   void count_join() noexcept { joins_.fetch_add(1, std::memory_order_relaxed); }
   // Keeps a copy of the sequence, whose tokens are these. Without memory for it nothing happens.
   void keep(const Reader& reader, std::span<const std::int32_t> values,
@@ -239,7 +239,7 @@ class PrefixCache final : public SpareMemory {
   void change(const Body& body) noexcept EXCLUDES(mutex_);
 
   const Options options_;
-  SessionStore& store_;
+  SessionManager& store_;
 
   std::atomic<std::size_t> bytes_{0};  // held(), to be read without the mutex
   std::atomic<std::uint64_t> hits_{0};
@@ -252,7 +252,7 @@ class PrefixCache final : public SpareMemory {
   Tree tree_ GUARDED_BY(mutex_);
 };
 
-// PrefixReadings: prompts that are being read, for those that begin alike to wait for.
+// PrefillCoalescer: prompts that are being read, for those that begin alike to wait for.
 
 // Of two prompts that come at once and begin alike, one is read, and the other waits for the state
 // behind what they have in common, in place of reading all of it as well. It waits no longer than
@@ -260,7 +260,7 @@ class PrefixCache final : public SpareMemory {
 // slow, it begins for itself.
 //
 // Thread-safe; used between the steps of workers.
-class PrefixReadings {
+class PrefillCoalescer {
  public:
   // A prompt that is being read. Its worker has it, and those that wait for it.
   class Reading : public std::enable_shared_from_this<Reading> {
@@ -269,7 +269,7 @@ class PrefixReadings {
     bool has_passed(std::int64_t values) const { return passed_.load() >= values; }
 
    private:
-    friend class PrefixReadings;
+    friend class PrefillCoalescer;
     PrefixPartKey key_;
     std::span<const std::int32_t> prompt_;
     std::int64_t first_ = 0;  // tokens that it began after
@@ -288,7 +288,7 @@ class PrefixReadings {
   };
 
   // wake: called by the reader whenever those that wait may continue.
-  explicit PrefixReadings(std::function<void()> wake) : wake_(std::move(wake)) {}
+  explicit PrefillCoalescer(std::function<void()> wake) : wake_(std::move(wake)) {}
 
   // The prompt is read from now on, after its first `cached` tokens, until end(). `prompt` lives
   // as long. Throws std::bad_alloc, and then nothing has happened.

@@ -67,7 +67,7 @@ class StopMatcher {
 };
 
 // Windows: the positions at which a state is reset.
-// RecentValues: the last tokens of one sequence, which a state reads again after a reset.
+// RecentTokens: the last tokens of one sequence, which a state reads again after a reset.
 // RecentCounts: how often each token is among them, for penalties that count no others.
 
 // Where the state begins that takes the token at this position. window: even, at least 2; 0: none.
@@ -90,13 +90,13 @@ inline std::int64_t window_skips(std::int64_t window, std::int64_t begin, std::i
 }
 
 // A ring by absolute position. Allocates in begin() and when copied; zeroes what it held.
-class RecentValues {
+class RecentTokens {
  public:
-  RecentValues() = default;
-  RecentValues(const RecentValues&) = default;
-  RecentValues(RecentValues&&) = default;
-  RecentValues& operator=(const RecentValues&) = default;
-  ~RecentValues() { zero_memory(std::span(ring_)); }
+  RecentTokens() = default;
+  RecentTokens(const RecentTokens&) = default;
+  RecentTokens(RecentTokens&&) = default;
+  RecentTokens& operator=(const RecentTokens&) = default;
+  ~RecentTokens() { zero_memory(std::span(ring_)); }
 
   // From now on the last `count` tokens. REQUIRES: it held none.
   void begin(std::int64_t count) { ring_.resize(static_cast<std::size_t>(count)); }
@@ -136,7 +136,7 @@ class RecentCounts {
   }
   // What one takes after that, in bytes.
   static std::size_t bytes(std::int64_t window, int vocab_size) {
-    return RecentValues::bytes(window) +
+    return RecentTokens::bytes(window) +
            static_cast<std::size_t>(vocab_size) * sizeof(std::uint32_t);
   }
 
@@ -154,7 +154,7 @@ class RecentCounts {
  private:
   std::size_t window_ = 0;
   std::size_t num_values_ = 0;  // that were put
-  RecentValues last_;
+  RecentTokens last_;
   std::vector<std::uint32_t> counts_;  // [V]
 };
 

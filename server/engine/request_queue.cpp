@@ -32,7 +32,7 @@ bool TurnOrder::operator()(const QueuedCaller* a, const QueuedCaller* b) const {
   return a->rows != b->rows ? a->rows < b->rows : a->last_turn < b->last_turn;
 }
 
-RequestQueue::Push RequestQueue::push(std::unique_ptr<RunningRequest>& request) {
+RequestQueue::Push RequestQueue::push(std::unique_ptr<SequenceGroup>& request) {
   Requests node(1);  // what memory it takes is asked for before anything is changed
   {
     MutexLock lock(mutex_);
@@ -121,21 +121,21 @@ RequestQueue::Spot RequestQueue::find_next(int worker, int free_rows) {
   return {};
 }
 
-std::unique_ptr<RunningRequest> RequestQueue::pop(int worker, int max_rows) {
+std::unique_ptr<SequenceGroup> RequestQueue::pop(int worker, int max_rows) {
   if (num_waiting_.load() == 0) return nullptr;
-  std::unique_ptr<RunningRequest> request = take_next(worker, max_rows);
+  std::unique_ptr<SequenceGroup> request = take_next(worker, max_rows);
   if (request != nullptr) waiting_room_.tell();
   return request;
 }
 
-std::unique_ptr<RunningRequest> RequestQueue::take_next(int worker, int max_rows) {
+std::unique_ptr<SequenceGroup> RequestQueue::take_next(int worker, int max_rows) {
   MutexLock lock(mutex_);
   std::atomic<int>& own_rows = running_rows_[static_cast<std::size_t>(worker)];
   if (own_rows.load() >= share_of_load()) return nullptr;
   const Spot next = find_next(worker, max_rows - own_rows.load());
   if (next.caller == nullptr) return nullptr;
   QueuedCaller& caller = *next.caller;
-  std::unique_ptr<RunningRequest> request = std::move(*next.at);
+  std::unique_ptr<SequenceGroup> request = std::move(*next.at);
   const int rows = request->slots();
   set_aside(caller);
   spare_.splice(spare_.end(), *next.line, next.at);
@@ -158,9 +158,9 @@ std::unique_ptr<RunningRequest> RequestQueue::take_next(int worker, int max_rows
   return request;
 }
 
-RunningRequest* RequestQueue::who_yields(int worker, int max_rows,
-                                         std::span<const std::unique_ptr<RunningRequest>> running,
-                                         TimePoint now) {
+SequenceGroup* RequestQueue::who_yields(int worker, int max_rows,
+                                        std::span<const std::unique_ptr<SequenceGroup>> running,
+                                        TimePoint now) {
   if (num_waiting_.load() == 0 || num_callers_.load() < 2) return nullptr;
   MutexLock lock(mutex_);
   if (waiting_.empty()) return nullptr;
@@ -173,7 +173,7 @@ RunningRequest* RequestQueue::who_yields(int worker, int max_rows,
   for (const auto& request : running) {
     if (request->slots() > 0) request->turn().caller_->last = request.get();
   }
-  RunningRequest* yields = nullptr;
+  SequenceGroup* yields = nullptr;
   int most = 0;
   for (const auto& request : running) {
     const CallerTurn& turn = request->turn();
@@ -188,7 +188,7 @@ RunningRequest* RequestQueue::who_yields(int worker, int max_rows,
   return yields;
 }
 
-void RequestQueue::give_back(std::unique_ptr<RunningRequest> request, Place place,
+void RequestQueue::give_back(std::unique_ptr<SequenceGroup> request, Place place,
                              TimePoint now) noexcept {
   MutexLock lock(mutex_);
   CallerTurn& turn = request->turn();
@@ -214,7 +214,7 @@ void RequestQueue::change_rows(CallerTurn& turn, int rows) {
   put_back(caller);
 }
 
-void RequestQueue::set_rows(RunningRequest& request, int rows) noexcept {
+void RequestQueue::set_rows(SequenceGroup& request, int rows) noexcept {
   CallerTurn& turn = request.turn();
   if (turn.rows_ == rows) return;  // no other thread writes it while the request is out
   MutexLock lock(mutex_);

@@ -18,7 +18,7 @@
 #include "server/core/mutex.h"
 #include "server/core/notification.h"
 #include "server/engine/prefix_cache.h"
-#include "server/engine/running_request.h"
+#include "server/engine/sequence_group.h"
 
 namespace lintel {
 
@@ -29,7 +29,7 @@ struct TurnOrder {
 
 // Those who have requests in the queue or with its workers. Guarded by the queue's mutex.
 struct QueuedCaller {
-  using Requests = std::list<std::unique_ptr<RunningRequest>>;
+  using Requests = std::list<std::unique_ptr<SequenceGroup>>;
 
   bool waits() const { return !ran.empty() || !queued.empty(); }
 
@@ -40,7 +40,7 @@ struct QueuedCaller {
   // That wait for rows, in the order of their turns: first those that had some already.
   Requests ran, queued;
   std::set<QueuedCaller*, TurnOrder>::node_type aside;  // while it is not among those that wait
-  const RunningRequest* last = nullptr;                 // see RequestQueue::who_yields
+  const SequenceGroup* last = nullptr;                  // see RequestQueue::who_yields
 };
 
 // Thread-safe. Requests that wait for rows: new ones, and those that paused or gave their rows to
@@ -63,7 +63,7 @@ class RequestQueue {
   static constexpr std::chrono::milliseconds kTurn{50};
 
   // At most `capacity` new requests, and no more than `capacity_bytes` held by them all
-  // (RunningRequest::held_bytes), but for the first: one request always may.
+  // (SequenceGroup::held_bytes), but for the first: one request always may.
   RequestQueue(std::size_t capacity, int num_workers,
                std::size_t capacity_bytes = kMostQueuedBytes);
   ~RequestQueue();
@@ -73,22 +73,21 @@ class RequestQueue {
   enum class Push { kAccepted, kFull, kClosed };
   // Takes the request only when it returns kAccepted. Throws std::bad_alloc, and then nothing has
   // happened.
-  Push push(std::unique_ptr<RunningRequest>& request);
+  Push push(std::unique_ptr<SequenceGroup>& request);
   // The next request for a worker (from 0) of `max_rows` rows, if one fits and the worker has less
   // than its fair share of the load, ceil((running + waiting) / workers) in rows. Null otherwise.
   // What is popped counts as running.
-  std::unique_ptr<RunningRequest> pop(int worker, int max_rows);
+  std::unique_ptr<SequenceGroup> pop(int worker, int max_rows);
   // The one of a worker's `running` requests, in the order in which they got their rows, that has
   // to give them up so that pop() has one of another caller: the last one of the caller that has
   // the most rows, if that still has as many as the other then, or has had its turn. Null: none.
-  RunningRequest* who_yields(int worker, int max_rows,
-                             std::span<const std::unique_ptr<RunningRequest>> running,
-                             TimePoint now);
+  SequenceGroup* who_yields(int worker, int max_rows,
+                            std::span<const std::unique_ptr<SequenceGroup>> running, TimePoint now);
   // Takes back what was popped: as its caller's next, or after others that ran before.
   enum class Place { kNext, kBehind };
-  void give_back(std::unique_ptr<RunningRequest> request, Place place, TimePoint now) noexcept;
+  void give_back(std::unique_ptr<SequenceGroup> request, Place place, TimePoint now) noexcept;
   // How many rows a request that was popped has now.
-  void set_rows(RunningRequest& request, int rows) noexcept;
+  void set_rows(SequenceGroup& request, int rows) noexcept;
   // Requests that were cancelled or expired while they waited.
   Requests take_lost(TimePoint now) noexcept;
   Requests take_all() noexcept;
@@ -101,10 +100,10 @@ class RequestQueue {
   // Those who have requests that have not gone.
   std::size_t num_callers() const { return num_callers_.load(); }
   // Notified when requests have left the queue, and when it was closed.
-  WaitingRoom& waiting_room() { return waiting_room_; }
+  CapacityListeners& waiting_room() { return waiting_room_; }
 
   // Prompts that requests of these workers read.
-  PrefixReadings& readings() { return readings_; }
+  PrefillCoalescer& readings() { return readings_; }
 
   // How many rows a worker runs now.
   void set_running_rows(int worker, int rows) {
@@ -135,7 +134,7 @@ class RequestQueue {
     Requests::iterator at;
   };
 
-  std::unique_ptr<RunningRequest> take_next(int worker, int max_rows) EXCLUDES(mutex_);
+  std::unique_ptr<SequenceGroup> take_next(int worker, int max_rows) EXCLUDES(mutex_);
   // The next request; where it is too wide for `free_rows`, on all workers but one another that
   // fits.
   Spot find_next(int worker, int free_rows) REQUIRES(mutex_);
@@ -166,8 +165,8 @@ class RequestQueue {
   std::atomic<std::uint64_t> wakes_{0};
   std::vector<std::atomic<int>> running_rows_;  // of each worker
 
-  WaitingRoom waiting_room_;
-  PrefixReadings readings_{[this] { wake(); }};
+  CapacityListeners waiting_room_;
+  PrefillCoalescer readings_{[this] { wake(); }};
   mutable Mutex mutex_;
   CondVar woken_;
   std::map<std::string, QueuedCaller> callers_ GUARDED_BY(mutex_);

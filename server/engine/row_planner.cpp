@@ -32,7 +32,7 @@ class MeasuredSteps {
  private:
   float one(std::size_t rows, std::size_t sequences) {
     for (SequenceState& sequence : sequences_) sequence.reset();
-    std::vector<StepRow> fed;
+    std::vector<BatchRow> fed;
     for (std::size_t r = 0; r < rows; ++r) {
       SequenceState& sequence = sequences_[r * sequences / rows];
       const bool is_draft = r > 0 && fed.back().sequence == &sequence;
@@ -46,9 +46,9 @@ class MeasuredSteps {
     return seconds;
   }
 
-  void feed(const std::vector<StepRow>& rows) {
+  void feed(const std::vector<BatchRow>& rows) {
     model_.step(rows, workspace_);
-    for (const StepRow& row : rows) row.sequence->take_back(0);
+    for (const BatchRow& row : rows) row.sequence->rollback(0);
   }
 
   const Transformer& model_;
@@ -98,15 +98,15 @@ RowPlanner::RowPlanner(const Options& options) : options_(options) {
   drafting_.reserve(static_cast<std::size_t>(options.max_rows));
 }
 
-void RowPlanner::plan(std::vector<RowRun>& runs) {
+void RowPlanner::plan(std::vector<BatchSlice>& runs) {
   grant_rows(runs);
   grant_drafts(runs);
 }
 
-void RowPlanner::grant_rows(std::vector<RowRun>& runs) {
+void RowPlanner::grant_rows(std::vector<BatchSlice>& runs) {
   int decoding = 0;
   bool client_waits = false;
-  for (RowRun& run : runs) {
+  for (BatchSlice& run : runs) {
     run.rows = run.is_decoding ? 1 : 0;
     decoding += run.rows;
     client_waits |= run.is_decoding && run.samples_next;
@@ -117,7 +117,7 @@ void RowPlanner::grant_rows(std::vector<RowRun>& runs) {
       client_waits ? beside : std::max(prompt_rows - decoding, std::min(beside, prompt_rows));
 
   hungry_.clear();
-  for (RowRun& run : runs) {
+  for (BatchSlice& run : runs) {
     if (run.rows < run.wanted) hungry_.push_back(&run);
   }
   if (hungry_.empty()) return;
@@ -134,7 +134,7 @@ void RowPlanner::grant_rows(std::vector<RowRun>& runs) {
 
 void RowPlanner::group_hungry() {
   groups_.clear();
-  for (const RowRun* run : hungry_) {
+  for (const BatchSlice* run : hungry_) {
     auto group = std::ranges::find(groups_, run->caller, &Group::caller);
     if (group == groups_.end()) group = groups_.insert(group, Group{run->caller, 0, 0});
     ++group->size;
@@ -150,7 +150,7 @@ void RowPlanner::group_hungry() {
     grouped_.clear();
     for (Group& group : groups_) {
       group.first = grouped_.size();
-      for (RowRun* run : hungry_) {
+      for (BatchSlice* run : hungry_) {
         if (run->caller == group.caller) grouped_.push_back(run);
       }
     }
@@ -164,25 +164,25 @@ void RowPlanner::group_hungry() {
 int RowPlanner::grant(Group& group, int rows) {
   const int share = std::max(rows / static_cast<int>(group.size), 1);
   const auto runs = std::span(hungry_).subspan(group.first, group.size);
-  for (RowRun* run : runs) {
+  for (BatchSlice* run : runs) {
     const int granted = std::min({share, run->wanted - run->rows, rows});
     run->rows += granted;
     rows -= granted;
   }
   const auto fed =
-      std::ranges::remove_if(runs, [](const RowRun* run) { return run->rows == run->wanted; });
+      std::ranges::remove_if(runs, [](const BatchSlice* run) { return run->rows == run->wanted; });
   group.size -= fed.size();
   return rows;
 }
 
-void RowPlanner::grant_drafts(std::vector<RowRun>& runs) {
+void RowPlanner::grant_drafts(std::vector<BatchSlice>& runs) {
   int rows = 0;
-  for (const RowRun& run : runs) rows += run.rows;
+  for (const BatchSlice& run : runs) rows += run.rows;
   if (rows >= options_.draft_rows) return;
   drafting_.clear();
   float values = 0.0f;  // expected of the step
   int sequences = 0;
-  for (RowRun& run : runs) {
+  for (BatchSlice& run : runs) {
     sequences += run.rows > 0 ? 1 : 0;
     values += static_cast<float>(run.rows);
     if (run.is_decoding && run.rows == run.wanted && run.drafts->begin_drafts(run.rows)) {
@@ -190,12 +190,12 @@ void RowPlanner::grant_drafts(std::vector<RowRun>& runs) {
     }
   }
   float time = options_.cost.of(rows, sequences);
-  const auto less_likely = [](const RowRun* a, const RowRun* b) {
+  const auto less_likely = [](const BatchSlice* a, const BatchSlice* b) {
     return a->drafts->draft_probability() < b->drafts->draft_probability();
   };
   while (rows < options_.draft_rows && !drafting_.empty()) {
     const auto likeliest = std::ranges::max_element(drafting_, less_likely);
-    RowRun& run = **likeliest;
+    BatchSlice& run = **likeliest;
     const float probability = run.drafts->draft_probability();
     const float more_time = options_.cost.of(rows + 1, sequences) - time;
     // Worth it where it yields as many tokens for its time as the step does without it.

@@ -38,14 +38,14 @@ StepCost assumed_step_cost(WeightType type);
 // drafts that stay. Takes as long as some thousand rows.
 StepCost measure_step_cost(const Transformer& model, int max_rows, const Clock& clock);
 
-class RunningRequest;
-class SampleRun;
+class SequenceGroup;
+class Sequence;
 
 // Consecutive rows of one sequence in a step.
-struct RowRun {
-  RunningRequest* request = nullptr;
+struct BatchSlice {
+  SequenceGroup* request = nullptr;
   const void* caller = nullptr;  // whose it is: callers share rows for prompts
-  SampleRun* sample = nullptr;
+  Sequence* sample = nullptr;
   DraftSource* drafts = nullptr;  // the sample's
   int wanted = 0;                 // rows it could use
   bool is_decoding = false;       // has a row in every step; reading a prompt waits for a share
@@ -54,7 +54,7 @@ struct RowRun {
   std::size_t first_output = 0;
 };
 
-// Knows nothing of models and requests but what a RowRun says. Used by one thread at a time.
+// Knows nothing of models and requests but what a BatchSlice says. Used by one thread at a time.
 class RowPlanner {
  public:
   struct Options {
@@ -73,9 +73,9 @@ class RowPlanner {
   // Every run that decodes has its row. Prompts, and runs of given tokens, share the rest of the
   // step, of which prefill_rows at most when a client waits for a row to be sampled, and as many
   // at least when none does: callers equally, and those of a caller its share; each step another
-  // one comes first. Guesses of what the samples will draw take rows that are left, the most likely
-  // first, as long as they are worth it.
-  void plan(std::vector<RowRun>& runs);
+  // one comes first. DraftTokens of what the samples will draw take rows that are left, the most
+  // likely first, as long as they are worth it.
+  void plan(std::vector<BatchSlice>& runs);
 
  private:
   // Hungry runs of one caller.
@@ -85,21 +85,21 @@ class RowPlanner {
     std::size_t size = 0;
   };
 
-  void grant_rows(std::vector<RowRun>& runs);
+  void grant_rows(std::vector<BatchSlice>& runs);
   // Puts the hungry runs of each caller side by side, and those first that come first this time.
   void group_hungry();
   // Grants runs of a caller about as many rows each; returns how many it is left with.
   int grant(Group& group, int rows);
-  void grant_drafts(std::vector<RowRun>& runs);
+  void grant_drafts(std::vector<BatchSlice>& runs);
 
   const Options options_;
   std::size_t turn_ = 0;  // whose prompt comes first when there are more of them than rows
 
   // Of the current step.
-  std::vector<RowRun*> hungry_;  // could use more rows
-  std::vector<RowRun*> grouped_;
+  std::vector<BatchSlice*> hungry_;  // could use more rows
+  std::vector<BatchSlice*> grouped_;
   std::vector<Group> groups_;
-  std::vector<RowRun*> drafting_;  // have a draft in hand
+  std::vector<BatchSlice*> drafting_;  // have a draft in hand
 };
 
 }  // namespace lintel

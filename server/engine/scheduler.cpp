@@ -10,7 +10,7 @@
 #include "server/core/threads.h"
 #include "server/engine/prefix_cache.h"
 #include "server/engine/request_queue.h"
-#include "server/engine/running_request.h"
+#include "server/engine/sequence_group.h"
 #include "server/engine/worker.h"
 
 namespace lintel {
@@ -46,7 +46,8 @@ Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& op
   check_option("speculation_rows", options.speculation_rows, 1);
   check_option("step_threads", options.step_threads, 0);
   if (options.workers > 1 && options.step_threads != 1) {
-    help_ = std::make_unique<IdleHelp>(static_cast<std::size_t>(options.workers), cores(options));
+    help_ = std::make_unique<IntraOpParallelism>(static_cast<std::size_t>(options.workers),
+                                                 cores(options));
   }
 
   Worker::Options worker_options;
@@ -106,7 +107,7 @@ Scheduler::SubmitError Scheduler::submit(GenerationRequest request, SessionLease
                                 " and particles " + std::to_string(request.particles) +
                                 ", must be 1 to " + std::to_string(options_.max_batch_rows));
   }
-  auto running = std::make_unique<RunningRequest>(
+  auto running = std::make_unique<SequenceGroup>(
       std::move(request), std::move(lease), std::move(sink), handle.control_, *model_, clock_.now(),
       *metrics_, prefixes_, &queue_->readings());
   RequestQueue::Push pushed = RequestQueue::Push::kClosed;
@@ -141,7 +142,7 @@ void Scheduler::forget_gone_adapters() {
   if (prefixes_ != nullptr) prefixes_->forget_gone_adapters();
 }
 
-WaitingRoom& Scheduler::waiting_room() { return queue_->waiting_room(); }
+CapacityListeners& Scheduler::waiting_room() { return queue_->waiting_room(); }
 
 void Scheduler::begin_drain() { queue_->close(); }
 

@@ -18,12 +18,12 @@
 #include "server/engine/row_planner.h"
 #include "server/engine/token_sink.h"
 #include "server/engine/work_metrics.h"
-#include "server/sessions/session_store.h"
+#include "server/sessions/session_manager.h"
 
 namespace lintel {
 
 class PrefixCache;
-class IdleHelp;
+class IntraOpParallelism;
 class RequestQueue;
 class Worker;
 
@@ -107,7 +107,7 @@ class Scheduler {
   void forget_gone_adapters();
 
   // Notified when a place in the queue may be free, and when no request is taken any more.
-  WaitingRoom& waiting_room();
+  CapacityListeners& waiting_room();
 
   // New requests are refused; running ones continue. Returns at once.
   void begin_drain();
@@ -137,7 +137,7 @@ class Scheduler {
   // Have their own locks.
   const std::unique_ptr<SchedulerMetrics> metrics_;
   const std::unique_ptr<RequestQueue> queue_;
-  std::unique_ptr<IdleHelp> help_;  // null: workers do not help each other
+  std::unique_ptr<IntraOpParallelism> help_;  // null: workers do not help each other
   std::atomic<bool> stopping_{false};
   Mutex stop_mutex_;  // one stop() at a time
 

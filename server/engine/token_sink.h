@@ -131,12 +131,12 @@ class RequestHandle {
   std::shared_ptr<RequestControl> control_;
 };
 
-// Outlet: where the samples of one request put what they have for its sink.
+// SampleEvents: where the samples of one request put what they have for its sink.
 
 // Passes events to a sink and notes when it is full. Used by the one thread that runs the request.
-class Outlet {
+class SampleEvents {
  public:
-  Outlet(TokenSink& sink, RequestControl& control, int num_samples)
+  SampleEvents(TokenSink& sink, RequestControl& control, int num_samples)
       : sink_(sink), control_(control), num_samples_(num_samples) {}
 
   // From now on a new token is a particle's and kept by the set, which decides later what to report

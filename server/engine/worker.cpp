@@ -45,12 +45,12 @@ Worker::Worker(const Transformer& model, const Options& options, const Clock& cl
 }
 
 bool Worker::run_one_step() noexcept {
-  return guarded([this] { return step(); },
-                 [this] {
-                   ThreadFailures::of_process().note(ServerThread::kWorker);
-                   end_all(RequestOutcome::kInternal);
-                   return true;
-                 });
+  return catch_exceptions([this] { return step(); },
+                          [this] {
+                            ThreadFailures::of_process().note(ServerThread::kWorker);
+                            end_all(RequestOutcome::kInternal);
+                            return true;
+                          });
 }
 
 bool Worker::step() {
@@ -135,11 +135,11 @@ void Worker::admit() {
 }
 
 bool Worker::yield_rows() {
-  RunningRequest* const request =
+  SequenceGroup* const request =
       queue_.who_yields(options_.index, options_.max_rows, active_, step_.now);
   if (request == nullptr) return false;
   request->yield();
-  const auto at = std::ranges::find(active_, request, &std::unique_ptr<RunningRequest>::get);
+  const auto at = std::ranges::find(active_, request, &std::unique_ptr<SequenceGroup>::get);
   queue_.give_back(std::move(*at), RequestQueue::Place::kNext, step_.now);
   active_.erase(at);
   publish_rows();
@@ -148,7 +148,7 @@ bool Worker::yield_rows() {
 
 void Worker::step_model() {
   std::size_t outputs = 0;
-  for (RowRun& run : runs_) {
+  for (BatchSlice& run : runs_) {
     run.first_output = outputs;
     if (run.rows > 0) outputs += static_cast<std::size_t>(run.sample->append_rows(run.rows, rows_));
   }
@@ -161,7 +161,7 @@ void Worker::step_model() {
     rows = model_.step(rows_, workspace_);
   } catch (...) {  // out of memory: how far each sequence got is not known
     ThreadFailures::of_process().note(ServerThread::kWorker);
-    for (const RowRun& run : runs_) {
+    for (const BatchSlice& run : runs_) {
       if (run.rows > 0) run.request->fail();
     }
     return;
@@ -193,7 +193,7 @@ void Worker::absorb_rows(MatrixView<const float> rows) {
     metrics_.shared_steps.fetch_add(1, std::memory_order_relaxed);
   }
   step_.metrics.rows.observe(static_cast<double>(rows_.size()));
-  for (const RowRun& run : runs_) {
+  for (const BatchSlice& run : runs_) {
     if (run.rows > 0) run.request->absorb(run, rows, step_);
   }
 }
@@ -210,14 +210,14 @@ void Worker::settle() {
                                      std::memory_order_relaxed);
   for (auto& request : active_) {
     switch (request->end_step(step_)) {
-      case RunningRequest::Status::kRunning:
+      case SequenceGroup::Status::kRunning:
         queue_.set_rows(*request, request->slots());
         break;
-      case RunningRequest::Status::kPaused:
+      case SequenceGroup::Status::kPaused:
         queue_.set_rows(*request, 0);
         paused_.push_back(std::move(request));
         break;
-      case RunningRequest::Status::kEnded:
+      case SequenceGroup::Status::kEnded:
         request.reset();
         break;
     }

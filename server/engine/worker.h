@@ -10,10 +10,10 @@
 
 #include "model/transformer.h"
 #include "server/core/clock.h"
+#include "server/engine/intra_op_parallelism.h"
 #include "server/engine/request_queue.h"
 #include "server/engine/row_planner.h"
-#include "server/engine/running_request.h"
-#include "server/engine/step_sharing.h"
+#include "server/engine/sequence_group.h"
 #include "server/engine/work_metrics.h"
 
 namespace lintel {
@@ -55,8 +55,8 @@ class Worker {
     bool drafts_always = false;
     int speculation_rows = 64;
     StepCost step_cost;
-    int step_threads = 0;      // as StepSharing has it
-    IdleHelp* help = nullptr;  // of this queue's workers, if they help each other
+    int step_threads = 0;                // as StepSharing has it
+    IntraOpParallelism* help = nullptr;  // of this queue's workers, if they help each other
   };
 
   // The references outlive the worker.
@@ -76,7 +76,7 @@ class Worker {
   void end_all(RequestOutcome outcome) noexcept;
 
  private:
-  using Requests = std::vector<std::unique_ptr<RunningRequest>>;
+  using Requests = std::vector<std::unique_ptr<SequenceGroup>>;
 
   bool step();
   bool end_lost(TimePoint now);
@@ -111,8 +111,8 @@ class Worker {
   Requests paused_;  // their sinks are full
 
   // Of the current step.
-  std::vector<RowRun> runs_;
-  std::vector<StepRow> rows_;
+  std::vector<BatchSlice> runs_;
+  std::vector<BatchRow> rows_;
   StepContext step_;
   TimePoint part_begun_;
 };

@@ -42,7 +42,7 @@ SharedAdapter AdapterTable::add(const std::string& name, std::shared_ptr<const A
   return added ? adapter : nullptr;
 }
 
-bool AdapterTable::retire(std::string_view name, std::shared_ptr<Doorbell> unused_bell) {
+bool AdapterTable::retire(std::string_view name, std::shared_ptr<Notification> unused_bell) {
   SharedAdapter last;  // freed without the mutex
   MutexLock lock(mutex_);
   const auto found = slots_.find(name);

@@ -55,7 +55,7 @@ class AdapterTable {
       EXCLUDES(mutex_);
   // No longer found. `unused_bell` is rung when the last that uses it has let go. False: there is
   // none that is ready.
-  bool retire(std::string_view name, std::shared_ptr<Doorbell> unused_bell) EXCLUDES(mutex_);
+  bool retire(std::string_view name, std::shared_ptr<Notification> unused_bell) EXCLUDES(mutex_);
   // One that was retired and is still in use, else null.
   SharedAdapter retired(std::string_view name) const EXCLUDES(mutex_);
   // Whether the weights of one that was retired are freed.
@@ -66,8 +66,8 @@ class AdapterTable {
  private:
   // Who uses an adapter beside the table.
   struct Use {
-    std::atomic<bool> is_used{true};        // false once the weights are freed
-    std::shared_ptr<Doorbell> unused_bell;  // set before the table lets go; null: no waiter
+    std::atomic<bool> is_used{true};            // false once the weights are freed
+    std::shared_ptr<Notification> unused_bell;  // set before the table lets go; null: no waiter
   };
   struct Slot {
     SharedAdapter ready;  // null: retired

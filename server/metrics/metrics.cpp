@@ -301,8 +301,8 @@ void collect_timings(const ModelTotals& totals, std::vector<MetricFamily>& out) 
   }
 }
 
-void collect_sessions(const SessionStore& store, std::vector<MetricFamily>& out) {
-  const SessionStore::Stats stats = store.stats();
+void collect_sessions(const SessionManager& store, std::vector<MetricFamily>& out) {
+  const SessionManager::Stats stats = store.stats();
   Family(out, MetricType::Gauge, "sessions", "Sessions by what they do")
       .add({{"state", "idle"}}, stats.idle_sessions)
       .add({{"state", "busy"}}, stats.busy_sessions);
@@ -347,7 +347,7 @@ void collect_prefixes(const PrefixCache& prefixes, std::vector<MetricFamily>& ou
 }
 
 // Of a store that several servers share.
-void collect_shared_store(const SessionVault::Health& health, std::vector<MetricFamily>& out) {
+void collect_shared_store(const SessionStorage::Health& health, std::vector<MetricFamily>& out) {
   Family(out, MetricType::Counter, "session_claims_total",
          "Sessions that calls asked the store for: granted, or held by another server")
       .add({{"outcome", "granted"}}, health.claims)
@@ -376,10 +376,10 @@ void collect_shared_store(const SessionVault::Health& health, std::vector<Metric
 }
 
 // Of --session-store.
-void collect_store(const DurableSessions& durable, std::chrono::duration<double> recovery_time,
+void collect_store(const PersistentSessions& durable, std::chrono::duration<double> recovery_time,
                    std::vector<MetricFamily>& out) {
-  const SessionVault::Health health = durable.health();
-  const DurableSessions::Stats stats = durable.stats();
+  const SessionStorage::Health health = durable.health();
+  const PersistentSessions::Stats stats = durable.stats();
   Family(out, MetricType::Gauge, "session_store_state",
          "0: takes writes; 1: is full; 2: is away; 3: is broken until a restart")
       .add({}, static_cast<int>(health.state));
@@ -462,8 +462,8 @@ void collect_thread_failures(std::vector<MetricFamily>& out) {
 }  // namespace
 
 Metrics::Metrics(const ModelRegistry& models, const ModelMemory& model_memory,
-                 const SessionStore& store, const PrefixCache& prefixes, const ActiveCalls& calls,
-                 const RequestCounters& requests, const DurableSessions* durable,
+                 const SessionManager& store, const PrefixCache& prefixes, const ActiveCalls& calls,
+                 const RequestCounters& requests, const PersistentSessions* durable,
                  std::chrono::duration<double> recovery_time, const HttpCounters* http)
     : models_(models),
       model_memory_(model_memory),

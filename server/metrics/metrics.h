@@ -12,8 +12,8 @@
 #include "server/http/transport/http_message.h"
 #include "server/models/model_loader.h"
 #include "server/models/model_registry.h"
-#include "server/sessions/persistence/durable_sessions.h"
-#include "server/sessions/session_store.h"
+#include "server/sessions/persistence/persistent_sessions.h"
+#include "server/sessions/session_manager.h"
 
 namespace lintel {
 
@@ -24,9 +24,9 @@ class Metrics final : public prometheus::Collectable {
  public:
   // All are borrowed and outlive the object. `durable`: null without a session store;
   // `recovery_time`: what opening that took; `http`: null where HTTP is not served.
-  Metrics(const ModelRegistry& models, const ModelMemory& model_memory, const SessionStore& store,
+  Metrics(const ModelRegistry& models, const ModelMemory& model_memory, const SessionManager& store,
           const PrefixCache& prefixes, const ActiveCalls& calls, const RequestCounters& requests,
-          const DurableSessions* durable = nullptr,
+          const PersistentSessions* durable = nullptr,
           std::chrono::duration<double> recovery_time = {}, const HttpCounters* http = nullptr);
 
   std::vector<prometheus::MetricFamily> Collect() const override;
@@ -34,11 +34,11 @@ class Metrics final : public prometheus::Collectable {
  private:
   const ModelRegistry& models_;
   const ModelMemory& model_memory_;
-  const SessionStore& store_;
+  const SessionManager& store_;
   const PrefixCache& prefixes_;
   const ActiveCalls& calls_;
   const RequestCounters& requests_;
-  const DurableSessions* const durable_;
+  const PersistentSessions* const durable_;
   const std::chrono::duration<double> recovery_time_;
   const HttpCounters* const http_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();

@@ -58,7 +58,7 @@ class PromptReader {
   const Clock& clock_;
   Workspace workspace_;
   SequenceState sequence_;
-  std::vector<StepRow> rows_;
+  std::vector<BatchRow> rows_;
 };
 
 }  // namespace

@@ -74,7 +74,7 @@ class SelfCheck {
     for (int i = 0; i < count; ++i) sequences.push_back(model_.new_sequence());
     Outputs outputs;
     for (int step = 0; step < kSteps; ++step) {
-      std::vector<StepRow> rows;
+      std::vector<BatchRow> rows;
       for (int i = 0; i < count; ++i) {
         rows.push_back({token(first + i, step), &sequences[static_cast<std::size_t>(i)],
                         /*wants_output=*/true});
@@ -87,14 +87,14 @@ class SelfCheck {
   // Sequence 0 again, its tokens as rows of one step, as prompts are read.
   Outputs in_one_step() {
     SequenceState sequence = model_.new_sequence();
-    std::vector<StepRow> rows;
+    std::vector<BatchRow> rows;
     for (int step = 0; step < kSteps; ++step) {
       rows.push_back({token(0, step), &sequence, /*wants_output=*/step == kSteps - 1});
     }
     return run(rows);
   }
 
-  Outputs run(std::span<const StepRow> rows) {
+  Outputs run(std::span<const BatchRow> rows) {
     const MatrixView<const float> out = step_(rows, workspace_);
     Outputs outputs;
     for (std::size_t r = 0; r < out.rows(); ++r) {
@@ -126,7 +126,7 @@ class SelfCheck {
 
 bool rows_are_independent(const Transformer& model, int max_rows) {
   return rows_are_independent(model, max_rows,
-                              [&](std::span<const StepRow> rows, Workspace& workspace) {
+                              [&](std::span<const BatchRow> rows, Workspace& workspace) {
                                 return model.step(rows, workspace);
                               });
 }
@@ -152,9 +152,9 @@ std::string state_description(const Transformer& transformer) {
 }
 
 // A model that not one sequence of fits beside would be ready, and refuse every call.
-void check_session_memory(const SessionStore::Options& sessions, const std::string& name,
+void check_session_memory(const SessionManager::Options& sessions, const std::string& name,
                           const Transformer& transformer) {
-  const std::size_t needed = SessionStore::admitted_bytes(transformer, 1);
+  const std::size_t needed = SessionManager::admitted_bytes(transformer, 1);
   const auto check = [&](const char* flag, std::size_t limit) {
     if (needed <= limit) return;
     throw ModelError("model " + name + ": one session needs " + std::to_string(needed) +
@@ -163,7 +163,7 @@ void check_session_memory(const SessionStore::Options& sessions, const std::stri
   check("--session-memory", sessions.session_memory_bytes);
   if (sessions.bytes_per_owner != 0) check("--identity-memory", sessions.bytes_per_owner);
   const std::int64_t longest = transformer.config().max_length;
-  const std::size_t all = longest > 0 ? SessionStore::admitted_bytes(transformer, longest) : 0;
+  const std::size_t all = longest > 0 ? SessionManager::admitted_bytes(transformer, longest) : 0;
   if (all > sessions.session_memory_bytes) {
     spdlog::warn(
         "model {}: a session of full length, {} tokens, needs {} bytes, more than the {} of "

@@ -20,7 +20,7 @@
 #include "server/models/model_options.h"
 #include "server/models/model_registry.h"
 #include "server/models/model_repository.h"
-#include "server/sessions/session_store.h"
+#include "server/sessions/session_manager.h"
 
 namespace lintel {
 
@@ -45,7 +45,7 @@ bool rows_are_independent(const Transformer& model, int max_rows);
 
 // The same of a step that is not the model's own: Transformer::step.
 using StepFunction =
-    std::function<MatrixView<const float>(std::span<const StepRow> rows, Workspace& workspace)>;
+    std::function<MatrixView<const float>(std::span<const BatchRow> rows, Workspace& workspace)>;
 bool rows_are_independent(const Transformer& model, int max_rows, const StepFunction& step);
 
 // ModelMemory: the memory that models and adapters may take, and who holds how much of it.
@@ -138,7 +138,7 @@ class ModelLoader {
  public:
   // Options and clock are borrowed and outlive the object; the clock the models, too, as does what
   // their prompts leave (null: nothing). `sessions`: what a session of each model has to fit into.
-  ModelLoader(const ModelOptions& options, const SessionStore::Options& sessions,
+  ModelLoader(const ModelOptions& options, const SessionManager::Options& sessions,
               std::shared_ptr<ModelMemory> memory, const Clock& clock,
               PrefixCache* prefixes = nullptr)
       : options_(options),
@@ -179,7 +179,7 @@ class ModelLoader {
                                      std::string type_reason) const;
 
   const ModelOptions& options_;
-  const SessionStore::Options& sessions_;
+  const SessionManager::Options& sessions_;
   const std::shared_ptr<ModelMemory> memory_;
   const Clock& clock_;
   PrefixCache* const prefixes_;

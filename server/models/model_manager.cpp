@@ -97,7 +97,7 @@ class ModelManager::Unload {
 };
 
 ModelManager::ModelManager(const ModelOptions& options, ModelRegistry& registry,
-                           SessionStore& store, const Clock& clock, PrefixCache* prefixes)
+                           SessionManager& store, const Clock& clock, PrefixCache* prefixes)
     : options_(options),
       registry_(registry),
       store_(store),
@@ -403,7 +403,7 @@ std::optional<LoadRefusal> load_adapter_now(const ModelLoader& loader, const Ser
 }
 
 // Requests with the adapter end within one step, and its sessions are closed.
-void end_adapter(const ServedModel& model, const std::string& name, SessionStore& store) {
+void end_adapter(const ServedModel& model, const std::string& name, SessionManager& store) {
   const SharedAdapter adapter = model.adapters->retired(name);
   if (adapter == nullptr) return;
   adapter->ended.store(true);

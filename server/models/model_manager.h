@@ -18,7 +18,7 @@
 #include "server/models/model_options.h"
 #include "server/models/model_registry.h"
 #include "server/models/model_repository.h"
-#include "server/sessions/session_store.h"
+#include "server/sessions/session_manager.h"
 
 namespace lintel {
 
@@ -54,7 +54,7 @@ class ModelManager {
  public:
   // All but the options are borrowed and outlive the object. Throws std::system_error when the
   // system has no more threads.
-  ModelManager(const ModelOptions& options, ModelRegistry& registry, SessionStore& store,
+  ModelManager(const ModelOptions& options, ModelRegistry& registry, SessionManager& store,
                const Clock& clock, PrefixCache* prefixes = nullptr);
   ~ModelManager();  // stop()
 
@@ -142,7 +142,7 @@ class ModelManager {
 
   const ModelOptions options_;
   ModelRegistry& registry_;
-  SessionStore& store_;
+  SessionManager& store_;
   const std::shared_ptr<ModelMemory> memory_;
   const ModelLoader loader_;
   const ModelRepository repository_;

@@ -9,7 +9,7 @@ namespace {
 // What calls hold of a model. The last of them to go reports it, on its own thread: it releases the
 // model first, so that the registry's is then the last pointer to it.
 SharedModel handle_of(SharedModel model, std::shared_ptr<std::atomic<bool>> is_used,
-                      std::shared_ptr<Doorbell> unused_bell) {
+                      std::shared_ptr<Notification> unused_bell) {
   const ServedModel* const bare = model.get();
   return {bare, [model = std::move(model), is_used = std::move(is_used),
                  unused_bell = std::move(unused_bell)](const ServedModel*) mutable {

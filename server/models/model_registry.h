@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/numerics.h"
+#include "model/numerics_fingerprint.h"
 #include "model/transformer.h"
 #include "server/core/mutex.h"
 #include "server/core/notification.h"
@@ -40,7 +40,7 @@ struct ServedModel {
   const std::unique_ptr<AdapterTable> adapters = std::make_unique<AdapterTable>();
   std::unique_ptr<Scheduler> scheduler;
   std::string weight_type_reason;     // why its weight type; empty: it was given, or is f32
-  Numerics numerics;                  // of this machine with this model
+  NumericsFingerprint numerics;       // of this machine with this model
   RequestLimits limits;               // max_samples no more than max_batch_rows
   std::vector<std::string> warnings;  // what an operator should know
   // It was unloaded, or another took its place: what is still running may be ended for that.
@@ -128,7 +128,7 @@ class ModelRegistry {
   // Whether no call holds the retired model any more.
   bool is_unused(const ServedModel* model) EXCLUDES(mutex_);
   // Rung whenever a retired model is unused from then on.
-  const std::shared_ptr<Doorbell>& unused_bell() const { return unused_bell_; }
+  const std::shared_ptr<Notification>& unused_bell() const { return unused_bell_; }
   // Of a retired model: its scheduler is stopped now. Returns whether it was not before.
   bool set_ending(const ServedModel* model) EXCLUDES(mutex_);
   // Lets go of a retired model. REQUIRES: its scheduler is stopped.
@@ -161,7 +161,7 @@ class ModelRegistry {
   mutable Mutex mutex_;
   std::map<Key, Slot> slots_ GUARDED_BY(mutex_);
   std::map<std::string, Totals> forgotten_ GUARDED_BY(mutex_);  // what those did
-  const std::shared_ptr<Doorbell> unused_bell_ = std::make_shared<Doorbell>();
+  const std::shared_ptr<Notification> unused_bell_ = std::make_shared<Notification>();
 };
 
 }  // namespace lintel

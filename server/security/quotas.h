@@ -12,7 +12,7 @@
 
 namespace lintel {
 
-// Streams, and tokens a second. (Sessions and memory are the SessionStore's.) Tokens are paid for
+// Streams, and tokens a second. (Sessions and memory are the SessionManager's.) Tokens are paid for
 // as they are read and produced. A call whose identity has nothing saved up pauses until it has:
 // however many streams an identity opens, and however long they are, it gets its tokens a second
 // and one burst, and what a step had in hand. All its calls share that.

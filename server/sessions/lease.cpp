@@ -4,12 +4,12 @@
 #include <new>
 #include <utility>
 
+#include "server/sessions/session_manager.h"
 #include "server/sessions/session_record.h"
-#include "server/sessions/session_store.h"
 
 namespace lintel {
 
-SessionLease::SessionLease(SessionStore* store, std::shared_ptr<SessionRecord> record)
+SessionLease::SessionLease(SessionManager* store, std::shared_ptr<SessionRecord> record)
     : store_(store), record_(std::move(record)) {}
 
 SessionLease::SessionLease(SessionLease&& other) noexcept
@@ -103,6 +103,6 @@ void SessionLease::keep_with(std::shared_ptr<LeaseKeeper> keeper) {
   record_->keeper = std::move(keeper);
 }
 
-void SessionLease::end_call() noexcept { SessionStore::end_call(*record_); }
+void SessionLease::end_call() noexcept { SessionManager::end_call(*record_); }
 
 }  // namespace lintel

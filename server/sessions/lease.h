@@ -32,7 +32,7 @@ class LeaseKeeper {
 
 struct SessionRecord;
 class LeaseKeeper;
-class SessionStore;
+class SessionManager;
 
 // Values of a session that its sequence does not hold: the next ones, to be read like a prompt.
 struct Replay {
@@ -94,10 +94,10 @@ class SessionLease {
   void end_call() noexcept;
 
  private:
-  friend class SessionStore;
+  friend class SessionManager;
   void give_back() noexcept;
-  SessionLease(SessionStore* store, std::shared_ptr<SessionRecord> record);
-  SessionStore* store_ = nullptr;
+  SessionLease(SessionManager* store, std::shared_ptr<SessionRecord> record);
+  SessionManager* store_ = nullptr;
   std::shared_ptr<SessionRecord> record_;
 };
 

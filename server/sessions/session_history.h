@@ -22,13 +22,13 @@ namespace lintel {
 
 enum class ValueSource : std::uint8_t { kSampled, kGiven, kPrompt };
 
-// ValueLog: who remembers the values of a sequence as it takes them.
+// TokenLog: who remembers the values of a sequence as it takes them.
 
 // Written by the thread that runs the sequence's request, once for every value, in order of
 // position. Must not block.
-class ValueLog {
+class TokenLog {
  public:
-  virtual ~ValueLog() = default;
+  virtual ~TokenLog() = default;
   virtual void append(std::int32_t value, ValueSource source) = 0;
 };
 
@@ -160,7 +160,7 @@ class HistoryChunk {
 // The digest is a chain, d(n+1) = XXH3-128(d(n), kValues, value, source), so that it is the same
 // however the values came, were cut and copied. Where matches of stop strings begin is not part of
 // it.
-class SessionHistory final : public ValueLog {
+class SessionHistory final : public TokenLog {
  public:
   // Values of a chunk; of the last one as many as max_values leaves.
   static constexpr std::int64_t kChunkValues = 1024;

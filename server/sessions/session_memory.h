@@ -135,7 +135,7 @@ class SessionMemory {
   void lend(SpareMemory* spare) { spare_ = spare; }
 
   // Notified when memory was released.
-  WaitingRoom& waiting_room() { return waiting_room_; }
+  CapacityListeners& waiting_room() { return waiting_room_; }
 
  private:
   struct Share {
@@ -152,7 +152,7 @@ class SessionMemory {
   void shrink_spare() EXCLUDES(mutex_);
 
   const Limits limits_;
-  WaitingRoom waiting_room_;
+  CapacityListeners waiting_room_;
   SpareMemory* spare_ = nullptr;
   mutable Mutex mutex_;
   std::size_t bytes_in_use_ GUARDED_BY(mutex_) = 0;

@@ -22,7 +22,7 @@ class Transformer;
 
 struct SessionOptions {
   std::int64_t max_values = 0;  // 0: the model's own limit
-  // Values whose history is kept; 0, and at most: SessionStore::Options::history_tokens.
+  // Values whose history is kept; 0, and at most: SessionManager::Options::history_tokens.
   std::int64_t history_tokens = 0;
   std::int64_t window = 0;  // values after which its state is rebuilt; 0: never
   // States to go back to: one every so many values (0: none but at the ends of calls), and so many

@@ -36,7 +36,7 @@ std::vector<float> outputs(const fs::path& directory, WeightType type,
   SequenceState sequence = model->new_sequence(std::move(adapter));
   std::vector<float> all;
   for (std::int32_t token = 0; token < 8; ++token) {
-    const StepRow row{token, &sequence, /*wants_output=*/true};
+    const BatchRow row{token, &sequence, /*wants_output=*/true};
     const auto output = model->step({&row, 1}, workspace).row(0);
     all.insert(all.end(), output.begin(), output.end());
   }

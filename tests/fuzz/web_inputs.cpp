@@ -157,7 +157,7 @@ bool try_web_head(std::string_view bytes) {
   options.listen = ListenAddress{"127.0.0.1", 8080, ""};
   HttpCounters counters;
   const OriginRules origins({"https://example.org"}, ListenAddress{});
-  const HttpHouse house{options, some_routes(), origins, nullptr, 1 << 20, counters};
+  const HttpServerState house{options, some_routes(), origins, nullptr, 1 << 20, counters};
   HttpRequest request = parser.take_head();
   require(request.headers.size() <= RequestParser::kMaxHeaders, "headers are few");
   require(announces_body(request) || parser.is_done(), "what has a body says so");

@@ -200,17 +200,17 @@ class AttentionState {
   // Back to the state of an empty sequence; what it held is zeroed.
   virtual void reset() = 0;
 
-  // The last `num_rows` rows that the next step feeds are drafts, which take_back() may undo.
-  // `memory` has take_back_floats(num_rows, where they end) floats, and lasts through the step
+  // The last `num_rows` rows that the next step feeds are drafts, which rollback() may undo.
+  // `memory` has rollback_floats(num_rows, where they end) floats, and lasts through the step
   // after it.
-  virtual void announce(std::size_t num_rows, std::span<float> memory) = 0;
+  virtual void begin_speculation(std::size_t num_rows, std::span<float> memory) = 0;
   // Takes back the last `num_rows` drafts of the step before, 0 or more: the state is bit for bit
   // as if they had never been fed. REQUIRES: the step had announced drafts, and nothing else
   // was asked of the state since.
   //
   // What the memory holds of the drafts is zeroed here; or, where those that stay enter the state
   // with the rows of the next step, there or in settle(), the earlier of the two.
-  virtual void take_back(std::size_t num_rows) = 0;
+  virtual void rollback(std::size_t num_rows) = 0;
   // The state depends on no memory but its own from here on. Before anything but the next step is
   // asked of a state that had drafts.
   virtual void settle() {}
@@ -264,9 +264,9 @@ class AttentionBackend {
   // it has no end.
   virtual std::int64_t tokens_until_full() const = 0;
 
-  // Floats of working memory that a step keeps for AttentionState::take_back of up to num_rows
+  // Floats of working memory that a step keeps for AttentionState::rollback of up to num_rows
   // rows, with which a sequence has `end` tokens.
-  virtual std::size_t take_back_floats(std::size_t num_rows, std::int64_t end) const = 0;
+  virtual std::size_t rollback_floats(std::size_t num_rows, std::int64_t end) const = 0;
 
   // Feeds one token a row: row r extends *states[r] and attends from there. Consecutive rows may
   // share a state, in order of position. The bits of a row's output depend on its sequence only.

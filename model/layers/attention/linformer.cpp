@@ -149,13 +149,13 @@ class LinformerBlocksState final : public AttentionState {
   }
 
   // The memory holds the key and value that each draft takes the place of.
-  void announce(std::size_t num_rows, std::span<float> memory) override {
+  void begin_speculation(std::size_t num_rows, std::span<float> memory) override {
     assert(memory.size() >= num_rows * 2 * shape_.width());
-    announced_ = num_rows;
+    drafts_pending_ = num_rows;
     replaced_ = memory.data();
   }
 
-  void take_back(std::size_t num_rows) override {
+  void rollback(std::size_t num_rows) override {
     for (; num_rows > 0; --num_rows) {
       --position_;
       const float* const replaced = replaced_ + (position_ - first_draft_) * 2 * shape_.width();
@@ -198,8 +198,8 @@ class LinformerBlocksState final : public AttentionState {
 
   // A run of num_rows rows is about to be fed.
   void begin_run(std::size_t num_rows) {
-    assert(announced_ <= num_rows);
-    num_drafts_ = std::exchange(announced_, 0);
+    assert(drafts_pending_ <= num_rows);
+    num_drafts_ = std::exchange(drafts_pending_, 0);
     first_draft_ = position_ + num_rows - num_drafts_;
   }
 
@@ -247,10 +247,10 @@ class LinformerBlocksState final : public AttentionState {
   std::size_t position_ = 0;  // tokens fed
 
   // Valid from one step to the next.
-  std::size_t announced_ = 0;    // drafts of the next run
-  std::size_t num_drafts_ = 0;   // of the last run, until they are judged
-  std::size_t first_draft_ = 0;  // position of the last run's first draft, or where it ended
-  float* replaced_ = nullptr;    // [drafts, k H*D | v H*D]
+  std::size_t drafts_pending_ = 0;  // drafts of the next run
+  std::size_t num_drafts_ = 0;      // of the last run, until they are judged
+  std::size_t first_draft_ = 0;     // position of the last run's first draft, or where it ended
+  float* replaced_ = nullptr;       // [drafts, k H*D | v H*D]
 };
 
 class LinformerBlocks final : public AttentionBackend {
@@ -267,7 +267,7 @@ class LinformerBlocks final : public AttentionBackend {
     return LinformerBlocksState::most_bytes(shape_, num_tokens);
   }
   std::int64_t tokens_until_full() const override { return kNeverFull; }
-  std::size_t take_back_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
+  std::size_t rollback_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
     return num_rows * 2 * shape_.width();
   }
 
@@ -506,9 +506,9 @@ class LinformerPrefix final : public AttentionBackend {
   }
   std::int64_t tokens_until_full() const override { return 0; }
 
-  std::size_t take_back_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
-    return SumState::take_back_floats(block_floats(), LinformerPrefixState::kept_floats(shape_),
-                                      num_rows);
+  std::size_t rollback_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
+    return SumState::rollback_floats(block_floats(), LinformerPrefixState::kept_floats(shape_),
+                                     num_rows);
   }
 
   void step(std::span<AttentionState* const> states, AttentionInputs inputs, MatrixView<float> out,

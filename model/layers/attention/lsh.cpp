@@ -101,13 +101,13 @@ class LshState final : public AttentionState {
 
   // The memory holds the bucket of each draft in every table: a small whole number, which a float
   // is exact for.
-  void announce(std::size_t num_rows, std::span<float> memory) override {
+  void begin_speculation(std::size_t num_rows, std::span<float> memory) override {
     assert(memory.size() >= num_rows * shape_.num_tables());
-    announced_ = num_rows;
+    drafts_pending_ = num_rows;
     drafts_ = memory.data();
   }
 
-  void take_back(std::size_t num_rows) override {
+  void rollback(std::size_t num_rows) override {
     for (; num_rows > 0; --num_rows) {
       const std::size_t position = members_.remove_last();
       const float* const of_tables = drafts_ + (position - first_draft_) * shape_.num_tables();
@@ -156,8 +156,8 @@ class LshState final : public AttentionState {
 
   // A run of num_rows rows is about to be fed.
   void begin_run(std::size_t num_rows) {
-    assert(announced_ <= num_rows);
-    num_drafts_ = std::exchange(announced_, 0);
+    assert(drafts_pending_ <= num_rows);
+    num_drafts_ = std::exchange(drafts_pending_, 0);
     first_draft_ = length() + num_rows - num_drafts_;
   }
 
@@ -186,10 +186,10 @@ class LshState final : public AttentionState {
   LshBuckets buckets_;     // a table for each [H, rounds]
 
   // Valid from one step to the next.
-  std::size_t announced_ = 0;    // drafts of the next run
-  std::size_t num_drafts_ = 0;   // of the last run, until they are judged
-  std::size_t first_draft_ = 0;  // position of the last run's first draft, or where it ended
-  float* drafts_ = nullptr;      // [drafts, tables]
+  std::size_t drafts_pending_ = 0;  // drafts of the next run
+  std::size_t num_drafts_ = 0;      // of the last run, until they are judged
+  std::size_t first_draft_ = 0;     // position of the last run's first draft, or where it ended
+  float* drafts_ = nullptr;         // [drafts, tables]
 };
 
 class LshAttention final : public AttentionBackend {
@@ -224,7 +224,7 @@ class LshAttention final : public AttentionBackend {
   }
 
   std::int64_t tokens_until_full() const override { return kNeverFull; }
-  std::size_t take_back_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
+  std::size_t rollback_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
     return num_rows * shape_.num_tables();
   }
   bool full_pass_equals_steps() const override { return false; }

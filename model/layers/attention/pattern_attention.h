@@ -154,13 +154,13 @@ class PatternState final : public AttentionState {
   }
 
   // The memory holds what each draft takes the place of in the block, position_floats() a draft.
-  void announce(std::size_t num_rows, std::span<float> memory) override {
+  void begin_speculation(std::size_t num_rows, std::span<float> memory) override {
     assert(num_slots_ == 0 || memory.size() >= num_rows * shape_.position_floats());
-    announced_ = num_rows;
+    drafts_pending_ = num_rows;
     overwritten_ = memory.data();
   }
 
-  void take_back(std::size_t num_rows) override {
+  void rollback(std::size_t num_rows) override {
     assert(position_ >= first_draft_ + num_rows);
     for (const std::size_t end = position_ - num_rows; position_ > end;) {
       --position_;
@@ -211,8 +211,8 @@ class PatternState final : public AttentionState {
 
   // A run of num_rows tokens is about to be fed.
   void begin_run(std::size_t num_rows) {
-    assert(announced_ <= num_rows);
-    num_drafts_ = std::exchange(announced_, 0);
+    assert(drafts_pending_ <= num_rows);
+    num_drafts_ = std::exchange(drafts_pending_, 0);
     first_draft_ = position_ + num_rows - num_drafts_;
   }
 
@@ -337,10 +337,10 @@ class PatternState final : public AttentionState {
   std::size_t position_ = 0;
 
   // Valid from one step to the next.
-  std::size_t announced_ = 0;     // drafts of the next run
-  std::size_t num_drafts_ = 0;    // of the last run, until they are judged
-  std::size_t first_draft_ = 0;   // position of the last run's first draft, or where it ended
-  float* overwritten_ = nullptr;  // [drafts, H, k D | v D]
+  std::size_t drafts_pending_ = 0;  // drafts of the next run
+  std::size_t num_drafts_ = 0;      // of the last run, until they are judged
+  std::size_t first_draft_ = 0;     // position of the last run's first draft, or where it ended
+  float* overwritten_ = nullptr;    // [drafts, H, k D | v D]
 };
 
 inline constexpr ConfigKey kPatternScale{.name = "scale",
@@ -417,7 +417,7 @@ class PatternAttention final : public AttentionBackend {
     return PatternState::most_bytes(shape_, *pattern_, num_tokens);
   }
   std::int64_t tokens_until_full() const override { return pattern_->has_rows() ? kNeverFull : 0; }
-  std::size_t take_back_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
+  std::size_t rollback_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
     return block_floats() == 0 ? 0 : num_rows * shape_.position_floats();
   }
 

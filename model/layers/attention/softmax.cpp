@@ -37,9 +37,9 @@ class SoftmaxState final : public AttentionState {
 
   void reset() override { history_.clear(); }
 
-  void announce(std::size_t /*num_rows*/, std::span<float> /*memory*/) override {}
+  void begin_speculation(std::size_t /*num_rows*/, std::span<float> /*memory*/) override {}
 
-  void take_back(std::size_t num_rows) override {
+  void rollback(std::size_t num_rows) override {
     assert(num_rows <= history_.length());
     for (; num_rows > 0; --num_rows) {
       const std::size_t position = history_.remove_last();
@@ -85,7 +85,7 @@ class SoftmaxAttention final : public AttentionBackend {
     return History::bytes_of(num_tokens, softmax_page_floats(shape_));
   }
   std::int64_t tokens_until_full() const override { return kNeverFull; }
-  std::size_t take_back_floats(std::size_t /*num_rows*/, std::int64_t /*end*/) const override {
+  std::size_t rollback_floats(std::size_t /*num_rows*/, std::int64_t /*end*/) const override {
     return 0;
   }
 

@@ -34,8 +34,8 @@ class SumState : public AttentionState {
       : block_(block), kept_floats_(kept_floats), most_tokens_(most_tokens) {}
 
   // block_floats: 0 where all drafts are kept aside.
-  static std::size_t take_back_floats(std::size_t block_floats, std::size_t kept_floats,
-                                      std::size_t num_rows) {
+  static std::size_t rollback_floats(std::size_t block_floats, std::size_t kept_floats,
+                                     std::size_t num_rows) {
     return block_floats + num_rows * kept_floats;
   }
 
@@ -45,31 +45,31 @@ class SumState : public AttentionState {
   void assign(const AttentionState& other) final {
     const auto& from = static_cast<const SumState&>(other);
     assert(from.block_.size() == block_.size());
-    assert(from.kept_.count == 0 && from.owed_.count == 0);
+    assert(from.kept_.count == 0 && from.pending_.count == 0);
     std::ranges::copy(from.block_, block_.begin());
     position_ = from.position_;
-    kept_ = owed_ = {};
+    kept_ = pending_ = {};
   }
 
   void reset() final {
     std::ranges::fill(block_, 0.0f);
     position_ = 0;
     zero(std::exchange(kept_, {}));
-    zero(std::exchange(owed_, {}));
+    zero(std::exchange(pending_, {}));
   }
 
-  void announce(std::size_t num_rows, std::span<float> memory) final {
-    announced_ = num_rows;
+  void begin_speculation(std::size_t num_rows, std::span<float> memory) final {
+    drafts_pending_ = num_rows;
     memory_ = memory;
   }
 
-  void take_back(std::size_t num_rows) final {
+  void rollback(std::size_t num_rows) final {
     assert(num_rows <= kept_.count || kept_.count == 0);
     if (kept_.count == 0) return;
     const std::size_t stay = kept_.count - num_rows;
     position_ -= static_cast<std::int64_t>(num_rows);
     if (aside_ && stay > 0) {
-      owed_ = {.rows = kept_.rows, .count = kept_.count, .stay = stay};
+      pending_ = {.rows = kept_.rows, .count = kept_.count, .stay = stay};
     } else if (aside_) {
       zero(kept_);
     } else {
@@ -84,14 +84,14 @@ class SumState : public AttentionState {
   }
 
   void settle() final {
-    if (owed_.count == 0) return;
-    if (owed_.stay > 0) feed_owed(owed_.rows, owed_.stay);
+    if (pending_.count == 0) return;
+    if (pending_.stay > 0) feed_pending(pending_.rows, pending_.stay);
     paid();
   }
 
   // The whole block, for every `since`.
   void save([[maybe_unused]] std::int64_t since, StateWriter& writer) const final {
-    assert(since <= position_ && owed_.count == 0);
+    assert(since <= position_ && pending_.count == 0);
     writer.value(position_);
     writer.values(std::span<const float>(block_));
   }
@@ -107,14 +107,14 @@ class SumState : public AttentionState {
 
   // A run of num_rows rows is about to be fed. Returns how many come before the first draft.
   std::size_t begin_run(std::size_t num_rows) {
-    assert(announced_ <= num_rows && kept_.count == 0);
+    assert(drafts_pending_ <= num_rows && kept_.count == 0);
     kept_ = {.rows = memory_.data()};
-    return num_rows - std::exchange(announced_, 0);
+    return num_rows - std::exchange(drafts_pending_, 0);
   }
   // Before a draft is fed, in order. Returns where what it adds is to be written. All drafts of a
-  // run in the same way. REQUIRES: nothing is owed.
+  // run in the same way. REQUIRES: nothing is pending.
   float* keep() {
-    assert(owed_.count == 0);
+    assert(pending_.count == 0);
     aside_ = false;
     if (kept_.count == 0) std::ranges::copy(block_, block_copy().begin());
     return kept_.rows + kept_.count++ * kept_floats_;
@@ -126,15 +126,15 @@ class SumState : public AttentionState {
   }
 
   // Drafts that stay and are not in the sums: what they add, kept_floats() from one to the next.
-  std::span<const float> owed() const { return {owed_.rows, owed_.stay * kept_floats_}; }
+  std::span<const float> pending() const { return {pending_.rows, pending_.stay * kept_floats_}; }
   // They were added.
-  void paid() { zero(std::exchange(owed_, {})); }
+  void paid() { zero(std::exchange(pending_, {})); }
 
  protected:
   // Adds what `count` drafts added that had entered the sums; work: as long as the block.
   virtual void feed_again(const float* kept, std::size_t count, std::span<float> work) = 0;
   // Adds what `count` drafts add that were kept aside. The position is after them.
-  virtual void feed_owed(const float* /*kept*/, std::size_t /*count*/) {}
+  virtual void feed_pending(const float* /*kept*/, std::size_t /*count*/) {}
 
   std::span<float> block() const { return block_; }
   std::int64_t next_position() { return position_++; }  // of a token that is fed now
@@ -161,14 +161,14 @@ class SumState : public AttentionState {
   const std::span<float> block_;
   const std::size_t kept_floats_;
   const std::int64_t most_tokens_;
-  std::int64_t position_ = 0;  // tokens fed, and those owed
+  std::int64_t position_ = 0;  // tokens fed, and those pending
 
   // Valid from one step to the next.
-  std::size_t announced_ = 0;  // drafts of the next run
-  std::span<float> memory_;    // of those last announced
-  Kept kept_;                  // drafts of the last run, not judged yet
-  bool aside_ = false;         // they are not in the sums
-  Kept owed_;                  // of the run before, judged, not in the sums
+  std::size_t drafts_pending_ = 0;  // drafts of the next run
+  std::span<float> memory_;         // of those last announced
+  Kept kept_;                       // drafts of the last run, not judged yet
+  bool aside_ = false;              // they are not in the sums
+  Kept pending_;                    // of the run before, judged, not in the sums
 };
 
 // The state of a layer is S [H, C, D], Z [H, C] and, of a feature map that is logarithmic, m
@@ -200,9 +200,9 @@ class SumAttention final : public AttentionBackend {
   }
   std::int64_t tokens_until_full() const override { return 0; }
 
-  std::size_t take_back_floats(std::size_t num_rows, std::int64_t end) const override {
+  std::size_t rollback_floats(std::size_t num_rows, std::int64_t end) const override {
     const std::size_t copied = keeps_aside(num_rows, end) ? 0 : block_floats();
-    return SumState::take_back_floats(copied, kept_floats(), num_rows);
+    return SumState::rollback_floats(copied, kept_floats(), num_rows);
   }
 
   void step(std::span<AttentionState* const> states, AttentionInputs inputs, MatrixView<float> out,
@@ -217,7 +217,7 @@ class SumAttention final : public AttentionBackend {
                     .end = begin + rows,
                     .first_draft = begin + state.begin_run(rows),
                     .scratch = scratch.floats.data()};
-      const bool is_single = rows == 1 && state.owed().empty();
+      const bool is_single = rows == 1 && state.pending().empty();
       if (!is_single && keeps_aside(run.end - run.first_draft, state.end_of(rows))) {
         feed_rows(run, state);
       } else {
@@ -256,8 +256,9 @@ class SumAttention final : public AttentionBackend {
   // last, so that S is as it was when they are judged.
   void feed_rows(const Run& run, State& state) const {
     RowBatch batch(*this, run, state);
-    const std::span<const float> owed = state.owed();
-    for (std::size_t at = 0; at < owed.size(); at += kept_floats()) batch.add_owed(&owed[at]);
+    const std::span<const float> pending = state.pending();
+    for (std::size_t at = 0; at < pending.size(); at += kept_floats())
+      batch.add_pending(&pending[at]);
     for (std::size_t r = run.begin; r < run.first_draft; ++r) batch.add(r);
     batch.make_room_for(run.end - run.first_draft);
     for (std::size_t r = run.first_draft; r < run.end; ++r) batch.add_draft(r);
@@ -275,7 +276,7 @@ class SumAttention final : public AttentionBackend {
           work_(run.scratch + linear_rows_floats(backend.shape_)),
           features_(work_ + backend.map_.work_floats()) {}
 
-    void add_owed(const float* kept) {
+    void add_pending(const float* kept) {
       if (rows_.num_rows == kMostLinearRows) feed();
       const KeptDraft draft = backend_.kept_draft(kept);
       append({.phi_k = draft.phi_k, .v = draft.v});
@@ -373,7 +374,7 @@ class SumAttention final : public AttentionBackend {
       }
     }
 
-    // num_tokens: of them, without those owed. work: linear_rows_floats().
+    // num_tokens: of them, without those pending. work: linear_rows_floats().
     void feed_rows(const LinearAttentionRows& rows, std::size_t num_tokens, float* work) {
       linear_attention_rows(backend_.shape_, rows, s(), z(), work);
       advance(num_tokens);
@@ -400,7 +401,7 @@ class SumAttention final : public AttentionBackend {
                    : feed_linear(draft.phi_k, draft.phi_k, draft.v, out);
       }
     }
-    void feed_owed(const float* kept, std::size_t count) override {
+    void feed_pending(const float* kept, std::size_t count) override {
       std::array<LinearAttentionRow, kMostAside> rows;
       for (std::size_t i = 0; i < count; ++i, kept += backend_.kept_floats()) {
         const KeptDraft draft = backend_.kept_draft(kept);

@@ -114,13 +114,13 @@ class TransformerXlState final : public AttentionState {
   }
 
   // The memory holds the key and value that each draft takes the place of.
-  void announce(std::size_t num_rows, std::span<float> memory) override {
+  void begin_speculation(std::size_t num_rows, std::span<float> memory) override {
     assert(memory.size() >= num_rows * position_floats());
-    announced_ = num_rows;
+    drafts_pending_ = num_rows;
     replaced_ = memory.data();
   }
 
-  void take_back(std::size_t num_rows) override {
+  void rollback(std::size_t num_rows) override {
     for (; num_rows > 0; --num_rows) {
       --position_;
       for (std::size_t h = 0; h < shape_.n_heads; ++h) {
@@ -150,9 +150,9 @@ class TransformerXlState final : public AttentionState {
 
   // A run of num_rows rows is about to be fed, each head's by itself. Returns the first's position.
   std::size_t begin_run(std::size_t num_rows) {
-    assert(announced_ <= num_rows);
+    assert(drafts_pending_ <= num_rows);
     const std::size_t first = std::exchange(position_, position_ + num_rows);
-    num_drafts_ = std::exchange(announced_, 0);
+    num_drafts_ = std::exchange(drafts_pending_, 0);
     first_draft_ = position_ - num_drafts_;
     return first;
   }
@@ -183,10 +183,10 @@ class TransformerXlState final : public AttentionState {
   std::size_t position_ = 0;    // tokens fed
 
   // Valid from one step to the next.
-  std::size_t announced_ = 0;    // drafts of the next run
-  std::size_t num_drafts_ = 0;   // of the last run, until they are judged
-  std::size_t first_draft_ = 0;  // position of the last run's first draft, or where it ended
-  float* replaced_ = nullptr;    // [drafts, H, k D | v D]
+  std::size_t drafts_pending_ = 0;  // drafts of the next run
+  std::size_t num_drafts_ = 0;      // of the last run, until they are judged
+  std::size_t first_draft_ = 0;     // position of the last run's first draft, or where it ended
+  float* replaced_ = nullptr;       // [drafts, H, k D | v D]
 };
 
 class TransformerXl final : public AttentionBackend {
@@ -213,7 +213,7 @@ class TransformerXl final : public AttentionBackend {
   }
   std::int64_t tokens_until_full() const override { return 0; }
 
-  std::size_t take_back_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
+  std::size_t rollback_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
     return TransformerXlState::replaced_floats(shape_, num_rows);
   }
 

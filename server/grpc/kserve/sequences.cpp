@@ -175,7 +175,7 @@ grpc::Status ClientSequences::find(const Owner& owner, const TensorRequest& requ
 std::optional<std::string> ClientSequences::id_of(ClientSequence& sequence) {
   if (auto known = names_.find(sequence.owner, sequence.model, sequence.name)) return known;
   if (context_.durable == nullptr) return std::nullopt;
-  const IdLocks::Hold alone(stored_.starts(), sequence.id_prefix());
+  const KeyedMutex::Hold alone(stored_.starts(), sequence.id_prefix());
   std::optional<std::string> stored = stored_.find(sequence);
   sequence.is_stored = stored.has_value();
   return stored;
@@ -214,7 +214,7 @@ grpc::Status ClientSequences::start(const TensorRequest& request, GenerationTarg
     return may;
   }
   if (context_.durable == nullptr) return start_anew(request, durability, target, sequence);
-  const IdLocks::Hold alone(stored_.starts(), sequence.id_prefix());
+  const KeyedMutex::Hold alone(stored_.starts(), sequence.id_prefix());
   const std::optional<std::string> before = stored_.find(sequence);
   // A start that is repeated is the same call once more.
   if (before && context_.durable->began_with(*before, sequence.owner, request.settings.call_id())) {
@@ -227,7 +227,7 @@ grpc::Status ClientSequences::start(const TensorRequest& request, GenerationTarg
 
 grpc::Status ClientSequences::start_anew(const TensorRequest& request, Durability durability,
                                          GenerationTarget& target, ClientSequence& sequence) {
-  SessionStore& store = context_.store;
+  SessionManager& store = context_.store;
   const Owner& owner = sequence.owner;
   const ServedModel& model = *target.model;
   SharedAdapter adapter;
@@ -251,7 +251,7 @@ grpc::Status ClientSequences::start_anew(const TensorRequest& request, Durabilit
                          .window = window_of(request, model.transformer->config(), none),
                          .durability = durability};
   if (sequence.is_stored) options.id_prefix = sequence.id_prefix();
-  SessionStore::CreateResult created =
+  SessionManager::CreateResult created =
       store.create(model.name, model.transformer, options, owner, std::move(adapter));
   if (created.refusal.error == SessionError::kNeedsMaxTokens) {
     return invalid_argument(

@@ -38,7 +38,7 @@ class StoredSequences {
 
   // One at a time of those who look for a name or start its sequence: a start holds its prefix
   // until the new session is kept.
-  IdLocks& starts() { return starts_; }
+  KeyedMutex& starts() { return starts_; }
   // Waits. The session's id; nothing: no stored sequence has this name. REQUIRES: held.
   std::optional<std::string> find(const SequenceName& name) EXCLUDES(mutex_);
   // Waits. Removes the sequence of this name, if there is one; kBusy: a call has it. REQUIRES:
@@ -57,7 +57,7 @@ class StoredSequences {
   void try_again() EXCLUDES(mutex_);
 
   const ServiceContext context_;
-  IdLocks starts_;
+  KeyedMutex starts_;
   struct Ended {
     Owner owner;
     bool is_queued = false;
@@ -71,7 +71,7 @@ class StoredSequences {
 class SequenceNames {
  public:
   // The store outlives the object.
-  explicit SequenceNames(const SessionStore& store) : store_(store) {}
+  explicit SequenceNames(const SessionManager& store) : store_(store) {}
 
   // Returns the session the name stood for before.
   std::optional<std::string> put(const Owner& owner, const std::string& model,
@@ -89,7 +89,7 @@ class SequenceNames {
   // Names of sessions that were evicted go when there are twice as many as after the last time.
   void forget_evicted() REQUIRES(mutex_);
 
-  const SessionStore& store_;
+  const SessionManager& store_;
   mutable Mutex mutex_;
   std::map<Key, std::string, std::less<>> ids_ GUARDED_BY(mutex_);
   std::size_t next_cleaning_ GUARDED_BY(mutex_) = 64;

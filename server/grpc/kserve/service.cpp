@@ -24,14 +24,14 @@
 #include "server/api/refusals.h"
 #include "server/api/request_checks.h"
 #include "server/api/service_context.h"
-#include "server/api/token_outbox.h"
+#include "server/api/token_stream.h"
 #include "server/core/mutex.h"
 #include "server/grpc/kserve/sequences.h"
 #include "server/grpc/kserve/unary_call.h"
 #include "server/grpc/transport/status.h"
 #include "server/grpc/transport/unary_call.h"
 #include "server/models/model_registry.h"
-#include "server/sessions/persistence/past_call.h"
+#include "server/sessions/persistence/replayed_response.h"
 
 namespace lintel {
 
@@ -208,7 +208,7 @@ std::shared_ptr<RowGatherer> new_row_gatherer(
                       on_done = std::move(on_done)](const grpc::Status& ended,
                                                     std::vector<RowValues> rows, ValueUse used) {
         sequences.end_if_last(sequence, ended.ok());
-        const grpc::Status written = guarded([&] {
+        const grpc::Status written = catch_exceptions([&] {
           if (ended.ok()) write_tensor_response(*request, rows, response);
           if (request->marks_final) mark_final(response, true);
           return ended;
@@ -223,9 +223,9 @@ std::shared_ptr<RowGatherer> new_row_gatherer(
 // operation at a time, so that its members need no lock but for what a cancellation looks at.
 // Between requests a drain does not wait for it. Lives from the method until gRPC has done with it.
 class ModelStreamInferCall final
-    : public grpc::ServerBidiReactor<Received<inference::ModelInferRequest>,
+    : public grpc::ServerBidiReactor<LazyMessage<inference::ModelInferRequest>,
                                      inference::ModelStreamInferResponse>,
-      private TokenWire {
+      private ResponseWriter {
  public:
   // context, sequences: outlive the call.
   ModelStreamInferCall(const ServiceContext& context, ClientSequences& sequences,
@@ -240,7 +240,7 @@ class ModelStreamInferCall final
   // What runs of the request: its rows, or its values as they come.
   struct Running {
     std::shared_ptr<RowGatherer> rows;
-    std::shared_ptr<TokenOutbox> outbox;
+    std::shared_ptr<TokenStream> outbox;
   };
 
   // Of a request whose values are written as they come.
@@ -276,7 +276,7 @@ class ModelStreamInferCall final
   // and its end, in place of a message with a text alone.
   const bool errors_are_statuses_;
   ActiveCall active_;  // while a request is served
-  Received<inference::ModelInferRequest> request_;
+  LazyMessage<inference::ModelInferRequest> request_;
   std::string id_;                // of the request that runs
   bool asks_for_stream_ = false;  // it has the parameter, with any value
   inference::ModelStreamInferResponse response_;
@@ -311,7 +311,7 @@ ModelStreamInferCall::ModelStreamInferCall(const ServiceContext& context,
       call_(context.gate, rpc, Method::kModelStreamInfer),
       errors_are_statuses_(says_true(rpc, "triton_grpc_error")) {
   calls_.hold();
-  grpc::Status status = guarded([&]() -> grpc::Status {
+  grpc::Status status = catch_exceptions([&]() -> grpc::Status {
     if (!call_.scope.admitted().ok()) return call_.scope.admitted();
     if (calls_.closed()) return shutting_down();
     return call_.quota.enter();
@@ -326,9 +326,9 @@ ModelStreamInferCall::ModelStreamInferCall(const ServiceContext& context,
 void ModelStreamInferCall::OnReadDone(bool ok) {
   if (!ok) return finish(is_cancelled() ? cancelled() : grpc::Status::OK);
   active_ = ActiveCall(calls_);
-  if (!active_) return finish(guarded([] { return shutting_down(); }));
+  if (!active_) return finish(catch_exceptions([] { return shutting_down(); }));
   const LogScope log(call_.scope.log_fields());
-  grpc::Status started = guarded([&] {
+  grpc::Status started = catch_exceptions([&] {
     const auto wire = std::make_shared<inference::ModelInferRequest>();
     grpc::Status taken = read(*wire);
     if (!taken.ok()) return taken;
@@ -343,19 +343,19 @@ void ModelStreamInferCall::OnReadDone(bool ok) {
 
 void ModelStreamInferCall::serve(const inference::ModelInferRequest& wire) noexcept {
   PreparedInference infer;
-  grpc::Status prepared = guarded([&] {
+  grpc::Status prepared = catch_exceptions([&] {
     return prepare_inference(context_, sequences_, rpc_, wire, call_, /*may_stream=*/true, infer);
   });
   if (!prepared.ok()) return respond(std::move(prepared), {});
   if (infer.rows.empty()) {
-    return respond(guarded([&] {
+    return respond(catch_exceptions([&] {
                      write_end(infer, *response_.mutable_infer_response());
                      return grpc::Status::OK;
                    }),
                    {});
   }
   grpc::Status started =
-      guarded([&] { return infer.request->streams ? run_streamed(infer) : run(infer); });
+      catch_exceptions([&] { return infer.request->streams ? run_streamed(infer) : run(infer); });
   if (started.ok()) return;
   infer.rows.clear();  // gives its session back
   sequences_.end_if_last(infer.sequence, /*ended_well=*/false);
@@ -384,7 +384,7 @@ grpc::Status ModelStreamInferCall::run(PreparedInference& infer) {
 
 grpc::Status ModelStreamInferCall::run_streamed(PreparedInference& infer) {
   PreparedGeneration& row = infer.rows.front();
-  TokenOutbox::Options options;
+  TokenStream::Options options;
   options.chunk_interval = context_.streaming.chunk_interval_ms;
   options.outbox_tokens = context_.streaming.outbox_tokens;
   options.top_log2_probs = static_cast<int>(infer.request->top_log2_probs);
@@ -393,7 +393,7 @@ grpc::Status ModelStreamInferCall::run_streamed(PreparedInference& infer) {
       infer.request->log2_evidence || infer.request->tells_position || infer.request->window > 0;
   if (row.durable != nullptr) options.session_id = row.lease.session_id();
   options.session_is_stored = row.durable != nullptr;
-  const auto outbox = std::make_shared<TokenOutbox>(static_cast<TokenWire&>(*this), row.model,
+  const auto outbox = std::make_shared<TokenStream>(static_cast<ResponseWriter&>(*this), row.model,
                                                     context_.clock, calls_, std::move(options));
   streamed_.emplace(infer.request, infer.head);
   sequence_ = infer.sequence;
@@ -429,7 +429,7 @@ void ModelStreamInferCall::gone(grpc::Status status, ValueUse used) noexcept {
 
 void ModelStreamInferCall::OnWriteDone(bool ok) {
   if (streamed_ && !writes_last_) {
-    const std::shared_ptr<TokenOutbox> outbox = [&] {
+    const std::shared_ptr<TokenStream> outbox = [&] {
       MutexLock lock(mutex_);
       return running_.outbox;
     }();
@@ -464,7 +464,7 @@ void ModelStreamInferCall::respond(grpc::Status status, ValueUse used) {
   if (!status.ok() && errors_are_statuses_) return gone(std::move(status), used);
   call_.scope.note_use(used);
   if (!status.ok()) {
-    grpc::Status written = guarded([&] {
+    grpc::Status written = catch_exceptions([&] {
       response_.Clear();
       response_.set_error_message(status.error_message());
       response_.mutable_infer_response()->set_id(std::exchange(id_, {}));
@@ -673,7 +673,7 @@ class ModelInferCall final : public grpc::ServerUnaryReactor {
   // Counts the call in, if it may begin; then `run()`, which may say why not.
   template <typename Run>
   grpc::Status begin(const Run& run) {
-    return guarded([&]() -> grpc::Status {
+    return catch_exceptions([&]() -> grpc::Status {
       if (!call_.scope.admitted().ok()) return call_.scope.admitted();
       if (grpc::Status entered = call_.quota.enter(); !entered.ok()) return entered;
       active_ = ActiveCall(calls_);
@@ -687,7 +687,7 @@ class ModelInferCall final : public grpc::ServerUnaryReactor {
            inference::ModelInferResponse& response) noexcept EXCLUDES(mutex_) {
     PreparedInference infer;
     std::shared_ptr<RowGatherer> rows;
-    grpc::Status prepared = guarded([&] {
+    grpc::Status prepared = catch_exceptions([&] {
       grpc::Status ready = prepare_inference(context, sequences, rpc, wire, call_,
                                              /*may_stream=*/false, infer);
       if (!ready.ok()) return ready;
@@ -765,7 +765,7 @@ InferenceService::InferenceService(const ServiceContext& context)
 }
 
 grpc::ServerUnaryReactor* InferenceService::ServerLive(
-    grpc::CallbackServerContext* call, const Received<inference::ServerLiveRequest>* request,
+    grpc::CallbackServerContext* call, const LazyMessage<inference::ServerLiveRequest>* request,
     inference::ServerLiveResponse* response) {
   return answer(context_.gate, *call, Method::kServerLive, *request,
                 [&](const Identity&, const auto&) {
@@ -775,7 +775,7 @@ grpc::ServerUnaryReactor* InferenceService::ServerLive(
 }
 
 grpc::ServerUnaryReactor* InferenceService::ServerReady(
-    grpc::CallbackServerContext* call, const Received<inference::ServerReadyRequest>* request,
+    grpc::CallbackServerContext* call, const LazyMessage<inference::ServerReadyRequest>* request,
     inference::ServerReadyResponse* response) {
   return answer(context_.gate, *call, Method::kServerReady, *request,
                 [&](const Identity&, const auto&) {
@@ -785,7 +785,7 @@ grpc::ServerUnaryReactor* InferenceService::ServerReady(
 }
 
 grpc::ServerUnaryReactor* InferenceService::ModelReady(
-    grpc::CallbackServerContext* call, const Received<inference::ModelReadyRequest>* request,
+    grpc::CallbackServerContext* call, const LazyMessage<inference::ModelReadyRequest>* request,
     inference::ModelReadyResponse* response) {
   return answer(context_.gate, *call, Method::kModelReady, *request,
                 [&](CallScope& scope, const auto& wire) {
@@ -799,7 +799,7 @@ grpc::ServerUnaryReactor* InferenceService::ModelReady(
 }
 
 grpc::ServerUnaryReactor* InferenceService::ServerMetadata(
-    grpc::CallbackServerContext* call, const Received<inference::ServerMetadataRequest>* request,
+    grpc::CallbackServerContext* call, const LazyMessage<inference::ServerMetadataRequest>* request,
     inference::ServerMetadataResponse* response) {
   return answer(context_.gate, *call, Method::kServerMetadata, *request,
                 [&](const Identity&, const auto&) {
@@ -814,7 +814,7 @@ grpc::ServerUnaryReactor* InferenceService::ServerMetadata(
 }
 
 grpc::ServerUnaryReactor* InferenceService::ModelMetadata(
-    grpc::CallbackServerContext* call, const Received<inference::ModelMetadataRequest>* request,
+    grpc::CallbackServerContext* call, const LazyMessage<inference::ModelMetadataRequest>* request,
     inference::ModelMetadataResponse* response) {
   return answer(context_.gate, *call, Method::kModelMetadata, *request,
                 [&](CallScope& scope, const auto& wire) {
@@ -835,7 +835,8 @@ grpc::ServerUnaryReactor* InferenceService::ModelMetadata(
 }
 
 grpc::ServerUnaryReactor* InferenceService::RepositoryIndex(
-    grpc::CallbackServerContext* call, const Received<inference::RepositoryIndexRequest>* request,
+    grpc::CallbackServerContext* call,
+    const LazyMessage<inference::RepositoryIndexRequest>* request,
     inference::RepositoryIndexResponse* response) {
   return answer(context_.gate, *call, Method::kRepositoryIndex, *request,
                 [&](const Identity&, const auto& wire) {
@@ -852,7 +853,7 @@ grpc::ServerUnaryReactor* InferenceService::RepositoryIndex(
 }
 
 grpc::ServerUnaryReactor* InferenceService::ModelConfig(
-    grpc::CallbackServerContext* call, const Received<inference::ModelConfigRequest>* request,
+    grpc::CallbackServerContext* call, const LazyMessage<inference::ModelConfigRequest>* request,
     inference::ModelConfigResponse* response) {
   return answer(context_.gate, *call, Method::kModelConfig, *request,
                 [&](CallScope& scope, const auto& wire) {
@@ -867,7 +868,8 @@ grpc::ServerUnaryReactor* InferenceService::ModelConfig(
 }
 
 grpc::ServerUnaryReactor* InferenceService::ModelStatistics(
-    grpc::CallbackServerContext* call, const Received<inference::ModelStatisticsRequest>* request,
+    grpc::CallbackServerContext* call,
+    const LazyMessage<inference::ModelStatisticsRequest>* request,
     inference::ModelStatisticsResponse* response) {
   return answer(context_.gate, *call, Method::kModelStatistics, *request,
                 [&](CallScope& scope, const auto& wire) {
@@ -891,7 +893,7 @@ grpc::ServerUnaryReactor* InferenceService::ModelStatistics(
 
 grpc::ServerUnaryReactor* InferenceService::RepositoryModelLoad(
     grpc::CallbackServerContext* call,
-    const Received<inference::RepositoryModelLoadRequest>* request,
+    const LazyMessage<inference::RepositoryModelLoadRequest>* request,
     inference::RepositoryModelLoadResponse*) {
   return answer_later(
       context_.gate, *call, Method::kRepositoryModelLoad, *request,
@@ -909,7 +911,7 @@ grpc::ServerUnaryReactor* InferenceService::RepositoryModelLoad(
 
 grpc::ServerUnaryReactor* InferenceService::RepositoryModelUnload(
     grpc::CallbackServerContext* call,
-    const Received<inference::RepositoryModelUnloadRequest>* request,
+    const LazyMessage<inference::RepositoryModelUnloadRequest>* request,
     inference::RepositoryModelUnloadResponse*) {
   return answer_later(
       context_.gate, *call, Method::kRepositoryModelUnload, *request,
@@ -926,7 +928,7 @@ grpc::ServerUnaryReactor* InferenceService::RepositoryModelUnload(
 }
 
 grpc::ServerUnaryReactor* InferenceService::ModelInfer(
-    grpc::CallbackServerContext* call, const Received<inference::ModelInferRequest>* request,
+    grpc::CallbackServerContext* call, const LazyMessage<inference::ModelInferRequest>* request,
     inference::ModelInferResponse* response) {
   auto* const reactor = new ModelInferCall(context_, *call);
   const LogFields log_fields = reactor->log_fields();
@@ -949,7 +951,7 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
   return reactor;
 }
 
-grpc::ServerBidiReactor<Received<inference::ModelInferRequest>,
+grpc::ServerBidiReactor<LazyMessage<inference::ModelInferRequest>,
                         inference::ModelStreamInferResponse>*
 InferenceService::ModelStreamInfer(grpc::CallbackServerContext* call) {
   return new ModelStreamInferCall(context_, sequences_, *call);

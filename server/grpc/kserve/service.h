@@ -14,41 +14,45 @@ class InferenceService final : public BoundedService {
   explicit InferenceService(const ServiceContext& context);
 
   grpc::ServerUnaryReactor* ServerLive(grpc::CallbackServerContext* call,
-                                       const Received<inference::ServerLiveRequest>* request,
+                                       const LazyMessage<inference::ServerLiveRequest>* request,
                                        inference::ServerLiveResponse* response);
   grpc::ServerUnaryReactor* ServerReady(grpc::CallbackServerContext* call,
-                                        const Received<inference::ServerReadyRequest>* request,
+                                        const LazyMessage<inference::ServerReadyRequest>* request,
                                         inference::ServerReadyResponse* response);
   grpc::ServerUnaryReactor* ModelReady(grpc::CallbackServerContext* call,
-                                       const Received<inference::ModelReadyRequest>* request,
+                                       const LazyMessage<inference::ModelReadyRequest>* request,
                                        inference::ModelReadyResponse* response);
   grpc::ServerUnaryReactor* ServerMetadata(
-      grpc::CallbackServerContext* call, const Received<inference::ServerMetadataRequest>* request,
+      grpc::CallbackServerContext* call,
+      const LazyMessage<inference::ServerMetadataRequest>* request,
       inference::ServerMetadataResponse* response);
-  grpc::ServerUnaryReactor* ModelMetadata(grpc::CallbackServerContext* call,
-                                          const Received<inference::ModelMetadataRequest>* request,
-                                          inference::ModelMetadataResponse* response);
+  grpc::ServerUnaryReactor* ModelMetadata(
+      grpc::CallbackServerContext* call,
+      const LazyMessage<inference::ModelMetadataRequest>* request,
+      inference::ModelMetadataResponse* response);
   grpc::ServerUnaryReactor* RepositoryIndex(
-      grpc::CallbackServerContext* call, const Received<inference::RepositoryIndexRequest>* request,
+      grpc::CallbackServerContext* call,
+      const LazyMessage<inference::RepositoryIndexRequest>* request,
       inference::RepositoryIndexResponse* response);
   grpc::ServerUnaryReactor* ModelConfig(grpc::CallbackServerContext* call,
-                                        const Received<inference::ModelConfigRequest>* request,
+                                        const LazyMessage<inference::ModelConfigRequest>* request,
                                         inference::ModelConfigResponse* response);
   grpc::ServerUnaryReactor* ModelStatistics(
-      grpc::CallbackServerContext* call, const Received<inference::ModelStatisticsRequest>* request,
+      grpc::CallbackServerContext* call,
+      const LazyMessage<inference::ModelStatisticsRequest>* request,
       inference::ModelStatisticsResponse* response);
   grpc::ServerUnaryReactor* RepositoryModelLoad(
       grpc::CallbackServerContext* call,
-      const Received<inference::RepositoryModelLoadRequest>* request,
+      const LazyMessage<inference::RepositoryModelLoadRequest>* request,
       inference::RepositoryModelLoadResponse* response);
   grpc::ServerUnaryReactor* RepositoryModelUnload(
       grpc::CallbackServerContext* call,
-      const Received<inference::RepositoryModelUnloadRequest>* request,
+      const LazyMessage<inference::RepositoryModelUnloadRequest>* request,
       inference::RepositoryModelUnloadResponse* response);
   grpc::ServerUnaryReactor* ModelInfer(grpc::CallbackServerContext* call,
-                                       const Received<inference::ModelInferRequest>* request,
+                                       const LazyMessage<inference::ModelInferRequest>* request,
                                        inference::ModelInferResponse* response);
-  grpc::ServerBidiReactor<Received<inference::ModelInferRequest>,
+  grpc::ServerBidiReactor<LazyMessage<inference::ModelInferRequest>,
                           inference::ModelStreamInferResponse>*
   ModelStreamInfer(grpc::CallbackServerContext* call);
 

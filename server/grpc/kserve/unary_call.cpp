@@ -13,8 +13,8 @@
 #include "server/api/refusals.h"
 #include "server/grpc/transport/status.h"
 #include "server/grpc/transport/unary_call.h"
-#include "server/sessions/persistence/durable_call.h"
-#include "server/sessions/persistence/past_call.h"
+#include "server/sessions/persistence/persistent_request.h"
+#include "server/sessions/persistence/replayed_response.h"
 
 namespace lintel {
 namespace {
@@ -262,7 +262,7 @@ class RowGatherer::RowSink final : public TokenSink {
   }
   void on_step_end() override {}
   void on_finish(RequestOutcome outcome) override {
-    run_->row_done(index_, std::move(rows_), used_, guarded([&] {
+    run_->row_done(index_, std::move(rows_), used_, catch_exceptions([&] {
                      return outcome_status(outcome, *model_, stored_session_,
                                            /*is_stored=*/!stored_session_.empty());
                    }));
@@ -281,7 +281,7 @@ class RowGatherer::RowSink final : public TokenSink {
 
 void RowGatherer::begin(std::vector<PreparedGeneration> prepared) noexcept {
   // What is known of a row before it runs. From here on the end of the call ends the row, too.
-  grpc::Status room = guarded([&] {
+  grpc::Status room = catch_exceptions([&] {
     MutexLock lock(mutex_);
     rows_left_ = prepared.size();
     rows_.resize(prepared.size() * request_->num_samples);
@@ -298,7 +298,7 @@ void RowGatherer::begin(std::vector<PreparedGeneration> prepared) noexcept {
 }
 
 grpc::Status RowGatherer::submit(std::size_t index, PreparedGeneration& row) noexcept {
-  return guarded([&] {
+  return catch_exceptions([&] {
     const RequestHandle handle = [&] {
       MutexLock lock(mutex_);
       return running_[index].handle;

@@ -14,7 +14,7 @@
 
 #include "inference/grpc_service.pb.h"
 #include "server/api/prepare_generation.h"
-#include "server/api/token_outbox.h"
+#include "server/api/token_stream.h"
 #include "server/core/mutex.h"
 #include "server/engine/token_sink.h"
 #include "server/grpc/kserve/request.h"
@@ -95,7 +95,7 @@ class RowGatherer : public std::enable_shared_from_this<RowGatherer> {
   struct Running {
     SharedModel model;  // while it runs: a row that is done keeps no model from being unloaded
     RequestHandle handle;
-    std::shared_ptr<PastCall> past;  // that is answered from instead
+    std::shared_ptr<ReplayedResponse> past;  // that is answered from instead
   };
 
   grpc::Status submit(std::size_t index, PreparedGeneration& row) noexcept EXCLUDES(mutex_);

@@ -42,9 +42,9 @@ AdminService::AdminService(const ServiceContext& context) : context_(context) {
   serve(info_of(Method::kUnloadAdapter).name, this, &AdminService::UnloadAdapter);
 }
 
-grpc::ServerUnaryReactor* AdminService::GetLogLevel(grpc::CallbackServerContext* call,
-                                                    const Received<v1::GetLogLevelRequest>* request,
-                                                    v1::LogLevel* response) {
+grpc::ServerUnaryReactor* AdminService::GetLogLevel(
+    grpc::CallbackServerContext* call, const LazyMessage<v1::GetLogLevelRequest>* request,
+    v1::LogLevel* response) {
   return answer(context_.gate, *call, Method::kGetLogLevel, *request,
                 [&](const Identity&, const auto&) {
                   response->set_level(log_level());
@@ -53,7 +53,7 @@ grpc::ServerUnaryReactor* AdminService::GetLogLevel(grpc::CallbackServerContext*
 }
 
 grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext* call,
-                                                    const Received<v1::LogLevel>* request,
+                                                    const LazyMessage<v1::LogLevel>* request,
                                                     v1::LogLevel* response) {
   return answer(
       context_.gate, *call, Method::kSetLogLevel, *request,
@@ -72,7 +72,7 @@ grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext*
 }
 
 grpc::ServerUnaryReactor* AdminService::LoadModel(grpc::CallbackServerContext* call,
-                                                  const Received<v1::LoadModelRequest>* request,
+                                                  const LazyMessage<v1::LoadModelRequest>* request,
                                                   v1::Model* response) {
   return answer_later(context_.gate, *call, Method::kLoadModel, *request,
                       [&](const auto& wire, const LateReply& reply) {
@@ -91,9 +91,9 @@ grpc::ServerUnaryReactor* AdminService::LoadModel(grpc::CallbackServerContext* c
                       });
 }
 
-grpc::ServerUnaryReactor* AdminService::UnloadModel(grpc::CallbackServerContext* call,
-                                                    const Received<v1::UnloadModelRequest>* request,
-                                                    v1::UnloadModelResponse*) {
+grpc::ServerUnaryReactor* AdminService::UnloadModel(
+    grpc::CallbackServerContext* call, const LazyMessage<v1::UnloadModelRequest>* request,
+    v1::UnloadModelResponse*) {
   return answer_later(context_.gate, *call, Method::kUnloadModel, *request,
                       [&](const auto& wire, const LateReply& reply) {
                         std::optional<std::int64_t> version;
@@ -108,9 +108,9 @@ grpc::ServerUnaryReactor* AdminService::UnloadModel(grpc::CallbackServerContext*
                       });
 }
 
-grpc::ServerUnaryReactor* AdminService::LoadAdapter(grpc::CallbackServerContext* call,
-                                                    const Received<v1::LoadAdapterRequest>* request,
-                                                    v1::Adapter* response) {
+grpc::ServerUnaryReactor* AdminService::LoadAdapter(
+    grpc::CallbackServerContext* call, const LazyMessage<v1::LoadAdapterRequest>* request,
+    v1::Adapter* response) {
   return answer_later(context_.gate, *call, Method::kLoadAdapter, *request,
                       [&](const auto& wire, const LateReply& reply) {
                         grpc::Status status;
@@ -127,7 +127,7 @@ grpc::ServerUnaryReactor* AdminService::LoadAdapter(grpc::CallbackServerContext*
 }
 
 grpc::ServerUnaryReactor* AdminService::UnloadAdapter(
-    grpc::CallbackServerContext* call, const Received<v1::UnloadAdapterRequest>* request,
+    grpc::CallbackServerContext* call, const LazyMessage<v1::UnloadAdapterRequest>* request,
     v1::UnloadAdapterResponse*) {
   return answer_later(context_.gate, *call, Method::kUnloadAdapter, *request,
                       [&](const auto& wire, const LateReply& reply) {

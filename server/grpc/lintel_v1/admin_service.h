@@ -13,22 +13,22 @@ class AdminService final : public BoundedService {
   explicit AdminService(const ServiceContext& context);
 
   grpc::ServerUnaryReactor* GetLogLevel(grpc::CallbackServerContext* call,
-                                        const Received<v1::GetLogLevelRequest>* request,
+                                        const LazyMessage<v1::GetLogLevelRequest>* request,
                                         v1::LogLevel* response);
   grpc::ServerUnaryReactor* SetLogLevel(grpc::CallbackServerContext* call,
-                                        const Received<v1::LogLevel>* request,
+                                        const LazyMessage<v1::LogLevel>* request,
                                         v1::LogLevel* response);
   grpc::ServerUnaryReactor* LoadModel(grpc::CallbackServerContext* call,
-                                      const Received<v1::LoadModelRequest>* request,
+                                      const LazyMessage<v1::LoadModelRequest>* request,
                                       v1::Model* response);
   grpc::ServerUnaryReactor* LoadAdapter(grpc::CallbackServerContext* call,
-                                        const Received<v1::LoadAdapterRequest>* request,
+                                        const LazyMessage<v1::LoadAdapterRequest>* request,
                                         v1::Adapter* response);
   grpc::ServerUnaryReactor* UnloadAdapter(grpc::CallbackServerContext* call,
-                                          const Received<v1::UnloadAdapterRequest>* request,
+                                          const LazyMessage<v1::UnloadAdapterRequest>* request,
                                           v1::UnloadAdapterResponse* response);
   grpc::ServerUnaryReactor* UnloadModel(grpc::CallbackServerContext* call,
-                                        const Received<v1::UnloadModelRequest>* request,
+                                        const LazyMessage<v1::UnloadModelRequest>* request,
                                         v1::UnloadModelResponse* response);
 
  private:

@@ -70,7 +70,7 @@ void write_result(const SampleResult& result, v1::SampleFinish& wire) {
 grpc::Status GenerateStream::begin(PreparedGeneration prepared, const StreamingOptions& streaming,
                                    const Clock& clock) {
   GenerationRequest& request = prepared.checked.request;
-  TokenOutbox::Options options;
+  TokenStream::Options options;
   options.chunk_interval = streaming.chunk_interval_ms;
   options.outbox_tokens = streaming.outbox_tokens;
   options.max_tokens_per_message = prepared.checked.max_tokens_per_message > 0
@@ -82,27 +82,27 @@ grpc::Status GenerateStream::begin(PreparedGeneration prepared, const StreamingO
   if (prepared.lease) options.session_id = prepared.lease.session_id();
   options.session_is_stored = prepared.durable != nullptr;
   chunk_of_sample_.resize(static_cast<std::size_t>(request.num_samples));
-  const auto outbox = std::make_shared<TokenOutbox>(static_cast<TokenWire&>(*this), prepared.model,
-                                                    clock, calls(), std::move(options));
+  const auto outbox = std::make_shared<TokenStream>(
+      static_cast<ResponseWriter&>(*this), prepared.model, clock, calls(), std::move(options));
   // Before it runs: a write may be out, and the stream with it, before submit() returns.
   if (!set_outbox(outbox)) return cancelled();
   if (prepared.past) {  // it has been run
     outbox->tell(std::move(prepared.past));
     return grpc::Status::OK;
   }
-  grpc::Status submitted = guarded([&] {
+  grpc::Status submitted = catch_exceptions([&] {
     return outbox->submit(std::move(request), std::move(prepared.lease), prepared.durable);
   });
   if (!submitted.ok()) set_outbox(nullptr);
   return submitted;
 }
 
-std::shared_ptr<TokenOutbox> GenerateStream::outbox() const {
+std::shared_ptr<TokenStream> GenerateStream::outbox() const {
   MutexLock lock(mutex_);
   return outbox_;
 }
 
-bool GenerateStream::set_outbox(std::shared_ptr<TokenOutbox> outbox) {
+bool GenerateStream::set_outbox(std::shared_ptr<TokenStream> outbox) {
   MutexLock lock(mutex_);
   outbox_.swap(outbox);  // what was there goes without the mutex
   return !gone_;
@@ -124,12 +124,12 @@ void GenerateStream::gone(grpc::Status status, ValueUse used) noexcept {
 
 void GenerateStream::OnWriteDone(bool ok) {
   // A copy: the reactor may be gone as soon as it is finished.
-  const std::shared_ptr<TokenOutbox> outbox = this->outbox();
+  const std::shared_ptr<TokenStream> outbox = this->outbox();
   if (outbox != nullptr) outbox->written(ok);
 }
 
 void GenerateStream::OnCancel() {
-  std::shared_ptr<TokenOutbox> outbox;
+  std::shared_ptr<TokenStream> outbox;
   {
     MutexLock lock(mutex_);
     gone_ = true;
@@ -215,7 +215,7 @@ class ScoreStream::SequenceSink final : public TokenSink {
   std::vector<float> log2_probs_;
 };
 
-ScoreStream::ScoreStream(SharedModel model, SessionStore& store, ScoreSequences sequences,
+ScoreStream::ScoreStream(SharedModel model, SessionManager& store, ScoreSequences sequences,
                          const Options& options)
     : model_(std::move(model)),
       store_(store),
@@ -238,14 +238,14 @@ std::optional<std::size_t> ScoreStream::claim() {
 
 ScoreStream::Attempt ScoreStream::submit(std::size_t index) {
   Attempt attempt;
-  attempt.status = guarded([&]() -> grpc::Status {
+  attempt.status = catch_exceptions([&]() -> grpc::Status {
     // Before memory is asked for: a call that waits for memory would not notice otherwise.
     if (model_->scheduler->draining()) return stopped_status(*model_);
     if (options_.adapter != nullptr && options_.adapter->ended.load()) {
       return adapter_unloaded(model_->name);
     }
     const std::span<const std::int32_t> values = sequences_[index];
-    SessionStore::LeaseResult leased = store_.lease_one_shot(
+    SessionManager::LeaseResult leased = store_.lease_one_shot(
         model_->name, model_->transformer, static_cast<std::int64_t>(values.size()),
         /*num_samples=*/1, options_.owner, /*call_bytes=*/0, options_.adapter);
     if (leased.refusal) {
@@ -302,7 +302,7 @@ bool ScoreStream::settle(std::size_t index, Attempt attempt, Attempt::Lacks& joi
     if (attempt.lacks == Attempt::Lacks::kNothing) {
       fail(std::move(attempt.status));
     } else if (joined < attempt.lacks) {  // tries once more: room may have come before it joined
-      grpc::Status waits = guarded([&] {
+      grpc::Status waits = catch_exceptions([&] {
         join(attempt.lacks);
         return grpc::Status::OK;
       });
@@ -311,7 +311,7 @@ bool ScoreStream::settle(std::size_t index, Attempt attempt, Attempt::Lacks& joi
       if (!waits.ok()) fail(std::move(waits));
     } else if (!runs && model_->retired) {
       // Memory may be full for as long as others like; the model is wanted back before that.
-      fail(guarded([&] { return stopped_status(*model_); }));
+      fail(catch_exceptions([&] { return stopped_status(*model_); }));
     }
   }
   MutexLock lock(mutex_);
@@ -321,7 +321,8 @@ bool ScoreStream::settle(std::size_t index, Attempt attempt, Attempt::Lacks& joi
 }
 
 void ScoreStream::join(Attempt::Lacks lacks) {
-  const std::weak_ptr<Waiter> self = std::static_pointer_cast<ScoreStream>(shared_from_this());
+  const std::weak_ptr<CapacityListener> self =
+      std::static_pointer_cast<ScoreStream>(shared_from_this());
   // The queue's room also says that the model goes.
   model_->scheduler->waiting_room().join(self);
   // Not for a place in the queue: the memory that a try takes and releases would seem to be room.
@@ -346,7 +347,7 @@ void ScoreStream::sequence_done(std::size_t index, std::vector<float> log2_probs
     slot.done = outcome == RequestOutcome::kDone;
   }
   if (outcome != RequestOutcome::kDone) {
-    fail(guarded([&] { return outcome_status(outcome, *model_); }));
+    fail(catch_exceptions([&] { return outcome_status(outcome, *model_); }));
   }
   pump();
   advance();
@@ -388,7 +389,7 @@ ResponseStream<v1::ScoreResponse>::Next ScoreStream::next(v1::ScoreResponse& mes
     if (slots_.empty() || !slots_.front().done) return Next::kNothing;
     const std::size_t index = next_write_;
     const Slot& slot = slots_.front();
-    grpc::Status filled = guarded([&] {
+    grpc::Status filled = catch_exceptions([&] {
       write_score(index, slot.log2_probs, message);
       return grpc::Status::OK;
     });
@@ -462,7 +463,7 @@ grpc::Status GenerationService::score(const grpc::CallbackServerContext& context
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Generate(
-    grpc::CallbackServerContext* context, const Received<v1::GenerateRequest>* request) {
+    grpc::CallbackServerContext* context, const LazyMessage<v1::GenerateRequest>* request) {
   return open_stream<GenerateStream>(
       context_, *context, Method::kGenerate, *request,
       [this, context](GenerateStream& stream, const v1::GenerateRequest& wire) {
@@ -472,7 +473,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Generate(
 }
 
 grpc::ServerWriteReactor<v1::ScoreResponse>* GenerationService::Score(
-    grpc::CallbackServerContext* context, const Received<v1::ScoreRequest>* request) {
+    grpc::CallbackServerContext* context, const LazyMessage<v1::ScoreRequest>* request) {
   return open_stream<ScoreStream::Reactor>(
       context_, *context, Method::kScore, *request,
       [&](ScoreStream::Reactor& reactor, const v1::ScoreRequest& wire) {

@@ -14,7 +14,7 @@
 #include "server/api/request_checks.h"
 #include "server/api/response_stream.h"
 #include "server/api/service_context.h"
-#include "server/api/token_outbox.h"
+#include "server/api/token_stream.h"
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
 #include "server/core/notification.h"
@@ -22,14 +22,14 @@
 #include "server/engine/token_sink.h"
 #include "server/grpc/transport/unary_call.h"
 #include "server/models/model_registry.h"
-#include "server/sessions/session_store.h"
+#include "server/sessions/session_manager.h"
 
 namespace lintel {
 
 // GenerateStream: one Generate call, and how it writes.
 
 // Puts what the outbox has into chunks: consecutive values of a sample, of one source.
-class GenerateStream final : public StreamReactor<v1::GenerateResponse>, private TokenWire {
+class GenerateStream final : public StreamReactor<v1::GenerateResponse>, private ResponseWriter {
  public:
   using StreamReactor::StreamReactor;
 
@@ -51,12 +51,12 @@ class GenerateStream final : public StreamReactor<v1::GenerateResponse>, private
   void append_value(const OutboxEntry& entry);
 
   // What OnCancel finds, which may come before begin() does.
-  std::shared_ptr<TokenOutbox> outbox() const EXCLUDES(mutex_);
+  std::shared_ptr<TokenStream> outbox() const EXCLUDES(mutex_);
   // False where the client is gone.
-  bool set_outbox(std::shared_ptr<TokenOutbox> outbox) EXCLUDES(mutex_);
+  bool set_outbox(std::shared_ptr<TokenStream> outbox) EXCLUDES(mutex_);
 
   mutable Mutex mutex_;
-  std::shared_ptr<TokenOutbox> outbox_ GUARDED_BY(mutex_);  // null: nothing runs
+  std::shared_ptr<TokenStream> outbox_ GUARDED_BY(mutex_);  // null: nothing runs
   bool gone_ GUARDED_BY(mutex_) = false;
   int top_log2_probs_ = 0;
   v1::GenerateResponse message_;      // the write in flight's, else of whose turn it is
@@ -75,7 +75,7 @@ void write_result(const SampleResult& result, v1::SampleFinish& wire);
 //
 // Threads: any. Sequences are submitted by gRPC's threads (begin, a message is out), the model's
 // workers (a sequence is done) and any thread that makes room; submitting_ lets in one at a time.
-class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Waiter {
+class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public CapacityListener {
  public:
   struct Options {
     std::size_t window = 1;
@@ -87,7 +87,7 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Waite
     std::optional<TimePoint> deadline;
   };
 
-  ScoreStream(SharedModel model, SessionStore& store, ScoreSequences sequences,
+  ScoreStream(SharedModel model, SessionManager& store, ScoreSequences sequences,
               const Options& options);
 
   // Submits what the window takes. Not OK when the first sequence found no place: nothing was
@@ -135,7 +135,7 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Waite
   ValueUse tokens_used() const override REQUIRES(mutex_) { return used_; }
 
   const SharedModel model_;
-  SessionStore& store_;
+  SessionManager& store_;
   const ScoreSequences sequences_;
   const Options options_;
 
@@ -159,9 +159,9 @@ class GenerationService final : public BoundedService {
   explicit GenerationService(const ServiceContext& context);
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
-      grpc::CallbackServerContext* context, const Received<v1::GenerateRequest>* request);
+      grpc::CallbackServerContext* context, const LazyMessage<v1::GenerateRequest>* request);
   grpc::ServerWriteReactor<v1::ScoreResponse>* Score(grpc::CallbackServerContext* context,
-                                                     const Received<v1::ScoreRequest>* request);
+                                                     const LazyMessage<v1::ScoreRequest>* request);
 
  private:
   grpc::Status generate(const grpc::CallbackServerContext& context, const v1::GenerateRequest& wire,

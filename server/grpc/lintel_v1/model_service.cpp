@@ -43,7 +43,7 @@ void write_statistics(const ServiceContext& context, v1::StatisticsResponse& wir
     write_activity(totals, *wire.add_models());
   }
   wire.set_streams(static_cast<std::uint32_t>(context.calls.count()));
-  const SessionStore::Stats sessions = context.store.stats();
+  const SessionManager::Stats sessions = context.store.stats();
   wire.set_idle_sessions(sessions.idle_sessions);
   wire.set_busy_sessions(sessions.busy_sessions);
   wire.set_session_bytes(static_cast<std::int64_t>(sessions.idle_bytes + sessions.busy_bytes +
@@ -169,7 +169,7 @@ void write_model(const ServedModel& model, v1::Model& wire) {
 }
 
 grpc::ServerUnaryReactor* ModelService::List(grpc::CallbackServerContext* call,
-                                             const Received<v1::ListModelsRequest>* request,
+                                             const LazyMessage<v1::ListModelsRequest>* request,
                                              v1::ListModelsResponse* response) {
   return answer(context_.gate, *call, Method::kListModels, *request,
                 [&](const Identity&, const auto& asked) {
@@ -199,7 +199,7 @@ grpc::ServerUnaryReactor* ModelService::List(grpc::CallbackServerContext* call,
 }
 
 grpc::ServerUnaryReactor* ModelService::Get(grpc::CallbackServerContext* call,
-                                            const Received<v1::GetModelRequest>* request,
+                                            const LazyMessage<v1::GetModelRequest>* request,
                                             v1::Model* response) {
   return answer(
       context_.gate, *call, Method::kGetModel, *request, [&](CallScope& scope, const auto& wire) {
@@ -212,9 +212,9 @@ grpc::ServerUnaryReactor* ModelService::Get(grpc::CallbackServerContext* call,
       });
 }
 
-grpc::ServerUnaryReactor* ModelService::Statistics(grpc::CallbackServerContext* call,
-                                                   const Received<v1::StatisticsRequest>* request,
-                                                   v1::StatisticsResponse* response) {
+grpc::ServerUnaryReactor* ModelService::Statistics(
+    grpc::CallbackServerContext* call, const LazyMessage<v1::StatisticsRequest>* request,
+    v1::StatisticsResponse* response) {
   return answer(context_.gate, *call, Method::kStatistics, *request,
                 [&](const Identity&, const auto&) {
                   write_statistics(context_, *response);

@@ -13,12 +13,13 @@ class ModelService final : public BoundedService {
   explicit ModelService(const ServiceContext& context);
 
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* call,
-                                 const Received<v1::ListModelsRequest>* request,
+                                 const LazyMessage<v1::ListModelsRequest>* request,
                                  v1::ListModelsResponse* response);
   grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* call,
-                                const Received<v1::GetModelRequest>* request, v1::Model* response);
+                                const LazyMessage<v1::GetModelRequest>* request,
+                                v1::Model* response);
   grpc::ServerUnaryReactor* Statistics(grpc::CallbackServerContext* call,
-                                       const Received<v1::StatisticsRequest>* request,
+                                       const LazyMessage<v1::StatisticsRequest>* request,
                                        v1::StatisticsResponse* response);
 
  private:

@@ -37,7 +37,7 @@ std::size_t most_bytes_of(const Transformer& model, std::int64_t history_values)
 }  // namespace
 
 std::size_t most_restored_bytes(const ModelRegistry& models, const ServedModel* model,
-                                const SessionStore::Options& store) {
+                                const SessionManager::Options& store) {
   std::size_t most = 0;
   if (model != nullptr) {
     most = most_bytes_of(*model->transformer, store.history_tokens);
@@ -128,14 +128,14 @@ class RestoreCall::ProofSink final : public TokenSink {
   RestoreCall& call_;  // lives until it has finished, which on_finish does
 };
 
-RestoreCall::RestoreCall(const ServiceContext& context, Places& places,
+RestoreCall::RestoreCall(const ServiceContext& context, Semaphore& places,
                          grpc::CallbackServerContext& rpc, v1::Session& session)
     : context_(context),
       places_(places),
       rpc_(rpc),
       session_(session),
       call_(context.gate, rpc, Method::kRestoreSession) {
-  grpc::Status status = guarded([&]() -> grpc::Status {
+  grpc::Status status = catch_exceptions([&]() -> grpc::Status {
     if (!call_.scope.admitted().ok()) return call_.scope.admitted();
     active_ = ActiveCall(context_.calls);
     if (!active_) return shutting_down();
@@ -151,7 +151,7 @@ RestoreCall::RestoreCall(const ServiceContext& context, Places& places,
 void RestoreCall::OnReadDone(bool ok) {
   const LogScope log(call_.scope.log_fields());
   if (ok) {
-    grpc::Status taken = guarded([&]() -> grpc::Status {
+    grpc::Status taken = catch_exceptions([&]() -> grpc::Status {
       v1::RestoreSessionRequest wire;
       grpc::Status read = request_.read(bounds_of(context_.gate, Method::kRestoreSession), wire);
       return read.ok() ? take(wire) : read;
@@ -164,7 +164,7 @@ void RestoreCall::OnReadDone(bool ok) {
     return cancelled_;
   }();
   if (is_gone) return finish(cancelled());
-  grpc::Status completed = guarded([&] { return complete(); });
+  grpc::Status completed = catch_exceptions([&] { return complete(); });
   if (!completed.ok()) finish(std::move(completed));
 }
 
@@ -256,10 +256,10 @@ grpc::Status RestoreCall::end() {
     return status;
   }
   const Owner& owner = call_.scope.caller().name;
-  status = guarded([&] {
+  status = catch_exceptions([&] {
     return run_by_store(context_, call_.scope.log_fields(), [this, made]() mutable {
       grpc::Status kept =
-          guarded([&] { return keep_session(context_, call_.scope.caller().name, made); });
+          catch_exceptions([&] { return keep_session(context_, call_.scope.caller().name, made); });
       kept.ok() ? answer(made) : finish(std::move(kept));
     });
   });
@@ -268,7 +268,7 @@ grpc::Status RestoreCall::end() {
 }
 
 void RestoreCall::answer(const SessionInfo& made) {
-  finish(guarded([&] {
+  finish(catch_exceptions([&] {
     write_session(context_, made, session_);
     return grpc::Status::OK;
   }));
@@ -289,7 +289,7 @@ grpc::Status RestoreCall::begin_proof() {
     return store_refusal(values.refusal, context_.store.options(), /*session_id=*/"", owner);
   }
   if (grpc::Status made = restore_proof(values.image); !made.ok()) return made;
-  SessionStore::LeaseResult leased = context_.store.lease(proof_id_, owner);
+  SessionManager::LeaseResult leased = context_.store.lease(proof_id_, owner);
   if (leased.refusal) {
     return store_refusal(leased.refusal, context_.store.options(), proof_id_, owner);
   }
@@ -312,7 +312,7 @@ grpc::Status RestoreCall::begin_proof() {
 }
 
 void RestoreCall::proof_ended(RequestOutcome outcome) {
-  grpc::Status ended = guarded([&]() -> grpc::Status {
+  grpc::Status ended = catch_exceptions([&]() -> grpc::Status {
     grpc::Status proven = outcome_status(outcome, *model_);
     if (proven.ok()) proven = check_proof();
     return proven.ok() ? end() : proven;
@@ -322,7 +322,7 @@ void RestoreCall::proof_ended(RequestOutcome outcome) {
 
 grpc::Status RestoreCall::check_proof() {
   const Owner& owner = call_.scope.caller().name;
-  const SessionStore::ImageResult proof =
+  const SessionManager::ImageResult proof =
       context_.store.image(proof_id_, owner, image_.state_position,
                            /*with_history=*/false, /*with_state=*/true);
   if (proof.refusal) {

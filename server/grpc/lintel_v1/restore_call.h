@@ -18,7 +18,7 @@
 #include "server/grpc/lintel_v1/session_calls.h"
 #include "server/grpc/transport/unary_call.h"
 #include "server/models/model_registry.h"
-#include "server/sessions/session_store.h"
+#include "server/sessions/session_manager.h"
 #include "server/sessions/snapshot.h"
 
 namespace lintel {
@@ -29,7 +29,7 @@ namespace lintel {
 // there can be, and 64 KiB. Of any model that is ready where it is null. At most the memory for
 // sessions.
 std::size_t most_restored_bytes(const ModelRegistry& models, const ServedModel* model,
-                                const SessionStore::Options& store);
+                                const SessionManager::Options& store);
 
 // DATA_LOSS for bytes that are damaged, INVALID_ARGUMENT for a field that makes no sense.
 grpc::Status snapshot_refused(const SnapshotError& error);
@@ -46,10 +46,10 @@ grpc::Status check_restored(const SnapshotOf& snapshot, const ServedModel& model
 // Lives from the method until gRPC has done with it. One operation at a time, so that its members
 // need no lock but for what a cancellation looks at: reads by gRPC's threads, a proof by the
 // model's workers.
-class RestoreCall final : public grpc::ServerReadReactor<Received<v1::RestoreSessionRequest>> {
+class RestoreCall final : public grpc::ServerReadReactor<LazyMessage<v1::RestoreSessionRequest>> {
  public:
   // context, places: outlive the call. `session`: the response.
-  RestoreCall(const ServiceContext& context, Places& places, grpc::CallbackServerContext& rpc,
+  RestoreCall(const ServiceContext& context, Semaphore& places, grpc::CallbackServerContext& rpc,
               v1::Session& session);
 
   void OnReadDone(bool ok) override;
@@ -78,12 +78,12 @@ class RestoreCall final : public grpc::ServerReadReactor<Received<v1::RestoreSes
   void finish(grpc::Status status);
 
   const ServiceContext& context_;
-  Places& places_;
+  Semaphore& places_;
   grpc::CallbackServerContext& rpc_;
   v1::Session& session_;
   StreamCall call_;
   ActiveCall active_;
-  Received<v1::RestoreSessionRequest> request_;
+  LazyMessage<v1::RestoreSessionRequest> request_;
   grpc::Status status_;  // written before Finish, read after
 
   std::optional<v1::RestoreHeader> header_;

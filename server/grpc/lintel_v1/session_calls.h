@@ -17,12 +17,12 @@
 
 namespace lintel {
 
-// Places: limits the concurrent calls of a kind.
+// Semaphore: limits the concurrent calls of a kind.
 
 // Thread-safe; outlives what it gives.
-class Places {
+class Semaphore {
  public:
-  explicit Places(int most) : free_(most) {}
+  explicit Semaphore(int most) : free_(most) {}
 
   // Held until the pointer and its copies are gone; null where none is free.
   std::shared_ptr<void> take() {
@@ -98,7 +98,7 @@ class PieceStream final : public ResponseStream<Message> {
 template <typename Request, typename Body>
 grpc::ServerUnaryReactor* answer_by_store(const ServiceContext& context,
                                           grpc::CallbackServerContext& call, Method method,
-                                          const Received<Request>& request, Body body) {
+                                          const LazyMessage<Request>& request, Body body) {
   if (context.durable == nullptr) return answer(context.gate, call, method, request, body);
   struct Waiting {
     Waiting(const ServiceContext& context, grpc::CallbackServerContext& call, Method method)
@@ -119,11 +119,11 @@ grpc::ServerUnaryReactor* answer_by_store(const ServiceContext& context,
   grpc::Status status = waiting->scope.admitted();
   if (status.ok()) {
     const LogScope log(waiting->scope.log_fields());
-    status = guarded([&] {
+    status = catch_exceptions([&] {
       grpc::Status read = request.read(bounds_of(context.gate, method), waiting->wire);
       if (!read.ok()) return read;
       return run_by_store(context, waiting->scope.log_fields(), [waiting, end, body] {
-        end(guarded([&] { return body(waiting->scope, waiting->wire); }));
+        end(catch_exceptions([&] { return body(waiting->scope, waiting->wire); }));
       });
     });
   }
@@ -168,11 +168,11 @@ grpc::Status with_session(const ServiceContext& context, const std::string& id, 
 // the method has returned: it holds what it needs.
 template <typename Reactor, typename Request, typename Begin, typename Waits>
 Reactor* open_stream(const ServiceContext& context, grpc::CallbackServerContext& rpc, Method method,
-                     const Received<Request>& request, Begin begin, Waits waits) {
+                     const LazyMessage<Request>& request, Begin begin, Waits waits) {
   auto reactor = std::make_unique<Reactor>(context.gate, context.calls, rpc, method);
   const LogFields log_fields = reactor->call().scope.log_fields();  // as the call began
   const LogScope log(log_fields);
-  grpc::Status status = guarded([&] {
+  grpc::Status status = catch_exceptions([&] {
     grpc::Status entered = reactor->enter();
     if (!entered.ok()) return entered;
     Request wire;
@@ -183,7 +183,7 @@ Reactor* open_stream(const ServiceContext& context, grpc::CallbackServerContext&
     return run_by_store(
         context, log_fields,
         [&reactor = *reactor, begin, wire = std::make_shared<const Request>(std::move(wire))] {
-          grpc::Status started = guarded([&] { return begin(reactor, *wire); });
+          grpc::Status started = catch_exceptions([&] { return begin(reactor, *wire); });
           if (!started.ok()) reactor.refuse(std::move(started));
         });
   });
@@ -194,7 +194,7 @@ Reactor* open_stream(const ServiceContext& context, grpc::CallbackServerContext&
 // The same of what never waits.
 template <typename Reactor, typename Request, typename Begin>
 Reactor* open_stream(const ServiceContext& context, grpc::CallbackServerContext& rpc, Method method,
-                     const Received<Request>& request, Begin begin) {
+                     const LazyMessage<Request>& request, Begin begin) {
   return open_stream<Reactor>(context, rpc, method, request, std::move(begin),
                               [](const Request&) { return false; });
 }

@@ -130,7 +130,7 @@ grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionReq
   status = initial == nullptr ? resolve_adapter(wire.adapter(), *model, &adapter)
                               : resolve_adapter(initial->image, *model, &adapter);
   if (!status.ok()) return status;
-  SessionStore::CreateResult created = context_.store.create(
+  SessionManager::CreateResult created = context_.store.create(
       model->name, model->transformer, options, scope.caller().name, std::move(adapter));
   if (created.refusal) {
     return store_refusal(created.refusal, context_.store.options(), /*session_id=*/"",
@@ -199,9 +199,9 @@ grpc::Status SessionService::remove(CallScope& scope, const v1::DeleteSessionReq
   return refused(refusal, scope, wire.id());
 }
 
-grpc::ServerUnaryReactor* SessionService::Create(grpc::CallbackServerContext* call,
-                                                 const Received<v1::CreateSessionRequest>* request,
-                                                 v1::Session* response) {
+grpc::ServerUnaryReactor* SessionService::Create(
+    grpc::CallbackServerContext* call, const LazyMessage<v1::CreateSessionRequest>* request,
+    v1::Session* response) {
   return answer_by_store(context_, *call, Method::kCreateSession, *request,
                          [this, response](CallScope& scope, const auto& wire) {
                            return create(scope, wire, *response);
@@ -209,7 +209,7 @@ grpc::ServerUnaryReactor* SessionService::Create(grpc::CallbackServerContext* ca
 }
 
 grpc::ServerUnaryReactor* SessionService::Get(grpc::CallbackServerContext* call,
-                                              const Received<v1::GetSessionRequest>* request,
+                                              const LazyMessage<v1::GetSessionRequest>* request,
                                               v1::Session* response) {
   return answer_by_store(
       context_, *call, Method::kGetSession, *request,
@@ -217,7 +217,7 @@ grpc::ServerUnaryReactor* SessionService::Get(grpc::CallbackServerContext* call,
 }
 
 grpc::ServerUnaryReactor* SessionService::List(grpc::CallbackServerContext* call,
-                                               const Received<v1::ListSessionsRequest>* request,
+                                               const LazyMessage<v1::ListSessionsRequest>* request,
                                                v1::ListSessionsResponse* response) {
   return answer_by_store(context_, *call, Method::kListSessions, *request,
                          [this, response](CallScope& scope, const auto& wire) {
@@ -225,9 +225,9 @@ grpc::ServerUnaryReactor* SessionService::List(grpc::CallbackServerContext* call
                          });
 }
 
-grpc::ServerUnaryReactor* SessionService::Delete(grpc::CallbackServerContext* call,
-                                                 const Received<v1::DeleteSessionRequest>* request,
-                                                 google::protobuf::Empty*) {
+grpc::ServerUnaryReactor* SessionService::Delete(
+    grpc::CallbackServerContext* call, const LazyMessage<v1::DeleteSessionRequest>* request,
+    google::protobuf::Empty*) {
   return answer_by_store(
       context_, *call, Method::kDeleteSession, *request,
       [this](CallScope& scope, const auto& wire) { return remove(scope, wire); });
@@ -277,7 +277,7 @@ grpc::Status SessionService::fork(CallScope& scope, const v1::ForkSessionRequest
                                       source.durability, &durability);
   if (!may.ok()) return may;
   const Owner& caller = scope.caller().name;
-  SessionStore::ForkResult forked =
+  SessionManager::ForkResult forked =
       context_.store.fork(wire.id(), caller, checked.position, checked.count, durability);
   if (forked.refusal) return refused(forked.refusal, scope, wire.id());
   for (SessionInfo& info : forked.infos) {
@@ -301,7 +301,7 @@ grpc::Status SessionService::rewind(CallScope& scope, const v1::RewindSessionReq
   SessionInfo before;
   if (grpc::Status found = find(scope, wire.id(), before); !found.ok()) return found;
   const Owner& caller = scope.caller().name;
-  const SessionStore::CreateResult rewound =
+  const SessionManager::CreateResult rewound =
       context_.durable == nullptr
           ? context_.store.rewind(wire.id(), caller, checked.position, checked.expected)
           : context_.durable->rewind(wire.id(), caller, checked.position, checked.expected);
@@ -327,13 +327,13 @@ grpc::Status SessionService::read_history(const v1::ReadHistoryRequest& wire,
   SessionMemory::Result admitted =
       context_.store.admit_bytes(caller, static_cast<std::size_t>(count) * sizeof(std::int32_t));
   if (admitted.refusal) return refused(admitted.refusal, scope, /*id=*/"");
-  SessionStore::HistoryResult found = context_.store.history(wire.id(), caller, checked.from, to);
+  SessionManager::HistoryResult found = context_.store.history(wire.id(), caller, checked.from, to);
   if (found.refusal) return refused(found.refusal, scope, wire.id());
 
   struct Sent {
     SessionMemory::Reservation memory;  // first: until the values are gone
     std::shared_ptr<void> place;
-    SessionStore::HistoryResult history;
+    SessionManager::HistoryResult history;
     std::size_t at = 0, mark = 0;
   };
   const auto sent = std::make_shared<Sent>(
@@ -366,7 +366,7 @@ grpc::Status SessionService::read_history(const v1::ReadHistoryRequest& wire,
 }
 
 grpc::ServerUnaryReactor* SessionService::Fork(grpc::CallbackServerContext* call,
-                                               const Received<v1::ForkSessionRequest>* request,
+                                               const LazyMessage<v1::ForkSessionRequest>* request,
                                                v1::ForkSessionResponse* response) {
   return answer_by_store(context_, *call, Method::kForkSession, *request,
                          [this, response](CallScope& scope, const auto& wire) {
@@ -375,9 +375,9 @@ grpc::ServerUnaryReactor* SessionService::Fork(grpc::CallbackServerContext* call
                          });
 }
 
-grpc::ServerUnaryReactor* SessionService::Rewind(grpc::CallbackServerContext* call,
-                                                 const Received<v1::RewindSessionRequest>* request,
-                                                 v1::Session* response) {
+grpc::ServerUnaryReactor* SessionService::Rewind(
+    grpc::CallbackServerContext* call, const LazyMessage<v1::RewindSessionRequest>* request,
+    v1::Session* response) {
   return answer_by_store(context_, *call, Method::kRewindSession, *request,
                          [this, response](CallScope& scope, const auto& wire) {
                            return with_session(context_, wire.id(), scope.caller().name,
@@ -386,7 +386,7 @@ grpc::ServerUnaryReactor* SessionService::Rewind(grpc::CallbackServerContext* ca
 }
 
 grpc::ServerWriteReactor<v1::Chunk>* SessionService::ReadHistory(
-    grpc::CallbackServerContext* call, const Received<v1::ReadHistoryRequest>* request) {
+    grpc::CallbackServerContext* call, const LazyMessage<v1::ReadHistoryRequest>* request) {
   return open_stream<HistoryStream::Reactor>(
       context_, *call, Method::kReadHistory, *request,
       [this](HistoryStream::Reactor& reactor, const v1::ReadHistoryRequest& wire) {
@@ -424,7 +424,7 @@ grpc::Status SessionService::snapshot(const v1::SnapshotSessionRequest& wire,
   const std::optional<SessionInfo> stored =
       context_.durable == nullptr ? std::nullopt : context_.durable->find(wire.id(), caller);
   std::optional<SnapshotDraft> draft;
-  SessionStore::ImageResult found = context_.store.image(
+  SessionManager::ImageResult found = context_.store.image(
       wire.id(), caller, checked.position, !wire.without_history(), !wire.without_state(),
       [&](const SessionImage& image, std::size_t state_bytes) -> std::vector<std::byte>& {
         tell_numerics(stored ? *stored : info, image.position, about);
@@ -460,7 +460,7 @@ grpc::Status SessionService::snapshot(const v1::SnapshotSessionRequest& wire,
 }
 
 grpc::ServerWriteReactor<v1::SnapshotChunk>* SessionService::Snapshot(
-    grpc::CallbackServerContext* call, const Received<v1::SnapshotSessionRequest>* request) {
+    grpc::CallbackServerContext* call, const LazyMessage<v1::SnapshotSessionRequest>* request) {
   return open_stream<SnapshotStream::Reactor>(
       context_, *call, Method::kSnapshotSession, *request,
       [this](SnapshotStream::Reactor& reactor, const v1::SnapshotSessionRequest& wire) {
@@ -470,7 +470,7 @@ grpc::ServerWriteReactor<v1::SnapshotChunk>* SessionService::Snapshot(
       [](const auto&) { return true; });
 }
 
-grpc::ServerReadReactor<Received<v1::RestoreSessionRequest>>* SessionService::Restore(
+grpc::ServerReadReactor<LazyMessage<v1::RestoreSessionRequest>>* SessionService::Restore(
     grpc::CallbackServerContext* call, v1::Session* response) {
   return new RestoreCall(context_, copies_, *call, *response);  // deletes itself
 }
@@ -538,7 +538,7 @@ grpc::Status SessionService::save_state(CallScope& scope, const v1::SaveStateReq
                             static_cast<std::size_t>(most) * sizeof(std::int32_t);
   SessionMemory::Result admitted = context_.store.admit_bytes(caller, bytes);
   if (admitted.refusal) return refused(admitted.refusal, scope, /*id=*/"");
-  SessionStore::ImageResult found =
+  SessionManager::ImageResult found =
       context_.store.image(wire.session_id(), caller,
                            wire.has_position() ? std::optional(wire.position()) : std::nullopt,
                            /*with_history=*/false, /*with_state=*/true);
@@ -595,9 +595,9 @@ grpc::Status SessionService::delete_state(CallScope& scope, const v1::DeleteStat
   return was_there ? grpc::Status::OK : state_not_found(wire.name());
 }
 
-grpc::ServerUnaryReactor* SessionService::SaveState(grpc::CallbackServerContext* call,
-                                                    const Received<v1::SaveStateRequest>* request,
-                                                    v1::NamedState* response) {
+grpc::ServerUnaryReactor* SessionService::SaveState(
+    grpc::CallbackServerContext* call, const LazyMessage<v1::SaveStateRequest>* request,
+    v1::NamedState* response) {
   return answer_by_store(context_, *call, Method::kSaveState, *request,
                          [this, response](CallScope& scope, const auto& wire) {
                            return with_session(context_, wire.session_id(), scope.caller().name,
@@ -605,16 +605,16 @@ grpc::ServerUnaryReactor* SessionService::SaveState(grpc::CallbackServerContext*
                          });
 }
 
-grpc::ServerUnaryReactor* SessionService::ListStates(grpc::CallbackServerContext* call,
-                                                     const Received<v1::ListStatesRequest>* request,
-                                                     v1::ListStatesResponse* response) {
+grpc::ServerUnaryReactor* SessionService::ListStates(
+    grpc::CallbackServerContext* call, const LazyMessage<v1::ListStatesRequest>* request,
+    v1::ListStatesResponse* response) {
   return answer(
       context_.gate, *call, Method::kListStates, *request,
       [&](CallScope& scope, const auto& wire) { return list_states(scope, wire, *response); });
 }
 
 grpc::ServerUnaryReactor* SessionService::DeleteState(
-    grpc::CallbackServerContext* call, const Received<v1::DeleteStateRequest>* request,
+    grpc::CallbackServerContext* call, const LazyMessage<v1::DeleteStateRequest>* request,
     google::protobuf::Empty*) {
   return answer(context_.gate, *call, Method::kDeleteState, *request,
                 [&](CallScope& scope, const auto& wire) { return delete_state(scope, wire); });

@@ -18,37 +18,37 @@ class SessionService final : public BoundedService {
   explicit SessionService(const ServiceContext& context);
 
   grpc::ServerUnaryReactor* Create(grpc::CallbackServerContext* call,
-                                   const Received<v1::CreateSessionRequest>* request,
+                                   const LazyMessage<v1::CreateSessionRequest>* request,
                                    v1::Session* response);
   grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* call,
-                                const Received<v1::GetSessionRequest>* request,
+                                const LazyMessage<v1::GetSessionRequest>* request,
                                 v1::Session* response);
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* call,
-                                 const Received<v1::ListSessionsRequest>* request,
+                                 const LazyMessage<v1::ListSessionsRequest>* request,
                                  v1::ListSessionsResponse* response);
   grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* call,
-                                   const Received<v1::DeleteSessionRequest>* request,
+                                   const LazyMessage<v1::DeleteSessionRequest>* request,
                                    google::protobuf::Empty* response);
   grpc::ServerUnaryReactor* Fork(grpc::CallbackServerContext* call,
-                                 const Received<v1::ForkSessionRequest>* request,
+                                 const LazyMessage<v1::ForkSessionRequest>* request,
                                  v1::ForkSessionResponse* response);
   grpc::ServerUnaryReactor* Rewind(grpc::CallbackServerContext* call,
-                                   const Received<v1::RewindSessionRequest>* request,
+                                   const LazyMessage<v1::RewindSessionRequest>* request,
                                    v1::Session* response);
   grpc::ServerWriteReactor<v1::SnapshotChunk>* Snapshot(
-      grpc::CallbackServerContext* call, const Received<v1::SnapshotSessionRequest>* request);
-  grpc::ServerReadReactor<Received<v1::RestoreSessionRequest>>* Restore(
+      grpc::CallbackServerContext* call, const LazyMessage<v1::SnapshotSessionRequest>* request);
+  grpc::ServerReadReactor<LazyMessage<v1::RestoreSessionRequest>>* Restore(
       grpc::CallbackServerContext* call, v1::Session* response);
-  grpc::ServerWriteReactor<v1::Chunk>* ReadHistory(grpc::CallbackServerContext* call,
-                                                   const Received<v1::ReadHistoryRequest>* request);
+  grpc::ServerWriteReactor<v1::Chunk>* ReadHistory(
+      grpc::CallbackServerContext* call, const LazyMessage<v1::ReadHistoryRequest>* request);
   grpc::ServerUnaryReactor* SaveState(grpc::CallbackServerContext* call,
-                                      const Received<v1::SaveStateRequest>* request,
+                                      const LazyMessage<v1::SaveStateRequest>* request,
                                       v1::NamedState* response);
   grpc::ServerUnaryReactor* ListStates(grpc::CallbackServerContext* call,
-                                       const Received<v1::ListStatesRequest>* request,
+                                       const LazyMessage<v1::ListStatesRequest>* request,
                                        v1::ListStatesResponse* response);
   grpc::ServerUnaryReactor* DeleteState(grpc::CallbackServerContext* call,
-                                        const Received<v1::DeleteStateRequest>* request,
+                                        const LazyMessage<v1::DeleteStateRequest>* request,
                                         google::protobuf::Empty* response);
 
  private:
@@ -83,7 +83,7 @@ class SessionService final : public BoundedService {
                        const std::string& id) const;
 
   const ServiceContext context_;
-  Places copies_;  // of calls that hold what sessions are, on its way in or out
+  Semaphore copies_;  // of calls that hold what sessions are, on its way in or out
 };
 
 // A session as the wire has it.

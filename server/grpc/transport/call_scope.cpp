@@ -122,7 +122,7 @@ std::string_view header(const grpc::CallbackServerContext& call, const char* nam
 }
 
 // The call was made by this process itself, so what it says of its client is true.
-bool is_inner(const CallGate& gate, const grpc::CallbackServerContext& call) {
+bool is_inner(const CallPolicy& gate, const grpc::CallbackServerContext& call) {
   return !gate.inner_key.empty() && header(call, kInnerKey) == gate.inner_key;
 }
 
@@ -142,11 +142,11 @@ grpc::Status identify(const BearerTokens& tokens, std::string_view token, Identi
   return grpc::Status::OK;
 }
 
-MessageBounds bounds_of(const CallGate& gate, Method method) {
+MessageBounds bounds_of(const CallPolicy& gate, Method method) {
   return info_of(method).is_health ? kOpenMessage : MessageBounds{gate.max_message_bytes};
 }
 
-CallScope::CallScope(const CallGate& gate, grpc::CallbackServerContext& call, Method method)
+CallScope::CallScope(const CallPolicy& gate, grpc::CallbackServerContext& call, Method method)
     : gate_(gate), method_(info_of(method)), begun_(gate.clock.now()) {
   const std::string request_id = request_id_from(header(call, "x-request-id"));
   call.AddInitialMetadata("x-request-id", request_id);

@@ -200,7 +200,7 @@ void record_end(RequestCounters& counters, const CallEnd& end, const grpc::Statu
                 LogFields& fields) noexcept;
 
 // What every call meets. Borrowed; the server owns all of it.
-struct CallGate {
+struct CallPolicy {
   const BearerTokens* bearer_tokens = nullptr;  // null: no token is asked for
   // In mutual TLS, where there are no tokens, callers have their certificates' names.
   bool identify_by_certificate = false;
@@ -215,7 +215,7 @@ struct CallGate {
 };
 
 // How large a request of this method may be.
-MessageBounds bounds_of(const CallGate& gate, Method method);
+MessageBounds bounds_of(const CallPolicy& gate, Method method);
 
 // The identity of a call's token; UNAUTHENTICATED where it is empty or unknown.
 grpc::Status identify(const BearerTokens& tokens, std::string_view token, Identity& caller);
@@ -228,7 +228,7 @@ class CallScope {
  public:
   // Answers the call's headers with x-request-id and lintel-replica. `call` is used during the
   // constructor only.
-  CallScope(const CallGate& gate, grpc::CallbackServerContext& call, Method method);
+  CallScope(const CallPolicy& gate, grpc::CallbackServerContext& call, Method method);
   ~CallScope();  // ends a call that was not ended: an exception kept it from beginning
   CallScope(const CallScope&) = delete;
   CallScope& operator=(const CallScope&) = delete;
@@ -255,7 +255,7 @@ class CallScope {
   // `inner`: the call is this process's own, on behalf of a client.
   void identify(const grpc::CallbackServerContext& call, bool inner);
 
-  const CallGate& gate_;
+  const CallPolicy& gate_;
   const MethodInfo& method_;
   const TimePoint begun_;
   std::string peer_;  // of an inner call the client's, not this process

@@ -46,7 +46,7 @@ char* json_of(const channelz::GetSocketRequest& wire) {
 }
 
 template <typename Request, typename Response>
-grpc::Status tell(const Received<Request>& request, Response& response) {
+grpc::Status tell(const LazyMessage<Request>& request, Response& response) {
   Request wire;
   if (grpc::Status read = request.read(kOpenMessage, wire); !read.ok()) return read;
   const std::unique_ptr<char, decltype(&gpr_free)> json(json_of(wire), &gpr_free);
@@ -79,10 +79,10 @@ ChannelzService::ChannelzService() {
 
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* ChannelzService::answer(grpc::CallbackServerContext* call,
-                                                  const Received<Request>* request,
+                                                  const LazyMessage<Request>* request,
                                                   Response* response) {
   grpc::ServerUnaryReactor* const reactor = call->DefaultReactor();
-  reactor->Finish(guarded([&] { return tell(*request, *response); }));
+  reactor->Finish(catch_exceptions([&] { return tell(*request, *response); }));
   return reactor;
 }
 
@@ -167,7 +167,7 @@ void write_answer(const Request& request, const std::vector<std::string>& servic
 // One stream: reads a question, writes its answer, reads the next. Lives until gRPC has done with
 // it.
 template <typename Request, typename Response>
-class Talk final : public grpc::ServerBidiReactor<Received<Request>, Response> {
+class Talk final : public grpc::ServerBidiReactor<LazyMessage<Request>, Response> {
  public:
   explicit Talk(const std::vector<std::string>& services) : services_(services) {
     this->StartRead(&request_);
@@ -175,7 +175,7 @@ class Talk final : public grpc::ServerBidiReactor<Received<Request>, Response> {
 
   void OnReadDone(bool ok) override {
     if (!ok) return this->Finish(grpc::Status::OK);
-    const grpc::Status status = guarded([&] {
+    const grpc::Status status = catch_exceptions([&] {
       Request wire;
       grpc::Status read = request_.read(kOpenMessage, wire);
       if (read.ok()) write_answer(wire, services_, response_);
@@ -191,7 +191,7 @@ class Talk final : public grpc::ServerBidiReactor<Received<Request>, Response> {
 
  private:
   const std::vector<std::string>& services_;
-  Received<Request> request_;
+  LazyMessage<Request> request_;
   Response response_;
 };
 
@@ -208,7 +208,7 @@ ReflectionService::ReflectionService(std::vector<std::string> services)
 }
 
 template <typename Request, typename Response>
-grpc::ServerBidiReactor<Received<Request>, Response>* ReflectionService::talk(
+grpc::ServerBidiReactor<LazyMessage<Request>, Response>* ReflectionService::talk(
     grpc::CallbackServerContext*) {
   return new Talk<Request, Response>(services_);
 }

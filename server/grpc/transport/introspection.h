@@ -20,7 +20,7 @@ class ChannelzService final : public BoundedService {
  private:
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* call,
-                                   const Received<Request>* request, Response* response);
+                                   const LazyMessage<Request>* request, Response* response);
 };
 
 // ReflectionService: the server's services and types, for clients that have no .proto files.
@@ -37,7 +37,7 @@ class ReflectionService final : public BoundedService {
 
  private:
   template <typename Request, typename Response>
-  grpc::ServerBidiReactor<Received<Request>, Response>* talk(grpc::CallbackServerContext* call);
+  grpc::ServerBidiReactor<LazyMessage<Request>, Response>* talk(grpc::CallbackServerContext* call);
 
   const std::vector<std::string> services_;
 };

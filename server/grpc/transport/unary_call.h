@@ -22,16 +22,16 @@
 
 namespace lintel {
 
-// guarded(), for what ends in a status: an exception in one call ends that call only.
+// catch_exceptions(), for what ends in a status: an exception in one call ends that call only.
 
 // Runs `method` and makes a status of what it throws. Nothing passes it, for want of memory either:
 // the end of a call waits for what comes after it.
 template <typename Method>
-grpc::Status guarded(Method&& method) noexcept {
-  return guarded([&]() -> grpc::Status { return method(); }, status_of_exception);
+grpc::Status catch_exceptions(Method&& method) noexcept {
+  return catch_exceptions([&]() -> grpc::Status { return method(); }, status_of_exception);
 }
 
-// Received: a request as gRPC hands it over, still in its bytes.
+// LazyMessage: a request as gRPC hands it over, still in its bytes.
 
 // gRPC would parse a request before the server's code sees it, and keep it until its call is over:
 // for as long as a stream lasts. This one is parsed when the caller is known and may ask for it,
@@ -39,7 +39,7 @@ grpc::Status guarded(Method&& method) noexcept {
 //
 // Used by one thread at a time.
 template <typename Message>
-class Received {
+class LazyMessage {
  public:
   // Parses into `message`, which is empty, and drops the bytes. To be called once, though gRPC
   // hands the object over as const.
@@ -50,7 +50,7 @@ class Received {
   }
 
  private:
-  friend class grpc::SerializationTraits<Received, void>;
+  friend class grpc::SerializationTraits<LazyMessage, void>;
   mutable grpc::ByteBuffer bytes_;
 };
 
@@ -59,9 +59,9 @@ class Received {
 namespace grpc {
 
 template <typename Message>
-class SerializationTraits<lintel::Received<Message>, void> {
+class SerializationTraits<lintel::LazyMessage<Message>, void> {
  public:
-  static Status Deserialize(ByteBuffer* bytes, lintel::Received<Message>* received) {
+  static Status Deserialize(ByteBuffer* bytes, lintel::LazyMessage<Message>* received) {
     received->bytes_.Clear();
     received->bytes_.Swap(bytes);
     return Status::OK;
@@ -72,7 +72,7 @@ class SerializationTraits<lintel::Received<Message>, void> {
 
 namespace lintel {
 
-// BoundedService: base of the server's gRPC services. Requests come unparsed (Received).
+// BoundedService: base of the server's gRPC services. Requests come unparsed (LazyMessage).
 
 // Stands where protoc's CallbackService would, whose methods take what gRPC has parsed without a
 // bound. A derived class names its methods in its constructor.
@@ -82,10 +82,10 @@ class BoundedService : public grpc::Service {
   template <typename Self, typename Request, typename Response>
   void serve(const char* name, Self* self,
              grpc::ServerUnaryReactor* (Self::*method)(grpc::CallbackServerContext*,
-                                                       const Received<Request>*, Response*)) {
+                                                       const LazyMessage<Request>*, Response*)) {
     add(name, grpc::internal::RpcMethod::NORMAL_RPC,
-        new grpc::internal::CallbackUnaryHandler<Received<Request>, Response>(
-            [self, method](grpc::CallbackServerContext* call, const Received<Request>* request,
+        new grpc::internal::CallbackUnaryHandler<LazyMessage<Request>, Response>(
+            [self, method](grpc::CallbackServerContext* call, const LazyMessage<Request>* request,
                            Response* response) {
               return (self->*method)(call, request, response);
             }));
@@ -94,20 +94,20 @@ class BoundedService : public grpc::Service {
   template <typename Self, typename Request, typename Response>
   void serve(const char* name, Self* self,
              grpc::ServerWriteReactor<Response>* (Self::*method)(grpc::CallbackServerContext*,
-                                                                 const Received<Request>*)) {
+                                                                 const LazyMessage<Request>*)) {
     add(name, grpc::internal::RpcMethod::SERVER_STREAMING,
-        new grpc::internal::CallbackServerStreamingHandler<Received<Request>, Response>(
-            [self, method](grpc::CallbackServerContext* call, const Received<Request>* request) {
+        new grpc::internal::CallbackServerStreamingHandler<LazyMessage<Request>, Response>(
+            [self, method](grpc::CallbackServerContext* call, const LazyMessage<Request>* request) {
               return (self->*method)(call, request);
             }));
   }
 
   template <typename Self, typename Request, typename Response>
   void serve(const char* name, Self* self,
-             grpc::ServerReadReactor<Received<Request>>* (Self::*method)(
+             grpc::ServerReadReactor<LazyMessage<Request>>* (Self::*method)(
                  grpc::CallbackServerContext*, Response*)) {
     add(name, grpc::internal::RpcMethod::CLIENT_STREAMING,
-        new grpc::internal::CallbackClientStreamingHandler<Received<Request>, Response>(
+        new grpc::internal::CallbackClientStreamingHandler<LazyMessage<Request>, Response>(
             [self, method](grpc::CallbackServerContext* call, Response* response) {
               return (self->*method)(call, response);
             }));
@@ -115,10 +115,10 @@ class BoundedService : public grpc::Service {
 
   template <typename Self, typename Request, typename Response>
   void serve(const char* name, Self* self,
-             grpc::ServerBidiReactor<Received<Request>, Response>* (Self::*method)(
+             grpc::ServerBidiReactor<LazyMessage<Request>, Response>* (Self::*method)(
                  grpc::CallbackServerContext*)) {
     add(name, grpc::internal::RpcMethod::BIDI_STREAMING,
-        new grpc::internal::CallbackBidiHandler<Received<Request>, Response>(
+        new grpc::internal::CallbackBidiHandler<LazyMessage<Request>, Response>(
             [self, method](grpc::CallbackServerContext* call) { return (self->*method)(call); }));
   }
 
@@ -136,13 +136,13 @@ class BoundedService : public grpc::Service {
 // A unary call: `body(caller, wire)`, or `body(scope, wire)` of a call about a model, translates
 // and returns the status, if the caller may do this and the request can be read.
 template <typename Request, typename Body>
-grpc::ServerUnaryReactor* answer(const CallGate& gate, grpc::CallbackServerContext& call,
-                                 Method method, const Received<Request>& request, Body body) {
+grpc::ServerUnaryReactor* answer(const CallPolicy& gate, grpc::CallbackServerContext& call,
+                                 Method method, const LazyMessage<Request>& request, Body body) {
   CallScope scope(gate, call, method);
   grpc::Status status = scope.admitted();
   if (status.ok()) {
     const LogScope log(scope.log_fields());
-    status = guarded([&] {
+    status = catch_exceptions([&] {
       Request wire;
       grpc::Status read = request.read(bounds_of(gate, method), wire);
       if (!read.ok()) return read;
@@ -179,8 +179,8 @@ class LateReply {
 };
 
 template <typename Request, typename Begin>
-grpc::ServerUnaryReactor* answer_later(const CallGate& gate, grpc::CallbackServerContext& call,
-                                       Method method, const Received<Request>& request,
+grpc::ServerUnaryReactor* answer_later(const CallPolicy& gate, grpc::CallbackServerContext& call,
+                                       Method method, const LazyMessage<Request>& request,
                                        Begin begin) {
   auto scope = std::make_unique<CallScope>(gate, call, method);
   grpc::Status status = scope->admitted();
@@ -190,7 +190,7 @@ grpc::ServerUnaryReactor* answer_later(const CallGate& gate, grpc::CallbackServe
   const LateReply reply(std::move(scope), reactor);
   Request wire;
   if (status.ok()) {
-    status = guarded([&] { return request.read(bounds_of(gate, method), wire); });
+    status = catch_exceptions([&] { return request.read(bounds_of(gate, method), wire); });
   }
   status.ok() ? begin(wire, reply) : reply(status);
   return reactor;
@@ -201,7 +201,7 @@ grpc::ServerUnaryReactor* answer_later(const CallGate& gate, grpc::CallbackServe
 // Of a call that reads and produces tokens, from its headers to its end. Used by one thread at a
 // time.
 struct StreamCall {
-  StreamCall(const CallGate& gate, grpc::CallbackServerContext& context, Method method)
+  StreamCall(const CallPolicy& gate, grpc::CallbackServerContext& context, Method method)
       : scope(gate, context, method), quota(gate.quotas, scope.caller().name) {}
 
   // The call does nothing more, and its client does not know yet.

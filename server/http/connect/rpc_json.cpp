@@ -339,7 +339,7 @@ grpc::Status plain_json_to_bytes(std::string_view json, const pb::Descriptor* ty
   if (!json.empty()) {
     // Base64 and escapes make a text longer by a third or so.
     const auto most = 2 * static_cast<std::int64_t>(json.size());
-    JsonFailure failure{.kind = JsonFailure::Kind::kNoRoom};
+    JsonFailure failure{.kind = JsonFailure::Kind::kNoSpace};
     const bool has_room = budget == nullptr || budget->charge(most);
     SpellText spell(type, spelled);
     if (!has_room || !read_json_events(json, bounds_of(budget), spell, failure)) {

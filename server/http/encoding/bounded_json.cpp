@@ -19,7 +19,7 @@ grpc::Status json_refusal(const JsonFailure& failure, const std::string& what) {
     case JsonFailure::Kind::kNotJson:
       return invalid(what + " is not JSON: " + failure.what + " (byte " +
                      std::to_string(failure.byte) + ")");
-    case JsonFailure::Kind::kNoRoom:
+    case JsonFailure::Kind::kNoSpace:
       return unavailable(
           "requests that are being read take all of the memory there is for them (--http-memory)",
           std::chrono::milliseconds(1000));

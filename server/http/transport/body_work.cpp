@@ -82,13 +82,13 @@ void BodyWork::stop() {
 }
 
 void BodyWork::run(Job job) noexcept {
-  const grpc::Status read = guarded([&] {
+  const grpc::Status read = catch_exceptions([&] {
     if (job.budget->cancelled()) return shutting_down();
     return job.read(std::move(job.body), *job.budget);
   });
   job.budget.reset();  // a client that sends the body again at once finds the room
   if (read.ok()) return;
-  const grpc::Status refused = guarded([&] {
+  const grpc::Status refused = catch_exceptions([&] {
     job.refuse(read);
     return grpc::Status::OK;
   });

@@ -92,7 +92,7 @@ void ConnectionExchange::run(Function function) {
 }
 
 template <typename Function>
-void ConnectionExchange::guarded(Function function) noexcept {
+void ConnectionExchange::catch_exceptions(Function function) noexcept {
   try {
     function();
   } catch (...) {
@@ -102,7 +102,7 @@ void ConnectionExchange::guarded(Function function) noexcept {
 
 ConnectionExchange::~ConnectionExchange() {
   if (over_.load()) return;
-  guarded([this] {
+  catch_exceptions([this] {
     run([request = std::move(request_),
          has_begun = begun_.load()](AnsweringConnection& connection) mutable {
       if (has_begun) return connection.shut();
@@ -115,7 +115,7 @@ ConnectionExchange::~ConnectionExchange() {
 
 void ConnectionExchange::answer(HttpAnswer answer) {
   if (begun_.load() || over_.exchange(true)) return;
-  guarded([&] {
+  catch_exceptions([&] {
     run([answer = std::move(answer), request = request_](AnsweringConnection& connection) mutable {
       connection.send_whole(std::move(answer), request);
     });
@@ -124,7 +124,7 @@ void ConnectionExchange::answer(HttpAnswer answer) {
 
 void ConnectionExchange::begin(HttpAnswer head) {
   if (over_.load() || begun_.exchange(true)) return;
-  guarded([&] {
+  catch_exceptions([&] {
     run([head = std::move(head), request = request_](AnsweringConnection& connection) {
       connection.begin_pieces(head, request);
     });
@@ -132,7 +132,7 @@ void ConnectionExchange::begin(HttpAnswer head) {
 }
 
 void ConnectionExchange::write(std::string piece, std::function<void(bool)> taken) {
-  guarded([&] {
+  catch_exceptions([&] {
     CalledOnce once(std::move(taken), false);
     run_on(connection_, [piece = std::move(piece),
                          once = std::move(once)](AnsweringConnection& connection) mutable {
@@ -143,7 +143,7 @@ void ConnectionExchange::write(std::string piece, std::function<void(bool)> take
 
 void ConnectionExchange::end(std::string last_piece) {
   if (!begun_.load() || over_.exchange(true)) return;
-  guarded([&] {
+  catch_exceptions([&] {
     run([last = std::move(last_piece)](AnsweringConnection& connection) {
       connection.end_pieces(last);
     });
@@ -152,12 +152,12 @@ void ConnectionExchange::end(std::string last_piece) {
 
 void ConnectionExchange::abort() {
   if (over_.exchange(true)) return;
-  guarded([&] { run([](AnsweringConnection& connection) { connection.shut(); }); });
+  catch_exceptions([&] { run([](AnsweringConnection& connection) { connection.shut(); }); });
 }
 
 void ConnectionExchange::when_gone(std::function<void()> gone) {
   if (over_.load()) return;
-  guarded([&] {
+  catch_exceptions([&] {
     CalledOnce once(std::move(gone));
     run_on(connection_, [once = std::move(once)](AnsweringConnection& connection) mutable {
       if (!connection.is_shut()) connection.when_gone(once.take());

@@ -59,7 +59,7 @@ class ConnectionExchange final : public HttpExchange {
   void run(Function function);
   // Runs `function` here and now; what it throws ends the connection.
   template <typename Function>
-  void guarded(Function function) noexcept;
+  void catch_exceptions(Function function) noexcept;
 
   const std::shared_ptr<AnsweringConnection> connection_;
   HttpRequest request_;

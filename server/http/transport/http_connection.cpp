@@ -220,9 +220,9 @@ class Connection final : public HttpConnection,
  public:
   // `tls`: kept while its stream lives.
   template <typename... More>
-  Connection(Socket socket, std::string peer, HttpHouse& house,
+  Connection(Socket socket, std::string peer, HttpServerState& house,
              std::shared_ptr<asio::ssl::context> tls, More&... more)
-      : house_(house),
+      : state_(house),
         peer_(std::move(peer)),
         tls_(std::move(tls)),
         stream_(std::move(socket), more...),
@@ -239,7 +239,7 @@ class Connection final : public HttpConnection,
       const std::weak_ptr<HandlerOwner> self = this->weak_from_this();
       deadline_.bind(self, [this] { on_expired(); });
       age_.bind(self, [this] { on_age(); });
-      if (house_.max_age.count() > 0) age_.allow(house_.max_age);
+      if (state_.max_age.count() > 0) age_.allow(state_.max_age);
       handshake();
     });
   }
@@ -272,11 +272,11 @@ class Connection final : public HttpConnection,
 
   void lose() noexcept override {
     lost_ = true;
-    house_.some_lost = true;
+    state_.some_lost = true;
   }
 
   void fail() noexcept override {
-    house_.counters.exceptions++;
+    state_.counters.exceptions++;
     log_exception(peer_);
     try {
       if (socket_of(stream_).get_executor().running_in_this_thread()) return shut();
@@ -303,14 +303,14 @@ class Connection final : public HttpConnection,
     if (phase_ == Phase::kShut) return;
     if (std::exchange(aged_, true) || (phase_ == Phase::kIdle && buffer_.size() == 0))
       return shut();
-    if (house_.max_age_grace.count() > 0) age_.allow(house_.max_age_grace);
+    if (state_.max_age_grace.count() > 0) age_.allow(state_.max_age_grace);
   }
 
   void on_expired() {
     if (phase_ == Phase::kShut) return;
     if (phase_ != Phase::kIdle && phase_ != Phase::kLingering) count_timeout();
     if (phase_ == Phase::kBody || (phase_ == Phase::kHead && !writing_ && !is_http2_)) {
-      const auto& options = house_.options;
+      const auto& options = state_.options;
       const bool head = phase_ == Phase::kHead;
       refuse(408, grpc::Status(grpc::DEADLINE_EXCEEDED,
                                head ? "the request's headers did not come within " +
@@ -329,7 +329,7 @@ class Connection final : public HttpConnection,
   // A connection counts once: the kernel, too, detects a client that takes nothing, and reports it
   // to a read or a write before or after our own deadline.
   void count_timeout() {
-    if (!std::exchange(is_timed_out_, true)) house_.counters.timeouts++;
+    if (!std::exchange(is_timed_out_, true)) state_.counters.timeouts++;
   }
 
   void count_timeout(error_code error) {
@@ -342,7 +342,7 @@ class Connection final : public HttpConnection,
     if constexpr (std::is_same_v<Stream, Socket>) {
       await_request();
     } else {
-      deadline_.allow(house_.options.header_timeout_ms);
+      deadline_.allow(state_.options.header_timeout_ms);
       stream_.async_handshake(asio::ssl::stream_base::server, handler([this](error_code error) {
                                 if (phase_ == Phase::kShut) return;
                                 if (error) return shut();
@@ -355,7 +355,7 @@ class Connection final : public HttpConnection,
   void await_request() {
     phase_ = Phase::kIdle;
     release_body();
-    if (house_.draining) return shut();
+    if (state_.draining) return shut();
     if (buffer_.size() > 0) {  // by a handler of its own: any number may wait here
       post([this] {
         if (phase_ == Phase::kIdle) read_head();
@@ -364,7 +364,7 @@ class Connection final : public HttpConnection,
     }
     if (aged_) return shut();
     if (buffer_.capacity() > kReadAtOnce / 2) buffer_.shrink_to_fit();
-    deadline_.allow(first_ ? house_.options.header_timeout_ms : house_.options.idle_timeout_ms);
+    deadline_.allow(first_ ? state_.options.header_timeout_ms : state_.options.idle_timeout_ms);
     watch();
   }
 
@@ -410,9 +410,9 @@ class Connection final : public HttpConnection,
 
   void read_head() {
     phase_ = Phase::kHead;
-    parser_.emplace(static_cast<std::size_t>(house_.options.max_header_bytes),
-                    house_.max_body_bytes);
-    deadline_.allow(house_.options.header_timeout_ms);
+    parser_.emplace(static_cast<std::size_t>(state_.options.max_header_bytes),
+                    state_.max_body_bytes);
+    deadline_.allow(state_.options.header_timeout_ms);
     parse_head();
   }
 
@@ -433,7 +433,7 @@ class Connection final : public HttpConnection,
       return refuse(
           431,
           invalid(problem.empty() ? "the request's first line and headers take more than " +
-                                        std::to_string(house_.options.max_header_bytes) + " bytes"
+                                        std::to_string(state_.options.max_header_bytes) + " bytes"
                                   : "the request has " + std::string(problem)));
     }
     if (error) return refuse(400, invalid("the request is no HTTP/1.1: " + why(error)));
@@ -446,7 +446,7 @@ class Connection final : public HttpConnection,
 
   // The parsed head, as routes get it. Where it could not be parsed, as far as it came.
   void take_head() {
-    keep_alive_ = parser_->is_header_done() && parser_->keep_alive() && !house_.draining && !aged_;
+    keep_alive_ = parser_->is_header_done() && parser_->keep_alive() && !state_.draining && !aged_;
     http_10_ = parser_->is_http_10();
     request_ = parser_->take_head();
     request_.peer = peer_;
@@ -455,7 +455,7 @@ class Connection final : public HttpConnection,
   }
 
   void route_request() {
-    if (std::optional<HttpAnswer> answer = answer_head(house_, request_, http_10_, route_)) {
+    if (std::optional<HttpAnswer> answer = answer_head(state_, request_, http_10_, route_)) {
       return answer_now(std::move(*answer));
     }
     if (parser_->is_too_long()) return refuse_body();
@@ -463,7 +463,7 @@ class Connection final : public HttpConnection,
       bytes_.add("HTTP/1.1 100 Continue\r\n\r\n");
     }
     phase_ = Phase::kBody;
-    deadline_.allow(house_.options.body_timeout_ms);
+    deadline_.allow(state_.options.body_timeout_ms);
     flush();
     read_body();
   }
@@ -494,7 +494,7 @@ class Connection final : public HttpConnection,
     const auto size = static_cast<std::int64_t>(parser_->body().size());
     const std::int64_t more = size - body_bytes_;
     body_bytes_ = size;
-    if (house_.counters.body_bytes.fetch_add(more) + more > house_.options.memory_bytes) {
+    if (state_.counters.body_bytes.fetch_add(more) + more > state_.options.memory_bytes) {
       refuse(503, unavailable("requests that are being read take all of the memory there is "
                               "for them (--http-memory)",
                               std::chrono::milliseconds(1000)));
@@ -503,7 +503,7 @@ class Connection final : public HttpConnection,
     return true;
   }
 
-  void release_body() { house_.counters.body_bytes.fetch_sub(std::exchange(body_bytes_, 0)); }
+  void release_body() { state_.counters.body_bytes.fetch_sub(std::exchange(body_bytes_, 0)); }
 
   // --- HTTP/2 ----------------------------------------------------------------------------------
 
@@ -550,12 +550,12 @@ class Connection final : public HttpConnection,
 
   void refuse_body() {
     refuse(413, grpc::Status(grpc::RESOURCE_EXHAUSTED, "the request's body is longer than " +
-                                                           std::to_string(house_.max_body_bytes) +
+                                                           std::to_string(state_.max_body_bytes) +
                                                            " bytes (--max-message-size)"));
   }
 
   void refuse(int http_status, const grpc::Status& status) {
-    answer_now(refusal(house_.routes, request_, route_, http_status, status));
+    answer_now(refusal(state_.routes, request_, route_, http_status, status));
   }
 
   // Without a route. What is left of the request's body is not read: the connection ends with the
@@ -594,18 +594,18 @@ class Connection final : public HttpConnection,
   }
 
   void answer_failure(HttpExchange& exchange, const HttpRoute& route, const grpc::Status& status) {
-    exchange.answer(refusal(house_.routes, exchange.request(), &route,
+    exchange.answer(refusal(state_.routes, exchange.request(), &route,
                             http_status_of(status.error_code()), status));
   }
 
   ResponseHead head_of(const HttpAnswer& answer, const HttpRequest& request) {
-    if (house_.draining || aged_) keep_alive_ = false;
+    if (state_.draining || aged_) keep_alive_ = false;
     return {answer,
-            house_.origins.headers_for(request),
+            state_.origins.headers_for(request),
             request.request_id,
             keep_alive_,
             http_10_,
-            house_.replica_id};
+            state_.replica_id};
   }
 
   void send_whole(HttpAnswer answer) { send_whole(std::move(answer), request_); }
@@ -642,7 +642,7 @@ class Connection final : public HttpConnection,
 
   void count(int status) {
     const auto hundreds = static_cast<std::size_t>(status / 100);
-    if (hundreds < house_.counters.answers.size()) house_.counters.answers[hundreds]++;
+    if (hundreds < state_.counters.answers.size()) state_.counters.answers[hundreds]++;
   }
 
   // --- Writing ---------------------------------------------------------------------------------
@@ -658,7 +658,7 @@ class Connection final : public HttpConnection,
       return;
     }
     writing_ = true;
-    if (phase_ == Phase::kAnswering) deadline_.allow(house_.options.write_timeout_ms);
+    if (phase_ == Phase::kAnswering) deadline_.allow(state_.options.write_timeout_ms);
     stream_.async_write_some(asio::buffer(next.data(), next.size()),
                              handler([this](error_code error, std::size_t size) {
                                writing_ = false;
@@ -695,7 +695,7 @@ class Connection final : public HttpConnection,
   void finish_answer() {
     gone_ = nullptr;
     answer_ended_ = false;
-    if (keep_alive_ && !house_.draining) {
+    if (keep_alive_ && !state_.draining) {
       parser_.reset();
       route_ = nullptr;
       request_ = HttpRequest();
@@ -717,7 +717,7 @@ class Connection final : public HttpConnection,
 
   void shut() override {
     if (phase_ == Phase::kShut) return;
-    if (phase_ == Phase::kAnswering) house_.counters.answers[0]++;
+    if (phase_ == Phase::kAnswering) state_.counters.answers[0]++;
     phase_ = Phase::kShut;
     error_code ignored;
     deadline_.cancel();
@@ -730,7 +730,7 @@ class Connection final : public HttpConnection,
     if (closed_) std::exchange(closed_, nullptr)();
   }
 
-  HttpHouse& house_;
+  HttpServerState& state_;
   const std::string peer_;
   const std::shared_ptr<asio::ssl::context> tls_;  // null: plain text
   Stream stream_;
@@ -768,7 +768,7 @@ class Connection final : public HttpConnection,
 
 std::shared_ptr<HttpConnection> make_http_connection(asio::io_context& io, int fd,
                                                      std::shared_ptr<asio::ssl::context> tls,
-                                                     std::string peer, HttpHouse& house) {
+                                                     std::string peer, HttpServerState& house) {
   // Closed where there is no memory for a socket.
   struct Descriptor {
     int fd;

@@ -25,7 +25,7 @@ class context;
 namespace lintel {
 
 // What all connections share; outlives them.
-struct HttpHouse {
+struct HttpServerState {
   const HttpOptions& options;
   const HttpRoutes& routes;
   const OriginRules& origins;
@@ -60,6 +60,6 @@ class HttpConnection {
 // Takes the descriptor, also when it throws. `tls`: null for plain text. `peer`: as gRPC writes it.
 std::shared_ptr<HttpConnection> make_http_connection(boost::asio::io_context& io, int fd,
                                                      std::shared_ptr<boost::asio::ssl::context> tls,
-                                                     std::string peer, HttpHouse& house);
+                                                     std::string peer, HttpServerState& house);
 
 }  // namespace lintel

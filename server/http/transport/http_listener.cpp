@@ -203,7 +203,7 @@ struct HttpListener::Impl {
   }
 
   const OriginRules origins;
-  HttpHouse house;
+  HttpServerState house;
   const std::unique_ptr<TlsContexts> tls;  // null: plain text
   Mutex mutex;
   CondVar none_open;

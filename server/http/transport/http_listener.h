@@ -29,7 +29,7 @@ class HttpListener {
     std::size_t max_body_bytes = 0;              // of a request
     HttpCounters& counters;
     std::string replica_id = {};  // of every answer; empty: they do not say
-    std::chrono::milliseconds max_age{0}, max_age_grace{0};  // of a connection, see HttpHouse
+    std::chrono::milliseconds max_age{0}, max_age_grace{0};  // of a connection, see HttpServerState
   };
 
   // What `parts` refer to outlives the object. Throws std::runtime_error where the address cannot

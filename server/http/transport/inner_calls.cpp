@@ -23,7 +23,7 @@ bool is_metadata(std::string_view text) {
 // Runs what ends an exchange. Where there is no memory for that, its connection is cut.
 template <typename Function>
 void end_or_abort(const SharedExchange& exchange, Function function) noexcept {
-  const grpc::Status ended = guarded([&] {
+  const grpc::Status ended = catch_exceptions([&] {
     function();
     return grpc::Status::OK;
   });
@@ -153,7 +153,7 @@ class InnerCalls::Stream final : public std::enable_shared_from_this<Stream> {
   // As on_message_. Where there is no memory for it the call ends, and the client's connection.
   bool took_message() noexcept {
     bool is_over = false;
-    const grpc::Status status = guarded([&] {
+    const grpc::Status status = catch_exceptions([&] {
       is_over = on_message_(message_, *this);
       return grpc::Status::OK;
     });
@@ -245,7 +245,8 @@ void InnerCalls::stream(const SharedExchange& exchange, const std::string& metho
       *this, exchange, method, std::move(request),
       [exchange, state](grpc::ByteBuffer& message, Stream& stream) {
         std::string piece;
-        grpc::Status status = guarded([&] { return state->answer->piece(message, piece); });
+        grpc::Status status =
+            catch_exceptions([&] { return state->answer->piece(message, piece); });
         if (!status.ok()) {
           stream.fail(std::move(status));
           return false;
@@ -275,7 +276,7 @@ void InnerCalls::gather(const SharedExchange& exchange, const std::string& metho
   std::make_shared<Stream>()->start(
       *this, exchange, method, std::move(request),
       [exchange, each = std::move(each)](grpc::ByteBuffer& message, Stream& stream) {
-        grpc::Status status = guarded([&] { return each(message); });
+        grpc::Status status = catch_exceptions([&] { return each(message); });
         if (status.ok()) return true;
         stream.fail(std::move(status));
         return false;

@@ -49,7 +49,7 @@ class StreamAnswer {
 // Thread-safe. A call refers to the object: it outlives its calls, see stop().
 class InnerCalls {
  public:
-  // `key`: CallGate::inner_key.
+  // `key`: CallPolicy::inner_key.
   InnerCalls(std::shared_ptr<grpc::Channel> channel, std::string key);
   ~InnerCalls();
   InnerCalls(const InnerCalls&) = delete;

@@ -34,8 +34,8 @@ std::string_view foreign_encoding(const HttpRequest& request) {
 
 }  // namespace
 
-std::optional<HttpAnswer> answer_head(const HttpHouse& house, HttpRequest& request, bool is_http_10,
-                                      const HttpRoute*& route) {
+std::optional<HttpAnswer> answer_head(const HttpServerState& house, HttpRequest& request,
+                                      bool is_http_10, const HttpRoute*& route) {
   const auto refused = [&](int http_status, grpc::StatusCode code, const std::string& what) {
     return refusal(house.routes, request, route, http_status, grpc::Status(code, what));
   };

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "server/engine/request.h"
-#include "server/sessions/storage/vault_records.h"
+#include "server/sessions/storage/storage_records.h"
 
 namespace lintel {
 namespace {
@@ -99,7 +99,7 @@ std::string encode_marks(const StoredMarks& marks) {
   return text_of(to);
 }
 
-bool other_numerics(const SessionVault::Row& row, const StoredMarks& marks,
+bool other_numerics(const SessionStorage::Row& row, const StoredMarks& marks,
                     const std::string& numerics) {
   return row.position > 0 && (marks.numerics.empty() ? row.numerics : marks.numerics) != numerics;
 }
@@ -133,7 +133,7 @@ std::optional<StoredMarks> decode_marks(const std::string& bytes) {
   return marks;
 }
 
-void note_numerics(const StoredCall& call, const SessionVault::Row& row, StoredMarks& marks) {
+void note_numerics(const StoredCall& call, const SessionStorage::Row& row, StoredMarks& marks) {
   if (call.start > 0 && other_numerics(row, marks, call.numerics)) {
     marks.numerics_changed_at = call.start;
   }
@@ -212,7 +212,7 @@ std::int64_t skipped_prompt(std::int64_t window, bool scores, std::int64_t begin
   return scores ? 0 : window_skips(window, begin, end);
 }
 
-void add_state(std::vector<SessionVault::StateRef>& states, const SessionVault::StateRef& state,
+void add_state(std::vector<SessionStorage::StateRef>& states, const SessionStorage::StateRef& state,
                std::int64_t start) {
   states.push_back(state);
   while (states.size() > kMostStates) {

@@ -1,4 +1,4 @@
-// What a vault's row has no column for, as bytes: what a session is to be, where its values came
+// What a storage's row has no column for, as bytes: what a session is to be, where its values came
 // from, the call in progress, the last ones.
 #pragma once
 
@@ -11,7 +11,7 @@
 #include "server/sessions/digest.h"
 #include "server/sessions/session_history.h"
 #include "server/sessions/session_options.h"
-#include "server/sessions/storage/session_vault.h"
+#include "server/sessions/storage/session_storage.h"
 
 namespace lintel {
 
@@ -39,14 +39,14 @@ struct StoredMarks {
   std::vector<HistoryBase> bases;
 
   // The lowest position that the session can go back to.
-  std::int64_t oldest(const SessionVault::Row& row) const {
+  std::int64_t oldest(const SessionStorage::Row& row) const {
     return bases.empty() ? row.base : bases.back().position;
   }
 };
 std::string encode_marks(const StoredMarks& marks);
 std::optional<StoredMarks> decode_marks(const std::string& bytes);
 // Whether the values of a session were computed with others than these.
-bool other_numerics(const SessionVault::Row& row, const StoredMarks& marks,
+bool other_numerics(const SessionStorage::Row& row, const StoredMarks& marks,
                     const std::string& numerics);
 
 // Row.call.
@@ -60,7 +60,7 @@ struct StoredCall {
 };
 std::string encode_call(const StoredCall& call);
 // The values of the call are the session's now.
-void note_numerics(const StoredCall& call, const SessionVault::Row& row, StoredMarks& marks);
+void note_numerics(const StoredCall& call, const SessionStorage::Row& row, StoredMarks& marks);
 std::optional<StoredCall> decode_call(const std::string& bytes);
 
 // Of Row.last_calls, the oldest first.
@@ -90,10 +90,10 @@ inline constexpr std::size_t kMostStates = 4;
 // Row.states with one more, which is the latest. Where they become too many, the one whose loss
 // costs least is dropped (going back d values means reading about d again), but not the last one at
 // or before `start`, from where a call may have to be run again.
-void add_state(std::vector<SessionVault::StateRef>& states, const SessionVault::StateRef& state,
+void add_state(std::vector<SessionStorage::StateRef>& states, const SessionStorage::StateRef& state,
                std::int64_t start);
 
-// The vault need not keep values that neither memory has nor one of `calls`: moves
+// The storage need not keep values that neither memory has nor one of `calls`: moves
 // marks.base_digest and marks.bases on. Returns the row's new base.
 std::int64_t let_go_of_values(const std::vector<LastCall>& calls, std::int64_t base,
                               StoredMarks& marks);

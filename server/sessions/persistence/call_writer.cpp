@@ -7,73 +7,73 @@
 #include <utility>
 
 #include "server/core/threads.h"
-#include "server/sessions/persistence/durable_call.h"
+#include "server/sessions/persistence/persistent_request.h"
 
 namespace lintel {
 
-void VaultBatch::add(SessionVault::Write write, VaultBytes body) {
+void WriteBatch::add(SessionStorage::Write write, StorageBytes body) {
   bodies_.push_back(std::move(body));
   write.body = bodies_.back();
   writes_.push_back(std::move(write));
 }
 
-void VaultBatch::cut(std::size_t size) {
+void WriteBatch::cut(std::size_t size) {
   writes_.resize(size);
   while (bodies_.size() > size) bodies_.pop_back();
 }
 
-void VaultBatch::commit(SessionVault& vault, SessionVault::Done done) {
-  vault.commit(std::move(writes_), std::move(done));
+void WriteBatch::commit(SessionStorage& storage, SessionStorage::Done done) {
+  storage.commit(std::move(writes_), std::move(done));
 }
 
-VaultOutcome VaultBatch::commit_and_wait(SessionVault& vault) {
-  std::promise<VaultOutcome> promise;
-  commit(vault, [&](std::span<const VaultOutcome> outcomes) {
+StorageOutcome WriteBatch::commit_and_wait(SessionStorage& storage) {
+  std::promise<StorageOutcome> promise;
+  commit(storage, [&](std::span<const StorageOutcome> outcomes) {
     const auto failed = std::ranges::find_if(
-        outcomes, [](VaultOutcome outcome) { return outcome != VaultOutcome::kDone; });
-    promise.set_value(failed == outcomes.end() ? VaultOutcome::kDone : *failed);
+        outcomes, [](StorageOutcome outcome) { return outcome != StorageOutcome::kDone; });
+    promise.set_value(failed == outcomes.end() ? StorageOutcome::kDone : *failed);
   });
   return promise.get_future().get();
 }
 
-SessionRefusal refusal_of(VaultOutcome outcome) {
+SessionRefusal refusal_of(StorageOutcome outcome) {
   switch (outcome) {
-    case VaultOutcome::kDone:
+    case StorageOutcome::kDone:
       return {};
-    case VaultOutcome::kNotFound:
+    case StorageOutcome::kNotFound:
       return {SessionError::kNotFound};
-    case VaultOutcome::kHeld:
+    case StorageOutcome::kHeld:
       return {SessionError::kHeld};
-    case VaultOutcome::kFull:
+    case StorageOutcome::kFull:
       return {SessionError::kStoreFull};
-    case VaultOutcome::kBroken:
+    case StorageOutcome::kBroken:
       return {SessionError::kStoreBroken};
-    case VaultOutcome::kCorrupt:
+    case StorageOutcome::kCorrupt:
       return {SessionError::kDamaged};
-    case VaultOutcome::kFenced:
-    case VaultOutcome::kRolledBack:
+    case StorageOutcome::kFenced:
+    case StorageOutcome::kRolledBack:
       return {SessionError::kFenced};
-    case VaultOutcome::kUnavailable:
+    case StorageOutcome::kUnavailable:
       break;
   }
   return {SessionError::kStoreAway};
 }
 
-SessionRefusal refusal_of(const SessionVault::Opened& opened) {
+SessionRefusal refusal_of(const SessionStorage::Opened& opened) {
   SessionRefusal refusal = refusal_of(opened.outcome);
   refusal.holder = opened.holder;
   refusal.held_for = std::chrono::ceil<std::chrono::milliseconds>(opened.held_for);
   return refusal;
 }
 
-void LostClaims::add(std::string id, Owner owner, const SessionVault::Claim& claim) {
+void PendingReleases::add(std::string id, Owner owner, const SessionStorage::Claim& claim) {
   book_->add({std::move(id), std::move(owner), claim});
 }
 
-void LostClaims::give_back(SessionVault& vault, const SessionVault::Row& row,
-                           const SessionVault::Claim& claim) {
-  const auto batch = std::make_shared<VaultBatch>();
-  batch->add({.kind = SessionVault::Write::Kind::kRelease,
+void PendingReleases::give_back(SessionStorage& storage, const SessionStorage::Row& row,
+                                const SessionStorage::Claim& claim) {
+  const auto batch = std::make_shared<WriteBatch>();
+  batch->add({.kind = SessionStorage::Write::Kind::kRelease,
               .id = row.id,
               .claim = claim,
               .before = row.digest,
@@ -81,31 +81,32 @@ void LostClaims::give_back(SessionVault& vault, const SessionVault::Row& row,
               .position = row.position},
              {});
   const auto done = [book = book_, batch, lost = Lost{row.id, row.owner, claim}](
-                        std::span<const VaultOutcome> outcomes) {
-    const VaultOutcome outcome = outcomes.front();
-    if (outcome == VaultOutcome::kFull || outcome == VaultOutcome::kUnavailable) book->add(lost);
+                        std::span<const StorageOutcome> outcomes) {
+    const StorageOutcome outcome = outcomes.front();
+    if (outcome == StorageOutcome::kFull || outcome == StorageOutcome::kUnavailable)
+      book->add(lost);
   };
-  batch->commit(vault, done);
+  batch->commit(storage, done);
 }
 
-void LostClaims::give_back(SessionVault& vault) {
+void PendingReleases::give_back(SessionStorage& storage) {
   std::vector<Lost> lost;
   {
     MutexLock lock(book_->mutex);
     lost.swap(book_->lost);
   }
   for (Lost& each : lost) {
-    const Digest digest = vault.find(each.id, each.owner).row.digest;
-    VaultBatch batch;
-    batch.add({.kind = SessionVault::Write::Kind::kRelease,
+    const Digest digest = storage.find(each.id, each.owner).row.digest;
+    WriteBatch batch;
+    batch.add({.kind = SessionStorage::Write::Kind::kRelease,
                .id = each.id,
                .claim = each.claim,
                .before = digest,
                .after = digest},
               {});
-    const VaultOutcome outcome = batch.commit_and_wait(vault);
-    // A broken vault releases nothing before it is reopened, and then no session is held.
-    if (outcome == VaultOutcome::kFull || outcome == VaultOutcome::kUnavailable) {
+    const StorageOutcome outcome = batch.commit_and_wait(storage);
+    // A broken storage releases nothing before it is reopened, and then no session is held.
+    if (outcome == StorageOutcome::kFull || outcome == StorageOutcome::kUnavailable) {
       add(std::move(each.id), std::move(each.owner), each.claim);
     }
   }
@@ -118,15 +119,16 @@ constexpr Duration kLook = std::chrono::milliseconds(50);
 
 // A commit on its way, and whose writes it holds.
 struct CallBatch {
-  VaultBatch batch;
-  std::vector<std::pair<std::shared_ptr<DurableCall>, std::size_t>> calls;  // and how many each
+  WriteBatch batch;
+  std::vector<std::pair<std::shared_ptr<PersistentRequest>, std::size_t>>
+      calls;  // and how many each
 };
 
 }  // namespace
 
-CallWriter::CallWriter(SessionVault& vault, LostClaims& lost, const Clock& clock,
+CallWriter::CallWriter(SessionStorage& storage, PendingReleases& lost, const Clock& clock,
                        const Options& options)
-    : vault_(vault), lost_(lost), clock_(clock), options_(options) {
+    : storage_(storage), lost_(lost), clock_(clock), options_(options) {
   if (options_.has_thread) thread_ = std::thread([this] { write_until_closed(); });
 }
 
@@ -143,7 +145,7 @@ CallWriter::~CallWriter() {
   }
 }
 
-void CallWriter::add(std::shared_ptr<DurableCall> call) {
+void CallWriter::add(std::shared_ptr<PersistentRequest> call) {
   {
     MutexLock lock(mutex_);
     calls_.push_back(call);
@@ -177,18 +179,18 @@ void CallWriter::write() {
 void CallWriter::write(const Calls& calls, bool all_values) {
   const auto on_its_way = std::make_shared<CallBatch>();
   on_its_way->calls.reserve(calls.size());
-  for (const std::shared_ptr<DurableCall>& call : calls) {
+  for (const std::shared_ptr<PersistentRequest>& call : calls) {
     const std::size_t before = on_its_way->batch.size();
-    guarded([&] { call->collect(on_its_way->batch, all_values); },
-            [&] {
-              on_its_way->batch.cut(before);
-              call->not_collected();
-            });
+    catch_exceptions([&] { call->collect(on_its_way->batch, all_values); },
+                     [&] {
+                       on_its_way->batch.cut(before);
+                       call->not_collected();
+                     });
     const std::size_t count = on_its_way->batch.size() - before;
     if (count > 0) on_its_way->calls.emplace_back(call, count);
   }
   if (on_its_way->batch.empty()) return;
-  const auto done = [on_its_way](std::span<const VaultOutcome> outcomes) {
+  const auto done = [on_its_way](std::span<const StorageOutcome> outcomes) {
     std::size_t first = 0;
     for (const auto& [call, count] : on_its_way->calls) {
       // What was written already is done where it is collected again.
@@ -199,10 +201,10 @@ void CallWriter::write(const Calls& calls, bool all_values) {
       first += count;
     }
   };
-  guarded([&] { on_its_way->batch.commit(vault_, done); },
-          [&] {
-            for (const auto& [call, count] : on_its_way->calls) call->not_collected();
-          });
+  catch_exceptions([&] { on_its_way->batch.commit(storage_, done); },
+                   [&] {
+                     for (const auto& [call, count] : on_its_way->calls) call->not_collected();
+                   });
 }
 
 void CallWriter::hand_over() {
@@ -212,13 +214,13 @@ void CallWriter::hand_over() {
     MutexLock lock(mutex_);
     calls = calls_;
   }
-  for (const std::shared_ptr<DurableCall>& call : calls) call->hand_over();
+  for (const std::shared_ptr<PersistentRequest>& call : calls) call->hand_over();
 }
 
-void CallWriter::remove(const DurableCall& call) {
-  std::shared_ptr<DurableCall> gone;  // freed without the mutex
+void CallWriter::remove(const PersistentRequest& call) {
+  std::shared_ptr<PersistentRequest> gone;  // freed without the mutex
   MutexLock lock(mutex_);
-  const auto found = std::ranges::find(calls_, &call, &std::shared_ptr<DurableCall>::get);
+  const auto found = std::ranges::find(calls_, &call, &std::shared_ptr<PersistentRequest>::get);
   if (found == calls_.end()) return;
   gone = std::move(*found);
   calls_.erase(found);
@@ -236,7 +238,7 @@ Duration CallWriter::gather_time(std::size_t streams) const {
 void CallWriter::wait(TimePoint began, std::size_t streams) {
   using Steady = std::chrono::steady_clock;
   TimePoint due = TimePoint::max();
-  for (const std::shared_ptr<DurableCall>& call : calls_) {
+  for (const std::shared_ptr<PersistentRequest>& call : calls_) {
     const Duration pause =
         call->is_urgent() ? options_.interval : std::min(kLook, options_.lazy_interval);
     due = std::min(due, Steady::now() + pause);

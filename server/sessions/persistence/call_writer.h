@@ -13,54 +13,54 @@
 #include "server/core/mutex.h"
 #include "server/sessions/session_memory.h"
 #include "server/sessions/session_options.h"
-#include "server/sessions/storage/session_vault.h"
-#include "server/sessions/storage/vault_records.h"
+#include "server/sessions/storage/session_storage.h"
+#include "server/sessions/storage/storage_records.h"
 
 namespace lintel {
 
-// VaultBatch: writes with their bodies, and how a vault's answers are waited for.
+// WriteBatch: writes with their bodies, and how a storage's answers are waited for.
 
 // Used by one thread.
-class VaultBatch {
+class WriteBatch {
  public:
-  void add(SessionVault::Write write, VaultBytes body);
+  void add(SessionStorage::Write write, StorageBytes body);
   bool empty() const { return writes_.empty(); }
   std::size_t size() const { return writes_.size(); }
   // Only the first `size` writes stay.
   void cut(std::size_t size);
   // `this` lives until `done` was called. Once.
-  void commit(SessionVault& vault, SessionVault::Done done);
+  void commit(SessionStorage& storage, SessionStorage::Done done);
   // Waits. The first outcome that is not kDone, if there is one.
-  VaultOutcome commit_and_wait(SessionVault& vault);
+  StorageOutcome commit_and_wait(SessionStorage& storage);
 
  private:
-  std::vector<SessionVault::Write> writes_;
-  std::deque<VaultBytes> bodies_;
+  std::vector<SessionStorage::Write> writes_;
+  std::deque<StorageBytes> bodies_;
 };
 
-// What a vault's outcome means to who asked for the session.
-SessionRefusal refusal_of(VaultOutcome outcome);
+// What a storage's outcome means to who asked for the session.
+SessionRefusal refusal_of(StorageOutcome outcome);
 // The same; of one that is held, by whom and for how long.
-SessionRefusal refusal_of(const SessionVault::Opened& opened);
+SessionRefusal refusal_of(const SessionStorage::Opened& opened);
 
-// LostClaims: claims on sessions whose release failed.
+// PendingReleases: claims on sessions whose release failed.
 
 // A full disk takes no write, not even the one that gives a session back. Thread-safe.
-class LostClaims {
+class PendingReleases {
  public:
-  void add(std::string id, Owner owner, const SessionVault::Claim& claim);
+  void add(std::string id, Owner owner, const SessionStorage::Claim& claim);
   // Gives one back that nothing was written under, without waiting; what fails is one of these. The
-  // vault may answer when this is gone: then the lease ends it.
-  void give_back(SessionVault& vault, const SessionVault::Row& row,
-                 const SessionVault::Claim& claim);
+  // storage may answer when this is gone: then the lease ends it.
+  void give_back(SessionStorage& storage, const SessionStorage::Row& row,
+                 const SessionStorage::Claim& claim);
   // Waits. Tries again to give them back.
-  void give_back(SessionVault& vault);
+  void give_back(SessionStorage& storage);
 
  private:
   struct Lost {
     std::string id;
     Owner owner;
-    SessionVault::Claim claim;
+    SessionStorage::Claim claim;
   };
 
   struct Book {
@@ -76,7 +76,7 @@ class LostClaims {
   const std::shared_ptr<Book> book_ = std::make_shared<Book>();
 };
 
-class DurableCall;
+class PersistentRequest;
 
 // Many calls' values in one commit. A call's values are in its session's history already, so
 // workers do nothing for this.
@@ -101,13 +101,14 @@ class CallWriter {
   };
 
   // All outlive it.
-  CallWriter(SessionVault& vault, LostClaims& lost, const Clock& clock, const Options& options);
+  CallWriter(SessionStorage& storage, PendingReleases& lost, const Clock& clock,
+             const Options& options);
   // Ends the calls that are left. REQUIRES: none runs.
   ~CallWriter();
 
   // The call's beginning is queued when it returns; that of a TOKEN call goes with its first
   // values, or after the interval.
-  void add(std::shared_ptr<DurableCall> call) EXCLUDES(mutex_);
+  void add(std::shared_ptr<PersistentRequest> call) EXCLUDES(mutex_);
   // A call has something to write, or to write again.
   void wake() EXCLUDES(mutex_);
   // The client of a TOKEN call waits for its values to be durable. Those of one such call are
@@ -117,24 +118,24 @@ class CallWriter {
   // last write.
   void wake_for_values() EXCLUDES(mutex_);
   // Every call that can be repeated, and each that comes later, ends after its step: see
-  // DurableCall::hand_over.
+  // PersistentRequest::hand_over.
   void hand_over() EXCLUDES(mutex_);
   bool hands_over() const { return hands_over_.load(); }
   // The call is over. It uses the writer no more: this may be the last one that the writer waits
   // for to be destroyed.
-  void remove(const DurableCall& call) EXCLUDES(mutex_);
+  void remove(const PersistentRequest& call) EXCLUDES(mutex_);
   // What is due is queued when it returns.
   void write() EXCLUDES(mutex_);
 
-  SessionVault& vault() const { return vault_; }
-  LostClaims& lost_claims() const { return lost_; }
+  SessionStorage& storage() const { return storage_; }
+  PendingReleases& lost_claims() const { return lost_; }
   const Clock& clock() const { return clock_; }
   const Options& options() const { return options_; }
   std::uint64_t states_stored() const { return states_stored_.load(); }
   void count_state() { states_stored_.fetch_add(1); }
 
  private:
-  using Calls = std::vector<std::shared_ptr<DurableCall>>;
+  using Calls = std::vector<std::shared_ptr<PersistentRequest>>;
 
   void write_until_closed() EXCLUDES(mutex_);
   void write(const Calls& calls, bool all_values);
@@ -143,8 +144,8 @@ class CallWriter {
   // Returns when something may be due. `began`: when it was written last.
   void wait(TimePoint began, std::size_t streams) REQUIRES(mutex_);
 
-  SessionVault& vault_;
-  LostClaims& lost_;
+  SessionStorage& storage_;
+  PendingReleases& lost_;
   const Clock& clock_;
   const Options options_;
   std::atomic<std::uint64_t> states_stored_{0};

@@ -184,7 +184,7 @@ TEST_CASE("attention: after drafts are taken back the bits are those of rows nev
     for (std::size_t s = 0; s < sequences.size(); ++s) {
       if (right_rows[s] == 0) continue;
       const std::int64_t fed = sequences[s].position();
-      sequences[s].take_back(static_cast<std::int64_t>(taken_back[s]));
+      sequences[s].rollback(static_cast<std::int64_t>(taken_back[s]));
       REQUIRE(sequences[s].position() == fed - static_cast<std::int64_t>(taken_back[s]));
       REQUIRE(sequences[s].bytes() <= layer.backend().state_bytes(sequences[s].position()));
     }
@@ -206,7 +206,7 @@ TEST_CASE("attention: drafts that are not finite leave no trace") {
                                    {&sequence, 1, kBefore + 1, /*is_draft=*/true},
                                    {&sequence, 1, kBefore + 2, /*is_draft=*/true}});
   CHECK(same_bits(outputs[0], expected[kBefore]));
-  sequence.take_back(2);
+  sequence.rollback(2);
   const auto rest = layer.walk(sequence, 0, kBefore + 1, AttentionLayer::kTokens);
   CHECK(std::equal(rest.begin(), rest.end(), expected.begin() + kBefore + 1,
                    [](const auto& a, const auto& b) { return same_bits(a, b); }));

@@ -172,10 +172,10 @@ class AttentionLayer {
           rows, [&](const Fed& other) { return of_same(other) && other.is_draft; }));
       if (drafts == 0) continue;
       const auto fed = std::ranges::count_if(rows, of_same);
-      draft_memory_.emplace_back(backend().take_back_floats(drafts, row.sequence->position() + fed),
+      draft_memory_.emplace_back(backend().rollback_floats(drafts, row.sequence->position() + fed),
                                  -7.5f);
       row.sequence->begin_drafts();
-      row.sequence->layer(0)->announce(drafts, draft_memory_.back());
+      row.sequence->layer(0)->begin_speculation(drafts, draft_memory_.back());
     }
   }
 

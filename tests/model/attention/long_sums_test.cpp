@@ -277,9 +277,9 @@ class LongStates {
     if (drafts > 0) {
       // Those of the step before may still have to enter the sums.
       std::swap(draft_memory_, last_draft_memory_);
-      draft_memory_.resize(backends_[0]->take_back_floats(drafts, sequence.position()));
+      draft_memory_.resize(backends_[0]->rollback_floats(drafts, sequence.position()));
       sequence.begin_drafts();
-      sequence.layer(0)->announce(drafts, draft_memory_);
+      sequence.layer(0)->begin_speculation(drafts, draft_memory_);
     }
     const std::vector<AttentionState*> states(count, sequence.layer(0));
     const std::vector<MatrixView<const float>> inputs = {q.view(), k.view(), v.view()};
@@ -323,9 +323,9 @@ TEST_CASE("where sums are drawn, slices, copies and drafts taken back leave no t
   states.feed(sequence, kBegin, 9);
   for (std::size_t t = kBegin; t < kBegin + 9; ++t) states.feed(copy, t, 1);
   states.feed(drafting, kBegin, 7, /*drafts=*/6);
-  drafting.take_back(5);
+  drafting.rollback(5);
   states.feed(drafting, kBegin + 2, 7, /*drafts=*/1);
-  drafting.take_back(0);
+  drafting.rollback(0);
   CHECK(drafting.position() == sequence.position());
   // Far beyond it, where what is drawn shows in every sum.
   states.feed_to(sequence, kEnd);
@@ -333,7 +333,7 @@ TEST_CASE("where sums are drawn, slices, copies and drafts taken back leave no t
   states.feed_to(drafting, kEnd);
   drafting.layer(0)->assign(*drafting.clone().layer(0));
   states.feed(drafting, kEnd, 5, /*drafts=*/5);
-  drafting.take_back(5);
+  drafting.rollback(5);
   SequenceState late_copy = sequence.clone();
   const std::vector<float> expected = states.feed(sequence, kEnd, 6);
   CHECK(same_bits(states.feed(copy, kEnd, 6), expected));

@@ -154,12 +154,12 @@ TEST_CASE("a pattern's state is that of single steps after slices, drafts, copie
       const std::size_t right = std::min<std::size_t>(generator() % 5, which.n - t - stay);
       const std::size_t lost = std::min<std::size_t>(generator() % 20, which.n - t - stay - right);
       const std::size_t fed = stay + right + lost;
-      std::vector<float> memory(backend->take_back_floats(right + lost, 0), -7.5f);
-      tried->state->announce(right + lost, memory);
+      std::vector<float> memory(backend->rollback_floats(right + lost, 0), -7.5f);
+      tried->state->begin_speculation(right + lost, memory);
       swap_rows(in, wrong, t + stay + right, lost);
       feed(*backend, *tried, in, t, fed, got.view().rows_from(t, fed));
       swap_rows(in, wrong, t + stay + right, lost);
-      tried->state->take_back(lost);
+      tried->state->rollback(lost);
       for (const std::size_t end = t + stay + right; t < end; ++t) {
         feed(*backend, plain, in, t, 1, expected.view().rows_from(t, 1));
       }

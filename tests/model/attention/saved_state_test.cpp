@@ -62,13 +62,13 @@ TEST_CASE("attention: a restored state takes drafts back, and may have had some 
   SequenceState sequence = layer.new_sequence();
   layer.walk(sequence, 0, 0, 20);
   layer.step({{&sequence, 0, 20}, {&sequence, 1, 21, true}, {&sequence, 1, 22, true}});
-  sequence.take_back(2);
+  sequence.rollback(2);
   StateBytes bytes = saved(sequence, 0);
   SequenceState restored = layer.new_sequence();
   restored.layer(0)->load(21, bytes);
   for (int i = 0; i < 21; ++i) restored.advance();
   layer.step({{&restored, 0, 21}, {&restored, 1, 22, true}, {&restored, 1, 23, true}});
-  restored.take_back(2);
+  restored.rollback(2);
   const auto rest = layer.walk(restored, 0, 22, AttentionLayer::kTokens);
   CHECK(same_bits(rest, {expected.begin() + 22, expected.end()}));
 }
@@ -82,7 +82,7 @@ TEST_CASE("attention: what is saved after drafts were taken back has nothing of 
     std::vector<AttentionLayer::Fed> rows = {{&sequence, 0, t}};
     for (std::size_t i = 1; i <= 1 + t % 9; ++i) rows.push_back({&sequence, 1, t + i, true});
     layer.step(rows);
-    sequence.take_back(static_cast<std::int64_t>(rows.size()) - 1);
+    sequence.rollback(static_cast<std::int64_t>(rows.size()) - 1);
     layer.walk(undisturbed, 0, t, t + 1);
     REQUIRE(saved(sequence, 0).bytes == saved(undisturbed, 0).bytes);
   }
@@ -104,7 +104,7 @@ TEST_CASE("attention: what stays of drafts is in a sequence that settles, and no
     for (std::size_t i = 1; i <= right; ++i) rows.push_back({&sequence, 0, t + i, true});
     for (std::size_t i = 1; i <= 1 + t % 3; ++i) rows.push_back({&sequence, 1, t + i, true});
     layer.step(rows);
-    sequence.take_back(static_cast<std::int64_t>(rows.size() - 1 - right));
+    sequence.rollback(static_cast<std::int64_t>(rows.size() - 1 - right));
     t += 1 + right;
     if (t % 2 == 0) continue;  // then they go in with the next rows
     sequence.settle();

@@ -279,7 +279,7 @@ TEST_CASE("a token allocates nothing once the scratch has grown") {
   const auto backend = make_attention(in.params());
   const AlignedArray<float> block = make_aligned<float>(backend->block_floats());
   const auto state = backend->new_state({block.get(), backend->block_floats()});
-  std::vector<std::vector<float>> drafts(2, std::vector<float>(backend->take_back_floats(
+  std::vector<std::vector<float>> drafts(2, std::vector<float>(backend->rollback_floats(
                                                 4, static_cast<std::int64_t>(in.num_tokens()))));
   std::vector<std::vector<MatrixView<const float>>> rows;
   for (std::size_t t = 0; t < in.num_tokens(); t += 5) rows.push_back(in.rows(t, 5));
@@ -289,9 +289,9 @@ TEST_CASE("a token allocates nothing once the scratch has grown") {
   backend->step(states, rows[0], out.view(), scratch);
   const testing::AllocationCount count;
   for (std::size_t i = 1; i < rows.size(); ++i) {
-    state->announce(4, drafts[i % 2]);
+    state->begin_speculation(4, drafts[i % 2]);
     backend->step(states, rows[i], out.view(), scratch);
-    state->take_back(i % 4 + 1);
+    state->rollback(i % 4 + 1);
   }
   CHECK(count.so_far() == 0);
 }

@@ -132,7 +132,7 @@ Outputs walk(const Transformer& model, std::span<const std::int32_t> tokens, std
   Workspace workspace = model.new_workspace(slice);
   Outputs outputs;
   for (std::size_t t = 0; t < tokens.size(); t += slice) {
-    std::vector<StepRow> rows;
+    std::vector<BatchRow> rows;
     for (std::size_t i = t; i < std::min(t + slice, tokens.size()); ++i) {
       rows.push_back({tokens[i], &sequence, true});
     }
@@ -173,7 +173,7 @@ TEST_CASE("recompute mode: a batch equals alone, a clone and a reset start where
   Workspace workspace = recomputing->new_workspace(50);
   SequenceState first = recomputing->new_sequence();
   SequenceState second = recomputing->new_sequence();
-  std::vector<StepRow> rows;
+  std::vector<BatchRow> rows;
   for (std::size_t t = 0; t < 20; ++t) rows.push_back({tokens[t], &first, t == 19});
   for (std::size_t t = 0; t < 30; ++t) rows.push_back({tokens[t], &second, t % 10 == 9});
   const MatrixView<const float> out = recomputing->step(rows, workspace);
@@ -200,7 +200,7 @@ TEST_CASE("recompute mode remembers tokens and nothing else") {
   SequenceState sequence = recomputing->new_sequence();
   Workspace workspace = recomputing->new_workspace(1);
   for (std::int64_t t = 0; t < 250; ++t) {
-    const StepRow row{1, &sequence, false};
+    const BatchRow row{1, &sequence, false};
     recomputing->step({&row, 1}, workspace);
     REQUIRE(sequence.bytes() == recomputing->state_bytes(t + 1));
   }

@@ -148,7 +148,7 @@ std::vector<float> outputs_of(const Transformer& model) {
   SequenceState sequence = model.new_sequence();
   std::vector<float> all;
   for (std::int32_t token = 0; token < 20; ++token) {
-    const StepRow row{token, &sequence, /*wants_output=*/true};
+    const BatchRow row{token, &sequence, /*wants_output=*/true};
     const auto out = model.step({&row, 1}, workspace).row(0);
     all.insert(all.end(), out.begin(), out.end());
   }

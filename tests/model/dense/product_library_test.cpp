@@ -14,14 +14,14 @@
 #include "model/ops/dense_onednn.h"
 #include "model/ops/library_product.h"
 #include "model/transformer.h"
-#include "tests/model/dense/odd_library.h"
+#include "tests/model/dense/nondeterministic_gemm.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel {
 namespace {
 
-using testing::OddLibrary;
+using testing::NondeterministicGemm;
 using RowCounts = std::vector<std::size_t>;
 
 Matrix normal_matrix(std::size_t rows, std::size_t cols, unsigned seed) {
@@ -96,7 +96,7 @@ class Chosen {
 
 struct Behaviour {
   const char* what;
-  OddLibrary::OrderOf order_of;
+  NondeterministicGemm::OrderOf order_of;
   RowCounts proven;
 };
 
@@ -130,7 +130,7 @@ std::vector<Behaviour> behaviours() {
 TEST_CASE("a library runs at numbers of rows that agree with each other", "[library]") {
   for (const Behaviour& behaviour : behaviours()) {
     INFO(behaviour.what);
-    OddLibrary library(behaviour.order_of);
+    NondeterministicGemm library(behaviour.order_of);
     const ProductShape shape{WeightType::kBf16, 33, 40};
     const auto matrix = library.new_matrix(shape);
     CHECK(library.proven_rows(shape, *matrix) == behaviour.proven);
@@ -144,7 +144,7 @@ TEST_CASE("a layer keeps the bits of a row with a library whose bits depend on t
           "[library]") {
   for (const Behaviour& behaviour : behaviours()) {
     INFO(behaviour.what);
-    OddLibrary library(behaviour.order_of);
+    NondeterministicGemm library(behaviour.order_of);
     const Problem problem(50, 21);
     const Dense dense = problem.dense(WeightType::kBf16, &library);
     library.forget();
@@ -165,7 +165,7 @@ TEST_CASE("a layer keeps the bits of a row with a library whose bits depend on t
 }
 
 TEST_CASE("sums of a library become what our own kernels make of sums", "[library]") {
-  const OddLibrary library([](auto, auto) { return 0; });
+  const NondeterministicGemm library([](auto, auto) { return 0; });
   const WeightType type = GENERATE(WeightType::kBf16, WeightType::kInt8);
   const auto fused = GENERATE(Dense::Fused::kNone, Dense::Fused::kRelu, Dense::Fused::kGelu);
   const Problem problem(51, 70);
@@ -182,7 +182,7 @@ TEST_CASE("sums of a library become what our own kernels make of sums", "[librar
 }
 
 TEST_CASE("int8 has the bits of our own kernels, below 16 rows and by a library", "[library]") {
-  OddLibrary library([](auto rows, auto) { return static_cast<int>(rows); });
+  NondeterministicGemm library([](auto rows, auto) { return static_cast<int>(rows); });
   const Problem problem(51, 70);
   const Dense dense = problem.dense(WeightType::kInt8, &library);
   library.forget();
@@ -191,7 +191,7 @@ TEST_CASE("int8 has the bits of our own kernels, below 16 rows and by a library"
   CHECK(dense.kernels() ==
         "odd in blocks of 2 to 64 rows, below 16 rows " + multiply_description(WeightType::kInt8));
   // One weight is wrong, so it is not used.
-  OddLibrary wrong([](auto, auto) { return 0; });
+  NondeterministicGemm wrong([](auto, auto) { return 0; });
   wrong.is_wrong_in_int8 = true;
   const Dense fallen_back = problem.dense(WeightType::kInt8, &wrong);
   wrong.forget();
@@ -204,7 +204,9 @@ TEST_CASE("int8 has the bits of our own kernels, below 16 rows and by a library"
 TEST_CASE("a model says what its matrices run on, and keeps the bits of a prompt", "[library]") {
   const Chosen chosen(KernelChoice::kAuto);
   // As oneDNN does on AMX: of one shape 48 rows have other bits, and one row always.
-  const OddLibrary library([](auto rows, auto) { return rows == 1 ? 1 : rows >= 48 ? 2 : 0; });
+  const NondeterministicGemm library([](auto rows, auto) {
+    return rows == 1 ? 1 : rows >= 48 ? 2 : 0;
+  });
   ModelConfig config = testing::tiny_config(testing::TinyModel::kTokens);
   config.d_model = 40;
   testing::TemporaryDirectory directory;
@@ -218,14 +220,14 @@ TEST_CASE("a model says what its matrices run on, and keeps the bits of a prompt
   SequenceState alone = model->new_sequence();
   std::vector<std::vector<float>> expected;
   for (std::size_t i = 0; i < kLength; ++i) {
-    const StepRow row{token(i), &alone, /*wants_output=*/true};
+    const BatchRow row{token(i), &alone, /*wants_output=*/true};
     const auto out = model->step({&row, 1}, workspace).row(0);
     expected.emplace_back(out.begin(), out.end());
   }
   // The whole prompt in one step, with another sequence.
   SequenceState sequence = model->new_sequence();
   SequenceState neighbour = model->new_sequence();
-  std::vector<StepRow> rows;
+  std::vector<BatchRow> rows;
   for (std::size_t i = 0; i < kLength; ++i) rows.push_back({token(i), &sequence, true});
   rows.push_back({1, &neighbour, true});
   const MatrixView<const float> out = model->step(rows, workspace);
@@ -239,15 +241,16 @@ TEST_CASE("a model says what its matrices run on, and keeps the bits of a prompt
 TEST_CASE("a model whose shapes differ says how many products run on what", "[library]") {
   const Chosen chosen(KernelChoice::kAuto);
   // Rows of more than 40 inputs in another order for every row.
-  class Moody final : public OddLibrary {
+  class Moody final : public NondeterministicGemm {
    public:
-    using OddLibrary::OddLibrary;
+    using NondeterministicGemm::NondeterministicGemm;
     std::unique_ptr<LibraryMatrix> new_matrix(const ProductShape& shape) const override {
-      return shape.in_features() > 40 ? moody_.new_matrix(shape) : OddLibrary::new_matrix(shape);
+      return shape.in_features() > 40 ? moody_.new_matrix(shape)
+                                      : NondeterministicGemm::new_matrix(shape);
     }
 
    private:
-    OddLibrary moody_{[](auto, auto row) { return static_cast<int>(row); }};
+    NondeterministicGemm moody_{[](auto, auto row) { return static_cast<int>(row); }};
   };
   const Moody library([](auto, auto) { return 0; });
   ModelConfig config = testing::tiny_config(testing::TinyModel::kTokens);
@@ -287,7 +290,7 @@ TEST_CASE("the chosen library multiplies, and keeps the only copy of the weights
 
 TEST_CASE("a library that multiplies all rows has the only copy, one of many rows its own",
           "[library]") {
-  const OddLibrary library([](auto, auto) { return 0; });
+  const NondeterministicGemm library([](auto, auto) { return 0; });
   const Problem problem(64, 64);
   const Dense all = problem.dense(WeightType::kBf16, &library);
   CHECK(all.weight_bytes() == 64 * 32 * 4 + 64 * 4);  // its cells, our bias
@@ -305,7 +308,7 @@ TEST_CASE("an int8 model has the same bits with every choice of kernels", "[libr
     const auto model = Transformer::load(directory.path(), {.weight_type = type});
     Workspace workspace = model->new_workspace(30);
     SequenceState sequence = model->new_sequence();
-    std::vector<StepRow> rows;
+    std::vector<BatchRow> rows;
     for (std::int32_t i = 0; i < 30; ++i) rows.push_back({i, &sequence, true});
     const MatrixView<const float> out = model->step(rows, workspace);
     std::vector<float> values;

@@ -32,14 +32,14 @@ class Layer {
     x_.prepare(0, kMostRows);
   }
 
-  std::vector<float> apply(std::size_t rows, Dense::Output output, Team* team) const {
+  std::vector<float> apply(std::size_t rows, Dense::Output output, StepThreadPool* team) const {
     std::vector<float> y = begun_;
     dense_.apply(x_, {y.data(), rows, dense_.out_features(), dense_.out_features()}, output,
                  nullptr, team);
     return y;
   }
   // As what follows a ReLU reads it.
-  std::vector<std::uint32_t> apply_into(std::size_t rows, Team* team) const {
+  std::vector<std::uint32_t> apply_into(std::size_t rows, StepThreadPool* team) const {
     DenseInput y(dense_.weight_type(), kMostRows, dense_.out_features(),
                  DenseInput::Range::kNonNegative);
     if (!dense_.apply_into(x_, rows, y, team)) y.prepare(0, rows);
@@ -71,7 +71,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 TEST_CASE("a product that threads share has the bits of one thread's", "[rows]") {
-  Team team;
+  StepThreadPool team;
   const testing::Helpers helpers(team, 3);
   const WeightType type = GENERATE(from_range(kWeightTypes));
   for (const Shape shape : {Shape{256, 768}, Shape{1024, 256}, Shape{150, 70}, Shape{33, 64}}) {

@@ -115,7 +115,7 @@ TEST_CASE("a tree is refused while it grows, by what it takes in memory", "[thre
   CHECK(refusal(object_of_names(4 << 20), {.max_bytes = 8 << 20}) == Kind::kTooLarge);
   // What others hold of the budget is not there.
   budget.room = 10 << 20;
-  CHECK(refusal(list_of("{}", 1 << 20), {.budget = &budget}) == Kind::kNoRoom);
+  CHECK(refusal(list_of("{}", 1 << 20), {.budget = &budget}) == Kind::kNoSpace);
   CHECK(budget.most <= budget.room);
 }
 

@@ -47,7 +47,7 @@ Outputs alone(const Transformer& model, const AdaptedPrompt& prompt) {
   SequenceState sequence = model.new_sequence(prompt.adapter);
   Outputs outputs;
   for (const std::int32_t token : prompt.tokens) {
-    const StepRow row{token, &sequence, /*wants_output=*/true};
+    const BatchRow row{token, &sequence, /*wants_output=*/true};
     const auto output = model.step({&row, 1}, workspace).row(0);
     outputs.emplace_back(output.begin(), output.end());
   }
@@ -65,7 +65,7 @@ std::vector<Outputs> together(const Transformer& model, std::span<const AdaptedP
   for (const AdaptedPrompt& p : prompts) sequences.push_back(model.new_sequence(p.adapter));
   std::vector<Outputs> outputs(prompts.size());
   for (bool unfinished = true; unfinished;) {
-    std::vector<StepRow> rows;
+    std::vector<BatchRow> rows;
     std::vector<std::size_t> owners;
     for (std::size_t s = 0; s < prompts.size(); ++s) {
       const std::size_t done = outputs[s].size();
@@ -346,7 +346,7 @@ TEST_CASE("a sequence keeps its adapter, and so do its clones", "[rows]") {
   CHECK(sequence.adapter() == adapter);
   CHECK(transformer->new_sequence().adapter() == nullptr);
   const auto feed = [&](SequenceState& to, std::int32_t token) {
-    const StepRow row{token, &to, /*wants_output=*/true};
+    const BatchRow row{token, &to, /*wants_output=*/true};
     const auto output = transformer->step({&row, 1}, workspace).row(0);
     return std::vector<float>(output.begin(), output.end());
   };
@@ -371,7 +371,7 @@ TEST_CASE("a warm step with adapters allocates nothing", "[rows]") {
   const auto transformer = model.load(type);
   Workspace workspace = transformer->new_workspace(9);
   std::vector<SequenceState> sequences;
-  std::vector<StepRow> rows;
+  std::vector<BatchRow> rows;
   std::vector<SharedAdapter> adapters = {nullptr};
   for (int i = 0; i < 4; ++i) adapters.push_back(model.adapter(config, {.rank = 1 + 20 * i}));
   for (std::size_t i = 0; i < 9; ++i) {

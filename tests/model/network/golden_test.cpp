@@ -77,7 +77,7 @@ std::vector<float> run(const Golden& golden, std::size_t slice, bool together) {
   for (std::size_t b = 0; b < golden.batch; ++b) sequences.push_back(golden.model->new_sequence());
   const auto feed = [&](std::size_t first, std::size_t last, std::size_t t) {
     const std::size_t count = std::min(slice, golden.length - t);
-    std::vector<StepRow> rows;
+    std::vector<BatchRow> rows;
     for (std::size_t b = first; b < last; ++b) {
       for (std::size_t i = 0; i < count; ++i) {
         rows.push_back({golden.token(b, t + i), &sequences[b], true});

@@ -75,7 +75,7 @@ TEST_CASE("attention: a sequence saved at every position continues bit for bit",
     for (std::size_t i = 0; i < stay; ++i) rows.push_back({&restored, 0, t + i});
     for (std::size_t i = 0; i < lost; ++i) rows.push_back({&restored, 1, t + stay + i, true});
     auto outputs = layer.step(rows);
-    restored.take_back(static_cast<std::int64_t>(lost));
+    restored.rollback(static_cast<std::int64_t>(lost));
     outputs.resize(stay);
     const std::size_t end = std::min(t + stay + 3, AttentionLayer::kTokens);
     for (auto& row : layer.walk(restored, 0, t + stay, end)) outputs.push_back(std::move(row));
@@ -214,7 +214,7 @@ struct WholeSequence {
       : model(of), workspace(of.new_workspace(16, 16)), sequence(of.new_sequence(adapter)) {}
 
   std::vector<float> feed(std::span<const std::int32_t> tokens, std::size_t drafts = 0) {
-    std::vector<StepRow> rows;
+    std::vector<BatchRow> rows;
     for (std::size_t i = 0; i < tokens.size() + drafts; ++i) {
       const bool is_draft = i >= tokens.size();
       const std::int32_t token = is_draft ? static_cast<std::int32_t>(i) : tokens[i];
@@ -225,7 +225,7 @@ struct WholeSequence {
     for (std::size_t r = 0; r < tokens.size(); ++r) {
       kept.insert(kept.end(), outputs.row(r).begin(), outputs.row(r).end());
     }
-    sequence.take_back(static_cast<std::int64_t>(drafts));
+    sequence.rollback(static_cast<std::int64_t>(drafts));
     return kept;
   }
 

@@ -26,8 +26,8 @@ class WitnessState final : public AttentionState {
     std::ranges::copy(static_cast<const WitnessState&>(other).block_, block_.begin());
   }
   void reset() override { std::fill(block_.begin(), block_.end(), 0.0f); }
-  void announce(std::size_t, std::span<float>) override {}
-  void take_back(std::size_t) override {}
+  void begin_speculation(std::size_t, std::span<float>) override {}
+  void rollback(std::size_t) override {}
   void save(std::int64_t, StateWriter&) const override {}
   void load(std::int64_t, StateReader&) override {}
   std::span<float> block() { return block_; }
@@ -46,7 +46,7 @@ class WitnessBackend final : public AttentionBackend {
   }
   std::size_t state_bytes(std::int64_t) const override { return floats_ * sizeof(float); }
   std::int64_t tokens_until_full() const override { return 0; }
-  std::size_t take_back_floats(std::size_t, std::int64_t) const override { return 0; }
+  std::size_t rollback_floats(std::size_t, std::int64_t) const override { return 0; }
   void step(std::span<AttentionState* const>, AttentionInputs, MatrixView<float>,
             AttentionScratch&) const override {}
 

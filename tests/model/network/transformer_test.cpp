@@ -118,7 +118,7 @@ struct Company {
     }
     while (!order.empty()) {
       std::shuffle(order.begin(), order.end(), generator);
-      std::vector<StepRow> rows;
+      std::vector<BatchRow> rows;
       std::vector<std::size_t> owners;
       for (const std::size_t s : order) {
         if (!rows.empty() && generator() % 4 == 0) continue;  // sits this one out
@@ -198,7 +198,7 @@ TEST_CASE("rows that want no output give none and change nothing", "[rows]") {
   const Outputs expected = walk(*model.transformer, tokens);
   Workspace workspace = model.transformer->new_workspace(12);
   SequenceState sequence = model.transformer->new_sequence();
-  std::vector<StepRow> rows;
+  std::vector<BatchRow> rows;
   for (std::size_t t = 0; t < tokens.size(); ++t) {
     rows.push_back({tokens[t], &sequence, t == 4 || t == 11});
   }
@@ -209,7 +209,7 @@ TEST_CASE("rows that want no output give none and change nothing", "[rows]") {
   CHECK(sequence.position() == 12);
 
   SequenceState other = model.transformer->new_sequence();
-  const StepRow silent{tokens[0], &other, false};
+  const BatchRow silent{tokens[0], &other, false};
   CHECK(model.transformer->step({&silent, 1}, workspace).rows() == 0);
 }
 
@@ -221,7 +221,7 @@ TEST_CASE("a clone continues as the original, and a reset sequence as a new one"
   Workspace workspace = transformer.new_workspace(20);
   SequenceState sequence = transformer.new_sequence();
   const auto feed = [&](SequenceState& to, std::size_t first, std::size_t last) {
-    std::vector<StepRow> rows;
+    std::vector<BatchRow> rows;
     for (std::size_t t = first; t < last; ++t) rows.push_back({tokens[t], &to, true});
     return to_vector(transformer.step(rows, workspace).row(rows.size() - 1));
   };
@@ -254,7 +254,7 @@ TEST_CASE("drafts taken back leave no trace, for every kind of attention", "[row
     // The first stays; of the drafts some are right.
     const std::size_t count = std::min<std::size_t>(1 + t % 6, tokens.size() - t);
     const std::size_t right = std::min<std::size_t>(1 + t % 4, count);
-    std::vector<StepRow> rows;
+    std::vector<BatchRow> rows;
     for (std::size_t i = 0; i < count; ++i) {
       const std::int32_t token = i < right ? tokens[t + i] : wrong[t + i];
       rows.push_back({token, &sequence, /*wants_output=*/true, /*is_draft=*/i > 0});
@@ -264,7 +264,7 @@ TEST_CASE("drafts taken back leave no trace, for every kind of attention", "[row
     for (std::size_t i = 0; i < right; ++i) {
       REQUIRE(same_bits(to_vector(outputs.row(i)), expected[t + i]));
     }
-    sequence.take_back(static_cast<std::int64_t>(count - right));
+    sequence.rollback(static_cast<std::int64_t>(count - right));
     t += right;
     REQUIRE(sequence.position() == static_cast<std::int64_t>(t));
     REQUIRE(sequence.bytes() <= transformer->state_bytes(sequence.position()));
@@ -285,7 +285,7 @@ TEST_CASE("memory of a sequence is what was announced") {
     CHECK(sequence.bytes() == transformer.state_bytes(0));
     CHECK(sequence.counts.size() == counts);
     Workspace workspace = transformer.new_workspace(1);
-    const StepRow row{1, &sequence, false};
+    const BatchRow row{1, &sequence, false};
     transformer.step({&row, 1}, workspace);
     CHECK(sequence.bytes() <= transformer.state_bytes(1));
   }
@@ -325,7 +325,7 @@ TEST_CASE("a warm step allocates nothing, nor does a sample", "[rows]") {
   const Transformer& transformer = *loaded;
   Workspace workspace = transformer.new_workspace(8);
   std::vector<SequenceState> sequences;
-  std::vector<StepRow> rows;
+  std::vector<BatchRow> rows;
   for (int i = 0; i < 8; ++i) sequences.push_back(transformer.new_sequence());
   for (int i = 0; i < 8; ++i) rows.push_back({i, &sequences[i], true});
   SamplingScratch scratch;

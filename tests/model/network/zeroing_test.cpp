@@ -29,7 +29,7 @@ std::unique_ptr<Transformer> random_model(const std::string& attention) {
 // Feeds one row, and after it as many drafts.
 void feed(const Transformer& model, Workspace& workspace, SequenceState& sequence, int token,
           std::size_t drafts = 0) {
-  std::vector<StepRow> rows;
+  std::vector<BatchRow> rows;
   for (std::size_t i = 0; i <= drafts; ++i) {
     const auto value = static_cast<std::int32_t>((token + 31 * static_cast<int>(i)) % 256);
     rows.push_back({value, &sequence, /*wants_output=*/true, /*is_draft=*/i > 0});
@@ -78,7 +78,7 @@ TEST_CASE("memory for rewinding is zeroed when a sequence settles", "[threat-7]"
       model->new_workspace(/*max_rows=*/4, /*max_drafting_rows=*/1024));
   SequenceState sequence = model->new_sequence();
   feed(*model, *workspace, sequence, 1, /*drafts=*/3);
-  sequence.take_back(2);
+  sequence.rollback(2);
   if (settles) sequence.settle();
   const FreedMemory freed(262144);
   workspace.reset();
@@ -91,17 +91,17 @@ TEST_CASE("memory for rewinding is zeroed by the next step", "[threat-7]") {
   Workspace workspace = model->new_workspace(/*max_rows=*/16);
   SequenceState sequence = model->new_sequence();
   // All other memory of a step has its full size from here on.
-  std::vector<StepRow> rows;
+  std::vector<BatchRow> rows;
   for (int i = 0; i < 16; ++i) rows.push_back({i, &sequence, true});
   model->step(rows, workspace);
   feed(*model, workspace, sequence, 1, /*drafts=*/2);
-  sequence.take_back(1);
+  sequence.rollback(1);
   feed(*model, workspace, sequence, 2);
   feed(*model, workspace, sequence, 3, /*drafts=*/2);
-  sequence.take_back(2);
+  sequence.rollback(2);
   const FreedMemory freed(500);
   feed(*model, workspace, sequence, 4, /*drafts=*/9);
-  sequence.take_back(9);
+  sequence.rollback(9);
   feed(*model, workspace, sequence, 5, /*drafts=*/9);
   CHECK(freed.blocks() == 1);  // the other had none yet
   CHECK(freed.dirty() == 0);
@@ -116,7 +116,7 @@ TEST_CASE("rows that are taken back leave nothing in the memory of their sequenc
     for (int token = 1; token < 40; ++token) {
       const std::size_t drafts = with_drafts ? static_cast<std::size_t>(token) % 7 : 0;
       feed(*model, workspace, sequence, token, drafts);
-      sequence.take_back(static_cast<std::int64_t>(drafts));
+      sequence.rollback(static_cast<std::int64_t>(drafts));
     }
   };
   // The workspace has its full size after this.

@@ -1,10 +1,9 @@
 // The hash of what a machine computes with a model.
-#include "model/numerics.h"
-
 #include <catch2/catch.hpp>
 #include <set>
 #include <string>
 
+#include "model/numerics_fingerprint.h"
 #include "tests/model/support/instruction_sets.h"
 #include "tests/model/support/whole_models.h"
 

@@ -6,13 +6,13 @@
 #include <thread>
 #include <vector>
 
-#include "model/core/team.h"
+#include "model/core/step_thread_pool.h"
 
 namespace lintel::testing {
 
 class Helpers {
  public:
-  Helpers(Team& team, std::size_t count) {
+  Helpers(StepThreadPool& team, std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t seat = team.sit_down(count);
       threads_.emplace_back([this, &team, seat] {

@@ -42,7 +42,7 @@ inline Outputs walk(const Transformer& model, std::span<const std::int32_t> toke
   SequenceState sequence = model.new_sequence();
   Outputs outputs;
   for (const std::int32_t token : tokens) {
-    const StepRow row{token, &sequence, /*wants_output=*/true};
+    const BatchRow row{token, &sequence, /*wants_output=*/true};
     outputs.push_back(to_vector(model.step({&row, 1}, workspace).row(0)));
   }
   return outputs;

@@ -48,7 +48,7 @@ class RecentState final : public AttentionState {
 
   // Keeps the value that each draft takes the place of.
   void announce(std::size_t num_rows, std::span<float> memory) override {
-    announced_ = num_rows;
+    drafts_pending_ = num_rows;
     memory_ = memory.data();
   }
   void take_back(std::size_t num_rows) override {
@@ -60,7 +60,7 @@ class RecentState final : public AttentionState {
   }
   void begin_run(std::size_t num_rows) {
     kept_ = 0;
-    first_draft_ = position_ + num_rows - std::exchange(announced_, 0);
+    first_draft_ = position_ + num_rows - std::exchange(drafts_pending_, 0);
   }
 
   void save(std::int64_t since, StateWriter& writer) const override {
@@ -90,7 +90,7 @@ class RecentState final : public AttentionState {
   const std::size_t window_;
   const std::size_t width_;
   std::size_t position_ = 0;
-  std::size_t announced_ = 0;
+  std::size_t drafts_pending_ = 0;
   std::size_t first_draft_ = 0;
   std::size_t kept_ = 0;
   float* memory_ = nullptr;
@@ -112,7 +112,7 @@ class RecentAttention final : public AttentionBackend {
     return block_floats() * sizeof(float);
   }
   std::int64_t tokens_until_full() const override { return 0; }
-  std::size_t take_back_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
+  std::size_t rollback_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
     return num_rows * width_;
   }
 

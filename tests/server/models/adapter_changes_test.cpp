@@ -7,7 +7,7 @@
 #include "model/formats/model_files.h"
 #include "model/lora/adapter.h"
 #include "server/models/model_manager.h"
-#include "tests/server/support/models_room.h"
+#include "tests/server/support/models_fixture.h"
 #include "tests/support/eventually.h"
 
 namespace lintel::testing {
@@ -18,10 +18,10 @@ using Kind = LoadRefusal::Kind;
 using Answer = std::optional<LoadRefusal>;
 namespace fs = std::filesystem;
 
-struct AdapterRoom : ModelsRoom {
-  explicit AdapterRoom(const std::function<void(ModelOptions&)>& change = [](ModelOptions&) {}) {
+struct AdapterFixture : ModelsFixture {
+  explicit AdapterFixture(const std::function<void(ModelOptions&)>& change = [](ModelOptions&) {}) {
     change(options);
-    store = std::make_unique<SessionStore>(sessions, clock);
+    store = std::make_unique<SessionManager>(sessions, clock);
     manager = std::make_unique<ModelManager>(options, registry, *store, clock);
   }
 
@@ -55,7 +55,7 @@ struct AdapterRoom : ModelsRoom {
   std::size_t used_bytes() const { return manager->memory().used_bytes(); }
 
   ModelRegistry registry;
-  std::unique_ptr<SessionStore> store;
+  std::unique_ptr<SessionManager> store;
   std::unique_ptr<ModelManager> manager;
 };
 
@@ -64,7 +64,7 @@ bool has_answer(const std::future<Answer>& answer) {
 }
 
 TEST_CASE("an adapter's memory is counted with the models', until the last that uses it lets go") {
-  AdapterRoom f;
+  AdapterFixture f;
   f.write("m");
   f.write_adapter("m/adapters/a");
   REQUIRE_FALSE(f.load("m"));
@@ -88,7 +88,7 @@ TEST_CASE("an adapter's memory is counted with the models', until the last that 
 }
 
 TEST_CASE("an adapter is admitted by its files, at the start and at run time alike") {
-  const AdapterRoom measured;
+  const AdapterFixture measured;
   measured.write("m");
   measured.write_adapter("m/adapters/a");
   const fs::path directory = measured.directory.path();
@@ -97,7 +97,7 @@ TEST_CASE("an adapter is admitted by its files, at the start and at run time ali
   const std::size_t needed = files.bytes() + files.loading_bytes();
   const std::size_t least = std::max(size.peak_bytes(), size.resident_bytes + needed);
   const auto start = [&](std::size_t memory_bytes) {
-    AdapterRoom f([&](ModelOptions& options) {
+    AdapterFixture f([&](ModelOptions& options) {
       options.memory_bytes = memory_bytes;
       options.directories = {{"m", directory / "m"}};
     });
@@ -111,7 +111,7 @@ TEST_CASE("an adapter is admitted by its files, at the start and at run time ali
                                                             std::to_string(needed) + " bytes") ||
                                                    Contains("model m needs")));
 
-  AdapterRoom f([&](ModelOptions& options) { options.memory_bytes = size.peak_bytes(); });
+  AdapterFixture f([&](ModelOptions& options) { options.memory_bytes = size.peak_bytes(); });
   f.write("m");
   REQUIRE_FALSE(f.load("m"));
   const std::size_t before = f.used_bytes();
@@ -133,27 +133,27 @@ TEST_CASE("an adapter is admitted by its files, at the start and at run time ali
 }
 
 TEST_CASE("an adapter that is refused at the start is an error that names file and reason") {
-  const auto start = [](const std::function<void(AdapterRoom&)>& spoil) {
-    AdapterRoom f([](ModelOptions& options) { options.load = {"m"}; });
+  const auto start = [](const std::function<void(AdapterFixture&)>& spoil) {
+    AdapterFixture f([](ModelOptions& options) { options.load = {"m"}; });
     f.write("m");
     f.write_adapter("m/adapters/bad");
     spoil(f);
     f.manager->load_at_start();
   };
-  CHECK_NOTHROW(start([](AdapterRoom&) {}));
-  CHECK_THROWS_WITH(start([](AdapterRoom& f) {
+  CHECK_NOTHROW(start([](AdapterFixture&) {}));
+  CHECK_THROWS_WITH(start([](AdapterFixture& f) {
                       fs::remove(f.directory.path() / "m/adapters/bad/adapter_config.json");
                     }),
                     Contains("adapter bad of model m cannot be loaded") &&
                         Contains("m/adapters/bad/adapter_config.json"));
   CHECK_THROWS_WITH(
-      start([](AdapterRoom& f) {
+      start([](AdapterFixture& f) {
         fs::resize_file(f.directory.path() / "m/adapters/bad/adapter_model.safetensors", 100);
       }),
       Contains("adapter bad of model m cannot be loaded") && Contains("adapter_model.safetensors"));
   // Of another model: its shapes do not fit.
   CHECK_THROWS_WITH(
-      start([](AdapterRoom& f) {
+      start([](AdapterFixture& f) {
         fs::remove_all(f.directory.path() / "m/adapters/bad");
         write_random_adapter(f.directory.path() / "m/adapters/bad", tiny_config(TinyModel::kBytes));
       }),
@@ -162,9 +162,9 @@ TEST_CASE("an adapter that is refused at the start is an error that names file a
 
 TEST_CASE("an adapter that is there twice is refused, and so is one more than there may be",
           "[threat-76]") {
-  const AdapterRoom elsewhere;
+  const AdapterFixture elsewhere;
   elsewhere.write_adapter("run");
-  AdapterRoom f([&](ModelOptions& options) {
+  AdapterFixture f([&](ModelOptions& options) {
     options.load = {"m"};
     options.adapters = {{"m", "a", elsewhere.directory.path() / "run"},
                         {"other", "b", elsewhere.directory.path() / "run"}};
@@ -194,7 +194,7 @@ TEST_CASE("an adapter that is there twice is refused, and so is one more than th
 }
 
 TEST_CASE("past the drain timeout an adapter's sessions are closed, and its holders keep it") {
-  AdapterRoom f(
+  AdapterFixture f(
       [](ModelOptions& options) { options.drain_timeout_ms = std::chrono::milliseconds(1); });
   f.write("m");
   f.write_adapter("m/adapters/a");
@@ -219,7 +219,7 @@ TEST_CASE("past the drain timeout an adapter's sessions are closed, and its hold
 }
 
 TEST_CASE("an adapter's unload keeps no model from going") {
-  AdapterRoom f;
+  AdapterFixture f;
   f.write("m");
   f.write_adapter("m/adapters/a");
   REQUIRE_FALSE(f.load("m"));
@@ -234,7 +234,7 @@ TEST_CASE("an adapter's unload keeps no model from going") {
 }
 
 TEST_CASE("a manager that stops answers callers that wait for an adapter") {
-  AdapterRoom f;
+  AdapterFixture f;
   f.write("m");
   f.write_adapter("m/adapters/a");
   REQUIRE_FALSE(f.load("m"));

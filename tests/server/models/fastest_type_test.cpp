@@ -59,7 +59,7 @@ TEST_CASE("auto does not serve a type that loses more") {
   write_wide_model(directory.path(), kWild);
   const auto exact = Transformer::load(directory.path(), {});
   const auto narrow = Transformer::load(directory.path(), {.weight_type = WeightType::kInt8});
-  REQUIRE(bits_lost(*exact, *narrow) > kMostBitsLost);
+  REQUIRE(kl_divergence_bits(*exact, *narrow) > kMostBitsLost);
   const LoadedModel loaded = load(directory.path(), {});
   CHECK(loaded.transformer->weight_type() != WeightType::kInt8);
   CHECK_THAT(loaded.reason, Catch::Contains("int8 would lose") || Catch::StartsWith("bf16 loses"));
@@ -97,7 +97,7 @@ TEST_CASE("comparing types is admitted before anything is read") {
   options.memory_bytes = alone.size.peak_bytes();
   const SteadyClock clock;
   ModelRegistry registry;
-  SessionStore store({.session_memory_bytes = 1u << 30}, clock);
+  SessionManager store({.session_memory_bytes = 1u << 30}, clock);
   CHECK_THROWS_WITH(ModelManager(options, registry, store, clock).load_at_start(),
                     Catch::Contains("while it is loaded"));
   options.weight_type = WeightType::kF32;
@@ -117,7 +117,7 @@ TEST_CASE("the log says which type a model is served in, and why") {
   {
     const SteadyClock clock;
     ModelRegistry registry;
-    SessionStore store({.session_memory_bytes = 1u << 30}, clock);
+    SessionManager store({.session_memory_bytes = 1u << 30}, clock);
     ModelManager(options, registry, store, clock).load_at_start();
     const SharedModel model = registry.find("m");
     REQUIRE(model != nullptr);

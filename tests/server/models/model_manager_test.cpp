@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/server/support/models_room.h"
+#include "tests/server/support/models_fixture.h"
 #include "tests/support/eventually.h"
 #include "tests/support/one_more_thread.h"
 
@@ -24,10 +24,10 @@ using Catch::Matchers::Contains;
 using Kind = LoadRefusal::Kind;
 namespace fs = std::filesystem;
 
-struct Fixture : ModelsRoom {
+struct Fixture : ModelsFixture {
   explicit Fixture(const std::function<void(ModelOptions&)>& change = [](ModelOptions&) {}) {
     change(options);
-    store = std::make_unique<SessionStore>(sessions, clock);
+    store = std::make_unique<SessionManager>(sessions, clock);
     manager = std::make_unique<ModelManager>(options, registry, *store, clock);
   }
 
@@ -50,7 +50,7 @@ struct Fixture : ModelsRoom {
   Answer unload(const std::string& name) { return begin_unload(name).get(); }
 
   ModelRegistry registry;
-  std::unique_ptr<SessionStore> store;
+  std::unique_ptr<SessionManager> store;
   std::unique_ptr<ModelManager> manager;
 };
 
@@ -93,7 +93,7 @@ TEST_CASE("a load's refusal has a kind, names the model and hides the repository
 }
 
 TEST_CASE("the memory that models may take is theirs at the start and at run time alike") {
-  const ModelsRoom measured;
+  const ModelsFixture measured;
   measured.write("a");
   const ModelSize size = measure_model(ModelFiles(measured.directory.path() / "a"), {});
   Fixture f([&](ModelOptions& options) {
@@ -121,7 +121,7 @@ TEST_CASE("the memory that models may take is theirs at the start and at run tim
 }
 
 TEST_CASE("a server starts with its directories and with what it is to load of the repository") {
-  const ModelsRoom elsewhere;
+  const ModelsFixture elsewhere;
   elsewhere.write("model");
   Fixture f([&](ModelOptions& options) {
     options.directories = {{"given", elsewhere.directory.path() / "model"}};

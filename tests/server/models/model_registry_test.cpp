@@ -4,12 +4,12 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "tests/server/support/models_room.h"
+#include "tests/server/support/models_fixture.h"
 
 namespace lintel::testing {
 namespace {
 
-struct Fixture : ModelsRoom {
+struct Fixture : ModelsFixture {
   Fixture() { options.scheduling.workers = 0; }
   ModelRegistry registry;
 };

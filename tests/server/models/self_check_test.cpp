@@ -11,9 +11,10 @@ namespace {
 
 // The model's own step, but for the outputs that `spoils` says: their first value is the next
 // float.
-StepFunction spoiled(const Transformer& model,
-                     const std::function<bool(std::span<const StepRow>, std::size_t row)>& spoils) {
-  return [&model, spoils, outputs = std::vector<float>()](std::span<const StepRow> rows,
+StepFunction spoiled(
+    const Transformer& model,
+    const std::function<bool(std::span<const BatchRow>, std::size_t row)>& spoils) {
+  return [&model, spoils, outputs = std::vector<float>()](std::span<const BatchRow> rows,
                                                           Workspace& workspace) mutable {
     const MatrixView<const float> out = model.step(rows, workspace);
     outputs.clear();
@@ -38,16 +39,16 @@ TEST_CASE("one bit in one row that depends on the batch fails the self-check") {
   const auto passes = [&](const auto& spoils) {
     return rows_are_independent(*model, 64, spoiled(*model, spoils));
   };
-  CHECK(passes([](std::span<const StepRow>, std::size_t) { return false; }));
-  CHECK(passes([](std::span<const StepRow>, std::size_t) { return true; }));  // always the same
+  CHECK(passes([](std::span<const BatchRow>, std::size_t) { return false; }));
+  CHECK(passes([](std::span<const BatchRow>, std::size_t) { return true; }));  // always the same
   for (const std::size_t size : {2, 16, 31, 64}) {
     INFO(size);
-    CHECK_FALSE(passes([size](std::span<const StepRow> rows, std::size_t row) {
+    CHECK_FALSE(passes([size](std::span<const BatchRow> rows, std::size_t row) {
       return rows.size() == size && row + 1 == size;
     }));
   }
   // A prompt that is read as rows of one step.
-  CHECK_FALSE(passes([](std::span<const StepRow> rows, std::size_t) {
+  CHECK_FALSE(passes([](std::span<const BatchRow> rows, std::size_t) {
     return rows.size() > 1 && rows[0].sequence == rows[1].sequence;
   }));
 }
@@ -57,7 +58,7 @@ TEST_CASE("other bits from some number of rows on fail the self-check") {
   const auto model = tiny_model(TinyModel::kTokens);
   for (const std::size_t from : {2, 17, 48, 65, 100, 128}) {
     INFO(from);
-    const auto other_blocks = [from](std::span<const StepRow> rows, std::size_t) {
+    const auto other_blocks = [from](std::span<const BatchRow> rows, std::size_t) {
       return rows.size() >= from;
     };
     CHECK_FALSE(rows_are_independent(*model, 128, spoiled(*model, other_blocks)));

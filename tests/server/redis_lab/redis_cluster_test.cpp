@@ -1,4 +1,4 @@
-// What the lab promises of a cluster: tests of the vault lean on it.
+// What the lab promises of a cluster: tests of the storage lean on it.
 #include "tests/server/redis_lab/redis_cluster.h"
 
 #include <catch2/catch.hpp>

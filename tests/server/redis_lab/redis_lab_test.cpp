@@ -1,4 +1,4 @@
-// What the lab promises of one server: tests of the vault lean on it.
+// What the lab promises of one server: tests of the storage lean on it.
 #include <catch2/catch.hpp>
 
 #include "tests/server/redis_lab/redis_server.h"

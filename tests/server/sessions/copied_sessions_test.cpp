@@ -79,7 +79,7 @@ void at_every_position(const Transformer& model, const std::vector<std::int32_t>
        ++position) {
     if (position > 0) {
       if (sequence.pending) {
-        const StepRow row{*sequence.pending, &sequence, /*wants_output=*/false};
+        const BatchRow row{*sequence.pending, &sequence, /*wants_output=*/false};
         sequence.pending.reset();
         model.step(std::span(&row, 1), workspace);
       }
@@ -100,7 +100,7 @@ void at_every_position(const Transformer& model, const std::vector<std::int32_t>
 void require_copies_go_on(const std::shared_ptr<const Transformer>& model,
                           const SessionOptions& options, bool is_busy) {
   Long session(model, options);
-  SessionStore& store = session.core.store;
+  SessionManager& store = session.core.store;
   const std::string& id = session.id;
   const auto last = static_cast<std::int64_t>(session.values.size());
   SessionLease held;

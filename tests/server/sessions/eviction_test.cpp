@@ -27,7 +27,7 @@ struct EvictionFixture {
 
   std::shared_ptr<const Transformer> model = tiny_model(TinyModel::kImage);
   ManualClock clock;
-  SessionStore store;
+  SessionManager store;
 };
 
 TEST_CASE("a refusal looks at one session, however many there are") {
@@ -61,7 +61,7 @@ TEST_CASE(
     "short share of an owner: its longest unused stored session is evicted, and one is looked at") {
   const auto transformer = tiny_model(TinyModel::kTokens);
   const ManualClock clock;
-  SessionStore store({.session_memory_bytes = 1u << 30, .max_sessions_per_owner = 50}, clock);
+  SessionManager store({.session_memory_bytes = 1u << 30, .max_sessions_per_owner = 50}, clock);
   const auto create = [&](const Owner& owner) {
     const auto made = store.create("tiny", transformer, 8, owner);
     if (!made.refusal) store.set_stored(made.info.id, owner);
@@ -138,7 +138,8 @@ TEST_CASE("memory that a call holds for its session is counted with the lease, a
   CHECK(f.store.bytes_in_use() == idle);
   {
     const auto one_shot = f.store.lease_one_shot("tiny", f.model, 0, 2, {}, 10'000);
-    CHECK(f.store.bytes_in_use() == idle + 2 * SessionStore::admitted_bytes(*f.model, 29) + 10'000);
+    CHECK(f.store.bytes_in_use() ==
+          idle + 2 * SessionManager::admitted_bytes(*f.model, 29) + 10'000);
   }
   // Beyond all memory the session continues; others find none.
   constexpr std::size_t kAll = std::size_t{1} << 32;

@@ -66,7 +66,7 @@ TEST_CASE("a session without any state is not free") {
                     },
                     {});
   ManualClock clock;
-  SessionStore store({.session_memory_bytes = 1 << 20}, clock);
+  SessionManager store({.session_memory_bytes = 1 << 20}, clock);
   std::size_t sessions = 0;
   while (store.create("tiny", model, 1).refusal.error == Error::kNone) ++sessions;
   CHECK(sessions > 100);

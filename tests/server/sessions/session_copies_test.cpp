@@ -13,7 +13,7 @@ namespace {
 using Error = SessionError;
 
 struct Copies {
-  explicit Copies(SessionStore::Options options = {.session_memory_bytes = 1u << 30})
+  explicit Copies(SessionManager::Options options = {.session_memory_bytes = 1u << 30})
       : core(tiny_model(TinyModel::kTokens), without_threads(), options) {}
 
   std::string session(std::size_t values, const SessionOptions& options = {.max_values = 100},
@@ -34,7 +34,7 @@ struct Copies {
     core.run();
   }
   Core core;
-  SessionStore& store = core.store;
+  SessionManager& store = core.store;
 };
 
 TEST_CASE("another owner's session is not found by any call", "[copies]") {
@@ -64,9 +64,9 @@ TEST_CASE("another owner's session is not found by any call", "[copies]") {
 TEST_CASE("forks are made all or none, and leave nothing where there is no room for them",
           "[copies]") {
   const std::size_t each =
-      SessionStore::session_bytes(*tiny_model(TinyModel::kTokens), {.max_values = 100});
+      SessionManager::session_bytes(*tiny_model(TinyModel::kTokens), {.max_values = 100});
   const bool by_owner = GENERATE(false, true);
-  SessionStore::Options options{.session_memory_bytes = 5 * each};
+  SessionManager::Options options{.session_memory_bytes = 5 * each};
   if (by_owner) options = {.session_memory_bytes = 1u << 30, .max_sessions_per_owner = 5};
   Copies f(options);
   const std::string id = f.session(20);

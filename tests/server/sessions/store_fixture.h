@@ -6,13 +6,13 @@
 #include <span>
 #include <string>
 
-#include "server/sessions/session_store.h"
+#include "server/sessions/session_manager.h"
 #include "tests/server/support/harness.h"
 
 namespace lintel::testing {
 
 struct StoreFixture {
-  explicit StoreFixture(SessionStore::Options options) : store(options, clock) {}
+  explicit StoreFixture(SessionManager::Options options) : store(options, clock) {}
   std::string create() {
     const auto created = store.create("tiny", model, 0);
     REQUIRE(created.refusal.error == SessionError::kNone);
@@ -20,17 +20,17 @@ struct StoreFixture {
   }
 
   std::shared_ptr<const Transformer> model = tiny_model(TinyModel::kImage);
-  const std::size_t bytes_each = SessionStore::admitted_bytes(*model, 29);  // of one-shot calls
-  const std::size_t session_bytes = SessionStore::session_bytes(*model, {});
+  const std::size_t bytes_each = SessionManager::admitted_bytes(*model, 29);  // of one-shot calls
+  const std::size_t session_bytes = SessionManager::session_bytes(*model, {});
   ManualClock clock;
-  SessionStore store;
+  SessionManager store;
 };
 
 // Lets the sequence read values 0, 1, ...
 inline void feed(const Transformer& model, SequenceState& sequence, int count) {
   Workspace workspace = model.new_workspace(1);
   for (int i = 0; i < count; ++i) {
-    const StepRow row{i, &sequence, false};
+    const BatchRow row{i, &sequence, false};
     model.step(std::span(&row, 1), workspace);
   }
 }

@@ -131,10 +131,10 @@ class StoreModel {
 
   std::mt19937 random_;
   StoreFixture f_{{}};
-  SessionStore store_{{.max_sessions = kSessions,
-                       .session_memory_bytes = kStates * f_.session_bytes,
-                       .idle_timeout = kTimeout},
-                      f_.clock};
+  SessionManager store_{{.max_sessions = kSessions,
+                         .session_memory_bytes = kStates * f_.session_bytes,
+                         .idle_timeout = kTimeout},
+                        f_.clock};
   std::map<std::string, Session> sessions_;
   std::map<std::string, SessionLease> leases_;           // by session
   std::vector<std::pair<int, SessionLease>> one_shots_;  // with their samples

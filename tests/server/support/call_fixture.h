@@ -76,11 +76,11 @@ struct CallFixture {
   ManualClock clock;
   std::shared_ptr<ServedModel> served = std::make_shared<ServedModel>();
   SharedModel model;
-  SessionStore store{{.session_memory_bytes = 1u << 30}, clock};
+  SessionManager store{{.session_memory_bytes = 1u << 30}, clock};
   ActiveCalls calls;
   Quotas quotas{{.max_streams = 1}, clock};
   RequestCounters counters;
-  CallGate gate{nullptr, false, {}, {Role::kGenerate, Role::kScore}, quotas, counters, clock};
+  CallPolicy gate{nullptr, false, {}, {Role::kGenerate, Role::kScore}, quotas, counters, clock};
   grpc::CallbackServerContext context;
 };
 

@@ -121,7 +121,7 @@ Scheduler::Options without_threads() {
 }
 
 Core::Core(std::shared_ptr<const Transformer> the_model, Scheduler::Options options,
-           SessionStore::Options store_options, PrefixCache::Options prefix_options)
+           SessionManager::Options store_options, PrefixCache::Options prefix_options)
     : model(std::move(the_model)),
       store(store_options, clock),
       prefixes(prefix_options, store),
@@ -231,7 +231,7 @@ TwinResult generate_naively(const Transformer& model, const GenerationRequest& r
 
     std::span<const float> output;
     if (sequence.pending) {
-      const StepRow row{*sequence.pending, &sequence, /*wants_output=*/true};
+      const BatchRow row{*sequence.pending, &sequence, /*wants_output=*/true};
       sequence.pending.reset();
       output = model.step(std::span(&row, 1), workspace).row(0);
     }

@@ -18,7 +18,7 @@
 #include "server/engine/request.h"
 #include "server/engine/scheduler.h"
 #include "server/engine/token_sink.h"
-#include "server/sessions/session_store.h"
+#include "server/sessions/session_manager.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/random_model.h"
 
@@ -94,7 +94,7 @@ class Core {
  public:
   explicit Core(std::shared_ptr<const Transformer> model,
                 Scheduler::Options options = without_threads(),
-                SessionStore::Options store_options = {.session_memory_bytes = 1u << 30},
+                SessionManager::Options store_options = {.session_memory_bytes = 1u << 30},
                 PrefixCache::Options prefix_options = {.memory_bytes = 0});
 
   struct Call {
@@ -116,7 +116,7 @@ class Core {
 
   std::shared_ptr<const Transformer> model;
   ManualClock clock;
-  SessionStore store;
+  SessionManager store;
   PrefixCache prefixes;  // the scheduler's, if it may have any memory
   Scheduler scheduler;
 };

@@ -13,7 +13,8 @@ namespace lintel::testing {
 struct ServiceParts {
   // `clock` outlives it.
   explicit ServiceParts(const Clock& of_test,
-                        const SessionStore::Options& sessions = {.session_memory_bytes = 1u << 26},
+                        const SessionManager::Options& sessions = {.session_memory_bytes = 1u
+                                                                                           << 26},
                         Speculation speculation = Speculation::kAuto)
       : clock(of_test), store(sessions, clock), speculation_(speculation) {
     serve(/*version=*/1);
@@ -34,14 +35,14 @@ struct ServiceParts {
     return made;
   }
   SharedModel model() const { return registry.find("tokens"); }  // the newest
-  ServiceContext context(DurableSessions* durable = nullptr) {
+  ServiceContext context(PersistentSessions* durable = nullptr) {
     return {registry, manager,           store,  states, calls, gate,
             clock,    options.streaming, health, durable};
   }
 
   const Clock& clock;
   const ServerOptions options = test_options();
-  SessionStore store;
+  SessionManager store;
   NamedStates states;
   ModelRegistry registry;
   ModelManager manager{options.models, registry, store, clock};
@@ -49,7 +50,7 @@ struct ServiceParts {
   ServerHealth health{calls, clock, options.durable.store_broken_timeout_ms};
   Quotas quotas{{}, clock};
   RequestCounters counters;
-  const CallGate gate{.quotas = quotas, .counters = counters, .clock = clock};
+  const CallPolicy gate{.quotas = quotas, .counters = counters, .clock = clock};
 
  private:
   const Speculation speculation_;

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/sessions/storage/vault_records.h"
+#include "server/sessions/storage/storage_records.h"
 
 namespace lintel {
 namespace {
 
-using Kind = SessionVault::Write::Kind;
+using Kind = SessionStorage::Write::Kind;
 
 // What of its way a session can be written again from.
 constexpr std::size_t kMostMarks = 1024;
@@ -21,7 +21,7 @@ int width_of(std::int32_t value) {
 
 }  // namespace
 
-HeldSession::HeldSession(SessionVault::Claim claim, Row row, int bytes,
+HeldSession::HeldSession(SessionStorage::Claim claim, Row row, int bytes,
                          std::shared_ptr<ClaimLease> until)
     : nonce(claim.nonce),
       fence(claim.fence),
@@ -65,11 +65,11 @@ HeldSession::SentPtr HeldSession::renewal() {
   return sent;
 }
 
-VaultOutcome HeldSession::apply(const SessionVault::Write& write, SentPtr* result) {
-  VaultSession session(row_);
-  VaultSession::Undo undo;
-  const VaultOutcome outcome = session.apply(write, &undo);
-  if (outcome != VaultOutcome::kDone) return outcome;
+StorageOutcome HeldSession::apply(const SessionStorage::Write& write, SentPtr* result) {
+  StorageSession session(row_);
+  StorageSession::Undo undo;
+  const StorageOutcome outcome = session.apply(write, &undo);
+  if (outcome != StorageOutcome::kDone) return outcome;
   const SentPtr sent = *result != nullptr ? *result : next();
   const bool is_first = *result == nullptr;
   sent->kind = write.kind;
@@ -102,7 +102,7 @@ VaultOutcome HeldSession::apply(const SessionVault::Write& write, SentPtr* resul
   }
   mark();
   *result = sent;
-  return VaultOutcome::kDone;
+  return StorageOutcome::kDone;
 }
 
 void HeldSession::forget_tail() {
@@ -113,7 +113,7 @@ void HeldSession::forget_tail() {
 void HeldSession::lets_go(Sent& sent) {
   for (const std::uint64_t where : put) {
     const auto& states = sent.after.states;
-    if (std::ranges::find(states, where, &SessionVault::StateRef::where) == states.end()) {
+    if (std::ranges::find(states, where, &SessionStorage::StateRef::where) == states.end()) {
       sent.dropped.push_back(where);
     }
   }
@@ -122,7 +122,7 @@ void HeldSession::lets_go(Sent& sent) {
 void HeldSession::stands(const Sent& sent) {
   known_ = std::max(known_, sent.number);
   if (sent.is_history) maybe_.clear();
-  for (const SessionVault::StateRef& state : sent.after.states) put.erase(state.where);
+  for (const SessionStorage::StateRef& state : sent.after.states) put.erase(state.where);
   const auto flight = std::ranges::find(flights_, sent.number, &Flight::number);
   if (flight != flights_.end()) {
     flights_.erase(flights_.begin(), flight + 1);

@@ -1,4 +1,4 @@
-// HeldSession: what a RedisVault knows of a session that a call here has claimed.
+// HeldSession: what a RedisStorage knows of a session that a call here has claimed.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "server/core/clock.h"
-#include "server/sessions/storage/session_vault.h"
+#include "server/sessions/storage/session_storage.h"
 
 namespace lintel {
 
@@ -19,15 +19,15 @@ namespace lintel {
 // it takes to write it once more where a failover has lost it. Not thread-safe.
 class HeldSession {
  public:
-  using Row = SessionVault::Row;
+  using Row = SessionStorage::Row;
 
   // The values before row.position are in the store alone.
-  HeldSession(SessionVault::Claim claim, Row row, int width, std::shared_ptr<ClaimLease> lease);
+  HeldSession(SessionStorage::Claim claim, Row row, int width, std::shared_ptr<ClaimLease> lease);
 
   // A write that is on its way, and what it takes to send it.
   struct Sent {
-    SessionVault::Write::Kind kind{};  // of several: of the last
-    SessionVault::Claim claim{};
+    SessionStorage::Write::Kind kind{};  // of several: of the last
+    SessionStorage::Claim claim{};
     bool is_history = false;
     bool with_row = false;  // more than values
     bool is_renewal = false;
@@ -41,13 +41,13 @@ class HeldSession {
     std::vector<std::uint64_t> dropped;  // states that were put and are not to be kept
     TimePoint began{};
     int heals = 0;
-    std::function<void(VaultOutcome)> done;
+    std::function<void(StorageOutcome)> done;
   };
   using SentPtr = std::shared_ptr<Sent>;
 
-  // As VaultSession::apply; `sent` receives what to send. If it has a write already, which is not
+  // As StorageSession::apply; `sent` receives what to send. If it has a write already, which is not
   // on its way yet, this write joins it: both or neither will stand.
-  VaultOutcome apply(const SessionVault::Write& write, SentPtr* sent);
+  StorageOutcome apply(const SessionStorage::Write& write, SentPtr* sent);
   // Nothing but a later end of the lease.
   SentPtr renewal();
   // The outcome of one: it stands; or it is not known to stand.
@@ -64,7 +64,7 @@ class HeldSession {
   std::optional<Missing> missing(const Sent& sent, const Digest& digest) const;
 
   const Row& row() const { return row_; }
-  const SessionVault::Claim& claim() const { return claim_; }
+  const SessionStorage::Claim& claim() const { return claim_; }
   bool is_writing() const { return !flights_.empty(); }
 
   // The claim is released with the states that were put and that no write names.
@@ -93,7 +93,7 @@ class HeldSession {
   // The values before row_.position are in the store alone.
   void forget_tail();
 
-  SessionVault::Claim claim_;
+  SessionStorage::Claim claim_;
   Row row_;
   std::uint64_t last_ = 0, known_ = 0;  // number of the last write, of the last that stands
   std::vector<Digest> maybe_;           // of writes whose outcome is unknown

@@ -261,9 +261,9 @@ std::string redis_state_name(std::uint64_t where) {
   return text.data();
 }
 
-std::string redis_state_names(const std::vector<SessionVault::StateRef>& states) {
+std::string redis_state_names(const std::vector<SessionStorage::StateRef>& states) {
   std::string names;
-  for (const SessionVault::StateRef& state : states) names += redis_state_name(state.where);
+  for (const SessionStorage::StateRef& state : states) names += redis_state_name(state.where);
   return names;
 }
 

@@ -15,7 +15,7 @@
 
 #include "server/core/clock.h"
 #include "server/sessions/storage/redis/redis_protocol.h"
-#include "server/sessions/storage/session_vault.h"
+#include "server/sessions/storage/session_storage.h"
 
 namespace lintel {
 
@@ -117,8 +117,8 @@ int redis_bucket(std::string_view id);
 
 struct RedisKeys {
   explicit RedisKeys(int bucket);
-  std::string session(const SessionVault::SessionId& id) const { return prefix + id + ":m"; }
-  std::string values(const SessionVault::SessionId& id) const { return prefix + id + ":h"; }
+  std::string session(const SessionStorage::SessionId& id) const { return prefix + id + ":m"; }
+  std::string values(const SessionStorage::SessionId& id) const { return prefix + id + ":h"; }
 
   std::string prefix;  // of sessions
   std::string ids, expiries, garbage;
@@ -134,7 +134,7 @@ struct RedisStateKeys {
 };
 
 // 16 hexadecimal digits each.
-std::string redis_state_names(const std::vector<SessionVault::StateRef>& states);
+std::string redis_state_names(const std::vector<SessionStorage::StateRef>& states);
 std::string redis_state_name(std::uint64_t where);
 std::uint64_t redis_state_where(std::string_view name);
 

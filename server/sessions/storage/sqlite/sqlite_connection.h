@@ -1,4 +1,4 @@
-// SqliteConnection and SqliteStatement: SQLite, as far as the vault needs it, with exceptions.
+// SqliteConnection and SqliteStatement: SQLite, as far as the storage needs it, with exceptions.
 #pragma once
 
 #include <sqlite3.h>

@@ -39,7 +39,7 @@ std::size_t StateSlab::state_bytes_of(std::size_t slot_bytes) {
   return slot_bytes - std::min(slot_bytes, kSlotHeadBytes);
 }
 
-StateSlab::StateSlab(std::unique_ptr<VaultFile> file, std::size_t slot_bytes,
+StateSlab::StateSlab(std::unique_ptr<StorageFile> file, std::size_t slot_bytes,
                      std::uint64_t limit_bytes)
     : file_(std::move(file)), slot_bytes_(slot_bytes), slots_(limit_bytes / slot_bytes) {}
 

@@ -12,7 +12,7 @@
 
 #include "server/core/mutex.h"
 #include "server/sessions/digest.h"
-#include "server/sessions/storage/sqlite/vault_file.h"
+#include "server/sessions/storage/sqlite/storage_file.h"
 
 namespace lintel {
 
@@ -37,7 +37,7 @@ class StateSlab {
   static std::size_t state_bytes_of(std::size_t slot_bytes);
 
   // At most `limit_bytes` of slots, all in all. Throws std::system_error.
-  StateSlab(std::unique_ptr<VaultFile> file, std::size_t slot_bytes, std::uint64_t limit_bytes);
+  StateSlab(std::unique_ptr<StorageFile> file, std::size_t slot_bytes, std::uint64_t limit_bytes);
 
   // One more reference to a slot: of a state that was there when the file was opened, or of another
   // session that shares it.
@@ -76,7 +76,7 @@ class StateSlab {
   // Without a reference, but not yet free.
   void clear(std::uint64_t index) EXCLUDES(mutex_);
 
-  const std::unique_ptr<VaultFile> file_;
+  const std::unique_ptr<StorageFile> file_;
   const std::size_t slot_bytes_;
   const std::uint64_t slots_;  // at most
 

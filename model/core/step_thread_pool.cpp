@@ -1,0 +1,137 @@
+#include "model/core/step_thread_pool.h"
+
+#include <algorithm>
+#include <bit>
+#include <thread>
+#include <utility>
+
+namespace lintel {
+namespace {
+
+// The turn is a part of what is left: a helper that comes late cannot take from another turn what
+// it saw in this one.
+constexpr std::uint64_t packed(std::uint32_t turn, std::size_t begin, std::size_t end) {
+  return std::uint64_t{turn} << 32 | static_cast<std::uint64_t>(begin) << 16 |
+         static_cast<std::uint64_t>(end);
+}
+constexpr std::size_t begin_of(std::uint64_t left) { return left >> 16 & 0xffff; }
+constexpr std::size_t end_of(std::uint64_t left) { return left & 0xffff; }
+constexpr std::uint32_t turn_of(std::uint64_t left) {
+  return static_cast<std::uint32_t>(left >> 32);
+}
+constexpr std::size_t kMostCount = 0xffff;  // more is one thread's
+
+// After so many looks it is likely that the other thread has lost its core, perhaps to this one.
+constexpr int kLooksBeforeYield = 2'000;
+
+constexpr std::uint32_t bit_of(std::size_t seat) { return std::uint32_t{1} << seat; }
+
+}  // namespace
+
+void rest_a_moment() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+std::size_t StepThreadPool::threads() const {
+  const auto here = static_cast<std::size_t>(std::popcount(seats_.load(std::memory_order_relaxed)));
+  return std::min(used_, 1 + here);
+}
+
+void StepThreadPool::run(std::size_t count, Call call, const void* work) {
+  std::uint32_t seats = seats_.load(std::memory_order_relaxed);
+  const std::size_t threads =
+      std::min({used_, 1 + static_cast<std::size_t>(std::popcount(seats)), count});
+  if (threads <= 1 || count > kMostCount) return call(work, 0, count, true);
+
+  call_ = call;
+  work_ = work;
+  done_.store(0, std::memory_order_relaxed);
+  ++turn_;
+  const auto end_of_share = [&](std::size_t i) { return (i + 1) * count / threads; };
+  std::array<std::uint8_t, kMostThreads> helpers;
+  for (std::size_t i = 1; i < threads; ++i, seats &= seats - 1) {
+    helpers[i] = static_cast<std::uint8_t>(std::countr_zero(seats));
+    shares_[helpers[i]].left.store(packed(turn_, end_of_share(i - 1), end_of_share(i)),
+                                   std::memory_order_release);
+  }
+  std::size_t own = end_of_share(0);
+  do_part({0, own}, true);
+  for (std::size_t i = 1; i < threads; ++i) {
+    for (Range range; (range = take_last(shares_[helpers[i]])).end > 0;) {
+      do_part(range, true);
+      own += range.end - range.begin;
+    }
+  }
+  for (int looks = 0; done_.load(std::memory_order_acquire) + own < count; ++looks) {
+    looks < kLooksBeforeYield ? rest_a_moment() : std::this_thread::yield();
+  }
+  if (!has_failed_.load(std::memory_order_relaxed)) return;
+  has_failed_.store(false, std::memory_order_relaxed);
+  std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void StepThreadPool::do_part(Range range, bool is_leader) noexcept {
+  if (has_failed_.load(std::memory_order_relaxed)) return;
+  try {
+    call_(work_, range.begin, range.end, is_leader);
+  } catch (...) {
+    if (!has_failed_.exchange(true, std::memory_order_relaxed)) {
+      failure_ = std::current_exception();
+    }
+  }
+}
+
+StepThreadPool::Range StepThreadPool::take_first_half(Share& share) {
+  std::uint64_t left = share.left.load(std::memory_order_acquire);
+  for (;;) {
+    const std::size_t begin = begin_of(left), end = end_of(left);
+    if (begin == end) return {};
+    const std::size_t middle = begin + (end - begin + 1) / 2;
+    if (share.left.compare_exchange_weak(left, packed(turn_of(left), middle, end),
+                                         std::memory_order_acq_rel, std::memory_order_acquire)) {
+      return {begin, middle};
+    }
+  }
+}
+
+StepThreadPool::Range StepThreadPool::take_last(Share& share) {
+  std::uint64_t left = share.left.load(std::memory_order_acquire);
+  for (;;) {
+    const std::size_t begin = begin_of(left), end = end_of(left);
+    if (begin == end) return {};
+    if (share.left.compare_exchange_weak(left, packed(turn_of(left), begin, end - 1),
+                                         std::memory_order_acq_rel, std::memory_order_acquire)) {
+      return {end - 1, end};
+    }
+  }
+}
+
+std::size_t StepThreadPool::sit_down(std::size_t most) {
+  std::uint32_t seats = seats_.load(std::memory_order_relaxed);
+  for (;;) {
+    const auto seat = static_cast<std::size_t>(std::countr_one(seats >> 1)) + 1;
+    if (seat > most || seat >= kMostThreads) return 0;
+    if (seats_.compare_exchange_weak(seats, seats | bit_of(seat), std::memory_order_relaxed)) {
+      return seat;
+    }
+  }
+}
+
+void StepThreadPool::stand_up(std::size_t seat) {
+  seats_.fetch_and(~bit_of(seat), std::memory_order_relaxed);
+}
+
+bool StepThreadPool::help(std::size_t seat) {
+  bool any = false;
+  for (Range range; (range = take_first_half(shares_[seat])).end > 0; any = true) {
+    do_part(range, false);
+    done_.fetch_add(range.end - range.begin, std::memory_order_release);
+  }
+  return any;
+}
+
+}  // namespace lintel

@@ -1,0 +1,103 @@
+// StepThreadPool: threads that share the work of one step.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+
+namespace lintel {
+
+// One thread leads: it splits work into parts, does its own share and what its helpers have not
+// started, and waits only for what they have started. So a helper that is late, or gone, costs the
+// leader nothing. No thread sleeps in here: helpers poll for work, and the leader waits for the end
+// of a part, some microseconds.
+//
+// Which thread does which part depends on chance. What is computed must not: each part is written
+// by one thread, and by itself.
+class StepThreadPool {
+ public:
+  static constexpr std::size_t kMostThreads = 32;  // the leader and its helpers
+
+  StepThreadPool() = default;
+  StepThreadPool(const StepThreadPool&) = delete;
+  StepThreadPool& operator=(const StepThreadPool&) = delete;
+
+  // ---- The leader's.
+
+  // So many threads at most share what is split from here on, the leader included.
+  void use(std::size_t threads) { used_ = threads; }
+  // How many do, by the helpers that are here.
+  std::size_t threads() const;
+
+  // Calls work(begin, end, is_leader) for ranges that make up 0 .. count - 1, on this thread and on
+  // those of helpers, and returns when all of them have ended. Helpers see what the leader wrote
+  // before, and the leader what they wrote. What lies at the same place of `count` goes to the same
+  // helper each time, as far as they are here, whose cache may hold it still. `work` splits
+  // nothing. What it throws, on any thread, is thrown here once all threads have ended; parts that
+  // had not started by then may be left out.
+  template <typename Work>
+  void split(std::size_t count, const Work& work) {
+    run(
+        count,
+        [](const void* of, std::size_t begin, std::size_t end, bool is_leader) {
+          (*static_cast<const Work*>(of))(begin, end, is_leader);
+        },
+        &work);
+  }
+
+  // ---- A helper's.
+
+  // Takes one of the seats 1 .. most. Returns it, 0 where all of them are taken.
+  std::size_t sit_down(std::size_t most);
+  void stand_up(std::size_t seat);
+  // Does some of the work for the seat, if there is any. Returns whether there was.
+  bool help(std::size_t seat);
+
+ private:
+  using Call = void (*)(const void* work, std::size_t begin, std::size_t end, bool is_leader);
+
+  // What is left of a seat's share. In a cache line of its own, which its helper looks at.
+  struct alignas(64) Share {
+    std::atomic<std::uint64_t> left{0};
+  };
+  struct Range {
+    std::size_t begin = 0, end = 0;
+  };
+
+  void run(std::size_t count, Call call, const void* work);
+  // Does a part, and keeps what it throws, unless another part has thrown already.
+  void do_part(Range range, bool is_leader) noexcept;
+  // Takes the first or the last of what is left; nothing where nothing is.
+  static Range take_first_half(Share& share);
+  static Range take_last(Share& share);
+
+  // Of the leader alone.
+  std::size_t used_ = kMostThreads;
+  std::uint32_t turn_ = 0;
+
+  // Written by the leader while no part is under way, read by who has taken one.
+  Call call_ = nullptr;
+  const void* work_ = nullptr;
+
+  // By who has set has_failed_, before its part counts as done.
+  std::exception_ptr failure_;
+  std::atomic<bool> has_failed_{false};
+
+  alignas(64) std::atomic<std::uint32_t> seats_{0};  // a bit for each that is taken
+  alignas(64) std::atomic<std::size_t> done_{0};     // of the work, by helpers
+  std::array<Share, kMostThreads> shares_;           // by seat; the first is unused
+};
+
+// Splits where there is a team of more than one; else does all of it here.
+template <typename Work>
+void split_among(StepThreadPool* team, std::size_t count, const Work& work) {
+  if (team != nullptr && count > 1 && team->threads() > 1) return team->split(count, work);
+  if (count > 0) work(std::size_t{0}, count, true);
+}
+
+// For a thread that waits for another one for less than it would take to sleep.
+void rest_a_moment();
+
+}  // namespace lintel

@@ -1,0 +1,172 @@
+// TokenStream: carries the values of one request from the scheduler to any protocol.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "server/core/clock.h"
+#include "server/core/mutex.h"
+#include "server/engine/request.h"
+#include "server/engine/token_sink.h"
+#include "server/grpc/transport/active_calls.h"
+#include "server/grpc/transport/call_scope.h"
+#include "server/models/model_registry.h"
+
+namespace lintel {
+
+class PersistentRequest;
+class ReplayedResponse;
+
+// A value, or the end of a sample.
+struct OutboxEntry {
+  std::int64_t position = 0;
+  std::int32_t token = 0;
+  int sample = 0;
+  std::vector<TopValue> top;
+  std::unique_ptr<const SampleResult> finished;  // null: a value
+  float log2_prob = 0;
+  bool has_log2_prob = false;
+  ValueSource source = ValueSource::kSampled;
+};
+
+// How one protocol writes. Called by the outbox, on any thread that has work for it:
+// never under a mutex, one call at a time, and not any more after end() or gone(), whose thread may
+// find the object deleted when they return. Entries are valid during the call only.
+class ResponseWriter {
+ public:
+  virtual ~ResponseWriter() = default;
+  // Begins to write a message; TokenStream::written is called when it is out. Throws
+  // std::bad_alloc, and then nothing is being written.
+  virtual void write(std::span<const OutboxEntry> entries) = 0;
+  // The request is over, and these are its last entries; there are none with an error, for gRPC
+  // sends no message with it. Throws as write(), and then gone() is called.
+  virtual void end(std::span<const OutboxEntry> entries, grpc::Status status, ValueUse used) = 0;
+  // The request is over, and nothing of it can be written: the client is gone, or there was no
+  // memory for a message.
+  virtual void gone(grpc::Status status, ValueUse used) noexcept = 0;
+  // The request has given its session back: by the scheduler's thread, before end() or gone().
+  virtual void over() noexcept {}
+};
+
+// Between a scheduler that must not wait and a reader that may be slow. The way of a value:
+//
+//   worker       on_token     -> gathered_, without a lock
+//   worker       on_step_end  -> handed_over_, when a message is due: it is full, the interval has
+//                               passed, it is the first, or a sample is over
+//   either       pump         -> ResponseWriter::write, while no other message is in flight
+//   gRPC         written      -> pump
+//
+// and of the pressure back: on_token returns false and the scheduler pauses the request when more
+// than `outbox_tokens` values wait; written() resumes it when half of them are out. gone() drops
+// what waits and cancels the request.
+//
+// Lifetime: the wire's owner holds the outbox until end() or gone(), the scheduler until the
+// request is over. The wire outlives the request. Threads: any.
+class TokenStream final : public TokenSink, public std::enable_shared_from_this<TokenStream> {
+ public:
+  struct Options {
+    std::chrono::nanoseconds chunk_interval{};  // while few streams run
+    int outbox_tokens = 4096;
+    int max_tokens_per_message = 0;  // 0: as many as there are
+    int top_log2_probs = 0;
+    bool tells_sample_ends = false;   // they are entries, and make a message due
+    bool deadline_ends_well = false;  // kDeadline is a time limit of the request's own
+    std::string session_id;           // empty: one-shot
+    bool session_is_stored = false;   // it outlives the process
+  };
+
+  // `calls`: this one and all others, which share the machine's time for messages.
+  TokenStream(ResponseWriter& wire, SharedModel model, const Clock& clock, const ActiveCalls& calls,
+              Options options);
+
+  // Once. Not OK, or an exception: nothing runs, and the wire is not called. durable: of a call on
+  // a session that outlives the process: stands between the scheduler and the outbox; else null.
+  grpc::Status submit(GenerationRequest request, SessionLease lease,
+                      const std::shared_ptr<PersistentRequest>& durable = nullptr) EXCLUDES(mutex_);
+  // Once, in its place: repeats the answer of a call that was run before.
+  void tell(std::shared_ptr<ReplayedResponse> past) EXCLUDES(mutex_);
+  // The message is out; not `ok`: it never will be, the client is gone.
+  void written(bool ok) EXCLUDES(mutex_);
+  // The client is gone. Idempotent; may come before submit().
+  void gone() noexcept EXCLUDES(mutex_);
+
+  bool on_token(const TokenEvent& event) override EXCLUDES(mutex_);
+  bool has_room() const override EXCLUDES(mutex_);
+  void on_sample_finish(const SampleResult& result) override EXCLUDES(mutex_);
+  void on_step_end() override EXCLUDES(mutex_);
+  void on_finish(RequestOutcome outcome) override EXCLUDES(mutex_);
+
+ private:
+  // What the wire is to do next.
+  struct Turn {
+    enum class Action { kNothing, kWrite, kEnd, kGone, kLost };
+    Action action = Action::kNothing;
+    std::span<const OutboxEntry> entries;
+    grpc::Status status;
+    ValueUse used;
+  };
+
+  // Whether what has gathered is to be written.
+  bool due() const;
+  // Moves what has gathered to the outbox.
+  void hand_over() REQUIRES(mutex_);
+  // Writes what there is to write. REQUIRES: the caller holds no mutex, for gRPC may call back at
+  // once, and is an owner of the outbox.
+  void pump() EXCLUDES(mutex_);
+  Turn next_turn() noexcept REQUIRES(mutex_);
+  // Those of the next message. Throws std::bad_alloc, and then nothing has happened.
+  std::span<const OutboxEntry> take_entries() REQUIRES(mutex_);
+  bool is_empty() const REQUIRES(mutex_) {
+    return taken_ == in_hand_.size() && handed_over_.empty();
+  }
+  // Nothing more is written, and the request ends; then the wire hears of it, with the first status
+  // that was given.
+  void abandon(grpc::Status status) noexcept EXCLUDES(mutex_);
+  grpc::Status status_of(RequestOutcome outcome) const REQUIRES(mutex_);
+
+  ResponseWriter& wire_;
+  const Clock& clock_;
+  const ActiveCalls& calls_;
+  const Options options_;
+  const std::size_t message_tokens_;  // most values of one message
+  const int workers_;                 // the model's
+  const RequestHandle handle_;
+
+  // Of the scheduler's calls, which come one at a time.
+  std::vector<OutboxEntry> gathered_;
+  std::size_t gathered_tokens_ = 0;  // values among them
+  bool is_first_ = true;             // nothing was handed over yet
+  bool sample_ended_ = false;        // gathered
+  TimePoint last_handed_over_{};
+
+  // Changed under the mutex, but their contents are read without it by the thread whose turn it is.
+  std::vector<OutboxEntry> in_hand_;  // of the messages that are being written
+  std::size_t taken_ = 0;             // at its beginning: written, or in the message in flight
+
+  mutable Mutex mutex_;
+  SharedModel model_ GUARDED_BY(mutex_);  // until the request is over: a slow reader keeps no model
+  std::shared_ptr<ReplayedResponse> past_ GUARDED_BY(mutex_);  // that is repeated; until it is over
+  std::vector<OutboxEntry> handed_over_ GUARDED_BY(mutex_);    // after those in hand
+  std::atomic<std::size_t> waiting_{
+      0};                             // values handed over and not taken; changed under the mutex
+  ValueUse used_ GUARDED_BY(mutex_);  // by the samples that have finished
+  bool paused_ GUARDED_BY(mutex_) = false;
+  bool is_busy_ GUARDED_BY(mutex_) = false;  // a message is in flight, or a thread is at the wire
+  bool is_over_ GUARDED_BY(mutex_) = false;  // the wire has been called with the end
+  std::optional<grpc::Status> abandoned_ GUARDED_BY(mutex_);
+  std::optional<grpc::Status> ended_ GUARDED_BY(mutex_);  // what the request's outcome means
+};
+
+// How long values of a stream gather when so many streams run, on so many workers: `interval` while
+// they are few.
+std::chrono::nanoseconds chunk_interval(std::chrono::nanoseconds interval, int streams,
+                                        int workers);
+
+}  // namespace lintel

@@ -1,0 +1,502 @@
+#include "server/engine/sequence.h"
+
+#include <algorithm>
+#include <cassert>
+#include <numeric>
+
+#include "model/core/kernels.h"
+
+namespace lintel {
+
+void StopCriteria::replay(const std::string& tail) {
+  matcher_.reset();
+  matcher_.replay(tail);
+}
+
+std::optional<FinishReason> StopCriteria::pass(const TokenEvent& event, std::string& tail) {
+  const StopOptions& stop = context_.request.stop;
+  std::optional<std::size_t> match;
+  if (context_.is_bytes) {
+    const char byte = static_cast<char>(event.token);
+    match = matcher_.push(byte);
+    if (tail.size() >= kMaxStopStringBytes - 1)
+      tail.erase(0, tail.size() - kMaxStopStringBytes + 2);
+    tail.push_back(byte);
+  }
+
+  std::optional<FinishReason> reason;
+  if (std::find(stop.tokens.begin(), stop.tokens.end(), event.token) != stop.tokens.end()) {
+    reason = FinishReason::kStopToken;
+    flush();
+    if (stop.include_in_output) outlet_.emit(event);
+  } else if (context_.stop_strings.empty() || stop.include_in_output) {
+    outlet_.emit(event);
+  } else {
+    held_.push_back({event, {event.top.begin(), event.top.end()}});
+    if (!match) flush(matcher_.undecided());
+  }
+  if (!match || reason) return reason;
+
+  stop_string_ = context_.stop_strings[*match];
+  if (!stop.include_in_output) {
+    // The match may begin in an earlier call, whose output is out already.
+    const std::size_t excluded = std::min(stop_string_.size(), held_.size());
+    flush(excluded);
+    held_.clear();
+  }
+  tail.clear();  // the next match begins after this one
+  return FinishReason::kStopString;
+}
+
+void StopCriteria::interrupt(std::string& tail) {
+  flush();
+  matcher_.reset();
+  tail.clear();
+}
+
+void StopCriteria::flush(std::size_t keep) {
+  if (held_.size() <= keep) return;
+  const auto end = held_.end() - static_cast<std::ptrdiff_t>(keep);
+  for (auto held = held_.begin(); held != end; ++held) {
+    held->event.top = held->top;
+    outlet_.emit(held->event);
+  }
+  held_.erase(held_.begin(), end);
+}
+
+namespace {
+
+// The `count` most likely tokens, ties by lower id.
+std::span<const TopValue> top_values(const Head& head, std::span<const float> output, int count,
+                                     StepContext& step) {
+  const std::size_t num_values = static_cast<std::size_t>(head.num_values());
+  const std::size_t kept = std::min(static_cast<std::size_t>(count), num_values);
+  step.log2_probs.resize(num_values);
+  head.log2_probs(output, step.log2_probs);
+  step.order.resize(num_values);
+  std::iota(step.order.begin(), step.order.end(), 0);
+  const auto more_likely = [&](std::int32_t a, std::int32_t b) {
+    const double p = step.log2_probs[static_cast<std::size_t>(a)];
+    const double q = step.log2_probs[static_cast<std::size_t>(b)];
+    return p != q ? p > q : a < b;
+  };
+  std::partial_sort(step.order.begin(), step.order.begin() + static_cast<std::ptrdiff_t>(kept),
+                    step.order.end(), more_likely);
+  step.top.clear();
+  for (std::size_t i = 0; i < kept; ++i) {
+    const std::int32_t token = step.order[i];
+    step.top.push_back(
+        {token, static_cast<float>(step.log2_probs[static_cast<std::size_t>(token)])});
+  }
+  return step.top;
+}
+
+}  // namespace
+
+Sequence::Sequence(const RequestContext& context, SampleEvents& outlet, SequenceState& sequence,
+                   int index, TokenLog* log)
+    : context_(context),
+      outlet_(outlet),
+      sequence_(&sequence),
+      index_(index),
+      log_(log),
+      seed_(context.request.seed + static_cast<std::uint64_t>(index)),
+      num_values_(context.first_position),
+      drafts_(context),
+      gate_(context, outlet) {
+  gate_.replay(sequence.generated_tail);
+}
+
+void Sequence::begin_behind(std::int64_t cached, std::int64_t keep_at) {
+  num_values_ += cached;
+  cached_ = cached;
+  keep_at_ = keep_at;
+}
+
+void Sequence::pass_cached() {
+  for (std::int64_t i = 0; i < cached_; ++i) {
+    const std::int32_t value = context_.request.prompt[static_cast<std::size_t>(i)];
+    drafts_.observe(value);
+    if (!recent_.empty()) recent_.put(context_.first_position + i, value);
+    if (!recent_counts_.empty()) recent_counts_.put(value);
+    if (log_ != nullptr) log_->append(value, ValueSource::kPrompt);
+  }
+}
+
+bool Sequence::begin(StepContext& step) {
+  if (!std::exchange(has_begun_, true)) begin_first(step);
+  if (!skip(step)) return false;
+  if (sequence_->next_position() == 0 && context_.prompt_end() > 0) {
+    const auto first = known(0);
+    place({0, first->first, first->second}, {}, step);
+  }
+  return true;
+}
+
+void Sequence::begin_first(StepContext& step) {
+  const GenerationRequest& request = context_.request;
+  // Particles are weighed between what is known and what is drawn, which no draft may pass.
+  if (step.most_drafts > 0 && request.max_new_tokens > 0 && !request.uses_particles()) {
+    drafts_.begin(step.most_drafts, cached_ > 0 ? std::nullopt : sequence_->pending);
+    for (const std::int32_t value : request.replay) drafts_.observe(value);
+  }
+  begin_penalty_window();
+  if (request.window > 0) recent_.begin(request.window);
+  pass_cached();
+  if (context_.is_bytes) sequence_->generated_tail.reserve(kMaxStopStringBytes);
+  if (request.window > 0) begin_window(step);
+}
+
+void Sequence::fork(const Sequence& first) {
+  drafts_.fork(first.drafts_);
+  num_values_ = first.num_values_;
+  cached_ = first.cached_;
+  skipped_ = first.skipped_;
+  recent_ = first.recent_;
+  recent_counts_ = first.recent_counts_;
+  replayed_ = first.replayed_;
+  own_sequence_.emplace(sequence_->clone());
+  sequence_ = &*own_sequence_;
+  gate_.replay(sequence_->generated_tail);
+}
+
+void Sequence::become(const Sequence& other) {
+  sequence_->assign(*other.sequence_);
+  recent_counts_ = other.recent_counts_;
+}
+
+void Sequence::begin_new_values(StepContext& step) {
+  if (num_values_ == 0 && context_.request.max_new_tokens > 0) {
+    const auto first = known(0);
+    assert(first && first->second == ValueSource::kGiven);
+    place({0, first->first, first->second}, {}, step);
+  }
+  check_end(num_values_);
+}
+
+std::optional<std::pair<std::int32_t, ValueSource>> Sequence::known(std::int64_t position) const {
+  if (position < num_values_) return std::pair(past(position), ValueSource::kPrompt);
+  return context_.known_value(position);
+}
+
+std::int32_t Sequence::past(std::int64_t position) const {
+  const std::int64_t index = position - context_.replay_begin();
+  const std::vector<std::int32_t>& replay = context_.request.replay;
+  return index >= 0 && index < static_cast<std::int64_t>(replay.size())
+             ? replay[static_cast<std::size_t>(index)]
+             : recent_.at(position);
+}
+
+void Sequence::begin_penalty_window() {
+  const GenerationRequest& request = context_.request;
+  if (!context_.uses_penalties || request.sampling.penalty_window == 0) return;
+  recent_counts_.begin(request.sampling.penalty_window, context_.model.config().vocab_size);
+  for (const std::int32_t value : request.recent) recent_counts_.put(value);
+  for (const std::int32_t value : request.replay) recent_counts_.put(value);
+}
+
+std::span<const std::uint32_t> Sequence::penalty_counts() const {
+  if (!context_.uses_penalties) return {};
+  return recent_counts_.empty() ? std::span<const std::uint32_t>(sequence_->counts)
+                                : recent_counts_.counts();
+}
+
+void Sequence::begin_window(StepContext& step) {
+  const GenerationRequest& request = context_.request;
+  std::int64_t position =
+      context_.replay_begin() - static_cast<std::int64_t>(request.recent.size());
+  for (const std::int32_t value : request.recent) recent_.put(position++, value);
+  for (const std::int32_t value : request.replay) recent_.put(position++, value);
+  const std::int64_t end =
+      context_.scores_prompt() ? num_values_ : std::max(num_values_, context_.prompt_end());
+  const std::int64_t origin = context_.origin_at(end);
+  if (origin == sequence_->origin) return;
+  if (origin < num_values_) {
+    // It is full; or the session was rewound to before its last reset.
+    begin_anew(origin, step);
+  } else {
+    if (origin > num_values_) gate_.interrupt(sequence_->generated_tail);  // as a prompt does
+    skip_end_ = origin;
+  }
+}
+
+bool Sequence::skip(StepContext& step) {
+  if (!skip_end_) return true;
+  const GenerationRequest& request = context_.request;
+  const std::int64_t origin = *skip_end_;
+  const std::int64_t remembered = origin - request.window;  // from there on, for drafts
+  while (num_values_ < origin) {
+    if (outlet_.full) return false;
+    TokenEvent event;
+    event.sample = index_;
+    event.position = num_values_;
+    event.token = known(num_values_)->first;
+    event.source = ValueSource::kPrompt;
+    ++num_values_;
+    ++skipped_;
+    if (event.position >= remembered) drafts_.observe(event.token);
+    if (!recent_counts_.empty()) recent_counts_.put(event.token);
+    if (log_ != nullptr) log_->append(event.token, ValueSource::kPrompt);
+    if (request.echo_prompt) outlet_.emit(event);
+  }
+  skip_end_.reset();
+  std::vector<std::uint32_t> counts = std::move(sequence_->counts);
+  std::string tail = std::move(sequence_->generated_tail);
+  if (!counts.empty()) {
+    const std::int64_t skipped_from = origin - skipped_;
+    for (std::int64_t i = sequence_->next_position(); i < skipped_from; ++i) {
+      ++counts[static_cast<std::size_t>(past(i))];  // which the state lacks
+    }
+    for (std::int64_t i = skipped_from; i < origin; ++i) {
+      ++counts[static_cast<std::size_t>(context_.known_value(i)->first)];
+    }
+  }
+  sequence_->reset();
+  sequence_->counts = std::move(counts);
+  sequence_->generated_tail = std::move(tail);
+  sequence_->origin = origin;
+  const auto next = known(origin);
+  place({origin, next->first, next->second}, {}, step);
+  return true;
+}
+
+void Sequence::begin_anew(std::int64_t origin, StepContext& step) {
+  std::vector<std::uint32_t> counts = std::move(sequence_->counts);
+  std::string tail = std::move(sequence_->generated_tail);
+  const std::int64_t next = sequence_->next_position();
+  if (!counts.empty()) {  // as those before `origin` leave them
+    for (std::int64_t i = next; i < origin; ++i) ++counts[static_cast<std::size_t>(past(i))];
+    for (std::int64_t i = origin; i < next; ++i) --counts[static_cast<std::size_t>(past(i))];
+  }
+  sequence_->reset();
+  sequence_->counts = std::move(counts);
+  sequence_->generated_tail = std::move(tail);
+  sequence_->origin = origin;
+  place({origin, past(origin), ValueSource::kPrompt}, {}, step);
+}
+
+std::int64_t Sequence::values_left() const {
+  const std::int64_t lags = num_values_ - sequence_->next_position();
+  return bounded(lags + std::max<std::int64_t>(context_.prompt_end() - num_values_, 0) +
+                 context_.request.max_new_tokens - generated_);
+}
+
+std::int64_t Sequence::bounded(std::int64_t left) const {
+  const std::int64_t next = sequence_->next_position();
+  if (next < keep_at_) left = std::min(left, keep_at_ - next);
+  if (context_.max_values != 0) {
+    left = std::min(left, context_.max_values - next);
+  }
+  const std::int64_t window = context_.request.window;
+  return window == 0 ? left : std::min(left, window - sequence_->num_values());
+}
+
+int Sequence::rows_wanted(int limit) const {
+  assert(!finished());
+  const std::int64_t next = sequence_->next_position();
+  int most = static_cast<int>(std::min<std::int64_t>(values_left(), limit));
+  // The call may have ended with the last token that was drawn before, which is then never fed.
+  const std::int64_t drawn = context_.drawn_end() - next;
+  if (drawn > 0 && !context_.request.drawn.empty()) {
+    most = static_cast<int>(std::min<std::int64_t>(most, drawn));
+  }
+  int rows = 0;
+  while (rows < most && known(next + rows)) ++rows;
+  if (rows > 0 && context_.request.uses_particles()) return rows;  // and then it waits
+  return std::min(rows + 1, most);                                 // one more, to be sampled
+}
+
+int Sequence::prompt_rows_wanted(int limit) const {
+  const std::int64_t left = bounded(context_.prompt_end() - sequence_->next_position());
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, limit));
+}
+
+bool Sequence::begin_drafts(int rows) {
+  const std::int64_t next = sequence_->next_position();
+  if (next < num_values_) return false;  // they have been observed already
+  if (!context_.request.drawn.empty() && next < context_.drawn_end()) return false;
+  return drafts_.propose(next, rows, next + values_left());
+}
+
+bool Sequence::accept(int i, StepContext& step) {
+  const SampleDrafts::Verdict verdict = drafts_.judge(i, *sequence_->pending);
+  if (verdict == SampleDrafts::Verdict::kRight) {
+    ++accepted_;
+    ++step.accepted_tokens;
+  }
+  return verdict != SampleDrafts::Verdict::kWrong;
+}
+
+int Sequence::append_rows(int count, std::vector<BatchRow>& rows) const {
+  const int first_draft = count - drafts_.size();
+  int outputs = 0;
+  std::int32_t token = *sequence_->pending;
+  std::int64_t next_position = sequence_->next_position();
+  for (int i = 0; i < count; ++i, ++next_position) {
+    const bool wants_output = needs_output(next_position);
+    rows.push_back({token, sequence_, wants_output, /*is_draft=*/i >= first_draft});
+    outputs += wants_output ? 1 : 0;
+    if (i + 1 == count) break;
+    token = i + 1 < first_draft ? known(next_position)->first : drafts_.value(i + 1 - first_draft);
+  }
+  return outputs;
+}
+
+bool Sequence::absorb(int count, OutputRows outputs, StepContext& step) {
+  // The step has fed `count` tokens, the pending one first.
+  sequence_->pending.reset();
+  const std::int64_t first_position = sequence_->next_position() - count + 1;
+  const int first_draft = count - drafts_.size();
+  const int guesses = drafts_.guesses();
+  drafted_ += guesses;
+  step.drafted_tokens += static_cast<std::uint64_t>(guesses);
+  int kept = 0;  // rows that stay fed
+  for (bool goes_on = true; goes_on;) {
+    const std::int64_t position = first_position + kept++;
+    std::span<const float> output;
+    if (needs_output(position)) {
+      output = outputs.next();
+      if (!all_finite(output)) return false;
+    }
+    place(decide(position, output, step), output, step);
+    goes_on =
+        kept < count && !finished() && (kept < first_draft || accept(kept - first_draft, step));
+  }
+  // Tokens that were drawn before do not continue after a stop, unless they are another request's.
+  if (kept < first_draft) return false;
+  sequence_->rollback(count - kept);
+  drafts_.clear();
+  const std::int64_t window = context_.request.window;
+  if (!finished() && window > 0 && sequence_->num_values() == window) {
+    begin_anew(context_.origin_at(num_values_), step);
+  }
+  waits_ = context_.request.uses_particles() && !finished() &&
+           context_.given_value(num_values_ - 1) != nullptr && !known(num_values_);
+  return true;
+}
+
+Sequence::Placed Sequence::decide(std::int64_t position, std::span<const float> output,
+                                  StepContext& step) const {
+  if (const auto value = known(position)) return {position, value->first, value->second};
+  const std::int32_t value =
+      context_.model.head().sample(output, context_.request.sampling, penalty_counts(),
+                                   DrawSource{seed_, position}, step.sampling);
+  return {position, value, ValueSource::kSampled};
+}
+
+void Sequence::place(const Placed& placed, std::span<const float> output, StepContext& step) {
+  assert(!finished());
+  if (placed.position < num_values_) return place_past(placed, step);
+  note(placed);
+  ++num_values_;
+  if (!recent_.empty()) recent_.put(placed.position, placed.value);
+  if (!recent_counts_.empty()) recent_counts_.put(placed.value);
+  drafts_.observe(placed.value);
+  if (log_ != nullptr) log_->append(placed.value, placed.source);
+  count(placed, step);  // before it is emitted: it is paid for, whether or not the sink throws
+  emit(placed, output, step);
+  check_end(placed.position + 1);
+}
+
+void Sequence::note(const Placed& placed) {
+  sequence_->pending = placed.value;
+  if (!sequence_->counts.empty()) ++sequence_->counts[static_cast<std::size_t>(placed.value)];
+}
+
+void Sequence::place_past(const Placed& placed, StepContext& step) {
+  note(placed);
+  ++replayed_;
+  ++step.prompt_tokens;
+  // The end of the replay, but not of a window that reaches beyond it.
+  const std::int64_t end = context_.first_position;
+  if (context_.request.replay.empty() || num_values_ != end || placed.position + 1 != end) return;
+  sequence_->generated_tail.assign(context_.request.replay_tail);
+  gate_.replay(sequence_->generated_tail);
+}
+
+void Sequence::count(const Placed& placed, StepContext& step) {
+  if (placed.source == ValueSource::kPrompt) {
+    ++step.prompt_tokens;
+    return;
+  }
+  ++step.generated_tokens;
+  ++generated_;
+  if (placed.source == ValueSource::kGiven) ++given_;
+  if (first_new_) {
+    step.metrics.between_tokens.observe(step.now - last_new_);
+  } else {
+    first_new_ = step.now;
+  }
+  last_new_ = step.now;
+}
+
+void Sequence::emit(const Placed& placed, std::span<const float> output, StepContext& step) {
+  const GenerationRequest& request = context_.request;
+  TokenEvent event;
+  event.sample = index_;
+  event.position = placed.position;
+  event.token = placed.value;
+  event.source = placed.source;
+  const bool shown = placed.source != ValueSource::kPrompt || request.echo_prompt;
+  if (shown && !output.empty()) {
+    const Head& head = context_.model.head();
+    const bool weighs = request.uses_particles() && placed.source == ValueSource::kGiven;
+    if (request.log2_probs || weighs) {
+      const double log2_prob = head.log2_prob(output, placed.value);
+      if (request.log2_probs) event.log2_prob = static_cast<float>(log2_prob);
+      if (weighs) outlet_.weigh(index_, log2_prob);
+    }
+    if (request.top_log2_probs > 0) {
+      event.top = top_values(head, output, request.top_log2_probs, step);
+    }
+  }
+  if (placed.source == ValueSource::kSampled) {
+    reason_ = gate_.pass(event, sequence_->generated_tail);
+  } else {  // not generated text
+    gate_.interrupt(sequence_->generated_tail);
+    if (shown) outlet_.emit(event);
+  }
+}
+
+void Sequence::check_end(std::int64_t num_values) {
+  if (finished()) return;
+  if (context_.max_values != 0 && num_values >= context_.max_values) {
+    finish(FinishReason::kEndOfSequence);
+  } else if (num_values >= context_.prompt_end() && generated_ >= context_.request.max_new_tokens) {
+    finish(FinishReason::kLength);
+  }
+}
+
+void Sequence::finish(FinishReason reason) {
+  if (finished()) return;
+  reason_ = reason;
+  gate_.flush();
+}
+
+SampleResult Sequence::result(TimePoint submitted, std::optional<TimePoint> started,
+                              TimePoint now) const {
+  SampleResult result;
+  result.sample = index_;
+  result.reason = *reason_;
+  result.reused_tokens = context_.first_position;
+  result.prompt_tokens =
+      std::min(num_values_, context_.prompt_end()) - context_.first_position - cached_ - skipped_;
+  result.cached_tokens = cached_;
+  result.skipped_tokens = skipped_;
+  result.replayed_tokens = replayed_;
+  result.generated_tokens = generated_;
+  result.given_tokens = given_;
+  result.drafted_tokens = drafted_;
+  result.accepted_tokens = accepted_;
+  result.seed = seed_;
+  result.queued = started.value_or(now) - submitted;
+  if (started) result.prompt = first_new_.value_or(now) - *started;
+  if (first_new_) result.generation = last_new_ - *first_new_;
+  result.stop_string = gate_.stop_string();
+  result.position = num_values_;
+  result.window = context_.request.window;
+  result.restarts = window_restarts(result.window, context_.first_position, num_values_);
+  return result;
+}
+
+}  // namespace lintel

@@ -1,0 +1,179 @@
+// SequenceGroup: one accepted request, from the queue to its on_finish.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "model/transformer.h"
+#include "server/core/clock.h"
+#include "server/engine/particle_filter.h"
+#include "server/engine/prefix_cache.h"
+#include "server/engine/request.h"
+#include "server/engine/row_planner.h"
+#include "server/engine/sequence.h"
+#include "server/engine/token_sink.h"
+#include "server/sessions/session_manager.h"
+
+namespace lintel {
+
+// Counts itself while it lives.
+class InFlight {
+ public:
+  explicit InFlight(std::atomic<std::uint64_t>& count) : count_(count) { count_.fetch_add(1); }
+  ~InFlight() { count_.fetch_sub(1); }
+  InFlight(const InFlight&) = delete;
+  InFlight& operator=(const InFlight&) = delete;
+
+ private:
+  std::atomic<std::uint64_t>& count_;
+};
+
+class RequestQueue;
+struct QueuedCaller;
+
+// What a request counts for among those of its caller, from RequestQueue::push until it goes.
+class CallerTurn {
+ public:
+  CallerTurn() = default;
+  ~CallerTurn();
+  CallerTurn(const CallerTurn&) = delete;
+  CallerTurn& operator=(const CallerTurn&) = delete;
+
+  const QueuedCaller* caller() const { return caller_; }
+
+ private:
+  friend class RequestQueue;  // which outlives the object once it has pushed its request
+  RequestQueue* queue_ = nullptr;
+  QueuedCaller* caller_ = nullptr;
+  int rows_ = 0;         // counted as the caller's
+  bool is_out_ = false;  // of the queue, accepted
+};
+
+// Owned by the queue or one worker at a time and used by that thread only, but for control().
+// Answers its sink exactly once: at the latest when destroyed. Nothing here throws: an exception of
+// the sink or of memory ends the request with kInternal.
+class SequenceGroup {
+ public:
+  // prefixes: what earlier prompts left, readings: those that are being read; both outlive it;
+  // null: nothing.
+  SequenceGroup(GenerationRequest request, SessionLease lease, std::shared_ptr<TokenSink> sink,
+                std::shared_ptr<RequestControl> control, const Transformer& model,
+                TimePoint submitted, SchedulerMetrics& counters, PrefixCache* prefixes = nullptr,
+                PrefillCoalescer* readings = nullptr);
+  ~SequenceGroup();
+  SequenceGroup(const SequenceGroup&) = delete;
+  SequenceGroup& operator=(const SequenceGroup&) = delete;
+
+  // Rows of a step kept for it: one for every unfinished sample or particle.
+  int slots() const;
+  // What it holds while it waits: the tokens it brought, the objects of its samples, and what its
+  // caller keeps for it. Constant.
+  std::size_t held_bytes() const { return held_bytes_; }
+  RequestControl& control() { return *control_; }
+  std::optional<TimePoint> deadline() const { return context_.request.deadline; }
+  const std::string& caller() const { return context_.request.caller; }
+  CallerTurn& turn() { return turn_; }
+  // Since when it has had rows, without a pause.
+  TimePoint has_rows_since() const { return has_rows_since_; }
+  // Why it must end now, if it was cancelled, its time is up or its adapter has ended.
+  std::optional<RequestOutcome> lost(TimePoint now) const;
+
+  // Joins a batch, for the first time or again; what needs no row happens now. Returns whether it
+  // may continue at once, or begins with a pause.
+  bool start(StepContext& step);
+  // Gives its rows up between two steps, to get others later.
+  void yield();
+  // The rows it could use in a step of at most `max_rows`.
+  void propose(int max_rows, std::vector<BatchSlice>& runs);
+  // The step failed: ends at end_step with kInternal.
+  void fail() { failure_ = RequestOutcome::kInternal; }
+  // Takes what the rows of a run gave.
+  void absorb(const BatchSlice& run, MatrixView<const float> outputs, StepContext& step);
+
+  enum class Status { kRunning, kPaused, kEnded };
+  // Reports to the sink what finished in this step. A paused request gives up its rows.
+  Status end_step(StepContext& step);
+  // Whether a paused request may continue: its sink has room, it has what its tokens cost, and need
+  // not wait for another that reads the beginning of its prompt.
+  bool take_resume(TimePoint now);
+  // When a paused request that has nothing to pay with, or waits for another, should be asked
+  // again.
+  std::optional<TimePoint> next_payment() const {
+    return wait_.reading != nullptr ? wait_until_ : throttled_until_;
+  }
+
+  // Ends it from outside. kCancelled, kDeadline, kShutdown and kAdapterEnded flush and report what
+  // there is; kInternal discards the session, whose state is in doubt. No effect when ended.
+  void end(RequestOutcome outcome, TimePoint now);
+  // It was never accepted: gives the lease back and leaves the sink alone.
+  void refuse();
+
+ private:
+  // Runs `body` unless something failed before; what it throws becomes failure_.
+  template <typename Body>
+  void attempt(Body&& body) noexcept;
+  bool begin(StepContext& step);
+  // Whether the prompt may begin with what another left.
+  bool takes_prefix() const;
+  // Whether another reads a beginning of the prompt that is worth waiting for.
+  bool waits_for_prefix(TimePoint now);
+  // Where a beginning of the prompt was read before, the sequence continues after it.
+  void begin_behind_prefix(TimePoint now);
+  // Keeps the state where another prompt may continue from it.
+  void keep_prefix(TimePoint now);
+  // Its next step ends where a state is to be kept.
+  void stop_where_wanted();
+  void end_reading(TimePoint now);
+  PrefixCache::Reader reader() const { return {context_.model, lease_.adapter(), lease_.owner()}; }
+  PrefixPartKey prefix_key() const {
+    return {&context_.model, lease_.adapter().get(), lease_.owner()};
+  }
+  void fork_when_prompt_read(StepContext& step);
+  // Pays for what the step has given so far, and notes how long to pause.
+  void pay(TimePoint now);
+  // Reports the samples that finished since the last call, and frees their memory; `is_last` gives
+  // the lease back first.
+  void report_finished(TimePoint now, bool is_last);
+  std::vector<SampleResult> take_results(TimePoint now, bool is_last);
+  void release();
+
+  SchedulerMetrics& metrics_;
+  const InFlight in_flight_;  // first: until everything is gone
+  CallerTurn turn_;
+  // The lease before all that refers to its sequence.
+  SessionLease lease_;
+  const std::shared_ptr<TokenSink> sink_;
+  const std::shared_ptr<RequestControl> control_;
+  const RequestContext context_;
+  SampleEvents outlet_;
+  std::vector<Sequence> samples_;  // or particles, of which samples are chosen in the end
+  std::vector<bool> reported_;     // per sample
+  std::optional<ParticleFilter>
+      particles_;  // once they are forked; none: samples are what they are
+
+  PrefixCache* const prefixes_;       // null: none
+  PrefillCoalescer* const readings_;  // null: none
+  std::int64_t keep_prefix_at_ = 0;
+  PrefillCoalescer::Shared reading_;     // its own, while it reads its prompt
+  PrefillCoalescer::Wait wait_;          // for another's
+  std::optional<TimePoint> wait_until_;  // it has waited, and does no longer than that
+  bool has_place_ = false;  // in its sequence: after what another has read, or at its beginning
+  bool has_begun_ = false;
+
+  const std::size_t held_bytes_;
+  const TimePoint submitted_;
+  std::optional<TimePoint> started_;
+  TimePoint has_rows_since_;
+  bool forked_ = false;    // prompt read, every sample has a sequence of its own
+  bool answered_ = false;  // a new token was produced
+  bool ended_ = false;
+  std::optional<RequestOutcome> failure_;
+
+  std::int64_t unpaid_tokens_ = 0;  // read and produced
+  std::optional<TimePoint> throttled_until_;
+};
+
+}  // namespace lintel

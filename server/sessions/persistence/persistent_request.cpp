@@ -1,0 +1,750 @@
+// PersistentRequest, what the scheduler and the sink see of it. durable_call_writes.cpp has the
+// storage's side.
+#include "server/sessions/persistence/persistent_request.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <new>
+#include <span>
+#include <utility>
+
+#include "model/core/state_bytes.h"
+#include "model/core/tensor.h"
+#include "server/core/threads.h"
+#include "server/engine/request.h"
+#include "server/sessions/persistence/call_writer.h"
+
+namespace lintel {
+namespace {
+
+// Where the values of a call come from, at all positions it may reach.
+std::vector<HistoryMark> marks_of_call(std::int64_t start, std::int64_t prompt_values,
+                                       const std::vector<GivenValue>& given) {
+  std::vector<HistoryMark> marks;
+  if (prompt_values > 0) marks.push_back({start, ValueSource::kPrompt});
+  std::int64_t next = start + prompt_values;
+  for (auto value = given.begin(); value != given.end(); ++value) {
+    const bool goes_on = value != given.begin() && value->position == next;
+    if (!goes_on) {
+      if (value->position > next) marks.push_back({next, ValueSource::kSampled});
+      marks.push_back({value->position, ValueSource::kGiven});
+    }
+    next = value->position + 1;
+  }
+  marks.push_back({next, ValueSource::kSampled});
+  return marks;
+}
+
+}  // namespace
+
+PersistentRequest::PersistentRequest(CallWriter& writer, SharedModel model,
+                                     SessionStorage::Opened stored, IdempotencyKey terms,
+                                     std::int64_t start, bool draws)
+    : writer_(writer),
+      terms_(std::move(terms)),
+      level_(stored.row.durability),
+      draws_(draws),
+      claim_(stored.claim),
+      claim_lease_(std::move(stored.lease)),
+      model_(std::move(model)),
+      row_(std::move(stored.row)) {
+  MutexLock lock(mutex_);
+  was_open_ = !row_.call.empty();
+  is_begun_ = was_open_ || !draws_ || level_ == Durability::kCall;
+  call_.start = start;
+  next_checkpoint_ = next_checkpoint();
+  last_write_ = writer_.clock().now();
+}
+
+PersistentRequest::~PersistentRequest() {
+  zero_memory(std::span(checkpoint_));
+  MutexLock lock(mutex_);
+  if ((!has_claim_ && claim_lease_ == nullptr) || is_over_) return;
+  // It was refused for something else, or the writer never had it, for want of memory.
+  catch_exceptions(
+      [&]() REQUIRES(mutex_) { writer_.lost_claims().give_back(writer_.storage(), row_, claim_); },
+      [] {});
+}
+
+SessionRefusal PersistentRequest::begin(const SessionLease& lease, const GenerationRequest& request,
+                                        std::int64_t prompt_values) {
+  history_ = lease.history();
+  goes_on_at_ = history_->position();
+  call_ = {.id = terms_.id,
+           .request = terms_.request,
+           .start = call_.start,
+           .seed = request.seed,
+           .marks = marks_of_call(call_.start, prompt_values, request.given)};
+  checkpoint_.reserve(checkpoint_bytes(request));  // rather than in a step
+  std::string id, owner;
+  {
+    MutexLock lock(mutex_);
+    call_.numerics = model_->numerics.hex;
+    numerics_changed_ =
+        call_.start > 0 &&
+        other_numerics(row_, decode_marks(row_.marks).value_or(StoredMarks()), call_.numerics);
+    first_drawn_ = call_.start + prompt_values;
+    shown_end_ = std::max(first_drawn_, goes_on_at_);
+    drawn_end_ = row_.position;
+    is_checked_ = goes_on_at_ == row_.position;
+    id = row_.id;
+    owner = row_.owner;
+  }
+  has_claim_ = claim_lease_ != nullptr;
+  if (!has_claim_) {
+    const SessionStorage::Opened opened = writer_.storage().open(id, owner, nullptr);
+    if (opened.outcome != StorageOutcome::kDone) return refusal_of(opened);
+    MutexLock lock(mutex_);
+    has_claim_ = opened.row == row_;
+    if (!has_claim_) {  // it was changed since it was looked at
+      writer_.lost_claims().give_back(writer_.storage(), opened.row, opened.claim);
+      return {SessionError::kStale};
+    }
+    claim_ = opened.claim;
+    claim_lease_ = opened.lease;
+  }
+  writer_.add(shared_from_this());
+  return {};
+}
+
+Scheduler::SubmitError PersistentRequest::submit(GenerationRequest request, SessionLease lease,
+                                                 std::shared_ptr<TokenSink> sink,
+                                                 const RequestHandle& handle) {
+  skip_past(request);
+  SharedModel model;
+  {
+    MutexLock lock(mutex_);
+    sink_ = std::move(sink);
+    handle_ = handle;
+    runs_ = is_submitted_ = true;
+    model = model_;
+    is_handed_over_ = writer_.hands_over() && !terms_.id.empty();
+    if (failure_ || is_handed_over_) model->scheduler->cancel(handle_);
+  }
+  const auto not_run = [&] {
+    {
+      MutexLock lock(mutex_);
+      runs_ = false;
+    }
+    writer_.wake();
+  };
+  try {
+    const Scheduler::SubmitError error =
+        model->scheduler->submit(std::move(request), std::move(lease), shared_from_this(), handle_);
+    if (error != Scheduler::SubmitError::kNone) not_run();
+    return error;
+  } catch (...) {
+    not_run();
+    throw;
+  }
+}
+
+bool PersistentRequest::may_see(std::int64_t position) const {
+  if (failure_) return false;
+  if (is_over_ || level_ == Durability::kCall || position < row_.position) return true;
+  return level_ == Durability::kInput && is_begun_;
+}
+
+void PersistentRequest::fail_past_lease() {
+  if (claim_lease_ == nullptr || is_over_ || writer_.clock().now() < claim_lease_->until()) return;
+  fail(RequestOutcome::kStoreAway);
+}
+
+bool PersistentRequest::on_token(const TokenEvent& event) {
+  bool is_mine = false;  // to tell, at once
+  {
+    MutexLock lock(mutex_);
+    shown_end_ = event.position + 1;
+    fail_past_lease();
+    if (failure_) return true;  // it is being cancelled
+    is_mine = !delivering_ && held_.empty() && may_see(event.position);
+    if (is_mine) {
+      delivering_ = true;
+    } else {
+      held_.push_back({event, {event.top.begin(), event.top.end()}});
+      is_paused_ |= held_.size() >= kMostHeld;
+      if (is_paused_) return false;
+    }
+  }
+  if (!is_mine) return sink_->has_room();
+  bool has_room = true;
+  try {
+    has_room = tell(event);
+  } catch (...) {
+    MutexLock lock(mutex_);
+    delivering_ = false;
+    throw;
+  }
+  deliver();
+  return has_room;
+}
+
+void PersistentRequest::on_step_end() {
+  if (level_ == Durability::kToken) writer_.wake_for_values();
+  if (!begin_delivery()) return;  // the thread that delivers ends a step, too
+  try {
+    sink_->on_step_end();
+  } catch (...) {
+    MutexLock lock(mutex_);
+    delivering_ = false;
+    throw;
+  }
+  deliver();
+}
+
+void PersistentRequest::on_sample_finish(const SampleResult& result) {
+  MutexLock lock(mutex_);
+  result_ = result;
+  result_->numerics_changed = numerics_changed_;
+  // Of the whole call, not of this run alone.
+  result_->reused_tokens = call_.start;
+  const std::int64_t past = std::min(goes_on_at_, first_drawn_) - call_.start;
+  const std::int64_t skipped = std::min(
+      past, skipped_prompt(result_->window, terms_.scores_prompt(), call_.start, first_drawn_));
+  result_->prompt_tokens += past - skipped;
+  result_->skipped_tokens += skipped;
+  result_->restarts = window_restarts(result.window, call_.start, result.position);
+  result_->generated_tokens += std::max<std::int64_t>(goes_on_at_ - first_drawn_, 0);
+  result_->given_tokens += skipped_given_;
+  result_->replayed_tokens +=
+      std::max<std::int64_t>(std::min(result.position, drawn_end_) - goes_on_at_, 0);
+}
+
+void PersistentRequest::skip_past(GenerationRequest& request) {
+  const std::int64_t past = goes_on_at_ - call_.start;
+  const auto of_prompt = std::min(past, static_cast<std::int64_t>(request.prompt.size()));
+  request.prompt.erase(request.prompt.begin(), request.prompt.begin() + of_prompt);
+  request.max_new_tokens -= std::max<std::int64_t>(goes_on_at_ - first_drawn_, 0);
+  const auto behind =
+      std::ranges::lower_bound(request.given, goes_on_at_, {}, &GivenValue::position);
+  MutexLock lock(mutex_);
+  skipped_given_ = behind - request.given.begin();
+  request.given.erase(request.given.begin(), behind);
+}
+
+void PersistentRequest::on_finish(RequestOutcome outcome) {
+  {
+    MutexLock lock(mutex_);
+    outcome_ = outcome;
+    runs_ = false;
+  }
+  writer_.wake();
+}
+
+void PersistentRequest::keep(SessionLease lease) noexcept {
+  SessionLease gone;
+  {
+    MutexLock lock(mutex_);
+    if (has_claim_) {
+      lease_ = std::move(lease);
+    } else {
+      // It never began. Where it was to be run again, its values are in the storage alone by now.
+      if (lease.history()->position() < row_.position) lease.discard();
+      gone = std::move(lease);
+    }
+  }
+  writer_.wake();
+}
+
+bool PersistentRequest::begin_delivery() {
+  MutexLock lock(mutex_);
+  return is_submitted_ && !std::exchange(delivering_, true);
+}
+
+void PersistentRequest::deliver() {
+  while (true) {
+    std::vector<Held> batch;
+    SharedModel resumed;
+    bool ends = false;
+    {
+      MutexLock lock(mutex_);
+      fail_past_lease();
+      const auto hidden = std::ranges::find_if(
+          held_, [&](const Held& held) REQUIRES(mutex_) { return !may_see(held.event.position); });
+      batch.assign(std::make_move_iterator(held_.begin()), std::make_move_iterator(hidden));
+      held_.erase(held_.begin(), hidden);
+      if (is_paused_ && held_.size() <= kMostHeld / 2) {
+        is_paused_ = false;
+        resumed = model_;
+      }
+      ends = batch.empty() && is_over_ && outcome_;
+      if (batch.empty() && !ends) {
+        delivering_ = false;
+        return;
+      }
+    }
+    // Where the sink has no memory for them its call ends, as the scheduler's own would.
+    const bool is_told = catch_exceptions(
+        [&] {
+          for (Held& held : batch) {
+            held.event.top = held.top;
+            tell(held.event);
+          }
+          if (!ends) sink_->on_step_end();
+          return true;
+        },
+        [] { return false; });
+    if (resumed != nullptr) resumed->scheduler->resume(handle_);
+    if (ends) return tell_end();  // and nothing more is delivered
+    if (!is_told) {
+      MutexLock lock(mutex_);
+      fail(RequestOutcome::kInternal);
+    }
+  }
+}
+
+bool PersistentRequest::tell(const TokenEvent& event) {
+  return event.position < terms_.from_position || sink_->on_token(event);
+}
+
+void PersistentRequest::hand_over() {
+  MutexLock lock(mutex_);
+  // One without a name cannot be repeated: it continues while it may.
+  if (is_handed_over_ || terms_.id.empty() || !runs_ || failure_) return;
+  is_handed_over_ = true;
+  model_->scheduler->cancel(handle_);
+}
+
+RequestOutcome PersistentRequest::told_outcome() const {
+  if (failure_) return *failure_;
+  const bool is_ending = *outcome_ == RequestOutcome::kShutdown && !model_->retired.load();
+  const bool is_cut = is_ending || *outcome_ == RequestOutcome::kCancelled;
+  return is_cut && !terms_.id.empty() && (is_ending || is_handed_over_) ? RequestOutcome::kMoved
+                                                                        : *outcome_;
+}
+
+void PersistentRequest::tell_end() {
+  std::optional<SampleResult> result;
+  RequestOutcome outcome{};
+  {
+    MutexLock lock(mutex_);
+    outcome = told_outcome();
+    // A call that continues elsewhere has not ended.
+    if (!failure_ && outcome != RequestOutcome::kMoved) result = std::move(result_);
+    model_.reset();
+  }
+  catch_exceptions(
+      [&] {
+        if (!result) return;
+        sink_->on_sample_finish(*result);
+        sink_->on_step_end();
+      },
+      [&] { outcome = RequestOutcome::kInternal; });
+  catch_exceptions([&] { sink_->on_finish(outcome); }, [] {});
+}
+
+bool PersistentRequest::is_urgent() const {
+  MutexLock lock(mutex_);
+  return !is_over_ && ((level_ == Durability::kToken && !is_begun_) || lease_ || failing_since_);
+}
+
+// PersistentRequest, the states that are stored of it: at its end, and on its way where it is long.
+
+void PersistentRequest::put_state(SessionLease& lease) {
+  const SessionHistory::Extent extent = history_->extent();
+  const SequenceState& sequence = lease.sequence();
+  {
+    MutexLock lock(mutex_);
+    const std::int64_t last = row_.states.empty() ? 0 : row_.states.back().position;
+    const bool drops_values =
+        extent.base > decode_marks(row_.marks).value_or(StoredMarks()).oldest(row_);
+    const bool is_worth_it =
+        lease.transformer().constant_state() &&
+        writer_.options().pays_to_park(extent.position - last, lease.memory_is_short());
+    if (std::exchange(state_was_tried_, true) || sequence.next_position() != extent.position ||
+        extent.position <= last || (!drops_values && !is_worth_it)) {
+      return;
+    }
+  }
+  try {
+    std::vector<std::byte> bytes;
+    bytes.reserve(sequence.saved_bytes());
+    StateByteWriter writer(bytes);
+    sequence.save(writer);
+    SessionStorage::StateRef ref{.position = extent.position};
+    const StorageOutcome put = writer_.storage().put_state(lease.session_id(), bytes, &ref);
+    zero_memory(std::span(bytes));
+    if (put != StorageOutcome::kDone) return;
+    writer_.count_state();
+    MutexLock lock(mutex_);
+    state_ = ref;
+  } catch (const std::bad_alloc&) {  // it costs time only
+  }
+}
+
+std::size_t PersistentRequest::checkpoint_bytes(const GenerationRequest& request) const {
+  const std::int64_t most =
+      call_.start + static_cast<std::int64_t>(request.prompt.size()) + request.max_new_tokens;
+  if (most < next_checkpoint_) return 0;
+  MutexLock lock(mutex_);
+  return model_->transformer->sequence_bytes(0);
+}
+
+std::int64_t PersistentRequest::next_checkpoint() const {
+  // A state that grows would be written over and over again; one that does not is a few hundred
+  // times the values that need not be read again.
+  if (!draws_ || !model_->transformer->constant_state()) {
+    return std::numeric_limits<std::int64_t>::max();
+  }
+  const std::int64_t last = row_.states.empty() ? 0 : row_.states.back().position;
+  return std::max({last, checkpoint_at_, call_.start}) + writer_.options().park_tokens;
+}
+
+void PersistentRequest::at_rest(const SequenceState& sequence) noexcept {
+  if (sequence.next_position() < next_checkpoint_.load(std::memory_order_relaxed)) return;
+  {
+    MutexLock lock(mutex_);
+    const bool is_written = level_ != Durability::kCall || is_long_;
+    if (!has_claim_ || failure_ || !is_written || checkpoint_at_ > 0) return;
+  }
+  try {
+    checkpoint_.reserve(sequence.saved_bytes());
+    StateByteWriter writer(checkpoint_);
+    sequence.save(writer);
+  } catch (const std::bad_alloc&) {  // it costs time only
+    zero_memory(std::span(checkpoint_));
+    checkpoint_.clear();
+    return;
+  }
+  MutexLock lock(mutex_);
+  checkpoint_at_ = sequence.next_position();
+  next_checkpoint_ = next_checkpoint();
+}
+
+void PersistentRequest::collect_checkpoint(WriteBatch& batch) {
+  SessionStorage::SessionId id;
+  std::int64_t position = 0;
+  {
+    MutexLock lock(mutex_);
+    id = row_.id;
+    position = checkpoint_at_;
+  }
+  const std::size_t before = batch.size();
+  const std::optional<SessionStorage::StateRef> put = put_checkpoint(id, position);
+  MutexLock lock(mutex_);
+  checkpoint_at_ = 0;
+  const SessionHistory::Extent extent = history_->extent();
+  const bool is_well = goes_on(extent);
+  if (!is_well) fail(RequestOutcome::kInternal);
+  if (is_well) {
+    add_values(extent, batch);
+    last_write_ = writer_.clock().now();
+  }
+  if (is_well && put) {
+    SessionStorage::Write write = next_write(SessionStorage::Write::Kind::kState);
+    write.before = write.after = extent.digest;
+    write.position = extent.position;
+    std::vector<SessionStorage::StateRef> states = row_.states;
+    add_state(states, *put, call_.start);
+    batch.add(write, encode_change({.states = states}));
+    writing_states_ = std::move(states);
+  }
+  if (batch.size() == before) writing_ = Writing::kNothing;
+}
+
+std::optional<SessionStorage::StateRef> PersistentRequest::put_checkpoint(
+    const SessionStorage::SessionId& id, std::int64_t position) noexcept {
+  SessionStorage::StateRef ref{.position = position};
+  StorageOutcome put = StorageOutcome::kUnavailable;
+  try {
+    put = writer_.storage().put_state(id, checkpoint_, &ref);
+  } catch (const std::bad_alloc&) {
+  }
+  zero_memory(std::span(checkpoint_));
+  checkpoint_.clear();
+  if (put != StorageOutcome::kDone) return std::nullopt;
+  writer_.count_state();
+  return ref;
+}
+
+// PersistentRequest, what it writes to the storage.
+
+namespace {
+
+using Kind = SessionStorage::Write::Kind;
+
+RequestOutcome outcome_of(StorageOutcome outcome) {
+  if (outcome == StorageOutcome::kFull) return RequestOutcome::kStoreFull;
+  if (outcome == StorageOutcome::kBroken) return RequestOutcome::kStoreBroken;
+  if (outcome == StorageOutcome::kCorrupt) return RequestOutcome::kStoreDamaged;
+  const bool is_lost = outcome == StorageOutcome::kFenced ||
+                       outcome == StorageOutcome::kRolledBack ||
+                       outcome == StorageOutcome::kNotFound;
+  if (is_lost) return RequestOutcome::kFenced;
+  return RequestOutcome::kStoreAway;
+}
+
+}  // namespace
+
+void PersistentRequest::collect(WriteBatch& batch, bool all_values) {
+  bool has_ended = false;
+  {
+    MutexLock lock(mutex_);
+    if (is_over_ || writing_ != Writing::kNothing) return;
+    has_ended = lease_ && !runs_;
+    if (!has_ended) {
+      if (failure_ || (level_ == Durability::kCall && !is_long())) return;
+      if (!is_begun_) return collect_begin(batch);
+      const bool is_first = row_.position <= first_drawn_;
+      if (checkpoint_at_ == 0 || history_->position() < row_.position) {
+        if (level_ == Durability::kToken && !all_values && !is_first) return;
+        return collect_values(batch);
+      }
+    }
+    writing_ = has_ended ? Writing::kEnd : Writing::kValues;
+  }
+  if (has_ended) return collect_end(batch);
+  collect_checkpoint(batch);
+}
+
+bool PersistentRequest::is_long() {
+  if (!is_long_ && draws_ && history_->may_forget(row_.position)) {
+    is_long_ = true;
+    is_begun_ = was_open_;
+  }
+  return is_long_;
+}
+
+SessionStorage::Write PersistentRequest::next_write(Kind kind) const {
+  return {.kind = kind,
+          .id = row_.id,
+          .claim = claim_,
+          .before = row_.digest,
+          .after = row_.digest,
+          .position = row_.position};
+}
+
+void PersistentRequest::collect_begin(WriteBatch& batch) {
+  // Nothing of a TOKEN call is seen before a value is durable, so that its beginning waits for the
+  // first ones and goes with them; but no longer than they would wait for others.
+  const bool waits_for_values = level_ == Durability::kToken;
+  const bool has_values = history_->position() > row_.position;
+  if (waits_for_values && !has_values &&
+      writer_.clock().now() - last_write_ < writer_.options().interval) {
+    return;
+  }
+  batch.add(next_write(Kind::kBegin), encode_change({.call = encode_call(call_)}));
+  writing_to_ = row_.position;
+  writing_digest_ = row_.digest;
+  if (waits_for_values && has_values) collect_values(batch);
+  writing_ = Writing::kBegin;
+}
+
+void PersistentRequest::collect_values(WriteBatch& batch) {
+  const SessionHistory::Extent extent = history_->extent();
+  const std::int64_t count = extent.position - row_.position;
+  if (count <= 0) return;
+  const TimePoint now = writer_.clock().now();
+  const CallWriter::Options& options = writer_.options();
+  const bool is_due = level_ == Durability::kToken || count >= options.lazy_values ||
+                      now - last_write_ >= options.lazy_interval;
+  if (!is_due) return;
+  if (!goes_on(extent)) return fail(RequestOutcome::kInternal);
+  add_values(extent, batch);
+  last_write_ = now;
+  writing_ = Writing::kValues;
+}
+
+bool PersistentRequest::goes_on(const SessionHistory::Extent& extent) {
+  if (extent.position < row_.position) return false;
+  is_checked_ = is_checked_ || history_->digest_at(row_.position) == row_.digest;
+  if (!is_checked_) {
+    spdlog::error("a call that was run again came to other values than those in the store");
+  }
+  return is_checked_;
+}
+
+void PersistentRequest::add_values(const SessionHistory::Extent& extent, WriteBatch& batch) {
+  writing_to_ = extent.position;
+  writing_digest_ = extent.digest;
+  if (extent.position == row_.position) return;
+  std::vector<std::int32_t> values = history_->values(row_.position, extent.position);
+  SessionStorage::Write write = next_write(Kind::kValues);
+  write.after = extent.digest;
+  write.position = extent.position;
+  batch.add(write, encode_values(values));
+  zero_memory(std::span(values));
+}
+
+void PersistentRequest::collect_end(WriteBatch& batch) {
+  SessionLease* lease = nullptr;  // exclusive, while its end is being written
+  bool stores = false;
+  std::vector<SessionStorage::StateRef> needed;  // one of them, for values to be let go of
+  {
+    MutexLock lock(mutex_);
+    lease = &lease_;
+    if (!lease->discarded()) lease->end_call();
+    stores = !failure_ && !lease->discarded() && goes_on(history_->extent()) && !has_shown_more();
+    if (stores) needed = states_behind_values();
+  }
+  if (stores) put_state(*lease);
+  const bool has_state = std::ranges::any_of(needed, [&](const SessionStorage::StateRef& state) {
+    return writer_.storage().holds_state(state);
+  });
+
+  MutexLock lock(mutex_);
+  if (stores) return add_end(batch, has_state);
+  const bool is_short = !failure_ && !lease->discarded() && !was_open_;
+  // A call that was over when it was run again is over.
+  batch.add(next_write(is_short ? Kind::kEnd : Kind::kRelease), {});
+  lease->discard();
+  writing_ = Writing::kRelease;
+}
+
+bool PersistentRequest::has_shown_more() const {
+  const bool is_cut = !outcome_ || *outcome_ != RequestOutcome::kDone;
+  const std::int64_t position = history_->position();
+  return is_cut && was_open_ && (position < terms_.from_position || position == drawn_end_);
+}
+
+void PersistentRequest::not_collected() {
+  MutexLock lock(mutex_);
+  writing_ = Writing::kNothing;
+  writing_states_.reset();
+}
+
+std::vector<SessionStorage::StateRef> PersistentRequest::states_behind_values() const {
+  std::vector<SessionStorage::StateRef> states;
+  const StoredMarks marks = decode_marks(row_.marks).value_or(StoredMarks());
+  if (marks.bases.empty()) return states;
+  std::ranges::copy_if(row_.states, std::back_inserter(states),
+                       [&](const auto& state) { return state.position >= marks.oldest(row_); });
+  return states;
+}
+
+void PersistentRequest::add_end(WriteBatch& batch, bool has_state) {
+  const SessionHistory::Extent extent = history_->extent();
+  // The next server asks for the session at once: nothing here may claim it again, as parking it
+  // before the process ends would.
+  if (outcome_ && told_outcome() == RequestOutcome::kMoved) lease_.discard();
+  // A call that continues elsewhere has not ended, and no other call may come in between.
+  const bool goes_on_elsewhere = outcome_ && draws_ && level_ != Durability::kCall &&
+                                 (was_open_ || extent.position > call_.start) &&
+                                 told_outcome() == RequestOutcome::kMoved;
+  if (goes_on_elsewhere && !is_begun_) {
+    batch.add(next_write(Kind::kBegin), encode_change({.call = encode_call(call_)}));
+  }
+  add_values(extent, batch);
+  SessionStorage::Write write = next_write(Kind::kState);
+  write.before = write.after = extent.digest;
+  write.position = extent.position;
+  StoredMarks marks = decode_marks(row_.marks).value_or(StoredMarks());
+  RowChange change;
+  if (state_) {
+    std::vector<SessionStorage::StateRef> states = row_.states;
+    add_state(states, *state_, call_.start);
+    // For values that memory has let go of a state stands.
+    if (extent.base > marks.oldest(row_)) {
+      marks.bases.push_back({extent.base, *history_->digest_at(extent.base)});
+      std::erase_if(states, [&](const auto& state) { return state.position < extent.base; });
+    }
+    batch.add(write, encode_change({.states = std::move(states)}));
+  }
+  if (goes_on_elsewhere) {
+    write.kind = Kind::kRelease;
+    return batch.add(write, {});
+  }
+  const std::vector<LastCall> calls = last_calls(extent.position);
+  // A state may have been dropped to make room: without one the values are what leads on.
+  const std::int64_t base =
+      state_ || has_state ? let_go_of_values(calls, row_.base, marks) : row_.base;
+  if (base > row_.base) change.base = base;
+  if (extent.base > call_.start) {  // memory has let go of its first values
+    std::erase_if(marks.marks, [&](const auto& mark) { return mark.position > call_.start; });
+    append_marks(call_, row_.base, extent.base, marks.marks);
+  }
+  marks.marks = marks_of(marks.marks, base, *history_, extent.position);
+  if (extent.position > call_.start) note_numerics(call_, row_, marks);
+  change.last_calls = calls.empty() ? "" : encode_last_calls(calls);
+  change.marks = encode_marks(marks);
+  const auto expire_after = marks.options.expire_after.count() > 0 ? marks.options.expire_after
+                                                                   : writer_.options().expire_after;
+  change.used = writer_.clock().wall_time();
+  change.expires = *change.used + expire_after;
+  write.kind = Kind::kEnd;
+  batch.add(write, encode_change(change));
+}
+
+std::vector<LastCall> PersistentRequest::last_calls(std::int64_t end) const {
+  std::vector<LastCall> calls =
+      decode_last_calls(row_.last_calls).value_or(std::vector<LastCall>());
+  if (terms_.id.empty() || end == call_.start || !outcome_ || !draws_) return calls;
+  std::erase_if(calls, [&](const LastCall& call) { return call.id == terms_.id; });
+  SampleResult result = result_.value_or(SampleResult());
+  result.seed = call_.seed;
+  calls.push_back({.id = terms_.id,
+                   .request = terms_.request,
+                   .start = call_.start,
+                   .end = end,
+                   .shown_end = shown_end_,
+                   .finished = *outcome_ == RequestOutcome::kDone,
+                   .result = std::move(result)});
+  if (calls.size() > kLastCalls) calls.erase(calls.begin());
+  return calls;
+}
+
+void PersistentRequest::written(std::span<const StorageOutcome> outcomes) {
+  const auto refused = std::ranges::find_if(
+      outcomes, [](StorageOutcome outcome) { return outcome != StorageOutcome::kDone; });
+  const bool is_done = refused == outcomes.end();
+  SessionLease over;
+  bool is_over = false, ends = false;
+  {
+    MutexLock lock(mutex_);
+    const Writing was = writing_;
+    if (is_done) {
+      failing_since_.reset();
+      is_begun_ = true;
+      if (was != Writing::kRelease) {
+        row_.position = writing_to_;
+        row_.digest = writing_digest_;
+        if (writing_states_) row_.states = *std::move(writing_states_);
+      }
+    } else if (was == Writing::kRelease) {
+      if (*refused == StorageOutcome::kFull || *refused == StorageOutcome::kUnavailable) {
+        writer_.lost_claims().add(row_.id, row_.owner, claim_);
+      }
+    } else if (!is_patient(*refused, was)) {
+      fail(outcome_of(*refused));
+    }
+    writing_states_.reset();
+    is_over = was == Writing::kRelease || (was == Writing::kEnd && is_done);
+    // Over, nothing is collected of it any more.
+    if (!is_over) writing_ = Writing::kNothing;
+    ends = lease_ && !runs_;
+    if (is_over) over = std::move(lease_);
+  }
+  over = SessionLease();  // the session is returned before its client hears of the end
+  if (is_over) {
+    MutexLock lock(mutex_);
+    is_over_ = true;
+  }
+  if (begin_delivery()) deliver();
+  if (is_over) {
+    writer_.remove(*this);
+  } else if (!is_done || ends) {
+    writer_.wake();
+  } else if (level_ == Durability::kToken) {
+    writer_.wake_for_values();  // those that came meanwhile
+  }
+}
+
+bool PersistentRequest::is_patient(StorageOutcome outcome, Writing was) {
+  if (outcome != StorageOutcome::kFull && outcome != StorageOutcome::kUnavailable) return false;
+  if (was == Writing::kBegin) return false;  // nothing is lost yet
+  const TimePoint now = writer_.clock().now();
+  if (!failing_since_) failing_since_ = now;
+  return now - *failing_since_ < writer_.options().patience;
+}
+
+void PersistentRequest::fail(RequestOutcome why) {
+  if (failure_) return;
+  failure_ = why;
+  held_.clear();
+  if (runs_) model_->scheduler->cancel(handle_);
+}
+
+}  // namespace lintel

@@ -1,0 +1,861 @@
+#include "server/sessions/persistence/persistent_sessions.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <new>
+#include <ranges>
+#include <span>
+#include <utility>
+
+#include "model/core/errors.h"
+#include "model/core/state_bytes.h"
+#include "model/core/tensor.h"
+#include "model/lora/adapter.h"
+#include "server/engine/request.h"
+#include "server/models/model_registry.h"
+#include "server/sessions/persistence/call_writer.h"
+
+namespace lintel {
+namespace {
+
+constexpr std::size_t kSweptAtOnce = 256;
+
+}  // namespace
+
+PersistentSessions::PersistentSessions(SessionStorage& storage, SessionManager& store,
+                                       const ModelRegistry& models, const Clock& clock,
+                                       const Options& options)
+    : storage_(storage),
+      store_(store),
+      models_(models),
+      clock_(clock),
+      options_(options),
+      writer_(storage, lost_claims_, clock,
+              {.interval = options.commit_interval,
+               .lazy_interval = options.lazy_interval,
+               .lazy_values = options.lazy_values,
+               .patience = options.patience,
+               .park_tokens = options.park_tokens,
+               .expire_after = options.expire_after,
+               .has_thread = options.threads > 0}),
+      threads_(options.threads, options.queue) {}
+
+PersistentSessions::~PersistentSessions() = default;
+
+bool PersistentSessions::run(std::function<void()> work) { return threads_.run(std::move(work)); }
+
+PersistentSessions::Stats PersistentSessions::stats() const {
+  return {.brought_from_slot = from_slot_.load(),
+          .brought_from_values = from_values_.load(),
+          .calls_resumed = resumed_.load(),
+          .replayed_cold = replayed_cold_.load(),
+          .replayed_rewound = replayed_rewound_.load(),
+          .replayed_resumed = replayed_resumed_.load(),
+          .numerics_changed = numerics_changed_.load(),
+          .states_stored = states_stored_.load() + writer_.states_stored(),
+          .queued = threads_.queued()};
+}
+
+std::chrono::system_clock::time_point PersistentSessions::expiry(
+    const SessionOptions& session) const {
+  const bool has_own = session.expire_after.count() > 0;
+  return clock_.wall_time() + (has_own ? session.expire_after : options_.expire_after);
+}
+
+SharedModel PersistentSessions::model_of(const SessionStorage::Row& row) const {
+  const std::vector<SharedModel> ready = models_.ready();
+  for (const SharedModel& model : std::views::reverse(ready)) {  // the highest version first
+    if (model->name == row.model && model->transformer->fingerprint() == row.model_print) {
+      return model;
+    }
+  }
+  return nullptr;
+}
+
+void PersistentSessions::tell_of_row(const SessionStorage::Row& row, SessionInfo& info) const {
+  info.expires = row.expires;
+  if (const std::optional<StoredMarks> marks = decode_marks(row.marks)) {
+    info.numerics_changed_at = marks->numerics_changed_at;
+    info.numerics = marks->numerics.empty() ? row.numerics : marks->numerics;
+    info.numerics_before = marks->numerics.empty() ? "" : row.numerics;
+  }
+  if (row.call.empty() || info.busy) return;
+  if (const std::optional<StoredCall> call = decode_call(row.call)) {
+    info.interrupted = {
+        .call_id = call->id, .start_position = call->start, .stored_position = row.position};
+  }
+}
+
+SessionInfo PersistentSessions::info_of(const SessionStorage::Row& row) const {
+  SessionInfo info;
+  info.id = row.id;
+  info.model = row.model;
+  if (const SharedModel model = model_of(row)) info.transformer = model->transformer.get();
+  info.oldest_position = row.base;
+  if (const std::optional<StoredMarks> marks = decode_marks(row.marks)) {
+    info.adapter = marks->adapter;
+    info.window = marks->options.window;
+    info.oldest_position = marks->oldest(row);
+  }
+  info.num_values = row.position;
+  info.digest = to_hex(row.digest);
+  info.has_pending = row.position > 0;
+  info.max_values = row.max_values;
+  info.durability = row.durability;
+  info.in_memory = false;
+  info.created = row.created;
+  info.last_used = row.used;
+  tell_of_row(row, info);
+  return info;
+}
+
+bool PersistentSessions::has_expired(const SessionStorage::Row& row) const {
+  return row.expires <= clock_.wall_time();
+}
+
+std::optional<SessionInfo> PersistentSessions::find(const std::string& id, const Owner& owner) {
+  std::optional<SessionInfo> info = store_.get(id, owner);
+  if (info && info->durability == Durability::kNone) return info;
+  const SessionStorage::Opened found = storage_.find(id, owner);
+  const bool is_gone = found.outcome == StorageOutcome::kNotFound ||
+                       (found.outcome == StorageOutcome::kDone && has_expired(found.row));
+  if (is_gone && !(info && info->busy)) {  // a call that runs keeps it
+    if (info) store_.remove(id, owner);    // a copy of nothing
+    return std::nullopt;
+  }
+  if (found.outcome != StorageOutcome::kDone) return info;
+  if (info && is_old(found.row, *info)) {
+    store_.remove(id, owner);
+    info.reset();
+  }
+  const bool is_held = !found.holder.empty();
+  if (info) {
+    info->busy = info->busy || is_held;
+    tell_of_row(found.row, *info);
+  } else {
+    info = info_of(found.row);
+    info->busy = is_held;
+    if (is_held) info->interrupted.reset();
+  }
+  return info;
+}
+
+SessionRefusal PersistentSessions::absence(const std::string& id, const Owner& owner) {
+  const StorageOutcome outcome = storage_.find(id, owner).outcome;
+  const bool is_known = outcome == StorageOutcome::kDone || outcome == StorageOutcome::kNotFound;
+  return is_known ? store_.absence(id, owner) : refusal_of(outcome);
+}
+
+bool PersistentSessions::is_old(const SessionStorage::Row& row, const SessionInfo& info) const {
+  return storage_.is_shared() && !info.busy && to_hex(row.digest) != info.digest;
+}
+
+std::vector<SessionInfo> PersistentSessions::list(const std::string& model,
+                                                  const std::string& after_id, std::size_t limit,
+                                                  const std::optional<Owner>& owner) {
+  std::vector<SessionInfo> all;
+  std::string after = after_id;
+  while (true) {
+    const std::size_t wanted = limit - all.size();
+    const std::vector<SessionStorage::Row> rows = storage_.list(model, after, wanted, owner);
+    std::vector<SessionInfo> here = store_.list(model, after, wanted, owner);
+    auto next = here.begin();
+    const auto take_here = [&] { all.push_back(std::move(*next++)); };
+    for (const SessionStorage::Row& row : rows) {
+      while (next != here.end() && next->id < row.id) take_here();
+      const bool is_here = next != here.end() && next->id == row.id;
+      if (has_expired(row) && !(is_here && next->busy)) {
+        if (is_here) ++next;
+      } else if (is_here && is_old(row, *next)) {
+        ++next;
+        all.push_back(info_of(row));
+      } else if (is_here) {
+        take_here();
+        tell_of_row(row, all.back());
+      } else {
+        all.push_back(info_of(row));
+      }
+    }
+    const bool is_last = rows.size() < wanted;
+    while (is_last && next != here.end()) take_here();
+    if (all.size() > limit) all.erase(all.begin() + static_cast<std::ptrdiff_t>(limit), all.end());
+    if (is_last || all.size() == limit) return all;
+    after = rows.back().id;  // some had expired
+  }
+}
+
+std::size_t PersistentSessions::sweep() {
+  lost_claims_.give_back(storage_);
+  return storage_.sweep(kSweptAtOnce);
+}
+
+StorageOutcome PersistentSessions::commit_and_release(WriteBatch& batch, const std::string& id,
+                                                      const Owner& owner,
+                                                      const SessionStorage::Claim& claim) {
+  const StorageOutcome outcome = batch.commit_and_wait(storage_);
+  // A broken storage releases nothing before it is reopened.
+  if (outcome == StorageOutcome::kFull || outcome == StorageOutcome::kUnavailable)
+    lost_claims_.add(id, owner, claim);
+  return outcome;
+}
+
+// PersistentSessions: what a call is to a session, and what there was before it.
+
+namespace {
+
+// Whether something else is asked for than the call was about that has this name.
+bool differs(const IdempotencyKey& terms, const Digest& request, std::uint64_t seed) {
+  return terms.request != request || (terms.seed && *terms.seed != seed);
+}
+
+// Position of its first value after the prompt.
+std::int64_t first_new_of(const StoredCall& call) {
+  const auto behind = std::ranges::find_if(
+      call.marks, [](const HistoryMark& mark) { return mark.source != ValueSource::kPrompt; });
+  return behind == call.marks.end() ? call.start : behind->position;
+}
+
+// The first of the values [start, end) that a repeat needs: one to deliver again, or one from
+// `least` on.
+std::int64_t needed_from(const IdempotencyKey& terms, std::int64_t start, std::int64_t first_new,
+                         std::int64_t least, std::int64_t end) {
+  const std::int64_t shown = std::max(terms.from_position, terms.echo_prompt ? start : first_new);
+  return std::clamp(std::min(shown, least), start, end);
+}
+
+}  // namespace
+
+SessionRefusal PersistentSessions::open_call(SessionLease& lease, const SharedModel& model,
+                                             const IdempotencyKey& terms, OpenedCall& opened) {
+  const std::string& id = lease.session_id();
+  // Most calls are new to a session that stands where it did.
+  SessionStorage::Opened found =
+      terms.expected_position
+          ? storage_.find(id, lease.owner())
+          : storage_.open_at(id, lease.owner(), lease.history()->extent().digest, terms.id);
+  StoredSession cold;
+  SessionRefusal refusal = look_at(std::move(found), cold);
+  if (refusal) {
+    lease.discard();
+  } else {
+    refusal = open_call(lease, model, terms, cold, opened);
+  }
+  // The running call has the claim, if there is one.
+  if (cold.lease != nullptr && opened.call == nullptr) {
+    lost_claims_.give_back(storage_, cold.row, cold.claim);
+  }
+  return refusal;
+}
+
+SessionRefusal PersistentSessions::open_call(SessionLease& lease, const SharedModel& model,
+                                             const IdempotencyKey& terms, StoredSession& cold,
+                                             OpenedCall& opened) {
+  if (cold.held) return cold.held;
+  if (cold.row.digest != lease.history()->extent().digest) {
+    lease.discard();  // the storage is the truth, and brings it back
+    return {SessionError::kStale};
+  }
+  if (!options_.takes_other_numerics &&
+      (other_numerics(cold.row, cold.marks, model->numerics.hex) ||
+       (cold.call && cold.call->numerics != model->numerics.hex))) {
+    return {SessionError::kNumericsRefused, 0, 0, 0, cold.row.position};
+  }
+  const auto begin = [&](std::int64_t start, bool draws) {
+    opened.start = start;
+    opened.call = std::make_shared<PersistentRequest>(
+        writer_, model,
+        SessionStorage::Opened{.row = cold.row, .claim = cold.claim, .lease = cold.lease}, terms,
+        start, draws);
+    lease.keep_with(opened.call);
+  };
+  // Where the last of a call's values may have stopped it, or what they are the beginning of, that
+  // is to be found once more.
+  const bool is_bytes = model->transformer->config().modality == ModalityKind::kBytes;
+  const std::int64_t stops = is_bytes ? kMaxStopStringBytes : 1;
+  const std::optional<StoredCall>& open = cold.call;
+  const std::int64_t position = cold.row.position;
+  if (open && !terms.id.empty() && open->id == terms.id) {
+    if (differs(terms, open->request, open->seed)) return {SessionError::kCallDiffers};
+    // What its client has seen may be more than what is stored, and would come out otherwise here.
+    if (cold.row.durability != Durability::kToken && open->numerics != model->numerics.hex) {
+      return {SessionError::kNumericsChanged, 0, 0, open->start, position};
+    }
+    begin(open->start, /*draws=*/true);
+    const std::int64_t at =
+        needed_from(terms, open->start, first_new_of(*open), position - stops, position);
+    return replay(lease, cold.row, open->start, at, open->seed, opened);
+  }
+  if (open) {
+    if (!terms.expected_position) {
+      return {SessionError::kCallInterrupted, 0, 0, open->start, position};
+    }
+    if (*terms.expected_position < open->start || *terms.expected_position > position) {
+      return {SessionError::kPositionMismatch, 0, 0, open->start, position,
+              *terms.expected_position};
+    }
+    const SessionRefusal refusal = rewind(lease, *terms.expected_position);
+    if (refusal) return refusal;
+    IdempotencyKey fresh = terms;
+    fresh.expected_position.reset();
+    return open_call(lease, model, fresh, opened);
+  }
+  const auto calls = decode_last_calls(cold.row.last_calls);
+  if (!calls) return {SessionError::kDamaged};
+  const auto known =
+      terms.id.empty() ? calls->end() : std::ranges::find(*calls, terms.id, &LastCall::id);
+  if (known == calls->end()) {
+    if (terms.expected_position && *terms.expected_position != position) {
+      return {SessionError::kPositionMismatch, 0, 0, -1, position, *terms.expected_position};
+    }
+    // Its client has values of it, and others have come since: it was forgotten, and is not new.
+    if (terms.from_position > 0 && terms.from_position < position) {
+      return {SessionError::kPositionMismatch, 0, 0, -1, position, terms.from_position};
+    }
+    begin(position, /*draws=*/true);
+    return {};
+  }
+  if (differs(terms, known->request, known->result.seed)) return {SessionError::kCallDiffers};
+  const bool is_last = known + 1 == calls->end() && known->end == position;
+  if (is_last && (!known->finished || terms.log2_probs)) {
+    begin(known->start, /*draws=*/!known->finished);
+    // One that was cut off has met no stop; what may be the beginning of one is in bytes alone.
+    const std::int64_t from = position - (known->finished || is_bytes ? stops : 0);
+    const std::int64_t at = needed_from(terms, known->start, first_new_of(*known), from, position);
+    const SessionRefusal refusal =
+        replay(lease, cold.row, known->start, at, known->result.seed, opened);
+    if (refusal.error != SessionError::kOutOfRange) return refusal;
+    // No state leads there any more: it is replayed from the store, but not run.
+    lease.keep_with(nullptr);
+    opened = {};
+  }
+  if (terms.log2_probs) return {SessionError::kNoProbabilities};
+  std::optional<Digest> digest = lease.history()->digest_at(known->end);
+  opened.past = ReplayedResponse::of(*this, cold.row, cold.marks, *known, digest, terms);
+  if (opened.past != nullptr) return {};
+  return {SessionError::kOutOfRange, 0, 0, cold.row.base, position};
+}
+
+bool PersistentSessions::began_with(const std::string& id, const Owner& owner,
+                                    const std::string& call_id) {
+  StoredSession cold;
+  if (call_id.empty() || look_up(id, owner, cold)) return false;
+  if (cold.call && cold.call->start == 0) return cold.call->id == call_id;
+  const auto calls = decode_last_calls(cold.row.last_calls);
+  return calls && std::ranges::any_of(*calls, [&](const LastCall& call) {
+           return call.start == 0 && call.id == call_id;
+         });
+}
+
+SessionRefusal PersistentSessions::replay(SessionLease& lease, const SessionStorage::Row& row,
+                                          std::int64_t start, std::int64_t at, std::uint64_t seed,
+                                          OpenedCall& opened) {
+  opened.seed = seed;
+  opened.start = start;
+  opened.values = lease.history()->values(at, row.position);
+  if (const SessionRefusal refusal = rewind(lease, row, at, std::nullopt)) return refusal;
+  resumed_.fetch_add(1);
+  replayed_resumed_.fetch_add(
+      static_cast<std::uint64_t>(row.position - lease.sequence().next_position()));
+  return {};
+}
+
+SessionRefusal PersistentSessions::rewind(SessionLease& lease, const SessionStorage::Row& row,
+                                          std::int64_t position,
+                                          const std::optional<Digest>& expected) {
+  // The session's own state, where it is one of those, is nearer than what was stored before it.
+  const std::int64_t own = lease.sequence().next_position();
+  const std::int64_t least = std::max(lease.history()->base(), own <= position ? own + 1 : 1);
+  std::vector<std::byte> state;
+  SessionManager::StoredState stored;
+  stored.num_values = read_state(row, least, position, state);
+  stored.bytes = state;
+  const SessionRefusal refusal = store_.rewind(lease, position, expected, &stored);
+  zero_memory(std::span(state));
+  return refusal;
+}
+
+StorageOutcome PersistentSessions::read_past(const ReplayedResponse& past, std::int64_t first,
+                                             std::span<std::int32_t> values) {
+  const StorageOutcome read = storage_.read_values(past.session(), first, values);
+  if (read != StorageOutcome::kDone) return read;
+  // They are that call's where it is there still: what takes back a call's values forgets the call.
+  const SessionStorage::Opened found = storage_.find(past.session(), past.owner());
+  if (found.outcome != StorageOutcome::kDone) return found.outcome;
+  const auto calls = decode_last_calls(found.row.last_calls);
+  const bool is_there = calls && std::ranges::any_of(*calls, [&](const LastCall& call) {
+                          return encode_last_calls({call}) == encode_last_calls({past.call()});
+                        });
+  return is_there ? StorageOutcome::kDone : StorageOutcome::kNotFound;
+}
+
+// PersistentSessions: what is written of sessions that no call runs in.
+
+namespace {
+
+using Kind = SessionStorage::Write::Kind;
+
+// Whether one is stored that is left where the session goes back to `position`.
+bool keeps_state(const SessionStorage::Row& row, std::int64_t position) {
+  return !row.states.empty() && row.states.front().position <= position;
+}
+
+}  // namespace
+
+SessionRefusal PersistentSessions::keep(const std::string& id, const Owner& owner) {
+  const std::optional<SessionOptions> made_as = store_.made_as(id, owner);
+  if (!made_as) return store_.absence(id, owner);
+  if (made_as->durability == Durability::kNone) return {};
+  const std::optional<SessionInfo> info = store_.get(id, owner);
+  if (!info) return store_.absence(id, owner);
+  const SharedModel model = models_.find(info->model, info->transformer);
+  if (model == nullptr) return {SessionError::kUnloaded};
+  // A state of few values is made of them as soon as it is read.
+  const bool with_state =
+      model->transformer->constant_state() && info->num_values - 1 >= options_.park_tokens;
+  SessionManager::ImageResult made =
+      store_.image(id, owner, std::nullopt, /*with_history=*/true, with_state);
+  if (made.refusal) return made.refusal;
+  SessionImage& image = made.image;
+  NewSession created;
+  SessionStorage::Row& row = created.row;
+  row.id = id;
+  row.owner = owner;
+  row.model = image.model;
+  row.model_print = model->transformer->fingerprint();
+  row.numerics = model->numerics.hex;
+  row.durability = made_as->durability;
+  row.max_values = image.max_values;
+  row.base = image.base;
+  row.position = image.position;
+  row.digest = image.digest;
+  row.marks = encode_marks({.options = *made_as,
+                            .adapter = image.adapter,
+                            .adapter_fingerprint = image.adapter_fingerprint,
+                            .base_digest = image.base_digest,
+                            .numerics = info->numerics,
+                            .numerics_changed_at = info->numerics_changed_at,
+                            .marks = image.marks});
+  row.created = info->created;
+  row.used = info->last_used;
+  row.expires = expiry(*made_as);
+  created.values = std::move(image.values);
+  WriteBatch batch;
+  batch.add({.kind = Kind::kCreate, .id = id, .after = row.digest, .position = row.position},
+            encode_new_session(created));
+  const StorageOutcome outcome = batch.commit_and_wait(storage_);
+  zero_memory(std::span(created.values));
+  if (outcome != StorageOutcome::kDone) return refusal_of(outcome);
+  if (!image.state.empty()) {
+    const bool has_state = store_state(id, owner, image);
+    // Where the history begins after its first value the state is no cache.
+    if (!has_state && image.base > 0) {
+      remove_stored(id, owner);
+      return {SessionError::kStoreFull};
+    }
+  }
+  store_.set_stored(id, owner);
+  return {};
+}
+
+bool PersistentSessions::store_state(const std::string& id, const Owner& owner,
+                                     const SessionImage& image) {
+  const SessionStorage::Opened opened = storage_.open(id, owner, nullptr);
+  if (opened.outcome != StorageOutcome::kDone) return false;
+  SessionStorage::StateRef ref{.position = image.state_position};
+  const bool has_state = storage_.put_state(id, image.state, &ref) == StorageOutcome::kDone;
+  SessionStorage::Write write{.kind = Kind::kState,
+                              .id = id,
+                              .claim = opened.claim,
+                              .before = opened.row.digest,
+                              .after = opened.row.digest,
+                              .position = opened.row.position};
+  WriteBatch batch;
+  if (has_state) batch.add(write, encode_change({.states = {{ref}}}));
+  write.kind = Kind::kRelease;
+  batch.add(write, {});
+  const bool is_kept =
+      commit_and_release(batch, id, owner, opened.claim) == StorageOutcome::kDone && has_state;
+  if (is_kept) states_stored_.fetch_add(1);
+  return is_kept;
+}
+
+std::size_t PersistentSessions::park_idle(Duration most) {
+  constexpr std::size_t kSessionsOfACommit = 64;
+  const TimePoint until = clock_.now() + most;
+  std::size_t parked = 0;
+  const std::vector<SessionManager::Named> idle = store_.idle_stored();
+  for (auto next = idle.begin(); next != idle.end() && clock_.now() < until;) {
+    WriteBatch batch;
+    std::size_t put = 0;
+    for (; put < kSessionsOfACommit && next != idle.end() && clock_.now() < until; ++next) {
+      if (park(next->id, next->owner, batch)) ++put;
+    }
+    if (batch.empty()) continue;
+    if (batch.commit_and_wait(storage_) != StorageOutcome::kDone) break;
+    parked += put;
+  }
+  states_stored_.fetch_add(parked);
+  return parked;
+}
+
+bool PersistentSessions::park(const std::string& id, const Owner& owner, WriteBatch& batch) {
+  const std::optional<SessionInfo> info = store_.get(id, owner);
+  const auto pays = [&](const SessionStorage::Row& row) {
+    const std::int64_t stored = row.states.empty() ? 0 : row.states.back().position;
+    return writer_.options().pays_to_park(info->num_values - stored, /*leaves_memory=*/true);
+  };
+  if (!info || !info->transformer->constant_state() || !pays({})) return false;
+  const SessionStorage::Opened opened = storage_.open(id, owner, nullptr);
+  if (opened.outcome != StorageOutcome::kDone) return false;
+  SessionStorage::Write write{.kind = Kind::kState,
+                              .id = id,
+                              .claim = opened.claim,
+                              .before = opened.row.digest,
+                              .after = opened.row.digest,
+                              .position = opened.row.position};
+  bool is_put = false;
+  if (opened.row.call.empty() && pays(opened.row)) {
+    SessionImage image = store_
+                             .image(id, owner, std::nullopt, /*with_history=*/false,
+                                    /*with_state=*/true)
+                             .image;
+    SessionStorage::StateRef ref{.position = image.state_position};
+    is_put = image.digest == opened.row.digest && image.state_position == image.position &&
+             storage_.put_state(id, image.state, &ref) == StorageOutcome::kDone;
+    zero(image);
+    if (is_put) {
+      std::vector<SessionStorage::StateRef> states = opened.row.states;
+      add_state(states, ref, states.empty() ? 0 : states.back().position);
+      batch.add(write, encode_change({.states = std::move(states)}));
+    }
+  }
+  write.kind = Kind::kRelease;
+  batch.add(write, {});
+  return is_put;
+}
+
+SessionRefusal PersistentSessions::remove(const std::string& id, const Owner& owner) {
+  const KeyedMutex::Hold alone(locks_, id);
+  const std::optional<SessionInfo> info = store_.get(id, owner);
+  const SessionRefusal refusal = store_.remove(id, owner);
+  if (refusal.error == SessionError::kBusy) return busy_or_away(refusal);
+  if (info && info->durability == Durability::kNone) return refusal;
+  const SessionRefusal stored = remove_stored(id, owner);
+  return stored.error == SessionError::kNotFound && refusal ? refusal : stored;
+}
+
+SessionRefusal PersistentSessions::remove_stored(const std::string& id, const Owner& owner) {
+  const SessionStorage::Opened opened = storage_.open(id, owner, nullptr);
+  if (opened.outcome != StorageOutcome::kDone) return refusal_of(opened);
+  WriteBatch batch;
+  batch.add({.kind = Kind::kRemove,
+             .id = id,
+             .claim = opened.claim,
+             .before = opened.row.digest,
+             .after = opened.row.digest,
+             .position = opened.row.position},
+            {});
+  const StorageOutcome outcome = commit_and_release(batch, id, owner, opened.claim);
+  if (outcome == StorageOutcome::kDone && has_expired(opened.row)) return {SessionError::kNotFound};
+  return refusal_of(outcome);
+}
+
+SessionManager::CreateResult PersistentSessions::rewind(const std::string& id, const Owner& owner,
+                                                        std::int64_t position,
+                                                        const std::optional<Digest>& expected) {
+  constexpr int kMostTries = 8;
+  SessionManager::CreateResult result;
+  for (int i = 0; i < kMostTries; ++i) {
+    result.refusal = bring(id, owner);
+    if (result.refusal) return result;
+    SessionManager::LeaseResult leased = lease(id, owner);
+    result.refusal = leased.refusal;
+    if (!leased.lease) return result;
+    if (leased.lease.durability() == Durability::kNone) {
+      leased.lease = SessionLease();
+      return store_.rewind(id, owner, position, expected);
+    }
+    result.refusal = rewind(leased.lease, position, expected);
+    if (result.refusal.error != SessionError::kStale) break;
+  }
+  if (result.refusal) return result;
+  const std::optional<SessionInfo> info = find(id, owner);
+  if (!info) {  // removed meanwhile
+    result.refusal = store_.absence(id, owner);
+    return result;
+  }
+  result.info = *info;
+  return result;
+}
+
+std::optional<SessionStorage::StateRef> PersistentSessions::put_state(SessionLease& lease) {
+  std::vector<std::byte> bytes;
+  StateByteWriter writer(bytes);
+  lease.sequence().save(writer);
+  SessionStorage::StateRef ref{.position = lease.sequence().next_position()};
+  const StorageOutcome put = storage_.put_state(lease.session_id(), bytes, &ref);
+  zero_memory(std::span(bytes));
+  if (put != StorageOutcome::kDone) return std::nullopt;
+  return ref;
+}
+
+SessionRefusal PersistentSessions::rewind(SessionLease& lease, std::int64_t position,
+                                          const std::optional<Digest>& expected) {
+  const SessionStorage::Opened opened = storage_.open(lease.session_id(), lease.owner(), nullptr);
+  if (opened.outcome != StorageOutcome::kDone) return refusal_of(opened);
+  const SessionStorage::Row& row = opened.row;
+  if (storage_.is_shared() && lease.history()->extent().digest != row.digest) {
+    lost_claims_.give_back(storage_, row, opened.claim);
+    lease.discard();
+    return {SessionError::kStale};
+  }
+  const SessionRefusal refusal = rewind(lease, row, position, expected);
+  const SessionHistory::Extent now = lease.history()->extent();
+  SessionStorage::Write write{.kind = Kind::kRewind,
+                              .id = row.id,
+                              .claim = opened.claim,
+                              .before = row.digest,
+                              .after = now.digest,
+                              .position = now.position};
+  WriteBatch batch;
+  std::optional<SessionStorage::StateRef> state;
+  if (!refusal && row.base > 0 && !keeps_state(row, now.position)) {
+    state = put_state(lease);
+    if (!state) {  // as it was: without one nothing would lead there
+      lease.discard();
+      write.after = row.digest;
+      write.kind = Kind::kRelease;
+      write.position = row.position;
+      batch.add(write, {});
+      commit_and_release(batch, row.id, row.owner, opened.claim);
+      return {SessionError::kStoreFull};
+    }
+  }
+  if (!refusal) {
+    std::vector<LastCall> calls =
+        decode_last_calls(row.last_calls).value_or(std::vector<LastCall>());
+    std::erase_if(calls, [&](const LastCall& call) { return call.end > now.position; });
+    StoredMarks marks = decode_marks(row.marks).value_or(StoredMarks());
+    marks.marks = marks_of(marks.marks, row.base, *lease.history(), now.position);
+    const std::optional<StoredCall> given_up =
+        row.call.empty() ? std::nullopt : decode_call(row.call);
+    if (given_up && given_up->start < now.position) note_numerics(*given_up, row, marks);
+    replayed_rewound_.fetch_add(
+        static_cast<std::uint64_t>(now.position - lease.sequence().next_position()));
+    batch.add(write, encode_change({.last_calls = encode_last_calls(calls),
+                                    .marks = encode_marks(marks),
+                                    .used = clock_.wall_time(),
+                                    .expires = expiry(marks.options)}));
+    write.before = now.digest;
+    write.kind = Kind::kState;
+    if (state) batch.add(write, encode_change({.states = {{*state}}}));
+  } else {
+    write.after = row.digest;
+  }
+  write.kind = Kind::kRelease;
+  batch.add(write, {});
+  const StorageOutcome outcome = commit_and_release(batch, row.id, row.owner, opened.claim);
+  if (outcome == StorageOutcome::kDone) return refusal;
+  lease.discard();  // the storage is the truth
+  return refusal_of(outcome);
+}
+
+// PersistentSessions: how sessions come back into memory.
+
+SessionRefusal PersistentSessions::look_up(const std::string& id, const Owner& owner,
+                                           StoredSession& cold) {
+  return look_at(storage_.find(id, owner), cold);
+}
+
+SessionRefusal PersistentSessions::look_at(SessionStorage::Opened found, StoredSession& cold) {
+  if (found.outcome != StorageOutcome::kDone) return refusal_of(found.outcome);
+  if (!found.holder.empty()) {
+    found.outcome = StorageOutcome::kHeld;
+    cold.held = refusal_of(found);
+  }
+  cold.row = std::move(found.row);
+  cold.claim = found.claim;
+  cold.lease = std::move(found.lease);
+  if (has_expired(cold.row)) return {SessionError::kNotFound};
+  std::optional<StoredMarks> marks = decode_marks(cold.row.marks);
+  if (!marks) return {SessionError::kDamaged};
+  cold.marks = *std::move(marks);
+  cold.marks.options.max_values = cold.row.max_values;
+  cold.marks.options.durability = cold.row.durability;
+  cold.marks.options.numerics_changed_at = cold.marks.numerics_changed_at;
+  if (!cold.row.call.empty()) {
+    cold.call = decode_call(cold.row.call);
+    if (!cold.call) return {SessionError::kDamaged};
+  }
+  cold.model = model_of(cold.row);
+  if (cold.model != nullptr && other_numerics(cold.row, cold.marks, cold.model->numerics.hex)) {
+    cold.marks.options.numerics =
+        cold.marks.numerics.empty() ? cold.row.numerics : cold.marks.numerics;
+  }
+  return {};
+}
+
+SessionRefusal PersistentSessions::busy_or_away(const SessionRefusal& refusal) const {
+  const bool is_away = refusal.error == SessionError::kBusy &&
+                       storage_.health().state == SessionStorage::Health::State::kAway;
+  return is_away ? SessionRefusal{SessionError::kStoreAway} : refusal;
+}
+
+SessionManager::LeaseResult PersistentSessions::lease(const std::string& id, const Owner& owner) {
+  // Others may need its memory before it is leased.
+  constexpr int kMostTries = 16;
+  SessionManager::LeaseResult result;
+  for (int i = 0; i < kMostTries; ++i) {
+    if (const auto info = store_.get(id, owner); info && !info->busy) {
+      SessionManager::LeaseResult leased = store_.lease(id, owner);
+      leased.refusal = busy_or_away(leased.refusal);
+      if (leased.refusal.error != SessionError::kNotFound) return leased;
+    }
+    result.refusal = ensure_in_memory(id, owner);  // open_call sees whether it has expired
+    if (result.refusal) return result;
+    SessionManager::LeaseResult leased = store_.lease(id, owner);
+    leased.refusal = busy_or_away(leased.refusal);
+    if (leased.refusal.error != SessionError::kNotFound) return leased;
+  }
+  result.refusal = {SessionError::kStoreAway};
+  return result;
+}
+
+SessionRefusal PersistentSessions::bring(const std::string& id, const Owner& owner) {
+  if (store_.get(id, owner) && !find(id, owner)) return store_.absence(id, owner);  // expired
+  return ensure_in_memory(id, owner);
+}
+
+SessionRefusal PersistentSessions::ensure_in_memory(const std::string& id, const Owner& owner) {
+  bool is_here = false;
+  if (store_.get(id, owner) && !storage_.is_shared()) return {};
+  const KeyedMutex::Hold alone(locks_, id);
+  // Another thread may have loaded it.
+  if (const SessionRefusal refusal = drop_if_old(id, owner, &is_here); refusal || is_here) {
+    return refusal;
+  }
+  return wake(id, owner);
+}
+
+SessionRefusal PersistentSessions::drop_if_old(const std::string& id, const Owner& owner,
+                                               bool* is_here) {
+  const std::optional<SessionInfo> info = store_.get(id, owner);
+  *is_here = info.has_value();
+  if (!info || !storage_.is_shared() || info->busy || info->durability == Durability::kNone) {
+    return {};
+  }
+  const SessionStorage::Opened found = storage_.find(id, owner);
+  const bool is_known =
+      found.outcome == StorageOutcome::kDone || found.outcome == StorageOutcome::kNotFound;
+  if (!is_known) return refusal_of(found.outcome);
+  if (found.outcome == StorageOutcome::kDone && !is_old(found.row, *info)) return {};
+  *is_here = false;
+  store_.remove(id, owner);
+  return {};
+}
+
+SessionRefusal PersistentSessions::wake(const std::string& id, const Owner& owner) {
+  constexpr int kMostTries = 16;
+  for (int i = 0; i < kMostTries; ++i) {
+    Digest seen;
+    const SessionRefusal refusal = restore_once(id, owner, seen);
+    const bool may_have_changed =
+        refusal.error == SessionError::kDamaged || refusal.error == SessionError::kNotFound;
+    if (!may_have_changed || !storage_.is_shared()) return refusal;
+    // Damaged is a row that does not fit although no other server has written it.
+    const SessionStorage::Opened now = storage_.find(id, owner);
+    if (now.outcome != StorageOutcome::kDone || now.row.digest == seen) return refusal;
+  }
+  return {SessionError::kStoreAway};
+}
+
+SessionRefusal PersistentSessions::restore_once(const std::string& id, const Owner& owner,
+                                                Digest& seen) {
+  StoredSession cold;
+  const SessionRefusal unknown = look_up(id, owner, cold);
+  seen = cold.row.digest;  // also of one that is refused for what it is
+  if (unknown) {
+    return unknown.error == SessionError::kNotFound ? store_.absence(id, owner) : unknown;
+  }
+  if (cold.model == nullptr) return {SessionError::kModelMismatch};
+  SharedAdapter adapter;
+  if (!cold.marks.adapter.empty()) {
+    adapter = cold.model->adapters->find(cold.marks.adapter);
+    if (adapter == nullptr || adapter->weights->fingerprint() != cold.marks.adapter_fingerprint) {
+      return {SessionError::kModelMismatch};
+    }
+  }
+  try {
+    SessionImage image;
+    if (const SessionRefusal refusal = read_image(cold, image)) return refusal;
+    const StoredSession stored{.id = id,
+                               .options = cold.marks.options,
+                               .created = cold.row.created,
+                               .last_used = cold.row.used};
+    const SessionManager::CreateResult woken = store_.wake(
+        stored, cold.model->name, cold.model->transformer, image, owner, std::move(adapter));
+    if (woken.refusal) return woken.refusal;
+    (image.state.empty() ? from_values_ : from_slot_).fetch_add(1);
+    const std::int64_t idle_at = cold.call ? cold.call->start : cold.row.position;
+    replayed_cold_.fetch_add(static_cast<std::uint64_t>(idle_at - image.state_position));
+    if (!cold.marks.options.numerics.empty() && numerics_changed_.fetch_add(1) == 0) {
+      spdlog::warn("the store has sessions that a machine of other bits computed");
+    }
+    zero(image);
+  } catch (const ModelError& error) {
+    // Of a store that is shared another server may have written meanwhile.
+    spdlog::log(storage_.is_shared() ? spdlog::level::warn : spdlog::level::err,
+                "a session in the store is damaged: {}", error.what());
+    return {SessionError::kDamaged};
+  } catch (const std::bad_alloc&) {
+    return {SessionError::kOutOfMemory};
+  }
+  return {};
+}
+
+SessionRefusal PersistentSessions::read_image(const StoredSession& cold, SessionImage& image) {
+  const SessionStorage::Row& row = cold.row;
+  image.model = row.model;
+  image.max_values = row.max_values;
+  image.window = cold.marks.options.window;
+  image.base = cold.marks.oldest(row);
+  image.position = row.position;
+  image.digest = row.digest;
+  image.base_digest =
+      cold.marks.bases.empty() ? cold.marks.base_digest : cold.marks.bases.back().digest;
+  // A repeated call may restart where it began; open_call() decides.
+  const std::int64_t latest = cold.call ? cold.call->start : row.position;
+  image.state_position = read_state(row, image.base, latest, image.state);
+  if (image.state_position < image.base) {
+    // Without the values before its base the state after them is no cache.
+    if (row.base > 0) return {SessionError::kDamaged};
+    image.base = 0;
+    image.base_digest = cold.marks.base_digest;
+  }
+  image.marks = cold.marks.marks;
+  if (cold.call) append_marks(*cold.call, row.base, row.position, image.marks);
+  image.marks = marks_from(image.base, std::move(image.marks));
+  // A store on the network may say anything: no more than sessions may take in memory is made room
+  // for.
+  const std::int64_t count = row.position - image.base;
+  const std::size_t most = store_.options().session_memory_bytes / sizeof(std::int32_t);
+  if (count < 0 || static_cast<std::uint64_t>(count) > most) return {SessionError::kDamaged};
+  image.values.resize(static_cast<std::size_t>(count));
+  return refusal_of(storage_.read_values(row.id, image.base, image.values));
+}
+
+std::int64_t PersistentSessions::read_state(const SessionStorage::Row& row, std::int64_t least,
+                                            std::int64_t most, std::vector<std::byte>& state) {
+  for (const SessionStorage::StateRef& ref : std::views::reverse(row.states)) {
+    if (ref.position > most) continue;
+    if (ref.position < least) break;
+    if (ref.bytes > store_.options().session_memory_bytes) continue;
+    state.resize(ref.bytes);
+    if (storage_.read_state(ref, state) == StorageOutcome::kDone) return ref.position;
+  }
+  state.clear();
+  return 0;
+}
+
+}  // namespace lintel

@@ -1,0 +1,226 @@
+// PersistentSessions: sessions that outlive the process.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "server/core/clock.h"
+#include "server/core/mutex.h"
+#include "server/core/threads.h"
+#include "server/models/model_registry.h"
+#include "server/sessions/digest.h"
+#include "server/sessions/persistence/call_records.h"
+#include "server/sessions/persistence/call_writer.h"
+#include "server/sessions/persistence/persistent_request.h"
+#include "server/sessions/persistence/replayed_response.h"
+#include "server/sessions/session_manager.h"
+#include "server/sessions/session_options.h"
+#include "server/sessions/storage/session_storage.h"
+
+namespace lintel {
+
+class ModelRegistry;
+class WriteBatch;
+
+// Between the sessions in memory and the storage. A durable session's values are in the storage;
+// what is of it in memory is a copy, which goes when memory is needed and comes back when a call
+// needs it.
+//
+// Thread-safe. What is marked "waits" waits for a disk: never on a worker or one of gRPC's threads,
+// but by run().
+class PersistentSessions {
+ public:
+  struct Options {
+    Durability durability = Durability::kInput;  // of sessions whose maker does not say
+    // A TOKEN call's values are written so often, an INPUT call's once they are so many or so old.
+    Duration commit_interval = std::chrono::milliseconds(5);
+    Duration lazy_interval = std::chrono::seconds(1);
+    std::int64_t lazy_values = 256;
+    // A state is many hundred times its values, so that one is stored only where reading those
+    // since the last stored one again would take long: at a call's end if they are so many, and a
+    // quarter of them where the session is about to leave memory.
+    std::int64_t park_tokens = 1024;
+    std::chrono::seconds expire_after = std::chrono::hours(720);
+    // Whether a session whose values another machine computed, with other bits, continues here.
+    bool takes_other_numerics = true;
+    Duration patience = std::chrono::seconds(1);  // with a store that is full or away
+    int threads = 2;           // 0: run() does the work itself, and values are written by write()
+    std::size_t queue = 1024;  // of work that waits for them
+  };
+
+  struct Stats {
+    std::uint64_t brought_from_slot = 0, brought_from_values = 0;
+    std::uint64_t calls_resumed = 0;
+    // Values that had to be read once more: of sessions that came back without their last state, of
+    // those that were taken back, and of calls that are run again.
+    std::uint64_t replayed_cold = 0, replayed_rewound = 0, replayed_resumed = 0;
+    std::uint64_t numerics_changed = 0;  // sessions that came back on a machine of other bits
+    std::uint64_t states_stored = 0;
+    std::size_t queued = 0;  // work that waits for a thread
+  };
+
+  // All outlive it.
+  PersistentSessions(SessionStorage& storage, SessionManager& store, const ModelRegistry& models,
+                     const Clock& clock, const Options& options);
+  ~PersistentSessions();  // ends what is queued; REQUIRES: no call runs
+
+  // Runs `work` on a thread that may wait; false: too much is waiting already.
+  bool run(std::function<void()> work);
+
+  // Waits. A session that was just made (created, forked, restored) and is in memory: it is durable
+  // when this returns kNone; else it is not, and for its maker to remove.
+  SessionRefusal keep(const std::string& id, const Owner& owner);
+  // Waits. Brings a durable session that is not in memory back; kNone also where it is there, or
+  // was never durable. kNotFound (also of one that has expired), kModelMismatch, kDamaged, kHeld,
+  // kStore..., and those of memory. It may leave memory for others as soon as this returns.
+  SessionRefusal bring(const std::string& id, const Owner& owner);
+  // Waits. Loads the session and leases it; in between it may have left memory for others. The copy
+  // may be stale where other servers write to the storage, too: open_call() checks.
+  SessionManager::LeaseResult lease(const std::string& id, const Owner& owner);
+  // Waits. As the store's, also of sessions that are not in memory, which stay where they are.
+  std::optional<SessionInfo> find(const std::string& id, const Owner& owner);
+  // Waits. Why find() has none: kNotFound, kUnloaded, kDamaged, kStore...
+  SessionRefusal absence(const std::string& id, const Owner& owner);
+  std::vector<SessionInfo> list(const std::string& model, const std::string& after_id,
+                                std::size_t limit, const std::optional<Owner>& owner);
+  SessionRefusal remove(const std::string& id, const Owner& owner);
+  // Waits. As the store's, durable when it returns; gives up an interrupted call.
+  SessionManager::CreateResult rewind(const std::string& id, const Owner& owner,
+                                      std::int64_t position, const std::optional<Digest>& expected);
+  // The same of a session that is leased.
+  SessionRefusal rewind(SessionLease& lease, std::int64_t position,
+                        const std::optional<Digest>& expected = std::nullopt);
+
+  // What a call runs on, or what it gave when it was run.
+  struct OpenedCall {
+    std::shared_ptr<PersistentRequest> call;  // the keeper of the lease; null: it is past
+    // Where it begins. Of a call that is run again: its seed, and the values it had from where the
+    // session stands now, which is after those that no replay needs.
+    std::optional<std::uint64_t> seed;
+    std::int64_t start = 0;
+    std::vector<std::int32_t> values;
+    std::shared_ptr<ReplayedResponse> past;
+  };
+  // Waits. A call on a session that is leased and durable: new, or run again, with the session
+  // taken back on its way; the lease of one that is past can go back. kStale: another process
+  // continued it meanwhile, and it is to be leased once more. kCallInterrupted, kPositionMismatch,
+  // kNumericsChanged, kNumericsRefused, kCallDiffers, kNoProbabilities, kOutOfRange, kStore...: the
+  // lease is to go back.
+  SessionRefusal open_call(SessionLease& lease, const SharedModel& model,
+                           const IdempotencyKey& terms, OpenedCall& opened);
+  // Waits. Values [first, first + values.size()) of a call that is past, for as long as the session
+  // has that call.
+  StorageOutcome read_past(const ReplayedResponse& call, std::int64_t first,
+                           std::span<std::int32_t> values);
+
+  // Waits. Whether the session began with a call of this name, which can be repeated.
+  bool began_with(const std::string& id, const Owner& owner, const std::string& call_id);
+
+  // What is due of running calls is queued when it returns: where there are no threads.
+  void write() { writer_.write(); }
+
+  // Before the process ends: running calls that can be repeated end after their step, kMoved, with
+  // their values and the release of their session written; so do those that come later.
+  void hand_over() { writer_.hand_over(); }
+
+  // Waits, but begins nothing more once `most` has passed. Before the process ends: stores the
+  // states of idle sessions, the last used first, so that they wake without reading their values.
+  // Returns how many.
+  std::size_t park_idle(Duration most);
+
+  // Removes expired sessions, a bounded number at a time, and releases claims whose release failed;
+  // the server calls it periodically. Waits.
+  std::size_t sweep();
+
+  const Options& options() const { return options_; }
+  Stats stats() const;
+  SessionStorage::Health health() const { return storage_.health(); }
+
+ private:
+  // A session that the storage has, and the model that continues it.
+  struct StoredSession {
+    SessionStorage::Row row;
+    StoredMarks marks;
+    std::optional<StoredCall> call;  // that was interrupted, or runs elsewhere
+    SessionRefusal held;             // kHeld: by another process
+    SessionStorage::Claim claim;
+    std::shared_ptr<const ClaimLease> lease;  // of the claim; null: there is none
+    SharedModel model;                        // null: none that is loaded is the one
+  };
+  // kNone, kNotFound, kDamaged, kStore...
+  SessionRefusal look_up(const std::string& id, const Owner& owner, StoredSession& cold);
+  // The same of the storage's answer; a claim that came with it is cold's, also where it is
+  // refused.
+  SessionRefusal look_at(SessionStorage::Opened found, StoredSession& cold);
+  // As the public one, of a session that was looked up.
+  SessionRefusal open_call(SessionLease& lease, const SharedModel& model,
+                           const IdempotencyKey& terms, StoredSession& cold, OpenedCall& opened);
+  // Of a session that a call has: while the store is away it cannot be released, and that is what
+  // the caller waits for.
+  SessionRefusal busy_or_away(const SessionRefusal& refusal) const;
+  SharedModel model_of(const SessionStorage::Row& row) const;
+  bool has_expired(const SessionStorage::Row& row) const;
+  // As bring(), but one in memory is taken as it is.
+  SessionRefusal ensure_in_memory(const std::string& id, const Owner& owner);
+  SessionRefusal wake(const std::string& id, const Owner& owner);
+  // Once; `seen`: the digest of the history that it was to be. Nothing is claimed meanwhile, so
+  // that another server may write between its row and its values.
+  SessionRefusal restore_once(const std::string& id, const Owner& owner, Digest& seen);
+  // Of a storage that others write, too: what is in memory may be old, and goes then. kNone also
+  // where it is not in memory any more.
+  SessionRefusal drop_if_old(const std::string& id, const Owner& owner, bool* is_here);
+  // A call is run again that has the values [start, where the session stands): the session goes
+  // back to `at`, the first of them that its client, or what may stop it, needs once more.
+  SessionRefusal replay(SessionLease& lease, const SessionStorage::Row& row, std::int64_t start,
+                        std::int64_t at, std::uint64_t seed, OpenedCall& opened);
+  // The latest state with `least` to `most` values that can be read, and how many it has; 0: there
+  // is none.
+  std::int64_t read_state(const SessionStorage::Row& row, std::int64_t least, std::int64_t most,
+                          std::vector<std::byte>& state);
+  // As SessionManager::rewind, from the nearest state in memory or in the storage.
+  SessionRefusal rewind(SessionLease& lease, const SessionStorage::Row& row, std::int64_t position,
+                        const std::optional<Digest>& expected);
+  // Its values, and the latest state that leads to them.
+  SessionRefusal read_image(const StoredSession& cold, SessionImage& image);
+  SessionRefusal remove_stored(const std::string& id, const Owner& owner);
+  // What stores the state of an idle session where that pays, and gives its claim back.
+  bool park(const std::string& id, const Owner& owner, WriteBatch& batch);
+  // The state of a session whose claim the caller has, for a write to name; nothing where there is
+  // no room.
+  std::optional<SessionStorage::StateRef> put_state(SessionLease& lease);
+  // Of a session that was just made: its state, so that it wakes without reading its values.
+  bool store_state(const std::string& id, const Owner& owner, const SessionImage& image);
+  SessionInfo info_of(const SessionStorage::Row& row) const;
+  // Whether another process has gone on with what is in memory.
+  bool is_old(const SessionStorage::Row& row, const SessionInfo& info) const;
+  void tell_of_row(const SessionStorage::Row& row, SessionInfo& info) const;
+  // Waits; the batch ends with what gives the claim back. Where that fails sweep() does it.
+  StorageOutcome commit_and_release(WriteBatch& batch, const std::string& id, const Owner& owner,
+                                    const SessionStorage::Claim& claim);
+  std::chrono::system_clock::time_point expiry(const SessionOptions& session) const;
+
+  SessionStorage& storage_;
+  SessionManager& store_;
+  const ModelRegistry& models_;
+  const Clock& clock_;
+  const Options options_;
+
+  // Held by what brings a session, changes it or removes it while no call has it.
+  KeyedMutex locks_;
+  std::atomic<std::uint64_t> from_slot_{0}, from_values_{0}, resumed_{0}, states_stored_{0};
+  std::atomic<std::uint64_t> replayed_cold_{0}, replayed_rewound_{0}, replayed_resumed_{0};
+  std::atomic<std::uint64_t> numerics_changed_{0};
+  PendingReleases lost_claims_;
+  CallWriter writer_;
+  WorkThreads threads_;  // last: their work uses the rest
+};
+
+}  // namespace lintel

@@ -1,0 +1,66 @@
+// MemoryStorage: a storage of this process's memory, for tests and for sessions that nothing
+// outlives.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/core/clock.h"
+#include "server/core/mutex.h"
+#include "server/sessions/storage/session_storage.h"
+#include "server/sessions/storage/storage_records.h"
+
+namespace lintel {
+
+// Everything is done at once: `done` is called before commit() returns, on the calling thread.
+class MemoryStorage final : public SessionStorage {
+ public:
+  // `clock` outlives it, and says what has expired.
+  explicit MemoryStorage(const Clock& clock) : clock_(clock) {}
+  ~MemoryStorage() override;
+
+  Opened open(const SessionId& id, const Owner& owner, const Digest* have) override
+      EXCLUDES(mutex_);
+  Opened find(const SessionId& id, const Owner& owner) override EXCLUDES(mutex_);
+  void commit(std::vector<Write> writes, Done done) override EXCLUDES(mutex_);
+  StorageOutcome read_values(const SessionId& id, std::int64_t first,
+                             std::span<std::int32_t> values) override EXCLUDES(mutex_);
+  StorageOutcome put_state(const SessionId& id, std::span<const std::byte> state,
+                           StateRef* ref) override EXCLUDES(mutex_);
+  StorageOutcome read_state(const StateRef& ref, std::span<std::byte> state) override
+      EXCLUDES(mutex_);
+  std::vector<Row> list(const std::string& model, const SessionId& after, std::size_t limit,
+                        const std::optional<Owner>& owner) override EXCLUDES(mutex_);
+  void renew(std::span<const SessionId> busy, Done done) override;
+  std::size_t sweep(std::size_t most) override EXCLUDES(mutex_);
+  Health health() const override EXCLUDES(mutex_);
+
+  // As after the death of the process that held sessions: none is held.
+  void end_claims() EXCLUDES(mutex_);
+
+ private:
+  struct Held {
+    Claim claim;
+    std::vector<std::uint64_t> put;  // states that nothing names yet
+  };
+
+  StorageOutcome write(const Write& write) REQUIRES(mutex_);
+  StorageOutcome create(const Write& write) REQUIRES(mutex_);
+  void let_go(const SessionId& id) REQUIRES(mutex_);
+  // States that no row names are zeroed and freed.
+  void drop_states(const std::vector<StateRef>& before) REQUIRES(mutex_);
+  void drop_state(std::uint64_t where) REQUIRES(mutex_);
+
+  const Clock& clock_;
+  mutable Mutex mutex_;
+  std::map<SessionId, StorageSession> sessions_ GUARDED_BY(mutex_);
+  std::map<SessionId, Held> held_ GUARDED_BY(mutex_);
+  std::map<std::uint64_t, std::vector<std::byte>> states_ GUARDED_BY(mutex_);
+  std::uint64_t last_fence_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t last_state_ GUARDED_BY(mutex_) = 0;
+  Health health_ GUARDED_BY(mutex_);
+};
+
+}  // namespace lintel

@@ -1,0 +1,937 @@
+// RedisStorage: claims, and what is read. redis_storage_writes.cpp has the writes, _states.cpp the
+// states and what is removed.
+#include "server/sessions/storage/redis/redis_storage.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <future>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/core/random_bytes.h"
+#include "server/core/threads.h"
+#include "server/sessions/digest.h"
+#include "server/sessions/storage/redis/redis_client.h"
+#include "server/sessions/storage/redis/redis_protocol.h"
+#include "server/sessions/storage/storage_records.h"
+
+namespace lintel {
+
+// What scripts take and give, as bytes; and many questions at once.
+
+// The largest row that is stored, and taken back from a server.
+inline constexpr std::size_t kMostRedisRowBytes = std::size_t{16} << 20;
+
+std::string text_of(std::span<const std::byte> bytes);
+Digest digest_from(const std::string& bytes);  // zeros where it is none
+
+// width: 1, 2 or 4 bytes each, little-endian.
+std::string pack_values(std::span<const std::int32_t> values, int width);
+// False: `bytes` are not so many values of that width.
+bool unpack_values(const std::string& bytes, int width, std::span<std::int32_t> values);
+
+// Waits for all.
+std::vector<RedisAnswer> ask_all(RedisClient& client, std::vector<RedisRequest> requests);
+
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+Digest digest_from(const std::string& bytes) {
+  Digest digest;
+  if (bytes.size() == digest.bytes.size()) {
+    std::ranges::copy(std::as_bytes(std::span(bytes)), digest.bytes.begin());
+  }
+  return digest;
+}
+
+std::string pack_values(std::span<const std::int32_t> values, int width) {
+  std::string bytes;
+  bytes.reserve(values.size() * static_cast<std::size_t>(width));
+  for (const std::int32_t value : values) {
+    for (int i = 0; i < width; ++i) {
+      bytes.push_back(static_cast<char>(static_cast<std::uint32_t>(value) >> (8 * i)));
+    }
+  }
+  return bytes;
+}
+
+bool unpack_values(const std::string& bytes, int width, std::span<std::int32_t> values) {
+  if ((width != 1 && width != 2 && width != 4) ||
+      bytes.size() != values.size() * static_cast<std::size_t>(width)) {
+    return false;
+  }
+  std::size_t at = 0;
+  for (std::int32_t& value : values) {
+    std::uint32_t bits = 0;
+    for (int i = 0; i < width; ++i) {
+      bits |= static_cast<std::uint32_t>(static_cast<unsigned char>(bytes[at++])) << (8 * i);
+    }
+    value = static_cast<std::int32_t>(bits);
+  }
+  return true;
+}
+
+std::vector<RedisAnswer> ask_all(RedisClient& client, std::vector<RedisRequest> requests) {
+  std::vector<RedisAnswer> answers(requests.size());
+  if (requests.empty()) return answers;
+  std::atomic<std::size_t> left{requests.size()};
+  std::promise<void> all;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    requests[i].done = [&, i](RedisAnswer answer) {
+      answers[i] = std::move(answer);
+      if (left.fetch_sub(1) == 1) all.set_value();
+    };
+    client.ask(std::move(requests[i]));
+  }
+  all.get_future().wait();
+  return answers;
+}
+
+namespace {
+
+constexpr std::size_t kMostUnanswered = 10'000;
+// Of a row, with the fields outside of it; list.lua ends after so many bytes of rows.
+constexpr RedisReplyBounds kMostOfRow{kMostRedisRowBytes + RedisReplyBounds::kLeastBytes, 16};
+constexpr std::size_t kMostListed = std::size_t{1} << 20;
+constexpr std::size_t kMostRows = 1000;
+
+RedisOptions with_scripts(RedisOptions options) {
+  options.scripts = RedisScripts::get().all();
+  return options;
+}
+
+// A row whose position and digest are stored outside of it.
+std::optional<SessionStorage::Row> row_of(const std::string& row, std::int64_t position,
+                                          const std::string& digest) {
+  std::optional<SessionStorage::Row> read = decode_row(std::as_bytes(std::span(row)));
+  if (!read || digest.size() != sizeof(read->digest.bytes)) return std::nullopt;
+  read->position = position;
+  read->digest = digest_from(digest);
+  return read;
+}
+
+}  // namespace
+
+RedisStorage::RedisStorage(Options options, const Clock& clock)
+    : options_(std::move(options)),
+      clock_(clock),
+      counts_(kRedisBuckets),
+      client_(with_scripts(options_.redis)) {
+  const RedisAnswer time = client_.ask_and_wait({.words = {"TIME"}});
+  if (!time.arrived || time.reply.list.size() != 2) {
+    throw RedisError("the server does not tell its time: " + time.reply.text);
+  }
+  boot_ = std::to_string(time.reply.number_at(0) * 1'000'000 + time.reply.number_at(1));
+  count_sessions();
+  renewer_ = std::thread([this] { renew_until_closed(); });
+}
+
+RedisStorage::~RedisStorage() {
+  {
+    MutexLock lock(mutex_);
+    is_closing_ = true;
+    closed_.notify_all();
+  }
+  if (renewer_.joinable()) renewer_.join();
+  client_.stop();
+}
+
+std::string RedisStorage::lease_in_ms() const {
+  return std::to_string(
+      std::chrono::duration_cast<std::chrono::milliseconds>(options_.lease).count());
+}
+
+StorageOutcome RedisStorage::failure_of(const RedisAnswer& answer) {
+  if (!answer.arrived) return StorageOutcome::kUnavailable;
+  // What is there is not what our scripts have written, and will not be so later.
+  const bool is_foreign = !answer.reply.is_error() || answer.reply.is_error("WRONGTYPE") ||
+                          answer.reply.text.find("user_script") != std::string::npos;
+  if (is_foreign && !answer.reply.is_error("OOM")) return StorageOutcome::kCorrupt;
+  MutexLock lock(mutex_);
+  if (answer.reply.is_error("OOM")) {
+    is_full_ = true;
+    return StorageOutcome::kFull;
+  }
+  if (answer.reply.is_error()) health_.why = answer.reply.text;
+  return StorageOutcome::kUnavailable;
+}
+
+SessionStorage::Opened RedisStorage::open(const SessionId& id, const Owner& owner,
+                                          const Digest* have) {
+  Opened opened = ask_for(id, owner, nullptr, "");
+  if (opened.outcome == StorageOutcome::kHeld) opened.row = {};
+  if (have != nullptr && *have == opened.row.digest) opened.row.states.clear();
+  return opened;
+}
+
+SessionStorage::Opened RedisStorage::open_at(const SessionId& id, const Owner& owner,
+                                             const Digest& at, const std::string& call) {
+  Opened opened = ask_for(id, owner, &at, call);
+  if (opened.outcome != StorageOutcome::kHeld) return opened;
+  if (opened.row.id.empty()) return find(id, owner);  // it is held here
+  opened.outcome = StorageOutcome::kDone;
+  return opened;
+}
+
+SessionStorage::Opened RedisStorage::ask_for(const SessionId& id, const Owner& owner,
+                                             const Digest* at, const std::string& call) {
+  Claim claim;
+  fill_with_random(claim.nonce);
+  {
+    MutexLock lock(mutex_);
+    const auto held = held_.find(id);
+    const bool is_free =
+        held == held_.end() ||
+        (held->second.is_given_up && !held->second.is_writing() && !held->second.is_healing);
+    if (!is_free || !opening_.insert(id).second) {
+      // Of a call that ended for want of the store, and cannot give its claim back before that is
+      // there again.
+      if (client_.state().is_away) return {.outcome = StorageOutcome::kUnavailable};
+      ++health_.claims_held;
+      return {.outcome = StorageOutcome::kHeld, .holder = options_.replica_id};
+    }
+    if (held != held_.end()) held_.erase(held);
+    if (const auto asked = unanswered_.extract(id)) claim = asked.mapped();
+  }
+  const RedisKeys keys(redis_bucket(id));
+  const TimePoint asked_at = std::chrono::steady_clock::now();
+  const RedisAnswer answer =
+      client_.ask_and_wait({.script = &RedisScripts::get().claim,
+                            .keys = {keys.session(id)},
+                            .words = {owner, text_of(claim.nonce), options_.replica_id, boot_,
+                                      lease_in_ms(), at == nullptr ? "" : text_of(at->bytes), call},
+                            .slot = keys.slot,
+                            .most = kMostOfRow});
+  const RedisReply& reply = answer.reply;
+  Opened opened;
+  if (!answer.arrived || reply.list.empty()) {
+    opened.outcome = failure_of(answer);
+    MutexLock lock(mutex_);
+    opening_.erase(id);
+    const bool may_be_granted = opened.outcome != StorageOutcome::kCorrupt;
+    if (may_be_granted && unanswered_.size() < kMostUnanswered) unanswered_.emplace(id, claim);
+    return opened;
+  }
+  MutexLock lock(mutex_);
+  opening_.erase(id);
+  const std::string& word = reply.at(0);
+  if (word == "NOT_FOUND" || word == "STALE") {
+    opened.outcome = word == "STALE" ? StorageOutcome::kUnavailable : StorageOutcome::kNotFound;
+    return opened;
+  }
+  std::optional<Row> row = row_of(reply.at(2), reply.number_at(3), reply.at(4));
+  if (!row) {
+    opened.outcome = StorageOutcome::kCorrupt;
+    return opened;
+  }
+  opened.row = *std::move(row);
+  if (word == "HELD") {
+    ++health_.claims_held;
+    opened.outcome = StorageOutcome::kHeld;
+    opened.holder = reply.at(1);
+    opened.held_for = std::chrono::milliseconds(std::max<std::int64_t>(reply.number_at(6), 1));
+  } else if (word == "DONE") {
+    ++health_.claims;
+    claim.fence = static_cast<std::uint64_t>(reply.number_at(1));
+    const auto lease = std::make_shared<ClaimLease>();
+    auto [held, is_new] =
+        held_.try_emplace(id, claim, opened.row, static_cast<int>(reply.number_at(5)), lease);
+    prolong(held->second, asked_at);
+    opened.claim = claim;
+    opened.lease = lease;
+  }
+  return opened;
+}
+
+void RedisStorage::prolong(HeldSession& held, TimePoint asked_at) {
+  held.granted = std::max(held.granted, asked_at);
+  const Duration margin = std::min<Duration>(std::chrono::seconds(1), options_.lease / 5);
+  held.lease->prolong(asked_at + options_.lease - margin);
+}
+
+SessionStorage::Opened RedisStorage::find(const SessionId& id, const Owner& owner) {
+  const RedisKeys keys(redis_bucket(id));
+  const RedisAnswer answer = client_.ask_and_wait({.script = &RedisScripts::get().find,
+                                                   .keys = {keys.session(id)},
+                                                   .words = {owner, options_.replica_id, boot_},
+                                                   .slot = keys.slot,
+                                                   .most = kMostOfRow});
+  const RedisReply& reply = answer.reply;
+  if (!answer.arrived || reply.list.empty()) return {.outcome = failure_of(answer)};
+  if (reply.at(0) != "DONE") return {.outcome = StorageOutcome::kNotFound};
+  std::optional<Row> row = row_of(reply.at(1), reply.number_at(2), reply.at(3));
+  if (!row) return {.outcome = StorageOutcome::kCorrupt};
+  return {.row = *std::move(row),
+          .holder = reply.at(4),
+          .held_for = std::chrono::milliseconds(reply.number_at(5))};
+}
+
+StorageOutcome RedisStorage::read_values(const SessionId& id, std::int64_t first,
+                                         std::span<std::int32_t> values) {
+  const RedisKeys keys(redis_bucket(id));
+  const RedisAnswer answer =
+      client_.ask_and_wait({.script = &RedisScripts::get().read,
+                            .keys = {keys.session(id), keys.values(id)},
+                            .words = {std::to_string(first), std::to_string(values.size())},
+                            .slot = keys.slot,
+                            .most = {values.size_bytes() + RedisReplyBounds::kLeastBytes, 3}});
+  if (!answer.arrived || answer.reply.list.empty()) return failure_of(answer);
+  if (answer.reply.at(0) != "DONE") return StorageOutcome::kNotFound;
+  const bool is_whole =
+      unpack_values(answer.reply.at(2), static_cast<int>(answer.reply.number_at(1)), values);
+  return is_whole ? StorageOutcome::kDone : StorageOutcome::kCorrupt;
+}
+
+std::vector<SessionStorage::Row> RedisStorage::list(const std::string& model,
+                                                    const SessionId& after, std::size_t limit,
+                                                    const std::optional<Owner>& owner) {
+  // Buckets that are asked at once; the first alone often suffices.
+  constexpr int kMostAtOnce = 256;
+  std::vector<Row> rows;
+  int at_once = 1;
+  for (int bucket = redis_bucket(after); bucket < kRedisBuckets && rows.size() < limit;) {
+    const int end = std::min(bucket + at_once, kRedisBuckets);
+    const auto request = [&](int each, const SessionId& from) {
+      const RedisKeys keys(each);
+      return RedisRequest{
+          .script = &RedisScripts::get().list,
+          .keys = {keys.ids},
+          .words = {keys.prefix, from, std::to_string(std::min(limit - rows.size(), kMostRows)),
+                    model, owner ? "1" : "0", owner.value_or("")},
+          .slot = keys.slot,
+          .most = {kMostListed + kMostOfRow.bytes,
+                   1 + 3 * std::min(limit - rows.size(), kMostRows)}};
+    };
+    std::vector<RedisRequest> requests;
+    for (int each = bucket; each < end; ++each) requests.push_back(request(each, after));
+    std::vector<RedisAnswer> answers = ask_all(client_, std::move(requests));
+    for (int each = bucket; each < end; ++each) {
+      RedisAnswer answer = std::move(answers[static_cast<std::size_t>(each - bucket)]);
+      while (rows.size() < limit) {
+        const RedisReply& reply = answer.reply;
+        for (std::size_t i = 1; i + 2 < reply.list.size() && rows.size() < limit; i += 3) {
+          std::optional<Row> row = row_of(reply.at(i), reply.number_at(i + 1), reply.at(i + 2));
+          if (row) rows.push_back(*std::move(row));
+        }
+        if (reply.at(0).empty()) break;
+        answer = client_.ask_and_wait(request(each, reply.at(0)));
+      }
+    }
+    bucket = end;
+    at_once = std::min(at_once * 4, kMostAtOnce);
+  }
+  return rows;
+}
+
+void RedisStorage::renew(std::span<const SessionId> busy, Done done) {
+  done(std::vector<StorageOutcome>(busy.size(), StorageOutcome::kDone));
+}
+
+void RedisStorage::renew_until_closed() {
+  while (true) {
+    survives(ServerThread::kRedisLeases, [this] {
+      MutexLock order(sending_);
+      std::vector<SentPtr> due;
+      {
+        MutexLock lock(mutex_);
+        const TimePoint now = std::chrono::steady_clock::now();
+        for (auto& [id, held] : held_) {
+          if (held.is_writing() || held.is_healing || held.is_given_up ||
+              now - held.granted < options_.lease / 3) {
+            continue;
+          }
+          due.push_back(held.renewal());
+          due.back()->began = now;
+          due.back()->done = [](StorageOutcome) {};
+        }
+      }
+      for (const SentPtr& sent : due) send(sent);
+    });
+    MutexLock lock(mutex_);
+    if (is_closing_) return;
+    closed_.wait_for(mutex_, options_.lease / 12);
+  }
+}
+
+SessionStorage::Health RedisStorage::health() const {
+  const RedisState redis = client_.state();
+  MutexLock lock(mutex_);
+  Health health = health_;
+  health.is_shared = true;
+  health.state = redis.is_away ? Health::State::kAway
+                 : is_full_    ? Health::State::kFull
+                               : Health::State::kOk;
+  if (redis.is_away) health.why = redis.why;
+  if (is_full_ && !redis.is_away) health.why = "the Redis server is full";
+  health.reconnects = redis.reconnects;
+  health.redirects = redis.redirects;
+  health.short_waits = redis.short_waits;
+  for (const std::size_t count : counts_) health.sessions += count;
+  return health;
+}
+
+// RedisStorage: states, and what is removed.
+
+StorageOutcome RedisStorage::put_state(const SessionId& id, std::span<const std::byte> state,
+                                       StateRef* ref) {
+  std::uint64_t where = 0;
+  fill_with_random(std::as_writable_bytes(std::span(&where, 1)));
+  {
+    MutexLock lock(mutex_);
+    const auto held = held_.find(id);
+    if (held == held_.end()) return StorageOutcome::kFenced;
+    held->second.put.insert(where);
+  }
+  const RedisKeys keys(redis_bucket(id));
+  const RedisStateKeys of(where);
+  RedisAnswer answer =
+      client_.ask_and_wait({.words = {"SADD", keys.garbage, redis_state_name(where) + id},
+                            .slot = keys.slot,
+                            .is_write = true});
+  if (answer.arrived && !answer.reply.is_error()) {
+    answer = client_.ask_and_wait({.script = &RedisScripts::get().state,
+                                   .keys = {of.bytes, of.sessions},
+                                   .words = {"put", id, text_of(state)},
+                                   .slot = of.slot,
+                                   .is_write = true});
+  }
+  if (!answer.arrived || answer.reply.is_error()) return failure_of(answer);
+  ref->where = where;
+  ref->bytes = state.size();
+  ref->checksum = digest_of(state);
+  return StorageOutcome::kDone;
+}
+
+StorageOutcome RedisStorage::read_state(const StateRef& ref, std::span<std::byte> state) {
+  const RedisStateKeys of(ref.where);
+  const RedisAnswer answer =
+      client_.ask_and_wait({.words = {"GET", of.bytes},
+                            .slot = of.slot,
+                            .most = {ref.bytes + RedisReplyBounds::kLeastBytes, 0}});
+  if (!answer.arrived || answer.reply.is_error()) {
+    const StorageOutcome failed = failure_of(answer);
+    if (failed != StorageOutcome::kCorrupt) return failed;
+  }
+  const auto bytes = std::as_bytes(std::span(answer.reply.text));
+  if (bytes.size() != state.size() || digest_of(bytes) != ref.checksum) {
+    MutexLock lock(mutex_);
+    ++health_.states_lost;
+    return StorageOutcome::kCorrupt;
+  }
+  std::ranges::copy(bytes, state.begin());
+  return StorageOutcome::kDone;
+}
+
+void RedisStorage::drop_states(const SessionId& id, std::vector<std::uint64_t> doomed,
+                               std::function<void()> then) {
+  if (doomed.empty()) return then();
+  const RedisKeys keys(redis_bucket(id));
+  const auto left = std::make_shared<std::atomic<std::size_t>>(doomed.size());
+  for (const std::uint64_t where : doomed) {
+    const RedisStateKeys of(where);
+    client_.ask({.script = &RedisScripts::get().drop_state,
+                 .keys = {of.bytes, of.sessions},
+                 .words = {"drop", id},
+                 .slot = of.slot,
+                 .is_write = true,
+                 .done = [this, left, then, id, where, keys](const RedisAnswer& answer) {
+                   if (answer.arrived && !answer.reply.is_error()) {
+                     client_.ask(
+                         {.words = {"SREM", keys.garbage, "D" + redis_state_name(where) + id},
+                          .slot = keys.slot,
+                          .is_write = true,
+                          .done = [](const RedisAnswer&) {}});
+                   }  // else a sweep does it
+                   if (left->fetch_sub(1) == 1) then();
+                 }});
+  }
+}
+
+void RedisStorage::count_sessions() {
+  std::vector<RedisRequest> requests;
+  for (int bucket = 0; bucket < kRedisBuckets; ++bucket) {
+    const RedisKeys keys(bucket);
+    requests.push_back({.words = {"ZCARD", keys.ids}, .slot = keys.slot});
+  }
+  const std::vector<RedisAnswer> answers = ask_all(client_, std::move(requests));
+  MutexLock lock(mutex_);
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    counts_[i] = static_cast<std::size_t>(std::max<std::int64_t>(answers[i].reply.number, 0));
+  }
+  // Many servers do not all begin with the same one.
+  next_swept_ = static_cast<int>(std::random_device()() % kRedisBuckets);
+}
+
+std::size_t RedisStorage::sweep(std::size_t most) {
+  int first = 0;
+  {
+    MutexLock lock(mutex_);
+    first = next_swept_;
+    next_swept_ = (next_swept_ + options_.swept_buckets) % kRedisBuckets;
+  }
+  const auto micros =
+      std::chrono::duration_cast<std::chrono::microseconds>(clock_.wall_time().time_since_epoch())
+          .count();
+  std::vector<RedisRequest> requests;
+  for (int i = 0; i < options_.swept_buckets; ++i) {
+    const RedisKeys keys((first + i) % kRedisBuckets);
+    requests.push_back({.script = &RedisScripts::get().sweep,
+                        .keys = {keys.ids, keys.expiries, keys.garbage},
+                        .words = {keys.prefix, std::to_string(micros), std::to_string(most),
+                                  std::to_string(options_.clock_difference.count())},
+                        .slot = keys.slot,
+                        .is_write = true});
+  }
+  const std::vector<RedisAnswer> answers = ask_all(client_, std::move(requests));
+  std::size_t removed = 0;
+  bool clocks_differ = false;
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    const RedisReply& reply = answers[i].reply;
+    clocks_differ = clocks_differ || reply.at(0) == "CLOCK";
+    if (!answers[i].arrived || reply.at(0) != "DONE") continue;
+    removed += static_cast<std::size_t>(reply.number_at(2));
+    const std::size_t bucket = (static_cast<std::size_t>(first) + i) % kRedisBuckets;
+    {
+      MutexLock lock(mutex_);
+      counts_[bucket] = static_cast<std::size_t>(reply.number_at(1));
+    }
+    for (std::size_t at = 3; at < reply.list.size(); ++at) {
+      const std::string& member = reply.at(at);
+      if (member.size() <= 16) continue;
+      drop_states(member.substr(16), {redis_state_where(member.substr(0, 16))}, [] {});
+    }
+  }
+  MutexLock lock(mutex_);
+  health_.clocks_differ = clocks_differ;
+  return removed;
+}
+
+// RedisStorage: what is written, and written again where a failover has lost it.
+
+namespace {
+
+using Kind = SessionStorage::Write::Kind;
+
+constexpr int kMostHeals = 3;
+constexpr std::size_t kRowWord = 8;  // of the arguments of write.lua, from 0 on
+
+std::string micros_of(std::chrono::system_clock::time_point time) {
+  return std::to_string(
+      std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count());
+}
+
+// The fields of a row that change with every value are stored outside of it.
+std::string stored_row(SessionStorage::Row row) {
+  row.position = 0;
+  row.digest = {};
+  return text_of(encode_row(row));
+}
+
+// Outcomes of a commit's writes; `done` is called with the last of them. Where an exception
+// prevented the report of one, its outcome is unknown.
+struct CommitOutcomes {
+  CommitOutcomes(std::size_t count, SessionStorage::Done then)
+      : outcomes(count, StorageOutcome::kUnavailable),
+        reported(std::make_unique<std::atomic<bool>[]>(count)),
+        left(count),
+        done(std::move(then)) {}
+  ~CommitOutcomes() {
+    if (left > 0) survives(ServerThread::kRedis, [this] { done(outcomes); });
+  }
+
+  void tell(std::size_t i, StorageOutcome outcome) {
+    if (reported[i].exchange(true)) return;
+    outcomes[i] = outcome;
+    if (left.fetch_sub(1) == 1) done(outcomes);
+  }
+
+  std::vector<StorageOutcome> outcomes;
+  std::unique_ptr<std::atomic<bool>[]> reported;
+  std::atomic<std::size_t> left;
+  SessionStorage::Done done;
+};
+
+bool gives_back(Kind kind) {
+  return kind == Kind::kEnd || kind == Kind::kRelease || kind == Kind::kRemove;
+}
+
+// The arguments of write.lua from `what` to the values. row: empty: as it was.
+void add_words(std::vector<std::string>& words, const char* what, bool is_history,
+               const SessionStorage::Row& row, bool with_row, std::int64_t first, int width,
+               std::span<const std::int32_t> values) {
+  const std::string stored = with_row ? stored_row(row) : "";
+  words.insert(
+      words.end(),
+      {what, is_history ? text_of(row.digest.bytes) : "", std::to_string(row.position), stored,
+       std::to_string(row.base), micros_of(row.expires), redis_state_names(row.states),
+       std::to_string(first), std::to_string(width), pack_values(values, width)});
+}
+
+std::vector<std::string> keys_of_write(const SessionStorage::SessionId& id) {
+  const RedisKeys keys(redis_bucket(id));
+  return {keys.session(id), keys.values(id), keys.garbage, keys.ids, keys.expiries};
+}
+
+}  // namespace
+
+void RedisStorage::commit(std::vector<Write> writes, Done done) {
+  if (writes.empty()) return done({});
+  const auto outcomes = std::make_shared<CommitOutcomes>(writes.size(), std::move(done));
+  MutexLock order(sending_);
+  for (std::size_t i = 0; i < writes.size();) {
+    if (writes[i].kind == Kind::kCreate) {
+      create(writes[i], [outcomes, i](StorageOutcome outcome) { outcomes->tell(i, outcome); });
+      ++i;
+      continue;
+    }
+    const Taken taken = take(std::span(writes).subspan(i));
+    const auto report = [outcomes, i, count = taken.count](StorageOutcome outcome) {
+      for (std::size_t each = i; each < i + count; ++each) outcomes->tell(each, outcome);
+    };
+    if (taken.sent != nullptr) {
+      taken.sent->done = report;
+      send(taken.sent);
+    } else if (taken.known) {
+      report(*taken.known);
+    } else {
+      check(writes[i], report);
+    }
+    i += taken.count;
+  }
+}
+
+RedisStorage::Taken RedisStorage::take(std::span<Write> writes) {
+  Taken taken;
+  MutexLock lock(mutex_);
+  const auto found = held_.find(writes.front().id);
+  if (found == held_.end() || found->second.claim() != writes.front().claim) return taken;
+  HeldSession& held = found->second;
+  // What is committed together stands together: values are nothing without what says where they
+  // come from.
+  for (Write& write : writes) {
+    const bool is_of_it = write.id == writes.front().id && write.claim == held.claim();
+    if (taken.sent != nullptr && (!is_of_it || gives_back(taken.sent->kind))) break;
+    if (write.kind == Kind::kCreate || (taken.sent != nullptr && write.kind == Kind::kRemove))
+      break;
+    // A release applies to the session as it is held, including writes whose outcome is unknown.
+    if (write.kind == Kind::kRelease) write.before = write.after = held.row().digest;
+    const bool may_stand = write.before != write.after && write.after == held.row().digest;
+    if (may_stand) break;
+    const StorageOutcome outcome = held.apply(write, &taken.sent);
+    if (outcome == StorageOutcome::kDone) {
+      taken.count = static_cast<std::size_t>(&write - writes.data()) + 1;
+      continue;
+    }
+    if (taken.sent == nullptr) {
+      taken.known = outcome;
+      held.is_given_up |= write.kind == Kind::kRelease;
+    }
+    break;
+  }
+  if (taken.sent == nullptr) return taken;
+  if (gives_back(taken.sent->kind)) held.lets_go(*taken.sent);
+  taken.sent->began = std::chrono::steady_clock::now();
+  return taken;
+}
+
+HeldSession* RedisStorage::held_of(const HeldSession::Sent& sent) {
+  const auto found = held_.find(sent.before.id);
+  // Another claim is none of its.
+  return found == held_.end() || found->second.claim() != sent.claim ? nullptr : &found->second;
+}
+
+void RedisStorage::forget(const HeldSession::Sent& sent, std::vector<SentPtr>& waiting) {
+  HeldSession* const held = held_of(sent);
+  if (held == nullptr) return;
+  waiting.swap(held->after_healing);
+  held_.erase(sent.before.id);
+}
+
+void RedisStorage::check(const Write& write, const Report& report) {
+  const RedisKeys keys(redis_bucket(write.id));
+  client_.ask({.script = &RedisScripts::get().check,
+               .keys = {keys.session(write.id)},
+               .words = {write.before == write.after ? "" : text_of(write.after.bytes)},
+               .slot = keys.slot,
+               .is_write = true,
+               .done = [this, report](const RedisAnswer& answer) {
+                 if (!answer.arrived || answer.reply.list.empty())
+                   return report(failure_of(answer));
+                 const std::string& word = answer.reply.at(0);
+                 if (word == "FENCED") {
+                   MutexLock lock(mutex_);
+                   ++health_.fenced;
+                 }
+                 report(word == "DONE"        ? StorageOutcome::kDone
+                        : word == "NOT_FOUND" ? StorageOutcome::kNotFound
+                                              : StorageOutcome::kFenced);
+               }});
+}
+
+void RedisStorage::create(const Write& write, Report report) {
+  const std::optional<StorageSession> made = StorageSession::created(write);
+  if (!made) return report(StorageOutcome::kCorrupt);
+  const Row& row = made->row();
+  const std::vector<std::int32_t>& values = made->values();
+  int width = 1;
+  for (const std::int32_t value : values) {
+    const auto bits = static_cast<std::uint32_t>(value);
+    width = std::max(width, bits < 256 ? 1 : bits < 65536 ? 2 : 4);
+  }
+  const RedisKeys keys(redis_bucket(row.id));
+  std::string stored = stored_row(row);
+  if (stored.size() > kMostRedisRowBytes) return report(StorageOutcome::kFull);
+  RedisRequest request{
+      .script = &RedisScripts::get().create,
+      .keys = {keys.session(row.id), keys.values(row.id), keys.ids, keys.expiries, keys.garbage},
+      .words = {row.id, row.owner, row.model, text_of(row.digest.bytes),
+                std::to_string(row.position), std::to_string(row.base), std::move(stored),
+                std::to_string(width), pack_values(values, width), micros_of(row.expires),
+                redis_state_names(row.states)},
+      .slot = keys.slot,
+      .is_write = true,
+      .done = [this, report](const RedisAnswer& answer) {
+        if (!answer.arrived || answer.reply.list.empty()) return report(failure_of(answer));
+        if (answer.reply.at(0) != "DONE") return report(StorageOutcome::kFenced);
+        {
+          MutexLock lock(mutex_);
+          ++health_.commits;
+          ++health_.writes;
+          is_full_ = false;
+        }
+        report(answer.is_replicated ? StorageOutcome::kDone : StorageOutcome::kUnavailable);
+      }};
+  if (row.states.empty()) return client_.ask(std::move(request));
+  // First the states are marked as shared; where this process dies in between, a sweep finds the
+  // marks that no row uses.
+  std::vector<std::string> waiting = {"SADD", keys.garbage};
+  for (const StateRef& state : row.states) {
+    waiting.push_back(redis_state_name(state.where) + row.id);
+  }
+  const auto left = std::make_shared<std::atomic<std::size_t>>(row.states.size());
+  const auto shared = std::make_shared<RedisRequest>(std::move(request));
+  const auto is_lost = std::make_shared<std::atomic<bool>>(false);
+  const auto then = [this, left, shared, is_lost, report](const RedisAnswer& answer) {
+    if (!answer.arrived || answer.reply.is_error()) *is_lost = true;
+    if (left->fetch_sub(1) != 1) return;
+    if (*is_lost) return report(StorageOutcome::kUnavailable);
+    client_.ask(std::move(*shared));
+  };
+  const std::vector<StateRef> states = row.states;
+  client_.ask({.words = std::move(waiting),
+               .slot = keys.slot,
+               .is_write = true,
+               .done = [this, states, then, id = row.id](const RedisAnswer& answer) {
+                 for (const StateRef& state : states) {
+                   if (!answer.arrived || answer.reply.is_error()) {
+                     then(answer);
+                     continue;
+                   }
+                   const RedisStateKeys of(state.where);
+                   client_.ask({.script = &RedisScripts::get().state,
+                                .keys = {of.bytes, of.sessions},
+                                .words = {"share", id},
+                                .slot = of.slot,
+                                .is_write = true,
+                                .done = then});
+                 }
+               }});
+}
+
+void RedisStorage::send(const SentPtr& sent) {
+  const SessionId& id = sent->before.id;
+  const bool removes = sent->kind == Kind::kRemove;
+  const bool releases = gives_back(sent->kind) && !removes;
+  const bool with_row = sent->with_row && !removes;
+  std::vector<std::string> words = {id, text_of(sent->nonce), std::to_string(sent->least),
+                                    std::to_string(sent->number), lease_in_ms()};
+  add_words(words,
+            removes    ? "remove"
+            : releases ? "release"
+                       : "keep",
+            sent->is_history, sent->after, with_row, sent->first, sent->width, sent->values);
+  if (words[kRowWord].size() > kMostRedisRowBytes) {
+    return refused(sent, StorageOutcome::kFull, /*may_stand=*/false);
+  }
+  std::string dropped;
+  for (const std::uint64_t where : sent->dropped) dropped += redis_state_name(where);
+  words.push_back(std::move(dropped));
+  for (const Digest& digest : sent->befores) words.push_back(text_of(digest.bytes));
+  std::vector<std::string> keys = keys_of_write(id);
+  const bool names_states =
+      !sent->dropped.empty() || !sent->before.states.empty() || !sent->after.states.empty();
+  if (!removes) keys.resize(names_states ? 3 : 2);
+  const bool makes_room = sent->kind != Kind::kValues && sent->kind != Kind::kBegin &&
+                          (sent->values.empty() || releases);
+  client_.ask(
+      {.script = makes_room ? &RedisScripts::get().write_when_full : &RedisScripts::get().write,
+       .keys = std::move(keys),
+       .words = std::move(words),
+       .slot = RedisKeys(redis_bucket(id)).slot,
+       .is_write = true,
+       .done = [this, sent](const RedisAnswer& answer) {
+         const bool is_well = survives(ServerThread::kRedis, [&] { answered(sent, answer); });
+         if (is_well) return;
+         survives(ServerThread::kRedis,
+                  [&] { refused(sent, StorageOutcome::kUnavailable, /*may_stand=*/true); });
+       }});
+}
+
+void RedisStorage::answered(const SentPtr& sent, const RedisAnswer& answer) {
+  if (!answer.arrived || answer.reply.list.empty()) {
+    return refused(sent, failure_of(answer), /*may_stand=*/!answer.arrived);
+  }
+  const std::string& word = answer.reply.at(0);
+  if (word == "DONE") return stood(sent, answer);
+  if (word == "BEHIND") return heal(sent, answer.reply);
+  std::vector<SentPtr> waiting;
+  if (word == "NOT_FOUND") {
+    MutexLock lock(mutex_);
+    forget(*sent, waiting);
+  }
+  const StorageOutcome outcome =
+      word == "NOT_FOUND" ? StorageOutcome::kNotFound : StorageOutcome::kFenced;
+  refused(sent, outcome, /*may_stand=*/false);
+  for (const SentPtr& each : waiting) refused(each, outcome, /*may_stand=*/false);
+}
+
+void RedisStorage::stood(const SentPtr& sent, const RedisAnswer& answer) {
+  // Too few replicas have it: it stands, but may be lost, and is written again.
+  if (!answer.is_replicated) return refused(sent, StorageOutcome::kUnavailable, /*may_stand=*/true);
+  std::vector<SentPtr> waiting;  // none, but where the claim was released while it was healed
+  std::vector<std::uint64_t> doomed;
+  for (std::size_t i = 1; i < answer.reply.list.size(); ++i) {
+    doomed.push_back(redis_state_where(answer.reply.at(i)));
+  }
+  {
+    MutexLock lock(mutex_);
+    is_full_ = is_full_ && sent->is_renewal;
+    ++health_.commits;
+    if (!sent->is_renewal) ++health_.writes;
+    if (HeldSession* const held = held_of(*sent)) {
+      held->stands(*sent);
+      prolong(*held, sent->began);
+      if (gives_back(sent->kind)) forget(*sent, waiting);
+    }
+  }
+  for (const SentPtr& each : waiting) refused(each, StorageOutcome::kFenced, /*may_stand=*/false);
+  drop_states(sent->before.id, std::move(doomed),
+              [done = sent->done] { done(StorageOutcome::kDone); });
+}
+
+void RedisStorage::refused(const SentPtr& sent, StorageOutcome outcome, bool may_stand) {
+  std::vector<SentPtr> waiting;
+  {
+    MutexLock lock(mutex_);
+    if (HeldSession* const held = held_of(*sent)) {
+      held->is_refused(*sent, may_stand);
+      held->is_given_up |= sent->kind == Kind::kRelease;
+      // This server has no right to write any more; the claim is no use to keep.
+      const bool is_final =
+          outcome == StorageOutcome::kFenced || outcome == StorageOutcome::kRolledBack;
+      if (is_final && gives_back(sent->kind)) forget(*sent, waiting);
+    }
+  }
+  sent->done(outcome);
+  for (const SentPtr& each : waiting) refused(each, outcome, /*may_stand=*/false);
+}
+
+void RedisStorage::heal(const SentPtr& sent, const RedisReply& reply) {
+  const SessionId& id = sent->before.id;
+  const Digest digest = digest_from(reply.at(1));
+  const bool is_open = reply.at(3) == "1";
+  const auto fence = static_cast<std::uint64_t>(reply.number_at(6));
+  std::optional<HeldSession::Missing> missing;
+  std::array<std::byte, 16> nonce{};
+  fill_with_random(nonce);
+  StorageOutcome outcome = StorageOutcome::kFenced;
+  bool is_sent_again = false;
+  std::uint64_t fence_before = 0;
+  {
+    MutexLock lock(mutex_);
+    if (HeldSession* const of = held_of(*sent)) {
+      HeldSession& held = *of;
+      fence_before = held.fence;
+      if (held.is_healing) {
+        held.after_healing.push_back(sent);
+        return;
+      }
+      if (held.nonce != sent->nonce) {  // it was healed since this was sent
+        sent->nonce = held.nonce;
+        is_sent_again = sent->heals++ < kMostHeals;
+      } else if (is_open && fence <= held.fence && sent->heals++ < kMostHeals) {
+        missing = held.missing(*sent, digest);
+        outcome = StorageOutcome::kRolledBack;
+        held.is_healing = missing.has_value();
+      }
+    }
+    if (!is_sent_again && !missing) {
+      ++(outcome == StorageOutcome::kFenced ? health_.fenced : health_.rolled_back);
+    }
+  }
+  if (is_sent_again) return send(sent);
+  if (!missing) return refused(sent, outcome, /*may_stand=*/false);
+  std::vector<std::string> words = {id, text_of(nonce), "0", std::to_string(sent->number - 1),
+                                    lease_in_ms()};
+  add_words(words, "heal", /*is_history=*/true, sent->before, /*with_row=*/true, missing->first,
+            sent->width, missing->values);
+  words.insert(words.end(), {"", options_.replica_id, boot_, text_of(sent->nonce),
+                             std::to_string(fence_before), text_of(digest.bytes)});
+  std::vector<std::string> keys = keys_of_write(id);
+  keys.resize(3);
+  client_.ask(
+      {.script = &RedisScripts::get().write,
+       .keys = std::move(keys),
+       .words = std::move(words),
+       .slot = RedisKeys(redis_bucket(id)).slot,
+       .is_write = true,
+       .done = [this, sent, nonce](const RedisAnswer& answer) { healed(sent, answer, nonce); }});
+}
+
+void RedisStorage::healed(const SentPtr& sent, const RedisAnswer& answer,
+                          const std::array<std::byte, 16>& nonce) {
+  const bool is_done = answer.arrived && answer.reply.at(0) == "DONE";
+  const bool is_lost = answer.arrived && answer.reply.at(0) == "BEHIND";
+  std::vector<SentPtr> waiting;
+  {
+    MutexLock lock(mutex_);
+    if (HeldSession* const held = held_of(*sent)) {
+      held->is_healing = false;
+      waiting.swap(held->after_healing);
+      if (is_done) {
+        held->nonce = nonce;
+        held->fence = static_cast<std::uint64_t>(answer.reply.number_at(1));
+      }
+    }
+    if (is_done) {
+      ++health_.rolled_back;
+      ++health_.healed;
+    } else if (is_lost) {
+      ++health_.fenced;
+    }
+  }
+  if (is_done) {
+    sent->nonce = nonce;
+    sent->least = sent->number - 1;
+    send(sent);
+  } else {
+    refused(sent, is_lost ? StorageOutcome::kFenced : failure_of(answer), /*may_stand=*/false);
+  }
+  for (const SentPtr& each : waiting) {
+    if (is_done) each->nonce = nonce;
+    if (is_done) {
+      send(each);
+    } else {
+      refused(each, StorageOutcome::kUnavailable, /*may_stand=*/false);
+    }
+  }
+}
+
+}  // namespace lintel

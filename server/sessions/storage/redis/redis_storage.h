@@ -1,0 +1,129 @@
+// RedisStorage: a storage that several servers share: a Redis server, or a Redis Cluster.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "server/core/clock.h"
+#include "server/core/mutex.h"
+#include "server/sessions/storage/redis/held_session.h"
+#include "server/sessions/storage/redis/redis_client.h"
+#include "server/sessions/storage/redis/redis_servers.h"
+#include "server/sessions/storage/session_storage.h"
+
+namespace lintel {
+
+// The server that runs a call on a session claims it, with a random nonce and for the duration of a
+// lease. Each write is a script that compares nonce, number and digest of the history with what is
+// there, so that nothing is written twice, late, or over what another has written. Where a failover
+// has lost what was written, the holder writes it again.
+//
+// docs/session_store.md describes the protocol; scripts/common.lua the keys.
+class RedisStorage final : public SessionStorage {
+ public:
+  struct Options {
+    RedisOptions redis;  // its scripts are filled in
+    Duration lease = std::chrono::seconds(10);
+    // Who holds what is claimed. A server that starts again under its name takes over at once what
+    // it held before.
+    std::string replica_id = "lintel";
+    int swept_buckets = 64;  // looked into by one sweep()
+    // Nothing is removed where clocks differ by more.
+    std::chrono::seconds clock_difference{60};
+  };
+
+  // Waits until the servers are known. Throws RedisError. `clock` outlives it.
+  RedisStorage(Options options, const Clock& clock);
+  // What was claimed stays so, until its lease ends or the next boot of this replica takes it.
+  ~RedisStorage() override;
+
+  bool is_shared() const override { return true; }
+  Opened open(const SessionId& id, const Owner& owner, const Digest* have) override
+      EXCLUDES(mutex_);
+  Opened open_at(const SessionId& id, const Owner& owner, const Digest& at,
+                 const std::string& call) override EXCLUDES(mutex_);
+  Opened find(const SessionId& id, const Owner& owner) override;
+  void commit(std::vector<Write> writes, Done done) override EXCLUDES(mutex_);
+  StorageOutcome read_values(const SessionId& id, std::int64_t first,
+                             std::span<std::int32_t> values) override;
+  StorageOutcome put_state(const SessionId& id, std::span<const std::byte> state,
+                           StateRef* ref) override EXCLUDES(mutex_);
+  StorageOutcome read_state(const StateRef& ref, std::span<std::byte> state) override;
+  std::vector<Row> list(const std::string& model, const SessionId& after, std::size_t limit,
+                        const std::optional<Owner>& owner) override;
+  // Leases are renewed by a thread of its own.
+  void renew(std::span<const SessionId> busy, Done done) override;
+  std::size_t sweep(std::size_t most) override EXCLUDES(mutex_);
+  Health health() const override EXCLUDES(mutex_);
+
+ private:
+  using SentPtr = HeldSession::SentPtr;
+  using Report = std::function<void(StorageOutcome)>;
+
+  // at, call: as open_at(); null and empty: however it stands. kHeld: with the row.
+  Opened ask_for(const SessionId& id, const Owner& owner, const Digest* at, const std::string& call)
+      EXCLUDES(mutex_);
+  // The first of `writes`, and the following ones that one script can carry.
+  struct Taken {
+    SentPtr sent{};                         // to be sent; null: nothing is
+    std::optional<StorageOutcome> known{};  // neither: its claim is not here
+    std::size_t count = 1;
+  };
+  Taken take(std::span<Write> writes) EXCLUDES(mutex_);
+  // The claim that it was sent under; null: it is not here any more.
+  HeldSession* held_of(const HeldSession::Sent& sent) REQUIRES(mutex_);
+  // Nothing is known of that claim any more; `waiting`: whose callers still wait for an answer.
+  void forget(const HeldSession::Sent& sent, std::vector<SentPtr>& waiting) REQUIRES(mutex_);
+  void create(const Write& write, Report report);
+  // One whose claim is not here.
+  void check(const Write& write, const Report& report);
+  void send(const SentPtr& sent);
+  void answered(const SentPtr& sent, const RedisAnswer& answer) EXCLUDES(mutex_);
+  void stood(const SentPtr& sent, const RedisAnswer& answer) EXCLUDES(mutex_);
+  void refused(const SentPtr& sent, StorageOutcome outcome, bool may_stand) EXCLUDES(mutex_);
+  // The store is not where the write begins: what was lost is written first, where that may be.
+  void heal(const SentPtr& sent, const RedisReply& reply) EXCLUDES(mutex_);
+  void healed(const SentPtr& sent, const RedisAnswer& answer,
+              const std::array<std::byte, 16>& nonce) EXCLUDES(mutex_);
+  void prolong(HeldSession& held, TimePoint asked_at) REQUIRES(mutex_);
+  // States that a session names no more; then `then` is called.
+  void drop_states(const SessionId& id, std::vector<std::uint64_t> doomed,
+                   std::function<void()> then);
+  // What an answer without a script's own word means.
+  StorageOutcome failure_of(const RedisAnswer& answer) EXCLUDES(mutex_);
+  std::string lease_in_ms() const;
+  void renew_until_closed() EXCLUDES(mutex_);
+  void count_sessions() EXCLUDES(mutex_);
+
+  const Options options_;
+  const Clock& clock_;
+  std::string boot_;
+
+  Mutex sending_;  // before mutex_: what is prepared under that is sent in the same order
+  mutable Mutex mutex_;
+  CondVar closed_;
+  bool is_closing_ GUARDED_BY(mutex_) = false;
+  std::map<SessionId, HeldSession> held_ GUARDED_BY(mutex_);
+  std::set<SessionId> opening_ GUARDED_BY(mutex_);
+  // Nonces of claims that were not answered, and may be granted yet: asked for again they are one.
+  std::map<SessionId, Claim> unanswered_ GUARDED_BY(mutex_);
+  Health health_ GUARDED_BY(mutex_);
+  bool is_full_ GUARDED_BY(mutex_) = false;
+  std::vector<std::size_t> counts_ GUARDED_BY(mutex_);  // sessions by bucket, as seen last
+  int next_swept_ GUARDED_BY(mutex_) = 0;
+  RedisClient client_;   // its thread uses the rest, until it is stopped
+  std::thread renewer_;  // so does this one
+};
+
+}  // namespace lintel

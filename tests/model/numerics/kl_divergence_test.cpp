@@ -1,0 +1,48 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <fstream>
+
+#include "model/fastest_type.h"
+#include "model/formats/weights.h"
+#include "tests/support/random_model.h"
+#include "tests/support/temporary_directory.h"
+
+namespace lintel::testing {
+namespace {
+
+std::unique_ptr<Transformer> load(const TemporaryDirectory& directory, WeightType type) {
+  return Transformer::load(directory.path(), {.weight_type = type});
+}
+
+TEST_CASE("a model loses nothing against itself, and narrower types lose more") {
+  const auto kind = GENERATE(TinyModel::kBytes, TinyModel::kImage, TinyModel::kTokens);
+  CAPTURE(static_cast<int>(kind));
+  const TemporaryDirectory directory;
+  write_random_model(directory.path(), tiny_config(kind), /*seed=*/1);
+  const auto exact = load(directory, WeightType::kF32);
+  CHECK(kl_divergence_bits(*exact, *exact) == 0.0);
+  const double in_bf16 = kl_divergence_bits(*exact, *load(directory, WeightType::kBf16));
+  const double in_int8 = kl_divergence_bits(*exact, *load(directory, WeightType::kInt8));
+  CHECK(in_bf16 > 0.0);
+  CHECK(in_int8 > in_bf16);
+  CHECK(in_int8 < 0.1);
+  // A pure function of the two.
+  CHECK(kl_divergence_bits(*exact, *load(directory, WeightType::kInt8)) == in_int8);
+}
+
+TEST_CASE("a model that is not finite loses NaN bits") {
+  const TemporaryDirectory directory;
+  write_random_model(directory.path(), tiny_config(TinyModel::kBytes), /*seed=*/1);
+  const auto exact = load(directory, WeightType::kF32);
+  const TemporaryDirectory broken;
+  const ModelConfig config = tiny_config(TinyModel::kBytes);
+  ModelWeights weights = random_weights(config, /*seed=*/1);
+  weights.predictor.bias.values()[3] = 3e38f;  // and what is added to it overflows
+  weights.predictor.weight.values()[0] = 3e38f;
+  std::ofstream(broken.path() / "config.json") << to_json(config);
+  save_weights(broken.path() / "model.safetensors", config, weights);
+  CHECK(std::isnan(kl_divergence_bits(*exact, *load(broken, WeightType::kF32))));
+}
+
+}  // namespace
+}  // namespace lintel::testing

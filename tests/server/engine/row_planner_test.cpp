@@ -1,0 +1,178 @@
+// The rows of a step are shared out, without a model.
+#include "server/engine/row_planner.h"
+
+#include <catch2/catch.hpp>
+#include <deque>
+#include <initializer_list>
+
+namespace lintel::testing {
+namespace {
+
+// Drafts that are right with these probabilities.
+struct FakeDrafts final : DraftSource {
+  FakeDrafts(std::initializer_list<float> probabilities) : left(probabilities) {}
+  bool begin_drafts(int rows) override {
+    begun_after = rows;
+    return !left.empty();
+  }
+  float draft_probability() const override { return left.front(); }
+  bool take_draft() override {
+    ++taken;
+    left.pop_front();
+    return !left.empty();
+  }
+  std::deque<float> left;
+  int begun_after = 0;
+  int taken = 0;
+};
+
+BatchSlice decoding(int wanted = 1, DraftSource* drafts = nullptr) {
+  BatchSlice run;
+  run.wanted = wanted;
+  run.is_decoding = run.samples_next = true;
+  run.drafts = drafts;
+  return run;
+}
+
+BatchSlice reading(int wanted) {
+  BatchSlice run;
+  run.wanted = wanted;
+  return run;
+}
+
+std::vector<int> rows_of(RowPlanner& planner, std::vector<BatchSlice> runs) {
+  planner.plan(runs);
+  std::vector<int> rows;
+  for (const BatchSlice& run : runs) rows.push_back(run.rows);
+  return rows;
+}
+
+using Rows = std::vector<int>;
+
+TEST_CASE("a sample that decodes has its row, and prompts share what is left for them") {
+  RowPlanner planner({.max_rows = 16, .prefill_rows = 6});
+  CHECK(rows_of(planner, {decoding(), reading(100), decoding(), reading(2)}) == Rows{1, 4, 1, 2});
+}
+
+TEST_CASE("prompts have the whole step where no client waits for a row") {
+  RowPlanner planner({.max_rows = 16, .prefill_rows = 6});
+  CHECK(rows_of(planner, {reading(100)}) == Rows{16});
+  BatchSlice given = decoding(20);
+  given.samples_next = false;  // a run of given tokens
+  CHECK(rows_of(planner, {given, reading(100)}) == Rows{8, 8});
+}
+
+TEST_CASE("a step for which no client waits may have more rows for prompts") {
+  RowPlanner planner({.max_rows = 16, .prefill_rows = 6, .prompt_rows = 40});
+  CHECK(rows_of(planner, {reading(100)}) == Rows{40});
+  CHECK(rows_of(planner, {reading(100), reading(100)}) == Rows{20, 20});
+  CHECK(rows_of(planner, {decoding(), reading(100)}) == Rows{1, 6});
+}
+
+TEST_CASE("a step for which no client waits has fewer rows where prompts are faster so") {
+  RowPlanner planner({.max_rows = 16, .prefill_rows = 6, .prompt_rows = 8});
+  CHECK(rows_of(planner, {reading(100)}) == Rows{8});
+  CHECK(rows_of(planner, {reading(5), reading(100)}) == Rows{4, 4});
+  CHECK(rows_of(planner, {decoding(), reading(100)}) == Rows{1, 6});
+  RowPlanner wide({.max_rows = 64, .prefill_rows = 32, .prompt_rows = 24});
+  CHECK(rows_of(wide, {reading(100)}) == Rows{24});
+  // Runs of given tokens have their rows, and a prompt its share beside them.
+  BatchSlice given = decoding();
+  given.samples_next = false;
+  std::vector<BatchSlice> runs(10, given);
+  runs.push_back(reading(100));
+  Rows expected(10, 1);
+  expected.push_back(6);
+  CHECK(rows_of(planner, runs) == expected);
+}
+
+TEST_CASE("prompts that are more than the rows left take turns") {
+  RowPlanner planner({.max_rows = 8, .prefill_rows = 2});
+  const std::vector<BatchSlice> runs = {decoding(), reading(9), reading(9), reading(9)};
+  Rows sum(4, 0);
+  for (int step = 0; step < 3; ++step) {
+    const Rows rows = rows_of(planner, runs);
+    CHECK(rows[0] == 1);
+    CHECK(rows[1] + rows[2] + rows[3] == 2);
+    for (std::size_t i = 0; i < 4; ++i) sum[i] += rows[i];
+  }
+  CHECK(sum == Rows{3, 2, 2, 2});
+}
+
+TEST_CASE("callers share rows for prompts equally, however many prompts each of them has") {
+  const int callers[2] = {};
+  const auto of = [&](int caller, BatchSlice run) {
+    run.caller = &callers[caller];
+    return run;
+  };
+  RowPlanner planner({.max_rows = 64, .prefill_rows = 30});
+  const std::vector<BatchSlice> runs = {of(0, reading(99)), of(1, reading(99)), of(0, reading(99)),
+                                        of(0, reading(99)), of(0, decoding())};
+  for (int step = 0; step < 4; ++step) CHECK(rows_of(planner, runs) == Rows{5, 15, 5, 5, 1});
+  // What one does not need is the other's.
+  CHECK(rows_of(planner, {of(0, reading(99)), of(1, reading(6)), of(0, decoding())}) ==
+        Rows{24, 6, 1});
+  RowPlanner narrow({.max_rows = 64, .prefill_rows = 1});
+  Rows sum(5, 0);
+  for (int step = 0; step < 12; ++step) {
+    const Rows rows = rows_of(narrow, runs);
+    for (std::size_t i = 0; i < 5; ++i) sum[i] += rows[i];
+  }
+  CHECK(sum == Rows{2, 6, 2, 2, 12});
+}
+
+TEST_CASE("drafts take rows that are left, the most likely first") {
+  FakeDrafts likely{0.9f, 0.6f, 0.5f};
+  FakeDrafts unlikely{0.7f, 0.1f};
+  RowPlanner planner({.max_rows = 16, .draft_rows = 5, .drafts_always = true});
+  CHECK(rows_of(planner, {decoding(1, &likely), decoding(1, &unlikely)}) == Rows{3, 2});
+  CHECK(likely.begun_after == 1);
+}
+
+TEST_CASE("a draft that costs more than it promises has no row") {
+  FakeDrafts sure{0.9f, 0.9f, 0.01f};
+  RowPlanner planner({.max_rows = 16, .draft_rows = 16, .cost = {.fixed = 0.75f, .row = 0.25f}});
+  CHECK(rows_of(planner, {decoding(1, &sure)}) == Rows{3});
+  FakeDrafts unsure{0.2f};
+  CHECK(rows_of(planner, {decoding(1, &unsure)}) == Rows{1});
+}
+
+TEST_CASE("a draft pays for its row, which takes longer beyond the first") {
+  FakeDrafts drafts{0.5f, 0.5f, 0.5f};
+  // The state is read for the row that is there anyway.
+  const StepCost cheap{.fixed = 0.4f, .row = 0.1f, .state = 0.5f};
+  RowPlanner all({.max_rows = 16, .draft_rows = 16, .cost = cheap});
+  CHECK(rows_of(all, {decoding(1, &drafts)}) == Rows{4});
+  FakeDrafts again{0.5f, 0.5f, 0.5f};
+  StepCost dear = cheap;
+  dear.few_rows = 2;
+  dear.more_row = 0.6f;
+  RowPlanner one({.max_rows = 16, .draft_rows = 16, .cost = dear});
+  CHECK(rows_of(one, {decoding(1, &again)}) == Rows{2});
+}
+
+TEST_CASE("draft tokens make a step wider than the sequences that may share it") {
+  FakeDrafts sure{1.0f, 1.0f, 1.0f, 1.0f, 1.0f};
+  RowPlanner planner({.max_rows = 2, .draft_rows = 5, .drafts_always = true});
+  CHECK(rows_of(planner, {decoding(1, &sure), decoding(1, &sure)}) == Rows{4, 1});
+}
+
+TEST_CASE("there are no drafts in wide steps, nor where none are wanted") {
+  FakeDrafts drafts{1.0f};
+  RowPlanner narrow({.max_rows = 16, .prefill_rows = 8, .draft_rows = 4, .drafts_always = true});
+  CHECK(rows_of(narrow, {decoding(1, &drafts), reading(3)}) == Rows{1, 3});
+  RowPlanner off({.max_rows = 16, .drafts_always = true});
+  CHECK(rows_of(off, {decoding(1, &drafts)}) == Rows{1});
+  CHECK(drafts.taken == 0);
+}
+
+TEST_CASE(
+    "a sample that reads given tokens has drafts only when its step reaches the end of them") {
+  FakeDrafts drafts{1.0f};
+  RowPlanner planner({.max_rows = 16, .prefill_rows = 2, .draft_rows = 16, .drafts_always = true});
+  CHECK(rows_of(planner, {decoding(5, &drafts), decoding(1, &drafts)})[0] == 3);
+  CHECK(drafts.begun_after == 1);  // the other's
+}
+
+}  // namespace
+}  // namespace lintel::testing

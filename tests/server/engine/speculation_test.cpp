@@ -1,0 +1,364 @@
+// Speculation: fewer steps, the same bits.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <random>
+#include <utility>
+
+#include "server/engine/drafter.h"
+#include "tests/server/support/harness.h"
+#include "tests/support/temporary_directory.h"
+
+namespace lintel::testing {
+namespace {
+
+Scheduler::Options with(Speculation speculation, int speculation_rows = 16) {
+  return {.workers = 0, .speculation = speculation, .speculation_rows = speculation_rows};
+}
+
+// One token nearly always: its drafts are accepted.
+GenerationRequest monotonous(std::int32_t value, std::int64_t max_new_tokens,
+                             std::uint64_t seed = 1) {
+  GenerationRequest request;
+  request.prompt = {3, 7};
+  request.max_new_tokens = max_new_tokens;
+  request.seed = seed;
+  request.sampling.logit_bias = {{value, 14.0f}};
+  request.log2_probs = true;
+  return request;
+}
+
+// Partly so: drafts are right and wrong, and end at every kind of end.
+GenerationRequest varied(std::mt19937& random) {
+  const auto below = [&](std::uint32_t n) { return static_cast<std::int32_t>(random() % n); };
+  GenerationRequest request;
+  request.prompt.resize(random() % 5);
+  for (auto& token : request.prompt) token = below(50);
+  request.max_new_tokens = below(30);
+  request.seed = random();
+  request.log2_probs = true;
+  request.top_log2_probs = below(3);
+  request.sampling.logit_bias = {{below(3), 5.0f}, {3 + below(3), 5.0f}};
+  if (random() % 2 == 0) request.sampling.top_p = 0.9f;
+  if (random() % 2 == 0) request.sampling.frequency_penalty = 0.4f;
+  if (random() % 2 == 0) request.stop.tokens = {below(6), below(50)};
+  request.stop.include_in_output = random() % 2 == 0;
+  return request;
+}
+
+TEST_CASE("predictable text takes fewer steps") {
+  const std::string attention = GENERATE(from_range(attention_types()));
+  CAPTURE(attention);
+  const auto model = tiny_model(TinyModel::kBytes, attention);
+  const GenerationRequest request = monotonous(11, 200);
+  Core without(model, with(Speculation::kOff));
+  const auto expected = without.generate(request);
+  REQUIRE(expected->result().drafted_tokens == 0);
+  Core core(model, with(Speculation::kAuto));
+  const auto sink = core.generate(request);
+  REQUIRE(sink->values == expected->values);
+  const Scheduler::Stats stats = core.scheduler.stats();
+  CHECK(without.scheduler.stats().steps == 200);
+  CHECK(stats.steps < 200 / 2);
+  // Every step yields a token, and one more for every right draft.
+  CHECK(stats.steps + stats.accepted_tokens == 200);
+  CHECK(stats.drafted_tokens >= stats.accepted_tokens);
+  CHECK(sink->result().drafted_tokens == static_cast<std::int64_t>(stats.drafted_tokens));
+  CHECK(sink->result().accepted_tokens == static_cast<std::int64_t>(stats.accepted_tokens));
+}
+
+TEST_CASE("unpredictable text has few draft tokens") {
+  Core core(tiny_model(TinyModel::kTokens), with(Speculation::kAuto));
+  GenerationRequest request = monotonous(11, 400);
+  request.sampling.logit_bias.clear();
+  request.sampling.temperature = 3.0f;
+  core.generate(request);
+  CHECK(core.scheduler.stats().drafted_tokens < 80);  // rows cost a tenth of a step
+}
+
+TEST_CASE("where many decode nothing is drafted") {
+  Core core(tiny_model(TinyModel::kTokens), with(Speculation::kAuto, /*speculation_rows=*/8));
+  for (std::uint64_t i = 0; i < 8; ++i) core.submit(monotonous(11, 50, i));
+  core.run();
+  CHECK(core.scheduler.stats().drafted_tokens == 0);
+  // And where fewer do, the step has no more rows than that.
+  const auto first = core.submit(monotonous(11, 100, 8));
+  const auto second = core.submit(monotonous(12, 100, 9));
+  std::uint64_t rows = core.scheduler.stats().rows;
+  while (core.scheduler.run_one_step()) {
+    CHECK(core.scheduler.stats().rows - rows <= 8);
+    rows = core.scheduler.stats().rows;
+  }
+  CHECK(first.sink->result().accepted_tokens > 20);
+  CHECK(second.sink->result().accepted_tokens > 20);
+}
+
+TEST_CASE("a request that pauses after its draft tokens continues with the same bits") {
+  const auto model = tiny_model(TinyModel::kTokens);
+  Core without(model, with(Speculation::kOff));
+  const auto expected = without.generate(monotonous(11, 200, 1));
+  Core core(model, with(Speculation::kAuto));
+  const auto other = core.submit(monotonous(12, 2000, 2));
+  const auto slow = std::make_shared<RecordingSink>();
+  slow->room = 7;
+  const auto call = core.submit(monotonous(11, 200, 1), "", slow);
+  // Others have the memory of its drafts while it waits.
+  while (!slow->finished()) {
+    for (int i = 0; i < 6; ++i) core.scheduler.run_one_step();
+    slow->room += 7;
+    core.scheduler.resume(call.handle);
+  }
+  CHECK(slow->result().accepted_tokens > 20);
+  CHECK(slow->values == expected->values);
+}
+
+TEST_CASE("draft tokens make a step wider than the requests that may share it") {
+  const auto model = tiny_model(TinyModel::kTokens);
+  Core without(model, with(Speculation::kOff));
+  const auto expected = without.generate(monotonous(11, 200, 1));
+  Core core(
+      model,
+      {.workers = 0, .max_batch_rows = 2, .prompt_rows_per_step = 12, .speculation_rows = 10});
+  const auto call = core.submit(monotonous(11, 200, 1));
+  core.submit(monotonous(12, 200, 2));
+  std::uint64_t most = 0;
+  std::uint64_t rows = 0;
+  while (core.scheduler.run_one_step()) {
+    most = std::max(most,
+                    core.scheduler.stats().rows - std::exchange(rows, core.scheduler.stats().rows));
+  }
+  CHECK(most == 10);
+  CHECK(call.sink->values == expected->values);
+}
+
+TEST_CASE("calls of a session have the same tokens with and without speculation") {
+  const std::string attention = GENERATE(from_range(attention_types()));
+  CAPTURE(attention);
+  const auto model = tiny_model(TinyModel::kTokens, attention);
+  Core without(model, with(Speculation::kOff));
+  Core automatic(model, with(Speculation::kAuto));
+  Core always(model, with(Speculation::kOn, /*speculation_rows=*/5));
+  std::mt19937 random(3);
+  for (int session = 0; session < 20; ++session) {
+    const std::int64_t max_values = session % 2 == 0 ? 60 : 500;
+    std::vector<std::string> ids;
+    for (Core* core : {&without, &automatic, &always}) {
+      ids.push_back(core->new_session(max_values));
+    }
+    for (int call = 0; call < 6; ++call) {
+      GenerationRequest request = varied(random);
+      if (call == 0 && request.prompt.empty()) request.prompt = {1};
+      const std::int64_t held = without.session_values(ids[0]);
+      const auto room = static_cast<std::size_t>(max_values - held);
+      request.prompt.resize(std::min(request.prompt.size(), room));
+      CAPTURE(session, call, held);
+      const auto expected = without.generate(request, ids[0]);
+      const auto drafted = automatic.generate(request, ids[1]);
+      const auto forced = always.generate(request, ids[2]);
+      REQUIRE(drafted->values == expected->values);
+      REQUIRE(forced->values == expected->values);
+      for (const auto& sink : {drafted, forced}) {
+        REQUIRE(sink->result().reason == expected->result().reason);
+        REQUIRE(sink->result().position == expected->result().position);
+        REQUIRE(sink->result().generated_tokens == expected->result().generated_tokens);
+      }
+      REQUIRE(automatic.session_values(ids[1]) == without.session_values(ids[0]));
+      REQUIRE(always.session_values(ids[2]) == without.session_values(ids[0]));
+      auto lease = always.store.lease(ids[2]).lease;
+      const SequenceState& sequence = lease.sequence();
+      REQUIRE(sequence.bytes() <= model->state_bytes(sequence.position()));
+    }
+  }
+  CHECK(automatic.scheduler.stats().accepted_tokens > 20);
+  CHECK(always.scheduler.stats().accepted_tokens > 100);
+  CHECK(always.scheduler.stats().drafted_tokens > 2 * always.scheduler.stats().accepted_tokens);
+}
+
+TEST_CASE("a call cancelled among accepted drafts leaves what it produced") {
+  const auto model = tiny_model(TinyModel::kTokens);
+  const GenerationRequest request = monotonous(11, 100);
+  Core without(model, with(Speculation::kOff));
+  const auto expected = without.generate(request)->values[0];
+  for (std::size_t at = 1; at < 40; ++at) {
+    CAPTURE(at);
+    Core core(model, with(Speculation::kOn));
+    const std::string id = core.new_session();
+    const auto sink = std::make_shared<RecordingSink>();
+    const Core::Call call = core.submit(request, id, sink);
+    sink->when_token = [&, count = std::size_t{0}](const TokenEvent&) mutable {
+      if (++count == at) core.scheduler.cancel(call.handle);
+    };
+    core.run();
+    REQUIRE(sink->outcome == RequestOutcome::kCancelled);
+    std::vector<Value> values = sink->values[0];
+    REQUIRE(values.size() >= at);
+    REQUIRE(core.session_values(id) == static_cast<std::int64_t>(2 + values.size()));
+    GenerationRequest rest = request;
+    rest.prompt.clear();
+    rest.max_new_tokens = 100 - static_cast<std::int64_t>(values.size());
+    const auto rest_sink = core.generate(rest, id);
+    for (const Value& value : rest_sink->values[0]) values.push_back(value);
+    REQUIRE(values == expected);
+  }
+}
+
+TEST_CASE("a stop string may end among accepted drafts") {
+  const auto model = tiny_model(TinyModel::kBytes);
+  GenerationRequest request = monotonous('a', 60);
+  request.stop.strings = {std::string(GENERATE(1, 2, 7, 20), 'a')};
+  request.stop.include_in_output = GENERATE(false, true);
+  Core without(model, with(Speculation::kOff));
+  const std::string id = without.new_session();
+  const auto expected = without.generate(request, id);
+  REQUIRE(expected->result().reason == FinishReason::kStopString);
+  for (const Speculation speculation : {Speculation::kAuto, Speculation::kOn}) {
+    Core core(model, with(speculation));
+    const std::string other = core.new_session();
+    const auto sink = core.generate(request, other);
+    CHECK(sink->values == expected->values);
+    CHECK(sink->result().reason == FinishReason::kStopString);
+    CHECK(core.session_values(other) == without.session_values(id));
+    // Nothing is left of drafts after the stop.
+    const GenerationRequest more = monotonous('b', 20, 5);
+    const std::string fork = without.new_session();
+    without.generate(request, fork);
+    CHECK(core.generate(more, other)->values == without.generate(more, fork)->values);
+  }
+}
+
+TEST_CASE("recompute mode drafts only on demand, and with the same tokens") {
+  TemporaryDirectory directory;
+  write_random_model(directory.path(), tiny_config(TinyModel::kBytes), 7, 0.6f);
+  const std::shared_ptr<const Transformer> model = Transformer::load(
+      directory.path(), {.attention = parse_attention_spec("softmax:recompute=true")});
+  const GenerationRequest request = monotonous(11, 40);
+  Core without(model, with(Speculation::kOff));
+  const auto expected = without.generate(request)->values;
+  Core automatic(model, with(Speculation::kAuto));
+  CHECK(automatic.generate(request)->values == expected);
+  CHECK(automatic.scheduler.stats().drafted_tokens == 0);
+  Core always(model, with(Speculation::kOn));
+  CHECK(always.generate(request)->values == expected);
+  CHECK(always.scheduler.stats().accepted_tokens > 20);
+}
+
+// ---- Drafter
+
+std::int32_t right_guesses(Drafter& drafter, const std::vector<std::int32_t>& values) {
+  std::int32_t right = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (i > 0) {
+      const Drafter::DraftToken guess = drafter.guess();
+      if (guess.probability > 0.5f && guess.value == values[i]) ++right;
+    }
+    drafter.observe(values[i]);
+  }
+  return right;
+}
+
+TEST_CASE("a drafter learns what repeats, and that what does not repeat does not") {
+  std::vector<std::int32_t> cycle;
+  for (int i = 0; i < 300; ++i) cycle.push_back(i * i % 7 + i % 3);
+  Drafter of_cycle(tiny_config(TinyModel::kTokens));
+  CHECK(right_guesses(of_cycle, cycle) > 250);
+
+  std::mt19937 random(1);
+  Drafter of_noise(tiny_config(TinyModel::kTokens));
+  int trusted = 0;
+  for (int i = 0; i < 1000; ++i) {
+    if (i > 0 && of_noise.guess().probability > 0.5f) ++trusted;
+    of_noise.observe(static_cast<std::int32_t>(random() % 50));
+  }
+  CHECK(trusted < 150);  // of 1000 drafts
+}
+
+TEST_CASE("in an image a drafter looks at the row above") {
+  ModelConfig config = tiny_config(TinyModel::kImage);
+  config.image = {.height = 60, .width = 20, .channels = 1, .start_token = 0};
+  std::vector<std::int32_t> values;
+  for (int i = 0; i < 1200; ++i) {
+    // Vertical stripes of different widths.
+    values.push_back("00112000033330000440"[i % 20] - '0');
+  }
+  Drafter drafter(config);
+  CHECK(right_guesses(drafter, values) > 1100);
+}
+
+TEST_CASE("assumed tokens precede the next draft and are forgotten") {
+  Drafter drafter(tiny_config(TinyModel::kTokens));
+  for (int i = 0; i < 40; ++i) drafter.observe(i % 4);
+  for (int i = 0; i < 10; ++i) {
+    const Drafter::DraftToken guess = drafter.guess();
+    CHECK(guess.value == i % 4);
+    REQUIRE(drafter.assume(guess.value));
+  }
+  drafter.observe(0);
+  CHECK(drafter.guess().value == 1);
+  // However far it goes, it ends.
+  int assumed = 0;
+  while (drafter.assume(1)) REQUIRE(++assumed < 100000);
+  drafter.observe(1);
+  CHECK(drafter.guess().value == 2);
+}
+
+TEST_CASE("a drafter that is asked late has learnt the same, of the last thousand tokens") {
+  const std::int32_t num_values = GENERATE(10, 1000, 5000);
+  Drafter asked(tiny_config(TinyModel::kTokens));
+  Drafter late(tiny_config(TinyModel::kTokens));
+  for (std::int32_t i = 0; i < num_values; ++i) {
+    const std::int32_t value = i % 7 % 5;
+    asked.observe(value);
+    late.observe(value);
+    asked.guess();
+  }
+  CHECK(late.guess().value == asked.guess().value);
+  CHECK(late.guess().claimed == Approx(asked.guess().claimed).margin(0.05));
+  CHECK(late.guess().value == num_values % 7 % 5);
+}
+
+TEST_CASE("drafts that are rejected lower the trust in their context") {
+  Drafter drafter(tiny_config(TinyModel::kTokens));
+  for (int i = 0; i < 40; ++i) drafter.observe(i % 4);
+  const float before = drafter.guess().probability;
+  for (int i = 0; i < 20; ++i) drafter.learn(drafter.guess(), /*right=*/false);
+  CHECK(drafter.guess().probability < before / 2);
+  for (int i = 0; i < 200; ++i) drafter.learn(drafter.guess(), /*right=*/true);
+  CHECK(drafter.guess().probability == before);
+}
+
+TEST_CASE("a context that fails leaves the draft to one that does not") {
+  Drafter drafter(tiny_config(TinyModel::kTokens));
+  for (int i = 0; i < 40; ++i) drafter.observe(i % 4);
+  const Drafter::DraftToken first = drafter.guess();
+  for (int i = 0; i < 3; ++i) drafter.learn(first, /*right=*/false);
+  const Drafter::DraftToken second = drafter.guess();
+  CHECK(second.context != first.context);
+  CHECK(second.value == first.value);
+  CHECK(second.probability > first.probability * 0.9f);
+  // Who has failed is asked again once the other has failed as often.
+  for (int i = 0; i < 3 * 4; ++i) drafter.learn(drafter.guess(), /*right=*/false);
+  CHECK(drafter.guess().probability < first.probability * 0.7f);
+}
+
+TEST_CASE("a short context drafts where the longest knows nothing") {
+  ModelConfig config = tiny_config(TinyModel::kImage);
+  config.image = {.height = 60, .width = 20, .channels = 1, .start_token = 0};
+  Drafter drafter(config);
+  // Below a row of noise one of a token that no row had before.
+  std::mt19937 random(1);
+  const auto value = [&](int i) {
+    return i / 20 % 2 == 0 ? static_cast<std::int32_t>(random()) & 0xffff : -i / 20;
+  };
+  int right = 0;
+  for (int i = 0; i < 600; ++i) {
+    const std::int32_t next = value(i);
+    if (i > 20 && i % 40 == 30) {
+      const Drafter::DraftToken guess = drafter.guess();
+      right += guess.value == next && guess.probability > 0.5f ? 1 : 0;
+    }
+    drafter.observe(next);
+  }
+  CHECK(right == 15);
+}
+
+}  // namespace
+}  // namespace lintel::testing

@@ -1,0 +1,116 @@
+// Durable sessions that continue on a machine of other bits.
+#include <catch2/catch.hpp>
+
+#include "tests/server/sessions/persistence/persistent_requests.h"
+
+namespace lintel::testing {
+namespace {
+
+TEST_CASE("a call whose values would differ is not drawn again", "[durable]") {
+  const Durability level = GENERATE(Durability::kInput, Durability::kToken);
+  Calls calls(level);
+  const std::string id = calls.kept();
+  calls.process->call(tokens_call(5, 40, 3), id, named("b"));
+  for (int i = 0; i < 12; ++i) calls.process->model->scheduler->run_one_step();
+  calls.process->durable.write();
+  calls.begin();
+  calls.process->model->numerics.hex = "4567";
+  const auto again = calls.process->call(tokens_call(5, 40, 3), id, named("b"));
+  if (level == Durability::kToken) {  // all values that a client has seen are stored
+    CHECK_FALSE(again.refusal);
+    calls.process->run();
+  } else {
+    CHECK(again.refusal.error == SessionError::kNumericsChanged);
+    CHECK(again.refusal.highest == calls.stored(id));
+    IdempotencyKey expects = named("c");
+    expects.expected_position = calls.stored(id);
+    calls.process->finish(tokens_call(1, 4, 9), id, expects);
+  }
+}
+
+// The process ends, and another begins on a machine of other bits.
+void move_machine(Calls& calls, const std::string& hex) {
+  calls.begin();
+  calls.process->model->numerics.hex = hex;
+}
+
+TEST_CASE(
+    "a session that another machine computed continues, and reports its first value from here",
+    "[durable]") {
+  Calls calls(GENERATE(Durability::kCall, Durability::kInput, Durability::kToken));
+  const std::string id = calls.kept();
+  CHECK_FALSE(
+      calls.process->finish(tokens_call(5, 10, 3), id, named("a"))->result().numerics_changed);
+  CHECK(calls.process->durable.find(id, kAlice)->numerics_changed_at == 0);
+  calls.begin();
+  CHECK_FALSE(
+      calls.process->finish(tokens_call(1, 4, 3), id, named("b"))->result().numerics_changed);
+
+  move_machine(calls, "4567");
+  CHECK(calls.process->finish(tokens_call(1, 4, 3), id, named("c"))->result().numerics_changed);
+  CHECK(calls.process->durable.stats().numerics_changed == 1);
+  CHECK(calls.process->durable.find(id, kAlice)->numerics_changed_at == 20);
+  CHECK_FALSE(
+      calls.process->finish(tokens_call(1, 4, 3), id, named("d"))->result().numerics_changed);
+  move_machine(calls, "4567");  // the same one once more
+  CHECK_FALSE(
+      calls.process->finish(tokens_call(1, 4, 3), id, named("e"))->result().numerics_changed);
+  CHECK(calls.process->durable.stats().numerics_changed == 0);
+  CHECK(calls.process->durable.find(id, kAlice)->numerics_changed_at == 20);
+  move_machine(calls, "0123");  // back at the first one
+  CHECK(calls.process->finish(tokens_call(1, 4, 3), id, named("f"))->result().numerics_changed);
+  CHECK(calls.process->durable.find(id, kAlice)->numerics_changed_at == 35);
+}
+
+TEST_CASE("strict numerics: a session that another machine computed is refused",
+          "[durable][threat-71]") {
+  Calls calls(Durability::kToken);
+  const std::string id = calls.kept(), untouched = calls.kept(), other = calls.kept();
+  calls.process->finish(tokens_call(5, 10, 3), id, named("a"));
+  calls.process->call(tokens_call(5, 40, 3), other, named("b"));
+  for (int i = 0; i < 12; ++i) calls.process->model->scheduler->run_one_step();
+  calls.process->durable.write();
+  calls.options.takes_other_numerics = false;
+  move_machine(calls, "4567");
+  const auto refusal_of_call = [&](const std::string& session, const IdempotencyKey& terms) {
+    return calls.process->call(tokens_call(5, 40, 3), session, terms).refusal;
+  };
+  CHECK(refusal_of_call(id, named("c")).error == SessionError::kNumericsRefused);
+  CHECK(refusal_of_call(id, named("c")).highest == 15);
+  CHECK(refusal_of_call(other, named("b")).error == SessionError::kNumericsRefused);
+  IdempotencyKey expects = named("c");
+  expects.expected_position = 8;
+  CHECK(refusal_of_call(other, expects).error == SessionError::kNumericsRefused);
+  CHECK(calls.process->durable.find(other, kAlice)->interrupted);  // it was not taken back
+  // Its content is available: a fork, which is refused as well.
+  REQUIRE_FALSE(calls.process->durable.bring(id, kAlice));
+  const auto fork = calls.process->store.fork(id, kAlice, 12, 1);
+  REQUIRE_FALSE(fork.refusal);
+  REQUIRE_FALSE(calls.process->durable.keep(fork.infos[0].id, kAlice));
+  CHECK(refusal_of_call(fork.infos[0].id, named("c")).error == SessionError::kNumericsRefused);
+  // Nothing was computed of one without values.
+  CHECK(calls.process->finish(tokens_call(5, 4, 3), untouched, named("c"))->tokens().size() == 4);
+  move_machine(calls, "0123");
+  CHECK_FALSE(refusal_of_call(id, named("c")).error == SessionError::kNumericsRefused);
+  CHECK(calls.process->finish(tokens_call(5, 40, 3), other, named("b"))->tokens().size() == 40);
+  calls.process->run();
+}
+
+TEST_CASE("the values of a call that is given up are of the machine that drew them", "[durable]") {
+  Calls calls(Durability::kInput);
+  const std::string id = calls.kept();
+  calls.process->finish(tokens_call(5, 10, 3), id, named("a"));
+  move_machine(calls, "4567");
+  calls.process->call(tokens_call(1, 40, 3), id, named("b"));
+  for (int i = 0; i < 20; ++i) calls.process->model->scheduler->run_one_step();
+  calls.process->durable.write();
+  REQUIRE(calls.stored(id) > 18);
+  move_machine(calls, "0123");
+  REQUIRE_FALSE(calls.process->durable.rewind(id, kAlice, 18, std::nullopt).refusal);
+  CHECK(calls.process->durable.find(id, kAlice)->numerics_changed_at == 15);
+  CHECK(calls.process->finish(tokens_call(1, 4, 3), id, named("c"))->result().numerics_changed);
+  CHECK(calls.process->durable.find(id, kAlice)->numerics_changed_at == 18);
+}
+
+}  // namespace
+}  // namespace lintel::testing
