@@ -281,17 +281,10 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
 
 }  // namespace
 
-std::optional<TimePoint> call_deadline(const grpc::CallbackServerContext& call,
-                                       const Clock& clock) {
-  // In seconds first: gRPC's own conversion overflows for a deadline after 2262, which is then
-  // past.
-  const gpr_timespec deadline = gpr_convert_clock_type(call.raw_deadline(), GPR_CLOCK_REALTIME);
-  const std::int64_t now = std::chrono::duration_cast<std::chrono::seconds>(
-                               std::chrono::system_clock::now().time_since_epoch())
-                               .count();
-  constexpr std::int64_t kYear = 365 * 24 * 3600;
-  if (deadline.tv_sec > now + kYear) return std::nullopt;
-  const auto left = call.deadline() - std::chrono::system_clock::now();
+std::optional<TimePoint> call_deadline(const RpcCall& call, const Clock& clock) {
+  const auto deadline = call.deadline();
+  if (!deadline) return std::nullopt;
+  const auto left = *deadline - std::chrono::system_clock::now();
   return clock.now() + std::chrono::duration_cast<Duration>(left);
 }
 

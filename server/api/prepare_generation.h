@@ -54,6 +54,6 @@ grpc::Status prepare_generation(const ServiceContext& context, const Owner& call
                                 PreparedGeneration& out);
 
 // The call's deadline on the scheduler's clock; none when it is too far to matter.
-std::optional<TimePoint> call_deadline(const grpc::CallbackServerContext& call, const Clock& clock);
+std::optional<TimePoint> call_deadline(const RpcCall& call, const Clock& clock);
 
 }  // namespace lintel

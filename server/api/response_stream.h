@@ -1,7 +1,7 @@
 // ResponseStream: writes the messages that a derived class has ready, one at a time.
 #pragma once
 
-#include <grpcpp/support/server_callback.h>
+#include <grpcpp/support/status.h>
 
 #include <memory>
 #include <utility>
@@ -21,10 +21,10 @@ namespace lintel {
 //
 // Threads: the method's until it returns, then any that writes or finishes, one at a time.
 template <typename Response>
-class StreamReactor : public grpc::ServerWriteReactor<Response> {
+class StreamReactor : public RpcReactor {
  public:
   // The gate and the calls outlive the reactor, the context does not matter after the constructor.
-  StreamReactor(const CallPolicy& gate, ActiveCalls& calls, grpc::CallbackServerContext& context,
+  StreamReactor(const CallPolicy& gate, ActiveCalls& calls, RpcCall& context,
                 Method method)
       : calls_(calls), call_(gate, context, method) {}
 
@@ -50,7 +50,7 @@ class StreamReactor : public grpc::ServerWriteReactor<Response> {
     status_ = copy_of(status);
     call_.finish(used);
     if (last != nullptr) {
-      this->StartWriteAndFinish(last, grpc::WriteOptions(), std::move(status));
+      this->StartWriteAndFinish(last, std::move(status));
     } else {
       this->Finish(std::move(status));
     }

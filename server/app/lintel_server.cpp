@@ -1,6 +1,5 @@
 #include "server/app/lintel_server.h"
 
-#include <grpcpp/channel.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <spdlog/spdlog.h>
@@ -10,8 +9,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <deque>
 #include <future>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -31,6 +32,7 @@
 #include "server/grpc/lintel_v1/initial_states.h"
 #include "server/grpc/lintel_v1/model_service.h"
 #include "server/grpc/lintel_v1/session_service.h"
+#include "server/grpc/transport/grpc_calls.h"
 #include "server/grpc/transport/introspection.h"
 #include "server/grpc/transport/listener.h"
 #include "server/grpc/transport/message_bounds.h"
@@ -42,7 +44,7 @@
 #include "server/http/transport/http_listener.h"
 #include "server/http/transport/http_message.h"
 #include "server/http/transport/http_routes.h"
-#include "server/http/transport/inner_calls.h"
+#include "server/http/transport/http_calls.h"
 #include "server/http/ui/routes.h"
 #include "server/metrics/metrics.h"
 #include "server/metrics/metrics_endpoint.h"
@@ -55,14 +57,12 @@ namespace lintel {
 
 // HttpServer: all routes over HTTP, on one port.
 
-// Makes calls to the gRPC server within this process, and is stopped after that server: then no
-// call is left to answer. Threads: one starts, drains and stops it.
+// Threads: one starts, drains and stops it.
 class HttpServer {
  public:
   struct Parts {
     const HttpOptions& options;                  // with an address to listen on
-    std::shared_ptr<grpc::Channel> calls;        // to the gRPC server in this process
-    std::string inner_key;                       // CallPolicy::inner_key
+    std::span<const RpcService* const> services;
     std::shared_ptr<Certificates> certificates;  // null: plain text
     const BearerTokens* tokens = nullptr;        // null: none is asked for
     std::size_t max_body_bytes = 0;
@@ -81,8 +81,8 @@ class HttpServer {
   void begin_drain();
   // Waits until they have, at most this long.
   void flush(std::chrono::nanoseconds timeout);
-  // Ends all connections. Returns whether all calls have ended within `timeout`: the gRPC server
-  // has to have been shut down before. If not, the object must not be destroyed.
+  // Ends all connections, which cancels their calls. Returns whether these have ended within
+  // `timeout`. If not, the object must not be destroyed.
   bool stop(std::chrono::nanoseconds timeout);
 
  private:
@@ -92,7 +92,7 @@ class HttpServer {
 
 struct HttpServer::Impl {
   explicit Impl(Parts parts)
-      : calls(std::move(parts.calls), std::move(parts.inner_key)),
+      : calls(parts.services),
         bodies(parts.options.memory_bytes, parts.counters),
         listener({parts.options, routes, std::move(parts.certificates), parts.tokens,
                   parts.max_body_bytes, parts.counters, std::move(parts.replica_id), parts.max_age,
@@ -104,7 +104,7 @@ struct HttpServer::Impl {
   }
 
   HttpRoutes routes;
-  InnerCalls calls;
+  HttpCalls calls;
   BodyWork bodies;
   HttpListener listener;
 };
@@ -188,19 +188,6 @@ Roles anonymous_roles(const ServerOptions& options) {
   return roles;
 }
 
-// What calls of this process to itself are known by. Empty: there are none.
-std::string draw_inner_key(const ServerOptions& options) {
-  if (!options.http.listen) return {};
-  std::array<std::byte, 16> bytes{};
-  fill_with_random(bytes);
-  std::string key;
-  for (const std::byte byte : bytes) {
-    key += "0123456789abcdef"[std::to_integer<int>(byte >> 4)];
-    key += "0123456789abcdef"[std::to_integer<int>(byte & std::byte{15})];
-  }
-  return key;
-}
-
 }  // namespace
 
 // In the order of construction: services last, so that they go first.
@@ -220,7 +207,6 @@ struct LintelServer::Impl {
              counters,
              clock,
              static_cast<std::size_t>(options.connections.max_message_bytes),
-             draw_inner_key(options),
              options.replica_id},
         store(options.sessions, clock),
         prefixes(options.prefixes, store),
@@ -259,7 +245,9 @@ struct LintelServer::Impl {
     }
   }
 
-  // Health as load balancers see it.
+  void serve(const RpcService& service, grpc::ServerBuilder& builder) {
+    builder.RegisterService(&grpc_services.emplace_back(service));
+  }
 
   const std::shared_ptr<Certificates> certificates;  // null: plain text
   const std::shared_ptr<BearerTokens> tokens;        // null: none is asked for
@@ -286,6 +274,10 @@ struct LintelServer::Impl {
   InferenceService inference;
   ReflectionService reflection;
   ChannelzService channelz;
+  // The services that HTTP has, too, and those over gRPC.
+  const std::array<const RpcService*, 5> services{&generation, &session, &model, &admin,
+                                                  &inference};
+  std::deque<GrpcService> grpc_services;
   HttpCounters http_counters;
   const Metrics metrics;
   Maintenance maintenance;
@@ -338,13 +330,9 @@ void LintelServer::start() {
   port_ = impl_->listener->port();
   impl_->acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, impl_->credentials);
-  builder.RegisterService(&impl_->generation);
-  builder.RegisterService(&impl_->session);
-  builder.RegisterService(&impl_->model);
-  builder.RegisterService(&impl_->admin);
-  builder.RegisterService(&impl_->inference);
-  builder.RegisterService(&impl_->reflection);
-  if (options_.monitoring.channelz) builder.RegisterService(&impl_->channelz);
+  for (const RpcService* const service : impl_->services) impl_->serve(*service, builder);
+  impl_->serve(impl_->reflection, builder);
+  if (options_.monitoring.channelz) impl_->serve(impl_->channelz, builder);
   impl_->server = builder.BuildAndStart();
   if (impl_->server == nullptr) throw std::runtime_error("gRPC cannot be started");
   report_health();
@@ -359,13 +347,9 @@ void LintelServer::start() {
 }
 
 void LintelServer::start_http() {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(static_cast<int>(kMaxMessageBytes));
-  arguments.SetMaxSendMessageSize(static_cast<int>(options_.connections.max_message_bytes));
   impl_->http = std::make_unique<HttpServer>(HttpServer::Parts{
       .options = options_.http,
-      .calls = impl_->server->InProcessChannel(arguments),
-      .inner_key = impl_->gate.inner_key,
+      .services = impl_->services,
       .certificates = impl_->certificates,
       .tokens = impl_->tokens.get(),
       .max_body_bytes = static_cast<std::size_t>(options_.connections.max_message_bytes),

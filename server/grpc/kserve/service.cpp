@@ -49,7 +49,7 @@ struct PreparedInference {
 // What a request needs is checked and taken. Only where it `may_stream` can it ask for more than
 // one response.
 grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& sequences,
-                               const grpc::CallbackServerContext& call,
+                               const RpcCall& call,
                                const inference::ModelInferRequest& wire, StreamCall& stream,
                                bool may_stream, PreparedInference& infer);
 
@@ -65,7 +65,7 @@ std::shared_ptr<RowGatherer> new_row_gatherer(
 
 namespace {
 
-grpc::Status prepare_rows(const ServiceContext& context, const grpc::CallbackServerContext& call,
+grpc::Status prepare_rows(const ServiceContext& context, const RpcCall& call,
                           GenerationTarget target, TensorRequest& request, StreamCall& stream,
                           std::vector<PreparedGeneration>& prepared) {
   if (grpc::Status begins = stream.quota.check_tokens(); !begins.ok()) return begins;
@@ -139,7 +139,7 @@ void write_head(const ServedModel& model, const inference::ModelInferRequest& wi
 }  // namespace
 
 grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& sequences,
-                               const grpc::CallbackServerContext& call,
+                               const RpcCall& call,
                                const inference::ModelInferRequest& wire, StreamCall& stream,
                                bool may_stream, PreparedInference& infer) {
   grpc::Status status;
@@ -223,13 +223,12 @@ std::shared_ptr<RowGatherer> new_row_gatherer(
 // operation at a time, so that its members need no lock but for what a cancellation looks at.
 // Between requests a drain does not wait for it. Lives from the method until gRPC has done with it.
 class ModelStreamInferCall final
-    : public grpc::ServerBidiReactor<LazyMessage<inference::ModelInferRequest>,
-                                     inference::ModelStreamInferResponse>,
+    : public RpcReactor,
       private ResponseWriter {
  public:
   // context, sequences: outlive the call.
   ModelStreamInferCall(const ServiceContext& context, ClientSequences& sequences,
-                       grpc::CallbackServerContext& rpc);
+                       RpcCall& rpc);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -270,13 +269,13 @@ class ModelStreamInferCall final
   const ServiceContext& context_;
   ClientSequences& sequences_;
   ActiveCalls& calls_;
-  grpc::CallbackServerContext& rpc_;
+  RpcCall& rpc_;
   StreamCall call_;
   // As Triton has it: with the metadata triton_grpc_error "true" an error is the stream's status
   // and its end, in place of a message with a text alone.
   const bool errors_are_statuses_;
   ActiveCall active_;  // while a request is served
-  LazyMessage<inference::ModelInferRequest> request_;
+  RequestBytes request_;
   std::string id_;                // of the request that runs
   bool asks_for_stream_ = false;  // it has the parameter, with any value
   inference::ModelStreamInferResponse response_;
@@ -294,16 +293,13 @@ class ModelStreamInferCall final
 
 namespace {
 
-bool says_true(const grpc::CallbackServerContext& rpc, const char* name) {
-  const auto found = rpc.client_metadata().find(name);
-  return found != rpc.client_metadata().end() && found->second == "true";
-}
+bool says_true(const RpcCall& rpc, const char* name) { return rpc.header(name) == "true"; }
 
 }  // namespace
 
 ModelStreamInferCall::ModelStreamInferCall(const ServiceContext& context,
                                            ClientSequences& sequences,
-                                           grpc::CallbackServerContext& rpc)
+                                           RpcCall& rpc)
     : context_(context),
       sequences_(sequences),
       calls_(context.calls),
@@ -663,9 +659,9 @@ grpc::Status check_repository_request(const std::string& repository,
 namespace {
 
 // One ModelInfer call. Lives from the method until gRPC has done with it.
-class ModelInferCall final : public grpc::ServerUnaryReactor {
+class ModelInferCall final : public RpcReactor {
  public:
-  ModelInferCall(const ServiceContext& context, grpc::CallbackServerContext& rpc)
+  ModelInferCall(const ServiceContext& context, RpcCall& rpc)
       : calls_(context.calls), call_(context.gate, rpc, Method::kModelInfer) {}
 
   const LogFields& log_fields() const { return call_.scope.log_fields(); }
@@ -683,7 +679,7 @@ class ModelInferCall final : public grpc::ServerUnaryReactor {
   // Once, after begin(), by the method or, after that has returned, by another thread: the
   // call ends with it, and may be gone when this returns.
   void run(const ServiceContext& context, ClientSequences& sequences,
-           const grpc::CallbackServerContext& rpc, const inference::ModelInferRequest& wire,
+           const RpcCall& rpc, const inference::ModelInferRequest& wire,
            inference::ModelInferResponse& response) noexcept EXCLUDES(mutex_) {
     PreparedInference infer;
     std::shared_ptr<RowGatherer> rows;
@@ -761,11 +757,11 @@ InferenceService::InferenceService(const ServiceContext& context)
   serve(info_of(Method::kRepositoryModelUnload).name, this,
         &InferenceService::RepositoryModelUnload);
   serve(info_of(Method::kModelInfer).name, this, &InferenceService::ModelInfer);
-  serve(info_of(Method::kModelStreamInfer).name, this, &InferenceService::ModelStreamInfer);
+  serve_bidi_stream<inference::ModelStreamInferResponse>(info_of(Method::kModelStreamInfer).name, this, &InferenceService::ModelStreamInfer);
 }
 
-grpc::ServerUnaryReactor* InferenceService::ServerLive(
-    grpc::CallbackServerContext* call, const LazyMessage<inference::ServerLiveRequest>* request,
+RpcReactor* InferenceService::ServerLive(
+    RpcCall* call, const LazyMessage<inference::ServerLiveRequest>* request,
     inference::ServerLiveResponse* response) {
   return answer(context_.gate, *call, Method::kServerLive, *request,
                 [&](const Identity&, const auto&) {
@@ -774,8 +770,8 @@ grpc::ServerUnaryReactor* InferenceService::ServerLive(
                 });
 }
 
-grpc::ServerUnaryReactor* InferenceService::ServerReady(
-    grpc::CallbackServerContext* call, const LazyMessage<inference::ServerReadyRequest>* request,
+RpcReactor* InferenceService::ServerReady(
+    RpcCall* call, const LazyMessage<inference::ServerReadyRequest>* request,
     inference::ServerReadyResponse* response) {
   return answer(context_.gate, *call, Method::kServerReady, *request,
                 [&](const Identity&, const auto&) {
@@ -784,8 +780,8 @@ grpc::ServerUnaryReactor* InferenceService::ServerReady(
                 });
 }
 
-grpc::ServerUnaryReactor* InferenceService::ModelReady(
-    grpc::CallbackServerContext* call, const LazyMessage<inference::ModelReadyRequest>* request,
+RpcReactor* InferenceService::ModelReady(
+    RpcCall* call, const LazyMessage<inference::ModelReadyRequest>* request,
     inference::ModelReadyResponse* response) {
   return answer(context_.gate, *call, Method::kModelReady, *request,
                 [&](CallScope& scope, const auto& wire) {
@@ -798,8 +794,8 @@ grpc::ServerUnaryReactor* InferenceService::ModelReady(
                 });
 }
 
-grpc::ServerUnaryReactor* InferenceService::ServerMetadata(
-    grpc::CallbackServerContext* call, const LazyMessage<inference::ServerMetadataRequest>* request,
+RpcReactor* InferenceService::ServerMetadata(
+    RpcCall* call, const LazyMessage<inference::ServerMetadataRequest>* request,
     inference::ServerMetadataResponse* response) {
   return answer(context_.gate, *call, Method::kServerMetadata, *request,
                 [&](const Identity&, const auto&) {
@@ -813,8 +809,8 @@ grpc::ServerUnaryReactor* InferenceService::ServerMetadata(
                 });
 }
 
-grpc::ServerUnaryReactor* InferenceService::ModelMetadata(
-    grpc::CallbackServerContext* call, const LazyMessage<inference::ModelMetadataRequest>* request,
+RpcReactor* InferenceService::ModelMetadata(
+    RpcCall* call, const LazyMessage<inference::ModelMetadataRequest>* request,
     inference::ModelMetadataResponse* response) {
   return answer(context_.gate, *call, Method::kModelMetadata, *request,
                 [&](CallScope& scope, const auto& wire) {
@@ -834,8 +830,8 @@ grpc::ServerUnaryReactor* InferenceService::ModelMetadata(
                 });
 }
 
-grpc::ServerUnaryReactor* InferenceService::RepositoryIndex(
-    grpc::CallbackServerContext* call,
+RpcReactor* InferenceService::RepositoryIndex(
+    RpcCall* call,
     const LazyMessage<inference::RepositoryIndexRequest>* request,
     inference::RepositoryIndexResponse* response) {
   return answer(context_.gate, *call, Method::kRepositoryIndex, *request,
@@ -852,8 +848,8 @@ grpc::ServerUnaryReactor* InferenceService::RepositoryIndex(
                 });
 }
 
-grpc::ServerUnaryReactor* InferenceService::ModelConfig(
-    grpc::CallbackServerContext* call, const LazyMessage<inference::ModelConfigRequest>* request,
+RpcReactor* InferenceService::ModelConfig(
+    RpcCall* call, const LazyMessage<inference::ModelConfigRequest>* request,
     inference::ModelConfigResponse* response) {
   return answer(context_.gate, *call, Method::kModelConfig, *request,
                 [&](CallScope& scope, const auto& wire) {
@@ -867,8 +863,8 @@ grpc::ServerUnaryReactor* InferenceService::ModelConfig(
                 });
 }
 
-grpc::ServerUnaryReactor* InferenceService::ModelStatistics(
-    grpc::CallbackServerContext* call,
+RpcReactor* InferenceService::ModelStatistics(
+    RpcCall* call,
     const LazyMessage<inference::ModelStatisticsRequest>* request,
     inference::ModelStatisticsResponse* response) {
   return answer(context_.gate, *call, Method::kModelStatistics, *request,
@@ -891,8 +887,8 @@ grpc::ServerUnaryReactor* InferenceService::ModelStatistics(
                 });
 }
 
-grpc::ServerUnaryReactor* InferenceService::RepositoryModelLoad(
-    grpc::CallbackServerContext* call,
+RpcReactor* InferenceService::RepositoryModelLoad(
+    RpcCall* call,
     const LazyMessage<inference::RepositoryModelLoadRequest>* request,
     inference::RepositoryModelLoadResponse*) {
   return answer_later(
@@ -909,8 +905,8 @@ grpc::ServerUnaryReactor* InferenceService::RepositoryModelLoad(
       });
 }
 
-grpc::ServerUnaryReactor* InferenceService::RepositoryModelUnload(
-    grpc::CallbackServerContext* call,
+RpcReactor* InferenceService::RepositoryModelUnload(
+    RpcCall* call,
     const LazyMessage<inference::RepositoryModelUnloadRequest>* request,
     inference::RepositoryModelUnloadResponse*) {
   return answer_later(
@@ -927,8 +923,8 @@ grpc::ServerUnaryReactor* InferenceService::RepositoryModelUnload(
       });
 }
 
-grpc::ServerUnaryReactor* InferenceService::ModelInfer(
-    grpc::CallbackServerContext* call, const LazyMessage<inference::ModelInferRequest>* request,
+RpcReactor* InferenceService::ModelInfer(
+    RpcCall* call, const LazyMessage<inference::ModelInferRequest>* request,
     inference::ModelInferResponse* response) {
   auto* const reactor = new ModelInferCall(context_, *call);
   const LogFields log_fields = reactor->log_fields();
@@ -951,9 +947,8 @@ grpc::ServerUnaryReactor* InferenceService::ModelInfer(
   return reactor;
 }
 
-grpc::ServerBidiReactor<LazyMessage<inference::ModelInferRequest>,
-                        inference::ModelStreamInferResponse>*
-InferenceService::ModelStreamInfer(grpc::CallbackServerContext* call) {
+RpcReactor*
+InferenceService::ModelStreamInfer(RpcCall* call) {
   return new ModelStreamInferCall(context_, sequences_, *call);
 }
 

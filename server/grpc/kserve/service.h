@@ -9,52 +9,51 @@
 namespace lintel {
 
 // Thread-safe. Translates; what it says is what GenerationService and SessionService would.
-class InferenceService final : public BoundedService {
+class InferenceService final : public RpcService {
  public:
   explicit InferenceService(const ServiceContext& context);
 
-  grpc::ServerUnaryReactor* ServerLive(grpc::CallbackServerContext* call,
+  RpcReactor* ServerLive(RpcCall* call,
                                        const LazyMessage<inference::ServerLiveRequest>* request,
                                        inference::ServerLiveResponse* response);
-  grpc::ServerUnaryReactor* ServerReady(grpc::CallbackServerContext* call,
+  RpcReactor* ServerReady(RpcCall* call,
                                         const LazyMessage<inference::ServerReadyRequest>* request,
                                         inference::ServerReadyResponse* response);
-  grpc::ServerUnaryReactor* ModelReady(grpc::CallbackServerContext* call,
+  RpcReactor* ModelReady(RpcCall* call,
                                        const LazyMessage<inference::ModelReadyRequest>* request,
                                        inference::ModelReadyResponse* response);
-  grpc::ServerUnaryReactor* ServerMetadata(
-      grpc::CallbackServerContext* call,
+  RpcReactor* ServerMetadata(
+      RpcCall* call,
       const LazyMessage<inference::ServerMetadataRequest>* request,
       inference::ServerMetadataResponse* response);
-  grpc::ServerUnaryReactor* ModelMetadata(
-      grpc::CallbackServerContext* call,
+  RpcReactor* ModelMetadata(
+      RpcCall* call,
       const LazyMessage<inference::ModelMetadataRequest>* request,
       inference::ModelMetadataResponse* response);
-  grpc::ServerUnaryReactor* RepositoryIndex(
-      grpc::CallbackServerContext* call,
+  RpcReactor* RepositoryIndex(
+      RpcCall* call,
       const LazyMessage<inference::RepositoryIndexRequest>* request,
       inference::RepositoryIndexResponse* response);
-  grpc::ServerUnaryReactor* ModelConfig(grpc::CallbackServerContext* call,
+  RpcReactor* ModelConfig(RpcCall* call,
                                         const LazyMessage<inference::ModelConfigRequest>* request,
                                         inference::ModelConfigResponse* response);
-  grpc::ServerUnaryReactor* ModelStatistics(
-      grpc::CallbackServerContext* call,
+  RpcReactor* ModelStatistics(
+      RpcCall* call,
       const LazyMessage<inference::ModelStatisticsRequest>* request,
       inference::ModelStatisticsResponse* response);
-  grpc::ServerUnaryReactor* RepositoryModelLoad(
-      grpc::CallbackServerContext* call,
+  RpcReactor* RepositoryModelLoad(
+      RpcCall* call,
       const LazyMessage<inference::RepositoryModelLoadRequest>* request,
       inference::RepositoryModelLoadResponse* response);
-  grpc::ServerUnaryReactor* RepositoryModelUnload(
-      grpc::CallbackServerContext* call,
+  RpcReactor* RepositoryModelUnload(
+      RpcCall* call,
       const LazyMessage<inference::RepositoryModelUnloadRequest>* request,
       inference::RepositoryModelUnloadResponse* response);
-  grpc::ServerUnaryReactor* ModelInfer(grpc::CallbackServerContext* call,
+  RpcReactor* ModelInfer(RpcCall* call,
                                        const LazyMessage<inference::ModelInferRequest>* request,
                                        inference::ModelInferResponse* response);
-  grpc::ServerBidiReactor<LazyMessage<inference::ModelInferRequest>,
-                          inference::ModelStreamInferResponse>*
-  ModelStreamInfer(grpc::CallbackServerContext* call);
+  RpcReactor*
+  ModelStreamInfer(RpcCall* call);
 
  private:
   const ServiceContext context_;

@@ -42,8 +42,8 @@ AdminService::AdminService(const ServiceContext& context) : context_(context) {
   serve(info_of(Method::kUnloadAdapter).name, this, &AdminService::UnloadAdapter);
 }
 
-grpc::ServerUnaryReactor* AdminService::GetLogLevel(
-    grpc::CallbackServerContext* call, const LazyMessage<v1::GetLogLevelRequest>* request,
+RpcReactor* AdminService::GetLogLevel(
+    RpcCall* call, const LazyMessage<v1::GetLogLevelRequest>* request,
     v1::LogLevel* response) {
   return answer(context_.gate, *call, Method::kGetLogLevel, *request,
                 [&](const Identity&, const auto&) {
@@ -52,7 +52,7 @@ grpc::ServerUnaryReactor* AdminService::GetLogLevel(
                 });
 }
 
-grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext* call,
+RpcReactor* AdminService::SetLogLevel(RpcCall* call,
                                                     const LazyMessage<v1::LogLevel>* request,
                                                     v1::LogLevel* response) {
   return answer(
@@ -71,7 +71,7 @@ grpc::ServerUnaryReactor* AdminService::SetLogLevel(grpc::CallbackServerContext*
       });
 }
 
-grpc::ServerUnaryReactor* AdminService::LoadModel(grpc::CallbackServerContext* call,
+RpcReactor* AdminService::LoadModel(RpcCall* call,
                                                   const LazyMessage<v1::LoadModelRequest>* request,
                                                   v1::Model* response) {
   return answer_later(context_.gate, *call, Method::kLoadModel, *request,
@@ -91,8 +91,8 @@ grpc::ServerUnaryReactor* AdminService::LoadModel(grpc::CallbackServerContext* c
                       });
 }
 
-grpc::ServerUnaryReactor* AdminService::UnloadModel(
-    grpc::CallbackServerContext* call, const LazyMessage<v1::UnloadModelRequest>* request,
+RpcReactor* AdminService::UnloadModel(
+    RpcCall* call, const LazyMessage<v1::UnloadModelRequest>* request,
     v1::UnloadModelResponse*) {
   return answer_later(context_.gate, *call, Method::kUnloadModel, *request,
                       [&](const auto& wire, const LateReply& reply) {
@@ -108,8 +108,8 @@ grpc::ServerUnaryReactor* AdminService::UnloadModel(
                       });
 }
 
-grpc::ServerUnaryReactor* AdminService::LoadAdapter(
-    grpc::CallbackServerContext* call, const LazyMessage<v1::LoadAdapterRequest>* request,
+RpcReactor* AdminService::LoadAdapter(
+    RpcCall* call, const LazyMessage<v1::LoadAdapterRequest>* request,
     v1::Adapter* response) {
   return answer_later(context_.gate, *call, Method::kLoadAdapter, *request,
                       [&](const auto& wire, const LateReply& reply) {
@@ -126,8 +126,8 @@ grpc::ServerUnaryReactor* AdminService::LoadAdapter(
                       });
 }
 
-grpc::ServerUnaryReactor* AdminService::UnloadAdapter(
-    grpc::CallbackServerContext* call, const LazyMessage<v1::UnloadAdapterRequest>* request,
+RpcReactor* AdminService::UnloadAdapter(
+    RpcCall* call, const LazyMessage<v1::UnloadAdapterRequest>* request,
     v1::UnloadAdapterResponse*) {
   return answer_later(context_.gate, *call, Method::kUnloadAdapter, *request,
                       [&](const auto& wire, const LateReply& reply) {

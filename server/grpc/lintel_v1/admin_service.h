@@ -8,26 +8,26 @@
 namespace lintel {
 
 // Thread-safe.
-class AdminService final : public BoundedService {
+class AdminService final : public RpcService {
  public:
   explicit AdminService(const ServiceContext& context);
 
-  grpc::ServerUnaryReactor* GetLogLevel(grpc::CallbackServerContext* call,
+  RpcReactor* GetLogLevel(RpcCall* call,
                                         const LazyMessage<v1::GetLogLevelRequest>* request,
                                         v1::LogLevel* response);
-  grpc::ServerUnaryReactor* SetLogLevel(grpc::CallbackServerContext* call,
+  RpcReactor* SetLogLevel(RpcCall* call,
                                         const LazyMessage<v1::LogLevel>* request,
                                         v1::LogLevel* response);
-  grpc::ServerUnaryReactor* LoadModel(grpc::CallbackServerContext* call,
+  RpcReactor* LoadModel(RpcCall* call,
                                       const LazyMessage<v1::LoadModelRequest>* request,
                                       v1::Model* response);
-  grpc::ServerUnaryReactor* LoadAdapter(grpc::CallbackServerContext* call,
+  RpcReactor* LoadAdapter(RpcCall* call,
                                         const LazyMessage<v1::LoadAdapterRequest>* request,
                                         v1::Adapter* response);
-  grpc::ServerUnaryReactor* UnloadAdapter(grpc::CallbackServerContext* call,
+  RpcReactor* UnloadAdapter(RpcCall* call,
                                           const LazyMessage<v1::UnloadAdapterRequest>* request,
                                           v1::UnloadAdapterResponse* response);
-  grpc::ServerUnaryReactor* UnloadModel(grpc::CallbackServerContext* call,
+  RpcReactor* UnloadModel(RpcCall* call,
                                         const LazyMessage<v1::UnloadModelRequest>* request,
                                         v1::UnloadModelResponse* response);
 

@@ -409,11 +409,11 @@ ResponseStream<v1::ScoreResponse>::Next ScoreStream::next(v1::ScoreResponse& mes
 }
 
 GenerationService::GenerationService(const ServiceContext& context) : context_(context) {
-  serve(info_of(Method::kGenerate).name, this, &GenerationService::Generate);
-  serve(info_of(Method::kScore).name, this, &GenerationService::Score);
+  serve_stream<v1::GenerateResponse>(info_of(Method::kGenerate).name, this, &GenerationService::Generate);
+  serve_stream<v1::ScoreResponse>(info_of(Method::kScore).name, this, &GenerationService::Score);
 }
 
-grpc::Status GenerationService::generate(const grpc::CallbackServerContext& context,
+grpc::Status GenerationService::generate(const RpcCall& context,
                                          const v1::GenerateRequest& wire, GenerateStream& stream) {
   StreamCall& call = stream.call();
   if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
@@ -427,7 +427,7 @@ grpc::Status GenerationService::generate(const grpc::CallbackServerContext& cont
   return stream.begin(std::move(prepared), context_.streaming, context_.clock);
 }
 
-grpc::Status GenerationService::score(const grpc::CallbackServerContext& context,
+grpc::Status GenerationService::score(const RpcCall& context,
                                       const v1::ScoreRequest& wire, ScoreStream::Reactor& reactor) {
   StreamCall& call = reactor.call();
   grpc::Status status = call.quota.check_tokens();
@@ -462,8 +462,8 @@ grpc::Status GenerationService::score(const grpc::CallbackServerContext& context
   return started;
 }
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Generate(
-    grpc::CallbackServerContext* context, const LazyMessage<v1::GenerateRequest>* request) {
+RpcReactor* GenerationService::Generate(
+    RpcCall* context, const LazyMessage<v1::GenerateRequest>* request) {
   return open_stream<GenerateStream>(
       context_, *context, Method::kGenerate, *request,
       [this, context](GenerateStream& stream, const v1::GenerateRequest& wire) {
@@ -472,8 +472,8 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Generate(
       [](const v1::GenerateRequest& wire) { return !wire.session_id().empty(); });
 }
 
-grpc::ServerWriteReactor<v1::ScoreResponse>* GenerationService::Score(
-    grpc::CallbackServerContext* context, const LazyMessage<v1::ScoreRequest>* request) {
+RpcReactor* GenerationService::Score(
+    RpcCall* context, const LazyMessage<v1::ScoreRequest>* request) {
   return open_stream<ScoreStream::Reactor>(
       context_, *context, Method::kScore, *request,
       [&](ScoreStream::Reactor& reactor, const v1::ScoreRequest& wire) {

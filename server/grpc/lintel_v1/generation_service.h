@@ -154,19 +154,19 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Capac
 void write_score(std::size_t index, const std::vector<float>& log2_probs, v1::ScoreResponse& wire);
 
 // Thread-safe. Checks, takes a lease, submits; the streams do the rest.
-class GenerationService final : public BoundedService {
+class GenerationService final : public RpcService {
  public:
   explicit GenerationService(const ServiceContext& context);
 
-  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
-      grpc::CallbackServerContext* context, const LazyMessage<v1::GenerateRequest>* request);
-  grpc::ServerWriteReactor<v1::ScoreResponse>* Score(grpc::CallbackServerContext* context,
+  RpcReactor* Generate(
+      RpcCall* context, const LazyMessage<v1::GenerateRequest>* request);
+  RpcReactor* Score(RpcCall* context,
                                                      const LazyMessage<v1::ScoreRequest>* request);
 
  private:
-  grpc::Status generate(const grpc::CallbackServerContext& context, const v1::GenerateRequest& wire,
+  grpc::Status generate(const RpcCall& context, const v1::GenerateRequest& wire,
                         GenerateStream& stream);
-  grpc::Status score(const grpc::CallbackServerContext& context, const v1::ScoreRequest& wire,
+  grpc::Status score(const RpcCall& context, const v1::ScoreRequest& wire,
                      ScoreStream::Reactor& reactor);
 
   const ServiceContext context_;

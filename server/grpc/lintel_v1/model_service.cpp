@@ -168,7 +168,7 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   wire.set_state(v1::MODEL_STATE_READY);
 }
 
-grpc::ServerUnaryReactor* ModelService::List(grpc::CallbackServerContext* call,
+RpcReactor* ModelService::List(RpcCall* call,
                                              const LazyMessage<v1::ListModelsRequest>* request,
                                              v1::ListModelsResponse* response) {
   return answer(context_.gate, *call, Method::kListModels, *request,
@@ -198,7 +198,7 @@ grpc::ServerUnaryReactor* ModelService::List(grpc::CallbackServerContext* call,
                 });
 }
 
-grpc::ServerUnaryReactor* ModelService::Get(grpc::CallbackServerContext* call,
+RpcReactor* ModelService::Get(RpcCall* call,
                                             const LazyMessage<v1::GetModelRequest>* request,
                                             v1::Model* response) {
   return answer(
@@ -212,8 +212,8 @@ grpc::ServerUnaryReactor* ModelService::Get(grpc::CallbackServerContext* call,
       });
 }
 
-grpc::ServerUnaryReactor* ModelService::Statistics(
-    grpc::CallbackServerContext* call, const LazyMessage<v1::StatisticsRequest>* request,
+RpcReactor* ModelService::Statistics(
+    RpcCall* call, const LazyMessage<v1::StatisticsRequest>* request,
     v1::StatisticsResponse* response) {
   return answer(context_.gate, *call, Method::kStatistics, *request,
                 [&](const Identity&, const auto&) {

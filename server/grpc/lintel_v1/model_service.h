@@ -8,17 +8,17 @@
 namespace lintel {
 
 // Thread-safe.
-class ModelService final : public BoundedService {
+class ModelService final : public RpcService {
  public:
   explicit ModelService(const ServiceContext& context);
 
-  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* call,
+  RpcReactor* List(RpcCall* call,
                                  const LazyMessage<v1::ListModelsRequest>* request,
                                  v1::ListModelsResponse* response);
-  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* call,
+  RpcReactor* Get(RpcCall* call,
                                 const LazyMessage<v1::GetModelRequest>* request,
                                 v1::Model* response);
-  grpc::ServerUnaryReactor* Statistics(grpc::CallbackServerContext* call,
+  RpcReactor* Statistics(RpcCall* call,
                                        const LazyMessage<v1::StatisticsRequest>* request,
                                        v1::StatisticsResponse* response);
 

@@ -129,7 +129,7 @@ class RestoreCall::ProofSink final : public TokenSink {
 };
 
 RestoreCall::RestoreCall(const ServiceContext& context, Semaphore& places,
-                         grpc::CallbackServerContext& rpc, v1::Session& session)
+                         RpcCall& rpc, v1::Session& session)
     : context_(context),
       places_(places),
       rpc_(rpc),

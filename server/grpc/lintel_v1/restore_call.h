@@ -46,10 +46,10 @@ grpc::Status check_restored(const SnapshotOf& snapshot, const ServedModel& model
 // Lives from the method until gRPC has done with it. One operation at a time, so that its members
 // need no lock but for what a cancellation looks at: reads by gRPC's threads, a proof by the
 // model's workers.
-class RestoreCall final : public grpc::ServerReadReactor<LazyMessage<v1::RestoreSessionRequest>> {
+class RestoreCall final : public RpcReactor {
  public:
   // context, places: outlive the call. `session`: the response.
-  RestoreCall(const ServiceContext& context, Semaphore& places, grpc::CallbackServerContext& rpc,
+  RestoreCall(const ServiceContext& context, Semaphore& places, RpcCall& rpc,
               v1::Session& session);
 
   void OnReadDone(bool ok) override;
@@ -79,11 +79,11 @@ class RestoreCall final : public grpc::ServerReadReactor<LazyMessage<v1::Restore
 
   const ServiceContext& context_;
   Semaphore& places_;
-  grpc::CallbackServerContext& rpc_;
+  RpcCall& rpc_;
   v1::Session& session_;
   StreamCall call_;
   ActiveCall active_;
-  LazyMessage<v1::RestoreSessionRequest> request_;
+  RequestBytes request_;
   grpc::Status status_;  // written before Finish, read after
 
   std::optional<v1::RestoreHeader> header_;

@@ -96,12 +96,12 @@ class PieceStream final : public ResponseStream<Message> {
 // answer(), but `body(scope, wire)` may run after the method has returned, so that it holds what it
 // needs; without a store it runs at once.
 template <typename Request, typename Body>
-grpc::ServerUnaryReactor* answer_by_store(const ServiceContext& context,
-                                          grpc::CallbackServerContext& call, Method method,
+RpcReactor* answer_by_store(const ServiceContext& context,
+                                          RpcCall& call, Method method,
                                           const LazyMessage<Request>& request, Body body) {
   if (context.durable == nullptr) return answer(context.gate, call, method, request, body);
   struct Waiting {
-    Waiting(const ServiceContext& context, grpc::CallbackServerContext& call, Method method)
+    Waiting(const ServiceContext& context, RpcCall& call, Method method)
         : calls(context.calls), scope(context.gate, call, method) {
       calls.hold();  // the server does not go before it
     }
@@ -111,7 +111,7 @@ grpc::ServerUnaryReactor* answer_by_store(const ServiceContext& context,
     Request wire;
   };
   const auto waiting = std::make_shared<Waiting>(context, call, method);
-  grpc::ServerUnaryReactor* const reactor = call.DefaultReactor();
+  RpcReactor* const reactor = call.default_reactor();
   const auto end = [waiting, reactor](const grpc::Status& status) {
     waiting->scope.end(status);
     reactor->Finish(status);
@@ -167,7 +167,7 @@ grpc::Status with_session(const ServiceContext& context, const std::string& id, 
 // there is a session store and `waits(wire)`, `begin` runs by a thread of that, and may do so after
 // the method has returned: it holds what it needs.
 template <typename Reactor, typename Request, typename Begin, typename Waits>
-Reactor* open_stream(const ServiceContext& context, grpc::CallbackServerContext& rpc, Method method,
+Reactor* open_stream(const ServiceContext& context, RpcCall& rpc, Method method,
                      const LazyMessage<Request>& request, Begin begin, Waits waits) {
   auto reactor = std::make_unique<Reactor>(context.gate, context.calls, rpc, method);
   const LogFields log_fields = reactor->call().scope.log_fields();  // as the call began
@@ -193,7 +193,7 @@ Reactor* open_stream(const ServiceContext& context, grpc::CallbackServerContext&
 
 // The same of what never waits.
 template <typename Reactor, typename Request, typename Begin>
-Reactor* open_stream(const ServiceContext& context, grpc::CallbackServerContext& rpc, Method method,
+Reactor* open_stream(const ServiceContext& context, RpcCall& rpc, Method method,
                      const LazyMessage<Request>& request, Begin begin) {
   return open_stream<Reactor>(context, rpc, method, request, std::move(begin),
                               [](const Request&) { return false; });

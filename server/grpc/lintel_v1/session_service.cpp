@@ -45,9 +45,9 @@ SessionService::SessionService(const ServiceContext& context)
   serve(info_of(Method::kDeleteSession).name, this, &SessionService::Delete);
   serve(info_of(Method::kForkSession).name, this, &SessionService::Fork);
   serve(info_of(Method::kRewindSession).name, this, &SessionService::Rewind);
-  serve(info_of(Method::kSnapshotSession).name, this, &SessionService::Snapshot);
-  serve(info_of(Method::kRestoreSession).name, this, &SessionService::Restore);
-  serve(info_of(Method::kReadHistory).name, this, &SessionService::ReadHistory);
+  serve_stream<v1::SnapshotChunk>(info_of(Method::kSnapshotSession).name, this, &SessionService::Snapshot);
+  serve_client_stream(info_of(Method::kRestoreSession).name, this, &SessionService::Restore);
+  serve_stream<v1::Chunk>(info_of(Method::kReadHistory).name, this, &SessionService::ReadHistory);
   serve(info_of(Method::kSaveState).name, this, &SessionService::SaveState);
   serve(info_of(Method::kListStates).name, this, &SessionService::ListStates);
   serve(info_of(Method::kDeleteState).name, this, &SessionService::DeleteState);
@@ -199,8 +199,8 @@ grpc::Status SessionService::remove(CallScope& scope, const v1::DeleteSessionReq
   return refused(refusal, scope, wire.id());
 }
 
-grpc::ServerUnaryReactor* SessionService::Create(
-    grpc::CallbackServerContext* call, const LazyMessage<v1::CreateSessionRequest>* request,
+RpcReactor* SessionService::Create(
+    RpcCall* call, const LazyMessage<v1::CreateSessionRequest>* request,
     v1::Session* response) {
   return answer_by_store(context_, *call, Method::kCreateSession, *request,
                          [this, response](CallScope& scope, const auto& wire) {
@@ -208,7 +208,7 @@ grpc::ServerUnaryReactor* SessionService::Create(
                          });
 }
 
-grpc::ServerUnaryReactor* SessionService::Get(grpc::CallbackServerContext* call,
+RpcReactor* SessionService::Get(RpcCall* call,
                                               const LazyMessage<v1::GetSessionRequest>* request,
                                               v1::Session* response) {
   return answer_by_store(
@@ -216,7 +216,7 @@ grpc::ServerUnaryReactor* SessionService::Get(grpc::CallbackServerContext* call,
       [this, response](CallScope& scope, const auto& wire) { return get(scope, wire, *response); });
 }
 
-grpc::ServerUnaryReactor* SessionService::List(grpc::CallbackServerContext* call,
+RpcReactor* SessionService::List(RpcCall* call,
                                                const LazyMessage<v1::ListSessionsRequest>* request,
                                                v1::ListSessionsResponse* response) {
   return answer_by_store(context_, *call, Method::kListSessions, *request,
@@ -225,8 +225,8 @@ grpc::ServerUnaryReactor* SessionService::List(grpc::CallbackServerContext* call
                          });
 }
 
-grpc::ServerUnaryReactor* SessionService::Delete(
-    grpc::CallbackServerContext* call, const LazyMessage<v1::DeleteSessionRequest>* request,
+RpcReactor* SessionService::Delete(
+    RpcCall* call, const LazyMessage<v1::DeleteSessionRequest>* request,
     google::protobuf::Empty*) {
   return answer_by_store(
       context_, *call, Method::kDeleteSession, *request,
@@ -365,7 +365,7 @@ grpc::Status SessionService::read_history(const v1::ReadHistoryRequest& wire,
   return grpc::Status::OK;
 }
 
-grpc::ServerUnaryReactor* SessionService::Fork(grpc::CallbackServerContext* call,
+RpcReactor* SessionService::Fork(RpcCall* call,
                                                const LazyMessage<v1::ForkSessionRequest>* request,
                                                v1::ForkSessionResponse* response) {
   return answer_by_store(context_, *call, Method::kForkSession, *request,
@@ -375,8 +375,8 @@ grpc::ServerUnaryReactor* SessionService::Fork(grpc::CallbackServerContext* call
                          });
 }
 
-grpc::ServerUnaryReactor* SessionService::Rewind(
-    grpc::CallbackServerContext* call, const LazyMessage<v1::RewindSessionRequest>* request,
+RpcReactor* SessionService::Rewind(
+    RpcCall* call, const LazyMessage<v1::RewindSessionRequest>* request,
     v1::Session* response) {
   return answer_by_store(context_, *call, Method::kRewindSession, *request,
                          [this, response](CallScope& scope, const auto& wire) {
@@ -385,8 +385,8 @@ grpc::ServerUnaryReactor* SessionService::Rewind(
                          });
 }
 
-grpc::ServerWriteReactor<v1::Chunk>* SessionService::ReadHistory(
-    grpc::CallbackServerContext* call, const LazyMessage<v1::ReadHistoryRequest>* request) {
+RpcReactor* SessionService::ReadHistory(
+    RpcCall* call, const LazyMessage<v1::ReadHistoryRequest>* request) {
   return open_stream<HistoryStream::Reactor>(
       context_, *call, Method::kReadHistory, *request,
       [this](HistoryStream::Reactor& reactor, const v1::ReadHistoryRequest& wire) {
@@ -459,8 +459,8 @@ grpc::Status SessionService::snapshot(const v1::SnapshotSessionRequest& wire,
   return grpc::Status::OK;
 }
 
-grpc::ServerWriteReactor<v1::SnapshotChunk>* SessionService::Snapshot(
-    grpc::CallbackServerContext* call, const LazyMessage<v1::SnapshotSessionRequest>* request) {
+RpcReactor* SessionService::Snapshot(
+    RpcCall* call, const LazyMessage<v1::SnapshotSessionRequest>* request) {
   return open_stream<SnapshotStream::Reactor>(
       context_, *call, Method::kSnapshotSession, *request,
       [this](SnapshotStream::Reactor& reactor, const v1::SnapshotSessionRequest& wire) {
@@ -470,8 +470,8 @@ grpc::ServerWriteReactor<v1::SnapshotChunk>* SessionService::Snapshot(
       [](const auto&) { return true; });
 }
 
-grpc::ServerReadReactor<LazyMessage<v1::RestoreSessionRequest>>* SessionService::Restore(
-    grpc::CallbackServerContext* call, v1::Session* response) {
+RpcReactor* SessionService::Restore(
+    RpcCall* call, v1::Session* response) {
   return new RestoreCall(context_, copies_, *call, *response);  // deletes itself
 }
 
@@ -595,8 +595,8 @@ grpc::Status SessionService::delete_state(CallScope& scope, const v1::DeleteStat
   return was_there ? grpc::Status::OK : state_not_found(wire.name());
 }
 
-grpc::ServerUnaryReactor* SessionService::SaveState(
-    grpc::CallbackServerContext* call, const LazyMessage<v1::SaveStateRequest>* request,
+RpcReactor* SessionService::SaveState(
+    RpcCall* call, const LazyMessage<v1::SaveStateRequest>* request,
     v1::NamedState* response) {
   return answer_by_store(context_, *call, Method::kSaveState, *request,
                          [this, response](CallScope& scope, const auto& wire) {
@@ -605,16 +605,16 @@ grpc::ServerUnaryReactor* SessionService::SaveState(
                          });
 }
 
-grpc::ServerUnaryReactor* SessionService::ListStates(
-    grpc::CallbackServerContext* call, const LazyMessage<v1::ListStatesRequest>* request,
+RpcReactor* SessionService::ListStates(
+    RpcCall* call, const LazyMessage<v1::ListStatesRequest>* request,
     v1::ListStatesResponse* response) {
   return answer(
       context_.gate, *call, Method::kListStates, *request,
       [&](CallScope& scope, const auto& wire) { return list_states(scope, wire, *response); });
 }
 
-grpc::ServerUnaryReactor* SessionService::DeleteState(
-    grpc::CallbackServerContext* call, const LazyMessage<v1::DeleteStateRequest>* request,
+RpcReactor* SessionService::DeleteState(
+    RpcCall* call, const LazyMessage<v1::DeleteStateRequest>* request,
     google::protobuf::Empty*) {
   return answer(context_.gate, *call, Method::kDeleteState, *request,
                 [&](CallScope& scope, const auto& wire) { return delete_state(scope, wire); });

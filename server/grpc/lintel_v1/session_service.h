@@ -13,41 +13,41 @@ namespace lintel {
 // session_service.cpp (Create, Get, List, Delete),
 // session_copies.cpp (Fork, Rewind, ReadHistory), session_snapshots.cpp (Snapshot),
 // restore_call.cpp (Restore), session_states.cpp (named states).
-class SessionService final : public BoundedService {
+class SessionService final : public RpcService {
  public:
   explicit SessionService(const ServiceContext& context);
 
-  grpc::ServerUnaryReactor* Create(grpc::CallbackServerContext* call,
+  RpcReactor* Create(RpcCall* call,
                                    const LazyMessage<v1::CreateSessionRequest>* request,
                                    v1::Session* response);
-  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* call,
+  RpcReactor* Get(RpcCall* call,
                                 const LazyMessage<v1::GetSessionRequest>* request,
                                 v1::Session* response);
-  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* call,
+  RpcReactor* List(RpcCall* call,
                                  const LazyMessage<v1::ListSessionsRequest>* request,
                                  v1::ListSessionsResponse* response);
-  grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* call,
+  RpcReactor* Delete(RpcCall* call,
                                    const LazyMessage<v1::DeleteSessionRequest>* request,
                                    google::protobuf::Empty* response);
-  grpc::ServerUnaryReactor* Fork(grpc::CallbackServerContext* call,
+  RpcReactor* Fork(RpcCall* call,
                                  const LazyMessage<v1::ForkSessionRequest>* request,
                                  v1::ForkSessionResponse* response);
-  grpc::ServerUnaryReactor* Rewind(grpc::CallbackServerContext* call,
+  RpcReactor* Rewind(RpcCall* call,
                                    const LazyMessage<v1::RewindSessionRequest>* request,
                                    v1::Session* response);
-  grpc::ServerWriteReactor<v1::SnapshotChunk>* Snapshot(
-      grpc::CallbackServerContext* call, const LazyMessage<v1::SnapshotSessionRequest>* request);
-  grpc::ServerReadReactor<LazyMessage<v1::RestoreSessionRequest>>* Restore(
-      grpc::CallbackServerContext* call, v1::Session* response);
-  grpc::ServerWriteReactor<v1::Chunk>* ReadHistory(
-      grpc::CallbackServerContext* call, const LazyMessage<v1::ReadHistoryRequest>* request);
-  grpc::ServerUnaryReactor* SaveState(grpc::CallbackServerContext* call,
+  RpcReactor* Snapshot(
+      RpcCall* call, const LazyMessage<v1::SnapshotSessionRequest>* request);
+  RpcReactor* Restore(
+      RpcCall* call, v1::Session* response);
+  RpcReactor* ReadHistory(
+      RpcCall* call, const LazyMessage<v1::ReadHistoryRequest>* request);
+  RpcReactor* SaveState(RpcCall* call,
                                       const LazyMessage<v1::SaveStateRequest>* request,
                                       v1::NamedState* response);
-  grpc::ServerUnaryReactor* ListStates(grpc::CallbackServerContext* call,
+  RpcReactor* ListStates(RpcCall* call,
                                        const LazyMessage<v1::ListStatesRequest>* request,
                                        v1::ListStatesResponse* response);
-  grpc::ServerUnaryReactor* DeleteState(grpc::CallbackServerContext* call,
+  RpcReactor* DeleteState(RpcCall* call,
                                         const LazyMessage<v1::DeleteStateRequest>* request,
                                         google::protobuf::Empty* response);
 

@@ -112,28 +112,6 @@ void record_end(RequestCounters& counters, const CallEnd& end, const grpc::Statu
   }
 }
 
-namespace {
-
-// Of a header that was sent once; empty when it was not, or when several make it ambiguous.
-std::string_view header(const grpc::CallbackServerContext& call, const char* name) {
-  const auto [first, last] = call.client_metadata().equal_range(name);
-  if (first == last || std::next(first) != last) return {};
-  return {first->second.data(), first->second.size()};
-}
-
-// The call was made by this process itself, so what it says of its client is true.
-bool is_inner(const CallPolicy& gate, const grpc::CallbackServerContext& call) {
-  return !gate.inner_key.empty() && header(call, kInnerKey) == gate.inner_key;
-}
-
-// The first name in the certificate that the client showed to gRPC's port; empty without one.
-std::string peer_name(const grpc::CallbackServerContext& call) {
-  const auto names = call.auth_context()->GetPeerIdentity();
-  return names.empty() ? std::string() : std::string(names[0].data(), names[0].size());
-}
-
-}  // namespace
-
 grpc::Status identify(const BearerTokens& tokens, std::string_view token, Identity& caller) {
   if (token.empty()) return unauthenticated("a token is needed: authorization: Bearer TOKEN");
   std::optional<Identity> known = tokens.find(token);
@@ -146,23 +124,22 @@ MessageBounds bounds_of(const CallPolicy& gate, Method method) {
   return info_of(method).is_health ? kOpenMessage : MessageBounds{gate.max_message_bytes};
 }
 
-CallScope::CallScope(const CallPolicy& gate, grpc::CallbackServerContext& call, Method method)
+CallScope::CallScope(const CallPolicy& gate, RpcCall& call, Method method)
     : gate_(gate), method_(info_of(method)), begun_(gate.clock.now()) {
-  const std::string request_id = request_id_from(header(call, "x-request-id"));
-  call.AddInitialMetadata("x-request-id", request_id);
-  if (!gate_.replica_id.empty()) call.AddInitialMetadata("lintel-replica", gate_.replica_id);
+  const std::string request_id = request_id_from(call.header("x-request-id"));
+  call.add_header("x-request-id", request_id);
+  if (!gate_.replica_id.empty()) call.add_header("lintel-replica", gate_.replica_id);
   fields_.add("request_id", request_id);
   fields_.add("method", method_.name);
-  const bool inner = is_inner(gate_, call);
-  peer_ = inner ? std::string(header(call, kInnerPeer)) : call.peer();
+  peer_ = call.peer();
   fields_.add("peer", peer_);
-  if (inner) fields_.add("via", "http");
-  const TraceParent trace = parse_traceparent(header(call, "traceparent"));
+  if (call.via() != nullptr) fields_.add("via", call.via());
+  const TraceParent trace = parse_traceparent(call.header("traceparent"));
   if (!trace.trace_id.empty()) {
     fields_.add("trace_id", trace.trace_id);
     fields_.add("parent_span_id", trace.parent_id);
   }
-  identify(call, inner);
+  identify(call);
   if (method_.is_health) admitted_ = grpc::Status::OK;
   if (!caller_.name.empty()) fields_.add("identity", caller_.name);
   if (admitted_.ok() && method_.role && !caller_.roles.has(*method_.role)) {
@@ -182,11 +159,11 @@ CallScope::~CallScope() {
   if (!ended_) end(out_of_memory());
 }
 
-void CallScope::identify(const grpc::CallbackServerContext& call, bool inner) {
+void CallScope::identify(const RpcCall& call) {
   if (gate_.bearer_tokens == nullptr) {
     caller_.roles = gate_.anonymous;
     if (!gate_.identify_by_certificate) return;
-    const std::string name = inner ? std::string(header(call, kInnerCertificate)) : peer_name(call);
+    const std::string name = call.certificate();
     if (name.empty()) return;
     // No token is named so: names of tokens have no colon.
     caller_.name = "x509:" + name;
@@ -195,8 +172,12 @@ void CallScope::identify(const grpc::CallbackServerContext& call, bool inner) {
     }
     return;
   }
+  if (call.caller() != nullptr) {
+    caller_ = *call.caller();
+    return;
+  }
   admitted_ =
-      lintel::identify(*gate_.bearer_tokens, bearer_token(header(call, "authorization")), caller_);
+      lintel::identify(*gate_.bearer_tokens, bearer_token(call.header("authorization")), caller_);
 }
 
 void CallScope::set_model(const std::string& name) {

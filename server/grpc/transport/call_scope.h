@@ -1,7 +1,6 @@
 // CallScope: one RPC from its headers to its end, with its caller and request id.
 #pragma once
 
-#include <grpcpp/grpcpp.h>
 #include <grpcpp/support/status.h>
 
 #include <array>
@@ -21,6 +20,7 @@
 #include "server/core/histogram.h"
 #include "server/core/mutex.h"
 #include "server/grpc/transport/message_bounds.h"
+#include "server/grpc/transport/rpc.h"
 #include "server/observability/logging.h"
 #include "server/security/bearer_tokens.h"
 #include "server/security/identity.h"
@@ -210,7 +210,6 @@ struct CallPolicy {
   RequestCounters& counters;
   const Clock& clock;
   std::size_t max_message_bytes;  // of a request
-  std::string inner_key = {};  // server/grpc/transport/inner_call.h; empty: there are no such calls
   std::string replica_id = {};  // this server's, for answers; empty: they do not say
 };
 
@@ -228,7 +227,7 @@ class CallScope {
  public:
   // Answers the call's headers with x-request-id and lintel-replica. `call` is used during the
   // constructor only.
-  CallScope(const CallPolicy& gate, grpc::CallbackServerContext& call, Method method);
+  CallScope(const CallPolicy& gate, RpcCall& call, Method method);
   ~CallScope();  // ends a call that was not ended: an exception kept it from beginning
   CallScope(const CallScope&) = delete;
   CallScope& operator=(const CallScope&) = delete;
@@ -252,13 +251,12 @@ class CallScope {
   void end(const grpc::Status& status) noexcept;
 
  private:
-  // `inner`: the call is this process's own, on behalf of a client.
-  void identify(const grpc::CallbackServerContext& call, bool inner);
+  void identify(const RpcCall& call);
 
   const CallPolicy& gate_;
   const MethodInfo& method_;
   const TimePoint begun_;
-  std::string peer_;  // of an inner call the client's, not this process
+  std::string peer_;
   Identity caller_;
   grpc::Status admitted_;
   LogFields fields_;

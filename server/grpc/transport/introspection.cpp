@@ -78,10 +78,10 @@ ChannelzService::ChannelzService() {
 }
 
 template <typename Request, typename Response>
-grpc::ServerUnaryReactor* ChannelzService::answer(grpc::CallbackServerContext* call,
+RpcReactor* ChannelzService::answer(RpcCall* call,
                                                   const LazyMessage<Request>* request,
                                                   Response* response) {
-  grpc::ServerUnaryReactor* const reactor = call->DefaultReactor();
+  RpcReactor* const reactor = call->default_reactor();
   reactor->Finish(catch_exceptions([&] { return tell(*request, *response); }));
   return reactor;
 }
@@ -167,7 +167,7 @@ void write_answer(const Request& request, const std::vector<std::string>& servic
 // One stream: reads a question, writes its answer, reads the next. Lives until gRPC has done with
 // it.
 template <typename Request, typename Response>
-class Talk final : public grpc::ServerBidiReactor<LazyMessage<Request>, Response> {
+class Talk final : public RpcReactor {
  public:
   explicit Talk(const std::vector<std::string>& services) : services_(services) {
     this->StartRead(&request_);
@@ -191,7 +191,7 @@ class Talk final : public grpc::ServerBidiReactor<LazyMessage<Request>, Response
 
  private:
   const std::vector<std::string>& services_;
-  LazyMessage<Request> request_;
+  RequestBytes request_;
   Response response_;
 };
 
@@ -199,17 +199,17 @@ class Talk final : public grpc::ServerBidiReactor<LazyMessage<Request>, Response
 
 ReflectionService::ReflectionService(std::vector<std::string> services)
     : services_(std::move(services)) {
-  serve("grpc.reflection.v1.ServerReflection/ServerReflectionInfo", this,
+  serve_bidi_stream<grpc::reflection::v1::ServerReflectionResponse>("grpc.reflection.v1.ServerReflection/ServerReflectionInfo", this,
         &ReflectionService::talk<grpc::reflection::v1::ServerReflectionRequest,
                                  grpc::reflection::v1::ServerReflectionResponse>);
-  serve("grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", this,
+  serve_bidi_stream<v1alpha::ServerReflectionResponse>("grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", this,
         &ReflectionService::talk<v1alpha::ServerReflectionRequest,
                                  v1alpha::ServerReflectionResponse>);
 }
 
 template <typename Request, typename Response>
-grpc::ServerBidiReactor<LazyMessage<Request>, Response>* ReflectionService::talk(
-    grpc::CallbackServerContext*) {
+RpcReactor* ReflectionService::talk(
+    RpcCall*) {
   return new Talk<Request, Response>(services_);
 }
 

@@ -13,13 +13,13 @@ namespace lintel {
 // any size.
 //
 // Thread-safe.
-class ChannelzService final : public BoundedService {
+class ChannelzService final : public RpcService {
  public:
   ChannelzService();
 
  private:
   template <typename Request, typename Response>
-  grpc::ServerUnaryReactor* answer(grpc::CallbackServerContext* call,
+  RpcReactor* answer(RpcCall* call,
                                    const LazyMessage<Request>* request, Response* response);
 };
 
@@ -30,14 +30,14 @@ class ChannelzService final : public BoundedService {
 // alone.
 //
 // Thread-safe.
-class ReflectionService final : public BoundedService {
+class ReflectionService final : public RpcService {
  public:
   // `services`: full names, the answer to list_services.
   explicit ReflectionService(std::vector<std::string> services);
 
  private:
   template <typename Request, typename Response>
-  grpc::ServerBidiReactor<LazyMessage<Request>, Response>* talk(grpc::CallbackServerContext* call);
+  RpcReactor* talk(RpcCall* call);
 
   const std::vector<std::string> services_;
 };

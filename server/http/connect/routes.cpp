@@ -21,7 +21,7 @@
 #include "server/http/connect/rpc_json.h"
 #include "server/http/transport/http_message.h"
 #include "server/http/transport/http_routes.h"
-#include "server/http/transport/inner_calls.h"
+#include "server/http/transport/http_calls.h"
 #include "server/http/transport/response_head.h"
 
 namespace lintel {
@@ -102,19 +102,6 @@ grpc::Status read_connect_get(const HttpRequest& request, ConnectGet& get) {
 
 // What a method's messages become in each protocol that streams.
 
-// Connect's streams: envelopes (https://connectrpc.com/docs/protocol#streaming-rpcs).
-// `type`: of the messages.
-std::unique_ptr<StreamAnswer> connect_stream(const RpcFormat& format,
-                                             const google::protobuf::Descriptor* type);
-
-// gRPC-Web: frames (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-WEB.md).
-std::unique_ptr<StreamAnswer> grpc_web_stream(const RpcFormat& format);
-
-// A line of JSON for each message, and one with "error" where the call failed after the first.
-// `with_text`: chunks of values have `text` in addition to `tokens`, which are bytes.
-std::unique_ptr<StreamAnswer> plain_json_stream(const google::protobuf::Descriptor* type,
-                                                bool with_text);
-
 namespace {
 
 namespace pb = google::protobuf;
@@ -123,53 +110,44 @@ HttpAnswer head_of(const RpcFormat& format) {
   return {200, {{"content-type", format.content_type()}, {"cache-control", "no-store"}}, {}};
 }
 
+// Connect's streams: envelopes (https://connectrpc.com/docs/protocol#streaming-rpcs).
 class ConnectStream final : public StreamAnswer {
  public:
-  ConnectStream(const RpcFormat& format, const pb::Descriptor* type)
-      : format_(format), type_(type) {}
+  explicit ConnectStream(const RpcFormat& format) : format_(format) {}
 
   HttpAnswer head() override { return head_of(format_); }
 
-  grpc::Status piece(grpc::ByteBuffer& message, std::string& out) override {
-    if (!format_.is_json) {
-      out = envelope_head(0, message.Length());
-      append_to(out, message);
-      return grpc::Status::OK;
-    }
-    const auto parsed = new_message(type_);
-    if (!parse_from(message, *parsed)) return internal_error("message", type_->name(), "unread");
-    out = envelope(0, write_json(*parsed));
+  grpc::Status piece(const google::protobuf::Message& message, std::string& out) override {
+    out = envelope(0, format_.is_json ? write_json(message) : message.SerializeAsString());
     return grpc::Status::OK;
   }
 
-  std::optional<std::string> tail(const grpc::Status& status, const grpc::ClientContext&) override {
+  std::optional<std::string> tail(const grpc::Status& status) override {
     return envelope(kEndOfStream,
                     status.ok() ? "{}" : "{\"error\":" + connect_error_json(status) + "}");
   }
 
-  HttpAnswer refusal(const grpc::Status& status, const grpc::ClientContext&) override {
+  HttpAnswer refusal(const grpc::Status& status) override {
     return rpc_refusal(format_, http_status_of(status.error_code()), status);
   }
 
  private:
   const RpcFormat format_;
-  const pb::Descriptor* const type_;
 };
 
+// gRPC-Web: frames (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-WEB.md).
 class GrpcWebStream final : public StreamAnswer {
  public:
   explicit GrpcWebStream(const RpcFormat& format) : format_(format) {}
 
   HttpAnswer head() override { return head_of(format_); }
 
-  grpc::Status piece(grpc::ByteBuffer& message, std::string& out) override {
-    std::string frame = envelope_head(0, message.Length());
-    append_to(frame, message);
-    out = coded(std::move(frame));
+  grpc::Status piece(const google::protobuf::Message& message, std::string& out) override {
+    out = coded(envelope(0, message.SerializeAsString()));
     return grpc::Status::OK;
   }
 
-  std::optional<std::string> tail(const grpc::Status& status, const grpc::ClientContext&) override {
+  std::optional<std::string> tail(const grpc::Status& status) override {
     std::string lines;
     for (const auto& [name, value] : grpc_trailers(status)) {
       lines.append(name).append(": ").append(value).append("\r\n");
@@ -177,7 +155,7 @@ class GrpcWebStream final : public StreamAnswer {
     return coded(envelope(kTrailers, lines));
   }
 
-  HttpAnswer refusal(const grpc::Status& status, const grpc::ClientContext&) override {
+  HttpAnswer refusal(const grpc::Status& status) override {
     return rpc_refusal(format_, 200, status);
   }
 
@@ -189,57 +167,41 @@ class GrpcWebStream final : public StreamAnswer {
   const RpcFormat format_;
 };
 
+// A line of JSON for each message, and one with "error" where the call failed after the first.
+// `with_text`: chunks have `text` in addition to `tokens`, which are bytes.
 class PlainJsonStream final : public StreamAnswer {
  public:
-  PlainJsonStream(const pb::Descriptor* type, bool with_text) : type_(type), messages_(with_text) {}
+  explicit PlainJsonStream(bool with_text) : messages_(with_text) {}
 
   HttpAnswer head() override { return head_of(kFormat); }
 
-  grpc::Status piece(grpc::ByteBuffer& message, std::string& out) override {
-    const auto parsed = new_message(type_);
-    if (!parse_from(message, *parsed)) return internal_error("message", type_->name(), "unread");
-    out = messages_.line(*parsed) + "\n";
+  grpc::Status piece(const google::protobuf::Message& message, std::string& out) override {
+    out = messages_.line(message) + "\n";
     return grpc::Status::OK;
   }
 
-  std::optional<std::string> tail(const grpc::Status& status, const grpc::ClientContext&) override {
+  std::optional<std::string> tail(const grpc::Status& status) override {
     return status.ok() ? "" : "{\"error\":" + connect_error_json(status) + "}\n";
   }
 
-  HttpAnswer refusal(const grpc::Status& status, const grpc::ClientContext&) override {
+  HttpAnswer refusal(const grpc::Status& status) override {
     return rpc_refusal(kFormat, http_status_of(status.error_code()), status);
   }
 
  private:
   static constexpr RpcFormat kFormat{.protocol = RpcProtocol::kPlainJson, .is_json = true};
 
-  const pb::Descriptor* const type_;
   PlainMessages messages_;
 };
 
-}  // namespace
-
-std::unique_ptr<StreamAnswer> connect_stream(const RpcFormat& format, const pb::Descriptor* type) {
-  return std::make_unique<ConnectStream>(format, type);
-}
-
-std::unique_ptr<StreamAnswer> grpc_web_stream(const RpcFormat& format) {
-  return std::make_unique<GrpcWebStream>(format);
-}
-
-std::unique_ptr<StreamAnswer> plain_json_stream(const pb::Descriptor* type, bool with_text) {
-  return std::make_unique<PlainJsonStream>(type, with_text);
-}
-
-namespace {
-
-namespace pb = google::protobuf;
-
 grpc::Status invalid(std::string what) { return {grpc::INVALID_ARGUMENT, std::move(what)}; }
 
-std::string path_of(const pb::MethodDescriptor* method) {
-  return "/" + method->service()->full_name() + "/" + method->name();
+// As services name it: "lintel.v1.ModelService/List".
+std::string name_of(const pb::MethodDescriptor* method) {
+  return method->service()->full_name() + "/" + method->name();
 }
+
+std::string path_of(const pb::MethodDescriptor* method) { return "/" + name_of(method); }
 
 // A request's body as the message's bytes. `with_text`: set where it gives its prompt as text, in
 // plain JSON. `budget`: null: none.
@@ -277,25 +239,18 @@ grpc::Status read_message(const RpcFormat& format, const pb::Descriptor* type,
 
 // A method of one request and one response, in Connect's way: the body is the message.
 void answer_unary(const SharedExchange& exchange, const pb::MethodDescriptor* method,
-                  const std::string& path, const RpcFormat& format, grpc::ByteBuffer request,
-                  InnerCalls::Timeout timeout, InnerCalls& calls) {
+                  const RpcFormat& format, grpc::ByteBuffer request,
+                  HttpCalls::Timeout timeout, HttpCalls& calls) {
   calls.unary(
-      exchange, path, std::move(request),
-      [exchange, method, format](const grpc::Status& status, grpc::ByteBuffer& bytes,
-                                 const grpc::ClientContext&) {
+      exchange, name_of(method), std::move(request),
+      [exchange, format](const grpc::Status& status, const pb::Message& response) {
         if (!status.ok()) {
           exchange->answer(rpc_refusal(format, http_status_of(status.error_code()), status));
           return;
         }
         HttpAnswer answer{200, {{"content-type", format.content_type()}}, {}};
         answer.headers.emplace_back("cache-control", "no-store");
-        if (format.is_json) {
-          const auto response = new_message(method->output_type());
-          parse_from(bytes, *response);
-          answer.body = write_json(*response);
-        } else {
-          append_to(answer.body, bytes);
-        }
+        answer.body = format.is_json ? write_json(response) : response.SerializeAsString();
         exchange->answer(std::move(answer));
       },
       timeout);
@@ -304,24 +259,24 @@ void answer_unary(const SharedExchange& exchange, const pb::MethodDescriptor* me
 // The call that a request asks for, answered in the request's format.
 void begin_call(const SharedExchange& exchange, const pb::MethodDescriptor* method,
                 const RpcFormat& format, grpc::ByteBuffer bytes, bool with_text,
-                InnerCalls::Timeout timeout, InnerCalls& calls) {
-  const std::string path = path_of(method);
+                HttpCalls::Timeout timeout, HttpCalls& calls) {
+  const std::string name = name_of(method);
   switch (format.protocol) {
     case RpcProtocol::kStream:
-      return calls.stream(exchange, path, std::move(bytes),
-                          connect_stream(format, method->output_type()), timeout);
+      return calls.stream(exchange, name, std::move(bytes),
+                          std::make_unique<ConnectStream>(format), timeout);
     case RpcProtocol::kGrpcWeb:
-      return calls.stream(exchange, path, std::move(bytes), grpc_web_stream(format), timeout);
+      return calls.stream(exchange, name, std::move(bytes), std::make_unique<GrpcWebStream>(format), timeout);
     case RpcProtocol::kPlainJson:
-      return calls.stream(exchange, path, std::move(bytes),
-                          plain_json_stream(method->output_type(), with_text), timeout);
+      return calls.stream(exchange, name, std::move(bytes),
+                          std::make_unique<PlainJsonStream>(with_text), timeout);
     default:
-      return answer_unary(exchange, method, path, format, std::move(bytes), timeout, calls);
+      return answer_unary(exchange, method, format, std::move(bytes), timeout, calls);
   }
 }
 
 void answer_call(const SharedExchange& exchange, const pb::MethodDescriptor* method,
-                 InnerCalls& calls, BodyWork& bodies) {
+                 HttpCalls& calls, BodyWork& bodies) {
   const HttpRequest& request = exchange->request();
   const RpcFormat format = rpc_format(request, method->server_streaming());
   const std::string path = path_of(method);
@@ -369,7 +324,7 @@ void answer_call(const SharedExchange& exchange, const pb::MethodDescriptor* met
 
 // Of a method that changes nothing: the request stands in the query.
 void answer_get(const SharedExchange& exchange, const pb::MethodDescriptor* method,
-                InnerCalls& calls) {
+                HttpCalls& calls) {
   const HttpRequest& request = exchange->request();
   ConnectGet get;
   grpc::Status read = read_connect_get(request, get);
@@ -392,10 +347,10 @@ void answer_get(const SharedExchange& exchange, const pb::MethodDescriptor* meth
     exchange->answer(rpc_refusal(get.format, http_status_of(read.error_code()), read));
     return;
   }
-  answer_unary(exchange, method, path_of(method), get.format, std::move(bytes), timeout, calls);
+  answer_unary(exchange, method, get.format, std::move(bytes), timeout, calls);
 }
 
-void add_get(HttpRoutes& routes, const pb::MethodDescriptor* method, InnerCalls& calls) {
+void add_get(HttpRoutes& routes, const pb::MethodDescriptor* method, HttpCalls& calls) {
   routes.add({.method = "GET",
               .path = path_of(method),
               .handle = [method, &calls](const SharedExchange& exchange) {
@@ -405,7 +360,7 @@ void add_get(HttpRoutes& routes, const pb::MethodDescriptor* method, InnerCalls&
 
 }  // namespace
 
-void add_connect_routes(HttpRoutes& routes, InnerCalls& calls, BodyWork& bodies) {
+void add_connect_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies) {
   for (const pb::FileDescriptor* const file :
        {v1::GenerateRequest::descriptor()->file(), v1::Session::descriptor()->file(),
         v1::Model::descriptor()->file(), v1::LogLevel::descriptor()->file()}) {

@@ -21,7 +21,7 @@ using nlohmann::ordered_json;
 constexpr const char* kStatusErrors = "triton_grpc_error";
 
 std::string method_of(const char* name) {
-  return std::string("/inference.GRPCInferenceService/") + name;
+  return std::string("inference.GRPCInferenceService/") + name;
 }
 
 // The protocol's shape: {"error": message}.
@@ -42,18 +42,13 @@ HttpAnswer bad_request(const std::string& why) {
 
 // Asks a method of the service, and answers with what `shown` makes of its response.
 template <typename Response, typename Request, typename Shown>
-void ask(InnerCalls& calls, const SharedExchange& exchange, const char* method,
+void ask(HttpCalls& calls, const SharedExchange& exchange, const char* method,
          const Request& request, Shown shown) {
   calls.unary(exchange, method_of(method), bytes_of(request),
-              [exchange, shown = std::move(shown)](
-                  const grpc::Status& status, grpc::ByteBuffer& bytes, const grpc::ClientContext&) {
-                Response response;
-                if (!status.ok()) return exchange->answer(error_answer(status));
-                if (!parse_from(bytes, response)) {
-                  return exchange->answer(error_answer(
-                      grpc::Status(grpc::StatusCode::INTERNAL, "a message is damaged")));
-                }
-                exchange->answer(shown(response));
+              [exchange, shown = std::move(shown)](const grpc::Status& status,
+                                                   const google::protobuf::Message& response) {
+                exchange->answer(status.ok() ? shown(static_cast<const Response&>(response))
+                                             : error_answer(status));
               });
 }
 
@@ -70,19 +65,19 @@ HttpAnswer whether(const char* what, bool it_is) {
   return json_answer(it_is ? 200 : 503, dumped(ordered_json{{what, it_is}}));
 }
 
-void is_live(InnerCalls& calls, const SharedExchange& exchange) {
+void is_live(HttpCalls& calls, const SharedExchange& exchange) {
   ask<inference::ServerLiveResponse>(
       calls, exchange, "ServerLive", inference::ServerLiveRequest(),
       [](const auto& response) { return whether("live", response.live()); });
 }
 
-void is_ready(InnerCalls& calls, const SharedExchange& exchange) {
+void is_ready(HttpCalls& calls, const SharedExchange& exchange) {
   ask<inference::ServerReadyResponse>(
       calls, exchange, "ServerReady", inference::ServerReadyRequest(),
       [](const auto& response) { return whether("ready", response.ready()); });
 }
 
-void is_model_ready(InnerCalls& calls, const SharedExchange& exchange) {
+void is_model_ready(HttpCalls& calls, const SharedExchange& exchange) {
   const auto request = model_request<inference::ModelReadyRequest>(exchange->request());
   ask<inference::ModelReadyResponse>(
       calls, exchange, "ModelReady", request, [name = request.name()](const auto& response) {
@@ -91,7 +86,7 @@ void is_model_ready(InnerCalls& calls, const SharedExchange& exchange) {
       });
 }
 
-void describe_server(InnerCalls& calls, const SharedExchange& exchange) {
+void describe_server(HttpCalls& calls, const SharedExchange& exchange) {
   ask<inference::ServerMetadataResponse>(
       calls, exchange, "ServerMetadata", inference::ServerMetadataRequest(),
       [](const auto& response) {
@@ -113,7 +108,7 @@ ordered_json described(const Tensors& tensors) {
   return list;
 }
 
-void describe_model(InnerCalls& calls, const SharedExchange& exchange) {
+void describe_model(HttpCalls& calls, const SharedExchange& exchange) {
   ask<inference::ModelMetadataResponse>(
       calls, exchange, "ModelMetadata",
       model_request<inference::ModelMetadataRequest>(exchange->request()),
@@ -130,7 +125,7 @@ void describe_model(InnerCalls& calls, const SharedExchange& exchange) {
 
 // Reads an inference request of the model in the path; `infer` begins its call.
 using ReadBody = std::string (*)(nlohmann::json, inference::ModelInferRequest&);
-using Infer = void (*)(InnerCalls&, const SharedExchange&, inference::ModelInferRequest);
+using Infer = void (*)(HttpCalls&, const SharedExchange&, inference::ModelInferRequest);
 grpc::Status read_inference(const SharedExchange& exchange, const std::string& body,
                             JsonBudget& budget, ReadBody read,
                             inference::ModelInferRequest& request) {
@@ -145,7 +140,7 @@ grpc::Status read_inference(const SharedExchange& exchange, const std::string& b
   return grpc::Status::OK;
 }
 
-HttpHandler inference_handler(InnerCalls& calls, BodyWork& bodies, ReadBody read, Infer infer) {
+HttpHandler inference_handler(HttpCalls& calls, BodyWork& bodies, ReadBody read, Infer infer) {
   return [&calls, &bodies, read, infer](const SharedExchange& exchange) {
     if (!exchange->request().header("inference-header-content-length").empty()) {
       return exchange->answer(bad_request(
@@ -164,14 +159,14 @@ HttpHandler inference_handler(InnerCalls& calls, BodyWork& bodies, ReadBody read
   };
 }
 
-void infer(InnerCalls& calls, const SharedExchange& exchange,
+void infer(HttpCalls& calls, const SharedExchange& exchange,
            inference::ModelInferRequest request) {
   ask<inference::ModelInferResponse>(
       calls, exchange, "ModelInfer", request,
       [](const auto& response) { return json_answer(200, dumped(infer_response_json(response))); });
 }
 
-void generate(InnerCalls& calls, const SharedExchange& exchange,
+void generate(HttpCalls& calls, const SharedExchange& exchange,
               inference::ModelInferRequest request) {
   ask<inference::ModelInferResponse>(
       calls, exchange, "ModelInfer", request, [](const auto& response) {
@@ -183,21 +178,18 @@ void generate(InnerCalls& calls, const SharedExchange& exchange,
 class GenerateEvents final : public StreamAnswer {
  public:
   HttpAnswer head() override { return server_sent_head(); }
-  grpc::Status piece(grpc::ByteBuffer& bytes, std::string& out) override {
-    inference::ModelStreamInferResponse message;
-    if (!parse_from(bytes, message)) {
-      return grpc::Status(grpc::StatusCode::INTERNAL, "a message is damaged");
-    }
-    const inference::ModelInferResponse& response = message.infer_response();
+  grpc::Status piece(const google::protobuf::Message& message, std::string& out) override {
+    const inference::ModelInferResponse& response =
+        static_cast<const inference::ModelStreamInferResponse&>(message).infer_response();
     const auto marked = response.parameters().find("triton_final_response");
     const bool is_last = marked == response.parameters().end() || marked->second.bool_param();
     out = server_sent_event(json_.of(response, is_last));
     return grpc::Status::OK;
   }
-  std::optional<std::string> tail(const grpc::Status& status, const grpc::ClientContext&) override {
+  std::optional<std::string> tail(const grpc::Status& status) override {
     return status.ok() ? "" : server_sent_event(error_answer(status).body);
   }
-  HttpAnswer refusal(const grpc::Status& status, const grpc::ClientContext&) override {
+  HttpAnswer refusal(const grpc::Status& status) override {
     return error_answer(status);
   }
 
@@ -205,7 +197,7 @@ class GenerateEvents final : public StreamAnswer {
   GenerateJson json_;
 };
 
-void generate_stream(InnerCalls& calls, const SharedExchange& exchange,
+void generate_stream(HttpCalls& calls, const SharedExchange& exchange,
                      inference::ModelInferRequest request) {
   auto& parameters = *request.mutable_parameters();
   if (!parameters.contains("stream")) parameters["stream"].set_bool_param(true);
@@ -215,13 +207,13 @@ void generate_stream(InnerCalls& calls, const SharedExchange& exchange,
 
 }  // namespace
 
-void add_kserve_routes(HttpRoutes& routes, InnerCalls& calls, BodyWork& bodies) {
+void add_kserve_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies) {
   const HttpRefusal refuse = [](const HttpRequest& request, int http_status,
                                 const grpc::Status& status) {
     return error_answer(request, http_status, status);
   };
   routes.shape_below("/v2", refuse);
-  using Answer = void (*)(InnerCalls&, const SharedExchange&);
+  using Answer = void (*)(HttpCalls&, const SharedExchange&);
   const auto add = [&](const std::string& path, Answer answer, bool is_open = false) {
     routes.add({"GET", path,
                 [&calls, answer](const SharedExchange& exchange) { answer(calls, exchange); },

@@ -142,7 +142,7 @@ std::string finish_reason_of(v1::FinishReason reason) {
 
 namespace {
 
-constexpr const char* kGenerateMethod = "/lintel.v1.GenerationService/Generate";
+constexpr const char* kGenerateMethod = "lintel.v1.GenerationService/Generate";
 
 std::int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -178,10 +178,6 @@ PromptSize size_of(const v1::Values& prompt, bool is_bytes) {
   utf8.end(text);
   size.characters = utf8.num_characters();
   return size;
-}
-
-grpc::Status no_message() {
-  return grpc::Status(grpc::StatusCode::INTERNAL, "a message is damaged");
 }
 
 }  // namespace
@@ -224,17 +220,16 @@ class Completion::PromptAnswer final : public StreamAnswer {
       : completion_(std::move(completion)) {}
 
   HttpAnswer head() override { return server_sent_head(); }
-  grpc::Status piece(grpc::ByteBuffer& bytes, std::string& out) override {
-    v1::GenerateResponse message;
-    if (!parse_from(bytes, message)) return no_message();
+  grpc::Status piece(const google::protobuf::Message& message, std::string& out) override {
     Completion& completion = *completion_;
-    for (const std::string& choice : completion.take_message(message)) {
+    for (const std::string& choice :
+         completion.take_message(static_cast<const v1::GenerateResponse&>(message))) {
       out += server_sent_event(completion.head() + ",\"choices\":[" + choice + "]" +
                                (completion.request_.include_usage ? ",\"usage\":null}" : "}"));
     }
     return grpc::Status::OK;
   }
-  std::optional<std::string> tail(const grpc::Status& status, const grpc::ClientContext&) override {
+  std::optional<std::string> tail(const grpc::Status& status) override {
     Completion& completion = *completion_;
     if (!status.ok()) return server_sent_event(openai_answer(status).body);
     if (++completion.prompt_ < completion.request_.prompts.size()) return "";
@@ -244,7 +239,7 @@ class Completion::PromptAnswer final : public StreamAnswer {
     }
     return last + server_sent_event("[DONE]");
   }
-  HttpAnswer refusal(const grpc::Status& status, const grpc::ClientContext&) override {
+  HttpAnswer refusal(const grpc::Status& status) override {
     return openai_answer(status);
   }
 
@@ -252,7 +247,7 @@ class Completion::PromptAnswer final : public StreamAnswer {
   const std::shared_ptr<Completion> completion_;
 };
 
-Completion::Completion(SharedExchange exchange, InnerCalls& calls, CompletionRequest request)
+Completion::Completion(SharedExchange exchange, HttpCalls& calls, CompletionRequest request)
     : exchange_(std::move(exchange)),
       calls_(calls),
       request_(std::move(request)),
@@ -261,13 +256,11 @@ Completion::Completion(SharedExchange exchange, InnerCalls& calls, CompletionReq
 void Completion::start() {
   v1::GetModelRequest get;
   get.set_name(request_.model);
-  calls_.unary(exchange_, "/lintel.v1.ModelService/Get", bytes_of(get),
-               [self = shared_from_this()](const grpc::Status& status, grpc::ByteBuffer& response,
-                                           const grpc::ClientContext&) {
-                 v1::Model model;
+  calls_.unary(exchange_, "lintel.v1.ModelService/Get", bytes_of(get),
+               [self = shared_from_this()](const grpc::Status& status,
+                                           const google::protobuf::Message& model) {
                  if (!status.ok()) return self->exchange_->answer(openai_answer(status));
-                 const grpc::Status fits =
-                     parse_from(response, model) ? self->check_model(model) : no_message();
+                 const grpc::Status fits = self->check_model(static_cast<const v1::Model&>(model));
                  if (!fits.ok()) return self->exchange_->answer(openai_answer(fits));
                  self->next_prompt();
                });
@@ -292,10 +285,8 @@ void Completion::next_prompt() {
   }
   calls_.gather(
       exchange_, kGenerateMethod, std::move(bytes),
-      [self](grpc::ByteBuffer& response) {
-        v1::GenerateResponse message;
-        if (!parse_from(response, message)) return no_message();
-        self->take_message(message);
+      [self](const google::protobuf::Message& message) {
+        self->take_message(static_cast<const v1::GenerateResponse&>(message));
         std::size_t gathered = self->gathered_bytes_;
         for (const ChoiceText& text : self->texts_) gathered += text.size();
         if (gathered <= kMaxMessageBytes) return grpc::Status(grpc::Status::OK);
@@ -303,9 +294,7 @@ void Completion::next_prompt() {
             {{"max_new_tokens", "the answer is larger than " + std::to_string(kMaxMessageBytes) +
                                     " bytes: stream it"}});
       },
-      [self](const grpc::Status& status, const grpc::ClientContext&) {
-        self->end_gathered(status);
-      });
+      [self](const grpc::Status& status) { self->end_gathered(status); });
 }
 
 void Completion::end_gathered(const grpc::Status& status) {

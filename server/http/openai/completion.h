@@ -13,7 +13,7 @@
 #include "server/http/encoding/utf8_text.h"
 #include "server/http/openai/completion_request.h"
 #include "server/http/transport/http_message.h"
-#include "server/http/transport/inner_calls.h"
+#include "server/http/transport/http_calls.h"
 
 namespace lintel {
 
@@ -72,7 +72,7 @@ std::string finish_reason_of(v1::FinishReason reason);
 class Completion : public std::enable_shared_from_this<Completion> {
  public:
   // `calls` outlives it.
-  Completion(SharedExchange exchange, InnerCalls& calls, CompletionRequest request);
+  Completion(SharedExchange exchange, HttpCalls& calls, CompletionRequest request);
 
   void start();
 
@@ -100,7 +100,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   std::string usage() const;  // "usage":{...}
 
   const SharedExchange exchange_;
-  InnerCalls& calls_;
+  HttpCalls& calls_;
   const CompletionRequest request_;
   const std::int64_t created_;
   bool is_bytes_ = false;

@@ -33,14 +33,11 @@ nlohmann::ordered_json model_object(const v1::Model& model) {
           {"modality", model.modality()}};
 }
 
-void list_models(InnerCalls& calls, const SharedExchange& exchange) {
-  calls.unary(exchange, "/lintel.v1.ModelService/List", bytes_of(v1::ListModelsRequest()),
-              [exchange](const grpc::Status& status, grpc::ByteBuffer& response,
-                         const grpc::ClientContext&) {
-                v1::ListModelsResponse list;
-                if (!status.ok() || !parse_from(response, list)) {
-                  return exchange->answer(openai_answer(status));
-                }
+void list_models(HttpCalls& calls, const SharedExchange& exchange) {
+  calls.unary(exchange, "lintel.v1.ModelService/List", bytes_of(v1::ListModelsRequest()),
+              [exchange](const grpc::Status& status, const google::protobuf::Message& response) {
+                if (!status.ok()) return exchange->answer(openai_answer(status));
+                const auto& list = static_cast<const v1::ListModelsResponse&>(response);
                 auto data = nlohmann::ordered_json::array();
                 for (const v1::Model& model : list.models()) data.push_back(model_object(model));
                 const nlohmann::ordered_json json = {{"object", "list"}, {"data", data}};
@@ -48,22 +45,19 @@ void list_models(InnerCalls& calls, const SharedExchange& exchange) {
               });
 }
 
-void get_model(InnerCalls& calls, const SharedExchange& exchange) {
+void get_model(HttpCalls& calls, const SharedExchange& exchange) {
   v1::GetModelRequest get;
   get.set_name(exchange->request().parameters.at(0));
-  calls.unary(exchange, "/lintel.v1.ModelService/Get", bytes_of(get),
-              [exchange](const grpc::Status& status, grpc::ByteBuffer& response,
-                         const grpc::ClientContext&) {
-                v1::Model model;
-                if (!status.ok() || !parse_from(response, model)) {
-                  return exchange->answer(openai_answer(status));
-                }
+  calls.unary(exchange, "lintel.v1.ModelService/Get", bytes_of(get),
+              [exchange](const grpc::Status& status, const google::protobuf::Message& response) {
+                if (!status.ok()) return exchange->answer(openai_answer(status));
+                const auto& model = static_cast<const v1::Model&>(response);
                 exchange->answer(json_answer(200, dumped(model_object(model))));
               });
 }
 
 grpc::Status complete(const SharedExchange& exchange, const std::string& body, JsonBudget& budget,
-                      InnerCalls& calls) {
+                      HttpCalls& calls) {
   std::optional<CompletionRequest> request;
   OpenAiError error;
   {
@@ -82,7 +76,7 @@ grpc::Status complete(const SharedExchange& exchange, const std::string& body, J
 
 }  // namespace
 
-void add_openai_routes(HttpRoutes& routes, InnerCalls& calls, BodyWork& bodies) {
+void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies) {
   created_time();
   const auto add = [&](const char* method, const char* path, HttpHandler handle) {
     routes.add({method, path, std::move(handle), openai_refusal});

@@ -3,11 +3,11 @@
 
 #include "server/http/transport/body_work.h"
 #include "server/http/transport/http_routes.h"
-#include "server/http/transport/inner_calls.h"
+#include "server/http/transport/http_calls.h"
 
 namespace lintel {
 
 // `calls` and `bodies` outlive the routes.
-void add_openai_routes(HttpRoutes& routes, InnerCalls& calls, BodyWork& bodies);
+void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies);
 
 }  // namespace lintel

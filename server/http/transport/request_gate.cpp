@@ -34,32 +34,32 @@ std::string_view foreign_encoding(const HttpRequest& request) {
 
 }  // namespace
 
-std::optional<HttpAnswer> answer_head(const HttpServerState& house, HttpRequest& request,
+std::optional<HttpAnswer> answer_head(const HttpServerState& server, HttpRequest& request,
                                       bool is_http_10, const HttpRoute*& route) {
   const auto refused = [&](int http_status, grpc::StatusCode code, const std::string& what) {
-    return refusal(house.routes, request, route, http_status, grpc::Status(code, what));
+    return refusal(server.routes, request, route, http_status, grpc::Status(code, what));
   };
   const auto hosts = std::ranges::count_if(
       request.headers, [](const auto& header) { return header.first == "host"; });
   if (hosts > 1 || (!is_http_10 && request.header("host").empty())) {
     return refused(400, grpc::INVALID_ARGUMENT, "the request needs one header host");
   }
-  if (!house.origins.takes_host(request)) {
-    return refusal(house.routes, request, route, 403,
+  if (!server.origins.takes_host(request)) {
+    return refusal(server.routes, request, route, 403,
                    permission_denied("this server is not called " + clip(request.header("host")) +
                                      ": --http-allowed-host lists its names besides "
                                      "localhost and its loopback addresses"));
   }
-  if (!house.origins.takes(request)) {
-    return refusal(house.routes, request, route, 403,
+  if (!server.origins.takes(request)) {
+    return refusal(server.routes, request, route, 403,
                    permission_denied("pages of " + clip(request.header("origin")) +
                                      " may not call: --http-cors-origin names those that may"));
   }
-  HttpRoutes::Found found = house.routes.find(request.method, request.path);
+  HttpRoutes::Found found = server.routes.find(request.method, request.path);
   if (found.route == nullptr && found.allowed.empty()) {
     return refused(404, grpc::NOT_FOUND, "there is nothing at " + clip(request.path));
   }
-  if (OriginRules::is_preflight(request)) return house.origins.preflight(request);
+  if (OriginRules::is_preflight(request)) return server.origins.preflight(request);
   if (found.route == nullptr) {
     HttpAnswer answer = refused(405, grpc::UNIMPLEMENTED, request.path + " takes " + found.allowed);
     answer.headers.emplace_back("allow", found.allowed);
@@ -67,11 +67,12 @@ std::optional<HttpAnswer> answer_head(const HttpServerState& house, HttpRequest&
   }
   route = found.route;
   request.parameters = std::move(found.parameters);
-  if (house.tokens != nullptr && !route->is_open) {
+  if (server.tokens != nullptr && !route->is_open) {
     Identity caller;
     const grpc::Status known =
-        identify(*house.tokens, bearer_token(request.header("authorization")), caller);
-    if (!known.ok()) return refusal(house.routes, request, route, 401, known);
+        identify(*server.tokens, bearer_token(request.header("authorization")), caller);
+    if (!known.ok()) return refusal(server.routes, request, route, 401, known);
+    request.caller = std::move(caller);
   }
   if (const std::string_view encoding = foreign_encoding(request); !encoding.empty()) {
     return refused(415, grpc::UNIMPLEMENTED,

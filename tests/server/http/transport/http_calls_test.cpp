@@ -1,5 +1,5 @@
 // Calls within the process whose answer finds no memory.
-#include "server/http/transport/inner_calls.h"
+#include "server/http/transport/http_calls.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -33,7 +33,7 @@ class CountedExchange final : public HttpExchange {
 
 TEST_CASE("a unary call whose answer finds no memory ends its connection alone") {
   TestServer server({"tokens"});
-  InnerCalls calls(server.channel(), "key");
+  HttpCalls calls(server.channel(), "key");
   const std::string method = "/lintel.v1.ModelService/List";
   const auto lost = std::make_shared<CountedExchange>();
   calls.unary(lost, method, bytes_of(v1::ListModelsRequest()),

@@ -1,0 +1,439 @@
+#include "server/http/transport/http_calls.h"
+
+#include <grpcpp/support/slice.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "server/core/threads.h"
+#include "server/security/identity.h"
+
+namespace lintel {
+namespace {
+
+// What gRPC takes as the value of a header: services see the same over both transports.
+bool is_metadata(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
+}
+
+// Runs what ends an exchange. Where there is no memory for that, its connection is cut.
+template <typename Function>
+void end_or_abort(HttpExchange& exchange, Function function) noexcept {
+  const grpc::Status ended = catch_exceptions([&] {
+    function();
+    return grpc::Status::OK;
+  });
+  if (!ended.ok()) exchange.abort();
+}
+
+}  // namespace
+
+struct HttpCalls::Handlers {
+  // What a message becomes in the answer; empty: nothing is written for it.
+  std::function<grpc::Status(const google::protobuf::Message&, std::string& piece)> message;
+  // Answers the exchange, or ends its answer. `response`: of a unary call, else null.
+  std::function<void(const grpc::Status&, const google::protobuf::Message* response)> end;
+};
+
+// One call: what its service knows of it, and the operations of its reactor. Lives until the
+// reactor's end, and while a task of it waits.
+class HttpCalls::Call final : public RpcCall,
+                              private RpcTransport,
+                              public std::enable_shared_from_this<Call> {
+ public:
+  Call(HttpCalls& calls, SharedExchange exchange, const RpcMethod& method, grpc::ByteBuffer request,
+       Handlers handlers, Timeout timeout, HttpHeaders headers)
+      : calls_(calls),
+        exchange_(std::move(exchange)),
+        method_(method),
+        headers_(std::move(headers)),
+        bytes_(std::move(request)),
+        handlers_(std::move(handlers)) {
+    if (timeout) deadline_ = std::chrono::system_clock::now() + *timeout;
+    start_.run = &Call::on_start;
+    cancel_.run = &Call::on_cancel;
+    read_.run = &Call::on_read;
+    write_.run = &Call::on_write;
+    written_.run = &Call::on_written;
+    finish_.run = &Call::on_finish;
+  }
+
+  void start() {
+    // A weak one: the exchange must not keep the call that keeps the exchange.
+    exchange_->when_gone([weak = weak_from_this()] {
+      if (const auto running = weak.lock()) running->cancel();
+    });
+    calls_.post(start_, shared_from_this());
+  }
+
+  void expire() noexcept {
+    fail(grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "Deadline Exceeded"));
+  }
+
+  // A task threw: there is no memory for the call.
+  void lose() noexcept {
+    exchange_->abort();
+    fail(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, ""));
+  }
+
+  std::string_view header(const char* name) const override {
+    for (const auto& [key, value] : headers_) {
+      if (key == name) return value;
+    }
+    const std::string_view asked = name;
+    if (asked == "x-request-id") return exchange_->request().request_id;
+    if (asked != "authorization" && asked != "traceparent") return {};
+    const std::string_view value = exchange_->request().header(asked);
+    return is_metadata(value) ? value : std::string_view();
+  }
+  std::string peer() const override { return exchange_->request().peer; }
+  std::string certificate() const override { return exchange_->request().certificate; }
+  std::optional<std::chrono::system_clock::time_point> deadline() const override {
+    return deadline_;
+  }
+  const Identity* caller() const override {
+    const std::optional<Identity>& caller = exchange_->request().caller;
+    return caller ? &*caller : nullptr;
+  }
+  const char* via() const override { return "http"; }
+  // Those that every answer has are the connection's to add.
+  void add_header(const std::string&, const std::string&) override {}
+
+ private:
+  void read(RequestBytes& request) override {
+    read_into_ = &request;
+    calls_.post(read_, shared_from_this());
+  }
+  void write(const google::protobuf::Message& message) override {
+    message_ = &message;
+    calls_.post(write_, shared_from_this());
+  }
+  void finish(const google::protobuf::Message* last, grpc::Status status) override {
+    message_ = last;
+    status_ = std::move(status);
+    calls_.post(finish_, shared_from_this());
+  }
+
+  void cancel() noexcept EXCLUDES(mutex_) {
+    {
+      const MutexLock lock(mutex_);
+      if (std::exchange(cancelled_, true)) return;
+    }
+    calls_.post(cancel_, shared_from_this());
+  }
+
+  // The call ends with that status, whatever its service says.
+  void fail(grpc::Status status) noexcept EXCLUDES(mutex_) {
+    {
+      const MutexLock lock(mutex_);
+      if (failed_.ok()) failed_ = std::move(status);
+    }
+    cancel();
+  }
+  bool has_failed() EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    return !failed_.ok();
+  }
+
+  void on_start() {
+    grpc::Status begun = catch_exceptions([&] {
+      RequestBytes request;
+      if (method_.type == RpcMethod::Type::kUnary) response_ = method_.new_response();
+      if (method_.type != RpcMethod::Type::kBidiStream) request.swap(bytes_);
+      reactor_ = method_.run(*this, request, response_.get());
+      return grpc::Status::OK;
+    });
+    if (reactor_ == nullptr) {
+      end_exchange(begun);
+      calls_.leave();
+      return;
+    }
+    reactor_->bind(*this);  // from here on it may end
+    {
+      const MutexLock lock(mutex_);
+      is_bound_ = true;
+      if (!cancelled_) return;
+    }
+    on_cancel();
+  }
+
+  void on_cancel() EXCLUDES(mutex_) {
+    {
+      const MutexLock lock(mutex_);
+      // Before it is bound on_start comes back to this.
+      if (!is_bound_ || is_done_ || std::exchange(is_cancelling_, true)) return;
+    }
+    reactor_->OnCancel();
+    {
+      const MutexLock lock(mutex_);
+      was_cancelled_ = true;
+      if (!is_done_) return;
+    }
+    end();
+  }
+
+  // The request is one message.
+  void on_read() {
+    const bool is_first = !std::exchange(has_read_, true);
+    if (is_first) read_into_->swap(bytes_);
+    reactor_->OnReadDone(is_first);
+  }
+
+  void on_write() {
+    bool is_written = false;
+    if (!write_message(written_, is_written)) reactor_->OnWriteDone(is_written);
+  }
+  void on_written() { reactor_->OnWriteDone(has_room_); }
+
+  // Writes message_; `next` is run when the client has taken it. False: there is nothing to wait
+  // for, and whether it is written.
+  bool write_message(Task& next, bool& is_written) {
+    const google::protobuf::Message& message = *std::exchange(message_, nullptr);
+    if (has_failed()) return false;
+    std::string piece;
+    grpc::Status status = catch_exceptions([&] { return handlers_.message(message, piece); });
+    if (!status.ok()) {
+      fail(std::move(status));
+      return false;
+    }
+    is_written = true;
+    if (piece.empty()) return false;
+    status = catch_exceptions([&] {
+      exchange_->write(std::move(piece), [self = shared_from_this(), &next](bool has_room) {
+        self->has_room_ = has_room;
+        self->calls_.post(next, self);
+      });
+      return grpc::Status::OK;
+    });
+    if (status.ok()) return true;
+    lose();
+    is_written = false;
+    return false;
+  }
+
+  void on_finish() {
+    // Once more when the last message is out.
+    bool is_written = false;
+    if (message_ != nullptr && status_.ok() && write_message(finish_, is_written)) return;
+    grpc::Status status;
+    {
+      const MutexLock lock(mutex_);
+      status = failed_.ok() ? status_ : failed_;
+    }
+    end_exchange(status);
+    {
+      const MutexLock lock(mutex_);
+      is_done_ = true;
+      if (is_cancelling_ && !was_cancelled_) return;  // on_cancel comes back to it
+    }
+    end();
+  }
+
+  void end_exchange(const grpc::Status& status) noexcept {
+    const bool is_unary = method_.type == RpcMethod::Type::kUnary;
+    if (is_unary && response_ == nullptr) return exchange_->abort();  // there was no memory for it
+    end_or_abort(*exchange_, [&] { handlers_.end(status, response_.get()); });
+  }
+
+  void end() {
+    std::exchange(reactor_, nullptr)->OnDone();
+    handlers_ = {};
+    calls_.leave();
+  }
+
+  HttpCalls& calls_;
+  const SharedExchange exchange_;
+  const RpcMethod& method_;
+  const HttpHeaders headers_;
+  std::optional<std::chrono::system_clock::time_point> deadline_;
+  grpc::ByteBuffer bytes_;  // the request, until it is read
+  std::unique_ptr<google::protobuf::Message> response_;
+  Handlers handlers_;
+  RpcReactor* reactor_ = nullptr;
+
+  // Of the operations under way, of which there is one of each kind.
+  Task start_, cancel_, read_, write_, written_, finish_;
+  RequestBytes* read_into_ = nullptr;
+  const google::protobuf::Message* message_ = nullptr;
+  grpc::Status status_;
+  bool has_read_ = false;
+  bool has_room_ = false;
+
+  Mutex mutex_;
+  grpc::Status failed_ GUARDED_BY(mutex_);
+  bool cancelled_ GUARDED_BY(mutex_) = false;
+  bool is_bound_ GUARDED_BY(mutex_) = false;
+  bool is_cancelling_ GUARDED_BY(mutex_) = false;  // OnCancel has been called
+  bool was_cancelled_ GUARDED_BY(mutex_) = false;  // it has returned
+  bool is_done_ GUARDED_BY(mutex_) = false;
+};
+
+HttpCalls::HttpCalls(std::span<const RpcService* const> services) {
+  for (const RpcService* const service : services) {
+    for (const RpcMethod& method : service->methods()) methods_.emplace(method.name, &method);
+  }
+  for (int i = 0; i < kThreads; ++i) {
+    threads_.emplace_back([this] { run(); });
+  }
+}
+
+HttpCalls::~HttpCalls() { join(); }
+
+bool HttpCalls::stop(std::chrono::nanoseconds timeout) {
+  if (!wait_until_none(timeout)) return false;
+  join();
+  return true;
+}
+
+void HttpCalls::join() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+    work_.notify_all();
+  }
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+void HttpCalls::post(Task& task, std::shared_ptr<Call> call) noexcept {
+  task.call = std::move(call);
+  task.next = nullptr;
+  const MutexLock lock(mutex_);
+  (last_ == nullptr ? first_ : last_->next) = &task;
+  last_ = &task;
+  work_.notify_one();
+}
+
+void HttpCalls::add_deadline(SteadyTime time, const std::shared_ptr<Call>& call) {
+  const MutexLock lock(mutex_);
+  const bool is_next = deadlines_.empty() || time < deadlines_.begin()->first;
+  deadlines_.emplace(time, call);
+  if (is_next) work_.notify_one();
+}
+
+void HttpCalls::run() {
+  for (;;) {
+    Task* task = nullptr;
+    std::shared_ptr<Call> expired;
+    {
+      const MutexLock lock(mutex_);
+      while (first_ == nullptr && expired == nullptr) {
+        if (deadlines_.empty()) {
+          if (stopping_) return;
+          work_.wait(mutex_);
+          continue;
+        }
+        const auto left = deadlines_.begin()->first - std::chrono::steady_clock::now();
+        if (left <= std::chrono::nanoseconds(0) || stopping_) {
+          expired = deadlines_.begin()->second.lock();  // null: it has ended
+          deadlines_.erase(deadlines_.begin());
+        } else {
+          work_.wait_for(mutex_, left);
+        }
+      }
+      if (expired == nullptr) {
+        task = first_;
+        first_ = task->next;
+        if (first_ == nullptr) last_ = nullptr;
+      }
+    }
+    if (expired != nullptr) {
+      expired->expire();
+      continue;
+    }
+    const std::shared_ptr<Call> call = std::move(task->call);
+    catch_exceptions([&] { (*call.*task->run)(); }, [&] { call->lose(); });
+  }
+}
+
+void HttpCalls::start(const SharedExchange& exchange, const std::string& method,
+                      grpc::ByteBuffer request, Handlers handlers, Timeout timeout,
+                      HttpHeaders headers) {
+  const auto call =
+      std::make_shared<Call>(*this, exchange, *methods_.at(method), std::move(request),
+                             std::move(handlers), timeout, std::move(headers));
+  if (timeout) add_deadline(std::chrono::steady_clock::now() + *timeout, call);
+  {
+    const MutexLock lock(mutex_);
+    ++running_;
+  }
+  call->start();
+}
+
+void HttpCalls::unary(const SharedExchange& exchange, const std::string& method,
+                      grpc::ByteBuffer request, UnaryDone done, Timeout timeout) {
+  start(exchange, method, std::move(request),
+        {.message = nullptr,
+         .end = [done = std::move(done)](
+                    const grpc::Status& status,
+                    const google::protobuf::Message* response) { done(status, *response); }},
+        timeout, {});
+}
+
+void HttpCalls::stream(const SharedExchange& exchange, const std::string& method,
+                       grpc::ByteBuffer request, std::unique_ptr<StreamAnswer> answer,
+                       Timeout timeout, HttpHeaders headers) {
+  struct State {
+    std::unique_ptr<StreamAnswer> answer;
+    bool has_begun = false;
+  };
+  const auto state = std::make_shared<State>(State{std::move(answer)});
+  start(exchange, method, std::move(request),
+        {.message =
+             [exchange, state](const google::protobuf::Message& message, std::string& piece) {
+               grpc::Status status = state->answer->piece(message, piece);
+               if (status.ok() && !std::exchange(state->has_begun, true)) {
+                 exchange->begin(state->answer->head());
+               }
+               return status;
+             },
+         .end =
+             [exchange, state](const grpc::Status& status, const google::protobuf::Message*) {
+               if (!state->has_begun && !status.ok()) {
+                 exchange->answer(state->answer->refusal(status));
+                 return;
+               }
+               if (!state->has_begun) exchange->begin(state->answer->head());
+               std::optional<std::string> tail = state->answer->tail(status);
+               tail ? exchange->end(std::move(*tail)) : exchange->abort();
+             }},
+        timeout, std::move(headers));
+}
+
+void HttpCalls::gather(const SharedExchange& exchange, const std::string& method,
+                       grpc::ByteBuffer request, EachMessage each, GatherDone done,
+                       Timeout timeout) {
+  start(exchange, method, std::move(request),
+        {.message = [each = std::move(each)](const google::protobuf::Message& message,
+                                             std::string&) { return each(message); },
+         .end = [done = std::move(done)](const grpc::Status& status,
+                                         const google::protobuf::Message*) { done(status); }},
+        timeout, {});
+}
+
+void HttpCalls::leave() noexcept {
+  const MutexLock lock(mutex_);
+  if (--running_ == 0) none_.notify_all();
+}
+
+bool HttpCalls::wait_until_none(std::chrono::nanoseconds timeout) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  const MutexLock lock(mutex_);
+  while (running_ > 0) {
+    const auto left = until - std::chrono::steady_clock::now();
+    if (left <= std::chrono::nanoseconds(0)) return false;
+    none_.wait_for(mutex_, left);
+  }
+  return true;
+}
+
+grpc::ByteBuffer bytes_of(const google::protobuf::Message& message) {
+  return bytes_of(message.SerializeAsString());
+}
+
+grpc::ByteBuffer bytes_of(std::string_view serialized) {
+  const grpc::Slice slice(serialized.data(), serialized.size());
+  return {&slice, 1};
+}
+
+}  // namespace lintel

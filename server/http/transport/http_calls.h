@@ -1,0 +1,120 @@
+// HttpCalls: runs HTTP requests as calls of the server's services.
+#pragma once
+
+#include <google/protobuf/message.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/status.h>
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "server/core/mutex.h"
+#include "server/grpc/transport/rpc.h"
+#include "server/http/transport/http_message.h"
+
+namespace lintel {
+
+// How the messages of a call become an answer in pieces. Used by one thread at a time.
+class StreamAnswer {
+ public:
+  virtual ~StreamAnswer() = default;
+  // Status and headers; asked for once, before the first piece.
+  virtual HttpAnswer head() = 0;
+  // What a message becomes; may be empty. A status that is not OK ends the call, and tail() gets
+  // it.
+  virtual grpc::Status piece(const google::protobuf::Message& message, std::string& out) = 0;
+  // The last piece, of a call that ended with this status after its head was sent. Nothing: the
+  // connection is cut, so that the client sees that the answer is not whole.
+  virtual std::optional<std::string> tail(const grpc::Status& status) = 0;
+  // The answer of a call that failed before its first message.
+  virtual HttpAnswer refusal(const grpc::Status& status) = 0;
+};
+
+// A call has the token, request id and trace of the request's headers, and the address and
+// certificate of its connection. An exchange whose client goes cancels its call; a stream's next
+// message is written once the client has taken what came before.
+//
+// Threads: calls run on the object's threads, which translate their messages, too. Thread-safe. A
+// call refers to the object: it outlives its calls, see stop().
+class HttpCalls {
+ public:
+  // The services outlive the object.
+  explicit HttpCalls(std::span<const RpcService* const> services);
+  ~HttpCalls();
+  HttpCalls(const HttpCalls&) = delete;
+  HttpCalls& operator=(const HttpCalls&) = delete;
+
+  // As long as the call may take; nothing: as long as it takes.
+  using Timeout = std::optional<std::chrono::milliseconds>;
+  // `method`: "lintel.v1.ModelService/List", one of the services'. Functions are called by the
+  // object's threads, those of one call one at a time; they must not block.
+
+  // `done` answers the exchange; the response is empty where the status is not OK.
+  using UnaryDone =
+      std::function<void(const grpc::Status&, const google::protobuf::Message& response)>;
+  void unary(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
+             UnaryDone done, Timeout timeout = {});
+
+  // A server stream, answered in pieces; of a method that streams both ways, with one request.
+  // `headers`: the call has these, too.
+  void stream(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
+              std::unique_ptr<StreamAnswer> answer, Timeout timeout = {}, HttpHeaders headers = {});
+
+  // A server stream, answered whole: `each` gets its messages, and a status of it that is not OK
+  // ends the call; `done` answers the exchange.
+  using EachMessage = std::function<grpc::Status(const google::protobuf::Message& message)>;
+  using GatherDone = std::function<void(const grpc::Status&)>;
+  void gather(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
+              EachMessage each, GatherDone done, Timeout timeout = {});
+
+  // Whether all calls have ended within `timeout`. If so, nothing of them runs any more, and what
+  // their exchanges need may go. By one thread, once there are no new calls.
+  bool stop(std::chrono::nanoseconds timeout) EXCLUDES(mutex_);
+
+ private:
+  class Call;
+  struct Handlers;
+  // What a thread is to do next. A part of its call; waits in one list at a time.
+  struct Task {
+    std::shared_ptr<Call> call;  // while it waits or runs
+    void (Call::*run)() = nullptr;
+    Task* next = nullptr;
+  };
+  using SteadyTime = std::chrono::steady_clock::time_point;
+  static constexpr int kThreads = 2;
+
+  void start(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
+             Handlers handlers, Timeout timeout, HttpHeaders headers);
+  void post(Task& task, std::shared_ptr<Call> call) noexcept EXCLUDES(mutex_);
+  // At that time the call is cancelled, unless it has ended.
+  void add_deadline(SteadyTime time, const std::shared_ptr<Call>& call) EXCLUDES(mutex_);
+  void leave() noexcept EXCLUDES(mutex_);
+  void run() EXCLUDES(mutex_);
+  bool wait_until_none(std::chrono::nanoseconds timeout) EXCLUDES(mutex_);
+  void join();
+
+  std::map<std::string, const RpcMethod*, std::less<>> methods_;
+  std::vector<std::thread> threads_;
+  Mutex mutex_;
+  CondVar work_, none_;
+  Task* first_ GUARDED_BY(mutex_) = nullptr;
+  Task* last_ GUARDED_BY(mutex_) = nullptr;
+  std::multimap<SteadyTime, std::weak_ptr<Call>> deadlines_ GUARDED_BY(mutex_);
+  int running_ GUARDED_BY(mutex_) = 0;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+};
+
+// A message as its bytes.
+grpc::ByteBuffer bytes_of(const google::protobuf::Message& message);
+grpc::ByteBuffer bytes_of(std::string_view serialized);
+
+}  // namespace lintel
