@@ -15,7 +15,7 @@
 #include "bench/report.h"
 #include "client/lib/client.h"
 #include "model/core/tensor.h"
-#include "server/grpc/lintel_v1/snapshot_bytes.h"
+#include "server/api/lintel_v1/snapshot_bytes.h"
 #include "server/sessions/session_history.h"
 #include "server/sessions/snapshot.h"
 

@@ -6,7 +6,7 @@
 
 #include "model/config/config.h"
 #include "model/lora/adapter.h"
-#include "server/grpc/transport/status.h"
+#include "server/rpc/status.h"
 #include "server/models/model_repository.h"
 
 namespace lintel {

@@ -12,7 +12,7 @@
 #include "server/engine/drafter.h"
 #include "server/engine/particle_set.h"
 #include "server/engine/request.h"
-#include "server/grpc/transport/status.h"
+#include "server/rpc/status.h"
 #include "server/sessions/persistence/persistent_request.h"
 #include "server/sessions/persistence/persistent_sessions.h"
 #include "server/sessions/session_history.h"

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <string>
 
-#include "server/grpc/transport/status.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 

@@ -13,7 +13,7 @@
 #include "lintel/v1/generation.pb.h"
 #include "model/config/config.h"
 #include "model/sampling/head.h"
-#include "server/grpc/transport/status.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 namespace {

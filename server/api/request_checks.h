@@ -12,7 +12,7 @@
 #include "lintel/v1/generation.pb.h"
 #include "model/config/config.h"
 #include "server/engine/request.h"
-#include "server/grpc/transport/status.h"
+#include "server/rpc/status.h"
 #include "server/models/model_options.h"
 #include "server/models/model_registry.h"
 #include "server/sessions/lease.h"

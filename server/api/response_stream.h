@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "server/core/mutex.h"
-#include "server/grpc/transport/active_calls.h"
-#include "server/grpc/transport/status.h"
-#include "server/grpc/transport/unary_call.h"
+#include "server/rpc/active_calls.h"
+#include "server/rpc/status.h"
+#include "server/rpc/answer.h"
 
 namespace lintel {
 

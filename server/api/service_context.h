@@ -9,8 +9,8 @@
 #include <functional>
 
 #include "server/core/clock.h"
-#include "server/grpc/transport/active_calls.h"
-#include "server/grpc/transport/call_scope.h"
+#include "server/rpc/active_calls.h"
+#include "server/rpc/call_scope.h"
 #include "server/models/model_manager.h"
 #include "server/models/model_registry.h"
 #include "server/sessions/named_states.h"

@@ -1,6 +1,6 @@
 #include "server/api/session_checks.h"
 
-#include "server/grpc/transport/status.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "server/api/refusals.h"
 #include "server/core/threads.h"
-#include "server/grpc/transport/status.h"
+#include "server/rpc/status.h"
 #include "server/sessions/persistence/persistent_request.h"
 #include "server/sessions/persistence/replayed_response.h"
 

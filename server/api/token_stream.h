@@ -15,8 +15,8 @@
 #include "server/core/mutex.h"
 #include "server/engine/request.h"
 #include "server/engine/token_sink.h"
-#include "server/grpc/transport/active_calls.h"
-#include "server/grpc/transport/call_scope.h"
+#include "server/rpc/active_calls.h"
+#include "server/rpc/call_scope.h"
 #include "server/models/model_registry.h"
 
 namespace lintel {

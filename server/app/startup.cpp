@@ -21,7 +21,7 @@
 #include "model/numerics_fingerprint.h"
 #include "model/transformer.h"
 #include "server/core/threads.h"
-#include "server/grpc/transport/listener.h"
+#include "server/grpc/listener.h"
 #include "server/models/model_repository.h"
 #include "server/security/bearer_tokens.h"
 #include "server/security/certificates.h"

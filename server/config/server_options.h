@@ -13,7 +13,7 @@
 #include "server/core/listen_address.h"
 #include "server/core/random_bytes.h"
 #include "server/engine/prefix_cache.h"
-#include "server/grpc/transport/connection_settings.h"
+#include "server/grpc/connection_settings.h"
 #include "server/http/transport/http_message.h"
 #include "server/models/model_options.h"
 #include "server/observability/logging.h"

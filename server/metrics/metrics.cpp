@@ -18,7 +18,7 @@
 #include "model/config/config.h"
 #include "model/lora/adapter.h"
 #include "server/core/threads.h"
-#include "server/grpc/transport/status.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 

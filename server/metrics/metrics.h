@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "server/engine/prefix_cache.h"
-#include "server/grpc/transport/active_calls.h"
-#include "server/grpc/transport/call_scope.h"
+#include "server/rpc/active_calls.h"
+#include "server/rpc/call_scope.h"
 #include "server/http/transport/http_message.h"
 #include "server/models/model_loader.h"
 #include "server/models/model_registry.h"

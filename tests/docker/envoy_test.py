@@ -136,7 +136,7 @@ class EnvoyTest(unittest.TestCase):
         (upstream,) = options.values()
         ping = upstream["explicit_http_config"]["http2_protocol_options"]["connection_keepalive"]
         self.assertGreaterEqual(serving.seconds(ping["interval"]), 10)  # as the server bounds it
-        source = os.path.join(manifests.ROOT, "server/grpc/transport/connection_settings.cpp")
+        source = os.path.join(manifests.ROOT, "server/grpc/connection_settings.cpp")
         with open(source, encoding="utf-8") as file:
             self.assertTrue(re.search(r"kMinClientPingIntervalMs = 10'000;", file.read()))
 

@@ -16,7 +16,7 @@
 #include "lintel/v1/generation.pb.h"
 #include "lintel/v1/model.pb.h"
 #include "lintel/v1/session.pb.h"
-#include "server/grpc/transport/status.h"
+#include "server/rpc/status.h"
 #include "server/http/connect/rpc_format.h"
 #include "server/http/connect/rpc_json.h"
 #include "server/http/transport/http_message.h"

@@ -11,7 +11,7 @@
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
-#include "server/grpc/transport/status.h"
+#include "server/rpc/status.h"
 #include "server/http/transport/response_head.h"
 
 namespace lintel {

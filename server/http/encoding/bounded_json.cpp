@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "server/grpc/transport/status.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "inference/grpc_service.pb.h"
-#include "server/grpc/transport/status.h"
+#include "server/rpc/status.h"
 #include "server/http/encoding/bounded_json.h"
 #include "server/http/encoding/call_error.h"
 #include "server/http/encoding/utf8_text.h"

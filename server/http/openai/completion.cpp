@@ -11,8 +11,8 @@
 #include <optional>
 #include <utility>
 
-#include "server/grpc/transport/message_bounds.h"
-#include "server/grpc/transport/status.h"
+#include "server/rpc/message_bounds.h"
+#include "server/rpc/status.h"
 #include "server/http/encoding/bounded_json.h"
 #include "server/http/encoding/utf8_text.h"
 #include "server/http/openai/completion_request.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "lintel/v1/model.pb.h"
-#include "server/grpc/transport/status.h"
+#include "server/rpc/status.h"
 #include "server/http/encoding/bounded_json.h"
 #include "server/http/openai/completion.h"
 #include "server/http/openai/completion_request.h"

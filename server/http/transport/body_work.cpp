@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "server/grpc/transport/status.h"
-#include "server/grpc/transport/unary_call.h"
+#include "server/rpc/status.h"
+#include "server/rpc/answer.h"
 
 namespace lintel {
 

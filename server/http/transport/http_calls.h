@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "server/core/mutex.h"
-#include "server/grpc/transport/rpc.h"
+#include "server/rpc/rpc.h"
 #include "server/http/transport/http_message.h"
 
 namespace lintel {

@@ -27,7 +27,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "server/grpc/transport/status.h"
+#include "server/rpc/status.h"
 #include "server/http/transport/connection_exchange.h"
 #include "server/http/transport/request_gate.h"
 #include "server/http/transport/request_head.h"

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "server/core/mutex.h"
-#include "server/grpc/transport/listener.h"
-#include "server/grpc/transport/status.h"
+#include "server/grpc/listener.h"
+#include "server/rpc/status.h"
 #include "server/http/transport/http_connection.h"
 #include "server/http/transport/response_head.h"
 #include "server/http/transport/tls_contexts.h"

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <utility>
 
-#include "server/grpc/transport/call_scope.h"
-#include "server/grpc/transport/status.h"
+#include "server/rpc/call_scope.h"
+#include "server/rpc/status.h"
 #include "server/http/transport/request_head.h"
 #include "server/http/transport/response_head.h"
 #include "server/observability/logging.h"

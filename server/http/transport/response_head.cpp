@@ -10,7 +10,7 @@
 #include <ctime>
 #include <string_view>
 
-#include "server/grpc/transport/status.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 

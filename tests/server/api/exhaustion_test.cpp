@@ -4,9 +4,9 @@
 // to send anything at all.
 #include <catch2/catch.hpp>
 
-#include "server/grpc/kserve/unary_call.h"
-#include "server/grpc/lintel_v1/generation_service.h"
-#include "server/grpc/transport/unary_call.h"
+#include "server/api/kserve/unary_call.h"
+#include "server/api/lintel_v1/generation_service.h"
+#include "server/rpc/answer.h"
 #include "tests/server/support/call_fixture.h"
 #include "tests/support/allocation_count.h"
 

@@ -1,12 +1,12 @@
 // Requests are measured in their bytes, before they are parsed.
-#include "server/grpc/transport/message_bounds.h"
+#include "server/rpc/message_bounds.h"
 
 #include <catch2/catch.hpp>
 #include <string>
 
 #include "inference/grpc_service.pb.h"
 #include "lintel/v1/generation.pb.h"
-#include "server/grpc/transport/unary_call.h"
+#include "server/rpc/answer.h"
 
 namespace lintel::testing {
 namespace {

@@ -20,7 +20,7 @@
 
 #include "inference/grpc_service.grpc.pb.h"
 #include "lintel/v1/admin.grpc.pb.h"
-#include "server/grpc/transport/call_scope.h"
+#include "server/rpc/call_scope.h"
 #include "server/metrics/metrics_endpoint.h"
 #include "tests/server/support/metrics_page.h"
 #include "tests/server/support/token_file.h"

@@ -10,7 +10,7 @@
 #include <iterator>
 
 #include "model/core/errors.h"
-#include "server/grpc/transport/status.h"
+#include "server/rpc/status.h"
 #include "server/observability/logging.h"
 #include "tests/support/temporary_directory.h"
 

@@ -5,7 +5,7 @@
 
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "lintel/v1/admin.grpc.pb.h"
-#include "server/grpc/transport/call_scope.h"
+#include "server/rpc/call_scope.h"
 #include "server/security/bearer_tokens.h"
 #include "tests/server/support/calls_as.h"
 #include "tests/server/support/generic_call.h"

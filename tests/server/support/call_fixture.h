@@ -6,7 +6,7 @@
 #include <string>
 
 #include "server/api/prepare_generation.h"
-#include "server/grpc/transport/active_calls.h"
+#include "server/rpc/active_calls.h"
 #include "tests/server/support/service_fixture.h"
 
 namespace lintel::testing {

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "server/grpc/lintel_v1/snapshot_bytes.h"
+#include "server/api/lintel_v1/snapshot_bytes.h"
 #include "tests/server/support/snapshot_calls.h"
 #include "tests/server/support/stored_server.h"
 

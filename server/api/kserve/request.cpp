@@ -1,0 +1,659 @@
+#include "server/api/kserve/request.h"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "inference/grpc_service.pb.h"
+#include "server/api/request_checks.h"
+
+namespace lintel {
+
+// The tensors of a ModelInfer request, typed or raw, read into rows.
+
+// Reads the prompts, at most `max_rows` of them, and the stop strings into `request`: what is wrong
+// with a tensor is named by it.
+void read_inputs(const inference::ModelInferRequest& wire, int max_rows, TensorRequest& request,
+                 Violations& violations);
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "raw contents are little-endian");
+
+using WireTensor = inference::ModelInferRequest::InferInputTensor;
+
+struct InputTensor {
+  const WireTensor& wire;
+  const std::string* raw;  // null: its contents are typed
+  std::string path;        // as violations call it
+};
+
+// The tensor's numbers as they lie in memory, perhaps unaligned.
+template <typename Number>
+struct Numbers {
+  const char* from = nullptr;
+  std::size_t size = 0;
+
+  Number operator[](std::size_t i) const {
+    Number value;
+    std::memcpy(&value, from + i * sizeof(Number), sizeof(Number));
+    return value;
+  }
+};
+
+template <typename Number>
+std::optional<Numbers<Number>> numbers_of(const InputTensor& tensor,
+                                          const google::protobuf::RepeatedField<Number>& typed,
+                                          Violations& violations) {
+  if (tensor.raw == nullptr) {
+    return Numbers<Number>{reinterpret_cast<const char*>(typed.data()),
+                           static_cast<std::size_t>(typed.size())};
+  }
+  if (tensor.raw->size() % sizeof(Number) != 0) {
+    violations.add("raw_input_contents", "is not the values of the inputs, and nothing else");
+    return std::nullopt;
+  }
+  return Numbers<Number>{tensor.raw->data(), tensor.raw->size() / sizeof(Number)};
+}
+
+// The elements of a tensor of BYTES. Raw, each is its length in four bytes and then the bytes.
+std::optional<std::vector<std::string_view>> bytes_of(const InputTensor& tensor,
+                                                      Violations& violations) {
+  if (tensor.wire.datatype() != "BYTES") {
+    violations.add(tensor.path + ".datatype",
+                   "'" + clip(tensor.wire.datatype()) + "' is not BYTES");
+    return std::nullopt;
+  }
+  std::vector<std::string_view> elements;
+  if (tensor.raw == nullptr) {
+    const auto& typed = tensor.wire.contents().bytes_contents();
+    elements.assign(typed.begin(), typed.end());
+    return elements;
+  }
+  for (std::string_view rest = *tensor.raw; !rest.empty();) {
+    std::uint32_t size = 0;
+    const bool has_size = rest.size() >= sizeof(size);
+    if (has_size) std::memcpy(&size, rest.data(), sizeof(size));
+    if (!has_size || size > rest.size() - sizeof(size)) {
+      violations.add("raw_input_contents", "an element of " + tensor.path + " is cut short");
+      return std::nullopt;
+    }
+    elements.push_back(rest.substr(sizeof(size), size));
+    rest.remove_prefix(sizeof(size) + size);
+  }
+  return elements;
+}
+
+void add_size_violation(const InputTensor& tensor, std::size_t size, Violations& violations) {
+  violations.add(tensor.path + ".shape",
+                 "does not fit the " + std::to_string(size) + " values that are given");
+}
+
+template <typename Number>
+void read_token_rows(const InputTensor& tensor,
+                     const google::protobuf::RepeatedField<Number>& typed,
+                     std::vector<std::vector<std::int32_t>>& prompts, Violations& violations) {
+  const auto numbers = numbers_of(tensor, typed, violations);
+  if (!numbers) return;
+  // By division: the product of a hostile shape may overflow.
+  const auto num_rows = static_cast<std::size_t>(tensor.wire.shape(0));
+  const std::size_t length = numbers->size / num_rows;
+  if (numbers->size % num_rows != 0 || static_cast<std::int64_t>(length) != tensor.wire.shape(1)) {
+    return add_size_violation(tensor, numbers->size, violations);
+  }
+  prompts.assign(num_rows, std::vector<std::int32_t>(length));
+  for (std::size_t i = 0; i < numbers->size; ++i) {
+    const Number value = (*numbers)[i];
+    if (!std::in_range<std::int32_t>(value)) {
+      violations.add(indexed(tensor.path, i), std::to_string(value) + " is not a token id");
+      if (violations.full()) return;
+    }
+    prompts[i / length][i % length] = static_cast<std::int32_t>(value);
+  }
+}
+
+void read_tokens(const InputTensor& tensor, int max_rows, TensorRequest& request,
+                 Violations& violations) {
+  const WireTensor& wire = tensor.wire;
+  const bool is_wide = wire.datatype() == "INT64";
+  if (wire.datatype() != "INT32" && !is_wide) {
+    violations.add(tensor.path + ".datatype",
+                   "'" + clip(wire.datatype()) + "' is not INT32 or INT64");
+  }
+  if (wire.shape_size() != 2 || wire.shape(0) < 1 || wire.shape(0) > max_rows ||
+      wire.shape(1) < 0) {
+    violations.add(tensor.path + ".shape",
+                   "is not [n, length] with n from 1 to " + std::to_string(max_rows));
+    return;
+  }
+  if (is_wide) {
+    read_token_rows(tensor, wire.contents().int64_contents(), request.prompts, violations);
+  } else {
+    read_token_rows(tensor, wire.contents().int_contents(), request.prompts, violations);
+  }
+}
+
+// A text's bytes are its tokens.
+void read_text(const InputTensor& tensor, int max_rows, TensorRequest& request,
+               Violations& violations) {
+  const auto texts = bytes_of(tensor, violations);
+  if (!texts) return;
+  const WireTensor& wire = tensor.wire;
+  const bool has_rows = wire.shape_size() == 1 || (wire.shape_size() == 2 && wire.shape(1) == 1);
+  if (!has_rows || wire.shape(0) < 1 || wire.shape(0) > max_rows) {
+    violations.add(tensor.path + ".shape",
+                   "is not [n, 1] with n from 1 to " + std::to_string(max_rows));
+    return;
+  }
+  if (static_cast<std::int64_t>(texts->size()) != wire.shape(0)) {
+    return add_size_violation(tensor, texts->size(), violations);
+  }
+  for (const std::string_view text : *texts) {
+    std::vector<std::int32_t>& prompt = request.prompts.emplace_back();
+    prompt.reserve(text.size());
+    for (const char byte : text) prompt.push_back(static_cast<unsigned char>(byte));
+  }
+}
+
+void read_stop(const InputTensor& tensor, TensorRequest& request, Violations& violations) {
+  const auto strings = bytes_of(tensor, violations);
+  if (!strings) return;
+  const WireTensor& wire = tensor.wire;
+  const bool is_list = wire.shape_size() == 1 || (wire.shape_size() == 2 && wire.shape(0) == 1);
+  if (!is_list) {
+    violations.add(tensor.path + ".shape", "is not [k]: they are of all rows");
+  } else if (static_cast<std::int64_t>(strings->size()) != wire.shape(wire.shape_size() - 1)) {
+    add_size_violation(tensor, strings->size(), violations);
+  }
+  for (const std::string_view string : *strings) {
+    request.settings.mutable_stop()->add_strings(std::string(string));
+  }
+}
+
+// Whole numbers in a list, of all rows.
+std::vector<std::int64_t> read_list(const InputTensor& tensor, Violations& violations) {
+  const WireTensor& wire = tensor.wire;
+  std::vector<std::int64_t> list;
+  const auto take = [&](const auto& typed) {
+    if (const auto numbers = numbers_of(tensor, typed, violations)) {
+      for (std::size_t i = 0; i < numbers->size; ++i) list.push_back((*numbers)[i]);
+    }
+  };
+  if (wire.datatype() == "INT64") {
+    take(wire.contents().int64_contents());
+  } else if (wire.datatype() == "INT32") {
+    take(wire.contents().int_contents());
+  } else {
+    violations.add(tensor.path + ".datatype",
+                   "'" + clip(wire.datatype()) + "' is not INT32 or INT64");
+    return list;
+  }
+  const bool is_list = wire.shape_size() == 1 || (wire.shape_size() == 2 && wire.shape(0) == 1);
+  if (!is_list) {
+    violations.add(tensor.path + ".shape", "is not [k]: they are of all rows");
+  } else if (static_cast<std::int64_t>(list.size()) != wire.shape(wire.shape_size() - 1)) {
+    add_size_violation(tensor, list.size(), violations);
+  }
+  return list;
+}
+
+// Known values, each at its position; those that follow each other are a span.
+struct GivenLists {
+  std::optional<std::vector<std::int64_t>> positions, tokens;
+
+  void add_to(v1::GenerateRequest& settings, Violations& violations) const {
+    if (!positions && !tokens) return;
+    if (!positions || !tokens || positions->size() != tokens->size()) {
+      violations.add("inputs",
+                     "given_positions and given_tokens have to be there both, one "
+                     "position for each token");
+      return;
+    }
+    v1::GivenSpan* span = nullptr;
+    std::int64_t next = 0;
+    for (std::size_t i = 0; i < positions->size() && !violations.full(); ++i) {
+      const std::int64_t token = (*tokens)[i];
+      if (!std::in_range<std::int32_t>(token)) {
+        violations.add(indexed("given_tokens", i), std::to_string(token) + " is not a token id");
+        continue;
+      }
+      if (span == nullptr || (*positions)[i] != next) {
+        span = settings.add_given();
+        span->set_position((*positions)[i]);
+      }
+      span->mutable_values()->mutable_tokens()->add_ids(static_cast<std::int32_t>(token));
+      next = span->position() + span->values().tokens().ids_size();
+    }
+  }
+};
+
+}  // namespace
+
+void read_inputs(const inference::ModelInferRequest& wire, int max_rows, TensorRequest& request,
+                 Violations& violations) {
+  request.raw = wire.raw_input_contents_size() > 0;
+  if (request.raw && wire.raw_input_contents_size() != wire.inputs_size()) {
+    violations.add("raw_input_contents", "is not the values of the inputs, and nothing else");
+    return;
+  }
+  int num_prompts = 0, num_stops = 0;
+  GivenLists given;
+  for (int i = 0; i < wire.inputs_size() && !violations.full(); ++i) {
+    const InputTensor tensor{wire.inputs(i), request.raw ? &wire.raw_input_contents(i) : nullptr,
+                             indexed("inputs", static_cast<std::size_t>(i))};
+    for (const auto& [name, parameter] : tensor.wire.parameters()) {  // shared memory elsewhere
+      violations.add(tensor.path + ".parameters[" + clip(name) + "]",
+                     "is not a parameter of this server");
+    }
+    if (request.raw && tensor.wire.has_contents()) {
+      violations.add("raw_input_contents", "is not the values of the inputs, and nothing else");
+      return;
+    }
+    const std::string& name = tensor.wire.name();
+    if (name == "stop") {
+      if (++num_stops == 1) read_stop(tensor, request, violations);
+    } else if (name == "given_positions" || name == "given_tokens") {
+      auto& list = name == "given_tokens" ? given.tokens : given.positions;
+      if (list) violations.add("inputs", name + " is there more than once");
+      list = read_list(tensor, violations);
+    } else if (name != "tokens" && name != "text_input") {
+      violations.add("inputs", "'" + clip(name) +
+                                   "' is not tokens, text_input, stop, given_positions or "
+                                   "given_tokens");
+    } else if (++num_prompts == 1) {
+      request.from_text = name == "text_input";
+      request.from_text ? read_text(tensor, max_rows, request, violations)
+                        : read_tokens(tensor, max_rows, request, violations);
+    }
+  }
+  // A sequence that continues needs no input.
+  request.has_no_input =
+      num_prompts == 0 && !request.sequence_id.empty() && !request.sequence_start;
+  if (request.has_no_input) {
+    request.prompts.emplace_back();
+  } else if (num_prompts != 1) {
+    violations.add("inputs",
+                   "there has to be one of the name tokens, or text_input in its place: only a "
+                   "sequence that continues or ends needs none");
+  }
+  given.add_to(request.settings, violations);
+  if (num_stops > 1) violations.add("inputs", "stop is there more than once");
+}
+
+// The parameters of a ModelInfer request.
+
+// Reads each by its name into `request`. What it asks for is checked where every Generate request
+// is; here, that it is a parameter and has a value of its type and range.
+void read_parameters(const inference::ModelInferRequest& wire, TensorRequest& request,
+                     Violations& violations);
+
+namespace {
+
+using Parameter = inference::InferParameter;
+
+// A parameter as a number, from any of its forms.
+template <typename Number>
+std::optional<Number> number_of(const Parameter& parameter) {
+  switch (parameter.parameter_choice_case()) {
+    case Parameter::kInt64Param: {
+      const std::int64_t value = parameter.int64_param();
+      if (std::is_unsigned_v<Number> && value < 0) return std::nullopt;
+      return static_cast<Number>(value);
+    }
+    case Parameter::kUint64Param:
+      if (std::is_same_v<Number, std::int64_t> &&
+          parameter.uint64_param() > std::uint64_t{std::numeric_limits<std::int64_t>::max()}) {
+        return std::nullopt;
+      }
+      return static_cast<Number>(parameter.uint64_param());
+    case Parameter::kDoubleParam:
+      if constexpr (std::is_floating_point_v<Number>) {
+        return static_cast<Number>(parameter.double_param());
+      }
+      return std::nullopt;
+    case Parameter::kStringParam: {
+      const std::string& text = parameter.string_param();
+      Number value{};
+      const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+      if (error != std::errc() || rest != text.data() + text.size()) return std::nullopt;
+      return value;
+    }
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<bool> flag_of(const Parameter& parameter) {
+  if (parameter.parameter_choice_case() == Parameter::kBoolParam) {
+    return parameter.bool_param();
+  }
+  const auto number = number_of<std::int64_t>(parameter);  // as older clients send flags
+  if (number == 0 || number == 1) return *number == 1;
+  return std::nullopt;
+}
+
+// A number or a text; 0 and "" stand for no sequence.
+std::optional<std::string> sequence_id_of(const Parameter& parameter) {
+  if (parameter.parameter_choice_case() == Parameter::kStringParam) {
+    if (parameter.string_param().size() > 256) return std::nullopt;
+    const std::string& text = parameter.string_param();
+    return text.empty() ? "" : "text:" + text;
+  }
+  const auto number = number_of<std::uint64_t>(parameter);
+  if (!number) return std::nullopt;
+  return *number == 0 ? "" : "number:" + std::to_string(*number);
+}
+
+// Of 32 bits on the wire of lintel.v1.
+std::optional<std::uint32_t> count_of(const Parameter& parameter) {
+  const auto number = number_of<std::uint64_t>(parameter);
+  if (!number || *number > std::numeric_limits<std::uint32_t>::max()) return std::nullopt;
+  return static_cast<std::uint32_t>(*number);
+}
+
+// Of a sequence, as CreateSession's.
+std::optional<std::int64_t> length_of(const Parameter& parameter) {
+  const auto number = number_of<std::uint64_t>(parameter);
+  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+  if (!number || *number > kMost) return std::nullopt;
+  return static_cast<std::int64_t>(*number);
+}
+
+template <typename Value>
+bool take(std::optional<Value> value, Value& to) {
+  if (value) to = std::move(*value);
+  return value.has_value();
+}
+
+template <void (v1::GenerateRequest::*set)(std::uint32_t)>
+bool read_count(const Parameter& parameter, TensorRequest& request) {
+  const auto count = count_of(parameter);
+  if (count) (request.settings.*set)(*count);
+  return count.has_value();
+}
+
+template <void (v1::Sampling::*set)(float)>
+bool read_sampling(const Parameter& parameter, TensorRequest& request) {
+  const auto number = number_of<float>(parameter);
+  if (number) (request.settings.mutable_sampling()->*set)(*number);
+  return number.has_value();
+}
+
+bool read_top_k(const Parameter& parameter, TensorRequest& request) {
+  const auto count = count_of(parameter);
+  if (count) request.settings.mutable_sampling()->set_top_k(*count);
+  return count.has_value();
+}
+
+bool read_penalty_window(const Parameter& parameter, TensorRequest& request) {
+  const auto count = count_of(parameter);
+  if (count) request.settings.mutable_sampling()->set_penalty_window(*count);
+  return count.has_value();
+}
+
+// 0 is a window, too: none.
+bool read_window(const Parameter& parameter, TensorRequest& request) {
+  const auto window = number_of<std::int64_t>(parameter);
+  if (window) request.settings.set_window(*window);
+  return window.has_value();
+}
+
+bool read_seed(const Parameter& parameter, TensorRequest& request) {
+  const auto seed = number_of<std::uint64_t>(parameter);
+  if (seed) request.settings.mutable_sampling()->set_seed(*seed);
+  return seed.has_value();
+}
+
+template <bool TensorRequest::*flag>
+bool read_flag(const Parameter& parameter, TensorRequest& request) {
+  return take(flag_of(parameter), request.*flag);
+}
+
+bool read_sequence_id(const Parameter& parameter, TensorRequest& request) {
+  return take(sequence_id_of(parameter), request.sequence_id);
+}
+
+bool read_max_tokens(const Parameter& parameter, TensorRequest& request) {
+  return take(length_of(parameter), request.max_tokens);
+}
+
+bool read_stop_string(const Parameter& parameter, TensorRequest& request) {
+  if (parameter.parameter_choice_case() != Parameter::kStringParam) return false;
+  request.settings.mutable_stop()->add_strings(parameter.string_param());
+  return true;
+}
+
+bool read_stop_is_shown(const Parameter& parameter, TensorRequest& request) {
+  const auto shown = flag_of(parameter);
+  if (shown) request.settings.mutable_stop()->set_include_in_output(*shown);
+  return shown.has_value();
+}
+
+bool read_echo(const Parameter& parameter, TensorRequest& request) {
+  const auto echo = flag_of(parameter);
+  if (echo) request.settings.set_echo_prompt(*echo);
+  return echo.has_value();
+}
+
+bool read_adapter(const Parameter& parameter, TensorRequest& request) {
+  if (parameter.parameter_choice_case() != Parameter::kStringParam) return false;
+  request.settings.set_adapter(parameter.string_param());
+  return true;
+}
+
+bool read_call_id(const Parameter& parameter, TensorRequest& request) {
+  if (parameter.parameter_choice_case() != Parameter::kStringParam) return false;
+  request.settings.set_call_id(parameter.string_param());
+  return true;
+}
+
+bool read_from_position(const Parameter& parameter, TensorRequest& request) {
+  const auto position = number_of<std::int64_t>(parameter);
+  if (position) request.settings.set_from_position(*position);
+  return position.has_value();
+}
+
+bool read_expected_position(const Parameter& parameter, TensorRequest& request) {
+  const auto position = number_of<std::int64_t>(parameter);
+  if (position) request.settings.set_expected_position(*position);
+  return position.has_value();
+}
+
+// "none", "call", "input" or "token".
+bool read_durability(const Parameter& parameter, TensorRequest& request) {
+  if (parameter.parameter_choice_case() != Parameter::kStringParam) return false;
+  std::string name = parameter.string_param();
+  // What is no letter makes no name of ours.
+  for (char& c : name) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : '.';
+  return v1::Durability_Parse("DURABILITY_" + name, &request.durability) &&
+         request.durability != v1::DURABILITY_UNSPECIFIED;
+}
+
+struct ParameterReader {
+  const char* name;
+  // False: it is not of its type or range.
+  bool (*read)(const Parameter& parameter, TensorRequest& request);
+};
+
+constexpr ParameterReader kParameters[] = {
+    {"max_new_tokens", read_count<&v1::GenerateRequest::set_max_new_tokens>},
+    {"max_tokens_per_message", read_count<&v1::GenerateRequest::set_max_tokens_per_message>},
+    {"seed", read_seed},
+    {"temperature", read_sampling<&v1::Sampling::set_temperature>},
+    {"top_k", read_top_k},
+    {"top_p", read_sampling<&v1::Sampling::set_top_p>},
+    {"min_p", read_sampling<&v1::Sampling::set_min_p>},
+    {"repetition_penalty", read_sampling<&v1::Sampling::set_repetition_penalty>},
+    {"presence_penalty", read_sampling<&v1::Sampling::set_presence_penalty>},
+    {"frequency_penalty", read_sampling<&v1::Sampling::set_frequency_penalty>},
+    {"top_log2_probs", read_count<&v1::GenerateRequest::set_top_log2_probs>},
+    {"echo", read_echo},
+    {"stop", read_stop_string},
+    {"include_stop_str_in_output", read_stop_is_shown},
+    {"penalty_window", read_penalty_window},
+    {"window", read_window},
+    {"num_samples", read_count<&v1::GenerateRequest::set_num_samples>},
+    {"particles", read_count<&v1::GenerateRequest::set_particles>},
+    {"adapter", read_adapter},
+    {"stream", read_flag<&TensorRequest::streams>},
+    {"triton_enable_empty_final_response", read_flag<&TensorRequest::marks_final>},
+    {"sequence_id", read_sequence_id},
+    {"sequence_start", read_flag<&TensorRequest::sequence_start>},
+    {"sequence_end", read_flag<&TensorRequest::sequence_end>},
+    {"max_tokens", read_max_tokens},
+    {"lintel_durability", read_durability},
+    {"lintel_call_id", read_call_id},
+    {"lintel_from_position", read_from_position},
+    {"lintel_expected_position", read_expected_position},
+};
+
+}  // namespace
+
+void read_parameters(const inference::ModelInferRequest& wire, TensorRequest& request,
+                     Violations& violations) {
+  for (const auto& [name, parameter] : wire.parameters()) {
+    const std::string field = "parameters[" + clip(name) + "]";
+    const auto* const known =
+        std::ranges::find_if(kParameters, [&](const auto& row) { return name == row.name; });
+    if (known == std::end(kParameters)) {
+      violations.add(field, "is not a parameter of this server");
+    } else if (!known->read(parameter, request)) {
+      violations.add(field, "is not of its type or range");
+    }
+  }
+}
+
+namespace {
+
+// Outputs by name. Those of the most likely values come where the request says how many.
+void read_outputs(const inference::ModelInferRequest& wire, TensorRequest& request,
+                  Violations& violations) {
+  for (int i = 0; i < wire.outputs_size(); ++i) {
+    const auto& output = wire.outputs(i);
+    for (const auto& [name, parameter] : output.parameters()) {  // classification elsewhere
+      violations.add("outputs[" + std::to_string(i) + "].parameters[" + clip(name) + "]",
+                     "is not a parameter of this server");
+    }
+    const std::string& name = output.name();
+    if (name == "tokens") {
+      request.tokens = true;
+    } else if (name == "text_output") {
+      request.text = true;
+    } else if (name == "log2_probs") {
+      request.log2_probs = true;
+    } else if (name == "score") {
+      request.score = true;
+    } else if (name == "log2_evidence") {
+      request.log2_evidence = true;
+    } else if (name == "top_tokens" || name == "top_log2_probs") {
+      if (request.top_log2_probs == 0) {
+        violations.add("parameters[top_log2_probs]",
+                       "says of how many values the output '" + name + "' is");
+      }
+    } else {
+      violations.add("outputs", "'" + clip(name) +
+                                    "' is not tokens, text_output, log2_probs, score, "
+                                    "log2_evidence, top_tokens or top_log2_probs");
+    }
+  }
+  if (wire.outputs_size() == 0) choose_outputs(request.from_text, request);
+}
+
+// A sequence continues from its own last token where a request brings none. A request that ends it
+// first produces what it asks for, by default nothing.
+void settle_end(TensorRequest& request) {
+  const v1::GenerateRequest& settings = request.settings;
+  request.only_ends = request.sequence_end && !request.sequence_start &&
+                      !request.sequence_id.empty() && request.prompts.size() == 1 &&
+                      request.prompts.front().empty() && settings.given_size() == 0 &&
+                      settings.max_new_tokens() == 0;
+}
+
+// `max_tokens` is of a sequence that starts. Beside text without one it is what other servers of
+// text call so: how many values to produce.
+void settle_max_tokens(TensorRequest& request, Violations& violations) {
+  if (request.max_tokens == 0 || request.sequence_start) return;
+  if (!request.from_text || !request.sequence_id.empty()) {
+    violations.add("parameters[max_tokens]",
+                   "goes with sequence_start: it is of the whole sequence");
+  } else if (request.settings.has_max_new_tokens()) {
+    violations.add("parameters[max_tokens]", "is max_new_tokens here, which is given, too");
+  } else {
+    constexpr std::int64_t kMost = 0xffffffff;
+    request.settings.set_max_new_tokens(
+        static_cast<std::uint32_t>(std::min(request.max_tokens, kMost)));
+    request.max_tokens = 0;
+  }
+}
+
+// Samples and particles are of a request that has its states for itself.
+void check_samples(TensorRequest& request, int max_rows, Violations& violations) {
+  const v1::GenerateRequest& settings = request.settings;
+  if (settings.has_num_samples()) request.num_samples = settings.num_samples();
+  const std::size_t most =
+      static_cast<std::size_t>(max_rows) / std::max<std::size_t>(request.prompts.size(), 1);
+  if (request.num_samples > 1 && request.num_samples > most) {
+    violations.add("parameters[num_samples]",
+                   std::to_string(request.num_samples) + " of each row are more than " +
+                       std::to_string(max_rows) + " rows of the response");
+  } else if (request.num_samples > 1 && request.streams) {
+    violations.add("parameters[num_samples]", "a stream of values takes one sample at a time");
+  }
+  if (request.sequence_id.empty()) return;
+  if (request.num_samples > 1) {
+    violations.add("parameters[num_samples]", "a sequence continues with one sample");
+  }
+  if (settings.particles() > 1) {
+    violations.add("parameters[particles]", "cannot continue a sequence, which has one state");
+  }
+}
+
+}  // namespace
+
+bool names_sequence(const inference::ModelInferRequest& wire) {
+  return wire.parameters().contains("sequence_id");
+}
+
+void choose_outputs(bool is_text, TensorRequest& request) {
+  request.tokens = !is_text;
+  request.text = is_text;
+}
+
+TensorRequest read_tensor_request(const inference::ModelInferRequest& wire, int max_rows,
+                                  Violations& violations) {
+  TensorRequest request;
+  read_parameters(wire, request, violations);
+  request.top_log2_probs = request.settings.top_log2_probs();
+  read_inputs(wire, max_rows, request, violations);
+  read_outputs(wire, request, violations);
+  settle_max_tokens(request, violations);
+  const bool many = request.prompts.size() > 1;
+  if (request.streams && many) {
+    violations.add("inputs[0].shape", "a stream of values takes one row at a time");
+  }
+  if (!request.sequence_id.empty() && many) {
+    violations.add("inputs[0].shape", "a sequence takes one row at a time");
+  }
+  check_samples(request, max_rows, violations);
+  if (request.sequence_id.empty() && (request.sequence_start || request.sequence_end)) {
+    violations.add("parameters[sequence_id]", "is missing");
+  }
+  if (request.durability != v1::DURABILITY_UNSPECIFIED && !request.sequence_start) {
+    violations.add("parameters[lintel_durability]",
+                   "goes with sequence_start: it is of the whole sequence");
+  }
+  settle_end(request);
+  request.settings.set_log2_probs(request.log2_probs || request.score);
+  return request;
+}
+
+}  // namespace lintel

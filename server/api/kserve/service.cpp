@@ -1,0 +1,955 @@
+#include "server/api/kserve/service.h"
+
+#include <google/protobuf/map.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/status.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "inference/grpc_service.pb.h"
+#include "model/config/config.h"
+#include "server/api/lookup.h"
+#include "server/api/prepare_generation.h"
+#include "server/api/refusals.h"
+#include "server/api/request_checks.h"
+#include "server/api/service_context.h"
+#include "server/api/token_stream.h"
+#include "server/core/mutex.h"
+#include "server/api/kserve/sequences.h"
+#include "server/api/kserve/unary_call.h"
+#include "server/rpc/status.h"
+#include "server/rpc/answer.h"
+#include "server/models/model_registry.h"
+#include "server/sessions/persistence/replayed_response.h"
+
+namespace lintel {
+
+// From a ModelInfer request on the wire to one that is ready to run.
+
+// A request that is ready to run.
+struct PreparedInference {
+  std::shared_ptr<const TensorRequest> request;
+  ClientSequence sequence;
+  std::vector<PreparedGeneration> rows;  // none: the request only ended its sequence, which is done
+  inference::ModelInferResponse head;    // what every response begins with
+  std::int64_t position = 0;             // of a sequence that was only ended
+};
+
+// What a request needs is checked and taken. Only where it `may_stream` can it ask for more than
+// one response.
+grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& sequences,
+                               const RpcCall& call,
+                               const inference::ModelInferRequest& wire, StreamCall& stream,
+                               bool may_stream, PreparedInference& infer);
+
+// The one response of a request without rows.
+void write_end(const PreparedInference& infer, inference::ModelInferResponse& response);
+
+// Runs it for one response, which is written when the run is done, before `on_done`; `sequences`,
+// the response and what `on_done` needs outlive it.
+std::shared_ptr<RowGatherer> new_row_gatherer(
+    ClientSequences& sequences, const PreparedInference& infer,
+    inference::ModelInferResponse& response,
+    std::function<void(const grpc::Status&, ValueUse used)> on_done);
+
+namespace {
+
+grpc::Status prepare_rows(const ServiceContext& context, const RpcCall& call,
+                          GenerationTarget target, TensorRequest& request, StreamCall& stream,
+                          std::vector<PreparedGeneration>& prepared) {
+  if (grpc::Status begins = stream.quota.check_tokens(); !begins.ok()) return begins;
+  const std::optional<TimePoint> deadline = call_deadline(call, context.clock);
+  const std::shared_ptr<TokenAllowance> allowance = stream.quota.allowance();
+  std::int64_t longest = 0;
+  for (std::size_t i = 0; i < request.prompts.size(); ++i) {
+    PreparedGeneration& row = prepared.emplace_back();
+    grpc::Status status = prepare_generation(context, stream.scope.caller().name, request.settings,
+                                             std::move(request.prompts[i]), deadline,
+                                             // A request that has a lease has one row.
+                                             {target.model, std::move(target.lease)}, row);
+    if (!status.ok()) return status;
+    GenerationRequest& ready = row.checked.request;
+    request.window = std::max(request.window, ready.window);
+    if (row.checked.has_seed) ready.seed += i * request.num_samples;
+    ready.allowance = allowance;
+    ready.caller = stream.scope.turn_name();
+    const auto echoed = static_cast<std::int64_t>(ready.echo_prompt ? ready.prompt.size() : 0);
+    const auto answered =
+        row.past ? row.past->end() - row.past->first() : echoed + ready.max_new_tokens;
+    longest = std::max(longest, answered);
+  }
+  if (!request.streams) {
+    const std::size_t bytes = most_response_bytes(request, longest);
+    if (bytes > kMaxMessageBytes) {
+      return invalid_argument(
+          {{"parameters[max_new_tokens]",
+            std::to_string(request.prompts.size() * request.num_samples) + " rows may need " +
+                std::to_string(bytes) + " bytes, more than the " +
+                std::to_string(kMaxMessageBytes) + " of one response"}});
+    }
+  }
+  return grpc::Status::OK;
+}
+
+// Whether a call was refused since its sequence holds all its values.
+bool is_complete(const grpc::Status& status) {
+  google::rpc::Status details;
+  if (status.error_code() != grpc::StatusCode::FAILED_PRECONDITION ||
+      !details.ParseFromString(status.error_details())) {
+    return false;
+  }
+  return std::ranges::any_of(details.details(), [](const auto& detail) {
+    google::rpc::PreconditionFailure failure;
+    return detail.UnpackTo(&failure) && failure.violations_size() > 0 &&
+           failure.violations(0).type() == "SEQUENCE_COMPLETE";
+  });
+}
+
+// Text is of models whose tokens are bytes.
+void check_text(const TensorRequest& request, const ModelConfig& config, Violations& violations) {
+  if (config.modality == ModalityKind::kBytes) return;
+  const std::string why =
+      std::string(" applies to models of modality bytes only; this one is of ") +
+      to_string(config.modality);
+  if (request.from_text) {
+    violations.add("inputs", "text_input" + why);
+  } else if (request.text) {
+    violations.add("outputs", "text_output" + why);
+  }
+}
+
+void write_head(const ServedModel& model, const inference::ModelInferRequest& wire,
+                inference::ModelInferResponse& head) {
+  head.set_model_name(model.name);
+  head.set_model_version(std::to_string(model.version));
+  head.set_id(wire.id());
+}
+
+}  // namespace
+
+grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& sequences,
+                               const RpcCall& call,
+                               const inference::ModelInferRequest& wire, StreamCall& stream,
+                               bool may_stream, PreparedInference& infer) {
+  grpc::Status status;
+  const SharedModel model =
+      resolve_version(wire.model_name(), wire.model_version(), "model_", context.models, &status);
+  if (model == nullptr) return status;
+  stream.scope.set_model(model->name);
+  Violations violations;
+  const auto request = std::make_shared<TensorRequest>(
+      read_tensor_request(wire, model->limits.max_samples, violations));
+  infer.request = request;
+  const bool is_text = model->transformer->config().modality == ModalityKind::kBytes;
+  if (request->has_no_input && wire.outputs_size() == 0) choose_outputs(is_text, *request);
+  check_text(*request, model->transformer->config(), violations);
+  if (request->streams && !may_stream) {
+    violations.add("parameters[stream]", "is for ModelStreamInfer: here is one response");
+  }
+  if (!violations.empty()) return violations.status();
+
+  GenerationTarget target{model, {}};
+  status = sequences.find(stream.scope.caller().name, *request, target, infer.sequence);
+  if (!status.ok()) return status;
+  request->tells_position = infer.sequence.is_stored;
+  if (request->only_ends) {
+    write_head(*target.model, wire, infer.head);
+    infer.position = target.lease.num_values();
+    target.lease = SessionLease();
+    sequences.end(infer.sequence);
+    return status;
+  }
+  status = prepare_rows(context, call, std::move(target), *request, stream, infer.rows);
+  request->settings.Clear();
+  request->prompts = {};  // they are in infer.rows
+  if (!status.ok()) {
+    infer.rows.clear();  // gives the session back
+    // A sequence that is complete takes no value, but the request that ends it ends it.
+    const bool is_over = is_complete(status);
+    if (infer.sequence.is_new) {
+      sequences.end(infer.sequence);
+    } else if (is_over) {
+      sequences.end_if_last(infer.sequence);
+    }
+    return status;
+  }
+  // A sequence continues with the model version that it began with.
+  write_head(*infer.rows.front().model, wire, infer.head);
+  return grpc::Status::OK;
+}
+
+void write_end(const PreparedInference& infer, inference::ModelInferResponse& response) {
+  const TensorRequest& request = *infer.request;
+  response = infer.head;
+  RowValues none;
+  none.position = infer.position;
+  write_tensor_response(request, {none}, response);
+  if (request.streams || request.marks_final) mark_final(response, true);
+}
+
+std::shared_ptr<RowGatherer> new_row_gatherer(
+    ClientSequences& sequences, const PreparedInference& infer,
+    inference::ModelInferResponse& response,
+    std::function<void(const grpc::Status&, ValueUse used)> on_done) {
+  response = infer.head;
+  return std::make_shared<RowGatherer>(
+      infer.request, [&sequences, request = infer.request, sequence = infer.sequence, &response,
+                      on_done = std::move(on_done)](const grpc::Status& ended,
+                                                    std::vector<RowValues> rows, ValueUse used) {
+        sequences.end_if_last(sequence, ended.ok());
+        const grpc::Status written = catch_exceptions([&] {
+          if (ended.ok()) write_tensor_response(*request, rows, response);
+          if (request->marks_final) mark_final(response, true);
+          return ended;
+        });
+        on_done(written, used);
+      });
+}
+
+// ModelStreamInferCall: one ModelStreamInfer call.
+
+// Reads a request, runs it, writes its response, or its values as they come, reads the next: one
+// operation at a time, so that its members need no lock but for what a cancellation looks at.
+// Between requests a drain does not wait for it. Lives from the method until gRPC has done with it.
+class ModelStreamInferCall final
+    : public RpcReactor,
+      private ResponseWriter {
+ public:
+  // context, sequences: outlive the call.
+  ModelStreamInferCall(const ServiceContext& context, ClientSequences& sequences,
+                       RpcCall& rpc);
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  // What runs of the request: its rows, or its values as they come.
+  struct Running {
+    std::shared_ptr<RowGatherer> rows;
+    std::shared_ptr<TokenStream> outbox;
+  };
+
+  // Of a request whose values are written as they come.
+  void write(std::span<const OutboxEntry> entries) override;
+  void end(std::span<const OutboxEntry> entries, grpc::Status status, ValueUse used) override;
+  void gone(grpc::Status status, ValueUse used) noexcept override;
+  // Of a stored sequence it is for the end to say how it ended.
+  void over() noexcept override {
+    if (!sequence_.is_stored) sequences_.end_if_last(sequence_);
+  }
+
+  // Reads what came. What it was is forgotten once it runs: between its requests a stream holds
+  // nothing of them.
+  grpc::Status read(inference::ModelInferRequest& wire);
+  // Takes what it needs and begins it, or responds why not. The call may be gone when this returns.
+  void serve(const inference::ModelInferRequest& wire) noexcept;
+  // Begins what was prepared. Not OK: nothing runs.
+  grpc::Status run(PreparedInference& infer);
+  grpc::Status run_streamed(PreparedInference& infer);
+  void respond(grpc::Status status, ValueUse used);
+  // From here on a cancellation ends it, too. False: the call is cancelled already.
+  bool take_on(Running running) EXCLUDES(mutex_);
+  bool is_cancelled() EXCLUDES(mutex_);
+  void forget() EXCLUDES(mutex_);
+  void finish(grpc::Status status);
+
+  const ServiceContext& context_;
+  ClientSequences& sequences_;
+  ActiveCalls& calls_;
+  RpcCall& rpc_;
+  StreamCall call_;
+  // As Triton has it: with the metadata triton_grpc_error "true" an error is the stream's status
+  // and its end, in place of a message with a text alone.
+  const bool errors_are_statuses_;
+  ActiveCall active_;  // while a request is served
+  RequestBytes request_;
+  std::string id_;                // of the request that runs
+  bool asks_for_stream_ = false;  // it has the parameter, with any value
+  inference::ModelStreamInferResponse response_;
+  grpc::Status status_;
+
+  // Of a request whose values are written as they come.
+  ClientSequence sequence_;
+  std::optional<StreamedResponse> streamed_;
+  bool writes_last_ = false;  // the message in flight ends the request
+
+  Mutex mutex_;
+  Running running_ GUARDED_BY(mutex_);
+  bool cancelled_ GUARDED_BY(mutex_) = false;
+};
+
+namespace {
+
+bool says_true(const RpcCall& rpc, const char* name) { return rpc.header(name) == "true"; }
+
+}  // namespace
+
+ModelStreamInferCall::ModelStreamInferCall(const ServiceContext& context,
+                                           ClientSequences& sequences,
+                                           RpcCall& rpc)
+    : context_(context),
+      sequences_(sequences),
+      calls_(context.calls),
+      rpc_(rpc),
+      call_(context.gate, rpc, Method::kModelStreamInfer),
+      errors_are_statuses_(says_true(rpc, "triton_grpc_error")) {
+  calls_.hold();
+  grpc::Status status = catch_exceptions([&]() -> grpc::Status {
+    if (!call_.scope.admitted().ok()) return call_.scope.admitted();
+    if (calls_.closed()) return shutting_down();
+    return call_.quota.enter();
+  });
+  if (status.ok()) {
+    StartRead(&request_);
+  } else {
+    finish(std::move(status));
+  }
+}
+
+void ModelStreamInferCall::OnReadDone(bool ok) {
+  if (!ok) return finish(is_cancelled() ? cancelled() : grpc::Status::OK);
+  active_ = ActiveCall(calls_);
+  if (!active_) return finish(catch_exceptions([] { return shutting_down(); }));
+  const LogScope log(call_.scope.log_fields());
+  grpc::Status started = catch_exceptions([&] {
+    const auto wire = std::make_shared<inference::ModelInferRequest>();
+    grpc::Status taken = read(*wire);
+    if (!taken.ok()) return taken;
+    if (context_.durable != nullptr && names_sequence(*wire)) {
+      return run_by_store(context_, call_.scope.log_fields(), [this, wire] { serve(*wire); });
+    }
+    serve(*wire);
+    return taken;
+  });
+  if (!started.ok()) respond(std::move(started), {});
+}
+
+void ModelStreamInferCall::serve(const inference::ModelInferRequest& wire) noexcept {
+  PreparedInference infer;
+  grpc::Status prepared = catch_exceptions([&] {
+    return prepare_inference(context_, sequences_, rpc_, wire, call_, /*may_stream=*/true, infer);
+  });
+  if (!prepared.ok()) return respond(std::move(prepared), {});
+  if (infer.rows.empty()) {
+    return respond(catch_exceptions([&] {
+                     write_end(infer, *response_.mutable_infer_response());
+                     return grpc::Status::OK;
+                   }),
+                   {});
+  }
+  grpc::Status started =
+      catch_exceptions([&] { return infer.request->streams ? run_streamed(infer) : run(infer); });
+  if (started.ok()) return;
+  infer.rows.clear();  // gives its session back
+  sequences_.end_if_last(infer.sequence, /*ended_well=*/false);
+  forget();
+  respond(std::move(started), {});
+}
+
+grpc::Status ModelStreamInferCall::read(inference::ModelInferRequest& wire) {
+  id_.clear();
+  asks_for_stream_ = false;
+  grpc::Status read = request_.read(bounds_of(context_.gate, Method::kModelStreamInfer), wire);
+  if (!read.ok()) return read;
+  id_ = wire.id();
+  asks_for_stream_ = wire.parameters().contains("stream");
+  return read;
+}
+
+grpc::Status ModelStreamInferCall::run(PreparedInference& infer) {
+  const std::shared_ptr<RowGatherer> rows = new_row_gatherer(
+      sequences_, infer, *response_.mutable_infer_response(),
+      [this](grpc::Status ended, ValueUse used) { respond(std::move(ended), used); });
+  if (!take_on({rows, nullptr})) return cancelled();
+  rows->begin(std::move(infer.rows));
+  return grpc::Status::OK;
+}
+
+grpc::Status ModelStreamInferCall::run_streamed(PreparedInference& infer) {
+  PreparedGeneration& row = infer.rows.front();
+  TokenStream::Options options;
+  options.chunk_interval = context_.streaming.chunk_interval_ms;
+  options.outbox_tokens = context_.streaming.outbox_tokens;
+  options.top_log2_probs = static_cast<int>(infer.request->top_log2_probs);
+  options.max_tokens_per_message = row.checked.max_tokens_per_message;
+  options.tells_sample_ends =
+      infer.request->log2_evidence || infer.request->tells_position || infer.request->window > 0;
+  if (row.durable != nullptr) options.session_id = row.lease.session_id();
+  options.session_is_stored = row.durable != nullptr;
+  const auto outbox = std::make_shared<TokenStream>(static_cast<ResponseWriter&>(*this), row.model,
+                                                    context_.clock, calls_, std::move(options));
+  streamed_.emplace(infer.request, infer.head);
+  sequence_ = infer.sequence;
+  if (!take_on({nullptr, outbox})) return cancelled();
+  if (row.past) {  // it has been run
+    outbox->tell(std::move(row.past));
+    return grpc::Status::OK;
+  }
+  return outbox->submit(std::move(row.checked.request), std::move(row.lease), row.durable);
+}
+
+void ModelStreamInferCall::write(std::span<const OutboxEntry> entries) {
+  streamed_->fill(entries, /*is_last=*/false);
+  StartWrite(&streamed_->message());
+}
+
+void ModelStreamInferCall::end(std::span<const OutboxEntry> entries, grpc::Status status,
+                               ValueUse used) {
+  if (!status.ok() && errors_are_statuses_) return gone(std::move(status), used);
+  if (sequence_.is_stored) sequences_.end_if_last(sequence_, status.ok());
+  status.ok() ? streamed_->fill(entries, /*is_last=*/true) : streamed_->fill(status);
+  call_.scope.note_use(used);
+  writes_last_ = true;
+  StartWrite(&streamed_->message());
+}
+
+void ModelStreamInferCall::gone(grpc::Status status, ValueUse used) noexcept {
+  if (streamed_ && sequence_.is_stored) sequences_.end_if_last(sequence_, /*ended_well=*/false);
+  call_.scope.note_use(used);
+  active_.leave();
+  finish(std::move(status));
+}
+
+void ModelStreamInferCall::OnWriteDone(bool ok) {
+  if (streamed_ && !writes_last_) {
+    const std::shared_ptr<TokenStream> outbox = [&] {
+      MutexLock lock(mutex_);
+      return running_.outbox;
+    }();
+    return outbox->written(ok);
+  }
+  forget();
+  response_ = {};  // clearing it would keep its memory
+  active_.leave();
+  if (!ok) return finish(cancelled());
+  StartRead(&request_);
+}
+
+void ModelStreamInferCall::OnCancel() {
+  Running running;
+  {
+    MutexLock lock(mutex_);
+    cancelled_ = true;
+    running = running_;
+  }
+  if (running.rows != nullptr) running.rows->cancel();
+  if (running.outbox != nullptr) running.outbox->gone();
+}
+
+void ModelStreamInferCall::OnDone() {
+  ActiveCalls& calls = calls_;
+  call_.end(status_);
+  delete this;
+  calls.release();
+}
+
+void ModelStreamInferCall::respond(grpc::Status status, ValueUse used) {
+  if (!status.ok() && errors_are_statuses_) return gone(std::move(status), used);
+  call_.scope.note_use(used);
+  if (!status.ok()) {
+    grpc::Status written = catch_exceptions([&] {
+      response_.Clear();
+      response_.set_error_message(status.error_message());
+      response_.mutable_infer_response()->set_id(std::exchange(id_, {}));
+      // A client that waits for the last response of this request has it.
+      if (asks_for_stream_) mark_final(*response_.mutable_infer_response(), true);
+      return grpc::Status::OK;
+    });
+    if (!written.ok()) {  // no memory to say so in a message: the stream says it by its end
+      active_.leave();
+      return finish(std::move(written));
+    }
+  }
+  StartWrite(&response_);
+}
+
+bool ModelStreamInferCall::is_cancelled() {
+  MutexLock lock(mutex_);
+  return cancelled_;
+}
+
+bool ModelStreamInferCall::take_on(Running running) {
+  MutexLock lock(mutex_);
+  if (!cancelled_) running_ = std::move(running);
+  return !cancelled_;
+}
+
+void ModelStreamInferCall::forget() {
+  streamed_.reset();
+  writes_last_ = false;
+  Running last;  // freed without the mutex
+  MutexLock lock(mutex_);
+  std::swap(last, running_);
+}
+
+void ModelStreamInferCall::finish(grpc::Status status) {
+  status_ = copy_of(status);
+  call_.finish({});
+  Finish(std::move(status));
+}
+
+// Models in the Open Inference Protocol: metadata, configuration, statistics.
+
+void write_metadata(const ServedModel& model, inference::ModelMetadataResponse& metadata);
+void write_config(const ServedModel& model, inference::ModelConfig& config);
+void write_statistics(const ServedModel& model, inference::ModelStatistics& wire);
+
+// What a request to load or unload says: the model, by name only, of the one repository.
+using RepositoryParameters =
+    google::protobuf::Map<std::string, inference::ModelRepositoryParameter>;
+grpc::Status check_repository_request(const std::string& repository,
+                                      const RepositoryParameters& parameters,
+                                      const std::string& model, bool unloads);
+
+namespace {
+
+std::uint64_t nanos(Duration duration) {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count());
+}
+
+void add(const HistogramSnapshot& from, inference::StatisticDuration& to) {
+  to.set_count(to.count() + from.total());
+  to.set_ns(to.ns() + static_cast<std::uint64_t>(std::llround(from.sum * 1e9)));
+}
+
+// Inputs and outputs: each name with its type in both vocabularies, and its shape after the rows.
+// -1: any. Values that are given after the prompt are not listed: clients of this list send every
+// input in it.
+struct Tensor {
+  const char* name;
+  const char* datatype;
+  inference::DataType type;
+  std::vector<std::int64_t> row_shape;
+  bool is_text = false;  // of models of bytes alone
+};
+
+const Tensor kInputs[] = {
+    {"tokens", "INT32", inference::TYPE_INT32, {-1}},
+    {"text_input", "BYTES", inference::TYPE_STRING, {1}, /*is_text=*/true},
+    {"stop", "BYTES", inference::TYPE_STRING, {-1}, /*is_text=*/true},
+};
+const Tensor kOutputs[] = {
+    {"tokens", "INT32", inference::TYPE_INT32, {-1}},
+    {"log2_probs", "FP32", inference::TYPE_FP32, {-1}},
+    {"text_output", "BYTES", inference::TYPE_STRING, {1}, /*is_text=*/true},
+    {"top_tokens", "INT32", inference::TYPE_INT32, {-1, -1}},
+    {"top_log2_probs", "FP32", inference::TYPE_FP32, {-1, -1}},
+    {"score", "FP64", inference::TYPE_FP64, {1}},
+    {"log2_evidence", "FP64", inference::TYPE_FP64, {1}},
+};
+
+bool has_text(const ServedModel& model) {
+  return model.transformer->config().modality == ModalityKind::kBytes;
+}
+
+template <typename WireTensor>
+void write_tensor_config(const Tensor& tensor, WireTensor& wire) {
+  wire.set_name(tensor.name);
+  wire.set_data_type(tensor.type);
+  wire.mutable_dims()->Assign(tensor.row_shape.begin(), tensor.row_shape.end());
+}
+
+void write_tensor_metadata(const Tensor& tensor,
+                           inference::ModelMetadataResponse::TensorMetadata& wire) {
+  wire.set_name(tensor.name);
+  wire.set_datatype(tensor.datatype);
+  wire.add_shape(-1);
+  for (const std::int64_t size : tensor.row_shape) wire.add_shape(size);
+}
+
+}  // namespace
+
+void write_metadata(const ServedModel& model, inference::ModelMetadataResponse& metadata) {
+  for (const Tensor& tensor : kInputs) {
+    if (!tensor.is_text || has_text(model)) write_tensor_metadata(tensor, *metadata.add_inputs());
+  }
+  for (const Tensor& tensor : kOutputs) {
+    if (!tensor.is_text || has_text(model)) write_tensor_metadata(tensor, *metadata.add_outputs());
+  }
+}
+
+void write_config(const ServedModel& model, inference::ModelConfig& config) {
+  const Transformer& transformer = *model.transformer;
+  config.set_name(model.name);
+  config.set_platform("lintel");
+  config.set_backend("lintel");
+  config.set_max_batch_size(model.limits.max_samples);
+  for (const Tensor& tensor : kInputs) {
+    if (tensor.is_text && !has_text(model)) continue;
+    auto& input = *config.add_input();
+    write_tensor_config(tensor, input);
+    input.set_optional(has_text(model));  // there are two to choose from
+  }
+  for (const Tensor& tensor : kOutputs) {
+    if (!tensor.is_text || has_text(model)) write_tensor_config(tensor, *config.add_output());
+  }
+  auto& workers = *config.add_instance_group();
+  workers.set_name("workers");
+  workers.set_kind(inference::ModelInstanceGroup::KIND_CPU);
+  workers.set_count(model.scheduler->options().workers);
+  auto& parameters = *config.mutable_parameters();
+  parameters["config_json"].set_string_value(transformer.config_json());
+  parameters["weight_type"].set_string_value(to_string(transformer.weight_type()));
+  parameters["fingerprint"].set_string_value(transformer.fingerprint());
+  config.mutable_model_transaction_policy()->set_decoupled(true);
+}
+
+void write_statistics(const ServedModel& model, inference::ModelStatistics& wire) {
+  const Scheduler::Stats stats = model.scheduler->stats();
+  const SchedulerTimings timings = model.scheduler->timings();
+  const auto done = static_cast<std::size_t>(RequestOutcome::kDone);
+  wire.set_name(model.name);
+  wire.set_version(std::to_string(model.version));
+  wire.set_inference_count(stats.ended[done]);
+  wire.set_execution_count(stats.steps);
+  auto& times = *wire.mutable_inference_stats();
+  times.mutable_success()->set_count(stats.ended[done]);
+  times.mutable_success()->set_ns(nanos(stats.ended_after[done]));
+  auto& fail = *times.mutable_fail();
+  for (std::size_t i = 0; i < kNumOutcomes; ++i) {
+    if (i == done) continue;
+    fail.set_count(fail.count() + stats.ended[i]);
+    fail.set_ns(fail.ns() + nanos(stats.ended_after[i]));
+  }
+  add(timings.queued, *times.mutable_queue());
+  const auto part = [&](WorkPart which) -> const HistogramSnapshot& {
+    return timings.step[static_cast<std::size_t>(which)];
+  };
+  add(part(WorkPart::kSchedule), *times.mutable_compute_input());
+  // One execution a step, with any parts.
+  for (const WorkPart which : {WorkPart::kProducts, WorkPart::kAttention, WorkPart::kOther}) {
+    add(part(which), *times.mutable_compute_infer());
+  }
+  times.mutable_compute_infer()->set_count(part(WorkPart::kOther).total());
+  for (const WorkPart which : {WorkPart::kSample, WorkPart::kDeliver}) {
+    add(part(which), *times.mutable_compute_output());
+  }
+  times.mutable_compute_output()->set_count(part(WorkPart::kDeliver).total());
+}
+
+grpc::Status check_repository_request(const std::string& repository,
+                                      const RepositoryParameters& parameters,
+                                      const std::string& model, bool unloads) {
+  Violations violations;
+  if (!repository.empty()) {
+    violations.add("repository_name", "has to be empty: there is one repository");
+  }
+  for (const auto& [name, parameter] : parameters) {
+    if (unloads && name == "unload_dependents") continue;
+    violations.add("parameters[" + clip(name) + "]", "is not a parameter of this server");
+  }
+  if (!violations.empty()) return violations.status();
+  return check_model_name(model, "model_name");
+}
+
+namespace {
+
+// One ModelInfer call. Lives from the method until gRPC has done with it.
+class ModelInferCall final : public RpcReactor {
+ public:
+  ModelInferCall(const ServiceContext& context, RpcCall& rpc)
+      : calls_(context.calls), call_(context.gate, rpc, Method::kModelInfer) {}
+
+  const LogFields& log_fields() const { return call_.scope.log_fields(); }
+
+  // Counts the call in, if it may begin; then `run()`, which may say why not.
+  template <typename Run>
+  grpc::Status begin(const Run& run) {
+    return catch_exceptions([&]() -> grpc::Status {
+      if (!call_.scope.admitted().ok()) return call_.scope.admitted();
+      if (grpc::Status entered = call_.quota.enter(); !entered.ok()) return entered;
+      active_ = ActiveCall(calls_);
+      return active_ ? run() : shutting_down();
+    });
+  }
+  // Once, after begin(), by the method or, after that has returned, by another thread: the
+  // call ends with it, and may be gone when this returns.
+  void run(const ServiceContext& context, ClientSequences& sequences,
+           const RpcCall& rpc, const inference::ModelInferRequest& wire,
+           inference::ModelInferResponse& response) noexcept EXCLUDES(mutex_) {
+    PreparedInference infer;
+    std::shared_ptr<RowGatherer> rows;
+    grpc::Status prepared = catch_exceptions([&] {
+      grpc::Status ready = prepare_inference(context, sequences, rpc, wire, call_,
+                                             /*may_stream=*/false, infer);
+      if (!ready.ok()) return ready;
+      if (infer.rows.empty()) {
+        write_end(infer, response);
+        return ready;
+      }
+      rows = new_row_gatherer(
+          sequences, infer, response,
+          [this](const grpc::Status& ended, ValueUse used) { finish(ended, used); });
+      return ready;
+    });
+    if (!prepared.ok() || rows == nullptr) return finish(std::move(prepared), {});
+    if (!set_rows(rows)) rows->cancel();
+    rows->begin(std::move(infer.rows));
+  }
+
+  // The response is written, or there is none. Once.
+  void finish(grpc::Status status, ValueUse used) {
+    status_ = copy_of(status);
+    call_.finish(used);
+    Finish(std::move(status));
+  }
+
+  void OnCancel() override EXCLUDES(mutex_) {
+    std::shared_ptr<RowGatherer> rows;
+    {
+      MutexLock lock(mutex_);
+      gone_ = true;
+      rows = rows_;
+    }
+    if (rows != nullptr) rows->cancel();
+  }
+  void OnDone() override {
+    const ActiveCall active = std::move(active_);  // counted out when the reactor is gone
+    call_.end(status_);
+    delete this;
+  }
+
+ private:
+  // False where the client is gone.
+  bool set_rows(std::shared_ptr<RowGatherer> rows) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    rows_ = std::move(rows);
+    return !gone_;
+  }
+
+  ActiveCalls& calls_;
+  ActiveCall active_;
+  StreamCall call_;
+  grpc::Status status_;  // written before Finish, read after
+  // What OnCancel finds, which may come before run() does.
+  Mutex mutex_;
+  std::shared_ptr<RowGatherer> rows_ GUARDED_BY(mutex_);
+  bool gone_ GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+InferenceService::InferenceService(const ServiceContext& context)
+    : context_(context), sequences_(context) {
+  serve(info_of(Method::kServerLive).name, this, &InferenceService::ServerLive);
+  serve(info_of(Method::kServerReady).name, this, &InferenceService::ServerReady);
+  serve(info_of(Method::kModelReady).name, this, &InferenceService::ModelReady);
+  serve(info_of(Method::kServerMetadata).name, this, &InferenceService::ServerMetadata);
+  serve(info_of(Method::kModelMetadata).name, this, &InferenceService::ModelMetadata);
+  serve(info_of(Method::kRepositoryIndex).name, this, &InferenceService::RepositoryIndex);
+  serve(info_of(Method::kModelConfig).name, this, &InferenceService::ModelConfig);
+  serve(info_of(Method::kModelStatistics).name, this, &InferenceService::ModelStatistics);
+  serve(info_of(Method::kRepositoryModelLoad).name, this, &InferenceService::RepositoryModelLoad);
+  serve(info_of(Method::kRepositoryModelUnload).name, this,
+        &InferenceService::RepositoryModelUnload);
+  serve(info_of(Method::kModelInfer).name, this, &InferenceService::ModelInfer);
+  serve_bidi_stream<inference::ModelStreamInferResponse>(info_of(Method::kModelStreamInfer).name, this, &InferenceService::ModelStreamInfer);
+}
+
+RpcReactor* InferenceService::ServerLive(
+    RpcCall* call, const LazyMessage<inference::ServerLiveRequest>* request,
+    inference::ServerLiveResponse* response) {
+  return answer(context_.gate, *call, Method::kServerLive, *request,
+                [&](const Identity&, const auto&) {
+                  response->set_live(context_.health.is_alive());
+                  return grpc::Status::OK;
+                });
+}
+
+RpcReactor* InferenceService::ServerReady(
+    RpcCall* call, const LazyMessage<inference::ServerReadyRequest>* request,
+    inference::ServerReadyResponse* response) {
+  return answer(context_.gate, *call, Method::kServerReady, *request,
+                [&](const Identity&, const auto&) {
+                  response->set_ready(context_.health.is_ready());
+                  return grpc::Status::OK;
+                });
+}
+
+RpcReactor* InferenceService::ModelReady(
+    RpcCall* call, const LazyMessage<inference::ModelReadyRequest>* request,
+    inference::ModelReadyResponse* response) {
+  return answer(context_.gate, *call, Method::kModelReady, *request,
+                [&](CallScope& scope, const auto& wire) {
+                  grpc::Status ignored;
+                  const SharedModel model =
+                      resolve_version(wire.name(), wire.version(), "", context_.models, &ignored);
+                  if (model != nullptr) scope.set_model(model->name);
+                  response->set_ready(model != nullptr && context_.health.is_ready());
+                  return grpc::Status::OK;
+                });
+}
+
+RpcReactor* InferenceService::ServerMetadata(
+    RpcCall* call, const LazyMessage<inference::ServerMetadataRequest>* request,
+    inference::ServerMetadataResponse* response) {
+  return answer(context_.gate, *call, Method::kServerMetadata, *request,
+                [&](const Identity&, const auto&) {
+                  response->set_name("lintel");
+                  response->set_version(LINTEL_VERSION);
+                  for (const char* extension :
+                       {"sequence", "statistics", "model_repository", "model_configuration"}) {
+                    response->add_extensions(extension);
+                  }
+                  return grpc::Status::OK;
+                });
+}
+
+RpcReactor* InferenceService::ModelMetadata(
+    RpcCall* call, const LazyMessage<inference::ModelMetadataRequest>* request,
+    inference::ModelMetadataResponse* response) {
+  return answer(context_.gate, *call, Method::kModelMetadata, *request,
+                [&](CallScope& scope, const auto& wire) {
+                  grpc::Status status;
+                  const SharedModel model =
+                      resolve_version(wire.name(), wire.version(), "", context_.models, &status);
+                  if (model == nullptr) return status;
+                  scope.set_model(model->name);
+                  response->set_name(model->name);
+                  for (const SharedModel& ready : context_.models.ready()) {
+                    if (ready->name == model->name)
+                      response->add_versions(std::to_string(ready->version));
+                  }
+                  response->set_platform("lintel");
+                  write_metadata(*model, *response);
+                  return status;
+                });
+}
+
+RpcReactor* InferenceService::RepositoryIndex(
+    RpcCall* call,
+    const LazyMessage<inference::RepositoryIndexRequest>* request,
+    inference::RepositoryIndexResponse* response) {
+  return answer(context_.gate, *call, Method::kRepositoryIndex, *request,
+                [&](const Identity&, const auto& wire) {
+                  for (const ModelRegistry::Entry& entry : context_.manager.index()) {
+                    if (wire.ready() && entry.state != ModelState::kReady) continue;
+                    auto& index = *response->add_models();
+                    index.set_name(entry.name);
+                    index.set_version(std::to_string(entry.version));
+                    index.set_state(to_string(entry.state));
+                    index.set_reason(entry.reason);
+                  }
+                  return grpc::Status::OK;
+                });
+}
+
+RpcReactor* InferenceService::ModelConfig(
+    RpcCall* call, const LazyMessage<inference::ModelConfigRequest>* request,
+    inference::ModelConfigResponse* response) {
+  return answer(context_.gate, *call, Method::kModelConfig, *request,
+                [&](CallScope& scope, const auto& wire) {
+                  grpc::Status status;
+                  const SharedModel model =
+                      resolve_version(wire.name(), wire.version(), "", context_.models, &status);
+                  if (model == nullptr) return status;
+                  scope.set_model(model->name);
+                  write_config(*model, *response->mutable_config());
+                  return status;
+                });
+}
+
+RpcReactor* InferenceService::ModelStatistics(
+    RpcCall* call,
+    const LazyMessage<inference::ModelStatisticsRequest>* request,
+    inference::ModelStatisticsResponse* response) {
+  return answer(context_.gate, *call, Method::kModelStatistics, *request,
+                [&](CallScope& scope, const auto& wire) {
+                  std::optional<std::int64_t> version;
+                  grpc::Status status = read_model_version(wire.version(), "version", &version);
+                  // A name, and a version of it, have to be there.
+                  if (status.ok() && (!wire.name().empty() || version)) {
+                    const SharedModel model =
+                        resolve_version(wire.name(), wire.version(), "", context_.models, &status);
+                    if (model != nullptr) scope.set_model(model->name);
+                  }
+                  if (!status.ok()) return status;
+                  for (const SharedModel& model : context_.models.ready()) {
+                    if (!wire.name().empty() && model->name != wire.name()) continue;
+                    if (version && model->version != *version) continue;
+                    write_statistics(*model, *response->add_model_stats());
+                  }
+                  return status;
+                });
+}
+
+RpcReactor* InferenceService::RepositoryModelLoad(
+    RpcCall* call,
+    const LazyMessage<inference::RepositoryModelLoadRequest>* request,
+    inference::RepositoryModelLoadResponse*) {
+  return answer_later(
+      context_.gate, *call, Method::kRepositoryModelLoad, *request,
+      [&](const auto& wire, const LateReply& reply) {
+        const grpc::Status checked = check_repository_request(
+            wire.repository_name(), wire.parameters(), wire.model_name(), /*unloads=*/false);
+        if (!checked.ok()) return reply(checked);
+        context_.manager.load(wire.model_name(), /*version=*/std::nullopt,
+                              [reply](const auto& refusal, const SharedModel& model) {
+                                if (model != nullptr) reply.set_model(model->name);
+                                reply(load_status(refusal));
+                              });
+      });
+}
+
+RpcReactor* InferenceService::RepositoryModelUnload(
+    RpcCall* call,
+    const LazyMessage<inference::RepositoryModelUnloadRequest>* request,
+    inference::RepositoryModelUnloadResponse*) {
+  return answer_later(
+      context_.gate, *call, Method::kRepositoryModelUnload, *request,
+      [&](const auto& wire, const LateReply& reply) {
+        const grpc::Status checked = check_repository_request(
+            wire.repository_name(), wire.parameters(), wire.model_name(), /*unloads=*/true);
+        if (!checked.ok()) return reply(checked);
+        if (const SharedModel model = context_.models.find(wire.model_name())) {
+          reply.set_model(model->name);
+        }
+        context_.manager.unload(wire.model_name(), /*version=*/std::nullopt,
+                                [reply](const auto& refusal) { reply(load_status(refusal)); });
+      });
+}
+
+RpcReactor* InferenceService::ModelInfer(
+    RpcCall* call, const LazyMessage<inference::ModelInferRequest>* request,
+    inference::ModelInferResponse* response) {
+  auto* const reactor = new ModelInferCall(context_, *call);
+  const LogFields log_fields = reactor->log_fields();
+  const LogScope log(log_fields);
+  grpc::Status started = reactor->begin([&] {
+    const auto wire = std::make_shared<inference::ModelInferRequest>();
+    grpc::Status read = request->read(bounds_of(context_.gate, Method::kModelInfer), *wire);
+    if (!read.ok()) return read;
+    const auto run = [this, reactor, call, response, wire] {
+      reactor->run(context_, sequences_, *call, *wire, *response);
+    };
+    if (context_.durable != nullptr && names_sequence(*wire)) {
+      // gRPC runs nothing of the reactor before it has it from the method, its end neither.
+      return run_by_store(context_, log_fields, run);
+    }
+    run();
+    return read;
+  });
+  if (!started.ok()) reactor->finish(std::move(started), {});
+  return reactor;
+}
+
+RpcReactor*
+InferenceService::ModelStreamInfer(RpcCall* call) {
+  return new ModelStreamInferCall(context_, sequences_, *call);
+}
+
+}  // namespace lintel

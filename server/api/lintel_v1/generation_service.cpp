@@ -1,0 +1,484 @@
+#include "server/api/lintel_v1/generation_service.h"
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "server/api/lookup.h"
+#include "server/api/prepare_generation.h"
+#include "server/api/refusals.h"
+#include "server/api/request_checks.h"
+#include "server/api/lintel_v1/session_calls.h"
+#include "server/rpc/status.h"
+#include "server/rpc/answer.h"
+
+namespace lintel {
+namespace {
+
+constexpr int kDefaultMessageTokens = 1024;  // of a client that does not say how many it wants
+
+v1::FinishReason wire_reason(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kStopToken:
+      return v1::FINISH_REASON_STOP_TOKEN;
+    case FinishReason::kStopString:
+      return v1::FINISH_REASON_STOP_STRING;
+    case FinishReason::kEndOfSequence:
+      return v1::FINISH_REASON_END_OF_SEQUENCE;
+    case FinishReason::kCancelled:
+      return v1::FINISH_REASON_CANCELLED;
+    case FinishReason::kDeadline:
+      return v1::FINISH_REASON_DEADLINE;
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+}  // namespace
+
+void write_result(const SampleResult& result, v1::SampleFinish& wire) {
+  wire.set_sample(static_cast<std::uint32_t>(result.sample));
+  wire.set_reason(wire_reason(result.reason));
+  wire.set_prompt_tokens(static_cast<std::uint32_t>(result.prompt_tokens));
+  wire.set_reused_tokens(result.reused_tokens);
+  wire.set_replayed_tokens(result.replayed_tokens);
+  wire.set_cached_tokens(result.cached_tokens);
+  wire.set_skipped_tokens(result.skipped_tokens);
+  wire.set_window(result.window);
+  wire.set_window_restarts(result.restarts);
+  wire.set_generated_tokens(static_cast<std::uint32_t>(result.generated_tokens));
+  wire.set_given_tokens(static_cast<std::uint32_t>(result.given_tokens));
+  wire.set_drafted_tokens(static_cast<std::uint32_t>(result.drafted_tokens));
+  wire.set_accepted_tokens(static_cast<std::uint32_t>(result.accepted_tokens));
+  wire.set_seed(result.seed);
+  wire.set_stop_string(result.stop_string);
+  wire.set_position(result.position);
+  wire.set_digest(result.digest);
+  if (result.log2_evidence) wire.set_log2_evidence(*result.log2_evidence);
+  wire.set_numerics_changed(result.numerics_changed);
+  v1::Timings& timings = *wire.mutable_timings();
+  write_duration(result.queued, *timings.mutable_queued());
+  write_duration(result.prompt, *timings.mutable_prompt());
+  write_duration(result.generation, *timings.mutable_generation());
+  if (result.generated_tokens > 1) {
+    write_duration(result.generation / (result.generated_tokens - 1), *timings.mutable_per_token());
+  }
+}
+
+grpc::Status GenerateStream::begin(PreparedGeneration prepared, const StreamingOptions& streaming,
+                                   const Clock& clock) {
+  GenerationRequest& request = prepared.checked.request;
+  TokenStream::Options options;
+  options.chunk_interval = streaming.chunk_interval_ms;
+  options.outbox_tokens = streaming.outbox_tokens;
+  options.max_tokens_per_message = prepared.checked.max_tokens_per_message > 0
+                                       ? prepared.checked.max_tokens_per_message
+                                       : kDefaultMessageTokens;
+  options.top_log2_probs = top_log2_probs_ = request.top_log2_probs;
+  options.tells_sample_ends = true;
+  options.deadline_ends_well = !prepared.deadline_is_calls;
+  if (prepared.lease) options.session_id = prepared.lease.session_id();
+  options.session_is_stored = prepared.durable != nullptr;
+  chunk_of_sample_.resize(static_cast<std::size_t>(request.num_samples));
+  const auto outbox = std::make_shared<TokenStream>(
+      static_cast<ResponseWriter&>(*this), prepared.model, clock, calls(), std::move(options));
+  // Before it runs: a write may be out, and the stream with it, before submit() returns.
+  if (!set_outbox(outbox)) return cancelled();
+  if (prepared.past) {  // it has been run
+    outbox->tell(std::move(prepared.past));
+    return grpc::Status::OK;
+  }
+  grpc::Status submitted = catch_exceptions([&] {
+    return outbox->submit(std::move(request), std::move(prepared.lease), prepared.durable);
+  });
+  if (!submitted.ok()) set_outbox(nullptr);
+  return submitted;
+}
+
+std::shared_ptr<TokenStream> GenerateStream::outbox() const {
+  MutexLock lock(mutex_);
+  return outbox_;
+}
+
+bool GenerateStream::set_outbox(std::shared_ptr<TokenStream> outbox) {
+  MutexLock lock(mutex_);
+  outbox_.swap(outbox);  // what was there goes without the mutex
+  return !gone_;
+}
+
+void GenerateStream::write(std::span<const OutboxEntry> entries) {
+  fill(entries);
+  StartWrite(&message_);
+}
+
+void GenerateStream::end(std::span<const OutboxEntry> entries, grpc::Status status, ValueUse used) {
+  fill(entries);
+  finish(entries.empty() ? nullptr : &message_, std::move(status), used);
+}
+
+void GenerateStream::gone(grpc::Status status, ValueUse used) noexcept {
+  finish(nullptr, std::move(status), used);
+}
+
+void GenerateStream::OnWriteDone(bool ok) {
+  // A copy: the reactor may be gone as soon as it is finished.
+  const std::shared_ptr<TokenStream> outbox = this->outbox();
+  if (outbox != nullptr) outbox->written(ok);
+}
+
+void GenerateStream::OnCancel() {
+  std::shared_ptr<TokenStream> outbox;
+  {
+    MutexLock lock(mutex_);
+    gone_ = true;
+    outbox = outbox_;
+  }
+  if (outbox != nullptr) outbox->gone();
+}
+
+void GenerateStream::fill(std::span<const OutboxEntry> entries) {
+  message_.Clear();
+  std::fill(chunk_of_sample_.begin(), chunk_of_sample_.end(), -1);
+  for (const OutboxEntry& entry : entries) {
+    if (entry.finished != nullptr) {
+      write_result(*entry.finished, *message_.add_finished());
+    } else {
+      append_value(entry);
+    }
+  }
+}
+
+void GenerateStream::append_value(const OutboxEntry& entry) {
+  int& index = chunk_of_sample_[static_cast<std::size_t>(entry.sample)];
+  v1::Chunk* chunk = index < 0 ? nullptr : message_.mutable_chunks(index);
+  const bool continues = chunk != nullptr && chunk->source() == wire_source(entry.source) &&
+                         chunk->first_position() + chunk->tokens_size() == entry.position &&
+                         (chunk->log2_probs_size() > 0) == entry.has_log2_prob;
+  if (!continues) {
+    index = message_.chunks_size();
+    chunk = message_.add_chunks();
+    chunk->set_sample(static_cast<std::uint32_t>(entry.sample));
+    chunk->set_first_position(entry.position);
+    chunk->set_source(wire_source(entry.source));
+  }
+  chunk->add_tokens(entry.token);
+  if (!entry.has_log2_prob) return;
+  chunk->add_log2_probs(entry.log2_prob);
+  if (top_log2_probs_ == 0) return;
+  v1::TopValues& top = *chunk->add_top();
+  for (const TopValue& value : entry.top) {
+    top.add_tokens(value.token);
+    top.add_log2_probs(value.log2_prob);
+  }
+}
+
+namespace {
+
+// Whether memory that others release may help. (Where the budget promised more than the machine
+// has, it was free and is not there: that ends the call, as want of any other memory does.)
+bool may_have_room_later(const SessionRefusal& refusal) {
+  return refusal.error == SessionError::kOwnerOutOfMemory ||
+         (refusal.error == SessionError::kOutOfMemory && refusal.bytes_needed > refusal.bytes_free);
+}
+
+}  // namespace
+
+void write_score(std::size_t index, const std::vector<float>& log2_probs, v1::ScoreResponse& wire) {
+  wire.set_index(static_cast<std::uint32_t>(index));
+  wire.mutable_log2_probs()->Add(log2_probs.begin(), log2_probs.end());
+  double sum = 0;
+  for (const float log2_prob : log2_probs) sum += log2_prob;
+  wire.set_bits_per_dim(log2_probs.empty() ? 0.0 : -sum / static_cast<double>(log2_probs.size()));
+}
+
+// Gathers the log2-probabilities of one sequence.
+class ScoreStream::SequenceSink final : public TokenSink {
+ public:
+  SequenceSink(std::shared_ptr<ScoreStream> stream, std::size_t index)
+      : stream_(std::move(stream)), index_(index) {}
+
+  bool on_token(const TokenEvent& event) override {
+    if (event.log2_prob) log2_probs_.push_back(*event.log2_prob);
+    return true;  // bounded by the sequence
+  }
+  void on_sample_finish(const SampleResult&) override {}
+  void on_step_end() override {}
+  void on_finish(RequestOutcome outcome) override {
+    stream_->sequence_done(index_, std::move(log2_probs_), outcome);
+  }
+
+ private:
+  const std::shared_ptr<ScoreStream> stream_;
+  const std::size_t index_;
+  std::vector<float> log2_probs_;
+};
+
+ScoreStream::ScoreStream(SharedModel model, SessionManager& store, ScoreSequences sequences,
+                         const Options& options)
+    : model_(std::move(model)),
+      store_(store),
+      sequences_(std::move(sequences)),
+      options_(options) {}
+
+grpc::Status ScoreStream::begin() { return advance(); }
+
+std::optional<std::size_t> ScoreStream::claim() {
+  MutexLock lock(mutex_);
+  if (failure_ || submitting_ || next_submit_ == sequences_.size()) return std::nullopt;
+  if (next_submit_ >= next_write_ + options_.window) return std::nullopt;
+  submitting_ = true;
+  told_ = false;
+  // Before it can be done, and the call with it: that may be sooner than submit() returns.
+  ++running_;
+  used_.prompt += static_cast<std::int64_t>(sequences_[next_submit_].size());
+  return next_submit_++;
+}
+
+ScoreStream::Attempt ScoreStream::submit(std::size_t index) {
+  Attempt attempt;
+  attempt.status = catch_exceptions([&]() -> grpc::Status {
+    // Before memory is asked for: a call that waits for memory would not notice otherwise.
+    if (model_->scheduler->draining()) return stopped_status(*model_);
+    if (options_.adapter != nullptr && options_.adapter->ended.load()) {
+      return adapter_unloaded(model_->name);
+    }
+    const std::span<const std::int32_t> values = sequences_[index];
+    SessionManager::LeaseResult leased = store_.lease_one_shot(
+        model_->name, model_->transformer, static_cast<std::int64_t>(values.size()),
+        /*num_samples=*/1, options_.owner, /*call_bytes=*/0, options_.adapter);
+    if (leased.refusal) {
+      if (may_have_room_later(leased.refusal)) attempt.lacks = Attempt::Lacks::kMemory;
+      return store_refusal(leased.refusal, store_.options(), /*session_id=*/"", options_.owner);
+    }
+    GenerationRequest request;
+    request.prompt.assign(values.begin(), values.end());
+    request.log2_probs = true;
+    request.echo_prompt = true;
+    request.deadline = options_.deadline;
+    request.allowance = options_.allowance;
+    request.caller = options_.caller;
+    request.held_bytes = options_.held_bytes;
+    const RequestHandle handle = [&] {
+      MutexLock lock(mutex_);
+      if (next_write_ + slots_.size() == index) slots_.emplace_back();  // else from an earlier try
+      return slots_[index - next_write_].handle;
+    }();
+    auto self = std::static_pointer_cast<ScoreStream>(shared_from_this());
+    const Scheduler::SubmitError error =
+        model_->scheduler->submit(std::move(request), std::move(leased.lease),
+                                  std::make_shared<SequenceSink>(std::move(self), index), handle);
+    if (error == Scheduler::SubmitError::kQueueFull) attempt.lacks = Attempt::Lacks::kPlace;
+    return submit_status(error, *model_);
+  });
+  return attempt;
+}
+
+grpc::Status ScoreStream::advance() {
+  Attempt::Lacks joined = Attempt::Lacks::kNothing;  // the rooms of these, before this try
+  while (const std::optional<std::size_t> index = claim()) {
+    Attempt attempt = submit(*index);
+    grpc::Status refusal = *index == 0 ? copy_of(attempt.status) : grpc::Status::OK;
+    const bool goes_on = settle(*index, std::move(attempt), joined);
+    if (!refusal.ok()) return refusal;
+    pump();  // a failure may have waited for submitting_
+    if (!goes_on) break;
+  }
+  return grpc::Status::OK;
+}
+
+bool ScoreStream::settle(std::size_t index, Attempt attempt, Attempt::Lacks& joined) {
+  bool goes_on = attempt.status.ok();
+  bool runs = false;
+  if (!goes_on) {
+    MutexLock lock(mutex_);
+    --next_submit_;
+    --running_;
+    used_.prompt -= static_cast<std::int64_t>(sequences_[index].size());
+    runs = running_ > 0;
+  }
+  if (!goes_on && index > 0) {
+    if (attempt.lacks == Attempt::Lacks::kNothing) {
+      fail(std::move(attempt.status));
+    } else if (joined < attempt.lacks) {  // tries once more: room may have come before it joined
+      grpc::Status waits = catch_exceptions([&] {
+        join(attempt.lacks);
+        return grpc::Status::OK;
+      });
+      joined = attempt.lacks;
+      goes_on = waits.ok();
+      if (!waits.ok()) fail(std::move(waits));
+    } else if (!runs && model_->retired) {
+      // Memory may be full for as long as others like; the model is wanted back before that.
+      fail(catch_exceptions([&] { return stopped_status(*model_); }));
+    }
+  }
+  MutexLock lock(mutex_);
+  submitting_ = false;
+  if (told_) joined = Attempt::Lacks::kNothing;
+  return goes_on || told_;
+}
+
+void ScoreStream::join(Attempt::Lacks lacks) {
+  const std::weak_ptr<CapacityListener> self =
+      std::static_pointer_cast<ScoreStream>(shared_from_this());
+  // The queue's room also says that the model goes.
+  model_->scheduler->waiting_room().join(self);
+  // Not for a place in the queue: the memory that a try takes and releases would seem to be room.
+  if (lacks == Attempt::Lacks::kMemory) store_.waiting_room().join(self);
+}
+
+void ScoreStream::on_room() noexcept {
+  {
+    MutexLock lock(mutex_);
+    told_ = true;
+  }
+  advance();
+}
+
+void ScoreStream::sequence_done(std::size_t index, std::vector<float> log2_probs,
+                                RequestOutcome outcome) {
+  {
+    MutexLock lock(mutex_);
+    --running_;
+    Slot& slot = slots_[index - next_write_];
+    slot.log2_probs = std::move(log2_probs);
+    slot.done = outcome == RequestOutcome::kDone;
+  }
+  if (outcome != RequestOutcome::kDone) {
+    fail(catch_exceptions([&] { return outcome_status(outcome, *model_); }));
+  }
+  pump();
+  advance();
+}
+
+void ScoreStream::fail(grpc::Status status) {
+  {
+    MutexLock lock(mutex_);
+    if (failure_) return;
+    failure_ = std::move(status);
+  }
+  // Nothing is written from here on, so the slots stay. One by one, without a list of them: it may
+  // be the want of memory that ends the call.
+  for (std::size_t i = 0;; ++i) {
+    std::optional<RequestHandle> handle;
+    {
+      MutexLock lock(mutex_);
+      if (i >= slots_.size()) return;
+      if (slots_[i].done) continue;
+      handle = slots_[i].handle;
+    }
+    model_->scheduler->cancel(*handle);
+  }
+}
+
+void ScoreStream::on_gone() {
+  fail(cancelled());
+  pump();
+}
+
+void ScoreStream::on_lost() {
+  fail(out_of_memory());
+  pump();
+}
+
+ResponseStream<v1::ScoreResponse>::Next ScoreStream::next(v1::ScoreResponse& message,
+                                                          grpc::Status& status) {
+  if (!failure_) {
+    if (slots_.empty() || !slots_.front().done) return Next::kNothing;
+    const std::size_t index = next_write_;
+    const Slot& slot = slots_.front();
+    grpc::Status filled = catch_exceptions([&] {
+      write_score(index, slot.log2_probs, message);
+      return grpc::Status::OK;
+    });
+    if (filled.ok()) {
+      slots_.pop_front();
+      ++next_write_;
+      if (next_write_ < sequences_.size()) return Next::kWrite;
+      status = grpc::Status::OK;
+      return Next::kWriteAndFinish;
+    }
+    failure_ = std::move(filled);  // what runs ends by itself
+  }
+  // Not while a sequence could still join: the call's end may be the server's.
+  if (running_ > 0 || submitting_) return Next::kNothing;
+  status = std::move(*failure_);
+  return Next::kFinish;
+}
+
+GenerationService::GenerationService(const ServiceContext& context) : context_(context) {
+  serve_stream<v1::GenerateResponse>(info_of(Method::kGenerate).name, this, &GenerationService::Generate);
+  serve_stream<v1::ScoreResponse>(info_of(Method::kScore).name, this, &GenerationService::Score);
+}
+
+grpc::Status GenerationService::generate(const RpcCall& context,
+                                         const v1::GenerateRequest& wire, GenerateStream& stream) {
+  StreamCall& call = stream.call();
+  if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
+  PreparedGeneration prepared;
+  grpc::Status checked = prepare_generation(context_, call.scope.caller().name, wire,
+                                            call_deadline(context, context_.clock), prepared);
+  if (prepared.model != nullptr) call.scope.set_model(prepared.model->name);
+  if (!checked.ok()) return checked;
+  prepared.checked.request.allowance = call.quota.allowance();
+  prepared.checked.request.caller = call.scope.turn_name();
+  return stream.begin(std::move(prepared), context_.streaming, context_.clock);
+}
+
+grpc::Status GenerationService::score(const RpcCall& context,
+                                      const v1::ScoreRequest& wire, ScoreStream::Reactor& reactor) {
+  StreamCall& call = reactor.call();
+  grpc::Status status = call.quota.check_tokens();
+  if (!status.ok()) return status;
+  const SharedModel model = resolve_model(wire.model(), context_.models, &status);
+  if (model == nullptr) return status;
+  call.scope.set_model(model->name);
+  Violations violations;
+  ScoreSequences sequences =
+      check_score(wire, model->transformer->config(), model->limits, violations);
+  if (!violations.empty()) return violations.status();
+  ScoreStream::Options options;
+  status = resolve_adapter(wire.adapter(), *model, &options.adapter);
+  if (!status.ok()) return status;
+
+  const Scheduler::Options& scheduling = model->scheduler->options();
+  // Enough to fill every worker twice, and never more than half of the queue.
+  const int window = std::min(2 * scheduling.max_batch_rows * std::max(scheduling.workers, 1),
+                              scheduling.max_queued_requests / 2);
+  options.window = static_cast<std::size_t>(std::max(window, 1));
+  options.held_bytes =
+      sequences.values.size() * sizeof(std::int32_t) / std::max<std::size_t>(sequences.size(), 1);
+  options.allowance = call.quota.allowance();
+  options.owner = call.scope.caller().name;
+  options.caller = call.scope.turn_name();
+  options.deadline = call_deadline(context, context_.clock);
+  const auto stream =
+      std::make_shared<ScoreStream>(model, context_.store, std::move(sequences), options);
+  reactor.run(stream);
+  grpc::Status started = stream->begin();
+  if (!started.ok()) reactor.run(nullptr);
+  return started;
+}
+
+RpcReactor* GenerationService::Generate(
+    RpcCall* context, const LazyMessage<v1::GenerateRequest>* request) {
+  return open_stream<GenerateStream>(
+      context_, *context, Method::kGenerate, *request,
+      [this, context](GenerateStream& stream, const v1::GenerateRequest& wire) {
+        return generate(*context, wire, stream);
+      },
+      [](const v1::GenerateRequest& wire) { return !wire.session_id().empty(); });
+}
+
+RpcReactor* GenerationService::Score(
+    RpcCall* context, const LazyMessage<v1::ScoreRequest>* request) {
+  return open_stream<ScoreStream::Reactor>(
+      context_, *context, Method::kScore, *request,
+      [&](ScoreStream::Reactor& reactor, const v1::ScoreRequest& wire) {
+        return score(*context, wire, reactor);
+      });
+}
+
+}  // namespace lintel

@@ -1,0 +1,226 @@
+#include "server/api/lintel_v1/model_service.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "lintel/v1/model.pb.h"
+#include "model/config/config.h"
+#include "model/lora/adapter.h"
+#include "server/api/lookup.h"
+#include "server/api/service_context.h"
+#include "server/rpc/status.h"
+#include "server/rpc/answer.h"
+
+namespace lintel {
+
+// The response of ModelService.Statistics.
+
+// All but the uptime. The same counts as those of the metrics; takes no lock that a step waits for.
+void write_statistics(const ServiceContext& context, v1::StatisticsResponse& wire);
+
+namespace {
+
+void write_activity(const ModelRegistry::Totals& totals, v1::ModelActivity& wire) {
+  const Scheduler::Stats& stats = totals.stats;
+  wire.set_name(totals.name);
+  wire.set_running(static_cast<std::uint32_t>(stats.running));
+  wire.set_waiting(static_cast<std::uint32_t>(stats.queued));
+  wire.set_prompt_tokens(stats.prompt_tokens);
+  wire.set_generated_tokens(stats.generated_tokens);
+  wire.set_drafted_tokens(stats.drafted_tokens);
+  wire.set_accepted_tokens(stats.accepted_tokens);
+  wire.set_requests(totals.timings.queued.total());
+  const std::chrono::duration<double> queued(totals.timings.queued.sum);
+  write_duration(std::chrono::duration_cast<std::chrono::nanoseconds>(queued),
+                 *wire.mutable_queue_time());
+  wire.set_workers(static_cast<std::uint32_t>(totals.workers));
+}
+
+}  // namespace
+
+void write_statistics(const ServiceContext& context, v1::StatisticsResponse& wire) {
+  for (const ModelRegistry::Totals& totals : context.models.totals()) {
+    write_activity(totals, *wire.add_models());
+  }
+  wire.set_streams(static_cast<std::uint32_t>(context.calls.count()));
+  const SessionManager::Stats sessions = context.store.stats();
+  wire.set_idle_sessions(sessions.idle_sessions);
+  wire.set_busy_sessions(sessions.busy_sessions);
+  wire.set_session_bytes(static_cast<std::int64_t>(sessions.idle_bytes + sessions.busy_bytes +
+                                                   sessions.one_shot_bytes));
+  wire.set_session_memory(static_cast<std::int64_t>(context.store.options().session_memory_bytes));
+  wire.set_model_bytes(static_cast<std::int64_t>(context.manager.memory().used_bytes()));
+  wire.set_model_memory(static_cast<std::int64_t>(context.manager.memory().limit_bytes()));
+  wire.set_version(LINTEL_VERSION);
+}
+
+namespace {
+
+void write_limits(const RequestLimits& limits, v1::ModelLimits& wire) {
+  wire.set_max_prompt_tokens(static_cast<std::uint32_t>(limits.max_prompt_tokens));
+  wire.set_max_new_tokens(static_cast<std::uint32_t>(limits.max_new_tokens));
+  wire.set_max_samples(static_cast<std::uint32_t>(limits.max_samples));
+  wire.set_max_top_log2_probs(static_cast<std::uint32_t>(limits.max_top_log2_probs));
+  wire.set_max_stop_strings(static_cast<std::uint32_t>(limits.max_stop_strings));
+  wire.set_max_stop_string_bytes(static_cast<std::uint32_t>(limits.max_stop_string_bytes));
+  wire.set_max_given_tokens(static_cast<std::uint32_t>(limits.max_given_tokens));
+  wire.set_max_score_tokens(static_cast<std::uint32_t>(limits.max_score_tokens));
+}
+
+// `most`: values from which on the state grows no more, at least 1.
+void write_state_growth(const Transformer& transformer, std::int64_t most, v1::Model& wire) {
+  constexpr std::int64_t kSteps = 32;
+  const std::int64_t steps = std::min(kSteps, most);
+  for (std::int64_t i = 0; i <= steps; ++i) {
+    v1::StatePoint& point = *wire.add_state_growth();
+    point.set_position(most * i / steps);
+    point.set_bytes(static_cast<std::int64_t>(transformer.state_bytes(point.position())));
+  }
+}
+
+// What a value adds to a state that grows without an end: the mean of many, as memory comes in
+// pages.
+std::int64_t state_bytes_per_value(const Transformer& transformer) {
+  constexpr std::int64_t kValues = 1 << 16;
+  const std::size_t more = transformer.state_bytes(2 * kValues) - transformer.state_bytes(kValues);
+  return (static_cast<std::int64_t>(more) + kValues - 1) / kValues;
+}
+
+v1::ModelState wire_state(ModelState state) {
+  switch (state) {
+    case ModelState::kLoading:
+      return v1::MODEL_STATE_LOADING;
+    case ModelState::kReady:
+      return v1::MODEL_STATE_READY;
+    case ModelState::kUnloading:
+      return v1::MODEL_STATE_UNLOADING;
+    case ModelState::kUnavailable:
+      return v1::MODEL_STATE_UNAVAILABLE;
+  }
+  return v1::MODEL_STATE_UNSPECIFIED;
+}
+
+}  // namespace
+
+ModelService::ModelService(const ServiceContext& context) : context_(context) {
+  serve(info_of(Method::kListModels).name, this, &ModelService::List);
+  serve(info_of(Method::kGetModel).name, this, &ModelService::Get);
+  serve(info_of(Method::kStatistics).name, this, &ModelService::Statistics);
+}
+
+void write_adapter(const ServedAdapter& adapter, v1::Adapter& wire) {
+  const Adapter& weights = *adapter.weights;
+  wire.set_name(adapter.name);
+  wire.set_rank(static_cast<std::uint32_t>(weights.max_rank()));
+  wire.set_modules(static_cast<std::uint32_t>(weights.modules().size()));
+  wire.set_bytes(static_cast<std::int64_t>(weights.bytes()));
+  wire.set_fingerprint(weights.fingerprint());
+}
+
+void write_model(const ServedModel& model, v1::Model& wire) {
+  const Transformer& transformer = *model.transformer;
+  const ModelConfig& config = transformer.config();
+  wire.set_name(model.name);
+  wire.set_config_json(transformer.config_json());
+  wire.set_modality(to_string(config.modality));
+  if (config.modality == ModalityKind::kImage) {
+    v1::ImageShape& image = *wire.mutable_image();
+    image.set_height(static_cast<std::uint32_t>(config.image.height));
+    image.set_width(static_cast<std::uint32_t>(config.image.width));
+    image.set_channels(static_cast<std::uint32_t>(config.image.channels));
+    image.set_start_token(config.image.start_token);
+  }
+  wire.set_head(to_string(config.head));
+  wire.set_attention(attention_names(config));
+  wire.set_vocab_size(static_cast<std::uint32_t>(config.vocab_size));
+  wire.set_max_length(config.max_length);
+  wire.set_trained_length(config.trained_length);
+  wire.set_parameters(transformer.num_parameters());
+  wire.set_weight_type(to_string(transformer.weight_type()));
+  wire.set_weight_type_reason(model.weight_type_reason);
+  wire.set_kernels(transformer.kernels());
+  wire.set_weight_bytes(static_cast<std::int64_t>(transformer.weight_bytes()));
+  // The last value of a sequence is never fed. Unbounded growing states have no size to report, but
+  // what a value adds.
+  const std::int64_t most =
+      config.max_length > 0 ? config.max_length : transformer.tokens_until_full();
+  if (most != kNeverFull) {
+    wire.set_state_bytes(static_cast<std::int64_t>(transformer.state_bytes(most)));
+  } else {
+    wire.set_state_bytes_per_value(state_bytes_per_value(transformer));
+  }
+  wire.set_constant_state(transformer.constant_state());
+  if (most != kNeverFull && !transformer.constant_state()) {
+    write_state_growth(transformer, std::min(most, transformer.tokens_until_full()), wire);
+  }
+  wire.set_fingerprint(transformer.fingerprint());
+  wire.set_numerics(model.numerics.hex);
+  wire.set_numerics_text(model.numerics.text);
+  wire.set_workers(static_cast<std::uint32_t>(model.scheduler->options().workers));
+  wire.set_max_batch_rows(static_cast<std::uint32_t>(model.scheduler->options().max_batch_rows));
+  wire.set_prompt_rows(static_cast<std::uint32_t>(model.scheduler->options().prompt_rows_per_step));
+  write_limits(model.limits, *wire.mutable_limits());
+  for (const std::string& warning : model.warnings) wire.add_warnings(warning);
+  for (const SharedAdapter& adapter : model.adapters->ready()) {
+    write_adapter(*adapter, *wire.add_adapters());
+  }
+  wire.set_version(std::to_string(model.version));
+  wire.set_state(v1::MODEL_STATE_READY);
+}
+
+RpcReactor* ModelService::List(RpcCall* call,
+                                             const LazyMessage<v1::ListModelsRequest>* request,
+                                             v1::ListModelsResponse* response) {
+  return answer(context_.gate, *call, Method::kListModels, *request,
+                [&](const Identity&, const auto& asked) {
+                  if (!asked.all()) {
+                    for (const SharedModel& model : context_.models.ready()) {
+                      write_model(*model, *response->add_models());
+                    }
+                    return grpc::Status::OK;
+                  }
+                  for (const ModelRegistry::Entry& entry : context_.manager.index()) {
+                    v1::Model& wire = *response->add_models();
+                    const SharedModel model = entry.state == ModelState::kReady
+                                                  ? context_.models.find(entry.name, entry.version)
+                                                  : nullptr;
+                    if (model != nullptr) {
+                      write_model(*model, wire);
+                      wire.set_reason(entry.reason);
+                      continue;
+                    }
+                    wire.set_name(entry.name);
+                    wire.set_version(std::to_string(entry.version));
+                    wire.set_state(wire_state(entry.state));
+                    wire.set_reason(entry.reason);
+                  }
+                  return grpc::Status::OK;
+                });
+}
+
+RpcReactor* ModelService::Get(RpcCall* call,
+                                            const LazyMessage<v1::GetModelRequest>* request,
+                                            v1::Model* response) {
+  return answer(
+      context_.gate, *call, Method::kGetModel, *request, [&](CallScope& scope, const auto& wire) {
+        grpc::Status status;
+        const SharedModel model = resolve_model(wire.name(), context_.models, &status, "name");
+        if (model == nullptr) return status;
+        scope.set_model(model->name);
+        write_model(*model, *response);
+        return status;
+      });
+}
+
+RpcReactor* ModelService::Statistics(
+    RpcCall* call, const LazyMessage<v1::StatisticsRequest>* request,
+    v1::StatisticsResponse* response) {
+  return answer(context_.gate, *call, Method::kStatistics, *request,
+                [&](const Identity&, const auto&) {
+                  write_statistics(context_, *response);
+                  write_duration(context_.clock.now() - started_, *response->mutable_uptime());
+                  return grpc::Status::OK;
+                });
+}
+
+}  // namespace lintel

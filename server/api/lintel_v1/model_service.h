@@ -1,0 +1,34 @@
+// ModelService: lists, loads and unloads models.
+#pragma once
+
+#include "lintel/v1/model.grpc.pb.h"
+#include "server/api/service_context.h"
+#include "server/rpc/answer.h"
+
+namespace lintel {
+
+// Thread-safe.
+class ModelService final : public RpcService {
+ public:
+  explicit ModelService(const ServiceContext& context);
+
+  RpcReactor* List(RpcCall* call,
+                                 const LazyMessage<v1::ListModelsRequest>* request,
+                                 v1::ListModelsResponse* response);
+  RpcReactor* Get(RpcCall* call,
+                                const LazyMessage<v1::GetModelRequest>* request,
+                                v1::Model* response);
+  RpcReactor* Statistics(RpcCall* call,
+                                       const LazyMessage<v1::StatisticsRequest>* request,
+                                       v1::StatisticsResponse* response);
+
+ private:
+  const ServiceContext context_;
+  const TimePoint started_ = context_.clock.now();
+};
+
+void write_adapter(const ServedAdapter& adapter, v1::Adapter& wire);
+// All about a model that is ready.
+void write_model(const ServedModel& model, v1::Model& wire);
+
+}  // namespace lintel

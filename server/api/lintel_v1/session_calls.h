@@ -1,0 +1,216 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "lintel/v1/generation.pb.h"
+#include "server/api/refusals.h"
+#include "server/api/response_stream.h"
+#include "server/api/service_context.h"
+#include "server/rpc/answer.h"
+#include "server/sessions/session_history.h"
+
+namespace lintel {
+
+// Semaphore: limits the concurrent calls of a kind.
+
+// Thread-safe; outlives what it gives.
+class Semaphore {
+ public:
+  explicit Semaphore(int most) : free_(most) {}
+
+  // Held until the pointer and its copies are gone; null where none is free.
+  std::shared_ptr<void> take() {
+    if (free_.fetch_sub(1) > 0) {
+      return {&free_, [](std::atomic<int>* free) { free->fetch_add(1); }};
+    }
+    free_.fetch_add(1);
+    return nullptr;
+  }
+
+ private:
+  std::atomic<int> free_;
+};
+
+// PieceStream: an answer that is there and goes out in pieces, as fast as its reader takes them.
+
+// One message is made at a time, when the one before it is out. What the pieces are made of goes
+// when the reader does. Threads: gRPC's.
+template <typename Message>
+class PieceStream final : public ResponseStream<Message> {
+ public:
+  enum class Piece { kMore, kLast, kNone };  // kNone: the message is not to be sent, nor another
+  using Fill = std::function<Piece(Message&)>;
+
+  explicit PieceStream(Fill fill) : fill_(std::move(fill)) {}
+
+  // REQUIRES: a reactor runs the stream.
+  void begin() { this->pump(); }
+
+ private:
+  using Next = typename ResponseStream<Message>::Next;
+
+  Next next(Message& message, grpc::Status& status) override REQUIRES(this->mutex_) {
+    if (failure_) {
+      status = std::move(*failure_);
+      return Next::kFinish;
+    }
+    switch (fill_(message)) {
+      case Piece::kMore:
+        return Next::kWrite;
+      case Piece::kLast:
+        fill_ = nullptr;  // what it holds is free before the reader can know the end
+        return Next::kWriteAndFinish;
+      case Piece::kNone:
+        fill_ = nullptr;
+        break;
+    }
+    return Next::kFinish;
+  }
+  void on_gone() override { fail(cancelled()); }
+  void on_lost() override {
+    fail(out_of_memory());
+    this->pump();
+  }
+  ValueUse tokens_used() const override REQUIRES(this->mutex_) { return {}; }
+
+  void fail(grpc::Status status) EXCLUDES(this->mutex_) {
+    Fill gone;  // what it holds is released without the mutex
+    MutexLock lock(this->mutex_);
+    if (!failure_) failure_ = std::move(status);
+    gone.swap(fill_);
+  }
+
+  Fill fill_ GUARDED_BY(this->mutex_);
+  std::optional<grpc::Status> failure_ GUARDED_BY(this->mutex_);
+};
+
+// What methods that name sessions do around their translation where there is a session store: they
+// continue on one of its threads, since they may have to wait for it.
+
+// answer(), but `body(scope, wire)` may run after the method has returned, so that it holds what it
+// needs; without a store it runs at once.
+template <typename Request, typename Body>
+RpcReactor* answer_by_store(const ServiceContext& context,
+                                          RpcCall& call, Method method,
+                                          const LazyMessage<Request>& request, Body body) {
+  if (context.durable == nullptr) return answer(context.gate, call, method, request, body);
+  struct Waiting {
+    Waiting(const ServiceContext& context, RpcCall& call, Method method)
+        : calls(context.calls), scope(context.gate, call, method) {
+      calls.hold();  // the server does not go before it
+    }
+    ~Waiting() { calls.release(); }
+    ActiveCalls& calls;
+    CallScope scope;
+    Request wire;
+  };
+  const auto waiting = std::make_shared<Waiting>(context, call, method);
+  RpcReactor* const reactor = call.default_reactor();
+  const auto end = [waiting, reactor](const grpc::Status& status) {
+    waiting->scope.end(status);
+    reactor->Finish(status);
+  };
+  grpc::Status status = waiting->scope.admitted();
+  if (status.ok()) {
+    const LogScope log(waiting->scope.log_fields());
+    status = catch_exceptions([&] {
+      grpc::Status read = request.read(bounds_of(context.gate, method), waiting->wire);
+      if (!read.ok()) return read;
+      return run_by_store(context, waiting->scope.log_fields(), [waiting, end, body] {
+        end(catch_exceptions([&] { return body(waiting->scope, waiting->wire); }));
+      });
+    });
+  }
+  if (!status.ok()) end(status);
+  return reactor;
+}
+
+// Brings the caller's session (empty: none) into memory, if it is a stored one that is not there.
+// Not OK: why it is not to be had. Waits where there is a store.
+inline grpc::Status bring_session(const ServiceContext& context, const std::string& id,
+                                  const Owner& owner) {
+  if (context.durable == nullptr || id.empty()) return grpc::Status::OK;
+  SessionRefusal refusal = context.durable->bring(id, owner);
+  if (refusal.error == SessionError::kNotFound) refusal = context.store.absence(id, owner);
+  return store_refusal(refusal, context.store.options(), id, owner);
+}
+
+// Runs `body`, which brings the session and then uses it. Where memory is scarce the session may be
+// gone from there in between: then once more.
+template <typename Body>
+grpc::Status with_session(const ServiceContext& context, const std::string& id, const Owner& owner,
+                          const Body& body) {
+  constexpr int kAttempts = 4;
+  for (int attempt = 1;; ++attempt) {
+    grpc::Status status = body();
+    const bool went_between = context.durable != nullptr && !id.empty() &&
+                              status.error_code() == grpc::StatusCode::NOT_FOUND &&
+                              !context.store.get(id, owner) && context.durable->find(id, owner);
+    if (!went_between) return status;
+    if (attempt == kAttempts) {
+      return resource_exhausted("there is no memory to keep the session in",
+                                std::chrono::milliseconds(1000));
+    }
+  }
+}
+
+// Common parts of methods that answer with a stream.
+
+// The call's reactor is made and enters, the request is read, and `begin(reactor, wire)` has the
+// reactor run, or says why the call is refused. The request is gone when the stream runs. Where
+// there is a session store and `waits(wire)`, `begin` runs by a thread of that, and may do so after
+// the method has returned: it holds what it needs.
+template <typename Reactor, typename Request, typename Begin, typename Waits>
+Reactor* open_stream(const ServiceContext& context, RpcCall& rpc, Method method,
+                     const LazyMessage<Request>& request, Begin begin, Waits waits) {
+  auto reactor = std::make_unique<Reactor>(context.gate, context.calls, rpc, method);
+  const LogFields log_fields = reactor->call().scope.log_fields();  // as the call began
+  const LogScope log(log_fields);
+  grpc::Status status = catch_exceptions([&] {
+    grpc::Status entered = reactor->enter();
+    if (!entered.ok()) return entered;
+    Request wire;
+    grpc::Status read = request.read(bounds_of(context.gate, method), wire);
+    if (!read.ok()) return read;
+    if (context.durable == nullptr || !waits(wire)) return begin(*reactor, wire);
+    // gRPC runs nothing of the reactor before it has it from the method, its end neither.
+    return run_by_store(
+        context, log_fields,
+        [&reactor = *reactor, begin, wire = std::make_shared<const Request>(std::move(wire))] {
+          grpc::Status started = catch_exceptions([&] { return begin(reactor, *wire); });
+          if (!started.ok()) reactor.refuse(std::move(started));
+        });
+  });
+  if (!status.ok()) reactor->refuse(std::move(status));
+  return reactor.release();  // deletes itself
+}
+
+// The same of what never waits.
+template <typename Reactor, typename Request, typename Begin>
+Reactor* open_stream(const ServiceContext& context, RpcCall& rpc, Method method,
+                     const LazyMessage<Request>& request, Begin begin) {
+  return open_stream<Reactor>(context, rpc, method, request, std::move(begin),
+                              [](const Request&) { return false; });
+}
+
+// Where a value came from, as the wire has it.
+
+inline v1::ValueSource wire_source(ValueSource source) {
+  switch (source) {
+    case ValueSource::kSampled:
+      return v1::VALUE_SOURCE_SAMPLED;
+    case ValueSource::kGiven:
+      return v1::VALUE_SOURCE_GIVEN;
+    case ValueSource::kPrompt:
+      return v1::VALUE_SOURCE_PROMPT;
+  }
+  return v1::VALUE_SOURCE_UNSPECIFIED;
+}
+
+}  // namespace lintel

@@ -1,0 +1,202 @@
+#include "server/grpc/grpc_calls.h"
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
+#include <grpcpp/impl/codegen/rpc_service_method.h>
+#include <grpcpp/impl/codegen/serialization_traits.h>
+#include <grpcpp/impl/codegen/server_callback_handlers.h>
+#include <grpcpp/support/proto_buffer_writer.h>
+
+#include <chrono>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace lintel {
+namespace {
+
+// A response as gRPC is given it. Of a unary call it owns the message.
+struct ResponseMessage {
+  std::unique_ptr<google::protobuf::Message> owned;
+  const google::protobuf::Message* message = nullptr;
+};
+
+}  // namespace
+}  // namespace lintel
+
+namespace grpc {
+
+template <>
+class SerializationTraits<lintel::RequestBytes, void> {
+ public:
+  static Status Deserialize(ByteBuffer* bytes, lintel::RequestBytes* request) {
+    request->swap(*bytes);
+    bytes->Clear();
+    return Status::OK;
+  }
+};
+
+template <>
+class SerializationTraits<lintel::ResponseMessage, void> {
+ public:
+  static Status Serialize(const lintel::ResponseMessage& response, ByteBuffer* bytes,
+                          bool* own_buffer) {
+    return GenericSerialize<ProtoBufferWriter, google::protobuf::Message>(*response.message, bytes,
+                                                                          own_buffer);
+  }
+};
+
+}  // namespace grpc
+
+namespace lintel {
+namespace {
+
+class GrpcCall final : public RpcCall {
+ public:
+  explicit GrpcCall(grpc::CallbackServerContext& context) : context_(context) {}
+
+  std::string_view header(const char* name) const override {
+    const auto [first, last] = context_.client_metadata().equal_range(name);
+    if (first == last || std::next(first) != last) return {};
+    return {first->second.data(), first->second.size()};
+  }
+  std::string peer() const override { return context_.peer(); }
+  std::string certificate() const override {
+    const auto names = context_.auth_context()->GetPeerIdentity();
+    return names.empty() ? std::string() : std::string(names[0].data(), names[0].size());
+  }
+  std::optional<std::chrono::system_clock::time_point> deadline() const override {
+    // In seconds first: gRPC's own conversion overflows for a deadline after 2262, which is then
+    // past.
+    const gpr_timespec deadline =
+        gpr_convert_clock_type(context_.raw_deadline(), GPR_CLOCK_REALTIME);
+    const std::int64_t now = std::chrono::duration_cast<std::chrono::seconds>(
+                                 std::chrono::system_clock::now().time_since_epoch())
+                                 .count();
+    constexpr std::int64_t kYear = 365 * 24 * 3600;
+    if (deadline.tv_sec > now + kYear) return std::nullopt;
+    return context_.deadline();
+  }
+  void add_header(const std::string& name, const std::string& value) override {
+    context_.AddInitialMetadata(name, value);
+  }
+
+ private:
+  grpc::CallbackServerContext& context_;
+};
+
+// A reactor as gRPC knows it, which runs one of ours. Lives until gRPC has done with it.
+template <typename Base>
+class GrpcReactor final : public Base, private RpcTransport {
+ public:
+  // `response`: of a call with one response; else null.
+  GrpcReactor(const RpcMethod& method, grpc::CallbackServerContext& context,
+              const RequestBytes& request, ResponseMessage* response)
+      : call_(context) {
+    google::protobuf::Message* message = nullptr;
+    if (response != nullptr) {
+      response->owned = method.new_response();
+      response->message = message = response->owned.get();
+    }
+    reactor_ = method.run(call_, request, message);
+    reactor_->bind(*this);  // gRPC runs nothing of it before it has it, its end neither
+  }
+
+ private:
+  static constexpr bool kReads = requires(Base& base, bool ok) { base.OnReadDone(ok); };
+  static constexpr bool kWrites = requires(Base& base, bool ok) { base.OnWriteDone(ok); };
+
+  // Virtual where gRPC's reactor reads, and where it writes.
+  void OnReadDone(bool ok) { reactor_->OnReadDone(ok); }
+  void OnWriteDone(bool ok) { reactor_->OnWriteDone(ok); }
+  void OnCancel() override { reactor_->OnCancel(); }
+  void OnDone() override {
+    reactor_->OnDone();
+    delete this;
+  }
+
+  void read(RequestBytes& request) override {
+    if constexpr (kReads) this->StartRead(&request);
+  }
+  void write(const google::protobuf::Message& message) override {
+    if constexpr (kWrites) {
+      written_.message = &message;
+      this->StartWrite(&written_);
+    }
+  }
+  void finish(const google::protobuf::Message* last, grpc::Status status) override {
+    if constexpr (kWrites) {
+      if (last != nullptr) {
+        written_.message = last;
+        return this->StartWriteAndFinish(&written_, grpc::WriteOptions(), std::move(status));
+      }
+    }
+    this->Finish(std::move(status));
+  }
+
+  GrpcCall call_;
+  RpcReactor* reactor_ = nullptr;
+  ResponseMessage written_;  // the write under way
+};
+
+grpc::internal::RpcMethod::RpcType grpc_type(RpcMethod::Type type) {
+  switch (type) {
+    case RpcMethod::Type::kUnary:
+      return grpc::internal::RpcMethod::NORMAL_RPC;
+    case RpcMethod::Type::kServerStream:
+      return grpc::internal::RpcMethod::SERVER_STREAMING;
+    case RpcMethod::Type::kClientStream:
+      return grpc::internal::RpcMethod::CLIENT_STREAMING;
+    case RpcMethod::Type::kBidiStream:
+      break;
+  }
+  return grpc::internal::RpcMethod::BIDI_STREAMING;
+}
+
+grpc::internal::MethodHandler* handler_of(const RpcMethod& method) {
+  using grpc::CallbackServerContext;
+  switch (method.type) {
+    case RpcMethod::Type::kUnary:
+      return new grpc::internal::CallbackUnaryHandler<RequestBytes, ResponseMessage>(
+          [&method](CallbackServerContext* context, const RequestBytes* request,
+                    ResponseMessage* response) {
+            return new GrpcReactor<grpc::ServerUnaryReactor>(method, *context, *request, response);
+          });
+    case RpcMethod::Type::kServerStream:
+      return new grpc::internal::CallbackServerStreamingHandler<RequestBytes, ResponseMessage>(
+          [&method](CallbackServerContext* context, const RequestBytes* request) {
+            return new GrpcReactor<grpc::ServerWriteReactor<ResponseMessage>>(method, *context,
+                                                                              *request, nullptr);
+          });
+    case RpcMethod::Type::kClientStream:
+      return new grpc::internal::CallbackClientStreamingHandler<RequestBytes, ResponseMessage>(
+          [&method](CallbackServerContext* context, ResponseMessage* response) {
+            return new GrpcReactor<grpc::ServerReadReactor<RequestBytes>>(method, *context, {},
+                                                                          response);
+          });
+    case RpcMethod::Type::kBidiStream:
+      break;
+  }
+  return new grpc::internal::CallbackBidiHandler<RequestBytes, ResponseMessage>(
+      [&method](CallbackServerContext* context) {
+        return new GrpcReactor<grpc::ServerBidiReactor<RequestBytes, ResponseMessage>>(
+            method, *context, {}, nullptr);
+      });
+}
+
+}  // namespace
+
+GrpcService::GrpcService(const RpcService& service) {
+  for (const RpcMethod& method : service.methods()) {
+    const std::string& path = paths_.emplace_back("/" + method.name);
+    AddMethod(new grpc::internal::RpcServiceMethod(path.c_str(), grpc_type(method.type),
+                                                   /*handler=*/nullptr));
+    MarkMethodCallback(static_cast<int>(paths_.size()) - 1, handler_of(method));
+  }
+}
+
+}  // namespace lintel

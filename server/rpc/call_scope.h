@@ -1,0 +1,303 @@
+// CallScope: one RPC from its headers to its end, with its caller and request id.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/core/clock.h"
+#include "server/core/histogram.h"
+#include "server/core/mutex.h"
+#include "server/rpc/message_bounds.h"
+#include "server/rpc/rpc.h"
+#include "server/observability/logging.h"
+#include "server/security/bearer_tokens.h"
+#include "server/security/identity.h"
+#include "server/security/quotas.h"
+
+namespace lintel {
+
+// Every RPC method of the server: its name for metrics and logs, and the role it needs.
+
+enum class Method {
+  kGenerate,
+  kScore,
+  kCreateSession,
+  kGetSession,
+  kListSessions,
+  kDeleteSession,
+  kForkSession,
+  kRewindSession,
+  kSnapshotSession,
+  kRestoreSession,
+  kReadHistory,
+  kSaveState,
+  kListStates,
+  kDeleteState,
+  kListModels,
+  kGetModel,
+  kStatistics,
+  kGetLogLevel,
+  kSetLogLevel,
+  kLoadModel,
+  kUnloadModel,
+  kLoadAdapter,
+  kUnloadAdapter,
+  kServerLive,
+  kServerReady,
+  kModelReady,
+  kServerMetadata,
+  kModelMetadata,
+  kRepositoryIndex,
+  kModelConfig,
+  kModelStatistics,
+  kRepositoryModelLoad,
+  kRepositoryModelUnload,
+  kModelInfer,
+  kModelStreamInfer,
+};
+
+struct MethodInfo {
+  Method method;
+  const char* name;          // service and method, as on the wire
+  std::optional<Role> role;  // that the caller needs; none: any identity will do
+  bool is_health = false;    // answers without a token
+};
+
+// In the order of the enum.
+inline constexpr std::array kMethods = {
+    MethodInfo{Method::kGenerate, "lintel.v1.GenerationService/Generate", Role::kGenerate},
+    MethodInfo{Method::kScore, "lintel.v1.GenerationService/Score", Role::kScore},
+    MethodInfo{Method::kCreateSession, "lintel.v1.SessionService/Create", Role::kGenerate},
+    MethodInfo{Method::kGetSession, "lintel.v1.SessionService/Get", Role::kGenerate},
+    // An admin lists all sessions, others their own.
+    MethodInfo{Method::kListSessions, "lintel.v1.SessionService/List", std::nullopt},
+    MethodInfo{Method::kDeleteSession, "lintel.v1.SessionService/Delete", Role::kGenerate},
+    MethodInfo{Method::kForkSession, "lintel.v1.SessionService/Fork", Role::kGenerate},
+    MethodInfo{Method::kRewindSession, "lintel.v1.SessionService/Rewind", Role::kGenerate},
+    MethodInfo{Method::kSnapshotSession, "lintel.v1.SessionService/Snapshot", Role::kGenerate},
+    MethodInfo{Method::kRestoreSession, "lintel.v1.SessionService/Restore", Role::kGenerate},
+    MethodInfo{Method::kReadHistory, "lintel.v1.SessionService/ReadHistory", Role::kGenerate},
+    // Public ones need the role admin besides.
+    MethodInfo{Method::kSaveState, "lintel.v1.SessionService/SaveState", Role::kGenerate},
+    MethodInfo{Method::kListStates, "lintel.v1.SessionService/ListStates", Role::kGenerate},
+    MethodInfo{Method::kDeleteState, "lintel.v1.SessionService/DeleteState", Role::kGenerate},
+    MethodInfo{Method::kListModels, "lintel.v1.ModelService/List", std::nullopt},
+    MethodInfo{Method::kGetModel, "lintel.v1.ModelService/Get", std::nullopt},
+    MethodInfo{Method::kStatistics, "lintel.v1.ModelService/Statistics", std::nullopt},
+    MethodInfo{Method::kGetLogLevel, "lintel.v1.AdminService/GetLogLevel", Role::kAdmin},
+    MethodInfo{Method::kSetLogLevel, "lintel.v1.AdminService/SetLogLevel", Role::kAdmin},
+    MethodInfo{Method::kLoadModel, "lintel.v1.AdminService/LoadModel", Role::kAdmin},
+    MethodInfo{Method::kUnloadModel, "lintel.v1.AdminService/UnloadModel", Role::kAdmin},
+    MethodInfo{Method::kLoadAdapter, "lintel.v1.AdminService/LoadAdapter", Role::kAdmin},
+    MethodInfo{Method::kUnloadAdapter, "lintel.v1.AdminService/UnloadAdapter", Role::kAdmin},
+    MethodInfo{Method::kServerLive, "inference.GRPCInferenceService/ServerLive", std::nullopt,
+               /*is_health=*/true},
+    MethodInfo{Method::kServerReady, "inference.GRPCInferenceService/ServerReady", std::nullopt,
+               /*is_health=*/true},
+    MethodInfo{Method::kModelReady, "inference.GRPCInferenceService/ModelReady", std::nullopt,
+               /*is_health=*/true},
+    MethodInfo{Method::kServerMetadata, "inference.GRPCInferenceService/ServerMetadata",
+               std::nullopt},
+    MethodInfo{Method::kModelMetadata, "inference.GRPCInferenceService/ModelMetadata",
+               std::nullopt},
+    MethodInfo{Method::kRepositoryIndex, "inference.GRPCInferenceService/RepositoryIndex",
+               std::nullopt},
+    MethodInfo{Method::kModelConfig, "inference.GRPCInferenceService/ModelConfig", std::nullopt},
+    MethodInfo{Method::kModelStatistics, "inference.GRPCInferenceService/ModelStatistics",
+               std::nullopt},
+    MethodInfo{Method::kRepositoryModelLoad, "inference.GRPCInferenceService/RepositoryModelLoad",
+               Role::kAdmin},
+    MethodInfo{Method::kRepositoryModelUnload,
+               "inference.GRPCInferenceService/RepositoryModelUnload", Role::kAdmin},
+    MethodInfo{Method::kModelInfer, "inference.GRPCInferenceService/ModelInfer", Role::kGenerate},
+    MethodInfo{Method::kModelStreamInfer, "inference.GRPCInferenceService/ModelStreamInfer",
+               Role::kGenerate},
+};
+
+constexpr const MethodInfo& info_of(Method method) {
+  return kMethods[static_cast<std::size_t>(method)];
+}
+
+// RequestCounters: how many calls of each method have ended, how, and how long they took.
+
+inline constexpr std::size_t kNumStatusCodes = 17;  // OK .. UNAUTHENTICATED
+
+// Thread-safe. A call is counted under the model that it is about, by name; under none, "", when it
+// is about none or was refused before its model was known. As many models are kept apart as were
+// ever loaded: callers give names of models that there are, never one from the wire.
+class RequestCounters {
+ public:
+  using Codes = std::array<std::uint64_t, kNumStatusCodes>;
+
+  // A call that was refused by its headers: it took no time of the server's.
+  void count(Method method, int code) noexcept { cell("", method, code).fetch_add(1, kRelaxed); }
+  // Where there is no memory to keep the model apart the call is counted under none.
+  void count(Method method, std::string_view model, int code, double seconds) noexcept;
+
+  // Of one model, or of calls about none.
+  std::uint64_t get(Method method, std::size_t code, std::string_view model = "") const
+      EXCLUDES(mutex_);
+  // By model, calls about none first: each method's calls by code, in the order of kMethods.
+  std::vector<std::pair<std::string, std::array<Codes, kMethods.size()>>> by_model() const
+      EXCLUDES(mutex_);
+  // From the headers to the end of the call, in seconds; of all models.
+  HistogramSnapshot durations(Method method) const;
+  std::uint64_t total() const EXCLUDES(mutex_);
+
+ private:
+  static constexpr auto kRelaxed = std::memory_order_relaxed;
+  // A stream may run for an hour, a health check takes a fraction of a millisecond.
+  static constexpr std::array kBounds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,  0.25,
+                                         0.5,   1.0,    2.5,   5.0,  10.0,  30.0, 60.0, 300.0};
+
+  using Cell = std::atomic<std::uint64_t>;
+  using Cells = std::array<std::array<Cell, kNumStatusCodes>, kMethods.size()>;
+  // As Histogram, for many writers.
+  struct Durations {
+    std::array<Cell, kBounds.size() + 1> counts{};
+    std::atomic<double> sum{0};
+  };
+
+  Cell& cell(std::string_view model, Method method, int code) noexcept EXCLUDES(mutex_);
+
+  Cells without_model_{};
+  std::array<Durations, kMethods.size()> durations_{};
+  mutable Mutex mutex_;
+  // Cells stay where they are, and are counted in without the mutex.
+  std::map<std::string, std::unique_ptr<Cells>, std::less<>> models_ GUARDED_BY(mutex_);
+};
+
+// Counts a finished call and writes its line of the log.
+
+// Values that a call read and produced.
+struct ValueUse {
+  std::int64_t prompt = 0;
+  std::int64_t generated = 0;
+};
+
+struct CallEnd {
+  Method method;
+  std::string_view model = {};         // empty: about none, or refused before it was known
+  std::optional<double> seconds = {};  // none: it was refused by its headers
+  ValueUse used = {};
+};
+
+// `fields`: what else the line says. Where there is no memory for the line there is none: what
+// waits for the call's end does not wait for it.
+void record_end(RequestCounters& counters, const CallEnd& end, const grpc::Status& status,
+                LogFields& fields) noexcept;
+
+// What every call meets. Borrowed; the server owns all of it.
+struct CallPolicy {
+  const BearerTokens* bearer_tokens = nullptr;  // null: no token is asked for
+  // In mutual TLS, where there are no tokens, callers have their certificates' names.
+  bool identify_by_certificate = false;
+  std::span<const std::string> admin_certificates;  // those names that have the role admin, too
+  Roles anonymous;  // of callers without a token, where none is asked for
+  Quotas& quotas;
+  RequestCounters& counters;
+  const Clock& clock;
+  std::size_t max_message_bytes;  // of a request
+  std::string replica_id = {};  // this server's, for answers; empty: they do not say
+};
+
+// How large a request of this method may be.
+MessageBounds bounds_of(const CallPolicy& gate, Method method);
+
+// The identity of a call's token; UNAUTHENTICATED where it is empty or unknown.
+grpc::Status identify(const BearerTokens& tokens, std::string_view token, Identity& caller);
+
+// Made first in every method; counts and logs the call when it ends. The one place that identifies
+// callers.
+//
+// Used by one thread at a time.
+class CallScope {
+ public:
+  // Answers the call's headers with x-request-id and lintel-replica. `call` is used during the
+  // constructor only.
+  CallScope(const CallPolicy& gate, RpcCall& call, Method method);
+  ~CallScope();  // ends a call that was not ended: an exception kept it from beginning
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+
+  // Not OK: the caller is not known (UNAUTHENTICATED) or may not do this (PERMISSION_DENIED).
+  const grpc::Status& admitted() const { return admitted_; }
+  const Identity& caller() const { return caller_; }
+  // By which its requests take turns with others' (GenerationRequest::caller): the identity, or
+  // where it has no name the address of the client's connection.
+  const std::string& turn_name() const { return caller_.name.empty() ? peer_ : caller_.name; }
+  const LogFields& log_fields() const { return fields_; }
+
+  // The model the call is about, as soon as it is known to be there: for the log line and the
+  // counters. Of a stream of requests the first one's.
+  void set_model(const std::string& name);
+
+  // What was read and produced since the last time, for the log.
+  void note_use(ValueUse used) noexcept;
+
+  // The call is gone. Idempotent.
+  void end(const grpc::Status& status) noexcept;
+
+ private:
+  void identify(const RpcCall& call);
+
+  const CallPolicy& gate_;
+  const MethodInfo& method_;
+  const TimePoint begun_;
+  std::string peer_;
+  Identity caller_;
+  grpc::Status admitted_;
+  LogFields fields_;
+  std::string model_;  // empty: none, or not yet known
+  ValueUse used_;      // of all that was noted
+  bool ended_ = false;
+};
+
+// StreamQuota: what one stream holds of its identity's quotas.
+
+// A stream's place among those of its identity, from enter() until the object goes, and what its
+// requests pay from. Used by one thread at a time.
+class StreamQuota {
+ public:
+  // Holds nothing yet. The quotas outlive the object.
+  StreamQuota(Quotas& quotas, std::string identity)
+      : quotas_(quotas), identity_(std::move(identity)) {}
+  ~StreamQuota() { leave(); }
+  StreamQuota(const StreamQuota&) = delete;
+  StreamQuota& operator=(const StreamQuota&) = delete;
+
+  // One stream more. Not OK: RESOURCE_EXHAUSTED, and nothing is held. Once.
+  grpc::Status enter();
+  // Whether a call that reads and produces tokens may begin.
+  grpc::Status check_tokens() const;
+  // What the call's requests pay from; null where tokens are not limited. REQUIRES: entered for as
+  // long as they run.
+  std::shared_ptr<TokenAllowance> allowance() const;
+
+  // The stream runs no more: its place is free. To be called before the client can know that the
+  // call is over, or its next one is counted beside this one. Idempotent, as leave() is.
+  void finish() noexcept;
+  // The call is gone. Finishes it, too.
+  void leave() noexcept;
+
+ private:
+  enum class State { kOutside, kRunning, kFinished };
+
+  Quotas& quotas_;
+  const std::string identity_;
+  State state_ = State::kOutside;
+};
+
+}  // namespace lintel

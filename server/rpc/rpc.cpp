@@ -1,0 +1,65 @@
+#include "server/rpc/rpc.h"
+
+namespace lintel {
+
+RpcTransport* RpcReactor::transport() {
+  const MutexLock lock(mutex_);
+  return transport_;
+}
+
+void RpcReactor::StartRead(RequestBytes* request) {
+  {
+    const MutexLock lock(mutex_);
+    if (transport_ == nullptr) {
+      read_ = request;
+      return;
+    }
+  }
+  transport()->read(*request);
+}
+
+void RpcReactor::StartWrite(const google::protobuf::Message* message) {
+  {
+    const MutexLock lock(mutex_);
+    if (transport_ == nullptr) {
+      write_ = message;
+      return;
+    }
+  }
+  transport()->write(*message);
+}
+
+void RpcReactor::StartWriteAndFinish(const google::protobuf::Message* last, grpc::Status status) {
+  RpcTransport* bound = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    bound = transport_;
+    if (bound == nullptr) {
+      write_ = last;
+      finish_ = std::move(status);
+      return;
+    }
+  }
+  bound->finish(last, std::move(status));
+}
+
+void RpcReactor::Finish(grpc::Status status) { StartWriteAndFinish(nullptr, std::move(status)); }
+
+void RpcReactor::bind(RpcTransport& transport) {
+  RequestBytes* read = nullptr;
+  const google::protobuf::Message* write = nullptr;
+  std::optional<grpc::Status> finish;
+  {
+    const MutexLock lock(mutex_);
+    transport_ = &transport;
+    read = read_;
+    write = write_;
+    finish.swap(finish_);
+  }
+  // Nothing else was begun meanwhile that is of the same kind: these are under way.
+  if (read != nullptr) transport.read(*read);
+  if (finish) return transport.finish(write, *std::move(finish));
+  if (write != nullptr) transport.write(*write);
+}
+
+}  // namespace lintel

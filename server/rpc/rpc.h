@@ -1,0 +1,236 @@
+// What a service needs of a call, whichever transport brings it: gRPC (grpc_calls.h) or HTTP
+// (server/http/transport/http_calls.h).
+#pragma once
+
+#include <google/protobuf/message.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/status.h>
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "server/core/mutex.h"
+#include "server/core/threads.h"
+#include "server/rpc/message_bounds.h"
+#include "server/rpc/status.h"
+#include "server/security/identity.h"
+
+namespace lintel {
+
+// catch_exceptions(), for what ends in a status: an exception in one call ends that call only.
+
+// Runs `method` and makes a status of what it throws. Nothing passes it, for want of memory either:
+// the end of a call waits for what comes after it.
+template <typename Method>
+grpc::Status catch_exceptions(Method&& method) noexcept {
+  return catch_exceptions([&]() -> grpc::Status { return method(); }, status_of_exception);
+}
+
+// A request as its bytes. A transport would parse it before the server's code sees it, and keep it
+// until its call is over: for as long as a stream lasts. This one is parsed when the caller is
+// known and may ask for it, within bounds, and its bytes are gone with that.
+//
+// Used by one thread at a time.
+class RequestBytes {
+ public:
+  RequestBytes() = default;
+  explicit RequestBytes(grpc::ByteBuffer bytes) : bytes_(std::move(bytes)) {}
+
+  // Parses into `message`, which is empty, and drops the bytes. To be called once, though
+  // transports hand the object over as const.
+  grpc::Status read(const MessageBounds& bounds, google::protobuf::Message& message) const {
+    const grpc::Status status = parse_bounded(bytes_, bounds, message);
+    bytes_.Clear();
+    return status;
+  }
+  void swap(grpc::ByteBuffer& bytes) { bytes_.Swap(&bytes); }
+
+ private:
+  mutable grpc::ByteBuffer bytes_;
+};
+
+// RequestBytes of a message of this type, as a method gets it. Not valid after the method has
+// returned.
+template <typename Message>
+class LazyMessage {
+ public:
+  explicit LazyMessage(const RequestBytes& bytes) : bytes_(bytes) {}
+  grpc::Status read(const MessageBounds& bounds, Message& message) const {
+    return bytes_.read(bounds, message);
+  }
+
+ private:
+  const RequestBytes& bytes_;
+};
+
+// What a transport does for a reactor. Each operation is over when the reactor's callback of the
+// same name has been called; the messages outlive it. At most one read and one write are under way.
+class RpcTransport {
+ public:
+  virtual void read(RequestBytes& request) = 0;
+  virtual void write(const google::protobuf::Message& message) = 0;
+  // `last`: null where the call has no further message. Of a unary call the response goes out with
+  // it, where the status is OK.
+  virtual void finish(const google::protobuf::Message* last, grpc::Status status) = 0;
+
+ protected:
+  ~RpcTransport() = default;
+};
+
+// The server's side of one call. A method returns it; the transport then runs its operations, those
+// that were begun before as well, and calls it back: on any thread, reads, writes and cancellation
+// also at the same time, OnDone last.
+class RpcReactor {
+ public:
+  RpcReactor() = default;
+  RpcReactor(const RpcReactor&) = delete;
+  RpcReactor& operator=(const RpcReactor&) = delete;
+  virtual ~RpcReactor() = default;
+
+  virtual void OnReadDone(bool /*ok*/) {}
+  virtual void OnWriteDone(bool /*ok*/) {}
+  // The client is gone, or has cancelled the call. At most once.
+  virtual void OnCancel() {}
+  // Nothing of the call runs any more; the transport does not touch the reactor afterwards.
+  virtual void OnDone() = 0;
+
+  void StartRead(RequestBytes* request) EXCLUDES(mutex_);
+  void StartWrite(const google::protobuf::Message* message) EXCLUDES(mutex_);
+  // Once, the last operation. The reactor may be gone when these return.
+  void StartWriteAndFinish(const google::protobuf::Message* last, grpc::Status status)
+      EXCLUDES(mutex_);
+  void Finish(grpc::Status status) EXCLUDES(mutex_);
+
+  // By the transport, once: runs what was begun, and from here on all that is begun. The transport
+  // outlives the reactor. The reactor may be gone when this returns.
+  void bind(RpcTransport& transport) EXCLUDES(mutex_);
+
+ private:
+  // Null: the operation waits for bind().
+  RpcTransport* transport() EXCLUDES(mutex_);
+
+  Mutex mutex_;
+  RpcTransport* transport_ GUARDED_BY(mutex_) = nullptr;
+  // Operations before bind().
+  RequestBytes* read_ GUARDED_BY(mutex_) = nullptr;
+  const google::protobuf::Message* write_ GUARDED_BY(mutex_) = nullptr;
+  std::optional<grpc::Status> finish_ GUARDED_BY(mutex_);
+};
+
+// What a transport knows of one call. Lives until its reactor's OnDone. Thread-safe once the method
+// has returned; before, it is the method's.
+class RpcCall {
+ public:
+  RpcCall() = default;
+  RpcCall(const RpcCall&) = delete;
+  RpcCall& operator=(const RpcCall&) = delete;
+  virtual ~RpcCall() = default;
+
+  // The value of a header that was sent once; empty when it was not, or when several make it
+  // ambiguous. `name`: lower case.
+  virtual std::string_view header(const char* name) const = 0;
+  virtual std::string peer() const = 0;         // the client's address: "ipv4:127.0.0.1:40000"
+  virtual std::string certificate() const = 0;  // the client's name in mutual TLS; else empty
+  // Nothing: the call may take as long as it takes.
+  virtual std::optional<std::chrono::system_clock::time_point> deadline() const = 0;
+  // The caller, where the transport has identified it by its token; else null.
+  virtual const Identity* caller() const { return nullptr; }
+  // The protocol, for the log, where it is not gRPC.
+  virtual const char* via() const { return nullptr; }
+  // Answers with a header. Before the method returns.
+  virtual void add_header(const std::string& name, const std::string& value) = 0;
+
+  // A reactor for a unary call that only has to be finished.
+  RpcReactor* default_reactor() { return &default_reactor_; }
+
+ private:
+  class DefaultReactor final : public RpcReactor {
+   public:
+    void OnDone() override {}
+  };
+  DefaultReactor default_reactor_;
+};
+
+// One method of a service.
+struct RpcMethod {
+  enum class Type { kUnary, kServerStream, kClientStream, kBidiStream };
+  std::string name;  // service and method, as on the wire: "lintel.v1.ModelService/List"
+  Type type;
+  std::function<std::unique_ptr<google::protobuf::Message>()> new_response;
+  // kUnary, kServerStream: request is the message. kUnary, kClientStream: response is what goes out
+  // when the reactor finishes. It outlives the reactor; the request does not outlive run().
+  std::function<RpcReactor*(RpcCall& call, const RequestBytes& request,
+                            google::protobuf::Message* response)>
+      run;
+};
+
+// Base of the server's services: a table of methods, which transports run.
+class RpcService {
+ public:
+  const std::deque<RpcMethod>& methods() const { return methods_; }
+
+ protected:
+  RpcService() = default;
+  RpcService(const RpcService&) = delete;
+  RpcService& operator=(const RpcService&) = delete;
+  ~RpcService() = default;
+
+  // `name`: service and method, as on the wire; `method`: of `self`, the derived object.
+  template <typename Self, typename Request, typename Response>
+  void serve(const char* name, Self* self,
+             RpcReactor* (Self::*method)(RpcCall*, const LazyMessage<Request>*, Response*)) {
+    add<Response>(name, RpcMethod::Type::kUnary,
+                  [self, method](RpcCall& call, const RequestBytes& request,
+                                 google::protobuf::Message* response) {
+                    const LazyMessage<Request> message(request);
+                    return (self->*method)(&call, &message, static_cast<Response*>(response));
+                  });
+  }
+  // A stream of Response, which does not show in the method's type.
+  template <typename Response, typename Self, typename Request>
+  void serve_stream(const char* name, Self* self,
+                    RpcReactor* (Self::*method)(RpcCall*, const LazyMessage<Request>*)) {
+    add<Response>(
+        name, RpcMethod::Type::kServerStream,
+        [self, method](RpcCall& call, const RequestBytes& request, google::protobuf::Message*) {
+          const LazyMessage<Request> message(request);
+          return (self->*method)(&call, &message);
+        });
+  }
+  template <typename Self, typename Response>
+  void serve_client_stream(const char* name, Self* self,
+                           RpcReactor* (Self::*method)(RpcCall*, Response*)) {
+    add<Response>(
+        name, RpcMethod::Type::kClientStream,
+        [self, method](RpcCall& call, const RequestBytes&, google::protobuf::Message* response) {
+          return (self->*method)(&call, static_cast<Response*>(response));
+        });
+  }
+  template <typename Response, typename Self>
+  void serve_bidi_stream(const char* name, Self* self, RpcReactor* (Self::*method)(RpcCall*)) {
+    add<Response>(
+        name, RpcMethod::Type::kBidiStream,
+        [self, method](RpcCall& call, const RequestBytes&, google::protobuf::Message*) {
+          return (self->*method)(&call);
+        });
+  }
+
+ private:
+  template <typename Response, typename Run>
+  void add(const char* name, RpcMethod::Type type, Run run) {
+    methods_.push_back({.name = name,
+                        .type = type,
+                        .new_response = [] { return std::make_unique<Response>(); },
+                        .run = std::move(run)});
+  }
+
+  std::deque<RpcMethod> methods_;  // stay where they are
+};
+
+}  // namespace lintel
