@@ -234,57 +234,57 @@ SessionRefusal PersistentSessions::open_call(SessionLease& lease, const SharedMo
       terms.expected_position
           ? storage_.find(id, lease.owner())
           : storage_.open_at(id, lease.owner(), lease.history()->extent().digest, terms.id);
-  StoredSession cold;
-  SessionRefusal refusal = look_at(std::move(found), cold);
+  FoundSession stored;
+  SessionRefusal refusal = look_at(std::move(found), stored);
   if (refusal) {
     lease.discard();
   } else {
-    refusal = open_call(lease, model, terms, cold, opened);
+    refusal = open_call(lease, model, terms, stored, opened);
   }
   // The running call has the claim, if there is one.
-  if (cold.lease != nullptr && opened.call == nullptr) {
-    lost_claims_.give_back(storage_, cold.row, cold.claim);
+  if (stored.lease != nullptr && opened.call == nullptr) {
+    lost_claims_.give_back(storage_, stored.row, stored.claim);
   }
   return refusal;
 }
 
 SessionRefusal PersistentSessions::open_call(SessionLease& lease, const SharedModel& model,
-                                             const IdempotencyKey& terms, StoredSession& cold,
+                                             const IdempotencyKey& terms, FoundSession& stored,
                                              OpenedCall& opened) {
-  if (cold.held) return cold.held;
-  if (cold.row.digest != lease.history()->extent().digest) {
+  if (stored.held) return stored.held;
+  if (stored.row.digest != lease.history()->extent().digest) {
     lease.discard();  // the storage is the truth, and brings it back
     return {SessionError::kStale};
   }
   if (!options_.takes_other_numerics &&
-      (other_numerics(cold.row, cold.marks, model->numerics.hex) ||
-       (cold.call && cold.call->numerics != model->numerics.hex))) {
-    return {SessionError::kNumericsRefused, 0, 0, 0, cold.row.position};
+      (other_numerics(stored.row, stored.marks, model->numerics.hex) ||
+       (stored.call && stored.call->numerics != model->numerics.hex))) {
+    return {SessionError::kNumericsRefused, 0, 0, 0, stored.row.position};
   }
   const auto begin = [&](std::int64_t start, bool draws) {
     opened.start = start;
     opened.call = std::make_shared<PersistentRequest>(
         writer_, model,
-        SessionStorage::Opened{.row = cold.row, .claim = cold.claim, .lease = cold.lease}, terms,
-        start, draws);
+        SessionStorage::Opened{.row = stored.row, .claim = stored.claim, .lease = stored.lease},
+        terms, start, draws);
     lease.keep_with(opened.call);
   };
   // Where the last of a call's values may have stopped it, or what they are the beginning of, that
   // is to be found once more.
   const bool is_bytes = model->transformer->config().modality == ModalityKind::kBytes;
   const std::int64_t stops = is_bytes ? kMaxStopStringBytes : 1;
-  const std::optional<StoredCall>& open = cold.call;
-  const std::int64_t position = cold.row.position;
+  const std::optional<StoredCall>& open = stored.call;
+  const std::int64_t position = stored.row.position;
   if (open && !terms.id.empty() && open->id == terms.id) {
     if (differs(terms, open->request, open->seed)) return {SessionError::kCallDiffers};
     // What its client has seen may be more than what is stored, and would come out otherwise here.
-    if (cold.row.durability != Durability::kToken && open->numerics != model->numerics.hex) {
+    if (stored.row.durability != Durability::kToken && open->numerics != model->numerics.hex) {
       return {SessionError::kNumericsChanged, 0, 0, open->start, position};
     }
     begin(open->start, /*draws=*/true);
     const std::int64_t at =
         needed_from(terms, open->start, first_new_of(*open), position - stops, position);
-    return replay(lease, cold.row, open->start, at, open->seed, opened);
+    return replay(lease, stored.row, open->start, at, open->seed, opened);
   }
   if (open) {
     if (!terms.expected_position) {
@@ -300,7 +300,7 @@ SessionRefusal PersistentSessions::open_call(SessionLease& lease, const SharedMo
     fresh.expected_position.reset();
     return open_call(lease, model, fresh, opened);
   }
-  const auto calls = decode_last_calls(cold.row.last_calls);
+  const auto calls = decode_last_calls(stored.row.last_calls);
   if (!calls) return {SessionError::kDamaged};
   const auto known =
       terms.id.empty() ? calls->end() : std::ranges::find(*calls, terms.id, &LastCall::id);
@@ -323,7 +323,7 @@ SessionRefusal PersistentSessions::open_call(SessionLease& lease, const SharedMo
     const std::int64_t from = position - (known->finished || is_bytes ? stops : 0);
     const std::int64_t at = needed_from(terms, known->start, first_new_of(*known), from, position);
     const SessionRefusal refusal =
-        replay(lease, cold.row, known->start, at, known->result.seed, opened);
+        replay(lease, stored.row, known->start, at, known->result.seed, opened);
     if (refusal.error != SessionError::kOutOfRange) return refusal;
     // No state leads there any more: it is replayed from the store, but not run.
     lease.keep_with(nullptr);
@@ -331,17 +331,17 @@ SessionRefusal PersistentSessions::open_call(SessionLease& lease, const SharedMo
   }
   if (terms.log2_probs) return {SessionError::kNoProbabilities};
   std::optional<Digest> digest = lease.history()->digest_at(known->end);
-  opened.past = ReplayedResponse::of(*this, cold.row, cold.marks, *known, digest, terms);
+  opened.past = ReplayedResponse::of(*this, stored.row, stored.marks, *known, digest, terms);
   if (opened.past != nullptr) return {};
-  return {SessionError::kOutOfRange, 0, 0, cold.row.base, position};
+  return {SessionError::kOutOfRange, 0, 0, stored.row.base, position};
 }
 
 bool PersistentSessions::began_with(const std::string& id, const Owner& owner,
                                     const std::string& call_id) {
-  StoredSession cold;
-  if (call_id.empty() || look_up(id, owner, cold)) return false;
-  if (cold.call && cold.call->start == 0) return cold.call->id == call_id;
-  const auto calls = decode_last_calls(cold.row.last_calls);
+  FoundSession stored;
+  if (call_id.empty() || look_up(id, owner, stored)) return false;
+  if (stored.call && stored.call->start == 0) return stored.call->id == call_id;
+  const auto calls = decode_last_calls(stored.row.last_calls);
   return calls && std::ranges::any_of(*calls, [&](const LastCall& call) {
            return call.start == 0 && call.id == call_id;
          });
@@ -664,34 +664,35 @@ SessionRefusal PersistentSessions::rewind(SessionLease& lease, std::int64_t posi
 // PersistentSessions: how sessions come back into memory.
 
 SessionRefusal PersistentSessions::look_up(const std::string& id, const Owner& owner,
-                                           StoredSession& cold) {
-  return look_at(storage_.find(id, owner), cold);
+                                           FoundSession& stored) {
+  return look_at(storage_.find(id, owner), stored);
 }
 
-SessionRefusal PersistentSessions::look_at(SessionStorage::Opened found, StoredSession& cold) {
+SessionRefusal PersistentSessions::look_at(SessionStorage::Opened found, FoundSession& stored) {
   if (found.outcome != StorageOutcome::kDone) return refusal_of(found.outcome);
   if (!found.holder.empty()) {
     found.outcome = StorageOutcome::kHeld;
-    cold.held = refusal_of(found);
+    stored.held = refusal_of(found);
   }
-  cold.row = std::move(found.row);
-  cold.claim = found.claim;
-  cold.lease = std::move(found.lease);
-  if (has_expired(cold.row)) return {SessionError::kNotFound};
-  std::optional<StoredMarks> marks = decode_marks(cold.row.marks);
+  stored.row = std::move(found.row);
+  stored.claim = found.claim;
+  stored.lease = std::move(found.lease);
+  if (has_expired(stored.row)) return {SessionError::kNotFound};
+  std::optional<StoredMarks> marks = decode_marks(stored.row.marks);
   if (!marks) return {SessionError::kDamaged};
-  cold.marks = *std::move(marks);
-  cold.marks.options.max_values = cold.row.max_values;
-  cold.marks.options.durability = cold.row.durability;
-  cold.marks.options.numerics_changed_at = cold.marks.numerics_changed_at;
-  if (!cold.row.call.empty()) {
-    cold.call = decode_call(cold.row.call);
-    if (!cold.call) return {SessionError::kDamaged};
+  stored.marks = *std::move(marks);
+  stored.marks.options.max_values = stored.row.max_values;
+  stored.marks.options.durability = stored.row.durability;
+  stored.marks.options.numerics_changed_at = stored.marks.numerics_changed_at;
+  if (!stored.row.call.empty()) {
+    stored.call = decode_call(stored.row.call);
+    if (!stored.call) return {SessionError::kDamaged};
   }
-  cold.model = model_of(cold.row);
-  if (cold.model != nullptr && other_numerics(cold.row, cold.marks, cold.model->numerics.hex)) {
-    cold.marks.options.numerics =
-        cold.marks.numerics.empty() ? cold.row.numerics : cold.marks.numerics;
+  stored.model = model_of(stored.row);
+  if (stored.model != nullptr &&
+      other_numerics(stored.row, stored.marks, stored.model->numerics.hex)) {
+    stored.marks.options.numerics =
+        stored.marks.numerics.empty() ? stored.row.numerics : stored.marks.numerics;
   }
   return {};
 }
@@ -772,34 +773,34 @@ SessionRefusal PersistentSessions::wake(const std::string& id, const Owner& owne
 
 SessionRefusal PersistentSessions::restore_once(const std::string& id, const Owner& owner,
                                                 Digest& seen) {
-  StoredSession cold;
-  const SessionRefusal unknown = look_up(id, owner, cold);
-  seen = cold.row.digest;  // also of one that is refused for what it is
+  FoundSession stored;
+  const SessionRefusal unknown = look_up(id, owner, stored);
+  seen = stored.row.digest;  // also of one that is refused for what it is
   if (unknown) {
     return unknown.error == SessionError::kNotFound ? store_.absence(id, owner) : unknown;
   }
-  if (cold.model == nullptr) return {SessionError::kModelMismatch};
+  if (stored.model == nullptr) return {SessionError::kModelMismatch};
   SharedAdapter adapter;
-  if (!cold.marks.adapter.empty()) {
-    adapter = cold.model->adapters->find(cold.marks.adapter);
-    if (adapter == nullptr || adapter->weights->fingerprint() != cold.marks.adapter_fingerprint) {
+  if (!stored.marks.adapter.empty()) {
+    adapter = stored.model->adapters->find(stored.marks.adapter);
+    if (adapter == nullptr || adapter->weights->fingerprint() != stored.marks.adapter_fingerprint) {
       return {SessionError::kModelMismatch};
     }
   }
   try {
     SessionImage image;
-    if (const SessionRefusal refusal = read_image(cold, image)) return refusal;
-    const StoredSession stored{.id = id,
-                               .options = cold.marks.options,
-                               .created = cold.row.created,
-                               .last_used = cold.row.used};
+    if (const SessionRefusal refusal = read_image(stored, image)) return refusal;
+    const StoredSession origin{.id = id,
+                               .options = stored.marks.options,
+                               .created = stored.row.created,
+                               .last_used = stored.row.used};
     const SessionManager::CreateResult woken = store_.wake(
-        stored, cold.model->name, cold.model->transformer, image, owner, std::move(adapter));
+        origin, stored.model->name, stored.model->transformer, image, owner, std::move(adapter));
     if (woken.refusal) return woken.refusal;
     (image.state.empty() ? from_values_ : from_slot_).fetch_add(1);
-    const std::int64_t idle_at = cold.call ? cold.call->start : cold.row.position;
+    const std::int64_t idle_at = stored.call ? stored.call->start : stored.row.position;
     replayed_cold_.fetch_add(static_cast<std::uint64_t>(idle_at - image.state_position));
-    if (!cold.marks.options.numerics.empty() && numerics_changed_.fetch_add(1) == 0) {
+    if (!stored.marks.options.numerics.empty() && numerics_changed_.fetch_add(1) == 0) {
       spdlog::warn("the store has sessions that a machine of other bits computed");
     }
     zero(image);
@@ -814,27 +815,27 @@ SessionRefusal PersistentSessions::restore_once(const std::string& id, const Own
   return {};
 }
 
-SessionRefusal PersistentSessions::read_image(const StoredSession& cold, SessionImage& image) {
-  const SessionStorage::Row& row = cold.row;
+SessionRefusal PersistentSessions::read_image(const FoundSession& stored, SessionImage& image) {
+  const SessionStorage::Row& row = stored.row;
   image.model = row.model;
   image.max_values = row.max_values;
-  image.window = cold.marks.options.window;
-  image.base = cold.marks.oldest(row);
+  image.window = stored.marks.options.window;
+  image.base = stored.marks.oldest(row);
   image.position = row.position;
   image.digest = row.digest;
   image.base_digest =
-      cold.marks.bases.empty() ? cold.marks.base_digest : cold.marks.bases.back().digest;
+      stored.marks.bases.empty() ? stored.marks.base_digest : stored.marks.bases.back().digest;
   // A repeated call may restart where it began; open_call() decides.
-  const std::int64_t latest = cold.call ? cold.call->start : row.position;
+  const std::int64_t latest = stored.call ? stored.call->start : row.position;
   image.state_position = read_state(row, image.base, latest, image.state);
   if (image.state_position < image.base) {
     // Without the values before its base the state after them is no cache.
     if (row.base > 0) return {SessionError::kDamaged};
     image.base = 0;
-    image.base_digest = cold.marks.base_digest;
+    image.base_digest = stored.marks.base_digest;
   }
-  image.marks = cold.marks.marks;
-  if (cold.call) append_marks(*cold.call, row.base, row.position, image.marks);
+  image.marks = stored.marks.marks;
+  if (stored.call) append_marks(*stored.call, row.base, row.position, image.marks);
   image.marks = marks_from(image.base, std::move(image.marks));
   // A store on the network may say anything: no more than sessions may take in memory is made room
   // for.

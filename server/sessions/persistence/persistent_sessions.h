@@ -146,7 +146,7 @@ class PersistentSessions {
 
  private:
   // A session that the storage has, and the model that continues it.
-  struct StoredSession {
+  struct FoundSession {
     SessionStorage::Row row;
     StoredMarks marks;
     std::optional<StoredCall> call;  // that was interrupted, or runs elsewhere
@@ -156,13 +156,13 @@ class PersistentSessions {
     SharedModel model;                        // null: none that is loaded is the one
   };
   // kNone, kNotFound, kDamaged, kStore...
-  SessionRefusal look_up(const std::string& id, const Owner& owner, StoredSession& cold);
-  // The same of the storage's answer; a claim that came with it is cold's, also where it is
+  SessionRefusal look_up(const std::string& id, const Owner& owner, FoundSession& stored);
+  // The same of the storage's answer; a claim that came with it is in `stored`, also where it is
   // refused.
-  SessionRefusal look_at(SessionStorage::Opened found, StoredSession& cold);
+  SessionRefusal look_at(SessionStorage::Opened found, FoundSession& stored);
   // As the public one, of a session that was looked up.
   SessionRefusal open_call(SessionLease& lease, const SharedModel& model,
-                           const IdempotencyKey& terms, StoredSession& cold, OpenedCall& opened);
+                           const IdempotencyKey& terms, FoundSession& stored, OpenedCall& opened);
   // Of a session that a call has: while the store is away it cannot be released, and that is what
   // the caller waits for.
   SessionRefusal busy_or_away(const SessionRefusal& refusal) const;
@@ -189,7 +189,7 @@ class PersistentSessions {
   SessionRefusal rewind(SessionLease& lease, const SessionStorage::Row& row, std::int64_t position,
                         const std::optional<Digest>& expected);
   // Its values, and the latest state that leads to them.
-  SessionRefusal read_image(const StoredSession& cold, SessionImage& image);
+  SessionRefusal read_image(const FoundSession& found, SessionImage& image);
   SessionRefusal remove_stored(const std::string& id, const Owner& owner);
   // What stores the state of an idle session where that pays, and gives its claim back.
   bool park(const std::string& id, const Owner& owner, WriteBatch& batch);
