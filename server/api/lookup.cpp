@@ -6,8 +6,8 @@
 
 #include "model/config/config.h"
 #include "model/lora/adapter.h"
-#include "server/rpc/status.h"
 #include "server/models/model_repository.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "server/core/mutex.h"
 #include "server/rpc/active_calls.h"
-#include "server/rpc/status.h"
 #include "server/rpc/answer.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 
@@ -24,8 +24,7 @@ template <typename Response>
 class StreamReactor : public RpcReactor {
  public:
   // The gate and the calls outlive the reactor, the context does not matter after the constructor.
-  StreamReactor(const CallPolicy& gate, ActiveCalls& calls, RpcCall& context,
-                Method method)
+  StreamReactor(const CallPolicy& gate, ActiveCalls& calls, RpcCall& context, Method method)
       : calls_(calls), call_(gate, context, method) {}
 
   StreamCall& call() { return call_; }

@@ -19,6 +19,12 @@
 #include <utility>
 
 #include "grpc/health/v1/health.pb.h"
+#include "server/api/kserve/service.h"
+#include "server/api/lintel_v1/admin_service.h"
+#include "server/api/lintel_v1/generation_service.h"
+#include "server/api/lintel_v1/initial_states.h"
+#include "server/api/lintel_v1/model_service.h"
+#include "server/api/lintel_v1/session_service.h"
 #include "server/api/service_context.h"
 #include "server/app/maintenance.h"
 #include "server/app/stored_sessions.h"
@@ -26,30 +32,24 @@
 #include "server/core/random_bytes.h"
 #include "server/core/threads.h"
 #include "server/engine/prefix_cache.h"
-#include "server/api/kserve/service.h"
-#include "server/api/lintel_v1/admin_service.h"
-#include "server/api/lintel_v1/generation_service.h"
-#include "server/api/lintel_v1/initial_states.h"
-#include "server/api/lintel_v1/model_service.h"
-#include "server/api/lintel_v1/session_service.h"
 #include "server/grpc/grpc_calls.h"
 #include "server/grpc/introspection.h"
 #include "server/grpc/listener.h"
-#include "server/rpc/message_bounds.h"
 #include "server/grpc/port_credentials.h"
 #include "server/http/connect/routes.h"
 #include "server/http/kserve/routes.h"
 #include "server/http/openai/routes.h"
 #include "server/http/transport/body_work.h"
+#include "server/http/transport/http_calls.h"
 #include "server/http/transport/http_listener.h"
 #include "server/http/transport/http_message.h"
 #include "server/http/transport/http_routes.h"
-#include "server/http/transport/http_calls.h"
 #include "server/http/ui/routes.h"
 #include "server/metrics/metrics.h"
 #include "server/metrics/metrics_endpoint.h"
 #include "server/models/model_manager.h"
 #include "server/models/model_registry.h"
+#include "server/rpc/message_bounds.h"
 #include "server/security/bearer_tokens.h"
 #include "server/security/certificates.h"
 
@@ -61,7 +61,7 @@ namespace lintel {
 class HttpServer {
  public:
   struct Parts {
-    const HttpOptions& options;                  // with an address to listen on
+    const HttpOptions& options;  // with an address to listen on
     std::span<const RpcService* const> services;
     std::shared_ptr<Certificates> certificates;  // null: plain text
     const BearerTokens* tokens = nullptr;        // null: none is asked for

@@ -18,12 +18,12 @@ Duration eviction_interval(std::chrono::milliseconds idle_timeout) {
 
 }  // namespace
 
-Maintenance::Maintenance(const House& house, const Clock& clock,
+Maintenance::Maintenance(const State& state, const Clock& clock,
                          std::function<void()> give_back_free_memory)
-    : state_(house),
+    : state_(state),
       clock_(clock),
       give_back_free_memory_(std::move(give_back_free_memory)),
-      eviction_interval_(eviction_interval(house.store.options().idle_timeout)),
+      eviction_interval_(eviction_interval(state.store.options().idle_timeout)),
       next_eviction_(clock.now() + eviction_interval_),
       next_give_back_(clock.now() + kIdleTime),
       next_of_store_(clock.now() + kStoreInterval) {}

@@ -25,7 +25,7 @@ namespace lintel {
 // one, by the owner of the object.
 class Maintenance {
  public:
-  struct House {
+  struct State {
     Certificates* certificates = nullptr;  // null: plain text
     BearerTokens* tokens = nullptr;        // null: none is asked for
     SessionManager& store;
@@ -34,8 +34,8 @@ class Maintenance {
     StoredSessions* stored = nullptr;  // null: no session outlives the server
   };
 
-  // What `house` refers to, and the clock, outlive the object.
-  Maintenance(const House& house, const Clock& clock,
+  // What `state` refers to, and the clock, outlive the object.
+  Maintenance(const State& state, const Clock& clock,
               std::function<void()> give_back_free_memory = trim_heap);
   ~Maintenance();  // stop()
 
@@ -57,7 +57,7 @@ class Maintenance {
   void evict_sessions(TimePoint now);
   void look_after_store(TimePoint now);
 
-  const House state_;
+  const State state_;
   const Clock& clock_;
   const std::function<void()> give_back_free_memory_;
   const Duration eviction_interval_;  // 0: sessions are not evicted

@@ -107,8 +107,8 @@ class GrpcReactor final : public Base, private RpcTransport {
   }
 
  private:
-  static constexpr bool kReads = requires(Base& base, bool ok) { base.OnReadDone(ok); };
-  static constexpr bool kWrites = requires(Base& base, bool ok) { base.OnWriteDone(ok); };
+  static constexpr bool kReads = requires(Base & base, bool ok) { base.OnReadDone(ok); };
+  static constexpr bool kWrites = requires(Base & base, bool ok) { base.OnWriteDone(ok); };
 
   // Virtual where gRPC's reactor reads, and where it writes.
   void OnReadDone(bool ok) { reactor_->OnReadDone(ok); }

@@ -78,9 +78,8 @@ ChannelzService::ChannelzService() {
 }
 
 template <typename Request, typename Response>
-RpcReactor* ChannelzService::answer(RpcCall* call,
-                                                  const LazyMessage<Request>* request,
-                                                  Response* response) {
+RpcReactor* ChannelzService::answer(RpcCall* call, const LazyMessage<Request>* request,
+                                    Response* response) {
   RpcReactor* const reactor = call->default_reactor();
   reactor->Finish(catch_exceptions([&] { return tell(*request, *response); }));
   return reactor;
@@ -199,17 +198,18 @@ class Talk final : public RpcReactor {
 
 ReflectionService::ReflectionService(std::vector<std::string> services)
     : services_(std::move(services)) {
-  serve_bidi_stream<grpc::reflection::v1::ServerReflectionResponse>("grpc.reflection.v1.ServerReflection/ServerReflectionInfo", this,
-        &ReflectionService::talk<grpc::reflection::v1::ServerReflectionRequest,
-                                 grpc::reflection::v1::ServerReflectionResponse>);
-  serve_bidi_stream<v1alpha::ServerReflectionResponse>("grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", this,
-        &ReflectionService::talk<v1alpha::ServerReflectionRequest,
-                                 v1alpha::ServerReflectionResponse>);
+  serve_bidi_stream<grpc::reflection::v1::ServerReflectionResponse>(
+      "grpc.reflection.v1.ServerReflection/ServerReflectionInfo", this,
+      &ReflectionService::talk<grpc::reflection::v1::ServerReflectionRequest,
+                               grpc::reflection::v1::ServerReflectionResponse>);
+  serve_bidi_stream<v1alpha::ServerReflectionResponse>(
+      "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", this,
+      &ReflectionService::talk<v1alpha::ServerReflectionRequest,
+                               v1alpha::ServerReflectionResponse>);
 }
 
 template <typename Request, typename Response>
-RpcReactor* ReflectionService::talk(
-    RpcCall*) {
+RpcReactor* ReflectionService::talk(RpcCall*) {
   return new Talk<Request, Response>(services_);
 }
 

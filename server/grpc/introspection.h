@@ -19,8 +19,7 @@ class ChannelzService final : public RpcService {
 
  private:
   template <typename Request, typename Response>
-  RpcReactor* answer(RpcCall* call,
-                                   const LazyMessage<Request>* request, Response* response);
+  RpcReactor* answer(RpcCall* call, const LazyMessage<Request>* request, Response* response);
 };
 
 // ReflectionService: the server's services and types, for clients that have no .proto files.

@@ -9,10 +9,10 @@
 #include <string_view>
 #include <utility>
 
-#include "server/rpc/call_scope.h"
-#include "server/rpc/status.h"
 #include "server/observability/logging.h"
 #include "server/observability/request_id.h"
+#include "server/rpc/call_scope.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 namespace {

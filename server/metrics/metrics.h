@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "server/engine/prefix_cache.h"
-#include "server/rpc/active_calls.h"
-#include "server/rpc/call_scope.h"
 #include "server/http/transport/http_message.h"
 #include "server/models/model_loader.h"
 #include "server/models/model_registry.h"
+#include "server/rpc/active_calls.h"
+#include "server/rpc/call_scope.h"
 #include "server/sessions/persistence/persistent_sessions.h"
 #include "server/sessions/session_manager.h"
 

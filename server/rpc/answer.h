@@ -18,8 +18,8 @@ namespace lintel {
 // A unary call: `body(caller, wire)`, or `body(scope, wire)` of a call about a model, translates
 // and returns the status, if the caller may do this and the request can be read.
 template <typename Request, typename Body>
-RpcReactor* answer(const CallPolicy& gate, RpcCall& call,
-                                 Method method, const LazyMessage<Request>& request, Body body) {
+RpcReactor* answer(const CallPolicy& gate, RpcCall& call, Method method,
+                   const LazyMessage<Request>& request, Body body) {
   CallScope scope(gate, call, method);
   grpc::Status status = scope.admitted();
   if (status.ok()) {
@@ -61,9 +61,8 @@ class LateReply {
 };
 
 template <typename Request, typename Begin>
-RpcReactor* answer_later(const CallPolicy& gate, RpcCall& call,
-                                       Method method, const LazyMessage<Request>& request,
-                                       Begin begin) {
+RpcReactor* answer_later(const CallPolicy& gate, RpcCall& call, Method method,
+                         const LazyMessage<Request>& request, Begin begin) {
   auto scope = std::make_unique<CallScope>(gate, call, method);
   grpc::Status status = scope->admitted();
   const LogFields log_fields = scope->log_fields();  // a copy: the call may be over before begin is

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <utility>
 
-#include "server/rpc/status.h"
 #include "server/observability/request_id.h"
+#include "server/rpc/status.h"
 #include "server/security/identity.h"
 
 namespace lintel {

@@ -19,9 +19,9 @@
 #include "server/core/clock.h"
 #include "server/core/histogram.h"
 #include "server/core/mutex.h"
+#include "server/observability/logging.h"
 #include "server/rpc/message_bounds.h"
 #include "server/rpc/rpc.h"
-#include "server/observability/logging.h"
 #include "server/security/bearer_tokens.h"
 #include "server/security/identity.h"
 #include "server/security/quotas.h"
@@ -210,7 +210,7 @@ struct CallPolicy {
   RequestCounters& counters;
   const Clock& clock;
   std::size_t max_message_bytes;  // of a request
-  std::string replica_id = {};  // this server's, for answers; empty: they do not say
+  std::string replica_id = {};    // this server's, for answers; empty: they do not say
 };
 
 // How large a request of this method may be.

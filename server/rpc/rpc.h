@@ -214,11 +214,10 @@ class RpcService {
   }
   template <typename Response, typename Self>
   void serve_bidi_stream(const char* name, Self* self, RpcReactor* (Self::*method)(RpcCall*)) {
-    add<Response>(
-        name, RpcMethod::Type::kBidiStream,
-        [self, method](RpcCall& call, const RequestBytes&, google::protobuf::Message*) {
-          return (self->*method)(&call);
-        });
+    add<Response>(name, RpcMethod::Type::kBidiStream,
+                  [self, method](RpcCall& call, const RequestBytes&, google::protobuf::Message*) {
+                    return (self->*method)(&call);
+                  });
   }
 
  private:

@@ -11,10 +11,10 @@
 #include <string>
 #include <tuple>
 
+#include "server/api/kserve/request.h"
 #include "server/api/prepare_generation.h"
 #include "server/api/service_context.h"
 #include "server/core/mutex.h"
-#include "server/api/kserve/request.h"
 
 namespace lintel {
 

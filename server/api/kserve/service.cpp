@@ -19,6 +19,8 @@
 #include "google/rpc/status.pb.h"
 #include "inference/grpc_service.pb.h"
 #include "model/config/config.h"
+#include "server/api/kserve/sequences.h"
+#include "server/api/kserve/unary_call.h"
 #include "server/api/lookup.h"
 #include "server/api/prepare_generation.h"
 #include "server/api/refusals.h"
@@ -26,11 +28,9 @@
 #include "server/api/service_context.h"
 #include "server/api/token_stream.h"
 #include "server/core/mutex.h"
-#include "server/api/kserve/sequences.h"
-#include "server/api/kserve/unary_call.h"
-#include "server/rpc/status.h"
-#include "server/rpc/answer.h"
 #include "server/models/model_registry.h"
+#include "server/rpc/answer.h"
+#include "server/rpc/status.h"
 #include "server/sessions/persistence/replayed_response.h"
 
 namespace lintel {
@@ -49,9 +49,8 @@ struct PreparedInference {
 // What a request needs is checked and taken. Only where it `may_stream` can it ask for more than
 // one response.
 grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& sequences,
-                               const RpcCall& call,
-                               const inference::ModelInferRequest& wire, StreamCall& stream,
-                               bool may_stream, PreparedInference& infer);
+                               const RpcCall& call, const inference::ModelInferRequest& wire,
+                               StreamCall& stream, bool may_stream, PreparedInference& infer);
 
 // The one response of a request without rows.
 void write_end(const PreparedInference& infer, inference::ModelInferResponse& response);
@@ -139,9 +138,8 @@ void write_head(const ServedModel& model, const inference::ModelInferRequest& wi
 }  // namespace
 
 grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& sequences,
-                               const RpcCall& call,
-                               const inference::ModelInferRequest& wire, StreamCall& stream,
-                               bool may_stream, PreparedInference& infer) {
+                               const RpcCall& call, const inference::ModelInferRequest& wire,
+                               StreamCall& stream, bool may_stream, PreparedInference& infer) {
   grpc::Status status;
   const SharedModel model =
       resolve_version(wire.model_name(), wire.model_version(), "model_", context.models, &status);
@@ -222,13 +220,10 @@ std::shared_ptr<RowGatherer> new_row_gatherer(
 // Reads a request, runs it, writes its response, or its values as they come, reads the next: one
 // operation at a time, so that its members need no lock but for what a cancellation looks at.
 // Between requests a drain does not wait for it. Lives from the method until gRPC has done with it.
-class ModelStreamInferCall final
-    : public RpcReactor,
-      private ResponseWriter {
+class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
  public:
   // context, sequences: outlive the call.
-  ModelStreamInferCall(const ServiceContext& context, ClientSequences& sequences,
-                       RpcCall& rpc);
+  ModelStreamInferCall(const ServiceContext& context, ClientSequences& sequences, RpcCall& rpc);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -298,8 +293,7 @@ bool says_true(const RpcCall& rpc, const char* name) { return rpc.header(name) =
 }  // namespace
 
 ModelStreamInferCall::ModelStreamInferCall(const ServiceContext& context,
-                                           ClientSequences& sequences,
-                                           RpcCall& rpc)
+                                           ClientSequences& sequences, RpcCall& rpc)
     : context_(context),
       sequences_(sequences),
       calls_(context.calls),
@@ -678,8 +672,8 @@ class ModelInferCall final : public RpcReactor {
   }
   // Once, after begin(), by the method or, after that has returned, by another thread: the
   // call ends with it, and may be gone when this returns.
-  void run(const ServiceContext& context, ClientSequences& sequences,
-           const RpcCall& rpc, const inference::ModelInferRequest& wire,
+  void run(const ServiceContext& context, ClientSequences& sequences, const RpcCall& rpc,
+           const inference::ModelInferRequest& wire,
            inference::ModelInferResponse& response) noexcept EXCLUDES(mutex_) {
     PreparedInference infer;
     std::shared_ptr<RowGatherer> rows;
@@ -757,12 +751,13 @@ InferenceService::InferenceService(const ServiceContext& context)
   serve(info_of(Method::kRepositoryModelUnload).name, this,
         &InferenceService::RepositoryModelUnload);
   serve(info_of(Method::kModelInfer).name, this, &InferenceService::ModelInfer);
-  serve_bidi_stream<inference::ModelStreamInferResponse>(info_of(Method::kModelStreamInfer).name, this, &InferenceService::ModelStreamInfer);
+  serve_bidi_stream<inference::ModelStreamInferResponse>(info_of(Method::kModelStreamInfer).name,
+                                                         this, &InferenceService::ModelStreamInfer);
 }
 
-RpcReactor* InferenceService::ServerLive(
-    RpcCall* call, const LazyMessage<inference::ServerLiveRequest>* request,
-    inference::ServerLiveResponse* response) {
+RpcReactor* InferenceService::ServerLive(RpcCall* call,
+                                         const LazyMessage<inference::ServerLiveRequest>* request,
+                                         inference::ServerLiveResponse* response) {
   return answer(context_.gate, *call, Method::kServerLive, *request,
                 [&](const Identity&, const auto&) {
                   response->set_live(context_.health.is_alive());
@@ -770,9 +765,9 @@ RpcReactor* InferenceService::ServerLive(
                 });
 }
 
-RpcReactor* InferenceService::ServerReady(
-    RpcCall* call, const LazyMessage<inference::ServerReadyRequest>* request,
-    inference::ServerReadyResponse* response) {
+RpcReactor* InferenceService::ServerReady(RpcCall* call,
+                                          const LazyMessage<inference::ServerReadyRequest>* request,
+                                          inference::ServerReadyResponse* response) {
   return answer(context_.gate, *call, Method::kServerReady, *request,
                 [&](const Identity&, const auto&) {
                   response->set_ready(context_.health.is_ready());
@@ -780,9 +775,9 @@ RpcReactor* InferenceService::ServerReady(
                 });
 }
 
-RpcReactor* InferenceService::ModelReady(
-    RpcCall* call, const LazyMessage<inference::ModelReadyRequest>* request,
-    inference::ModelReadyResponse* response) {
+RpcReactor* InferenceService::ModelReady(RpcCall* call,
+                                         const LazyMessage<inference::ModelReadyRequest>* request,
+                                         inference::ModelReadyResponse* response) {
   return answer(context_.gate, *call, Method::kModelReady, *request,
                 [&](CallScope& scope, const auto& wire) {
                   grpc::Status ignored;
@@ -831,8 +826,7 @@ RpcReactor* InferenceService::ModelMetadata(
 }
 
 RpcReactor* InferenceService::RepositoryIndex(
-    RpcCall* call,
-    const LazyMessage<inference::RepositoryIndexRequest>* request,
+    RpcCall* call, const LazyMessage<inference::RepositoryIndexRequest>* request,
     inference::RepositoryIndexResponse* response) {
   return answer(context_.gate, *call, Method::kRepositoryIndex, *request,
                 [&](const Identity&, const auto& wire) {
@@ -848,9 +842,9 @@ RpcReactor* InferenceService::RepositoryIndex(
                 });
 }
 
-RpcReactor* InferenceService::ModelConfig(
-    RpcCall* call, const LazyMessage<inference::ModelConfigRequest>* request,
-    inference::ModelConfigResponse* response) {
+RpcReactor* InferenceService::ModelConfig(RpcCall* call,
+                                          const LazyMessage<inference::ModelConfigRequest>* request,
+                                          inference::ModelConfigResponse* response) {
   return answer(context_.gate, *call, Method::kModelConfig, *request,
                 [&](CallScope& scope, const auto& wire) {
                   grpc::Status status;
@@ -864,8 +858,7 @@ RpcReactor* InferenceService::ModelConfig(
 }
 
 RpcReactor* InferenceService::ModelStatistics(
-    RpcCall* call,
-    const LazyMessage<inference::ModelStatisticsRequest>* request,
+    RpcCall* call, const LazyMessage<inference::ModelStatisticsRequest>* request,
     inference::ModelStatisticsResponse* response) {
   return answer(context_.gate, *call, Method::kModelStatistics, *request,
                 [&](CallScope& scope, const auto& wire) {
@@ -888,8 +881,7 @@ RpcReactor* InferenceService::ModelStatistics(
 }
 
 RpcReactor* InferenceService::RepositoryModelLoad(
-    RpcCall* call,
-    const LazyMessage<inference::RepositoryModelLoadRequest>* request,
+    RpcCall* call, const LazyMessage<inference::RepositoryModelLoadRequest>* request,
     inference::RepositoryModelLoadResponse*) {
   return answer_later(
       context_.gate, *call, Method::kRepositoryModelLoad, *request,
@@ -906,8 +898,7 @@ RpcReactor* InferenceService::RepositoryModelLoad(
 }
 
 RpcReactor* InferenceService::RepositoryModelUnload(
-    RpcCall* call,
-    const LazyMessage<inference::RepositoryModelUnloadRequest>* request,
+    RpcCall* call, const LazyMessage<inference::RepositoryModelUnloadRequest>* request,
     inference::RepositoryModelUnloadResponse*) {
   return answer_later(
       context_.gate, *call, Method::kRepositoryModelUnload, *request,
@@ -923,9 +914,9 @@ RpcReactor* InferenceService::RepositoryModelUnload(
       });
 }
 
-RpcReactor* InferenceService::ModelInfer(
-    RpcCall* call, const LazyMessage<inference::ModelInferRequest>* request,
-    inference::ModelInferResponse* response) {
+RpcReactor* InferenceService::ModelInfer(RpcCall* call,
+                                         const LazyMessage<inference::ModelInferRequest>* request,
+                                         inference::ModelInferResponse* response) {
   auto* const reactor = new ModelInferCall(context_, *call);
   const LogFields log_fields = reactor->log_fields();
   const LogScope log(log_fields);
@@ -947,8 +938,7 @@ RpcReactor* InferenceService::ModelInfer(
   return reactor;
 }
 
-RpcReactor*
-InferenceService::ModelStreamInfer(RpcCall* call) {
+RpcReactor* InferenceService::ModelStreamInfer(RpcCall* call) {
   return new ModelStreamInferCall(context_, sequences_, *call);
 }
 

@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "inference/grpc_service.pb.h"
+#include "server/api/kserve/request.h"
 #include "server/api/prepare_generation.h"
 #include "server/api/token_stream.h"
 #include "server/core/mutex.h"
 #include "server/engine/token_sink.h"
-#include "server/api/kserve/request.h"
 #include "server/rpc/call_scope.h"
 
 namespace lintel {

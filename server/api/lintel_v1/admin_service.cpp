@@ -4,11 +4,11 @@
 
 #include <stdexcept>
 
+#include "server/api/lintel_v1/model_service.h"
 #include "server/api/lookup.h"
 #include "server/api/refusals.h"
-#include "server/api/lintel_v1/model_service.h"
-#include "server/rpc/answer.h"
 #include "server/observability/logging.h"
+#include "server/rpc/answer.h"
 
 namespace lintel {
 namespace {
@@ -42,9 +42,9 @@ AdminService::AdminService(const ServiceContext& context) : context_(context) {
   serve(info_of(Method::kUnloadAdapter).name, this, &AdminService::UnloadAdapter);
 }
 
-RpcReactor* AdminService::GetLogLevel(
-    RpcCall* call, const LazyMessage<v1::GetLogLevelRequest>* request,
-    v1::LogLevel* response) {
+RpcReactor* AdminService::GetLogLevel(RpcCall* call,
+                                      const LazyMessage<v1::GetLogLevelRequest>* request,
+                                      v1::LogLevel* response) {
   return answer(context_.gate, *call, Method::kGetLogLevel, *request,
                 [&](const Identity&, const auto&) {
                   response->set_level(log_level());
@@ -52,9 +52,8 @@ RpcReactor* AdminService::GetLogLevel(
                 });
 }
 
-RpcReactor* AdminService::SetLogLevel(RpcCall* call,
-                                                    const LazyMessage<v1::LogLevel>* request,
-                                                    v1::LogLevel* response) {
+RpcReactor* AdminService::SetLogLevel(RpcCall* call, const LazyMessage<v1::LogLevel>* request,
+                                      v1::LogLevel* response) {
   return answer(
       context_.gate, *call, Method::kSetLogLevel, *request,
       [&](const Identity&, const auto& wire) -> grpc::Status {
@@ -71,9 +70,8 @@ RpcReactor* AdminService::SetLogLevel(RpcCall* call,
       });
 }
 
-RpcReactor* AdminService::LoadModel(RpcCall* call,
-                                                  const LazyMessage<v1::LoadModelRequest>* request,
-                                                  v1::Model* response) {
+RpcReactor* AdminService::LoadModel(RpcCall* call, const LazyMessage<v1::LoadModelRequest>* request,
+                                    v1::Model* response) {
   return answer_later(context_.gate, *call, Method::kLoadModel, *request,
                       [&](const auto& wire, const LateReply& reply) {
                         std::optional<std::int64_t> version;
@@ -91,9 +89,9 @@ RpcReactor* AdminService::LoadModel(RpcCall* call,
                       });
 }
 
-RpcReactor* AdminService::UnloadModel(
-    RpcCall* call, const LazyMessage<v1::UnloadModelRequest>* request,
-    v1::UnloadModelResponse*) {
+RpcReactor* AdminService::UnloadModel(RpcCall* call,
+                                      const LazyMessage<v1::UnloadModelRequest>* request,
+                                      v1::UnloadModelResponse*) {
   return answer_later(context_.gate, *call, Method::kUnloadModel, *request,
                       [&](const auto& wire, const LateReply& reply) {
                         std::optional<std::int64_t> version;
@@ -108,9 +106,9 @@ RpcReactor* AdminService::UnloadModel(
                       });
 }
 
-RpcReactor* AdminService::LoadAdapter(
-    RpcCall* call, const LazyMessage<v1::LoadAdapterRequest>* request,
-    v1::Adapter* response) {
+RpcReactor* AdminService::LoadAdapter(RpcCall* call,
+                                      const LazyMessage<v1::LoadAdapterRequest>* request,
+                                      v1::Adapter* response) {
   return answer_later(context_.gate, *call, Method::kLoadAdapter, *request,
                       [&](const auto& wire, const LateReply& reply) {
                         grpc::Status status;
@@ -126,9 +124,9 @@ RpcReactor* AdminService::LoadAdapter(
                       });
 }
 
-RpcReactor* AdminService::UnloadAdapter(
-    RpcCall* call, const LazyMessage<v1::UnloadAdapterRequest>* request,
-    v1::UnloadAdapterResponse*) {
+RpcReactor* AdminService::UnloadAdapter(RpcCall* call,
+                                        const LazyMessage<v1::UnloadAdapterRequest>* request,
+                                        v1::UnloadAdapterResponse*) {
   return answer_later(context_.gate, *call, Method::kUnloadAdapter, *request,
                       [&](const auto& wire, const LateReply& reply) {
                         grpc::Status status;

@@ -12,24 +12,18 @@ class AdminService final : public RpcService {
  public:
   explicit AdminService(const ServiceContext& context);
 
-  RpcReactor* GetLogLevel(RpcCall* call,
-                                        const LazyMessage<v1::GetLogLevelRequest>* request,
-                                        v1::LogLevel* response);
-  RpcReactor* SetLogLevel(RpcCall* call,
-                                        const LazyMessage<v1::LogLevel>* request,
-                                        v1::LogLevel* response);
-  RpcReactor* LoadModel(RpcCall* call,
-                                      const LazyMessage<v1::LoadModelRequest>* request,
-                                      v1::Model* response);
-  RpcReactor* LoadAdapter(RpcCall* call,
-                                        const LazyMessage<v1::LoadAdapterRequest>* request,
-                                        v1::Adapter* response);
-  RpcReactor* UnloadAdapter(RpcCall* call,
-                                          const LazyMessage<v1::UnloadAdapterRequest>* request,
-                                          v1::UnloadAdapterResponse* response);
-  RpcReactor* UnloadModel(RpcCall* call,
-                                        const LazyMessage<v1::UnloadModelRequest>* request,
-                                        v1::UnloadModelResponse* response);
+  RpcReactor* GetLogLevel(RpcCall* call, const LazyMessage<v1::GetLogLevelRequest>* request,
+                          v1::LogLevel* response);
+  RpcReactor* SetLogLevel(RpcCall* call, const LazyMessage<v1::LogLevel>* request,
+                          v1::LogLevel* response);
+  RpcReactor* LoadModel(RpcCall* call, const LazyMessage<v1::LoadModelRequest>* request,
+                        v1::Model* response);
+  RpcReactor* LoadAdapter(RpcCall* call, const LazyMessage<v1::LoadAdapterRequest>* request,
+                          v1::Adapter* response);
+  RpcReactor* UnloadAdapter(RpcCall* call, const LazyMessage<v1::UnloadAdapterRequest>* request,
+                            v1::UnloadAdapterResponse* response);
+  RpcReactor* UnloadModel(RpcCall* call, const LazyMessage<v1::UnloadModelRequest>* request,
+                          v1::UnloadModelResponse* response);
 
  private:
   const ServiceContext context_;

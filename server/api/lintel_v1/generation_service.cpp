@@ -5,13 +5,13 @@
 #include <span>
 #include <utility>
 
+#include "server/api/lintel_v1/session_calls.h"
 #include "server/api/lookup.h"
 #include "server/api/prepare_generation.h"
 #include "server/api/refusals.h"
 #include "server/api/request_checks.h"
-#include "server/api/lintel_v1/session_calls.h"
-#include "server/rpc/status.h"
 #include "server/rpc/answer.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 namespace {
@@ -409,12 +409,13 @@ ResponseStream<v1::ScoreResponse>::Next ScoreStream::next(v1::ScoreResponse& mes
 }
 
 GenerationService::GenerationService(const ServiceContext& context) : context_(context) {
-  serve_stream<v1::GenerateResponse>(info_of(Method::kGenerate).name, this, &GenerationService::Generate);
+  serve_stream<v1::GenerateResponse>(info_of(Method::kGenerate).name, this,
+                                     &GenerationService::Generate);
   serve_stream<v1::ScoreResponse>(info_of(Method::kScore).name, this, &GenerationService::Score);
 }
 
-grpc::Status GenerationService::generate(const RpcCall& context,
-                                         const v1::GenerateRequest& wire, GenerateStream& stream) {
+grpc::Status GenerationService::generate(const RpcCall& context, const v1::GenerateRequest& wire,
+                                         GenerateStream& stream) {
   StreamCall& call = stream.call();
   if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
   PreparedGeneration prepared;
@@ -427,8 +428,8 @@ grpc::Status GenerationService::generate(const RpcCall& context,
   return stream.begin(std::move(prepared), context_.streaming, context_.clock);
 }
 
-grpc::Status GenerationService::score(const RpcCall& context,
-                                      const v1::ScoreRequest& wire, ScoreStream::Reactor& reactor) {
+grpc::Status GenerationService::score(const RpcCall& context, const v1::ScoreRequest& wire,
+                                      ScoreStream::Reactor& reactor) {
   StreamCall& call = reactor.call();
   grpc::Status status = call.quota.check_tokens();
   if (!status.ok()) return status;
@@ -462,8 +463,8 @@ grpc::Status GenerationService::score(const RpcCall& context,
   return started;
 }
 
-RpcReactor* GenerationService::Generate(
-    RpcCall* context, const LazyMessage<v1::GenerateRequest>* request) {
+RpcReactor* GenerationService::Generate(RpcCall* context,
+                                        const LazyMessage<v1::GenerateRequest>* request) {
   return open_stream<GenerateStream>(
       context_, *context, Method::kGenerate, *request,
       [this, context](GenerateStream& stream, const v1::GenerateRequest& wire) {
@@ -472,8 +473,8 @@ RpcReactor* GenerationService::Generate(
       [](const v1::GenerateRequest& wire) { return !wire.session_id().empty(); });
 }
 
-RpcReactor* GenerationService::Score(
-    RpcCall* context, const LazyMessage<v1::ScoreRequest>* request) {
+RpcReactor* GenerationService::Score(RpcCall* context,
+                                     const LazyMessage<v1::ScoreRequest>* request) {
   return open_stream<ScoreStream::Reactor>(
       context_, *context, Method::kScore, *request,
       [&](ScoreStream::Reactor& reactor, const v1::ScoreRequest& wire) {

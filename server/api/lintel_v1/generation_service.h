@@ -20,8 +20,8 @@
 #include "server/core/notification.h"
 #include "server/engine/scheduler.h"
 #include "server/engine/token_sink.h"
-#include "server/rpc/answer.h"
 #include "server/models/model_registry.h"
+#include "server/rpc/answer.h"
 #include "server/sessions/session_manager.h"
 
 namespace lintel {
@@ -158,10 +158,8 @@ class GenerationService final : public RpcService {
  public:
   explicit GenerationService(const ServiceContext& context);
 
-  RpcReactor* Generate(
-      RpcCall* context, const LazyMessage<v1::GenerateRequest>* request);
-  RpcReactor* Score(RpcCall* context,
-                                                     const LazyMessage<v1::ScoreRequest>* request);
+  RpcReactor* Generate(RpcCall* context, const LazyMessage<v1::GenerateRequest>* request);
+  RpcReactor* Score(RpcCall* context, const LazyMessage<v1::ScoreRequest>* request);
 
  private:
   grpc::Status generate(const RpcCall& context, const v1::GenerateRequest& wire,

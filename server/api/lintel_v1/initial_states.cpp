@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "server/api/lookup.h"
-#include "server/api/refusals.h"
 #include "server/api/lintel_v1/restore_call.h"
 #include "server/api/lintel_v1/snapshot_bytes.h"
+#include "server/api/lookup.h"
+#include "server/api/refusals.h"
 #include "server/sessions/snapshot.h"
 
 namespace lintel {

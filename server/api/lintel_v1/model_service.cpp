@@ -8,8 +8,8 @@
 #include "model/lora/adapter.h"
 #include "server/api/lookup.h"
 #include "server/api/service_context.h"
-#include "server/rpc/status.h"
 #include "server/rpc/answer.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 
@@ -168,9 +168,8 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   wire.set_state(v1::MODEL_STATE_READY);
 }
 
-RpcReactor* ModelService::List(RpcCall* call,
-                                             const LazyMessage<v1::ListModelsRequest>* request,
-                                             v1::ListModelsResponse* response) {
+RpcReactor* ModelService::List(RpcCall* call, const LazyMessage<v1::ListModelsRequest>* request,
+                               v1::ListModelsResponse* response) {
   return answer(context_.gate, *call, Method::kListModels, *request,
                 [&](const Identity&, const auto& asked) {
                   if (!asked.all()) {
@@ -198,9 +197,8 @@ RpcReactor* ModelService::List(RpcCall* call,
                 });
 }
 
-RpcReactor* ModelService::Get(RpcCall* call,
-                                            const LazyMessage<v1::GetModelRequest>* request,
-                                            v1::Model* response) {
+RpcReactor* ModelService::Get(RpcCall* call, const LazyMessage<v1::GetModelRequest>* request,
+                              v1::Model* response) {
   return answer(
       context_.gate, *call, Method::kGetModel, *request, [&](CallScope& scope, const auto& wire) {
         grpc::Status status;
@@ -212,9 +210,9 @@ RpcReactor* ModelService::Get(RpcCall* call,
       });
 }
 
-RpcReactor* ModelService::Statistics(
-    RpcCall* call, const LazyMessage<v1::StatisticsRequest>* request,
-    v1::StatisticsResponse* response) {
+RpcReactor* ModelService::Statistics(RpcCall* call,
+                                     const LazyMessage<v1::StatisticsRequest>* request,
+                                     v1::StatisticsResponse* response) {
   return answer(context_.gate, *call, Method::kStatistics, *request,
                 [&](const Identity&, const auto&) {
                   write_statistics(context_, *response);

@@ -12,15 +12,12 @@ class ModelService final : public RpcService {
  public:
   explicit ModelService(const ServiceContext& context);
 
-  RpcReactor* List(RpcCall* call,
-                                 const LazyMessage<v1::ListModelsRequest>* request,
-                                 v1::ListModelsResponse* response);
-  RpcReactor* Get(RpcCall* call,
-                                const LazyMessage<v1::GetModelRequest>* request,
-                                v1::Model* response);
-  RpcReactor* Statistics(RpcCall* call,
-                                       const LazyMessage<v1::StatisticsRequest>* request,
-                                       v1::StatisticsResponse* response);
+  RpcReactor* List(RpcCall* call, const LazyMessage<v1::ListModelsRequest>* request,
+                   v1::ListModelsResponse* response);
+  RpcReactor* Get(RpcCall* call, const LazyMessage<v1::GetModelRequest>* request,
+                  v1::Model* response);
+  RpcReactor* Statistics(RpcCall* call, const LazyMessage<v1::StatisticsRequest>* request,
+                         v1::StatisticsResponse* response);
 
  private:
   const ServiceContext context_;

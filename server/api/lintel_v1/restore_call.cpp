@@ -7,6 +7,9 @@
 #include <utility>
 
 #include "model/core/errors.h"
+#include "server/api/lintel_v1/session_calls.h"
+#include "server/api/lintel_v1/session_service.h"
+#include "server/api/lintel_v1/snapshot_bytes.h"
 #include "server/api/lookup.h"
 #include "server/api/prepare_generation.h"
 #include "server/api/refusals.h"
@@ -14,11 +17,8 @@
 #include "server/api/service_context.h"
 #include "server/api/session_checks.h"
 #include "server/engine/token_sink.h"
-#include "server/api/lintel_v1/session_calls.h"
-#include "server/api/lintel_v1/session_service.h"
-#include "server/api/lintel_v1/snapshot_bytes.h"
-#include "server/rpc/status.h"
 #include "server/rpc/answer.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 namespace {
@@ -128,8 +128,8 @@ class RestoreCall::ProofSink final : public TokenSink {
   RestoreCall& call_;  // lives until it has finished, which on_finish does
 };
 
-RestoreCall::RestoreCall(const ServiceContext& context, Semaphore& places,
-                         RpcCall& rpc, v1::Session& session)
+RestoreCall::RestoreCall(const ServiceContext& context, Semaphore& places, RpcCall& rpc,
+                         v1::Session& session)
     : context_(context),
       places_(places),
       rpc_(rpc),

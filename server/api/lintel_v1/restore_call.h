@@ -12,12 +12,12 @@
 #include <string>
 
 #include "lintel/v1/session.pb.h"
+#include "server/api/lintel_v1/session_calls.h"
 #include "server/api/service_context.h"
 #include "server/core/mutex.h"
 #include "server/engine/token_sink.h"
-#include "server/api/lintel_v1/session_calls.h"
-#include "server/rpc/answer.h"
 #include "server/models/model_registry.h"
+#include "server/rpc/answer.h"
 #include "server/sessions/session_manager.h"
 #include "server/sessions/snapshot.h"
 
@@ -49,8 +49,7 @@ grpc::Status check_restored(const SnapshotOf& snapshot, const ServedModel& model
 class RestoreCall final : public RpcReactor {
  public:
   // context, places: outlive the call. `session`: the response.
-  RestoreCall(const ServiceContext& context, Semaphore& places, RpcCall& rpc,
-              v1::Session& session);
+  RestoreCall(const ServiceContext& context, Semaphore& places, RpcCall& rpc, v1::Session& session);
 
   void OnReadDone(bool ok) override;
   void OnCancel() override;

@@ -96,9 +96,8 @@ class PieceStream final : public ResponseStream<Message> {
 // answer(), but `body(scope, wire)` may run after the method has returned, so that it holds what it
 // needs; without a store it runs at once.
 template <typename Request, typename Body>
-RpcReactor* answer_by_store(const ServiceContext& context,
-                                          RpcCall& call, Method method,
-                                          const LazyMessage<Request>& request, Body body) {
+RpcReactor* answer_by_store(const ServiceContext& context, RpcCall& call, Method method,
+                            const LazyMessage<Request>& request, Body body) {
   if (context.durable == nullptr) return answer(context.gate, call, method, request, body);
   struct Waiting {
     Waiting(const ServiceContext& context, RpcCall& call, Method method)

@@ -9,16 +9,16 @@
 #include <vector>
 
 #include "model/core/sha256.h"
+#include "server/api/lintel_v1/restore_call.h"
+#include "server/api/lintel_v1/session_calls.h"
+#include "server/api/lintel_v1/snapshot_bytes.h"
 #include "server/api/lookup.h"
 #include "server/api/refusals.h"
 #include "server/api/request_checks.h"
 #include "server/api/service_context.h"
 #include "server/api/session_checks.h"
-#include "server/api/lintel_v1/restore_call.h"
-#include "server/api/lintel_v1/session_calls.h"
-#include "server/api/lintel_v1/snapshot_bytes.h"
-#include "server/rpc/status.h"
 #include "server/rpc/answer.h"
+#include "server/rpc/status.h"
 #include "server/sessions/snapshot.h"
 
 namespace lintel {
@@ -45,7 +45,8 @@ SessionService::SessionService(const ServiceContext& context)
   serve(info_of(Method::kDeleteSession).name, this, &SessionService::Delete);
   serve(info_of(Method::kForkSession).name, this, &SessionService::Fork);
   serve(info_of(Method::kRewindSession).name, this, &SessionService::Rewind);
-  serve_stream<v1::SnapshotChunk>(info_of(Method::kSnapshotSession).name, this, &SessionService::Snapshot);
+  serve_stream<v1::SnapshotChunk>(info_of(Method::kSnapshotSession).name, this,
+                                  &SessionService::Snapshot);
   serve_client_stream(info_of(Method::kRestoreSession).name, this, &SessionService::Restore);
   serve_stream<v1::Chunk>(info_of(Method::kReadHistory).name, this, &SessionService::ReadHistory);
   serve(info_of(Method::kSaveState).name, this, &SessionService::SaveState);
@@ -199,35 +200,33 @@ grpc::Status SessionService::remove(CallScope& scope, const v1::DeleteSessionReq
   return refused(refusal, scope, wire.id());
 }
 
-RpcReactor* SessionService::Create(
-    RpcCall* call, const LazyMessage<v1::CreateSessionRequest>* request,
-    v1::Session* response) {
+RpcReactor* SessionService::Create(RpcCall* call,
+                                   const LazyMessage<v1::CreateSessionRequest>* request,
+                                   v1::Session* response) {
   return answer_by_store(context_, *call, Method::kCreateSession, *request,
                          [this, response](CallScope& scope, const auto& wire) {
                            return create(scope, wire, *response);
                          });
 }
 
-RpcReactor* SessionService::Get(RpcCall* call,
-                                              const LazyMessage<v1::GetSessionRequest>* request,
-                                              v1::Session* response) {
+RpcReactor* SessionService::Get(RpcCall* call, const LazyMessage<v1::GetSessionRequest>* request,
+                                v1::Session* response) {
   return answer_by_store(
       context_, *call, Method::kGetSession, *request,
       [this, response](CallScope& scope, const auto& wire) { return get(scope, wire, *response); });
 }
 
-RpcReactor* SessionService::List(RpcCall* call,
-                                               const LazyMessage<v1::ListSessionsRequest>* request,
-                                               v1::ListSessionsResponse* response) {
+RpcReactor* SessionService::List(RpcCall* call, const LazyMessage<v1::ListSessionsRequest>* request,
+                                 v1::ListSessionsResponse* response) {
   return answer_by_store(context_, *call, Method::kListSessions, *request,
                          [this, response](CallScope& scope, const auto& wire) {
                            return list(scope, wire, *response);
                          });
 }
 
-RpcReactor* SessionService::Delete(
-    RpcCall* call, const LazyMessage<v1::DeleteSessionRequest>* request,
-    google::protobuf::Empty*) {
+RpcReactor* SessionService::Delete(RpcCall* call,
+                                   const LazyMessage<v1::DeleteSessionRequest>* request,
+                                   google::protobuf::Empty*) {
   return answer_by_store(
       context_, *call, Method::kDeleteSession, *request,
       [this](CallScope& scope, const auto& wire) { return remove(scope, wire); });
@@ -365,9 +364,8 @@ grpc::Status SessionService::read_history(const v1::ReadHistoryRequest& wire,
   return grpc::Status::OK;
 }
 
-RpcReactor* SessionService::Fork(RpcCall* call,
-                                               const LazyMessage<v1::ForkSessionRequest>* request,
-                                               v1::ForkSessionResponse* response) {
+RpcReactor* SessionService::Fork(RpcCall* call, const LazyMessage<v1::ForkSessionRequest>* request,
+                                 v1::ForkSessionResponse* response) {
   return answer_by_store(context_, *call, Method::kForkSession, *request,
                          [this, response](CallScope& scope, const auto& wire) {
                            return with_session(context_, wire.id(), scope.caller().name,
@@ -375,9 +373,9 @@ RpcReactor* SessionService::Fork(RpcCall* call,
                          });
 }
 
-RpcReactor* SessionService::Rewind(
-    RpcCall* call, const LazyMessage<v1::RewindSessionRequest>* request,
-    v1::Session* response) {
+RpcReactor* SessionService::Rewind(RpcCall* call,
+                                   const LazyMessage<v1::RewindSessionRequest>* request,
+                                   v1::Session* response) {
   return answer_by_store(context_, *call, Method::kRewindSession, *request,
                          [this, response](CallScope& scope, const auto& wire) {
                            return with_session(context_, wire.id(), scope.caller().name,
@@ -385,8 +383,8 @@ RpcReactor* SessionService::Rewind(
                          });
 }
 
-RpcReactor* SessionService::ReadHistory(
-    RpcCall* call, const LazyMessage<v1::ReadHistoryRequest>* request) {
+RpcReactor* SessionService::ReadHistory(RpcCall* call,
+                                        const LazyMessage<v1::ReadHistoryRequest>* request) {
   return open_stream<HistoryStream::Reactor>(
       context_, *call, Method::kReadHistory, *request,
       [this](HistoryStream::Reactor& reactor, const v1::ReadHistoryRequest& wire) {
@@ -459,8 +457,8 @@ grpc::Status SessionService::snapshot(const v1::SnapshotSessionRequest& wire,
   return grpc::Status::OK;
 }
 
-RpcReactor* SessionService::Snapshot(
-    RpcCall* call, const LazyMessage<v1::SnapshotSessionRequest>* request) {
+RpcReactor* SessionService::Snapshot(RpcCall* call,
+                                     const LazyMessage<v1::SnapshotSessionRequest>* request) {
   return open_stream<SnapshotStream::Reactor>(
       context_, *call, Method::kSnapshotSession, *request,
       [this](SnapshotStream::Reactor& reactor, const v1::SnapshotSessionRequest& wire) {
@@ -470,8 +468,7 @@ RpcReactor* SessionService::Snapshot(
       [](const auto&) { return true; });
 }
 
-RpcReactor* SessionService::Restore(
-    RpcCall* call, v1::Session* response) {
+RpcReactor* SessionService::Restore(RpcCall* call, v1::Session* response) {
   return new RestoreCall(context_, copies_, *call, *response);  // deletes itself
 }
 
@@ -595,9 +592,9 @@ grpc::Status SessionService::delete_state(CallScope& scope, const v1::DeleteStat
   return was_there ? grpc::Status::OK : state_not_found(wire.name());
 }
 
-RpcReactor* SessionService::SaveState(
-    RpcCall* call, const LazyMessage<v1::SaveStateRequest>* request,
-    v1::NamedState* response) {
+RpcReactor* SessionService::SaveState(RpcCall* call,
+                                      const LazyMessage<v1::SaveStateRequest>* request,
+                                      v1::NamedState* response) {
   return answer_by_store(context_, *call, Method::kSaveState, *request,
                          [this, response](CallScope& scope, const auto& wire) {
                            return with_session(context_, wire.session_id(), scope.caller().name,
@@ -605,17 +602,17 @@ RpcReactor* SessionService::SaveState(
                          });
 }
 
-RpcReactor* SessionService::ListStates(
-    RpcCall* call, const LazyMessage<v1::ListStatesRequest>* request,
-    v1::ListStatesResponse* response) {
+RpcReactor* SessionService::ListStates(RpcCall* call,
+                                       const LazyMessage<v1::ListStatesRequest>* request,
+                                       v1::ListStatesResponse* response) {
   return answer(
       context_.gate, *call, Method::kListStates, *request,
       [&](CallScope& scope, const auto& wire) { return list_states(scope, wire, *response); });
 }
 
-RpcReactor* SessionService::DeleteState(
-    RpcCall* call, const LazyMessage<v1::DeleteStateRequest>* request,
-    google::protobuf::Empty*) {
+RpcReactor* SessionService::DeleteState(RpcCall* call,
+                                        const LazyMessage<v1::DeleteStateRequest>* request,
+                                        google::protobuf::Empty*) {
   return answer(context_.gate, *call, Method::kDeleteState, *request,
                 [&](CallScope& scope, const auto& wire) { return delete_state(scope, wire); });
 }

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "lintel/v1/session.grpc.pb.h"
-#include "server/api/service_context.h"
 #include "server/api/lintel_v1/session_calls.h"
+#include "server/api/service_context.h"
 #include "server/rpc/answer.h"
 
 namespace lintel {
@@ -17,39 +17,27 @@ class SessionService final : public RpcService {
  public:
   explicit SessionService(const ServiceContext& context);
 
-  RpcReactor* Create(RpcCall* call,
-                                   const LazyMessage<v1::CreateSessionRequest>* request,
-                                   v1::Session* response);
-  RpcReactor* Get(RpcCall* call,
-                                const LazyMessage<v1::GetSessionRequest>* request,
-                                v1::Session* response);
-  RpcReactor* List(RpcCall* call,
-                                 const LazyMessage<v1::ListSessionsRequest>* request,
-                                 v1::ListSessionsResponse* response);
-  RpcReactor* Delete(RpcCall* call,
-                                   const LazyMessage<v1::DeleteSessionRequest>* request,
-                                   google::protobuf::Empty* response);
-  RpcReactor* Fork(RpcCall* call,
-                                 const LazyMessage<v1::ForkSessionRequest>* request,
-                                 v1::ForkSessionResponse* response);
-  RpcReactor* Rewind(RpcCall* call,
-                                   const LazyMessage<v1::RewindSessionRequest>* request,
-                                   v1::Session* response);
-  RpcReactor* Snapshot(
-      RpcCall* call, const LazyMessage<v1::SnapshotSessionRequest>* request);
-  RpcReactor* Restore(
-      RpcCall* call, v1::Session* response);
-  RpcReactor* ReadHistory(
-      RpcCall* call, const LazyMessage<v1::ReadHistoryRequest>* request);
-  RpcReactor* SaveState(RpcCall* call,
-                                      const LazyMessage<v1::SaveStateRequest>* request,
-                                      v1::NamedState* response);
-  RpcReactor* ListStates(RpcCall* call,
-                                       const LazyMessage<v1::ListStatesRequest>* request,
-                                       v1::ListStatesResponse* response);
-  RpcReactor* DeleteState(RpcCall* call,
-                                        const LazyMessage<v1::DeleteStateRequest>* request,
-                                        google::protobuf::Empty* response);
+  RpcReactor* Create(RpcCall* call, const LazyMessage<v1::CreateSessionRequest>* request,
+                     v1::Session* response);
+  RpcReactor* Get(RpcCall* call, const LazyMessage<v1::GetSessionRequest>* request,
+                  v1::Session* response);
+  RpcReactor* List(RpcCall* call, const LazyMessage<v1::ListSessionsRequest>* request,
+                   v1::ListSessionsResponse* response);
+  RpcReactor* Delete(RpcCall* call, const LazyMessage<v1::DeleteSessionRequest>* request,
+                     google::protobuf::Empty* response);
+  RpcReactor* Fork(RpcCall* call, const LazyMessage<v1::ForkSessionRequest>* request,
+                   v1::ForkSessionResponse* response);
+  RpcReactor* Rewind(RpcCall* call, const LazyMessage<v1::RewindSessionRequest>* request,
+                     v1::Session* response);
+  RpcReactor* Snapshot(RpcCall* call, const LazyMessage<v1::SnapshotSessionRequest>* request);
+  RpcReactor* Restore(RpcCall* call, v1::Session* response);
+  RpcReactor* ReadHistory(RpcCall* call, const LazyMessage<v1::ReadHistoryRequest>* request);
+  RpcReactor* SaveState(RpcCall* call, const LazyMessage<v1::SaveStateRequest>* request,
+                        v1::NamedState* response);
+  RpcReactor* ListStates(RpcCall* call, const LazyMessage<v1::ListStatesRequest>* request,
+                         v1::ListStatesResponse* response);
+  RpcReactor* DeleteState(RpcCall* call, const LazyMessage<v1::DeleteStateRequest>* request,
+                          google::protobuf::Empty* response);
 
  private:
   using SnapshotStream = PieceStream<v1::SnapshotChunk>;

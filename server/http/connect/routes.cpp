@@ -16,13 +16,13 @@
 #include "lintel/v1/generation.pb.h"
 #include "lintel/v1/model.pb.h"
 #include "lintel/v1/session.pb.h"
-#include "server/rpc/status.h"
 #include "server/http/connect/rpc_format.h"
 #include "server/http/connect/rpc_json.h"
+#include "server/http/transport/http_calls.h"
 #include "server/http/transport/http_message.h"
 #include "server/http/transport/http_routes.h"
-#include "server/http/transport/http_calls.h"
 #include "server/http/transport/response_head.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 
@@ -239,8 +239,8 @@ grpc::Status read_message(const RpcFormat& format, const pb::Descriptor* type,
 
 // A method of one request and one response, in Connect's way: the body is the message.
 void answer_unary(const SharedExchange& exchange, const pb::MethodDescriptor* method,
-                  const RpcFormat& format, grpc::ByteBuffer request,
-                  HttpCalls::Timeout timeout, HttpCalls& calls) {
+                  const RpcFormat& format, grpc::ByteBuffer request, HttpCalls::Timeout timeout,
+                  HttpCalls& calls) {
   calls.unary(
       exchange, name_of(method), std::move(request),
       [exchange, format](const grpc::Status& status, const pb::Message& response) {
@@ -263,10 +263,11 @@ void begin_call(const SharedExchange& exchange, const pb::MethodDescriptor* meth
   const std::string name = name_of(method);
   switch (format.protocol) {
     case RpcProtocol::kStream:
-      return calls.stream(exchange, name, std::move(bytes),
-                          std::make_unique<ConnectStream>(format), timeout);
+      return calls.stream(exchange, name, std::move(bytes), std::make_unique<ConnectStream>(format),
+                          timeout);
     case RpcProtocol::kGrpcWeb:
-      return calls.stream(exchange, name, std::move(bytes), std::make_unique<GrpcWebStream>(format), timeout);
+      return calls.stream(exchange, name, std::move(bytes), std::make_unique<GrpcWebStream>(format),
+                          timeout);
     case RpcProtocol::kPlainJson:
       return calls.stream(exchange, name, std::move(bytes),
                           std::make_unique<PlainJsonStream>(with_text), timeout);

@@ -11,8 +11,8 @@
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
-#include "server/rpc/status.h"
 #include "server/http/transport/response_head.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 

@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "inference/grpc_service.pb.h"
-#include "server/rpc/status.h"
 #include "server/http/encoding/bounded_json.h"
 #include "server/http/encoding/call_error.h"
 #include "server/http/encoding/utf8_text.h"
 #include "server/http/kserve/infer_json.h"
 #include "server/http/transport/response_head.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 namespace {
@@ -159,8 +159,7 @@ HttpHandler inference_handler(HttpCalls& calls, BodyWork& bodies, ReadBody read,
   };
 }
 
-void infer(HttpCalls& calls, const SharedExchange& exchange,
-           inference::ModelInferRequest request) {
+void infer(HttpCalls& calls, const SharedExchange& exchange, inference::ModelInferRequest request) {
   ask<inference::ModelInferResponse>(
       calls, exchange, "ModelInfer", request,
       [](const auto& response) { return json_answer(200, dumped(infer_response_json(response))); });
@@ -189,9 +188,7 @@ class GenerateEvents final : public StreamAnswer {
   std::optional<std::string> tail(const grpc::Status& status) override {
     return status.ok() ? "" : server_sent_event(error_answer(status).body);
   }
-  HttpAnswer refusal(const grpc::Status& status) override {
-    return error_answer(status);
-  }
+  HttpAnswer refusal(const grpc::Status& status) override { return error_answer(status); }
 
  private:
   GenerateJson json_;

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "server/http/transport/body_work.h"
-#include "server/http/transport/http_routes.h"
 #include "server/http/transport/http_calls.h"
+#include "server/http/transport/http_routes.h"
 
 namespace lintel {
 

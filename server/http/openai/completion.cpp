@@ -11,11 +11,11 @@
 #include <optional>
 #include <utility>
 
-#include "server/rpc/message_bounds.h"
-#include "server/rpc/status.h"
 #include "server/http/encoding/bounded_json.h"
 #include "server/http/encoding/utf8_text.h"
 #include "server/http/openai/completion_request.h"
+#include "server/rpc/message_bounds.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 namespace {
@@ -239,9 +239,7 @@ class Completion::PromptAnswer final : public StreamAnswer {
     }
     return last + server_sent_event("[DONE]");
   }
-  HttpAnswer refusal(const grpc::Status& status) override {
-    return openai_answer(status);
-  }
+  HttpAnswer refusal(const grpc::Status& status) override { return openai_answer(status); }
 
  private:
   const std::shared_ptr<Completion> completion_;

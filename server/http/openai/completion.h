@@ -12,8 +12,8 @@
 #include "lintel/v1/model.pb.h"
 #include "server/http/encoding/utf8_text.h"
 #include "server/http/openai/completion_request.h"
-#include "server/http/transport/http_message.h"
 #include "server/http/transport/http_calls.h"
+#include "server/http/transport/http_message.h"
 
 namespace lintel {
 

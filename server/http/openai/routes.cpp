@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "lintel/v1/model.pb.h"
-#include "server/rpc/status.h"
 #include "server/http/encoding/bounded_json.h"
 #include "server/http/openai/completion.h"
 #include "server/http/openai/completion_request.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "server/rpc/status.h"
 #include "server/rpc/answer.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 

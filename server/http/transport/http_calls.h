@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "server/core/mutex.h"
-#include "server/rpc/rpc.h"
 #include "server/http/transport/http_message.h"
+#include "server/rpc/rpc.h"
 
 namespace lintel {
 

@@ -27,7 +27,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "server/rpc/status.h"
 #include "server/http/transport/connection_exchange.h"
 #include "server/http/transport/request_gate.h"
 #include "server/http/transport/request_head.h"
@@ -35,6 +34,7 @@
 #include "server/http/transport/tls_contexts.h"
 #include "server/observability/logging.h"
 #include "server/observability/request_id.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 
@@ -220,16 +220,16 @@ class Connection final : public HttpConnection,
  public:
   // `tls`: kept while its stream lives.
   template <typename... More>
-  Connection(Socket socket, std::string peer, HttpServerState& house,
+  Connection(Socket socket, std::string peer, HttpServerState& state,
              std::shared_ptr<asio::ssl::context> tls, More&... more)
-      : state_(house),
+      : state_(state),
         peer_(std::move(peer)),
         tls_(std::move(tls)),
         stream_(std::move(socket), more...),
         deadline_(strand()),
         age_(strand()),
         buffer_(std::max(kBufferBytes,
-                         static_cast<std::size_t>(house.options.max_header_bytes) + kReadAtOnce)) {}
+                         static_cast<std::size_t>(state.options.max_header_bytes) + kReadAtOnce)) {}
 
   ~Connection() override { release_body(); }
 
@@ -768,7 +768,7 @@ class Connection final : public HttpConnection,
 
 std::shared_ptr<HttpConnection> make_http_connection(asio::io_context& io, int fd,
                                                      std::shared_ptr<asio::ssl::context> tls,
-                                                     std::string peer, HttpServerState& house) {
+                                                     std::string peer, HttpServerState& state) {
   // Closed where there is no memory for a socket.
   struct Descriptor {
     int fd;
@@ -784,11 +784,11 @@ std::shared_ptr<HttpConnection> make_http_connection(asio::io_context& io, int f
   descriptor.fd = -1;
   socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), error);  // or as it is
   if (tls == nullptr) {
-    return std::make_shared<Connection<Socket>>(std::move(socket), std::move(peer), house, nullptr);
+    return std::make_shared<Connection<Socket>>(std::move(socket), std::move(peer), state, nullptr);
   }
   asio::ssl::context& context = *tls;
   return std::make_shared<Connection<asio::ssl::stream<Socket>>>(std::move(socket), std::move(peer),
-                                                                 house, std::move(tls), context);
+                                                                 state, std::move(tls), context);
 }
 
 }  // namespace lintel

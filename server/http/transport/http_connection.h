@@ -60,6 +60,6 @@ class HttpConnection {
 // Takes the descriptor, also when it throws. `tls`: null for plain text. `peer`: as gRPC writes it.
 std::shared_ptr<HttpConnection> make_http_connection(boost::asio::io_context& io, int fd,
                                                      std::shared_ptr<boost::asio::ssl::context> tls,
-                                                     std::string peer, HttpServerState& house);
+                                                     std::string peer, HttpServerState& state);
 
 }  // namespace lintel

@@ -18,11 +18,11 @@
 
 #include "server/core/mutex.h"
 #include "server/grpc/listener.h"
-#include "server/rpc/status.h"
 #include "server/http/transport/http_connection.h"
 #include "server/http/transport/response_head.h"
 #include "server/http/transport/tls_contexts.h"
 #include "server/observability/request_id.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 
@@ -79,7 +79,7 @@ void log_caught(const char* what) noexcept {
 struct HttpListener::Impl {
   explicit Impl(const Parts& parts)
       : origins(parts.options.cors_origins, *parts.options.listen, parts.options.allowed_hosts),
-        house{parts.options,    parts.routes,         origins,
+        state{parts.options,    parts.routes,         origins,
               parts.tokens,     parts.max_body_bytes, parts.counters,
               parts.replica_id, parts.max_age,        parts.max_age_grace},
         tls(parts.certificates == nullptr ? nullptr
@@ -99,16 +99,16 @@ struct HttpListener::Impl {
     try {
       PeerAddress peer = peer_of(fd);
       host = std::move(peer.host);
-      house.counters.accepted.fetch_add(1);
+      state.counters.accepted.fetch_add(1);
       entered = enter(host);
       if (!entered) {
-        house.counters.refused.fetch_add(1);
+        state.counters.refused.fetch_add(1);
         refuse(fd);
         return;
       }
       const auto context = tls == nullptr ? nullptr : tls->current();
       descriptor.fd = -1;
-      auto connection = make_http_connection(io, fd, context, std::move(peer.text), house);
+      auto connection = make_http_connection(io, fd, context, std::move(peer.text), state);
       key = connection.get();
       {
         const MutexLock lock(mutex);
@@ -116,7 +116,7 @@ struct HttpListener::Impl {
       }
       connection->start([this, key, host] { leave(key, host); });
     } catch (...) {
-      house.counters.exceptions++;
+      state.counters.exceptions++;
       log_caught("an HTTP connection could not be served");
       if (entered) leave(key, host);
     }
@@ -131,7 +131,7 @@ struct HttpListener::Impl {
         io.run();
         return;
       } catch (...) {
-        house.counters.exceptions++;
+        state.counters.exceptions++;
         log_caught("HTTP continues after an exception");
       }
       close_lost();
@@ -140,13 +140,13 @@ struct HttpListener::Impl {
 
   // Closes connections that wait for what will never come.
   void close_lost() noexcept EXCLUDES(mutex) {
-    if (!house.some_lost.exchange(false)) return;
+    if (!state.some_lost.exchange(false)) return;
     const MutexLock lock(mutex);
     for (const auto& [key, connection] : connections) {
       try {
         if (connection->is_lost()) connection->close();
       } catch (...) {
-        house.some_lost = true;  // until the next time
+        state.some_lost = true;  // until the next time
       }
     }
   }
@@ -154,10 +154,10 @@ struct HttpListener::Impl {
   // Counts a connection in, unless there are as many as there may be.
   bool enter(const std::string& host) EXCLUDES(mutex) {
     const MutexLock lock(mutex);
-    if (open >= house.options.max_connections) return false;
-    if (!host.empty() && clients[host] >= house.options.max_client_connections) return false;
+    if (open >= state.options.max_connections) return false;
+    if (!host.empty() && clients[host] >= state.options.max_client_connections) return false;
     ++open;
-    house.counters.connections.store(open);
+    state.counters.connections.store(open);
     if (!host.empty()) ++clients[host];
     return true;
   }
@@ -173,7 +173,7 @@ struct HttpListener::Impl {
       clients.erase(client);
     }
     --open;
-    house.counters.connections.store(open);
+    state.counters.connections.store(open);
     if (open == 0) none_open.notify_all();
   }
 
@@ -187,7 +187,7 @@ struct HttpListener::Impl {
                                             request_id_from({}),
                                             /*keep_alive=*/false,
                                             /*http_10=*/false,
-                                            house.replica_id}
+                                            state.replica_id}
                                    .whole() +
                                answer.body;
       [[maybe_unused]] const ssize_t sent =
@@ -203,7 +203,7 @@ struct HttpListener::Impl {
   }
 
   const OriginRules origins;
-  HttpServerState house;
+  HttpServerState state;
   const std::unique_ptr<TlsContexts> tls;  // null: plain text
   Mutex mutex;
   CondVar none_open;
@@ -226,14 +226,14 @@ int HttpListener::port() const { return impl_->listener.port(); }
 
 void HttpListener::start() {
   impl_->work.emplace(impl_->io.get_executor());
-  for (int i = 0; i < impl_->house.options.threads; ++i) {
+  for (int i = 0; i < impl_->state.options.threads; ++i) {
     impl_->threads.emplace_back([this] { impl_->run(); });
   }
   impl_->listener.start([this](int fd) { impl_->accept(fd); });
 }
 
 void HttpListener::begin_drain() {
-  impl_->house.draining = true;
+  impl_->state.draining = true;
   impl_->listener.stop();
   for (const auto& connection : impl_->all()) connection->drain();
 }
@@ -250,7 +250,7 @@ bool HttpListener::wait_until_closed(std::chrono::nanoseconds timeout) {
 }
 
 void HttpListener::stop() {
-  impl_->house.draining = true;
+  impl_->state.draining = true;
   impl_->listener.stop();
   for (const auto& connection : impl_->all()) connection->close();
   wait_until_closed(std::chrono::seconds(1));

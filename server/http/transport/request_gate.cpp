@@ -7,11 +7,11 @@
 #include <string_view>
 #include <utility>
 
-#include "server/rpc/call_scope.h"
-#include "server/rpc/status.h"
 #include "server/http/transport/request_head.h"
 #include "server/http/transport/response_head.h"
 #include "server/observability/logging.h"
+#include "server/rpc/call_scope.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 

@@ -19,7 +19,7 @@ HttpAnswer refusal(const HttpRoutes& routes, const HttpRequest& request, const H
 // Nothing: the request goes to `route`, and has its parameters. Also what has no body to wait for:
 // the answer to a browser that asks whether a page may call. Where a route was found `route` is
 // set, also with a refusal. `is_http_10`: then no host is needed.
-std::optional<HttpAnswer> answer_head(const HttpServerState& house, HttpRequest& request,
+std::optional<HttpAnswer> answer_head(const HttpServerState& state, HttpRequest& request,
                                       bool is_http_10, const HttpRoute*& route);
 
 // A line of the log: what no call's line will tell of.

@@ -20,8 +20,8 @@
 
 #include "inference/grpc_service.grpc.pb.h"
 #include "lintel/v1/admin.grpc.pb.h"
-#include "server/rpc/call_scope.h"
 #include "server/metrics/metrics_endpoint.h"
+#include "server/rpc/call_scope.h"
 #include "tests/server/support/metrics_page.h"
 #include "tests/server/support/token_file.h"
 #include "tests/support/temporary_directory.h"

@@ -10,8 +10,8 @@
 #include <iterator>
 
 #include "model/core/errors.h"
-#include "server/rpc/status.h"
 #include "server/observability/logging.h"
+#include "server/rpc/status.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "server/api/token_stream.h"
 #include "server/api/lintel_v1/generation_service.h"
+#include "server/api/token_stream.h"
 #include "tests/server/support/service_fixture.h"
 
 namespace lintel::testing {
