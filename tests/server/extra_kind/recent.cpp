@@ -47,11 +47,11 @@ class RecentState final : public AttentionState {
   }
 
   // Keeps the value that each draft takes the place of.
-  void announce(std::size_t num_rows, std::span<float> memory) override {
+  void begin_speculation(std::size_t num_rows, std::span<float> memory) override {
     drafts_pending_ = num_rows;
     memory_ = memory.data();
   }
-  void take_back(std::size_t num_rows) override {
+  void rollback(std::size_t num_rows) override {
     for (; num_rows > 0; --num_rows) {
       --position_;
       std::copy_n(memory_ + (position_ - first_draft_) * width_, width_, value(position_));
