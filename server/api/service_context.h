@@ -8,6 +8,7 @@
 #include <chrono>
 #include <functional>
 
+#include "server/api/streaming_options.h"
 #include "server/core/clock.h"
 #include "server/models/model_manager.h"
 #include "server/models/model_registry.h"
@@ -54,13 +55,6 @@ class ServerHealth {
   const Clock& clock_;
   const std::chrono::milliseconds broken_timeout_;
   std::atomic<TimePoint> broken_since_{kNotBroken};
-};
-
-// StreamingOptions: how values become messages.
-
-struct StreamingOptions {
-  std::chrono::milliseconds chunk_interval_ms{10};  // between messages of one stream
-  int outbox_tokens = 4096;                         // a stream that holds more is paused
 };
 
 struct ServiceContext {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "server/api/service_context.h"
+#include "server/api/streaming_options.h"
 #include "server/core/listen_address.h"
 #include "server/core/random_bytes.h"
 #include "server/engine/prefix_cache.h"

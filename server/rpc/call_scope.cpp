@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "server/observability/request_id.h"
+#include "server/rpc/rpc.h"
 #include "server/rpc/status.h"
 #include "server/security/identity.h"
 

@@ -56,7 +56,7 @@ void RpcReactor::bind(RpcTransport& transport) {
     write = write_;
     finish.swap(finish_);
   }
-  // Nothing else was begun meanwhile that is of the same kind: these are under way.
+  // No operation of the same kind starts meanwhile: these are under way.
   if (read != nullptr) transport.read(*read);
   if (finish) return transport.finish(write, *std::move(finish));
   if (write != nullptr) transport.write(*write);

@@ -1,4 +1,4 @@
-// What a service needs of a call, whichever transport brings it: gRPC (grpc_calls.h) or HTTP
+// A call as services see it, brought by gRPC (grpc_calls.h) or HTTP
 // (server/http/transport/http_calls.h).
 #pragma once
 
@@ -84,8 +84,8 @@ class RpcTransport {
 };
 
 // The server's side of one call. A method returns it; the transport then runs its operations, those
-// that were begun before as well, and calls it back: on any thread, reads, writes and cancellation
-// also at the same time, OnDone last.
+// started before as well, and calls it back: on any thread, reads, writes and cancellation also at
+// the same time, OnDone last.
 class RpcReactor {
  public:
   RpcReactor() = default;
@@ -107,8 +107,8 @@ class RpcReactor {
       EXCLUDES(mutex_);
   void Finish(grpc::Status status) EXCLUDES(mutex_);
 
-  // By the transport, once: runs what was begun, and from here on all that is begun. The transport
-  // outlives the reactor. The reactor may be gone when this returns.
+  // By the transport, once: runs the operations started so far, and from here on each as it starts.
+  // The transport outlives the reactor. The reactor may be gone when this returns.
   void bind(RpcTransport& transport) EXCLUDES(mutex_);
 
  private:

@@ -96,6 +96,53 @@ TEST_CASE("every source is in a module, and every module has sources") {
   }
 }
 
+TEST_CASE("sources have at most a thousand lines") {
+  for (const char* const top : kFolders) {
+    for (const auto& entry : fs::recursive_directory_iterator(kRoot / top)) {
+      const std::string extension = entry.path().extension().string();
+      if (extension != ".h" && extension != ".cpp") continue;
+      const std::string text = text_of(entry.path());
+      INFO(entry.path());
+      CHECK(std::ranges::count(text, '\n') <= 1000);
+    }
+  }
+}
+
+// Such a header belongs into the file that includes it, but for these: contracts, and classes whose
+// users would become too long.
+TEST_CASE("headers that one file of their module includes, and no test, are on the list") {
+  const std::set<std::string> list = {
+      "bench/storage_costs.h",
+      "client/cli/complete_output.h",
+      "client/cli/interactive.h",
+      "model/forward_pass.h",
+      "model/ops/dense_avx512.h",  // compiled for its instruction set
+      "model/ops/quantize.h",
+      "model/ops/tiles-inl.h",
+      "server/engine/particle_filter.h",
+      "server/engine/worker.h",
+      "server/grpc/header_guard.h",  // replaces a function of gRPC's
+      "server/http/openai/completion.h",
+      "server/http/ui/page_files.h",  // of a generated file
+      "server/sessions/storage/redis/redis_link.h",
+  };
+  std::map<std::string, std::set<std::string>> users;
+  for (const char* const top : {"model", "server", "client", "tools", "bench", "tests"}) {
+    for (const Include& include : includes_of(kRoot, top)) {
+      if (!include.quoted || fs::path(include.file).stem() == fs::path(include.header).stem()) {
+        continue;
+      }
+      users[include.header].insert(include.file);
+    }
+  }
+  std::set<std::string> found;
+  for (const auto& [header, files] : users) {
+    const bool is_own = fs::path(*files.begin()).parent_path() == fs::path(header).parent_path();
+    if (files.size() == 1 && is_own && !header.starts_with("tests/")) found.insert(header);
+  }
+  CHECK(found == list);
+}
+
 TEST_CASE("CONTRIBUTING shows the table of modules as it is") {
   const std::string page = text_of(kRoot / "CONTRIBUTING.md");
   const std::string begin = "<!-- tests/layering/modules.txt -->\n```\n";

@@ -39,6 +39,17 @@ class BodyWork::Budget final : public JsonBudget {
   std::atomic<bool> gone_{false};  // the client
 };
 
+namespace {
+
+// Whose turn a body takes: "ipv4:127.0.0.1:40000" without its port, where there is no identity.
+std::string caller_of(const HttpRequest& request) {
+  if (request.caller && !request.caller->name.empty()) return request.caller->name;
+  if (!request.certificate.empty()) return "x509:" + request.certificate;
+  return request.peer.substr(0, request.peer.rfind(':'));
+}
+
+}  // namespace
+
 BodyWork::BodyWork(std::int64_t memory_bytes, HttpCounters& counters)
     : memory_bytes_(memory_bytes), counters_(counters) {
   for (int i = 0; i < kThreads; ++i) {
@@ -60,12 +71,32 @@ void BodyWork::read(const SharedExchange& exchange, Read read, Refuse refuse) {
   {
     const MutexLock lock(mutex_);
     if (!stopped_) {
-      jobs_.push_back(std::move(job));
+      add(caller_of(exchange->request()), std::move(job));
       changed_.notify_one();
       return;
     }
   }
   job.refuse(shutting_down());
+}
+
+void BodyWork::add(std::string caller, Job job) {
+  std::deque<Job>& jobs = jobs_[caller];
+  if (jobs.empty()) turns_.push_back(std::move(caller));
+  jobs.push_back(std::move(job));
+}
+
+BodyWork::Job BodyWork::take() {
+  std::string caller = std::move(turns_.front());
+  turns_.pop_front();
+  const auto found = jobs_.find(caller);
+  Job job = std::move(found->second.front());
+  found->second.pop_front();
+  if (found->second.empty()) {
+    jobs_.erase(found);
+  } else {
+    turns_.push_back(std::move(caller));
+  }
+  return job;
 }
 
 void BodyWork::begin_drain() { draining_ = true; }
@@ -101,10 +132,9 @@ void BodyWork::work() {
     Job job;
     {
       MutexLock lock(mutex_);
-      while (jobs_.empty() && !stopped_) changed_.wait(mutex_);
-      if (jobs_.empty()) return;
-      job = std::move(jobs_.front());
-      jobs_.pop_front();
+      while (turns_.empty() && !stopped_) changed_.wait(mutex_);
+      if (turns_.empty()) return;
+      job = take();
     }
     run(std::move(job));
   }

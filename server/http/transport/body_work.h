@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,7 +20,9 @@
 namespace lintel {
 
 // A short body is read by the thread that brings it, in a millisecond or so; a longer one by a
-// thread of the object's, in the order in which they come, while HTTP's threads serve others. What
+// thread of the object's, while HTTP's threads serve others. Callers take turns: by their identity,
+// or where they have none by the address of their connection. So a caller with many bodies delays
+// another by one body for each thread. What
 // a body and its reader hold counts among HttpCounters::body_bytes. A reading ends when its client
 // goes, and all do when the server drains.
 //
@@ -61,6 +64,8 @@ class BodyWork {
   static constexpr int kThreads = 2;
 
   static void run(Job job) noexcept;
+  void add(std::string caller, Job job) REQUIRES(mutex_);
+  Job take() REQUIRES(mutex_);  // REQUIRES: there is one
   void work() EXCLUDES(mutex_);
 
   const std::int64_t memory_bytes_;
@@ -69,7 +74,8 @@ class BodyWork {
   std::vector<std::thread> threads_;
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Job> jobs_ GUARDED_BY(mutex_);
+  std::map<std::string, std::deque<Job>> jobs_ GUARDED_BY(mutex_);  // by caller; none is empty
+  std::deque<std::string> turns_ GUARDED_BY(mutex_);                // of those callers
   bool stopped_ GUARDED_BY(mutex_) = false;
 };
 

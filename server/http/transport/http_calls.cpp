@@ -122,7 +122,7 @@ class HttpCalls::Call final : public RpcCall,
     calls_.post(cancel_, shared_from_this());
   }
 
-  // The call ends with that status, whatever its service says.
+  // The call ends with that status, not with its service's.
   void fail(grpc::Status status) noexcept EXCLUDES(mutex_) {
     {
       const MutexLock lock(mutex_);
@@ -136,7 +136,7 @@ class HttpCalls::Call final : public RpcCall,
   }
 
   void on_start() {
-    grpc::Status begun = catch_exceptions([&] {
+    grpc::Status started = catch_exceptions([&] {
       RequestBytes request;
       if (method_.type == RpcMethod::Type::kUnary) response_ = method_.new_response();
       if (method_.type != RpcMethod::Type::kBidiStream) request.swap(bytes_);
@@ -144,7 +144,7 @@ class HttpCalls::Call final : public RpcCall,
       return grpc::Status::OK;
     });
     if (reactor_ == nullptr) {
-      end_exchange(begun);
+      end_exchange(started);
       calls_.leave();
       return;
     }

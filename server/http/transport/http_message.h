@@ -31,7 +31,7 @@ struct HttpRequest {
   std::string peer;                     // as gRPC writes it: "ipv4:127.0.0.1:40000"
   std::string certificate;              // the client's name in mutual TLS; empty without
   std::string request_id;               // the client's x-request-id, or one made for it
-  std::optional<Identity> caller;       // by the token; none: nobody was asked for one
+  std::optional<Identity> caller;       // by the token; none: no token was asked for
 
   // The value of a header that was sent once; empty when it was not, or when several make it
   // ambiguous. `name`: lower case.

@@ -51,7 +51,7 @@ TEST_CASE("any failed allocation: a Generate call ends once and holds nothing") 
         prepared.checked.request.top_log2_probs = 2;
         prepared.checked.max_tokens_per_message = 3;
         auto* const reactor = f.entered<GenerateStream>(Method::kGenerate);
-        CountingWriter<v1::GenerateResponse> writer(reactor);
+        CountingWriter writer(reactor);
         REQUIRE(reactor->begin(std::move(prepared), kStreaming, f.clock).ok());
         bool failed = false;
         {
@@ -87,7 +87,7 @@ TEST_CASE("any failed allocation: a Score call ends once and holds nothing") {
             f.model, f.store, sequences, ScoreStream::Options{.window = 2, .owner = "alice"});
         auto* const reactor = f.entered<ScoreStream::Reactor>(Method::kScore);
         reactor->run(stream);
-        CountingWriter<v1::ScoreResponse> writer(reactor);
+        CountingWriter writer(reactor);
         REQUIRE(stream->begin().ok());
         const FailingAllocation failing(successes);
         run(f, writer, *reactor);

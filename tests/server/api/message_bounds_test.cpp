@@ -108,10 +108,8 @@ TEST_CASE("fields that a type does not know are left out") {
 TEST_CASE("a request releases its bytes after it is read", "[threat-44]") {
   v1::GenerateRequest request;
   request.set_model("tokens");
-  grpc::ByteBuffer bytes = buffer_of(request.SerializeAsString());
-  LazyMessage<v1::GenerateRequest> received;
-  CHECK(grpc::SerializationTraits<LazyMessage<v1::GenerateRequest>>::Deserialize(&bytes, &received)
-            .ok());
+  const RequestBytes bytes(buffer_of(request.SerializeAsString()));
+  const LazyMessage<v1::GenerateRequest> received(bytes);
   v1::GenerateRequest once, again;
   CHECK(received.read(kBounds, once).ok());
   CHECK(once.model() == "tokens");

@@ -1,41 +1,44 @@
-// Calls without gRPC's own part: reactors as gRPC runs them, but for a writer that keeps nothing.
+// Calls without a transport: reactors as gRPC runs them, but for a writer that keeps nothing.
 #pragma once
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "server/api/prepare_generation.h"
 #include "server/rpc/active_calls.h"
+#include "server/rpc/rpc.h"
 #include "tests/server/support/service_fixture.h"
 
 namespace lintel::testing {
 
-// Counts the calls to gRPC.
-template <typename Response>
-class CountingWriter final : public grpc::ServerCallbackWriter<Response> {
+// Counts what its reactor does.
+class CountingWriter final : public RpcTransport {
  public:
-  explicit CountingWriter(grpc::ServerWriteReactor<Response>* reactor) : bound_(reactor) {
-    this->BindReactor(reactor);
-  }
-  void Finish(grpc::Status status) override {
+  explicit CountingWriter(RpcReactor* reactor) { reactor->bind(*this); }
+  void read(RequestBytes&) override {}
+  void write(const google::protobuf::Message&) override { ++in_flight; }
+  void finish(const google::protobuf::Message*, grpc::Status status) override {
     ++finishes;
     code = status.error_code();
-  }
-  void SendInitialMetadata() override {}
-  void Write(const Response*, grpc::WriteOptions) override { ++in_flight; }
-  void WriteAndFinish(const Response*, grpc::WriteOptions, grpc::Status status) override {
-    Finish(std::move(status));
   }
 
   int finishes = 0;
   int in_flight = 0;  // writes
   grpc::StatusCode code = grpc::StatusCode::UNKNOWN;
+};
 
- private:
-  grpc::internal::ServerReactor* reactor() override { return bound_; }
-  void CallOnDone() override {}
-  grpc::ServerWriteReactor<Response>* const bound_;
+// Of a client without headers.
+class PlainCall final : public RpcCall {
+ public:
+  std::string_view header(const char*) const override { return {}; }
+  std::string peer() const override { return "ipv4:127.0.0.1:1"; }
+  std::string certificate() const override { return {}; }
+  std::optional<std::chrono::system_clock::time_point> deadline() const override { return {}; }
+  void add_header(const std::string&, const std::string&) override {}
 };
 
 struct CallFixture {
@@ -81,13 +84,11 @@ struct CallFixture {
   Quotas quotas{{.max_streams = 1}, clock};
   RequestCounters counters;
   CallPolicy gate{nullptr, false, {}, {Role::kGenerate, Role::kScore}, quotas, counters, clock};
-  grpc::CallbackServerContext context;
+  PlainCall context;
 };
 
 // Steps and writes until the call is over, or for as long as it could take.
-template <typename Response>
-void run(CallFixture& f, CountingWriter<Response>& writer,
-         grpc::ServerWriteReactor<Response>& reactor) {
+inline void run(CallFixture& f, CountingWriter& writer, RpcReactor& reactor) {
   for (int i = 0; i < 200 && writer.finishes == 0; ++i) {
     f.served->scheduler->run_one_step();
     while (writer.in_flight > 0) {

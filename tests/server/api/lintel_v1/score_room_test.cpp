@@ -65,7 +65,7 @@ struct WaitingScore : CallFixture {
 
   std::optional<SessionManager> memory;
   ScoreStream::Reactor* reactor = nullptr;
-  std::optional<CountingWriter<v1::ScoreResponse>> writer;
+  std::optional<CountingWriter> writer;
   std::shared_ptr<ScoreStream> stream;
 };
 

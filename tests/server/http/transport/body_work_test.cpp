@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <future>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <thread>
@@ -14,12 +15,14 @@ using Catch::Matchers::Contains;
 
 class FakeExchange final : public HttpExchange {
  public:
-  explicit FakeExchange(std::string body) : body_(std::move(body)) {}
+  explicit FakeExchange(std::string body, std::string peer = "") : body_(std::move(body)) {
+    request_.peer = std::move(peer);
+  }
 
   const HttpRequest& request() const override { return request_; }
   std::string take_body() override { return std::move(body_); }
-  void answer(HttpAnswer) override {}
-  void begin(HttpAnswer) override {}
+  void answer(lintel::HttpAnswer) override {}
+  void begin(lintel::HttpAnswer) override {}
   void write(std::string, std::function<void(bool)>) override {}
   void end(std::string) override {}
   void abort() override {}
@@ -27,7 +30,7 @@ class FakeExchange final : public HttpExchange {
   void go() { gone_(); }
 
  private:
-  const HttpRequest request_;
+  HttpRequest request_;
   std::string body_;
   std::function<void()> gone_;
 };
@@ -81,6 +84,39 @@ TEST_CASE("a short body is read by its own thread while long ones are read by ot
   two->go();
   CHECK(first.refused.get_future().get().error_message() == "cancelled");
   CHECK(second.refused.get_future().get().error_message() == "cancelled");
+}
+
+TEST_CASE("long bodies: callers take turns, however many bodies each has") {
+  HttpCounters counters;
+  BodyWork work(kMemory, counters);
+  Endless first, second;  // on both threads
+  const auto one = std::make_shared<FakeExchange>(kLong, "ipv4:10.0.0.1:1");
+  const auto two = std::make_shared<FakeExchange>(kLong, "ipv4:10.0.0.1:2");
+  work.read(one, first.read(), first.refuse());
+  work.read(two, second.read(), second.refuse());
+  first.started.get_future().wait();
+  second.started.get_future().wait();
+  std::mutex mutex;
+  std::string order;
+  std::promise<void> all;
+  const auto note = [&](char name) {
+    return [&, name](const std::string&, JsonBudget&) {
+      const std::lock_guard lock(mutex);
+      order += name;
+      if (order.size() == 5) all.set_value();
+      return grpc::Status(grpc::Status::OK);
+    };
+  };
+  const BodyWork::Refuse refuse = [](const grpc::Status&) {};
+  for (int i = 0; i < 4; ++i) {  // four connections of one host
+    work.read(std::make_shared<FakeExchange>(kLong, "ipv4:10.0.0.1:" + std::to_string(10 + i)),
+              note('a'), refuse);
+  }
+  work.read(std::make_shared<FakeExchange>(kLong, "ipv4:10.0.0.2:1"), note('b'), refuse);
+  one->go();  // one thread reads all of them
+  all.get_future().wait();
+  CHECK(order == "abaaa");
+  two->go();
 }
 
 TEST_CASE("a drain ends the bodies that are read and those that wait, and takes no more",

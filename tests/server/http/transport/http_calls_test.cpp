@@ -20,11 +20,11 @@ class NotedExchange final : public HttpExchange {
  public:
   const HttpRequest& request() const override { return request_; }
   std::string take_body() override { return {}; }
-  void answer(HttpAnswer answer) override {
+  void answer(lintel::HttpAnswer answer) override {
     body = answer.body;
     ++answered;
   }
-  void begin(HttpAnswer) override {}
+  void begin(lintel::HttpAnswer) override {}
   void write(std::string piece, std::function<void(bool)> taken) override {
     body += piece;
     taken(true);
@@ -102,7 +102,7 @@ class TestService final : public RpcService {
 // Names of models, one after the other; a status at the end.
 class Names final : public StreamAnswer {
  public:
-  HttpAnswer head() override { return {}; }
+  lintel::HttpAnswer head() override { return {}; }
   grpc::Status piece(const google::protobuf::Message& message, std::string& out) override {
     out = static_cast<const v1::Model&>(message).name();
     if (out == "7 ") out.clear();  // nothing is written for it
@@ -111,7 +111,7 @@ class Names final : public StreamAnswer {
   std::optional<std::string> tail(const grpc::Status& status) override {
     return "end " + std::to_string(status.error_code());
   }
-  HttpAnswer refusal(const grpc::Status& status) override {
+  lintel::HttpAnswer refusal(const grpc::Status& status) override {
     return {500, {}, "refused " + std::to_string(status.error_code())};
   }
 };

@@ -1,12 +1,12 @@
 -- Sessions of one bucket by id. KEYS: ids. ARGV: prefix of keys, after, most, model (empty: all),
 -- 1 where one owner's, that owner. Returns where to go on (empty: there are no more), then row,
--- position, digest of each.
+-- position, digest of each. A key that holds something else is no session, and hides no other.
 local at, most, found, bytes = ARGV[2], number(ARGV[3]), {''}, 0
 for _ = 1, 20 do  -- other sessions wait for this
   local ids = redis.call('ZRANGEBYLEX', KEYS[1], '(' .. at, '+', 'LIMIT', 0, 100)
   for _, id in ipairs(ids) do
     at = id
-    local s = redis.call('HMGET', ARGV[1] .. id .. ':m', 'r', 'p', 'd', 'm', 'o')
+    local s = redis.pcall('HMGET', ARGV[1] .. id .. ':m', 'r', 'p', 'd', 'm', 'o')
     if s[1] and (ARGV[4] == '' or s[4] == ARGV[4]) and (ARGV[5] == '0' or s[5] == ARGV[6]) then
       for i = 1, 3 do found[#found + 1] = s[i] end
       bytes = bytes + #s[1]

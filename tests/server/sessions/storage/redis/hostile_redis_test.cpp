@@ -218,7 +218,18 @@ TEST_CASE("key of a wrong type: its session is damaged, and the store is not awa
           Outcome::kCorrupt);
   }
   SECTION("itself") {
+    // Another session of its bucket, which stays in the list.
+    std::string id;
+    for (int i = 0; id.empty() || redis_bucket(id) != redis_bucket("s"); ++i) {
+      id = "t" + std::to_string(i);
+    }
+    Client neighbour(id);
+    REQUIRE(commit_one(storage, [&](Writes& to) { neighbour.create(to); }) == Outcome::kDone);
+    CHECK(storage.list("", "", 10, std::nullopt).size() == 2);
     replace(keys.session("s"));
+    const std::vector<SessionStorage::Row> listed = storage.list("", "", 10, std::nullopt);
+    REQUIRE(listed.size() == 1);
+    CHECK(listed[0].id == id);
     CHECK(storage.find("s", "alice").outcome == Outcome::kCorrupt);
     CHECK(storage.read_values("s", 0, values) == Outcome::kCorrupt);
     CHECK(commit_one(storage, [&](Writes& to) { session.release(to); }) == Outcome::kCorrupt);
