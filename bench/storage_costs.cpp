@@ -68,16 +68,16 @@ void StorageWrites::add(SessionStorage::Write write, StorageBytes body) {
 }
 
 void StorageWrites::commit_to(SessionStorage& storage) const {
-  std::promise<StorageOutcome> written;
-  storage.commit(writes_, [&](std::span<const StorageOutcome> outcomes) {
-    StorageOutcome worst = StorageOutcome::kDone;
-    for (const StorageOutcome outcome : outcomes) {
-      if (outcome != StorageOutcome::kDone) worst = outcome;
+  std::promise<SessionError> written;
+  storage.commit(writes_, [&](std::span<const SessionError> outcomes) {
+    SessionError worst = SessionError::kNone;
+    for (const SessionError outcome : outcomes) {
+      if (outcome != SessionError::kNone) worst = outcome;
     }
     written.set_value(worst);
   });
-  const StorageOutcome outcome = written.get_future().get();
-  if (outcome != StorageOutcome::kDone) {
+  const SessionError outcome = written.get_future().get();
+  if (outcome != SessionError::kNone) {
     throw std::runtime_error(std::string("the session store refuses a write: ") +
                              to_string(outcome));
   }
@@ -130,7 +130,7 @@ void StoredSession::name_state(StorageWrites& to, const SessionStorage::StateRef
 
 void StoredSession::open(SessionStorage& storage) {
   const SessionStorage::Opened opened = storage.open(row.id, row.owner, nullptr);
-  if (opened.outcome != StorageOutcome::kDone) {
+  if (opened.outcome != SessionError::kNone) {
     throw std::runtime_error(std::string("a stored session cannot be opened: ") +
                              to_string(opened.outcome));
   }
@@ -279,7 +279,7 @@ std::vector<SessionFigure> wake_costs(MadeSession& session, const StoragePlan& p
     }
     for (const SessionStorage::StateRef& ref : states) {
       wakes.push_back(microseconds_of(1, [&] {
-        if (storage.read_state(ref, bytes) != StorageOutcome::kDone) {
+        if (storage.read_state(ref, bytes) != SessionError::kNone) {
           throw std::runtime_error("a state that was put cannot be read");
         }
         SequenceState woken = model.new_sequence();

@@ -22,16 +22,8 @@ grpc::Status outcome_status(RequestOutcome outcome, const ServedModel& model,
       return deadline_exceeded();
     case RequestOutcome::kShutdown:
       return stopped_status(model);
-    case RequestOutcome::kStoreFull:
-      return stored_refusal({SessionError::kStoreFull}, session_id);
-    case RequestOutcome::kStoreAway:
-      return stored_refusal({SessionError::kStoreAway}, session_id);
-    case RequestOutcome::kStoreBroken:
-      return stored_refusal({SessionError::kStoreBroken}, session_id);
-    case RequestOutcome::kStoreDamaged:
-      return stored_refusal({SessionError::kDamaged}, session_id);
-    case RequestOutcome::kFenced:
-      return stored_refusal({SessionError::kFenced}, session_id);
+    case RequestOutcome::kSession:
+      return stored_refusal({outcome.error()}, session_id);
     case RequestOutcome::kMoved:
       return call_moved(session_id);
     case RequestOutcome::kAdapterEnded:

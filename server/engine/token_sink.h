@@ -10,6 +10,7 @@
 
 #include "server/core/clock.h"
 #include "server/engine/particle_set.h"
+#include "server/sessions/session_error.h"
 #include "server/sessions/session_history.h"
 
 namespace lintel {
@@ -67,23 +68,31 @@ struct SampleResult {
 // sample has had its on_sample_finish (the reason of those still unfinished is kCancelled or
 // kDeadline, with what they had produced); with the others only the samples that had finished
 // before.
-enum class RequestOutcome {
-  kDone,          // every sample finished by itself
-  kCancelled,     // Scheduler::cancel
-  kDeadline,      // GenerationRequest::deadline passed, in a batch, paused or still queued
-  kShutdown,      // drain timeout or stop; the samples have ended with kCancelled
-  kNonFinite,     // the model produced NaN or infinity; the session is gone
-  kInternal,      // an exception (out of memory, a sink that threw); the session is gone
-  kAdapterEnded,  // its adapter was unloaded, and the drain timeout passed; as kShutdown
-  // Not of a scheduler, but of the store that its session outlives the process in. No sample's end
-  // was reported; the session is as the store has it.
-  kStoreFull,
-  kStoreAway,
-  kStoreBroken,
-  kFenced,  // another process has the session now
-  // Nor this: the server ends, and the call continues where it is repeated.
-  kMoved,
-  kStoreDamaged,  // of the store, too: what it has of the session is not what was written
+class RequestOutcome {
+ public:
+  enum Kind {
+    kDone,          // every sample finished by itself
+    kCancelled,     // Scheduler::cancel
+    kDeadline,      // GenerationRequest::deadline passed, in a batch, paused or still queued
+    kShutdown,      // drain timeout or stop; the samples have ended with kCancelled
+    kNonFinite,     // the model produced NaN or infinity; the session is gone
+    kInternal,      // an exception (out of memory, a sink that threw); the session is gone
+    kAdapterEnded,  // its adapter was unloaded, and the drain timeout passed; as kShutdown
+    // Not of a scheduler: the server ends, and the call continues where it is repeated.
+    kMoved,
+    // Nor this, but of the storage that its session outlives the process in: see error(). No
+    // sample's end was reported; the session is as the storage has it.
+    kSession,
+  };
+  constexpr RequestOutcome(Kind kind = kDone) : kind_(kind) {}
+  constexpr RequestOutcome(SessionError error) : kind_(kSession), error_(error) {}
+
+  constexpr operator Kind() const { return kind_; }
+  constexpr SessionError error() const { return error_; }  // kNone but for kSession
+
+ private:
+  Kind kind_;
+  SessionError error_ = SessionError::kNone;
 };
 
 // Receives what a request produces. Called by one scheduler thread at a time, never under a

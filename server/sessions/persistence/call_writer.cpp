@@ -26,37 +26,18 @@ void WriteBatch::commit(SessionStorage& storage, SessionStorage::Done done) {
   storage.commit(std::move(writes_), std::move(done));
 }
 
-StorageOutcome WriteBatch::commit_and_wait(SessionStorage& storage) {
-  std::promise<StorageOutcome> promise;
-  commit(storage, [&](std::span<const StorageOutcome> outcomes) {
+SessionError WriteBatch::commit_and_wait(SessionStorage& storage) {
+  std::promise<SessionError> promise;
+  commit(storage, [&](std::span<const SessionError> outcomes) {
     const auto failed = std::ranges::find_if(
-        outcomes, [](StorageOutcome outcome) { return outcome != StorageOutcome::kDone; });
-    promise.set_value(failed == outcomes.end() ? StorageOutcome::kDone : *failed);
+        outcomes, [](SessionError outcome) { return outcome != SessionError::kNone; });
+    promise.set_value(failed == outcomes.end() ? SessionError::kNone : *failed);
   });
   return promise.get_future().get();
 }
 
-SessionRefusal refusal_of(StorageOutcome outcome) {
-  switch (outcome) {
-    case StorageOutcome::kDone:
-      return {};
-    case StorageOutcome::kNotFound:
-      return {SessionError::kNotFound};
-    case StorageOutcome::kHeld:
-      return {SessionError::kHeld};
-    case StorageOutcome::kFull:
-      return {SessionError::kStoreFull};
-    case StorageOutcome::kBroken:
-      return {SessionError::kStoreBroken};
-    case StorageOutcome::kCorrupt:
-      return {SessionError::kDamaged};
-    case StorageOutcome::kFenced:
-    case StorageOutcome::kRolledBack:
-      return {SessionError::kFenced};
-    case StorageOutcome::kUnavailable:
-      break;
-  }
-  return {SessionError::kStoreAway};
+SessionRefusal refusal_of(SessionError outcome) {
+  return {outcome == SessionError::kRolledBack ? SessionError::kFenced : outcome};
 }
 
 SessionRefusal refusal_of(const SessionStorage::Opened& opened) {
@@ -81,10 +62,9 @@ void PendingReleases::give_back(SessionStorage& storage, const SessionStorage::R
               .position = row.position},
              {});
   const auto done = [book = book_, batch, lost = Lost{row.id, row.owner, claim}](
-                        std::span<const StorageOutcome> outcomes) {
-    const StorageOutcome outcome = outcomes.front();
-    if (outcome == StorageOutcome::kFull || outcome == StorageOutcome::kUnavailable)
-      book->add(lost);
+                        std::span<const SessionError> outcomes) {
+    const SessionError outcome = outcomes.front();
+    if (outcome == SessionError::kStoreFull || outcome == SessionError::kStoreAway) book->add(lost);
   };
   batch->commit(storage, done);
 }
@@ -104,9 +84,9 @@ void PendingReleases::give_back(SessionStorage& storage) {
                .before = digest,
                .after = digest},
               {});
-    const StorageOutcome outcome = batch.commit_and_wait(storage);
+    const SessionError outcome = batch.commit_and_wait(storage);
     // A broken storage releases nothing before it is reopened, and then no session is held.
-    if (outcome == StorageOutcome::kFull || outcome == StorageOutcome::kUnavailable) {
+    if (outcome == SessionError::kStoreFull || outcome == SessionError::kStoreAway) {
       add(std::move(each.id), std::move(each.owner), each.claim);
     }
   }
@@ -190,7 +170,7 @@ void CallWriter::write(const Calls& calls, bool all_values) {
     if (count > 0) on_its_way->calls.emplace_back(call, count);
   }
   if (on_its_way->batch.empty()) return;
-  const auto done = [on_its_way](std::span<const StorageOutcome> outcomes) {
+  const auto done = [on_its_way](std::span<const SessionError> outcomes) {
     std::size_t first = 0;
     for (const auto& [call, count] : on_its_way->calls) {
       // What was written already is done where it is collected again.

@@ -31,7 +31,7 @@ class WriteBatch {
   // `this` lives until `done` was called. Once.
   void commit(SessionStorage& storage, SessionStorage::Done done);
   // Waits. The first outcome that is not kDone, if there is one.
-  StorageOutcome commit_and_wait(SessionStorage& storage);
+  SessionError commit_and_wait(SessionStorage& storage);
 
  private:
   std::vector<SessionStorage::Write> writes_;
@@ -39,7 +39,7 @@ class WriteBatch {
 };
 
 // What a storage's outcome means to who asked for the session.
-SessionRefusal refusal_of(StorageOutcome outcome);
+SessionRefusal refusal_of(SessionError outcome);
 // The same; of one that is held, by whom and for how long.
 SessionRefusal refusal_of(const SessionStorage::Opened& opened);
 

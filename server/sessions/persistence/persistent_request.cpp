@@ -96,7 +96,7 @@ SessionRefusal PersistentRequest::begin(const SessionLease& lease, const Generat
   has_claim_ = claim_lease_ != nullptr;
   if (!has_claim_) {
     const SessionStorage::Opened opened = writer_.storage().open(id, owner, nullptr);
-    if (opened.outcome != StorageOutcome::kDone) return refusal_of(opened);
+    if (opened.outcome != SessionError::kNone) return refusal_of(opened);
     MutexLock lock(mutex_);
     has_claim_ = opened.row == row_;
     if (!has_claim_) {  // it was changed since it was looked at
@@ -150,7 +150,7 @@ bool PersistentRequest::may_see(std::int64_t position) const {
 
 void PersistentRequest::fail_past_lease() {
   if (claim_lease_ == nullptr || is_over_ || writer_.clock().now() < claim_lease_->until()) return;
-  fail(RequestOutcome::kStoreAway);
+  fail(SessionError::kStoreAway);
 }
 
 bool PersistentRequest::on_token(const TokenEvent& event) {
@@ -365,9 +365,9 @@ void PersistentRequest::put_state(SessionLease& lease) {
     StateByteWriter writer(bytes);
     sequence.save(writer);
     SessionStorage::StateRef ref{.position = extent.position};
-    const StorageOutcome put = writer_.storage().put_state(lease.session_id(), bytes, &ref);
+    const SessionError put = writer_.storage().put_state(lease.session_id(), bytes, &ref);
     zero_memory(std::span(bytes));
-    if (put != StorageOutcome::kDone) return;
+    if (put != SessionError::kNone) return;
     writer_.count_state();
     MutexLock lock(mutex_);
     state_ = ref;
@@ -448,14 +448,14 @@ void PersistentRequest::collect_checkpoint(WriteBatch& batch) {
 std::optional<SessionStorage::StateRef> PersistentRequest::put_checkpoint(
     const SessionStorage::SessionId& id, std::int64_t position) noexcept {
   SessionStorage::StateRef ref{.position = position};
-  StorageOutcome put = StorageOutcome::kUnavailable;
+  SessionError put = SessionError::kStoreAway;
   try {
     put = writer_.storage().put_state(id, checkpoint_, &ref);
   } catch (const std::bad_alloc&) {
   }
   zero_memory(std::span(checkpoint_));
   checkpoint_.clear();
-  if (put != StorageOutcome::kDone) return std::nullopt;
+  if (put != SessionError::kNone) return std::nullopt;
   writer_.count_state();
   return ref;
 }
@@ -466,15 +466,13 @@ namespace {
 
 using Kind = SessionStorage::Write::Kind;
 
-RequestOutcome outcome_of(StorageOutcome outcome) {
-  if (outcome == StorageOutcome::kFull) return RequestOutcome::kStoreFull;
-  if (outcome == StorageOutcome::kBroken) return RequestOutcome::kStoreBroken;
-  if (outcome == StorageOutcome::kCorrupt) return RequestOutcome::kStoreDamaged;
-  const bool is_lost = outcome == StorageOutcome::kFenced ||
-                       outcome == StorageOutcome::kRolledBack ||
-                       outcome == StorageOutcome::kNotFound;
-  if (is_lost) return RequestOutcome::kFenced;
-  return RequestOutcome::kStoreAway;
+// As a request ends with it.
+RequestOutcome outcome_of(SessionError error) {
+  // The session is gone, or an older one: another process had it.
+  if (error == SessionError::kRolledBack || error == SessionError::kNotFound) {
+    return SessionError::kFenced;
+  }
+  return error == SessionError::kHeld ? SessionError::kStoreAway : error;
 }
 
 }  // namespace
@@ -686,9 +684,9 @@ std::vector<LastCall> PersistentRequest::last_calls(std::int64_t end) const {
   return calls;
 }
 
-void PersistentRequest::written(std::span<const StorageOutcome> outcomes) {
+void PersistentRequest::written(std::span<const SessionError> outcomes) {
   const auto refused = std::ranges::find_if(
-      outcomes, [](StorageOutcome outcome) { return outcome != StorageOutcome::kDone; });
+      outcomes, [](SessionError outcome) { return outcome != SessionError::kNone; });
   const bool is_done = refused == outcomes.end();
   SessionLease over;
   bool is_over = false, ends = false;
@@ -704,7 +702,7 @@ void PersistentRequest::written(std::span<const StorageOutcome> outcomes) {
         if (writing_states_) row_.states = *std::move(writing_states_);
       }
     } else if (was == Writing::kRelease) {
-      if (*refused == StorageOutcome::kFull || *refused == StorageOutcome::kUnavailable) {
+      if (*refused == SessionError::kStoreFull || *refused == SessionError::kStoreAway) {
         writer_.lost_claims().add(row_.id, row_.owner, claim_);
       }
     } else if (!is_patient(*refused, was)) {
@@ -732,8 +730,8 @@ void PersistentRequest::written(std::span<const StorageOutcome> outcomes) {
   }
 }
 
-bool PersistentRequest::is_patient(StorageOutcome outcome, Writing was) {
-  if (outcome != StorageOutcome::kFull && outcome != StorageOutcome::kUnavailable) return false;
+bool PersistentRequest::is_patient(SessionError outcome, Writing was) {
+  if (outcome != SessionError::kStoreFull && outcome != SessionError::kStoreAway) return false;
   if (was == Writing::kBegin) return false;  // nothing is lost yet
   const TimePoint now = writer_.clock().now();
   if (!failing_since_) failing_since_ = now;

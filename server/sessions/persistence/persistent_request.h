@@ -92,7 +92,7 @@ class PersistentRequest final : public TokenSink,
   void collect(WriteBatch& batch, bool all_values) EXCLUDES(mutex_);
   // There was no memory for what was collected: it is to be collected again.
   void not_collected() EXCLUDES(mutex_);
-  void written(std::span<const StorageOutcome> outcomes) EXCLUDES(mutex_);
+  void written(std::span<const SessionError> outcomes) EXCLUDES(mutex_);
   // Whether the writer has to look at it again soon without being woken.
   bool is_urgent() const EXCLUDES(mutex_);
   Durability durability() const { return level_; }
@@ -149,7 +149,7 @@ class PersistentRequest final : public TokenSink,
   // Another process may have taken the session over by now: delivers nothing more.
   void fail_past_lease() REQUIRES(mutex_);
   // After a refusal of the storage: whether there is still hope.
-  bool is_patient(StorageOutcome outcome, Writing was) REQUIRES(mutex_);
+  bool is_patient(SessionError outcome, Writing was) REQUIRES(mutex_);
 
   CallWriter& writer_;
   const IdempotencyKey terms_;

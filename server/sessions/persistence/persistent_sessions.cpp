@@ -118,13 +118,13 @@ std::optional<SessionInfo> PersistentSessions::find(const std::string& id, const
   std::optional<SessionInfo> info = store_.get(id, owner);
   if (info && info->durability == Durability::kNone) return info;
   const SessionStorage::Opened found = storage_.find(id, owner);
-  const bool is_gone = found.outcome == StorageOutcome::kNotFound ||
-                       (found.outcome == StorageOutcome::kDone && has_expired(found.row));
+  const bool is_gone = found.outcome == SessionError::kNotFound ||
+                       (found.outcome == SessionError::kNone && has_expired(found.row));
   if (is_gone && !(info && info->busy)) {  // a call that runs keeps it
     if (info) store_.remove(id, owner);    // a copy of nothing
     return std::nullopt;
   }
-  if (found.outcome != StorageOutcome::kDone) return info;
+  if (found.outcome != SessionError::kNone) return info;
   if (info && is_old(found.row, *info)) {
     store_.remove(id, owner);
     info.reset();
@@ -142,8 +142,8 @@ std::optional<SessionInfo> PersistentSessions::find(const std::string& id, const
 }
 
 SessionRefusal PersistentSessions::absence(const std::string& id, const Owner& owner) {
-  const StorageOutcome outcome = storage_.find(id, owner).outcome;
-  const bool is_known = outcome == StorageOutcome::kDone || outcome == StorageOutcome::kNotFound;
+  const SessionError outcome = storage_.find(id, owner).outcome;
+  const bool is_known = outcome == SessionError::kNone || outcome == SessionError::kNotFound;
   return is_known ? store_.absence(id, owner) : refusal_of(outcome);
 }
 
@@ -190,12 +190,12 @@ std::size_t PersistentSessions::sweep() {
   return storage_.sweep(kSweptAtOnce);
 }
 
-StorageOutcome PersistentSessions::commit_and_release(WriteBatch& batch, const std::string& id,
-                                                      const Owner& owner,
-                                                      const SessionStorage::Claim& claim) {
-  const StorageOutcome outcome = batch.commit_and_wait(storage_);
+SessionError PersistentSessions::commit_and_release(WriteBatch& batch, const std::string& id,
+                                                    const Owner& owner,
+                                                    const SessionStorage::Claim& claim) {
+  const SessionError outcome = batch.commit_and_wait(storage_);
   // A broken storage releases nothing before it is reopened.
-  if (outcome == StorageOutcome::kFull || outcome == StorageOutcome::kUnavailable)
+  if (outcome == SessionError::kStoreFull || outcome == SessionError::kStoreAway)
     lost_claims_.add(id, owner, claim);
   return outcome;
 }
@@ -375,18 +375,18 @@ SessionRefusal PersistentSessions::rewind(SessionLease& lease, const SessionStor
   return refusal;
 }
 
-StorageOutcome PersistentSessions::read_past(const ReplayedResponse& past, std::int64_t first,
-                                             std::span<std::int32_t> values) {
-  const StorageOutcome read = storage_.read_values(past.session(), first, values);
-  if (read != StorageOutcome::kDone) return read;
+SessionError PersistentSessions::read_past(const ReplayedResponse& past, std::int64_t first,
+                                           std::span<std::int32_t> values) {
+  const SessionError read = storage_.read_values(past.session(), first, values);
+  if (read != SessionError::kNone) return read;
   // They are that call's where it is there still: what takes back a call's values forgets the call.
   const SessionStorage::Opened found = storage_.find(past.session(), past.owner());
-  if (found.outcome != StorageOutcome::kDone) return found.outcome;
+  if (found.outcome != SessionError::kNone) return found.outcome;
   const auto calls = decode_last_calls(found.row.last_calls);
   const bool is_there = calls && std::ranges::any_of(*calls, [&](const LastCall& call) {
                           return encode_last_calls({call}) == encode_last_calls({past.call()});
                         });
-  return is_there ? StorageOutcome::kDone : StorageOutcome::kNotFound;
+  return is_there ? SessionError::kNone : SessionError::kNotFound;
 }
 
 // PersistentSessions: what is written of sessions that no call runs in.
@@ -443,9 +443,9 @@ SessionRefusal PersistentSessions::keep(const std::string& id, const Owner& owne
   WriteBatch batch;
   batch.add({.kind = Kind::kCreate, .id = id, .after = row.digest, .position = row.position},
             encode_new_session(created));
-  const StorageOutcome outcome = batch.commit_and_wait(storage_);
+  const SessionError outcome = batch.commit_and_wait(storage_);
   zero_memory(std::span(created.values));
-  if (outcome != StorageOutcome::kDone) return refusal_of(outcome);
+  if (outcome != SessionError::kNone) return refusal_of(outcome);
   if (!image.state.empty()) {
     const bool has_state = store_state(id, owner, image);
     // Where the history begins after its first value the state is no cache.
@@ -461,9 +461,9 @@ SessionRefusal PersistentSessions::keep(const std::string& id, const Owner& owne
 bool PersistentSessions::store_state(const std::string& id, const Owner& owner,
                                      const SessionImage& image) {
   const SessionStorage::Opened opened = storage_.open(id, owner, nullptr);
-  if (opened.outcome != StorageOutcome::kDone) return false;
+  if (opened.outcome != SessionError::kNone) return false;
   SessionStorage::StateRef ref{.position = image.state_position};
-  const bool has_state = storage_.put_state(id, image.state, &ref) == StorageOutcome::kDone;
+  const bool has_state = storage_.put_state(id, image.state, &ref) == SessionError::kNone;
   SessionStorage::Write write{.kind = Kind::kState,
                               .id = id,
                               .claim = opened.claim,
@@ -475,7 +475,7 @@ bool PersistentSessions::store_state(const std::string& id, const Owner& owner,
   write.kind = Kind::kRelease;
   batch.add(write, {});
   const bool is_kept =
-      commit_and_release(batch, id, owner, opened.claim) == StorageOutcome::kDone && has_state;
+      commit_and_release(batch, id, owner, opened.claim) == SessionError::kNone && has_state;
   if (is_kept) states_stored_.fetch_add(1);
   return is_kept;
 }
@@ -492,7 +492,7 @@ std::size_t PersistentSessions::park_idle(Duration most) {
       if (park(next->id, next->owner, batch)) ++put;
     }
     if (batch.empty()) continue;
-    if (batch.commit_and_wait(storage_) != StorageOutcome::kDone) break;
+    if (batch.commit_and_wait(storage_) != SessionError::kNone) break;
     parked += put;
   }
   states_stored_.fetch_add(parked);
@@ -507,7 +507,7 @@ bool PersistentSessions::park(const std::string& id, const Owner& owner, WriteBa
   };
   if (!info || !info->transformer->constant_state() || !pays({})) return false;
   const SessionStorage::Opened opened = storage_.open(id, owner, nullptr);
-  if (opened.outcome != StorageOutcome::kDone) return false;
+  if (opened.outcome != SessionError::kNone) return false;
   SessionStorage::Write write{.kind = Kind::kState,
                               .id = id,
                               .claim = opened.claim,
@@ -522,7 +522,7 @@ bool PersistentSessions::park(const std::string& id, const Owner& owner, WriteBa
                              .image;
     SessionStorage::StateRef ref{.position = image.state_position};
     is_put = image.digest == opened.row.digest && image.state_position == image.position &&
-             storage_.put_state(id, image.state, &ref) == StorageOutcome::kDone;
+             storage_.put_state(id, image.state, &ref) == SessionError::kNone;
     zero(image);
     if (is_put) {
       std::vector<SessionStorage::StateRef> states = opened.row.states;
@@ -547,7 +547,7 @@ SessionRefusal PersistentSessions::remove(const std::string& id, const Owner& ow
 
 SessionRefusal PersistentSessions::remove_stored(const std::string& id, const Owner& owner) {
   const SessionStorage::Opened opened = storage_.open(id, owner, nullptr);
-  if (opened.outcome != StorageOutcome::kDone) return refusal_of(opened);
+  if (opened.outcome != SessionError::kNone) return refusal_of(opened);
   WriteBatch batch;
   batch.add({.kind = Kind::kRemove,
              .id = id,
@@ -556,8 +556,8 @@ SessionRefusal PersistentSessions::remove_stored(const std::string& id, const Ow
              .after = opened.row.digest,
              .position = opened.row.position},
             {});
-  const StorageOutcome outcome = commit_and_release(batch, id, owner, opened.claim);
-  if (outcome == StorageOutcome::kDone && has_expired(opened.row)) return {SessionError::kNotFound};
+  const SessionError outcome = commit_and_release(batch, id, owner, opened.claim);
+  if (outcome == SessionError::kNone && has_expired(opened.row)) return {SessionError::kNotFound};
   return refusal_of(outcome);
 }
 
@@ -594,16 +594,16 @@ std::optional<SessionStorage::StateRef> PersistentSessions::put_state(SessionLea
   StateByteWriter writer(bytes);
   lease.sequence().save(writer);
   SessionStorage::StateRef ref{.position = lease.sequence().next_position()};
-  const StorageOutcome put = storage_.put_state(lease.session_id(), bytes, &ref);
+  const SessionError put = storage_.put_state(lease.session_id(), bytes, &ref);
   zero_memory(std::span(bytes));
-  if (put != StorageOutcome::kDone) return std::nullopt;
+  if (put != SessionError::kNone) return std::nullopt;
   return ref;
 }
 
 SessionRefusal PersistentSessions::rewind(SessionLease& lease, std::int64_t position,
                                           const std::optional<Digest>& expected) {
   const SessionStorage::Opened opened = storage_.open(lease.session_id(), lease.owner(), nullptr);
-  if (opened.outcome != StorageOutcome::kDone) return refusal_of(opened);
+  if (opened.outcome != SessionError::kNone) return refusal_of(opened);
   const SessionStorage::Row& row = opened.row;
   if (storage_.is_shared() && lease.history()->extent().digest != row.digest) {
     lost_claims_.give_back(storage_, row, opened.claim);
@@ -655,8 +655,8 @@ SessionRefusal PersistentSessions::rewind(SessionLease& lease, std::int64_t posi
   }
   write.kind = Kind::kRelease;
   batch.add(write, {});
-  const StorageOutcome outcome = commit_and_release(batch, row.id, row.owner, opened.claim);
-  if (outcome == StorageOutcome::kDone) return refusal;
+  const SessionError outcome = commit_and_release(batch, row.id, row.owner, opened.claim);
+  if (outcome == SessionError::kNone) return refusal;
   lease.discard();  // the storage is the truth
   return refusal_of(outcome);
 }
@@ -669,9 +669,9 @@ SessionRefusal PersistentSessions::look_up(const std::string& id, const Owner& o
 }
 
 SessionRefusal PersistentSessions::look_at(SessionStorage::Opened found, FoundSession& stored) {
-  if (found.outcome != StorageOutcome::kDone) return refusal_of(found.outcome);
+  if (found.outcome != SessionError::kNone) return refusal_of(found.outcome);
   if (!found.holder.empty()) {
-    found.outcome = StorageOutcome::kHeld;
+    found.outcome = SessionError::kHeld;
     stored.held = refusal_of(found);
   }
   stored.row = std::move(found.row);
@@ -748,9 +748,9 @@ SessionRefusal PersistentSessions::drop_if_old(const std::string& id, const Owne
   }
   const SessionStorage::Opened found = storage_.find(id, owner);
   const bool is_known =
-      found.outcome == StorageOutcome::kDone || found.outcome == StorageOutcome::kNotFound;
+      found.outcome == SessionError::kNone || found.outcome == SessionError::kNotFound;
   if (!is_known) return refusal_of(found.outcome);
-  if (found.outcome == StorageOutcome::kDone && !is_old(found.row, *info)) return {};
+  if (found.outcome == SessionError::kNone && !is_old(found.row, *info)) return {};
   *is_here = false;
   store_.remove(id, owner);
   return {};
@@ -766,7 +766,7 @@ SessionRefusal PersistentSessions::wake(const std::string& id, const Owner& owne
     if (!may_have_changed || !storage_.is_shared()) return refusal;
     // Damaged is a row that does not fit although no other server has written it.
     const SessionStorage::Opened now = storage_.find(id, owner);
-    if (now.outcome != StorageOutcome::kDone || now.row.digest == seen) return refusal;
+    if (now.outcome != SessionError::kNone || now.row.digest == seen) return refusal;
   }
   return {SessionError::kStoreAway};
 }
@@ -853,7 +853,7 @@ std::int64_t PersistentSessions::read_state(const SessionStorage::Row& row, std:
     if (ref.position < least) break;
     if (ref.bytes > store_.options().session_memory_bytes) continue;
     state.resize(ref.bytes);
-    if (storage_.read_state(ref, state) == StorageOutcome::kDone) return ref.position;
+    if (storage_.read_state(ref, state) == SessionError::kNone) return ref.position;
   }
   state.clear();
   return 0;

@@ -118,8 +118,8 @@ class PersistentSessions {
                            const IdempotencyKey& terms, OpenedCall& opened);
   // Waits. Values [first, first + values.size()) of a call that is past, for as long as the session
   // has that call.
-  StorageOutcome read_past(const ReplayedResponse& call, std::int64_t first,
-                           std::span<std::int32_t> values);
+  SessionError read_past(const ReplayedResponse& call, std::int64_t first,
+                         std::span<std::int32_t> values);
 
   // Waits. Whether the session began with a call of this name, which can be repeated.
   bool began_with(const std::string& id, const Owner& owner, const std::string& call_id);
@@ -203,8 +203,8 @@ class PersistentSessions {
   bool is_old(const SessionStorage::Row& row, const SessionInfo& info) const;
   void tell_of_row(const SessionStorage::Row& row, SessionInfo& info) const;
   // Waits; the batch ends with what gives the claim back. Where that fails sweep() does it.
-  StorageOutcome commit_and_release(WriteBatch& batch, const std::string& id, const Owner& owner,
-                                    const SessionStorage::Claim& claim);
+  SessionError commit_and_release(WriteBatch& batch, const std::string& id, const Owner& owner,
+                                  const SessionStorage::Claim& claim);
   std::chrono::system_clock::time_point expiry(const SessionOptions& session) const;
 
   SessionStorage& storage_;

@@ -88,7 +88,7 @@ void ReplayedResponse::go_on() {
   const bool runs = catch_exceptions(
       [&] { return durable_.run([self = shared_from_this()] { self->tell_on(); }); },
       [] { return false; });
-  if (!runs) finish(RequestOutcome::kStoreAway);
+  if (!runs) finish(SessionError::kStoreAway);
 }
 
 void ReplayedResponse::tell_on() {
@@ -118,7 +118,7 @@ std::optional<RequestOutcome> ReplayedResponse::tell_piece() {
   }
   if (next_ == end_) {
     if (!digest_) digest_ = find_digest();
-    if (!digest_) return RequestOutcome::kStoreAway;
+    if (!digest_) return SessionError::kStoreAway;
     SampleResult result = told_;
     result.digest = to_hex(*digest_);
     sink->on_sample_finish(result);
@@ -126,8 +126,8 @@ std::optional<RequestOutcome> ReplayedResponse::tell_piece() {
     return RequestOutcome::kDone;
   }
   std::vector<std::int32_t> values(static_cast<std::size_t>(std::min(kPieceValues, end_ - next_)));
-  if (durable_.read_past(*this, next_, values) != StorageOutcome::kDone) {
-    return RequestOutcome::kStoreAway;
+  if (durable_.read_past(*this, next_, values) != SessionError::kNone) {
+    return SessionError::kStoreAway;
   }
   TokenEvent event;
   for (const std::int32_t value : values) {
@@ -158,7 +158,7 @@ std::optional<Digest> ReplayedResponse::find_digest() {
   std::vector<std::int32_t> values;
   for (std::int64_t position = base_.position; position < call_.end;) {
     values.resize(static_cast<std::size_t>(std::min(kPieceValues, call_.end - position)));
-    if (durable_.read_past(*this, position, values) != StorageOutcome::kDone) return std::nullopt;
+    if (durable_.read_past(*this, position, values) != SessionError::kNone) return std::nullopt;
     for (const std::int32_t value : values) history.append(value, source_at(position++));
   }
   zero_memory(std::span(values));

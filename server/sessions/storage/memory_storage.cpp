@@ -16,9 +16,9 @@ SessionStorage::Opened MemoryStorage::open(const SessionId& id, const Owner& own
   MutexLock lock(mutex_);
   const auto found = sessions_.find(id);
   if (found == sessions_.end() || found->second.row().owner != owner) {
-    return {.outcome = StorageOutcome::kNotFound};
+    return {.outcome = SessionError::kNotFound};
   }
-  if (held_.contains(id)) return {.outcome = StorageOutcome::kHeld, .holder = "this process"};
+  if (held_.contains(id)) return {.outcome = SessionError::kHeld, .holder = "this process"};
   Opened opened{.row = found->second.row()};
   if (have != nullptr && *have == opened.row.digest) opened.row.states.clear();
   fill_with_random(opened.claim.nonce);
@@ -31,7 +31,7 @@ SessionStorage::Opened MemoryStorage::find(const SessionId& id, const Owner& own
   MutexLock lock(mutex_);
   const auto found = sessions_.find(id);
   if (found == sessions_.end() || found->second.row().owner != owner) {
-    return {.outcome = StorageOutcome::kNotFound};
+    return {.outcome = SessionError::kNotFound};
   }
   return {.row = found->second.row()};
 }
@@ -42,7 +42,7 @@ void MemoryStorage::end_claims() {
 }
 
 void MemoryStorage::commit(std::vector<Write> writes, Done done) {
-  std::vector<StorageOutcome> outcomes;
+  std::vector<SessionError> outcomes;
   {
     MutexLock lock(mutex_);
     for (const Write& each : writes) outcomes.push_back(write(each));
@@ -52,29 +52,28 @@ void MemoryStorage::commit(std::vector<Write> writes, Done done) {
   done(outcomes);
 }
 
-StorageOutcome MemoryStorage::create(const Write& write) {
+SessionError MemoryStorage::create(const Write& write) {
   std::optional<StorageSession> made = StorageSession::created(write);
-  if (!made) return StorageOutcome::kCorrupt;
+  if (!made) return SessionError::kDamaged;
   const auto [found, added] = sessions_.try_emplace(write.id, *std::move(made));
-  if (added) return StorageOutcome::kDone;
-  return found->second.row().digest == write.after ? StorageOutcome::kDone
-                                                   : StorageOutcome::kFenced;
+  if (added) return SessionError::kNone;
+  return found->second.row().digest == write.after ? SessionError::kNone : SessionError::kFenced;
 }
 
-StorageOutcome MemoryStorage::write(const Write& write) {
+SessionError MemoryStorage::write(const Write& write) {
   using Kind = Write::Kind;
   if (write.kind == Kind::kCreate) return create(write);
   const auto found = sessions_.find(write.id);
-  if (found == sessions_.end()) return StorageOutcome::kNotFound;
+  if (found == sessions_.end()) return SessionError::kNotFound;
   StorageSession& session = found->second;
-  if (session.stands(write)) return StorageOutcome::kDone;
+  if (session.stands(write)) return SessionError::kNone;
   const auto held = held_.find(write.id);
-  if (held == held_.end() || held->second.claim != write.claim) return StorageOutcome::kFenced;
+  if (held == held_.end() || held->second.claim != write.claim) return SessionError::kFenced;
 
   const std::vector<StateRef> states = session.row().states;
   StorageSession::Undo undo;
-  const StorageOutcome outcome = session.apply(write, &undo);
-  if (outcome != StorageOutcome::kDone) return outcome;
+  const SessionError outcome = session.apply(write, &undo);
+  if (outcome != SessionError::kNone) return outcome;
   for (const StateRef& state : session.row().states) std::erase(held->second.put, state.where);
   if (session.removed()) sessions_.erase(found);
   drop_states(states);
@@ -107,41 +106,41 @@ void MemoryStorage::drop_state(std::uint64_t where) {
   states_.erase(state);
 }
 
-StorageOutcome MemoryStorage::read_values(const SessionId& id, std::int64_t first,
-                                          std::span<std::int32_t> values) {
+SessionError MemoryStorage::read_values(const SessionId& id, std::int64_t first,
+                                        std::span<std::int32_t> values) {
   MutexLock lock(mutex_);
   const auto found = sessions_.find(id);
-  if (found == sessions_.end()) return StorageOutcome::kNotFound;
+  if (found == sessions_.end()) return SessionError::kNotFound;
   const StorageSession& session = found->second;
   const std::int64_t end = first + static_cast<std::int64_t>(values.size());
-  if (first < session.row().base || end > session.row().position) return StorageOutcome::kNotFound;
+  if (first < session.row().base || end > session.row().position) return SessionError::kNotFound;
   std::copy_n(session.values().begin() + (first - session.first()), values.size(), values.begin());
-  return StorageOutcome::kDone;
+  return SessionError::kNone;
 }
 
-StorageOutcome MemoryStorage::put_state(const SessionId& id, std::span<const std::byte> state,
-                                        StateRef* ref) {
+SessionError MemoryStorage::put_state(const SessionId& id, std::span<const std::byte> state,
+                                      StateRef* ref) {
   MutexLock lock(mutex_);
   const auto held = held_.find(id);
-  if (held == held_.end()) return StorageOutcome::kFenced;
+  if (held == held_.end()) return SessionError::kFenced;
   ref->where = ++last_state_;
   ref->bytes = state.size();
   ref->checksum = digest_of(state);
   states_[ref->where].assign(state.begin(), state.end());
   held->second.put.push_back(ref->where);
-  return StorageOutcome::kDone;
+  return SessionError::kNone;
 }
 
-StorageOutcome MemoryStorage::read_state(const StateRef& ref, std::span<std::byte> state) {
+SessionError MemoryStorage::read_state(const StateRef& ref, std::span<std::byte> state) {
   MutexLock lock(mutex_);
   const auto found = states_.find(ref.where);
   if (found == states_.end() || found->second.size() != state.size() ||
       digest_of(found->second) != ref.checksum) {
     ++health_.states_lost;
-    return StorageOutcome::kCorrupt;
+    return SessionError::kDamaged;
   }
   std::ranges::copy(found->second, state.begin());
-  return StorageOutcome::kDone;
+  return SessionError::kNone;
 }
 
 std::vector<SessionStorage::Row> MemoryStorage::list(const std::string& model,
@@ -158,7 +157,7 @@ std::vector<SessionStorage::Row> MemoryStorage::list(const std::string& model,
 }
 
 void MemoryStorage::renew(std::span<const SessionId> busy, Done done) {
-  done(std::vector<StorageOutcome>(busy.size(), StorageOutcome::kDone));
+  done(std::vector<SessionError>(busy.size(), SessionError::kNone));
 }
 
 std::size_t MemoryStorage::sweep(std::size_t most) {

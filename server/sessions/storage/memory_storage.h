@@ -25,11 +25,11 @@ class MemoryStorage final : public SessionStorage {
       EXCLUDES(mutex_);
   Opened find(const SessionId& id, const Owner& owner) override EXCLUDES(mutex_);
   void commit(std::vector<Write> writes, Done done) override EXCLUDES(mutex_);
-  StorageOutcome read_values(const SessionId& id, std::int64_t first,
-                             std::span<std::int32_t> values) override EXCLUDES(mutex_);
-  StorageOutcome put_state(const SessionId& id, std::span<const std::byte> state,
-                           StateRef* ref) override EXCLUDES(mutex_);
-  StorageOutcome read_state(const StateRef& ref, std::span<std::byte> state) override
+  SessionError read_values(const SessionId& id, std::int64_t first,
+                           std::span<std::int32_t> values) override EXCLUDES(mutex_);
+  SessionError put_state(const SessionId& id, std::span<const std::byte> state,
+                         StateRef* ref) override EXCLUDES(mutex_);
+  SessionError read_state(const StateRef& ref, std::span<std::byte> state) override
       EXCLUDES(mutex_);
   std::vector<Row> list(const std::string& model, const SessionId& after, std::size_t limit,
                         const std::optional<Owner>& owner) override EXCLUDES(mutex_);
@@ -46,8 +46,8 @@ class MemoryStorage final : public SessionStorage {
     std::vector<std::uint64_t> put;  // states that nothing names yet
   };
 
-  StorageOutcome write(const Write& write) REQUIRES(mutex_);
-  StorageOutcome create(const Write& write) REQUIRES(mutex_);
+  SessionError write(const Write& write) REQUIRES(mutex_);
+  SessionError create(const Write& write) REQUIRES(mutex_);
   void let_go(const SessionId& id) REQUIRES(mutex_);
   // States that no row names are zeroed and freed.
   void drop_states(const std::vector<StateRef>& before) REQUIRES(mutex_);

@@ -15,25 +15,12 @@
 
 #include "server/core/clock.h"
 #include "server/sessions/digest.h"
+#include "server/sessions/session_error.h"
 #include "server/sessions/session_options.h"
 
 namespace lintel {
 
-// StorageOutcome: what became of something asked of a storage.
-
-enum class StorageOutcome {
-  kDone,
-  kNotFound,    // also another owner's
-  kHeld,        // by a call elsewhere
-  kFenced,      // another process took it over
-  kRolledBack,  // the store went back to before an acknowledged write
-  kFull,
-  kUnavailable,  // for now
-  kBroken,       // until a restart: a write failed, and its effect is unknown
-  kCorrupt,
-};
-
-const char* to_string(StorageOutcome outcome);  // as logs have it, e.g. "rolled back"
+// SessionError: what became of something asked of a storage.
 
 // How long a claim is good for without word of the store. Thread-safe.
 class ClaimLease {
@@ -96,7 +83,7 @@ class SessionStorage {
   };
 
   struct Opened {
-    StorageOutcome outcome = StorageOutcome::kDone;
+    SessionError outcome = SessionError::kNone;
     Row row{};
     Claim claim{};
     std::string holder{};  // kHeld, and of find() where another process holds it: who it is
@@ -127,7 +114,7 @@ class SessionStorage {
   };
   // With an outcome for each write. By a thread of the storage, or from within the call that gave
   // it; must not block, nor ask the storage for anything but commit().
-  using Done = std::function<void(std::span<const StorageOutcome>)>;
+  using Done = std::function<void(std::span<const SessionError>)>;
 
   struct Health {
     enum class State { kOk, kFull, kAway, kBroken } state = State::kOk;
@@ -172,15 +159,15 @@ class SessionStorage {
   // Each session's writes in order, each all or nothing. Done once all are durable or refused.
   virtual void commit(std::vector<Write> writes, Done done) = 0;
   // Values [first, first + values.size()); kNotFound where it has not all of them.
-  virtual StorageOutcome read_values(const SessionId& id, std::int64_t first,
-                                     std::span<std::int32_t> values) = 0;
+  virtual SessionError read_values(const SessionId& id, std::int64_t first,
+                                   std::span<std::int32_t> values) = 0;
   // Fills in all but ref->position, which is the caller's. Kept once a kState or kCreate names it;
   // dropped when the claim on `id` is released and none has. kFull and kUnavailable cost time only:
   // the session's values are there.
-  virtual StorageOutcome put_state(const SessionId& id, std::span<const std::byte> state,
-                                   StateRef* ref) = 0;
+  virtual SessionError put_state(const SessionId& id, std::span<const std::byte> state,
+                                 StateRef* ref) = 0;
   // REQUIRES: state.size() == ref.bytes. kCorrupt: what is there is not that state.
-  virtual StorageOutcome read_state(const StateRef& ref, std::span<std::byte> state) = 0;
+  virtual SessionError read_state(const StateRef& ref, std::span<std::byte> state) = 0;
   // Whether a state that a row names may still be there; false: it was dropped to make room.
   virtual bool holds_state(const StateRef& /*ref*/) { return true; }
   // Those of a model, or of all (empty), by id, beginning after `after`; of one owner, or of all.

@@ -268,32 +268,32 @@ std::optional<StorageSession> StorageSession::created(const SessionStorage::Writ
   return session;
 }
 
-StorageOutcome StorageSession::append(const SessionStorage::Write& write, Undo* undo) {
+SessionError StorageSession::append(const SessionStorage::Write& write, Undo* undo) {
   const std::optional<std::vector<std::int32_t>> values = decode_values(write.body);
-  if (!values) return StorageOutcome::kCorrupt;
+  if (!values) return SessionError::kDamaged;
   if (row_.position + static_cast<std::int64_t>(values->size()) != write.position) {
-    return StorageOutcome::kRolledBack;
+    return SessionError::kRolledBack;
   }
   *undo = {
       .position = row_.position, .first = first_, .digest = row_.digest, .size = values_.size()};
   values_.insert(values_.end(), values->begin(), values->end());
   row_.position = write.position;
   row_.digest = write.after;
-  return StorageOutcome::kDone;
+  return SessionError::kNone;
 }
 
-StorageOutcome StorageSession::apply(const SessionStorage::Write& write, Undo* undo) {
-  if (removed_) return StorageOutcome::kNotFound;
-  if (write.before != row_.digest) return StorageOutcome::kRolledBack;
+SessionError StorageSession::apply(const SessionStorage::Write& write, Undo* undo) {
+  if (removed_) return SessionError::kNotFound;
+  if (write.before != row_.digest) return SessionError::kRolledBack;
   if (write.kind == Kind::kValues) return append(write, undo);
 
   std::optional<RowChange> change = decode_change(write.body);
-  if (!change || write.kind == Kind::kCreate) return StorageOutcome::kCorrupt;
+  if (!change || write.kind == Kind::kCreate) return SessionError::kDamaged;
   const bool rewinds = write.kind == Kind::kRewind;
   const std::int64_t base = change->base.value_or(row_.base);
   const std::int64_t position = rewinds ? write.position : row_.position;
   if (base < row_.base || base > position || position > row_.position) {
-    return StorageOutcome::kCorrupt;
+    return SessionError::kDamaged;
   }
   *undo = {.row = row_,
            .position = row_.position,
@@ -312,7 +312,7 @@ StorageOutcome StorageSession::apply(const SessionStorage::Write& write, Undo* u
   row_.digest = write.after;
   std::erase_if(row_.states, [&](const auto& state) { return state.position > position; });
   removed_ = write.kind == Kind::kRemove;
-  return StorageOutcome::kDone;
+  return SessionError::kNone;
 }
 
 void StorageSession::take_back(Undo undo) {

@@ -160,7 +160,7 @@ class StorageSession {
   }
   // Any write but kCreate that does not stand. Anything but kDone: nothing has changed. kCorrupt:
   // the body says nothing that such a write can.
-  StorageOutcome apply(const SessionStorage::Write& write, Undo* undo);
+  SessionError apply(const SessionStorage::Write& write, Undo* undo);
   // REQUIRES: `undo` is of the last write that was applied and not taken back.
   void take_back(Undo undo);
 
@@ -172,7 +172,7 @@ class StorageSession {
   const std::vector<std::int32_t>& values() const { return values_; }
 
  private:
-  StorageOutcome append(const SessionStorage::Write& write, Undo* undo);
+  SessionError append(const SessionStorage::Write& write, Undo* undo);
 
   SessionStorage::Row row_;
   std::int64_t first_ = 0;

@@ -80,13 +80,13 @@ TEST_CASE("a store of many sessions opens in the time of reading it a few times"
     session.row.position = 784;
     session.create(made);
   }
-  REQUIRE(made.commit_to(storage).back() == StorageOutcome::kDone);
+  REQUIRE(made.commit_to(storage).back() == SessionError::kNone);
   for (int i = 0; i < kInterrupted; ++i) {
     Client& session = sessions[static_cast<std::size_t>(i)];
-    REQUIRE(session.open(storage) == StorageOutcome::kDone);
+    REQUIRE(session.open(storage) == SessionError::kNone);
     session.begin(begins, "a call");
   }
-  REQUIRE(begins.commit_to(storage).back() == StorageOutcome::kDone);
+  REQUIRE(begins.commit_to(storage).back() == SessionError::kNone);
 
   // The least of some rounds: what others took of the machine is not in it.
   double read = 1e9, opened = 1e9, of_empty = 1e9;

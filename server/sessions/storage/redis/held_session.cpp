@@ -65,11 +65,11 @@ HeldSession::SentPtr HeldSession::renewal() {
   return sent;
 }
 
-StorageOutcome HeldSession::apply(const SessionStorage::Write& write, SentPtr* result) {
+SessionError HeldSession::apply(const SessionStorage::Write& write, SentPtr* result) {
   StorageSession session(row_);
   StorageSession::Undo undo;
-  const StorageOutcome outcome = session.apply(write, &undo);
-  if (outcome != StorageOutcome::kDone) return outcome;
+  const SessionError outcome = session.apply(write, &undo);
+  if (outcome != SessionError::kNone) return outcome;
   const SentPtr sent = *result != nullptr ? *result : next();
   const bool is_first = *result == nullptr;
   sent->kind = write.kind;
@@ -102,7 +102,7 @@ StorageOutcome HeldSession::apply(const SessionStorage::Write& write, SentPtr* r
   }
   mark();
   *result = sent;
-  return StorageOutcome::kDone;
+  return SessionError::kNone;
 }
 
 void HeldSession::forget_tail() {

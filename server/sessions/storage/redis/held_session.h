@@ -41,13 +41,13 @@ class HeldSession {
     std::vector<std::uint64_t> dropped;  // states that were put and are not to be kept
     TimePoint began{};
     int heals = 0;
-    std::function<void(StorageOutcome)> done;
+    std::function<void(SessionError)> done;
   };
   using SentPtr = std::shared_ptr<Sent>;
 
   // As StorageSession::apply; `sent` receives what to send. If it has a write already, which is not
   // on its way yet, this write joins it: both or neither will stand.
-  StorageOutcome apply(const SessionStorage::Write& write, SentPtr* sent);
+  SessionError apply(const SessionStorage::Write& write, SentPtr* sent);
   // Nothing but a later end of the lease.
   SentPtr renewal();
   // The outcome of one: it stands; or it is not known to stand.

@@ -148,25 +148,25 @@ std::string RedisStorage::lease_in_ms() const {
       std::chrono::duration_cast<std::chrono::milliseconds>(options_.lease).count());
 }
 
-StorageOutcome RedisStorage::failure_of(const RedisAnswer& answer) {
-  if (!answer.arrived) return StorageOutcome::kUnavailable;
+SessionError RedisStorage::failure_of(const RedisAnswer& answer) {
+  if (!answer.arrived) return SessionError::kStoreAway;
   // What is there is not what our scripts have written, and will not be so later.
   const bool is_foreign = !answer.reply.is_error() || answer.reply.is_error("WRONGTYPE") ||
                           answer.reply.text.find("user_script") != std::string::npos;
-  if (is_foreign && !answer.reply.is_error("OOM")) return StorageOutcome::kCorrupt;
+  if (is_foreign && !answer.reply.is_error("OOM")) return SessionError::kDamaged;
   MutexLock lock(mutex_);
   if (answer.reply.is_error("OOM")) {
     is_full_ = true;
-    return StorageOutcome::kFull;
+    return SessionError::kStoreFull;
   }
   if (answer.reply.is_error()) health_.why = answer.reply.text;
-  return StorageOutcome::kUnavailable;
+  return SessionError::kStoreAway;
 }
 
 SessionStorage::Opened RedisStorage::open(const SessionId& id, const Owner& owner,
                                           const Digest* have) {
   Opened opened = ask_for(id, owner, nullptr, "");
-  if (opened.outcome == StorageOutcome::kHeld) opened.row = {};
+  if (opened.outcome == SessionError::kHeld) opened.row = {};
   if (have != nullptr && *have == opened.row.digest) opened.row.states.clear();
   return opened;
 }
@@ -174,9 +174,9 @@ SessionStorage::Opened RedisStorage::open(const SessionId& id, const Owner& owne
 SessionStorage::Opened RedisStorage::open_at(const SessionId& id, const Owner& owner,
                                              const Digest& at, const std::string& call) {
   Opened opened = ask_for(id, owner, &at, call);
-  if (opened.outcome != StorageOutcome::kHeld) return opened;
+  if (opened.outcome != SessionError::kHeld) return opened;
   if (opened.row.id.empty()) return find(id, owner);  // it is held here
-  opened.outcome = StorageOutcome::kDone;
+  opened.outcome = SessionError::kNone;
   return opened;
 }
 
@@ -193,9 +193,9 @@ SessionStorage::Opened RedisStorage::ask_for(const SessionId& id, const Owner& o
     if (!is_free || !opening_.insert(id).second) {
       // Of a call that ended for want of the store, and cannot give its claim back before that is
       // there again.
-      if (client_.state().is_away) return {.outcome = StorageOutcome::kUnavailable};
+      if (client_.state().is_away) return {.outcome = SessionError::kStoreAway};
       ++health_.claims_held;
-      return {.outcome = StorageOutcome::kHeld, .holder = options_.replica_id};
+      return {.outcome = SessionError::kHeld, .holder = options_.replica_id};
     }
     if (held != held_.end()) held_.erase(held);
     if (const auto asked = unanswered_.extract(id)) claim = asked.mapped();
@@ -215,7 +215,7 @@ SessionStorage::Opened RedisStorage::ask_for(const SessionId& id, const Owner& o
     opened.outcome = failure_of(answer);
     MutexLock lock(mutex_);
     opening_.erase(id);
-    const bool may_be_granted = opened.outcome != StorageOutcome::kCorrupt;
+    const bool may_be_granted = opened.outcome != SessionError::kDamaged;
     if (may_be_granted && unanswered_.size() < kMostUnanswered) unanswered_.emplace(id, claim);
     return opened;
   }
@@ -223,18 +223,18 @@ SessionStorage::Opened RedisStorage::ask_for(const SessionId& id, const Owner& o
   opening_.erase(id);
   const std::string& word = reply.at(0);
   if (word == "NOT_FOUND" || word == "STALE") {
-    opened.outcome = word == "STALE" ? StorageOutcome::kUnavailable : StorageOutcome::kNotFound;
+    opened.outcome = word == "STALE" ? SessionError::kStoreAway : SessionError::kNotFound;
     return opened;
   }
   std::optional<Row> row = row_of(reply.at(2), reply.number_at(3), reply.at(4));
   if (!row) {
-    opened.outcome = StorageOutcome::kCorrupt;
+    opened.outcome = SessionError::kDamaged;
     return opened;
   }
   opened.row = *std::move(row);
   if (word == "HELD") {
     ++health_.claims_held;
-    opened.outcome = StorageOutcome::kHeld;
+    opened.outcome = SessionError::kHeld;
     opened.holder = reply.at(1);
     opened.held_for = std::chrono::milliseconds(std::max<std::int64_t>(reply.number_at(6), 1));
   } else if (word == "DONE") {
@@ -265,16 +265,16 @@ SessionStorage::Opened RedisStorage::find(const SessionId& id, const Owner& owne
                                                    .most = kMostOfRow});
   const RedisReply& reply = answer.reply;
   if (!answer.arrived || reply.list.empty()) return {.outcome = failure_of(answer)};
-  if (reply.at(0) != "DONE") return {.outcome = StorageOutcome::kNotFound};
+  if (reply.at(0) != "DONE") return {.outcome = SessionError::kNotFound};
   std::optional<Row> row = row_of(reply.at(1), reply.number_at(2), reply.at(3));
-  if (!row) return {.outcome = StorageOutcome::kCorrupt};
+  if (!row) return {.outcome = SessionError::kDamaged};
   return {.row = *std::move(row),
           .holder = reply.at(4),
           .held_for = std::chrono::milliseconds(reply.number_at(5))};
 }
 
-StorageOutcome RedisStorage::read_values(const SessionId& id, std::int64_t first,
-                                         std::span<std::int32_t> values) {
+SessionError RedisStorage::read_values(const SessionId& id, std::int64_t first,
+                                       std::span<std::int32_t> values) {
   const RedisKeys keys(redis_bucket(id));
   const RedisAnswer answer =
       client_.ask_and_wait({.script = &RedisScripts::get().read,
@@ -283,10 +283,10 @@ StorageOutcome RedisStorage::read_values(const SessionId& id, std::int64_t first
                             .slot = keys.slot,
                             .most = {values.size_bytes() + RedisReplyBounds::kLeastBytes, 3}});
   if (!answer.arrived || answer.reply.list.empty()) return failure_of(answer);
-  if (answer.reply.at(0) != "DONE") return StorageOutcome::kNotFound;
+  if (answer.reply.at(0) != "DONE") return SessionError::kNotFound;
   const bool is_whole =
       unpack_values(answer.reply.at(2), static_cast<int>(answer.reply.number_at(1)), values);
-  return is_whole ? StorageOutcome::kDone : StorageOutcome::kCorrupt;
+  return is_whole ? SessionError::kNone : SessionError::kDamaged;
 }
 
 std::vector<SessionStorage::Row> RedisStorage::list(const std::string& model,
@@ -331,7 +331,7 @@ std::vector<SessionStorage::Row> RedisStorage::list(const std::string& model,
 }
 
 void RedisStorage::renew(std::span<const SessionId> busy, Done done) {
-  done(std::vector<StorageOutcome>(busy.size(), StorageOutcome::kDone));
+  done(std::vector<SessionError>(busy.size(), SessionError::kNone));
 }
 
 void RedisStorage::renew_until_closed() {
@@ -349,7 +349,7 @@ void RedisStorage::renew_until_closed() {
           }
           due.push_back(held.renewal());
           due.back()->began = now;
-          due.back()->done = [](StorageOutcome) {};
+          due.back()->done = [](SessionError) {};
         }
       }
       for (const SentPtr& sent : due) send(sent);
@@ -379,14 +379,14 @@ SessionStorage::Health RedisStorage::health() const {
 
 // RedisStorage: states, and what is removed.
 
-StorageOutcome RedisStorage::put_state(const SessionId& id, std::span<const std::byte> state,
-                                       StateRef* ref) {
+SessionError RedisStorage::put_state(const SessionId& id, std::span<const std::byte> state,
+                                     StateRef* ref) {
   std::uint64_t where = 0;
   fill_with_random(std::as_writable_bytes(std::span(&where, 1)));
   {
     MutexLock lock(mutex_);
     const auto held = held_.find(id);
-    if (held == held_.end()) return StorageOutcome::kFenced;
+    if (held == held_.end()) return SessionError::kFenced;
     held->second.put.insert(where);
   }
   const RedisKeys keys(redis_bucket(id));
@@ -406,27 +406,27 @@ StorageOutcome RedisStorage::put_state(const SessionId& id, std::span<const std:
   ref->where = where;
   ref->bytes = state.size();
   ref->checksum = digest_of(state);
-  return StorageOutcome::kDone;
+  return SessionError::kNone;
 }
 
-StorageOutcome RedisStorage::read_state(const StateRef& ref, std::span<std::byte> state) {
+SessionError RedisStorage::read_state(const StateRef& ref, std::span<std::byte> state) {
   const RedisStateKeys of(ref.where);
   const RedisAnswer answer =
       client_.ask_and_wait({.words = {"GET", of.bytes},
                             .slot = of.slot,
                             .most = {ref.bytes + RedisReplyBounds::kLeastBytes, 0}});
   if (!answer.arrived || answer.reply.is_error()) {
-    const StorageOutcome failed = failure_of(answer);
-    if (failed != StorageOutcome::kCorrupt) return failed;
+    const SessionError failed = failure_of(answer);
+    if (failed != SessionError::kDamaged) return failed;
   }
   const auto bytes = std::as_bytes(std::span(answer.reply.text));
   if (bytes.size() != state.size() || digest_of(bytes) != ref.checksum) {
     MutexLock lock(mutex_);
     ++health_.states_lost;
-    return StorageOutcome::kCorrupt;
+    return SessionError::kDamaged;
   }
   std::ranges::copy(bytes, state.begin());
-  return StorageOutcome::kDone;
+  return SessionError::kNone;
 }
 
 void RedisStorage::drop_states(const SessionId& id, std::vector<std::uint64_t> doomed,
@@ -538,7 +538,7 @@ std::string stored_row(SessionStorage::Row row) {
 // prevented the report of one, its outcome is unknown.
 struct CommitOutcomes {
   CommitOutcomes(std::size_t count, SessionStorage::Done then)
-      : outcomes(count, StorageOutcome::kUnavailable),
+      : outcomes(count, SessionError::kStoreAway),
         reported(std::make_unique<std::atomic<bool>[]>(count)),
         left(count),
         done(std::move(then)) {}
@@ -546,13 +546,13 @@ struct CommitOutcomes {
     if (left > 0) survives(ServerThread::kRedis, [this] { done(outcomes); });
   }
 
-  void tell(std::size_t i, StorageOutcome outcome) {
+  void tell(std::size_t i, SessionError outcome) {
     if (reported[i].exchange(true)) return;
     outcomes[i] = outcome;
     if (left.fetch_sub(1) == 1) done(outcomes);
   }
 
-  std::vector<StorageOutcome> outcomes;
+  std::vector<SessionError> outcomes;
   std::unique_ptr<std::atomic<bool>[]> reported;
   std::atomic<std::size_t> left;
   SessionStorage::Done done;
@@ -587,12 +587,12 @@ void RedisStorage::commit(std::vector<Write> writes, Done done) {
   MutexLock order(sending_);
   for (std::size_t i = 0; i < writes.size();) {
     if (writes[i].kind == Kind::kCreate) {
-      create(writes[i], [outcomes, i](StorageOutcome outcome) { outcomes->tell(i, outcome); });
+      create(writes[i], [outcomes, i](SessionError outcome) { outcomes->tell(i, outcome); });
       ++i;
       continue;
     }
     const Taken taken = take(std::span(writes).subspan(i));
-    const auto report = [outcomes, i, count = taken.count](StorageOutcome outcome) {
+    const auto report = [outcomes, i, count = taken.count](SessionError outcome) {
       for (std::size_t each = i; each < i + count; ++each) outcomes->tell(each, outcome);
     };
     if (taken.sent != nullptr) {
@@ -624,8 +624,8 @@ RedisStorage::Taken RedisStorage::take(std::span<Write> writes) {
     if (write.kind == Kind::kRelease) write.before = write.after = held.row().digest;
     const bool may_stand = write.before != write.after && write.after == held.row().digest;
     if (may_stand) break;
-    const StorageOutcome outcome = held.apply(write, &taken.sent);
-    if (outcome == StorageOutcome::kDone) {
+    const SessionError outcome = held.apply(write, &taken.sent);
+    if (outcome == SessionError::kNone) {
       taken.count = static_cast<std::size_t>(&write - writes.data()) + 1;
       continue;
     }
@@ -669,15 +669,15 @@ void RedisStorage::check(const Write& write, const Report& report) {
                    MutexLock lock(mutex_);
                    ++health_.fenced;
                  }
-                 report(word == "DONE"        ? StorageOutcome::kDone
-                        : word == "NOT_FOUND" ? StorageOutcome::kNotFound
-                                              : StorageOutcome::kFenced);
+                 report(word == "DONE"        ? SessionError::kNone
+                        : word == "NOT_FOUND" ? SessionError::kNotFound
+                                              : SessionError::kFenced);
                }});
 }
 
 void RedisStorage::create(const Write& write, Report report) {
   const std::optional<StorageSession> made = StorageSession::created(write);
-  if (!made) return report(StorageOutcome::kCorrupt);
+  if (!made) return report(SessionError::kDamaged);
   const Row& row = made->row();
   const std::vector<std::int32_t>& values = made->values();
   int width = 1;
@@ -687,7 +687,7 @@ void RedisStorage::create(const Write& write, Report report) {
   }
   const RedisKeys keys(redis_bucket(row.id));
   std::string stored = stored_row(row);
-  if (stored.size() > kMostRedisRowBytes) return report(StorageOutcome::kFull);
+  if (stored.size() > kMostRedisRowBytes) return report(SessionError::kStoreFull);
   RedisRequest request{
       .script = &RedisScripts::get().create,
       .keys = {keys.session(row.id), keys.values(row.id), keys.ids, keys.expiries, keys.garbage},
@@ -699,14 +699,14 @@ void RedisStorage::create(const Write& write, Report report) {
       .is_write = true,
       .done = [this, report](const RedisAnswer& answer) {
         if (!answer.arrived || answer.reply.list.empty()) return report(failure_of(answer));
-        if (answer.reply.at(0) != "DONE") return report(StorageOutcome::kFenced);
+        if (answer.reply.at(0) != "DONE") return report(SessionError::kFenced);
         {
           MutexLock lock(mutex_);
           ++health_.commits;
           ++health_.writes;
           is_full_ = false;
         }
-        report(answer.is_replicated ? StorageOutcome::kDone : StorageOutcome::kUnavailable);
+        report(answer.is_replicated ? SessionError::kNone : SessionError::kStoreAway);
       }};
   if (row.states.empty()) return client_.ask(std::move(request));
   // First the states are marked as shared; where this process dies in between, a sweep finds the
@@ -721,7 +721,7 @@ void RedisStorage::create(const Write& write, Report report) {
   const auto then = [this, left, shared, is_lost, report](const RedisAnswer& answer) {
     if (!answer.arrived || answer.reply.is_error()) *is_lost = true;
     if (left->fetch_sub(1) != 1) return;
-    if (*is_lost) return report(StorageOutcome::kUnavailable);
+    if (*is_lost) return report(SessionError::kStoreAway);
     client_.ask(std::move(*shared));
   };
   const std::vector<StateRef> states = row.states;
@@ -758,7 +758,7 @@ void RedisStorage::send(const SentPtr& sent) {
                        : "keep",
             sent->is_history, sent->after, with_row, sent->first, sent->width, sent->values);
   if (words[kRowWord].size() > kMostRedisRowBytes) {
-    return refused(sent, StorageOutcome::kFull, /*may_stand=*/false);
+    return refused(sent, SessionError::kStoreFull, /*may_stand=*/false);
   }
   std::string dropped;
   for (const std::uint64_t where : sent->dropped) dropped += redis_state_name(where);
@@ -780,7 +780,7 @@ void RedisStorage::send(const SentPtr& sent) {
          const bool is_well = survives(ServerThread::kRedis, [&] { answered(sent, answer); });
          if (is_well) return;
          survives(ServerThread::kRedis,
-                  [&] { refused(sent, StorageOutcome::kUnavailable, /*may_stand=*/true); });
+                  [&] { refused(sent, SessionError::kStoreAway, /*may_stand=*/true); });
        }});
 }
 
@@ -796,15 +796,15 @@ void RedisStorage::answered(const SentPtr& sent, const RedisAnswer& answer) {
     MutexLock lock(mutex_);
     forget(*sent, waiting);
   }
-  const StorageOutcome outcome =
-      word == "NOT_FOUND" ? StorageOutcome::kNotFound : StorageOutcome::kFenced;
+  const SessionError outcome =
+      word == "NOT_FOUND" ? SessionError::kNotFound : SessionError::kFenced;
   refused(sent, outcome, /*may_stand=*/false);
   for (const SentPtr& each : waiting) refused(each, outcome, /*may_stand=*/false);
 }
 
 void RedisStorage::stood(const SentPtr& sent, const RedisAnswer& answer) {
   // Too few replicas have it: it stands, but may be lost, and is written again.
-  if (!answer.is_replicated) return refused(sent, StorageOutcome::kUnavailable, /*may_stand=*/true);
+  if (!answer.is_replicated) return refused(sent, SessionError::kStoreAway, /*may_stand=*/true);
   std::vector<SentPtr> waiting;  // none, but where the claim was released while it was healed
   std::vector<std::uint64_t> doomed;
   for (std::size_t i = 1; i < answer.reply.list.size(); ++i) {
@@ -821,12 +821,12 @@ void RedisStorage::stood(const SentPtr& sent, const RedisAnswer& answer) {
       if (gives_back(sent->kind)) forget(*sent, waiting);
     }
   }
-  for (const SentPtr& each : waiting) refused(each, StorageOutcome::kFenced, /*may_stand=*/false);
+  for (const SentPtr& each : waiting) refused(each, SessionError::kFenced, /*may_stand=*/false);
   drop_states(sent->before.id, std::move(doomed),
-              [done = sent->done] { done(StorageOutcome::kDone); });
+              [done = sent->done] { done(SessionError::kNone); });
 }
 
-void RedisStorage::refused(const SentPtr& sent, StorageOutcome outcome, bool may_stand) {
+void RedisStorage::refused(const SentPtr& sent, SessionError outcome, bool may_stand) {
   std::vector<SentPtr> waiting;
   {
     MutexLock lock(mutex_);
@@ -835,7 +835,7 @@ void RedisStorage::refused(const SentPtr& sent, StorageOutcome outcome, bool may
       held->is_given_up |= sent->kind == Kind::kRelease;
       // This server has no right to write any more; the claim is no use to keep.
       const bool is_final =
-          outcome == StorageOutcome::kFenced || outcome == StorageOutcome::kRolledBack;
+          outcome == SessionError::kFenced || outcome == SessionError::kRolledBack;
       if (is_final && gives_back(sent->kind)) forget(*sent, waiting);
     }
   }
@@ -851,7 +851,7 @@ void RedisStorage::heal(const SentPtr& sent, const RedisReply& reply) {
   std::optional<HeldSession::Missing> missing;
   std::array<std::byte, 16> nonce{};
   fill_with_random(nonce);
-  StorageOutcome outcome = StorageOutcome::kFenced;
+  SessionError outcome = SessionError::kFenced;
   bool is_sent_again = false;
   std::uint64_t fence_before = 0;
   {
@@ -868,12 +868,12 @@ void RedisStorage::heal(const SentPtr& sent, const RedisReply& reply) {
         is_sent_again = sent->heals++ < kMostHeals;
       } else if (is_open && fence <= held.fence && sent->heals++ < kMostHeals) {
         missing = held.missing(*sent, digest);
-        outcome = StorageOutcome::kRolledBack;
+        outcome = SessionError::kRolledBack;
         held.is_healing = missing.has_value();
       }
     }
     if (!is_sent_again && !missing) {
-      ++(outcome == StorageOutcome::kFenced ? health_.fenced : health_.rolled_back);
+      ++(outcome == SessionError::kFenced ? health_.fenced : health_.rolled_back);
     }
   }
   if (is_sent_again) return send(sent);
@@ -922,14 +922,14 @@ void RedisStorage::healed(const SentPtr& sent, const RedisAnswer& answer,
     sent->least = sent->number - 1;
     send(sent);
   } else {
-    refused(sent, is_lost ? StorageOutcome::kFenced : failure_of(answer), /*may_stand=*/false);
+    refused(sent, is_lost ? SessionError::kFenced : failure_of(answer), /*may_stand=*/false);
   }
   for (const SentPtr& each : waiting) {
     if (is_done) each->nonce = nonce;
     if (is_done) {
       send(each);
     } else {
-      refused(each, StorageOutcome::kUnavailable, /*may_stand=*/false);
+      refused(each, SessionError::kStoreAway, /*may_stand=*/false);
     }
   }
 }

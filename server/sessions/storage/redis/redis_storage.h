@@ -55,11 +55,11 @@ class RedisStorage final : public SessionStorage {
                  const std::string& call) override EXCLUDES(mutex_);
   Opened find(const SessionId& id, const Owner& owner) override;
   void commit(std::vector<Write> writes, Done done) override EXCLUDES(mutex_);
-  StorageOutcome read_values(const SessionId& id, std::int64_t first,
-                             std::span<std::int32_t> values) override;
-  StorageOutcome put_state(const SessionId& id, std::span<const std::byte> state,
-                           StateRef* ref) override EXCLUDES(mutex_);
-  StorageOutcome read_state(const StateRef& ref, std::span<std::byte> state) override;
+  SessionError read_values(const SessionId& id, std::int64_t first,
+                           std::span<std::int32_t> values) override;
+  SessionError put_state(const SessionId& id, std::span<const std::byte> state,
+                         StateRef* ref) override EXCLUDES(mutex_);
+  SessionError read_state(const StateRef& ref, std::span<std::byte> state) override;
   std::vector<Row> list(const std::string& model, const SessionId& after, std::size_t limit,
                         const std::optional<Owner>& owner) override;
   // Leases are renewed by a thread of its own.
@@ -69,15 +69,15 @@ class RedisStorage final : public SessionStorage {
 
  private:
   using SentPtr = HeldSession::SentPtr;
-  using Report = std::function<void(StorageOutcome)>;
+  using Report = std::function<void(SessionError)>;
 
   // at, call: as open_at(); null and empty: however it stands. kHeld: with the row.
   Opened ask_for(const SessionId& id, const Owner& owner, const Digest* at, const std::string& call)
       EXCLUDES(mutex_);
   // The first of `writes`, and the following ones that one script can carry.
   struct Taken {
-    SentPtr sent{};                         // to be sent; null: nothing is
-    std::optional<StorageOutcome> known{};  // neither: its claim is not here
+    SentPtr sent{};                       // to be sent; null: nothing is
+    std::optional<SessionError> known{};  // neither: its claim is not here
     std::size_t count = 1;
   };
   Taken take(std::span<Write> writes) EXCLUDES(mutex_);
@@ -91,7 +91,7 @@ class RedisStorage final : public SessionStorage {
   void send(const SentPtr& sent);
   void answered(const SentPtr& sent, const RedisAnswer& answer) EXCLUDES(mutex_);
   void stood(const SentPtr& sent, const RedisAnswer& answer) EXCLUDES(mutex_);
-  void refused(const SentPtr& sent, StorageOutcome outcome, bool may_stand) EXCLUDES(mutex_);
+  void refused(const SentPtr& sent, SessionError outcome, bool may_stand) EXCLUDES(mutex_);
   // The store is not where the write begins: what was lost is written first, where that may be.
   void heal(const SentPtr& sent, const RedisReply& reply) EXCLUDES(mutex_);
   void healed(const SentPtr& sent, const RedisAnswer& answer,
@@ -101,7 +101,7 @@ class RedisStorage final : public SessionStorage {
   void drop_states(const SessionId& id, std::vector<std::uint64_t> doomed,
                    std::function<void()> then);
   // What an answer without a script's own word means.
-  StorageOutcome failure_of(const RedisAnswer& answer) EXCLUDES(mutex_);
+  SessionError failure_of(const RedisAnswer& answer) EXCLUDES(mutex_);
   std::string lease_in_ms() const;
   void renew_until_closed() EXCLUDES(mutex_);
   void count_sessions() EXCLUDES(mutex_);

@@ -34,12 +34,12 @@ void SqliteStorage::scan_journal() {
     }
     const SessionId& id = write->id;
     if (quarantined_.contains(id)) return;
-    StorageOutcome outcome = StorageOutcome::kDone;
+    SessionError outcome = SessionError::kNone;
     const auto found = tail_of(id, &outcome);
     if (found != tails_.end() && record.seq <= found->second.last_seq) return;  // folded since
     if (write->kind == Write::Kind::kCreate) {
       std::optional<StorageSession> made = StorageSession::created(*write);
-      if (!made || outcome != StorageOutcome::kNotFound) {
+      if (!made || outcome != SessionError::kNotFound) {
         bad.insert(id);
       } else {
         tails_.emplace(id, Tail{*std::move(made), false, {}, record.seq, record.seq});
@@ -48,7 +48,7 @@ void SqliteStorage::scan_journal() {
     }
     if (found == tails_.end()) {
       // What is left of a session that was removed and folded ends with its kRemove.
-      if (outcome == StorageOutcome::kCorrupt) bad.insert(id);
+      if (outcome == SessionError::kDamaged) bad.insert(id);
       if (write->kind == Write::Kind::kRemove) {
         unfinished.erase(id);
       } else {
@@ -58,7 +58,7 @@ void SqliteStorage::scan_journal() {
     }
     Tail& tail = found->second;
     StorageSession::Undo undo;
-    if (tail.session.apply(*write, &undo) != StorageOutcome::kDone) {
+    if (tail.session.apply(*write, &undo) != SessionError::kNone) {
       bad.insert(id);
       return;
     }

@@ -21,10 +21,9 @@ namespace lintel {
 
 namespace {
 
-StorageOutcome outcome_of_read(const SqliteError& error) {
-  return error.code() == SQLITE_CORRUPT || error.code() == SQLITE_NOTADB
-             ? StorageOutcome::kCorrupt
-             : StorageOutcome::kUnavailable;
+SessionError outcome_of_read(const SqliteError& error) {
+  return error.code() == SQLITE_CORRUPT || error.code() == SQLITE_NOTADB ? SessionError::kDamaged
+                                                                         : SessionError::kStoreAway;
 }
 
 }  // namespace
@@ -90,7 +89,7 @@ SqliteSchema::Found SqliteStorage::stored(const SessionId& id) {
   try {
     found = schema_->find(id);
   } catch (const SqliteError& error) {
-    if (outcome_of_read(error) != StorageOutcome::kCorrupt) throw;
+    if (outcome_of_read(error) != SessionError::kDamaged) throw;
     found.damaged = true;
   }
   // A row that knows of records which the journal has not: those are lost.
@@ -98,12 +97,11 @@ SqliteSchema::Found SqliteStorage::stored(const SessionId& id) {
   return found;
 }
 
-SqliteStorage::Tails::iterator SqliteStorage::tail_of(const SessionId& id,
-                                                      StorageOutcome* outcome) {
+SqliteStorage::Tails::iterator SqliteStorage::tail_of(const SessionId& id, SessionError* outcome) {
   const auto there = tails_.find(id);
   if (there != tails_.end()) return there;
   SqliteSchema::Found found = stored(id);
-  *outcome = found.damaged ? StorageOutcome::kCorrupt : StorageOutcome::kNotFound;
+  *outcome = found.damaged ? SessionError::kDamaged : SessionError::kNotFound;
   if (!found.stored) return tails_.end();
   std::vector<StateRef> states = found.stored->row.states;
   return tails_
@@ -112,18 +110,18 @@ SqliteStorage::Tails::iterator SqliteStorage::tail_of(const SessionId& id,
       .first;
 }
 
-StorageOutcome SqliteStorage::row_of(const SessionId& id, Row* row) {
+SessionError SqliteStorage::row_of(const SessionId& id, Row* row) {
   const auto tail = tails_.find(id);
   if (tail != tails_.end()) {
-    if (tail->second.session.removed()) return StorageOutcome::kNotFound;
+    if (tail->second.session.removed()) return SessionError::kNotFound;
     *row = tail->second.session.row();
-    return StorageOutcome::kDone;
+    return SessionError::kNone;
   }
   SqliteSchema::Found found = stored(id);
-  if (found.damaged) return StorageOutcome::kCorrupt;
-  if (!found.stored) return StorageOutcome::kNotFound;
+  if (found.damaged) return SessionError::kDamaged;
+  if (!found.stored) return SessionError::kNotFound;
   *row = std::move(found.stored->row);
-  return StorageOutcome::kDone;
+  return SessionError::kNone;
 }
 
 void SqliteStorage::forget_tail(Tails::iterator tail) {
@@ -134,13 +132,13 @@ void SqliteStorage::forget_tail(Tails::iterator tail) {
 SessionStorage::Opened SqliteStorage::open(const SessionId& id, const Owner& owner,
                                            const Digest* have) {
   MutexLock lock(store_mutex_);
-  if (health_.state == Health::State::kBroken) return {.outcome = StorageOutcome::kBroken};
+  if (health_.state == Health::State::kBroken) return {.outcome = SessionError::kStoreBroken};
   try {
     Opened opened;
     opened.outcome = row_of(id, &opened.row);
-    if (opened.outcome != StorageOutcome::kDone) return opened;
-    if (opened.row.owner != owner) return {.outcome = StorageOutcome::kNotFound};
-    if (held_.contains(id)) return {.outcome = StorageOutcome::kHeld, .holder = "this process"};
+    if (opened.outcome != SessionError::kNone) return opened;
+    if (opened.row.owner != owner) return {.outcome = SessionError::kNotFound};
+    if (held_.contains(id)) return {.outcome = SessionError::kHeld, .holder = "this process"};
     if (have != nullptr && *have == opened.row.digest) opened.row.states.clear();
     fill_with_random(opened.claim.nonce);
     opened.claim.fence = ++last_fence_;
@@ -156,8 +154,8 @@ SessionStorage::Opened SqliteStorage::find(const SessionId& id, const Owner& own
   try {
     Opened found;
     found.outcome = row_of(id, &found.row);
-    if (found.outcome == StorageOutcome::kDone && found.row.owner != owner) {
-      return {.outcome = StorageOutcome::kNotFound};
+    if (found.outcome == SessionError::kNone && found.row.owner != owner) {
+      return {.outcome = SessionError::kNotFound};
     }
     return found;
   } catch (const SqliteError& error) {
@@ -165,58 +163,58 @@ SessionStorage::Opened SqliteStorage::find(const SessionId& id, const Owner& own
   }
 }
 
-StorageOutcome SqliteStorage::read_values(const SessionId& id, std::int64_t first,
-                                          std::span<std::int32_t> values) {
+SessionError SqliteStorage::read_values(const SessionId& id, std::int64_t first,
+                                        std::span<std::int32_t> values) {
   MutexLock lock(store_mutex_);
   try {
     Row row;
-    const StorageOutcome outcome = row_of(id, &row);
-    if (outcome != StorageOutcome::kDone) return outcome;
+    const SessionError outcome = row_of(id, &row);
+    if (outcome != SessionError::kNone) return outcome;
     const std::int64_t end = first + static_cast<std::int64_t>(values.size());
-    if (first < row.base || end > row.position) return StorageOutcome::kNotFound;
+    if (first < row.base || end > row.position) return SessionError::kNotFound;
     // Those of its rows, then those of the journal.
     const auto tail = tails_.find(id);
     const std::int64_t stored_end =
         tail == tails_.end() ? end : std::clamp(tail->second.session.first(), first, end);
     const auto of_rows = static_cast<std::size_t>(stored_end - first);
     if (schema_->read_values(id, first, values.first(of_rows)) != of_rows) {
-      return StorageOutcome::kCorrupt;
+      return SessionError::kDamaged;
     }
     if (of_rows < values.size()) {
       const StorageSession& session = tail->second.session;
       std::copy_n(session.values().begin() + (stored_end - session.first()),
                   values.size() - of_rows, values.begin() + static_cast<std::ptrdiff_t>(of_rows));
     }
-    return StorageOutcome::kDone;
+    return SessionError::kNone;
   } catch (const SqliteError& error) {
     return outcome_of_read(error);
   }
 }
 
-StorageOutcome SqliteStorage::put_state(const SessionId& id, std::span<const std::byte> state,
-                                        StateRef* ref) {
+SessionError SqliteStorage::put_state(const SessionId& id, std::span<const std::byte> state,
+                                      StateRef* ref) {
   StateSlab* slab = nullptr;
   Claim claim;
   try {
     {
       MutexLock lock(store_mutex_);
-      if (health_.state == Health::State::kBroken) return StorageOutcome::kBroken;
+      if (health_.state == Health::State::kBroken) return SessionError::kStoreBroken;
       const auto held = held_.find(id);
-      if (held == held_.end()) return StorageOutcome::kFenced;
+      if (held == held_.end()) return SessionError::kFenced;
       // What room there is the reserve has to have first.
-      if (!has_reserve_ && options_.reserve_bytes > 0) return StorageOutcome::kFull;
+      if (!has_reserve_ && options_.reserve_bytes > 0) return SessionError::kStoreFull;
       claim = held->second.claim;
       slab = &slab_for(state.size());
     }
     StateSlab::Slot slot;
     while (!slab->write(id, ref->position, state, &slot)) {
-      if (slab->is_full() || !make_room_for_base(id, state.size())) return StorageOutcome::kFull;
+      if (slab->is_full() || !make_room_for_base(id, state.size())) return SessionError::kStoreFull;
     }
     ref->where = slot.index;
     ref->checksum = slot.checksum;
     ref->bytes = state.size();
   } catch (const std::system_error&) {
-    return StorageOutcome::kUnavailable;
+    return SessionError::kStoreAway;
   }
   {
     MutexLock lock(store_mutex_);
@@ -224,27 +222,27 @@ StorageOutcome SqliteStorage::put_state(const SessionId& id, std::span<const std
     if (held != held_.end() && held->second.claim == claim) {
       nothing_to_drop_ = false;
       held->second.put.push_back(*ref);
-      return StorageOutcome::kDone;
+      return SessionError::kNone;
     }
   }
   slab->release(ref->where);  // released meanwhile
-  return StorageOutcome::kFenced;
+  return SessionError::kFenced;
 }
 
-StorageOutcome SqliteStorage::read_state(const StateRef& ref, std::span<std::byte> state) {
+SessionError SqliteStorage::read_state(const StateRef& ref, std::span<std::byte> state) {
   try {
     StateSlab* slab = nullptr;
     {
       MutexLock lock(store_mutex_);
       slab = &slab_for(ref.bytes);
     }
-    if (slab->read({ref.where, ref.checksum}, ref.position, state)) return StorageOutcome::kDone;
+    if (slab->read({ref.where, ref.checksum}, ref.position, state)) return SessionError::kNone;
   } catch (const std::system_error&) {
-    return StorageOutcome::kUnavailable;
+    return SessionError::kStoreAway;
   }
   MutexLock lock(store_mutex_);
   ++health_.states_lost;
-  return StorageOutcome::kCorrupt;
+  return SessionError::kDamaged;
 }
 
 std::vector<SessionStorage::Row> SqliteStorage::list(const std::string& model,
@@ -256,7 +254,7 @@ std::vector<SessionStorage::Row> SqliteStorage::list(const std::string& model,
   auto tail = tails_.upper_bound(after);
   const auto take = [&](const SessionId& id) {
     Row row;
-    if (rows.size() < limit && row_of(id, &row) == StorageOutcome::kDone &&
+    if (rows.size() < limit && row_of(id, &row) == SessionError::kNone &&
         (model.empty() || row.model == model) && (!owner || row.owner == *owner)) {
       rows.push_back(std::move(row));
     }
@@ -276,7 +274,7 @@ std::vector<SessionStorage::Row> SqliteStorage::list(const std::string& model,
 }
 
 void SqliteStorage::renew(std::span<const SessionId> busy, Done done) {
-  done(std::vector<StorageOutcome>(busy.size(), StorageOutcome::kDone));
+  done(std::vector<SessionError>(busy.size(), SessionError::kNone));
 }
 
 std::size_t SqliteStorage::sweep(std::size_t most) {
@@ -304,15 +302,15 @@ std::size_t SqliteStorage::sweep_rows(std::size_t most) {
       for (const SessionId& id : ids) {
         Row row;
         if (removed == most || held_.contains(id)) continue;
-        if (row_of(id, &row) != StorageOutcome::kDone || row.expires > now) continue;
-        StorageOutcome why{};
+        if (row_of(id, &row) != SessionError::kNone || row.expires > now) continue;
+        SessionError why{};
         const Write remove{
             .kind = Write::Kind::kRemove, .id = id, .before = row.digest, .after = row.digest};
-        if (change(tail_of(id, &why), remove, transaction) == StorageOutcome::kDone) ++removed;
+        if (change(tail_of(id, &why), remove, transaction) == SessionError::kNone) ++removed;
       }
       if (!only_removals) fold_some(transaction);
     };
-    if (transact_making_room(remove_them, /*has_removals=*/true) != StorageOutcome::kDone) {
+    if (transact_making_room(remove_them, /*has_removals=*/true) != SessionError::kNone) {
       removed = 0;
     }
   } catch (const SqliteError&) {
@@ -366,25 +364,25 @@ bool is_want_of_room(const std::system_error& error) {
 
 }  // namespace
 
-StorageOutcome SqliteStorage::transact_making_room(
+SessionError SqliteStorage::transact_making_room(
     const std::function<void(Transaction&, bool only_removals)>& body, bool has_removals) {
   const auto write_all = [&](Transaction& transaction) { body(transaction, false); };
-  StorageOutcome outcome = StorageOutcome::kFull;
+  SessionError outcome = SessionError::kStoreFull;
   if (health_.state == Health::State::kBroken || make_reserve()) {
     outcome = transact(write_all);
-    if (outcome == StorageOutcome::kFull && connection_->log_bytes() > 0) {
+    if (outcome == SessionError::kStoreFull && connection_->log_bytes() > 0) {
       empty_log(/*cuts_log=*/false);
       outcome = transact(write_all);
     }
-    for (std::size_t bytes = kFirstDrop; outcome == StorageOutcome::kFull && drop_states(bytes) > 0;
-         bytes *= 2) {
+    for (std::size_t bytes = kFirstDrop;
+         outcome == SessionError::kStoreFull && drop_states(bytes) > 0; bytes *= 2) {
       outcome = transact(write_all);
     }
   } else if (health_.state == Health::State::kOk) {
     health_.state = Health::State::kFull;
     health_.why = "there is no room on the disk";
   }
-  if (outcome != StorageOutcome::kFull || !has_removals) return outcome;
+  if (outcome != SessionError::kStoreFull || !has_removals) return outcome;
   // The reserve, and what the log takes, are for those that give room back.
   cut_reserve();
   const std::string why = health_.why;
@@ -394,16 +392,16 @@ StorageOutcome SqliteStorage::transact_making_room(
     later = transaction.fold;
   };
   outcome = transact(remove);
-  if (outcome == StorageOutcome::kFull) {
+  if (outcome == SessionError::kStoreFull) {
     empty_log(/*cuts_log=*/true);
     outcome = transact(remove);
   }
-  if (outcome != StorageOutcome::kDone) return outcome;
+  if (outcome != SessionError::kNone) return outcome;
   unfolded_.merge(later);
   empty_log(/*cuts_log=*/true);
   // Their pages are free for what comes next, if there is room to say so.
   transact([&](Transaction& transaction) REQUIRES(store_mutex_) { fold_some(transaction); });
-  if (health_.state == Health::State::kBroken) return StorageOutcome::kDone;
+  if (health_.state == Health::State::kBroken) return SessionError::kNone;
   empty_log(/*cuts_log=*/true);
   if (health_.state == Health::State::kOk) {  // that it took a removal says nothing of the rest
     health_.state = Health::State::kFull;
@@ -505,7 +503,7 @@ std::size_t SqliteStorage::drop_states_of(const SessionId& id) {
   // A call may be about to make one of them the beginning of its history.
   if (held_.contains(id)) return 0;
   Row row;
-  if (row_of(id, &row) != StorageOutcome::kDone || row.base > 0) return 0;
+  if (row_of(id, &row) != SessionError::kNone || row.base > 0) return 0;
   std::size_t freed = 0;
   for (const StateRef& state : row.states) {
     const std::size_t bytes = slab_for(state.bytes).drop(state.where);
@@ -518,7 +516,7 @@ std::size_t SqliteStorage::drop_states_of(const SessionId& id) {
 bool SqliteStorage::make_room_for_base(const SessionId& id, std::size_t state_bytes) {
   MutexLock lock(store_mutex_);
   Row row;
-  const bool is_base = row_of(id, &row) == StorageOutcome::kDone && row.base > 0;
+  const bool is_base = row_of(id, &row) == SessionError::kNone && row.base > 0;
   return is_base && drop_states(StateSlab::slot_bytes_for(state_bytes)) > 0;
 }
 
@@ -547,7 +545,7 @@ void SqliteStorage::drop_states_beyond_limit() {
   }
   for (const SessionId& id : sessions) {
     Row row;
-    if (row_of(id, &row) != StorageOutcome::kDone || row.base > 0) continue;
+    if (row_of(id, &row) != SessionError::kNone || row.base > 0) continue;
     for (const StateRef& state : row.states) {
       if (!is_beyond(state.bytes, state.where)) continue;
       if (slab_for(state.bytes).drop(state.where) > 0) ++health_.states_dropped;
@@ -565,10 +563,10 @@ std::size_t SqliteStorage::shorten_expiry(std::int64_t seconds, const ExpiryOf& 
     bool is_whole = true;
     if (noted == 0 || seconds < noted) {
       SessionId after;
-      for (StorageOutcome outcome{}; outcome != StorageOutcome::kNotFound;) {
+      for (SessionError outcome{}; outcome != SessionError::kNotFound;) {
         outcome = shorten_some(expiry_of, after, removed);
         is_whole =
-            is_whole && (outcome == StorageOutcome::kDone || outcome == StorageOutcome::kNotFound);
+            is_whole && (outcome == SessionError::kNone || outcome == SessionError::kNotFound);
       }
     }
     if (is_whole) {
@@ -581,8 +579,8 @@ std::size_t SqliteStorage::shorten_expiry(std::int64_t seconds, const ExpiryOf& 
   return removed;
 }
 
-StorageOutcome SqliteStorage::shorten_some(const ExpiryOf& expiry_of, SessionId& after,
-                                           std::size_t& removed) {
+SessionError SqliteStorage::shorten_some(const ExpiryOf& expiry_of, SessionId& after,
+                                         std::size_t& removed) {
   std::vector<SessionId> ids;
   schema_->list("", after, std::nullopt, [&](const SessionId& id) {
     ids.push_back(id);
@@ -593,38 +591,38 @@ StorageOutcome SqliteStorage::shorten_some(const ExpiryOf& expiry_of, SessionId&
   for (auto tail = tails_.upper_bound(after); tail != tails_.end(); ++tail) {
     if (last.empty() || tail->first < last) ids.push_back(tail->first);
   }
-  if (ids.empty()) return StorageOutcome::kNotFound;
+  if (ids.empty()) return SessionError::kNotFound;
   std::ranges::sort(ids);
   ids.erase(std::ranges::unique(ids).begin(), ids.end());
   after = ids.back();
   const auto now = clock_.wall_time();
   std::size_t gone = 0;
-  const StorageOutcome outcome = transact_making_room(
+  const SessionError outcome = transact_making_room(
       [&](Transaction& transaction, bool only_removals) REQUIRES(store_mutex_) {
         gone = 0;
         for (const SessionId& id : ids) {
           Row row;
-          if (row_of(id, &row) != StorageOutcome::kDone) continue;
+          if (row_of(id, &row) != SessionError::kNone) continue;
           const auto expires = expiry_of(row);
           if (!expires || *expires >= row.expires) continue;
           const bool is_over = *expires <= now;
           if (!is_over && only_removals) continue;
           const StorageBytes body = encode_change({.expires = *expires});
-          StorageOutcome why{};
+          SessionError why{};
           const Write write{.kind = is_over ? Write::Kind::kRemove : Write::Kind::kState,
                             .id = id,
                             .before = row.digest,
                             .after = row.digest,
                             .position = row.position,
                             .body = is_over ? std::span<const std::byte>() : std::span(body)};
-          if (change(tail_of(id, &why), write, transaction) != StorageOutcome::kDone) continue;
+          if (change(tail_of(id, &why), write, transaction) != SessionError::kNone) continue;
           transaction.fold.insert(id);
           if (is_over) ++gone;
         }
         if (!only_removals) fold_some(transaction);
       },
       /*has_removals=*/true);
-  if (outcome == StorageOutcome::kDone) removed += gone;
+  if (outcome == SessionError::kNone) removed += gone;
   return outcome;
 }
 
@@ -644,7 +642,7 @@ void SqliteStorage::commit(std::vector<Write> writes, Done done) {
   if (writes.empty()) return done({});
   std::size_t bytes = 0;
   for (const Write& write : writes) bytes += write.body.size() + sizeof(Write);
-  std::vector<StorageOutcome> outcomes(writes.size(), StorageOutcome::kUnavailable);
+  std::vector<SessionError> outcomes(writes.size(), SessionError::kStoreAway);
   {
     MutexLock lock(queue_mutex_);
     if (queued_bytes_ == 0 || queued_bytes_ + bytes <= options_.queue_bytes) {
@@ -697,7 +695,7 @@ void SqliteStorage::write_until_closed() {
 
 void SqliteStorage::commit_or_break(std::vector<Batch>& batches) noexcept {
   if (survives(ServerThread::kStoreCommits, [&] { commit_batches(batches); })) return;
-  for (Batch& batch : batches) std::ranges::fill(batch.outcomes, StorageOutcome::kBroken);
+  for (Batch& batch : batches) std::ranges::fill(batch.outcomes, SessionError::kStoreBroken);
   survives(ServerThread::kStoreCommits, [&] {
     MutexLock lock(store_mutex_);
     break_off("a commit was cut off by an exception, which the log names");
@@ -716,18 +714,18 @@ void SqliteStorage::commit_batches(std::vector<Batch>& batches) {
       for (std::size_t i = 0; i < batch.writes.size(); ++i) {
         const bool is_refused = only_removals && !makes_room(batch.writes[i]);
         batch.outcomes[i] =
-            is_refused ? StorageOutcome::kFull : write(batch.writes[i], transaction);
+            is_refused ? SessionError::kStoreFull : write(batch.writes[i], transaction);
       }
     }
     if (!only_removals) fold_some(transaction);
   };
-  const StorageOutcome outcome = transact_making_room(write_all, has_removals);
-  if (outcome == StorageOutcome::kDone) return;
+  const SessionError outcome = transact_making_room(write_all, has_removals);
+  if (outcome == SessionError::kNone) return;
   for (Batch& batch : batches) std::ranges::fill(batch.outcomes, outcome);
 }
 
-StorageOutcome SqliteStorage::transact(const std::function<void(Transaction&)>& body) {
-  if (health_.state == Health::State::kBroken) return StorageOutcome::kBroken;
+SessionError SqliteStorage::transact(const std::function<void(Transaction&)>& body) {
+  if (health_.state == Health::State::kBroken) return SessionError::kStoreBroken;
   Transaction transaction;
   transaction.last_seq = last_seq_;
   const auto fail = [&] {
@@ -741,21 +739,21 @@ StorageOutcome SqliteStorage::transact(const std::function<void(Transaction&)>& 
     connection_->run("COMMIT");
   } catch (const std::bad_alloc&) {
     fail();
-    return StorageOutcome::kUnavailable;
+    return SessionError::kStoreAway;
   } catch (const SqliteError& error) {
     fail();
-    if (error.code() == SQLITE_NOMEM) return StorageOutcome::kUnavailable;
+    if (error.code() == SQLITE_NOMEM) return SessionError::kStoreAway;
     if (error.code() != SQLITE_FULL) {
       break_off(error.what());
-      return StorageOutcome::kBroken;
+      return SessionError::kStoreBroken;
     }
     health_.state = Health::State::kFull;
     health_.why = error.what();
-    return StorageOutcome::kFull;
+    return SessionError::kStoreFull;
   } catch (const std::exception& error) {  // of a slab, or one that nothing foresaw
     fail();
     break_off(error.what());
-    return StorageOutcome::kBroken;
+    return SessionError::kStoreBroken;
   }
   finish(transaction);
   acknowledged_->note(last_seq_);
@@ -764,7 +762,7 @@ StorageOutcome SqliteStorage::transact(const std::function<void(Transaction&)>& 
     health_.why.clear();
   }
   checkpoint(options_.log_bytes);
-  return StorageOutcome::kDone;
+  return SessionError::kNone;
 }
 
 void SqliteStorage::checkpoint(std::size_t bytes) {
@@ -784,35 +782,34 @@ void SqliteStorage::break_off(const std::string& why) {
   connection_->leave_alone();
 }
 
-StorageOutcome SqliteStorage::create(const Write& write, Transaction& transaction) {
+SessionError SqliteStorage::create(const Write& write, Transaction& transaction) {
   Row there;
-  const StorageOutcome found = row_of(write.id, &there);
-  if (found == StorageOutcome::kDone && there.digest == write.after) return StorageOutcome::kDone;
-  if (found != StorageOutcome::kNotFound || tails_.contains(write.id))
-    return StorageOutcome::kFenced;
+  const SessionError found = row_of(write.id, &there);
+  if (found == SessionError::kNone && there.digest == write.after) return SessionError::kNone;
+  if (found != SessionError::kNotFound || tails_.contains(write.id)) return SessionError::kFenced;
   std::optional<StorageSession> made = StorageSession::created(write);
-  if (!made) return StorageOutcome::kCorrupt;
+  if (!made) return SessionError::kDamaged;
   const auto tail = tails_.emplace(write.id, Tail{*std::move(made), false, {}, 0, 0}).first;
   transaction.steps.push_back({.id = write.id, .created = true});
   ++transaction.created;
   transaction.states_before.try_emplace(write.id);
   transaction.names_states |= !tail->second.session.row().states.empty();
   record(write, tail->second, transaction);
-  return StorageOutcome::kDone;
+  return SessionError::kNone;
 }
 
-StorageOutcome SqliteStorage::write(const Write& write, Transaction& transaction) {
+SessionError SqliteStorage::write(const Write& write, Transaction& transaction) {
   if (write.kind == Kind::kCreate) return create(write, transaction);
-  StorageOutcome outcome = StorageOutcome::kDone;
+  SessionError outcome = SessionError::kNone;
   const auto tail = tail_of(write.id, &outcome);
   if (tail == tails_.end()) return outcome;
   const auto held = held_.find(write.id);
   if (tail->second.session.stands(write)) {
-    outcome = StorageOutcome::kDone;
+    outcome = SessionError::kNone;
   } else if (tail->second.session.removed()) {
-    outcome = StorageOutcome::kNotFound;
+    outcome = SessionError::kNotFound;
   } else if (held == held_.end() || held->second.claim != write.claim) {
-    outcome = StorageOutcome::kFenced;
+    outcome = SessionError::kFenced;
   } else {
     return change(tail, write, transaction);
   }
@@ -820,22 +817,22 @@ StorageOutcome SqliteStorage::write(const Write& write, Transaction& transaction
   return outcome;
 }
 
-StorageOutcome SqliteStorage::change(Tails::iterator found, const Write& write,
-                                     Transaction& transaction) {
+SessionError SqliteStorage::change(Tails::iterator found, const Write& write,
+                                   Transaction& transaction) {
   Tail& tail = found->second;
   const bool is_values = write.kind == Kind::kValues;  // most writes are; no states change by them
   const std::vector<StateRef> states =
       is_values ? std::vector<StateRef>() : tail.session.row().states;
   const std::int64_t base = tail.session.row().base;
   StorageSession::Undo undo;
-  const StorageOutcome outcome = tail.session.apply(write, &undo);
-  if (outcome != StorageOutcome::kDone) {
+  const SessionError outcome = tail.session.apply(write, &undo);
+  if (outcome != SessionError::kNone) {
     if (tail.first_seq == 0) forget_tail(found);
     return outcome;
   }
   transaction.steps.push_back({write.id, std::move(undo), tail.first_seq, tail.last_seq, false});
   record(write, tail, transaction);
-  if (is_values) return StorageOutcome::kDone;
+  if (is_values) return SessionError::kNone;
   transaction.states_before.try_emplace(write.id, states);
   transaction.names_states |=
       states != tail.session.row().states || base != tail.session.row().base;
@@ -851,7 +848,7 @@ StorageOutcome SqliteStorage::change(Tails::iterator found, const Write& write,
   const bool is_idle = tail.session.row().call.empty();
   const bool has_new_states = transaction.states_before.at(write.id) != tail.session.row().states;
   if (removes || releases || (is_idle && has_new_states)) transaction.fold.insert(write.id);
-  return StorageOutcome::kDone;
+  return SessionError::kNone;
 }
 
 void SqliteStorage::record(const Write& write, Tail& tail, Transaction& transaction) {

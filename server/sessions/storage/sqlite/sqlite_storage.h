@@ -62,12 +62,12 @@ class SqliteStorage final : public SessionStorage {
       EXCLUDES(store_mutex_);
   Opened find(const SessionId& id, const Owner& owner) override EXCLUDES(store_mutex_);
   void commit(std::vector<Write> writes, Done done) override EXCLUDES(queue_mutex_);
-  StorageOutcome read_values(const SessionId& id, std::int64_t first,
-                             std::span<std::int32_t> values) override EXCLUDES(store_mutex_);
-  StorageOutcome put_state(const SessionId& id, std::span<const std::byte> state,
-                           StateRef* ref) override EXCLUDES(store_mutex_);
+  SessionError read_values(const SessionId& id, std::int64_t first,
+                           std::span<std::int32_t> values) override EXCLUDES(store_mutex_);
+  SessionError put_state(const SessionId& id, std::span<const std::byte> state,
+                         StateRef* ref) override EXCLUDES(store_mutex_);
   bool holds_state(const StateRef& ref) override EXCLUDES(store_mutex_);
-  StorageOutcome read_state(const StateRef& ref, std::span<std::byte> state) override
+  SessionError read_state(const StateRef& ref, std::span<std::byte> state) override
       EXCLUDES(store_mutex_);
   std::vector<Row> list(const std::string& model, const SessionId& after, std::size_t limit,
                         const std::optional<Owner>& owner) override EXCLUDES(store_mutex_);
@@ -93,7 +93,7 @@ class SqliteStorage final : public SessionStorage {
     std::vector<Write> writes;
     Done done;
     std::size_t bytes = 0;
-    std::vector<StorageOutcome> outcomes;  // of `writes`
+    std::vector<SessionError> outcomes;  // of `writes`
   };
   struct Held {
     Claim claim;
@@ -144,12 +144,12 @@ class SqliteStorage final : public SessionStorage {
   // wrong.
   void commit_or_break(std::vector<Batch>& batches) noexcept EXCLUDES(store_mutex_);
   // Runs `body` as one transaction. Anything but kDone: all it did is taken back.
-  StorageOutcome transact(const std::function<void(Transaction&)>& body) REQUIRES(store_mutex_);
+  SessionError transact(const std::function<void(Transaction&)>& body) REQUIRES(store_mutex_);
 
   // sqlite_storage_room.cpp. The same; where there is no room, once more after each step that may
   // free some, and at last with only_removals: then the body does nothing but remove or release,
   // and folds nothing. The body may run several times.
-  StorageOutcome transact_making_room(
+  SessionError transact_making_room(
       const std::function<void(Transaction&, bool only_removals)>& body, bool has_removals)
       REQUIRES(store_mutex_);
   // Restores the reserve where it was used. False: there is no room for it, so only removals are
@@ -169,12 +169,12 @@ class SqliteStorage final : public SessionStorage {
   // As drop_states() of those beyond options_.slab_bytes; cuts the slabs.
   void drop_states_beyond_limit() REQUIRES(store_mutex_);
   // Of at most 256 sessions after `after`, which is advanced. kNotFound: there are no more.
-  StorageOutcome shorten_some(const ExpiryOf& expiry_of, SessionId& after, std::size_t& removed)
+  SessionError shorten_some(const ExpiryOf& expiry_of, SessionId& after, std::size_t& removed)
       REQUIRES(store_mutex_);
-  StorageOutcome write(const Write& write, Transaction& transaction) REQUIRES(store_mutex_);
-  StorageOutcome create(const Write& write, Transaction& transaction) REQUIRES(store_mutex_);
+  SessionError write(const Write& write, Transaction& transaction) REQUIRES(store_mutex_);
+  SessionError create(const Write& write, Transaction& transaction) REQUIRES(store_mutex_);
   // A write that its claim allows.
-  StorageOutcome change(Tails::iterator tail, const Write& write, Transaction& transaction)
+  SessionError change(Tails::iterator tail, const Write& write, Transaction& transaction)
       REQUIRES(store_mutex_);
   void record(const Write& write, Tail& tail, Transaction& transaction) REQUIRES(store_mutex_);
   void fold_some(Transaction& transaction) REQUIRES(store_mutex_);
@@ -191,9 +191,9 @@ class SqliteStorage final : public SessionStorage {
   // Its row in the tables, damaged where it cannot be right.
   SqliteSchema::Found stored(const SessionId& id) REQUIRES(store_mutex_);
   // Its tail, made of its row where it has none; end() on failure, with the reason in `outcome`.
-  Tails::iterator tail_of(const SessionId& id, StorageOutcome* outcome) REQUIRES(store_mutex_);
+  Tails::iterator tail_of(const SessionId& id, SessionError* outcome) REQUIRES(store_mutex_);
   // Its row, wherever it stands; memory stays as it is.
-  StorageOutcome row_of(const SessionId& id, Row* row) REQUIRES(store_mutex_);
+  SessionError row_of(const SessionId& id, Row* row) REQUIRES(store_mutex_);
   StateSlab& slab_for(std::size_t state_bytes) REQUIRES(store_mutex_);
   void forget_tail(Tails::iterator tail) REQUIRES(store_mutex_);
   // Of the oldest record that is there.

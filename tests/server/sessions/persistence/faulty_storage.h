@@ -20,8 +20,8 @@ class FaultyStorage final : public SessionStorage {
 
   // From now on: everything is refused (dead), or commits alone are.
   void die() { refuse_ = dead_ = true; }
-  void refuse_commits(std::optional<StorageOutcome> with) {
-    outcome_ = with.value_or(StorageOutcome::kDone);
+  void refuse_commits(std::optional<SessionError> with) {
+    outcome_ = with.value_or(SessionError::kNone);
     refuse_ = with.has_value();
   }
   // Commits that were asked for wait until they are let go.
@@ -45,7 +45,7 @@ class FaultyStorage final : public SessionStorage {
 
   Opened open(const SessionId& id, const Owner& owner, const Digest* have) override {
     ++asked_;
-    if (dead_) return {.outcome = StorageOutcome::kBroken};
+    if (dead_) return {.outcome = SessionError::kStoreBroken};
     Opened opened = to_.open(id, owner, have);
     if (lease_ != nullptr) opened.lease = lease_;
     return opened;
@@ -56,11 +56,11 @@ class FaultyStorage final : public SessionStorage {
     Opened found = find(id, owner);
     const bool is_named = !call.empty() && (found.row.call.find(call) != std::string::npos ||
                                             found.row.last_calls.find(call) != std::string::npos);
-    if (!shared_ || found.outcome != StorageOutcome::kDone || found.row.digest != at || is_named) {
+    if (!shared_ || found.outcome != SessionError::kNone || found.row.digest != at || is_named) {
       return found;
     }
     found = to_.open(id, owner, nullptr);
-    if (found.outcome != StorageOutcome::kDone) return to_.find(id, owner);
+    if (found.outcome != SessionError::kNone) return to_.find(id, owner);
     const auto lease = std::make_shared<ClaimLease>();
     lease->prolong(TimePoint::max());
     found.lease = lease_ != nullptr ? lease_ : lease;
@@ -71,23 +71,23 @@ class FaultyStorage final : public SessionStorage {
     return to_.find(id, owner);
   }
   void commit(std::vector<Write> writes, Done done) override {
-    if (refuse_) return done(std::vector<StorageOutcome>(writes.size(), outcome_));
+    if (refuse_) return done(std::vector<SessionError>(writes.size(), outcome_));
     if (holds_) {
       held_.emplace_back(std::move(writes), std::move(done));
     } else {
       to_.commit(std::move(writes), std::move(done));
     }
   }
-  StorageOutcome read_values(const SessionId& id, std::int64_t first,
-                             std::span<std::int32_t> values) override {
+  SessionError read_values(const SessionId& id, std::int64_t first,
+                           std::span<std::int32_t> values) override {
     if (before_read_) before_read_();
     return to_.read_values(id, first, values);
   }
-  StorageOutcome put_state(const SessionId& id, std::span<const std::byte> state,
-                           StateRef* ref) override {
-    return dead_ ? StorageOutcome::kBroken : to_.put_state(id, state, ref);
+  SessionError put_state(const SessionId& id, std::span<const std::byte> state,
+                         StateRef* ref) override {
+    return dead_ ? SessionError::kStoreBroken : to_.put_state(id, state, ref);
   }
-  StorageOutcome read_state(const StateRef& ref, std::span<std::byte> state) override {
+  SessionError read_state(const StateRef& ref, std::span<std::byte> state) override {
     return to_.read_state(ref, state);
   }
   std::vector<Row> list(const std::string& model, const SessionId& after, std::size_t limit,
@@ -101,7 +101,7 @@ class FaultyStorage final : public SessionStorage {
  private:
   SessionStorage& to_;
   std::atomic<bool> refuse_{false}, dead_{false};
-  std::atomic<StorageOutcome> outcome_{StorageOutcome::kBroken};
+  std::atomic<SessionError> outcome_{SessionError::kStoreBroken};
   bool holds_ = false, shared_ = false;
   std::atomic<int> asked_{0};
   std::shared_ptr<const ClaimLease> lease_;

@@ -191,8 +191,8 @@ TEST_CASE("a stream that holds too many values back pauses, and resumes", "[dura
 TEST_CASE("failing store: the call ends, its session is as stored, other sessions continue",
           "[durable]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
-  const StorageOutcome outcome =
-      GENERATE(StorageOutcome::kFull, StorageOutcome::kUnavailable, StorageOutcome::kBroken);
+  const SessionError outcome =
+      GENERATE(SessionError::kStoreFull, SessionError::kStoreAway, SessionError::kStoreBroken);
   CAPTURE(static_cast<int>(level), to_string(outcome));
   Calls calls(level);
   const std::string id = calls.kept();
@@ -209,7 +209,7 @@ TEST_CASE("failing store: the call ends, its session is as stored, other session
     calls.process->model->scheduler->run_one_step();
     calls.process->durable.write();
   }
-  if (outcome != StorageOutcome::kBroken) {  // it may find room yet
+  if (outcome != SessionError::kStoreBroken) {  // it may find room yet
     CHECK(started.sink->finishes == 0);
     calls.clock.advance(std::chrono::seconds(2));
   }
@@ -217,10 +217,10 @@ TEST_CASE("failing store: the call ends, its session is as stored, other session
   calls.clock.advance(std::chrono::seconds(2));
   for (int i = 0; i < 4; ++i) calls.process->run();
   REQUIRE(started.sink->finishes == 1);
-  CHECK(started.sink->outcome == (outcome == StorageOutcome::kFull ? RequestOutcome::kStoreFull
-                                  : outcome == StorageOutcome::kBroken
-                                      ? RequestOutcome::kStoreBroken
-                                      : RequestOutcome::kStoreAway));
+  CHECK(started.sink->outcome == (outcome == SessionError::kStoreFull ? SessionError::kStoreFull
+                                  : outcome == SessionError::kStoreBroken
+                                      ? SessionError::kStoreBroken
+                                      : SessionError::kStoreAway));
   CHECK_FALSE(started.sink->results[0]);
   CHECK_FALSE(calls.process->store.get(id, kAlice));
   CHECK(calls.stored(id) == stored);
@@ -230,7 +230,7 @@ TEST_CASE("failing store: the call ends, its session is as stored, other session
   CHECK(calls.process->generate(tokens_call(5, 40, 3), other)->values[0].size() == 40);
 
   calls.dying->refuse_commits(std::nullopt);
-  if (outcome == StorageOutcome::kBroken) calls.begin();  // it needs a restart
+  if (outcome == SessionError::kStoreBroken) calls.begin();  // it needs a restart
   calls.process->durable.sweep();
   const auto again = calls.process->finish(tokens_call(5, 40, 3), id, named("b"));
   CHECK(again->values ==
@@ -277,7 +277,7 @@ TEST_CASE("a store that is full for a moment delays a call only", "[durable]") {
     calls.process->model->scheduler->run_one_step();
     calls.process->durable.write();
   }
-  calls.dying->refuse_commits(StorageOutcome::kFull);
+  calls.dying->refuse_commits(SessionError::kStoreFull);
   calls.process->run();
   calls.clock.advance(std::chrono::milliseconds(900));
   calls.process->run();
@@ -294,11 +294,11 @@ TEST_CASE("a call that cannot begin leaves nothing in the store", "[durable]") {
   const std::string id = calls.kept();
   calls.process->finish(tokens_call(4, 6, 1), id, named("a"));
   SECTION("the store is full") {
-    calls.dying->refuse_commits(StorageOutcome::kFull);
+    calls.dying->refuse_commits(SessionError::kStoreFull);
     const auto started = calls.process->call(tokens_call(5, 4, 3), id, named("b"));
     calls.process->run();
     calls.process->run();
-    CHECK(started.sink->outcome == RequestOutcome::kStoreFull);
+    CHECK(started.sink->outcome == SessionError::kStoreFull);
     CHECK(started.sink->values[0].empty());
     calls.dying->refuse_commits(std::nullopt);
     calls.process->durable.sweep();

@@ -64,12 +64,11 @@ TEST_CASE("a new call on an unchanged session asks a shared storage once", "[dur
     const auto call = calls.process->call(requests.back(), id, named("call " + std::to_string(i)));
     REQUIRE_FALSE(call.refusal);
     CHECK(calls.dying->asked() - before == 1);
-    CHECK(calls.storage.open(id, kAlice, nullptr).outcome == StorageOutcome::kHeld);
+    CHECK(calls.storage.open(id, kAlice, nullptr).outcome == SessionError::kHeld);
     calls.process->run();
     CHECK(call.sink->values == undisturbed(calls.transformer, requests)->values);
   }
-  CHECK(calls.storage.open(id, kAlice, nullptr).outcome ==
-        StorageOutcome::kDone);  // it was released
+  CHECK(calls.storage.open(id, kAlice, nullptr).outcome == SessionError::kNone);  // it was released
 }
 
 TEST_CASE("a call that is refused leaves a shared storage's session free", "[durable]") {
@@ -90,9 +89,9 @@ TEST_CASE("a call that is refused leaves a shared storage's session free", "[dur
     PersistentSessions::OpenedCall opened;
     REQUIRE_FALSE(
         calls.process->durable.open_call(lease, calls.process->model, named("c"), opened));
-    CHECK(calls.storage.open(id, kAlice, nullptr).outcome == StorageOutcome::kHeld);
+    CHECK(calls.storage.open(id, kAlice, nullptr).outcome == SessionError::kHeld);
   }
-  CHECK(calls.storage.open(id, kAlice, nullptr).outcome == StorageOutcome::kDone);
+  CHECK(calls.storage.open(id, kAlice, nullptr).outcome == SessionError::kNone);
 }
 
 TEST_CASE("the answer to a release may come when its process is gone", "[durable]") {
@@ -108,7 +107,7 @@ TEST_CASE("the answer to a release may come when its process is gone", "[durable
   }
   REQUIRE(calls.dying->held() == 1);
   calls.process.reset();
-  calls.dying->refuse_commits(StorageOutcome::kUnavailable);
+  calls.dying->refuse_commits(SessionError::kStoreAway);
   calls.dying->hold_commits(false);
   CHECK(calls.dying->held() == 0);
 }
@@ -122,7 +121,7 @@ TEST_CASE("a copy of a session that another server continued is stale, and is re
   calls.process->store.remove(id, kAlice);  // a copy of what was there before
   calls.process->finish(tokens_call(2, 8, 4), id, named("two"));
   CHECK(other.call(tokens_call(1, 4, 5), id, named("three")).refusal.error == SessionError::kStale);
-  CHECK(calls.storage.open(id, kAlice, nullptr).outcome == StorageOutcome::kDone);
+  CHECK(calls.storage.open(id, kAlice, nullptr).outcome == SessionError::kNone);
 }
 
 TEST_CASE("a rewind of a stale copy rewinds what the other server wrote", "[durable]") {

@@ -33,18 +33,18 @@ FaultyRun run_with(const DiskStorages& storages, TestDisk& disk,
   try {
     const auto storage = storages.open(disk);
     for (int step = 0; step < kFaultySteps; ++step) {
-      const StorageOutcome outcome = scenario.step(*storage);
-      if (run.broke) CHECK(outcome == StorageOutcome::kBroken);
-      if (outcome == StorageOutcome::kBroken && !run.broke) {
+      const SessionError outcome = scenario.step(*storage);
+      if (run.broke) CHECK(outcome == SessionError::kStoreBroken);
+      if (outcome == SessionError::kStoreBroken && !run.broke) {
         run.broke = true;
         run.attempted = scenario.attempted();
         CHECK(storage->health().state == SessionStorage::Health::State::kBroken);
       }
-      run.was_full |= outcome == StorageOutcome::kFull;
-      CHECK((outcome == StorageOutcome::kDone || outcome == StorageOutcome::kBroken ||
-             outcome == StorageOutcome::kFull));
+      run.was_full |= outcome == SessionError::kStoreFull;
+      CHECK((outcome == SessionError::kNone || outcome == SessionError::kStoreBroken ||
+             outcome == SessionError::kStoreFull));
     }
-    if (!run.broke && scenario.release(*storage) == StorageOutcome::kBroken) {
+    if (!run.broke && scenario.release(*storage) == SessionError::kStoreBroken) {
       run.broke = true;
       run.attempted = scenario.attempted();
     }
@@ -169,17 +169,17 @@ TEST_CASE("exception in a commit: the storage is broken, and the process continu
   };
   SqliteStorage storage(options, clock);
   Client a("a");
-  REQUIRE(commit_one(storage, [&](Writes& to) { a.create(to); }) == StorageOutcome::kDone);
-  REQUIRE(a.open(storage) == StorageOutcome::kDone);
+  REQUIRE(commit_one(storage, [&](Writes& to) { a.create(to); }) == SessionError::kNone);
+  REQUIRE(a.open(storage) == SessionError::kNone);
   const std::vector<std::int32_t> values(50, 1);
-  REQUIRE(commit_one(storage, [&](Writes& to) { a.append(to, values); }) == StorageOutcome::kDone);
+  REQUIRE(commit_one(storage, [&](Writes& to) { a.append(to, values); }) == SessionError::kNone);
   SessionStorage::StateRef ref{.position = 50};
-  REQUIRE(storage.put_state("a", state_of(1), &ref) == StorageOutcome::kDone);
+  REQUIRE(storage.put_state("a", state_of(1), &ref) == SessionError::kNone);
   throws = true;
   CHECK(commit_one(storage, [&](Writes& to) { a.states(to, {ref}, 50); }) ==
-        StorageOutcome::kBroken);
+        SessionError::kStoreBroken);
   CHECK(storage.health().state == SessionStorage::Health::State::kBroken);
-  CHECK(commit_one(storage, [&](Writes& to) { a.release(to); }) == StorageOutcome::kBroken);
+  CHECK(commit_one(storage, [&](Writes& to) { a.release(to); }) == SessionError::kStoreBroken);
 }
 
 TEST_CASE("exception in a commit's callback: counted, and the next commits are done",
@@ -193,35 +193,34 @@ TEST_CASE("exception in a commit's callback: counted, and the next commits are d
   Writes first;
   a.create(first);
   first.commit_to(*storage,
-                  [](std::span<const StorageOutcome>) { throw std::runtime_error("of the test"); });
-  CHECK(commit_one(*storage, [&](Writes& to) { b.create(to); }) == StorageOutcome::kDone);
+                  [](std::span<const SessionError>) { throw std::runtime_error("of the test"); });
+  CHECK(commit_one(*storage, [&](Writes& to) { b.create(to); }) == SessionError::kNone);
   CHECK(failures.count(ServerThread::kStoreCommits) == before + 1);
-  CHECK(storage->find("a", "alice").outcome == StorageOutcome::kDone);
+  CHECK(storage->find("a", "alice").outcome == SessionError::kNone);
 }
 
 // A session on a damaged disk is read correctly or refused.
 void check_right_or_refused(SessionStorage& storage, const Client& session, int* refused) {
   const SessionStorage::Opened opened = storage.open(session.row.id, session.row.owner, nullptr);
-  if (opened.outcome != StorageOutcome::kDone) {
+  if (opened.outcome != SessionError::kNone) {
     ++*refused;
-    CHECK((opened.outcome == StorageOutcome::kCorrupt ||
-           opened.outcome == StorageOutcome::kNotFound));
+    CHECK((opened.outcome == SessionError::kDamaged || opened.outcome == SessionError::kNotFound));
     return;
   }
   CHECK(opened.row == session.row);
   std::vector<std::int32_t> values(session.values.size());
-  const StorageOutcome read = storage.read_values(session.row.id, session.row.base, values);
-  if (read == StorageOutcome::kDone) {
+  const SessionError read = storage.read_values(session.row.id, session.row.base, values);
+  if (read == SessionError::kNone) {
     CHECK(values == session.values);
   } else {
     ++*refused;
-    CHECK(read == StorageOutcome::kCorrupt);
+    CHECK(read == SessionError::kDamaged);
   }
   for (const SessionStorage::StateRef& ref : session.row.states) {
     std::vector<std::byte> state(ref.bytes);
-    const StorageOutcome outcome = storage.read_state(ref, state);
-    if (outcome != StorageOutcome::kDone) ++*refused;
-    CHECK((outcome == StorageOutcome::kDone || outcome == StorageOutcome::kCorrupt));
+    const SessionError outcome = storage.read_state(ref, state);
+    if (outcome != SessionError::kNone) ++*refused;
+    CHECK((outcome == SessionError::kNone || outcome == SessionError::kDamaged));
   }
 }
 
@@ -238,7 +237,7 @@ TEST_CASE("a flipped bit is refused or does no harm, wherever it is") {
   {
     SqliteStorage storage(options, clock);
     for (int step = 0; step < kFaultySteps; ++step) {
-      REQUIRE(scenario.step(storage) == StorageOutcome::kDone);
+      REQUIRE(scenario.step(storage) == SessionError::kNone);
     }
   }
   int refused = 0, flips = 0;

@@ -14,7 +14,7 @@
 namespace lintel::testing {
 namespace {
 
-using Outcome = StorageOutcome;
+using Outcome = SessionError;
 
 constexpr std::size_t kStateBytes = 30'000;
 constexpr int kSessions = 12;
@@ -24,16 +24,16 @@ std::vector<Client> with_states(SessionStorage& storage, int count = kSessions) 
   std::vector<Client> sessions;
   for (int i = 0; i < count; ++i) {
     Client& session = sessions.emplace_back("session " + std::to_string(100 + i));
-    REQUIRE(commit_one(storage, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
-    REQUIRE(session.open(storage) == Outcome::kDone);
+    REQUIRE(commit_one(storage, [&](Writes& to) { session.create(to); }) == Outcome::kNone);
+    REQUIRE(session.open(storage) == Outcome::kNone);
     const std::vector<std::int32_t> values(20, i);
-    REQUIRE(commit_one(storage, [&](Writes& to) { session.append(to, values); }) == Outcome::kDone);
+    REQUIRE(commit_one(storage, [&](Writes& to) { session.append(to, values); }) == Outcome::kNone);
     SessionStorage::StateRef ref{.position = 20};
     REQUIRE(storage.put_state(session.row.id,
                               state_of(100 + static_cast<std::uint64_t>(i), kStateBytes),
-                              &ref) == Outcome::kDone);
-    REQUIRE(commit_one(storage, [&](Writes& to) { session.states(to, {ref}); }) == Outcome::kDone);
-    REQUIRE(commit_one(storage, [&](Writes& to) { session.release(to); }) == Outcome::kDone);
+                              &ref) == Outcome::kNone);
+    REQUIRE(commit_one(storage, [&](Writes& to) { session.states(to, {ref}); }) == Outcome::kNone);
+    REQUIRE(commit_one(storage, [&](Writes& to) { session.release(to); }) == Outcome::kNone);
   }
   return sessions;
 }
@@ -45,8 +45,8 @@ int states_left(SessionStorage& storage, const std::vector<Client>& sessions) {
     for (const SessionStorage::StateRef& ref : found.row.states) {
       std::vector<std::byte> state(ref.bytes);
       const Outcome outcome = storage.read_state(ref, state);
-      CHECK(storage.holds_state(ref) == (outcome == Outcome::kDone));
-      if (outcome == Outcome::kDone) ++left;
+      CHECK(storage.holds_state(ref) == (outcome == Outcome::kNone));
+      if (outcome == Outcome::kNone) ++left;
     }
   }
   return left;
@@ -58,8 +58,8 @@ int fill(SessionStorage& storage, int from = 0) {
     Client session("filler " + std::to_string(i));
     session.row.marks.assign(3000, 'm');
     const Outcome outcome = commit_one(storage, [&](Writes& to) { session.create(to); });
-    if (outcome == Outcome::kDone) continue;
-    CHECK(outcome == Outcome::kFull);
+    if (outcome == Outcome::kNone) continue;
+    CHECK(outcome == Outcome::kStoreFull);
     return i - from;
   }
   FAIL("the disk is never full");
@@ -81,10 +81,10 @@ TEST_CASE("commit on a full disk: stored states are dropped and the commit succe
   REQUIRE(states_left(storage, sessions) == kSessions);
   disk.set_capacity(disk.bytes_in_use());  // not a block is left
   for (Client& session : sessions) {
-    REQUIRE(session.open(storage) == Outcome::kDone);
+    REQUIRE(session.open(storage) == Outcome::kNone);
     const std::vector<std::int32_t> values(900, 70'000);
-    CHECK(commit_one(storage, [&](Writes& to) { session.append(to, values); }) == Outcome::kDone);
-    CHECK(commit_one(storage, [&](Writes& to) { session.release(to); }) == Outcome::kDone);
+    CHECK(commit_one(storage, [&](Writes& to) { session.append(to, values); }) == Outcome::kNone);
+    CHECK(commit_one(storage, [&](Writes& to) { session.release(to); }) == Outcome::kNone);
     CHECK(session.difference(storage) == "");
   }
   CHECK(states_left(storage, sessions) < kSessions);
@@ -99,12 +99,12 @@ TEST_CASE("commit on a full disk: states that begin a history and those of runni
   SqliteStorage storage(large_slots(storages.options_on(disk)), clock);
   std::vector<Client> sessions = with_states(storage);
   Client& base = sessions.front();
-  REQUIRE(base.open(storage) == Outcome::kDone);
+  REQUIRE(base.open(storage) == Outcome::kNone);
   REQUIRE(commit_one(storage, [&](Writes& to) { base.states(to, base.row.states, 20); }) ==
-          Outcome::kDone);
-  REQUIRE(commit_one(storage, [&](Writes& to) { base.release(to); }) == Outcome::kDone);
+          Outcome::kNone);
+  REQUIRE(commit_one(storage, [&](Writes& to) { base.release(to); }) == Outcome::kNone);
   Client& running = sessions.back();
-  REQUIRE(running.open(storage) == Outcome::kDone);
+  REQUIRE(running.open(storage) == Outcome::kNone);
   disk.set_capacity(disk.bytes_in_use());
   fill(storage);
   CHECK(states_left(storage, {base, running}) == 2);
@@ -122,11 +122,11 @@ TEST_CASE("removal on a full disk: succeeds for every session, and new ones find
   std::vector<Client> sessions = with_states(*storage);
   // One that is removed is more than the reserve has room for.
   Client& large = sessions.emplace_back("session large");
-  REQUIRE(commit_one(*storage, [&](Writes& to) { large.create(to); }) == Outcome::kDone);
-  REQUIRE(large.open(*storage) == Outcome::kDone);
+  REQUIRE(commit_one(*storage, [&](Writes& to) { large.create(to); }) == Outcome::kNone);
+  REQUIRE(large.open(*storage) == Outcome::kNone);
   const std::vector<std::int32_t> values(40'000, 70'000);
-  REQUIRE(commit_one(*storage, [&](Writes& to) { large.append(to, values); }) == Outcome::kDone);
-  REQUIRE(commit_one(*storage, [&](Writes& to) { large.release(to); }) == Outcome::kDone);
+  REQUIRE(commit_one(*storage, [&](Writes& to) { large.append(to, values); }) == Outcome::kNone);
+  REQUIRE(commit_one(*storage, [&](Writes& to) { large.release(to); }) == Outcome::kNone);
   disk.set_capacity(disk.bytes_in_use() + (64 << 10));
   const int made = fill(*storage);
   CHECK(made > 0);
@@ -134,8 +134,8 @@ TEST_CASE("removal on a full disk: succeeds for every session, and new ones find
   for (Client& session : sessions) {
     CAPTURE(session.row.id);
     CHECK(session.difference(*storage) == "");  // nothing but states went
-    REQUIRE(session.open(*storage) == Outcome::kDone);
-    CHECK(commit_one(*storage, [&](Writes& to) { session.remove(to); }) == Outcome::kDone);
+    REQUIRE(session.open(*storage) == Outcome::kNone);
+    CHECK(commit_one(*storage, [&](Writes& to) { session.remove(to); }) == Outcome::kNone);
     CHECK(storage->find(session.row.id, "alice").outcome == Outcome::kNotFound);
   }
   CHECK(fill(*storage, made) > 0);
@@ -159,7 +159,7 @@ TEST_CASE("expired sessions on a full disk: a sweep removes them and writes succ
     Client session("old " + std::to_string(i));
     session.row.expires = clock.wall_time() + std::chrono::hours(1);
     session.row.marks.assign(3000, 'm');
-    REQUIRE(commit_one(storage, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+    REQUIRE(commit_one(storage, [&](Writes& to) { session.create(to); }) == Outcome::kNone);
   }
   disk.set_capacity(disk.bytes_in_use() + (64 << 10));
   const int made = fill(storage);
@@ -190,10 +190,10 @@ TEST_CASE("smaller bound on states: the states beyond it are gone when the store
     SqliteStorage storage(options, clock);
     sessions = with_states(storage);
     Client& base = sessions.back();  // in the last slot, and needed
-    REQUIRE(base.open(storage) == Outcome::kDone);
+    REQUIRE(base.open(storage) == Outcome::kNone);
     REQUIRE(commit_one(storage, [&](Writes& to) { base.states(to, base.row.states, 20); }) ==
-            Outcome::kDone);
-    REQUIRE(commit_one(storage, [&](Writes& to) { base.release(to); }) == Outcome::kDone);
+            Outcome::kNone);
+    REQUIRE(commit_one(storage, [&](Writes& to) { base.release(to); }) == Outcome::kNone);
   }
   const std::int64_t before = disk.bytes_in_use();
   options.slab_bytes = 4 * StateSlab::slot_bytes_for(kStateBytes);
@@ -204,8 +204,8 @@ TEST_CASE("smaller bound on states: the states beyond it are gone when the store
     CHECK(disk.bytes_in_use() <= before - (kSessions - 5) * static_cast<std::int64_t>(kStateBytes));
     for (const Client& session : sessions) CHECK(session.difference(storage) == "");
     Client& base = sessions.back();
-    REQUIRE(base.open(storage) == Outcome::kDone);
-    REQUIRE(commit_one(storage, [&](Writes& to) { base.remove(to); }) == Outcome::kDone);
+    REQUIRE(base.open(storage) == Outcome::kNone);
+    REQUIRE(commit_one(storage, [&](Writes& to) { base.remove(to); }) == Outcome::kNone);
   }
   SqliteStorage storage(options, clock);
   for (const auto& [path, bytes] : disk.now()) {
@@ -232,7 +232,7 @@ TEST_CASE(
       session.row.used = clock.wall_time() - (i % 2 == 0 ? hours(3) : hours(1));
       session.row.expires = session.row.used + hours(720);
       if (i % 3 == 0) session.row.marks = "own";
-      REQUIRE(commit_one(storage, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+      REQUIRE(commit_one(storage, [&](Writes& to) { session.create(to); }) == Outcome::kNone);
     }
   }
   SqliteStorage storage(storages.options_on(disk), clock);

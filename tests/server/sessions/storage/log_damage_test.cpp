@@ -29,7 +29,7 @@ Crash crash_with(const DiskStorages& storages, std::size_t log_bytes, ManualCloc
   Scenario scenario(/*seed=*/9);
   SqliteStorage storage(options, clock);
   for (int step = 0; step < kStepsBeforeTheCrash; ++step) {
-    REQUIRE(scenario.step(storage) == StorageOutcome::kDone);
+    REQUIRE(scenario.step(storage) == SessionError::kNone);
     crash.after.push_back(scenario.sessions());
   }
   crash.content = disk.now();

@@ -45,7 +45,7 @@ TEST_CASE("after a power loss what was acknowledged is there, and nothing else")
     Scenario scenario(seed);
     auto storage = storages.open(disk);
     for (int step = 0; step < kStepsBeforePowerLoss; ++step) {
-      REQUIRE(scenario.step(*storage) == StorageOutcome::kDone);
+      REQUIRE(scenario.step(*storage) == SessionError::kNone);
       after.push_back(scenario.sessions());
       ++acknowledged;
       if (step % 10 == 5) storage->sync_states();
@@ -72,7 +72,7 @@ TEST_CASE("after a power loss what was acknowledged is there, and nothing else")
         CHECK(fault == "");
       }
       Client one_more("one more");
-      CHECK(commit_one(*again, [&](Writes& to) { one_more.create(to); }) == StorageOutcome::kDone);
+      CHECK(commit_one(*again, [&](Writes& to) { one_more.create(to); }) == SessionError::kNone);
     }
   }
 }

@@ -62,10 +62,10 @@ TEST_CASE("a store is readable by its user alone", "[threat-11]") {
   OnDisk store;
   const auto storage = store.open();
   Client a("a");
-  REQUIRE(commit_one(*storage, [&](Writes& to) { a.create(to); }) == StorageOutcome::kDone);
-  REQUIRE(a.open(*storage) == StorageOutcome::kDone);
+  REQUIRE(commit_one(*storage, [&](Writes& to) { a.create(to); }) == SessionError::kNone);
+  REQUIRE(a.open(*storage) == SessionError::kNone);
   SessionStorage::StateRef ref;
-  REQUIRE(storage->put_state("a", state_of(1), &ref) == StorageOutcome::kDone);
+  REQUIRE(storage->put_state("a", state_of(1), &ref) == SessionError::kNone);
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(store.options.directory)) {
     struct stat status {};
@@ -112,13 +112,13 @@ TEST_CASE("calls in progress are found when a store is opened") {
     const auto storage = store.open();
     for (Client* const session : {&in_journal, &in_row, &ended}) {
       REQUIRE(commit_one(*storage, [&](Writes& to) { session->create(to); }) ==
-              StorageOutcome::kDone);
-      REQUIRE(session->open(*storage) == StorageOutcome::kDone);
+              SessionError::kNone);
+      REQUIRE(session->open(*storage) == SessionError::kNone);
       REQUIRE(commit_one(*storage, [&](Writes& to) { session->begin(to, "call"); }) ==
-              StorageOutcome::kDone);
+              SessionError::kNone);
     }
-    REQUIRE(commit_one(*storage, [&](Writes& to) { in_row.release(to); }) == StorageOutcome::kDone);
-    REQUIRE(commit_one(*storage, [&](Writes& to) { ended.end(to); }) == StorageOutcome::kDone);
+    REQUIRE(commit_one(*storage, [&](Writes& to) { in_row.release(to); }) == SessionError::kNone);
+    REQUIRE(commit_one(*storage, [&](Writes& to) { ended.end(to); }) == SessionError::kNone);
     CHECK(storage->health().interrupted == 0);  // they were not found
   }
   const auto storage = store.open();
@@ -135,11 +135,11 @@ TEST_CASE("a session with a damaged record is quarantined, alone and for good") 
     const auto storage = store.open();
     for (Client* const session : {&a, &b}) {
       REQUIRE(commit_one(*storage, [&](Writes& to) { session->create(to); }) ==
-              StorageOutcome::kDone);
-      REQUIRE(session->open(*storage) == StorageOutcome::kDone);
+              SessionError::kNone);
+      REQUIRE(session->open(*storage) == SessionError::kNone);
       const std::vector<std::int32_t> values = {1, 2, 3};
       REQUIRE(commit_one(*storage, [&](Writes& to) { session->append(to, values); }) ==
-              StorageOutcome::kDone);
+              SessionError::kNone);
     }
   }
   const auto [sql, what] = GENERATE(
@@ -154,9 +154,9 @@ TEST_CASE("a session with a damaged record is quarantined, alone and for good") 
     CAPTURE(opened);
     const auto storage = store.open();
     CHECK(storage->health().quarantined >= 1);
-    CHECK(a.open(*storage) == StorageOutcome::kCorrupt);
+    CHECK(a.open(*storage) == SessionError::kDamaged);
     CHECK(commit_one(*storage, [&](Writes& to) { Client(a).release(to); }) ==
-          StorageOutcome::kCorrupt);
+          SessionError::kDamaged);
     if (std::string(what) != "another's record") CHECK(b.difference(*storage) == "");
   }
   store.run_sql("SELECT 1/(count(*)>1) FROM quarantine WHERE sid=x'61'");
@@ -168,8 +168,7 @@ TEST_CASE("a journal with missing records is not opened") {
     const auto storage = store.open();
     for (const char* const id : {"a", "b", "c"}) {
       Client session(id);
-      REQUIRE(commit_one(*storage, [&](Writes& to) { session.create(to); }) ==
-              StorageOutcome::kDone);
+      REQUIRE(commit_one(*storage, [&](Writes& to) { session.create(to); }) == SessionError::kNone);
     }
   }
   const char* const missing = "records of the journal are missing";
@@ -195,8 +194,8 @@ TEST_CASE("the journal is folded before it grows beyond its limit") {
   for (int i = 0; i < 20; ++i) {
     sessions.emplace_back("session " + std::to_string(i));
     REQUIRE(commit_one(*storage, [&](Writes& to) { sessions.back().create(to); }) ==
-            StorageOutcome::kDone);
-    REQUIRE(sessions.back().open(*storage) == StorageOutcome::kDone);
+            SessionError::kNone);
+    REQUIRE(sessions.back().open(*storage) == SessionError::kNone);
   }
   std::size_t most = 0;
   for (int round = 0; round < 100; ++round) {
@@ -204,7 +203,7 @@ TEST_CASE("the journal is folded before it grows beyond its limit") {
     for (Client& session : sessions) {
       session.append(writes, std::vector<std::int32_t>(8, round));
     }
-    REQUIRE(writes.commit_to(*storage) == std::vector(sessions.size(), StorageOutcome::kDone));
+    REQUIRE(writes.commit_to(*storage) == std::vector(sessions.size(), SessionError::kNone));
     most = std::max(most, storage->health().journal_bytes);
   }
   CHECK(most > 40'000);
@@ -221,7 +220,7 @@ TEST_CASE("writes that come while another is committed are one transaction") {
   TestDisk disk;
   const auto storage = storages.open(disk);
   Client first("first");
-  REQUIRE(commit_one(*storage, [&](Writes& to) { first.create(to); }) == StorageOutcome::kDone);
+  REQUIRE(commit_one(*storage, [&](Writes& to) { first.create(to); }) == SessionError::kNone);
   const std::uint64_t before = storage->health().commits;
   // The writer is kept in one commit until the others are queued.
   std::promise<void> go_on;
@@ -230,23 +229,23 @@ TEST_CASE("writes that come while another is committed are one transaction") {
   Writes one;
   Client blocker("blocker");
   blocker.create(one);
-  one.commit_to(*storage, [&](std::span<const StorageOutcome>) {
+  one.commit_to(*storage, [&](std::span<const SessionError>) {
     began.set_value();
     may_go_on.wait();
   });
   began.get_future().wait();
   std::vector<Writes> writes(50);
-  std::vector<std::promise<StorageOutcome>> result(50);
+  std::vector<std::promise<SessionError>> result(50);
   for (std::size_t i = 0; i < writes.size(); ++i) {
     Client session("session " + std::to_string(i));
     session.create(writes[i]);
-    writes[i].commit_to(*storage, [&result, i](std::span<const StorageOutcome> outcomes) {
+    writes[i].commit_to(*storage, [&result, i](std::span<const SessionError> outcomes) {
       result[i].set_value(outcomes.front());
     });
   }
   CHECK(storage->health().queued_bytes > 50 * sizeof(SessionStorage::Write));
   go_on.set_value();
-  for (auto& each : result) CHECK(each.get_future().get() == StorageOutcome::kDone);
+  for (auto& each : result) CHECK(each.get_future().get() == SessionError::kNone);
   CHECK(storage->health().commits == before + 2);
 }
 
@@ -260,7 +259,7 @@ TEST_CASE("more than the queue holds is refused at once") {
   Writes blocking, large, small;
   Client a("a"), b("b"), c("c");
   a.create(blocking);
-  blocking.commit_to(*storage, [&](std::span<const StorageOutcome>) {
+  blocking.commit_to(*storage, [&](std::span<const SessionError>) {
     began.set_value();
     may_go_on.wait();
   });
@@ -268,14 +267,14 @@ TEST_CASE("more than the queue holds is refused at once") {
   b.row.marks.assign(20'000, 'm');
   b.create(large);
   c.create(small);
-  std::promise<StorageOutcome> result;
-  small.commit_to(*storage, [&](std::span<const StorageOutcome> outcomes) {
+  std::promise<SessionError> result;
+  small.commit_to(*storage, [&](std::span<const SessionError> outcomes) {
     result.set_value(outcomes.front());
   });
-  CHECK(large.commit_to(*storage).front() == StorageOutcome::kUnavailable);
+  CHECK(large.commit_to(*storage).front() == SessionError::kStoreAway);
   go_on.set_value();
-  CHECK(result.get_future().get() == StorageOutcome::kDone);
-  CHECK(large.commit_to(*storage).front() == StorageOutcome::kDone);  // alone it is let in
+  CHECK(result.get_future().get() == SessionError::kNone);
+  CHECK(large.commit_to(*storage).front() == SessionError::kNone);  // alone it is let in
 }
 
 TEST_CASE("closing a storage commits what is queued") {
@@ -288,7 +287,7 @@ TEST_CASE("closing a storage commits what is queued") {
     for (int i = 0; i < 3; ++i) {
       // Of more than one session, so that the next commit would be in an hour.
       for (const char* const name : {"a", "b"}) Client(name + std::to_string(i)).create(writes[i]);
-      writes[i].commit_to(*storage, [&](std::span<const StorageOutcome>) { ++done; });
+      writes[i].commit_to(*storage, [&](std::span<const SessionError>) { ++done; });
     }
   }
   CHECK(done == 3);
@@ -301,14 +300,14 @@ TEST_CASE("a state that begins a history is on the disk before that is acknowled
   std::mt19937_64 random(1);
   const auto storage = storages.open(disk);
   Client a("a");
-  REQUIRE(commit_one(*storage, [&](Writes& to) { a.create(to); }) == StorageOutcome::kDone);
-  REQUIRE(a.open(*storage) == StorageOutcome::kDone);
+  REQUIRE(commit_one(*storage, [&](Writes& to) { a.create(to); }) == SessionError::kNone);
+  REQUIRE(a.open(*storage) == SessionError::kNone);
   const std::vector<std::int32_t> values(100, 1);
-  REQUIRE(commit_one(*storage, [&](Writes& to) { a.append(to, values); }) == StorageOutcome::kDone);
+  REQUIRE(commit_one(*storage, [&](Writes& to) { a.append(to, values); }) == SessionError::kNone);
   SessionStorage::StateRef ref;
   ref.position = 50;
-  REQUIRE(storage->put_state("a", state_of(1), &ref) == StorageOutcome::kDone);
-  REQUIRE(commit_one(*storage, [&](Writes& to) { a.states(to, {ref}); }) == StorageOutcome::kDone);
+  REQUIRE(storage->put_state("a", state_of(1), &ref) == SessionError::kNone);
+  REQUIRE(commit_one(*storage, [&](Writes& to) { a.states(to, {ref}); }) == SessionError::kNone);
   const auto is_on_disk = [&] {
     TestDisk left(disk.after_power_loss(TestDisk::Loss::kAll, random));
     std::string path;
@@ -321,7 +320,7 @@ TEST_CASE("a state that begins a history is on the disk before that is acknowled
   };
   CHECK(!is_on_disk());  // a cache so far
   REQUIRE(commit_one(*storage, [&](Writes& to) { a.states(to, {ref}, 50); }) ==
-          StorageOutcome::kDone);
+          SessionError::kNone);
   CHECK(is_on_disk());
 }
 

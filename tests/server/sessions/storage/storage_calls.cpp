@@ -11,9 +11,9 @@ Writes& Writes::add(SessionStorage::Write write, StorageBytes body) {
   return *this;
 }
 
-std::vector<StorageOutcome> Writes::commit_to(SessionStorage& storage) {
-  std::promise<std::vector<StorageOutcome>> result;
-  storage.commit(writes_, [&](std::span<const StorageOutcome> outcomes) {
+std::vector<SessionError> Writes::commit_to(SessionStorage& storage) {
+  std::promise<std::vector<SessionError>> result;
+  storage.commit(writes_, [&](std::span<const SessionError> outcomes) {
     result.set_value({outcomes.begin(), outcomes.end()});
   });
   return result.get_future().get();
@@ -97,28 +97,28 @@ void Client::release(Writes& to) { to.add(write(Kind::kRelease, row.digest), enc
 
 void Client::remove(Writes& to) { to.add(write(Kind::kRemove, row.digest), {}); }
 
-StorageOutcome Client::open(SessionStorage& storage) {
+SessionError Client::open(SessionStorage& storage) {
   const SessionStorage::Opened opened = storage.open(row.id, row.owner, nullptr);
-  if (opened.outcome == StorageOutcome::kDone) claim = opened.claim;
+  if (opened.outcome == SessionError::kNone) claim = opened.claim;
   return opened.outcome;
 }
 
 std::string Client::difference(SessionStorage& storage) const {
   const SessionStorage::Opened opened = storage.open(row.id, row.owner, nullptr);
-  if (opened.outcome != StorageOutcome::kDone) return to_string(opened.outcome);
+  if (opened.outcome != SessionError::kNone) return to_string(opened.outcome);
   Client other(*this);
   other.claim = opened.claim;
   other.row.digest = opened.row.digest;
-  const StorageOutcome released = commit_one(storage, [&](Writes& to) { other.release(to); });
-  if (released != StorageOutcome::kDone) return std::string("release: ") + to_string(released);
+  const SessionError released = commit_one(storage, [&](Writes& to) { other.release(to); });
+  if (released != SessionError::kNone) return std::string("release: ") + to_string(released);
   if (opened.row.position != row.position) {
     return "position " + std::to_string(opened.row.position) + ", not " +
            std::to_string(row.position);
   }
   if (opened.row != row) return "its row";
   std::vector<std::int32_t> there(values.size());
-  const StorageOutcome read = storage.read_values(row.id, row.base, there);
-  if (read != StorageOutcome::kDone) return std::string("values: ") + to_string(read);
+  const SessionError read = storage.read_values(row.id, row.base, there);
+  if (read != SessionError::kNone) return std::string("values: ") + to_string(read);
   return there == values ? "" : "its values";
 }
 

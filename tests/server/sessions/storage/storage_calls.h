@@ -20,7 +20,7 @@ class Writes {
   Writes& add(SessionStorage::Write write, StorageBytes body);
   bool empty() const { return writes_.empty(); }
   // Waits until they are durable or refused.
-  std::vector<StorageOutcome> commit_to(SessionStorage& storage);
+  std::vector<SessionError> commit_to(SessionStorage& storage);
   void commit_to(SessionStorage& storage, SessionStorage::Done done) {
     storage.commit(writes_, done);
   }
@@ -48,7 +48,7 @@ struct Client {
   void release(Writes& to);
   void remove(Writes& to);
 
-  StorageOutcome open(SessionStorage& storage);  // and remembers the claim
+  SessionError open(SessionStorage& storage);  // and remembers the claim
   // What differs between this and the storage; empty: nothing. Unclaimed before and after.
   std::string difference(SessionStorage& storage) const;
 
@@ -58,7 +58,7 @@ struct Client {
 
 // One write, and whether it was done.
 template <typename Call>
-StorageOutcome commit_one(SessionStorage& storage, Call&& call) {
+SessionError commit_one(SessionStorage& storage, Call&& call) {
   Writes writes;
   call(writes);
   return writes.commit_to(storage).front();

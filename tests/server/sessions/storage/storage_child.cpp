@@ -82,7 +82,7 @@ int main(int argc, char** argv) {
     lintel::SqliteStorage storage(options, clock);
     lintel::testing::Scenario scenario(static_cast<std::uint64_t>(std::atol(argv[2])));
     for (int step = 1; step <= std::atoi(argv[3]); ++step) {
-      if (scenario.step(storage) != lintel::StorageOutcome::kDone) return 1;
+      if (scenario.step(storage) != lintel::SessionError::kNone) return 1;
       std::printf("acknowledged %d\n", step);
       std::fflush(stdout);
     }

@@ -11,7 +11,7 @@
 namespace lintel::testing {
 namespace {
 
-using Outcome = StorageOutcome;
+using Outcome = SessionError;
 
 template <typename Call>
 Outcome commit(AnyStorage& storage, Call&& call) {
@@ -27,35 +27,35 @@ std::vector<std::int32_t> counted(std::int32_t from, std::size_t count) {
 TEST_CASE("a session of a storage is as written") {
   AnyStorage storage(GENERATE(range(0, AnyStorage::sorts())));
   Client a("a"), wide("wide");
-  CHECK(commit(storage, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
+  CHECK(commit(storage, [&](Writes& to) { a.create(to); }) == Outcome::kNone);
   CHECK(a.difference(*storage) == "");
 
-  REQUIRE(a.open(*storage) == Outcome::kDone);
+  REQUIRE(a.open(*storage) == Outcome::kNone);
   Writes call;
   a.begin(call, "sample, please");
   a.append(call, counted(0, 100));
   a.append(call, counted(200, 2000));
-  CHECK(call.commit_to(*storage) == std::vector(3, Outcome::kDone));
+  CHECK(call.commit_to(*storage) == std::vector(3, Outcome::kNone));
   // A release leaves the call open.
-  CHECK(commit(storage, [&](Writes& to) { a.release(to); }) == Outcome::kDone);
+  CHECK(commit(storage, [&](Writes& to) { a.release(to); }) == Outcome::kNone);
   storage.reopen();
   CHECK(a.difference(*storage) == "");
 
-  REQUIRE(a.open(*storage) == Outcome::kDone);
+  REQUIRE(a.open(*storage) == Outcome::kNone);
   RowChange change;
   change.last_calls = "calls";
   change.marks = "marks";
   change.tail = "tail";
   change.used = a.row.used + std::chrono::seconds(5);
   change.expires = a.row.expires + std::chrono::seconds(5);
-  CHECK(commit(storage, [&](Writes& to) { a.end(to, change); }) == Outcome::kDone);
+  CHECK(commit(storage, [&](Writes& to) { a.end(to, change); }) == Outcome::kNone);
   CHECK(a.difference(*storage) == "");
   storage.reopen();
   CHECK(a.difference(*storage) == "");
 
   wide.values = {1, 70000, 3, 2'000'000'000};
   wide.row.position = 4;
-  CHECK(commit(storage, [&](Writes& to) { wide.create(to); }) == Outcome::kDone);
+  CHECK(commit(storage, [&](Writes& to) { wide.create(to); }) == Outcome::kNone);
   storage.reopen();
   CHECK(wide.difference(*storage) == "");
 }
@@ -64,24 +64,24 @@ TEST_CASE("another owner's session is not found, a held one is kHeld, a claim is
           "[threat-9][threat-13]") {
   AnyStorage storage(GENERATE(range(0, AnyStorage::sorts())));
   Client a("a", "alice"), stranger("a", "bob");
-  REQUIRE(commit(storage, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
+  REQUIRE(commit(storage, [&](Writes& to) { a.create(to); }) == Outcome::kNone);
   CHECK(stranger.open(*storage) == Outcome::kNotFound);
   CHECK(Client("b").open(*storage) == Outcome::kNotFound);
   // It is not held.
   CHECK(commit(storage, [&](Writes& to) { Client(a).begin(to, "x"); }) == Outcome::kFenced);
-  REQUIRE(a.open(*storage) == Outcome::kDone);
+  REQUIRE(a.open(*storage) == Outcome::kNone);
   CHECK(Client(a).open(*storage) == Outcome::kHeld);
   // Looking at it takes no claim, and asks for none.
   CHECK(storage->find("a", "alice").row == a.row);
   CHECK(storage->find("a", "bob").outcome == Outcome::kNotFound);
   CHECK(storage->find("b", "alice").outcome == Outcome::kNotFound);
   const Client early(a);
-  REQUIRE(commit(storage, [&](Writes& to) { a.begin(to, "x"); }) == Outcome::kDone);
-  REQUIRE(commit(storage, [&](Writes& to) { a.end(to); }) == Outcome::kDone);
+  REQUIRE(commit(storage, [&](Writes& to) { a.begin(to, "x"); }) == Outcome::kNone);
+  REQUIRE(commit(storage, [&](Writes& to) { a.end(to); }) == Outcome::kNone);
   // The claim went with the end, though the digest would be right.
   CHECK(commit(storage, [&](Writes& to) { Client(a).begin(to, "y"); }) == Outcome::kFenced);
   const std::uint64_t fence = a.claim.fence;
-  REQUIRE(a.open(*storage) == Outcome::kDone);
+  REQUIRE(a.open(*storage) == Outcome::kNone);
   CHECK(a.claim.fence > fence);
   CHECK(commit(storage, [&](Writes& to) { Client(early).begin(to, "z"); }) == Outcome::kFenced);
 }
@@ -89,13 +89,13 @@ TEST_CASE("another owner's session is not found, a held one is kHeld, a claim is
 TEST_CASE("a write that stands is done again, one before what stands is rolled back") {
   AnyStorage storage(GENERATE(range(0, AnyStorage::sorts())));
   Client a("a");
-  REQUIRE(commit(storage, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
+  REQUIRE(commit(storage, [&](Writes& to) { a.create(to); }) == Outcome::kNone);
   // Its answer was lost.
-  CHECK(commit(storage, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
-  REQUIRE(a.open(*storage) == Outcome::kDone);
+  CHECK(commit(storage, [&](Writes& to) { a.create(to); }) == Outcome::kNone);
+  REQUIRE(a.open(*storage) == Outcome::kNone);
   Client twin(a), late(a);
-  REQUIRE(commit(storage, [&](Writes& to) { a.append(to, counted(1, 3)); }) == Outcome::kDone);
-  CHECK(commit(storage, [&](Writes& to) { twin.append(to, counted(1, 3)); }) == Outcome::kDone);
+  REQUIRE(commit(storage, [&](Writes& to) { a.append(to, counted(1, 3)); }) == Outcome::kNone);
+  CHECK(commit(storage, [&](Writes& to) { twin.append(to, counted(1, 3)); }) == Outcome::kNone);
   CHECK(commit(storage, [&](Writes& to) { late.append(to, counted(5, 3)); }) ==
         Outcome::kRolledBack);
   late = twin;
@@ -119,8 +119,8 @@ TEST_CASE("a write that stands is done again, one before what stands is rolled b
                 .after = digest_of({}),
                 .position = 4},
                StorageBytes{std::byte{3}});
-  CHECK(nonsense.commit_to(*storage).front() == Outcome::kCorrupt);
-  REQUIRE(commit(storage, [&](Writes& to) { a.end(to); }) == Outcome::kDone);
+  CHECK(nonsense.commit_to(*storage).front() == Outcome::kDamaged);
+  REQUIRE(commit(storage, [&](Writes& to) { a.end(to); }) == Outcome::kNone);
   CHECK(a.difference(*storage) == "");
 }
 
@@ -130,9 +130,9 @@ TEST_CASE("each write of a commit is done or refused alone, a session's in their
   Writes both;
   a.create(both);
   b.create(both);
-  REQUIRE(both.commit_to(*storage) == std::vector(2, Outcome::kDone));
-  REQUIRE(a.open(*storage) == Outcome::kDone);
-  REQUIRE(b.open(*storage) == Outcome::kDone);
+  REQUIRE(both.commit_to(*storage) == std::vector(2, Outcome::kNone));
+  REQUIRE(a.open(*storage) == Outcome::kNone);
+  REQUIRE(b.open(*storage) == Outcome::kNone);
   Client lost(b);
   Writes many;
   a.append(many, counted(0, 10));
@@ -142,10 +142,10 @@ TEST_CASE("each write of a commit is done or refused alone, a session's in their
   b.append(many, counted(0, 2));
   a.append(many, counted(50, 10));
   a.end(many);
-  CHECK(many.commit_to(*storage) == std::vector{Outcome::kDone, Outcome::kFenced,
-                                                Outcome::kNotFound, Outcome::kDone, Outcome::kDone,
-                                                Outcome::kDone});
-  REQUIRE(commit(storage, [&](Writes& to) { b.release(to); }) == Outcome::kDone);
+  CHECK(many.commit_to(*storage) == std::vector{Outcome::kNone, Outcome::kFenced,
+                                                Outcome::kNotFound, Outcome::kNone, Outcome::kNone,
+                                                Outcome::kNone});
+  REQUIRE(commit(storage, [&](Writes& to) { b.release(to); }) == Outcome::kNone);
   CHECK(a.difference(*storage) == "");
   CHECK(b.difference(*storage) == "");
 }
@@ -153,32 +153,32 @@ TEST_CASE("each write of a commit is done or refused alone, a session's in their
 TEST_CASE("a rewind takes back values, the call and the states above it") {
   AnyStorage storage(GENERATE(range(0, AnyStorage::sorts())));
   Client a("a");
-  REQUIRE(commit(storage, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
-  REQUIRE(a.open(*storage) == Outcome::kDone);
-  REQUIRE(commit(storage, [&](Writes& to) { a.append(to, counted(0, 3000)); }) == Outcome::kDone);
+  REQUIRE(commit(storage, [&](Writes& to) { a.create(to); }) == Outcome::kNone);
+  REQUIRE(a.open(*storage) == Outcome::kNone);
+  REQUIRE(commit(storage, [&](Writes& to) { a.append(to, counted(0, 3000)); }) == Outcome::kNone);
   std::vector<SessionStorage::StateRef> states(3);
   for (int i = 0; i < 3; ++i) {
     states[i].position = 1000 * (i + 1);
-    REQUIRE(storage->put_state("a", state_of(i), &states[i]) == Outcome::kDone);
+    REQUIRE(storage->put_state("a", state_of(i), &states[i]) == Outcome::kNone);
   }
-  REQUIRE(commit(storage, [&](Writes& to) { a.states(to, states); }) == Outcome::kDone);
+  REQUIRE(commit(storage, [&](Writes& to) { a.states(to, states); }) == Outcome::kNone);
   for (const std::int64_t to_position : {2500, 2000, 1500, 3}) {
     CAPTURE(to_position);
-    REQUIRE(commit(storage, [&](Writes& to) { a.begin(to, "x"); }) == Outcome::kDone);
-    REQUIRE(commit(storage, [&](Writes& to) { a.append(to, counted(7, 2)); }) == Outcome::kDone);
-    REQUIRE(commit(storage, [&](Writes& to) { a.rewind(to, to_position); }) == Outcome::kDone);
+    REQUIRE(commit(storage, [&](Writes& to) { a.begin(to, "x"); }) == Outcome::kNone);
+    REQUIRE(commit(storage, [&](Writes& to) { a.append(to, counted(7, 2)); }) == Outcome::kNone);
+    REQUIRE(commit(storage, [&](Writes& to) { a.rewind(to, to_position); }) == Outcome::kNone);
     REQUIRE(commit(storage, [&](Writes& to) { a.append(to, counted(70000, 5)); }) ==
-            Outcome::kDone);
-    REQUIRE(commit(storage, [&](Writes& to) { a.release(to); }) == Outcome::kDone);
+            Outcome::kNone);
+    REQUIRE(commit(storage, [&](Writes& to) { a.release(to); }) == Outcome::kNone);
     CHECK(a.difference(*storage) == "");
     storage.reopen();
     CHECK(a.difference(*storage) == "");
-    REQUIRE(a.open(*storage) == Outcome::kDone);
+    REQUIRE(a.open(*storage) == Outcome::kNone);
   }
   CHECK(a.row.states.empty());
   std::vector<std::byte> state(5000);
   for (const SessionStorage::StateRef& gone : states) {
-    CHECK(storage->read_state(gone, state) == Outcome::kCorrupt);
+    CHECK(storage->read_state(gone, state) == Outcome::kDamaged);
   }
   // Nowhere to go.
   const Client here(a);
@@ -190,78 +190,78 @@ TEST_CASE("a rewind takes back values, the call and the states above it") {
                                       .after = digest_of({}),
                                       .position = a.row.position + 1};
           to.add(write, {});
-        }) == Outcome::kCorrupt);
+        }) == Outcome::kDamaged);
 }
 
 TEST_CASE("a state is there while something names it") {
   AnyStorage storage(GENERATE(range(0, AnyStorage::sorts())));
   Client a("a"), fork("fork");
   std::vector<std::byte> state(5000);
-  REQUIRE(commit(storage, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
+  REQUIRE(commit(storage, [&](Writes& to) { a.create(to); }) == Outcome::kNone);
   SessionStorage::StateRef ref, unnamed;
   CHECK(storage->put_state("a", state_of(1), &ref) == Outcome::kFenced);  // it is not held
-  REQUIRE(a.open(*storage) == Outcome::kDone);
-  REQUIRE(commit(storage, [&](Writes& to) { a.append(to, counted(0, 10)); }) == Outcome::kDone);
+  REQUIRE(a.open(*storage) == Outcome::kNone);
+  REQUIRE(commit(storage, [&](Writes& to) { a.append(to, counted(0, 10)); }) == Outcome::kNone);
   ref.position = 10;
-  REQUIRE(storage->put_state("a", state_of(1), &ref) == Outcome::kDone);
-  REQUIRE(storage->put_state("a", state_of(2), &unnamed) == Outcome::kDone);
-  CHECK(storage->read_state(unnamed, state) == Outcome::kDone);
-  REQUIRE(commit(storage, [&](Writes& to) { a.states(to, {ref}); }) == Outcome::kDone);
-  REQUIRE(commit(storage, [&](Writes& to) { a.release(to); }) == Outcome::kDone);
-  CHECK(storage->read_state(unnamed, state) == Outcome::kCorrupt);
+  REQUIRE(storage->put_state("a", state_of(1), &ref) == Outcome::kNone);
+  REQUIRE(storage->put_state("a", state_of(2), &unnamed) == Outcome::kNone);
+  CHECK(storage->read_state(unnamed, state) == Outcome::kNone);
+  REQUIRE(commit(storage, [&](Writes& to) { a.states(to, {ref}); }) == Outcome::kNone);
+  REQUIRE(commit(storage, [&](Writes& to) { a.release(to); }) == Outcome::kNone);
+  CHECK(storage->read_state(unnamed, state) == Outcome::kDamaged);
   storage.reopen();
-  REQUIRE(storage->read_state(ref, state) == Outcome::kDone);
+  REQUIRE(storage->read_state(ref, state) == Outcome::kNone);
   CHECK(state == state_of(1));
 
   // A copy of the session shares the state.
   fork.row.position = 10;
   fork.values = a.values;
   fork.row.states = {ref};
-  REQUIRE(commit(storage, [&](Writes& to) { fork.create(to); }) == Outcome::kDone);
-  REQUIRE(a.open(*storage) == Outcome::kDone);
-  REQUIRE(commit(storage, [&](Writes& to) { a.remove(to); }) == Outcome::kDone);
+  REQUIRE(commit(storage, [&](Writes& to) { fork.create(to); }) == Outcome::kNone);
+  REQUIRE(a.open(*storage) == Outcome::kNone);
+  REQUIRE(commit(storage, [&](Writes& to) { a.remove(to); }) == Outcome::kNone);
   CHECK(a.open(*storage) == Outcome::kNotFound);
-  CHECK(storage->read_state(ref, state) == Outcome::kDone);
+  CHECK(storage->read_state(ref, state) == Outcome::kNone);
   storage.reopen();
-  CHECK(storage->read_state(ref, state) == Outcome::kDone);
+  CHECK(storage->read_state(ref, state) == Outcome::kNone);
   CHECK(state == state_of(1));
   CHECK(fork.difference(*storage) == "");
   // The digest identifies copies in memory that are current.
   CHECK(storage->open("fork", "alice", &fork.row.digest).row.states.empty());
   storage.reopen();
   if (fork.open(*storage) != Outcome::kHeld) {  // in memory the claim lives on
-    REQUIRE(commit(storage, [&](Writes& to) { fork.remove(to); }) == Outcome::kDone);
-    CHECK(storage->read_state(ref, state) == Outcome::kCorrupt);
+    REQUIRE(commit(storage, [&](Writes& to) { fork.remove(to); }) == Outcome::kNone);
+    CHECK(storage->read_state(ref, state) == Outcome::kDamaged);
   }
 }
 
 TEST_CASE("a history may begin at a state") {
   AnyStorage storage(GENERATE(range(0, AnyStorage::sorts())));
   Client a("a");
-  REQUIRE(commit(storage, [&](Writes& to) { a.create(to); }) == Outcome::kDone);
-  REQUIRE(a.open(*storage) == Outcome::kDone);
-  REQUIRE(commit(storage, [&](Writes& to) { a.append(to, counted(0, 5000)); }) == Outcome::kDone);
+  REQUIRE(commit(storage, [&](Writes& to) { a.create(to); }) == Outcome::kNone);
+  REQUIRE(a.open(*storage) == Outcome::kNone);
+  REQUIRE(commit(storage, [&](Writes& to) { a.append(to, counted(0, 5000)); }) == Outcome::kNone);
   SessionStorage::StateRef ref{.position = 3000, .where = 0, .bytes = 0, .checksum = {}};
-  REQUIRE(storage->put_state("a", state_of(3), &ref) == Outcome::kDone);
-  REQUIRE(commit(storage, [&](Writes& to) { a.states(to, {ref}, 3000); }) == Outcome::kDone);
+  REQUIRE(storage->put_state("a", state_of(3), &ref) == Outcome::kNone);
+  REQUIRE(commit(storage, [&](Writes& to) { a.states(to, {ref}, 3000); }) == Outcome::kNone);
   std::vector<std::int32_t> values(1);
   CHECK(storage->read_values("a", 2999, values) == Outcome::kNotFound);
-  REQUIRE(commit(storage, [&](Writes& to) { a.append(to, counted(0, 5)); }) == Outcome::kDone);
-  REQUIRE(commit(storage, [&](Writes& to) { a.release(to); }) == Outcome::kDone);
+  REQUIRE(commit(storage, [&](Writes& to) { a.append(to, counted(0, 5)); }) == Outcome::kNone);
+  REQUIRE(commit(storage, [&](Writes& to) { a.release(to); }) == Outcome::kNone);
   storage.reopen();
   CHECK(a.difference(*storage) == "");
   Client copy("copy");
   copy.row.base = 3001;
   copy.row.position = 3003;
   copy.values = {7, 8};
-  REQUIRE(commit(storage, [&](Writes& to) { copy.create(to); }) == Outcome::kDone);
-  REQUIRE(copy.open(*storage) == Outcome::kDone);
+  REQUIRE(commit(storage, [&](Writes& to) { copy.create(to); }) == Outcome::kNone);
+  REQUIRE(copy.open(*storage) == Outcome::kNone);
   REQUIRE(commit(storage, [&](Writes& to) { copy.append(to, counted(0, 1024)); }) ==
-          Outcome::kDone);
-  REQUIRE(commit(storage, [&](Writes& to) { copy.release(to); }) == Outcome::kDone);
-  REQUIRE(copy.open(*storage) == Outcome::kDone);
-  REQUIRE(commit(storage, [&](Writes& to) { copy.append(to, counted(0, 1)); }) == Outcome::kDone);
-  REQUIRE(commit(storage, [&](Writes& to) { copy.release(to); }) == Outcome::kDone);
+          Outcome::kNone);
+  REQUIRE(commit(storage, [&](Writes& to) { copy.release(to); }) == Outcome::kNone);
+  REQUIRE(copy.open(*storage) == Outcome::kNone);
+  REQUIRE(commit(storage, [&](Writes& to) { copy.append(to, counted(0, 1)); }) == Outcome::kNone);
+  REQUIRE(commit(storage, [&](Writes& to) { copy.release(to); }) == Outcome::kNone);
   storage.reopen();
   CHECK(copy.difference(*storage) == "");
 }
@@ -277,11 +277,11 @@ TEST_CASE("sessions are listed by id, of one model, of one owner or of all") {
   for (const char* const id : {"e", "b", "d", "a", "c"}) {
     Client session(id, id[0] < 'c' ? "alice" : "bob");
     if (*id == 'd') session.row.model = "other";
-    REQUIRE(commit(storage, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
-    REQUIRE(session.open(*storage) == Outcome::kDone);
+    REQUIRE(commit(storage, [&](Writes& to) { session.create(to); }) == Outcome::kNone);
+    REQUIRE(session.open(*storage) == Outcome::kNone);
     // Some in rows, some in the journal.
     if (*id != 'b') {
-      REQUIRE(commit(storage, [&](Writes& to) { session.release(to); }) == Outcome::kDone);
+      REQUIRE(commit(storage, [&](Writes& to) { session.release(to); }) == Outcome::kNone);
     }
   }
   CHECK(ids("digits", "", 10, {}) == "abce");
@@ -303,15 +303,15 @@ TEST_CASE("a sweep removes expired sessions that are not held") {
   early.row.expires = held.row.expires = now + std::chrono::seconds(10);
   late.row.expires = now + std::chrono::seconds(100);
   for (Client* const session : {&early, &held, &late}) {
-    REQUIRE(commit(storage, [&](Writes& to) { session->create(to); }) == Outcome::kDone);
+    REQUIRE(commit(storage, [&](Writes& to) { session->create(to); }) == Outcome::kNone);
   }
-  REQUIRE(held.open(*storage) == Outcome::kDone);
+  REQUIRE(held.open(*storage) == Outcome::kNone);
   CHECK(storage->sweep(10) == 0);
   storage.clock.advance(std::chrono::seconds(10));
   CHECK(storage->sweep(0) == 0);
   CHECK(storage->sweep(10) == 1);
   CHECK(early.open(*storage) == Outcome::kNotFound);
-  REQUIRE(commit(storage, [&](Writes& to) { held.release(to); }) == Outcome::kDone);
+  REQUIRE(commit(storage, [&](Writes& to) { held.release(to); }) == Outcome::kNone);
   CHECK(storage->sweep(10) == 1);
   storage.clock.advance(std::chrono::seconds(1000));
   storage.reopen();
@@ -327,13 +327,13 @@ TEST_CASE("a storage is what a plain model of it is, after any operations") {
   Scenario scenario(seed);
   for (int step = 0; step < 200; ++step) {
     CAPTURE(step);
-    REQUIRE(scenario.step(*storage) == Outcome::kDone);
+    REQUIRE(scenario.step(*storage) == Outcome::kNone);
     if (step % 20 != 19) continue;
     if (storage.outlives_its_end() && step % 40 == 39) {
       storage.reopen();
       scenario.closed();
     } else {
-      REQUIRE(scenario.release(*storage) == Outcome::kDone);
+      REQUIRE(scenario.release(*storage) == Outcome::kNone);
     }
     REQUIRE(difference(*storage, scenario.sessions(), false) == "");
   }

@@ -35,7 +35,7 @@ double commits_of_64(SessionStorage& storage, int commits, std::vector<double>* 
     sessions.back().create(made);
   }
   made.commit_to(storage);
-  for (Client& session : sessions) REQUIRE(session.open(storage) == StorageOutcome::kDone);
+  for (Client& session : sessions) REQUIRE(session.open(storage) == SessionError::kNone);
   const std::vector<std::int32_t> values = {1, 200, 3, 40};
   double cpu = 0;
   for (int i = 0; i < commits; ++i) {
@@ -43,7 +43,7 @@ double commits_of_64(SessionStorage& storage, int commits, std::vector<double>* 
     for (Client& session : sessions) session.append(writes, values);
     const double cpu_before = cpu_seconds();
     const auto start = std::chrono::steady_clock::now();
-    REQUIRE(writes.commit_to(storage).back() == StorageOutcome::kDone);
+    REQUIRE(writes.commit_to(storage).back() == SessionError::kNone);
     seconds->push_back(Seconds(std::chrono::steady_clock::now() - start).count());
     cpu += cpu_seconds() - cpu_before;
   }
@@ -96,12 +96,12 @@ TEST_CASE("cost of releasing a slot, and how long it blocks other calls", "[.][c
   made.commit_to(storage);
   Writes named;
   for (Client& session : sessions) {
-    REQUIRE(session.open(storage) == StorageOutcome::kDone);
+    REQUIRE(session.open(storage) == SessionError::kNone);
     SessionStorage::StateRef ref;
-    REQUIRE(storage.put_state(session.row.id, state, &ref) == StorageOutcome::kDone);
+    REQUIRE(storage.put_state(session.row.id, state, &ref) == SessionError::kNone);
     session.states(named, {ref});
   }
-  REQUIRE(named.commit_to(storage).back() == StorageOutcome::kDone);
+  REQUIRE(named.commit_to(storage).back() == SessionError::kNone);
   storage.sync_states();
   // All of them at once, while another thread looks for a session.
   std::atomic<bool> done{false};
@@ -116,7 +116,7 @@ TEST_CASE("cost of releasing a slot, and how long it blocks other calls", "[.][c
   Writes removed;
   for (Client& session : sessions) session.remove(removed);
   const auto start = std::chrono::steady_clock::now();
-  REQUIRE(removed.commit_to(storage).back() == StorageOutcome::kDone);
+  REQUIRE(removed.commit_to(storage).back() == SessionError::kNone);
   const double all = Seconds(std::chrono::steady_clock::now() - start).count();
   done = true;
   looking.join();
@@ -164,7 +164,7 @@ TEST_CASE("cost of opening a store of many sessions", "[.][cost]") {
     for (int i = 0; i < 1000; ++i) {
       const std::string id =
           "0123456789abcdef01234567" + std::to_string(10'000'000 + i * 7919LL % rows);
-      REQUIRE(storage.open(id, "alice", nullptr).outcome == StorageOutcome::kDone);
+      REQUIRE(storage.open(id, "alice", nullptr).outcome == SessionError::kNone);
     }
     const double look_up = Seconds(std::chrono::steady_clock::now() - found).count() / 1000;
     std::printf(

@@ -19,11 +19,11 @@ std::vector<std::byte> state_for(const Client& session, std::int64_t position) {
 std::string state_difference(SessionStorage& storage, const Client& session, bool may_be_lost) {
   for (const SessionStorage::StateRef& ref : session.row.states) {
     std::vector<std::byte> state(ref.bytes);
-    const StorageOutcome outcome = storage.read_state(ref, state);
+    const SessionError outcome = storage.read_state(ref, state);
     const std::string at = "state at " + std::to_string(ref.position) + ": ";
     const bool needed = session.row.base > 0 && ref.position <= session.row.base;
-    if (outcome == StorageOutcome::kCorrupt && may_be_lost && !needed) continue;
-    if (outcome != StorageOutcome::kDone) return at + to_string(outcome);
+    if (outcome == SessionError::kDamaged && may_be_lost && !needed) continue;
+    if (outcome != SessionError::kNone) return at + to_string(outcome);
     if (session.row.base == 0 && state != state_for(session, ref.position)) return at + "another";
   }
   return "";
@@ -75,7 +75,7 @@ void Scenario::change(SessionStorage& storage, Client& session, Writes& writes) 
     ref.position = session.row.position;
     std::vector<SessionStorage::StateRef> states = session.row.states;
     const bool trims = below(3) == 0;
-    if (storage.put_state(id, state_for(session, ref.position), &ref) == StorageOutcome::kDone) {
+    if (storage.put_state(id, state_for(session, ref.position), &ref) == SessionError::kNone) {
       std::erase_if(states, [&](const auto& state) { return state.position == ref.position; });
       if (states.size() > 2) states.erase(states.begin());
       states.push_back(ref);
@@ -92,7 +92,7 @@ void Scenario::change(SessionStorage& storage, Client& session, Writes& writes) 
   }
 }
 
-StorageOutcome Scenario::step(SessionStorage& storage) {
+SessionError Scenario::step(SessionStorage& storage) {
   const Sessions before = sessions_;
   std::vector<std::string> there;
   for (const auto& [id, session] : sessions_) there.push_back(id);
@@ -102,8 +102,8 @@ StorageOutcome Scenario::step(SessionStorage& storage) {
   for (const std::string& id : there) {
     if (!held_.contains(id)) {
       if (below(3) != 0) continue;
-      const StorageOutcome outcome = sessions_.at(id).open(storage);
-      if (outcome != StorageOutcome::kDone) {
+      const SessionError outcome = sessions_.at(id).open(storage);
+      if (outcome != SessionError::kNone) {
         attempted_ = sessions_ = before;
         return outcome;
       }
@@ -113,10 +113,10 @@ StorageOutcome Scenario::step(SessionStorage& storage) {
     change(storage, sessions_.at(id), writes);
   }
   if (writes.empty()) create(writes);
-  const std::vector<StorageOutcome> outcomes = writes.commit_to(storage);
+  const std::vector<SessionError> outcomes = writes.commit_to(storage);
   const auto refused = std::ranges::find_if(
-      outcomes, [](StorageOutcome outcome) { return outcome != StorageOutcome::kDone; });
-  if (refused == outcomes.end()) return StorageOutcome::kDone;
+      outcomes, [](SessionError outcome) { return outcome != SessionError::kNone; });
+  if (refused == outcomes.end()) return SessionError::kNone;
   // The claims that were taken for it stay.
   attempted_ = std::move(sessions_);
   sessions_ = before;
@@ -129,16 +129,16 @@ StorageOutcome Scenario::step(SessionStorage& storage) {
   return *refused;
 }
 
-StorageOutcome Scenario::release(SessionStorage& storage) {
+SessionError Scenario::release(SessionStorage& storage) {
   Writes writes;
   attempted_ = sessions_;
   for (const std::string& id : held_) sessions_.at(id).release(writes);
   held_.clear();
-  if (writes.empty()) return StorageOutcome::kDone;
-  for (const StorageOutcome outcome : writes.commit_to(storage)) {
-    if (outcome != StorageOutcome::kDone) return outcome;
+  if (writes.empty()) return SessionError::kNone;
+  for (const SessionError outcome : writes.commit_to(storage)) {
+    if (outcome != SessionError::kNone) return outcome;
   }
-  return StorageOutcome::kDone;
+  return SessionError::kNone;
 }
 
 }  // namespace lintel::testing

@@ -25,11 +25,11 @@ class Scenario {
   explicit Scenario(std::uint64_t seed) : random_(seed) {}
 
   // One commit. Where it is not kDone the model is as before.
-  StorageOutcome step(SessionStorage& storage);
+  SessionError step(SessionStorage& storage);
   // The storage was closed: no session is held.
   void closed() { held_.clear(); }
   // Releases what it holds.
-  StorageOutcome release(SessionStorage& storage);
+  SessionError release(SessionStorage& storage);
   const Sessions& sessions() const { return sessions_; }
   // As they are if the last step that was not done took effect all the same.
   const Sessions& attempted() const { return attempted_; }

@@ -21,7 +21,7 @@ struct Held {
     write.after.bytes[0] = std::byte{digest};
     write.position = session->row().position + static_cast<std::int64_t>(values.size());
     Sent sent;
-    REQUIRE(session->apply(write, &sent) == StorageOutcome::kDone);
+    REQUIRE(session->apply(write, &sent) == SessionError::kNone);
     return sent;
   }
 

@@ -18,7 +18,7 @@
 namespace lintel::testing {
 namespace {
 
-using Outcome = StorageOutcome;
+using Outcome = SessionError;
 using std::chrono::milliseconds;
 
 RedisOptions client_options(const Endpoint& server) {
@@ -202,20 +202,20 @@ TEST_CASE("key of a wrong type: its session is damaged, and the store is not awa
     server.client().ask({"DEL", key});
     server.client().ask({"LPUSH", key, "something", "else"});
   };
-  REQUIRE(commit_one(storage, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
-  REQUIRE(session.open(storage) == Outcome::kDone);
+  REQUIRE(commit_one(storage, [&](Writes& to) { session.create(to); }) == Outcome::kNone);
+  REQUIRE(session.open(storage) == Outcome::kNone);
   REQUIRE(commit_one(storage, [&](Writes& to) { session.append(to, counted_from(0, 5)); }) ==
-          Outcome::kDone);
+          Outcome::kNone);
   const std::vector<std::byte> bytes(100, std::byte{7});
   SessionStorage::StateRef ref{.position = 5};
-  REQUIRE(storage.put_state("s", bytes, &ref) == Outcome::kDone);
+  REQUIRE(storage.put_state("s", bytes, &ref) == Outcome::kNone);
   std::vector<std::int32_t> values(5);
   std::vector<std::byte> state(bytes.size());
   SECTION("its values") {
     replace(keys.values("s"));
-    CHECK(storage.read_values("s", 0, values) == Outcome::kCorrupt);
+    CHECK(storage.read_values("s", 0, values) == Outcome::kDamaged);
     CHECK(commit_one(storage, [&](Writes& to) { session.append(to, counted_from(5, 5)); }) ==
-          Outcome::kCorrupt);
+          Outcome::kDamaged);
   }
   SECTION("itself") {
     // Another session of its bucket, which stays in the list.
@@ -224,32 +224,32 @@ TEST_CASE("key of a wrong type: its session is damaged, and the store is not awa
       id = "t" + std::to_string(i);
     }
     Client neighbour(id);
-    REQUIRE(commit_one(storage, [&](Writes& to) { neighbour.create(to); }) == Outcome::kDone);
+    REQUIRE(commit_one(storage, [&](Writes& to) { neighbour.create(to); }) == Outcome::kNone);
     CHECK(storage.list("", "", 10, std::nullopt).size() == 2);
     replace(keys.session("s"));
     const std::vector<SessionStorage::Row> listed = storage.list("", "", 10, std::nullopt);
     REQUIRE(listed.size() == 1);
     CHECK(listed[0].id == id);
-    CHECK(storage.find("s", "alice").outcome == Outcome::kCorrupt);
-    CHECK(storage.read_values("s", 0, values) == Outcome::kCorrupt);
-    CHECK(commit_one(storage, [&](Writes& to) { session.release(to); }) == Outcome::kCorrupt);
+    CHECK(storage.find("s", "alice").outcome == Outcome::kDamaged);
+    CHECK(storage.read_values("s", 0, values) == Outcome::kDamaged);
+    CHECK(commit_one(storage, [&](Writes& to) { session.release(to); }) == Outcome::kDamaged);
     RedisStorage other(storage_options("b", server.endpoint()), clock);
-    CHECK(other.open("s", "alice", nullptr).outcome == Outcome::kCorrupt);
+    CHECK(other.open("s", "alice", nullptr).outcome == Outcome::kDamaged);
   }
   SECTION("a state") {
     replace(RedisStateKeys(ref.where).bytes);
-    CHECK(storage.read_state(ref, state) == Outcome::kCorrupt);
+    CHECK(storage.read_state(ref, state) == Outcome::kDamaged);
     CHECK(storage.health().states_lost == 1);
   }
   SECTION("the ids of its bucket") {
     replace(keys.ids);
     Client another("s2");
     REQUIRE(redis_bucket("s2") == redis_bucket("s"));
-    CHECK(commit_one(storage, [&](Writes& to) { another.create(to); }) == Outcome::kCorrupt);
+    CHECK(commit_one(storage, [&](Writes& to) { another.create(to); }) == Outcome::kDamaged);
   }
   CHECK(storage.health().state == SessionStorage::Health::State::kOk);
   Client sound("0f");
-  CHECK(commit_one(storage, [&](Writes& to) { sound.create(to); }) == Outcome::kDone);
+  CHECK(commit_one(storage, [&](Writes& to) { sound.create(to); }) == Outcome::kNone);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace lintel::testing {
 namespace {
 
-using Outcome = StorageOutcome;
+using Outcome = SessionError;
 
 template <typename Call>
 Outcome commit(SessionStorage& storage, Call&& call) {
@@ -42,22 +42,22 @@ TEST_CASE("a write whose answer is lost is done once") {
   const auto lose = [&](const std::string& text) { far.proxy.lose_answer_to(text); };
   const RedisKeys keys(redis_bucket("s"));
   lose(keys.ids);
-  CHECK(commit(far.storage, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  CHECK(commit(far.storage, [&](Writes& to) { session.create(to); }) == Outcome::kNone);
   lose(":m");
-  CHECK(session.open(far.storage) == Outcome::kDone);
+  CHECK(session.open(far.storage) == Outcome::kNone);
   lose(":m");
-  CHECK(commit(far.storage, [&](Writes& to) { session.begin(to, "call"); }) == Outcome::kDone);
+  CHECK(commit(far.storage, [&](Writes& to) { session.begin(to, "call"); }) == Outcome::kNone);
   lose(":m");
   CHECK(commit(far.storage, [&](Writes& to) { session.append(to, counted_from(0, 5)); }) ==
-        Outcome::kDone);
+        Outcome::kNone);
   lose(":m");
   CHECK(commit(far.storage, [&](Writes& to) { session.append(to, counted_from(5, 300)); }) ==
-        Outcome::kDone);
+        Outcome::kNone);
   lose(":m");
   Writes end;
   session.append(end, counted_from(7, 3));
   session.end(end);
-  CHECK(end.commit_to(far.storage) == std::vector(2, Outcome::kDone));
+  CHECK(end.commit_to(far.storage) == std::vector(2, Outcome::kNone));
   CHECK(far.proxy.lost_answers() == 6);
   CHECK(session.difference(far.storage) == "");
   CHECK(far.storage.health().fenced == 0);
@@ -66,19 +66,19 @@ TEST_CASE("a write whose answer is lost is done once") {
 TEST_CASE("a claim whose answer is lost is the same claim when it is asked for again") {
   FarStorage far(kShort);
   Client& session = far.session;
-  REQUIRE(commit(far.storage, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
+  REQUIRE(commit(far.storage, [&](Writes& to) { session.create(to); }) == Outcome::kNone);
   far.proxy.cut_answers();
-  CHECK(far.storage.open("s", "alice", nullptr).outcome == Outcome::kUnavailable);
+  CHECK(far.storage.open("s", "alice", nullptr).outcome == Outcome::kStoreAway);
   const RedisKeys keys(redis_bucket("s"));
   const auto nonce = [&] { return far.server.client().ask({"HGET", keys.session("s"), "n"}).text; };
   const std::string granted = nonce();
   REQUIRE_FALSE(granted.empty());
   far.proxy.heal();
-  REQUIRE(eventually([&] { return session.open(far.storage) == Outcome::kDone; }));
+  REQUIRE(eventually([&] { return session.open(far.storage) == Outcome::kNone; }));
   CHECK(nonce() == granted);
   REQUIRE(commit(far.storage, [&](Writes& to) { session.append(to, counted_from(0, 2)); }) ==
-          Outcome::kDone);
-  REQUIRE(commit(far.storage, [&](Writes& to) { session.end(to); }) == Outcome::kDone);
+          Outcome::kNone);
+  REQUIRE(commit(far.storage, [&](Writes& to) { session.end(to); }) == Outcome::kNone);
   // The request once more, late: it is granted, and its answer dropped.
   far.server.client().ask({"EVALSHA", RedisScripts::get().claim.sha1, "1", keys.session("s"),
                            "alice", granted, "a", "0", "10000", "", ""});
@@ -88,23 +88,23 @@ TEST_CASE("a claim whose answer is lost is the same claim when it is asked for a
 TEST_CASE("a state that stands though its answer was lost is not dropped with the claim") {
   FarStorage far(kShort);
   Client& session = far.session;
-  REQUIRE(commit(far.storage, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
-  REQUIRE(session.open(far.storage) == Outcome::kDone);
+  REQUIRE(commit(far.storage, [&](Writes& to) { session.create(to); }) == Outcome::kNone);
+  REQUIRE(session.open(far.storage) == Outcome::kNone);
   const std::vector<std::byte> bytes(100, std::byte{7});
   SessionStorage::StateRef ref{.position = 4};
-  REQUIRE(far.storage.put_state("s", bytes, &ref) == Outcome::kDone);
+  REQUIRE(far.storage.put_state("s", bytes, &ref) == Outcome::kNone);
   far.proxy.cut_answers();
   Writes lost;
   Client sent(session);
   sent.append(lost, counted_from(0, 4));
   sent.states(lost, {ref});
-  CHECK(lost.commit_to(far.storage) == std::vector(2, Outcome::kUnavailable));
+  CHECK(lost.commit_to(far.storage) == std::vector(2, Outcome::kStoreAway));
   far.proxy.heal();
   REQUIRE(eventually([&] {
-    return commit(far.storage, [&](Writes& to) { session.release(to); }) == Outcome::kDone;
+    return commit(far.storage, [&](Writes& to) { session.release(to); }) == Outcome::kNone;
   }));
   std::vector<std::byte> read(bytes.size());
-  CHECK(far.storage.read_state(ref, read) == Outcome::kDone);
+  CHECK(far.storage.read_state(ref, read) == Outcome::kNone);
   CHECK(read == bytes);
   CHECK(far.storage.find("s", "alice").row.states == std::vector{ref});
 }

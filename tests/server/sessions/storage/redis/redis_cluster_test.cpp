@@ -11,7 +11,7 @@
 namespace lintel::testing {
 namespace {
 
-using Outcome = StorageOutcome;
+using Outcome = SessionError;
 
 struct ClusterStorage {
   explicit ClusterStorage(RedisCluster::Options options = {}) : cluster(options) {
@@ -44,17 +44,17 @@ TEST_CASE("sessions of a cluster are as written while slots move") {
   for (int i = 0; i < 24; ++i) sessions.emplace_back(hex_id(i));
   Writes create;
   for (Client& each : sessions) each.create(create);
-  for (const Outcome outcome : create.commit_to(*at.storage)) REQUIRE(outcome == Outcome::kDone);
+  for (const Outcome outcome : create.commit_to(*at.storage)) REQUIRE(outcome == Outcome::kNone);
   std::set<std::size_t> owners;
   for (Client& each : sessions) {
-    REQUIRE(each.open(*at.storage) == Outcome::kDone);
+    REQUIRE(each.open(*at.storage) == Outcome::kNone);
     owners.insert(at.cluster.owner_of_key(RedisKeys(redis_bucket(each.row.id)).ids));
   }
   CHECK(owners.size() > 1);
   const auto write_all = [&](std::int32_t from) {
     Writes writes;
     for (Client& each : sessions) each.append(writes, counted_from(from, 5));
-    for (const Outcome outcome : writes.commit_to(*at.storage)) REQUIRE(outcome == Outcome::kDone);
+    for (const Outcome outcome : writes.commit_to(*at.storage)) REQUIRE(outcome == Outcome::kNone);
   };
   write_all(0);
   // Slots of the first three go elsewhere: asked for between, and then for good.
@@ -76,7 +76,7 @@ TEST_CASE("sessions of a cluster are as written while slots move") {
   CHECK(at.storage->health().redirects > 0);
   Writes end;
   for (Client& each : sessions) each.end(end);
-  for (const Outcome outcome : end.commit_to(*at.storage)) REQUIRE(outcome == Outcome::kDone);
+  for (const Outcome outcome : end.commit_to(*at.storage)) REQUIRE(outcome == Outcome::kNone);
   for (Client& each : sessions) CHECK(each.difference(*at.storage) == "");
   CHECK(at.storage->list("digits", "", 100, {}).size() == sessions.size());
 }
@@ -87,8 +87,8 @@ TEST_CASE("a killed master loses no acknowledged write, and its sessions continu
   for (int i = 0; i < 12; ++i) sessions.emplace_back(hex_id(i));
   Writes create;
   for (Client& each : sessions) each.create(create);
-  for (const Outcome outcome : create.commit_to(*at.storage)) REQUIRE(outcome == Outcome::kDone);
-  for (Client& each : sessions) REQUIRE(each.open(*at.storage) == Outcome::kDone);
+  for (const Outcome outcome : create.commit_to(*at.storage)) REQUIRE(outcome == Outcome::kNone);
+  for (Client& each : sessions) REQUIRE(each.open(*at.storage) == Outcome::kNone);
   const auto slot = static_cast<std::uint16_t>(RedisKeys(redis_bucket(sessions[0].row.id)).slot);
   const std::size_t master = at.cluster.owner_of(slot);
   const auto append_all = [&](std::int32_t from) {
@@ -98,7 +98,7 @@ TEST_CASE("a killed master loses no acknowledged write, and its sessions continu
         Client next(each);
         Writes writes;
         next.append(writes, counted_from(from, 4));
-        if (writes.commit_to(*at.storage).front() != Outcome::kDone) return false;
+        if (writes.commit_to(*at.storage).front() != Outcome::kNone) return false;
         each = next;
         ++done;
         return true;
@@ -114,7 +114,7 @@ TEST_CASE("a killed master loses no acknowledged write, and its sessions continu
       Client next(each);
       Writes end;
       next.end(end);
-      if (end.commit_to(*at.storage).front() != Outcome::kDone) return false;
+      if (end.commit_to(*at.storage).front() != Outcome::kNone) return false;
       each = next;
       return true;
     }));
@@ -126,33 +126,33 @@ TEST_CASE("a killed master loses no acknowledged write, and its sessions continu
 TEST_CASE("a write that no replica has in time is not acknowledged, and is when one has it again") {
   ClusterStorage at;
   Client session(hex_id(1));
-  REQUIRE(commit_one(*at.storage, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
-  REQUIRE(session.open(*at.storage) == Outcome::kDone);
+  REQUIRE(commit_one(*at.storage, [&](Writes& to) { session.create(to); }) == Outcome::kNone);
+  REQUIRE(session.open(*at.storage) == Outcome::kNone);
   const auto slot = static_cast<std::uint16_t>(RedisKeys(redis_bucket(session.row.id)).slot);
   const std::size_t replica = at.cluster.replica_of(at.cluster.owner_of(slot));
   at.cluster.node(replica).pause();
   Client late(session);
   CHECK(commit_one(*at.storage, [&](Writes& to) { late.append(to, counted_from(0, 3)); }) ==
-        Outcome::kUnavailable);
+        Outcome::kStoreAway);
   CHECK(eventually([&] { return at.storage->health().short_waits >= 1; }));  // counted a turn later
   at.cluster.node(replica).resume();
   REQUIRE(eventually([&] {
     Client next(session);
     Writes writes;
     next.append(writes, counted_from(0, 5));
-    if (writes.commit_to(*at.storage).front() != Outcome::kDone) return false;
+    if (writes.commit_to(*at.storage).front() != Outcome::kNone) return false;
     session = next;
     return true;
   }));
-  REQUIRE(commit_one(*at.storage, [&](Writes& to) { session.end(to); }) == Outcome::kDone);
+  REQUIRE(commit_one(*at.storage, [&](Writes& to) { session.end(to); }) == Outcome::kNone);
   CHECK(session.difference(*at.storage) == "");
 }
 
 TEST_CASE("a master that took over waits for its replica as soon as that is back") {
   ClusterStorage at;
   Client session(hex_id(1));
-  REQUIRE(commit_one(*at.storage, [&](Writes& to) { session.create(to); }) == Outcome::kDone);
-  REQUIRE(session.open(*at.storage) == Outcome::kDone);
+  REQUIRE(commit_one(*at.storage, [&](Writes& to) { session.create(to); }) == Outcome::kNone);
+  REQUIRE(session.open(*at.storage) == Outcome::kNone);
   const auto append = [&](Client& to) {
     return commit_one(*at.storage, [&](Writes& writes) { to.append(writes, counted_from(0, 3)); });
   };
@@ -163,7 +163,7 @@ TEST_CASE("a master that took over waits for its replica as soon as that is back
   // While it has none it is written to all the same.
   REQUIRE(eventually([&] {
     Client next(session);
-    if (append(next) != Outcome::kDone) return false;
+    if (append(next) != Outcome::kNone) return false;
     session = next;
     return true;
   }));
@@ -174,11 +174,11 @@ TEST_CASE("a master that took over waits for its replica as soon as that is back
   const auto is_soon = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   while (std::chrono::steady_clock::now() < is_soon) {
     Client next(session);  // time passes; a busy machine's replica may be late
-    if (append(next) == Outcome::kDone) session = next;
+    if (append(next) == Outcome::kNone) session = next;
   }
   at.cluster.node(first).pause();
   Client late(session);
-  CHECK(append(late) == Outcome::kUnavailable);
+  CHECK(append(late) == Outcome::kStoreAway);
   at.cluster.node(first).resume();
 }
 

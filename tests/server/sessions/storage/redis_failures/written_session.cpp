@@ -85,7 +85,7 @@ bool WritingSessions::create() {
   Writes writes;
   Client created(known_);
   created.create(writes);
-  is_created_ = writes.commit_to(*storages_[0]).front() == StorageOutcome::kDone;
+  is_created_ = writes.commit_to(*storages_[0]).front() == SessionError::kNone;
   if (is_created_) ++tally_.acknowledged;
   return is_created_;
 }
@@ -93,10 +93,10 @@ bool WritingSessions::create() {
 bool WritingSessions::open(SessionStorage& storage) {
   const SessionStorage::Opened opened = storage.open(known_.row.id, known_.row.owner, nullptr);
   switch (opened.outcome) {
-    case StorageOutcome::kDone:
+    case SessionError::kNone:
       break;
-    case StorageOutcome::kNotFound:
-    case StorageOutcome::kCorrupt:
+    case SessionError::kNotFound:
+    case SessionError::kDamaged:
       tally_.is_wrong(name() + ", of which " + std::to_string(known_.row.position) +
                       " values were acknowledged, is " + to_string(opened.outcome));
       begin_next();
@@ -121,11 +121,11 @@ bool WritingSessions::open(SessionStorage& storage) {
   return true;
 }
 
-StorageOutcome WritingSessions::give_back(SessionStorage& storage, Client session) {
-  StorageOutcome outcome{};
+SessionError WritingSessions::give_back(SessionStorage& storage, Client session) {
+  SessionError outcome{};
   do {
     outcome = commit_one(storage, [&](Writes& to) { session.release(to); });
-  } while (outcome == StorageOutcome::kUnavailable && !is_stuck("was not released"));
+  } while (outcome == SessionError::kStoreAway && !is_stuck("was not released"));
   return outcome;
 }
 
@@ -133,8 +133,8 @@ void WritingSessions::confirm_loss(SessionStorage& storage, const SessionStorage
   Client there(known_);
   there.row = opened.row;
   there.claim = opened.claim;
-  const StorageOutcome outcome = give_back(storage, there);
-  if (outcome != StorageOutcome::kDone) {
+  const SessionError outcome = give_back(storage, there);
+  if (outcome != SessionError::kNone) {
     ++tally_.stale;
     return;
   }
@@ -152,9 +152,9 @@ void WritingSessions::compare_values(SessionStorage& storage, std::int64_t posit
   const std::int64_t from = all ? 0 : std::max<std::int64_t>(position - 64, 0);
   std::vector<std::int32_t> there(static_cast<std::size_t>(known_.row.position - from));
   if (there.empty()) return;
-  const StorageOutcome read = storage.read_values(known_.row.id, from, there);
-  if (read == StorageOutcome::kUnavailable) return;
-  const bool same = read == StorageOutcome::kDone &&
+  const SessionError read = storage.read_values(known_.row.id, from, there);
+  if (read == SessionError::kStoreAway) return;
+  const bool same = read == SessionError::kNone &&
                     std::equal(there.begin(), there.end(), known_.values.begin() + from);
   if (!same) tally_.is_wrong(name() + ": other values than were acknowledged");
 }
@@ -175,8 +175,8 @@ bool WritingSessions::write(SessionStorage& storage, bool is_end) {
       next.append(writes, more);
     }
     maybe_.push_back(next);
-    const StorageOutcome outcome = writes.commit_to(storage).front();
-    if (outcome == StorageOutcome::kDone) {
+    const SessionError outcome = writes.commit_to(storage).front();
+    if (outcome == SessionError::kNone) {
       ++tally_.acknowledged;
       if (!is_end) tally_.values += count;
       known_ = std::move(next);
@@ -184,7 +184,7 @@ bool WritingSessions::write(SessionStorage& storage, bool is_end) {
       maybe_.clear();
       return true;
     }
-    if (outcome != StorageOutcome::kUnavailable) {
+    if (outcome != SessionError::kStoreAway) {
       ++tally_.refused;
       if (!is_end) give_back(storage, next);
       return false;

@@ -33,7 +33,7 @@ class WritingSessions {
   bool create();
   bool open(SessionStorage& storage);
   // Releases a refused session, too: until then the storage takes it for held.
-  StorageOutcome give_back(SessionStorage& storage, Client session);
+  SessionError give_back(SessionStorage& storage, Client session);
   // It is not as it was acknowledged: so says who was the master, until a write is acknowledged
   // there. A claim waits for no replica, and what was written on a stale one is refused.
   void confirm_loss(SessionStorage& storage, const SessionStorage::Opened& opened);
