@@ -29,15 +29,15 @@ function(lintel_module_target folder result)
   set(${result} lintel_${name} PARENT_SCOPE)
 endfunction()
 
-# oneDNN's target comes with OpenMP's option. Files that ask OpenMP for its threads keep it, and no precompiled header
-# fits them; all others are compiled as in other modules.
-function(lintel_openmp_sources sources)
+# oneDNN's target comes with OpenMP's option, which only files that ask OpenMP for its threads are compiled with: no
+# precompiled header fits them.
+function(lintel_link_dnnl target sources)
+  target_link_libraries(${target} PRIVATE $<LINK_ONLY:DNNL::dnnl> $<LINK_ONLY:OpenMP::OpenMP_CXX>)
   foreach(source IN LISTS sources)
     file(STRINGS ${source} includes REGEX "^#include <omp\\.h>" LIMIT_COUNT 1)
     if(includes)
-      set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON SKIP_PRECOMPILE_HEADERS ON)
-    else()
-      set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS -fno-openmp)
+      set_source_files_properties(${source} PROPERTIES
+        COMPILE_OPTIONS "${OpenMP_CXX_FLAGS}" SKIP_UNITY_BUILD_INCLUSION ON SKIP_PRECOMPILE_HEADERS ON)
     endif()
   endforeach()
 endfunction()
@@ -57,9 +57,6 @@ function(lintel_module folder)
   add_library(${target} STATIC ${sources})
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)  # also of headers alone
   target_link_libraries(${target} PUBLIC lintel_options Threads::Threads)
-  if("<dnnl>" IN_LIST sees)
-    lintel_openmp_sources("${sources}")
-  endif()
   if(LINTEL_UNITY AND NOT "<hwy>" IN_LIST sees)  # kinds of attention have the same names
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
   endif()
@@ -73,7 +70,7 @@ function(lintel_module folder)
   endif()
   foreach(seen IN LISTS sees)
     if(seen STREQUAL "<dnnl>")
-      target_link_libraries(${target} PRIVATE DNNL::dnnl OpenMP::OpenMP_CXX)
+      lintel_link_dnnl(${target} "${sources}")
     elseif(seen MATCHES "^<(.*)>$")
       target_link_libraries(${target} PUBLIC ${lintel_package_${CMAKE_MATCH_1}})
     elseif(seen STREQUAL top)  # its modules so far
