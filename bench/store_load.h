@@ -5,7 +5,7 @@
 
 namespace lintel::bench {
 
-enum class StoreLevel { kCall, kInput, kToken };  // what is written down: docs/session_store.md
+enum class StoreLevel { kCall, kInput, kToken };  // what is written down: docs/session_storage.md
 
 struct FleetPlan {
   double idle_sessions = 50e6;

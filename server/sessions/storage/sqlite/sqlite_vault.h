@@ -1,4 +1,4 @@
-// SqliteVault: sessions on this machine's disk. docs/session_store.md describes the files.
+// SqliteVault: sessions on this machine's disk. docs/session_storage.md describes the files.
 #pragma once
 
 #include <cstddef>

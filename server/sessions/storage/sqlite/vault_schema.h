@@ -1,4 +1,4 @@
-// VaultSchema: the tables of a vault's database. docs/session_store.md describes them.
+// VaultSchema: the tables of a vault's database. docs/session_storage.md describes them.
 #pragma once
 
 #include <cstdint>
