@@ -15,8 +15,8 @@ namespace {
 
 constexpr const char* kFleetFooter = R"(
 Nothing is served: routing is simulated with the tables that gRPC and Envoy build, the load of the store is arithmetic
-from costs that were measured elsewhere, and are given by flags (docs/cluster.md says what was measured where). Each
-repeat draws other sessions, and other replicas that go.
+from costs that were measured elsewhere, and are given by flags (docs/multi_server.md says what was measured where).
+Each repeat draws other sessions, and other replicas that go.
 
 Examples:
   lintel-bench fleet

@@ -44,7 +44,7 @@ class ReadmeTest(unittest.TestCase):
         self.assertIn(f"\nEXPOSE {port}\n", read("docker/Dockerfile"))
         for name in ("README.md", "docker/README.md", "docker/Dockerfile", "docker/compose.yaml",
                      "docker/kubernetes/base/lintel.toml", "docker/kubernetes/tls/lintel.toml",
-                     "docs/recipes.md", "docs/operating.md", "client/README.md",
+                     "docs/recipes.md", "docs/operations.md", "client/README.md",
                      "client/python/README.md", "client/node/README.md"):
             named = re.findall(r"(?:127\.0\.0\.1|0\.0\.0\.0|localhost|HOST|server):(\d+)",
                                read(name))

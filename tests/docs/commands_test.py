@@ -23,7 +23,7 @@ import zlib
 
 from pages import ROOT, read
 
-PAGES = ["README.md", "docs/recipes.md", "docs/sessions.md", "docs/operating.md", "docs/from_pytorch.md",
+PAGES = ["README.md", "docs/recipes.md", "docs/sessions.md", "docs/operations.md", "docs/from_pytorch.md",
          *sorted(os.path.relpath(page, ROOT) for page in glob.glob(os.path.join(ROOT, "docs/http*.md")))]
 BUILDS = "builds everything: .ci/run does it"
 # Blocks that are not run: page, how the block begins, why.
@@ -33,7 +33,7 @@ NOT_RUN = [
     ("docs/recipes.md", "scripts/setup.sh", BUILDS),
     ("docs/recipes.md", "scripts/package.sh", "installs a package: scripts/package_test.sh does it in a root of its own"),
     ("docs/recipes.md", "grpcurl", "Debian 12 has no package of it"),
-    ("docs/operating.md", "scripts/package.sh", "installs a package and starts a unit: scripts/package_test.sh"),
+    ("docs/operations.md", "scripts/package.sh", "installs a package and starts a unit: scripts/package_test.sh"),
 ]
 # What a page's answers have among them.
 ANSWERS = {"docs/http.md": ['"text":"', "FINISH_REASON_LENGTH"], "docs/sessions.md": ["Once upon"],

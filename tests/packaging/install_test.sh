@@ -20,7 +20,7 @@ for model in mnist-linear-small mnist-softmax-small mnist-lsh1-small mnist-lsh4-
     [[ -s $prefix/share/lintel/models/$model/$file ]] || fail "no $file of $model"
   done
 done
-for file in lib/systemd/system/lintel.service share/lintel/models/demo-digits.png share/doc/lintel/{LICENSE,NOTICE,CHANGELOG.md,README.md,docs/operating.md,docs/images/length.png}; do
+for file in lib/systemd/system/lintel.service share/lintel/models/demo-digits.png share/doc/lintel/{LICENSE,NOTICE,CHANGELOG.md,README.md,docs/operations.md,docs/images/length.png}; do
   [[ -s $prefix/$file ]] || fail "no $file"
 done
 # Their places are the prefix's.

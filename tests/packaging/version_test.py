@@ -32,7 +32,7 @@ class VersionTest(unittest.TestCase):
                 tags = re.findall(r"\blintel:(\d+\.\d+\.\d+)", read(folder, name))
                 self.assertEqual(set(tags) | {VERSION}, {VERSION}, name)
                 named += len(tags)
-        tags = re.findall(r"\blintel[:_](\d+\.\d+\.\d+)", read("docs", "operating.md"))
+        tags = re.findall(r"\blintel[:_](\d+\.\d+\.\d+)", read("docs", "operations.md"))
         self.assertTrue(tags)
         self.assertEqual(set(tags) | {VERSION}, {VERSION})
         self.assertGreater(named + len(tags), 3)

@@ -191,7 +191,7 @@ describe('several servers', () => {
 
     it("are chosen alike by gRPC's core with the page's configuration", { timeout: PATIENCE }, async (t) => {
       if (!(core?.version >= 1071)) return t.skip('no grpcio of 1.71 or later');
-      const page = readFileSync(new URL('../../docs/routing.md', import.meta.url), 'utf8');
+      const page = readFileSync(new URL('../../docs/multi_server.md', import.meta.url), 'utf8');
       const [, config] = /```json\n(\{"loadBalancingConfig".*\})\n```/.exec(page);
       const options = [
         ['grpc.service_config', config.replaceAll('131072', String(ENTRIES))],
