@@ -53,7 +53,7 @@ double moved_share(const ReplicaNames& replicas, const MakePlacement& make, std:
 
 // What a fleet asks of its shared store: arithmetic, from measured costs.
 
-enum class StoreLevel { kCall, kInput, kToken };  // what is written down: docs/session_store.md
+enum class StoreLevel { kCall, kInput, kToken };  // what is written down: docs/session_storage.md
 
 struct FleetPlan {
   double idle_sessions = 50e6;
@@ -65,7 +65,7 @@ struct FleetPlan {
   double values_seconds = 1;      // kInput: between writes of a running call's values
   double commit_seconds = 0.005;  // kToken: the same
   double lease_seconds = 10;      // a call that writes nothing renews every third of it
-  double script_seconds = 28e-6;  // of a master's core, for one script (docs/cluster.md)
+  double script_seconds = 28e-6;  // of a master's core, for one script (docs/multi_server.md)
   double master_bytes = 8e9;      // memory of a master
   double fill = 0.8;              // of it that may be in use
 };

@@ -29,7 +29,7 @@ namespace lintel {
 // there, so that nothing is written twice, late, or over what another has written. Where a failover
 // has lost what was written, the holder writes it again.
 //
-// docs/session_store.md describes the protocol; scripts/common.lua the keys.
+// docs/session_storage.md describes the protocol; scripts/common.lua the keys.
 class RedisStorage final : public SessionStorage {
  public:
   struct Options {

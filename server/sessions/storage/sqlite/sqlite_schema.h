@@ -1,4 +1,4 @@
-// SqliteSchema: the tables of a storage's database. docs/session_store.md describes them.
+// SqliteSchema: the tables of a storage's database. docs/session_storage.md describes them.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// SqliteStorage: sessions on this machine's disk. docs/session_store.md describes the files.
+// SqliteStorage: sessions on this machine's disk. docs/session_storage.md describes the files.
 #pragma once
 
 #include <cstddef>
