@@ -13,11 +13,11 @@
 
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
-#include "server/lora/adapter_table.h"
 #include "server/models/model_loader.h"
 #include "server/models/model_options.h"
 #include "server/models/model_registry.h"
 #include "server/models/model_repository.h"
+#include "server/sessions/adapter_table.h"
 #include "server/sessions/session_manager.h"
 
 namespace lintel {

@@ -17,8 +17,8 @@
 #include "server/core/mutex.h"
 #include "server/core/notification.h"
 #include "server/engine/scheduler.h"
-#include "server/lora/adapter_table.h"
 #include "server/models/model_options.h"
+#include "server/sessions/adapter_table.h"
 
 namespace lintel {
 

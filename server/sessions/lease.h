@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "model/transformer.h"
-#include "server/lora/adapter_table.h"
+#include "server/sessions/adapter_table.h"
 #include "server/sessions/session_history.h"
 #include "server/sessions/session_options.h"
 

@@ -14,7 +14,7 @@
 #include "model/transformer.h"
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
-#include "server/lora/adapter_table.h"
+#include "server/sessions/adapter_table.h"
 #include "server/sessions/lease.h"
 #include "server/sessions/session_history.h"
 #include "server/sessions/session_memory.h"

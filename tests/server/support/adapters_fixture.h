@@ -6,7 +6,7 @@
 #include <string>
 
 #include "model/lora/adapter.h"
-#include "server/lora/adapter_table.h"
+#include "server/sessions/adapter_table.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

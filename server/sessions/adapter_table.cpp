@@ -1,4 +1,4 @@
-#include "server/lora/adapter_table.h"
+#include "server/sessions/adapter_table.h"
 
 #include <utility>
 

@@ -1,5 +1,5 @@
 // AdapterTable: who finds an adapter, and when it is gone.
-#include "server/lora/adapter_table.h"
+#include "server/sessions/adapter_table.h"
 
 #include <catch2/catch.hpp>
 #include <thread>
