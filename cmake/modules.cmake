@@ -29,10 +29,16 @@ function(lintel_module_target folder result)
   set(${result} lintel_${name} PARENT_SCOPE)
 endfunction()
 
-# oneDNN's target comes with OpenMP's option, which only files that ask OpenMP for its threads are compiled with: no
+# oneDNN's target comes with OpenMP's option. Only files that ask OpenMP for its threads are compiled with it: no
 # precompiled header fits them.
 function(lintel_link_dnnl target sources)
-  target_link_libraries(${target} PRIVATE $<LINK_ONLY:DNNL::dnnl> $<LINK_ONLY:OpenMP::OpenMP_CXX>)
+  if(NOT TARGET lintel_dnnl)
+    add_library(lintel_dnnl INTERFACE)
+    target_link_libraries(lintel_dnnl INTERFACE $<LINK_ONLY:DNNL::dnnl> $<LINK_ONLY:OpenMP::OpenMP_CXX>)
+    target_include_directories(lintel_dnnl SYSTEM INTERFACE
+      $<TARGET_PROPERTY:DNNL::dnnl,INTERFACE_INCLUDE_DIRECTORIES>)
+  endif()
+  target_link_libraries(${target} PRIVATE lintel_dnnl)
   foreach(source IN LISTS sources)
     file(STRINGS ${source} includes REGEX "^#include <omp\\.h>" LIMIT_COUNT 1)
     if(includes)

@@ -12,6 +12,7 @@
 #include "server/engine/drafter.h"
 #include "server/engine/particle_set.h"
 #include "server/engine/request.h"
+#include "server/rpc/rpc.h"
 #include "server/rpc/status.h"
 #include "server/sessions/persistence/persistent_request.h"
 #include "server/sessions/persistence/persistent_sessions.h"

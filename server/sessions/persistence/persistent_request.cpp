@@ -312,8 +312,8 @@ RequestOutcome PersistentRequest::told_outcome() const {
   if (failure_) return *failure_;
   const bool is_ending = *outcome_ == RequestOutcome::kShutdown && !model_->retired.load();
   const bool is_cut = is_ending || *outcome_ == RequestOutcome::kCancelled;
-  return is_cut && !terms_.id.empty() && (is_ending || is_handed_over_) ? RequestOutcome::kMoved
-                                                                        : *outcome_;
+  const bool has_moved = is_cut && !terms_.id.empty() && (is_ending || is_handed_over_);
+  return has_moved ? RequestOutcome(RequestOutcome::kMoved) : *outcome_;
 }
 
 void PersistentRequest::tell_end() {
