@@ -69,8 +69,9 @@ bool is_shortage(int error) {
 
 }  // namespace
 
-Listener::Listener(const ListenAddress& address, std::chrono::milliseconds keepalive_timeout)
-    : address_(address), keepalive_timeout_(keepalive_timeout) {
+Listener::Listener(const ListenAddress& address, std::chrono::milliseconds keepalive_timeout,
+                   bool uses_reserve)
+    : address_(address), keepalive_timeout_(keepalive_timeout), uses_reserve_(uses_reserve) {
   try {
     address_.unix_path.empty() ? listen_on_host() : listen_on_unix_socket();
     stop_event_ = ::eventfd(0, EFD_CLOEXEC);
@@ -199,7 +200,7 @@ bool Listener::accept_waiting(int socket) {
                               : "connections wait: they cannot be accepted");
       return false;
     }
-    if (fd < first_reserved_descriptor()) {
+    if (uses_reserve_ || fd < first_reserved_descriptor()) {
       const bool is_taken = survives(ServerThread::kListener, [&] { on_connection_(fd); });
       if (!is_taken) ::close(fd);
     } else {

@@ -22,7 +22,9 @@ class Listener {
  public:
   // Listens on every address the host has. keepalive_timeout: how long what was sent may stay
   // unacknowledged before a connection is given up. Throws std::runtime_error.
-  Listener(const ListenAddress& address, std::chrono::milliseconds keepalive_timeout);
+  // `uses_reserve`: its connections may have the last descriptors: probes, of which there are few.
+  Listener(const ListenAddress& address, std::chrono::milliseconds keepalive_timeout,
+           bool uses_reserve = false);
   ~Listener();  // stop()
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
@@ -45,6 +47,7 @@ class Listener {
 
   const ListenAddress address_;
   const std::chrono::milliseconds keepalive_timeout_;
+  const bool uses_reserve_;
   int port_ = 0;
   struct stat unix_socket_ {};  // as it was made
   std::vector<int> sockets_;

@@ -1,13 +1,14 @@
-// MetricsEndpoint: /metrics, /healthz and /readyz over HTTP.
+// MetricsEndpoint: /metrics, /healthz and /readyz on an HTTP port of their own.
 #pragma once
 
-#include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "server/core/listen_address.h"
+#include "server/http/transport/http_listener.h"
+#include "server/http/transport/http_message.h"
+#include "server/http/transport/http_routes.h"
 
 namespace prometheus {
 class Collectable;
@@ -16,8 +17,8 @@ class Collectable;
 namespace lintel {
 
 // /metrics in Prometheus' text format; /healthz is 200 while the process is of use, /readyz while
-// new calls are taken, else 503. Everything else is 404: no file is served. Has 14
-// threads of its own, so that a few slow clients do not delay others.
+// new calls are taken, else 503. Has threads and connections of its own, so that the server's
+// clients do not delay it; a connection ends a second after its last request.
 class MetricsEndpoint {
  public:
   // `metrics` and what the functions refer to outlive the object. They are called by any thread;
@@ -27,13 +28,14 @@ class MetricsEndpoint {
   MetricsEndpoint(const ListenAddress& address, const prometheus::Collectable& metrics,
                   std::function<bool()> alive, std::function<bool()> ready,
                   std::vector<std::string> hosts);
-  ~MetricsEndpoint();
 
-  int port() const;
+  int port() const { return listener_.port(); }
 
  private:
-  struct Impl;  // keeps civetweb out of this header
-  std::unique_ptr<Impl> impl_;
+  const HttpOptions options_;
+  HttpCounters counters_;
+  HttpRoutes routes_;
+  HttpListener listener_;
 };
 
 }  // namespace lintel

@@ -26,7 +26,7 @@ const std::map<std::string, std::regex> kPackages = {
     {"<sqlite>", std::regex("^sqlite3\\.h")},
     {"<xxhash>", std::regex("^xxhash\\.h")},
     {"<png>", std::regex("^(png|zlib)\\.h")},
-    {"<prometheus>", std::regex("^(prometheus|civetweb|Civet)")},
+    {"<prometheus>", std::regex("^prometheus")},
     {"<spdlog>", std::regex("^spdlog/")},
 };
 const std::regex kWire("^(lintel/v1|inference|google/rpc)/");  // what protoc makes of proto/

@@ -86,7 +86,7 @@ struct HttpListener::Impl {
                                           : std::make_unique<TlsContexts>(parts.certificates)),
         io(parts.options.threads),
         // The system's own bound, for clients that are not there, comes after ours for slow ones.
-        listener(*parts.options.listen, 2 * parts.options.write_timeout_ms) {
+        listener(*parts.options.listen, 2 * parts.options.write_timeout_ms, parts.uses_reserve) {
     if (tls != nullptr) tls->current();  // throws now what OpenSSL does not take
   }
 

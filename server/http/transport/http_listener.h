@@ -30,6 +30,7 @@ class HttpListener {
     HttpCounters& counters;
     std::string replica_id = {};  // of every answer; empty: they do not say
     std::chrono::milliseconds max_age{0}, max_age_grace{0};  // of a connection, see HttpServerState
+    bool uses_reserve = false;                               // see Listener
   };
 
   // What `parts` refer to outlives the object. Throws std::runtime_error where the address cannot
