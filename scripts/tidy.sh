@@ -5,12 +5,13 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'EOF'
-Usage: scripts/tidy.sh [--since COMMIT | --all] [--most N]
+Usage: scripts/tidy.sh [--since COMMIT [--lines] | --all] [--most N]
 
 Compiles sources with clang, its thread-safety analysis and clang-tidy: those that changed, and those that
 include a header that changed. What they find is an error.
   --since COMMIT  since then; default: since the merge base with origin/main, or, where there is none, since
                   the commit before the last
+  --lines         only findings of clang-tidy on changed lines: older code has some, too
   --all           every source
   --most N        of more than N sources, check N, evenly spread; a line says that others were left out
 EOF
@@ -18,11 +19,13 @@ EOF
 
 since=
 all=false
+lines=false
 most=
 while (($#)); do
   case $1 in
     --since) since=$2; shift 2 ;;
     --all) all=true; shift ;;
+    --lines) lines=true; shift ;;
     --most) most=$2; shift 2 ;;
     -h | --help) usage; exit 0 ;;
     *) echo "tidy.sh: unknown argument $1" >&2; usage >&2; exit 2 ;;
@@ -45,6 +48,14 @@ else
 fi
 
 cmake --preset tidy >/dev/null
+if $lines; then
+  ninja -C build/tidy lintel_proto lintel_health_proto >/dev/null  # generated headers
+  git diff -U0 --diff-filter=d "$since" -- '*.cpp' '*.h' |
+    clang-tidy-diff-14.py -p1 -path build/tidy -quiet -j "$(nproc)" -extra-arg=-Wno-unknown-warning-option |
+    tee build/tidy/lines.log
+  ! grep -qE '(warning|error): ' build/tidy/lines.log
+  exit
+fi
 mapfile -t objects < <(
   sed -nE 's/.* -o ([^ ]+) -c ([^ ]+)",?$/\2 \1/p' build/tidy/compile_commands.json |
     grep -F -f <(printf "$PWD/%s \n" "${sources[@]:-none}") | cut -d' ' -f2 | sort -u)
