@@ -186,7 +186,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_between(Clock::time_point begin, Clock::time_point end) {
+double seconds_from(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
@@ -351,10 +351,10 @@ class LoadClient {
       if (window.holds(now)) {
         if (std::exchange(tokens_, tokens_ + chunk.tokens_size()) == 0) seen_one_.add_one();
         if (!last && window.holds(begin)) {
-          seen_.first_token_seconds.push_back(seconds_between(begin, now));
+          seen_.first_token_seconds.push_back(seconds_from(begin, now));
         }
         if (last && window.holds(*last)) {
-          seen_.between_tokens_seconds.push_back(seconds_between(*last, now));
+          seen_.between_tokens_seconds.push_back(seconds_from(*last, now));
         }
       }
       last = now;
@@ -444,7 +444,7 @@ LoadResult run_load(const LoadOptions& options) {
     append(result.first_token_seconds, client->seen().first_token_seconds);
     append(result.between_tokens_seconds, client->seen().between_tokens_seconds);
   }
-  result.seconds = seconds_between(begin, end);
+  result.seconds = seconds_from(begin, end);
   result.tokens_per_second = static_cast<double>(tokens) / result.seconds;
   return result;
 }

@@ -262,7 +262,7 @@ std::vector<SessionFigure> copy_costs(MadeSession& session, int repeats, int cou
 namespace {
 
 // What is promised of a level: percent of tokens/s, and of the first token ms.
-struct Level {
+struct DurabilityLevel {
   v1::Durability durability;
   const char* name;
   double most_percent;
@@ -270,10 +270,10 @@ struct Level {
   std::optional<double> most_bytes;  // written for a value
 };
 constexpr std::array kLevels = {
-    Level{v1::DURABILITY_NONE, "none", 0.2, {}, {}},
-    Level{v1::DURABILITY_CALL, "call", 1, {}, {}},
-    Level{v1::DURABILITY_INPUT, "input", 1, 0.5, 16},
-    Level{v1::DURABILITY_TOKEN, "token", 2, 6, 48},
+    DurabilityLevel{v1::DURABILITY_NONE, "none", 0.2, {}, {}},
+    DurabilityLevel{v1::DURABILITY_CALL, "call", 1, {}, {}},
+    DurabilityLevel{v1::DURABILITY_INPUT, "input", 1, 0.5, 16},
+    DurabilityLevel{v1::DURABILITY_TOKEN, "token", 2, 6, 48},
 };
 
 // Of one stream; sequences are not waited for.
@@ -368,7 +368,7 @@ std::vector<SessionFigure> level_costs(const std::shared_ptr<const Transformer>&
                              format_number(base_first.median(), 3) + " ms";
   std::vector<SessionFigure> figures;
   for (std::size_t i = 0; i < kLevels.size(); ++i) {
-    const Level& level = kLevels[i];
+    const DurabilityLevel& level = kLevels[i];
     const std::string name = level.name;
     figures.push_back({name + "_lost_percent",
                        name + ": tokens/s lost at " + std::to_string(plan.streams) + " streams",

@@ -230,7 +230,7 @@ v1::Model model_of(const Client& client, const GenerateFlags& flags, Console& co
   if (model.empty() && !flags.session_id.empty()) {
     model = client.get_session(flags.session_id, &console.cancellation()).model();
   }
-  const bool text = flags.prompt || flags.interactive;
+  const bool text = flags.prompt || flags.prompt_file || flags.interactive;
   return choose_model(client, model, text ? "bytes" : "", console.cancellation());
 }
 
@@ -250,7 +250,9 @@ int run_generate(const GenerateFlags& flags, Console& console) {
   view.quiet = flags.quiet;
   view.shows_speed = flags.stats || (!flags.quiet && console.err_is_terminal());
   // The only one that reads text, of several: to be named, unless the session names it.
-  if (flags.prompt && flags.session_id.empty()) request.set_model(model.name());
+  if ((flags.prompt || flags.prompt_file) && flags.session_id.empty()) {
+    request.set_model(model.name());
+  }
   const bool needs_limit = !flags.max_new_tokens && !model.has_image();  // an image has an end
   if (needs_limit) request.set_max_new_tokens(default_new_tokens(model));
   if (flags.interactive) {
