@@ -305,6 +305,8 @@ TEST_CASE("without --model the only suitable model is taken") {
   CHECK(server.generate_requests().back().model() == "tiny");
   CHECK(run({"generate", "--prompt", "a", "--max-new-tokens", "1"}).code == 0);
   CHECK(server.generate_requests().back().model() == "text");
+  CHECK(run({"generate", "--prompt-file", "-", "--max-new-tokens", "1"}).code == 0);
+  CHECK(server.generate_requests().back().model() == "text");
   CHECK(run({"generate", "--prompt-tokens", "1"}).code == 1);
   CHECK(run({"score", "--input", "-"}).code == 1);
   server.others.push_back(model_of("more", "image"));

@@ -209,26 +209,6 @@ TEST_CASE("a byte model's text comes out as its bytes") {
   CHECK(result.out == expected);
 }
 
-TEST_CASE("of several models, the only one of text reads a prompt or a file of one") {
-  FakeServer server;
-  server.model.set_name("text");
-  server.model.set_modality("bytes");
-  server.model.clear_image();
-  v1::Model other;
-  other.set_name("digits");
-  other.set_modality("image");
-  server.others = {other, server.model};
-  const auto [flag, value] = GENERATE(table<std::string, std::string>({
-      {"--prompt", "hi"},
-      {"--prompt-file", "-"},
-  }));
-  const auto result = run_lintel(
-      {"generate", "--address", server.address(), flag, value, "--max-new-tokens", "4"}, "hi");
-  INFO(result.err);
-  CHECK(result.code == 0);
-  CHECK(only_request(server).model() == "text");
-}
-
 TEST_CASE("window: sent where a flag names it, and printed where the server chose one") {
   FakeServer server;
   server.model.set_modality("bytes");
