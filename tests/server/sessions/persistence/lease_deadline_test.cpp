@@ -68,7 +68,7 @@ TEST_CASE("values are delivered until the claim's lease is over, and none from t
   CHECK(call.seen().size() < kMany);
   call.calls.process->run();
   CHECK(call.started.sink->finishes == 1);
-  CHECK(call.started.sink->outcome == SessionError::kStoreAway);
+  CHECK(call.started.sink->outcome->error() == SessionError::kStoreAway);
   // The values delivered before it are the first of those that the next holder delivers.
   const std::vector<Value> seen = call.seen();
   const std::vector<Value> all = call.repeated();

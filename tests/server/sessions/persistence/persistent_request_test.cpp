@@ -217,10 +217,10 @@ TEST_CASE("failing store: the call ends, its session is as stored, other session
   calls.clock.advance(std::chrono::seconds(2));
   for (int i = 0; i < 4; ++i) calls.process->run();
   REQUIRE(started.sink->finishes == 1);
-  CHECK(started.sink->outcome == (outcome == SessionError::kStoreFull ? SessionError::kStoreFull
-                                  : outcome == SessionError::kStoreBroken
-                                      ? SessionError::kStoreBroken
-                                      : SessionError::kStoreAway));
+  CHECK(started.sink->outcome->error() ==
+        (outcome == SessionError::kStoreFull     ? SessionError::kStoreFull
+         : outcome == SessionError::kStoreBroken ? SessionError::kStoreBroken
+                                                 : SessionError::kStoreAway));
   CHECK_FALSE(started.sink->results[0]);
   CHECK_FALSE(calls.process->store.get(id, kAlice));
   CHECK(calls.stored(id) == stored);
@@ -298,7 +298,7 @@ TEST_CASE("a call that cannot begin leaves nothing in the store", "[durable]") {
     const auto started = calls.process->call(tokens_call(5, 4, 3), id, named("b"));
     calls.process->run();
     calls.process->run();
-    CHECK(started.sink->outcome == SessionError::kStoreFull);
+    CHECK(started.sink->outcome->error() == SessionError::kStoreFull);
     CHECK(started.sink->values[0].empty());
     calls.dying->refuse_commits(std::nullopt);
     calls.process->durable.sweep();

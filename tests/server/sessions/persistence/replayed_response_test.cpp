@@ -111,7 +111,7 @@ TEST_CASE("a rewind during a replay: no value of the new history is delivered", 
   SECTION("removed") { REQUIRE_FALSE(finished.process->durable.remove(finished.id, kAlice)); }
   sink->room = 1'000'000;
   again.past->resume();
-  CHECK(sink->outcome == SessionError::kStoreAway);
+  CHECK(sink->outcome->error() == SessionError::kStoreAway);
   CHECK(sink->values[0].size() == static_cast<std::size_t>(ReplayedResponse::kPieceValues));
 }
 
