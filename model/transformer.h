@@ -23,7 +23,7 @@ namespace lintel {
 
 class SequenceState;
 class StepThreadPool;
-struct Activations;  // network/pass.h
+struct Activations;  // model/forward_pass.h
 
 // One token to feed. Consecutive rows of a step may belong to one sequence, in order; rows of one
 // sequence must be consecutive.
@@ -66,7 +66,7 @@ class Workspace {
 };
 
 class ModelFiles;         // model/formats/model_files.h
-struct TransformerParts;  // model/transformer_parts.h
+struct TransformerParts;  // model/layer.h
 
 // Const and shareable: any number of threads may step different sequences, each with its Workspace.
 class Transformer {

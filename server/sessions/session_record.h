@@ -64,7 +64,7 @@ class Checkpoints {
   std::vector<State> states_ GUARDED_BY(mutex_);  // ascending by values
 };
 
-struct OwnersSessions;  // session_store.h
+struct OwnersSessions;  // session_manager.h
 
 // Guarded by the store's mutex, but for `sequence`, `of_call` and `keeper`, which belong to the
 // lease while there is one, `history` and `checkpoints`, which guard themselves, and what never

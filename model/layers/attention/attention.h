@@ -1,5 +1,5 @@
-// AttentionBackend and AttentionState: the contract every kind of attention keeps. What a kind says
-// of itself is in declaration.h.
+// AttentionKind, what a kind of attention declares; AttentionBackend and AttentionState, the
+// contract that every kind keeps.
 #pragma once
 
 #include <array>
@@ -55,7 +55,7 @@ struct AttentionKind;
 // The attention of one layer: its kind, and a value for each of its keys in their order.
 class AttentionConfig {
  public:
-  // REQUIRES: values as the keys ask for; config/attention_json.h checks them.
+  // REQUIRES: values as the keys ask for; config/attention_spec.h checks them.
   AttentionConfig(const AttentionKind& kind, std::vector<KeyValue> values);
 
   const AttentionKind& kind() const { return *kind_; }

@@ -1,4 +1,4 @@
-#include "tests/server/metrics/transport/tls_client.h"
+#include "tests/server/http/transport/tls_client.h"
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>

@@ -13,7 +13,7 @@
 #include "server/http/connect/rpc_format.h"
 #include "server/http/transport/tls_contexts.h"
 #include "server/security/certificates.h"
-#include "tests/server/metrics/transport/tls_client.h"
+#include "tests/server/http/transport/tls_client.h"
 #include "tests/server/support/metrics_page.h"
 #include "tests/server/support/token_file.h"
 
