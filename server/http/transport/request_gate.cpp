@@ -57,7 +57,7 @@ std::optional<HttpAnswer> answer_head(const HttpServerState& server, HttpRequest
   }
   HttpRoutes::Found found = server.routes.find(request.method, request.path);
   if (found.route == nullptr && found.allowed.empty()) {
-    return refused(404, grpc::NOT_FOUND, "there is nothing at " + clip(request.path));
+    return refused(404, grpc::NOT_FOUND, "no route for " + clip(request.path));
   }
   if (OriginRules::is_preflight(request)) return server.origins.preflight(request);
   if (found.route == nullptr) {

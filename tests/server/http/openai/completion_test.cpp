@@ -411,7 +411,7 @@ TEST_CASE("all errors below /v1 have OpenAI's shape") {
   };
   const std::string path = "/v1/completions", type = "application/json";
   for (const char* const unknown : {"/v1", "/v1/", "/v1/embeddings", "/v1/models/a/b"}) {
-    refused(get(unknown, alice), 404, "there is nothing at", "unknown_url");
+    refused(get(unknown, alice), 404, "no route for", "unknown_url");
   }
   CHECK(refused(get(path, alice), 405, "takes POST", json()).header("allow") == "POST");
   refused(post(port, path, "{}"), 401, "", "invalid_api_key");
