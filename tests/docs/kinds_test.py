@@ -36,10 +36,19 @@ def left_out(key):
     return f"null: {key['null_means']}" if key["initial"] is None else code(json.dumps(key["initial"]))
 
 
+def by_types(kinds, rows):
+    """Rows that several kinds have, once, with all of these kinds in the first cell."""
+    types = {}
+    for kind, *cells in rows:
+        types.setdefault(tuple(cells), []).append(kind)
+    return [["all" if len(of) == len(kinds) else ", ".join(map(code, of)), *cells]
+            for cells, of in types.items()]
+
+
 def keys_table(kinds):
-    rows = [[code(kind["type"]), code(key["name"]), key["doc"], key["range"], left_out(key)]
+    rows = [[kind["type"], code(key["name"]), key["doc"], key["range"], left_out(key)]
             for kind in kinds for key in kind["keys"]]
-    return table(["`type`", "key", "what", "values", "left out"], rows)
+    return table(["`type`", "key", "what", "values", "left out"], by_types(kinds, rows))
 
 
 def state_table(kinds):
@@ -54,12 +63,12 @@ def tensors_table(kinds):
         sample = kind["samples"][0]
         for p in sample["projections"]:
             ends = "weight,bias" if p["has_bias"] else "weight"
-            rows.append([code(kind["type"]), code(f"{p['name']}.{{{ends}}}"),
+            rows.append([kind["type"], code(f"{p['name']}.{{{ends}}}"),
                          "read" if p["is_read"] else "stored, not read"])
         tensors = {t["name"]: t for some in kind["samples"] for t in some["tensors"]}
-        rows += [[code(kind["type"]), code("inner_attention." + t["name"]),
+        rows += [[kind["type"], code("inner_attention." + t["name"]),
                   t["shape_doc"] + (", learned" if t["is_learned"] else "")] for t in tensors.values()]
-    return table(["`type`", "tensor", ""], rows)
+    return table(["`type`", "tensor", ""], by_types(kinds, rows))
 
 
 # A page, what stands after "<!-- " in the line before the part, and what makes it.

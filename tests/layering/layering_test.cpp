@@ -143,16 +143,6 @@ TEST_CASE("headers that one file of their module includes, and no test, are on t
   CHECK(found == list);
 }
 
-TEST_CASE("docs/architecture.md shows the table of modules as it is") {
-  const std::string page = text_of(kRoot / "docs" / "architecture.md");
-  const std::string begin = "<!-- tests/layering/modules.txt -->\n```\n";
-  const std::size_t from = page.find(begin);
-  REQUIRE(from != std::string::npos);
-  const std::size_t to = page.find("```\n<!-- end -->", from);
-  REQUIRE(to != std::string::npos);
-  CHECK(page.substr(from + begin.size(), to - from - begin.size()) == text_of(kModules));
-}
-
 TEST_CASE("threat model: each threat has as many tests as its row says") {
   const std::regex tag("\\[(threat-[0-9]+)\\]");
   std::map<std::string, int> tests;
