@@ -119,6 +119,7 @@ TEST_CASE("headers that one file of their module includes, and no test, are on t
       "model/ops/dense_avx512.h",  // compiled for its instruction set
       "model/ops/quantize.h",
       "model/ops/tiles-inl.h",
+      "server/app/startup.h",
       "server/engine/particle_filter.h",
       "server/engine/worker.h",
       "server/grpc/header_guard.h",  // replaces a function of gRPC's

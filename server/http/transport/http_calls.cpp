@@ -35,8 +35,8 @@ struct HttpCalls::Handlers {
   std::function<void(const grpc::Status&, const google::protobuf::Message* response)> end;
 };
 
-// One call: what its service knows of it, and the operations of its reactor. Lives until the
-// reactor's end, and while a task of it waits.
+// One call: what its service knows of it, and the operations of its reactor. Keeps itself until the
+// reactor's end.
 class HttpCalls::Call final : public RpcCall,
                               private RpcTransport,
                               public std::enable_shared_from_this<Call> {
@@ -63,7 +63,8 @@ class HttpCalls::Call final : public RpcCall,
     exchange_->when_gone([weak = weak_from_this()] {
       if (const auto running = weak.lock()) running->cancel();
     });
-    calls_.post(start_, shared_from_this());
+    self_ = shared_from_this();
+    calls_.post(start_, self_);
   }
 
   void expire() noexcept {
@@ -145,7 +146,7 @@ class HttpCalls::Call final : public RpcCall,
     });
     if (reactor_ == nullptr) {
       end_exchange(started);
-      calls_.leave();
+      leave();
       return;
     }
     reactor_->bind(*this);  // from here on it may end
@@ -237,11 +238,18 @@ class HttpCalls::Call final : public RpcCall,
 
   void end() {
     std::exchange(reactor_, nullptr)->OnDone();
+    leave();
+  }
+
+  // The thread that runs this holds the call.
+  void leave() {
     handlers_ = {};
+    self_ = nullptr;
     calls_.leave();
   }
 
   HttpCalls& calls_;
+  std::shared_ptr<Call> self_;  // from start() to the end
   const SharedExchange exchange_;
   const RpcMethod& method_;
   const HttpHeaders headers_;
