@@ -7,7 +7,7 @@
 namespace lintel::bench {
 
 std::vector<NamedAttention> compared_attentions(const Shape& shape) {
-  const int line = shape.config.image.width * shape.config.image.channels;  // values of a row
+  const int line = shape.config.image.width * shape.config.image.channels;  // tokens of a row
   const std::string row = std::to_string(line);
   const std::string window = std::to_string(2 * line + 1);
   const std::string memory = std::to_string(4 * line);

@@ -12,7 +12,7 @@ struct NamedAttention {
   std::string name;   // "lsh4": of --attention, of trained weights (mnist-lsh4-small), of curves
   std::string title;  // "LSH-4": of tables
   std::string spec;   // what --attention of the server takes
-  // Published as code that runs the whole prefix again for every value, so that there is a row of
+  // Published as code that runs the whole prefix again for every token, so that there is a row of
   // it in that mode.
   bool recomputes = false;
 };

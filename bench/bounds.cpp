@@ -125,7 +125,7 @@ Bandwidth measure_bandwidth(const ModelConfig& config, int workers, int batch,
   std::atomic<std::uint64_t> sink{0};  // so that reading is not optimised away
   std::vector<double> memory, softmax, share;
   for (int r = 0; r < repeats; ++r) {
-    // Every step adds a value to every sequence.
+    // Every step adds a token to every sequence.
     const double values =
         static_cast<double>(position + r + 1) * static_cast<double>(sequences * layers) * workers;
     const double bytes = values * static_cast<double>(2 * width * sizeof(float));

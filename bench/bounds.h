@@ -25,7 +25,7 @@ struct Bandwidth {
   // Reading a buffer for each worker that no cache holds, from several places at a time.
   Summary memory;
   // Keys and values, by softmax attention of every layer alone, no projections: every worker has
-  // `batch` sequences that have seen `position` values and feeds one more to each.
+  // `batch` sequences that have seen `position` tokens and feeds one more to each.
   Summary cached_softmax;
   Summary share;  // of the two, measured one right after the other
 };

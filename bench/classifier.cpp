@@ -90,7 +90,7 @@ void complete_group(Sequences& sequences, std::span<GrayImage> images, std::size
   for (std::size_t i = 0; i < images.size(); ++i) {
     const std::vector<std::int32_t> prompt(
         images[i].pixels.begin(), images[i].pixels.begin() + static_cast<std::ptrdiff_t>(given));
-    sequences.read(i, prompt);  // draws the first of the hidden values
+    sequences.read(i, prompt);  // draws the first of the hidden tokens
   }
   sequences.generate(static_cast<std::int64_t>(values - given) - 1);
   for (std::size_t i = 0; i < images.size(); ++i) {

@@ -59,10 +59,10 @@ struct FleetPlan {
   double idle_sessions = 50e6;
   double calls_per_second = 100e3;
   double call_seconds = 0.64;   // that a call runs
-  double session_bytes = 2900;  // of the store, for a session of 784 values without its state
+  double session_bytes = 2900;  // of the store, for a session of 784 tokens without its state
   double keys_per_session = 2;
   double scripts_per_call = 3;    // claim, begin and end; kCall writes no begin
-  double values_seconds = 1;      // kInput: between writes of a running call's values
+  double values_seconds = 1;      // kInput: between writes of a running call's tokens
   double commit_seconds = 0.005;  // kToken: the same
   double lease_seconds = 10;      // a call that writes nothing renews every third of it
   double script_seconds = 28e-6;  // of a master's core, for one script (docs/multi_server.md)

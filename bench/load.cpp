@@ -220,7 +220,7 @@ class Window {
   std::atomic<Clock::rep> begin_{kNever}, end_{kNever};
 };
 
-// How many clients have started, or values have come.
+// How many clients have started, or tokens have come.
 class Counted {
  public:
   void add_one() {
@@ -246,7 +246,7 @@ class Counted {
 // One client, on a thread of its own.
 class LoadClient {
  public:
-  // `started` counts the clients that had a value, `seen_one` those that had one in the window.
+  // `started` counts the clients that had a token, `seen_one` those that had one in the window.
   LoadClient(const LoadOptions& options, std::uint64_t first_seed, Counted& started,
              Counted& seen_one)
       : options_(options),
@@ -371,7 +371,7 @@ class LoadClient {
   const LoadOptions& options_;
   Counted& begun_;
   Counted& seen_one_;
-  bool has_begun_ = false;  // had a value
+  bool has_begun_ = false;  // had a token
   std::uint64_t seed_;
   const std::shared_ptr<grpc::Channel> channel_;
   const Client client_;

@@ -55,7 +55,7 @@ struct LoadOptions {
 struct LoadResult {
   double seconds = 0;  // length of the window
   double tokens_per_second = 0;
-  int clients_begun = 0;                       // had a value when the window began
+  int clients_begun = 0;                       // had a token when the window began
   std::vector<double> first_token_seconds;     // of calls that began in the window
   std::vector<double> between_tokens_seconds;  // between messages of a stream
   // Of this process in the window: its CPU, and what it handed to write() and its like, which are
@@ -69,13 +69,13 @@ struct LoadResult {
 // them looks for a file of the kernel's that is not everywhere, which leaves ENOENT behind.
 constexpr std::chrono::seconds kConnectTime{10};
 
-// How long the window waits for clients that have had no value yet when the warm-up is over: on a
+// How long the window waits for clients that have had no token yet when the warm-up is over: on a
 // busy machine many streams take their time to begin, and a short window would see none of them.
 constexpr std::chrono::seconds kBeginTime{10};
 
 // Every client connects, before the window. Then it generates whole sequences, one call after the
 // other, until the window is over; then what still runs is cancelled. The window begins after the
-// warm-up, when every client has had a value, and does not end before one has had a value in it,
+// warm-up, when every client has had a token, and does not end before one has had a token in it,
 // for kBeginTime at most. Throws CallError when a call fails, std::invalid_argument as
 // make_channel.
 LoadResult run_load(const LoadOptions& options);

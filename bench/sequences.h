@@ -18,7 +18,7 @@ namespace lintel::bench {
 
 // What is one sequence of a model: images end of themselves, texts do not.
 
-// Values of a sequence that has no end of its own.
+// Tokens of a sequence that has no end of its own.
 constexpr std::int64_t kEndlessValues = 1024;
 
 struct SequencePlan {
@@ -38,18 +38,18 @@ class Sequences {
   Sequences(const Transformer& model, std::size_t count,
             std::span<const std::shared_ptr<const Adapter>> adapters = {});
 
-  // `count` sequences, empty but for their first value, which is given. Sequence i draws with seed
+  // `count` sequences, empty but for their first token, which is given. Sequence i draws with seed
   // `seed` + i. REQUIRES: `count` is at most the constructor's.
   void start(std::size_t count, std::uint64_t seed);
   // Rows of a step that reads; the model's most_prompt_rows() at most, and unless this is called.
   void read_in_steps_of(std::size_t rows);
-  // Sequence i reads `tokens` after what it has read, and draws the value after them.
+  // Sequence i reads `tokens` after what it has read, and draws the token after them.
   // REQUIRES: not empty.
   void read(std::size_t i, std::span<const std::int32_t> tokens);
-  // Every sequence is reset and reads the same `count` random values. One sequence reads them, the
+  // Every sequence is reset and reads the same `count` random tokens. One sequence reads them, the
   // others are copies.
   void read_random(std::int64_t count);
-  // Each sequence feeds its last value and draws the next, `steps` times.
+  // Each sequence feeds its last token and draws the next, `steps` times.
   void generate(std::int64_t steps);
 
   // See Workspace::observe.
@@ -57,7 +57,7 @@ class Sequences {
 
   std::size_t bytes() const;  // of the first one's state
   std::int64_t position() const { return sequences_.front().position(); }
-  // Values of sequence i that were drawn since it started.
+  // Tokens of sequence i that were drawn since it started.
   const std::vector<std::int32_t>& drawn(std::size_t i) const { return drawn_[i]; }
 
  private:
@@ -114,7 +114,7 @@ class ModelFiles {
   bool random_ = false;
 };
 
-// "mnist: 8 layers, 8 heads of 32, d_model 256, feed-forward 1024, 784 values"
+// "mnist: 8 layers, 8 heads of 32, d_model 256, feed-forward 1024, 784 tokens"
 std::string describe(const std::string& name, const ModelConfig& config);
 
 }  // namespace lintel::bench

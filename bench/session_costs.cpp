@@ -267,7 +267,7 @@ struct DurabilityLevel {
   const char* name;
   double most_percent;
   std::optional<double> most_first_ms;
-  std::optional<double> most_bytes;  // written for a value
+  std::optional<double> most_bytes;  // written for a token
 };
 constexpr std::array kLevels = {
     DurabilityLevel{v1::DURABILITY_NONE, "none", 0.2, {}, {}},
@@ -278,7 +278,7 @@ constexpr std::array kLevels = {
 
 // Of one stream; sequences are not waited for.
 constexpr std::chrono::duration<double> kWindowAlone{2};
-// Values of a call whose first one is what counts.
+// Tokens of a call whose first one is what counts.
 constexpr std::int64_t kValuesOfAFirst = 4;
 
 struct Seen {

@@ -82,7 +82,7 @@ class Repeats {
 
 // Sessions to measure with, made without a scheduler.
 
-// A store, and a session in it that has seen as many values as a whole sequence of the model.
+// A store, and a session in it that has seen as many tokens as a whole sequence of the model.
 // One thread.
 class MadeSession {
  public:
@@ -106,7 +106,7 @@ class MadeSession {
 std::vector<SessionFigure> call_costs(const std::shared_ptr<const Transformer>& model,
                                       std::int64_t num_values, int repeats, int count);
 
-// Prompts of num_values that differ in their last value alone: how many are read from their
+// Prompts of num_values that differ in their last token alone: how many are read from their
 // beginning, and what that costs.
 std::vector<SessionFigure> prefix_costs(const std::shared_ptr<const Transformer>& model,
                                         std::int64_t num_values, int repeats);

@@ -141,7 +141,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Sessions of the design that write side by side, and values of each in a commit.
+// Sessions of the design that write side by side, and tokens of each in a commit.
 constexpr int kWriters = 64;
 constexpr int kValuesOfACommit = 4;
 constexpr int kInterrupted = 64;

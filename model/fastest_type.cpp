@@ -21,8 +21,8 @@ namespace lintel {
 namespace {
 
 constexpr std::size_t kSequences = 4;
-constexpr std::int64_t kLongest = 192;          // values
-constexpr std::int64_t kMostTerms = 1'000'000;  // of all sums: a large vocabulary has fewer values
+constexpr std::int64_t kLongest = 192;          // tokens
+constexpr std::int64_t kMostTerms = 1'000'000;  // of all sums: a large vocabulary has fewer tokens
 constexpr std::int64_t kFewestValues = 8;
 
 std::int64_t values_to_draw(const ModelConfig& config, int num_values) {
@@ -32,7 +32,7 @@ std::int64_t values_to_draw(const ModelConfig& config, int num_values) {
   return config.max_length > 0 ? std::min(config.max_length, wanted) : wanted;
 }
 
-// kSequences sequences of one model, of the same values as another's.
+// kSequences sequences of one model, of the same tokens as another's.
 class Side {
  public:
   explicit Side(const Transformer& model)
@@ -66,7 +66,7 @@ double kl_divergence_bits(const Transformer& exact, const Transformer& narrow) {
   SamplingScratch scratch;
   std::vector<double> p(num_values);
   std::vector<double> q(num_values);
-  // Texts begin with values of their own: they have no token that stands before all.
+  // Texts begin with tokens of their own: they have no token that stands before all.
   const bool is_image = config.modality == ModalityKind::kImage;
   std::vector<std::int32_t> values(kSequences, config.image.start_token);
   for (std::size_t i = 0; !is_image && i < kSequences; ++i) {

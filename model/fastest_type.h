@@ -15,10 +15,10 @@ namespace lintel {
 
 // What a model loses by the type that its matrices are computed in.
 
-// Bits that `narrow` loses for each value against `exact`, the same model in f32: the mean
+// Bits that `narrow` loses for each token against `exact`, the same model in f32: the mean
 // Kullback-Leibler divergence of what they expect next, along sequences that `exact` draws.
 // Bits/dim of data that the model was made for rise by about as much. A pure function of both;
-// takes as long as drawing some hundred values. NaN where one of them is not finite. REQUIRES:
+// takes as long as drawing some hundred tokens. NaN where one of them is not finite. REQUIRES:
 // neither recomputes.
 double kl_divergence_bits(const Transformer& exact, const Transformer& narrow);
 
@@ -40,7 +40,7 @@ struct ModelSize {
 // weights' header.
 ModelSize measure_model(const ModelFiles& files, const Transformer::Options& options);
 
-// Of bits a value: a model is served in the fastest type that loses no more against f32.
+// Of bits per token: a model is served in the fastest type that loses no more against f32.
 inline constexpr double kMostBitsLost = 0.002;
 // Of weights in a model whose time matrices take; smaller ones stay in f32.
 inline constexpr std::int64_t kFewestWeights = 200'000;
@@ -62,7 +62,7 @@ LoadPlan plan_to_load(const ModelFiles& files, std::optional<WeightType> weight_
 
 struct LoadedModel {
   std::unique_ptr<const Transformer> transformer;
-  // "int8 loses 0.0003 bits a value against f32, of at most 0.002"; empty: nothing was compared.
+  // "int8 loses 0.0003 bits per token against f32, of at most 0.002"; empty: nothing was compared.
   std::string reason;
 };
 

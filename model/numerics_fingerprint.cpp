@@ -33,7 +33,7 @@ std::int32_t probe_value(std::size_t i, int vocab_size) {
                                    static_cast<std::size_t>(vocab_size));
 }
 
-// Outputs, the log2-probability of each next value, and the state they leave.
+// Outputs, the log2-probability of each next token, and the state they leave.
 void add_probe(const Transformer& model, std::size_t slice, Sha256& hash) {
   const ModelConfig& config = model.config();
   std::size_t count = kNumericsValues;

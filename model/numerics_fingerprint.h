@@ -8,18 +8,18 @@
 
 namespace lintel {
 
-// Two of one `hex` continue a sequence with the same bits, as far as a probe of 64 values can tell;
+// Two of one `hex` continue a sequence with the same bits, as far as a probe of 64 tokens can tell;
 // where it differs both are right, and not the same.
 struct NumericsFingerprint {
   std::string hex;   // SHA-256 of the model, its attention, its weight type and what the probe gave
   std::string text;  // for people: "int8 avx512_vnni, AVX3_ZEN4, lintel 0.2.0"
 };
 
-// Values of the probe; fewer where a sequence cannot hold as many.
+// Tokens of the probe; fewer where a sequence cannot hold as many.
 inline constexpr std::size_t kNumericsValues = 64;
 
-// Reads the probe in slices of so many values: the hash is the same for all (promise 1). As one
-// slice it takes as long as a prompt of 64 values.
+// Reads the probe in slices of so many tokens: the hash is the same for all (promise 1). As one
+// slice it takes as long as a prompt of 64 tokens.
 NumericsFingerprint numerics_of(const Transformer& model, std::size_t slice = kNumericsValues);
 
 }  // namespace lintel

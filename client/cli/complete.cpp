@@ -79,7 +79,7 @@ Occlusion parse_occlusion(const std::string& text) {
   }
 }
 
-// A mask of pixels as one of their values.
+// A mask of pixels as one of their tokens.
 std::vector<bool> of_values(const std::vector<bool>& pixels, int channels) {
   std::vector<bool> values;
   for (const bool pixel : pixels) {
@@ -206,7 +206,7 @@ CompletionOutcome complete_in_view(const CompleteFlags& flags, const Client& cli
         watch->set(frame, first, std::vector<Cell>(chunk.tokens().begin(), chunk.tokens().end()));
         return;
       }
-      // A pixel is shown with its last value. Each sample's are one thread's.
+      // A pixel is shown with its last token. Each sample's are one thread's.
       std::vector<std::uint8_t>& values = colors[frame];
       if (values.empty()) {
         values = jobs[job].plan.prompt;

@@ -18,7 +18,7 @@ namespace {
 
 struct Totals {
   std::int64_t images = 0;  // completed ones: every sample is one
-  std::int64_t tokens = 0;  // values produced, sampled and given
+  std::int64_t tokens = 0;  // tokens produced, sampled and given
 };
 
 Totals totals_of(const CompletionRun& run) {
@@ -225,7 +225,7 @@ std::string animation_png(const CompletionRun& run, const ImageModel& model,
   // Viewers take less than 20 ms for a mistake.
   constexpr std::chrono::milliseconds kBegin{500}, kPixel{20}, kEnd{2500};
   const auto channels = static_cast<std::size_t>(model.channels);
-  std::set<std::size_t> drawn;  // the last values of pixels that any of them hides
+  std::set<std::size_t> drawn;  // the last tokens of pixels that any of them hides
   for (const CompletedImage& image : run.images) {
     for (std::size_t i = channels - 1; i < image.hidden.size(); i += channels) {
       if (image.hidden[i]) drawn.insert(i);

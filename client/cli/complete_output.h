@@ -20,8 +20,8 @@ namespace lintel::cli {
 struct CompletedImage {
   std::int64_t index = -1;   // in the file; -1: drawn from nothing
   std::uint64_t seed = 0;    // of its first sample
-  GrayImage original;        // its values; empty when drawn from nothing
-  std::vector<bool> hidden;  // of each value: all of a pixel's, or none
+  GrayImage original;        // its tokens; empty when drawn from nothing
+  std::vector<bool> hidden;  // of each token: all of a pixel's, or none
   std::vector<Completion> samples;
 };
 

@@ -41,7 +41,7 @@ struct GivenValues {
   std::int64_t position = 0;
   std::vector<std::int32_t> tokens;
 };
-// "392=0,0,255": the values from position 392 on
+// "392=0,0,255": the tokens from position 392 on
 GivenValues parse_given(std::string_view flag, std::string_view text);
 
 // "90s", "30m", "72h" or "30d"; more than 0, at most a hundred years.
@@ -103,7 +103,7 @@ void add_security_flags(CLI::App& app, Tls& tls, std::string& token);
 // What --token means: TOKEN, or the first line of the file in @FILE. Throws Failure.
 std::string read_token(const std::string& given);
 
-// How values are drawn.
+// How tokens are sampled.
 struct SamplingFlags {
   std::optional<std::uint64_t> seed;
   std::optional<float> temperature;

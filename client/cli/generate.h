@@ -44,13 +44,13 @@ struct GenerateFlags {
 
 // What a Generate request gets where its flags say nothing.
 
-// How values are printed: --format, or what suits the model. Throws UsageError.
+// How tokens are printed: --format, or what suits the model. Throws UsageError.
 std::string format_for(const GenerateFlags& flags, const v1::Model& model);
 
-// Most values of what has no end.
+// Most tokens of what has no end.
 std::uint32_t default_new_tokens(const v1::Model& model);
 
-// Says that the server chose a window of so many values.
+// Says that the server chose a window of so many tokens.
 std::string window_note(std::int64_t window);
 
 // Calls the server and prints in the format asked for; with --interactive a session that is typed

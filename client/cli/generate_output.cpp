@@ -66,7 +66,7 @@ std::string GenerationSpeed::text() const {
   }
   std::string text = finishes_.size() > 1 ? counted(finishes_.size(), "sample") + ", " : "";
   text += counted(values, "value");
-  // The time is from a sample's first value to its last.
+  // The time is from a sample's first token to its last.
   if (values > finishes_.size() && seconds > 0) {
     text += " at " + rate_text(static_cast<double>(values - finishes_.size()) / seconds);
   }
@@ -256,7 +256,7 @@ struct JsonParts {
   bool text = false;
 };
 
-// What a sample's values are, in any state of it.
+// What a sample's tokens are, in any state of it.
 void write_positions(JsonWriter& json, const Sample& sample, const JsonParts& parts) {
   json.field("first_position", sample.first_position);
   if (std::find(sample.given.begin(), sample.given.end(), true) != sample.given.end()) {
@@ -465,7 +465,7 @@ class RepeatNote {
   bool drawn_ = false;  // there is something to erase
 };
 
-// "the time limit of 0.5 s ended it after 120 values"; nothing where it ended no sample.
+// "the time limit of 0.5 s ended it after 120 tokens"; nothing where it ended no sample.
 std::string time_limit_text(const v1::GenerateRequest& request,
                             const std::vector<v1::SampleFinish>& finishes) {
   std::size_t ended = 0;
@@ -504,7 +504,7 @@ std::vector<v1::SampleFinish> generate_in_view(const Client& client,
     if (waiting) waiting->stop();
     note.erase();
   };
-  std::int64_t position = 0;  // behind the last value that came
+  std::int64_t position = 0;  // after the last token that came
   Client::Repeat repeat;
   repeat.patience = options.patience;
   repeat.on_pause = [&](const Client::Pause& pause) {

@@ -23,9 +23,9 @@ class GenerationSpeed {
   void on_chunk(const v1::Chunk& chunk);
   void on_finish(const v1::SampleFinish& finish) { finishes_.push_back(finish); }
 
-  // "200 values at 152.1/s, the first after 38 ms; prompt: 21 values at 1750/s". The time to the
-  // first value is the caller's, with the way to the server and its queue; the rates are of the
-  // server's own times, so they do not depend on how values were put into messages. What there is
+  // "200 tokens at 152.1/s, the first after 38 ms; prompt: 21 tokens at 1750/s". The time to the
+  // first token is the caller's, with the way to the server and its queue; the rates are of the
+  // server's own times, so they do not depend on how tokens were put into messages. What there is
   // no measure of is left out.
   std::string text() const;
 
@@ -34,13 +34,13 @@ class GenerationSpeed {
 
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start_ = Clock::now();
-  std::optional<Clock::time_point> first_;  // new value
+  std::optional<Clock::time_point> first_;  // new token
   std::vector<v1::SampleFinish> finishes_;
 };
 
 // A sign of life while the server has nothing to show yet, on terminals only.
 
-// "the prompt's 65536 values are being read, 12 s", redrawn on standard error once in `period`
+// "the prompt's 65536 tokens are being read, 12 s", redrawn on standard error once in `period`
 // from the end of the first one on, and erased by stop(). The server does not tell how far it is.
 // Where standard error is no terminal nothing is printed and no thread is made.
 //
@@ -88,7 +88,7 @@ class GenerationPrinter {
 
 struct PrintOptions {
   std::string format;     // text, tokens or jsonl
-  bool is_bytes = false;  // the model's values: jsonl has them as text, too
+  bool is_bytes = false;  // the model's tokens: jsonl has them as text, too
 };
 
 // Console and request must outlive the printer.
@@ -108,7 +108,7 @@ struct ViewOptions {
   bool quiet = false;                     // no sign of life while there is nothing to show
 };
 
-// Prints the values as they come; on a terminal something stirs while the server is silent or
+// Prints the tokens as they come; on a terminal something stirs while the server is silent or
 // away. Returns how the samples ended. What a call that fails had brought is printed before
 // CallError is thrown.
 std::vector<v1::SampleFinish> generate_in_view(const Client& client,

@@ -48,7 +48,7 @@ class Conversation {
   v1::Sampling& sampling() { return *request_.mutable_sampling(); }
   const std::string& session() const { return session_; }
   std::int64_t position() const { return position_; }
-  // Whether the default limit of new values ended a turn.
+  // Whether the default limit of new tokens ended a turn.
   bool ended_by_default() const { return ended_by_default_; }
   std::uint32_t most_values() const { return request_.max_new_tokens(); }
 

@@ -19,7 +19,7 @@ struct ImageModel {
   int height = 0;
   int width = 0;
   int channels = 1;                         // 1: greys, 3: red, green and blue of each pixel
-  std::optional<std::uint8_t> start_token;  // the first value when there is no prompt
+  std::optional<std::uint8_t> start_token;  // the first token when there is no prompt
 };
 
 // Throws UsageError when the model is not one of 8-bit grey or coloured images, Failure when what
@@ -38,7 +38,7 @@ struct ImageFileFlags {
 
 struct IndexedImage {
   std::int64_t index = 0;  // in the file
-  GrayImage image;         // the model's values: of colours [height, 3 * width]
+  GrayImage image;         // the model's tokens: of colours [height, 3 * width]
 };
 
 // The images of --index, in its order, or where that is empty the first `most`. Warns on standard

@@ -28,7 +28,7 @@ namespace lintel::cli {
 struct ScoreItem {
   std::vector<std::int32_t> tokens;
   std::string name;  // for messages: "sequences.jsonl:17" or "image 17"
-  // Scored values before those that count: they are context of a window of a text.
+  // Scored tokens before those that count: they are context of a window of a text.
   int num_context = 0;
 };
 

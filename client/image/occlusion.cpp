@@ -120,7 +120,7 @@ CompletionPlan plan_completion(const GrayImage& image, const std::vector<bool>& 
   const std::size_t size = image.pixels.size();
   CompletionPlan plan;
   plan.prompt.push_back(hidden[0] ? start_token : image.pixels[0]);
-  // The run of known values that the prompt is; a hidden first pixel is known as soon as it is
+  // The run of known tokens that the prompt is; a hidden first pixel is known as soon as it is
   // given.
   while (plan.prompt.size() + 1 < size && !hidden[plan.prompt.size()]) {
     plan.prompt.push_back(image.pixels[plan.prompt.size()]);

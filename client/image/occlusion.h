@@ -34,7 +34,7 @@ class Occlusion {
   std::string text_;
 };
 
-// An image as the model takes it: values in raster order, the known ones up to the first hidden one
+// An image as the model takes it: tokens in raster order, the known ones up to the first hidden one
 // as prompt, the known ones after it as spans that are fed in place of samples.
 struct CompletionPlan {
   struct Span {
@@ -46,13 +46,13 @@ struct CompletionPlan {
   int new_values = 0;  // pixels after the prompt
 };
 
-// A hidden first pixel becomes `start_token`: a model has no distribution over its first value. An
+// A hidden first pixel becomes `start_token`: a model has no distribution over its first token. An
 // image with nothing hidden gives all but its last pixel as prompt.
 // REQUIRES: at least two pixels; hidden.size() == image.pixels.size().
 CompletionPlan plan_completion(const GrayImage& image, const std::vector<bool>& hidden,
                                std::uint8_t start_token);
 
-// The image with its hidden pixels marked, for looking at. hidden: of each of its values.
+// The image with its hidden pixels marked, for looking at. hidden: of each of its tokens.
 // REQUIRES: 1 or 3 channels, which are as many values a pixel.
 Canvas occluded_canvas(const GrayImage& image, const std::vector<bool>& hidden, int channels = 1);
 

@@ -256,7 +256,7 @@ std::shared_ptr<grpc::Channel> make_channel(const std::string& address, const Tl
     throw std::invalid_argument("the token would go to " + (through_proxy ? proxy : address) +
                                 " in plain text: use TLS (a CA file)");
   }
-  // A chunk with the N best of many values can pass gRPC's 4 MB; the server bounds what it sends.
+  // A chunk with the N best of many tokens can pass gRPC's 4 MB; the server bounds what it sends.
   arguments.SetMaxReceiveMessageSize(-1);
   // Left alone, gRPC would take http_proxy from the environment, for loopback addresses as well.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, through_proxy ? 1 : 0);

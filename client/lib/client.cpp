@@ -528,7 +528,7 @@ void Client::generate(const v1::GenerateRequest& request, const OnChunk& on_chun
   v1::GenerateRequest again = request;
   if (again.call_id().empty()) {
     again.set_call_id(random_call_id());
-    // A server that forgot the call draws all values again, some of which were seen: that takes the
+    // A server that forgot the call draws all tokens again, some of which were seen: that takes the
     // same seed. A call that its caller named may have its seed from an earlier try.
     if (!again.sampling().has_seed()) again.mutable_sampling()->set_seed(std::random_device{}());
   }

@@ -24,10 +24,10 @@ namespace lintel {
 
 // One sample of a Generate call, its chunks joined.
 struct Sample {
-  // What was generated, sampled and given values alike, in the order of their positions.
+  // What was generated, sampled and given tokens alike, in the order of their positions.
   std::vector<std::int32_t> tokens;
   std::vector<std::optional<float>> log2_probs;  // parallel to tokens; absent: none was asked for,
-                                                 // or the value is the first of its sequence
+                                                 // or the token is the first of its sequence
   std::vector<bool> given;                       // parallel to tokens: fed rather than sampled
   std::vector<v1::TopValues> top;   // parallel to tokens; empty entries where there is none
   std::int64_t first_position = 0;  // of tokens[0] in the sequence
@@ -68,7 +68,7 @@ class SampleCollector {
 // Of several servers a client calls the first that answers, and stays there. A call that was not
 // sent moves to the next. So does, after UNAVAILABLE and before anything of it came, a call that
 // changes nothing, or leaves only what expires (a session with an unknown id). A call on a session
-// that outlives the server resumes there at the first value that was not seen (see Repeat).
+// that outlives the server resumes there at the first token that was not seen (see Repeat).
 //
 // Threads: const and stateless but for the channel; any number of threads may call.
 class Client {
@@ -173,7 +173,7 @@ class Client {
   v1::Session restore_session(v1::RestoreHeader header, std::string_view snapshot,
                               const OnSent& on_sent = nullptr,
                               Cancellation* cancellation = nullptr) const;
-  // The session's values, in order; `on_chunk` as of generate().
+  // The session's tokens, in order; `on_chunk` as of generate().
   void read_history(const v1::ReadHistoryRequest& request, const OnChunk& on_chunk,
                     Cancellation* cancellation = nullptr) const;
 
@@ -237,7 +237,7 @@ class Client {
   std::chrono::milliseconds retry_ = kRetry;
 };
 
-// The three ways to write values.
+// The three ways to write tokens.
 v1::Values token_values(std::span<const std::int32_t> ids);
 v1::Values text_values(std::string_view bytes);                 // models with modality "bytes"
 v1::Values pixel_values(std::span<const std::uint8_t> pixels);  // models with modality "image"

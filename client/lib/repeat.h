@@ -1,5 +1,5 @@
 // Calls on sessions that outlive the server (Session.durability): when a call that was cut off is
-// sent again, how long after, and what of its values was seen.
+// sent again, how long after, and what of its tokens was seen.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -77,7 +77,7 @@ class Servers {
     return all_.size();
   }
 
-  // `failed` is not to be called now: the one behind it is, unless another call has gone on
+  // `failed` is not to be called now: the one after it is, unless another call has gone on
   // already. peer: where it was reached; empty: it was not. Returns whether there is another one.
   bool leave(const Shared& failed, const std::string& peer) {
     std::vector<Shared> several;

@@ -65,13 +65,13 @@ struct ModelConfig {
   int mixtures = 0;  // mixture of logistics
   ModalityKind modality = ModalityKind::kTokens;
   ImageShape image;  // modality image
-  // Length in values of the training sequences: advice for longer generation. 0: unknown.
+  // Length in tokens of the training sequences: advice for longer generation. 0: unknown.
   std::int64_t trained_length = 0;
 
   int num_outputs() const {
     return head == HeadKind::kMixtureOfLogistics ? 3 * mixtures : vocab_size;
   }
-  // Most values a sequence can hold: max_length + 1, since the last is never fed, and no more than
+  // Most tokens a sequence can hold: max_length + 1, since the last is never fed, and no more than
   // an image has; 0: unbounded.
   std::int64_t max_values() const {
     const std::int64_t fed = max_length == 0 ? 0 : max_length + 1;

@@ -1,4 +1,4 @@
-// Counter-based random numbers: a draw is a pure function of (seed, position, index), so a value
+// Counter-based random numbers: a draw is a pure function of (seed, position, index), so a token
 // sampled at a position is the same in any batch and each time it is computed again.
 #pragma once
 
@@ -15,7 +15,7 @@ std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
 // The draws of one position of one sequence.
 struct DrawSource {
   std::uint64_t seed = 0;
-  std::int64_t position = 0;  // of the value being sampled
+  std::int64_t position = 0;  // of the token being sampled
 
   // Uniform in the open interval (0, 1): an odd multiple of 2^-53. `index` counts the draws made at
   // this position.

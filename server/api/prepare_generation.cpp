@@ -21,7 +21,7 @@
 namespace lintel {
 namespace {
 
-// Of a value in an outbox, its entry and the allocator's share of what it points at.
+// Of a token in an outbox, its entry and the allocator's share of what it points at.
 constexpr std::size_t kOutboxValueBytes = 64;
 
 std::uint64_t random_seed() {
@@ -73,7 +73,7 @@ grpc::Status find_target(const ServiceContext& context, const Owner& caller,
       {{"model", "'" + clip(wire.model()) + "' is not the session's model, '" + clip(name) + "'"}});
 }
 
-// Values of particles, and those that are reported together at the end.
+// Tokens of particles, and those that are reported together at the end.
 std::size_t particle_bytes(const ModelConfig& config, const GenerationRequest& request) {
   if (!request.uses_particles()) return 0;
   std::int64_t most = request.max_new_tokens;
@@ -85,7 +85,7 @@ std::size_t particle_bytes(const ModelConfig& config, const GenerationRequest& r
 
 // What a call holds in addition to its sequences: tables of draft tokens, what its session's
 // sequence lacks, what a window restarts from, what penalties count, what particles have drawn, and
-// the values that wait for a slow client.
+// the tokens that wait for a slow client.
 std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
                        const GenerationRequest& request) {
   const Transformer& transformer = *model.transformer;
@@ -108,7 +108,7 @@ std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
          std::min(values, outbox) * (kOutboxValueBytes + tops);
 }
 
-// The first position of its sequence whose value is known.
+// The first position of its sequence whose token is known.
 std::int64_t base_of(const GenerationTarget& target) {
   if (target.initial != nullptr) return target.initial->image.base;
   const SessionHistory* const history = target.lease ? target.lease.history() : nullptr;
@@ -126,7 +126,7 @@ SequencePosition position_of(GenerationTarget& target, const GenerationRequest& 
   return {num_values, /*has_pending=*/num_values > 0, target.lease.max_values()};
 }
 
-// An empty sequence takes the image's state, if it has one; the rest of its values has to be read
+// An empty sequence takes the image's state, if it has one; the rest of its tokens has to be read
 // again.
 void begin_with(const SessionImage& image, const ModelConfig& config, SequenceState& sequence,
                 GenerationRequest& request) {
@@ -170,7 +170,7 @@ grpc::Status open_call(const ServiceContext& context, const Owner& caller,
   return store_refusal(refusal, context.store.options(), id, caller);
 }
 
-// The values that a call had when it was run, but for its prompt's, of which so many are left.
+// The tokens that a call had when it was run, but for its prompt's, of which so many are left.
 void take_drawn(std::vector<std::int32_t> values, std::int64_t prompt_values,
                 GenerationRequest& request) {
   prompt_values = std::max<std::int64_t>(prompt_values, 0);

@@ -46,14 +46,14 @@ constexpr std::chrono::milliseconds kLoadsRetry{1000};
 constexpr std::chrono::milliseconds kStoreRetry{500};
 constexpr std::chrono::milliseconds kStoreBrokenRetry{10'000};
 
-// Says which values are lost, where the caller saw more than there is.
+// Says which tokens are lost, where the caller saw more than there is.
 grpc::Status position_mismatch(const std::string& session, const SessionRefusal& refusal) {
   const std::string position = std::to_string(refusal.highest);
   const std::string expected = std::to_string(refusal.expected);
   std::string text = session + " stands at position " + position + ", not at " + expected;
   ErrorFacts facts = {{"position", position}, {"expected_position", expected}};
   if (refusal.lowest >= 0) {
-    // Of an interrupted call, whose values can all be had again.
+    // Of an interrupted call, whose tokens can all be had again.
     facts.emplace_back("start_position", std::to_string(refusal.lowest));
     text += ", in a call that was interrupted: repeat it by its call_id";
   } else if (refusal.expected > refusal.highest) {

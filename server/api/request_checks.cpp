@@ -107,7 +107,7 @@ constexpr float kLowestTemperature = 1e-3f;
 constexpr float kHighestTemperature = 1e3f;
 constexpr float kLargestPenalty = 1e3f;
 constexpr float kLargestBias = 1e4f;
-constexpr std::uint32_t kLongestPenaltyWindow = 65'536;  // each sample keeps its values
+constexpr std::uint32_t kLongestPenaltyWindow = 65'536;  // each sample keeps its tokens
 
 std::string text(float value) {
   std::ostringstream out;
@@ -280,7 +280,7 @@ void check_stop(const v1::Stop& wire, const ModelConfig& config, const RequestLi
   out.strings.assign(wire.strings().begin(), wire.strings().end());
 }
 
-// Spans in any order -> values ascending by position; overlapping spans are refused.
+// Spans in any order -> tokens ascending by position; overlapping spans are refused.
 void check_given(const v1::GenerateRequest& wire, const ModelConfig& config, std::int64_t capacity,
                  const RequestLimits& limits, std::vector<GivenValue>& out,
                  Violations& violations) {
@@ -416,7 +416,7 @@ void check_counts(const v1::GenerateRequest& wire, const ModelConfig& config,
   } else {
     request.top_log2_probs = static_cast<int>(wire.top_log2_probs());
   }
-  // The N best come in addition to the value's own.
+  // The N best come in addition to the token's own.
   request.log2_probs = wire.log2_probs() || request.top_log2_probs > 0;
   out.max_tokens_per_message =
       static_cast<int>(std::min<std::uint32_t>(wire.max_tokens_per_message(), 1u << 30));
@@ -621,7 +621,7 @@ ScoreSequences check_score(const v1::ScoreRequest& wire, const ModelConfig& conf
 
 namespace {
 
-// Of all that makes the values but the seed, which a repeat need not know. When a repeat is sent,
+// Of all that makes the tokens but the seed, which a repeat need not know. When a repeat is sent,
 // where it stands and how long it may take are its own.
 Digest digest_of_call(v1::GenerateRequest wire, const std::vector<std::int32_t>* prompt) {
   if (prompt != nullptr) {

@@ -51,7 +51,7 @@ inline std::string indexed(const std::string& path, std::size_t index) {
   return path + "[" + std::to_string(index) + "]";
 }
 
-// Checks of values: ids, a text's bytes or an image's pixels, each from 0 to V-1.
+// Checks of tokens: ids, a text's bytes or an image's pixels, each from 0 to V-1.
 
 std::int64_t num_values(const v1::Values& values);
 
@@ -83,11 +83,11 @@ inline constexpr std::int64_t kMostWindow = 65'536;
 std::int64_t check_window(std::int64_t window, const ModelConfig& config, Violations& violations);
 // That of a request or session which names none: the initial state's (null: there is no such
 // state), or else the largest one within what a model of text was trained on. 0: none, also where
-// the state lacks the values that it would restart from.
+// the state lacks the tokens that it would restart from.
 std::int64_t default_window(const ModelConfig& config, const SessionImage* initial);
-// Whether an image has the values that a window restarts from. Not OK where it lacks some.
+// Whether an image has the tokens that a window restarts from. Not OK where it lacks some.
 grpc::Status check_window_of_state(std::int64_t window, const SessionImage& image);
-// Whether the values that penalties count are known of a sequence that has num_values, those before
+// Whether the tokens that penalties count are known of a sequence that has num_values, those before
 // `base` no more. Not OK where they are not: to count others would be another request.
 grpc::Status check_penalty_window(std::int64_t penalty_window, std::int64_t base,
                                   std::int64_t num_values);
@@ -116,12 +116,12 @@ CheckedGenerate check_generate(const v1::GenerateRequest& wire,
 grpc::Status check_position(const SequencePosition& at, const ServedModel& model,
                             const std::string& subject, CheckedGenerate& checked);
 
-// Values of the prompt as the sequence takes them: where it is empty, perhaps a start token.
+// Tokens of the prompt as the sequence takes them: where it is empty, perhaps a start token.
 // REQUIRES: check_position was OK.
 std::int64_t prompt_values_of(const SequencePosition& at, const ServedModel& model,
                               const GenerationRequest& request);
 
-// Values that the state of a request's sequence will hold at most. REQUIRES: check_position was OK.
+// Tokens that the state of a request's sequence will hold at most. REQUIRES: check_position was OK.
 std::int64_t values_needed(const SequencePosition& at, const CheckedGenerate& checked);
 
 // Checks of a Score request.

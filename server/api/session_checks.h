@@ -25,7 +25,7 @@ CheckedList check_list(const v1::ListSessionsRequest& wire, Violations& violatio
 // An id that may be one; whose it is the store says.
 void check_session_id(const std::string& id, Violations& violations);
 
-// How many values a session shall hold at most, which a message carries as `field`; 0: the model's
+// How many tokens a session shall hold at most, which a message carries as `field`; 0: the model's
 // own limit, `most` (0: unbounded).
 void check_session_length(std::int64_t max_tokens, const std::string& field, std::int64_t most,
                           Violations& violations);

@@ -13,8 +13,8 @@
 namespace lintel {
 namespace {
 
-// gRPC clients accept 4 MiB by default; a value and its log-probability take up to 10 bytes, and so
-// does each of the top values.
+// gRPC clients accept 4 MiB by default; a token and its log-probability take up to 10 bytes, and so
+// does each of the top tokens.
 constexpr std::size_t kMaxMessageValues = 300'000;
 
 // A message of any size costs the two ends 150 to 250 us of a core, most of them for waking threads

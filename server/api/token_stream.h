@@ -1,4 +1,4 @@
-// TokenStream: carries the values of one request from the scheduler to any protocol.
+// TokenStream: carries the tokens of one request from the scheduler to any protocol.
 #pragma once
 
 #include <atomic>
@@ -24,13 +24,13 @@ namespace lintel {
 class PersistentRequest;
 class ReplayedResponse;
 
-// A value, or the end of a sample.
+// A token, or the end of a sample.
 struct OutboxEntry {
   std::int64_t position = 0;
   std::int32_t token = 0;
   int sample = 0;
   std::vector<TopValue> top;
-  std::unique_ptr<const SampleResult> finished;  // null: a value
+  std::unique_ptr<const SampleResult> finished;  // null: a token
   float log2_prob = 0;
   bool has_log2_prob = false;
   ValueSource source = ValueSource::kSampled;
@@ -55,7 +55,7 @@ class ResponseWriter {
   virtual void over() noexcept {}
 };
 
-// Between a scheduler that must not wait and a reader that may be slow. The way of a value:
+// Between a scheduler that must not wait and a reader that may be slow. The way of a token:
 //
 //   worker       on_token     -> gathered_, without a lock
 //   worker       on_step_end  -> handed_over_, when a message is due: it is full, the interval has
@@ -64,7 +64,7 @@ class ResponseWriter {
 //   gRPC         written      -> pump
 //
 // and of the pressure back: on_token returns false and the scheduler pauses the request when more
-// than `outbox_tokens` values wait; written() resumes it when half of them are out. gone() drops
+// than `outbox_tokens` tokens wait; written() resumes it when half of them are out. gone() drops
 // what waits and cancels the request.
 //
 // Lifetime: the wire's owner holds the outbox until end() or gone(), the scheduler until the
@@ -135,13 +135,13 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
   const Clock& clock_;
   const ActiveCalls& calls_;
   const Options options_;
-  const std::size_t message_tokens_;  // most values of one message
+  const std::size_t message_tokens_;  // most tokens of one message
   const int workers_;                 // the model's
   const RequestHandle handle_;
 
   // Of the scheduler's calls, which come one at a time.
   std::vector<OutboxEntry> gathered_;
-  std::size_t gathered_tokens_ = 0;  // values among them
+  std::size_t gathered_tokens_ = 0;  // tokens among them
   bool is_first_ = true;             // nothing was handed over yet
   bool sample_ended_ = false;        // gathered
   TimePoint last_handed_over_{};
@@ -155,7 +155,7 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
   std::shared_ptr<ReplayedResponse> past_ GUARDED_BY(mutex_);  // that is repeated; until it is over
   std::vector<OutboxEntry> handed_over_ GUARDED_BY(mutex_);    // after those in hand
   std::atomic<std::size_t> waiting_{
-      0};                             // values handed over and not taken; changed under the mutex
+      0};                             // tokens handed over and not taken; changed under the mutex
   ValueUse used_ GUARDED_BY(mutex_);  // by the samples that have finished
   bool paused_ GUARDED_BY(mutex_) = false;
   bool is_busy_ GUARDED_BY(mutex_) = false;  // a message is in flight, or a thread is at the wire
@@ -164,7 +164,7 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
   std::optional<grpc::Status> ended_ GUARDED_BY(mutex_);  // what the request's outcome means
 };
 
-// How long values of a stream gather when so many streams run, on so many workers: `interval` while
+// How long tokens of a stream gather when so many streams run, on so many workers: `interval` while
 // they are few.
 std::chrono::nanoseconds chunk_interval(std::chrono::nanoseconds interval, int streams,
                                         int workers);

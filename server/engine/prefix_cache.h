@@ -46,7 +46,7 @@ struct PrefixPartKey {
   auto operator<=>(const PrefixPartKey&) const = default;
 };
 
-// A radix tree for each part, of exact values: every node stands for the tokens on the way to it.
+// A radix tree for each part, of exact tokens: every node stands for the tokens on the way to it.
 // Nodes know in which order they were used last, states what they are worth; what goes when there
 // is too much of either is for others to say. Not thread-safe.
 class PrefixTree {
@@ -255,7 +255,7 @@ class PrefixCache final : public SpareMemory {
 // PrefillCoalescer: prompts that are being read, for those that begin alike to wait for.
 
 // Of two prompts that come at once and begin alike, one is read, and the other waits for the state
-// behind what they have in common, in place of reading all of it as well. It waits no longer than
+// after what they have in common, in place of reading all of it as well. It waits no longer than
 // reading would have taken, and no longer than the first one reads: where that ends, fails or is
 // slow, it begins for itself.
 //

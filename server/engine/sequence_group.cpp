@@ -12,7 +12,7 @@ namespace lintel {
 
 namespace {
 
-// Beside the values: the request's and its sink's own objects, and those of a sample.
+// In addition to the tokens: the request's and its sink's own objects, and those of a sample.
 constexpr std::size_t kRequestBytes = 4096;
 
 std::size_t bytes_held_by(const GenerationRequest& request) {

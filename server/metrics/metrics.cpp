@@ -205,7 +205,7 @@ void collect_model_memory(const ModelMemory& model_memory, std::vector<MetricFam
       .add({}, model_memory.limit_bytes());
 }
 
-// Calls that make, read or continue values: their series are there before the first call, so that
+// Calls that make, read or continue tokens: their series are there before the first call, so that
 // the first one is seen as a rise.
 bool is_work(const MethodInfo& method) {
   return method.role == Role::kGenerate || method.role == Role::kScore;

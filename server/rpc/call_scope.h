@@ -182,7 +182,7 @@ class RequestCounters {
 
 // Counts a finished call and writes its line of the log.
 
-// Values that a call read and produced.
+// Tokens that a call read and produced.
 struct ValueUse {
   std::int64_t prompt = 0;
   std::int64_t generated = 0;

@@ -55,7 +55,7 @@ grpc::Status session_held(std::string_view id, std::string_view holder,
                           std::chrono::milliseconds held_for);
 
 // ABORTED with google.rpc.ErrorInfo SESSION_FENCED: in the middle of the call another process took
-// the session over, or the store lost its last values; a repeat by call_id resumes from what is
+// the session over, or the store lost its last tokens; a repeat by call_id resumes from what is
 // stored.
 grpc::Status session_fenced(std::string_view id);
 

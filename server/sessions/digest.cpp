@@ -31,7 +31,7 @@ bool is_wide(std::size_t size) {
 }  // namespace
 
 Digest extend(const Digest& digest, DigestKind kind, std::span<const std::byte> bytes) {
-  // A value of a session is a few bytes: several times faster in one go.
+  // A token of a session is a few bytes: several times faster in one go.
   std::array<std::byte, 64> together;
   auto to = std::copy(digest.bytes.begin(), digest.bytes.end(), together.begin());
   *to++ = static_cast<std::byte>(kind);

@@ -34,7 +34,7 @@ struct SessionRecord;
 class LeaseKeeper;
 class SessionManager;
 
-// Values of a session that its sequence does not hold: the next ones, to be read like a prompt.
+// Tokens of a session that its sequence does not hold: the next ones, to be read like a prompt.
 struct Replay {
   std::vector<std::int32_t> values;
   std::string tail;  // SequenceState::generated_tail after them
@@ -62,21 +62,21 @@ class SessionLease {
   // Whether its adapter was unloaded and the time for what uses it is over.
   bool adapter_ended() const;
   SequenceState& sequence();
-  // What the sequence's values are appended to, as they come; null: one-shot.
+  // What the sequence's tokens are appended to, as they come; null: one-shot.
   SessionHistory* history() const;
-  // What the sequence lacks of the history; mostly nothing. recent_wanted: values before them that
+  // What the sequence lacks of the history; mostly nothing. recent_wanted: tokens before them that
   // the call needs, as far as there are any (a session's window are always among them).
   Replay replay(std::int64_t recent_wanted = 0) const;
-  // Values of the session, those that its sequence lacks included.
+  // Tokens of the session, those that its sequence lacks included.
   std::int64_t num_values() const;
-  // Values after which the session's state is rebuilt; 0: never.
+  // Tokens after which the session's state is rebuilt; 0: never.
   std::int64_t window() const;
-  // Whether there are values, all of them computed with other numerics than this machine's.
+  // Whether there are tokens, all of them computed with other numerics than this machine's.
   bool is_foreign() const;
   // Between two steps: keeps a copy of the sequence where one is due, and shows it to the keeper.
   // Where there is no memory for a copy, there is none.
   void keep_checkpoint() noexcept;
-  // Most values the sequence may hold: the model's limit, or a session's own if lower. 0:
+  // Most tokens the sequence may hold: the model's limit, or a session's own if lower. 0:
   // unbounded.
   std::int64_t max_values() const;
   // Counts what a call holds in addition to the session, until the lease ends. Never refused: a

@@ -28,8 +28,8 @@ struct NamedState {
   std::string model_identity;            // of the weights, and what they run as
   std::string numerics;                  // that it was computed with
   std::string numerics_text;             // the same for people
-  std::int64_t numerics_changed_at = 0;  // the values before it with others; 0: there are none such
-  SessionImage image;                    // its values as few as its state allows
+  std::int64_t numerics_changed_at = 0;  // the tokens before it with others; 0: there are none such
+  SessionImage image;                    // its tokens as few as its state allows
 };
 
 // Thread-safe. A name is private to its owner or public; an owner's own takes precedence.

@@ -20,7 +20,7 @@ enum class SessionError {
   kModelMismatch,     // its model is not loaded, or another one under its name
   kCallInterrupted,   // a call has to be repeated or given up first
   kPositionMismatch,  // it does not stand where the caller believes
-  kNumericsChanged,   // a call cannot be drawn again here: other values would come of it
+  kNumericsChanged,   // a call cannot be drawn again here: other tokens would come of it
   kNumericsRefused,   // another machine's bits are in it, and this server refuses to continue such
                       // sessions
   kCallDiffers,       // a repeat asks for something else than the call did

@@ -8,7 +8,7 @@
 namespace lintel {
 namespace {
 
-// The allocator's share of a block, and what stands before the values in it.
+// The allocator's share of a block, and what stands before the tokens in it.
 constexpr std::size_t kChunkBytes = sizeof(HistoryChunk) + 64;
 
 Digest with_value(const Digest& digest, std::int32_t value, ValueSource source) {

@@ -1,4 +1,4 @@
-// SessionHistory: every value of a session, where it came from, and a digest of them all.
+// SessionHistory: every token of a session, where it came from, and a digest of them all.
 #pragma once
 
 #include <algorithm>
@@ -18,13 +18,13 @@
 
 namespace lintel {
 
-// ValueSource: where a value of a sequence came from.
+// ValueSource: where a token of a sequence came from.
 
 enum class ValueSource : std::uint8_t { kSampled, kGiven, kPrompt };
 
-// TokenLog: who remembers the values of a sequence as it takes them.
+// TokenLog: who remembers the tokens of a sequence as it takes them.
 
-// Written by the thread that runs the sequence's request, once for every value, in order of
+// Written by the thread that runs the sequence's request, once for every token, in order of
 // position. Must not block.
 class TokenLog {
  public:
@@ -34,8 +34,8 @@ class TokenLog {
 
 // SessionImage: all that a session is, apart from the process it lives in.
 
-// Values from `position` on, up to the next mark, came from `source`. A position where the match of
-// stop strings is reset (a call with other stops, a given value) has a mark, too.
+// Tokens from `position` on, up to the next mark, came from `source`. A position where the match of
+// stop strings is reset (a call with other stops, a given token) has a mark, too.
 struct HistoryMark {
   std::int64_t position = 0;
   ValueSource source = ValueSource::kSampled;
@@ -49,19 +49,19 @@ struct SessionImageHead {
   std::string adapter;  // empty: none
   std::string adapter_fingerprint;
   std::int64_t max_values = 0;  // 0: unbounded
-  std::int64_t window = 0;      // values after which the state is rebuilt; 0: never
+  std::int64_t window = 0;      // tokens after which the state is rebuilt; 0: never
   std::int64_t base = 0;        // the history begins here; what lies before is in the state alone
-  std::int64_t position = 0;    // values of the sequence, the pending one included
+  std::int64_t position = 0;    // tokens of the sequence, the pending one included
   Digest digest;                // of the history up to `position`
   Digest base_digest;           // and up to `base`
-  std::int64_t state_position = 0;  // values that the state holds, at most `position`
+  std::int64_t state_position = 0;  // tokens that the state holds, at most `position`
 };
 
 // What a snapshot carries, and what a session is restored from.
 struct SessionImage : SessionImageHead {
   std::vector<std::int32_t> values;  // [base, position); empty where the history was left out
   std::vector<HistoryMark> marks;    // of them, ascending
-  // As SequenceState::save wrote it; empty: to be made by reading the values (base is 0 then).
+  // As SequenceState::save wrote it; empty: to be made by reading the tokens (base is 0 then).
   std::vector<std::byte> state;
   // The same where it is not the image's own but lies in what the image was read from, which
   // outlives it; a state is several hundred times the rest.
@@ -79,13 +79,13 @@ inline void zero(SessionImage& image) {
   image.state_elsewhere = {};
 }
 
-// HistoryChunk: a stretch of a session's values, packed.
+// HistoryChunk: a stretch of a session's tokens, packed.
 
-// Values of `width` bytes each and two bits for where each came from, zeroed before they are freed.
+// Tokens of `width` bytes each and two bits for where each came from, zeroed before they are freed.
 // Not thread-safe: SessionHistory's mutex guards it, and one that is full is never written again.
 class HistoryChunk {
  public:
-  // Bytes that hold any value of a vocabulary: 1, 2 or 4.
+  // Bytes that hold any token of a vocabulary: 1, 2 or 4.
   static std::size_t width_of(int vocab_size) {
     return vocab_size <= 1 << 8 ? 1 : vocab_size <= 1 << 16 ? 2 : 4;
   }
@@ -93,7 +93,7 @@ class HistoryChunk {
     return width * capacity + (capacity + 3) / 4;
   }
 
-  // before: digest of the history up to the first value here.
+  // before: digest of the history up to the first token here.
   HistoryChunk(std::size_t width, std::size_t capacity, const Digest& before)
       : width_(width),
         capacity_(capacity),
@@ -103,7 +103,7 @@ class HistoryChunk {
   HistoryChunk(const HistoryChunk&) = delete;
   HistoryChunk& operator=(const HistoryChunk&) = delete;
 
-  // Its first `count` values.
+  // Its first `count` tokens.
   std::shared_ptr<HistoryChunk> copy(std::size_t count) const {
     auto made = std::make_shared<HistoryChunk>(width_, capacity_, before_);
     std::memcpy(made->bytes_.get(), bytes_.get(), width_ * count);
@@ -111,7 +111,7 @@ class HistoryChunk {
     return made;
   }
 
-  // The value at `i`, and where it came from; `new_match`: a match of stop strings begins with it.
+  // The token at `i`, and where it came from; `new_match`: a match of stop strings begins with it.
   // REQUIRES: nothing was put there; i < capacity().
   void put(std::size_t i, std::int32_t value, ValueSource source, bool new_match) {
     assert(i < capacity_);
@@ -138,7 +138,7 @@ class HistoryChunk {
   const Digest& before() const { return before_; }
 
  private:
-  static constexpr unsigned kNewMatch = 3;  // a sampled value, with which a match begins
+  static constexpr unsigned kNewMatch = 3;  // a sampled token, with which a match begins
 
   unsigned code(std::size_t i) const {
     return std::to_integer<unsigned>(codes()[i / 4]) >> (2 * (i % 4)) & 3u;
@@ -150,28 +150,28 @@ class HistoryChunk {
 
   const std::size_t width_, capacity_;
   const Digest before_;
-  const std::unique_ptr<std::byte[]> bytes_;  // [capacity, width] values, [capacity / 4] codes
+  const std::unique_ptr<std::byte[]> bytes_;  // [capacity, width] tokens, [capacity / 4] codes
 };
 
-// Values [base, position), in chunks that histories with the same past share. One thread appends;
+// Tokens [base, position), in chunks that histories with the same past share. One thread appends;
 // others may read, copy and cut it at the same time (its mutex is held for no longer than it takes
-// to copy what is asked for). Values are zeroed before their memory is freed.
+// to copy what is asked for). Tokens are zeroed before their memory is freed.
 //
-// The digest is a chain, d(n+1) = XXH3-128(d(n), kValues, value, source), so that it is the same
-// however the values came, were cut and copied. Where matches of stop strings begin is not part of
+// The digest is a chain, d(n+1) = XXH3-128(d(n), kValues, token, source), so that it is the same
+// however the tokens came, were cut and copied. Where matches of stop strings begin is not part of
 // it.
 class SessionHistory final : public TokenLog {
  public:
-  // Values of a chunk; of the last one as many as max_values leaves.
+  // Tokens of a chunk; of the last one as many as max_values leaves.
   static constexpr std::int64_t kChunkValues = 1024;
   // What a sequence remembers for stop strings (SequenceState::generated_tail).
   static constexpr std::size_t kMostTailBytes = 255;
 
   struct Options {
-    int vocab_size = 0;           // decides how many bytes a value takes
-    bool is_bytes = false;        // values are text that stop strings are looked for in
+    int vocab_size = 0;           // decides how many bytes a token takes
+    bool is_bytes = false;        // tokens are text that stop strings are looked for in
     std::int64_t max_values = 0;  // that it will ever have; 0: unbounded
-    // At least so many of the last values are kept; before them whole chunks go. 0: all are.
+    // At least so many of the last tokens are kept; before them whole chunks go. 0: all are.
     std::int64_t kept_values = 0;
   };
   // Most bytes that such a history takes of the allocator. REQUIRES: max_values or kept_values.
@@ -181,30 +181,30 @@ class SessionHistory final : public TokenLog {
   ~SessionHistory() override;
 
   void append(std::int32_t value, ValueSource source) override EXCLUDES(mutex_);
-  // Nothing that was sampled before the next value belongs to a match of stop strings.
+  // Nothing that was sampled before the next token belongs to a match of stop strings.
   void begin_match() EXCLUDES(mutex_);
 
   // What there is, at one moment.
   struct Extent {
     std::int64_t base = 0, position = 0;
-    Digest digest;  // of the values up to `position`
+    Digest digest;  // of the tokens up to `position`
   };
   Extent extent() const EXCLUDES(mutex_);
   std::int64_t base() const { return extent().base; }
   std::int64_t position() const { return extent().position; }
 
-  // Whether it has so many values behind `position` that with as many again it might let go of
+  // Whether it has so many tokens after `position` that with as many again it might let go of
   // them.
   bool may_forget(std::int64_t position) const EXCLUDES(mutex_);
 
   // Of what lies within [base, position]; nothing where the rest is wanted.
   std::optional<Digest> digest_at(std::int64_t position) const EXCLUDES(mutex_);
-  // Values [from, to), or as many as there are.
+  // Tokens [from, to), or as many as there are.
   std::vector<std::int32_t> values(std::int64_t from, std::int64_t to) const EXCLUDES(mutex_);
   // Of the same: one at `from`, and one wherever the source changes or a match begins; also at `to`
   // where a match begins there.
   std::vector<HistoryMark> marks(std::int64_t from, std::int64_t to) const EXCLUDES(mutex_);
-  // The generated_tail of a sequence that has `position` values.
+  // The generated_tail of a sequence that has `position` tokens.
   std::string tail_at(std::int64_t position) const EXCLUDES(mutex_);
 
   // One with the same past up to there; null where it does not reach there. Whole chunks are
@@ -212,9 +212,9 @@ class SessionHistory final : public TokenLog {
   std::unique_ptr<SessionHistory> fork(std::int64_t position) const EXCLUDES(mutex_);
   // Takes back what came from there on. REQUIRES: base <= position <= position().
   void rewind(std::int64_t position) EXCLUDES(mutex_);
-  // Begins after values that it does not have: their number, digest and tail. REQUIRES: empty.
+  // Begins after tokens that it does not have: their number, digest and tail. REQUIRES: empty.
   void begin_at(std::int64_t base, const Digest& digest, std::string tail) EXCLUDES(mutex_);
-  // Takes the values of an image that begins here. REQUIRES: as many values as it says.
+  // Takes the tokens of an image that begins here. REQUIRES: as many tokens as it says.
   void append(const SessionImage& image) EXCLUDES(mutex_);
 
   // Chunks that it shares with others just now.
@@ -225,7 +225,7 @@ class SessionHistory final : public TokenLog {
     const HistoryChunk& chunk;
     std::size_t index;
   };
-  Place at(std::int64_t position) const REQUIRES(mutex_);  // of a value that is there
+  Place at(std::int64_t position) const REQUIRES(mutex_);  // of a token that is there
   void put(std::int32_t value, ValueSource source) REQUIRES(mutex_);
   Digest digest_of(std::int64_t position) const REQUIRES(mutex_);
   std::string tail_of(std::int64_t position) const REQUIRES(mutex_);
@@ -243,7 +243,7 @@ class SessionHistory final : public TokenLog {
   std::int64_t position_ GUARDED_BY(mutex_) = 0;
   Digest digest_ GUARDED_BY(mutex_);  // at position_
   std::string base_tail_ GUARDED_BY(mutex_);
-  bool match_begins_ GUARDED_BY(mutex_) = false;  // with the next value
+  bool match_begins_ GUARDED_BY(mutex_) = false;  // with the next token
 };
 
 }  // namespace lintel

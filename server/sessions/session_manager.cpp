@@ -37,13 +37,13 @@ std::int64_t least_limit(std::int64_t a, std::int64_t b) {
   return std::min(a, b);
 }
 
-// Tokens that a sequence of at most so many values (0: unbounded) is fed: the last value never is,
+// Tokens that a sequence of at most so many tokens (0: unbounded) is fed: the last token never is,
 // and a state that is full takes no more.
 std::int64_t fed_values(const Transformer& model, std::int64_t limit) {
   return limit == 0 ? model.tokens_until_full() : limit - 1;
 }
 
-// Most values of a session; 0: unbounded. Text in windows may exceed the model's length.
+// Most tokens of a session; 0: unbounded. Text in windows may exceed the model's length.
 std::int64_t values_limit(const Transformer& model, const SessionOptions& session) {
   const bool is_endless = session.window > 0 && model.config().modality != ModalityKind::kImage;
   return is_endless ? session.max_values
@@ -356,7 +356,7 @@ SessionInfo SessionManager::info_of(const SessionRecord& record) {
   info.window = record.options.window;
   info.durability = record.options.durability;
   const std::int64_t foreign = record.foreign_values;
-  const bool has_own = info.num_values > foreign;  // values that this machine computed
+  const bool has_own = info.num_values > foreign;  // tokens that this machine computed
   info.numerics = has_own ? "" : record.options.numerics;
   info.numerics_text = record.options.numerics_text;
   info.numerics_before = has_own ? record.options.numerics : "";
@@ -758,7 +758,7 @@ SessionManager::ImageResult SessionManager::image(const std::string& id, const O
     const bool has_state = (with_state || image.base > 0) && !nearest.is_empty();
     if (has_state) image.state_position = nearest.num_values();
     if (!with_history && image.state_position > 0) {
-      // What the state lacks, what the tail behind that may reach back to, and what a window is
+      // What the state lacks, what the tail after that may reach back to, and what a window is
       // rebuilt from.
       const std::int64_t reach = image.state_position == image.position
                                      ? 0

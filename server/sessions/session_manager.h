@@ -78,7 +78,7 @@ class SessionManager {
     // Of the above, one owner's share. 0: no limit of its own.
     std::size_t max_sessions_per_owner = 0;
     std::size_t bytes_per_owner = 0;
-    // Most values of a session whose history is kept; before them the oldest go.
+    // Most tokens of a session whose history is kept; before them the oldest go.
     std::int64_t history_tokens = kHistoryTokens;
   };
 
@@ -143,7 +143,7 @@ class SessionManager {
                   std::move(adapter));
   }
   LeaseResult lease(const std::string& id, const Owner& owner = {});
-  // Memory for a one-shot call of num_samples sequences that will have at most max_values values
+  // Memory for a one-shot call of num_samples sequences that will have at most max_values tokens
   // each (0: the model's own limit, which is also the lease's max_values()), and call_bytes that
   // the call holds in addition. The lease's sequence is the first; the memory of the others is
   // admitted for clones of it, which must be gone before the lease is.
@@ -167,14 +167,14 @@ class SessionManager {
   std::size_t close_sessions(const Transformer& model);
   std::size_t close_sessions(const ServedAdapter& adapter);  // the same of an adapter
   // Copies, and ways back (session_copies.cpp, session_images.cpp). Positions are numbers of
-  // values; kOutOfRange names those that can be reached: the next call reads the values before such
+  // tokens; kOutOfRange names those that can be reached: the next call reads the tokens before such
   // a position again, from the nearest state before it. While a session is copied it is busy.
   //
-  // `count` sessions with the first `position` values of this one (nullopt: all), or none of them.
+  // `count` sessions with the first `position` tokens of this one (nullopt: all), or none of them.
   // A busy one can be forked, too, but not where it stands: kBusy. durability: nullopt: this one's.
   ForkResult fork(const std::string& id, const Owner& owner, std::optional<std::int64_t> position,
                   int count, std::optional<Durability> durability = std::nullopt);
-  // Takes back all values from `position` on, if the history is the expected one.
+  // Takes back all tokens from `position` on, if the history is the expected one.
   CreateResult rewind(const std::string& id, const Owner& owner, std::int64_t position,
                       const std::optional<Digest>& expected);
   // A state of a session that its store has, as SequenceState::save wrote it.
@@ -222,7 +222,7 @@ class SessionManager {
   CreateResult wake(const StoredSession& stored, const std::string& model_name,
                     std::shared_ptr<const Transformer> model, const SessionImage& image,
                     const Owner& owner, SharedAdapter adapter) EXCLUDES(mutex_);
-  // Values [from, to) (nullopt: to the last), also of a busy session.
+  // Tokens [from, to) (nullopt: to the last), also of a busy session.
   HistoryResult history(const std::string& id, const Owner& owner, std::int64_t from,
                         std::optional<std::int64_t> to) const;
   // Why there is no such session: kNotFound, or kUnloaded of those that are remembered.

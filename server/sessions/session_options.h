@@ -14,7 +14,7 @@ namespace lintel {
 
 // Durability: what of a session outlives the process.
 
-// Nothing; whole calls; calls in progress, whose values are drawn again; each value before it is
+// Nothing; whole calls; calls in progress, whose tokens are drawn again; each token before it is
 // sent.
 enum class Durability : std::uint8_t { kNone, kCall, kInput, kToken };
 
@@ -22,10 +22,10 @@ class Transformer;
 
 struct SessionOptions {
   std::int64_t max_values = 0;  // 0: the model's own limit
-  // Values whose history is kept; 0, and at most: SessionManager::Options::history_tokens.
+  // Tokens whose history is kept; 0, and at most: SessionManager::Options::history_tokens.
   std::int64_t history_tokens = 0;
-  std::int64_t window = 0;  // values after which its state is rebuilt; 0: never
-  // States to go back to: one every so many values (0: none but at the ends of calls), and so many
+  std::int64_t window = 0;  // tokens after which its state is rebuilt; 0: never
+  // States to go back to: one every so many tokens (0: none but at the ends of calls), and so many
   // of them in all. keep 0: none.
   std::uint32_t checkpoint_every = 0;
   std::uint32_t checkpoint_keep = 0;
@@ -33,7 +33,7 @@ struct SessionOptions {
   // store's own option says).
   Durability durability = Durability::kNone;
   std::chrono::seconds expire_after{0};
-  // That its values were computed with when it came into memory, where these are others than this
+  // That its tokens were computed with when it came into memory, where these are others than this
   // machine's; else empty. Those before numerics_changed_at with yet others; 0: there are none
   // such.
   std::string numerics;
@@ -56,8 +56,8 @@ struct StoredSession {
 // A call that the process did not live to end.
 struct InterruptedCall {
   std::string call_id;
-  std::int64_t start_position = 0;   // values before it
-  std::int64_t stored_position = 0;  // values that are stored, those of the call included
+  std::int64_t start_position = 0;   // tokens before it
+  std::int64_t stored_position = 0;  // tokens that are stored, those of the call included
 };
 
 struct SessionInfo {
@@ -76,7 +76,7 @@ struct SessionInfo {
   Durability durability = Durability::kNone;
   bool in_memory = true;  // else it is in the store alone, until a call needs it
   std::optional<InterruptedCall> interrupted;
-  // That its last values were computed with (empty: this machine's), and those before
+  // That its last tokens were computed with (empty: this machine's), and those before
   // numerics_changed_at (empty: not known); 0: there are none such.
   std::string numerics;
   std::string numerics_text;  // of either, for people

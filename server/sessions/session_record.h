@@ -25,12 +25,12 @@ namespace lintel {
 // Checkpoints: states of a session on its way, to go back to.
 
 // At most `keep` states, which sessions with the same past share. Where there would be more, the
-// one whose loss costs least is dropped: going back d values means reading about d again.
+// one whose loss costs least is dropped: going back d tokens means reading about d again.
 // Thread-safe; states are copied and freed without its mutex.
 class Checkpoints {
  public:
   struct Policy {
-    std::int64_t every = 0;  // a state every so many values; 0: only where it is asked for
+    std::int64_t every = 0;  // a state every so many tokens; 0: only where it is asked for
     std::size_t keep = 0;    // 0: none
   };
   using State = std::shared_ptr<const SequenceState>;
@@ -38,20 +38,20 @@ class Checkpoints {
   explicit Checkpoints(const Policy& policy);
 
   const Policy& policy() const { return policy_; }
-  // Whether a sequence that has so many values by now is to be kept.
+  // Whether a sequence that has so many tokens by now is to be kept.
   bool is_due(std::int64_t num_values) const EXCLUDES(mutex_) {
     return policy_.keep > 0 && policy_.every > 0 && num_values >= next_due();
   }
-  // Keeps a copy, unless there is one of as many values. May throw std::bad_alloc.
+  // Keeps a copy, unless there is one of as many tokens. May throw std::bad_alloc.
   void take(const SequenceState& sequence) EXCLUDES(mutex_);
 
-  // The latest with at most `position` values; null: none.
+  // The latest with at most `position` tokens; null: none.
   State before(std::int64_t position) const EXCLUDES(mutex_);
-  // The least values of one that has at least `base`.
+  // The least tokens of one that has at least `base`.
   std::optional<std::int64_t> oldest(std::int64_t base) const EXCLUDES(mutex_);
-  // Those with at most `position` values, and at least `base`.
+  // Those with at most `position` tokens, and at least `base`.
   void cut(std::int64_t base, std::int64_t position) EXCLUDES(mutex_);
-  // Takes those of another that have at most `position` values. REQUIRES: empty.
+  // Takes those of another that have at most `position` tokens. REQUIRES: empty.
   void share(const Checkpoints& other, std::int64_t position) EXCLUDES(mutex_);
 
  private:
@@ -61,7 +61,7 @@ class Checkpoints {
 
   const Policy policy_;
   mutable Mutex mutex_;
-  std::vector<State> states_ GUARDED_BY(mutex_);  // ascending by values
+  std::vector<State> states_ GUARDED_BY(mutex_);  // ascending by tokens
 };
 
 struct OwnersSessions;  // session_manager.h
@@ -70,7 +70,7 @@ struct OwnersSessions;  // session_manager.h
 // lease while there is one, `history` and `checkpoints`, which guard themselves, and what never
 // changes.
 //
-// The history is the session; the sequence holds its first values, all of them but after a rewind,
+// The history is the session; the sequence holds its first tokens, all of them but after a rewind,
 // in a fork, or where a call ended while it read the others again.
 struct SessionRecord {
   SessionRecord(SessionMemory::Reservation admitted, SessionOptions wanted)
@@ -82,7 +82,7 @@ struct SessionRecord {
   std::optional<SessionMemory::Reservation> of_call;  // what the call holds in addition
   std::string id;                                     // empty: one-shot
   std::string model_name;
-  const SessionOptions options;  // `initial`: only where values before the history's base are in it
+  const SessionOptions options;  // `initial`: only where tokens before the history's base are in it
   // Before the sequences, which refer to them.
   std::shared_ptr<const Transformer> model;
   SharedAdapter adapter;  // null: none
@@ -109,7 +109,7 @@ struct SessionRecord {
   bool removed = false;              // a client deleted it while it was busy
   std::int64_t state_values = 0;     // of the sequence, as of the last time the session was idle
   std::int64_t values_at_lease = 0;  // the same when its lease began
-  std::int64_t foreign_values = 0;   // its first values, of options.numerics
+  std::int64_t foreign_values = 0;   // its first tokens, of options.numerics
   TimePoint last_used;
   std::chrono::system_clock::time_point created_at;
   std::chrono::system_clock::time_point last_used_at;
@@ -117,12 +117,12 @@ struct SessionRecord {
 
 // NearestState: where a session's state can be taken up again on the way to a position.
 
-// The state with the most values of those at hand that have no more than a position wants: the
+// The state with the most tokens of those at hand that have no more than a position wants: the
 // session's own, one that was kept, the one it began with, or an empty one. Refers to the record,
 // whose lease or history keeps it from going.
 class NearestState {
  public:
-  // own: the session's sequence, where it may be read; else null. base: first value of the history.
+  // own: the session's sequence, where it may be read; else null. base: first token of the history.
   NearestState(const SessionRecord& record, const SequenceState* own, std::int64_t base,
                std::int64_t position);
 
@@ -143,7 +143,7 @@ class NearestState {
   Checkpoints::State kept_;
 };
 
-// A sequence whose values were cut has the tail of those that are left.
+// A sequence whose tokens were cut has the tail of those that are left.
 void remember_tail(SequenceState& sequence, const SessionHistory& history);
 
 }  // namespace lintel

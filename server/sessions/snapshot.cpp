@@ -565,7 +565,7 @@ void check_lengths(const Fields& fields, const SnapshotHeader& header) {
     }
     return;
   }
-  // What the state lacks is read from the values.
+  // What the state lacks is read from the tokens.
   const std::int64_t lowest = values == span ? image.base : image.position;
   if (image.state_position < lowest) {
     fields.fail("state_position", std::to_string(image.state_position),

@@ -75,9 +75,9 @@ struct SnapshotAbout {
   std::string model_fingerprint;  // Transformer::fingerprint
   std::string attention;          // that ran, as Model.attention
   std::string weight_type;
-  std::string numerics;  // that its last values were computed with; equal ones continue bit for bit
+  std::string numerics;  // that its last tokens were computed with; equal ones continue bit for bit
   std::string numerics_text;
-  std::int64_t numerics_changed_at = 0;  // values before it were with others; 0: there are none
+  std::int64_t numerics_changed_at = 0;  // tokens before it were with others; 0: there are none
   std::string lintel_version;            // that wrote it
   std::chrono::system_clock::time_point made;  // to the millisecond
 };
@@ -115,7 +115,7 @@ class SnapshotDraft {
 
 // Of all bytes of one, which may be a stranger's. Throws SnapshotError. What it returns is
 // consistent: lengths, order and ranges of everything but the state, which SequenceState::load
-// looks at, and the values, of which the caller knows the vocabulary. Takes memory by
+// looks at, and the tokens, of which the caller knows the vocabulary. Takes memory by
 // bytes.size().
 SnapshotOf read_snapshot(std::span<const std::byte> bytes);
 // The same, but the state stays in `bytes`: SessionImage::state_elsewhere.
@@ -151,7 +151,7 @@ void check_snapshot_bytes(const SnapshotPreamble& preamble, std::uint64_t found)
 // The header of a snapshot: JSON, so that a person can read what a file is of.
 
 struct SnapshotHeader {
-  SnapshotOf of;                  // all but values, marks and state
+  SnapshotOf of;                  // all but tokens, marks and state
   std::uint32_t value_bytes = 1;  // of one: 1, 2 or 4
   SnapshotLayout layout;
 };

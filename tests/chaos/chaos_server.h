@@ -25,7 +25,7 @@ struct Answer {
   std::vector<float> log2_probs;
   grpc::Status status;
 
-  // The same values, bit for bit, of a call that ended well.
+  // The same tokens, bit for bit, of a call that ended well.
   bool operator==(const Answer& other) const {
     return status.ok() && other.status.ok() && tokens == other.tokens &&
            log2_probs == other.log2_probs;
@@ -38,7 +38,7 @@ std::shared_ptr<grpc::Channel> new_channel(
 
 // A request of the model of tokens, with log-probabilities.
 v1::GenerateRequest tokens_request(std::uint64_t seed, unsigned max_new_tokens);
-// The same without an end: more values than anyone waits for.
+// The same without an end: more tokens than anyone waits for.
 v1::GenerateRequest endless_request();
 Answer generate(const std::shared_ptr<grpc::Channel>& channel, const v1::GenerateRequest& request);
 

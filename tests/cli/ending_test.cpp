@@ -13,7 +13,7 @@
 namespace lintel::testing {
 namespace {
 
-// Endless: more values than any test waits for.
+// Endless: more tokens than any test waits for.
 const std::vector<std::string> kEndless = {"--prompt-tokens", "3,1,4",    "--max-new-tokens",
                                            "1000000000",      "--format", "tokens"};
 

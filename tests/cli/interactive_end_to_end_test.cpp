@@ -92,7 +92,7 @@ TEST_CASE("seeds and temperatures hold until they are changed") {
   REQUIRE(turns.size() == 5);
   CHECK(turns[1] != turns[0]);
   CHECK(turns[2] == turns[0]);
-  CHECK(turns[4] == turns[3]);  // the most likely values, for any seed
+  CHECK(turns[4] == turns[3]);  // the most likely tokens, for any seed
 }
 
 TEST_CASE("a saved snapshot continues as the session would have") {
@@ -127,7 +127,7 @@ TEST_CASE("in a terminal Ctrl-C stops the model, and the program continues") {
   terminal.read_until(">>> ");
   terminal.type("3,1,4\r");
   terminal.read_until(",4\r\n");
-  terminal.read_until(",");  // the first values
+  terminal.read_until(",");  // the first tokens
   terminal.type("\x03");
   terminal.read_until("stopped at position ");
   const int position = std::stoi(terminal.read_until("\n"));

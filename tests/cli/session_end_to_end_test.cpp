@@ -83,7 +83,7 @@ TEST_CASE("a call whose command was killed is finished by its name") {
   const auto after = nlohmann::json::parse(server.lintel({"session", "get", session, "--json"}));
   CHECK_FALSE(after.contains("interrupted"));
   CHECK(after["position"] == 20003);
-  // One that has ended, too, while its values are in the history.
+  // One that has ended, too, while its tokens are in the history.
   command[6] = "10";
   command.back() = "a short one";
   const std::string ended = server.lintel(command);

@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   lintel::fuzz::within_time(lintel::fuzz::try_safetensors, bytes);
   // Most mutations break the length in front. Once more with the right one, the header ending at
-  // the last brace, so that what lies behind it is reached.
+  // the last brace, so that what lies after it is reached.
   const std::size_t end = bytes.rfind('}');
   if (size < 8 || end == bytes.npos || end < 8) return 0;
   std::string repaired(bytes);

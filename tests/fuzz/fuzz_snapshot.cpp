@@ -12,7 +12,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   lintel::fuzz::within_time(lintel::fuzz::try_snapshot, bytes);
-  // Every mutation breaks the checksum. Once more with the right one, so that what lies behind it
+  // Every mutation breaks the checksum. Once more with the right one, so that what lies after it
   // is reached.
   if (size < lintel::kSnapshotPreambleBytes) return 0;
   const auto all = std::as_bytes(std::span(bytes));

@@ -341,7 +341,7 @@ class SumAttention final : public AttentionBackend {
   KeptDraft kept_draft(const float* kept) const { return {kept, kept + features()}; }
 
   // Whether drafts of a run are attended aside: nothing is drawn for the sums of its rows, of which
-  // the last has `end` tokens behind it.
+  // the last has `end` tokens after it.
   bool keeps_aside(std::size_t num_drafts, std::int64_t end) const {
     return !map_.is_logarithmic() && end <= kFirstDrawnPosition && num_drafts <= kMostAside;
   }

@@ -206,7 +206,7 @@ std::vector<std::int64_t> read_list(const InputTensor& tensor, Violations& viola
   return list;
 }
 
-// Known values, each at its position; those that follow each other are a span.
+// Known tokens, each at its position; those that follow each other are a span.
 struct GivenLists {
   std::optional<std::vector<std::int64_t>> positions, tokens;
 
@@ -534,7 +534,7 @@ void read_parameters(const inference::ModelInferRequest& wire, TensorRequest& re
 
 namespace {
 
-// Outputs by name. Those of the most likely values come where the request says how many.
+// Outputs by name. Those of the most likely tokens come where the request says how many.
 void read_outputs(const inference::ModelInferRequest& wire, TensorRequest& request,
                   Violations& violations) {
   for (int i = 0; i < wire.outputs_size(); ++i) {
@@ -579,7 +579,7 @@ void settle_end(TensorRequest& request) {
 }
 
 // `max_tokens` is of a sequence that starts. Beside text without one it is what other servers of
-// text call so: how many values to produce.
+// text call so: how many tokens to produce.
 void settle_max_tokens(TensorRequest& request, Violations& violations) {
   if (request.max_tokens == 0 || request.sequence_start) return;
   if (!request.from_text || !request.sequence_id.empty()) {

@@ -28,10 +28,10 @@ struct TensorRequest {
   bool log2_probs = false;
   bool score = false;              // the sum of a row's log2-probabilities
   bool log2_evidence = false;      // of particles
-  std::size_t top_log2_probs = 0;  // values at each position
+  std::size_t top_log2_probs = 0;  // tokens at each position
   bool raw = false;                // contents came raw, and go so
 
-  bool streams = false;      // values as they come, each response marked as the last or not
+  bool streams = false;      // tokens as they come, each response marked as the last or not
   bool marks_final = false;  // the one response is marked, too
 
   std::string sequence_id;  // empty: none

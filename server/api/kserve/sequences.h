@@ -128,7 +128,7 @@ class ClientSequences {
   // What had the name goes; not OK: a call has it. Then the new one is made.
   grpc::Status start_anew(const TensorRequest& request, Durability durability,
                           GenerationTarget& target, ClientSequence& sequence);
-  // Whether its start was refused or ended before a value was read.
+  // Whether its start was refused or ended before a token was read.
   bool never_began(const ClientSequence& sequence) const;
 
   const ServiceContext context_;

@@ -101,7 +101,7 @@ grpc::Status prepare_rows(const ServiceContext& context, const RpcCall& call,
   return grpc::Status::OK;
 }
 
-// Whether a call was refused since its sequence holds all its values.
+// Whether a call was refused since its sequence holds all its tokens.
 bool is_complete(const grpc::Status& status) {
   google::rpc::Status details;
   if (status.error_code() != grpc::StatusCode::FAILED_PRECONDITION ||
@@ -173,7 +173,7 @@ grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& s
   request->prompts = {};  // they are in infer.rows
   if (!status.ok()) {
     infer.rows.clear();  // gives the session back
-    // A sequence that is complete takes no value, but the request that ends it ends it.
+    // A sequence that is complete takes no token, but the request that ends it ends it.
     const bool is_over = is_complete(status);
     if (infer.sequence.is_new) {
       sequences.end(infer.sequence);
@@ -217,7 +217,7 @@ std::shared_ptr<RowGatherer> new_row_gatherer(
 
 // ModelStreamInferCall: one ModelStreamInfer call.
 
-// Reads a request, runs it, writes its response, or its values as they come, reads the next: one
+// Reads a request, runs it, writes its response, or its tokens as they come, reads the next: one
 // operation at a time, so that its members need no lock but for what a cancellation looks at.
 // Between requests a drain does not wait for it. Lives from the method until gRPC has done with it.
 class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
@@ -231,13 +231,13 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
   void OnDone() override;
 
  private:
-  // What runs of the request: its rows, or its values as they come.
+  // What runs of the request: its rows, or its tokens as they come.
   struct Running {
     std::shared_ptr<RowGatherer> rows;
     std::shared_ptr<TokenStream> outbox;
   };
 
-  // Of a request whose values are written as they come.
+  // Of a request whose tokens are written as they come.
   void write(std::span<const OutboxEntry> entries) override;
   void end(std::span<const OutboxEntry> entries, grpc::Status status, ValueUse used) override;
   void gone(grpc::Status status, ValueUse used) noexcept override;
@@ -276,7 +276,7 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
   inference::ModelStreamInferResponse response_;
   grpc::Status status_;
 
-  // Of a request whose values are written as they come.
+  // Of a request whose tokens are written as they come.
   ClientSequence sequence_;
   std::optional<StreamedResponse> streamed_;
   bool writes_last_ = false;  // the message in flight ends the request
@@ -521,7 +521,7 @@ void add(const HistogramSnapshot& from, inference::StatisticDuration& to) {
 }
 
 // Inputs and outputs: each name with its type in both vocabularies, and its shape after the rows.
-// -1: any. Values that are given after the prompt are not listed: clients of this list send every
+// -1: any. Tokens that are given after the prompt are not listed: clients of this list send every
 // input in it.
 struct Tensor {
   const char* name;

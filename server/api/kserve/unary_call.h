@@ -22,9 +22,9 @@
 
 namespace lintel {
 
-// The tensors of a ModelInfer response, written from the values of its rows.
+// The tensors of a ModelInfer response, written from the tokens of its rows.
 
-// The result of a row. Where the request asks for them, with each value its log2-probability (NaN:
+// The result of a row. Where the request asks for them, with each token its log2-probability (NaN:
 // it has none), and the k most likely ones of its position (-1 and NaN where there are none).
 struct RowValues {
   std::vector<std::int32_t> tokens;      // [length]
@@ -39,14 +39,14 @@ struct RowValues {
 void append_value(const TensorRequest& request, std::int32_t token, std::optional<float> log2_prob,
                   std::span<const TopValue> top, RowValues& row);
 
-// Most bytes of a response whose rows have up to `longest` values, echoed ones included.
+// Most bytes of a response whose rows have up to `longest` tokens, echoed ones included.
 std::size_t most_response_bytes(const TensorRequest& request, std::int64_t longest);
 // Also the position, where the request has tells_position, and the window with the most restarts
 // of any row. REQUIRES: there is a row.
 void write_tensor_response(const TensorRequest& request, const std::vector<RowValues>& rows,
                            inference::ModelInferResponse& wire);
 
-// StreamedResponse: the values of one request of ModelStreamInfer, message by message.
+// StreamedResponse: the tokens of one request of ModelStreamInfer, message by message.
 
 // One message, filled again and again. Every one says whether it is the last, in the parameter
 // triton_final_response. Used by one thread at a time.

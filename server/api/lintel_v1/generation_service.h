@@ -28,7 +28,7 @@ namespace lintel {
 
 // GenerateStream: one Generate call, and how it writes.
 
-// Puts what the outbox has into chunks: consecutive values of a sample, of one source.
+// Puts what the outbox has into chunks: consecutive tokens of a sample, of one source.
 class GenerateStream final : public StreamReactor<v1::GenerateResponse>, private ResponseWriter {
  public:
   using StreamReactor::StreamReactor;

@@ -42,7 +42,7 @@ ZeroedBytes bytes_of_file(const fs::path& path, std::size_t most) {
   return ZeroedBytes(std::move(bytes));
 }
 
-// The snapshot's state, with the last values that a state needs, as SaveState keeps it: what
+// The snapshot's state, with the last tokens that a state needs, as SaveState keeps it: what
 // a session is that was restored from it says.
 SessionImage image_of_state(const SessionImage& snapshot, const ServedModel& model,
                             const SharedAdapter& adapter, const ServiceContext& context) {

@@ -67,7 +67,7 @@ void write_limits(const RequestLimits& limits, v1::ModelLimits& wire) {
   wire.set_max_score_tokens(static_cast<std::uint32_t>(limits.max_score_tokens));
 }
 
-// `most`: values from which on the state grows no more, at least 1.
+// `most`: tokens from which on the state grows no more, at least 1.
 void write_state_growth(const Transformer& transformer, std::int64_t most, v1::Model& wire) {
   constexpr std::int64_t kSteps = 32;
   const std::int64_t steps = std::min(kSteps, most);
@@ -78,7 +78,7 @@ void write_state_growth(const Transformer& transformer, std::int64_t most, v1::M
   }
 }
 
-// What a value adds to a state that grows without an end: the mean of many, as memory comes in
+// What a token adds to a state that grows without an end: the mean of many, as memory comes in
 // pages.
 std::int64_t state_bytes_per_value(const Transformer& transformer) {
   constexpr std::int64_t kValues = 1 << 16;
@@ -140,8 +140,8 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   wire.set_weight_type_reason(model.weight_type_reason);
   wire.set_kernels(transformer.kernels());
   wire.set_weight_bytes(static_cast<std::int64_t>(transformer.weight_bytes()));
-  // The last value of a sequence is never fed. Unbounded growing states have no size to report, but
-  // what a value adds.
+  // The last token of a sequence is never fed. Unbounded growing states have no size to report, but
+  // what a token adds.
   const std::int64_t most =
       config.max_length > 0 ? config.max_length : transformer.tokens_until_full();
   if (most != kNeverFull) {

@@ -113,7 +113,7 @@ grpc::Status unproven(const std::string& why) {
 
 }  // namespace
 
-// Finishes the call when the values have been read.
+// Finishes the call when the tokens have been read.
 class RestoreCall::ProofSink final : public TokenSink {
  public:
   explicit ProofSink(RestoreCall& call) : call_(call) {}
@@ -210,7 +210,7 @@ grpc::Status RestoreCall::take_header(const v1::RestoreHeader& header) {
     return resource_exhausted("too many snapshots are on their way",
                               std::chrono::milliseconds(200));
   }
-  // The bytes, and what becomes of them: a value of a byte takes four.
+  // The bytes, and what becomes of them: a token of a byte takes four.
   SessionMemory::Result admitted = context_.store.admit_bytes(call_.scope.caller().name, 5 * total);
   if (admitted.refusal) {
     return store_refusal(admitted.refusal, context_.store.options(), /*session_id=*/"",
@@ -279,7 +279,7 @@ grpc::Status RestoreCall::begin_proof() {
     return unproven("it does not have the values from the first on");
   }
   if (grpc::Status begins = call_.quota.check_tokens(); !begins.ok()) return begins;
-  // A session of the values that the state is of, with their digest.
+  // A session of the tokens that the state is of, with their digest.
   if (grpc::Status made = restore_proof(image_); !made.ok()) return made;
   const Owner& owner = call_.scope.caller().name;
   const auto values = context_.store.image(proof_id_, owner, image_.state_position,

@@ -35,13 +35,13 @@ std::size_t most_restored_bytes(const ModelRegistry& models, const ServedModel* 
 grpc::Status snapshot_refused(const SnapshotError& error);
 
 // Whether the model can continue the snapshot: its weights, attention and weight type, its
-// numerics unless other ones are accepted, and values that it has.
+// numerics unless other ones are accepted, and tokens that it has.
 grpc::Status check_restored(const SnapshotOf& snapshot, const ServedModel& model,
                             bool accept_other_numerics);
 
 // Reads the header, reserves what it says will come, reads that, checks all of it and makes the
 // session: nothing is there before, nor when anything is wrong. With `verify` a second session is
-// made of the values alone, has the model read them, and has to arrive at the snapshot's state.
+// made of the tokens alone, has the model read them, and has to arrive at the snapshot's state.
 //
 // Lives from the method until gRPC has done with it. One operation at a time, so that its members
 // need no lock but for what a cancellation looks at: reads by gRPC's threads, a proof by the
@@ -64,7 +64,7 @@ class RestoreCall final : public RpcReactor {
   grpc::Status complete();
   grpc::Status begin_proof();
   void proof_ended(RequestOutcome outcome);
-  // Whether the values led to the snapshot's state.
+  // Whether the tokens led to the snapshot's state.
   grpc::Status check_proof();
   // A session of the image, or why there is none.
   grpc::Status restore(const SessionImage& image, const SessionOptions& options, SessionInfo& made);

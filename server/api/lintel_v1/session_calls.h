@@ -198,7 +198,7 @@ Reactor* open_stream(const ServiceContext& context, RpcCall& rpc, Method method,
                               [](const Request&) { return false; });
 }
 
-// Where a value came from, as the wire has it.
+// Where a token came from, as the wire has it.
 
 inline v1::ValueSource wire_source(ValueSource source) {
   switch (source) {

@@ -330,7 +330,7 @@ grpc::Status SessionService::read_history(const v1::ReadHistoryRequest& wire,
   if (found.refusal) return refused(found.refusal, scope, wire.id());
 
   struct Sent {
-    SessionMemory::Reservation memory;  // first: until the values are gone
+    SessionMemory::Reservation memory;  // first: until the tokens are gone
     std::shared_ptr<void> place;
     SessionManager::HistoryResult history;
     std::size_t at = 0, mark = 0;
@@ -528,7 +528,7 @@ grpc::Status SessionService::save_state(CallScope& scope, const v1::SaveStateReq
   const grpc::Status full = quota_exceeded(caller, limit);
   if (!context_.states.has_place(caller, wire.name(), wire.is_public())) return full;
 
-  // The largest size of the state, and the values after it, which are few or there is no state.
+  // The largest size of the state, and the tokens after it, which are few or there is no state.
   const std::int64_t most =
       wire.has_position() ? std::min(wire.position(), info.num_values) : info.num_values;
   const std::size_t bytes = sizeof(NamedState) + model->transformer->state_bytes(most) +

@@ -11,10 +11,10 @@ namespace {
 
 // Header, marks and what lies between the sections.
 constexpr std::size_t kBesideBytes = 64 << 10;
-// A value in memory, and the mark that may stand at it.
+// A token in memory, and the mark that may stand at it.
 constexpr std::size_t kHistoryValueBytes = sizeof(std::int32_t) + sizeof(HistoryMark);
 
-// Of values from before a change that is all that is known.
+// Of tokens from before a change that is all that is known.
 constexpr const char* kUnknownNumerics = "unknown";
 
 }  // namespace

@@ -32,18 +32,18 @@ class ZeroedBytes {
   std::vector<std::byte> bytes_;
 };
 
-// An upper bound of a snapshot's bytes: the state of num_values values and a history of
+// An upper bound of a snapshot's bytes: the state of num_values tokens and a history of
 // history_values. SIZE_MAX where no state can hold so many.
 std::size_t most_snapshot_bytes(const Transformer& model, std::int64_t num_values,
                                 std::int64_t history_values);
 
-// The image with what its model is, for write_snapshot(): of values that the model computes here.
+// The image with what its model is, for write_snapshot(): of tokens that the model computes here.
 SnapshotOf snapshot_of(SessionImage image, const ServedModel& model);
 
-// Puts the numerics that computed the first `position` values of a session in place of the model's
+// Puts the numerics that computed the first `position` tokens of a session in place of the model's
 // numerics here.
 void tell_numerics(const SessionInfo& session, std::int64_t position, SnapshotOf& snapshot);
-// The same the other way: of a session that is made of these values.
+// The same the other way: of a session that is made of these tokens.
 void take_numerics(const SnapshotOf& snapshot, const ServedModel& model, SessionOptions& session);
 
 }  // namespace lintel

@@ -23,7 +23,7 @@
 
 namespace lintel {
 
-// Messages of values as JSON, quickly.
+// Messages of tokens as JSON, quickly.
 
 // Who reads the JSON, which shows in its floats alone.
 enum class JsonReader {
@@ -102,7 +102,7 @@ void add_list(std::string& json, std::string_view name, const Values& values, Ad
   json += ']';
 }
 
-// Of a chunk, and of the most likely values in place of one of its own.
+// Of a chunk, and of the most likely tokens in place of one of its own.
 template <typename Message>
 void add_values(std::string& json, const Message& message, JsonReader reader) {
   add_list(json, "tokens", message.tokens(),

@@ -39,7 +39,7 @@ grpc::Status read_plain_json(const std::string& json, google::protobuf::Message&
 // PlainMessages: the messages of one answer as JSON for people.
 
 // protobuf's JSON, but bytes that are text (`is_text`) as text. With text, chunks of a
-// GenerateResponse have "text" besides: their values as bytes of UTF-8. A character that is cut by
+// GenerateResponse have "text" besides: their tokens as bytes of UTF-8. A character that is cut by
 // the end of a chunk comes with the next chunk of its sample, and where there is none in the
 // sample's "finished" as U+FFFD, which also stands for what is no UTF-8.
 //

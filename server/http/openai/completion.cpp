@@ -31,7 +31,7 @@ void add_natural_log(std::string& list, float log2_prob) {
   list.append(text, std::to_chars(text, text + sizeof text, value).ptr);
 }
 
-// Behind what a list has. Lists are written in place: they get long.
+// After what a list has. Lists are written in place: they get long.
 std::string& next_of(std::string& list) {
   if (!list.empty()) list += ',';
   return list;
@@ -43,7 +43,7 @@ void ChoiceText::add(const v1::Chunk& chunk) {
   for (int i = 0; i < chunk.tokens_size(); ++i) {
     add_value(chunk.tokens(i));
     if (!logprobs_) continue;
-    // Where its character begins: after all whole ones, unless this value completes it.
+    // Where its character begins: after all whole ones, unless this token completes it.
     const std::size_t width =
         is_bytes_ ? (utf8_.holds_back() ? 0 : 1) : std::to_string(chunk.tokens(i)).size();
     const std::size_t num_before = is_bytes_ ? utf8_.num_characters() : num_characters_;
@@ -88,7 +88,7 @@ void ChoiceText::add_logprobs(const v1::Chunk& chunk, int i, std::size_t offset)
   const std::int32_t token = chunk.tokens(i);
   add_token_name(next_of(tokens_), token);
   next_of(text_offset_) += std::to_string(offset);
-  if (i >= chunk.log2_probs_size()) {  // the first value of a sequence has none
+  if (i >= chunk.log2_probs_size()) {  // the first token of a sequence has none
     next_of(token_logprobs_) += "null";
     next_of(top_logprobs_) += "null";
     return;
@@ -150,7 +150,7 @@ std::int64_t unix_seconds() {
       .count();
 }
 
-// Characters that a prompt has, and values.
+// Characters that a prompt has, and tokens.
 struct PromptSize {
   std::size_t characters = 0;
   std::int64_t values = 0;

@@ -17,7 +17,7 @@
 
 namespace lintel {
 
-// ChoiceText: a sample's values as a choice of OpenAI's API.
+// ChoiceText: a sample's tokens as a choice of OpenAI's API.
 
 // Of a model of bytes the text is what its bytes spell; of a model of tokens, their ids with spaces
 // between. Used by one thread at a time.
@@ -28,7 +28,7 @@ class ChoiceText {
       : is_bytes_(is_bytes), logprobs_(logprobs), first_offset_(first_offset) {}
 
   void add(const v1::Chunk& chunk);
-  // No value follows: what is held back of a character comes out.
+  // No token follows: what is held back of a character comes out.
   void end();
   // Of particles; the next that take() returns has it.
   void set_log2_evidence(double log2_evidence) { log2_evidence_ = log2_evidence; }

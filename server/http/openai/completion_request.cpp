@@ -255,7 +255,7 @@ std::string read_prompt(const Json& value, CompletionRequest& request) {
   return "";
 }
 
-// Known values after the prompt: [{"position": P, "text" or "tokens": ...}].
+// Known tokens after the prompt: [{"position": P, "text" or "tokens": ...}].
 std::string read_given(const Json& value, CompletionRequest& request) {
   if (!value.is_array()) return "is not a list of spans";
   for (std::size_t i = 0; i < value.size(); ++i) {

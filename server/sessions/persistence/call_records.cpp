@@ -261,7 +261,7 @@ void append_marks(const StoredCall& call, std::int64_t base, std::int64_t positi
     if (mark.position >= position) return;
     const bool is_start = std::exchange(first, false);
     if (is_start && !marks.empty() && marks.back().position == call.start) {
-      // A match of stop strings begins with the first value, if it is sampled.
+      // A match of stop strings begins with the first token, if it is sampled.
       if (mark.source == ValueSource::kSampled) continue;
       marks.pop_back();
     }

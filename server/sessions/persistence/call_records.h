@@ -1,4 +1,4 @@
-// What a storage's row has no column for, as bytes: what a session is to be, where its values came
+// What a storage's row has no column for, as bytes: what a session is to be, where its tokens came
 // from, the call in progress, the last ones.
 #pragma once
 
@@ -28,13 +28,13 @@ struct StoredMarks {
   SessionOptions options;  // without max_values, durability and `initial`
   std::string adapter, adapter_fingerprint;
   Digest base_digest;  // of the history up to the row's base
-  // That its last values were computed with; empty: as the row says. From where on they are other
+  // That its last tokens were computed with; empty: as the row says. From where on they are other
   // ones than those before them; 0: there are none such.
   std::string numerics;
   std::int64_t numerics_changed_at = 0;
-  std::vector<HistoryMark> marks;  // of values from there on, those of a call in progress excluded
-  // Where histories in memory began after they had dropped earlier values, ascending and after the
-  // row's base: the history of a session that is loaded again begins at the last one. Values before
+  std::vector<HistoryMark> marks;  // of tokens from there on, those of a call in progress excluded
+  // Where histories in memory began after they had dropped earlier tokens, ascending and after the
+  // row's base: the history of a session that is loaded again begins at the last one. Tokens before
   // it are kept for calls that may be replayed.
   std::vector<HistoryBase> bases;
 
@@ -45,7 +45,7 @@ struct StoredMarks {
 };
 std::string encode_marks(const StoredMarks& marks);
 std::optional<StoredMarks> decode_marks(const std::string& bytes);
-// Whether the values of a session were computed with others than these.
+// Whether the tokens of a session were computed with others than these.
 bool other_numerics(const SessionStorage::Row& row, const StoredMarks& marks,
                     const std::string& numerics);
 
@@ -53,13 +53,13 @@ bool other_numerics(const SessionStorage::Row& row, const StoredMarks& marks,
 struct StoredCall {
   std::string id;          // empty: it cannot be repeated
   Digest request;          // of what it asks for
-  std::int64_t start = 0;  // values before it
+  std::int64_t start = 0;  // tokens before it
   std::uint64_t seed = 0;
   std::string numerics;            // that it is drawn with
-  std::vector<HistoryMark> marks;  // of all values it may have, from `start` on
+  std::vector<HistoryMark> marks;  // of all tokens it may have, from `start` on
 };
 std::string encode_call(const StoredCall& call);
-// The values of the call are the session's now.
+// The tokens of the call are the session's now.
 void note_numerics(const StoredCall& call, const SessionStorage::Row& row, StoredMarks& marks);
 std::optional<StoredCall> decode_call(const std::string& bytes);
 
@@ -67,7 +67,7 @@ std::optional<StoredCall> decode_call(const std::string& bytes);
 struct LastCall {
   std::string id;
   Digest request;
-  std::int64_t start = 0, end = 0;  // its values
+  std::int64_t start = 0, end = 0;  // its tokens
   std::int64_t shown_end = 0;       // a stop excluded those after it
   bool finished = false;            // else it was interrupted, and resumes when it is repeated
   // Without timings, digest and what follows from positions: its window, restarts and
@@ -79,28 +79,28 @@ struct LastCall {
 inline constexpr std::size_t kLastCalls = 16;
 std::string encode_last_calls(const std::vector<LastCall>& calls);
 std::optional<std::vector<LastCall>> decode_last_calls(const std::string& bytes);
-// Position of its first value after the prompt.
+// Position of its first token after the prompt.
 std::int64_t first_new_of(const LastCall& call);
-// Of a prompt's values [begin, end) those that a call in this window does not read (0: none).
+// Of a prompt's tokens [begin, end) those that a call in this window does not read (0: none).
 // scores: it reports their probabilities, and reads them all.
 std::int64_t skipped_prompt(std::int64_t window, bool scores, std::int64_t begin, std::int64_t end);
 
 // Most of Row.states.
 inline constexpr std::size_t kMostStates = 4;
 // Row.states with one more, which is the latest. Where they become too many, the one whose loss
-// costs least is dropped (going back d values means reading about d again), but not the last one at
+// costs least is dropped (going back d tokens means reading about d again), but not the last one at
 // or before `start`, from where a call may have to be run again.
 void add_state(std::vector<SessionStorage::StateRef>& states, const SessionStorage::StateRef& state,
                std::int64_t start);
 
-// The storage need not keep values that neither memory has nor one of `calls`: moves
+// The storage need not keep tokens that neither memory has nor one of `calls`: moves
 // marks.base_digest and marks.bases on. Returns the row's new base.
 std::int64_t let_go_of_values(const std::vector<LastCall>& calls, std::int64_t base,
                               StoredMarks& marks);
-// Those of values from `base` on.
+// Those of tokens from `base` on.
 std::vector<HistoryMark> marks_from(std::int64_t base, std::vector<HistoryMark> marks);
 
-// `marks` after those of a history that ends where a call starts, for the values that it has up to
+// `marks` after those of a history that ends where a call starts, for the tokens that it has up to
 // `position`.
 void append_marks(const StoredCall& call, std::int64_t base, std::int64_t position,
                   std::vector<HistoryMark>& marks);

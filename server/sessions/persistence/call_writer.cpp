@@ -94,7 +94,7 @@ void PendingReleases::give_back(SessionStorage& storage) {
 
 namespace {
 
-// How often INPUT and CALL calls are looked at, for whether they have enough values.
+// How often INPUT and CALL calls are looked at, for whether they have enough tokens.
 constexpr Duration kLook = std::chrono::milliseconds(50);
 
 // A commit on its way, and whose writes it holds.

@@ -78,14 +78,14 @@ class PendingReleases {
 
 class PersistentRequest;
 
-// Many calls' values in one commit. A call's values are in its session's history already, so
+// Many calls' tokens in one commit. A call's tokens are in its session's history already, so
 // workers do nothing for this.
 //
 // Thread-safe.
 class CallWriter {
  public:
   struct Options {
-    Duration interval{};                          // values of several TOKEN calls gather so long
+    Duration interval{};                          // tokens of several TOKEN calls gather so long
     Duration lazy_interval{};                     // of INPUT calls so often, or
     std::int64_t lazy_values = 0;                 // once they are so many
     Duration patience = std::chrono::seconds(1);  // with a store that is full or away
@@ -107,13 +107,13 @@ class CallWriter {
   ~CallWriter();
 
   // The call's beginning is queued when it returns; that of a TOKEN call goes with its first
-  // values, or after the interval.
+  // tokens, or after the interval.
   void add(std::shared_ptr<PersistentRequest> call) EXCLUDES(mutex_);
   // A call has something to write, or to write again.
   void wake() EXCLUDES(mutex_);
-  // The client of a TOKEN call waits for its values to be durable. Those of one such call are
+  // The client of a TOKEN call waits for its tokens to be durable. Those of one such call are
   // written at once, those of several every `interval`, and of more than 16 up to four times as
-  // seldom, for a record costs as much as the value in it; but the first ones of a call always with
+  // seldom, for a record costs as much as the token in it; but the first ones of a call always with
   // the next `interval`. Asked in every step; takes the lock only for the first request since the
   // last write.
   void wake_for_values() EXCLUDES(mutex_);
@@ -139,7 +139,7 @@ class CallWriter {
 
   void write_until_closed() EXCLUDES(mutex_);
   void write(const Calls& calls, bool all_values);
-  // For how long values of so many calls gather.
+  // For how long tokens of so many calls gather.
   Duration gather_time(std::size_t streams) const;
   // Returns when something may be due. `began`: when it was written last.
   void wait(TimePoint began, std::size_t streams) REQUIRES(mutex_);

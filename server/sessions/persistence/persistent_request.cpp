@@ -20,7 +20,7 @@
 namespace lintel {
 namespace {
 
-// Where the values of a call come from, at all positions it may reach.
+// Where the tokens of a call come from, at all positions it may reach.
 std::vector<HistoryMark> marks_of_call(std::int64_t start, std::int64_t prompt_values,
                                        const std::vector<GivenValue>& given) {
   std::vector<HistoryMark> marks;
@@ -241,7 +241,7 @@ void PersistentRequest::keep(SessionLease lease) noexcept {
     if (has_claim_) {
       lease_ = std::move(lease);
     } else {
-      // It never began. Where it was to be run again, its values are in the storage alone by now.
+      // It never began. Where it was to be run again, its tokens are in the storage alone by now.
       if (lease.history()->position() < row_.position) lease.discard();
       gone = std::move(lease);
     }
@@ -385,7 +385,7 @@ std::size_t PersistentRequest::checkpoint_bytes(const GenerationRequest& request
 
 std::int64_t PersistentRequest::next_checkpoint() const {
   // A state that grows would be written over and over again; one that does not is a few hundred
-  // times the values that need not be read again.
+  // times the tokens that need not be read again.
   if (!draws_ || !model_->transformer->constant_state()) {
     return std::numeric_limits<std::int64_t>::max();
   }
@@ -516,7 +516,7 @@ SessionStorage::Write PersistentRequest::next_write(Kind kind) const {
 }
 
 void PersistentRequest::collect_begin(WriteBatch& batch) {
-  // Nothing of a TOKEN call is seen before a value is durable, so that its beginning waits for the
+  // Nothing of a TOKEN call is seen before a token is durable, so that its beginning waits for the
   // first ones and goes with them; but no longer than they would wait for others.
   const bool waits_for_values = level_ == Durability::kToken;
   const bool has_values = history_->position() > row_.position;
@@ -570,7 +570,7 @@ void PersistentRequest::add_values(const SessionHistory::Extent& extent, WriteBa
 void PersistentRequest::collect_end(WriteBatch& batch) {
   SessionLease* lease = nullptr;  // exclusive, while its end is being written
   bool stores = false;
-  std::vector<SessionStorage::StateRef> needed;  // one of them, for values to be let go of
+  std::vector<SessionStorage::StateRef> needed;  // one of them, for tokens to be let go of
   {
     MutexLock lock(mutex_);
     lease = &lease_;
@@ -634,7 +634,7 @@ void PersistentRequest::add_end(WriteBatch& batch, bool has_state) {
   if (state_) {
     std::vector<SessionStorage::StateRef> states = row_.states;
     add_state(states, *state_, call_.start);
-    // For values that memory has let go of a state stands.
+    // For tokens that memory has let go of a state stands.
     if (extent.base > marks.oldest(row_)) {
       marks.bases.push_back({extent.base, *history_->digest_at(extent.base)});
       std::erase_if(states, [&](const auto& state) { return state.position < extent.base; });
@@ -646,11 +646,11 @@ void PersistentRequest::add_end(WriteBatch& batch, bool has_state) {
     return batch.add(write, {});
   }
   const std::vector<LastCall> calls = last_calls(extent.position);
-  // A state may have been dropped to make room: without one the values are what leads on.
+  // A state may have been dropped to make room: without one the tokens are what leads on.
   const std::int64_t base =
       state_ || has_state ? let_go_of_values(calls, row_.base, marks) : row_.base;
   if (base > row_.base) change.base = base;
-  if (extent.base > call_.start) {  // memory has let go of its first values
+  if (extent.base > call_.start) {  // memory has let go of its first tokens
     std::erase_if(marks.marks, [&](const auto& mark) { return mark.position > call_.start; });
     append_marks(call_, row_.base, extent.base, marks.marks);
   }

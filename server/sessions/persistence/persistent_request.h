@@ -25,22 +25,22 @@ namespace lintel {
 
 class WriteBatch;
 
-// The terms of a call, except for its values.
+// The terms of a call, except for its tokens.
 struct IdempotencyKey {
   std::string id;                     // empty: it cannot be repeated
-  Digest request;                     // of all that makes its values but the seed
+  Digest request;                     // of all that makes its tokens but the seed
   std::optional<std::uint64_t> seed;  // nothing: a repeat has the seed that the call had
-  // Of a repeat: values before it are not delivered again.
+  // Of a repeat: tokens before it are not delivered again.
   std::int64_t from_position = 0;
   std::optional<std::int64_t> expected_position;  // where its client believes the session stands
   bool log2_probs = false;
   bool echo_prompt = false;
 
-  // Whether the probabilities of the prompt's values are reported, so that all are read.
+  // Whether the probabilities of the prompt's tokens are reported, so that all are read.
   bool scores_prompt() const { return echo_prompt && log2_probs; }
 };
 
-// Stands between the scheduler and the sink of a call. It holds values back until they may be seen:
+// Stands between the scheduler and the sink of a call. It holds tokens back until they may be seen:
 // of an INPUT call until its beginning is durable, of a TOKEN call until they are. The end is
 // delivered when it is durable, and until then the call keeps the session's lease.
 //
@@ -53,11 +53,11 @@ class PersistentRequest final : public TokenSink,
                                 public LeaseKeeper,
                                 public std::enable_shared_from_this<PersistentRequest> {
  public:
-  // Values that wait to be seen; with more the request pauses.
+  // Tokens that wait to be seen; with more the request pauses.
   static constexpr std::size_t kMostHeld = 4096;
 
   // stored: the session's row, as the storage has it, with the claim on it, or without; start:
-  // values before the call. The writer outlives it. draws: it may come to values that the storage
+  // tokens before the call. The writer outlives it. draws: it may come to tokens that the storage
   // does not have; else all of it is run again.
   PersistentRequest(CallWriter& writer, SharedModel model, SessionStorage::Opened stored,
                     IdempotencyKey terms, std::int64_t start, bool draws);
@@ -84,11 +84,11 @@ class PersistentRequest final : public TokenSink,
   void at_rest(const SequenceState& sequence) noexcept override EXCLUDES(mutex_);
 
   // The server is about to end: a call that can be repeated ends after its step, kMoved, once its
-  // values are written and its claim is released.
+  // tokens are written and its claim is released.
   void hand_over() EXCLUDES(mutex_);
 
   // Of the writer: what is to be written now, and what became of it. Unless all_values, a TOKEN
-  // call's values but its first ones gather on.
+  // call's tokens but its first ones gather on.
   void collect(WriteBatch& batch, bool all_values) EXCLUDES(mutex_);
   // There was no memory for what was collected: it is to be collected again.
   void not_collected() EXCLUDES(mutex_);
@@ -104,7 +104,7 @@ class PersistentRequest final : public TokenSink,
   };
   enum class Writing { kNothing, kBegin, kValues, kEnd, kRelease };
 
-  // Whether the value at a position may be seen.
+  // Whether the token at a position may be seen.
   bool may_see(std::int64_t position) const REQUIRES(mutex_);
   // The right to call the sink, until deliver() has nothing more for it.
   bool begin_delivery() EXCLUDES(mutex_);
@@ -124,9 +124,9 @@ class PersistentRequest final : public TokenSink,
   void collect_end(WriteBatch& batch) EXCLUDES(mutex_);
   // Whether the copy in memory extends what the storage has.
   bool goes_on(const SessionHistory::Extent& extent) REQUIRES(mutex_);
-  // The state after the last value, in a slot; nothing where it is not worth it, or finds no room.
+  // The state after the last token, in a slot; nothing where it is not worth it, or finds no room.
   void put_state(SessionLease& lease) EXCLUDES(mutex_);
-  // A state of the call's way, with all values up to now.
+  // A state of the call's way, with all tokens up to now.
   void collect_checkpoint(WriteBatch& batch) EXCLUDES(mutex_);
   // Puts what lies in checkpoint_, and zeroes that; nothing where there was no room.
   std::optional<SessionStorage::StateRef> put_checkpoint(const SessionStorage::SessionId& id,
@@ -141,7 +141,7 @@ class PersistentRequest final : public TokenSink,
   bool has_shown_more() const REQUIRES(mutex_);
   // What the row has of calls once this one has ended so.
   std::vector<LastCall> last_calls(std::int64_t end) const REQUIRES(mutex_);
-  // The states of the row of which one has to be there before values are let go of.
+  // The states of the row of which one has to be there before tokens are let go of.
   std::vector<SessionStorage::StateRef> states_behind_values() const REQUIRES(mutex_);
   // has_state: one of those is there.
   void add_end(WriteBatch& batch, bool has_state) REQUIRES(mutex_);
@@ -158,13 +158,13 @@ class PersistentRequest final : public TokenSink,
   // Constant after begin().
   SessionHistory* history_ = nullptr;  // of the lease
   StoredCall call_;
-  std::int64_t first_drawn_ = 0;  // position of the first value after the prompt
+  std::int64_t first_drawn_ = 0;  // position of the first token after the prompt
   std::int64_t goes_on_at_ = 0;   // the first that this run reaches
   std::int64_t drawn_end_ = 0;    // after the last that an earlier run reached
   SessionStorage::Claim claim_;
   std::shared_ptr<const ClaimLease> claim_lease_;  // null: it is good until it is released
   bool has_claim_ = false;                         // begin() was well
-  bool numerics_changed_ = false;  // the values before it have another machine's bits
+  bool numerics_changed_ = false;  // the tokens before it have another machine's bits
   // Constant once is_submitted_.
   std::shared_ptr<TokenSink> sink_;
   RequestHandle handle_;
@@ -177,7 +177,7 @@ class PersistentRequest final : public TokenSink,
   bool is_long_ GUARDED_BY(mutex_) = false;
   bool is_begun_ GUARDED_BY(mutex_) = false;  // its beginning is durable, or need not be
   bool is_checked_ GUARDED_BY(mutex_) =
-      false;  // run again, it came to the very values of the storage
+      false;  // run again, it came to the very tokens of the storage
   Writing writing_ GUARDED_BY(mutex_) = Writing::kNothing;
   std::int64_t writing_to_ GUARDED_BY(mutex_) = 0;  // position and digest after it
   Digest writing_digest_ GUARDED_BY(mutex_);
@@ -193,12 +193,12 @@ class PersistentRequest final : public TokenSink,
   std::optional<SessionStorage::StateRef> state_ GUARDED_BY(mutex_);  // put, for the end to name
   std::optional<SampleResult> result_ GUARDED_BY(mutex_);
   std::optional<RequestOutcome> outcome_ GUARDED_BY(mutex_);
-  std::int64_t shown_end_ GUARDED_BY(mutex_) = 0;  // after the last value that came
+  std::int64_t shown_end_ GUARDED_BY(mutex_) = 0;  // after the last token that came
   std::int64_t skipped_given_ GUARDED_BY(mutex_) =
-      0;  // given values that this run does not come to
+      0;  // given tokens that this run does not come to
   bool is_over_ GUARDED_BY(mutex_) = false;
 
-  // A state on its way to the storage: the worker's until checkpoint_at_ says how many values it
+  // A state on its way to the storage: the worker's until checkpoint_at_ says how many tokens it
   // has, then the collecting thread's, which zeroes checkpoint_at_.
   std::vector<std::byte> checkpoint_;
   std::int64_t checkpoint_at_ GUARDED_BY(mutex_) = 0;

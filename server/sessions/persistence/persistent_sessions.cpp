@@ -209,14 +209,14 @@ bool differs(const IdempotencyKey& terms, const Digest& request, std::uint64_t s
   return terms.request != request || (terms.seed && *terms.seed != seed);
 }
 
-// Position of its first value after the prompt.
+// Position of its first token after the prompt.
 std::int64_t first_new_of(const StoredCall& call) {
   const auto behind = std::ranges::find_if(
       call.marks, [](const HistoryMark& mark) { return mark.source != ValueSource::kPrompt; });
   return behind == call.marks.end() ? call.start : behind->position;
 }
 
-// The first of the values [start, end) that a repeat needs: one to deliver again, or one from
+// The first of the tokens [start, end) that a repeat needs: one to deliver again, or one from
 // `least` on.
 std::int64_t needed_from(const IdempotencyKey& terms, std::int64_t start, std::int64_t first_new,
                          std::int64_t least, std::int64_t end) {
@@ -269,7 +269,7 @@ SessionRefusal PersistentSessions::open_call(SessionLease& lease, const SharedMo
         terms, start, draws);
     lease.keep_with(opened.call);
   };
-  // Where the last of a call's values may have stopped it, or what they are the beginning of, that
+  // Where the last of a call's tokens may have stopped it, or what they are the beginning of, that
   // is to be found once more.
   const bool is_bytes = model->transformer->config().modality == ModalityKind::kBytes;
   const std::int64_t stops = is_bytes ? kMaxStopStringBytes : 1;
@@ -308,7 +308,7 @@ SessionRefusal PersistentSessions::open_call(SessionLease& lease, const SharedMo
     if (terms.expected_position && *terms.expected_position != position) {
       return {SessionError::kPositionMismatch, 0, 0, -1, position, *terms.expected_position};
     }
-    // Its client has values of it, and others have come since: it was forgotten, and is not new.
+    // Its client has tokens of it, and others have come since: it was forgotten, and is not new.
     if (terms.from_position > 0 && terms.from_position < position) {
       return {SessionError::kPositionMismatch, 0, 0, -1, position, terms.from_position};
     }
@@ -379,7 +379,7 @@ SessionError PersistentSessions::read_past(const ReplayedResponse& past, std::in
                                            std::span<std::int32_t> values) {
   const SessionError read = storage_.read_values(past.session(), first, values);
   if (read != SessionError::kNone) return read;
-  // They are that call's where it is there still: what takes back a call's values forgets the call.
+  // They are that call's where it is there still: what takes back a call's tokens forgets the call.
   const SessionStorage::Opened found = storage_.find(past.session(), past.owner());
   if (found.outcome != SessionError::kNone) return found.outcome;
   const auto calls = decode_last_calls(found.row.last_calls);
@@ -410,7 +410,7 @@ SessionRefusal PersistentSessions::keep(const std::string& id, const Owner& owne
   if (!info) return store_.absence(id, owner);
   const SharedModel model = models_.find(info->model, info->transformer);
   if (model == nullptr) return {SessionError::kUnloaded};
-  // A state of few values is made of them as soon as it is read.
+  // A state of few tokens is made of them as soon as it is read.
   const bool with_state =
       model->transformer->constant_state() && info->num_values - 1 >= options_.park_tokens;
   SessionManager::ImageResult made =
@@ -448,7 +448,7 @@ SessionRefusal PersistentSessions::keep(const std::string& id, const Owner& owne
   if (outcome != SessionError::kNone) return refusal_of(outcome);
   if (!image.state.empty()) {
     const bool has_state = store_state(id, owner, image);
-    // Where the history begins after its first value the state is no cache.
+    // Where the history begins after its first token the state is no cache.
     if (!has_state && image.base > 0) {
       remove_stored(id, owner);
       return {SessionError::kStoreFull};
@@ -829,7 +829,7 @@ SessionRefusal PersistentSessions::read_image(const FoundSession& stored, Sessio
   const std::int64_t latest = stored.call ? stored.call->start : row.position;
   image.state_position = read_state(row, image.base, latest, image.state);
   if (image.state_position < image.base) {
-    // Without the values before its base the state after them is no cache.
+    // Without the tokens before its base the state after them is no cache.
     if (row.base > 0) return {SessionError::kDamaged};
     image.base = 0;
     image.base_digest = stored.marks.base_digest;

@@ -30,7 +30,7 @@ namespace lintel {
 class ModelRegistry;
 class WriteBatch;
 
-// Between the sessions in memory and the storage. A durable session's values are in the storage;
+// Between the sessions in memory and the storage. A durable session's tokens are in the storage;
 // what is of it in memory is a copy, which goes when memory is needed and comes back when a call
 // needs it.
 //
@@ -40,26 +40,26 @@ class PersistentSessions {
  public:
   struct Options {
     Durability durability = Durability::kInput;  // of sessions whose maker does not say
-    // A TOKEN call's values are written so often, an INPUT call's once they are so many or so old.
+    // A TOKEN call's tokens are written so often, an INPUT call's once they are so many or so old.
     Duration commit_interval = std::chrono::milliseconds(5);
     Duration lazy_interval = std::chrono::seconds(1);
     std::int64_t lazy_values = 256;
-    // A state is many hundred times its values, so that one is stored only where reading those
+    // A state is many hundred times its tokens, so that one is stored only where reading those
     // since the last stored one again would take long: at a call's end if they are so many, and a
     // quarter of them where the session is about to leave memory.
     std::int64_t park_tokens = 1024;
     std::chrono::seconds expire_after = std::chrono::hours(720);
-    // Whether a session whose values another machine computed, with other bits, continues here.
+    // Whether a session whose tokens another machine computed, with other bits, continues here.
     bool takes_other_numerics = true;
     Duration patience = std::chrono::seconds(1);  // with a store that is full or away
-    int threads = 2;           // 0: run() does the work itself, and values are written by write()
+    int threads = 2;           // 0: run() does the work itself, and tokens are written by write()
     std::size_t queue = 1024;  // of work that waits for them
   };
 
   struct Stats {
     std::uint64_t brought_from_slot = 0, brought_from_values = 0;
     std::uint64_t calls_resumed = 0;
-    // Values that had to be read once more: of sessions that came back without their last state, of
+    // Tokens that had to be read once more: of sessions that came back without their last state, of
     // those that were taken back, and of calls that are run again.
     std::uint64_t replayed_cold = 0, replayed_rewound = 0, replayed_resumed = 0;
     std::uint64_t numerics_changed = 0;  // sessions that came back on a machine of other bits
@@ -102,7 +102,7 @@ class PersistentSessions {
   // What a call runs on, or what it gave when it was run.
   struct OpenedCall {
     std::shared_ptr<PersistentRequest> call;  // the keeper of the lease; null: it is past
-    // Where it begins. Of a call that is run again: its seed, and the values it had from where the
+    // Where it begins. Of a call that is run again: its seed, and the tokens it had from where the
     // session stands now, which is after those that no replay needs.
     std::optional<std::uint64_t> seed;
     std::int64_t start = 0;
@@ -116,7 +116,7 @@ class PersistentSessions {
   // lease is to go back.
   SessionRefusal open_call(SessionLease& lease, const SharedModel& model,
                            const IdempotencyKey& terms, OpenedCall& opened);
-  // Waits. Values [first, first + values.size()) of a call that is past, for as long as the session
+  // Waits. Tokens [first, first + values.size()) of a call that is past, for as long as the session
   // has that call.
   SessionError read_past(const ReplayedResponse& call, std::int64_t first,
                          std::span<std::int32_t> values);
@@ -128,11 +128,11 @@ class PersistentSessions {
   void write() { writer_.write(); }
 
   // Before the process ends: running calls that can be repeated end after their step, kMoved, with
-  // their values and the release of their session written; so do those that come later.
+  // their tokens and the release of their session written; so do those that come later.
   void hand_over() { writer_.hand_over(); }
 
   // Waits, but begins nothing more once `most` has passed. Before the process ends: stores the
-  // states of idle sessions, the last used first, so that they wake without reading their values.
+  // states of idle sessions, the last used first, so that they wake without reading their tokens.
   // Returns how many.
   std::size_t park_idle(Duration most);
 
@@ -172,23 +172,23 @@ class PersistentSessions {
   SessionRefusal ensure_in_memory(const std::string& id, const Owner& owner);
   SessionRefusal wake(const std::string& id, const Owner& owner);
   // Once; `seen`: the digest of the history that it was to be. Nothing is claimed meanwhile, so
-  // that another server may write between its row and its values.
+  // that another server may write between its row and its tokens.
   SessionRefusal restore_once(const std::string& id, const Owner& owner, Digest& seen);
   // Of a storage that others write, too: what is in memory may be old, and goes then. kNone also
   // where it is not in memory any more.
   SessionRefusal drop_if_old(const std::string& id, const Owner& owner, bool* is_here);
-  // A call is run again that has the values [start, where the session stands): the session goes
+  // A call is run again that has the tokens [start, where the session stands): the session goes
   // back to `at`, the first of them that its client, or what may stop it, needs once more.
   SessionRefusal replay(SessionLease& lease, const SessionStorage::Row& row, std::int64_t start,
                         std::int64_t at, std::uint64_t seed, OpenedCall& opened);
-  // The latest state with `least` to `most` values that can be read, and how many it has; 0: there
+  // The latest state with `least` to `most` tokens that can be read, and how many it has; 0: there
   // is none.
   std::int64_t read_state(const SessionStorage::Row& row, std::int64_t least, std::int64_t most,
                           std::vector<std::byte>& state);
   // As SessionManager::rewind, from the nearest state in memory or in the storage.
   SessionRefusal rewind(SessionLease& lease, const SessionStorage::Row& row, std::int64_t position,
                         const std::optional<Digest>& expected);
-  // Its values, and the latest state that leads to them.
+  // Its tokens, and the latest state that leads to them.
   SessionRefusal read_image(const FoundSession& found, SessionImage& image);
   SessionRefusal remove_stored(const std::string& id, const Owner& owner);
   // What stores the state of an idle session where that pays, and gives its claim back.
@@ -196,7 +196,7 @@ class PersistentSessions {
   // The state of a session whose claim the caller has, for a write to name; nothing where there is
   // no room.
   std::optional<SessionStorage::StateRef> put_state(SessionLease& lease);
-  // Of a session that was just made: its state, so that it wakes without reading its values.
+  // Of a session that was just made: its state, so that it wakes without reading its tokens.
   bool store_state(const std::string& id, const Owner& owner, const SessionImage& image);
   SessionInfo info_of(const SessionStorage::Row& row) const;
   // Whether another process has gone on with what is in memory.

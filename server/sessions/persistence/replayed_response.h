@@ -18,7 +18,7 @@ namespace lintel {
 struct IdempotencyKey;
 class PersistentSessions;
 
-// Its values are read from the storage a piece at a time, on threads that may wait, as its sink has
+// Its tokens are read from the storage a piece at a time, on threads that may wait, as its sink has
 // room for them. The session is free meanwhile. Where it forgets the call (it is rewound or
 // removed) the rest is not delivered: kStoreAway.
 //
@@ -29,7 +29,7 @@ class ReplayedResponse : public std::enable_shared_from_this<ReplayedResponse> {
   static constexpr std::int64_t kPieceValues = 1024;
 
   // `call` of a session as the storage has it, from terms.from_position on. digest: of the history
-  // at the call's end, if it is known. Null where the storage has not all of its values any more.
+  // at the call's end, if it is known. Null where the storage has not all of its tokens any more.
   // `durable` outlives it.
   static std::shared_ptr<ReplayedResponse> of(PersistentSessions& durable,
                                               const SessionStorage::Row& row,
@@ -47,7 +47,7 @@ class ReplayedResponse : public std::enable_shared_from_this<ReplayedResponse> {
   const SessionStorage::SessionId& session() const { return session_; }
   const SessionStorage::Owner& owner() const { return owner_; }
   const LastCall& call() const { return call_; }
-  // Position of the first value to deliver, and the end: those that a stop excluded are left out.
+  // Position of the first token to deliver, and the end: those that a stop excluded are left out.
   std::int64_t first() const { return first_; }
   std::int64_t end() const { return end_; }
 
@@ -59,7 +59,7 @@ class ReplayedResponse : public std::enable_shared_from_this<ReplayedResponse> {
   // Has tell_on() run soon.
   void go_on() EXCLUDES(mutex_);
   void tell_on() EXCLUDES(mutex_);
-  // Delivers the next values; nothing: there are more.
+  // Delivers the next tokens; nothing: there are more.
   std::optional<RequestOutcome> tell_piece();
   ValueSource source_at(std::int64_t position);
   // Of the history at the call's end; nothing where it cannot be read.

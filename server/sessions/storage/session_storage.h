@@ -66,14 +66,14 @@ class SessionStorage {
     bool operator==(const StateRef&) const = default;
   };
 
-  // All but values and states.
+  // All but tokens and states.
   struct Row {
     SessionId id;
     Owner owner;
     std::string model;
     Fingerprint model_print, numerics;
     Durability durability = Durability::kNone;
-    std::int64_t max_values = 0, base = 0, position = 0;  // values [base, position)
+    std::int64_t max_values = 0, base = 0, position = 0;  // tokens [base, position)
     Digest digest;                                        // of the history up to `position`
     std::string call;                     // the call in progress, as kBegin wrote it; empty: none
     std::string last_calls, marks, tail;  // serialised by their writer; empty: none
@@ -97,9 +97,9 @@ class SessionStorage {
     enum class Kind : std::uint8_t {
       kCreate,   // body: NewSession. Needs no claim, gives none
       kBegin,    // RowChange with the call; the history begins a record at `position`
-      kValues,   // values that end at `position`
+      kValues,   // tokens that end at `position`
       kEnd,      // RowChange; the call is over, the claim released
-      kRewind,   // RowChange; back to `position`: values and states above it and the call are gone
+      kRewind,   // RowChange; back to `position`: tokens and states above it and the call are gone
       kState,    // RowChange with the states that the session has from now on
       kRelease,  // RowChange; the claim is released, an open call stays open
       kRemove,   // no body
@@ -132,7 +132,7 @@ class SessionStorage {
     bool is_shared = false;
     std::uint64_t claims = 0, claims_held = 0;  // granted; refused, for another had the session
     std::uint64_t fenced = 0;       // writes refused, for another had taken the session over
-    std::uint64_t rolled_back = 0;  // sessions that the store had lost the last values of
+    std::uint64_t rolled_back = 0;  // sessions that the store had lost the last tokens of
     std::uint64_t healed = 0;       // of those, written again by the call that had them
     std::uint64_t reconnects = 0, redirects = 0;
     std::uint64_t short_waits = 0;  // commits that too few replicas had in time
@@ -158,12 +158,12 @@ class SessionStorage {
   virtual Opened find(const SessionId& id, const Owner& owner) = 0;
   // Each session's writes in order, each all or nothing. Done once all are durable or refused.
   virtual void commit(std::vector<Write> writes, Done done) = 0;
-  // Values [first, first + values.size()); kNotFound where it has not all of them.
+  // Tokens [first, first + values.size()); kNotFound where it has not all of them.
   virtual SessionError read_values(const SessionId& id, std::int64_t first,
                                    std::span<std::int32_t> values) = 0;
   // Fills in all but ref->position, which is the caller's. Kept once a kState or kCreate names it;
   // dropped when the claim on `id` is released and none has. kFull and kUnavailable cost time only:
-  // the session's values are there.
+  // the session's tokens are there.
   virtual SessionError put_state(const SessionId& id, std::span<const std::byte> state,
                                  StateRef* ref) = 0;
   // REQUIRES: state.size() == ref.bytes. kCorrupt: what is there is not that state.

@@ -105,14 +105,14 @@ class RecordReader {
 
 using StorageBytes = std::vector<std::byte>;
 
-// One byte for the width (1, 2 or 4, as the greatest value needs), then the values.
+// One byte for the width (1, 2 or 4, as the greatest token needs), then the tokens.
 StorageBytes encode_values(std::span<const std::int32_t> values);
 std::optional<std::vector<std::int32_t>> decode_values(std::span<const std::byte> bytes);
 
 StorageBytes encode_row(const SessionStorage::Row& row);
 std::optional<SessionStorage::Row> decode_row(std::span<const std::byte> bytes);
 
-// kCreate: a session with the values [row.base, row.position), e.g. of a fork.
+// kCreate: a session with the tokens [row.base, row.position), e.g. of a fork.
 struct NewSession {
   SessionStorage::Row row;
   std::vector<std::int32_t> values;
@@ -124,7 +124,7 @@ std::optional<NewSession> decode_new_session(std::span<const std::byte> bytes);
 struct RowChange {
   std::optional<std::string> call, last_calls, marks, tail;
   std::optional<std::vector<SessionStorage::StateRef>> states;
-  std::optional<std::int64_t> base;  // values below it are forgotten
+  std::optional<std::int64_t> base;  // tokens below it are forgotten
   std::optional<std::chrono::system_clock::time_point> used, expires;
 };
 StorageBytes encode_change(const RowChange& change);
@@ -145,11 +145,11 @@ class StorageSession {
     std::int64_t position = 0, first = 0;
     Digest digest;
     bool removed = false;
-    std::vector<std::int32_t> cut{};  // values that were taken off the end
-    std::size_t size = 0;             // of the values before
+    std::vector<std::int32_t> cut{};  // tokens that were taken off the end
+    std::size_t size = 0;             // of the tokens before
   };
 
-  // One that is there already; its values up to row.position are kept elsewhere.
+  // One that is there already; its tokens up to row.position are kept elsewhere.
   explicit StorageSession(SessionStorage::Row row) : row_(std::move(row)), first_(row_.position) {}
   // The one that a kCreate describes; nothing where its body has none of that name.
   static std::optional<StorageSession> created(const SessionStorage::Write& write);
@@ -166,7 +166,7 @@ class StorageSession {
 
   const SessionStorage::Row& row() const { return row_; }
   bool removed() const { return removed_; }
-  // Values [first(), row().position), written since it was made. Those of elsewhere that are not
+  // Tokens [first(), row().position), written since it was made. Those of elsewhere that are not
   // below first() are no more.
   std::int64_t first() const { return first_; }
   const std::vector<std::int32_t>& values() const { return values_; }

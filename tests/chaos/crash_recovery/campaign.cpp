@@ -113,7 +113,7 @@ struct Guest {
   bool same_past = true;  // as the script's session: neither rewound nor a fork
   int forks = 0, rewinds = 0;
   int cut_off = 0;     // times a call had to be repeated
-  int in_stream = 0;   // of these: when some of its values had come
+  int in_stream = 0;   // of these: when some of its tokens had come
   int asked_anew = 0;  // calls that were repeated after they had ended
   int unseeded = 0;    // calls whose seed the server drew
 
@@ -169,7 +169,7 @@ struct Guest {
     }
   }
 
-  // Continues with a fork: another session of the same values.
+  // Continues with a fork: another session of the same tokens.
   void fork_at(std::int64_t position, const Visitor& visitor) {
     v1::ForkSessionRequest request;
     request.set_id(session);
@@ -196,7 +196,7 @@ struct Guest {
     rewind_to(before, visitor);
   }
 
-  // The same calls give the same values behind it.
+  // The same calls give the same tokens after it.
   void rewind_to(std::int64_t position, const Visitor& visitor) {
     v1::RewindSessionRequest request;
     request.set_id(session);
@@ -222,7 +222,7 @@ struct Guest {
     if (!text.empty()) wrong.push_back(what + ": " + text);
   }
 
-  // What the server has of it behind its last call.
+  // What the server has of it after its last call.
   void check(const CrashingServer& server) {
     if (!wrong.empty()) return;
     try {

@@ -22,7 +22,7 @@ inline constexpr std::size_t kSystemCalls = 7;
 inline constexpr std::array<const char*, kSystemCalls> kSystemCallNames = {
     "write", "pwrite", "writev", "sendmsg", "fdatasync", "fsync", "ftruncate"};
 
-// Halfway: behind the first half of the bytes; where there are none, before.
+// Halfway: after the first half of the bytes; where there are none, before.
 enum class When : std::int64_t { kBefore, kHalfway, kAfter };
 inline constexpr std::array<const char*, 3> kWhenNames = {"before", "halfway through", "after"};
 

@@ -9,12 +9,12 @@
 
 namespace lintel::testing {
 
-// A value as a client sees it.
+// A token as a client sees it.
 struct SeenToken {
   std::int64_t position = 0;
   std::int32_t token = 0;
   v1::ValueSource source{};
-  std::string log2_probs;  // of the value and of the likeliest ones: their bits
+  std::string log2_probs;  // of the token and of the likeliest ones: their bits
 };
 
 // One call as its caller sees it.
@@ -33,7 +33,7 @@ struct Script {
   std::string model;
   std::int64_t window = 0;
   std::vector<ScriptedCall> calls;
-  std::vector<SeenToken> history;  // behind them all; without log-probabilities
+  std::vector<SeenToken> history;  // after them all; without log-probabilities
 };
 
 // Calls, and adds what comes as it does; `repeat` as of Client::generate.
@@ -42,8 +42,8 @@ void call(const Client& client, const v1::GenerateRequest& request, const Client
 std::vector<SeenToken> read_history(const Client& client, const std::string& session,
                                     std::int64_t from);
 
-// A function of the seed: windows, prompts and none, given values, stops, penalties, echoes,
-// log-probabilities, messages of one value. The expected answers are the server's, which has to
+// A function of the seed: windows, prompts and none, given tokens, stops, penalties, echoes,
+// log-probabilities, messages of one token. The expected answers are the server's, which has to
 // stay up; it needs the tiny models "tokens" and "bytes".
 Script make_script(const Client& undisturbed, std::uint64_t seed);
 

@@ -1,5 +1,5 @@
 // Two replicas fight over the sessions of one Redis store while both of them, the store and the
-// network between fail; the values that clients received of a session must be one line, without
+// network between fail; the tokens that clients received of a session must be one line, without
 // gaps and doubles.
 #include <grpc/support/log.h>
 #include <signal.h>

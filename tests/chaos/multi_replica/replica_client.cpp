@@ -165,7 +165,7 @@ bool ReplicaClient::is_worth_it(TimePoint give_up) const {
 void ReplicaClient::take(ReplicaSession& session, const v1::GenerateRequest& request,
                          const v1::Chunk& chunk, std::int64_t& next) {
   const std::string& call_name = request.call_id();
-  if (next < 0) {  // before the first value the prompt was fed: once, however often it was sent
+  if (next < 0) {  // before the first token the prompt was fed: once, however often it was sent
     std::int64_t position = chunk.first_position() - request.prompt().tokens().ids_size();
     for (const std::int32_t value : request.prompt().tokens().ids()) {
       faults_.add(session.line.received(call_name, position++, value), session.id);

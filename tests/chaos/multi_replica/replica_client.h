@@ -1,4 +1,4 @@
-// ReplicaClient: a client of two replicas, and the values that it received.
+// ReplicaClient: a client of two replicas, and the tokens that it received.
 #pragma once
 
 #include <atomic>

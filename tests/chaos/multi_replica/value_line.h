@@ -1,4 +1,4 @@
-// The values that clients received of one session, which must be one line without gaps.
+// The tokens that clients received of one session, which must be one line without gaps.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace lintel::testing {
 
-// Thread-safe. A value counts as soon as a client has it.
+// Thread-safe. A token counts as soon as a client has it.
 class ValueLine {
  public:
-  // Call `call` delivered this value. Nothing, or what is wrong: another call delivered one at the
+  // Call `call` delivered this token. Nothing, or what is wrong: another call delivered one at the
   // position, or the same call another one.
   std::optional<std::string> received(const std::string& call, std::int64_t position,
                                       std::int32_t value);
   // The call has ended there.
   std::optional<std::string> ended(const std::string& call, std::int64_t position);
-  // What is wrong with a session that has these values from position `first` on: one is missing,
+  // What is wrong with a session that has these tokens from position `first` on: one is missing,
   // another, or was never delivered though every call has ended. Empty: nothing.
   std::string difference(const std::vector<std::int32_t>& stored, std::int64_t first = 0) const;
   std::size_t size() const;

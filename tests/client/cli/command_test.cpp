@@ -439,7 +439,7 @@ TEST_CASE("samples that had come are printed when their call fails") {
     return run_lintel(line);
   };
   const std::string first = std::to_string(fake_token(9, 1));
-  server.hang = true;  // after a value of sample 0
+  server.hang = true;  // after a token of sample 0
   auto result = generate({"jsonl", "--deadline", "1"});
   CHECK(result.code == cli::kFailed);
   CHECK_THAT(result.err, Catch::Contains("DEADLINE_EXCEEDED"));

@@ -1,4 +1,4 @@
-// A server of lintel.v1 without a model: its values are a function of seed and position, and it
+// A server of lintel.v1 without a model: its tokens are a function of seed and position, and it
 // fails as a test sets it. To be scored, ids have to be of the vocabulary.
 #pragma once
 
@@ -43,13 +43,13 @@ class FakeServer {
   bool hang = false;                    // Generate sends one chunk and waits for cancellation
   bool hang_health = false;             // so does Check, which sends nothing
   int finish_before_hanging = 0;        // this many Generate calls end before one hangs
-  int values_before_hanging = 1;        // a value is a chunk
+  int values_before_hanging = 1;        // a token is a chunk
   bool end_before_hanging = false;      // the sample ends; the stream alone hangs
   std::deque<grpc::Status> refusals;    // of the next Generate calls, one each
   v1::Session session;                  // what sessions are beside their defaults
   v1::FinishReason finish_reason = v1::FINISH_REASON_LENGTH;
   bool end_early = false;         // streams end with OK before everything was sent
-  std::int32_t first_token = -1;  // >= 0: sent in place of the first sampled value
+  std::int32_t first_token = -1;  // >= 0: sent in place of the first sampled token
   std::int64_t window = 0;        // of calls, as their ends tell it
   std::int64_t window_restarts = 0;
   bool serving = true;

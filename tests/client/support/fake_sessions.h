@@ -1,4 +1,4 @@
-// The fake server's sessions: their number and values are a function of what is asked.
+// The fake server's sessions: their number and tokens are a function of what is asked.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

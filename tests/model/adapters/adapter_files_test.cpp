@@ -318,7 +318,7 @@ TEST_CASE("the reported bytes are those of the matrices and little more") {
   const testing::TemporaryDirectory directory;
   write_random_adapter(directory.path(), config, {.rank = 8});
   const AdapterFiles files(directory.path(), config);
-  // Of a layer 36,864; the predictor and the embedding of 256 values.
+  // Of a layer 36,864; the predictor and the embedding of 256 tokens.
   const std::size_t floats = 2 * 36'864 + 8 * (256 + 256) + 8 * (256 + 128);
   CHECK(files.bytes() >= floats * sizeof(float));
   CHECK(files.bytes() <= floats * sizeof(float) * 11 / 10);

@@ -58,7 +58,7 @@ TEST_CASE("trained_length is not part of a model's fingerprint, at any place in 
     return load_with_fingerprint(files).fingerprint;
   };
   const std::size_t first = text.find('"'), second = text.find(',') + 1;
-  const std::size_t last = text.rfind('}', text.rfind('}') - 1) + 1;  // behind the last value
+  const std::size_t last = text.rfind('}', text.rfind('}') - 1) + 1;  // after the last value
   CHECK(with(first, "\"trained_length\" : 256 ,\n  ") == before);
   CHECK(with(second, "\n  \"trained_length\": 256,") == before);
   CHECK(with(last, ",\n  \"trained_length\": 256") == before);

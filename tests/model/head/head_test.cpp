@@ -70,7 +70,7 @@ std::int32_t draw(const Head& head, std::span<const float> output, const Samplin
   return head.sample(output, options, counts, {.seed = 11, .position = position}, scratch);
 }
 
-// How often each value comes out of `draws` draws.
+// How often each token comes out of `draws` draws.
 std::vector<int> histogram(const Head& head, std::span<const float> output,
                            const SamplingOptions& options, int draws,
                            std::span<const std::uint32_t> counts = {}) {
@@ -80,7 +80,7 @@ std::vector<int> histogram(const Head& head, std::span<const float> output,
 }
 
 // Observed frequencies against probabilities: five standard deviations, and four more draws,
-// because rare values are not normally distributed.
+// because rare tokens are not normally distributed.
 void check_frequencies(const std::vector<int>& found, const std::vector<double>& expected) {
   const double n = std::accumulate(found.begin(), found.end(), 0.0);
   for (std::size_t v = 0; v < found.size(); ++v) {

@@ -170,7 +170,7 @@ TEST_CASE("slices and batches reproduce the bits of single steps", "[rows][long_
   }
 }
 
-// Mean of -log2 p over the known values.
+// Mean of -log2 p over the known tokens.
 double bits_per_dim(const Golden& golden, std::span<const float> outputs) {
   double sum = 0.0;
   for (std::size_t b = 0; b < golden.batch; ++b) {

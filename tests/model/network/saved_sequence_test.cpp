@@ -208,7 +208,7 @@ TEST_CASE("attention: a saved sequence that claims another length takes no memor
 
 // ---- Whole models.
 
-// Steps values and keeps what a session keeps beside them.
+// Steps tokens and keeps what a session keeps beside them.
 struct WholeSequence {
   WholeSequence(const Transformer& of, std::shared_ptr<const Adapter> adapter)
       : model(of), workspace(of.new_workspace(16, 16)), sequence(of.new_sequence(adapter)) {}

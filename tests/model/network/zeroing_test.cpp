@@ -47,7 +47,7 @@ TEST_CASE("all that a sequence held is zeroed before its memory is freed", "[thr
   for (std::uint32_t& count : sequence.counts) count = 7;
   sequence.generated_tail.reserve(400);
   sequence.generated_tail.assign(390, 'x');
-  // The rest is still there, behind the string's end.
+  // The rest is still there, after the string's end.
   sequence.generated_tail.erase(0, 389);
   constexpr std::size_t kLeastBytes = 300;  // states' own objects are smaller
   std::size_t blocks = 0;

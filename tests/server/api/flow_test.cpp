@@ -130,7 +130,7 @@ TEST_CASE("a hundred unread streams of one client do not keep another's request 
   REQUIRE(other.status.ok());
   CHECK(other.only().tokens == expected);
   INFO(before << " values before, " << meanwhile << " meanwhile");
-  // Behind the backlog it would have come when all but four of them were full.
+  // After the backlog it would have come when all but four of them were full.
   CHECK(before + meanwhile < kUnread * kOutboxTokens / 2);
   for (const auto& context : contexts) context->TryCancel();
   for (const auto& reader : readers) {
@@ -226,8 +226,8 @@ TEST_CASE("a full queue refuses at once, with a time to retry", "[threat-56]") {
   }
 }
 
-// Admitted bytes of a sample of the model "tokens" with so many values, without speculation: its
-// sequence, and its values while they wait for the client.
+// Admitted bytes of a sample of the model "tokens" with so many tokens, without speculation: its
+// sequence, and its tokens while they wait for the client.
 std::size_t sample_bytes(std::size_t num_values) {
   return SessionManager::admitted_bytes(*tiny_models({"tokens"}).at("tokens"), 0) + num_values * 64;
 }

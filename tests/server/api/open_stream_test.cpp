@@ -7,7 +7,7 @@
 namespace lintel::testing {
 namespace {
 
-constexpr int kMany = 20'000;  // in messages of one value: more than a connection takes unread
+constexpr int kMany = 20'000;  // in messages of one token: more than a connection takes unread
 
 // A connection whose window does not grow while it is not read.
 std::shared_ptr<grpc::Channel> narrow_channel(TestServer& server) {

@@ -1,4 +1,4 @@
-// The way of values from a scheduler that must not wait to a wire that may be slow.
+// The way of tokens from a scheduler that must not wait to a wire that may be slow.
 #include <algorithm>
 #include <catch2/catch.hpp>
 
@@ -39,7 +39,7 @@ struct RecordingWire final : ResponseWriter {
     messages.push_back(values);
   }
 
-  std::vector<int> messages;  // how many values each had
+  std::vector<int> messages;  // how many tokens each had
   std::vector<std::int64_t> positions;
   int finishes = 0;
   int in_flight = 0;

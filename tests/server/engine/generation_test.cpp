@@ -318,7 +318,7 @@ TEST_CASE("a given byte breaks the match of a stop string") {
   // Across the given byte, with and without it.
   request.stop.strings = {free_run.substr(2, 4), free_run.substr(1, 2) + free_run.substr(4, 2)};
   REQUIRE(core.generate(request)->text() == free_run);
-  request.stop.strings = {free_run.substr(4, 3)};  // behind it
+  request.stop.strings = {free_run.substr(4, 3)};  // after it
   REQUIRE(core.generate(request)->result().reason == FinishReason::kStopString);
 }
 

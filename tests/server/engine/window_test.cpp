@@ -433,7 +433,7 @@ TEST_CASE("penalties count the tokens of a prompt that are not read", "[window]"
   request.sampling.frequency_penalty = 3.0f;
   std::vector<std::int32_t> all;
   CHECK(core.generate(request)->values[0] == in_windows_by_hand(*model, request, 0, all));
-  // Of the last 100 values: more than the window has.
+  // Of the last 100 tokens: more than the window has.
   request.sampling.penalty_window = 100;
   const auto sink = core.generate(request);
   GenerationRequest echoed = request;

@@ -200,7 +200,7 @@ TEST_CASE("draft tokens of speculation and accepted ones are counted") {
   options.models.scheduling.speculation = Speculation::kOn;
   TestServer server({"tokens"}, options);
   v1::GenerateRequest request = request_for("tokens", {3, 7}, 200);
-  (*request.mutable_sampling()->mutable_logit_bias())[11] = 14;  // one value nearly always
+  (*request.mutable_sampling()->mutable_logit_bias())[11] = 14;  // one token nearly always
   const Generated out = generate(server, request);
   REQUIRE(out.status.ok());
   const v1::SampleFinish& finish = out.only().finish;

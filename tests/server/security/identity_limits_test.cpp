@@ -105,7 +105,7 @@ TEST_CASE("once its burst is used up, the calls of an identity run at its tokens
   // Scoring is paid for too.
   const auto scored = time_of([&] { return score_as(server, "alice"); });
   CHECK(scored <= std::chrono::milliseconds(600));
-  // A stop token ends the first call after one value or so: it pays for no more.
+  // A stop token ends the first call after one token or so: it pays for no more.
   clock.advance(std::chrono::seconds(100));
   v1::GenerateRequest stops = request_for("tokens", {1}, 99);
   for (int token = 0; token < 50; ++token) stops.mutable_stop()->add_token_ids(token);

@@ -71,7 +71,7 @@ TEST_CASE("a sequence that Score tried to submit in vain is not charged for") {
     context.TryCancel();
     CHECK(reader->Finish().error_code() == grpc::StatusCode::CANCELLED);
   }
-  // All but two values came back. This one is charged for before it is found to be too long.
+  // All but two tokens came back. This one is charged for before it is found to be too long.
   grpc::Status next;
   REQUIRE(eventually(
       [&] {

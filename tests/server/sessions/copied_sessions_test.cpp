@@ -13,7 +13,7 @@ const Owner kNobody;  // where callers are not identified
 constexpr std::int64_t kValues = 300;
 constexpr std::int64_t kStep = kSanitized ? 41 : 1;  // of the positions that are tried
 
-// Values that each call of the long session makes.
+// Tokens that each call of the long session makes.
 GenerationRequest long_call(std::int64_t position, std::int64_t last) {
   GenerationRequest request;
   request.seed = static_cast<std::uint64_t>(position);
@@ -26,7 +26,7 @@ GenerationRequest long_call(std::int64_t position, std::int64_t last) {
   return request;
 }
 
-// How a session with so many values is gone on with: a function of the position.
+// How a session with so many tokens is gone on with: a function of the position.
 GenerationRequest next_call(std::int64_t position) {
   GenerationRequest request;
   if (position == 0 || position % 3 == 1) request.prompt = {9};
@@ -35,7 +35,7 @@ GenerationRequest next_call(std::int64_t position) {
   request.log2_probs = true;
   request.top_log2_probs = position % 5 == 0 ? 2 : 0;
   request.sampling.frequency_penalty = 0.5f;
-  // Of positions whose images hold the values that it counts.
+  // Of positions whose images hold the tokens that it counts.
   request.sampling.penalty_window = position % 6 == 0 ? static_cast<int>(position / 3) : 0;
   if (position % 4 == 0) request.given = {{position + (request.prompt.empty() ? 1 : 2), 8}};
   return request;
@@ -69,7 +69,7 @@ struct Long {
   std::vector<std::int32_t> values;
 };
 
-// Walks the same values one by one, and says at each position what comes next.
+// Walks the same tokens one by one, and says at each position what comes next.
 template <typename Check>
 void at_every_position(const Transformer& model, const std::vector<std::int32_t>& values,
                        const Check& check) {
@@ -150,7 +150,7 @@ TEST_CASE("a stop string is found across the place where a session was copied", 
   request.max_new_tokens = 90;
   request.seed = 5;
   const std::string text = core.generate(request)->text();
-  // The same in two calls; the first ends with a stop string, behind which no match begins before.
+  // The same in two calls; the first ends with a stop string, after which no match begins before.
   const bool is_stopped = GENERATE(false, true);
   request.max_new_tokens = 60;
   request.stop.include_in_output = true;

@@ -58,7 +58,7 @@ TEST_CASE("sessions take no more memory than they were admitted for, and not muc
 #endif
 
 TEST_CASE("a session without any state is not free") {
-  // A mixture head keeps no counts, and softmax attention of one value no keys.
+  // A mixture head keeps no counts, and softmax attention of one token no keys.
   const auto model =
       changed_model(TinyModel::kImage,
                     [](ModelConfig& config) {

@@ -41,7 +41,7 @@ struct PlainHistory {
     for (std::size_t p = from; p < to; ++p) result.push_back(entries[p].value);
     return result;
   }
-  // As SequenceState::generated_tail comes to be: from the first value on.
+  // As SequenceState::generated_tail comes to be: from the first token on.
   std::string tail_at(std::size_t position) const {
     std::string tail;
     for (std::size_t p = 0; p < position; ++p) {
@@ -130,7 +130,7 @@ TEST_CASE("a history agrees with a plain vector over random appends, forks and r
       const std::size_t p = below(size + 1);
       REQUIRE(any.history->tail_at(static_cast<std::int64_t>(p)) == any.plain.tail_at(p));
     }
-    // However it came to be: the digest is that of the same values in one go.
+    // However it came to be: the digest is that of the same tokens in one go.
     SessionHistory straight(options_of(vocab_size));
     for (const auto& entry : any.plain.entries) straight.append(entry.value, entry.source);
     REQUIRE(any.history->extent().digest == straight.extent().digest);

@@ -213,7 +213,7 @@ TEST_CASE("a state that grows is admitted by the values it may come to hold") {
     REQUIRE(f.store.bytes_in_use() - before == created.info.state_bytes);
     return created.info.state_bytes;
   };
-  // The last value is never fed.
+  // The last token is never fed.
   CHECK(admitted(100) == SessionManager::session_bytes(*unbounded, {.max_values = 100}));
   CHECK(admitted(10'000) == SessionManager::session_bytes(*unbounded, {.max_values = 10'000}));
   CHECK(admitted(100) > SessionManager::admitted_bytes(*unbounded, 99) + 100);

@@ -70,7 +70,7 @@ TEST_CASE("memory is short when little of it or of an owner's share is left, or 
   CHECK(memory.is_short("e"));
 }
 
-// A softmax sequence of one value has no state.
+// A softmax sequence of one token has no state.
 TEST_CASE("nothing can be reserved any number of times") {
   SessionMemory memory({.bytes = 10});
   {

@@ -26,7 +26,7 @@ struct StoreFixture {
   SessionManager store;
 };
 
-// Lets the sequence read values 0, 1, ...
+// Lets the sequence read tokens 0, 1, ...
 inline void feed(const Transformer& model, SequenceState& sequence, int count) {
   Workspace workspace = model.new_workspace(1);
   for (int i = 0; i < count; ++i) {

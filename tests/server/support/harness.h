@@ -122,7 +122,7 @@ class Core {
 };
 
 // The naive twin of the scheduler: one sample, one row a step, straight from the definitions.
-// Values before a sequence's end that a window of penalties counts are in the request's `recent`.
+// Tokens before a sequence's end that a window of penalties counts are in the request's `recent`.
 struct TwinResult {
   std::vector<Value> values;
   FinishReason reason = FinishReason::kLength;
@@ -130,7 +130,7 @@ struct TwinResult {
 TwinResult generate_naively(const Transformer& model, const GenerationRequest& request, int sample,
                             SequenceState& sequence);
 
-// A prompt of `prompt_length` values that the seed decides, for TinyModel::kTokens.
+// A prompt of `prompt_length` tokens that the seed decides, for TinyModel::kTokens.
 GenerationRequest tokens_request(std::size_t prompt_length, std::int64_t max_new_tokens,
                                  std::uint64_t seed = 1);
 

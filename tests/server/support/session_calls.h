@@ -11,7 +11,7 @@
 
 namespace lintel::testing {
 
-// The next `count` values of a session, after `prompt`. Throws where the call fails.
+// The next `count` tokens of a session, after `prompt`. Throws where the call fails.
 inline Sample go_on(TestServer& server, const std::string& id, unsigned count,
                     const std::vector<std::int32_t>& prompt = {}, std::uint64_t seed = 7) {
   v1::GenerateRequest request = request_for("", {prompt.begin(), prompt.end()}, count);

@@ -21,7 +21,7 @@ class HeldSession {
  public:
   using Row = SessionStorage::Row;
 
-  // The values before row.position are in the store alone.
+  // The tokens before row.position are in the store alone.
   HeldSession(SessionStorage::Claim claim, Row row, int width, std::shared_ptr<ClaimLease> lease);
 
   // A write that is on its way, and what it takes to send it.
@@ -29,11 +29,11 @@ class HeldSession {
     SessionStorage::Write::Kind kind{};  // of several: of the last
     SessionStorage::Claim claim{};
     bool is_history = false;
-    bool with_row = false;  // more than values
+    bool with_row = false;  // more than tokens
     bool is_renewal = false;
     std::uint64_t number = 0, least = 0;  // its own; the lowest that may stand before it
     Row before, after;
-    std::int64_t first = 0;            // position of the values
+    std::int64_t first = 0;            // position of the tokens
     std::vector<std::int32_t> values;  // that it adds
     int width = 1;                     // in bytes, of each in the store
     std::vector<Digest> befores;       // that the store may stand at
@@ -73,7 +73,7 @@ class HeldSession {
   // Of the claim in the store, which differ once it was healed.
   std::array<std::byte, 16> nonce;
   std::uint64_t fence;
-  int width;                    // of the values there, in bytes
+  int width;                    // of the tokens there, in bytes
   std::set<std::uint64_t> put;  // states that no row names yet
   std::shared_ptr<ClaimLease> lease;
   TimePoint granted{};  // when what last prolonged it was asked for
@@ -90,7 +90,7 @@ class HeldSession {
 
   SentPtr next();
   void mark();
-  // The values before row_.position are in the store alone.
+  // The tokens before row_.position are in the store alone.
   void forget_tail();
 
   SessionStorage::Claim claim_;

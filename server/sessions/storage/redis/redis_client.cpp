@@ -801,7 +801,7 @@ bool RedisClient::run_once() noexcept {
     asked.swap(asked_);
   }
   const bool is_well = survives(ServerThread::kRedis, [&] {
-    // Behind what was asked before and is to be sent again.
+    // After what was asked before and is to be sent again.
     loop_->send_again();
     for (RedisRequest& request : asked) loop_->take(std::move(request));
     loop_->turn();

@@ -33,7 +33,7 @@ Digest digest_from(const std::string& bytes);  // zeros where it is none
 
 // width: 1, 2 or 4 bytes each, little-endian.
 std::string pack_values(std::span<const std::int32_t> values, int width);
-// False: `bytes` are not so many values of that width.
+// False: `bytes` are not so many tokens of that width.
 bool unpack_values(const std::string& bytes, int width, std::span<std::int32_t> values);
 
 // Waits for all.
@@ -527,7 +527,7 @@ std::string micros_of(std::chrono::system_clock::time_point time) {
       std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count());
 }
 
-// The fields of a row that change with every value are stored outside of it.
+// The fields of a row that change with every token are stored outside of it.
 std::string stored_row(SessionStorage::Row row) {
   row.position = 0;
   row.digest = {};
@@ -562,7 +562,7 @@ bool gives_back(Kind kind) {
   return kind == Kind::kEnd || kind == Kind::kRelease || kind == Kind::kRemove;
 }
 
-// The arguments of write.lua from `what` to the values. row: empty: as it was.
+// The arguments of write.lua from `what` to the tokens. row: empty: as it was.
 void add_words(std::vector<std::string>& words, const char* what, bool is_history,
                const SessionStorage::Row& row, bool with_row, std::int64_t first, int width,
                std::span<const std::int32_t> values) {
@@ -613,7 +613,7 @@ RedisStorage::Taken RedisStorage::take(std::span<Write> writes) {
   const auto found = held_.find(writes.front().id);
   if (found == held_.end() || found->second.claim() != writes.front().claim) return taken;
   HeldSession& held = found->second;
-  // What is committed together stands together: values are nothing without what says where they
+  // What is committed together stands together: tokens are nothing without what says where they
   // come from.
   for (Write& write : writes) {
     const bool is_of_it = write.id == writes.front().id && write.claim == held.claim();

@@ -133,7 +133,7 @@ bool SqliteSchema::store(const StorageSession& session, std::int64_t seq,
                          const std::vector<SchemaStateRef>& states) {
   const SessionStorage::Row& row = session.row();
   const std::vector<std::int32_t>& values = session.values();
-  // The chunk in which the new values begin keeps those before them.
+  // The chunk in which the new tokens begin keeps those before them.
   const std::int64_t first = session.first();
   Chunk next{chunk_start(first), {}};
   if (first > next.first && first > row.base) {

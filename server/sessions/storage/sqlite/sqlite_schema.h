@@ -37,8 +37,8 @@ class SqliteSchema {
   explicit SqliteSchema(SqliteConnection& connection);
 
   Found find(const SessionStorage::SessionId& id);
-  // Writes a session as its writes have left it: its row, and values from session.first() on;
-  // `states` are those that are noted with it so far. False, and nothing written, where values
+  // Writes a session as its writes have left it: its row, and tokens from session.first() on;
+  // `states` are those that are noted with it so far. False, and nothing written, where tokens
   // before those are damaged.
   bool store(const StorageSession& session, std::int64_t seq,
              const std::vector<SessionStorage::StateRef>& states);
@@ -97,7 +97,7 @@ class SqliteSchema {
   std::vector<SessionStorage::SessionId> quarantined();
 
  private:
-  // A chunk: where its values begin, if not at the chunk's own beginning, and they.
+  // A chunk: where its tokens begin, if not at the chunk's own beginning, and they.
   struct Chunk {
     std::int64_t first = 0;
     std::vector<std::int32_t> values;

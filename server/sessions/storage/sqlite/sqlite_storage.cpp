@@ -844,7 +844,7 @@ SessionError SqliteStorage::change(Tails::iterator found, const Write& write,
     transaction.let_go.emplace_back(write.id, std::move(held->second));
     held_.erase(held);
   }
-  // States that a call stores on its way are in the journal alone, as its values are.
+  // States that a call stores on its way are in the journal alone, as its tokens are.
   const bool is_idle = tail.session.row().call.empty();
   const bool has_new_states = transaction.states_before.at(write.id) != tail.session.row().states;
   if (removes || releases || (is_idle && has_new_states)) transaction.fold.insert(write.id);
@@ -894,7 +894,7 @@ void SqliteStorage::fold(const SessionId& id, Transaction& transaction) {
   if (tail.session.removed()) {
     schema_->remove(id, tail.stored_states);
   } else if (!schema_->store(tail.session, tail.last_seq, tail.stored_states)) {
-    // Its earlier values are damaged: it can be read no more, and is kept for people.
+    // Its earlier tokens are damaged: it can be read no more, and is kept for people.
     schema_->quarantine(id);
     transaction.damaged.push_back(id);
   }

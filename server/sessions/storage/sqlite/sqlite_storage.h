@@ -31,7 +31,7 @@ namespace lintel {
 //
 // After a failed write or sync, whose effect is unknown, nothing more is written until the storage
 // is reopened (kBroken). On a full disk a commit frees room first: it drops stored states, which
-// can be computed again from their sessions' values. What finds no room after that is refused
+// can be computed again from their sessions' tokens. What finds no room after that is refused
 // (kFull), but for removals and releases, for which there is a reserve.
 class SqliteStorage final : public SessionStorage {
  public:

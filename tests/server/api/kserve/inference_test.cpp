@@ -266,7 +266,7 @@ TEST_CASE("a request that does not fit the protocol is refused by the field's na
              }),
              Catch::Contains("outputs[0].parameters[classification]"));
   CHECK_THAT(refusal(parameter("max_tokens", "5")), Catch::Contains("sequence_start"));
-  // 32 rows of a million values would not fit a response: refused before a value is computed.
+  // 32 rows of a million tokens would not fit a response: refused before a token is computed.
   CHECK_THAT(refusal([](Request& r) {
                r = request_of(std::vector<std::vector<int>>(32, {1}), 1'000'000);
              }),

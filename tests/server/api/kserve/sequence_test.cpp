@@ -139,7 +139,7 @@ TEST_CASE("a sequence whose state grows needs max_tokens") {
   request.mutable_inputs(0)->clear_contents();
   request.mutable_inputs(0)->set_shape(1, 0);
   CHECK(server.infer(request, &response).ok());
-  CHECK(tokens_of(response).size() == 1);  // five values were held
+  CHECK(tokens_of(response).size() == 1);  // five tokens were held
   // It is complete. The request that ends it can say so only now.
   CHECK(server.infer(request, &response).error_code() == Code::FAILED_PRECONDITION);
   CHECK(server.lintel({"session", "list", "--json"}).json().size() == 1);

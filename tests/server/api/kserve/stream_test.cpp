@@ -1,4 +1,4 @@
-// ModelStreamInfer with many responses to a request: values as they come.
+// ModelStreamInfer with many responses to a request: tokens as they come.
 #include <grpcpp/grpcpp.h>
 
 #include <catch2/catch.hpp>
@@ -79,7 +79,7 @@ struct Stream {
     std::vector<int> tokens;
     std::vector<float> log2_probs;
     int responses = 0;
-    int largest = 0;  // values of a response
+    int largest = 0;  // tokens of a response
     std::string error;
     std::string id;
   };

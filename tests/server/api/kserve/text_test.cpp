@@ -165,7 +165,7 @@ TEST_CASE("the most likely tokens come with each token, and the score is the sum
   REQUIRE(top_tokens.contents().int_contents_size() == 54);
   REQUIRE(top.size() == 54);
   std::vector<double> scores(2);
-  for (int i = 0; i < 18; ++i) {  // greedy: the value is the most likely one
+  for (int i = 0; i < 18; ++i) {  // greedy: the token is the most likely one
     CHECK(top_tokens.contents().int_contents(3 * i) == tokens[i]);
     CHECK(top[3 * i] == probs[i]);
     CHECK(top[3 * i] >= top[3 * i + 1]);

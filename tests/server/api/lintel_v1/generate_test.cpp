@@ -126,7 +126,7 @@ TEST_CASE("given values are streamed where they belong, marked and counted") {
   CHECK(sample.log2_probs.size() == 29);  // all but the first of the sequence
   CHECK(sample.finish.given_tokens() == 4);
   CHECK(sample.finish.generated_tokens() == 30);
-  // The first value has a chunk of its own without a log-probability.
+  // The first token has a chunk of its own without a log-probability.
   const v1::Chunk& opening = out.messages.front().chunks(0);
   CHECK(opening.tokens_size() == 1);
   CHECK(opening.log2_probs_size() == 0);
@@ -231,7 +231,7 @@ TEST_CASE("values are gathered into few messages while the interval lasts") {
   const Generated out = generate(server, request_for("tokens", {1}, 500));
   REQUIRE(out.status.ok());
   CHECK(out.only().tokens.size() == 500);
-  // The first value at once; the others when all are there.
+  // The first token at once; the others when all are there.
   CHECK(out.messages.size() == 2);
   CHECK(out.messages.front().chunks(0).tokens_size() == 1);
   CHECK(out.messages.back().chunks_size() == 1);

@@ -128,7 +128,7 @@ TEST_CASE("a server that stops ends the streams of a model being unloaded and an
 }
 
 TEST_CASE("a Score that had to wait for memory does not keep its model") {
-  // The state of a sequence grows with its length, and there is memory for one of 1000 values.
+  // The state of a sequence grows with its length, and there is memory for one of 1000 tokens.
   const AttentionSpec softmax = parse_attention_spec("softmax");
   const TemporaryDirectory directory;
   write_random_model(directory.path(), tiny_config(TinyModel::kTokens), 5);

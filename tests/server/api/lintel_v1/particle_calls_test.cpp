@@ -7,7 +7,7 @@
 namespace lintel::testing {
 namespace {
 
-// Values at every third position are known.
+// Tokens at every third position are known.
 v1::GenerateRequest particles_request(unsigned particles, const std::string& model = "bytes") {
   v1::GenerateRequest request = request_for(model, {1, 2}, 40);
   for (std::int64_t position = 4; position < 42; position += 3) {

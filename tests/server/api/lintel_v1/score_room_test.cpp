@@ -10,7 +10,7 @@
 namespace lintel::testing {
 namespace {
 
-// A sequence of two values and one of a thousand, of a model whose state grows with its sequence.
+// A sequence of two tokens and one of a thousand, of a model whose state grows with its sequence.
 struct WaitingScore : CallFixture {
   explicit WaitingScore(int max_queued_requests) : CallFixture("tokens") {
     const TemporaryDirectory directory;
@@ -40,7 +40,7 @@ struct WaitingScore : CallFixture {
     reactor->OnDone();
   }
 
-  // Of the state of a sequence of so many values, the last of which is never fed.
+  // Of the state of a sequence of so many tokens, the last of which is never fed.
   std::size_t bytes(std::int64_t values) const {
     return SessionManager::admitted_bytes(*model->transformer, values - 1);
   }

@@ -119,7 +119,7 @@ TEST_CASE("a Score in progress waits for a queue others keep full") {
   const auto reader = server.generation->Score(&score_context, many_sequences(3));
   REQUIRE(eventually([&] { return scheduler.stats().queued == 1; }));
   scheduler
-      .run_one_step();  // the first of the three has two values: it is done and the next queued
+      .run_one_step();  // the first of the three has two tokens: it is done and the next queued
   grpc::ClientContext other_context;
   std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> other;
   // Another request may take a free place first: keep stepping until all have ended.
@@ -223,7 +223,7 @@ TEST_CASE("a Score that runs out of the machine's memory ends, and the server af
 }
 
 TEST_CASE("a Score that waits for memory ends when the server stops") {
-  // The state of a sequence grows with its length, and there is memory for one of 1000 values.
+  // The state of a sequence grows with its length, and there is memory for one of 1000 tokens.
   const TemporaryDirectory directory;
   write_random_model(directory.path(), tiny_config(TinyModel::kTokens), 5);
   const std::shared_ptr<const Transformer> model =

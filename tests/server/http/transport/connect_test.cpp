@@ -1,4 +1,4 @@
-// lintel.v1 over HTTP: the same values as over gRPC, in every protocol.
+// lintel.v1 over HTTP: the same tokens as over gRPC, in every protocol.
 #include <absl/strings/escaping.h>
 #include <google/protobuf/util/json_util.h>
 
@@ -180,7 +180,7 @@ TEST_CASE("text model with a trained length: its window over Connect, where a re
   const Generated chosen = sent(body);
   check_equal(windowed, chosen);
   CHECK(chosen.only().finish.window() == 32);
-  CHECK(chosen.only().finish.window_restarts() == 2);  // 59 values
+  CHECK(chosen.only().finish.window_restarts() == 2);  // 59 tokens
   for (const json& off : {json(0), json("0")}) {
     body["window"] = off;
     const Generated got = sent(body);

@@ -1,4 +1,4 @@
-// Particles, given values, samples and penalties in a window, over every protocol: the values are
+// Particles, given tokens, samples and penalties in a window, over every protocol: the tokens are
 // those of lintel.v1.
 #include <catch2/catch.hpp>
 #include <cmath>

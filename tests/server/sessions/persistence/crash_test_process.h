@@ -20,7 +20,7 @@ std::shared_ptr<ServedModel> served_model(std::shared_ptr<const Transformer> tra
                                           const Clock& clock, const std::string& name = "tiny",
                                           Scheduler::Options options = without_threads());
 
-// No threads: calls on the store wait on the calling thread, and durable.write() writes values.
+// No threads: calls on the store wait on the calling thread, and durable.write() writes tokens.
 struct DurableProcess {
   DurableProcess(SessionStorage& storage, std::shared_ptr<const Transformer> transformer,
                  const Clock& clock, PersistentSessions::Options options = {.threads = 0},

@@ -38,7 +38,7 @@ class FaultyStorage final : public SessionStorage {
   int asked() const { return asked_; }
   // Claims are good for as long as this, from now on; null: until they are released.
   void lend(std::shared_ptr<const ClaimLease> lease) { lease_ = std::move(lease); }
-  // Called before values are read.
+  // Called before tokens are read.
   void before_read(std::function<void()> call) { before_read_ = std::move(call); }
 
   bool is_shared() const override { return shared_; }

@@ -8,7 +8,7 @@
 namespace lintel::testing {
 namespace {
 
-// The values before the handover, then those of the repeat elsewhere.
+// The tokens before the handover, then those of the repeat elsewhere.
 std::vector<Value> joined(const RecordingSink& first, const RecordingSink& rest) {
   std::vector<Value> all = first.values[0];
   all.insert(all.end(), rest.values[0].begin(), rest.values[0].end());
@@ -24,7 +24,7 @@ TEST_CASE("a call that is handed over at any value continues elsewhere, with the
   const GenerationRequest request = tokens_call(5, 60, 3);
   const auto started = calls.process->call(request, id, named("a"));
   REQUIRE_FALSE(started.refusal);
-  // A step that guesses yields up to 32 values: it must not be the last.
+  // A step with draft tokens yields up to 32 tokens: it must not be the last.
   for (int i = 0; i < steps && started.sink->values[0].size() < 20; ++i) {
     calls.process->model->scheduler->run_one_step();
     calls.process->durable.write();

@@ -1,4 +1,4 @@
-// The process dies at every value of a call; a repeat gives what an undisturbed call gives, each
+// The process dies at every token of a call; a repeat gives what an undisturbed call gives, each
 // position once.
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -85,7 +85,7 @@ std::vector<std::shared_ptr<RecordingSink>> twin_of(const std::shared_ptr<const 
   return sinks;
 }
 
-// Lets the last call run until its sink or its session has `values` new values, dies, repeats it,
+// Lets the last call run until its sink or its session has `values` new tokens, dies, repeats it,
 // dies once more on the way, and repeats it to its end.
 void require_same_after_death(const std::shared_ptr<const Transformer>& model, Durability level,
                               bool on_disk, Sequence sequence, std::int64_t step = 1) {
@@ -125,7 +125,7 @@ void require_same_after_death(const std::shared_ptr<const Transformer>& model, D
       process->finish(sequence.calls[i], id, call_named(i));
     }
     if (at % 2 == 0) die();  // the session is cold
-    // Runs until there are so many values.
+    // Runs until there are so many tokens.
     const auto run_to = [&](std::int64_t values) {
       IdempotencyKey terms = call_named(last);
       terms.from_position = seen.empty() ? 0 : seen.back().position + 1;
@@ -235,7 +235,7 @@ TEST_CASE("a stop string is found across the place where the process died", "[du
   second.stop.strings = {text.substr(12, 24)};
   second.stop.include_in_output = is_included;
   require_same_after_death(model, level, /*on_disk=*/false, {{first, second}}, kStride);
-  // And one that ends within the call, behind which another one begins.
+  // And one that ends within the call, after which another one begins.
   second.stop.strings = {text.substr(24, 10)};
   GenerationRequest third = second;
   third.stop.strings = {text.substr(30, 8)};

@@ -1,5 +1,5 @@
 // Calls so long that states are stored on their way: how much a repeat reads again, and that no
-// value differs.
+// token differs.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <vector>
@@ -37,7 +37,7 @@ struct LongCalls : Calls {
     options.park_tokens = kBetweenStates;
     begin();
   }
-  // Until the session has so many values.
+  // Until the session has so many tokens.
   void run_to(const std::string& id, std::int64_t values) {
     for (int steps = 0; process->store.get(id, kAlice)->num_values < values; ++steps) {
       REQUIRE(steps < 2 * values);
@@ -54,7 +54,7 @@ struct LongCalls : Calls {
 };
 
 // Of a session that had a call before: the call is killed on its way, twice, and each time its
-// client asks for what it has not seen, and for `lag` values more. The second time it is cut off.
+// client asks for what it has not seen, and for `lag` tokens more. The second time it is cut off.
 void require_few_are_read_again(const std::shared_ptr<const Transformer>& model, Durability level,
                                 SessionOptions session, bool is_text, std::int64_t lag) {
   CAPTURE(static_cast<int>(level), lag);
@@ -179,7 +179,7 @@ TEST_CASE("a repeat ends at the stop that an earlier run reached", "[durable]") 
   const auto model = tiny_model(TinyModel::kTokens);
   GenerationRequest request = tokens_call(5, 900, 3);
   const auto whole = undisturbed(model, {request});
-  // A value that comes late for the first time.
+  // A token that comes late for the first time.
   const std::vector<std::int32_t> tokens = whole->tokens();
   std::size_t at = 0;
   for (std::size_t i = 0; i < tokens.size(); ++i) {

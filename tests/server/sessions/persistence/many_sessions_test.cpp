@@ -18,7 +18,7 @@ namespace {
 constexpr int kSessions = kSanitized ? 500 : 10'000;
 constexpr int kInMemory = kSanitized ? 20 : 100;
 
-// How a session with so many values is gone on with.
+// How a session with so many tokens is gone on with.
 GenerationRequest next_of(int session, std::int64_t position) {
   GenerationRequest request;
   if (position == 0 || position % 3 == 0) {

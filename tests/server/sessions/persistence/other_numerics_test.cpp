@@ -16,7 +16,7 @@ TEST_CASE("a call whose values would differ is not drawn again", "[durable]") {
   calls.begin();
   calls.process->model->numerics.hex = "4567";
   const auto again = calls.process->call(tokens_call(5, 40, 3), id, named("b"));
-  if (level == Durability::kToken) {  // all values that a client has seen are stored
+  if (level == Durability::kToken) {  // all tokens that a client has seen are stored
     CHECK_FALSE(again.refusal);
     calls.process->run();
   } else {
@@ -88,7 +88,7 @@ TEST_CASE("strict numerics: a session that another machine computed is refused",
   REQUIRE_FALSE(fork.refusal);
   REQUIRE_FALSE(calls.process->durable.keep(fork.infos[0].id, kAlice));
   CHECK(refusal_of_call(fork.infos[0].id, named("c")).error == SessionError::kNumericsRefused);
-  // Nothing was computed of one without values.
+  // Nothing was computed of one without tokens.
   CHECK(calls.process->finish(tokens_call(5, 4, 3), untouched, named("c"))->tokens().size() == 4);
   move_machine(calls, "0123");
   CHECK_FALSE(refusal_of_call(id, named("c")).error == SessionError::kNumericsRefused);

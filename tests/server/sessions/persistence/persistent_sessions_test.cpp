@@ -33,7 +33,7 @@ struct Room {
     storage.end_claims();
     process.emplace(storage, transformer, clock, options, store_options);
   }
-  // A durable session of `values` values.
+  // A durable session of `values` tokens.
   std::string kept(std::int64_t values, const SessionOptions& session = kInput,
                    const Owner& owner = kAlice) {
     const std::string id = process->create(session, owner);

@@ -12,7 +12,7 @@ namespace {
 
 const SessionOptions kShortHistory{.max_values = 30'000, .history_tokens = 1024};
 
-// A session with one finished call of so many values, far more than its history in memory has.
+// A session with one finished call of so many tokens, far more than its history in memory has.
 struct Finished : Calls {
   explicit Finished(Durability level = Durability::kInput, std::int64_t values = 5000)
       : Calls(level), id(kept(kShortHistory)), request(tokens_request(5, values, 3)) {
@@ -122,7 +122,7 @@ TEST_CASE("a store keeps the values of calls that it remembers, and not those be
   CHECK(base() == 0);
   CHECK(finished.process->durable.find(finished.id, kAlice)->oldest_position > 1000);
   GenerationRequest next = tokens_request(1, 3000, 4);
-  // The last of them have few values, the first as many as the call before them.
+  // The last of them have few tokens, the first as many as the call before them.
   for (std::size_t i = 1; i < kLastCalls; ++i) {
     finished.process->finish(next, finished.id,
                              {.id = i == 1 ? "b" : "later " + std::to_string(i)});

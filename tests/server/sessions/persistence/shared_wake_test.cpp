@@ -19,7 +19,7 @@ TEST_CASE("a session that another server writes during a read is read again", "[
   DurableProcess& other = calls.other;
   const std::string id = calls.kept();
   calls.process->finish(tokens_call(5, 40, 3), id, named("one"));
-  // Between the row and the values of the session: back, and on with other values.
+  // Between the row and the tokens of the session: back, and on with other tokens.
   int writes = 0;
   calls.shared.before_read([&] {
     if (writes++ > 0) return;

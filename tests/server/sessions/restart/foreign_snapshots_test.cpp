@@ -80,7 +80,7 @@ TEST_CASE("a snapshot names the numerics of its values, in memory and in the sto
   CHECK(again.numerics_changed_at == 20);
   CHECK(f.at(id, 12).numerics == (stored ? "unknown" : kForeign));
   CHECK(f.at(id, 12).numerics_changed_at == 0);
-  // Its last values are this machine's: nothing is to be accepted, and what it is stays said.
+  // Its last tokens are this machine's: nothing is to be accepted, and what it is stays said.
   const v1::Session mixed = f.take(again);
   CHECK(get_session(server, mixed.id()).numerics_changed_at() == 20);
   CHECK_FALSE(go_on(server, mixed.id(), 3).finish.numerics_changed());

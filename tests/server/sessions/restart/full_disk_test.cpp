@@ -88,7 +88,7 @@ std::vector<std::string> flags_on(const Files& files, const SmallDisk& disk,
   return flags;
 }
 
-// Sessions with 33 values and a state each.
+// Sessions with 33 tokens and a state each.
 std::vector<std::string> sessions_on(Server& server, int count) {
   std::vector<std::string> ids;
   for (int i = 0; i < count; ++i) {

@@ -8,7 +8,7 @@ namespace {
 
 using Code = grpc::StatusCode;
 
-// In messages of one value: more than a connection takes unread.
+// In messages of one token: more than a connection takes unread.
 constexpr unsigned kNewTokens = 8000;
 
 std::unique_ptr<v1::GenerationService::Stub> narrow_stub(TestServer& server) {
@@ -130,7 +130,7 @@ TEST_CASE("a client ahead of the store: POSITION_MISMATCH names the position tha
   Interrupted f(v1::DURABILITY_CALL);
   const auto server = f.stored.crashed();
   v1::GenerateRequest request = call_on(f.session.id(), "another", {1, 2}, 3);
-  request.set_expected_position(4);  // of the prompt and a value that came
+  request.set_expected_position(4);  // of the prompt and a token that came
   const grpc::Status refused = generate(*server, request).status;
   CHECK(refused.error_code() == Code::FAILED_PRECONDITION);
   CHECK(reason_of(refused) == "POSITION_MISMATCH");

@@ -16,7 +16,7 @@ void kill_now(Server& server) {
   CHECK(server.process.wait() == 128 + SIGKILL);
 }
 
-// What the sequence gives that nothing happens to: a call of 20 values, then the long one.
+// What the sequence gives that nothing happens to: a call of 20 tokens, then the long one.
 std::vector<int> undisturbed_sequence(Server& server) {
   v1::Session twin;
   REQUIRE(server.create(v1::DURABILITY_NONE, &twin).ok());
@@ -28,7 +28,7 @@ std::vector<int> undisturbed_sequence(Server& server) {
   return all;
 }
 
-// The first values of a call that is under way when the server is killed.
+// The first tokens of a call that is under way when the server is killed.
 std::vector<int> begun_over_grpc(Server& server, const SequenceCall& call) {
   grpc::ClientContext context;
   const auto stub = inference::GRPCInferenceService::NewStub(server.channel);
@@ -90,7 +90,7 @@ TEST_CASE("a sequence survives a kill -9 between its calls and in one, over gRPC
     seen = rest ? begun_over_rest(server, streamed) : begun_over_grpc(server, streamed);
   }
   Server server(flags);
-  // Position 24 is the first behind the prompt.
+  // Position 24 is the first after the prompt.
   second.parameters["lintel_from_position"] = 24 + static_cast<int>(seen.size());
   const std::vector<int> tail = call(server, second);
   all.insert(all.end(), seen.begin(), seen.end());

@@ -126,7 +126,7 @@ TEST_CASE("a call in a sequence has a name, by which it is repeated with the sam
 TEST_CASE("a call that was cut off in a sequence is repeated, given up, or forgotten by a start") {
   StoredSequence stored([](ServerOptions& options) { options.streaming.outbox_tokens = 40; });
   REQUIRE(stored.call(false, {{1, 2, 3}, 5, kStart}).tokens.size() == 5);
-  // In messages of one value, more than a connection takes unread.
+  // In messages of one token, more than a connection takes unread.
   const SequenceCall cut{{4}, 8000, {{"lintel_call_id", "cut"}}};
   SequenceCall streamed = cut;
   streamed.parameters.update({{"stream", true}, {"max_tokens_per_message", 1}});

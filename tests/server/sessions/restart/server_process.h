@@ -71,10 +71,10 @@ struct Server {
 // What is known of a call that its server was killed in.
 struct KilledCall {
   v1::Session session;
-  std::vector<std::int32_t> expected, seen;  // of its 3,000 values, and those that had come
+  std::vector<std::int32_t> expected, seen;  // of its 3,000 tokens, and those that had come
 };
 
-// Call "two" on a session with 23 values, behind one more. The server is killed in the middle.
+// Call "two" on a session with 23 tokens, after one more. The server is killed in the middle.
 inline KilledCall kill_in_call(Server& server) {
   KilledCall call;
   v1::Session twin;

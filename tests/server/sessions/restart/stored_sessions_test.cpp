@@ -13,7 +13,7 @@ namespace {
 
 using Code = grpc::StatusCode;
 
-// The values and log-probabilities of two calls on a session that nothing happens to.
+// The tokens and log-probabilities of two calls on a session that nothing happens to.
 struct Twin {
   Twin() {
     TestServer server({"tokens"});

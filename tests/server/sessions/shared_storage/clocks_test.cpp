@@ -101,7 +101,7 @@ TEST_CASE("a lease ends by the store's clock alone, however wrong those of serve
   }
   const std::size_t next = GENERATE(1U, 2U);
   CAPTURE(next);
-  // The call's first values from the next server.
+  // The call's first tokens from the next server.
   const auto repeated = [&](std::size_t count) {
     Generated taken;
     grpc::ClientContext again;

@@ -30,7 +30,7 @@ v1::GenerateRequest endless(const std::string& session) {
   return request;
 }
 
-// A call that is read value by value.
+// A call that is read token by token.
 class Reading {
  public:
   Reading(Server& server, const v1::GenerateRequest& request)
@@ -65,7 +65,7 @@ class Reading {
     return got_.samples.empty() ? kNone : got_.only().tokens;
   }
   const Generated& got() const { return got_; }
-  // How many values had come by then.
+  // How many tokens had come by then.
   std::size_t told_by(SteadyTime time) const {
     const auto behind = std::ranges::upper_bound(came_, time, {}, &Came::first);
     return behind == came_.begin() ? 0 : std::prev(behind)->second;

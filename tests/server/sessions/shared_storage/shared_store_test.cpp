@@ -144,7 +144,7 @@ TEST_CASE(
   while (reader->Read(&message)) {
   }
   reader->Finish();
-  // Its values are stored, and the claim is back: the call continues at the other.
+  // Its tokens are stored, and the claim is back: the call continues at the other.
   Generated repeated;
   REQUIRE(eventually([&] {
     v1::GenerateRequest rest = call_on(session.id(), "long", {1}, 100'000);

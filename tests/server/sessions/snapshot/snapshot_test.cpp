@@ -77,7 +77,7 @@ TEST_CASE("a snapshot with any bit changed is refused") {
       bytes[at] ^= static_cast<std::byte>(1 << bit);
       const auto refused = refusal_of(bytes);
       REQUIRE(refused);
-      // Behind the preamble the checksum finds it.
+      // After the preamble the checksum finds it.
       if (at >= kSnapshotPreambleBytes) REQUIRE(refused->kind() == Kind::kDamaged);
       bytes[at] ^= static_cast<std::byte>(1 << bit);
     }

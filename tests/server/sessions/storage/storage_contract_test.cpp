@@ -101,7 +101,7 @@ TEST_CASE("a write that stands is done again, one before what stands is rolled b
   late = twin;
   late.row.digest = digest_of({});
   CHECK(commit(storage, [&](Writes& to) { late.begin(to, "x"); }) == Outcome::kRolledBack);
-  // One that says it is elsewhere than its values end.
+  // One that says it is elsewhere than its tokens end.
   Writes wrong;
   wrong.add({.kind = Kind::kValues,
              .id = "a",

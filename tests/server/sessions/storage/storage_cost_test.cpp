@@ -26,7 +26,7 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// 64 sessions that take 4 values in each commit.
+// 64 sessions that take 4 tokens in each commit.
 double commits_of_64(SessionStorage& storage, int commits, std::vector<double>* seconds) {
   std::vector<Client> sessions;
   Writes made;

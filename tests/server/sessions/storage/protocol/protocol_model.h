@@ -19,8 +19,8 @@ struct ProtocolRules {
   // What a write must find in the store, all of them:
   bool counter = false;  // the number of the claim, counted up by the store
   bool nonce = false;    // the claim's random number
-  bool length = false;   // as many values as the writer believes
-  bool digest = false;   // just the values that the writer believes
+  bool length = false;   // as many tokens as the writer believes
+  bool digest = false;   // just the tokens that the writer believes
   bool waits = false;    // a write is acknowledged once the copy has it (WAIT 1)
 };
 
@@ -33,9 +33,9 @@ struct ProtocolBounds {
 // What an order of events ends in that must not be.
 struct ProtocolFault {
   enum class Kind {
-    kForeignWrite,  // a write was accepted upon values that its writer does not know of: two lines
+    kForeignWrite,  // a write was accepted upon tokens that its writer does not know of: two lines
                     // in one, or a hole
-    kGone,          // a value that was acknowledged is not in the store
+    kGone,          // a token that was acknowledged is not in the store
   } kind{};
   std::vector<std::string> trace;  // the events, for people
 };

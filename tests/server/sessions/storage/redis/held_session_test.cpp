@@ -52,7 +52,7 @@ TEST_CASE(
   held.session->stands(*first);
   CHECK(held.session->row().position == 3);
   const Sent second = held.append({4, 5}, 2);
-  // The values of the first are in the store alone: what has lost them cannot be healed.
+  // The tokens of the first are in the store alone: what has lost them cannot be healed.
   CHECK_FALSE(held.session->missing(*second, Digest()));
   CHECK(held.session->missing(*second, second->before.digest)->values.empty());
 }

@@ -176,7 +176,7 @@ TEST_CASE("the writes of one commit are atomic") {
   };
   REQUIRE(session.open(*storages.a) == Outcome::kNone);
   const int before = scripts();
-  // A server that dies between values and what says where they come from leaves neither of them.
+  // A server that dies between tokens and what says where they come from leaves neither of them.
   Writes all;
   session.begin(all, "call");
   session.append(all, counted_from(0, 4));
@@ -223,7 +223,7 @@ TEST_CASE("values that another storage drew as well, and continued, are not take
   draw(late, behind);
   const std::vector<Outcome> outcomes = behind.commit_to(*storages.a);
   CHECK(outcomes[0] == Outcome::kFenced);
-  // Its other values are those that stand: that they are there is true.
+  // Its other tokens are those that stand: that they are there is true.
   CHECK((outcomes[1] == Outcome::kFenced || outcomes[1] == Outcome::kNone));
   CHECK(commit(*storages.a, [&](Writes& to) { Client(late).release(to); }) != Outcome::kStoreAway);
   CHECK(session.difference(*storages.b) == "");

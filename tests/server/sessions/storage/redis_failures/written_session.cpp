@@ -10,7 +10,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::int64_t kLongest = 1500;  // values of a session; then comes the next one
+constexpr std::int64_t kLongest = 1500;  // tokens of a session; then comes the next one
 constexpr auto kPatience = 60s;
 
 // Ids that lie in different buckets, and so at different masters.
