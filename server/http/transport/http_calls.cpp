@@ -110,7 +110,9 @@ class HttpCalls::Call final : public RpcCall,
     calls_.post(write_, shared_from_this());
   }
   void finish(const google::protobuf::Message* last, grpc::Status status) override {
-    message_ = last;
+    // A unary call that is answered as a stream is one of its response.
+    const bool has_response = handlers_.message != nullptr && response_ != nullptr;
+    message_ = has_response ? response_.get() : last;
     status_ = std::move(status);
     calls_.post(finish_, shared_from_this());
   }

@@ -64,8 +64,8 @@ class HttpCalls {
   void unary(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
              UnaryDone done, Timeout timeout = {});
 
-  // A server stream, answered in pieces; of a method that streams both ways, with one request.
-  // `headers`: the call has these, too.
+  // A server stream, answered in pieces; of a unary method, of one message; of one that streams
+  // both ways, with one request. `headers`: the call has these, too.
   void stream(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
               std::unique_ptr<StreamAnswer> answer, Timeout timeout = {}, HttpHeaders headers = {});
 

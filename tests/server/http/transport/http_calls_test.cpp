@@ -168,6 +168,15 @@ TEST_CASE("HTTP calls: a stream's messages are written in order, then its end") 
   CHECK(service.alive == 0);
 }
 
+TEST_CASE("HTTP calls: a unary call as a stream is one of its response") {
+  TestService service;
+  HttpCalls calls(std::array<const RpcService*, 1>{&service});
+  const auto exchange = std::make_shared<NotedExchange>();
+  calls.stream(exchange, "test/Get", request_for("digits"), std::make_unique<Names>());
+  REQUIRE(calls.stop(std::chrono::seconds(60)));
+  CHECK(exchange->body == "digits of oneend 0");
+}
+
 TEST_CASE("HTTP calls: a client that goes cancels its call") {
   TestService service;
   HttpCalls calls(std::array<const RpcService*, 1>{&service});
