@@ -1,6 +1,7 @@
 #include "tests/server/support/service_fixture.h"
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <stdexcept>
 #include <thread>
@@ -58,6 +59,7 @@ TestServer::TestServer(const std::vector<std::string>& names, const ServerOption
 
 TestServer::TestServer(const ServerOptions& options, const Clock& clock, const GivenModels& given)
     : server_(std::make_unique<LintelServer>(options, clock, given)) {
+  signal(SIGPIPE, SIG_IGN);  // as the program does
   server_->start();
   connect(grpc::InsecureChannelCredentials());
 }

@@ -88,17 +88,17 @@ TEST_CASE("a short body is read by its own thread while long ones are read by ot
 
 TEST_CASE("long bodies: callers take turns, however many bodies each has") {
   HttpCounters counters;
-  BodyWork work(kMemory, counters);
   Endless first, second;  // on both threads
+  std::mutex mutex;
+  std::string order;
+  std::promise<void> all;
+  BodyWork work(kMemory, counters);
   const auto one = std::make_shared<FakeExchange>(kLong, "ipv4:10.0.0.1:1");
   const auto two = std::make_shared<FakeExchange>(kLong, "ipv4:10.0.0.1:2");
   work.read(one, first.read(), first.refuse());
   work.read(two, second.read(), second.refuse());
   first.started.get_future().wait();
   second.started.get_future().wait();
-  std::mutex mutex;
-  std::string order;
-  std::promise<void> all;
   const auto note = [&](char name) {
     return [&, name](const std::string&, JsonBudget&) {
       const std::lock_guard lock(mutex);
