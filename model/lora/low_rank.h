@@ -1,5 +1,5 @@
 // LowRank: y += scaling B (A x), beside a product of the model's own weights. SIMD by Highway; the
-// same rules as simd/kernels.h.
+// same rules as model/core/kernels.h.
 #pragma once
 
 #include <cstddef>

@@ -23,11 +23,10 @@ namespace lintel {
 
 // Violations: the invalid fields of a request.
 //
-// A request is checked once, on its way in, and no later code checks it again. What lintel.v1 asks
-// for is judged in this room: value_checks, generate_checks, sampling_checks, score_checks,
-// session_checks, and resolve_model for the names of models. The Open Inference Protocol is judged
-// in server/grpc/kserve as far as its own form goes (tensors and parameters in request, loading in
-// service_models); what it asks for with them, here.
+// A request is checked once, on its way in, and no later code checks it again: here what lintel.v1
+// asks for, in session_checks.h what concerns sessions, in lookup.h the names of models, adapters
+// and states. server/api/kserve checks the form of the Open Inference Protocol (tensors and
+// parameters); what a request asks for with them is checked here.
 
 // Gathers violations; one pass over a request names everything that is wrong with it.
 class Violations {

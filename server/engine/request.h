@@ -209,7 +209,7 @@ struct GenerationRequest {
   int top_log2_probs = 0;    // TokenEvent::top; independent of log2_probs
   bool echo_prompt = false;  // every sample gets the echo
   // Tokens of the prompt after which its caller wants a state kept for later prompts
-  // (server/prefix); 0: wherever it is worth it.
+  // (server/engine/prefix_cache.h); 0: wherever it is worth it.
   std::int64_t cache_prefix_tokens = 0;
   int num_samples = 1;
   // More than 1: so many copies of the sequence draw, are weighed by the probabilities they give to

@@ -1,5 +1,5 @@
 // Linear attention (Katharopoulos et al. 2020) with any of the feature maps of
-// parts/feature_map.h.
+// common/feature_map.h.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

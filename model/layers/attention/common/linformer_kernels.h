@@ -1,5 +1,5 @@
 // Linformer's sums: rows that are projected to a few slots. SIMD by Highway, chosen at run time.
-// The rules are those of simd/kernels.h. Everything is of one head.
+// The rules are those of model/core/kernels.h. Everything is of one head.
 //
 // Slots lie as the pages of softmax_kernels.h do, without gaps: keys [D, rank], so that a vector
 // holds one feature of several slots, and values [rank, D].

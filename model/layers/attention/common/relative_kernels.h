@@ -1,6 +1,6 @@
 // Softmax over a window of positions whose scores have a second term, which depends on how far away
 // a position is (Dai et al. 2019). SIMD by Highway, chosen at run time. The rules are those of
-// simd/kernels.h.
+// model/core/kernels.h.
 #pragma once
 
 #include <cstddef>

@@ -2,9 +2,9 @@
 // time, with the largest score so far and what was summed relative to it. SIMD by Highway, chosen
 // at run time.
 //
-// As in simd/kernels.h: pure functions whose bits depend on the values read and the instruction
-// set, not on what else shares the call. Nothing allocates. Pointers need no alignment unless it is
-// said.
+// As in model/core/kernels.h: pure functions whose bits depend on the values read and the
+// instruction set, not on what else shares the call. Nothing allocates. Pointers need no alignment
+// unless it is said.
 #pragma once
 
 #include <cstddef>

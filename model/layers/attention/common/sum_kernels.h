@@ -1,5 +1,5 @@
 // One token of attention by sums: phi of linear attention, and the sums S and Z. SIMD by Highway,
-// chosen at run time. The rules are those of simd/kernels.h.
+// chosen at run time. The rules are those of model/core/kernels.h.
 #pragma once
 
 #include <cstddef>
