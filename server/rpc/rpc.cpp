@@ -2,31 +2,24 @@
 
 namespace lintel {
 
-RpcTransport* RpcReactor::transport() {
-  const MutexLock lock(mutex_);
-  return transport_;
-}
-
 void RpcReactor::StartRead(RequestBytes* request) {
+  RpcTransport* bound = nullptr;
   {
     const MutexLock lock(mutex_);
-    if (transport_ == nullptr) {
-      read_ = request;
-      return;
-    }
+    bound = transport_;
+    if (bound == nullptr) read_ = request;
   }
-  transport()->read(*request);
+  if (bound != nullptr) bound->read(*request);
 }
 
 void RpcReactor::StartWrite(const google::protobuf::Message* message) {
+  RpcTransport* bound = nullptr;
   {
     const MutexLock lock(mutex_);
-    if (transport_ == nullptr) {
-      write_ = message;
-      return;
-    }
+    bound = transport_;
+    if (bound == nullptr) write_ = message;
   }
-  transport()->write(*message);
+  if (bound != nullptr) bound->write(*message);
 }
 
 void RpcReactor::StartWriteAndFinish(const google::protobuf::Message* last, grpc::Status status) {

@@ -112,12 +112,8 @@ class RpcReactor {
   void bind(RpcTransport& transport) EXCLUDES(mutex_);
 
  private:
-  // Null: the operation waits for bind().
-  RpcTransport* transport() EXCLUDES(mutex_);
-
   Mutex mutex_;
-  RpcTransport* transport_ GUARDED_BY(mutex_) = nullptr;
-  // Operations before bind().
+  RpcTransport* transport_ GUARDED_BY(mutex_) = nullptr;  // null: operations wait for bind()
   RequestBytes* read_ GUARDED_BY(mutex_) = nullptr;
   const google::protobuf::Message* write_ GUARDED_BY(mutex_) = nullptr;
   std::optional<grpc::Status> finish_ GUARDED_BY(mutex_);

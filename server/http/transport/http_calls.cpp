@@ -58,11 +58,14 @@ class HttpCalls::Call final : public RpcCall,
     finish_.run = &Call::on_finish;
   }
 
-  void start() {
+  // What it throws leaves nothing of the call.
+  void start(Timeout timeout) {
     // A weak one: the exchange must not keep the call that keeps the exchange.
     exchange_->when_gone([weak = weak_from_this()] {
       if (const auto running = weak.lock()) running->cancel();
     });
+    if (timeout) calls_.add_deadline(std::chrono::steady_clock::now() + *timeout, *this);
+    calls_.enter();
     self_ = shared_from_this();
     calls_.post(start_, self_);
   }
@@ -247,11 +250,14 @@ class HttpCalls::Call final : public RpcCall,
   void leave() {
     handlers_ = {};
     self_ = nullptr;
-    calls_.leave();
+    calls_.leave(*this);
   }
 
+  friend class HttpCalls;
+
   HttpCalls& calls_;
-  std::shared_ptr<Call> self_;  // from start() to the end
+  std::optional<Deadlines::iterator> entry_;  // among the deadlines; guarded by HttpCalls::mutex_
+  std::shared_ptr<Call> self_;                // from start() to the end
   const SharedExchange exchange_;
   const RpcMethod& method_;
   const HttpHeaders headers_;
@@ -314,11 +320,15 @@ void HttpCalls::post(Task& task, std::shared_ptr<Call> call) noexcept {
   work_.notify_one();
 }
 
-void HttpCalls::add_deadline(SteadyTime time, const std::shared_ptr<Call>& call) {
+void HttpCalls::add_deadline(SteadyTime time, Call& call) {
   const MutexLock lock(mutex_);
-  const bool is_next = deadlines_.empty() || time < deadlines_.begin()->first;
-  deadlines_.emplace(time, call);
-  if (is_next) work_.notify_one();
+  call.entry_ = deadlines_.emplace(time, &call);
+  if (*call.entry_ == deadlines_.begin()) work_.notify_one();
+}
+
+std::size_t HttpCalls::num_deadlines() {
+  const MutexLock lock(mutex_);
+  return deadlines_.size();
 }
 
 void HttpCalls::run() {
@@ -335,7 +345,8 @@ void HttpCalls::run() {
         }
         const auto left = deadlines_.begin()->first - std::chrono::steady_clock::now();
         if (left <= std::chrono::nanoseconds(0) || stopping_) {
-          expired = deadlines_.begin()->second.lock();  // null: it has ended
+          expired = deadlines_.begin()->second->shared_from_this();  // it has not ended
+          expired->entry_.reset();
           deadlines_.erase(deadlines_.begin());
         } else {
           work_.wait_for(mutex_, left);
@@ -362,12 +373,7 @@ void HttpCalls::start(const SharedExchange& exchange, const std::string& method,
   const auto call =
       std::make_shared<Call>(*this, exchange, *methods_.at(method), std::move(request),
                              std::move(handlers), timeout, std::move(headers));
-  if (timeout) add_deadline(std::chrono::steady_clock::now() + *timeout, call);
-  {
-    const MutexLock lock(mutex_);
-    ++running_;
-  }
-  call->start();
+  call->start(timeout);
 }
 
 void HttpCalls::unary(const SharedExchange& exchange, const std::string& method,
@@ -421,8 +427,15 @@ void HttpCalls::gather(const SharedExchange& exchange, const std::string& method
         timeout, {});
 }
 
-void HttpCalls::leave() noexcept {
+void HttpCalls::enter() noexcept {
   const MutexLock lock(mutex_);
+  ++running_;
+}
+
+void HttpCalls::leave(Call& call) noexcept {
+  const MutexLock lock(mutex_);
+  if (call.entry_) deadlines_.erase(*call.entry_);
+  call.entry_.reset();
   if (--running_ == 0) none_.notify_all();
 }
 

@@ -80,6 +80,9 @@ class HttpCalls {
   // their exchanges need may go. By one thread, once there are no new calls.
   bool stop(std::chrono::nanoseconds timeout) EXCLUDES(mutex_);
 
+  // Timeouts of calls that have not ended; for tests.
+  std::size_t num_deadlines() EXCLUDES(mutex_);
+
  private:
   class Call;
   struct Handlers;
@@ -90,14 +93,17 @@ class HttpCalls {
     Task* next = nullptr;
   };
   using SteadyTime = std::chrono::steady_clock::time_point;
+  using Deadlines = std::multimap<SteadyTime, Call*>;
   static constexpr int kThreads = 2;
 
   void start(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
              Handlers handlers, Timeout timeout, HttpHeaders headers);
   void post(Task& task, std::shared_ptr<Call> call) noexcept EXCLUDES(mutex_);
   // At that time the call is cancelled, unless it has ended.
-  void add_deadline(SteadyTime time, const std::shared_ptr<Call>& call) EXCLUDES(mutex_);
-  void leave() noexcept EXCLUDES(mutex_);
+  void add_deadline(SteadyTime time, Call& call) EXCLUDES(mutex_);
+  void enter() noexcept EXCLUDES(mutex_);
+  // The call has ended; the caller still holds it.
+  void leave(Call& call) noexcept EXCLUDES(mutex_);
   void run() EXCLUDES(mutex_);
   bool wait_until_none(std::chrono::nanoseconds timeout) EXCLUDES(mutex_);
   void join();
@@ -108,7 +114,7 @@ class HttpCalls {
   CondVar work_, none_;
   Task* first_ GUARDED_BY(mutex_) = nullptr;
   Task* last_ GUARDED_BY(mutex_) = nullptr;
-  std::multimap<SteadyTime, std::weak_ptr<Call>> deadlines_ GUARDED_BY(mutex_);
+  Deadlines deadlines_ GUARDED_BY(mutex_);  // of calls that have not ended
   int running_ GUARDED_BY(mutex_) = 0;
   bool stopping_ GUARDED_BY(mutex_) = false;
 };
