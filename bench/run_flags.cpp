@@ -28,7 +28,7 @@ std::string quoted(const std::string& text) {
 // Colours that colour-blind readers can tell apart (Okabe and Ito).
 constexpr const char* kColors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"};
 
-// Beyond so many names, they stand beside the axes.
+// Beyond so many names, they stand next to the axes.
 constexpr std::size_t kMostInside = 5;
 
 // Another mark where colours begin again: disc, square, triangle, diamond.

@@ -75,10 +75,10 @@ struct RefusedSwitch {
   const char* why;
 };
 constexpr RefusedSwitch kRefused[] = {
-    {"use_dora", "magnitudes beside the matrices are not served"},
+    {"use_dora", "magnitudes of weights are not served"},
     {"lora_bias", "biases of B are not served"},
     {"fan_in_fan_out", "matrices are [out, in] here"},
-    {"modules_to_save", "modules beside the adapted ones are the model's own"},
+    {"modules_to_save", "modules that are not adapted are the model's own"},
     {"layer_replication", "an adapter does not change the number of layers"},
     {"trainable_token_indices", "rows of an embedding cannot be replaced"},
     {"alora_invocation_tokens", "an adapter is there from the first token on"},

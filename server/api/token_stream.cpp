@@ -42,9 +42,9 @@ std::chrono::nanoseconds chunk_interval(std::chrono::nanoseconds interval, int s
   return std::clamp(streams / at_full_rate, 1, kLongestIntervals) * interval;
 }
 
-TokenStream::TokenStream(ResponseWriter& wire, SharedModel model, const Clock& clock,
+TokenStream::TokenStream(ResponseWriter& writer, SharedModel model, const Clock& clock,
                          const ActiveCalls& calls, Options options)
-    : wire_(wire),
+    : writer_(writer),
       clock_(clock),
       calls_(calls),
       options_(std::move(options)),
@@ -127,7 +127,7 @@ void TokenStream::on_step_end() {
 }
 
 void TokenStream::on_finish(RequestOutcome outcome) {
-  wire_.over();
+  writer_.over();
   {
     MutexLock lock(mutex_);
     // Even if something fails from here on, the call ends.
@@ -229,15 +229,15 @@ void TokenStream::pump() {
     turn = next_turn();
   }
   if (turn.action == Turn::Action::kNothing) return;
-  if (turn.action == Turn::Action::kGone) return wire_.gone(std::move(turn.status), turn.used);
+  if (turn.action == Turn::Action::kGone) return writer_.gone(std::move(turn.status), turn.used);
   if (turn.action != Turn::Action::kLost) {
     // is_busy_ keeps every other thread from coming here until the operation is over.
     const bool is_begun = catch_exceptions(
         [&] {
           if (turn.action == Turn::Action::kWrite) {
-            wire_.write(turn.entries);
+            writer_.write(turn.entries);
           } else {
-            wire_.end(turn.entries, std::move(turn.status), turn.used);
+            writer_.end(turn.entries, std::move(turn.status), turn.used);
           }
           return true;
         },

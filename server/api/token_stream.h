@@ -36,7 +36,7 @@ struct OutboxEntry {
   ValueSource source = ValueSource::kSampled;
 };
 
-// How one protocol writes. Called by the outbox, on any thread that has work for it:
+// How one protocol writes. Called by the stream, on any thread that has work for it:
 // never under a mutex, one call at a time, and not any more after end() or gone(), whose thread may
 // find the object deleted when they return. Entries are valid during the call only.
 class ResponseWriter {
@@ -67,8 +67,8 @@ class ResponseWriter {
 // than `outbox_tokens` tokens wait; written() resumes it when half of them are out. gone() drops
 // what waits and cancels the request.
 //
-// Lifetime: the wire's owner holds the outbox until end() or gone(), the scheduler until the
-// request is over. The wire outlives the request. Threads: any.
+// Lifetime: the writer's owner holds the stream until end() or gone(), the scheduler until the
+// request is over. The writer outlives the request. Threads: any.
 class TokenStream final : public TokenSink, public std::enable_shared_from_this<TokenStream> {
  public:
   struct Options {
@@ -83,11 +83,11 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
   };
 
   // `calls`: this one and all others, which share the machine's time for messages.
-  TokenStream(ResponseWriter& wire, SharedModel model, const Clock& clock, const ActiveCalls& calls,
-              Options options);
+  TokenStream(ResponseWriter& writer, SharedModel model, const Clock& clock,
+              const ActiveCalls& calls, Options options);
 
-  // Once. Not OK, or an exception: nothing runs, and the wire is not called. durable: of a call on
-  // a session that outlives the process: stands between the scheduler and the outbox; else null.
+  // Once. Not OK, or an exception: nothing runs, and the writer is not called. durable: of a call
+  // on a session that outlives the process: stands between the scheduler and the stream; else null.
   grpc::Status submit(GenerationRequest request, SessionLease lease,
                       const std::shared_ptr<PersistentRequest>& durable = nullptr) EXCLUDES(mutex_);
   // Once, in its place: repeats the answer of a call that was run before.
@@ -104,7 +104,7 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
   void on_finish(RequestOutcome outcome) override EXCLUDES(mutex_);
 
  private:
-  // What the wire is to do next.
+  // What the writer is to do next.
   struct Turn {
     enum class Action { kNothing, kWrite, kEnd, kGone, kLost };
     Action action = Action::kNothing;
@@ -115,10 +115,10 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
 
   // Whether what has gathered is to be written.
   bool due() const;
-  // Moves what has gathered to the outbox.
+  // Moves what has gathered to the stream.
   void hand_over() REQUIRES(mutex_);
   // Writes what there is to write. REQUIRES: the caller holds no mutex, for gRPC may call back at
-  // once, and is an owner of the outbox.
+  // once, and is an owner of the stream.
   void pump() EXCLUDES(mutex_);
   Turn next_turn() noexcept REQUIRES(mutex_);
   // Those of the next message. Throws std::bad_alloc, and then nothing has happened.
@@ -126,12 +126,12 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
   bool is_empty() const REQUIRES(mutex_) {
     return taken_ == in_hand_.size() && handed_over_.empty();
   }
-  // Nothing more is written, and the request ends; then the wire hears of it, with the first status
-  // that was given.
+  // Nothing more is written, and the request ends; then the writer hears of it, with the first
+  // status that was given.
   void abandon(grpc::Status status) noexcept EXCLUDES(mutex_);
   grpc::Status status_of(RequestOutcome outcome) const REQUIRES(mutex_);
 
-  ResponseWriter& wire_;
+  ResponseWriter& writer_;
   const Clock& clock_;
   const ActiveCalls& calls_;
   const Options options_;
@@ -158,8 +158,8 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
       0};                             // tokens handed over and not taken; changed under the mutex
   ValueUse used_ GUARDED_BY(mutex_);  // by the samples that have finished
   bool paused_ GUARDED_BY(mutex_) = false;
-  bool is_busy_ GUARDED_BY(mutex_) = false;  // a message is in flight, or a thread is at the wire
-  bool is_over_ GUARDED_BY(mutex_) = false;  // the wire has been called with the end
+  bool is_busy_ GUARDED_BY(mutex_) = false;  // a message is in flight, or a thread is at the writer
+  bool is_over_ GUARDED_BY(mutex_) = false;  // the writer has been called with the end
   std::optional<grpc::Status> abandoned_ GUARDED_BY(mutex_);
   std::optional<grpc::Status> ended_ GUARDED_BY(mutex_);  // what the request's outcome means
 };
