@@ -34,7 +34,7 @@ void Maintenance::start() {
   thread_ = std::thread([this] {
     while (!stopping_) {
       stopping_bell_.wait(std::chrono::steady_clock::now() + kInterval);
-      if (!stopping_) survives(ServerThread::kHousekeeping, [this] { look(); });
+      if (!stopping_) survives(ServerThread::kMaintenance, [this] { look(); });
     }
   });
 }
@@ -48,7 +48,7 @@ void Maintenance::stop() {
 void Maintenance::look() {
   const TimePoint now = clock_.now();
   // Each by itself: one that fails is done at the next look, and keeps the others from nothing.
-  const auto duty = [](auto&& work) { survives(ServerThread::kHousekeeping, work); };
+  const auto duty = [](auto&& work) { survives(ServerThread::kMaintenance, work); };
   duty([&] { reload_files(); });
   duty([&] { give_back_memory(now); });
   duty([&] { evict_sessions(now); });

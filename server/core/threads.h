@@ -43,9 +43,9 @@ enum class ServerThread {
   kWorker,        // steps of a model
   kModelLoads,
   kModelDrains,
-  kHousekeeping,
-  kListener,  // accepts gRPC connections
-  kMetrics,   // answers /metrics, /healthz and /readyz
+  kMaintenance,  // "housekeeping" in metrics
+  kListener,     // accepts gRPC connections
+  kMetrics,      // answers /metrics, /healthz and /readyz
   kSignals,
 };
 // As the metric's label has them.

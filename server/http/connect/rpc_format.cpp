@@ -17,17 +17,12 @@
 namespace lintel {
 
 std::string envelope(std::uint8_t flags, std::string_view message) {
-  std::string out = envelope_head(flags, message.size());
-  out += message;
-  return out;
-}
-
-std::string envelope_head(std::uint8_t flags, std::size_t size) {
-  const auto length = static_cast<std::uint32_t>(size);
+  const auto length = static_cast<std::uint32_t>(message.size());
   std::string out;
-  out.reserve(kEnvelopeHead + size);  // the message follows
+  out.reserve(kEnvelopeHead + message.size());
   out += static_cast<char>(flags);
   for (int shift = 24; shift >= 0; shift -= 8) out += static_cast<char>((length >> shift) & 0xff);
+  out += message;
   return out;
 }
 

@@ -22,8 +22,6 @@ inline constexpr std::uint8_t kEndOfStream = 0x02;  // Connect: JSON about how i
 inline constexpr std::uint8_t kTrailers = 0x80;     // gRPC-Web: lines of trailers
 
 std::string envelope(std::uint8_t flags, std::string_view message);
-// What stands before a message of `size` bytes.
-std::string envelope_head(std::uint8_t flags, std::size_t size);
 
 // The message of a body that is one envelope, as a request is. False where it is anything else, and
 // `why` says what.

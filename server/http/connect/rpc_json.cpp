@@ -293,11 +293,6 @@ grpc::Status parse_into(const std::string& bytes, pb::Message& message) {
 
 }  // namespace
 
-std::unique_ptr<pb::Message> new_message(const pb::Descriptor* type) {
-  return std::unique_ptr<pb::Message>(
-      pb::MessageFactory::generated_factory()->GetPrototype(type)->New());
-}
-
 bool is_text(const pb::FieldDescriptor& field) {
   return field.name() == "text" || field.name() == "strings" || field.name() == "stop_string";
 }

@@ -16,8 +16,6 @@
 
 namespace lintel {
 
-std::unique_ptr<google::protobuf::Message> new_message(const google::protobuf::Descriptor* type);
-
 // protobuf's JSON (https://protobuf.dev/programming-guides/proto3/#json), which Connect uses: bytes
 // are base64. An empty text is an empty message. `bytes`: of the message, as it goes over the wire.
 // INVALID_ARGUMENT, which says where it makes no sense; a field that there is none of is refused by

@@ -38,7 +38,7 @@ struct Fixture {
 TEST_CASE("exception in a duty of maintenance: counted, and the others are done", "[threat-66]") {
   Fixture f;
   ThreadFailures& failures = ThreadFailures::of_process();
-  const std::uint64_t before = failures.count(ServerThread::kHousekeeping);
+  const std::uint64_t before = failures.count(ServerThread::kMaintenance);
   int tries = 0;
   Maintenance maintenance({.store = f.store, .calls = f.calls, .counters = f.counters}, f.clock,
                           [&] {
@@ -49,7 +49,7 @@ TEST_CASE("exception in a duty of maintenance: counted, and the others are done"
   f.clock.advance(seconds(26));
   maintenance.look();
   CHECK(tries == 1);
-  CHECK(failures.count(ServerThread::kHousekeeping) == before + 1);
+  CHECK(failures.count(ServerThread::kMaintenance) == before + 1);
   CHECK(f.store.num_sessions() == 0);
 }
 
