@@ -78,7 +78,8 @@ void keep_top(const SamplingOptions& options, std::span<double> weights,
   for (const std::int32_t id : order.subspan(kept)) weights[id] = 0.0;
 }
 
-// The inverse of the cumulative distribution, in the order of ids.
+// The inverse of the cumulative distribution, in the order of ids. REQUIRES: a weight above 0.
+// Every filter keeps the likeliest token, whose weight is 1.
 std::int32_t draw_by_weight(std::span<const double> weights, double uniform) {
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   const double target = uniform * total;
