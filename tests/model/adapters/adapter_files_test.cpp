@@ -176,7 +176,7 @@ TEST_CASE("every defect of an adapter is refused by name") {
       {"transposed", key("fan_in_fan_out", true), "\"fan_in_fan_out\"",
        unset + "matrices are [out, in]"},
       {"saved", key("modules_to_save", {"predictor"}), "\"modules_to_save\"",
-       unset + "modules beside"},
+       unset + "modules that are not adapted"},
       {"replicated", key("layer_replication", json::parse("[[0, 1]]")), "\"layer_replication\"",
        unset + "an adapter does not change"},
       {"token rows", key("trainable_token_indices", {3}), "\"trainable_token_indices\"",
