@@ -173,7 +173,7 @@ StoreLoad store_load(const FleetPlan& plan, StoreLevel level) {
       between = plan.lease_seconds / 3;
       break;
     case StoreLevel::kInput:
-      between = std::min(plan.values_seconds, plan.lease_seconds / 3);
+      between = std::min(plan.tokens_seconds, plan.lease_seconds / 3);
       break;
     case StoreLevel::kToken:
       between = plan.commit_seconds;

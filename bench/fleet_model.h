@@ -62,7 +62,7 @@ struct FleetPlan {
   double session_bytes = 2900;  // of the store, for a session of 784 tokens without its state
   double keys_per_session = 2;
   double scripts_per_call = 3;    // claim, begin and end; kCall writes no begin
-  double values_seconds = 1;      // kInput: between writes of a running call's tokens
+  double tokens_seconds = 1;      // kInput: between writes of a running call's tokens
   double commit_seconds = 0.005;  // kToken: the same
   double lease_seconds = 10;      // a call that writes nothing renews every third of it
   double script_seconds = 28e-6;  // of a master's core, for one script (docs/multi_server.md)

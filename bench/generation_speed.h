@@ -43,7 +43,7 @@ struct GenerationOptions {
   std::function<void()> on_progress;  // after each repeat, or each position
 };
 
-// Sequences of max_values() tokens; the first is given. REQUIRES: max_length > 0.
+// Sequences of max_tokens() tokens; the first is given. REQUIRES: max_length > 0.
 GenerationSpeed measure_generation(const Transformer& model, const GenerationOptions& options);
 
 }  // namespace lintel::bench

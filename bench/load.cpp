@@ -334,14 +334,14 @@ class LoadClient {
       request.set_model(options_.model);
     }
     const SequencePlan& sequence = options_.sequence;
-    if (sequence.first_value) {
-      request.mutable_prompt()->mutable_tokens()->add_ids(*sequence.first_value);
+    if (sequence.first_token) {
+      request.mutable_prompt()->mutable_tokens()->add_ids(*sequence.first_token);
     }
     if (!sequence.ends_itself) {
       request.set_max_new_tokens(static_cast<std::uint32_t>(sequence.values));
     }
     request.mutable_sampling()->set_seed(seed_++);
-    request.set_max_tokens_per_message(static_cast<std::uint32_t>(options_.values_per_message));
+    request.set_max_tokens_per_message(static_cast<std::uint32_t>(options_.tokens_per_message));
     const Clock::time_point begin = Clock::now();
     std::optional<Clock::time_point> last;
     const auto on_chunk = [&](const v1::Chunk& chunk) {

@@ -45,7 +45,7 @@ struct LoadOptions {
   std::string model;           // may be empty where one is served
   SequencePlan sequence;       // of every call
   int clients = 1;             // each with a connection of its own
-  int values_per_message = 0;  // 0: the server coalesces
+  int tokens_per_message = 0;  // 0: the server coalesces
   // Each sequence is a session's, of this durability; absent: a call's alone.
   std::optional<v1::Durability> durability;
   std::chrono::duration<double> warm_up{0.5};

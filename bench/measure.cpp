@@ -124,7 +124,7 @@ double bits_of(const Transformer& model, const std::vector<std::uint8_t>& values
 }  // namespace
 
 double bits_per_dim(const Transformer& model, const std::vector<GrayImage>& images, int workers) {
-  const auto values = static_cast<std::size_t>(model.config().max_values());
+  const auto values = static_cast<std::size_t>(model.config().max_tokens());
   for (const GrayImage& image : images) {
     if (image.pixels.size() == values) continue;
     throw cli::Failure("images of " + std::to_string(image.pixels.size()) +

@@ -79,12 +79,12 @@ class OcclusionExperiment {
         progress_(console, 0, "images") {
     const ModelConfig& config = models_[0].transformer->config();
     for (const Model& model : models_) {
-      if (model.transformer->config().max_values() == config.max_values()) continue;
+      if (model.transformer->config().max_tokens() == config.max_tokens()) continue;
       throw cli::UsageError("--model: " + models_[0].name + " and " + model.name +
                             " are of images of different sizes");
     }
     images_ = read_images(flags.images, config.image.height, config.image.width);
-    given_ = static_cast<std::size_t>(config.max_values()) / 2;
+    given_ = static_cast<std::size_t>(config.max_tokens()) / 2;
     const int most = std::max(flags.counts.back(), flags.judge);
     if (std::cmp_less(images_.size(), most)) {
       throw cli::Failure(flags.images + ": " + std::to_string(images_.size()) +

@@ -18,9 +18,9 @@ namespace {
 SequencePlan plan(bool has_start_token, std::int64_t vocab_size, std::int64_t max_length) {
   SequencePlan plan;
   // Of a model of bytes: the first character of a line.
-  if (!has_start_token) plan.first_value = std::min<std::int64_t>('\n', vocab_size - 1);
+  if (!has_start_token) plan.first_token = std::min<std::int64_t>('\n', vocab_size - 1);
   plan.ends_itself = max_length > 0;
-  plan.values = plan.ends_itself ? max_length : kEndlessValues;
+  plan.values = plan.ends_itself ? max_length : kEndlessTokens;
   return plan;
 }
 
@@ -51,11 +51,11 @@ void Sequences::start(std::size_t count, std::uint64_t seed) {
   assert(count >= 1 && count <= sequences_.size());
   count_ = count;
   seed_ = seed;
-  const std::int32_t first_value =
-      sequence_plan(model_.config()).first_value.value_or(model_.config().image.start_token);
+  const std::int32_t first_token =
+      sequence_plan(model_.config()).first_token.value_or(model_.config().image.start_token);
   for (std::size_t i = 0; i < count; ++i) {
     sequences_[i].reset();
-    sequences_[i].pending = first_value;
+    sequences_[i].pending = first_token;
     drawn_[i].clear();
   }
 }
@@ -125,7 +125,7 @@ namespace {
 ModelConfig image_config(int layers, int heads, ImageShape image) {
   ModelConfig config;
   config.vocab_size = 256;
-  config.max_length = image.num_values() - 1;
+  config.max_length = image.num_tokens() - 1;
   config.n_layers = layers;
   config.n_heads = heads;
   config.d_head = 32;
@@ -212,7 +212,7 @@ std::string describe(const std::string& name, const ModelConfig& config) {
                      std::to_string(config.n_heads) + " heads of " + std::to_string(config.d_head) +
                      ", d_model " + std::to_string(config.d_model) + ", feed-forward " +
                      std::to_string(config.d_ff);
-  if (config.max_values() > 0) text += ", " + std::to_string(config.max_values()) + " values";
+  if (config.max_tokens() > 0) text += ", " + std::to_string(config.max_tokens()) + " values";
   return text;
 }
 

@@ -19,10 +19,10 @@ namespace lintel::bench {
 // What is one sequence of a model: images end of themselves, texts do not.
 
 // Tokens of a sequence that has no end of its own.
-constexpr std::int64_t kEndlessValues = 1024;
+constexpr std::int64_t kEndlessTokens = 1024;
 
 struct SequencePlan {
-  std::optional<std::int32_t> first_value;  // to give; none: the model's start token is the first
+  std::optional<std::int32_t> first_token;  // to give; none: the model's start token is the first
   std::int64_t values = 0;                  // to generate after the first
   bool ends_itself = true;  // after so many, because the model has no more positions
 };

@@ -134,13 +134,13 @@ class ServeExperiment {
                      .model = "",
                      .sequence = sequence_,
                      .clients = clients,
-                     .values_per_message = 0,
+                     .tokens_per_message = 0,
                      .warm_up = std::chrono::duration<double>(flags_.seconds / 4),
                      .window = std::chrono::duration<double>(flags_.seconds)};
     Level level{.clients = clients};
     std::vector<double> served, in_process, http;
     for (int r = 0; r < flags_.run.repeats; ++r) {
-      load.values_per_message = 0;
+      load.tokens_per_message = 0;
       served.push_back(run_load(load).tokens_per_second);
       if (flags_.http) {
         LoadOptions over_http = load;
@@ -148,7 +148,7 @@ class ServeExperiment {
         over_http.address = server_->http_address();
         http.push_back(run_load(over_http).tokens_per_second);
       }
-      load.values_per_message = 1;
+      load.tokens_per_message = 1;
       const LoadResult seen = run_load(load);
       level.first_token.insert(level.first_token.end(), seen.first_token_seconds.begin(),
                                seen.first_token_seconds.end());

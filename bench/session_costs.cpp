@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::size_t kRowsOfASlice = 64;
 
-std::vector<std::int32_t> random_values(std::int64_t count, int vocab_size) {
+std::vector<std::int32_t> random_tokens(std::int64_t count, int vocab_size) {
   std::mt19937 random(1);
   std::vector<std::int32_t> values(static_cast<std::size_t>(count));
   for (std::int32_t& value : values) {
@@ -34,8 +34,8 @@ std::vector<std::int32_t> random_values(std::int64_t count, int vocab_size) {
 }
 
 SessionImage image_of(const Transformer& model, const std::vector<std::int32_t>& values) {
-  SessionHistory history({.vocab_size = model.head().num_values()});
-  for (const std::int32_t value : values) history.append(value, ValueSource::kSampled);
+  SessionHistory history({.vocab_size = model.head().vocab_size()});
+  for (const std::int32_t value : values) history.append(value, TokenSource::kSampled);
   const auto position = static_cast<std::int64_t>(values.size());
   SessionImage image;
   image.model = "model";
@@ -62,8 +62,8 @@ void feed(const Transformer& model, std::span<const std::int32_t> values, Sequen
 
 }  // namespace
 
-MadeSession::MadeSession(std::shared_ptr<const Transformer> model, std::int64_t num_values)
-    : values_(random_values(num_values, model->head().num_values())),
+MadeSession::MadeSession(std::shared_ptr<const Transformer> model, std::int64_t num_tokens)
+    : values_(random_tokens(num_tokens, model->head().vocab_size())),
       store_({.session_memory_bytes = std::size_t{1} << 40}, clock_) {
   model_.name = "model";
   model_.numerics = numerics_of(*model);
@@ -76,13 +76,13 @@ MadeSession::MadeSession(std::shared_ptr<const Transformer> model, std::int64_t 
 }
 
 std::vector<SessionFigure> call_costs(const std::shared_ptr<const Transformer>& model,
-                                      std::int64_t num_values, int repeats, int count) {
+                                      std::int64_t num_tokens, int repeats, int count) {
   const OwnServer server(model, {});
   const Client client({.address = server.address()});
-  const std::string id = client.create_session("model", num_values).id();
+  const std::string id = client.create_session("model", num_tokens).id();
   v1::GenerateRequest generate;
   generate.set_session_id(id);
-  generate.set_max_new_tokens(static_cast<std::uint32_t>(num_values));
+  generate.set_max_new_tokens(static_cast<std::uint32_t>(num_tokens));
   client.generate(generate);
   v1::SnapshotSessionRequest request;
   request.set_id(id);
@@ -109,15 +109,15 @@ std::vector<SessionFigure> call_costs(const std::shared_ptr<const Transformer>& 
 }
 
 std::vector<SessionFigure> prefix_costs(const std::shared_ptr<const Transformer>& model,
-                                        std::int64_t num_values, int repeats) {
+                                        std::int64_t num_tokens, int repeats) {
   constexpr int kRequests = 64;
   const OwnServer server(model, {});
   const Client client({.address = server.address()});
   v1::GenerateRequest request;
   request.set_max_new_tokens(1);
   auto& prompt = *request.mutable_prompt()->mutable_tokens()->mutable_ids();
-  prompt.Resize(static_cast<int>(num_values), 0);
-  const int vocab_size = model->head().num_values();
+  prompt.Resize(static_cast<int>(num_tokens), 0);
+  const int vocab_size = model->head().vocab_size();
 
   Repeats missed, hit, miss;
   for (int r = 0; r < repeats; ++r) {
@@ -139,7 +139,7 @@ std::vector<SessionFigure> prefix_costs(const std::shared_ptr<const Transformer>
   std::vector<SessionFigure> figures = {
       {"prefix_misses",
        "prompts read from their beginning, of " + std::to_string(kRequests) +
-           " that share all but the last of " + std::to_string(num_values) + " values",
+           " that share all but the last of " + std::to_string(num_tokens) + " values",
        "calls", missed.summary(), 2, "", "vLLM with blocks: none or 52 of 64 hit (issue 45238)"}};
   if (!hit.empty() && !miss.empty()) {
     figures.push_back({"prefix_call_ms",
@@ -251,7 +251,7 @@ std::vector<SessionFigure> copy_costs(MadeSession& session, int repeats, int cou
   const Transformer& model = *session.model().transformer;
   const auto state = static_cast<double>(model.state_bytes(values));
   const auto admitted = static_cast<double>(
-      SessionManager::session_bytes(model, {.max_values = values}, store.options().history_tokens));
+      SessionManager::session_bytes(model, {.max_tokens = values}, store.options().history_tokens));
   Repeats share;
   share.add(100 * (admitted - state) / state);
   figures.push_back({"beside_state_percent", "memory of an open session beside its state", "%",
@@ -279,7 +279,7 @@ constexpr std::array kLevels = {
 // Of one stream; sequences are not waited for.
 constexpr std::chrono::duration<double> kWindowAlone{2};
 // Tokens of a call whose first one is what counts.
-constexpr std::int64_t kValuesOfAFirst = 4;
+constexpr std::int64_t kTokensOfAFirst = 4;
 
 struct Seen {
   double tokens_per_second = 0, cpu_us_a_value = 0, bytes_a_value = 0;
@@ -305,13 +305,13 @@ class LevelLoad {
     seen.bytes_a_value = all.bytes_written / values;
     LoadOptions one = load_;
     one.clients = 1;
-    one.values_per_message = 1;
+    one.tokens_per_message = 1;
     one.window = std::min(one.window, kWindowAlone);
     const LoadResult alone = run_load(one);
     if (!alone.between_tokens_seconds.empty()) {
       seen.between_ms = 1000 * quantile(alone.between_tokens_seconds, 0.5);
     }
-    one.sequence.values = kValuesOfAFirst;
+    one.sequence.values = kTokensOfAFirst;
     one.sequence.ends_itself = false;
     const LoadResult firsts = run_load(one);
     if (!firsts.first_token_seconds.empty()) {

@@ -86,7 +86,7 @@ class Repeats {
 // One thread.
 class MadeSession {
  public:
-  MadeSession(std::shared_ptr<const Transformer> model, std::int64_t num_values);
+  MadeSession(std::shared_ptr<const Transformer> model, std::int64_t num_tokens);
 
   SessionManager& store() { return store_; }
   const std::string& id() const { return id_; }
@@ -104,12 +104,12 @@ class MadeSession {
 // What calls about sessions, and calls whose prompts came before, cost over gRPC, on loopback.
 
 std::vector<SessionFigure> call_costs(const std::shared_ptr<const Transformer>& model,
-                                      std::int64_t num_values, int repeats, int count);
+                                      std::int64_t num_tokens, int repeats, int count);
 
-// Prompts of num_values that differ in their last token alone: how many are read from their
+// Prompts of num_tokens that differ in their last token alone: how many are read from their
 // beginning, and what that costs.
 std::vector<SessionFigure> prefix_costs(const std::shared_ptr<const Transformer>& model,
-                                        std::int64_t num_values, int repeats);
+                                        std::int64_t num_tokens, int repeats);
 
 // What copies of a session cost in memory: snapshots, forks, rewinds.
 

@@ -143,9 +143,9 @@ namespace fs = std::filesystem;
 
 // Sessions of the design that write side by side, and tokens of each in a commit.
 constexpr int kWriters = 64;
-constexpr int kValuesOfACommit = 4;
+constexpr int kTokensOfACommit = 4;
 constexpr int kInterrupted = 64;
-constexpr std::int64_t kValuesOfASession = 784;
+constexpr std::int64_t kTokensOfASession = 784;
 
 // Blocks of so many bytes in a file of its own: appended, each time onto the disk, and read from
 // it.
@@ -212,7 +212,7 @@ std::vector<SessionFigure> commit_costs(const StoragePlan& plan) {
   for (int i = 0; i < kWriters; ++i) sessions.emplace_back(id_of(i));
   create_all(storage, sessions);
   for (StoredSession& session : sessions) session.open(storage);
-  std::vector<std::int32_t> values(kValuesOfACommit);
+  std::vector<std::int32_t> values(kTokensOfACommit);
   std::iota(values.begin(), values.end(), 200);
 
   Repeats synced, median, slowest;
@@ -319,7 +319,7 @@ std::vector<SessionFigure> open_costs(const StoragePlan& plan) {
   const fs::path living = scratch.path() / "living", dead = scratch.path() / "dead",
                  empty = scratch.path() / "empty";
   SqliteStorage storage(options_in(living), clock);
-  std::vector<std::int32_t> values(kValuesOfASession);
+  std::vector<std::int32_t> values(kTokensOfASession);
   std::iota(values.begin(), values.end(), 0);
   for (std::int32_t& value : values) value %= 256;
   std::vector<StoredSession> sessions;

@@ -23,12 +23,12 @@ namespace {
 constexpr std::size_t kSequences = 4;
 constexpr std::int64_t kLongest = 192;          // tokens
 constexpr std::int64_t kMostTerms = 1'000'000;  // of all sums: a large vocabulary has fewer tokens
-constexpr std::int64_t kFewestValues = 8;
+constexpr std::int64_t kFewestTokens = 8;
 
-std::int64_t values_to_draw(const ModelConfig& config, int num_values) {
+std::int64_t tokens_to_draw(const ModelConfig& config, int vocab_size) {
   const std::int64_t affordable =
-      kMostTerms / (static_cast<std::int64_t>(kSequences) * std::max(num_values, 1));
-  const std::int64_t wanted = std::clamp(affordable, kFewestValues, kLongest);
+      kMostTerms / (static_cast<std::int64_t>(kSequences) * std::max(vocab_size, 1));
+  const std::int64_t wanted = std::clamp(affordable, kFewestTokens, kLongest);
   return config.max_length > 0 ? std::min(config.max_length, wanted) : wanted;
 }
 
@@ -59,18 +59,18 @@ class Side {
 double kl_divergence_bits(const Transformer& exact, const Transformer& narrow) {
   const ModelConfig& config = exact.config();
   const Head& head = exact.head();
-  const auto num_values = static_cast<std::size_t>(head.num_values());
-  const std::int64_t length = values_to_draw(config, head.num_values());
+  const auto vocab_size = static_cast<std::size_t>(head.vocab_size());
+  const std::int64_t length = tokens_to_draw(config, head.vocab_size());
   Side of_exact(exact);
   Side of_narrow(narrow);
   SamplingScratch scratch;
-  std::vector<double> p(num_values);
-  std::vector<double> q(num_values);
+  std::vector<double> p(vocab_size);
+  std::vector<double> q(vocab_size);
   // Texts begin with tokens of their own: they have no token that stands before all.
   const bool is_image = config.modality == ModalityKind::kImage;
   std::vector<std::int32_t> values(kSequences, config.image.start_token);
   for (std::size_t i = 0; !is_image && i < kSequences; ++i) {
-    values[i] = static_cast<std::int32_t>((i + 1) * num_values / (kSequences + 1));
+    values[i] = static_cast<std::int32_t>((i + 1) * vocab_size / (kSequences + 1));
   }
   double sum = 0.0;
   for (std::int64_t position = 0; position < length; ++position) {
@@ -82,7 +82,7 @@ double kl_divergence_bits(const Transformer& exact, const Transformer& narrow) {
       }
       head.log2_probs(wanted.row(i), p);
       head.log2_probs(found.row(i), q);
-      for (std::size_t value = 0; value < num_values; ++value) {
+      for (std::size_t value = 0; value < vocab_size; ++value) {
         if (p[value] > -100.0) sum += std::exp2(p[value]) * (p[value] - q[value]);
       }
       const DrawSource draw{.seed = i, .position = position};

@@ -28,7 +28,7 @@ class HashWriter final : public StateWriter {
   Sha256& hash_;
 };
 
-std::int32_t probe_value(std::size_t i, int vocab_size) {
+std::int32_t probe_token(std::size_t i, int vocab_size) {
   return static_cast<std::int32_t>((i * i * 37 + i * 101 + 7) %
                                    static_cast<std::size_t>(vocab_size));
 }
@@ -36,7 +36,7 @@ std::int32_t probe_value(std::size_t i, int vocab_size) {
 // Outputs, the log2-probability of each next token, and the state they leave.
 void add_probe(const Transformer& model, std::size_t slice, Sha256& hash) {
   const ModelConfig& config = model.config();
-  std::size_t count = kNumericsValues;
+  std::size_t count = kNumericsTokens;
   if (config.max_length > 0) {
     count = std::min(count, static_cast<std::size_t>(config.max_length));
   }
@@ -48,7 +48,7 @@ void add_probe(const Transformer& model, std::size_t slice, Sha256& hash) {
     const std::size_t end = std::min(begin + slice, count);
     std::vector<BatchRow> rows;
     for (std::size_t i = begin; i < end; ++i) {
-      rows.push_back({probe_value(i, config.vocab_size), &sequence, i >= first_output});
+      rows.push_back({probe_token(i, config.vocab_size), &sequence, i >= first_output});
     }
     const MatrixView<const float> outputs = model.step(rows, workspace);
     for (std::size_t r = 0; r < outputs.rows(); ++r) {
@@ -56,7 +56,7 @@ void add_probe(const Transformer& model, std::size_t slice, Sha256& hash) {
       hash.add(chars_of(std::as_bytes(output)));
       if (!all_finite(output)) continue;  // no distribution
       const std::int32_t next =
-          probe_value(std::max(begin, first_output) + r + 1, model.head().num_values());
+          probe_token(std::max(begin, first_output) + r + 1, model.head().vocab_size());
       const double log2_prob = model.head().log2_prob(output, next);
       hash.add(chars_of(std::as_bytes(std::span(&log2_prob, 1))));
     }

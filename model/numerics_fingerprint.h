@@ -16,10 +16,10 @@ struct NumericsFingerprint {
 };
 
 // Tokens of the probe; fewer where a sequence cannot hold as many.
-inline constexpr std::size_t kNumericsValues = 64;
+inline constexpr std::size_t kNumericsTokens = 64;
 
 // Reads the probe in slices of so many tokens: the hash is the same for all (promise 1). As one
 // slice it takes as long as a prompt of 64 tokens.
-NumericsFingerprint numerics_of(const Transformer& model, std::size_t slice = kNumericsValues);
+NumericsFingerprint numerics_of(const Transformer& model, std::size_t slice = kNumericsTokens);
 
 }  // namespace lintel

@@ -191,17 +191,17 @@ std::size_t SequenceState::saved_bytes() const {
   return count.bytes();
 }
 
-void SequenceState::load(StateReader& reader, std::int64_t most_values) {
-  assert(num_values() == 0);
+void SequenceState::load(StateReader& reader, std::int64_t most_tokens) {
+  assert(num_tokens() == 0);
   try {
-    load_all(reader, most_values);
+    load_all(reader, most_tokens);
   } catch (...) {
     reset();
     throw;
   }
 }
 
-void SequenceState::load_all(StateReader& reader, std::int64_t most_values) {
+void SequenceState::load_all(StateReader& reader, std::int64_t most_tokens) {
   const auto position = reader.value<std::int64_t>();
   const auto token = reader.value<std::int32_t>();
   const auto tail_bytes = reader.value<std::uint32_t>();
@@ -211,7 +211,7 @@ void SequenceState::load_all(StateReader& reader, std::int64_t most_values) {
   const std::int64_t max_length = limits_.max_length == 0 ? kMostPositions : limits_.max_length;
   check_range("position", position, 0, max_length);
   check_range("pending value", token, kNothingPending, limits_.vocab_size - 1);
-  check_range("values", position + (token == kNothingPending ? 0 : 1), 0, most_values);
+  check_range("values", position + (token == kNothingPending ? 0 : 1), 0, most_tokens);
   check_range("tail of bytes", tail_bytes, 0, static_cast<std::int64_t>(kMostTailBytes));
   check_size("counts", num_counts, counts.size());
   check_size("layers", num_layers, layers_.size());

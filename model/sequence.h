@@ -54,9 +54,9 @@ class SequenceState {
   std::int64_t position() const { return position_; }  // tokens fed
   const std::shared_ptr<const Adapter>& adapter() const { return adapter_; }
   // Tokens of the sequence so far: those fed and the pending one.
-  std::int64_t num_values() const { return position_ + (pending ? 1 : 0); }
+  std::int64_t num_tokens() const { return position_ + (pending ? 1 : 0); }
   // Where the next token stands in the whole sequence.
-  std::int64_t next_position() const { return origin + num_values(); }
+  std::int64_t next_position() const { return origin + num_tokens(); }
 
   // All but the adapter, as bytes of this byte order: fixed fields, tail, counts, then what each
   // layer saves, or the tokens (docs/snapshot_format.md). Not between the steps that
@@ -67,10 +67,10 @@ class SequenceState {
   // sequence of an equal model with the same adapter.
   //
   // The bytes may be a stranger's. Throws ModelError for what cannot be a sequence of this model
-  // and for more than most_values tokens, before memory is taken for them; then the sequence is
+  // and for more than most_tokens tokens, before memory is taken for them; then the sequence is
   // empty again. Takes no more memory than Transformer::state_bytes of the position. What it took
   // is safe to step. It does not look at what may follow in the reader.
-  void load(StateReader& reader, std::int64_t most_values = INT64_MAX);
+  void load(StateReader& reader, std::int64_t most_tokens = INT64_MAX);
 
   // Takes back the last num_rows rows of the step before, as if they had never been fed. REQUIRES:
   // they were drafts (BatchRow::is_draft); once after a step that had any of this sequence, with 0
@@ -104,7 +104,7 @@ class SequenceState {
 
  private:
   void settle_layers() const;
-  void load_all(StateReader& reader, std::int64_t most_values);
+  void load_all(StateReader& reader, std::int64_t most_tokens);
   void forget();  // zeroes the block, the counts and the tail where they lie
 
   Backends backends_;

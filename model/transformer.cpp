@@ -167,10 +167,10 @@ void warn_of_recomputing(TransformerParts& parts) {
 void warn_of_part_of_an_image(TransformerParts& parts) {
   const ModelConfig& config = parts.config;
   if (config.modality != ModalityKind::kImage) return;
-  if (config.max_values() == config.image.num_values()) return;
+  if (config.max_tokens() == config.image.num_tokens()) return;
   parts.warnings.push_back("max_length " + std::to_string(config.max_length) +
                            " ends a sequence before its image of " +
-                           std::to_string(config.image.num_values()) + " values is whole");
+                           std::to_string(config.image.num_tokens()) + " values is whole");
 }
 
 }  // namespace

@@ -89,8 +89,8 @@ v1::GenerateRequest make_request(const CompletionJob& job, const Call& call,
   v1::GenerateRequest request;
   request.set_model(options.model);
   request.set_adapter(options.adapter);
-  *request.mutable_prompt() = pixel_values(job.plan.prompt);
-  request.set_max_new_tokens(static_cast<std::uint32_t>(job.plan.new_values));
+  *request.mutable_prompt() = pixel_tokens(job.plan.prompt);
+  request.set_max_new_tokens(static_cast<std::uint32_t>(job.plan.new_tokens));
   options.sampling.fill(*request.mutable_sampling());
   request.mutable_sampling()->set_seed(job.seed + static_cast<std::uint64_t>(call.first_sample));
   request.set_num_samples(static_cast<std::uint32_t>(call.samples));
@@ -99,7 +99,7 @@ v1::GenerateRequest make_request(const CompletionJob& job, const Call& call,
   for (const CompletionPlan::Span& span : job.plan.given) {
     v1::GivenSpan& given = *request.add_given();
     given.set_position(span.position);
-    *given.mutable_values() = pixel_values(span.pixels);
+    *given.mutable_values() = pixel_tokens(span.pixels);
   }
   request.set_max_tokens_per_message(options.max_tokens_per_message);
   return request;
@@ -190,7 +190,7 @@ class Runner {
 
   void end(const Call& call, const v1::SampleFinish& finish) {
     const CompletionPlan& plan = jobs_[call.job].plan;
-    const std::size_t wanted = plan.prompt.size() + static_cast<std::size_t>(plan.new_values);
+    const std::size_t wanted = plan.prompt.size() + static_cast<std::size_t>(plan.new_tokens);
     Completion& to = result(call, finish.sample());
     if (to.pixels.size() != wanted) {
       throw Failure("the server ended an image after " + std::to_string(to.pixels.size()) + " of " +

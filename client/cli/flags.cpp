@@ -112,7 +112,7 @@ std::pair<std::int32_t, float> parse_bias(std::string_view flag, std::string_vie
   return {parse_int32(flag, id), parse_float(flag, value)};
 }
 
-GivenValues parse_given(std::string_view flag, std::string_view text) {
+GivenTokens parse_given(std::string_view flag, std::string_view text) {
   const auto [position, values] = split_pair(flag, text, "POSITION=ID,ID,...");
   return {parse_int64(flag, position), parse_ids(flag, values)};
 }

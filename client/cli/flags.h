@@ -37,12 +37,12 @@ std::vector<std::int64_t> parse_indices(std::string_view flag, std::string_view 
 // "12=-1.5"
 std::pair<std::int32_t, float> parse_bias(std::string_view flag, std::string_view text);
 
-struct GivenValues {
+struct GivenTokens {
   std::int64_t position = 0;
   std::vector<std::int32_t> tokens;
 };
 // "392=0,0,255": the tokens from position 392 on
-GivenValues parse_given(std::string_view flag, std::string_view text);
+GivenTokens parse_given(std::string_view flag, std::string_view text);
 
 // "90s", "30m", "72h" or "30d"; more than 0, at most a hundred years.
 std::chrono::seconds parse_duration(std::string_view flag, std::string_view text);

@@ -149,7 +149,7 @@ v1::GenerateRequest GenerateFlags::request(Console& console) const {
   }
   if (include_stop) request.mutable_stop()->set_include_in_output(true);
   for (const std::string& text : given) {
-    const GivenValues values = parse_given("--given", text);
+    const GivenTokens values = parse_given("--given", text);
     v1::GivenSpan& span = *request.add_given();
     span.set_position(values.position);
     *span.mutable_values() = token_values(values.tokens);

@@ -448,7 +448,7 @@ class Interactive {
     catch_interrupts();
     if (!conversation_.ended_by_default() || told_limit_ || setting_.flags.quiet) return;
     told_limit_ = true;  // once
-    console_.err("lintel: stopped after " + std::to_string(conversation_.most_values()) +
+    console_.err("lintel: stopped after " + std::to_string(conversation_.most_tokens()) +
                  " values; an empty line continues, --max-new-tokens N asks for another number\n");
   }
 

@@ -50,7 +50,7 @@ class Conversation {
   std::int64_t position() const { return position_; }
   // Whether the default limit of new tokens ended a turn.
   bool ended_by_default() const { return ended_by_default_; }
-  std::uint32_t most_values() const { return request_.max_new_tokens(); }
+  std::uint32_t most_tokens() const { return request_.max_new_tokens(); }
 
  private:
   std::string new_session() const;

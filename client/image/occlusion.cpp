@@ -125,7 +125,7 @@ CompletionPlan plan_completion(const GrayImage& image, const std::vector<bool>& 
   while (plan.prompt.size() + 1 < size && !hidden[plan.prompt.size()]) {
     plan.prompt.push_back(image.pixels[plan.prompt.size()]);
   }
-  plan.new_values = static_cast<int>(size - plan.prompt.size());
+  plan.new_tokens = static_cast<int>(size - plan.prompt.size());
   for (std::size_t i = plan.prompt.size(); i < size; ++i) {
     if (hidden[i]) continue;
     if (i == plan.prompt.size() || hidden[i - 1]) plan.given.push_back({static_cast<int>(i), {}});

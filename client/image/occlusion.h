@@ -43,7 +43,7 @@ struct CompletionPlan {
   };
   std::vector<std::uint8_t> prompt;  // never empty, never the whole image
   std::vector<Span> given;
-  int new_values = 0;  // pixels after the prompt
+  int new_tokens = 0;  // pixels after the prompt
 };
 
 // A hidden first pixel becomes `start_token`: a model has no distribution over its first token. An

@@ -451,7 +451,7 @@ v1::Values text_values(std::string_view bytes) {
   return values;
 }
 
-v1::Values pixel_values(std::span<const std::uint8_t> pixels) {
+v1::Values pixel_tokens(std::span<const std::uint8_t> pixels) {
   v1::Values values;
   values.set_pixels(pixels.data(), pixels.size());
   return values;

@@ -240,6 +240,6 @@ class Client {
 // The three ways to write tokens.
 v1::Values token_values(std::span<const std::int32_t> ids);
 v1::Values text_values(std::string_view bytes);                 // models with modality "bytes"
-v1::Values pixel_values(std::span<const std::uint8_t> pixels);  // models with modality "image"
+v1::Values pixel_tokens(std::span<const std::uint8_t> pixels);  // models with modality "image"
 
 }  // namespace lintel

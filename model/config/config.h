@@ -37,7 +37,7 @@ struct ImageShape {
   int width = 0;
   int channels = 0;
   int start_token = 0;
-  std::int64_t num_values() const { return std::int64_t{height} * width * channels; }
+  std::int64_t num_tokens() const { return std::int64_t{height} * width * channels; }
 };
 
 struct ModelConfig {
@@ -73,10 +73,10 @@ struct ModelConfig {
   }
   // Most tokens a sequence can hold: max_length + 1, since the last is never fed, and no more than
   // an image has; 0: unbounded.
-  std::int64_t max_values() const {
+  std::int64_t max_tokens() const {
     const std::int64_t fed = max_length == 0 ? 0 : max_length + 1;
     if (modality != ModalityKind::kImage) return fed;
-    return fed == 0 ? image.num_values() : std::min(fed, image.num_values());
+    return fed == 0 ? image.num_tokens() : std::min(fed, image.num_tokens());
   }
   int weights_of(int layer) const { return layer_weights.empty() ? layer : layer_weights[layer]; }
   // The sets of layer tensors, and the first layer that has set `weights`.

@@ -289,7 +289,7 @@ std::string shape_to_string(std::span<const std::int64_t> shape) {
   return text + "]";
 }
 
-std::int64_t TensorEntry::num_values() const {
+std::int64_t TensorEntry::num_elements() const {
   return static_cast<std::int64_t>((end - begin) / bytes_per_value(type));
 }
 
@@ -344,7 +344,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "tensor data is copied as it lies");
 
 // Of bf16 and f16 tensors, which are widened piece by piece.
-constexpr std::size_t kPieceValues = 32768;
+constexpr std::size_t kPieceTokens = 32768;
 
 bool all_finite(std::span<const float> values) {
   std::uint32_t found = 0;  // no early exit: the loop vectorises
@@ -444,7 +444,7 @@ const TensorEntry& SafetensorsFile::tensor(std::string_view name) const {
 
 void SafetensorsFile::read_widened(const TensorEntry& tensor, float (*convert)(std::uint16_t),
                                    std::span<float> out, const BytesRead& bytes_read) const {
-  std::vector<std::uint16_t> piece(std::min(out.size(), kPieceValues));
+  std::vector<std::uint16_t> piece(std::min(out.size(), kPieceTokens));
   for (std::size_t done = 0; done < out.size(); done += piece.size()) {
     piece.resize(std::min(piece.size(), out.size() - done));
     read(header_.data_offset + tensor.begin + done * sizeof(piece[0]), chars_of(std::span(piece)));
@@ -455,7 +455,7 @@ void SafetensorsFile::read_widened(const TensorEntry& tensor, float (*convert)(s
 
 void SafetensorsFile::read_f32(const TensorEntry& tensor, std::span<float> out,
                                const BytesRead& bytes_read) const {
-  assert(out.size() == static_cast<std::size_t>(tensor.num_values()));
+  assert(out.size() == static_cast<std::size_t>(tensor.num_elements()));
   switch (tensor.type) {
     case TensorType::kF32:
       read(header_.data_offset + tensor.begin, chars_of(out));
@@ -482,7 +482,7 @@ void SafetensorsFile::read_f32(const TensorEntry& tensor, std::span<float> out,
 
 std::vector<float> SafetensorsFile::read_f32(std::string_view name) const {
   const TensorEntry& entry = tensor(name);
-  std::vector<float> values(static_cast<std::size_t>(entry.num_values()));
+  std::vector<float> values(static_cast<std::size_t>(entry.num_elements()));
   read_f32(entry, values);
   return values;
 }
@@ -493,7 +493,7 @@ std::vector<std::int32_t> SafetensorsFile::read_i32(std::string_view name) const
     throw ModelError(name_ + ": tensor " + quote(name) + ": found dtype " + to_string(entry.type) +
                      ", expected I32");
   }
-  std::vector<std::int32_t> values(static_cast<std::size_t>(entry.num_values()));
+  std::vector<std::int32_t> values(static_cast<std::size_t>(entry.num_elements()));
   read(header_.data_offset + entry.begin, chars_of(std::span(values)));
   return values;
 }

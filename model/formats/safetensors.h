@@ -32,7 +32,7 @@ struct TensorEntry {
   std::uint64_t begin = 0;  // bytes from the end of the header
   std::uint64_t end = 0;
 
-  std::int64_t num_values() const;
+  std::int64_t num_elements() const;
 };
 
 struct SafetensorsHeader {
@@ -81,7 +81,7 @@ class SafetensorsFile {
   // Receives the bytes of a tensor as they are read, in order.
   using BytesRead = std::function<void(std::span<const char>)>;
 
-  // Converts F32, F16 or BF16 to f32. out: [num_values]. Throws ModelError, naming the tensor and
+  // Converts F32, F16 or BF16 to f32. out: [num_tokens]. Throws ModelError, naming the tensor and
   // the index, for another type and for NaN or infinity.
   void read_f32(const TensorEntry& tensor, std::span<float> out,
                 const BytesRead& bytes_read = nullptr) const;

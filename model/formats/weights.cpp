@@ -103,7 +103,7 @@ int position_width(const ModelConfig& config) {
   return config.embedding == EmbeddingKind::kValue ? 0 : value_width(config);
 }
 
-std::int64_t TensorSpec::num_values() const {
+std::int64_t TensorSpec::num_elements() const {
   std::int64_t n = 1;
   for (const std::int64_t d : shape) n *= d;
   return n;
@@ -111,7 +111,7 @@ std::int64_t TensorSpec::num_values() const {
 
 Matrix TensorSpec::new_matrix() const {
   const auto cols = static_cast<std::size_t>(shape.back());
-  return Matrix(static_cast<std::size_t>(num_values()) / cols, cols);
+  return Matrix(static_cast<std::size_t>(num_elements()) / cols, cols);
 }
 
 void for_each_tensor(const ModelConfig& config, ModelWeights& weights,
@@ -143,7 +143,7 @@ std::vector<TensorSpec> list_tensors(const ModelConfig& config) {
 std::int64_t count_parameters(const ModelConfig& config) {
   std::int64_t count = 0;
   for (const TensorSpec& spec : list_tensors(config)) {
-    if (spec.is_parameter) count += spec.num_values();
+    if (spec.is_parameter) count += spec.num_elements();
   }
   return count;
 }

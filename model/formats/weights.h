@@ -76,7 +76,7 @@ struct TensorSpec {
   // Fills one of a random model, where its kind of attention declares how.
   std::function<void(std::span<float> values, std::uint64_t seed)> draw;
 
-  std::int64_t num_values() const;
+  std::int64_t num_elements() const;
   Matrix new_matrix() const;  // zeroed
 };
 

@@ -320,7 +320,7 @@ void Adapter::read_tensors(const AdapterFiles& files) {
   hash.add_length(file.size());
   hash.add(file.read_header());
   for (const auto& [begin, tensor] : by_place) {
-    std::vector<float> values(static_cast<std::size_t>(tensor.first->num_values()));
+    std::vector<float> values(static_cast<std::size_t>(tensor.first->num_elements()));
     file.read_f32(*tensor.first, values, [&](std::span<const char> bytes) { hash.add(bytes); });
     tensor.second(values);
   }
@@ -442,7 +442,7 @@ void AdapterFiles::measure() {
   for (const AdaptedModule& adapted : modules_) {
     bytes_ += Adapter::bytes_of(adapted);
     for (const TensorEntry* tensor : {adapted.a, adapted.b}) {
-      const auto values = static_cast<std::size_t>(tensor->num_values());
+      const auto values = static_cast<std::size_t>(tensor->num_elements());
       loading_bytes_ = std::max(loading_bytes_, values * sizeof(float));
     }
   }

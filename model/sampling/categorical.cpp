@@ -99,7 +99,7 @@ class CategoricalHead final : public Head {
   explicit CategoricalHead(int vocab_size) : vocab_size_(vocab_size) {}
 
   int num_outputs() const override { return vocab_size_; }
-  int num_values() const override { return vocab_size_; }
+  int vocab_size() const override { return vocab_size_; }
   bool supports_filters() const override { return true; }
 
   double log2_prob(std::span<const float> output, std::int32_t value) const override {

@@ -39,7 +39,7 @@ class Head {
   virtual ~Head() = default;
 
   virtual int num_outputs() const = 0;
-  virtual int num_values() const = 0;  // V: tokens are 0 .. V-1
+  virtual int vocab_size() const = 0;  // V: tokens are 0 .. V-1
 
   // log2 p(token) under the model: before temperature, penalties and filters.
   virtual double log2_prob(std::span<const float> output, std::int32_t value) const = 0;

@@ -65,7 +65,7 @@ class MixtureOfLogisticsHead final : public Head {
   explicit MixtureOfLogisticsHead(int mixtures) : mixtures_(mixtures) {}
 
   int num_outputs() const override { return 3 * mixtures_; }
-  int num_values() const override { return kValues; }
+  int vocab_size() const override { return kValues; }
   bool supports_filters() const override { return false; }
 
   double log2_prob(std::span<const float> output, std::int32_t value) const override {

@@ -22,7 +22,7 @@ namespace lintel {
 namespace {
 
 // Of a token in an outbox, its entry and the allocator's share of what it points at.
-constexpr std::size_t kOutboxValueBytes = 64;
+constexpr std::size_t kOutboxTokenBytes = 64;
 
 std::uint64_t random_seed() {
   std::uint64_t seed = 0;
@@ -77,10 +77,10 @@ grpc::Status find_target(const ServiceContext& context, const Owner& caller,
 std::size_t particle_bytes(const ModelConfig& config, const GenerationRequest& request) {
   if (!request.uses_particles()) return 0;
   std::int64_t most = request.max_new_tokens;
-  if (config.max_values() != 0) most = std::min(most, config.max_values());
+  if (config.max_tokens() != 0) most = std::min(most, config.max_tokens());
   return ParticleSet::bytes(request.particles, most) +
          static_cast<std::size_t>(request.num_samples) * static_cast<std::size_t>(most) *
-             kOutboxValueBytes;
+             kOutboxTokenBytes;
 }
 
 // What a call holds in addition to its sequences: tables of draft tokens, what its session's
@@ -91,12 +91,12 @@ std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
   const Transformer& transformer = *model.transformer;
   const auto samples = static_cast<std::size_t>(request.num_sequences());
   const bool drafts = request.max_new_tokens > 0 && !request.uses_particles() &&
-                      guesses(model.scheduler->options().speculation, transformer.recomputes());
-  const std::size_t guessing = drafts ? samples * Drafter::bytes(transformer.config()) : 0;
+                      uses_drafts(model.scheduler->options().speculation, transformer.recomputes());
+  const std::size_t drafter_bytes = drafts ? samples * Drafter::bytes(transformer.config()) : 0;
   const auto outbox = static_cast<std::size_t>(context.streaming.outbox_tokens);
   const std::size_t values = samples * (static_cast<std::size_t>(request.max_new_tokens) +
                                         (request.echo_prompt ? request.prompt.size() : 0));
-  const std::size_t tops = static_cast<std::size_t>(request.top_log2_probs) * sizeof(TopValue);
+  const std::size_t tops = static_cast<std::size_t>(request.top_log2_probs) * sizeof(TopToken);
   const std::size_t replayed =
       (request.replay.size() + request.drawn.size()) * sizeof(request.replay.front());
   const std::size_t windows = samples * RecentTokens::bytes(request.window) +
@@ -104,8 +104,9 @@ std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
   const std::int64_t counted = request.sampling.penalty_window;
   const std::size_t counts =
       counted == 0 ? 0 : samples * RecentCounts::bytes(counted, transformer.config().vocab_size);
-  return guessing + replayed + windows + counts + particle_bytes(transformer.config(), request) +
-         std::min(values, outbox) * (kOutboxValueBytes + tops);
+  return drafter_bytes + replayed + windows + counts +
+         particle_bytes(transformer.config(), request) +
+         std::min(values, outbox) * (kOutboxTokenBytes + tops);
 }
 
 // The first position of its sequence whose token is known.
@@ -120,10 +121,10 @@ SequencePosition position_of(GenerationTarget& target, const GenerationRequest& 
   if (!target.lease) {
     const ModelConfig& config = target.model->transformer->config();
     const std::int64_t seen = target.initial == nullptr ? 0 : target.initial->image.position;
-    return {seen, /*has_pending=*/seen > 0, request.window > 0 ? 0 : config.max_values()};
+    return {seen, /*has_pending=*/seen > 0, request.window > 0 ? 0 : config.max_tokens()};
   }
-  const std::int64_t num_values = target.lease.num_values();
-  return {num_values, /*has_pending=*/num_values > 0, target.lease.max_values()};
+  const std::int64_t num_tokens = target.lease.num_tokens();
+  return {num_tokens, /*has_pending=*/num_tokens > 0, target.lease.max_tokens()};
 }
 
 // An empty sequence takes the image's state, if it has one; the rest of its tokens has to be read
@@ -142,7 +143,7 @@ void begin_with(const SessionImage& image, const ModelConfig& config, SequenceSt
   request.replay.assign(end, image.values.end());
   SessionHistory history({.vocab_size = config.vocab_size,
                           .is_bytes = config.modality == ModalityKind::kBytes,
-                          .max_values = image.position});
+                          .max_tokens = image.position});
   if (image.base > 0) {
     history.begin_at(image.base, image.base_digest, sequence.generated_tail);
   }
@@ -160,7 +161,7 @@ grpc::Status open_call(const ServiceContext& context, const Owner& caller,
   SessionRefusal refusal;
   for (int i = 0; i < kMostTries; ++i) {
     refusal = target.lease.durability() == Durability::kNone
-                  ? check_expected_position(terms, target.lease.num_values())
+                  ? check_expected_position(terms, target.lease.num_tokens())
                   : context.durable->open_call(target.lease, target.model, terms, opened);
     if (refusal.error != SessionError::kStale) break;
     target.lease = SessionLease();  // the old copy goes
@@ -171,11 +172,11 @@ grpc::Status open_call(const ServiceContext& context, const Owner& caller,
 }
 
 // The tokens that a call had when it was run, but for its prompt's, of which so many are left.
-void take_drawn(std::vector<std::int32_t> values, std::int64_t prompt_values,
+void take_drawn(std::vector<std::int32_t> values, std::int64_t prompt_tokens,
                 GenerationRequest& request) {
-  prompt_values = std::max<std::int64_t>(prompt_values, 0);
-  if (static_cast<std::int64_t>(values.size()) <= prompt_values) return;
-  request.drawn.assign(values.begin() + prompt_values, values.end());
+  prompt_tokens = std::max<std::int64_t>(prompt_tokens, 0);
+  if (static_cast<std::int64_t>(values.size()) <= prompt_tokens) return;
+  request.drawn.assign(values.begin() + prompt_tokens, values.end());
 }
 
 grpc::Status prepare(const ServiceContext& context, const Owner& caller,
@@ -212,8 +213,8 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
     }
   }
   SequencePosition at = position_of(target, request);
-  const std::int64_t stands_at = at.num_values;
-  if (opened.call != nullptr) at = {opened.start, /*has_pending=*/opened.start > 0, at.max_values};
+  const std::int64_t stands_at = at.num_tokens;
+  if (opened.call != nullptr) at = {opened.start, /*has_pending=*/opened.start > 0, at.max_tokens};
   const std::string& subject = target.lease ? target.lease.session_id() : model.name;
   if (grpc::Status placed = check_position(at, model, subject, checked); !placed.ok()) {
     return placed;
@@ -236,15 +237,15 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
     request.recent = std::move(replay.recent);
     request.numerics_changed = target.lease.is_foreign();
   }
-  const std::int64_t prompt_values = prompt_values_of(at, model, request);
-  take_drawn(std::move(opened.values), at.num_values + prompt_values - stands_at, request);
+  const std::int64_t prompt_tokens = prompt_tokens_of(at, model, request);
+  take_drawn(std::move(opened.values), at.num_tokens + prompt_tokens - stands_at, request);
   std::size_t extra_bytes = call_bytes(context, model, request);
   if (opened.call != nullptr) extra_bytes += opened.call->checkpoint_bytes(request);
   if (target.lease) {
     target.lease.hold(extra_bytes);
   } else {
     SessionManager::LeaseResult leased = context.store.lease_one_shot(
-        model.name, model.transformer, values_needed(at, checked), request.num_sequences(), caller,
+        model.name, model.transformer, tokens_needed(at, checked), request.num_sequences(), caller,
         extra_bytes, std::move(adapter));
     if (leased.refusal) {
       return store_refusal(leased.refusal, context.store.options(), /*session_id=*/"", caller);
@@ -258,7 +259,7 @@ grpc::Status prepare(const ServiceContext& context, const Owner& caller,
 
   if (!checked.has_seed) request.seed = opened.seed.value_or(random_seed());
   if (opened.call != nullptr) {
-    const SessionRefusal refusal = opened.call->begin(target.lease, request, prompt_values);
+    const SessionRefusal refusal = opened.call->begin(target.lease, request, prompt_tokens);
     if (refusal) {
       return store_refusal(refusal, context.store.options(), target.lease.session_id(), caller);
     }

@@ -27,7 +27,7 @@ bool check_count(std::int64_t count, std::int64_t most, const std::string& path,
 
 }  // namespace
 
-std::int64_t num_values(const v1::Values& values) {
+std::int64_t num_tokens(const v1::Values& values) {
   switch (values.form_case()) {
     case v1::Values::kTokens:
       return values.tokens().ids_size();
@@ -50,8 +50,8 @@ void check_token(std::int64_t token, const std::string& field, int vocab_size,
 }
 
 bool check_tokens(std::span<const std::int32_t> ids, const std::string& path,
-                  const ModelConfig& config, std::int64_t max_values, Violations& violations) {
-  if (!check_count(static_cast<std::int64_t>(ids.size()), max_values, path, violations)) {
+                  const ModelConfig& config, std::int64_t max_tokens, Violations& violations) {
+  if (!check_count(static_cast<std::int64_t>(ids.size()), max_tokens, path, violations)) {
     return false;
   }
   for (std::size_t i = 0; i < ids.size() && !violations.full(); ++i) {
@@ -62,16 +62,16 @@ bool check_tokens(std::span<const std::int32_t> ids, const std::string& path,
 }
 
 void read_values(const v1::Values& values, const std::string& path, const ModelConfig& config,
-                 std::int64_t max_values, std::vector<std::int32_t>& out, Violations& violations) {
+                 std::int64_t max_tokens, std::vector<std::int32_t>& out, Violations& violations) {
   if (values.has_tokens()) {
     const auto& ids = values.tokens().ids();
     const std::span<const std::int32_t> given(ids.data(), static_cast<std::size_t>(ids.size()));
-    if (check_tokens(given, path, config, max_values, violations)) {
+    if (check_tokens(given, path, config, max_tokens, violations)) {
       out.insert(out.end(), given.begin(), given.end());
     }
     return;
   }
-  if (!check_count(num_values(values), max_values, path, violations)) return;
+  if (!check_count(num_tokens(values), max_tokens, path, violations)) return;
   if (values.form_case() == v1::Values::FORM_NOT_SET) return;
   const bool is_text = values.has_text();
   const std::string field = path + (is_text ? ".text" : ".pixels");
@@ -282,7 +282,7 @@ void check_stop(const v1::Stop& wire, const ModelConfig& config, const RequestLi
 
 // Spans in any order -> tokens ascending by position; overlapping spans are refused.
 void check_given(const v1::GenerateRequest& wire, const ModelConfig& config, std::int64_t capacity,
-                 const RequestLimits& limits, std::vector<GivenValue>& out,
+                 const RequestLimits& limits, std::vector<GivenToken>& out,
                  Violations& violations) {
   struct Span {
     std::int64_t begin, end;
@@ -294,7 +294,7 @@ void check_given(const v1::GenerateRequest& wire, const ModelConfig& config, std
     if (violations.full()) return;
     const v1::GivenSpan& span = wire.given(static_cast<int>(i));
     const std::string path = indexed("given", i);
-    const std::int64_t size = num_values(span.values());
+    const std::int64_t size = num_tokens(span.values());
     total += size;
     if (total > limits.max_given_tokens) {
       violations.add("given",
@@ -338,7 +338,7 @@ void check_given(const v1::GenerateRequest& wire, const ModelConfig& config, std
     }
   }
   std::sort(out.begin(), out.end(),
-            [](const GivenValue& a, const GivenValue& b) { return a.position < b.position; });
+            [](const GivenToken& a, const GivenToken& b) { return a.position < b.position; });
 }
 
 void check_time_limit(const google::protobuf::Duration& wire, CheckedGenerate& out,
@@ -457,8 +457,8 @@ grpc::Status check_window_of_state(std::int64_t window, const SessionImage& imag
 }
 
 grpc::Status check_penalty_window(std::int64_t penalty_window, std::int64_t base,
-                                  std::int64_t num_values) {
-  const std::int64_t first = std::max<std::int64_t>(num_values - penalty_window, 0);
+                                  std::int64_t num_tokens) {
+  const std::int64_t first = std::max<std::int64_t>(num_tokens - penalty_window, 0);
   if (penalty_window == 0 || base <= first) return {};
   return invalid_argument(
       {{"sampling.penalty_window", "of the last " + std::to_string(penalty_window) +
@@ -486,7 +486,7 @@ CheckedGenerate check_generate(const v1::GenerateRequest& wire,
     request.window = default_window(config, initial);
     out.has_default_window = true;
   }
-  const std::int64_t capacity = request.window > 0 ? 0 : config.max_values();
+  const std::int64_t capacity = request.window > 0 ? 0 : config.max_tokens();
   const std::int64_t max_prompt =
       capacity == 0 ? limits.max_prompt_tokens : std::min(limits.max_prompt_tokens, capacity);
   if (prompt) {
@@ -516,25 +516,25 @@ grpc::Status check_position(const SequencePosition& at, const ServedModel& model
                             const std::string& subject, CheckedGenerate& checked) {
   GenerationRequest& request = checked.request;
   Violations violations;
-  const std::int64_t capacity = at.max_values;
-  if (capacity != 0 && at.num_values >= capacity) {
+  const std::int64_t capacity = at.max_tokens;
+  if (capacity != 0 && at.num_tokens >= capacity) {
     return failed_precondition(
         "SEQUENCE_COMPLETE", subject,
         "the sequence is complete: it holds all of its " + std::to_string(capacity) + " values");
   }
   const auto prompt_size = static_cast<std::int64_t>(request.prompt.size());
-  if (capacity != 0 && prompt_size > capacity - at.num_values) {
+  if (capacity != 0 && prompt_size > capacity - at.num_tokens) {
     violations.add("prompt", std::to_string(prompt_size) + " values are more than the " +
-                                 std::to_string(capacity - at.num_values) +
+                                 std::to_string(capacity - at.num_tokens) +
                                  " left of the sequence");
     return violations.status();
   }
-  std::int64_t first_new = at.num_values + prompt_size;
+  std::int64_t first_new = at.num_tokens + prompt_size;
   if (prompt_size == 0 && !at.has_pending) {
     const bool starts_given =
-        at.num_values == 0 && !request.given.empty() && request.given.front().position == 0;
+        at.num_tokens == 0 && !request.given.empty() && request.given.front().position == 0;
     const bool starts_image =
-        at.num_values == 0 && model.transformer->config().modality == ModalityKind::kImage;
+        at.num_tokens == 0 && model.transformer->config().modality == ModalityKind::kImage;
     if (starts_image && !starts_given) first_new = 1;  // after the start token
     if (!starts_given && !starts_image) {
       violations.add("prompt",
@@ -558,7 +558,7 @@ grpc::Status check_position(const SequencePosition& at, const ServedModel& model
   std::int64_t max_new = checked.max_new.value_or(model.limits.max_new_tokens);
   if (capacity != 0 && !checked.max_new) max_new = std::min(max_new, capacity - first_new);
   // Who names neither a window nor a number has text up to the model's length, as without a window.
-  const std::int64_t length = model.transformer->config().max_values();
+  const std::int64_t length = model.transformer->config().max_tokens();
   if (checked.has_default_window && !checked.max_new && first_new < length) {
     max_new = std::min(max_new, length - first_new);
   }
@@ -566,22 +566,22 @@ grpc::Status check_position(const SequencePosition& at, const ServedModel& model
   return grpc::Status::OK;
 }
 
-std::int64_t prompt_values_of(const SequencePosition& at, const ServedModel& model,
+std::int64_t prompt_tokens_of(const SequencePosition& at, const ServedModel& model,
                               const GenerationRequest& request) {
   const bool starts_given = !request.given.empty() && request.given.front().position == 0;
-  const bool starts_image = at.num_values == 0 && request.prompt.empty() && !starts_given &&
+  const bool starts_image = at.num_tokens == 0 && request.prompt.empty() && !starts_given &&
                             model.transformer->config().modality == ModalityKind::kImage;
   return starts_image ? 1 : static_cast<std::int64_t>(request.prompt.size());
 }
 
-std::int64_t values_needed(const SequencePosition& at, const CheckedGenerate& checked) {
+std::int64_t tokens_needed(const SequencePosition& at, const CheckedGenerate& checked) {
   const GenerationRequest& request = checked.request;
   const auto prompt_size = static_cast<std::int64_t>(request.prompt.size());
   // One for a start token, which the prompt may lack.
   const std::int64_t values =
-      at.num_values + std::max<std::int64_t>(prompt_size, 1) + request.max_new_tokens;
+      at.num_tokens + std::max<std::int64_t>(prompt_size, 1) + request.max_new_tokens;
   // A state to begin with may be longer than the window.
-  return request.window > 0 ? std::min(values, std::max(request.window, at.num_values)) : values;
+  return request.window > 0 ? std::min(values, std::max(request.window, at.num_tokens)) : values;
 }
 
 ScoreSequences check_score(const v1::ScoreRequest& wire, const ModelConfig& config,
@@ -596,12 +596,12 @@ ScoreSequences check_score(const v1::ScoreRequest& wire, const ModelConfig& conf
   }
   out.ends.reserve(static_cast<std::size_t>(count));
   std::int64_t total = 0;
-  const std::int64_t longest = config.max_values();
+  const std::int64_t longest = config.max_tokens();
   for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
     if (violations.full()) break;
     const v1::Values& values = wire.sequences(static_cast<int>(i));
     const std::string path = indexed("sequences", i);
-    const std::int64_t size = num_values(values);
+    const std::int64_t size = num_tokens(values);
     total += size;
     if (total > limits.max_score_tokens) {
       violations.add("sequences",
@@ -687,9 +687,9 @@ IdempotencyKey check_call_terms(const v1::GenerateRequest& wire,
   return terms;
 }
 
-SessionRefusal check_expected_position(const IdempotencyKey& terms, std::int64_t num_values) {
-  if (!terms.expected_position || *terms.expected_position == num_values) return {};
-  return {SessionError::kPositionMismatch, 0, 0, -1, num_values, *terms.expected_position};
+SessionRefusal check_expected_position(const IdempotencyKey& terms, std::int64_t num_tokens) {
+  if (!terms.expected_position || *terms.expected_position == num_tokens) return {};
+  return {SessionError::kPositionMismatch, 0, 0, -1, num_tokens, *terms.expected_position};
 }
 
 }  // namespace lintel

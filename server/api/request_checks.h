@@ -52,27 +52,27 @@ inline std::string indexed(const std::string& path, std::size_t index) {
 
 // Checks of tokens: ids, a text's bytes or an image's pixels, each from 0 to V-1.
 
-std::int64_t num_values(const v1::Values& values);
+std::int64_t num_tokens(const v1::Values& values);
 
 void check_token(std::int64_t token, const std::string& field, int vocab_size,
                  Violations& violations);
 
-// Ids that go by the name `path`.tokens.ids. Returns whether they are at most `max_values`.
+// Ids that go by the name `path`.tokens.ids. Returns whether they are at most `max_tokens`.
 bool check_tokens(std::span<const std::int32_t> ids, const std::string& path,
-                  const ModelConfig& config, std::int64_t max_values, Violations& violations);
+                  const ModelConfig& config, std::int64_t max_tokens, Violations& violations);
 
-// Appends the ids of `values`, at most `max_values` of them, naming what is wrong with `path`
+// Appends the ids of `values`, at most `max_tokens` of them, naming what is wrong with `path`
 // before the field.
 void read_values(const v1::Values& values, const std::string& path, const ModelConfig& config,
-                 std::int64_t max_values, std::vector<std::int32_t>& out, Violations& violations);
+                 std::int64_t max_tokens, std::vector<std::int32_t>& out, Violations& violations);
 
 // Checks of a Generate request: its fields, and whether it fits the position of its sequence.
 
 // The position of the sequence that a request continues.
 struct SequencePosition {
-  std::int64_t num_values = 0;  // a pending one included; 0: a new sequence
+  std::int64_t num_tokens = 0;  // a pending one included; 0: a new sequence
   bool has_pending = false;
-  std::int64_t max_values = 0;  // 0: unbounded
+  std::int64_t max_tokens = 0;  // 0: unbounded
 };
 
 // Longest window of a model without a max_length.
@@ -86,10 +86,10 @@ std::int64_t check_window(std::int64_t window, const ModelConfig& config, Violat
 std::int64_t default_window(const ModelConfig& config, const SessionImage* initial);
 // Whether an image has the tokens that a window restarts from. Not OK where it lacks some.
 grpc::Status check_window_of_state(std::int64_t window, const SessionImage& image);
-// Whether the tokens that penalties count are known of a sequence that has num_values, those before
+// Whether the tokens that penalties count are known of a sequence that has num_tokens, those before
 // `base` no more. Not OK where they are not: to count others would be another request.
 grpc::Status check_penalty_window(std::int64_t penalty_window, std::int64_t base,
-                                  std::int64_t num_values);
+                                  std::int64_t num_tokens);
 
 struct CheckedGenerate {
   // seed is set where the client gave one; deadline is left to the caller
@@ -117,11 +117,11 @@ grpc::Status check_position(const SequencePosition& at, const ServedModel& model
 
 // Tokens of the prompt as the sequence takes them: where it is empty, perhaps a start token.
 // REQUIRES: check_position was OK.
-std::int64_t prompt_values_of(const SequencePosition& at, const ServedModel& model,
+std::int64_t prompt_tokens_of(const SequencePosition& at, const ServedModel& model,
                               const GenerationRequest& request);
 
 // Tokens that the state of a request's sequence will hold at most. REQUIRES: check_position was OK.
-std::int64_t values_needed(const SequencePosition& at, const CheckedGenerate& checked);
+std::int64_t tokens_needed(const SequencePosition& at, const CheckedGenerate& checked);
 
 // Checks of a Score request.
 
@@ -156,6 +156,6 @@ IdempotencyKey check_call_terms(const v1::GenerateRequest& wire,
                                 const std::vector<std::int32_t>* prompt, const SessionLease& lease,
                                 Violations& violations);
 // Of a call on a session that nothing of outlives the process: kPositionMismatch.
-SessionRefusal check_expected_position(const IdempotencyKey& terms, std::int64_t num_values);
+SessionRefusal check_expected_position(const IdempotencyKey& terms, std::int64_t num_tokens);
 
 }  // namespace lintel

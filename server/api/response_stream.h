@@ -45,7 +45,7 @@ class StreamReactor : public RpcReactor {
 
   // Ends the call, with a last message or without one (null). Once, and the reactor is not to be
   // touched afterwards.
-  void finish(const Response* last, grpc::Status status, ValueUse used) {
+  void finish(const Response* last, grpc::Status status, TokenUse used) {
     status_ = copy_of(status);
     call_.finish(used);
     if (last != nullptr) {
@@ -142,14 +142,14 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
   // and then next() says kFinish, without asking for memory.
   virtual void on_lost() = 0;
   // What the call read and produced, asked when next() has given its status.
-  virtual ValueUse tokens_used() const REQUIRES(mutex_) = 0;
+  virtual TokenUse tokens_used() const REQUIRES(mutex_) = 0;
 
   // Sends what there is to send. REQUIRES: the caller holds no mutex, for gRPC may call back at
   // once; the reactor runs this stream.
   void pump() EXCLUDES(mutex_) {
     Next action = Next::kNothing;
     grpc::Status status;
-    ValueUse used;
+    TokenUse used;
     bool lost = false;
     {
       MutexLock lock(mutex_);

@@ -15,7 +15,7 @@ namespace {
 
 // gRPC clients accept 4 MiB by default; a token and its log-probability take up to 10 bytes, and so
 // does each of the top tokens.
-constexpr std::size_t kMaxMessageValues = 300'000;
+constexpr std::size_t kMaxMessageTokens = 300'000;
 
 // A message of any size costs the two ends 150 to 250 us of a core, most of them for waking threads
 // that find the caches full of the model. So many streams for each worker get one in
@@ -25,7 +25,7 @@ constexpr int kStreamsAtFullRate = 2;
 constexpr int kLongestIntervals = 16;
 
 std::size_t message_tokens(const TokenStream::Options& options) {
-  std::size_t most = kMaxMessageValues / (1 + static_cast<std::size_t>(options.top_log2_probs));
+  std::size_t most = kMaxMessageTokens / (1 + static_cast<std::size_t>(options.top_log2_probs));
   if (options.max_tokens_per_message > 0) {
     most = std::min(most, static_cast<std::size_t>(options.max_tokens_per_message));
   }

@@ -29,11 +29,11 @@ struct OutboxEntry {
   std::int64_t position = 0;
   std::int32_t token = 0;
   int sample = 0;
-  std::vector<TopValue> top;
+  std::vector<TopToken> top;
   std::unique_ptr<const SampleResult> finished;  // null: a token
   float log2_prob = 0;
   bool has_log2_prob = false;
-  ValueSource source = ValueSource::kSampled;
+  TokenSource source = TokenSource::kSampled;
 };
 
 // How one protocol writes. Called by the stream, on any thread that has work for it:
@@ -47,10 +47,10 @@ class ResponseWriter {
   virtual void write(std::span<const OutboxEntry> entries) = 0;
   // The request is over, and these are its last entries; there are none with an error, for gRPC
   // sends no message with it. Throws as write(), and then gone() is called.
-  virtual void end(std::span<const OutboxEntry> entries, grpc::Status status, ValueUse used) = 0;
+  virtual void end(std::span<const OutboxEntry> entries, grpc::Status status, TokenUse used) = 0;
   // The request is over, and nothing of it can be written: the client is gone, or there was no
   // memory for a message.
-  virtual void gone(grpc::Status status, ValueUse used) noexcept = 0;
+  virtual void gone(grpc::Status status, TokenUse used) noexcept = 0;
   // The request has given its session back: by the scheduler's thread, before end() or gone().
   virtual void over() noexcept {}
 };
@@ -110,7 +110,7 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
     Action action = Action::kNothing;
     std::span<const OutboxEntry> entries;
     grpc::Status status;
-    ValueUse used;
+    TokenUse used;
   };
 
   // Whether what has gathered is to be written.
@@ -156,7 +156,7 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
   std::vector<OutboxEntry> handed_over_ GUARDED_BY(mutex_);    // after those in hand
   std::atomic<std::size_t> waiting_{
       0};                             // tokens handed over and not taken; changed under the mutex
-  ValueUse used_ GUARDED_BY(mutex_);  // by the samples that have finished
+  TokenUse used_ GUARDED_BY(mutex_);  // by the samples that have finished
   bool paused_ GUARDED_BY(mutex_) = false;
   bool is_busy_ GUARDED_BY(mutex_) = false;  // a message is in flight, or a thread is at the writer
   bool is_over_ GUARDED_BY(mutex_) = false;  // the writer has been called with the end

@@ -136,7 +136,7 @@ float Drafter::Context::trust() const {
   return std::clamp(right / expected_right, kLeastTrust, 1.0f);
 }
 
-Drafter::DraftToken Drafter::guess() {
+Drafter::DraftToken Drafter::next_draft() {
   assert(observed_ > 0);
   learn_observed();
   const std::uint64_t next = observed_ + assumed_;
@@ -160,14 +160,14 @@ bool Drafter::assume(std::int32_t value) {
   return true;
 }
 
-void Drafter::learn(const DraftToken& guess, bool right) {
-  if (guess.claimed == 0.0f) return;  // no context's
-  Context& context = contexts_[guess.context];
+void Drafter::learn(const DraftToken& draft, bool right) {
+  if (draft.claimed == 0.0f) return;  // no context's
+  Context& context = contexts_[draft.context];
   if (context.expected_right > kMemory) {
     context.expected_right /= 2;
     context.right /= 2;
   }
-  context.expected_right += guess.claimed;
+  context.expected_right += draft.claimed;
   if (right) context.right += 1.0f;
 }
 
@@ -197,27 +197,27 @@ bool SampleDrafts::propose(std::int64_t position, int rows, std::int64_t end) {
   end_ = std::min(position_ + most_, end - 1);  // the last token of all is never fed
   // Known tokens before the first sampled one, which the step feeds.
   for (std::int64_t known = position; known < position_; ++known) {
-    if (!drafter_->assume(context_.known_value(known)->first)) return false;
+    if (!drafter_->assume(context_.known_token(known)->first)) return false;
   }
   return next();
 }
 
 bool SampleDrafts::next() {
   if (position_ >= end_) return false;
-  const auto known = context_.known_value(position_);
+  const auto known = context_.known_token(position_);
   in_hand_.is_known = known.has_value();
-  in_hand_.guess = known ? Drafter::DraftToken{.value = known->first} : drafter_->guess();
-  if (!known) probability_ *= in_hand_.guess.probability;
+  in_hand_.proposal = known ? Drafter::DraftToken{.value = known->first} : drafter_->next_draft();
+  if (!known) probability_ *= in_hand_.proposal.probability;
   return true;
 }
 
 bool SampleDrafts::take() {
   taken_.push_back(in_hand_);
   ++position_;
-  return drafter_->assume(in_hand_.guess.value) && next();
+  return drafter_->assume(in_hand_.proposal.value) && next();
 }
 
-int SampleDrafts::guesses() const {
+int SampleDrafts::num_drafted() const {
   return static_cast<int>(
       std::ranges::count_if(taken_, [](const Draft& draft) { return !draft.is_known; }));
 }
@@ -225,8 +225,8 @@ int SampleDrafts::guesses() const {
 SampleDrafts::Verdict SampleDrafts::judge(int i, std::int32_t value) {
   const Draft& draft = taken_[static_cast<std::size_t>(i)];
   if (draft.is_known) return Verdict::kKnown;
-  const bool right = value == draft.guess.value;
-  drafter_->learn(draft.guess, right);
+  const bool right = value == draft.proposal.value;
+  drafter_->learn(draft.proposal, right);
   return right ? Verdict::kRight : Verdict::kWrong;
 }
 

@@ -24,7 +24,7 @@ enum class Speculation {
 };
 
 // Whether the samples of a model draft at all: without a state, a row costs a whole prefix.
-constexpr bool guesses(Speculation speculation, bool recomputes) {
+constexpr bool uses_drafts(Speculation speculation, bool recomputes) {
   return speculation == Speculation::kOn || (speculation == Speculation::kAuto && !recomputes);
 }
 
@@ -69,11 +69,11 @@ class Drafter {
   // was observed, and RowPlanner asks for none in steps that have no room for drafts.
   void observe(std::int32_t value);
   // The draft token after those observed and assumed. REQUIRES: one was observed.
-  DraftToken guess();
+  DraftToken next_draft();
   // The next drafts follow this token as if the sequence had it. Returns whether there is room.
   bool assume(std::int32_t value);
   // Whether a draft token was accepted. The probability of later ones follows.
-  void learn(const DraftToken& guess, bool right);
+  void learn(const DraftToken& draft, bool right);
 
  private:
   // The tokens this far back from the next one, and how its drafts turned out, with older ones
@@ -135,8 +135,8 @@ class SampleDrafts {
 
   // Those taken for this step, in order.
   int size() const { return static_cast<int>(taken_.size()); }
-  std::int32_t value(int i) const { return taken_[static_cast<std::size_t>(i)].guess.value; }
-  int guesses() const;  // among them
+  std::int32_t value(int i) const { return taken_[static_cast<std::size_t>(i)].proposal.value; }
+  int num_drafted() const;  // among them
   enum class Verdict { kKnown, kRight, kWrong };
   // What became of one: `value` came in its place. Learns from it.
   Verdict judge(int i, std::int32_t value);
@@ -144,7 +144,7 @@ class SampleDrafts {
 
  private:
   struct Draft {
-    Drafter::DraftToken guess;
+    Drafter::DraftToken proposal;
     bool is_known = false;  // given: not of the drafter
   };
 

@@ -6,10 +6,10 @@ namespace lintel {
 namespace {
 
 // New tokens that a run may take.
-std::int64_t most_new_values(const RequestContext& context) {
+std::int64_t most_new_tokens(const RequestContext& context) {
   const std::int64_t most = context.request.max_new_tokens;
-  if (context.max_values == 0) return most;
-  return std::min(most, context.max_values - context.prompt_end());
+  if (context.max_tokens == 0) return most;
+  return std::min(most, context.max_tokens - context.prompt_end());
 }
 
 TokenEvent event_of(const ParticleToken& value, std::int64_t position) {
@@ -29,7 +29,7 @@ ParticleFilter::ParticleFilter(const RequestContext& context, std::vector<Sequen
       runs_(runs),
       outlet_(outlet),
       first_position_(context.prompt_end()),
-      particles_(context.request.particles, most_new_values(context), context.request.seed) {
+      particles_(context.request.particles, most_new_tokens(context), context.request.seed) {
   outlet_.keep_in(particles_);
 }
 
@@ -38,7 +38,7 @@ void ParticleFilter::gather() {
       std::ranges::all_of(runs_, [](const Sequence& run) { return run.waits() || run.finished(); });
   // Once they have ended there is nothing more to do.
   if (!all_there || log2_evidence_) return;
-  const std::int64_t position = runs_.front().num_values();
+  const std::int64_t position = runs_.front().num_tokens();
   if (runs_.front().finished()) return end(position);
   for (const auto& [to, from] : particles_.resample(position)) runs_[to].become(runs_[from]);
   for (Sequence& run : runs_) run.go_on();
@@ -69,7 +69,7 @@ void ParticleFilter::tell_agreed(std::size_t end) {
 
 void ParticleFilter::complete(SampleResult& result) const {
   result.generated_tokens = static_cast<std::int64_t>(told_);
-  result.given_tokens = std::ranges::count(particles_.values(0).first(told_), ValueSource::kGiven,
+  result.given_tokens = std::ranges::count(particles_.values(0).first(told_), TokenSource::kGiven,
                                            &ParticleToken::source);
   result.position = first_position_ + result.generated_tokens;
   result.log2_evidence = log2_evidence_;

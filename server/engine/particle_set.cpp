@@ -80,12 +80,12 @@ constexpr std::uint32_t kDrawOfChoice = 1u << 31;
 
 }  // namespace
 
-ParticleSet::ParticleSet(int num_particles, std::int64_t most_values, std::uint64_t seed)
+ParticleSet::ParticleSet(int num_particles, std::int64_t most_tokens, std::uint64_t seed)
     : seed_(seed),
       values_(static_cast<std::size_t>(num_particles)),
       log2_weights_(values_.size(), 0.0),
       chosen_(values_.size()) {
-  for (auto& values : values_) values.reserve(static_cast<std::size_t>(most_values));
+  for (auto& values : values_) values.reserve(static_cast<std::size_t>(most_tokens));
   copies_.reserve(values_.size());
 }
 
@@ -93,9 +93,9 @@ ParticleSet::~ParticleSet() {
   for (auto& values : values_) zero_memory(std::span(values));
 }
 
-std::size_t ParticleSet::bytes(int num_particles, std::int64_t most_values) {
+std::size_t ParticleSet::bytes(int num_particles, std::int64_t most_tokens) {
   const std::size_t of_one = sizeof(std::vector<ParticleToken>) +
-                             static_cast<std::size_t>(most_values) * sizeof(ParticleToken) +
+                             static_cast<std::size_t>(most_tokens) * sizeof(ParticleToken) +
                              sizeof(double) + sizeof(std::size_t) + sizeof(ParticleCopy);
   return sizeof(ParticleSet) + static_cast<std::size_t>(num_particles) * of_one;
 }

@@ -48,7 +48,7 @@ struct ParticleToken {
   std::int32_t token = 0;
   float log2_prob = 0;
   bool has_log2_prob = false;
-  ValueSource source = ValueSource::kSampled;
+  TokenSource source = TokenSource::kSampled;
   bool operator==(const ParticleToken&) const = default;
 };
 
@@ -59,14 +59,14 @@ struct ParticleToken {
 // Allocates when made. Zeroes what it held. Used by one thread at a time.
 class ParticleSet {
  public:
-  // most_values: that a particle takes.
-  ParticleSet(int num_particles, std::int64_t most_values, std::uint64_t seed);
+  // most_tokens: that a particle takes.
+  ParticleSet(int num_particles, std::int64_t most_tokens, std::uint64_t seed);
   ~ParticleSet();
   ParticleSet(const ParticleSet&) = delete;
   ParticleSet& operator=(const ParticleSet&) = delete;
 
   // What such a set takes, in bytes.
-  static std::size_t bytes(int num_particles, std::int64_t most_values);
+  static std::size_t bytes(int num_particles, std::int64_t most_tokens);
 
   // The particle's next token.
   void append(int particle, const ParticleToken& value);

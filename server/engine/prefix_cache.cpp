@@ -43,8 +43,8 @@ std::size_t PrefixTree::bytes_of_state(std::size_t saved_bytes) {
   return saved_bytes + kStateBytes;
 }
 
-std::size_t PrefixTree::bytes_of_path(std::size_t num_values) {
-  return kNodeBytes + num_values * sizeof(std::int32_t);
+std::size_t PrefixTree::bytes_of_path(std::size_t num_tokens) {
+  return kNodeBytes + num_tokens * sizeof(std::int32_t);
 }
 
 PrefixTree::Node& PrefixTree::root(const PrefixPartKey& key, const SharedAdapter& adapter,
@@ -236,9 +236,9 @@ PrefixCache::PrefixCache(const Options& options, SessionManager& store)
 
 PrefixCache::~PrefixCache() { store_.lend(nullptr); }
 
-bool PrefixCache::takes(const Transformer& model, std::size_t num_values) const {
-  return num_values >= static_cast<std::size_t>(options_.least_tokens) && !model.recomputes() &&
-         Tree::bytes_of_path(num_values) <= options_.memory_bytes / kPathShare / kLongestPathShare;
+bool PrefixCache::takes(const Transformer& model, std::size_t num_tokens) const {
+  return num_tokens >= static_cast<std::size_t>(options_.least_tokens) && !model.recomputes() &&
+         Tree::bytes_of_path(num_tokens) <= options_.memory_bytes / kPathShare / kLongestPathShare;
 }
 
 template <typename Body>
@@ -303,8 +303,8 @@ std::int64_t PrefixCache::look_up(const Reader& reader,
   return cached;
 }
 
-bool PrefixCache::may_keep(const Transformer& model, std::int64_t num_values) const {
-  return model.state_bytes(num_values) <= options_.memory_bytes / kLargestStateShare;
+bool PrefixCache::may_keep(const Transformer& model, std::int64_t num_tokens) const {
+  return model.state_bytes(num_tokens) <= options_.memory_bytes / kLargestStateShare;
 }
 
 void PrefixCache::keep(const Reader& reader, std::span<const std::int32_t> values,
@@ -392,7 +392,7 @@ namespace {
 // Where nothing was measured yet: of a small model on a busy machine.
 constexpr Duration kUsualPace = std::chrono::microseconds(50);
 
-std::int64_t values_in_common(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
+std::int64_t tokens_in_common(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
   return std::ranges::mismatch(a, b).in1 - a.begin();
 }
 
@@ -459,7 +459,7 @@ PrefillCoalescer::Wait PrefillCoalescer::wait_for(const PrefixPartKey& key,
   for (Reading* const reading : readings_) {
     if (reading->key_ != key) continue;
     const std::int64_t passed = reading->passed_.load();
-    const std::int64_t common = values_in_common(prompt, reading->prompt_);
+    const std::int64_t common = tokens_in_common(prompt, reading->prompt_);
     if (common <= wait.values || common < cached + least) continue;
     if (passed < cached || passed >= common) continue;
     best = reading;

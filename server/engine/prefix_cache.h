@@ -129,7 +129,7 @@ class PrefixTree {
   std::size_t state_bytes() const { return state_bytes_; }
   std::size_t path_bytes() const { return path_bytes_; }
   static std::size_t bytes_of_state(std::size_t saved_bytes);
-  static std::size_t bytes_of_path(std::size_t num_values);  // of one more node
+  static std::size_t bytes_of_path(std::size_t num_tokens);  // of one more node
 
  private:
   Node& new_node(std::list<Node>::iterator before, Part& part, Node* parent,
@@ -199,7 +199,7 @@ class PrefixCache final : public SpareMemory {
   PrefixCache& operator=(const PrefixCache&) = delete;
 
   // Whether prompts of so many tokens are looked up.
-  bool takes(const Transformer& model, std::size_t num_values) const;
+  bool takes(const Transformer& model, std::size_t num_tokens) const;
   // An empty sequence becomes what it is after the longest beginning of the prompt that is kept.
   // Remembers the prompt. asked: tokens after which the caller wants a state kept; 0: wherever it
   // is worth it. Where there is no memory for anything, nothing is cached. REQUIRES: takes().
@@ -208,7 +208,7 @@ class PrefixCache final : public SpareMemory {
   // How many tokens the longest beginning of the prompt has that is kept.
   std::int64_t look_up(const Reader& reader, std::span<const std::int32_t> prompt) noexcept;
   // Whether a state of so many tokens may be kept.
-  bool may_keep(const Transformer& model, std::int64_t num_values) const;
+  bool may_keep(const Transformer& model, std::int64_t num_tokens) const;
   std::int64_t least_tokens() const { return options_.least_tokens; }
   // One hit more that has waited for another prompt to be read (PrefillCoalescer).
   void count_join() noexcept { joins_.fetch_add(1, std::memory_order_relaxed); }

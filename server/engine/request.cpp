@@ -69,15 +69,15 @@ bool has_penalties(const SamplingOptions& sampling) {
 }  // namespace
 
 RequestContext::RequestContext(GenerationRequest given_request, const Transformer& transformer,
-                               const SequenceState& sequence, std::int64_t most_values)
+                               const SequenceState& sequence, std::int64_t most_tokens)
     : request(std::move(given_request)),
       model(transformer),
       stop_strings(request.stop.strings),
-      max_values(most_values),
+      max_tokens(most_tokens),
       first_position(sequence.next_position() + static_cast<std::int64_t>(request.replay.size())),
       is_bytes(model.config().modality == ModalityKind::kBytes),
       uses_penalties(model.head().supports_filters() && has_penalties(request.sampling)) {
-  if (first_position == 0 && request.prompt.empty() && given_value(0) == nullptr) {
+  if (first_position == 0 && request.prompt.empty() && given_token(0) == nullptr) {
     if (model.config().modality != ModalityKind::kImage) {
       throw std::invalid_argument("nothing to begin the sequence with");
     }
@@ -85,25 +85,25 @@ RequestContext::RequestContext(GenerationRequest given_request, const Transforme
   }
 }
 
-const GivenValue* RequestContext::given_value(std::int64_t position) const {
+const GivenToken* RequestContext::given_token(std::int64_t position) const {
   const auto found = std::lower_bound(
       request.given.begin(), request.given.end(), position,
-      [](const GivenValue& given, std::int64_t wanted) { return given.position < wanted; });
+      [](const GivenToken& given, std::int64_t wanted) { return given.position < wanted; });
   return found == request.given.end() || found->position != position ? nullptr : &*found;
 }
 
-std::optional<std::pair<std::int32_t, ValueSource>> RequestContext::known_value(
+std::optional<std::pair<std::int32_t, TokenSource>> RequestContext::known_token(
     std::int64_t position) const {
   if (position < prompt_end()) {
     const std::int64_t index = position - first_position;
     assert(index >= 0);
-    return std::pair(request.prompt[static_cast<std::size_t>(index)], ValueSource::kPrompt);
+    return std::pair(request.prompt[static_cast<std::size_t>(index)], TokenSource::kPrompt);
   }
-  const GivenValue* const given = given_value(position);
-  if (given != nullptr) return std::pair(given->value, ValueSource::kGiven);
+  const GivenToken* const given = given_token(position);
+  if (given != nullptr) return std::pair(given->value, TokenSource::kGiven);
   if (position >= drawn_end()) return std::nullopt;
   return std::pair(request.drawn[static_cast<std::size_t>(position - prompt_end())],
-                   ValueSource::kSampled);
+                   TokenSource::kSampled);
 }
 
 std::int64_t RequestContext::origin_at(std::int64_t position) const {
@@ -111,10 +111,10 @@ std::int64_t RequestContext::origin_at(std::int64_t position) const {
 }
 
 bool RequestContext::needs_output(std::int64_t position) const {
-  const auto known = known_value(position);
+  const auto known = known_token(position);
   if (!known) return true;
-  if (request.uses_particles() && known->second == ValueSource::kGiven) return true;
-  const bool shown = known->second != ValueSource::kPrompt || request.echo_prompt;
+  if (request.uses_particles() && known->second == TokenSource::kGiven) return true;
+  const bool shown = known->second != TokenSource::kPrompt || request.echo_prompt;
   return shown && (request.log2_probs || request.top_log2_probs > 0);
 }
 

@@ -143,17 +143,17 @@ class RecentCounts {
   bool empty() const { return counts_.empty(); }
   // The next token of the sequence: the one that is `window` before it counts no more.
   void put(std::int32_t value) {
-    const auto position = static_cast<std::int64_t>(num_values_);
-    if (num_values_ >= window_) --counts_[static_cast<std::size_t>(last_.at(position))];
+    const auto position = static_cast<std::int64_t>(num_tokens_);
+    if (num_tokens_ >= window_) --counts_[static_cast<std::size_t>(last_.at(position))];
     last_.put(position, value);
     ++counts_[static_cast<std::size_t>(value)];
-    ++num_values_;
+    ++num_tokens_;
   }
   std::span<const std::uint32_t> counts() const { return counts_; }  // [V]
 
  private:
   std::size_t window_ = 0;
-  std::size_t num_values_ = 0;  // that were put
+  std::size_t num_tokens_ = 0;  // that were put
   RecentTokens last_;
   std::vector<std::uint32_t> counts_;  // [V]
 };
@@ -170,7 +170,7 @@ struct StopOptions {
 inline constexpr std::size_t kMaxStopStringBytes = 256;
 
 // A known token at an absolute position of the sequence.
-struct GivenValue {
+struct GivenToken {
   std::int64_t position = 0;
   std::int32_t value = 0;
 };
@@ -216,7 +216,7 @@ struct GenerationRequest {
   // `given`, and the samples are chosen among them (server/engine). Particle i draws from seed +
   // i. Neither a session, `stop`, `window` nor top_log2_probs with it; num_samples at most as many.
   int particles = 1;
-  std::vector<GivenValue> given;
+  std::vector<GivenToken> given;
   // Of a call that is run again: the tokens it had, from the first new position on. They are read
   // as a prompt is and reported as when they were drawn, then the call continues.
   std::vector<std::int32_t> drawn;
@@ -246,15 +246,15 @@ struct GenerationRequest {
 // Constant once made.
 struct RequestContext {
   // Makes the start token the prompt where there is nothing else to begin with; throws
-  // std::invalid_argument where there is no start token either. most_values as
-  // SessionLease::max_values.
+  // std::invalid_argument where there is no start token either. most_tokens as
+  // SessionLease::max_tokens.
   RequestContext(GenerationRequest given_request, const Transformer& transformer,
-                 const SequenceState& sequence, std::int64_t most_values);
+                 const SequenceState& sequence, std::int64_t most_tokens);
 
   GenerationRequest request;
   const Transformer& model;
   StopStrings stop_strings;
-  const std::int64_t max_values;  // of the sequence: image, position table, session; 0: unbounded
+  const std::int64_t max_tokens;  // of the sequence: image, position table, session; 0: unbounded
   const std::int64_t first_position;  // of the prompt: tokens the sequence had before, replay's too
   const bool is_bytes;
   const bool uses_penalties;
@@ -269,8 +269,8 @@ struct RequestContext {
   }
   // The token at a position of the prompt or after it if it is known beforehand, and whether it is
   // the prompt's, given, or was drawn before.
-  std::optional<std::pair<std::int32_t, ValueSource>> known_value(std::int64_t position) const;
-  const GivenValue* given_value(std::int64_t position) const;  // null: none is
+  std::optional<std::pair<std::int32_t, TokenSource>> known_token(std::int64_t position) const;
+  const GivenToken* given_token(std::int64_t position) const;  // null: none is
   // Position of the first token that is replayed.
   std::int64_t replay_begin() const {
     return first_position - static_cast<std::int64_t>(request.replay.size());

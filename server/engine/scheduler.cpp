@@ -59,7 +59,7 @@ Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& op
   worker_options.speculation_rows = options.speculation_rows;
   worker_options.drafts_always = options.speculation == Speculation::kOn;
   worker_options.step_cost = cost.value_or(assumed_step_cost(model_->weight_type()));
-  worker_options.drafts = guesses(options.speculation, model_->recomputes());
+  worker_options.drafts = uses_drafts(options.speculation, model_->recomputes());
   worker_options.step_threads = options.step_threads;
   worker_options.help = help_.get();
   for (int i = 0; i < std::max(options.workers, 1); ++i) {

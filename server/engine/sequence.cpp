@@ -67,13 +67,13 @@ void StopCriteria::flush(std::size_t keep) {
 namespace {
 
 // The `count` most likely tokens, ties by lower id.
-std::span<const TopValue> top_values(const Head& head, std::span<const float> output, int count,
+std::span<const TopToken> top_tokens(const Head& head, std::span<const float> output, int count,
                                      StepContext& step) {
-  const std::size_t num_values = static_cast<std::size_t>(head.num_values());
-  const std::size_t kept = std::min(static_cast<std::size_t>(count), num_values);
-  step.log2_probs.resize(num_values);
+  const std::size_t vocab_size = static_cast<std::size_t>(head.vocab_size());
+  const std::size_t kept = std::min(static_cast<std::size_t>(count), vocab_size);
+  step.log2_probs.resize(vocab_size);
   head.log2_probs(output, step.log2_probs);
-  step.order.resize(num_values);
+  step.order.resize(vocab_size);
   std::iota(step.order.begin(), step.order.end(), 0);
   const auto more_likely = [&](std::int32_t a, std::int32_t b) {
     const double p = step.log2_probs[static_cast<std::size_t>(a)];
@@ -101,14 +101,14 @@ Sequence::Sequence(const RequestContext& context, SampleEvents& outlet, Sequence
       index_(index),
       log_(log),
       seed_(context.request.seed + static_cast<std::uint64_t>(index)),
-      num_values_(context.first_position),
+      num_tokens_(context.first_position),
       drafts_(context),
       gate_(context, outlet) {
   gate_.replay(sequence.generated_tail);
 }
 
 void Sequence::begin_behind(std::int64_t cached, std::int64_t keep_at) {
-  num_values_ += cached;
+  num_tokens_ += cached;
   cached_ = cached;
   keep_at_ = keep_at;
 }
@@ -119,7 +119,7 @@ void Sequence::pass_cached() {
     drafts_.observe(value);
     if (!recent_.empty()) recent_.put(context_.first_position + i, value);
     if (!recent_counts_.empty()) recent_counts_.put(value);
-    if (log_ != nullptr) log_->append(value, ValueSource::kPrompt);
+    if (log_ != nullptr) log_->append(value, TokenSource::kPrompt);
   }
 }
 
@@ -149,7 +149,7 @@ void Sequence::begin_first(StepContext& step) {
 
 void Sequence::fork(const Sequence& first) {
   drafts_.fork(first.drafts_);
-  num_values_ = first.num_values_;
+  num_tokens_ = first.num_tokens_;
   cached_ = first.cached_;
   skipped_ = first.skipped_;
   recent_ = first.recent_;
@@ -165,18 +165,18 @@ void Sequence::become(const Sequence& other) {
   recent_counts_ = other.recent_counts_;
 }
 
-void Sequence::begin_new_values(StepContext& step) {
-  if (num_values_ == 0 && context_.request.max_new_tokens > 0) {
+void Sequence::begin_new_tokens(StepContext& step) {
+  if (num_tokens_ == 0 && context_.request.max_new_tokens > 0) {
     const auto first = known(0);
-    assert(first && first->second == ValueSource::kGiven);
+    assert(first && first->second == TokenSource::kGiven);
     place({0, first->first, first->second}, {}, step);
   }
-  check_end(num_values_);
+  check_end(num_tokens_);
 }
 
-std::optional<std::pair<std::int32_t, ValueSource>> Sequence::known(std::int64_t position) const {
-  if (position < num_values_) return std::pair(past(position), ValueSource::kPrompt);
-  return context_.known_value(position);
+std::optional<std::pair<std::int32_t, TokenSource>> Sequence::known(std::int64_t position) const {
+  if (position < num_tokens_) return std::pair(past(position), TokenSource::kPrompt);
+  return context_.known_token(position);
 }
 
 std::int32_t Sequence::past(std::int64_t position) const {
@@ -208,14 +208,14 @@ void Sequence::begin_window(StepContext& step) {
   for (const std::int32_t value : request.recent) recent_.put(position++, value);
   for (const std::int32_t value : request.replay) recent_.put(position++, value);
   const std::int64_t end =
-      context_.scores_prompt() ? num_values_ : std::max(num_values_, context_.prompt_end());
+      context_.scores_prompt() ? num_tokens_ : std::max(num_tokens_, context_.prompt_end());
   const std::int64_t origin = context_.origin_at(end);
   if (origin == sequence_->origin) return;
-  if (origin < num_values_) {
+  if (origin < num_tokens_) {
     // It is full; or the session was rewound to before its last reset.
     begin_anew(origin, step);
   } else {
-    if (origin > num_values_) gate_.interrupt(sequence_->generated_tail);  // as a prompt does
+    if (origin > num_tokens_) gate_.interrupt(sequence_->generated_tail);  // as a prompt does
     skip_end_ = origin;
   }
 }
@@ -225,18 +225,18 @@ bool Sequence::skip(StepContext& step) {
   const GenerationRequest& request = context_.request;
   const std::int64_t origin = *skip_end_;
   const std::int64_t remembered = origin - request.window;  // from there on, for drafts
-  while (num_values_ < origin) {
+  while (num_tokens_ < origin) {
     if (outlet_.full) return false;
     TokenEvent event;
     event.sample = index_;
-    event.position = num_values_;
-    event.token = known(num_values_)->first;
-    event.source = ValueSource::kPrompt;
-    ++num_values_;
+    event.position = num_tokens_;
+    event.token = known(num_tokens_)->first;
+    event.source = TokenSource::kPrompt;
+    ++num_tokens_;
     ++skipped_;
     if (event.position >= remembered) drafts_.observe(event.token);
     if (!recent_counts_.empty()) recent_counts_.put(event.token);
-    if (log_ != nullptr) log_->append(event.token, ValueSource::kPrompt);
+    if (log_ != nullptr) log_->append(event.token, TokenSource::kPrompt);
     if (request.echo_prompt) outlet_.emit(event);
   }
   skip_end_.reset();
@@ -248,7 +248,7 @@ bool Sequence::skip(StepContext& step) {
       ++counts[static_cast<std::size_t>(past(i))];  // which the state lacks
     }
     for (std::int64_t i = skipped_from; i < origin; ++i) {
-      ++counts[static_cast<std::size_t>(context_.known_value(i)->first)];
+      ++counts[static_cast<std::size_t>(context_.known_token(i)->first)];
     }
   }
   sequence_->reset();
@@ -272,29 +272,29 @@ void Sequence::begin_anew(std::int64_t origin, StepContext& step) {
   sequence_->counts = std::move(counts);
   sequence_->generated_tail = std::move(tail);
   sequence_->origin = origin;
-  place({origin, past(origin), ValueSource::kPrompt}, {}, step);
+  place({origin, past(origin), TokenSource::kPrompt}, {}, step);
 }
 
-std::int64_t Sequence::values_left() const {
-  const std::int64_t lags = num_values_ - sequence_->next_position();
-  return bounded(lags + std::max<std::int64_t>(context_.prompt_end() - num_values_, 0) +
+std::int64_t Sequence::tokens_left() const {
+  const std::int64_t lags = num_tokens_ - sequence_->next_position();
+  return bounded(lags + std::max<std::int64_t>(context_.prompt_end() - num_tokens_, 0) +
                  context_.request.max_new_tokens - generated_);
 }
 
 std::int64_t Sequence::bounded(std::int64_t left) const {
   const std::int64_t next = sequence_->next_position();
   if (next < keep_at_) left = std::min(left, keep_at_ - next);
-  if (context_.max_values != 0) {
-    left = std::min(left, context_.max_values - next);
+  if (context_.max_tokens != 0) {
+    left = std::min(left, context_.max_tokens - next);
   }
   const std::int64_t window = context_.request.window;
-  return window == 0 ? left : std::min(left, window - sequence_->num_values());
+  return window == 0 ? left : std::min(left, window - sequence_->num_tokens());
 }
 
 int Sequence::rows_wanted(int limit) const {
   assert(!finished());
   const std::int64_t next = sequence_->next_position();
-  int most = static_cast<int>(std::min<std::int64_t>(values_left(), limit));
+  int most = static_cast<int>(std::min<std::int64_t>(tokens_left(), limit));
   // The call may have ended with the last token that was drawn before, which is then never fed.
   const std::int64_t drawn = context_.drawn_end() - next;
   if (drawn > 0 && !context_.request.drawn.empty()) {
@@ -313,9 +313,9 @@ int Sequence::prompt_rows_wanted(int limit) const {
 
 bool Sequence::begin_drafts(int rows) {
   const std::int64_t next = sequence_->next_position();
-  if (next < num_values_) return false;  // they have been observed already
+  if (next < num_tokens_) return false;  // they have been observed already
   if (!context_.request.drawn.empty() && next < context_.drawn_end()) return false;
-  return drafts_.propose(next, rows, next + values_left());
+  return drafts_.propose(next, rows, next + tokens_left());
 }
 
 bool Sequence::accept(int i, StepContext& step) {
@@ -347,9 +347,9 @@ bool Sequence::absorb(int count, OutputRows outputs, StepContext& step) {
   sequence_->pending.reset();
   const std::int64_t first_position = sequence_->next_position() - count + 1;
   const int first_draft = count - drafts_.size();
-  const int guesses = drafts_.guesses();
-  drafted_ += guesses;
-  step.drafted_tokens += static_cast<std::uint64_t>(guesses);
+  const int drafted = drafts_.num_drafted();
+  drafted_ += drafted;
+  step.drafted_tokens += static_cast<std::uint64_t>(drafted);
   int kept = 0;  // rows that stay fed
   for (bool goes_on = true; goes_on;) {
     const std::int64_t position = first_position + kept++;
@@ -367,11 +367,11 @@ bool Sequence::absorb(int count, OutputRows outputs, StepContext& step) {
   sequence_->rollback(count - kept);
   drafts_.clear();
   const std::int64_t window = context_.request.window;
-  if (!finished() && window > 0 && sequence_->num_values() == window) {
-    begin_anew(context_.origin_at(num_values_), step);
+  if (!finished() && window > 0 && sequence_->num_tokens() == window) {
+    begin_anew(context_.origin_at(num_tokens_), step);
   }
   waits_ = context_.request.uses_particles() && !finished() &&
-           context_.given_value(num_values_ - 1) != nullptr && !known(num_values_);
+           context_.given_token(num_tokens_ - 1) != nullptr && !known(num_tokens_);
   return true;
 }
 
@@ -381,14 +381,14 @@ Sequence::Placed Sequence::decide(std::int64_t position, std::span<const float> 
   const std::int32_t value =
       context_.model.head().sample(output, context_.request.sampling, penalty_counts(),
                                    DrawSource{seed_, position}, step.sampling);
-  return {position, value, ValueSource::kSampled};
+  return {position, value, TokenSource::kSampled};
 }
 
 void Sequence::place(const Placed& placed, std::span<const float> output, StepContext& step) {
   assert(!finished());
-  if (placed.position < num_values_) return place_past(placed, step);
+  if (placed.position < num_tokens_) return place_past(placed, step);
   note(placed);
-  ++num_values_;
+  ++num_tokens_;
   if (!recent_.empty()) recent_.put(placed.position, placed.value);
   if (!recent_counts_.empty()) recent_counts_.put(placed.value);
   drafts_.observe(placed.value);
@@ -409,19 +409,19 @@ void Sequence::place_past(const Placed& placed, StepContext& step) {
   ++step.prompt_tokens;
   // The end of the replay, but not of a window that reaches beyond it.
   const std::int64_t end = context_.first_position;
-  if (context_.request.replay.empty() || num_values_ != end || placed.position + 1 != end) return;
+  if (context_.request.replay.empty() || num_tokens_ != end || placed.position + 1 != end) return;
   sequence_->generated_tail.assign(context_.request.replay_tail);
   gate_.replay(sequence_->generated_tail);
 }
 
 void Sequence::count(const Placed& placed, StepContext& step) {
-  if (placed.source == ValueSource::kPrompt) {
+  if (placed.source == TokenSource::kPrompt) {
     ++step.prompt_tokens;
     return;
   }
   ++step.generated_tokens;
   ++generated_;
-  if (placed.source == ValueSource::kGiven) ++given_;
+  if (placed.source == TokenSource::kGiven) ++given_;
   if (first_new_) {
     step.metrics.between_tokens.observe(step.now - last_new_);
   } else {
@@ -437,20 +437,20 @@ void Sequence::emit(const Placed& placed, std::span<const float> output, StepCon
   event.position = placed.position;
   event.token = placed.value;
   event.source = placed.source;
-  const bool shown = placed.source != ValueSource::kPrompt || request.echo_prompt;
+  const bool shown = placed.source != TokenSource::kPrompt || request.echo_prompt;
   if (shown && !output.empty()) {
     const Head& head = context_.model.head();
-    const bool weighs = request.uses_particles() && placed.source == ValueSource::kGiven;
+    const bool weighs = request.uses_particles() && placed.source == TokenSource::kGiven;
     if (request.log2_probs || weighs) {
       const double log2_prob = head.log2_prob(output, placed.value);
       if (request.log2_probs) event.log2_prob = static_cast<float>(log2_prob);
       if (weighs) outlet_.weigh(index_, log2_prob);
     }
     if (request.top_log2_probs > 0) {
-      event.top = top_values(head, output, request.top_log2_probs, step);
+      event.top = top_tokens(head, output, request.top_log2_probs, step);
     }
   }
-  if (placed.source == ValueSource::kSampled) {
+  if (placed.source == TokenSource::kSampled) {
     reason_ = gate_.pass(event, sequence_->generated_tail);
   } else {  // not generated text
     gate_.interrupt(sequence_->generated_tail);
@@ -458,11 +458,11 @@ void Sequence::emit(const Placed& placed, std::span<const float> output, StepCon
   }
 }
 
-void Sequence::check_end(std::int64_t num_values) {
+void Sequence::check_end(std::int64_t num_tokens) {
   if (finished()) return;
-  if (context_.max_values != 0 && num_values >= context_.max_values) {
+  if (context_.max_tokens != 0 && num_tokens >= context_.max_tokens) {
     finish(FinishReason::kEndOfSequence);
-  } else if (num_values >= context_.prompt_end() && generated_ >= context_.request.max_new_tokens) {
+  } else if (num_tokens >= context_.prompt_end() && generated_ >= context_.request.max_new_tokens) {
     finish(FinishReason::kLength);
   }
 }
@@ -480,7 +480,7 @@ SampleResult Sequence::result(TimePoint submitted, std::optional<TimePoint> star
   result.reason = *reason_;
   result.reused_tokens = context_.first_position;
   result.prompt_tokens =
-      std::min(num_values_, context_.prompt_end()) - context_.first_position - cached_ - skipped_;
+      std::min(num_tokens_, context_.prompt_end()) - context_.first_position - cached_ - skipped_;
   result.cached_tokens = cached_;
   result.skipped_tokens = skipped_;
   result.replayed_tokens = replayed_;
@@ -493,9 +493,9 @@ SampleResult Sequence::result(TimePoint submitted, std::optional<TimePoint> star
   if (started) result.prompt = first_new_.value_or(now) - *started;
   if (first_new_) result.generation = last_new_ - *first_new_;
   result.stop_string = gate_.stop_string();
-  result.position = num_values_;
+  result.position = num_tokens_;
   result.window = context_.request.window;
-  result.restarts = window_restarts(result.window, context_.first_position, num_values_);
+  result.restarts = window_restarts(result.window, context_.first_position, num_tokens_);
   return result;
 }
 

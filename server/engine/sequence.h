@@ -35,7 +35,7 @@ struct StepContext {
   SamplingScratch sampling;
   std::vector<double> log2_probs;  // [V]
   std::vector<std::int32_t> order;
-  std::vector<TopValue> top;
+  std::vector<TopToken> top;
 };
 
 // The rows of one sequence in one step, handed to its sample after the step.
@@ -77,7 +77,7 @@ class StopCriteria {
  private:
   struct HeldToken {
     TokenEvent event;
-    std::vector<TopValue> top;
+    std::vector<TopToken> top;
   };
 
   // Lets go of held-back tokens but the last `keep`.
@@ -127,7 +127,7 @@ class Sequence final : public DraftSource {
   void fork(const Sequence& first);
   // After the prompt (and fork): takes a given token at position 0; ends where nothing is to be
   // done.
-  void begin_new_values(StepContext& step);
+  void begin_new_tokens(StepContext& step);
 
   // Of a particle: known tokens have weighed it, and a token is drawn next, for which it waits
   // until all particles have come as far.
@@ -136,7 +136,7 @@ class Sequence final : public DraftSource {
   // Becomes what the particle `other` is. REQUIRES: both wait.
   void become(const Sequence& other);
   // Tokens of the sequence.
-  std::int64_t num_values() const { return num_values_; }
+  std::int64_t num_tokens() const { return num_tokens_; }
 
   // Rows it could use in this step, at most `limit`. REQUIRES: neither finished nor waiting.
   int rows_wanted(int limit) const;
@@ -157,7 +157,7 @@ class Sequence final : public DraftSource {
   bool absorb(int count, OutputRows outputs, StepContext& step);
 
   bool finished() const { return reason_.has_value(); }
-  bool has_new_values() const { return generated_ > 0; }
+  bool has_new_tokens() const { return generated_ > 0; }
   // Ends from outside; text held back is flushed. No effect when finished.
   void finish(FinishReason reason);
   // `started`: when the request joined a batch.
@@ -178,18 +178,18 @@ class Sequence final : public DraftSource {
   struct Placed {
     std::int64_t position = 0;
     std::int32_t value = 0;
-    ValueSource source = ValueSource::kSampled;
+    TokenSource source = TokenSource::kSampled;
   };
 
   // Tokens its state may still take; up to its next reset.
-  std::int64_t values_left() const;
+  std::int64_t tokens_left() const;
   // Of the first `left` tokens from now on, those that it may take.
   std::int64_t bounded(std::int64_t left) const;
 
-  // As RequestContext::known_value, and of what the sequence has already.
-  std::optional<std::pair<std::int32_t, ValueSource>> known(std::int64_t position) const;
+  // As RequestContext::known_token, and of what the sequence has already.
+  std::optional<std::pair<std::int32_t, TokenSource>> known(std::int64_t position) const;
   bool needs_output(std::int64_t position) const {
-    return position >= num_values_ && context_.needs_output(position);
+    return position >= num_tokens_ && context_.needs_output(position);
   }
   // A token that the sequence has: of the replay, or recent.
   std::int32_t past(std::int64_t position) const;
@@ -220,8 +220,8 @@ class Sequence final : public DraftSource {
   void place_past(const Placed& placed, StepContext& step);
   void count(const Placed& placed, StepContext& step);
   void emit(const Placed& placed, std::span<const float> output, StepContext& step);
-  // num_values: of the sequence, up to the token just placed.
-  void check_end(std::int64_t num_values);
+  // num_tokens: of the sequence, up to the token just placed.
+  void check_end(std::int64_t num_tokens);
   // Whether draft i is the pending token.
   bool accept(int i, StepContext& step);
 
@@ -233,7 +233,7 @@ class Sequence final : public DraftSource {
   TokenLog* const log_;
   const std::uint64_t seed_;
 
-  std::int64_t num_values_;               // of the sequence: the state may have fewer
+  std::int64_t num_tokens_;               // of the sequence: the state may have fewer
   std::int64_t cached_ = 0;               // of the prompt
   std::int64_t skipped_ = 0;              // of the prompt, in a window
   std::optional<std::int64_t> skip_end_;  // up to there they are to be; none: they are

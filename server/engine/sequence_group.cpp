@@ -32,7 +32,7 @@ RequestContext context_of(GenerationRequest request, const Transformer& model,
                           SessionLease& lease) {
   // A one-shot call's sequence that has a window is as long as it is asked to be.
   const bool is_endless = request.window > 0 && lease.session_id().empty();
-  return {std::move(request), model, lease.sequence(), is_endless ? 0 : lease.max_values()};
+  return {std::move(request), model, lease.sequence(), is_endless ? 0 : lease.max_tokens()};
 }
 
 // What a step has given all requests so far.
@@ -199,7 +199,7 @@ void SequenceGroup::fork_when_prompt_read(StepContext& step) {
   forked_ = true;
   for (std::size_t i = 1; i < samples_.size(); ++i) samples_[i].fork(first);
   if (context_.request.uses_particles()) particles_.emplace(context_, samples_, outlet_);
-  for (Sequence& sample : samples_) sample.begin_new_values(step);
+  for (Sequence& sample : samples_) sample.begin_new_tokens(step);
 }
 
 void SequenceGroup::propose(int max_rows, std::vector<BatchSlice>& runs) {
@@ -233,7 +233,7 @@ void SequenceGroup::absorb(const BatchSlice& run, MatrixView<const float> output
     fork_when_prompt_read(step);
   });
   unpaid_tokens_ += static_cast<std::int64_t>(values_of(step) - before);
-  if (!answered_ && run.sample->has_new_values()) {
+  if (!answered_ && run.sample->has_new_tokens()) {
     answered_ = true;
     step.metrics.first_token.observe(step.now - submitted_);
   }

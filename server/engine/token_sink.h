@@ -15,7 +15,7 @@
 
 namespace lintel {
 
-struct TopValue {
+struct TopToken {
   std::int32_t token = 0;
   float log2_prob = 0;
 };
@@ -24,10 +24,10 @@ struct TokenEvent {
   int sample = 0;
   std::int64_t position = 0;
   std::int32_t token = 0;
-  ValueSource source = ValueSource::kSampled;
+  TokenSource source = TokenSource::kSampled;
   std::optional<float>
       log2_prob;                  // absent when not asked for, or for the first token of a sequence
-  std::span<const TopValue> top;  // valid during the call only
+  std::span<const TopToken> top;  // valid during the call only
 };
 
 enum class FinishReason {
@@ -154,7 +154,7 @@ class SampleEvents {
 
   // Prompt tokens are read once and go to every sample.
   void emit(const TokenEvent& event) {
-    if (event.source == ValueSource::kPrompt) return tell_all(event);
+    if (event.source == TokenSource::kPrompt) return tell_all(event);
     if (particles_ == nullptr) return tell(event);
     particles_->append(event.sample, {.token = event.token,
                                       .log2_prob = event.log2_prob.value_or(0.0f),

@@ -397,7 +397,7 @@ void collect_store(const PersistentSessions& durable, std::chrono::duration<doub
          "Sessions that were brought back into memory, from their state or by reading their values "
          "again")
       .add({{"from", "slot"}}, stats.brought_from_slot)
-      .add({{"from", "values"}}, stats.brought_from_values);
+      .add({{"from", "values"}}, stats.brought_from_tokens);
   Family(out, MetricType::Counter, "session_states_stored_total", "States put into the store")
       .add({}, stats.states_stored);
   Family(out, MetricType::Counter, "session_states_lost_total",

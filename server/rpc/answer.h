@@ -86,7 +86,7 @@ struct StreamCall {
       : scope(gate, context, method), quota(gate.quotas, scope.caller().name) {}
 
   // The call does nothing more, and its client does not know yet.
-  void finish(ValueUse used) noexcept {
+  void finish(TokenUse used) noexcept {
     scope.note_use(used);
     quota.finish();
   }

@@ -187,7 +187,7 @@ void CallScope::set_model(const std::string& name) {
   fields_.add("model", name);
 }
 
-void CallScope::note_use(ValueUse used) noexcept {
+void CallScope::note_use(TokenUse used) noexcept {
   used_.prompt += used.prompt;
   used_.generated += used.generated;
 }

@@ -183,7 +183,7 @@ class RequestCounters {
 // Counts a finished call and writes its line of the log.
 
 // Tokens that a call read and produced.
-struct ValueUse {
+struct TokenUse {
   std::int64_t prompt = 0;
   std::int64_t generated = 0;
 };
@@ -192,7 +192,7 @@ struct CallEnd {
   Method method;
   std::string_view model = {};         // empty: about none, or refused before it was known
   std::optional<double> seconds = {};  // none: it was refused by its headers
-  ValueUse used = {};
+  TokenUse used = {};
 };
 
 // `fields`: what else the line says. Where there is no memory for the line there is none: what
@@ -246,7 +246,7 @@ class CallScope {
   void set_model(const std::string& name);
 
   // What was read and produced since the last time, for the log.
-  void note_use(ValueUse used) noexcept;
+  void note_use(TokenUse used) noexcept;
 
   // The call is gone. Idempotent.
   void end(const grpc::Status& status) noexcept;
@@ -262,7 +262,7 @@ class CallScope {
   grpc::Status admitted_;
   LogFields fields_;
   std::string model_;  // empty: none, or not yet known
-  ValueUse used_;      // of all that was noted
+  TokenUse used_;      // of all that was noted
   bool ended_ = false;
 };
 

@@ -64,7 +64,7 @@ Replay SessionLease::replay(std::int64_t recent_wanted) const {
   return replay;
 }
 
-std::int64_t SessionLease::num_values() const {
+std::int64_t SessionLease::num_tokens() const {
   const std::int64_t held = record_->sequence->next_position();
   return record_->history == nullptr ? held : std::max(held, record_->history->position());
 }
@@ -73,7 +73,7 @@ std::int64_t SessionLease::window() const { return record_->options.window; }
 
 bool SessionLease::is_foreign() const {
   // Only who has the lease changes it.
-  return num_values() > 0 && num_values() <= record_->foreign_values;
+  return num_tokens() > 0 && num_tokens() <= record_->foreign_tokens;
 }
 
 void SessionLease::keep_checkpoint() noexcept {
@@ -86,7 +86,7 @@ void SessionLease::keep_checkpoint() noexcept {
   }
 }
 
-std::int64_t SessionLease::max_values() const { return record_->max_values; }
+std::int64_t SessionLease::max_tokens() const { return record_->max_tokens; }
 
 void SessionLease::hold(std::size_t call_bytes) {
   record_->of_call.emplace(store_->memory_.take(record_->reservation.owner(), call_bytes));

@@ -68,7 +68,7 @@ class SessionLease {
   // the call needs, as far as there are any (a session's window are always among them).
   Replay replay(std::int64_t recent_wanted = 0) const;
   // Tokens of the session, those that its sequence lacks included.
-  std::int64_t num_values() const;
+  std::int64_t num_tokens() const;
   // Tokens after which the session's state is rebuilt; 0: never.
   std::int64_t window() const;
   // Whether there are tokens, all of them computed with other numerics than this machine's.
@@ -78,7 +78,7 @@ class SessionLease {
   void keep_checkpoint() noexcept;
   // Most tokens the sequence may hold: the model's limit, or a session's own if lower. 0:
   // unbounded.
-  std::int64_t max_values() const;
+  std::int64_t max_tokens() const;
   // Counts what a call holds in addition to the session, until the lease ends. Never refused: a
   // session can always continue. REQUIRES: called once, on the lease of a session.
   void hold(std::size_t call_bytes);

@@ -11,7 +11,7 @@ namespace {
 // The allocator's share of a block, and what stands before the tokens in it.
 constexpr std::size_t kChunkBytes = sizeof(HistoryChunk) + 64;
 
-Digest with_value(const Digest& digest, std::int32_t value, ValueSource source) {
+Digest with_value(const Digest& digest, std::int32_t value, TokenSource source) {
   std::array<std::byte, 5> bytes;
   for (std::size_t b = 0; b < 4; ++b) {
     bytes[b] = static_cast<std::byte>(static_cast<std::uint32_t>(value) >> (8 * b));
@@ -22,16 +22,16 @@ Digest with_value(const Digest& digest, std::int32_t value, ValueSource source) 
 
 // SIZE_MAX: as many as it takes.
 std::size_t most_chunks(const SessionHistory::Options& options) {
-  constexpr std::int64_t kEach = SessionHistory::kChunkValues;
+  constexpr std::int64_t kEach = SessionHistory::kChunkTokens;
   const auto chunks = [](std::int64_t values) {
     return static_cast<std::size_t>((values + kEach - 1) / kEach);
   };
-  const bool drops = options.kept_values != 0 &&
-                     (options.max_values == 0 || options.max_values > options.kept_values);
-  if (!drops) return options.max_values == 0 ? SIZE_MAX : chunks(options.max_values);
+  const bool drops = options.kept_tokens != 0 &&
+                     (options.max_tokens == 0 || options.max_tokens > options.kept_tokens);
+  if (!drops) return options.max_tokens == 0 ? SIZE_MAX : chunks(options.max_tokens);
   // One more than it takes to keep them: the first is dropped when the last is started.
-  const std::size_t kept = chunks(options.kept_values) + 1;
-  return options.max_values == 0 ? kept : std::min(kept, chunks(options.max_values));
+  const std::size_t kept = chunks(options.kept_tokens) + 1;
+  return options.max_tokens == 0 ? kept : std::min(kept, chunks(options.max_tokens));
 }
 
 void zero_text(std::string& text) {
@@ -45,8 +45,8 @@ void zero_text(std::string& text) {
 std::size_t SessionHistory::bytes_of(const Options& options) {
   const std::size_t chunks = most_chunks(options);
   assert(chunks != SIZE_MAX);
-  auto values = static_cast<std::int64_t>(chunks) * kChunkValues;
-  if (options.max_values != 0) values = std::min(values, options.max_values);
+  auto values = static_cast<std::int64_t>(chunks) * kChunkTokens;
+  if (options.max_tokens != 0) values = std::min(values, options.max_tokens);
   const std::size_t width = HistoryChunk::width_of(options.vocab_size);
   return sizeof(SessionHistory) + kMostTailBytes + 1 +
          chunks * (kChunkBytes + sizeof(std::shared_ptr<HistoryChunk>)) +
@@ -66,8 +66,8 @@ SessionHistory::~SessionHistory() {
 }
 
 std::shared_ptr<HistoryChunk> SessionHistory::new_chunk(std::int64_t first) const {
-  std::int64_t capacity = kChunkValues;
-  if (options_.max_values != 0) capacity = std::min(capacity, options_.max_values - first);
+  std::int64_t capacity = kChunkTokens;
+  if (options_.max_tokens != 0) capacity = std::min(capacity, options_.max_tokens - first);
   assert(capacity > 0);
   return std::make_shared<HistoryChunk>(HistoryChunk::width_of(options_.vocab_size),
                                         static_cast<std::size_t>(capacity), digest_);
@@ -75,22 +75,22 @@ std::shared_ptr<HistoryChunk> SessionHistory::new_chunk(std::int64_t first) cons
 
 SessionHistory::Place SessionHistory::at(std::int64_t position) const {
   assert(base_ <= position && position < position_);
-  const auto chunk = static_cast<std::size_t>(position / kChunkValues - first_chunk_);
-  return {*chunks_[chunk], static_cast<std::size_t>(position % kChunkValues)};
+  const auto chunk = static_cast<std::size_t>(position / kChunkTokens - first_chunk_);
+  return {*chunks_[chunk], static_cast<std::size_t>(position % kChunkTokens)};
 }
 
-void SessionHistory::append(std::int32_t value, ValueSource source) {
+void SessionHistory::append(std::int32_t value, TokenSource source) {
   MutexLock lock(mutex_);
   put(value, source);
 }
 
-void SessionHistory::put(std::int32_t value, ValueSource source) {
-  if (chunks_.empty()) first_chunk_ = position_ / kChunkValues;
-  const std::int64_t first = position_ - position_ % kChunkValues;
+void SessionHistory::put(std::int32_t value, TokenSource source) {
+  if (chunks_.empty()) first_chunk_ = position_ / kChunkTokens;
+  const std::int64_t first = position_ - position_ % kChunkTokens;
   if (position_ == first || chunks_.empty()) {
     std::shared_ptr<HistoryChunk> chunk = new_chunk(first);
     if (chunks_.size() == most_chunks_) {
-      const std::int64_t base = (first_chunk_ + 1) * kChunkValues;
+      const std::int64_t base = (first_chunk_ + 1) * kChunkTokens;
       std::string tail = tail_of(base);
       base_tail_.swap(tail);
       zero_text(tail);
@@ -118,7 +118,7 @@ SessionHistory::Extent SessionHistory::extent() const {
 
 Digest SessionHistory::digest_of(std::int64_t position) const {
   if (position == position_) return digest_;
-  const std::int64_t first = std::max(position - position % kChunkValues, base_);
+  const std::int64_t first = std::max(position - position % kChunkTokens, base_);
   Digest digest = at(first).chunk.before();
   for (std::int64_t p = first; p < position; ++p) {
     const Place place = at(p);
@@ -128,7 +128,7 @@ Digest SessionHistory::digest_of(std::int64_t position) const {
 }
 
 bool SessionHistory::may_forget(std::int64_t position) const {
-  return options_.kept_values > 0 && this->position() - position >= options_.kept_values / 2;
+  return options_.kept_tokens > 0 && this->position() - position >= options_.kept_tokens / 2;
 }
 
 std::optional<Digest> SessionHistory::digest_at(std::int64_t position) const {
@@ -147,7 +147,7 @@ std::vector<std::int32_t> SessionHistory::values(std::int64_t from, std::int64_t
   auto value = values.begin();
   while (from < to) {  // a chunk at a time
     const Place place = at(from);
-    const std::int64_t end = std::min(to, from - from % kChunkValues + kChunkValues);
+    const std::int64_t end = std::min(to, from - from % kChunkTokens + kChunkTokens);
     for (std::size_t i = place.index; from < end; ++from) *value++ = place.chunk.value(i++);
   }
   return values;
@@ -166,14 +166,14 @@ std::vector<HistoryMark> SessionHistory::marks(std::int64_t from, std::int64_t t
   to = std::min(to, position_);
   for (std::int64_t p = from; p < to;) {  // a chunk at a time
     const Place place = at(p);
-    const std::int64_t end = std::min(to, p - p % kChunkValues + kChunkValues);
+    const std::int64_t end = std::min(to, p - p % kChunkTokens + kChunkTokens);
     for (std::size_t i = place.index; p < end; ++i, ++p) {
-      const ValueSource source = place.chunk.source(i);
+      const TokenSource source = place.chunk.source(i);
       const bool goes_on = !marks.empty() && marks.back().source == source;
       if (!goes_on || place.chunk.new_match(i)) marks.push_back({p, source});
     }
   }
-  if (from <= to && match_begins_at(to)) marks.push_back({to, ValueSource::kSampled});
+  if (from <= to && match_begins_at(to)) marks.push_back({to, TokenSource::kSampled});
   return marks;
 }
 
@@ -185,7 +185,7 @@ std::string SessionHistory::tail_of(std::int64_t position) const {
   bool ends = false;  // before `first`
   while (first > least && !ends) {
     const Place place = at(first - 1);
-    ends = place.chunk.source(place.index) != ValueSource::kSampled;
+    ends = place.chunk.source(place.index) != TokenSource::kSampled;
     if (ends) break;
     --first;
     ends = place.chunk.new_match(place.index);
@@ -223,11 +223,11 @@ std::unique_ptr<SessionHistory> SessionHistory::fork(std::int64_t position) cons
   copy->digest_ = digest_of(position);
   copy->match_begins_ = match_begins_at(position);
   for (std::size_t i = 0; i < chunks_.size(); ++i) {
-    const std::int64_t first = (first_chunk_ + static_cast<std::int64_t>(i)) * kChunkValues;
+    const std::int64_t first = (first_chunk_ + static_cast<std::int64_t>(i)) * kChunkTokens;
     if (position <= first) break;
     const std::int64_t count = position - first;
     copy->chunks_.push_back(
-        count >= kChunkValues ? chunks_[i] : chunks_[i]->copy(static_cast<std::size_t>(count)));
+        count >= kChunkTokens ? chunks_[i] : chunks_[i]->copy(static_cast<std::size_t>(count)));
   }
   return copy;
 }
@@ -239,8 +239,8 @@ void SessionHistory::rewind(std::int64_t position) {
   if (position == position_) return;
   const Digest digest = digest_of(position);
   const bool match_begins = match_begins_at(position);
-  const std::int64_t within = position % kChunkValues;
-  const auto kept = static_cast<std::size_t>(position / kChunkValues - first_chunk_);
+  const std::int64_t within = position % kChunkTokens;
+  const auto kept = static_cast<std::size_t>(position / kChunkTokens - first_chunk_);
   // Others may share the chunk that is cut; and what is cut off goes with the old one.
   std::shared_ptr<HistoryChunk> cut;
   if (within != 0 && position != base_) cut = chunks_[kept]->copy(static_cast<std::size_t>(within));
@@ -266,11 +266,11 @@ void SessionHistory::append(const SessionImage& image) {
   MutexLock lock(mutex_);
   assert(position_ == image.base);
   auto mark = image.marks.begin();
-  ValueSource source = ValueSource::kSampled;
+  TokenSource source = TokenSource::kSampled;
   const auto take_mark = [&]() REQUIRES(mutex_) {
     if (mark == image.marks.end() || mark->position != position_) return;
     // Sampled after sampled: the mark is there for a match that begins.
-    match_begins_ = mark->source == source && source == ValueSource::kSampled && position_ > base_;
+    match_begins_ = mark->source == source && source == TokenSource::kSampled && position_ > base_;
     source = mark->source;
     ++mark;
   };

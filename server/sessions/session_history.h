@@ -18,9 +18,9 @@
 
 namespace lintel {
 
-// ValueSource: where a token of a sequence came from.
+// TokenSource: where a token of a sequence came from.
 
-enum class ValueSource : std::uint8_t { kSampled, kGiven, kPrompt };
+enum class TokenSource : std::uint8_t { kSampled, kGiven, kPrompt };
 
 // TokenLog: who remembers the tokens of a sequence as it takes them.
 
@@ -29,7 +29,7 @@ enum class ValueSource : std::uint8_t { kSampled, kGiven, kPrompt };
 class TokenLog {
  public:
   virtual ~TokenLog() = default;
-  virtual void append(std::int32_t value, ValueSource source) = 0;
+  virtual void append(std::int32_t value, TokenSource source) = 0;
 };
 
 // SessionImage: all that a session is, apart from the process it lives in.
@@ -38,7 +38,7 @@ class TokenLog {
 // stop strings is reset (a call with other stops, a given token) has a mark, too.
 struct HistoryMark {
   std::int64_t position = 0;
-  ValueSource source = ValueSource::kSampled;
+  TokenSource source = TokenSource::kSampled;
 
   bool operator==(const HistoryMark&) const = default;
 };
@@ -48,7 +48,7 @@ struct SessionImageHead {
   std::string model;    // its name
   std::string adapter;  // empty: none
   std::string adapter_fingerprint;
-  std::int64_t max_values = 0;  // 0: unbounded
+  std::int64_t max_tokens = 0;  // 0: unbounded
   std::int64_t window = 0;      // tokens after which the state is rebuilt; 0: never
   std::int64_t base = 0;        // the history begins here; what lies before is in the state alone
   std::int64_t position = 0;    // tokens of the sequence, the pending one included
@@ -113,13 +113,13 @@ class HistoryChunk {
 
   // The token at `i`, and where it came from; `new_match`: a match of stop strings begins with it.
   // REQUIRES: nothing was put there; i < capacity().
-  void put(std::size_t i, std::int32_t value, ValueSource source, bool new_match) {
+  void put(std::size_t i, std::int32_t value, TokenSource source, bool new_match) {
     assert(i < capacity_);
     const auto bits = static_cast<std::uint32_t>(value);
     for (std::size_t b = 0; b < width_; ++b) {
       bytes_[width_ * i + b] = static_cast<std::byte>(bits >> (8 * b));
     }
-    put_code(i, new_match && source == ValueSource::kSampled ? kNewMatch
+    put_code(i, new_match && source == TokenSource::kSampled ? kNewMatch
                                                              : static_cast<unsigned>(source));
   }
 
@@ -130,8 +130,8 @@ class HistoryChunk {
     }
     return static_cast<std::int32_t>(bits);
   }
-  ValueSource source(std::size_t i) const {
-    return code(i) == kNewMatch ? ValueSource::kSampled : static_cast<ValueSource>(code(i));
+  TokenSource source(std::size_t i) const {
+    return code(i) == kNewMatch ? TokenSource::kSampled : static_cast<TokenSource>(code(i));
   }
   bool new_match(std::size_t i) const { return code(i) == kNewMatch; }
 
@@ -162,25 +162,25 @@ class HistoryChunk {
 // it.
 class SessionHistory final : public TokenLog {
  public:
-  // Tokens of a chunk; of the last one as many as max_values leaves.
-  static constexpr std::int64_t kChunkValues = 1024;
+  // Tokens of a chunk; of the last one as many as max_tokens leaves.
+  static constexpr std::int64_t kChunkTokens = 1024;
   // What a sequence remembers for stop strings (SequenceState::generated_tail).
   static constexpr std::size_t kMostTailBytes = 255;
 
   struct Options {
     int vocab_size = 0;           // decides how many bytes a token takes
     bool is_bytes = false;        // tokens are text that stop strings are looked for in
-    std::int64_t max_values = 0;  // that it will ever have; 0: unbounded
+    std::int64_t max_tokens = 0;  // that it will ever have; 0: unbounded
     // At least so many of the last tokens are kept; before them whole chunks go. 0: all are.
-    std::int64_t kept_values = 0;
+    std::int64_t kept_tokens = 0;
   };
-  // Most bytes that such a history takes of the allocator. REQUIRES: max_values or kept_values.
+  // Most bytes that such a history takes of the allocator. REQUIRES: max_tokens or kept_tokens.
   static std::size_t bytes_of(const Options& options);
 
   explicit SessionHistory(const Options& options);
   ~SessionHistory() override;
 
-  void append(std::int32_t value, ValueSource source) override EXCLUDES(mutex_);
+  void append(std::int32_t value, TokenSource source) override EXCLUDES(mutex_);
   // Nothing that was sampled before the next token belongs to a match of stop strings.
   void begin_match() EXCLUDES(mutex_);
 
@@ -226,7 +226,7 @@ class SessionHistory final : public TokenLog {
     std::size_t index;
   };
   Place at(std::int64_t position) const REQUIRES(mutex_);  // of a token that is there
-  void put(std::int32_t value, ValueSource source) REQUIRES(mutex_);
+  void put(std::int32_t value, TokenSource source) REQUIRES(mutex_);
   Digest digest_of(std::int64_t position) const REQUIRES(mutex_);
   std::string tail_of(std::int64_t position) const REQUIRES(mutex_);
   bool match_begins_at(std::int64_t position) const REQUIRES(mutex_);
@@ -236,7 +236,7 @@ class SessionHistory final : public TokenLog {
   const std::size_t most_chunks_;  // SIZE_MAX: as many as it takes
 
   mutable Mutex mutex_;
-  // The first begins at first_chunk_ * kChunkValues, which may lie before base_.
+  // The first begins at first_chunk_ * kChunkTokens, which may lie before base_.
   std::vector<std::shared_ptr<HistoryChunk>> chunks_ GUARDED_BY(mutex_);
   std::int64_t first_chunk_ GUARDED_BY(mutex_) = 0;
   std::int64_t base_ GUARDED_BY(mutex_) = 0;

@@ -39,15 +39,15 @@ std::int64_t least_limit(std::int64_t a, std::int64_t b) {
 
 // Tokens that a sequence of at most so many tokens (0: unbounded) is fed: the last token never is,
 // and a state that is full takes no more.
-std::int64_t fed_values(const Transformer& model, std::int64_t limit) {
+std::int64_t fed_tokens(const Transformer& model, std::int64_t limit) {
   return limit == 0 ? model.tokens_until_full() : limit - 1;
 }
 
 // Most tokens of a session; 0: unbounded. Text in windows may exceed the model's length.
-std::int64_t values_limit(const Transformer& model, const SessionOptions& session) {
+std::int64_t tokens_limit(const Transformer& model, const SessionOptions& session) {
   const bool is_endless = session.window > 0 && model.config().modality != ModalityKind::kImage;
-  return is_endless ? session.max_values
-                    : least_limit(model.config().max_values(), session.max_values);
+  return is_endless ? session.max_tokens
+                    : least_limit(model.config().max_tokens(), session.max_tokens);
 }
 
 // Measured, with the allocator's own share (tests/server/sessions/session_bytes_test.cpp): the
@@ -65,8 +65,8 @@ std::size_t SessionManager::admitted_bytes(const Transformer& model, std::int64_
 std::size_t SessionManager::session_bytes(const Transformer& model, const SessionOptions& session,
                                           std::int64_t history_tokens, const SessionImage* image) {
   if (image == nullptr) image = session.initial.get();
-  const std::int64_t limit = values_limit(model, session);
-  const std::int64_t fed = fed_values(model, least_limit(limit, session.window));
+  const std::int64_t limit = tokens_limit(model, session);
+  const std::int64_t fed = fed_tokens(model, least_limit(limit, session.window));
   if (fed == kNeverFull) return SIZE_MAX;
   std::size_t bytes = 0;
   if (__builtin_mul_overflow(model.sequence_bytes(fed), std::size_t{1} + session.checkpoint_keep,
@@ -85,13 +85,13 @@ SessionHistory::Options SessionManager::history_of(const Transformer& model,
                                                    std::int64_t history_tokens,
                                                    const SessionImage* image) {
   SessionHistory::Options history;
-  history.vocab_size = model.head().num_values();
+  history.vocab_size = model.head().vocab_size();
   history.is_bytes = model.config().modality == ModalityKind::kBytes;
-  history.max_values = values_limit(model, session);
-  history.kept_values = least_limit(session.history_tokens, history_tokens);
+  history.max_tokens = tokens_limit(model, session);
+  history.kept_tokens = least_limit(session.history_tokens, history_tokens);
   // What the state lacks has to be there until it was read.
   const std::int64_t lacks = image == nullptr ? 0 : image->position - image->state_position;
-  history.kept_values = std::max({history.kept_values, lacks, session.window, std::int64_t{1}});
+  history.kept_tokens = std::max({history.kept_tokens, lacks, session.window, std::int64_t{1}});
   return history;
 }
 
@@ -258,7 +258,7 @@ SessionManager::LeaseResult SessionManager::lease(const std::string& id, const O
     result.refusal.error = SessionError::kBusy;
   } else {
     record->busy = true;
-    record->values_at_lease = record->state_values;
+    record->tokens_at_lease = record->state_tokens;
     end_idle(*record);
     record->last_used = clock_.now();
     record->last_used_at = clock_.wall_time();
@@ -271,13 +271,13 @@ SessionManager::LeaseResult SessionManager::lease(const std::string& id, const O
 
 SessionManager::LeaseResult SessionManager::lease_one_shot(const std::string& model_name,
                                                            std::shared_ptr<const Transformer> model,
-                                                           std::int64_t max_values, int num_samples,
+                                                           std::int64_t max_tokens, int num_samples,
                                                            const Owner& owner,
                                                            std::size_t call_bytes,
                                                            SharedAdapter adapter) {
   LeaseResult result;
-  const std::int64_t limit = least_limit(model->config().max_values(), max_values);
-  const std::int64_t fed = fed_values(*model, limit);
+  const std::int64_t limit = least_limit(model->config().max_tokens(), max_tokens);
+  const std::int64_t fed = fed_tokens(*model, limit);
   if (fed == kNeverFull) {
     result.refusal.error = SessionError::kNeedsMaxTokens;
     return result;
@@ -294,7 +294,7 @@ SessionManager::LeaseResult SessionManager::lease_one_shot(const std::string& mo
   if (made.record == nullptr) return result;
   SessionRecord& record = *made.record;
   // What it was admitted for is a matter of memory, not the end of its sequence.
-  record.max_values = record.model->config().max_values();
+  record.max_tokens = record.model->config().max_tokens();
   try {
     record.sequence.emplace(record.model->new_sequence(weights_of(record.adapter)));
     result.lease = SessionLease(this, std::move(made.record));
@@ -314,7 +314,7 @@ void SessionManager::give_back(std::shared_ptr<SessionRecord> record) noexcept {
   busy_bytes_ -= record->reservation.bytes();
   if (!record->discarded && !record->unloaded && !record->removed) {
     record->busy = false;
-    record->state_values = record->sequence->next_position();
+    record->state_tokens = record->sequence->next_position();
     note_use(*record);
     return;
   }
@@ -327,10 +327,10 @@ void SessionManager::give_back(std::shared_ptr<SessionRecord> record) noexcept {
 void SessionManager::end_call(SessionRecord& record) noexcept {
   const SequenceState& sequence = *record.sequence;
   if (record.discarded || sequence.next_position() != record.history->position()) return;
-  const std::int64_t num_values = sequence.next_position();
-  if (num_values == record.values_at_lease) return;
+  const std::int64_t num_tokens = sequence.next_position();
+  if (num_tokens == record.tokens_at_lease) return;
   // A stop string was found there, and the next match begins after it.
-  if (sequence.generated_tail.empty() && !record.history->tail_at(num_values).empty()) {
+  if (sequence.generated_tail.empty() && !record.history->tail_at(num_tokens).empty()) {
     record.history->begin_match();
   }
   try {
@@ -346,17 +346,17 @@ SessionInfo SessionManager::info_of(const SessionRecord& record) {
   info.model = record.model_name;
   info.transformer = record.model.get();
   if (record.adapter != nullptr) info.adapter = record.adapter->name;
-  info.num_values = std::max(extent.position, record.state_values);
+  info.num_tokens = std::max(extent.position, record.state_tokens);
   info.oldest_position = oldest_position(record, extent);
   info.digest = to_hex(extent.digest);
-  info.has_pending = info.num_values > 0;
+  info.has_pending = info.num_tokens > 0;
   info.busy = record.busy;
   info.state_bytes = record.reservation.bytes();
-  info.max_values = record.max_values;
+  info.max_tokens = record.max_tokens;
   info.window = record.options.window;
   info.durability = record.options.durability;
-  const std::int64_t foreign = record.foreign_values;
-  const bool has_own = info.num_values > foreign;  // tokens that this machine computed
+  const std::int64_t foreign = record.foreign_tokens;
+  const bool has_own = info.num_tokens > foreign;  // tokens that this machine computed
   info.numerics = has_own ? "" : record.options.numerics;
   info.numerics_text = record.options.numerics_text;
   info.numerics_before = has_own ? record.options.numerics : "";
@@ -373,7 +373,7 @@ std::int64_t SessionManager::oldest_position(const SessionRecord& record,
   const auto have = [&](std::int64_t position) {
     if (position >= extent.base) oldest = std::min(oldest, position);
   };
-  if (!record.busy) have(record.state_values);
+  if (!record.busy) have(record.state_tokens);
   if (record.options.initial != nullptr) have(record.options.initial->state_position);
   return std::min(oldest, record.checkpoints.oldest(extent.base).value_or(oldest));
 }
@@ -472,7 +472,7 @@ SessionManager::ForkResult SessionManager::fork(const std::string& id, const Own
   session.id_prefix.clear();  // a copy has no name
   const std::int64_t foreign = [&] {
     MutexLock lock(mutex_);
-    return std::min(origin.foreign_values, values);
+    return std::min(origin.foreign_tokens, values);
   }();
   std::vector<std::shared_ptr<SessionRecord>> forks;
   Sessions added;
@@ -482,7 +482,7 @@ SessionManager::ForkResult SessionManager::fork(const std::string& id, const Own
       Made made = new_record(origin.model_name, origin.model, session, origin.reservation.bytes(),
                              /*takes_place=*/true, owner, origin.adapter);
       if (made.refusal) return refused(made.refusal);
-      made.record->max_values = origin.max_values;
+      made.record->max_tokens = origin.max_tokens;
       forks.push_back(std::move(made.record));
     }
     for (const std::shared_ptr<SessionRecord>& fork : forks) {
@@ -492,10 +492,10 @@ SessionManager::ForkResult SessionManager::fork(const std::string& id, const Own
                                  fork->history->base(), values);
       if (!nearest) return refused(out_of_range(origin));
       fork->sequence.emplace(nearest.copy());
-      fork->state_values = fork->sequence->next_position();
-      if (fork->state_values == values) remember_tail(*fork->sequence, *fork->history);
+      fork->state_tokens = fork->sequence->next_position();
+      if (fork->state_tokens == values) remember_tail(*fork->sequence, *fork->history);
       fork->checkpoints.share(origin.checkpoints, values);
-      fork->foreign_values = foreign;
+      fork->foreign_tokens = foreign;
       added.emplace(fork->id, fork);
     }
     result.infos.reserve(forks.size());
@@ -550,9 +550,9 @@ SessionRefusal SessionManager::rewind(SessionLease& lease, std::int64_t position
   if (expected && *expected != extent.digest) return {SessionError::kDigestMismatch};
   SequenceState& sequence = *record.sequence;
   const NearestState nearest(record, &sequence, extent.base, position);
-  const bool takes_stored = stored != nullptr && extent.base <= stored->num_values &&
-                            stored->num_values <= position &&
-                            stored->num_values > std::max<std::int64_t>(nearest.num_values(), 0);
+  const bool takes_stored = stored != nullptr && extent.base <= stored->num_tokens &&
+                            stored->num_tokens <= position &&
+                            stored->num_tokens > std::max<std::int64_t>(nearest.num_tokens(), 0);
   if (position < extent.base || position > extent.position || (!nearest && !takes_stored)) {
     return out_of_range(record);
   }
@@ -563,7 +563,7 @@ SessionRefusal SessionManager::rewind(SessionLease& lease, std::int64_t position
           memory_.take(lease.owner(), record.reservation.bytes());
       SequenceState loaded = record.model->new_sequence(weights_of(record.adapter));
       StateByteReader reader(stored->bytes);
-      loaded.load(reader, stored->num_values);
+      loaded.load(reader, stored->num_tokens);
       sequence = std::move(loaded);
     } else if (nearest.is_empty()) {
       sequence.reset();
@@ -579,9 +579,9 @@ SessionRefusal SessionManager::rewind(SessionLease& lease, std::int64_t position
     return {SessionError::kOutOfMemory};
   }
   if (sequence.next_position() == position) remember_tail(sequence, *record.history);
-  record.values_at_lease = sequence.next_position();  // nothing was added
+  record.tokens_at_lease = sequence.next_position();  // nothing was added
   MutexLock lock(mutex_);
-  record.foreign_values = std::min(record.foreign_values, position);
+  record.foreign_tokens = std::min(record.foreign_tokens, position);
   return {};
 }
 
@@ -620,16 +620,16 @@ void check_image(const SessionImage& image, const Transformer& model, std::int64
   const auto require = [](bool holds, const char* what) {
     if (!holds) throw ModelError(std::string("session image: ") + what);
   };
-  const auto num_values = static_cast<std::int64_t>(image.values.size());
+  const auto num_tokens = static_cast<std::int64_t>(image.values.size());
   require(
-      image.base >= 0 && image.position >= image.base && num_values == image.position - image.base,
+      image.base >= 0 && image.position >= image.base && num_tokens == image.position - image.base,
       "its values are not those from its base to its position");
   require(limit == 0 || image.position <= limit, "it has more values than the session may have");
   require(!image.state_bytes().empty() || image.base == 0, "it has neither all values nor a state");
   require(image.state_position >= image.base && image.state_position <= image.position &&
               image.state_bytes().empty() == (image.state_position == 0),
           "its state is not one of its values");
-  const int vocab_size = model.head().num_values();
+  const int vocab_size = model.head().vocab_size();
   require(std::all_of(image.values.begin(), image.values.end(),
                       [&](std::int32_t value) { return value >= 0 && value < vocab_size; }),
           "it has values that the model does not know");
@@ -649,17 +649,17 @@ SessionManager::Made SessionManager::new_session(const std::string& model_name,
       history_of(*model, session, options_.history_tokens, image);
   const std::size_t bytes = session_bytes(*model, session, options_.history_tokens, image);
   Made made;
-  if (history.max_values == 0 && session.window == 0 && model->tokens_until_full() == kNeverFull) {
+  if (history.max_tokens == 0 && session.window == 0 && model->tokens_until_full() == kNeverFull) {
     made.refusal.error = SessionError::kNeedsMaxTokens;
     return made;
   }
-  if (image != nullptr) check_image(*image, *model, history.max_values);
+  if (image != nullptr) check_image(*image, *model, history.max_tokens);
   if (image == nullptr || image->base == 0) session.initial = nullptr;
   made = new_record(model_name, std::move(model), session, bytes, /*takes_place=*/true, owner,
                     std::move(adapter));
   if (made.record == nullptr) return made;
   SessionRecord& record = *made.record;
-  record.max_values = history.max_values;
+  record.max_tokens = history.max_tokens;
   try {
     record.sequence.emplace(record.model->new_sequence(weights_of(record.adapter)));
     record.history = std::make_unique<SessionHistory>(history);
@@ -681,8 +681,8 @@ SessionManager::Made SessionManager::new_session(const std::string& model_name,
     if (record.history->extent().digest != image->digest) {
       throw ModelError("session image: its values do not have the digest that it says");
     }
-    record.state_values = sequence.next_position();
-    if (!record.options.numerics.empty()) record.foreign_values = image->position;
+    record.state_tokens = sequence.next_position();
+    if (!record.options.numerics.empty()) record.foreign_tokens = image->position;
   } catch (const std::bad_alloc&) {
     made.record = nullptr;
     made.refusal.error = SessionError::kOutOfMemory;
@@ -696,7 +696,7 @@ SessionManager::CreateResult SessionManager::restore(const std::string& model_na
                                                      SharedAdapter adapter,
                                                      const SessionOptions& session) {
   SessionOptions whole = session;
-  whole.max_values = image.max_values;
+  whole.max_tokens = image.max_tokens;
   whole.window = image.window;
   return add(new_session(model_name, std::move(model), std::move(whole), &image, owner,
                          std::move(adapter)));
@@ -752,11 +752,11 @@ SessionManager::ImageResult SessionManager::image(const std::string& id, const O
       image.adapter = record.adapter->name;
       image.adapter_fingerprint = record.adapter->weights->fingerprint();
     }
-    image.max_values = record.max_values;
+    image.max_tokens = record.max_tokens;
     image.window = record.options.window;
     image.base = past->base();
     const bool has_state = (with_state || image.base > 0) && !nearest.is_empty();
-    if (has_state) image.state_position = nearest.num_values();
+    if (has_state) image.state_position = nearest.num_tokens();
     if (!with_history && image.state_position > 0) {
       // What the state lacks, what the tail after that may reach back to, and what a window is
       // rebuilt from.

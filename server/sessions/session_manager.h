@@ -137,18 +137,18 @@ class SessionManager {
                       const SessionOptions& session, const Owner& owner = {},
                       SharedAdapter adapter = nullptr);
   CreateResult create(const std::string& model_name, std::shared_ptr<const Transformer> model,
-                      std::int64_t max_values, const Owner& owner = {},
+                      std::int64_t max_tokens, const Owner& owner = {},
                       SharedAdapter adapter = nullptr) {
-    return create(model_name, std::move(model), SessionOptions{.max_values = max_values}, owner,
+    return create(model_name, std::move(model), SessionOptions{.max_tokens = max_tokens}, owner,
                   std::move(adapter));
   }
   LeaseResult lease(const std::string& id, const Owner& owner = {});
-  // Memory for a one-shot call of num_samples sequences that will have at most max_values tokens
-  // each (0: the model's own limit, which is also the lease's max_values()), and call_bytes that
+  // Memory for a one-shot call of num_samples sequences that will have at most max_tokens tokens
+  // each (0: the model's own limit, which is also the lease's max_tokens()), and call_bytes that
   // the call holds in addition. The lease's sequence is the first; the memory of the others is
   // admitted for clones of it, which must be gone before the lease is.
   LeaseResult lease_one_shot(const std::string& model_name,
-                             std::shared_ptr<const Transformer> model, std::int64_t max_values,
+                             std::shared_ptr<const Transformer> model, std::int64_t max_tokens,
                              int num_samples, const Owner& owner = {}, std::size_t call_bytes = 0,
                              SharedAdapter adapter = nullptr);
   std::optional<SessionInfo> get(const std::string& id, const Owner& owner = {}) const;
@@ -179,7 +179,7 @@ class SessionManager {
                       const std::optional<Digest>& expected);
   // A state of a session that its store has, as SequenceState::save wrote it.
   struct StoredState {
-    std::int64_t num_values = 0;
+    std::int64_t num_tokens = 0;
     std::span<const std::byte> bytes;
   };
   // The same of a session that is leased. stored: another state to go back to, which is taken where

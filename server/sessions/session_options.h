@@ -21,7 +21,7 @@ enum class Durability : std::uint8_t { kNone, kCall, kInput, kToken };
 class Transformer;
 
 struct SessionOptions {
-  std::int64_t max_values = 0;  // 0: the model's own limit
+  std::int64_t max_tokens = 0;  // 0: the model's own limit
   // Tokens whose history is kept; 0, and at most: SessionManager::Options::history_tokens.
   std::int64_t history_tokens = 0;
   std::int64_t window = 0;  // tokens after which its state is rebuilt; 0: never
@@ -65,13 +65,13 @@ struct SessionInfo {
   std::string model;
   const Transformer* transformer = nullptr;  // to find the model by; not to be used
   std::string adapter;                       // empty: none
-  std::int64_t num_values = 0;               // pending one included; of a busy one, by now
+  std::int64_t num_tokens = 0;               // pending one included; of a busy one, by now
   std::int64_t oldest_position = 0;          // the lowest it can go back to
   std::string digest;                        // of its history, hexadecimal
   bool has_pending = false;
   bool busy = false;
   std::size_t state_bytes = 0;  // admitted
-  std::int64_t max_values = 0;  // 0: unbounded
+  std::int64_t max_tokens = 0;  // 0: unbounded
   std::int64_t window = 0;
   Durability durability = Durability::kNone;
   bool in_memory = true;  // else it is in the store alone, until a call needs it

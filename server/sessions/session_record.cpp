@@ -20,16 +20,16 @@ std::int64_t Checkpoints::next_due() const {
   return (last / policy_.every + 1) * policy_.every;
 }
 
-std::size_t Checkpoints::least_missed(std::int64_t num_values) const {
+std::size_t Checkpoints::least_missed(std::int64_t num_tokens) const {
   std::size_t least = 0;
   double least_loss = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < states_.size(); ++i) {
     const std::int64_t before = i == 0 ? 0 : states_[i - 1]->next_position();
     const std::int64_t after =
-        i + 1 == states_.size() ? num_values : states_[i + 1]->next_position();
+        i + 1 == states_.size() ? num_tokens : states_[i + 1]->next_position();
     // Without it there is a gap; how long, against how far one has to go back to feel it.
     const double loss =
-        static_cast<double>(after - before) / static_cast<double>(num_values - before);
+        static_cast<double>(after - before) / static_cast<double>(num_tokens - before);
     if (loss >= least_loss) continue;
     least_loss = loss;
     least = i;
@@ -100,22 +100,22 @@ void Checkpoints::share(const Checkpoints& other, std::int64_t position) {
 NearestState::NearestState(const SessionRecord& record, const SequenceState* own, std::int64_t base,
                            std::int64_t position)
     : record_(record) {
-  if (base == 0) num_values_ = 0;
-  const auto is_nearer = [&](std::int64_t num_values) {
-    return num_values > num_values_ && base <= num_values && num_values <= position;
+  if (base == 0) num_tokens_ = 0;
+  const auto is_nearer = [&](std::int64_t num_tokens) {
+    return num_tokens > num_tokens_ && base <= num_tokens && num_tokens <= position;
   };
   if (record.options.initial != nullptr && is_nearer(record.options.initial->state_position)) {
-    num_values_ = record.options.initial->state_position;
+    num_tokens_ = record.options.initial->state_position;
   }
   Checkpoints::State kept = record.checkpoints.before(position);
   if (kept != nullptr && is_nearer(kept->next_position())) {
-    num_values_ = kept->next_position();
+    num_tokens_ = kept->next_position();
     sequence_ = kept.get();
     kept_ = std::move(kept);
   }
   // Rather than a copy.
-  if (own != nullptr && (is_nearer(own->next_position()) || own->next_position() == num_values_)) {
-    num_values_ = own->next_position();
+  if (own != nullptr && (is_nearer(own->next_position()) || own->next_position() == num_tokens_)) {
+    num_tokens_ = own->next_position();
     sequence_ = own;
   }
 }
@@ -123,7 +123,7 @@ NearestState::NearestState(const SessionRecord& record, const SequenceState* own
 SequenceState NearestState::copy() const {
   if (sequence_ != nullptr) return sequence_->clone();
   SequenceState sequence = record_.model->new_sequence(weights_of(record_.adapter));
-  if (num_values_ > 0) {
+  if (num_tokens_ > 0) {
     StateByteReader reader(record_.options.initial->state);
     sequence.load(reader);
   }

@@ -39,8 +39,8 @@ class Checkpoints {
 
   const Policy& policy() const { return policy_; }
   // Whether a sequence that has so many tokens by now is to be kept.
-  bool is_due(std::int64_t num_values) const EXCLUDES(mutex_) {
-    return policy_.keep > 0 && policy_.every > 0 && num_values >= next_due();
+  bool is_due(std::int64_t num_tokens) const EXCLUDES(mutex_) {
+    return policy_.keep > 0 && policy_.every > 0 && num_tokens >= next_due();
   }
   // Keeps a copy, unless there is one of as many tokens. May throw std::bad_alloc.
   void take(const SequenceState& sequence) EXCLUDES(mutex_);
@@ -56,8 +56,8 @@ class Checkpoints {
 
  private:
   std::int64_t next_due() const EXCLUDES(mutex_);
-  // Which goes when one with num_values comes.
-  std::size_t least_missed(std::int64_t num_values) const REQUIRES(mutex_);
+  // Which goes when one with num_tokens comes.
+  std::size_t least_missed(std::int64_t num_tokens) const REQUIRES(mutex_);
 
   const Policy policy_;
   mutable Mutex mutex_;
@@ -89,7 +89,7 @@ struct SessionRecord {
   std::optional<SequenceState> sequence;
   std::unique_ptr<SessionHistory> history;  // null: one-shot
   Checkpoints checkpoints;
-  std::int64_t max_values = 0;
+  std::int64_t max_tokens = 0;
 
   // Its node in the store's order of last use, or while it is leased the only one in `aside`: it
   // changes places without asking for memory.
@@ -107,9 +107,9 @@ struct SessionRecord {
   bool discarded = false;            // by its lease
   bool unloaded = false;             // its model went while it was busy
   bool removed = false;              // a client deleted it while it was busy
-  std::int64_t state_values = 0;     // of the sequence, as of the last time the session was idle
-  std::int64_t values_at_lease = 0;  // the same when its lease began
-  std::int64_t foreign_values = 0;   // its first tokens, of options.numerics
+  std::int64_t state_tokens = 0;     // of the sequence, as of the last time the session was idle
+  std::int64_t tokens_at_lease = 0;  // the same when its lease began
+  std::int64_t foreign_tokens = 0;   // its first tokens, of options.numerics
   TimePoint last_used;
   std::chrono::system_clock::time_point created_at;
   std::chrono::system_clock::time_point last_used_at;
@@ -127,9 +127,9 @@ class NearestState {
                std::int64_t position);
 
   // Whether there is one from which the history leads to the position.
-  explicit operator bool() const { return num_values_ >= 0; }
-  std::int64_t num_values() const { return num_values_; }
-  bool is_empty() const { return num_values_ == 0; }
+  explicit operator bool() const { return num_tokens_ >= 0; }
+  std::int64_t num_tokens() const { return num_tokens_; }
+  bool is_empty() const { return num_tokens_ == 0; }
   bool is(const SequenceState& sequence) const { return sequence_ == &sequence; }
   SequenceState copy() const;
   // Appends it as SequenceState::save writes it. REQUIRES: not empty.
@@ -138,7 +138,7 @@ class NearestState {
 
  private:
   const SessionRecord& record_;
-  std::int64_t num_values_ = -1;
+  std::int64_t num_tokens_ = -1;
   const SequenceState* sequence_ = nullptr;  // null: empty, or what the session began with
   Checkpoints::State kept_;
 };

@@ -74,10 +74,10 @@ std::vector<HistoryMark> marks_of(std::span<const std::byte> section, std::int64
       refuse(name + ".position: found " + std::to_string(position) + ", expected " +
              std::to_string(lowest) + " to " + std::to_string(most));
     }
-    if (source > static_cast<std::uint64_t>(ValueSource::kPrompt)) {
+    if (source > static_cast<std::uint64_t>(TokenSource::kPrompt)) {
       refuse(name + ".source: found " + std::to_string(source) + ", expected 0, 1 or 2");
     }
-    marks[i] = {position, static_cast<ValueSource>(source)};
+    marks[i] = {position, static_cast<TokenSource>(source)};
     lowest = position;
   }
   return marks;
@@ -270,10 +270,10 @@ void each_header_field(Each& each, SnapshotHeader& header) {
   each.text("model", image.model);
   each.text("adapter", image.adapter);
   each.text("adapter_fingerprint", image.adapter_fingerprint);
-  each.number("max_values", image.max_values, 0, kMostSnapshotPosition);
+  each.number("max_values", image.max_tokens, 0, kMostSnapshotPosition);
   each.number("window", image.window, 0, kMostSnapshotPosition);
   each.number("position", image.position, 0,
-              image.max_values == 0 ? kMostSnapshotPosition : image.max_values);
+              image.max_tokens == 0 ? kMostSnapshotPosition : image.max_tokens);
   each.number("base", image.base, 0, image.position);
   each.number("state_position", image.state_position, 0, image.position);
   each.digest("digest", image.digest);

@@ -196,11 +196,11 @@ std::vector<std::string> snapshot_seeds() {
   SnapshotOf whole;
   whole.image.model = "m";
   whole.image.adapter = "a";
-  whole.image.max_values = 20;
+  whole.image.max_tokens = 20;
   whole.image.base = 2;
   whole.image.position = 6;
   whole.image.values = {3, 200, 7, 300};
-  whole.image.marks = {{2, ValueSource::kPrompt}, {4, ValueSource::kSampled}};
+  whole.image.marks = {{2, TokenSource::kPrompt}, {4, TokenSource::kSampled}};
   whole.image.state = std::vector<std::byte>(30, std::byte{5});
   whole.image.state_position = 6;
   whole.model_fingerprint = whole.numerics = std::string(64, 'f');

@@ -98,7 +98,7 @@ void add_commands(const Command& command, std::string& script) {
 }
 
 // By what they offer: the patterns "PATH FLAG", and "PATH" of positional arguments.
-void add_values(const Command& command, std::map<std::string, std::vector<std::string>>& cases) {
+void add_tokens(const Command& command, std::map<std::string, std::vector<std::string>>& cases) {
   const std::string path = path_of(command);
   for (const Argument& flag : command.flags) {
     for (const std::string& name : flag.names) {
@@ -108,7 +108,7 @@ void add_values(const Command& command, std::map<std::string, std::vector<std::s
   if (!command.arguments.empty() && !offer(command.arguments.front()).empty()) {
     cases[offer(command.arguments.front())].push_back("'" + path + "'");
   }
-  for (const Command& sub : command.commands) add_values(sub, cases);
+  for (const Command& sub : command.commands) add_tokens(sub, cases);
 }
 
 // The name of a shell function: "_lintel_server".
@@ -129,7 +129,7 @@ std::string bash_completion(const Command& program) {
   script += "    esac\n}\n\n# Of a flag's value, or of a command's argument.\n" + name +
             "_value()\n{\n    case $1 in\n";
   std::map<std::string, std::vector<std::string>> cases;
-  add_values(program, cases);
+  add_tokens(program, cases);
   for (const auto& [offered, patterns] : cases) {
     script += "        " + join(patterns, "|") + ") " + offered + " ;;\n";
   }

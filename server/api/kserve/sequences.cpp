@@ -204,7 +204,7 @@ grpc::Status ClientSequences::start(const TensorRequest& request, GenerationTarg
   const ModelConfig& config = target.model->transformer->config();
   const std::int64_t window = window_of(request, config, violations);
   check_session_length(request.max_tokens, "parameters[max_tokens]",
-                       window > 0 ? 0 : config.max_values(), violations);
+                       window > 0 ? 0 : config.max_tokens(), violations);
   if (!violations.empty()) return violations.status();
   Durability durability{};
   if (grpc::Status may =
@@ -247,7 +247,7 @@ grpc::Status ClientSequences::start_anew(const TensorRequest& request, Durabilit
   }
   sequence.is_stored = durability != Durability::kNone;
   Violations none;  // as start() has seen
-  SessionOptions options{.max_values = request.max_tokens,
+  SessionOptions options{.max_tokens = request.max_tokens,
                          .window = window_of(request, model.transformer->config(), none),
                          .durability = durability};
   if (sequence.is_stored) options.id_prefix = sequence.id_prefix();
@@ -291,7 +291,7 @@ void ClientSequences::end(const ClientSequence& sequence) noexcept {
 bool ClientSequences::never_began(const ClientSequence& sequence) const {
   if (!sequence.is_new) return false;
   const auto session = context_.store.get(sequence.session_id, sequence.owner);
-  return session && !session->busy && session->num_values == 0;
+  return session && !session->busy && session->num_tokens == 0;
 }
 
 void ClientSequences::end_if_last(const ClientSequence& sequence, bool ended_well) noexcept {

@@ -60,7 +60,7 @@ void write_end(const PreparedInference& infer, inference::ModelInferResponse& re
 std::shared_ptr<RowGatherer> new_row_gatherer(
     ClientSequences& sequences, const PreparedInference& infer,
     inference::ModelInferResponse& response,
-    std::function<void(const grpc::Status&, ValueUse used)> on_done);
+    std::function<void(const grpc::Status&, TokenUse used)> on_done);
 
 namespace {
 
@@ -163,7 +163,7 @@ grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& s
   request->tells_position = infer.sequence.is_stored;
   if (request->only_ends) {
     write_head(*target.model, wire, infer.head);
-    infer.position = target.lease.num_values();
+    infer.position = target.lease.num_tokens();
     target.lease = SessionLease();
     sequences.end(infer.sequence);
     return status;
@@ -190,7 +190,7 @@ grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& s
 void write_end(const PreparedInference& infer, inference::ModelInferResponse& response) {
   const TensorRequest& request = *infer.request;
   response = infer.head;
-  RowValues none;
+  RowTokens none;
   none.position = infer.position;
   write_tensor_response(request, {none}, response);
   if (request.streams || request.marks_final) mark_final(response, true);
@@ -199,12 +199,12 @@ void write_end(const PreparedInference& infer, inference::ModelInferResponse& re
 std::shared_ptr<RowGatherer> new_row_gatherer(
     ClientSequences& sequences, const PreparedInference& infer,
     inference::ModelInferResponse& response,
-    std::function<void(const grpc::Status&, ValueUse used)> on_done) {
+    std::function<void(const grpc::Status&, TokenUse used)> on_done) {
   response = infer.head;
   return std::make_shared<RowGatherer>(
       infer.request, [&sequences, request = infer.request, sequence = infer.sequence, &response,
                       on_done = std::move(on_done)](const grpc::Status& ended,
-                                                    std::vector<RowValues> rows, ValueUse used) {
+                                                    std::vector<RowTokens> rows, TokenUse used) {
         sequences.end_if_last(sequence, ended.ok());
         const grpc::Status written = catch_exceptions([&] {
           if (ended.ok()) write_tensor_response(*request, rows, response);
@@ -239,8 +239,8 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
 
   // Of a request whose tokens are written as they come.
   void write(std::span<const OutboxEntry> entries) override;
-  void end(std::span<const OutboxEntry> entries, grpc::Status status, ValueUse used) override;
-  void gone(grpc::Status status, ValueUse used) noexcept override;
+  void end(std::span<const OutboxEntry> entries, grpc::Status status, TokenUse used) override;
+  void gone(grpc::Status status, TokenUse used) noexcept override;
   // Of a stored sequence it is for the end to say how it ended.
   void over() noexcept override {
     if (!sequence_.is_stored) sequences_.end_if_last(sequence_);
@@ -254,7 +254,7 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
   // Begins what was prepared. Not OK: nothing runs.
   grpc::Status run(PreparedInference& infer);
   grpc::Status run_streamed(PreparedInference& infer);
-  void respond(grpc::Status status, ValueUse used);
+  void respond(grpc::Status status, TokenUse used);
   // From here on a cancellation ends it, too. False: the call is cancelled already.
   bool take_on(Running running) EXCLUDES(mutex_);
   bool is_cancelled() EXCLUDES(mutex_);
@@ -366,7 +366,7 @@ grpc::Status ModelStreamInferCall::read(inference::ModelInferRequest& wire) {
 grpc::Status ModelStreamInferCall::run(PreparedInference& infer) {
   const std::shared_ptr<RowGatherer> rows = new_row_gatherer(
       sequences_, infer, *response_.mutable_infer_response(),
-      [this](grpc::Status ended, ValueUse used) { respond(std::move(ended), used); });
+      [this](grpc::Status ended, TokenUse used) { respond(std::move(ended), used); });
   if (!take_on({rows, nullptr})) return cancelled();
   rows->begin(std::move(infer.rows));
   return grpc::Status::OK;
@@ -401,7 +401,7 @@ void ModelStreamInferCall::write(std::span<const OutboxEntry> entries) {
 }
 
 void ModelStreamInferCall::end(std::span<const OutboxEntry> entries, grpc::Status status,
-                               ValueUse used) {
+                               TokenUse used) {
   if (!status.ok() && errors_are_statuses_) return gone(std::move(status), used);
   if (sequence_.is_stored) sequences_.end_if_last(sequence_, status.ok());
   status.ok() ? streamed_->fill(entries, /*is_last=*/true) : streamed_->fill(status);
@@ -410,7 +410,7 @@ void ModelStreamInferCall::end(std::span<const OutboxEntry> entries, grpc::Statu
   StartWrite(&streamed_->message());
 }
 
-void ModelStreamInferCall::gone(grpc::Status status, ValueUse used) noexcept {
+void ModelStreamInferCall::gone(grpc::Status status, TokenUse used) noexcept {
   if (streamed_ && sequence_.is_stored) sequences_.end_if_last(sequence_, /*ended_well=*/false);
   call_.scope.note_use(used);
   active_.leave();
@@ -450,7 +450,7 @@ void ModelStreamInferCall::OnDone() {
   calls.release();
 }
 
-void ModelStreamInferCall::respond(grpc::Status status, ValueUse used) {
+void ModelStreamInferCall::respond(grpc::Status status, TokenUse used) {
   if (!status.ok() && errors_are_statuses_) return gone(std::move(status), used);
   call_.scope.note_use(used);
   if (!status.ok()) {
@@ -687,7 +687,7 @@ class ModelInferCall final : public RpcReactor {
       }
       rows = new_row_gatherer(
           sequences, infer, response,
-          [this](const grpc::Status& ended, ValueUse used) { finish(ended, used); });
+          [this](const grpc::Status& ended, TokenUse used) { finish(ended, used); });
       return ready;
     });
     if (!prepared.ok() || rows == nullptr) return finish(std::move(prepared), {});
@@ -696,7 +696,7 @@ class ModelInferCall final : public RpcReactor {
   }
 
   // The response is written, or there is none. Once.
-  void finish(grpc::Status status, ValueUse used) {
+  void finish(grpc::Status status, TokenUse used) {
     status_ = copy_of(status);
     call_.finish(used);
     Finish(std::move(status));

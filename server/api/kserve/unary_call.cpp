@@ -71,11 +71,11 @@ class OutputTensors {
 
 // What `value_of(row)` gives of each row, filled up to `size`.
 template <typename Value, typename ValuesOf>
-std::vector<Value> filled(const std::vector<RowValues>& rows, std::size_t size, Value filler,
+std::vector<Value> filled(const std::vector<RowTokens>& rows, std::size_t size, Value filler,
                           const ValuesOf& values_of) {
   std::vector<Value> all;
   all.reserve(rows.size() * size);
-  for (const RowValues& row : rows) {
+  for (const RowTokens& row : rows) {
     const auto& values = values_of(row);
     all.insert(all.end(), values.begin(), values.end());
     all.insert(all.end(), size - values.size(), filler);
@@ -83,14 +83,14 @@ std::vector<Value> filled(const std::vector<RowValues>& rows, std::size_t size, 
   return all;
 }
 
-std::string text_of(const RowValues& row) {
+std::string text_of(const RowTokens& row) {
   std::string text;
   text.reserve(row.tokens.size());
   for (const std::int32_t token : row.tokens) text.push_back(static_cast<char>(token));
   return text;
 }
 
-double score_of(const RowValues& row) {
+double score_of(const RowTokens& row) {
   double sum = 0;
   for (const float log2_prob : row.log2_probs) {
     if (!std::isnan(log2_prob)) sum += log2_prob;
@@ -100,8 +100,8 @@ double score_of(const RowValues& row) {
 
 }  // namespace
 
-void append_value(const TensorRequest& request, std::int32_t token, std::optional<float> log2_prob,
-                  std::span<const TopValue> top, RowValues& row) {
+void append_token(const TensorRequest& request, std::int32_t token, std::optional<float> log2_prob,
+                  std::span<const TopToken> top, RowTokens& row) {
   row.tokens.push_back(token);
   if (request.log2_probs || request.score) row.log2_probs.push_back(log2_prob.value_or(kNoProb));
   for (std::size_t i = 0; i < request.top_log2_probs; ++i) {
@@ -120,18 +120,18 @@ std::size_t most_response_bytes(const TensorRequest& request, std::int64_t longe
          bytes_each;
 }
 
-void write_tensor_response(const TensorRequest& request, const std::vector<RowValues>& rows,
+void write_tensor_response(const TensorRequest& request, const std::vector<RowTokens>& rows,
                            inference::ModelInferResponse& wire) {
   using Contents = inference::InferTensorContents;
   const std::size_t n = rows.size();
   std::size_t longest = 0;
-  for (const RowValues& row : rows) longest = std::max(longest, row.tokens.size());
+  for (const RowTokens& row : rows) longest = std::max(longest, row.tokens.size());
   if (request.tells_position) {
     (*wire.mutable_parameters())["lintel_position"].set_int64_param(rows.front().position);
   }
   if (request.window > 0) {
     std::int64_t restarts = 0;
-    for (const RowValues& row : rows) restarts = std::max(restarts, row.restarts);
+    for (const RowTokens& row : rows) restarts = std::max(restarts, row.restarts);
     (*wire.mutable_parameters())["lintel_window"].set_int64_param(request.window);
     (*wire.mutable_parameters())["lintel_window_restarts"].set_int64_param(restarts);
   }
@@ -152,7 +152,7 @@ void write_tensor_response(const TensorRequest& request, const std::vector<RowVa
   if (request.text) {
     std::vector<std::string> texts;
     texts.reserve(n);
-    for (const RowValues& row : rows) texts.push_back(text_of(row));
+    for (const RowTokens& row : rows) texts.push_back(text_of(row));
     out.add_texts("text_output", std::move(texts));
   }
   if (const std::size_t k = request.top_log2_probs; k > 0) {
@@ -169,12 +169,12 @@ void write_tensor_response(const TensorRequest& request, const std::vector<RowVa
   }
   if (request.score) {
     std::vector<double> scores;
-    for (const RowValues& row : rows) scores.push_back(score_of(row));
+    for (const RowTokens& row : rows) scores.push_back(score_of(row));
     out.add("score", "FP64", {n, 1}, scores, &Contents::mutable_fp64_contents);
   }
   if (request.log2_evidence) {
     std::vector<double> evidence;
-    for (const RowValues& row : rows) evidence.push_back(row.log2_evidence.value_or(kNoProb));
+    for (const RowTokens& row : rows) evidence.push_back(row.log2_evidence.value_or(kNoProb));
     out.add("log2_evidence", "FP64", {n, 1}, evidence, &Contents::mutable_fp64_contents);
   }
 }
@@ -208,7 +208,7 @@ void StreamedResponse::clear() {
 
 void StreamedResponse::fill(std::span<const OutboxEntry> entries, bool is_last) {
   clear();
-  RowValues& row = rows_.front();
+  RowTokens& row = rows_.front();
   row.tokens.clear();
   row.log2_probs.clear();
   row.top_tokens.clear();
@@ -220,7 +220,7 @@ void StreamedResponse::fill(std::span<const OutboxEntry> entries, bool is_last) 
       row.restarts = entry.finished->restarts;
       continue;
     }
-    append_value(*request_, entry.token,
+    append_token(*request_, entry.token,
                  entry.has_log2_prob ? std::optional(entry.log2_prob) : std::nullopt, entry.top,
                  row);
     row.position = entry.position + 1;
@@ -248,14 +248,14 @@ class RowGatherer::RowSink final : public TokenSink {
         rows_(run_->request_->num_samples) {}
 
   bool on_token(const TokenEvent& event) override {
-    append_value(*run_->request_, event.token, event.log2_prob, event.top, row_of(event.sample));
+    append_token(*run_->request_, event.token, event.log2_prob, event.top, row_of(event.sample));
     return true;  // bounded by max_new_tokens
   }
   void on_sample_finish(const SampleResult& result) override {
     // The samples' one prompt was read once.
     used_.prompt = std::max(used_.prompt, result.prompt_tokens);
     used_.generated += result.generated_tokens;
-    RowValues& row = row_of(result.sample);
+    RowTokens& row = row_of(result.sample);
     row.position = result.position;
     row.restarts = result.restarts;
     row.log2_evidence = result.log2_evidence;
@@ -269,14 +269,14 @@ class RowGatherer::RowSink final : public TokenSink {
   }
 
  private:
-  RowValues& row_of(int sample) { return rows_[static_cast<std::size_t>(sample)]; }
+  RowTokens& row_of(int sample) { return rows_[static_cast<std::size_t>(sample)]; }
 
   const std::shared_ptr<RowGatherer> run_;
   const std::size_t index_;
   const SharedModel model_;
   const std::string stored_session_;
-  std::vector<RowValues> rows_;
-  ValueUse used_;
+  std::vector<RowTokens> rows_;
+  TokenUse used_;
 };
 
 void RowGatherer::begin(std::vector<PreparedGeneration> prepared) noexcept {
@@ -343,14 +343,14 @@ void RowGatherer::fail(grpc::Status status) noexcept {
   }
 }
 
-void RowGatherer::row_done(std::size_t index, std::vector<RowValues> samples, ValueUse used,
+void RowGatherer::row_done(std::size_t index, std::vector<RowTokens> samples, TokenUse used,
                            grpc::Status status) noexcept {
   if (!status.ok()) fail(std::move(status));
   SharedModel over;  // released without the mutex
   OnDone on_done;
-  std::vector<RowValues> rows;
+  std::vector<RowTokens> rows;
   grpc::Status result;
-  ValueUse all;
+  TokenUse all;
   {
     MutexLock lock(mutex_);
     if (index < running_.size()) std::swap(over, running_[index].model);

@@ -26,7 +26,7 @@ namespace lintel {
 
 // The result of a row. Where the request asks for them, with each token its log2-probability (NaN:
 // it has none), and the k most likely ones of its position (-1 and NaN where there are none).
-struct RowValues {
+struct RowTokens {
   std::vector<std::int32_t> tokens;      // [length]
   std::vector<float> log2_probs;         // [length]
   std::vector<std::int32_t> top_tokens;  // [length, k]
@@ -36,14 +36,14 @@ struct RowValues {
   std::optional<double> log2_evidence;   // of particles
 };
 
-void append_value(const TensorRequest& request, std::int32_t token, std::optional<float> log2_prob,
-                  std::span<const TopValue> top, RowValues& row);
+void append_token(const TensorRequest& request, std::int32_t token, std::optional<float> log2_prob,
+                  std::span<const TopToken> top, RowTokens& row);
 
 // Most bytes of a response whose rows have up to `longest` tokens, echoed ones included.
 std::size_t most_response_bytes(const TensorRequest& request, std::int64_t longest);
 // Also the position, where the request has tells_position, and the window with the most restarts
 // of any row. REQUIRES: there is a row.
-void write_tensor_response(const TensorRequest& request, const std::vector<RowValues>& rows,
+void write_tensor_response(const TensorRequest& request, const std::vector<RowTokens>& rows,
                            inference::ModelInferResponse& wire);
 
 // StreamedResponse: the tokens of one request of ModelStreamInfer, message by message.
@@ -65,7 +65,7 @@ class StreamedResponse {
   void clear();
 
   const std::shared_ptr<const TensorRequest> request_;
-  std::vector<RowValues> rows_ = std::vector<RowValues>(1);
+  std::vector<RowTokens> rows_ = std::vector<RowTokens>(1);
   inference::ModelStreamInferResponse message_;
 };
 
@@ -77,7 +77,7 @@ class RowGatherer : public std::enable_shared_from_this<RowGatherer> {
  public:
   // Called once, when no row runs any more: the rows are whole if the status is OK. Must not throw.
   using OnDone =
-      std::function<void(const grpc::Status&, std::vector<RowValues> rows, ValueUse used)>;
+      std::function<void(const grpc::Status&, std::vector<RowTokens> rows, TokenUse used)>;
 
   // request: what the rows are of.
   RowGatherer(std::shared_ptr<const TensorRequest> request, OnDone on_done)
@@ -100,7 +100,7 @@ class RowGatherer : public std::enable_shared_from_this<RowGatherer> {
 
   grpc::Status submit(std::size_t index, PreparedGeneration& row) noexcept EXCLUDES(mutex_);
   // index: of its prompt. samples: of that, or none where they came to nothing.
-  void row_done(std::size_t index, std::vector<RowValues> samples, ValueUse used,
+  void row_done(std::size_t index, std::vector<RowTokens> samples, TokenUse used,
                 grpc::Status status) noexcept EXCLUDES(mutex_);
   // Ends all rows with `status`, the first one given.
   void fail(grpc::Status status) noexcept EXCLUDES(mutex_);
@@ -109,9 +109,9 @@ class RowGatherer : public std::enable_shared_from_this<RowGatherer> {
   Mutex mutex_;
   OnDone on_done_ GUARDED_BY(mutex_);                // empty once called
   std::vector<Running> running_ GUARDED_BY(mutex_);  // one for each prompt
-  std::vector<RowValues> rows_ GUARDED_BY(mutex_);
+  std::vector<RowTokens> rows_ GUARDED_BY(mutex_);
   std::size_t rows_left_ GUARDED_BY(mutex_) = 0;  // prompts whose rows are not done
-  ValueUse used_ GUARDED_BY(mutex_);
+  TokenUse used_ GUARDED_BY(mutex_);
   grpc::Status status_ GUARDED_BY(mutex_);  // OK: no row has failed
 };
 

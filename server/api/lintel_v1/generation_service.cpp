@@ -113,12 +113,12 @@ void GenerateStream::write(std::span<const OutboxEntry> entries) {
   StartWrite(&message_);
 }
 
-void GenerateStream::end(std::span<const OutboxEntry> entries, grpc::Status status, ValueUse used) {
+void GenerateStream::end(std::span<const OutboxEntry> entries, grpc::Status status, TokenUse used) {
   fill(entries);
   finish(entries.empty() ? nullptr : &message_, std::move(status), used);
 }
 
-void GenerateStream::gone(grpc::Status status, ValueUse used) noexcept {
+void GenerateStream::gone(grpc::Status status, TokenUse used) noexcept {
   finish(nullptr, std::move(status), used);
 }
 
@@ -145,12 +145,12 @@ void GenerateStream::fill(std::span<const OutboxEntry> entries) {
     if (entry.finished != nullptr) {
       write_result(*entry.finished, *message_.add_finished());
     } else {
-      append_value(entry);
+      append_token(entry);
     }
   }
 }
 
-void GenerateStream::append_value(const OutboxEntry& entry) {
+void GenerateStream::append_token(const OutboxEntry& entry) {
   int& index = chunk_of_sample_[static_cast<std::size_t>(entry.sample)];
   v1::Chunk* chunk = index < 0 ? nullptr : message_.mutable_chunks(index);
   const bool continues = chunk != nullptr && chunk->source() == wire_source(entry.source) &&
@@ -168,7 +168,7 @@ void GenerateStream::append_value(const OutboxEntry& entry) {
   chunk->add_log2_probs(entry.log2_prob);
   if (top_log2_probs_ == 0) return;
   v1::TopValues& top = *chunk->add_top();
-  for (const TopValue& value : entry.top) {
+  for (const TopToken& value : entry.top) {
     top.add_tokens(value.token);
     top.add_log2_probs(value.log2_prob);
   }

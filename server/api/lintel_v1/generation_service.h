@@ -44,11 +44,11 @@ class GenerateStream final : public StreamReactor<v1::GenerateResponse>, private
 
  private:
   void write(std::span<const OutboxEntry> entries) override;
-  void end(std::span<const OutboxEntry> entries, grpc::Status status, ValueUse used) override;
-  void gone(grpc::Status status, ValueUse used) noexcept override;
+  void end(std::span<const OutboxEntry> entries, grpc::Status status, TokenUse used) override;
+  void gone(grpc::Status status, TokenUse used) noexcept override;
 
   void fill(std::span<const OutboxEntry> entries);
-  void append_value(const OutboxEntry& entry);
+  void append_token(const OutboxEntry& entry);
 
   // What OnCancel finds, which may come before begin() does.
   std::shared_ptr<TokenStream> outbox() const EXCLUDES(mutex_);
@@ -132,7 +132,7 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Capac
   void on_written() override { advance(); }
   void on_gone() override;
   void on_lost() override;
-  ValueUse tokens_used() const override REQUIRES(mutex_) { return used_; }
+  TokenUse tokens_used() const override REQUIRES(mutex_) { return used_; }
 
   const SharedModel model_;
   SessionManager& store_;
@@ -143,7 +143,7 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Capac
   std::size_t next_submit_ GUARDED_BY(mutex_) = 0;
   std::size_t next_write_ GUARDED_BY(mutex_) = 0;
   std::size_t running_ GUARDED_BY(mutex_) = 0;
-  ValueUse used_ GUARDED_BY(mutex_);            // by the sequences that were submitted
+  TokenUse used_ GUARDED_BY(mutex_);            // by the sequences that were submitted
   bool submitting_ GUARDED_BY(mutex_) = false;  // a thread has claimed next_submit_ - 1
   bool told_ GUARDED_BY(mutex_) = false;        // of room, since that was claimed
   std::optional<grpc::Status> failure_ GUARDED_BY(mutex_);

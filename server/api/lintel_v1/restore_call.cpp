@@ -23,15 +23,15 @@
 namespace lintel {
 namespace {
 
-constexpr std::int64_t kFarthestValue = std::int64_t{1} << 53;
+constexpr std::int64_t kFarthestPosition = std::int64_t{1} << 53;
 
-std::size_t most_bytes_of(const Transformer& model, std::int64_t history_values) {
+std::size_t most_bytes_of(const Transformer& model, std::int64_t history_tokens) {
   const ModelConfig& config = model.config();
-  const std::int64_t values = config.max_values() == 0 ? kFarthestValue : config.max_values();
+  const std::int64_t values = config.max_tokens() == 0 ? kFarthestPosition : config.max_tokens();
   // In windows text continues past the model's length.
   const bool ends = config.modality == ModalityKind::kImage;
   return most_snapshot_bytes(model, values,
-                             ends ? std::min(values, history_values) : history_values);
+                             ends ? std::min(values, history_tokens) : history_tokens);
 }
 
 }  // namespace
@@ -89,9 +89,9 @@ grpc::Status check_restored(const SnapshotOf& snapshot, const ServedModel& model
   const ModelConfig& config = transformer.config();
   Violations violations;
   check_window(image.window, config, violations);
-  const std::int64_t limit = image.window > 0 ? 0 : config.max_values();
-  check_session_length(image.max_values, "snapshot.max_values", limit, violations);
-  const std::int64_t most = image.max_values == 0 ? limit : image.max_values;
+  const std::int64_t limit = image.window > 0 ? 0 : config.max_tokens();
+  check_session_length(image.max_tokens, "snapshot.max_values", limit, violations);
+  const std::int64_t most = image.max_tokens == 0 ? limit : image.max_tokens;
   if (most != 0 && image.position > most) {
     violations.add("snapshot.position",
                    std::to_string(image.position) + " is more than " + std::to_string(most));

@@ -94,7 +94,7 @@ class RestoreCall final : public RpcReactor {
   SharedModel model_;
   SharedAdapter adapter_;
   std::string proof_id_;  // of the session that proves; empty: none
-  ValueUse used_;
+  TokenUse used_;
 
   const RequestHandle proof_;
   Mutex mutex_;

@@ -77,7 +77,7 @@ class PieceStream final : public ResponseStream<Message> {
     fail(out_of_memory());
     this->pump();
   }
-  ValueUse tokens_used() const override REQUIRES(this->mutex_) { return {}; }
+  TokenUse tokens_used() const override REQUIRES(this->mutex_) { return {}; }
 
   void fail(grpc::Status status) EXCLUDES(this->mutex_) {
     Fill gone;  // what it holds is released without the mutex
@@ -200,13 +200,13 @@ Reactor* open_stream(const ServiceContext& context, RpcCall& rpc, Method method,
 
 // Where a token came from, as the wire has it.
 
-inline v1::ValueSource wire_source(ValueSource source) {
+inline v1::ValueSource wire_source(TokenSource source) {
   switch (source) {
-    case ValueSource::kSampled:
+    case TokenSource::kSampled:
       return v1::VALUE_SOURCE_SAMPLED;
-    case ValueSource::kGiven:
+    case TokenSource::kGiven:
       return v1::VALUE_SOURCE_GIVEN;
-    case ValueSource::kPrompt:
+    case TokenSource::kPrompt:
       return v1::VALUE_SOURCE_PROMPT;
   }
   return v1::VALUE_SOURCE_UNSPECIFIED;

@@ -58,11 +58,11 @@ void write_session(const ServiceContext& context, const SessionInfo& info, v1::S
   wire.set_id(info.id);
   wire.set_model(info.model);
   wire.set_adapter(info.adapter);
-  wire.set_position(info.num_values);
+  wire.set_position(info.num_tokens);
   wire.set_has_pending_value(info.has_pending);
   wire.set_busy(info.busy);
   wire.set_state_bytes(static_cast<std::int64_t>(info.state_bytes));
-  wire.set_max_tokens(info.max_values);
+  wire.set_max_tokens(info.max_tokens);
   write_time(info.created, *wire.mutable_create_time());
   write_time(info.last_used, *wire.mutable_last_used_time());
   // Seconds: an operator's longest would overflow as nanoseconds.
@@ -107,8 +107,8 @@ grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionReq
                        ? check_window(wire.window(), config, violations)
                        : default_window(config, initial == nullptr ? nullptr : &initial->image);
   check_session_length(wire.max_tokens(), "max_tokens",
-                       options.window > 0 ? 0 : config.max_values(), violations);
-  options.max_values = wire.max_tokens();
+                       options.window > 0 ? 0 : config.max_tokens(), violations);
+  options.max_tokens = wire.max_tokens();
   check_session_options(wire, options, violations);
   status = check_durability(wire.durability(), "durability", context_.durable,
                             default_durability(context_.durable), &options.durability);
@@ -236,7 +236,7 @@ RpcReactor* SessionService::Delete(RpcCall* call,
 
 namespace {
 
-constexpr std::size_t kHistoryPieceValues = 16384;  // of a message
+constexpr std::size_t kHistoryPieceTokens = 16384;  // of a message
 
 }  // namespace
 
@@ -321,8 +321,8 @@ grpc::Status SessionService::read_history(const v1::ReadHistoryRequest& wire,
   std::shared_ptr<void> place;
   if (grpc::Status taken = take_place(place); !taken.ok()) return taken;
   // What is not there is refused below; a session in use may have gone on meanwhile, up to here.
-  const std::int64_t to = checked.to.value_or(info.num_values);
-  const std::int64_t count = std::clamp<std::int64_t>(to - checked.from, 0, info.num_values);
+  const std::int64_t to = checked.to.value_or(info.num_tokens);
+  const std::int64_t count = std::clamp<std::int64_t>(to - checked.from, 0, info.num_tokens);
   SessionMemory::Result admitted =
       context_.store.admit_bytes(caller, static_cast<std::size_t>(count) * sizeof(std::int32_t));
   if (admitted.refusal) return refused(admitted.refusal, scope, /*id=*/"");
@@ -345,8 +345,8 @@ grpc::Status SessionService::read_history(const v1::ReadHistoryRequest& wire,
     while (sent->mark + 1 < marks.size() && marks[sent->mark + 1].position <= position) {
       ++sent->mark;
     }
-    const ValueSource source = marks.empty() ? ValueSource::kSampled : marks[sent->mark].source;
-    std::size_t end = std::min(sent->at + kHistoryPieceValues, values.size());
+    const TokenSource source = marks.empty() ? TokenSource::kSampled : marks[sent->mark].source;
+    std::size_t end = std::min(sent->at + kHistoryPieceTokens, values.size());
     for (std::size_t next = sent->mark + 1; next < marks.size(); ++next) {
       if (marks[next].source == source) continue;
       end = std::min(end, static_cast<std::size_t>(marks[next].position - first));
@@ -412,8 +412,8 @@ grpc::Status SessionService::snapshot(const v1::SnapshotSessionRequest& wire,
   if (grpc::Status taken = take_place(place); !taken.ok()) return taken;
   // Twice: the parts, and the bytes that they become.
   const std::int64_t held =
-      info.window > 0 ? std::min(info.num_values, info.window) : info.num_values;
-  const std::size_t bytes = 2 * most_snapshot_bytes(*model->transformer, held, info.num_values);
+      info.window > 0 ? std::min(info.num_tokens, info.window) : info.num_tokens;
+  const std::size_t bytes = 2 * most_snapshot_bytes(*model->transformer, held, info.num_tokens);
   SessionMemory::Result admitted = context_.store.admit_bytes(caller, bytes);
   if (admitted.refusal) return refused(admitted.refusal, scope, /*id=*/"");
 
@@ -530,7 +530,7 @@ grpc::Status SessionService::save_state(CallScope& scope, const v1::SaveStateReq
 
   // The largest size of the state, and the tokens after it, which are few or there is no state.
   const std::int64_t most =
-      wire.has_position() ? std::min(wire.position(), info.num_values) : info.num_values;
+      wire.has_position() ? std::min(wire.position(), info.num_tokens) : info.num_tokens;
   const std::size_t bytes = sizeof(NamedState) + model->transformer->state_bytes(most) +
                             static_cast<std::size_t>(most) * sizeof(std::int32_t);
   SessionMemory::Result admitted = context_.store.admit_bytes(caller, bytes);

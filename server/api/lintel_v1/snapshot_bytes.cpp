@@ -12,19 +12,19 @@ namespace {
 // Header, marks and what lies between the sections.
 constexpr std::size_t kBesideBytes = 64 << 10;
 // A token in memory, and the mark that may stand at it.
-constexpr std::size_t kHistoryValueBytes = sizeof(std::int32_t) + sizeof(HistoryMark);
+constexpr std::size_t kHistoryTokenBytes = sizeof(std::int32_t) + sizeof(HistoryMark);
 
 // Of tokens from before a change that is all that is known.
 constexpr const char* kUnknownNumerics = "unknown";
 
 }  // namespace
 
-std::size_t most_snapshot_bytes(const Transformer& model, std::int64_t num_values,
-                                std::int64_t history_values) {
+std::size_t most_snapshot_bytes(const Transformer& model, std::int64_t num_tokens,
+                                std::int64_t history_tokens) {
   constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max();
-  const std::size_t state = model.state_bytes(num_values);
+  const std::size_t state = model.state_bytes(num_tokens);
   const std::size_t rest =
-      static_cast<std::size_t>(history_values) * kHistoryValueBytes + kBesideBytes;
+      static_cast<std::size_t>(history_tokens) * kHistoryTokenBytes + kBesideBytes;
   return state > kMost / 4 ? kMost : state + rest;
 }
 

@@ -32,10 +32,10 @@ class ZeroedBytes {
   std::vector<std::byte> bytes_;
 };
 
-// An upper bound of a snapshot's bytes: the state of num_values tokens and a history of
-// history_values. SIZE_MAX where no state can hold so many.
-std::size_t most_snapshot_bytes(const Transformer& model, std::int64_t num_values,
-                                std::int64_t history_values);
+// An upper bound of a snapshot's bytes: the state of num_tokens tokens and a history of
+// history_tokens. SIZE_MAX where no state can hold so many.
+std::size_t most_snapshot_bytes(const Transformer& model, std::int64_t num_tokens,
+                                std::int64_t history_tokens);
 
 // The image with what its model is, for write_snapshot(): of tokens that the model computes here.
 SnapshotOf snapshot_of(SessionImage image, const ServedModel& model);

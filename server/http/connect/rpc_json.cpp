@@ -104,7 +104,7 @@ void add_list(std::string& json, std::string_view name, const Values& values, Ad
 
 // Of a chunk, and of the most likely tokens in place of one of its own.
 template <typename Message>
-void add_values(std::string& json, const Message& message, JsonReader reader) {
+void add_tokens(std::string& json, const Message& message, JsonReader reader) {
   add_list(json, "tokens", message.tokens(),
            [&json](std::int32_t token) { add_integer(json, token); });
   add_list(json, "log2Probs", message.log2_probs(),
@@ -134,10 +134,10 @@ void add_chunk(std::string& json, const v1::Chunk& chunk, JsonReader reader) {
       json += '"' + name + '"';
     }
   }
-  add_values(json, chunk, reader);
+  add_tokens(json, chunk, reader);
   add_list(json, "top", chunk.top(), [&json, reader](const v1::TopValues& top) {
     json += '{';
-    add_values(json, top, reader);
+    add_tokens(json, top, reader);
     json += '}';
   });
   json += '}';
@@ -408,7 +408,7 @@ std::size_t whole_utf8(std::string_view text) {
 std::string PlainMessages::line(const pb::Message& message) {
   const auto* const response = dynamic_cast<const v1::GenerateResponse*>(&message);
   // All but the last messages of a sample.
-  if (response != nullptr && response->finished().empty()) return line_of_values(*response);
+  if (response != nullptr && response->finished().empty()) return line_of_tokens(*response);
   Json json = Json::parse(write_json(message));
   show_text(json, message.GetDescriptor());
   if (response != nullptr && with_text_) {
@@ -425,7 +425,7 @@ std::string PlainMessages::line(const pb::Message& message) {
   return dumped_line(json);
 }
 
-std::string PlainMessages::line_of_values(const v1::GenerateResponse& message) {
+std::string PlainMessages::line_of_tokens(const v1::GenerateResponse& message) {
   std::string line = "{";
   for (const v1::Chunk& chunk : message.chunks()) {
     line += line.size() == 1 ? "\"chunks\":[" : ",";

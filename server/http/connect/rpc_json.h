@@ -49,7 +49,7 @@ class PlainMessages {
   std::string line(const google::protobuf::Message& message);
 
  private:
-  std::string line_of_values(const v1::GenerateResponse& message);  // where no sample ends
+  std::string line_of_tokens(const v1::GenerateResponse& message);  // where no sample ends
   // The whole characters of a chunk and of what was cut before it.
   std::string text_of(const v1::Chunk& chunk);
 

@@ -38,7 +38,7 @@ std::vector<HistoryMark> get_marks(RecordReader& from) {
   for (std::uint64_t left = from.varint(); from.ok() && left > 0; --left) {
     const std::uint64_t coded = from.varint();
     last += static_cast<std::int64_t>(coded >> 2);
-    marks.push_back({last, static_cast<ValueSource>(coded & 3)});
+    marks.push_back({last, static_cast<TokenSource>(coded & 3)});
   }
   return marks;
 }
@@ -233,8 +233,8 @@ void add_state(std::vector<SessionStorage::StateRef>& states, const SessionStora
   }
 }
 
-std::int64_t let_go_of_values(const std::vector<LastCall>& calls, std::int64_t base,
-                              StoredMarks& marks) {
+std::int64_t release_tokens(const std::vector<LastCall>& calls, std::int64_t base,
+                            StoredMarks& marks) {
   std::int64_t wanted = std::numeric_limits<std::int64_t>::max();
   for (const LastCall& call : calls) wanted = std::min(wanted, call.start);
   const auto kept = std::ranges::upper_bound(marks.bases, wanted, {}, &HistoryBase::position);
@@ -262,7 +262,7 @@ void append_marks(const StoredCall& call, std::int64_t base, std::int64_t positi
     const bool is_start = std::exchange(first, false);
     if (is_start && !marks.empty() && marks.back().position == call.start) {
       // A match of stop strings begins with the first token, if it is sampled.
-      if (mark.source == ValueSource::kSampled) continue;
+      if (mark.source == TokenSource::kSampled) continue;
       marks.pop_back();
     }
     // A second mark of the same source would mean a new match.

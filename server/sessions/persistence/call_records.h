@@ -25,7 +25,7 @@ struct HistoryBase {
 
 // Row.marks.
 struct StoredMarks {
-  SessionOptions options;  // without max_values, durability and `initial`
+  SessionOptions options;  // without max_tokens, durability and `initial`
   std::string adapter, adapter_fingerprint;
   Digest base_digest;  // of the history up to the row's base
   // That its last tokens were computed with; empty: as the row says. From where on they are other
@@ -95,8 +95,8 @@ void add_state(std::vector<SessionStorage::StateRef>& states, const SessionStora
 
 // The storage need not keep tokens that neither memory has nor one of `calls`: moves
 // marks.base_digest and marks.bases on. Returns the row's new base.
-std::int64_t let_go_of_values(const std::vector<LastCall>& calls, std::int64_t base,
-                              StoredMarks& marks);
+std::int64_t release_tokens(const std::vector<LastCall>& calls, std::int64_t base,
+                            StoredMarks& marks);
 // Those of tokens from `base` on.
 std::vector<HistoryMark> marks_from(std::int64_t base, std::vector<HistoryMark> marks);
 

@@ -132,7 +132,7 @@ void CallWriter::add(std::shared_ptr<PersistentRequest> call) {
     is_woken_ = true;
     woken_.notify_all();
   }
-  write(Calls{std::move(call)}, /*all_values=*/true);
+  write(Calls{std::move(call)}, /*all_tokens=*/true);
 }
 
 void CallWriter::wake() {
@@ -141,8 +141,8 @@ void CallWriter::wake() {
   woken_.notify_all();
 }
 
-void CallWriter::wake_for_values() {
-  if (has_values_.exchange(true)) return;
+void CallWriter::wake_for_tokens() {
+  if (has_tokens_.exchange(true)) return;
   MutexLock lock(mutex_);
   woken_.notify_all();
 }
@@ -153,15 +153,15 @@ void CallWriter::write() {
     MutexLock lock(mutex_);
     calls = calls_;
   }
-  write(calls, /*all_values=*/true);
+  write(calls, /*all_tokens=*/true);
 }
 
-void CallWriter::write(const Calls& calls, bool all_values) {
+void CallWriter::write(const Calls& calls, bool all_tokens) {
   const auto on_its_way = std::make_shared<CallBatch>();
   on_its_way->calls.reserve(calls.size());
   for (const std::shared_ptr<PersistentRequest>& call : calls) {
     const std::size_t before = on_its_way->batch.size();
-    catch_exceptions([&] { call->collect(on_its_way->batch, all_values); },
+    catch_exceptions([&] { call->collect(on_its_way->batch, all_tokens); },
                      [&] {
                        on_its_way->batch.cut(before);
                        call->not_collected();
@@ -223,9 +223,9 @@ void CallWriter::wait(TimePoint began, std::size_t streams) {
         call->is_urgent() ? options_.interval : std::min(kLook, options_.lazy_interval);
     due = std::min(due, Steady::now() + pause);
   }
-  const TimePoint values_due = streams > 1 ? began + options_.interval : began;
+  const TimePoint tokens_due = streams > 1 ? began + options_.interval : began;
   while (!is_woken_ && !(closing_ && calls_.empty())) {
-    const TimePoint next = has_values_ ? std::min(due, values_due) : due;
+    const TimePoint next = has_tokens_ ? std::min(due, tokens_due) : due;
     const Duration left = next - Steady::now();
     if (left <= Duration::zero()) return;
     if (next == TimePoint::max()) {
@@ -237,7 +237,7 @@ void CallWriter::wait(TimePoint began, std::size_t streams) {
 }
 
 void CallWriter::write_until_closed() {
-  TimePoint values_written{};
+  TimePoint tokens_written{};
   while (true) {
     const TimePoint began = std::chrono::steady_clock::now();
     std::size_t streams = 0;
@@ -249,10 +249,10 @@ void CallWriter::write_until_closed() {
       }
       streams = static_cast<std::size_t>(std::ranges::count(
           calls, Durability::kToken, [](const auto& call) { return call->durability(); }));
-      const bool all_values = began - values_written >= gather_time(streams);
-      if (all_values) values_written = began;
-      has_values_ = !all_values;  // those that are left wait for the next interval
-      write(calls, all_values);
+      const bool all_tokens = began - tokens_written >= gather_time(streams);
+      if (all_tokens) tokens_written = began;
+      has_tokens_ = !all_tokens;  // those that are left wait for the next interval
+      write(calls, all_tokens);
     });
     MutexLock lock(mutex_);
     if (closing_ && calls_.empty()) return;

@@ -116,7 +116,7 @@ class CallWriter {
   // seldom, for a record costs as much as the token in it; but the first ones of a call always with
   // the next `interval`. Asked in every step; takes the lock only for the first request since the
   // last write.
-  void wake_for_values() EXCLUDES(mutex_);
+  void wake_for_tokens() EXCLUDES(mutex_);
   // Every call that can be repeated, and each that comes later, ends after its step: see
   // PersistentRequest::hand_over.
   void hand_over() EXCLUDES(mutex_);
@@ -138,7 +138,7 @@ class CallWriter {
   using Calls = std::vector<std::shared_ptr<PersistentRequest>>;
 
   void write_until_closed() EXCLUDES(mutex_);
-  void write(const Calls& calls, bool all_values);
+  void write(const Calls& calls, bool all_tokens);
   // For how long tokens of so many calls gather.
   Duration gather_time(std::size_t streams) const;
   // Returns when something may be due. `began`: when it was written last.
@@ -155,7 +155,7 @@ class CallWriter {
   Calls calls_ GUARDED_BY(mutex_);
   bool is_woken_ GUARDED_BY(mutex_) = false;
   std::atomic<bool> hands_over_{false};
-  std::atomic<bool> has_values_{false};
+  std::atomic<bool> has_tokens_{false};
   bool closing_ GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses the rest
 };

@@ -21,20 +21,20 @@ namespace lintel {
 namespace {
 
 // Where the tokens of a call come from, at all positions it may reach.
-std::vector<HistoryMark> marks_of_call(std::int64_t start, std::int64_t prompt_values,
-                                       const std::vector<GivenValue>& given) {
+std::vector<HistoryMark> marks_of_call(std::int64_t start, std::int64_t prompt_tokens,
+                                       const std::vector<GivenToken>& given) {
   std::vector<HistoryMark> marks;
-  if (prompt_values > 0) marks.push_back({start, ValueSource::kPrompt});
-  std::int64_t next = start + prompt_values;
+  if (prompt_tokens > 0) marks.push_back({start, TokenSource::kPrompt});
+  std::int64_t next = start + prompt_tokens;
   for (auto value = given.begin(); value != given.end(); ++value) {
     const bool goes_on = value != given.begin() && value->position == next;
     if (!goes_on) {
-      if (value->position > next) marks.push_back({next, ValueSource::kSampled});
-      marks.push_back({value->position, ValueSource::kGiven});
+      if (value->position > next) marks.push_back({next, TokenSource::kSampled});
+      marks.push_back({value->position, TokenSource::kGiven});
     }
     next = value->position + 1;
   }
-  marks.push_back({next, ValueSource::kSampled});
+  marks.push_back({next, TokenSource::kSampled});
   return marks;
 }
 
@@ -70,14 +70,14 @@ PersistentRequest::~PersistentRequest() {
 }
 
 SessionRefusal PersistentRequest::begin(const SessionLease& lease, const GenerationRequest& request,
-                                        std::int64_t prompt_values) {
+                                        std::int64_t prompt_tokens) {
   history_ = lease.history();
   goes_on_at_ = history_->position();
   call_ = {.id = terms_.id,
            .request = terms_.request,
            .start = call_.start,
            .seed = request.seed,
-           .marks = marks_of_call(call_.start, prompt_values, request.given)};
+           .marks = marks_of_call(call_.start, prompt_tokens, request.given)};
   checkpoint_.reserve(checkpoint_bytes(request));  // rather than in a step
   std::string id, owner;
   {
@@ -86,7 +86,7 @@ SessionRefusal PersistentRequest::begin(const SessionLease& lease, const Generat
     numerics_changed_ =
         call_.start > 0 &&
         other_numerics(row_, decode_marks(row_.marks).value_or(StoredMarks()), call_.numerics);
-    first_drawn_ = call_.start + prompt_values;
+    first_drawn_ = call_.start + prompt_tokens;
     shown_end_ = std::max(first_drawn_, goes_on_at_);
     drawn_end_ = row_.position;
     is_checked_ = goes_on_at_ == row_.position;
@@ -183,7 +183,7 @@ bool PersistentRequest::on_token(const TokenEvent& event) {
 }
 
 void PersistentRequest::on_step_end() {
-  if (level_ == Durability::kToken) writer_.wake_for_values();
+  if (level_ == Durability::kToken) writer_.wake_for_tokens();
   if (!begin_delivery()) return;  // the thread that delivers ends a step, too
   try {
     sink_->on_step_end();
@@ -219,7 +219,7 @@ void PersistentRequest::skip_past(GenerationRequest& request) {
   request.prompt.erase(request.prompt.begin(), request.prompt.begin() + of_prompt);
   request.max_new_tokens -= std::max<std::int64_t>(goes_on_at_ - first_drawn_, 0);
   const auto behind =
-      std::ranges::lower_bound(request.given, goes_on_at_, {}, &GivenValue::position);
+      std::ranges::lower_bound(request.given, goes_on_at_, {}, &GivenToken::position);
   MutexLock lock(mutex_);
   skipped_given_ = behind - request.given.begin();
   request.given.erase(request.given.begin(), behind);
@@ -349,13 +349,13 @@ void PersistentRequest::put_state(SessionLease& lease) {
   {
     MutexLock lock(mutex_);
     const std::int64_t last = row_.states.empty() ? 0 : row_.states.back().position;
-    const bool drops_values =
+    const bool drops_tokens =
         extent.base > decode_marks(row_.marks).value_or(StoredMarks()).oldest(row_);
     const bool is_worth_it =
         lease.transformer().constant_state() &&
         writer_.options().pays_to_park(extent.position - last, lease.memory_is_short());
     if (std::exchange(state_was_tried_, true) || sequence.next_position() != extent.position ||
-        extent.position <= last || (!drops_values && !is_worth_it)) {
+        extent.position <= last || (!drops_tokens && !is_worth_it)) {
       return;
     }
   }
@@ -430,7 +430,7 @@ void PersistentRequest::collect_checkpoint(WriteBatch& batch) {
   const bool is_well = goes_on(extent);
   if (!is_well) fail(RequestOutcome::kInternal);
   if (is_well) {
-    add_values(extent, batch);
+    add_tokens(extent, batch);
     last_write_ = writer_.clock().now();
   }
   if (is_well && put) {
@@ -477,7 +477,7 @@ RequestOutcome outcome_of(SessionError error) {
 
 }  // namespace
 
-void PersistentRequest::collect(WriteBatch& batch, bool all_values) {
+void PersistentRequest::collect(WriteBatch& batch, bool all_tokens) {
   bool has_ended = false;
   {
     MutexLock lock(mutex_);
@@ -488,8 +488,8 @@ void PersistentRequest::collect(WriteBatch& batch, bool all_values) {
       if (!is_begun_) return collect_begin(batch);
       const bool is_first = row_.position <= first_drawn_;
       if (checkpoint_at_ == 0 || history_->position() < row_.position) {
-        if (level_ == Durability::kToken && !all_values && !is_first) return;
-        return collect_values(batch);
+        if (level_ == Durability::kToken && !all_tokens && !is_first) return;
+        return collect_tokens(batch);
       }
     }
     writing_ = has_ended ? Writing::kEnd : Writing::kValues;
@@ -518,20 +518,20 @@ SessionStorage::Write PersistentRequest::next_write(Kind kind) const {
 void PersistentRequest::collect_begin(WriteBatch& batch) {
   // Nothing of a TOKEN call is seen before a token is durable, so that its beginning waits for the
   // first ones and goes with them; but no longer than they would wait for others.
-  const bool waits_for_values = level_ == Durability::kToken;
-  const bool has_values = history_->position() > row_.position;
-  if (waits_for_values && !has_values &&
+  const bool waits_for_tokens = level_ == Durability::kToken;
+  const bool has_tokens = history_->position() > row_.position;
+  if (waits_for_tokens && !has_tokens &&
       writer_.clock().now() - last_write_ < writer_.options().interval) {
     return;
   }
   batch.add(next_write(Kind::kBegin), encode_change({.call = encode_call(call_)}));
   writing_to_ = row_.position;
   writing_digest_ = row_.digest;
-  if (waits_for_values && has_values) collect_values(batch);
+  if (waits_for_tokens && has_tokens) collect_tokens(batch);
   writing_ = Writing::kBegin;
 }
 
-void PersistentRequest::collect_values(WriteBatch& batch) {
+void PersistentRequest::collect_tokens(WriteBatch& batch) {
   const SessionHistory::Extent extent = history_->extent();
   const std::int64_t count = extent.position - row_.position;
   if (count <= 0) return;
@@ -541,7 +541,7 @@ void PersistentRequest::collect_values(WriteBatch& batch) {
                       now - last_write_ >= options.lazy_interval;
   if (!is_due) return;
   if (!goes_on(extent)) return fail(RequestOutcome::kInternal);
-  add_values(extent, batch);
+  add_tokens(extent, batch);
   last_write_ = now;
   writing_ = Writing::kValues;
 }
@@ -555,7 +555,7 @@ bool PersistentRequest::goes_on(const SessionHistory::Extent& extent) {
   return is_checked_;
 }
 
-void PersistentRequest::add_values(const SessionHistory::Extent& extent, WriteBatch& batch) {
+void PersistentRequest::add_tokens(const SessionHistory::Extent& extent, WriteBatch& batch) {
   writing_to_ = extent.position;
   writing_digest_ = extent.digest;
   if (extent.position == row_.position) return;
@@ -576,7 +576,7 @@ void PersistentRequest::collect_end(WriteBatch& batch) {
     lease = &lease_;
     if (!lease->discarded()) lease->end_call();
     stores = !failure_ && !lease->discarded() && goes_on(history_->extent()) && !has_shown_more();
-    if (stores) needed = states_behind_values();
+    if (stores) needed = states_of_tokens();
   }
   if (stores) put_state(*lease);
   const bool has_state = std::ranges::any_of(needed, [&](const SessionStorage::StateRef& state) {
@@ -604,7 +604,7 @@ void PersistentRequest::not_collected() {
   writing_states_.reset();
 }
 
-std::vector<SessionStorage::StateRef> PersistentRequest::states_behind_values() const {
+std::vector<SessionStorage::StateRef> PersistentRequest::states_of_tokens() const {
   std::vector<SessionStorage::StateRef> states;
   const StoredMarks marks = decode_marks(row_.marks).value_or(StoredMarks());
   if (marks.bases.empty()) return states;
@@ -625,7 +625,7 @@ void PersistentRequest::add_end(WriteBatch& batch, bool has_state) {
   if (goes_on_elsewhere && !is_begun_) {
     batch.add(next_write(Kind::kBegin), encode_change({.call = encode_call(call_)}));
   }
-  add_values(extent, batch);
+  add_tokens(extent, batch);
   SessionStorage::Write write = next_write(Kind::kState);
   write.before = write.after = extent.digest;
   write.position = extent.position;
@@ -648,7 +648,7 @@ void PersistentRequest::add_end(WriteBatch& batch, bool has_state) {
   const std::vector<LastCall> calls = last_calls(extent.position);
   // A state may have been dropped to make room: without one the tokens are what leads on.
   const std::int64_t base =
-      state_ || has_state ? let_go_of_values(calls, row_.base, marks) : row_.base;
+      state_ || has_state ? release_tokens(calls, row_.base, marks) : row_.base;
   if (base > row_.base) change.base = base;
   if (extent.base > call_.start) {  // memory has let go of its first tokens
     std::erase_if(marks.marks, [&](const auto& mark) { return mark.position > call_.start; });
@@ -726,7 +726,7 @@ void PersistentRequest::written(std::span<const SessionError> outcomes) {
   } else if (!is_done || ends) {
     writer_.wake();
   } else if (level_ == Durability::kToken) {
-    writer_.wake_for_values();  // those that came meanwhile
+    writer_.wake_for_tokens();  // those that came meanwhile
   }
 }
 

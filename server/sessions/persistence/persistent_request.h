@@ -66,10 +66,10 @@ class PersistentRequest final : public TokenSink,
   // What a call with such a request holds for states that are stored on its way.
   std::size_t checkpoint_bytes(const GenerationRequest& request) const EXCLUDES(mutex_);
   // Waits, for the claim alone, if it has none: the writer has the call when it returns. `lease`:
-  // the session, where the call begins or resumes, whose keeper the call is. prompt_values: of the
+  // the session, where the call begins or resumes, whose keeper the call is. prompt_tokens: of the
   // whole call, as the sequence takes them, a start token included. Refused: nothing is held.
   SessionRefusal begin(const SessionLease& lease, const GenerationRequest& request,
-                       std::int64_t prompt_values) EXCLUDES(mutex_);
+                       std::int64_t prompt_tokens) EXCLUDES(mutex_);
   // Once, after begin(). As the scheduler's; `sink` outlives the call. request: the whole call's;
   // of a resumed call only the rest runs.
   Scheduler::SubmitError submit(GenerationRequest request, SessionLease lease,
@@ -87,9 +87,9 @@ class PersistentRequest final : public TokenSink,
   // tokens are written and its claim is released.
   void hand_over() EXCLUDES(mutex_);
 
-  // Of the writer: what is to be written now, and what became of it. Unless all_values, a TOKEN
+  // Of the writer: what is to be written now, and what became of it. Unless all_tokens, a TOKEN
   // call's tokens but its first ones gather on.
-  void collect(WriteBatch& batch, bool all_values) EXCLUDES(mutex_);
+  void collect(WriteBatch& batch, bool all_tokens) EXCLUDES(mutex_);
   // There was no memory for what was collected: it is to be collected again.
   void not_collected() EXCLUDES(mutex_);
   void written(std::span<const SessionError> outcomes) EXCLUDES(mutex_);
@@ -100,7 +100,7 @@ class PersistentRequest final : public TokenSink,
  private:
   struct Held {
     TokenEvent event;
-    std::vector<TopValue> top;
+    std::vector<TopToken> top;
   };
   enum class Writing { kNothing, kBegin, kValues, kEnd, kRelease };
 
@@ -119,8 +119,8 @@ class PersistentRequest final : public TokenSink,
   bool is_long() REQUIRES(mutex_);
   SessionStorage::Write next_write(SessionStorage::Write::Kind kind) const REQUIRES(mutex_);
   void collect_begin(WriteBatch& batch) REQUIRES(mutex_);
-  void collect_values(WriteBatch& batch) REQUIRES(mutex_);
-  void add_values(const SessionHistory::Extent& extent, WriteBatch& batch) REQUIRES(mutex_);
+  void collect_tokens(WriteBatch& batch) REQUIRES(mutex_);
+  void add_tokens(const SessionHistory::Extent& extent, WriteBatch& batch) REQUIRES(mutex_);
   void collect_end(WriteBatch& batch) EXCLUDES(mutex_);
   // Whether the copy in memory extends what the storage has.
   bool goes_on(const SessionHistory::Extent& extent) REQUIRES(mutex_);
@@ -142,7 +142,7 @@ class PersistentRequest final : public TokenSink,
   // What the row has of calls once this one has ended so.
   std::vector<LastCall> last_calls(std::int64_t end) const REQUIRES(mutex_);
   // The states of the row of which one has to be there before tokens are let go of.
-  std::vector<SessionStorage::StateRef> states_behind_values() const REQUIRES(mutex_);
+  std::vector<SessionStorage::StateRef> states_of_tokens() const REQUIRES(mutex_);
   // has_state: one of those is there.
   void add_end(WriteBatch& batch, bool has_state) REQUIRES(mutex_);
   void fail(RequestOutcome why) REQUIRES(mutex_);

@@ -47,7 +47,7 @@ bool PersistentSessions::run(std::function<void()> work) { return threads_.run(s
 
 PersistentSessions::Stats PersistentSessions::stats() const {
   return {.brought_from_slot = from_slot_.load(),
-          .brought_from_values = from_values_.load(),
+          .brought_from_tokens = from_tokens_.load(),
           .calls_resumed = resumed_.load(),
           .replayed_cold = replayed_cold_.load(),
           .replayed_rewound = replayed_rewound_.load(),
@@ -98,10 +98,10 @@ SessionInfo PersistentSessions::info_of(const SessionStorage::Row& row) const {
     info.window = marks->options.window;
     info.oldest_position = marks->oldest(row);
   }
-  info.num_values = row.position;
+  info.num_tokens = row.position;
   info.digest = to_hex(row.digest);
   info.has_pending = row.position > 0;
-  info.max_values = row.max_values;
+  info.max_tokens = row.max_tokens;
   info.durability = row.durability;
   info.in_memory = false;
   info.created = row.created;
@@ -212,7 +212,7 @@ bool differs(const IdempotencyKey& terms, const Digest& request, std::uint64_t s
 // Position of its first token after the prompt.
 std::int64_t first_new_of(const StoredCall& call) {
   const auto behind = std::ranges::find_if(
-      call.marks, [](const HistoryMark& mark) { return mark.source != ValueSource::kPrompt; });
+      call.marks, [](const HistoryMark& mark) { return mark.source != TokenSource::kPrompt; });
   return behind == call.marks.end() ? call.start : behind->position;
 }
 
@@ -368,7 +368,7 @@ SessionRefusal PersistentSessions::rewind(SessionLease& lease, const SessionStor
   const std::int64_t least = std::max(lease.history()->base(), own <= position ? own + 1 : 1);
   std::vector<std::byte> state;
   SessionManager::StoredState stored;
-  stored.num_values = read_state(row, least, position, state);
+  stored.num_tokens = read_state(row, least, position, state);
   stored.bytes = state;
   const SessionRefusal refusal = store_.rewind(lease, position, expected, &stored);
   zero_memory(std::span(state));
@@ -412,7 +412,7 @@ SessionRefusal PersistentSessions::keep(const std::string& id, const Owner& owne
   if (model == nullptr) return {SessionError::kUnloaded};
   // A state of few tokens is made of them as soon as it is read.
   const bool with_state =
-      model->transformer->constant_state() && info->num_values - 1 >= options_.park_tokens;
+      model->transformer->constant_state() && info->num_tokens - 1 >= options_.park_tokens;
   SessionManager::ImageResult made =
       store_.image(id, owner, std::nullopt, /*with_history=*/true, with_state);
   if (made.refusal) return made.refusal;
@@ -425,7 +425,7 @@ SessionRefusal PersistentSessions::keep(const std::string& id, const Owner& owne
   row.model_print = model->transformer->fingerprint();
   row.numerics = model->numerics.hex;
   row.durability = made_as->durability;
-  row.max_values = image.max_values;
+  row.max_tokens = image.max_tokens;
   row.base = image.base;
   row.position = image.position;
   row.digest = image.digest;
@@ -503,7 +503,7 @@ bool PersistentSessions::park(const std::string& id, const Owner& owner, WriteBa
   const std::optional<SessionInfo> info = store_.get(id, owner);
   const auto pays = [&](const SessionStorage::Row& row) {
     const std::int64_t stored = row.states.empty() ? 0 : row.states.back().position;
-    return writer_.options().pays_to_park(info->num_values - stored, /*leaves_memory=*/true);
+    return writer_.options().pays_to_park(info->num_tokens - stored, /*leaves_memory=*/true);
   };
   if (!info || !info->transformer->constant_state() || !pays({})) return false;
   const SessionStorage::Opened opened = storage_.open(id, owner, nullptr);
@@ -681,7 +681,7 @@ SessionRefusal PersistentSessions::look_at(SessionStorage::Opened found, FoundSe
   std::optional<StoredMarks> marks = decode_marks(stored.row.marks);
   if (!marks) return {SessionError::kDamaged};
   stored.marks = *std::move(marks);
-  stored.marks.options.max_values = stored.row.max_values;
+  stored.marks.options.max_tokens = stored.row.max_tokens;
   stored.marks.options.durability = stored.row.durability;
   stored.marks.options.numerics_changed_at = stored.marks.numerics_changed_at;
   if (!stored.row.call.empty()) {
@@ -797,7 +797,7 @@ SessionRefusal PersistentSessions::restore_once(const std::string& id, const Own
     const SessionManager::CreateResult woken = store_.wake(
         origin, stored.model->name, stored.model->transformer, image, owner, std::move(adapter));
     if (woken.refusal) return woken.refusal;
-    (image.state.empty() ? from_values_ : from_slot_).fetch_add(1);
+    (image.state.empty() ? from_tokens_ : from_slot_).fetch_add(1);
     const std::int64_t idle_at = stored.call ? stored.call->start : stored.row.position;
     replayed_cold_.fetch_add(static_cast<std::uint64_t>(idle_at - image.state_position));
     if (!stored.marks.options.numerics.empty() && numerics_changed_.fetch_add(1) == 0) {
@@ -818,7 +818,7 @@ SessionRefusal PersistentSessions::restore_once(const std::string& id, const Own
 SessionRefusal PersistentSessions::read_image(const FoundSession& stored, SessionImage& image) {
   const SessionStorage::Row& row = stored.row;
   image.model = row.model;
-  image.max_values = row.max_values;
+  image.max_tokens = row.max_tokens;
   image.window = stored.marks.options.window;
   image.base = stored.marks.oldest(row);
   image.position = row.position;

@@ -57,7 +57,7 @@ class PersistentSessions {
   };
 
   struct Stats {
-    std::uint64_t brought_from_slot = 0, brought_from_values = 0;
+    std::uint64_t brought_from_slot = 0, brought_from_tokens = 0;
     std::uint64_t calls_resumed = 0;
     // Tokens that had to be read once more: of sessions that came back without their last state, of
     // those that were taken back, and of calls that are run again.
@@ -215,7 +215,7 @@ class PersistentSessions {
 
   // Held by what brings a session, changes it or removes it while no call has it.
   KeyedMutex locks_;
-  std::atomic<std::uint64_t> from_slot_{0}, from_values_{0}, resumed_{0}, states_stored_{0};
+  std::atomic<std::uint64_t> from_slot_{0}, from_tokens_{0}, resumed_{0}, states_stored_{0};
   std::atomic<std::uint64_t> replayed_cold_{0}, replayed_rewound_{0}, replayed_resumed_{0};
   std::atomic<std::uint64_t> numerics_changed_{0};
   PendingReleases lost_claims_;

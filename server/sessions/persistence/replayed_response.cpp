@@ -125,7 +125,7 @@ std::optional<RequestOutcome> ReplayedResponse::tell_piece() {
     sink->on_step_end();
     return RequestOutcome::kDone;
   }
-  std::vector<std::int32_t> values(static_cast<std::size_t>(std::min(kPieceValues, end_ - next_)));
+  std::vector<std::int32_t> values(static_cast<std::size_t>(std::min(kPieceTokens, end_ - next_)));
   if (durable_.read_past(*this, next_, values) != SessionError::kNone) {
     return SessionError::kStoreAway;
   }
@@ -141,7 +141,7 @@ std::optional<RequestOutcome> ReplayedResponse::tell_piece() {
   return std::nullopt;
 }
 
-ValueSource ReplayedResponse::source_at(std::int64_t position) {
+TokenSource ReplayedResponse::source_at(std::int64_t position) {
   for (; next_mark_ < marks_.size() && marks_[next_mark_].position <= position; ++next_mark_) {
     source_ = marks_[next_mark_].source;
   }
@@ -151,13 +151,13 @@ ValueSource ReplayedResponse::source_at(std::int64_t position) {
 std::optional<Digest> ReplayedResponse::find_digest() {
   // The last ones alone stay in memory.
   SessionHistory history(
-      {.vocab_size = std::numeric_limits<int>::max(), .kept_values = kPieceValues});
+      {.vocab_size = std::numeric_limits<int>::max(), .kept_tokens = kPieceTokens});
   if (base_.position > 0) history.begin_at(base_.position, base_.digest, "");
   next_mark_ = 0;
-  source_ = ValueSource::kSampled;
+  source_ = TokenSource::kSampled;
   std::vector<std::int32_t> values;
   for (std::int64_t position = base_.position; position < call_.end;) {
-    values.resize(static_cast<std::size_t>(std::min(kPieceValues, call_.end - position)));
+    values.resize(static_cast<std::size_t>(std::min(kPieceTokens, call_.end - position)));
     if (durable_.read_past(*this, position, values) != SessionError::kNone) return std::nullopt;
     for (const std::int32_t value : values) history.append(value, source_at(position++));
   }

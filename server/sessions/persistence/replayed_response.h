@@ -26,7 +26,7 @@ class PersistentSessions;
 // holds it until the sink has received the end.
 class ReplayedResponse : public std::enable_shared_from_this<ReplayedResponse> {
  public:
-  static constexpr std::int64_t kPieceValues = 1024;
+  static constexpr std::int64_t kPieceTokens = 1024;
 
   // `call` of a session as the storage has it, from terms.from_position on. digest: of the history
   // at the call's end, if it is known. Null where the storage has not all of its tokens any more.
@@ -61,7 +61,7 @@ class ReplayedResponse : public std::enable_shared_from_this<ReplayedResponse> {
   void tell_on() EXCLUDES(mutex_);
   // Delivers the next tokens; nothing: there are more.
   std::optional<RequestOutcome> tell_piece();
-  ValueSource source_at(std::int64_t position);
+  TokenSource source_at(std::int64_t position);
   // Of the history at the call's end; nothing where it cannot be read.
   std::optional<Digest> find_digest();
   void finish(RequestOutcome outcome) EXCLUDES(mutex_);
@@ -79,7 +79,7 @@ class ReplayedResponse : public std::enable_shared_from_this<ReplayedResponse> {
   std::optional<Digest> digest_;
   std::int64_t next_;
   std::size_t next_mark_ = 0;
-  ValueSource source_ = ValueSource::kSampled;
+  TokenSource source_ = TokenSource::kSampled;
   bool has_room_ = true;
 
   Mutex mutex_;

@@ -73,7 +73,7 @@ class SessionStorage {
     std::string model;
     Fingerprint model_print, numerics;
     Durability durability = Durability::kNone;
-    std::int64_t max_values = 0, base = 0, position = 0;  // tokens [base, position)
+    std::int64_t max_tokens = 0, base = 0, position = 0;  // tokens [base, position)
     Digest digest;                                        // of the history up to `position`
     std::string call;                     // the call in progress, as kBegin wrote it; empty: none
     std::string last_calls, marks, tail;  // serialised by their writer; empty: none

@@ -66,7 +66,7 @@ void put_row(RecordWriter& to, const Row& row) {
   to.text(row.model_print);
   to.text(row.numerics);
   to.number(static_cast<std::uint8_t>(row.durability));
-  to.number(row.max_values);
+  to.number(row.max_tokens);
   to.number(row.base);
   to.number(row.position);
   to.raw(row.digest.bytes);
@@ -88,7 +88,7 @@ Row get_row(RecordReader& from) {
   row.model_print = from.text();
   row.numerics = from.text();
   row.durability = static_cast<Durability>(from.number<std::uint8_t>());
-  row.max_values = from.number<std::int64_t>();
+  row.max_tokens = from.number<std::int64_t>();
   row.base = from.number<std::int64_t>();
   row.position = from.number<std::int64_t>();
   row.digest = from.digest();

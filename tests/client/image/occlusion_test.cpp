@@ -68,7 +68,7 @@ TEST_CASE("known pixels before the first hidden one are the prompt, later ones a
   const GrayImage image = counting(3, 4);
   const auto plan = plan_completion(image, Occlusion::parse("box:1,1,1,2").hidden(3, 4, 0), 9);
   CHECK(plan.prompt == std::vector<std::uint8_t>{100, 101, 102, 103, 104});
-  CHECK(plan.new_values == 7);
+  CHECK(plan.new_tokens == 7);
   REQUIRE(plan.given.size() == 1);
   CHECK(plan.given[0].position == 7);
   CHECK(plan.given[0].pixels == std::vector<std::uint8_t>{107, 108, 109, 110, 111});
@@ -78,7 +78,7 @@ TEST_CASE("a hidden first pixel is the start token") {
   const GrayImage image = counting(3, 4);
   const auto all = plan_completion(image, std::vector<bool>(12, true), 9);
   CHECK(all.prompt == std::vector<std::uint8_t>{9});
-  CHECK(all.new_values == 11);
+  CHECK(all.new_tokens == 11);
   CHECK(all.given.empty());
 
   // The pixel after it is known: it belongs to the prompt.
@@ -92,7 +92,7 @@ TEST_CASE("a hidden first pixel is the start token") {
 TEST_CASE("an image with nothing hidden leaves its last pixel to be given") {
   const auto plan = plan_completion(counting(3, 4), std::vector<bool>(12), 9);
   CHECK(plan.prompt.size() == 11);
-  CHECK(plan.new_values == 1);
+  CHECK(plan.new_tokens == 1);
   REQUIRE(plan.given.size() == 1);
   CHECK(plan.given[0].position == 11);
   CHECK(plan.given[0].pixels == std::vector<std::uint8_t>{111});
@@ -110,7 +110,7 @@ TEST_CASE("prompt, given spans and hidden pixels make up any image") {
     const auto plan = plan_completion(image, hidden, 9);
 
     std::vector<int> rebuilt(plan.prompt.begin(), plan.prompt.end());
-    REQUIRE(plan.prompt.size() + static_cast<std::size_t>(plan.new_values) == image.pixels.size());
+    REQUIRE(plan.prompt.size() + static_cast<std::size_t>(plan.new_tokens) == image.pixels.size());
     rebuilt.resize(image.pixels.size(), -1);
     int last_end = static_cast<int>(plan.prompt.size());
     for (const auto& span : plan.given) {

@@ -66,7 +66,7 @@ TEST_CASE("every key of the reference configs is read") {
   const ModelConfig linear = load_config(golden / "linear-small/config.json");
   CHECK(linear.vocab_size == 256);
   CHECK(linear.max_length == 783);
-  CHECK(linear.max_values() == 784);
+  CHECK(linear.max_tokens() == 784);
   CHECK(linear.d_model == 64);
   CHECK(linear.n_layers == 2);
   CHECK(linear.n_heads == 4);
@@ -76,7 +76,7 @@ TEST_CASE("every key of the reference configs is read") {
   CHECK(linear.layer_norm_eps == 1e-5);
   CHECK(linear.mixtures == 10);
   CHECK(linear.num_outputs() == 30);
-  CHECK(linear.image.num_values() == 784);
+  CHECK(linear.image.num_tokens() == 784);
   CHECK(linear.attention == std::vector<AttentionConfig>(2, attention_of("linear:eps=1e-6")));
 
   const ModelConfig gelu = load_config(golden / "linear-gelu-nofinalnorm-small/config.json");
@@ -92,17 +92,17 @@ TEST_CASE("every key of the reference configs is read") {
 
 TEST_CASE("a sequence is as long as its image or its positions and one more value") {
   ModelConfig config = tiny_config(TinyModel::kImage);
-  REQUIRE(config.image.num_values() == 30);
+  REQUIRE(config.image.num_tokens() == 30);
   for (const std::int64_t table : {0, 29, 100}) {
     config.max_length = table;
-    CHECK(config.max_values() == 30);
+    CHECK(config.max_tokens() == 30);
   }
   config.max_length = 12;
-  CHECK(config.max_values() == 13);
+  CHECK(config.max_tokens() == 13);
   config = tiny_config(TinyModel::kBytes);
-  CHECK(config.max_values() == config.max_length + 1);
+  CHECK(config.max_tokens() == config.max_length + 1);
   config.max_length = 0;
-  CHECK(config.max_values() == 0);
+  CHECK(config.max_tokens() == 0);
 }
 
 TEST_CASE("keys with a documented default may be left out") {

@@ -169,8 +169,8 @@ TEST_CASE("a model of any kind is written, measured, loaded and counted by its l
   std::int64_t learned = 0;
   std::size_t bytes = 0;
   for (const TensorSpec& tensor : list_tensors(config)) {
-    if (tensor.is_parameter) learned += tensor.num_values();
-    if (!tensor.optional) bytes += static_cast<std::size_t>(tensor.num_values()) * sizeof(float);
+    if (tensor.is_parameter) learned += tensor.num_elements();
+    if (!tensor.optional) bytes += static_cast<std::size_t>(tensor.num_elements()) * sizeof(float);
   }
   CHECK(model->num_parameters() == learned);
   const ModelSize memory = measure_model(ModelFiles(directory.path()), options);

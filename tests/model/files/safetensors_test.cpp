@@ -61,9 +61,9 @@ TEST_CASE("a header's tensors are found with type, shape and place") {
   CHECK(a.shape == std::vector<std::int64_t>{2, 3});
   CHECK(a.begin == 4);
   CHECK(a.end == 28);
-  CHECK(a.num_values() == 6);
-  CHECK(parsed.tensors.at("s").num_values() == 1);
-  CHECK(parsed.tensors.at("empty").num_values() == 0);
+  CHECK(a.num_elements() == 6);
+  CHECK(parsed.tensors.at("s").num_elements() == 1);
+  CHECK(parsed.tensors.at("empty").num_elements() == 0);
 }
 
 TEST_CASE("a header longer than the file or than the limit is refused with both lengths") {

@@ -74,7 +74,7 @@ std::int32_t draw(const Head& head, std::span<const float> output, const Samplin
 std::vector<int> histogram(const Head& head, std::span<const float> output,
                            const SamplingOptions& options, int draws,
                            std::span<const std::uint32_t> counts = {}) {
-  std::vector<int> found(static_cast<std::size_t>(head.num_values()), 0);
+  std::vector<int> found(static_cast<std::size_t>(head.vocab_size()), 0);
   for (int i = 0; i < draws; ++i) ++found[draw(head, output, options, i, counts)];
   return found;
 }
@@ -365,7 +365,7 @@ TEST_CASE("heads say what applies to them") {
   CHECK_FALSE(mixture(10)->supports_filters());
   CHECK(categorical(10)->num_outputs() == 10);
   CHECK(mixture(10)->num_outputs() == 30);
-  CHECK(mixture(10)->num_values() == 256);
+  CHECK(mixture(10)->vocab_size() == 256);
 }
 
 }  // namespace

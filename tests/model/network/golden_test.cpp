@@ -132,7 +132,7 @@ TEST_CASE("outputs and bits are those of the official implementation", "[rows]")
     largest = std::max(largest, std::abs(double{outputs[i]} - golden.outputs[i]));
   }
   double largest_bits = 0.0;
-  std::vector<double> all_values(golden.model->head().num_values());
+  std::vector<double> all_tokens(golden.model->head().vocab_size());
   for (std::size_t b = 0; b < golden.batch; ++b) {
     for (std::size_t t = 0; t + 1 < golden.length; ++t) {
       const std::span<const float> output(outputs.data() + (b * golden.length + t) * golden.width,
@@ -142,8 +142,8 @@ TEST_CASE("outputs and bits are those of the official implementation", "[rows]")
       const double expected = golden.bits[b * (golden.length - 1) + t];
       largest_bits = std::max(largest_bits, std::abs(-log2_prob - expected));
       if (t % 50 == 0) {
-        golden.model->head().log2_probs(output, all_values);
-        CHECK(all_values[next] == log2_prob);
+        golden.model->head().log2_probs(output, all_tokens);
+        CHECK(all_tokens[next] == log2_prob);
       }
     }
   }

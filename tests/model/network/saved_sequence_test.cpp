@@ -33,10 +33,10 @@ Bytes saved_sequence(const SequenceState& sequence) {
 
 // Whether the bytes are a sequence, all of them.
 bool is_loaded(SequenceState& sequence, std::span<const std::byte> bytes,
-               std::int64_t most_values = INT64_MAX) {
+               std::int64_t most_tokens = INT64_MAX) {
   StateByteReader reader(bytes);
   try {
-    sequence.load(reader, most_values);
+    sequence.load(reader, most_tokens);
   } catch (const ModelError&) {
     return false;
   }
@@ -317,7 +317,7 @@ TEST_CASE("invalid fixed fields of a saved sequence are refused by name") {
     put_at(bytes, at, value);
     StateByteReader reader(bytes);
     CHECK_THROWS_WITH(other.load(reader), Contains(why));
-    CHECK(other.num_values() == 0);
+    CHECK(other.num_tokens() == 0);
     CHECK(other.generated_tail.empty());
     CHECK(other.counts == std::vector<std::uint32_t>(256, 0));
   };

@@ -114,7 +114,7 @@ TEST_CASE("a clone has everything and shares nothing") {
   SequenceState original = f.filled();
   SequenceState copy = original.clone();
   CHECK(copy.position() == 2);
-  CHECK(copy.num_values() == 3);
+  CHECK(copy.num_tokens() == 3);
   CHECK(copy.pending == 2);
   CHECK(copy.counts == original.counts);
   CHECK(copy.generated_tail == "tail");
@@ -129,7 +129,7 @@ TEST_CASE("a reset sequence is an empty one") {
   SequenceState sequence = f.filled();
   sequence.reset();
   CHECK(sequence.position() == 0);
-  CHECK(sequence.num_values() == 0);
+  CHECK(sequence.num_tokens() == 0);
   CHECK_FALSE(sequence.pending.has_value());
   CHECK(sequence.counts == std::vector<std::uint32_t>(4, 0));
   CHECK(sequence.generated_tail.empty());

@@ -331,7 +331,7 @@ TEST_CASE("a warm step allocates nothing, nor does a sample", "[rows]") {
   SamplingScratch scratch;
   const SamplingOptions sampled{.top_k = 10, .top_p = 0.9f};
   const SamplingOptions greedy{.temperature = 0.0f};
-  std::vector<double> log2_probs(static_cast<std::size_t>(transformer.head().num_values()));
+  std::vector<double> log2_probs(static_cast<std::size_t>(transformer.head().vocab_size()));
   const auto step = [&] {
     const auto outputs = transformer.step(rows, workspace);
     for (std::size_t r = 0; r < rows.size(); ++r) {

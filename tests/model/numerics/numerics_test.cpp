@@ -18,7 +18,7 @@ struct Written {
     write_random_model(directory.path(), config, seed);
   }
   std::string hex(WeightType type = WeightType::kF32, const std::string& attention = "",
-                  std::size_t slice = kNumericsValues) const {
+                  std::size_t slice = kNumericsTokens) const {
     Transformer::Options options{.weight_type = type};
     if (!attention.empty()) options.attention = parse_attention_spec(attention);
     return numerics_of(*Transformer::load(directory.path(), options), slice).hex;

@@ -37,7 +37,7 @@ struct PersistenceFixture {
 
   std::string new_session(Durability durability) {
     const auto created =
-        store.create("tokens", model->transformer, {.max_values = 200, .durability = durability});
+        store.create("tokens", model->transformer, {.max_tokens = 200, .durability = durability});
     REQUIRE_FALSE(durable.keep(created.info.id, ""));
     return created.info.id;
   }

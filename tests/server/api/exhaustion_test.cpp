@@ -114,10 +114,10 @@ TEST_CASE("any failed allocation: a ModelInfer call is answered once and holds n
         tokens = 0;
         const auto run = std::make_shared<RowGatherer>(
             asks_for_tokens(),
-            [&](const grpc::Status& ended, std::vector<RowValues> rows, ValueUse) {
+            [&](const grpc::Status& ended, std::vector<RowTokens> rows, TokenUse) {
               ++answers;
               status = copy_of(ended);
-              for (const RowValues& row : rows) tokens += row.tokens.size();
+              for (const RowTokens& row : rows) tokens += row.tokens.size();
             });
         std::vector<PreparedGeneration> rows;
         for (int i = 0; i < 3; ++i) rows.push_back(f.prepared(20));
@@ -139,11 +139,11 @@ struct InferenceWire final : ResponseWriter {
     response.fill(entries, /*is_last=*/false);
     ++in_flight;
   }
-  void end(std::span<const OutboxEntry> entries, grpc::Status status, ValueUse) override {
+  void end(std::span<const OutboxEntry> entries, grpc::Status status, TokenUse) override {
     status.ok() ? response.fill(entries, /*is_last=*/true) : response.fill(status);
     ++ends;
   }
-  void gone(grpc::Status, ValueUse) noexcept override { ++ends; }
+  void gone(grpc::Status, TokenUse) noexcept override { ++ends; }
 
   StreamedResponse response{asks_for_tokens(), {}};
   int in_flight = 0;
@@ -188,7 +188,7 @@ TEST_CASE("any failed allocation: a streamed inference ends once and holds nothi
 TEST_CASE("a row that is done keeps no model while its call continues") {
   CallFixture f("tokens");
   const auto run = std::make_shared<RowGatherer>(
-      asks_for_tokens(), [](const grpc::Status&, std::vector<RowValues>, ValueUse) {});
+      asks_for_tokens(), [](const grpc::Status&, std::vector<RowTokens>, TokenUse) {});
   std::vector<PreparedGeneration> rows;
   for (int i = 0; i < 2; ++i) rows.push_back(f.prepared(3));
   run->begin(std::move(rows));
@@ -208,7 +208,7 @@ TEST_CASE("a row that is done at once keeps no model either") {
     std::atomic<bool> done{false};
     const auto run = std::make_shared<RowGatherer>(
         asks_for_tokens(),
-        [&](const grpc::Status&, std::vector<RowValues>, ValueUse) { done = true; });
+        [&](const grpc::Status&, std::vector<RowTokens>, TokenUse) { done = true; });
     std::vector<PreparedGeneration> rows;
     rows.push_back(f.prepared(1));
     run->begin(std::move(rows));

@@ -228,8 +228,8 @@ TEST_CASE("a full queue refuses at once, with a time to retry", "[threat-56]") {
 
 // Admitted bytes of a sample of the model "tokens" with so many tokens, without speculation: its
 // sequence, and its tokens while they wait for the client.
-std::size_t sample_bytes(std::size_t num_values) {
-  return SessionManager::admitted_bytes(*tiny_models({"tokens"}).at("tokens"), 0) + num_values * 64;
+std::size_t sample_bytes(std::size_t num_tokens) {
+  return SessionManager::admitted_bytes(*tiny_models({"tokens"}).at("tokens"), 0) + num_tokens * 64;
 }
 
 TEST_CASE("a call whose state does not fit is refused at once, with a time to retry") {

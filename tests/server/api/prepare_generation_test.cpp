@@ -70,14 +70,14 @@ TEST_CASE("penalties in a window are refused if a session no longer has the valu
   // It keeps at least one token, in whole chunks: those before 1024 are gone.
   const std::string id = f.parts.store
                              .create(model->name, model->transformer,
-                                     {.max_values = 10'000, .history_tokens = 1}, {}, nullptr)
+                                     {.max_tokens = 10'000, .history_tokens = 1}, {}, nullptr)
                              .info.id;
   constexpr std::int64_t kValues = 3000;
   std::int64_t base = 0;
   {
     const auto leased = f.parts.store.lease(id);
     for (int i = 0; i < kValues; ++i) {
-      leased.lease.history()->append(i % 50, ValueSource::kPrompt);
+      leased.lease.history()->append(i % 50, TokenSource::kPrompt);
     }
     base = leased.lease.history()->base();
     REQUIRE(base > 0);

@@ -14,12 +14,12 @@ struct RecordingWire final : ResponseWriter {
     take(entries);
     ++in_flight;
   }
-  void end(std::span<const OutboxEntry> entries, grpc::Status status, ValueUse used) override {
+  void end(std::span<const OutboxEntry> entries, grpc::Status status, TokenUse used) override {
     if (!entries.empty()) take(entries);
     ended = std::move(status);
     use = used;
   }
-  void gone(grpc::Status status, ValueUse used) noexcept override {
+  void gone(grpc::Status status, TokenUse used) noexcept override {
     is_gone = true;
     ended = std::move(status);
     use = used;
@@ -46,7 +46,7 @@ struct RecordingWire final : ResponseWriter {
   int overs = 0;
   bool is_gone = false;
   std::optional<grpc::Status> ended;
-  ValueUse use;
+  TokenUse use;
 };
 
 struct OutboxFixture : CallFixture {

@@ -45,7 +45,7 @@ TEST_CASE("steps of a warm worker allocate nothing", "[promise]") {
     if (i == 0 && kind == TinyModel::kBytes) request.stop.strings = {"never to be seen"};
     core.scheduler.submit(
         std::move(request),
-        core.store.lease_one_shot("tiny", model, /*max_values=*/252, /*num_samples=*/1).lease,
+        core.store.lease_one_shot("tiny", model, /*max_tokens=*/252, /*num_samples=*/1).lease,
         sink);
   }
   for (int step = 0; step < 12; ++step) core.scheduler.run_one_step();

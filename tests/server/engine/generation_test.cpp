@@ -97,8 +97,8 @@ TEST_CASE("echo gives every prompt token, with a log-probability for all but the
   REQUIRE(sink->values[0][0].top.empty());
   REQUIRE(sink->values[0][1].log2_prob);
   REQUIRE(sink->values[0][1].top.size() == 2);
-  REQUIRE(sink->values[0][8].source == ValueSource::kPrompt);
-  REQUIRE(sink->values[0][9].source == ValueSource::kSampled);
+  REQUIRE(sink->values[0][8].source == TokenSource::kPrompt);
+  REQUIRE(sink->values[0][9].source == TokenSource::kSampled);
 }
 
 TEST_CASE("no new tokens: the prompt is scored up to its last token, which stays pending") {

@@ -11,7 +11,7 @@ namespace lintel::testing {
 namespace {
 
 std::optional<std::int32_t> given_at(const GenerationRequest& request, std::int64_t position) {
-  for (const GivenValue& given : request.given) {
+  for (const GivenToken& given : request.given) {
     if (given.position == position) return given.value;
   }
   return std::nullopt;
@@ -46,7 +46,7 @@ Filtered filter_naively(const Transformer& model, const GenerationRequest& reque
   Filtered result;
   std::int64_t position = static_cast<std::int64_t>(request.prompt.size());
   std::int64_t end = position + request.max_new_tokens;
-  const std::int64_t most = model.config().max_values();
+  const std::int64_t most = model.config().max_tokens();
   if (most != 0) end = std::min(end, most);
   const auto renew_choices = [&] {
     choices.emplace(request.particles, 0, request.seed);
@@ -57,9 +57,9 @@ Filtered filter_naively(const Transformer& model, const GenerationRequest& reque
     for (std::size_t i = 0; i < count; ++i) {
       std::vector<float> output;
       if (particles[i].pending) output = feed(particles[i]);
-      Value value{position, given.value_or(0), ValueSource::kGiven, std::nullopt, {}};
+      Value value{position, given.value_or(0), TokenSource::kGiven, std::nullopt, {}};
       if (!given) {
-        value.source = ValueSource::kSampled;
+        value.source = TokenSource::kSampled;
         value.token = model.head().sample(output, request.sampling, particles[i].counts,
                                           {request.seed + i, position}, scratch);
       }

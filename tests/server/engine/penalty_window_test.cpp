@@ -29,7 +29,7 @@ std::vector<std::int32_t> counted_by_hand(const Transformer& model,
       output = model.step(std::span(&row, 1), workspace).row(0);
     }
     const auto position = static_cast<std::int64_t>(all.size());
-    const auto given = std::ranges::find(request.given, position, &GivenValue::position);
+    const auto given = std::ranges::find(request.given, position, &GivenToken::position);
     if (given != request.given.end()) {
       all.push_back(given->value);
       continue;

@@ -36,13 +36,13 @@ struct CacheFixture {
     SequenceState sequence = model->new_sequence(weights_of(adapter));
     const PrefixCache::Reader reader{*model, adapter, owner};
     const auto beginning = cache.begin(reader, prompt, asked, sequence);
-    REQUIRE(sequence.num_values() == beginning.cached);
+    REQUIRE(sequence.num_tokens() == beginning.cached);
     if (beginning.keep_at == 0) return beginning.cached;
     REQUIRE(beginning.keep_at > beginning.cached);
     // As a sequence that has been fed them, for all that the cache knows.
     Workspace workspace = model->new_workspace(1);
-    while (sequence.num_values() < beginning.keep_at) {
-      const std::int32_t value = prompt[static_cast<std::size_t>(sequence.num_values())];
+    while (sequence.num_tokens() < beginning.keep_at) {
+      const std::int32_t value = prompt[static_cast<std::size_t>(sequence.num_tokens())];
       if (sequence.pending) {
         const BatchRow row{*sequence.pending, &sequence, /*wants_output=*/false,
                            /*is_draft=*/false};
@@ -166,7 +166,7 @@ TEST_CASE("a cache never exceeds its memory, however many prompts come", "[threa
 TEST_CASE("sessions are admitted as if nothing were kept, and what is kept makes room",
           "[threat-6]") {
   const auto model = tiny_model(TinyModel::kTokens);
-  const std::size_t session = SessionManager::session_bytes(*model, {.max_values = 100});
+  const std::size_t session = SessionManager::session_bytes(*model, {.max_tokens = 100});
   const std::size_t memory = 20 * session;
   CacheFixture room(kMebibyte, memory);
   std::uint32_t seed = 0;

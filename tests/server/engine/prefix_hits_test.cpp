@@ -37,7 +37,7 @@ void require_same_end(const RecordingSink& got, const RecordingSink& expected) {
 std::vector<GenerationRequest> requests_for(const Transformer& model) {
   std::mt19937 random(5);
   const auto below = [&](std::uint32_t n) { return static_cast<std::int32_t>(random() % n); };
-  const auto vocab = static_cast<std::uint32_t>(model.head().num_values());
+  const auto vocab = static_cast<std::uint32_t>(model.head().vocab_size());
   const bool is_image = model.config().modality == ModalityKind::kImage;
   std::vector<std::int32_t> shared(is_image ? 12 : 60);
   for (auto& value : shared) value = below(vocab);
@@ -257,7 +257,7 @@ TEST_CASE("workers share what they keep, and the bits are those of one alone", "
     expected.push_back(alone.generate(request)->values);
   }
   // Room for a few states, which sessions want, too.
-  const std::size_t session = SessionManager::session_bytes(*model, {.max_values = 100});
+  const std::size_t session = SessionManager::session_bytes(*model, {.max_tokens = 100});
   Core core(model, {.workers = 3}, {.session_memory_bytes = 200 * session},
             {.memory_bytes = 32 << 10});
   for (int round = 0; round < 4; ++round) {

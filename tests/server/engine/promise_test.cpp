@@ -20,7 +20,7 @@ std::vector<GenerationRequest> varied_requests(const Transformer& model) {
   std::mt19937 random(64);
   const auto below = [&](std::uint32_t n) { return static_cast<std::int32_t>(random() % n); };
   const bool filters = model.head().supports_filters();
-  const std::uint32_t vocab = static_cast<std::uint32_t>(model.head().num_values());
+  const std::uint32_t vocab = static_cast<std::uint32_t>(model.head().vocab_size());
   const bool is_image = model.config().modality == ModalityKind::kImage;
   std::vector<GenerationRequest> requests;
   for (int i = 0; i < kRequests; ++i) {
@@ -190,7 +190,7 @@ TEST_CASE("a prompt has the same bits with any rows a step that may be chosen", 
   for (GenerationRequest& request : requests) {
     request.prompt.resize(131 + random() % 150);
     for (auto& token : request.prompt) {
-      token = static_cast<std::int32_t>(random() % model->head().num_values());
+      token = static_cast<std::int32_t>(random() % model->head().vocab_size());
     }
     request.max_new_tokens = 6;
     request.seed = random();

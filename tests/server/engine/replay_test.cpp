@@ -51,7 +51,7 @@ std::unique_ptr<HandSession> lagging_session(Core& core, const std::vector<std::
   if (replayed == 0) core.store.lease(session->id).lease.sequence().generated_tail = tail;
   const auto leased = core.store.lease(session->id);
   for (std::size_t i = values.size() - replayed; i < values.size(); ++i) {
-    leased.lease.history()->append(values[i], ValueSource::kPrompt);
+    leased.lease.history()->append(values[i], TokenSource::kPrompt);
   }
   return session;
 }
@@ -222,7 +222,7 @@ TEST_CASE("cancelled while it reads its tokens again a session has each of them 
   CHECK(cut.sink->result().replayed_tokens == 15);
   CHECK(log_of(core, *session) == values);
   const std::size_t lacks = values.size() - 15;
-  REQUIRE(core.store.lease(session->id).lease.sequence().num_values() == 15);
+  REQUIRE(core.store.lease(session->id).lease.sequence().num_tokens() == 15);
   require_same_call(*generate(core, *session, replaying(calls[1], values, lacks, tail)), *expected);
   CHECK(log_of(core, *session) == log_of(core, twin));
 }
@@ -238,10 +238,10 @@ TEST_CASE("a session's log receives each token and its source", "[replay]") {
   const std::vector<std::int32_t> drawn = sink->tokens();
   CHECK(log_of(core, session) == std::vector<std::int32_t>{3, 1, drawn[0], 8, drawn[2]});
   const auto marks = core.store.history(session.id, /*owner=*/{}, 0, std::nullopt).marks;
-  CHECK(marks == std::vector<HistoryMark>{{0, ValueSource::kPrompt},
-                                          {2, ValueSource::kSampled},
-                                          {3, ValueSource::kGiven},
-                                          {4, ValueSource::kSampled}});
+  CHECK(marks == std::vector<HistoryMark>{{0, TokenSource::kPrompt},
+                                          {2, TokenSource::kSampled},
+                                          {3, TokenSource::kGiven},
+                                          {4, TokenSource::kSampled}});
 }
 
 }  // namespace

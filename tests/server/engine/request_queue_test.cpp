@@ -78,8 +78,8 @@ TEST_CASE("a request holds its tokens, what its caller keeps for it, and itself"
   SequenceGroup large(wanted, f.store.lease_one_shot("tiny", f.model, 0, 1).lease,
                       std::make_shared<RecordingSink>(), std::make_shared<RequestControl>(),
                       *f.model, f.clock.now(), f.counters);
-  CHECK(large.held_bytes() >= least + 1000 * (4 + sizeof(GivenValue)) + 50'000 - 16);
-  CHECK(large.held_bytes() <= least + 1000 * (4 + sizeof(GivenValue)) + 50'000 + 1024);
+  CHECK(large.held_bytes() >= least + 1000 * (4 + sizeof(GivenToken)) + 50'000 - 16);
+  CHECK(large.held_bytes() <= least + 1000 * (4 + sizeof(GivenToken)) + 50'000 + 1024);
 }
 
 TEST_CASE("samples weigh as much as requests") {

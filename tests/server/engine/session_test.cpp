@@ -69,7 +69,7 @@ TEST_CASE("the first prompt token of a continued session has a log-probability")
   next.echo_prompt = true;
   const auto sink = core.generate(next, id);
   REQUIRE(sink->values[0].size() == 4);
-  REQUIRE(sink->values[0][0].source == ValueSource::kPrompt);
+  REQUIRE(sink->values[0][0].source == TokenSource::kPrompt);
   REQUIRE(sink->values[0][0].position == 8);
   REQUIRE(sink->values[0][0].log2_prob);
   REQUIRE(sink->result().prompt_tokens == 2);
@@ -130,7 +130,7 @@ TEST_CASE("a prompt between two calls breaks the match of a stop string") {
 
 TEST_CASE("a session's own limit ends its sequence") {
   Core core(tiny_model(TinyModel::kTokens));
-  const std::string id = core.new_session(/*max_values=*/12);
+  const std::string id = core.new_session(/*max_tokens=*/12);
   const auto sink = core.generate(beginning(TinyModel::kTokens, 100), id);
   REQUIRE(sink->result().reason == FinishReason::kEndOfSequence);
   REQUIRE(sink->result().position == 12);

@@ -139,16 +139,16 @@ TEST_CASE("calls of a session have the same tokens with and without speculation"
   Core always(model, with(Speculation::kOn, /*speculation_rows=*/5));
   std::mt19937 random(3);
   for (int session = 0; session < 20; ++session) {
-    const std::int64_t max_values = session % 2 == 0 ? 60 : 500;
+    const std::int64_t max_tokens = session % 2 == 0 ? 60 : 500;
     std::vector<std::string> ids;
     for (Core* core : {&without, &automatic, &always}) {
-      ids.push_back(core->new_session(max_values));
+      ids.push_back(core->new_session(max_tokens));
     }
     for (int call = 0; call < 6; ++call) {
       GenerationRequest request = varied(random);
       if (call == 0 && request.prompt.empty()) request.prompt = {1};
       const std::int64_t held = without.session_values(ids[0]);
-      const auto room = static_cast<std::size_t>(max_values - held);
+      const auto room = static_cast<std::size_t>(max_tokens - held);
       request.prompt.resize(std::min(request.prompt.size(), room));
       CAPTURE(session, call, held);
       const auto expected = without.generate(request, ids[0]);
@@ -247,8 +247,8 @@ std::int32_t right_guesses(Drafter& drafter, const std::vector<std::int32_t>& va
   std::int32_t right = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (i > 0) {
-      const Drafter::DraftToken guess = drafter.guess();
-      if (guess.probability > 0.5f && guess.value == values[i]) ++right;
+      const Drafter::DraftToken draft = drafter.next_draft();
+      if (draft.probability > 0.5f && draft.value == values[i]) ++right;
     }
     drafter.observe(values[i]);
   }
@@ -265,7 +265,7 @@ TEST_CASE("a drafter learns what repeats, and that what does not repeat does not
   Drafter of_noise(tiny_config(TinyModel::kTokens));
   int trusted = 0;
   for (int i = 0; i < 1000; ++i) {
-    if (i > 0 && of_noise.guess().probability > 0.5f) ++trusted;
+    if (i > 0 && of_noise.next_draft().probability > 0.5f) ++trusted;
     of_noise.observe(static_cast<std::int32_t>(random() % 50));
   }
   CHECK(trusted < 150);  // of 1000 drafts
@@ -287,56 +287,56 @@ TEST_CASE("assumed tokens precede the next draft and are forgotten") {
   Drafter drafter(tiny_config(TinyModel::kTokens));
   for (int i = 0; i < 40; ++i) drafter.observe(i % 4);
   for (int i = 0; i < 10; ++i) {
-    const Drafter::DraftToken guess = drafter.guess();
-    CHECK(guess.value == i % 4);
-    REQUIRE(drafter.assume(guess.value));
+    const Drafter::DraftToken draft = drafter.next_draft();
+    CHECK(draft.value == i % 4);
+    REQUIRE(drafter.assume(draft.value));
   }
   drafter.observe(0);
-  CHECK(drafter.guess().value == 1);
+  CHECK(drafter.next_draft().value == 1);
   // However far it goes, it ends.
   int assumed = 0;
   while (drafter.assume(1)) REQUIRE(++assumed < 100000);
   drafter.observe(1);
-  CHECK(drafter.guess().value == 2);
+  CHECK(drafter.next_draft().value == 2);
 }
 
 TEST_CASE("a drafter that is asked late has learnt the same, of the last thousand tokens") {
-  const std::int32_t num_values = GENERATE(10, 1000, 5000);
+  const std::int32_t num_tokens = GENERATE(10, 1000, 5000);
   Drafter asked(tiny_config(TinyModel::kTokens));
   Drafter late(tiny_config(TinyModel::kTokens));
-  for (std::int32_t i = 0; i < num_values; ++i) {
+  for (std::int32_t i = 0; i < num_tokens; ++i) {
     const std::int32_t value = i % 7 % 5;
     asked.observe(value);
     late.observe(value);
-    asked.guess();
+    asked.next_draft();
   }
-  CHECK(late.guess().value == asked.guess().value);
-  CHECK(late.guess().claimed == Approx(asked.guess().claimed).margin(0.05));
-  CHECK(late.guess().value == num_values % 7 % 5);
+  CHECK(late.next_draft().value == asked.next_draft().value);
+  CHECK(late.next_draft().claimed == Approx(asked.next_draft().claimed).margin(0.05));
+  CHECK(late.next_draft().value == num_tokens % 7 % 5);
 }
 
 TEST_CASE("drafts that are rejected lower the trust in their context") {
   Drafter drafter(tiny_config(TinyModel::kTokens));
   for (int i = 0; i < 40; ++i) drafter.observe(i % 4);
-  const float before = drafter.guess().probability;
-  for (int i = 0; i < 20; ++i) drafter.learn(drafter.guess(), /*right=*/false);
-  CHECK(drafter.guess().probability < before / 2);
-  for (int i = 0; i < 200; ++i) drafter.learn(drafter.guess(), /*right=*/true);
-  CHECK(drafter.guess().probability == before);
+  const float before = drafter.next_draft().probability;
+  for (int i = 0; i < 20; ++i) drafter.learn(drafter.next_draft(), /*right=*/false);
+  CHECK(drafter.next_draft().probability < before / 2);
+  for (int i = 0; i < 200; ++i) drafter.learn(drafter.next_draft(), /*right=*/true);
+  CHECK(drafter.next_draft().probability == before);
 }
 
 TEST_CASE("a context that fails leaves the draft to one that does not") {
   Drafter drafter(tiny_config(TinyModel::kTokens));
   for (int i = 0; i < 40; ++i) drafter.observe(i % 4);
-  const Drafter::DraftToken first = drafter.guess();
+  const Drafter::DraftToken first = drafter.next_draft();
   for (int i = 0; i < 3; ++i) drafter.learn(first, /*right=*/false);
-  const Drafter::DraftToken second = drafter.guess();
+  const Drafter::DraftToken second = drafter.next_draft();
   CHECK(second.context != first.context);
   CHECK(second.value == first.value);
   CHECK(second.probability > first.probability * 0.9f);
   // Who has failed is asked again once the other has failed as often.
-  for (int i = 0; i < 3 * 4; ++i) drafter.learn(drafter.guess(), /*right=*/false);
-  CHECK(drafter.guess().probability < first.probability * 0.7f);
+  for (int i = 0; i < 3 * 4; ++i) drafter.learn(drafter.next_draft(), /*right=*/false);
+  CHECK(drafter.next_draft().probability < first.probability * 0.7f);
 }
 
 TEST_CASE("a short context drafts where the longest knows nothing") {
@@ -352,8 +352,8 @@ TEST_CASE("a short context drafts where the longest knows nothing") {
   for (int i = 0; i < 600; ++i) {
     const std::int32_t next = value(i);
     if (i > 20 && i % 40 == 30) {
-      const Drafter::DraftToken guess = drafter.guess();
-      right += guess.value == next && guess.probability > 0.5f ? 1 : 0;
+      const Drafter::DraftToken draft = drafter.next_draft();
+      right += draft.value == next && draft.probability > 0.5f ? 1 : 0;
     }
     drafter.observe(next);
   }

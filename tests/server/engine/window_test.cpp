@@ -45,13 +45,13 @@ std::vector<Value> in_windows_by_hand(const Transformer& model, const Generation
     const std::span<const float> output = feed_all();
     Value value;
     value.position = static_cast<std::int64_t>(all.size());
-    const auto given = std::ranges::find(request.given, value.position, &GivenValue::position);
+    const auto given = std::ranges::find(request.given, value.position, &GivenToken::position);
     if (read < request.prompt.size()) {
       value.token = request.prompt[read++];
-      value.source = ValueSource::kPrompt;
+      value.source = TokenSource::kPrompt;
     } else if (given != request.given.end()) {
       value.token = given->value;
-      value.source = ValueSource::kGiven;
+      value.source = TokenSource::kGiven;
     } else {
       value.token = model.head().sample(
           output, request.sampling, counts,
@@ -62,7 +62,7 @@ std::vector<Value> in_windows_by_hand(const Transformer& model, const Generation
     }
     all.push_back(value.token);
     if (!counts.empty()) ++counts[static_cast<std::size_t>(value.token)];
-    if (value.source != ValueSource::kPrompt || request.echo_prompt) values.push_back(value);
+    if (value.source != TokenSource::kPrompt || request.echo_prompt) values.push_back(value);
   }
   return values;
 }
@@ -325,7 +325,7 @@ TEST_CASE("a session whose state is gone continues in its window from its tokens
     core.generate(read, id);
   }
   for (std::size_t i = kept; i < before; ++i) {
-    core.store.lease(id).lease.history()->append(all[i], ValueSource::kPrompt);
+    core.store.lease(id).lease.history()->append(all[i], TokenSource::kPrompt);
   }
   const auto sink = core.generate(going_on(request, all, static_cast<std::int64_t>(kept), ""), id);
   REQUIRE(sink->values[0] == expected);

@@ -17,7 +17,7 @@ TEST_CASE("a drafter zeroes what it learnt", "[threat-7]") {
   std::optional<Drafter> drafter(tiny_config(TinyModel::kBytes));
   for (int i = 0; i < 200; ++i) {
     drafter->observe(1 + i % 9);
-    drafter->guess();
+    drafter->next_draft();
   }
   constexpr std::size_t kLeastBytes = 1000;  // its table and its history
   const FreedMemory freed(kLeastBytes);

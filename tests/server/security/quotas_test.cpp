@@ -115,7 +115,7 @@ TEST_CASE(
 TEST_CASE("the store separates owners and counts the memory of each", "[threat-3]") {
   const auto model = tiny_model(TinyModel::kTokens);
   // A session keeps its tokens in addition to its state.
-  const std::size_t each = SessionManager::session_bytes(*model, {.max_values = 1});
+  const std::size_t each = SessionManager::session_bytes(*model, {.max_tokens = 1});
   const std::size_t one_shot_bytes = SessionManager::admitted_bytes(*model, 0);
   ManualClock clock;
   SessionManager::Options options;

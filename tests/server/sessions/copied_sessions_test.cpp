@@ -44,7 +44,7 @@ GenerationRequest next_call(std::int64_t position) {
 struct Long {
   explicit Long(std::shared_ptr<const Transformer> model, SessionOptions session = {})
       : core(std::move(model), {.workers = 0, .speculation = Speculation::kOn}) {
-    session.max_values = kValues + 20;
+    session.max_tokens = kValues + 20;
     id = core.store.create("tiny", core.model, session).info.id;
     for (std::int64_t at = 0; at < kValues; at = core.session_values(id)) {
       core.generate(long_call(at, kValues), id);
@@ -109,7 +109,7 @@ void require_copies_go_on(const std::shared_ptr<const Transformer>& model,
     if (is_busy && position == last) return;
     const auto fork = store.fork(id, kNobody, position, 1);
     REQUIRE_FALSE(fork.refusal);
-    REQUIRE(fork.infos[0].num_values == position);
+    REQUIRE(fork.infos[0].num_tokens == position);
     REQUIRE(session.go_on(fork.infos[0].id, position) == expected);
     const auto image = store.image(id, kNobody, position, position % 2 == 0, position % 4 < 2);
     REQUIRE_FALSE(image.refusal);
@@ -180,14 +180,14 @@ TEST_CASE("a stop string is found across the place where a session was copied", 
     const auto sink = core.generate(next, copy);
     REQUIRE(sink->result().reason ==
             (is_stopped ? FinishReason::kLength : FinishReason::kStopString));
-    REQUIRE(core.store.get(copy)->num_values == (is_stopped ? 93 : position + 10));
+    REQUIRE(core.store.get(copy)->num_tokens == (is_stopped ? 93 : position + 10));
   }
   // Cut in the middle of the text a match reaches back as well.
   const std::string cut = rewound(30);
   next.stop.strings = {text.substr(20, 14)};
   next.max_new_tokens = 20;
   CHECK(core.generate(next, cut)->result().reason == FinishReason::kStopString);
-  CHECK(core.store.get(cut)->num_values == 37);
+  CHECK(core.store.get(cut)->num_tokens == 37);
 }
 
 }  // namespace

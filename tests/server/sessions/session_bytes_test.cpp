@@ -17,8 +17,8 @@ TEST_CASE("sessions take no more memory than they were admitted for, and not muc
   const std::string attention = GENERATE(from_range(attention_types()));
   const auto kind = GENERATE(TinyModel::kBytes, TinyModel::kImage, TinyModel::kTokens);
   const int layers = GENERATE(2, 12);
-  const std::int64_t num_values = GENERATE(1, 2, 30);
-  CAPTURE(attention, static_cast<int>(kind), layers, num_values);
+  const std::int64_t num_tokens = GENERATE(1, 2, 30);
+  CAPTURE(attention, static_cast<int>(kind), layers, num_tokens);
   constexpr std::size_t kSessions = 300;
   static std::map<std::tuple<std::string, TinyModel, int>, std::shared_ptr<const Transformer>>
       loaded;
@@ -34,16 +34,16 @@ TEST_CASE("sessions take no more memory than they were admitted for, and not muc
   }
   Core core(model);
   const auto use = [&] {
-    const auto created = core.store.create("a-model-of-some-name", model, num_values, "an-owner");
+    const auto created = core.store.create("a-model-of-some-name", model, num_tokens, "an-owner");
     REQUIRE(created.refusal.error == Error::kNone);
     auto leased = core.store.lease(created.info.id, "an-owner");
     REQUIRE(leased.refusal.error == Error::kNone);
     GenerationRequest request;
-    request.max_new_tokens = num_values;
+    request.max_new_tokens = num_tokens;
     if (kind != TinyModel::kImage) request.given = {{0, 1}};
     core.scheduler.submit(request, std::move(leased.lease), std::make_shared<RecordingSink>());
     core.run();
-    REQUIRE(core.store.get(created.info.id, "an-owner")->num_values == num_values);
+    REQUIRE(core.store.get(created.info.id, "an-owner")->num_tokens == num_tokens);
   };
   for (int i = 0; i < 20; ++i) use();  // what is allocated once
   const std::size_t admitted_before = core.store.bytes_in_use();

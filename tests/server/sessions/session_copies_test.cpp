@@ -16,7 +16,7 @@ struct Copies {
   explicit Copies(SessionManager::Options options = {.session_memory_bytes = 1u << 30})
       : core(tiny_model(TinyModel::kTokens), without_threads(), options) {}
 
-  std::string session(std::size_t values, const SessionOptions& options = {.max_values = 100},
+  std::string session(std::size_t values, const SessionOptions& options = {.max_tokens = 100},
                       const Owner& owner = "alice") {
     const auto created = core.store.create("tiny", core.model, options, owner);
     REQUIRE_FALSE(created.refusal);
@@ -27,7 +27,7 @@ struct Copies {
     if (values == 0) return;
     auto leased = core.store.lease(id, owner);
     REQUIRE_FALSE(leased.refusal);
-    GenerationRequest request = tokens_request(values, 0, leased.lease.num_values());
+    GenerationRequest request = tokens_request(values, 0, leased.lease.num_tokens());
     Replay replay = leased.lease.replay();
     request.replay = std::move(replay.values);
     core.scheduler.submit(request, std::move(leased.lease), std::make_shared<RecordingSink>());
@@ -64,7 +64,7 @@ TEST_CASE("another owner's session is not found by any call", "[copies]") {
 TEST_CASE("forks are made all or none, and leave nothing where there is no room for them",
           "[copies]") {
   const std::size_t each =
-      SessionManager::session_bytes(*tiny_model(TinyModel::kTokens), {.max_values = 100});
+      SessionManager::session_bytes(*tiny_model(TinyModel::kTokens), {.max_tokens = 100});
   const bool by_owner = GENERATE(false, true);
   SessionManager::Options options{.session_memory_bytes = 5 * each};
   if (by_owner) options = {.session_memory_bytes = 1u << 30, .max_sessions_per_owner = 5};
@@ -87,7 +87,7 @@ TEST_CASE("forks are made all or none, and leave nothing where there is no room 
 TEST_CASE("thousands of forks and deletes leave memory where it was", "[copies]") {
   Copies f;
   const std::string id =
-      f.session(50, {.max_values = 100, .checkpoint_every = 10, .checkpoint_keep = 3});
+      f.session(50, {.max_tokens = 100, .checkpoint_every = 10, .checkpoint_keep = 3});
   const std::size_t before = f.store.bytes_in_use();
   for (int i = 0; i < (kSanitized ? 500 : 10'000); ++i) {
     const auto fork = f.store.fork(id, "alice", i % 51, 1);
@@ -114,7 +114,7 @@ TEST_CASE("positions that a session never had are refused with those that it has
   CHECK(f.store.history(id, "alice", -1, 3).refusal.error == Error::kOutOfRange);
   CHECK(f.store.history(id, "alice", 4, 3).refusal.error == Error::kOutOfRange);
   CHECK(f.store.num_sessions() == 1);
-  CHECK(f.store.get(id, "alice")->num_values == 20);
+  CHECK(f.store.get(id, "alice")->num_tokens == 20);
 }
 
 TEST_CASE("a busy session is forked where it has been, and not rewound", "[copies]") {
@@ -136,11 +136,11 @@ TEST_CASE("a session is rewound only if its history is the expected one", "[copi
   Copies f;
   const std::string id = f.session(20);
   CHECK(f.store.rewind(id, "alice", 3, Digest{}).refusal.error == Error::kDigestMismatch);
-  CHECK(f.store.get(id, "alice")->num_values == 20);
+  CHECK(f.store.get(id, "alice")->num_tokens == 20);
   const Digest now = f.store.image(id, "alice", std::nullopt, true, true).image.digest;
   const auto rewound = f.store.rewind(id, "alice", 3, now);
   CHECK_FALSE(rewound.refusal);
-  CHECK(rewound.info.num_values == 3);
+  CHECK(rewound.info.num_tokens == 3);
   CHECK(f.store.stats().rewound == 1);
   CHECK(f.store.get(id, "alice")->has_pending);
 }
@@ -152,10 +152,10 @@ TEST_CASE("values that a state lacks are read once, by the next call", "[copies]
   CHECK(f.store.lease(id, "alice").lease.replay().values.size() == 25);
   f.extend(id, 2);
   CHECK(f.store.lease(id, "alice").lease.replay().values.empty());
-  CHECK(f.store.get(id, "alice")->num_values == 27);
+  CHECK(f.store.get(id, "alice")->num_tokens == 27);
   // From a state that was kept no more than what came after it.
   const std::string kept =
-      f.session(0, {.max_values = 100, .checkpoint_every = 10, .checkpoint_keep = 4});
+      f.session(0, {.max_tokens = 100, .checkpoint_every = 10, .checkpoint_keep = 4});
   for (int i = 0; i < 15; ++i) f.extend(kept, 2);
   REQUIRE_FALSE(f.store.rewind(kept, "alice", 25, std::nullopt).refusal);
   CHECK(f.store.lease(kept, "alice").lease.replay().values.size() <= 5);
@@ -164,7 +164,7 @@ TEST_CASE("values that a state lacks are read once, by the next call", "[copies]
 TEST_CASE("going back a little reads little where states are kept", "[copies]") {
   Copies f;
   const std::string id =
-      f.session(0, {.max_values = 2000, .checkpoint_every = 8, .checkpoint_keep = 8});
+      f.session(0, {.max_tokens = 2000, .checkpoint_every = 8, .checkpoint_keep = 8});
   for (int i = 0; i < 250; ++i) f.extend(id, 4);
   for (const std::int64_t back : {1, 10, 30, 100, 300, 900}) {
     const auto fork = f.store.fork(id, "alice", 1000 - back, 1);
@@ -178,7 +178,7 @@ TEST_CASE("going back a little reads little where states are kept", "[copies]") 
 TEST_CASE("a history that was cut says how far back a session can go", "[copies]") {
   Copies f;
   const bool keeps = GENERATE(false, true);
-  SessionOptions options{.max_values = 10'000, .history_tokens = 1};
+  SessionOptions options{.max_tokens = 10'000, .history_tokens = 1};
   if (keeps) options.checkpoint_every = 500, options.checkpoint_keep = 4;
   const std::string id = f.session(0, options);
   for (int i = 0; i < 50; ++i) f.extend(id, 100);
@@ -214,7 +214,7 @@ TEST_CASE("an image that does not fit is refused, and nothing is left of it", "[
   refused([](SessionImage& image) { image.values[3] ^= 1; });
   refused([](SessionImage& image) { image.values.pop_back(); });
   refused([](SessionImage& image) { image.position = 101; });
-  refused([](SessionImage& image) { image.max_values = 10; });
+  refused([](SessionImage& image) { image.max_tokens = 10; });
   refused([](SessionImage& image) { image.base = -1; });
   refused([](SessionImage& image) { image.base = 5; });
   refused([](SessionImage& image) { image.state.pop_back(); });
@@ -233,16 +233,16 @@ TEST_CASE("a session begins with an image, and can go back to where it began", "
   const auto image = std::make_shared<SessionImage>(
       f.store.image(id, "alice", std::nullopt, with_history, true).image);
   const auto created = f.store.create("tiny", f.core.model,
-                                      SessionOptions{.max_values = 60, .initial = image}, "bob");
+                                      SessionOptions{.max_tokens = 60, .initial = image}, "bob");
   REQUIRE_FALSE(created.refusal);
-  CHECK(created.info.num_values == 20);
+  CHECK(created.info.num_tokens == 20);
   CHECK(created.info.digest == f.store.get(id, "alice")->digest);
   CHECK(created.info.oldest_position == (with_history ? 0 : 20));
   f.extend(created.info.id, 10, "bob");
   CHECK(f.store.get(created.info.id, "bob")->oldest_position == (with_history ? 0 : 20));
   REQUIRE_FALSE(f.store.rewind(created.info.id, "bob", 22, std::nullopt).refusal);
   f.extend(created.info.id, 3, "bob");
-  CHECK(f.store.get(created.info.id, "bob")->num_values == 25);
+  CHECK(f.store.get(created.info.id, "bob")->num_tokens == 25);
 }
 
 TEST_CASE("forks of a session whose model goes are closed with it", "[copies]") {

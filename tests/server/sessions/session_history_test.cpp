@@ -18,14 +18,14 @@ static_assert(SessionHistory::kMostTailBytes == kMaxStopStringBytes - 1);
 struct PlainHistory {
   struct Entry {
     std::int32_t value;
-    ValueSource source;
+    TokenSource source;
     bool new_match;
   };
   std::vector<Entry> entries;
   bool match_begins = false;
 
-  void append(std::int32_t value, ValueSource source) {
-    entries.push_back({value, source, match_begins && source == ValueSource::kSampled});
+  void append(std::int32_t value, TokenSource source) {
+    entries.push_back({value, source, match_begins && source == TokenSource::kSampled});
     match_begins = false;
   }
   void rewind(std::size_t position) {
@@ -45,8 +45,8 @@ struct PlainHistory {
   std::string tail_at(std::size_t position) const {
     std::string tail;
     for (std::size_t p = 0; p < position; ++p) {
-      if (entries[p].source != ValueSource::kSampled || entries[p].new_match) tail.clear();
-      if (entries[p].source == ValueSource::kSampled) {
+      if (entries[p].source != TokenSource::kSampled || entries[p].new_match) tail.clear();
+      if (entries[p].source == TokenSource::kSampled) {
         tail.push_back(static_cast<char>(entries[p].value));
       }
     }
@@ -56,9 +56,9 @@ struct PlainHistory {
   }
 };
 
-SessionHistory::Options options_of(int vocab_size, std::int64_t max_values = 0,
-                                   std::int64_t kept_values = 0) {
-  return {vocab_size, vocab_size == 256, max_values, kept_values};
+SessionHistory::Options options_of(int vocab_size, std::int64_t max_tokens = 0,
+                                   std::int64_t kept_tokens = 0) {
+  return {vocab_size, vocab_size == 256, max_tokens, kept_tokens};
 }
 
 void require_equal(const SessionHistory& history, const PlainHistory& plain, std::size_t from,
@@ -72,7 +72,7 @@ void require_equal(const SessionHistory& history, const PlainHistory& plain, std
       marks.push_back({static_cast<std::int64_t>(p), entry.source});
     }
   }
-  if (plain.begins_at(to)) marks.push_back({last, ValueSource::kSampled});
+  if (plain.begins_at(to)) marks.push_back({last, TokenSource::kSampled});
   REQUIRE(history.marks(first, last) == marks);
 }
 
@@ -112,7 +112,7 @@ TEST_CASE("a history agrees with a plain vector over random appends, forks and r
       default:
         for (auto count = below(1500); count > 0; --count) {
           const auto value = static_cast<std::int32_t>(below(static_cast<std::size_t>(vocab_size)));
-          const auto source = static_cast<ValueSource>(below(8) < 6 ? 0 : 1 + below(2));
+          const auto source = static_cast<TokenSource>(below(8) < 6 ? 0 : 1 + below(2));
           if (below(100) == 0) {
             pair.history->begin_match();
             pair.plain.match_begins = true;
@@ -140,12 +140,12 @@ TEST_CASE("a history agrees with a plain vector over random appends, forks and r
 }
 
 TEST_CASE("another value, another source or another order is another digest") {
-  const auto digest = [](std::vector<std::pair<std::int32_t, ValueSource>> values) {
+  const auto digest = [](std::vector<std::pair<std::int32_t, TokenSource>> values) {
     SessionHistory history(options_of(256));
     for (const auto& [value, source] : values) history.append(value, source);
     return to_hex(history.extent().digest);
   };
-  constexpr auto kSampled = ValueSource::kSampled, kPrompt = ValueSource::kPrompt;
+  constexpr auto kSampled = TokenSource::kSampled, kPrompt = TokenSource::kPrompt;
   const std::vector<std::string> all = {
       digest({}),
       digest({{0, kPrompt}}),
@@ -166,7 +166,7 @@ TEST_CASE("an image's values make the same history") {
   std::mt19937 random(7);
   for (int i = 0; i < 2500; ++i) {
     if (i % 97 == 0) source.begin_match();
-    source.append(static_cast<int>(random() % 256), static_cast<ValueSource>(i / 300 % 3));
+    source.append(static_cast<int>(random() % 256), static_cast<TokenSource>(i / 300 % 3));
   }
   const bool match_begins = GENERATE(false, true);
   if (match_begins) source.begin_match();
@@ -194,18 +194,18 @@ TEST_CASE("an image's values make the same history") {
 
 TEST_CASE("a history that is bounded keeps what it promises and lets whole chunks go") {
   const std::int64_t kept = GENERATE(1, 100, 1024, 3000);
-  const std::int64_t max_values = GENERATE(0, 9000);
-  CAPTURE(kept, max_values);
-  SessionHistory history(options_of(256, max_values, kept));
+  const std::int64_t max_tokens = GENERATE(0, 9000);
+  CAPTURE(kept, max_tokens);
+  SessionHistory history(options_of(256, max_tokens, kept));
   SessionHistory whole(options_of(256));
   for (std::int64_t i = 0; i < 9000; ++i) {
-    const auto source = i % 700 == 0 ? ValueSource::kGiven : ValueSource::kSampled;
+    const auto source = i % 700 == 0 ? TokenSource::kGiven : TokenSource::kSampled;
     history.append(static_cast<std::int32_t>(i * i % 251), source);
     whole.append(static_cast<std::int32_t>(i * i % 251), source);
     const std::int64_t base = history.base();
-    REQUIRE(base % SessionHistory::kChunkValues == 0);
+    REQUIRE(base % SessionHistory::kChunkTokens == 0);
     REQUIRE((base == 0 || i + 1 - base >= kept));
-    REQUIRE(i + 1 - base <= kept + 2 * SessionHistory::kChunkValues);
+    REQUIRE(i + 1 - base <= kept + 2 * SessionHistory::kChunkTokens);
   }
   const std::int64_t base = history.base();
   CHECK(base > 0);
@@ -219,19 +219,19 @@ TEST_CASE("a history that is bounded keeps what it promises and lets whole chunk
 
 TEST_CASE("whole chunks are shared between forks, and none that is written") {
   SessionHistory history(options_of(256));
-  for (int i = 0; i < 2500; ++i) history.append(i % 256, ValueSource::kSampled);
+  for (int i = 0; i < 2500; ++i) history.append(i % 256, TokenSource::kSampled);
   CHECK(history.shared_chunks() == 0);
   const auto fork = history.fork(2500);
   CHECK(history.shared_chunks() == 2);
   const auto early = history.fork(1500);
   CHECK(early->shared_chunks() == 1);
-  history.append(7, ValueSource::kGiven);
-  fork->append(9, ValueSource::kSampled);
+  history.append(7, TokenSource::kGiven);
+  fork->append(9, TokenSource::kSampled);
   CHECK(history.values(2499, 2501) == std::vector<std::int32_t>{2499 % 256, 7});
   CHECK(fork->values(2499, 2501) == std::vector<std::int32_t>{2499 % 256, 9});
   // Cut in a chunk that others have, too.
   fork->rewind(500);
-  fork->append(11, ValueSource::kPrompt);
+  fork->append(11, TokenSource::kPrompt);
   CHECK(fork->shared_chunks() == 0);
   CHECK(history.values(499, 502) == std::vector<std::int32_t>{499 % 256, 500 % 256, 501 % 256});
   CHECK(fork->values(499, 502) == std::vector<std::int32_t>{499 % 256, 11});
@@ -262,7 +262,7 @@ TEST_CASE("readers see a past that does not change while a writer appends") {
       }
     });
   }
-  for (std::int64_t p = 0; p < kValues; ++p) history.append(value_at(p), ValueSource::kSampled);
+  for (std::int64_t p = 0; p < kValues; ++p) history.append(value_at(p), TokenSource::kSampled);
   done = true;
   for (std::thread& reader : readers) reader.join();
   CHECK(wrong == 0);
@@ -276,7 +276,7 @@ TEST_CASE("memory that a history releases holds nothing of it") {
   {
     SessionHistory history(options_of(256, 0, 100));
     const auto write = [&](SessionHistory& to) {
-      for (const char c : secret) to.append(c, ValueSource::kSampled);
+      for (const char c : secret) to.append(c, TokenSource::kSampled);
     };
     write(history);
     history.rewind(3);

@@ -34,9 +34,9 @@ TEST_CASE("a session remembers its state between leases") {
     feed(*f.model, leased.lease.sequence(), 3);
     leased.lease.sequence().pending = 5;
     REQUIRE(f.store.get(id)->busy);
-    REQUIRE(f.store.get(id)->num_values == 0);  // as of the last time it was idle
+    REQUIRE(f.store.get(id)->num_tokens == 0);  // as of the last time it was idle
   }
-  REQUIRE(f.store.get(id)->num_values == 4);
+  REQUIRE(f.store.get(id)->num_tokens == 4);
   REQUIRE(f.store.get(id)->has_pending);
   REQUIRE(!f.store.get(id)->busy);
   REQUIRE(f.store.lease(id).lease.sequence().position() == 3);
@@ -190,14 +190,14 @@ TEST_CASE("a discarded session is gone when its lease ends") {
 
 TEST_CASE("a session's limit is the least of its own, the image and the position table") {
   StoreFixture f({.session_memory_bytes = 1u << 30});
-  REQUIRE(f.store.create("tiny", f.model, 0).info.max_values == 30);
-  REQUIRE(f.store.create("tiny", f.model, 12).info.max_values == 12);
-  REQUIRE(f.store.create("tiny", f.model, 31).info.max_values == 30);
+  REQUIRE(f.store.create("tiny", f.model, 0).info.max_tokens == 30);
+  REQUIRE(f.store.create("tiny", f.model, 12).info.max_tokens == 12);
+  REQUIRE(f.store.create("tiny", f.model, 31).info.max_tokens == 30);
   const auto unbounded = tiny_model(TinyModel::kTokens);
-  REQUIRE(f.store.create("tokens", unbounded, 0).info.max_values == 0);
-  REQUIRE(f.store.create("tokens", unbounded, 9).info.max_values == 9);
+  REQUIRE(f.store.create("tokens", unbounded, 0).info.max_tokens == 0);
+  REQUIRE(f.store.create("tokens", unbounded, 9).info.max_tokens == 9);
   // What a one-shot call is admitted for does not end its sequence.
-  REQUIRE(f.store.lease_one_shot("tiny", f.model, 5, 1).lease.max_values() == 30);
+  REQUIRE(f.store.lease_one_shot("tiny", f.model, 5, 1).lease.max_tokens() == 30);
 }
 
 TEST_CASE("a state that grows is admitted by the values it may come to hold") {
@@ -205,16 +205,16 @@ TEST_CASE("a state that grows is admitted by the values it may come to hold") {
   CAPTURE(attention);
   StoreFixture f({.session_memory_bytes = 1u << 30});
   const auto unbounded = tiny_model(TinyModel::kTokens, attention);
-  const auto admitted = [&](std::int64_t max_values) {
+  const auto admitted = [&](std::int64_t max_tokens) {
     const std::size_t before = f.store.bytes_in_use();
-    const auto created = f.store.create("growing", unbounded, max_values);
+    const auto created = f.store.create("growing", unbounded, max_tokens);
     REQUIRE(created.refusal.error == Error::kNone);
-    REQUIRE(created.info.max_values == max_values);
+    REQUIRE(created.info.max_tokens == max_tokens);
     REQUIRE(f.store.bytes_in_use() - before == created.info.state_bytes);
     return created.info.state_bytes;
   };
   // The last token is never fed.
-  CHECK(admitted(100) == SessionManager::session_bytes(*unbounded, {.max_values = 100}));
+  CHECK(admitted(100) == SessionManager::session_bytes(*unbounded, {.max_tokens = 100}));
   CHECK(admitted(10'000) == SessionManager::session_bytes(*unbounded, {.max_values = 10'000}));
   CHECK(admitted(100) > SessionManager::admitted_bytes(*unbounded, 99) + 100);
   CHECK(admitted(100) < SessionManager::admitted_bytes(*unbounded, 99) + 1024);

@@ -44,7 +44,7 @@ class StoreModel {
     const int count = below(2);
     if (sequence.position() + count <= 29) feed(*f_.model, sequence, count);
     Session& session = sessions_.at(lease->first);
-    session.num_values = sequence.num_values();
+    session.num_tokens = sequence.num_tokens();
     session.last_used = f_.clock.now();
     if (below(8) == 0) {
       lease->second.discard();
@@ -65,7 +65,7 @@ class StoreModel {
     auto leased = store_.lease_one_shot("tiny", f_.model, 30, samples);
     REQUIRE((leased.refusal.error == Error::kNone) == fits);
     if (!fits) return;
-    REQUIRE(leased.lease.sequence().num_values() == 0);
+    REQUIRE(leased.lease.sequence().num_tokens() == 0);
     one_shots_.emplace_back(samples, std::move(leased.lease));
   }
 
@@ -85,7 +85,7 @@ class StoreModel {
     REQUIRE(info.has_value() == sessions_.contains(id));
     if (!info) return;
     REQUIRE(info->busy == leases_.contains(id));
-    REQUIRE(info->num_values == sessions_.at(id).num_values);
+    REQUIRE(info->num_tokens == sessions_.at(id).num_tokens);
   }
 
   int below(unsigned bound) { return static_cast<int>(random_() % bound); }
@@ -98,7 +98,7 @@ class StoreModel {
   static constexpr auto kTimeout = seconds(20);
   struct Session {
     TimePoint last_used;
-    std::int64_t num_values = 0;
+    std::int64_t num_tokens = 0;
   };
 
   Error refusal_of(const std::string& id) const {

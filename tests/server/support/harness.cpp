@@ -53,8 +53,8 @@ std::shared_ptr<const Transformer> tiny_model(TinyModel kind, const std::string&
 
 std::ostream& operator<<(std::ostream& out, const Value& value) {
   out << value.token << "@" << value.position;
-  if (value.source == ValueSource::kGiven) out << "g";
-  if (value.source == ValueSource::kPrompt) out << "p";
+  if (value.source == TokenSource::kGiven) out << "g";
+  if (value.source == TokenSource::kPrompt) out << "p";
   if (value.log2_prob) out << "(" << *value.log2_prob << ")";
   return out;
 }
@@ -69,7 +69,7 @@ bool RecordingSink::on_token(const TokenEvent& event) {
   const std::size_t sample = static_cast<std::size_t>(event.sample);
   if (finishes > 0 || results.at(sample)) ++out_of_order;
   Value value{event.position, event.token, event.source, event.log2_prob, {}};
-  for (const TopValue& top : event.top) value.top.emplace_back(top.token, top.log2_prob);
+  for (const TopToken& top : event.top) value.top.emplace_back(top.token, top.log2_prob);
   values.at(sample).push_back(std::move(value));
   if (when_token) when_token(event);
   return --room > 0;
@@ -133,7 +133,7 @@ Core::Call Core::submit(const GenerationRequest& request, const std::string& ses
   Call call;
   call.sink = sink ? sink : std::make_shared<RecordingSink>(request.num_samples);
   auto leased = session_id.empty()
-                    ? store.lease_one_shot("tiny", model, /*max_values=*/0, request.num_sequences(),
+                    ? store.lease_one_shot("tiny", model, /*max_tokens=*/0, request.num_sequences(),
                                            owner, /*call_bytes=*/0, std::move(adapter))
                     : store.lease(session_id, owner);
   REQUIRE(leased.refusal.error == SessionError::kNone);
@@ -163,8 +163,8 @@ std::shared_ptr<RecordingSink> Core::generate(const GenerationRequest& request,
   return call.sink;
 }
 
-std::string Core::new_session(std::int64_t max_values, SharedAdapter adapter) {
-  const auto created = store.create("tiny", model, max_values, /*owner=*/{}, std::move(adapter));
+std::string Core::new_session(std::int64_t max_tokens, SharedAdapter adapter) {
+  const auto created = store.create("tiny", model, max_tokens, /*owner=*/{}, std::move(adapter));
   REQUIRE(created.refusal.error == SessionError::kNone);
   return created.info.id;
 }
@@ -175,7 +175,7 @@ namespace {
 
 std::vector<std::pair<std::int32_t, float>> most_likely(const Head& head,
                                                         std::span<const float> output, int count) {
-  std::vector<double> log2_probs(static_cast<std::size_t>(head.num_values()));
+  std::vector<double> log2_probs(static_cast<std::size_t>(head.vocab_size()));
   head.log2_probs(output, log2_probs);
   std::vector<std::pair<double, std::int32_t>> ranked;
   for (std::size_t i = 0; i < log2_probs.size(); ++i) {
@@ -183,7 +183,7 @@ std::vector<std::pair<std::int32_t, float>> most_likely(const Head& head,
   }
   std::sort(ranked.begin(), ranked.end());
   std::vector<std::pair<std::int32_t, float>> result;
-  for (int i = 0; i < count && i < head.num_values(); ++i) {
+  for (int i = 0; i < count && i < head.vocab_size(); ++i) {
     const auto& [negated, token] = ranked[static_cast<std::size_t>(i)];
     result.emplace_back(token, static_cast<float>(-negated));
   }
@@ -199,15 +199,15 @@ TwinResult generate_naively(const Transformer& model, const GenerationRequest& r
   SamplingScratch scratch;
   TwinResult result;
   std::vector<std::int32_t> prompt = request.prompt;
-  const std::int64_t most = config.max_values();
+  const std::int64_t most = config.max_tokens();
   const auto given_at = [&](std::int64_t position) {
     std::optional<std::int32_t> value;
-    for (const GivenValue& given : request.given) {
+    for (const GivenToken& given : request.given) {
       if (given.position == position) value = given.value;
     }
     return value;
   };
-  if (prompt.empty() && sequence.num_values() == 0 && !given_at(0)) {
+  if (prompt.empty() && sequence.num_tokens() == 0 && !given_at(0)) {
     prompt.push_back(config.image.start_token);
   }
   std::vector<std::int32_t> past = request.recent;
@@ -222,7 +222,7 @@ TwinResult generate_naively(const Transformer& model, const GenerationRequest& r
   std::size_t read = 0;
   std::int64_t produced = 0;
   while (true) {
-    const std::int64_t position = sequence.num_values();
+    const std::int64_t position = sequence.num_tokens();
     if (most != 0 && position >= most) {
       result.reason = FinishReason::kEndOfSequence;
       return result;
@@ -239,17 +239,17 @@ TwinResult generate_naively(const Transformer& model, const GenerationRequest& r
     value.position = position;
     if (read < prompt.size()) {
       value.token = prompt[read++];
-      value.source = ValueSource::kPrompt;
+      value.source = TokenSource::kPrompt;
     } else if (const auto given = given_at(position)) {
       value.token = *given;
-      value.source = ValueSource::kGiven;
+      value.source = TokenSource::kGiven;
     } else {
       value.token = model.head().sample(
           output, request.sampling,
           request.sampling.penalty_window > 0 ? counts_of_window() : sequence.counts,
           {request.seed + static_cast<std::uint64_t>(sample), position}, scratch);
     }
-    if (value.source != ValueSource::kPrompt) ++produced;
+    if (value.source != TokenSource::kPrompt) ++produced;
     if (!output.empty() && request.log2_probs) {
       value.log2_prob = static_cast<float>(model.head().log2_prob(output, value.token));
     }
@@ -258,9 +258,9 @@ TwinResult generate_naively(const Transformer& model, const GenerationRequest& r
     past.push_back(value.token);
     if (!sequence.counts.empty()) ++sequence.counts[static_cast<std::size_t>(value.token)];
     const auto& stops = request.stop.tokens;
-    const bool stopped = value.source == ValueSource::kSampled &&
+    const bool stopped = value.source == TokenSource::kSampled &&
                          std::find(stops.begin(), stops.end(), value.token) != stops.end();
-    const bool shown = value.source != ValueSource::kPrompt || request.echo_prompt;
+    const bool shown = value.source != TokenSource::kPrompt || request.echo_prompt;
     if (shown && (!stopped || request.stop.include_in_output)) {
       result.values.push_back(std::move(value));
     }

@@ -41,7 +41,7 @@ std::shared_ptr<const Transformer> changed_model(
 struct Value {
   std::int64_t position = 0;
   std::int32_t token = 0;
-  ValueSource source = ValueSource::kSampled;
+  TokenSource source = TokenSource::kSampled;
   std::optional<float> log2_prob;
   std::vector<std::pair<std::int32_t, float>> top;
 
@@ -111,8 +111,8 @@ class Core {
   // submit() and run().
   std::shared_ptr<RecordingSink> generate(const GenerationRequest& request,
                                           const std::string& session_id = "");
-  std::string new_session(std::int64_t max_values = 0, SharedAdapter adapter = nullptr);
-  std::int64_t session_values(const std::string& id) const { return store.get(id)->num_values; }
+  std::string new_session(std::int64_t max_tokens = 0, SharedAdapter adapter = nullptr);
+  std::int64_t session_values(const std::string& id) const { return store.get(id)->num_tokens; }
 
   std::shared_ptr<const Transformer> model;
   ManualClock clock;

@@ -78,7 +78,7 @@ std::int64_t hash_of_record(std::int64_t seq, std::int64_t id_hash,
 }
 
 std::int64_t chunk_start(std::int64_t position) {
-  return position - position % SqliteSchema::kChunkValues;
+  return position - position % SqliteSchema::kChunkTokens;
 }
 
 }  // namespace
@@ -149,7 +149,7 @@ bool SqliteSchema::store(const StorageSession& session, std::int64_t seq,
   cut_chunks_.with(row.id, chunk_start(first)).run();
   std::size_t taken = 0;
   while (taken < values.size() || !next.values.empty()) {
-    const std::int64_t end = chunk_start(next.first) + kChunkValues;
+    const std::int64_t end = chunk_start(next.first) + kChunkTokens;
     const auto room = static_cast<std::size_t>(end - next.first) - next.values.size();
     const std::size_t count = std::min(room, values.size() - taken);
     const auto from = values.begin() + static_cast<std::ptrdiff_t>(taken);

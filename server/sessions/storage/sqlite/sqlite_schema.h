@@ -20,7 +20,7 @@ namespace lintel {
 class SqliteSchema {
  public:
   static constexpr std::int64_t kVersion = 1;
-  static constexpr std::int64_t kChunkValues = 1024;
+  static constexpr std::int64_t kChunkTokens = 1024;
 
   struct StoredRow {
     SessionStorage::Row row;

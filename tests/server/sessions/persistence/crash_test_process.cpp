@@ -81,7 +81,7 @@ DurableProcess::Call DurableProcess::call(GenerationRequest request, const std::
                             (request.given.empty() || request.given[0].position > 0);
   const auto prompt = starts_image ? 1 : static_cast<std::ptrdiff_t>(request.prompt.size());
   const std::ptrdiff_t left =
-      std::max<std::ptrdiff_t>(opened.start + prompt - leased.lease.num_values(), 0);
+      std::max<std::ptrdiff_t>(opened.start + prompt - leased.lease.num_tokens(), 0);
   if (static_cast<std::ptrdiff_t>(opened.values.size()) > left) {
     request.drawn.assign(opened.values.begin() + left, opened.values.end());
   }

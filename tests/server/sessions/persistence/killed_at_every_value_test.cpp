@@ -68,7 +68,7 @@ class LastingStorage {
 
 struct Sequence {
   std::vector<GenerationRequest> calls;  // the last one is killed and repeated
-  SessionOptions session{.max_values = 400};
+  SessionOptions session{.max_tokens = 400};
 };
 
 IdempotencyKey call_named(std::size_t i) {
@@ -137,7 +137,7 @@ void require_same_after_death(const std::shared_ptr<const Transformer>& model, D
         process->model->scheduler->run_one_step();
         process->durable.write();
         const auto info = process->store.get(id, kAlice);
-        if (!info || info->num_values >= values) break;
+        if (!info || info->num_tokens >= values) break;
       }
       // Its last words.
       if (values % 3 == 0) process->durable.write();
@@ -150,7 +150,7 @@ void require_same_after_death(const std::shared_ptr<const Transformer>& model, D
     }
     const auto info = process->durable.find(id, kAlice);
     REQUIRE(info);
-    CHECK(info->num_values <= end);
+    CHECK(info->num_tokens <= end);
     IdempotencyKey terms = call_named(last);
     terms.from_position = seen.empty() ? 0 : seen.back().position + 1;
     const auto call = process->call(sequence.calls[last], id, terms);
@@ -210,7 +210,7 @@ TEST_CASE("a call that is killed and repeated gives each position once: in a win
   const Durability level = GENERATE(Durability::kInput, Durability::kToken);
   require_same_after_death(tiny_model(TinyModel::kTokens, "linear", type), level,
                            /*on_disk=*/false,
-                           {{rich_call(0), rich_call(27)}, {.max_values = 400, .window = 16}},
+                           {{rich_call(0), rich_call(27)}, {.max_tokens = 400, .window = 16}},
                            kStride);
 }
 

@@ -39,7 +39,7 @@ struct LongCalls : Calls {
   }
   // Until the session has so many tokens.
   void run_to(const std::string& id, std::int64_t values) {
-    for (int steps = 0; process->store.get(id, kAlice)->num_values < values; ++steps) {
+    for (int steps = 0; process->store.get(id, kAlice)->num_tokens < values; ++steps) {
       REQUIRE(steps < 2 * values);
       process->model->scheduler->run_one_step();
       process->durable.write();
@@ -59,7 +59,7 @@ void require_few_are_read_again(const std::shared_ptr<const Transformer>& model,
                                 SessionOptions session, bool is_text, std::int64_t lag) {
   CAPTURE(static_cast<int>(level), lag);
   LongCalls calls(level, model);
-  session.max_values = 2 * kValues;
+  session.max_tokens = 2 * kValues;
   const std::string id = calls.kept(session);
   GenerationRequest before = tokens_call(4, 90, 1);
   if (is_text) before.prompt = {3, 1, 4};
@@ -154,7 +154,7 @@ TEST_CASE("a call longer than the history in memory is repeated once it was kill
   const bool dies = GENERATE(false, true);
   CAPTURE(static_cast<int>(level), dies);
   LongCalls calls(level);
-  const SessionOptions session{.max_values = 9000, .history_tokens = 1024};
+  const SessionOptions session{.max_tokens = 9000, .history_tokens = 1024};
   const std::string id = calls.kept(session);
   GenerationRequest request = tokens_call(5, 6000, 3);
   const auto twin = undisturbed(calls.transformer, {request}, session);
@@ -223,7 +223,7 @@ TEST_CASE("the states of a call that it may be repeated from are kept", "[durabl
 TEST_CASE("a call stores a state for each so many values", "[durable]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   LongCalls calls(level);
-  const std::string id = calls.kept({.max_values = 2 * kValues});
+  const std::string id = calls.kept({.max_tokens = 2 * kValues});
   const auto call = calls.process->call(tokens_call(5, kValues, 3), id, named("a"));
   calls.run_to(id, kValues - 10);
   const std::uint64_t stored = calls.process->durable.stats().states_stored;

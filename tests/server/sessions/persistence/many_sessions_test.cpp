@@ -34,7 +34,7 @@ TEST_CASE("many sessions go through memory for a few, and none is lost or anothe
   const auto model = tiny_model(TinyModel::kTokens);
   ManualClock clock;
   MemoryStorage storage(clock);
-  const SessionOptions kDurable{.max_values = 60, .durability = Durability::kInput};
+  const SessionOptions kDurable{.max_tokens = 60, .durability = Durability::kInput};
   const std::size_t bytes = SessionManager::session_bytes(*model, kDurable);
   const std::size_t budget = kInMemory * bytes + (1u << 16);  // and what a call holds
   DurableProcess process(storage, model, clock, {.threads = 0}, {.session_memory_bytes = budget});
@@ -94,7 +94,7 @@ TEST_CASE("calls at once on sessions that have no room together are lost or mixe
   SessionStorage& storage = *kept_in;
   constexpr int kEach = 60;
   constexpr int kThreads = 4;
-  const SessionOptions kDurable{.max_values = 60, .durability = Durability::kToken};
+  const SessionOptions kDurable{.max_tokens = 60, .durability = Durability::kToken};
   const std::size_t bytes = SessionManager::session_bytes(*model, kDurable);
   PersistentSessions::Options options{.commit_interval = std::chrono::microseconds(100),
                                       .threads = kThreads};
@@ -132,7 +132,7 @@ TEST_CASE("calls at once on sessions that have no room together are lost or mixe
             ++failures;
             continue;
           }
-          GenerationRequest request = next_of(static_cast<int>(i), leased.lease.num_values());
+          GenerationRequest request = next_of(static_cast<int>(i), leased.lease.num_tokens());
           PersistentSessions::OpenedCall opened;
           const IdempotencyKey terms{.id = "call " + std::to_string(k)};
           if (process.durable.open_call(leased.lease, served, terms, opened)) {
@@ -162,7 +162,7 @@ TEST_CASE("calls at once on sessions that have no room together are lost or mixe
   CHECK(failures == 0);
   CHECK(process.store.stats().parked > kEach);
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    CHECK(process.durable.find(ids[i], kAlice)->num_values ==
+    CHECK(process.durable.find(ids[i], kAlice)->num_tokens ==
           expected[i].back().back().position + 1);
   }
 }

@@ -50,7 +50,7 @@ TEST_CASE("values are delivered at once, once the call is durable, or once they 
   for (int i = 0; i < 6; ++i) scheduler.run_one_step();
   const auto seen = [&] { return started.sink->values[0].size(); };
   const std::size_t drawn =
-      static_cast<std::size_t>(calls.process->store.get(id, kAlice)->num_values) - 5;
+      static_cast<std::size_t>(calls.process->store.get(id, kAlice)->num_tokens) - 5;
   CHECK(drawn >= 5);
   CHECK(seen() == (level == Durability::kCall ? drawn : 0));
   calls.dying->hold_commits(false);  // the beginning
@@ -72,20 +72,20 @@ TEST_CASE(
     "[durable]") {
   Calls calls(Durability::kToken);
   const std::string id = calls.kept();
-  const bool has_values = GENERATE(true, false);
+  const bool has_tokens = GENERATE(true, false);
   const std::uint64_t before = calls.storage.health().writes;
   calls.process->call(tokens_call(5, 30, 3), id, named("a"));
   calls.process->durable.write();
   CHECK(calls.storage.health().writes == before);
-  if (has_values) {
+  if (has_tokens) {
     calls.process->model->scheduler->run_one_step();
   } else {
     calls.clock.advance(calls.options.commit_interval);
   }
   calls.process->durable.write();
-  CHECK(calls.storage.health().writes == before + (has_values ? 2 : 1));
+  CHECK(calls.storage.health().writes == before + (has_tokens ? 2 : 1));
   CHECK_FALSE(calls.storage.find(id, kAlice).row.call.empty());
-  CHECK((calls.stored(id) > 0) == has_values);
+  CHECK((calls.stored(id) > 0) == has_tokens);
   calls.begin();  // either way the call is there, and resumes
   CHECK(calls.process->finish(tokens_call(5, 30, 3), id, named("a"))->values ==
         undisturbed(calls.transformer, {tokens_call(5, 30, 3)})->values);
@@ -102,17 +102,17 @@ TEST_CASE("an INPUT call's values are written once they are old enough", "[durab
   CHECK(calls.stored(id) == 0);
   calls.clock.advance(std::chrono::seconds(1));
   calls.process->durable.write();
-  CHECK(calls.stored(id) == calls.process->store.get(id, kAlice)->num_values);
+  CHECK(calls.stored(id) == calls.process->store.get(id, kAlice)->num_tokens);
   calls.process->run();
 }
 
 TEST_CASE("a CALL call that is longer than its history is written before its end", "[durable]") {
   Calls calls(Durability::kCall);
-  const SessionOptions session{.max_values = 6000, .history_tokens = 1024};
+  const SessionOptions session{.max_tokens = 6000, .history_tokens = 1024};
   const std::string id = calls.kept(session);
   const auto call = calls.process->call(tokens_call(5, 5000, 3), id, named("a"));
   const auto run_to = [&](std::int64_t position) {
-    while (calls.process->store.get(id, kAlice)->num_values < position) {
+    while (calls.process->store.get(id, kAlice)->num_tokens < position) {
       calls.process->model->scheduler->run_one_step();
       calls.process->durable.write();
     }
@@ -159,13 +159,13 @@ TEST_CASE("at a call's end the state is stored where many values came, or memory
 
 TEST_CASE("a stream that holds too many values back pauses, and resumes", "[durable]") {
   Calls calls(Durability::kToken);
-  const std::string id = calls.kept({.max_values = 20'000});
+  const std::string id = calls.kept({.max_tokens = 20'000});
   calls.dying->hold_commits(true);
   const auto started = calls.process->call(tokens_call(5, 6000, 3), id, named("a"));
   while (calls.process->model->scheduler->run_one_step()) {
   }
   CHECK(started.sink->values[0].empty());
-  CHECK(calls.process->store.get(id, kAlice)->num_values <
+  CHECK(calls.process->store.get(id, kAlice)->num_tokens <
         static_cast<std::int64_t>(PersistentRequest::kMostHeld) + 100);
   calls.dying->hold_commits(false);
   calls.process->run();
@@ -196,7 +196,7 @@ TEST_CASE("failing store: the call ends, its session is as stored, other session
   CAPTURE(static_cast<int>(level), to_string(outcome));
   Calls calls(level);
   const std::string id = calls.kept();
-  const std::string other = calls.process->create({.max_values = 1000});
+  const std::string other = calls.process->create({.max_tokens = 1000});
   calls.process->finish(tokens_call(4, 6, 1), id, named("a"));
   const auto started = calls.process->call(tokens_call(5, 40, 3), id, named("b"));
   for (int i = 0; i < 12; ++i) {
@@ -259,7 +259,7 @@ TEST_CASE("a call that comes to a value that is not finite leaves the session as
   CHECK_FALSE(calls.process->store.get(id, kAlice));
   const SessionInfo info = *calls.process->durable.find(id, kAlice);
   CHECK(info.interrupted.has_value() == (level != Durability::kCall));
-  CHECK(info.num_values >= 10);
+  CHECK(info.num_tokens >= 10);
   fails();  // whenever it is repeated
   IdempotencyKey gives_up = named("c", 2);
   gives_up.expected_position = 10;

@@ -44,7 +44,7 @@ struct Calls {
     dying.emplace(storage);
     process.emplace(*dying, transformer, clock, options);
   }
-  std::string kept(SessionOptions session = {.max_values = 1000}) {
+  std::string kept(SessionOptions session = {.max_tokens = 1000}) {
     session.durability = durability;
     const std::string id = process->create(session);
     REQUIRE_FALSE(process->durable.keep(id, kAlice));
@@ -64,7 +64,7 @@ struct Calls {
 // The same without a store.
 inline std::shared_ptr<RecordingSink> undisturbed(const std::shared_ptr<const Transformer>& model,
                                                   const std::vector<GenerationRequest>& calls,
-                                                  SessionOptions session = {.max_values = 1000}) {
+                                                  SessionOptions session = {.max_tokens = 1000}) {
   Core core(model, {.workers = 0, .speculation = Speculation::kOff});
   const std::string id = core.store.create("tiny", model, session).info.id;
   std::shared_ptr<RecordingSink> last;

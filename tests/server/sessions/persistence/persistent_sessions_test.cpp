@@ -14,7 +14,7 @@
 namespace lintel::testing {
 namespace {
 
-const SessionOptions kInput{.max_values = 400, .durability = Durability::kInput};
+const SessionOptions kInput{.max_tokens = 400, .durability = Durability::kInput};
 
 GenerationRequest plain_call(std::size_t prompt, std::int64_t values, std::uint64_t seed) {
   GenerationRequest request = tokens_request(prompt, values, seed);
@@ -68,9 +68,9 @@ TEST_CASE("a stored session continues after the process died as one that never l
   REQUIRE_FALSE(room.process->durable.bring(id, kAlice));
   const SessionInfo after = *room.process->store.get(id, kAlice);
   CHECK(after.digest == before.digest);
-  CHECK(after.num_values == values);
+  CHECK(after.num_tokens == values);
   CHECK(after.window == window);
-  CHECK(after.max_values == 400);
+  CHECK(after.max_tokens == 400);
   CHECK(after.durability == Durability::kInput);
   CHECK(after.created == before.created);
   const auto again = room.process->store.image(id, kAlice, std::nullopt, true, true);
@@ -87,7 +87,7 @@ TEST_CASE("the states of idle sessions are stored before the process ends where 
   const bool is_constant = room.transformer->constant_state();
   room.begin({.park_tokens = 400, .threads = 0});
   const std::string longer = room.kept(300), shorter = room.kept(40), busy = room.kept(300);
-  const std::string elsewhere = room.kept(300, {.max_values = 400});  // not durable
+  const std::string elsewhere = room.kept(300, {.max_tokens = 400});  // not durable
   const auto image = room.process->store.image(longer, kAlice, std::nullopt, true, false).image;
   {
     const SessionManager::LeaseResult held = room.process->store.lease(busy, kAlice);
@@ -117,7 +117,7 @@ TEST_CASE("the states of idle sessions are stored before the process ends where 
 TEST_CASE("a session of another owner, or one that was never durable, is not loaded", "[durable]") {
   Room room;
   const std::string id = room.kept(10);
-  const std::string here = room.kept(10, {.max_values = 400});
+  const std::string here = room.kept(10, {.max_tokens = 400});
   CHECK_FALSE(room.process->durable.bring(here, kAlice));
   room.begin();
   CHECK(room.process->durable.bring(id, "bob").error == SessionError::kNotFound);
@@ -135,11 +135,11 @@ TEST_CASE("sessions are found in memory or in the store, and stay there", "[dura
   const std::string cold = room.kept(10);
   room.begin();
   const std::string kept = room.kept(5);
-  const std::string here = room.process->create({.max_values = 9});
+  const std::string here = room.process->create({.max_tokens = 9});
   const std::string bobs = room.kept(5, kInput, "bob");
   const SessionInfo info = *room.process->durable.find(cold, kAlice);
   CHECK_FALSE(info.in_memory);
-  CHECK(info.num_values == 10);
+  CHECK(info.num_tokens == 10);
   CHECK(info.model == "tiny");
   CHECK(info.durability == Durability::kInput);
   CHECK(info.expires > room.clock.wall_time());
@@ -174,7 +174,7 @@ TEST_CASE("a rewound or removed session stays so after the process died", "[dura
   const std::string gone = room.kept(30);
   const auto rewound = room.process->durable.rewind(id, kAlice, 12, std::nullopt);
   REQUIRE_FALSE(rewound.refusal);
-  CHECK(rewound.info.num_values == 12);
+  CHECK(rewound.info.num_tokens == 12);
   CHECK_FALSE(room.process->durable.remove(gone, kAlice));
   CHECK(room.process->durable.remove(gone, kAlice).error == SessionError::kNotFound);
   const auto expected = room.process->generate(plain_call(2, 9, 4), id)->values;
@@ -211,10 +211,10 @@ TEST_CASE("sessions leave memory for others, the longest unused first, and none 
   CHECK_FALSE(room.process->store.get(ids[0], kAlice));
   for (int i = 0; i < 5; ++i) {
     REQUIRE_FALSE(room.process->durable.bring(ids[static_cast<std::size_t>(i)], kAlice));
-    CHECK(room.process->store.get(ids[static_cast<std::size_t>(i)], kAlice)->num_values == 10 + i);
+    CHECK(room.process->store.get(ids[static_cast<std::size_t>(i)], kAlice)->num_tokens == 10 + i);
   }
   // One that lives here alone does not go for another.
-  const std::string here = room.process->create({.max_values = 400});
+  const std::string here = room.process->create({.max_tokens = 400});
   for (const std::string& id : ids) CHECK_FALSE(room.process->durable.bring(id, kAlice));
   CHECK(room.process->store.get(here, kAlice));
   // While it is used it stays, and others find no room.
@@ -231,7 +231,7 @@ TEST_CASE("a durable session waits for its model", "[durable]") {
   CHECK(room.process->store.absence(id, kAlice).error == SessionError::kNotFound);
   const auto retired = room.process->models.retire("tiny", std::nullopt);
   CHECK(room.process->durable.bring(id, kAlice).error == SessionError::kModelMismatch);
-  CHECK(room.process->durable.find(id, kAlice)->num_values == 10);
+  CHECK(room.process->durable.find(id, kAlice)->num_tokens == 10);
   // Another model under its name is not its own.
   const auto other = changed_model(TinyModel::kTokens, {}, [](ModelWeights& weights) {
     weights = random_weights(tiny_config(TinyModel::kTokens), /*seed=*/8, 0.6f);
@@ -323,7 +323,7 @@ TEST_CASE("a call that runs keeps its session from expiring", "[durable]") {
   CHECK_FALSE(room.process->durable.bring(id, kAlice));
   room.process->run();
   CHECK(call.sink->outcome == RequestOutcome::kDone);
-  CHECK(room.process->durable.find(id, kAlice)->num_values == 26);
+  CHECK(room.process->durable.find(id, kAlice)->num_tokens == 26);
 }
 
 TEST_CASE("calls that load one session at once load it once", "[durable]") {
@@ -341,7 +341,7 @@ TEST_CASE("calls that load one session at once load it once", "[durable]") {
   const auto& durable = room.process->durable;
   while (brought < 50) std::this_thread::yield();
   CHECK(refused == 0);
-  CHECK(durable.stats().brought_from_values + durable.stats().brought_from_slot == 1);
+  CHECK(durable.stats().brought_from_tokens + durable.stats().brought_from_slot == 1);
 }
 
 TEST_CASE("work that no thread can begin soon is refused, and all accepted work is done",

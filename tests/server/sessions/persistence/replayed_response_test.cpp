@@ -10,7 +10,7 @@
 namespace lintel::testing {
 namespace {
 
-const SessionOptions kShortHistory{.max_values = 30'000, .history_tokens = 1024};
+const SessionOptions kShortHistory{.max_tokens = 30'000, .history_tokens = 1024};
 
 // A session with one finished call of so many tokens, far more than its history in memory has.
 struct Finished : Calls {
@@ -70,7 +70,7 @@ TEST_CASE("a slow reader: the replay waits, and reads little ahead", "[durable]"
   sink->room = 10;
   const auto again = finished.again(0, sink);
   REQUIRE_FALSE(again.refusal);
-  const std::size_t piece = ReplayedResponse::kPieceValues;
+  const std::size_t piece = ReplayedResponse::kPieceTokens;
   CHECK(sink->values[0].size() == piece);
   CHECK(sink->finishes == 0);
   CHECK_FALSE(finished.process->store.get(finished.id, kAlice)->busy);
@@ -94,7 +94,7 @@ TEST_CASE("a reader that leaves: the replay ends", "[durable]") {
   again.past->cancel();
   CHECK(sink->finishes == 1);
   CHECK(sink->outcome == RequestOutcome::kCancelled);
-  CHECK(sink->values[0].size() == static_cast<std::size_t>(ReplayedResponse::kPieceValues));
+  CHECK(sink->values[0].size() == static_cast<std::size_t>(ReplayedResponse::kPieceTokens));
   CHECK_FALSE(sink->results[0]);
 }
 
@@ -112,7 +112,7 @@ TEST_CASE("a rewind during a replay: no value of the new history is delivered", 
   sink->room = 1'000'000;
   again.past->resume();
   CHECK(sink->outcome->error() == SessionError::kStoreAway);
-  CHECK(sink->values[0].size() == static_cast<std::size_t>(ReplayedResponse::kPieceValues));
+  CHECK(sink->values[0].size() == static_cast<std::size_t>(ReplayedResponse::kPieceTokens));
 }
 
 TEST_CASE("a store keeps the values of calls that it remembers, and not those before",
@@ -149,7 +149,7 @@ TEST_CASE("a session whose first values the store has dropped is rewound and wak
   Calls calls(Durability::kInput);
   calls.options.park_tokens = 100'000;
   calls.begin();
-  SessionOptions session{.max_values = 30'000, .history_tokens = 2048};
+  SessionOptions session{.max_tokens = 30'000, .history_tokens = 2048};
   session.checkpoint_every = 500;
   session.checkpoint_keep = 4;
   const std::string id = calls.kept(session);

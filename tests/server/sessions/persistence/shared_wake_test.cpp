@@ -45,7 +45,7 @@ TEST_CASE("a session that another server writes during a read is read again", "[
 TEST_CASE("an expired session of a shared storage is kNotFound, not kStoreAway", "[durable]") {
   TwoServers calls;
   DurableProcess& other = calls.other;
-  SessionOptions brief{.max_values = 1000};
+  SessionOptions brief{.max_tokens = 1000};
   brief.expire_after = std::chrono::seconds(10);
   const std::string id = calls.kept(brief);
   calls.process->finish(tokens_call(5, 4, 3), id, named("one"));

@@ -18,12 +18,12 @@ inline SnapshotOf small_snapshot() {
   of.image.adapter = "polite";
   of.image.adapter_fingerprint = std::string(64, 'c');
   of.image.window = 512;
-  of.image.max_values = 1000;
+  of.image.max_tokens = 1000;
   of.image.base = 3;
   of.image.position = 8;
   of.image.values = {0, 255, 7, 7, 65};
   of.image.marks = {
-      {3, ValueSource::kPrompt}, {5, ValueSource::kGiven}, {6, ValueSource::kSampled}};
+      {3, TokenSource::kPrompt}, {5, TokenSource::kGiven}, {6, TokenSource::kSampled}};
   for (std::size_t i = 0; i < 16; ++i) {
     of.image.digest.bytes[i] = static_cast<std::byte>(17 * i);
     of.image.base_digest.bytes[i] = static_cast<std::byte>(255 - i);
@@ -45,7 +45,7 @@ inline bool same(const SnapshotOf& a, const SnapshotOf& b) {
   const SessionImage& y = b.image;
   return x.model == y.model && x.adapter == y.adapter &&
          x.adapter_fingerprint == y.adapter_fingerprint && x.window == y.window &&
-         x.max_values == y.max_values && x.base == y.base && x.position == y.position &&
+         x.max_tokens == y.max_tokens && x.base == y.base && x.position == y.position &&
          x.values == y.values && x.marks == y.marks && x.digest == y.digest &&
          x.base_digest == y.base_digest && std::ranges::equal(x.state_bytes(), y.state_bytes()) &&
          x.state_position == y.state_position && a.model_fingerprint == b.model_fingerprint &&

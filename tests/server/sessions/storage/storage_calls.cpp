@@ -26,7 +26,7 @@ Client::Client(const std::string& id, const std::string& owner) {
   row.model_print = "f00d";
   row.numerics = "beef";
   row.durability = Durability::kInput;
-  row.max_values = 1'000'000;
+  row.max_tokens = 1'000'000;
   row.created = row.used = std::chrono::system_clock::time_point(std::chrono::seconds(1000));
   row.expires = row.used + std::chrono::hours(24 * 365 * 100);
   row.digest = digest_of(std::as_bytes(std::span(id)));
