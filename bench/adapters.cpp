@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What LoRA adapters cost: a batch in which every sequence has one, against the same without.
 #include <algorithm>
 #include <memory>

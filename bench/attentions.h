@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The attentions that are compared, each under the name of its rows.
 #pragma once
 

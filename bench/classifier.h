@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small network that names digits, to judge completed images with.
 #pragma once
 

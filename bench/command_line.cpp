@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/commands.h"
 #include "client/cli/program.h"
 #include "tools/describe/flags.h"

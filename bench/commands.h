@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sub-commands. Each function adds one to the command line; its file holds all of it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A fleet of replicas that share a store, computed: where sessions go, and what the store has to
 // bear.
 #include <algorithm>

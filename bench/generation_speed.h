@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How fast a model generates whole sequences, measured step by step or at some positions.
 #pragma once
 

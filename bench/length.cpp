@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a token costs, and what a session takes, at growing positions.
 #include <chrono>
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Load on a server: clients that stream at the same time, and what they see.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // lintel-bench: what linear, softmax and LSH attention cost on this machine.
 #include <signal.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Repeated measurement, on as many threads as the run has workers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Half-occluded digits: how long their completion takes, and whether they can still be read.
 #include <algorithm>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tables of Katharopoulos et al. 2020, section 4.2, from our own code.
 #include <algorithm>
 #include <cmath>

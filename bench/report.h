@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Report: the tables of one run, and what they were measured under.
 #pragma once
 

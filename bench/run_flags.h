@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Flags that every sub-command has: how a run measures and where its tables go.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sequences that one worker generates side by side: what the server's worker does, without the
 // server.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What concurrent clients see of the server through gRPC, and what it keeps of the speed in
 // process.
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What sessions cost: copies of them, calls about them, and what outlives the server.
 #include <algorithm>
 #include <array>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How near the server is to what the machine's arithmetic and memory allow.
 #include <algorithm>
 #include <array>

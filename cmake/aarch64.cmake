@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Toolchain: Arm, 64 bits, on another machine, by Debian's cross compiler, tests under qemu. The preset arm64 uses it;
 # scripts/test_arm64.sh makes the folder of Debian's arm64 packages that it reads.
 set(CMAKE_SYSTEM_NAME Linux)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The page as C++: run with -DROOT=<repository> -DOUT=<file>. Each file of web/ becomes an array with its path, its type
 # and an ETag made of its bytes; weights/demo-digits.png is digits.png.
 cmake_minimum_required(VERSION 3.22)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The scripts that Redis servers run, as C++: run with -DSCRIPTS=<folder of *.lua> -DOUT=<file>.
 cmake_minimum_required(VERSION 3.22)
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # lintel_module(<folder>): a static library of the folder's sources. tests/layering/modules.txt says what it is
 # linked with: the modules and packages that its files may include.
 #

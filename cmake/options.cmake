@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # lintel_options: what every target of ours is compiled with.
 add_library(lintel_options INTERFACE)
 target_include_directories(lintel_options INTERFACE ${PROJECT_SOURCE_DIR})

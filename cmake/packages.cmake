@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Debian 12 packages; scripts/setup.sh installs them.
 #
 # What model/ and its tests need.

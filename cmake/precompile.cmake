@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # lintel_precompile(<target> [wire] [catch] [unoptimized]): the target's files start from headers that were compiled
 # once: the standard library, and with `wire` gRPC and what protoc made of lintel.v1, with `catch` Catch2. Two
 # thirds of a build are otherwise spent reading these again and again. With `unoptimized` the target is compiled

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # cluster_demo.sh: three servers, their store, Envoy; a text that streams on while the servers are killed one after the
 # other and come back. Ctrl-C ends it; `docker compose -f docker/compose.cluster.yaml down` takes everything away.
 set -euo pipefail

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The type of a model's matrices where the operator chose none.
 #pragma once
 

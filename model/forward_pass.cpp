@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/forward_pass.h"
 
 #include <algorithm>

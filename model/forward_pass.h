@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ForwardPass: rows on their way through the layers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NumericsFingerprint: which bits a machine computes with a model.
 #pragma once
 

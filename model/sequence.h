@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SequenceState: everything one sequence remembers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Transformer: the paper's model as a recurrent network (Katharopoulos et al. 2020, section 3.4).
 #pragma once
 

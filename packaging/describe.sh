@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # describe.sh PROGRAM DIRECTORY: the program's man pages and completions, as they are installed.
 set -eu
 program=$1 out=$2 name=$(basename "$1")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Installs what names its own places or those of its system. Run by `cmake --install` and CPack after: source, root, described, work,
 # version, maintainer are set.
 set(prefix "${CMAKE_INSTALL_PREFIX}")

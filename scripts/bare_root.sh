@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Makes a bare Debian 12, as debian:bookworm-slim is one, for tests where no image can be pulled.
 set -euo pipefail
 

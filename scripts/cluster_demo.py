@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What scripts/cluster_demo.sh runs when all is built: a Redis Cluster, three servers, a client, and blows to them.
 
 Python's standard library alone: the client speaks lines of JSON over HTTP.

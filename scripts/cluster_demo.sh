@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Three servers and a Redis Cluster on this machine, killed one after another while a client streams digits.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Measures the attention backends on this machine and puts the tables and plots into docs/comparison.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds the image, checks what is in it, runs it and the client against it.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # From nothing to completed digits: installs, builds, serves, completes, draws, stops.
 set -euo pipefail
 cd "$(dirname "$0")/.."

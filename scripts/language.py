@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Finds words of a private language in texts, code and commit subjects. docs/style.md says what to write instead."""
 
 import argparse

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Plants small defects, one at a time, and reports which of them no test notices."""
 
 import argparse

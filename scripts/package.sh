@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds the packages: for Debian, as an archive, and the Python client as a wheel.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs the Debian package in a bare Debian 12, uses it as its users do, and takes it away again.
 set -euo pipefail
 cd "$(dirname "$0")/.."

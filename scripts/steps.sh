@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Sourced: what scripts/demo.sh and scripts/test.sh say while they work.
 
 step() {

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds model/ and its tests for Arm, 64 bits, on another machine, and runs them under qemu.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The preset `tidy` over what changed: each file alone, without precompiled headers.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What the tests with clients from npm share. To be sourced; ends them with status 77 where something is missing.
 # shellcheck shell=bash
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Turns a LoRA adapter of PEFT, made over a checkpoint that convert_checkpoint.py converts, into one of
 the converted model:
 

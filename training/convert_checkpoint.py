@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Turns a PyTorch checkpoint into a model directory.
 
 Takes a checkpoint of idiap/linear-transformer-experiments (a dict with `model_state`), a bare

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Completes images over several streams at once.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a command reads and writes, and how it ends.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Flags that several sub-commands share, and helpers to declare them.
 #pragma once
 

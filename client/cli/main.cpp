@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // lintel: the command line of a Lintel server.
 #include <pthread.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which model a command is about, where --model does not say.
 #pragma once
 

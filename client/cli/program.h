@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From arguments to exit status: what every program with sub-commands does alike.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `lintel state save|list|delete`.
 #include <memory>
 #include <optional>

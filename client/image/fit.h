@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A photographed digit, put as MNIST puts its own.
 #pragma once
 

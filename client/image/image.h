@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Images as a model has them, and the canvas on which they are laid out for people.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads images of a model's size from IDX and PNG files.
 #pragma once
 

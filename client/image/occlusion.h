@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which pixels of an image are hidden, and how the others are put to the model.
 #pragma once
 

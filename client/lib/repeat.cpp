@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "client/lib/repeat.h"
 
 #include <openssl/evp.h>

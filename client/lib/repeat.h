@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls on sessions that outlive the server (Session.durability): when a call that was cut off is
 // sent again, how long after, and what of its tokens was seen.
 #pragma once

@@ -1,4 +1,5 @@
 #!/usr/bin/env node
+// SPDX-License-Identifier: Apache-2.0
 // Hides the lower half of an image and lets the model draw it, painted as it comes.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { COMMON, connect, parseFlags } from './flags.mjs';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a client calls, by which way and as whom.
 import { readFileSync } from 'node:fs';
 import { BlockList, isIP } from 'node:net';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a failed call says: a code, plain words, and the decoded google.rpc details.
 import { fileURLToPath } from 'node:url';
 import grpc from '@grpc/grpc-js';

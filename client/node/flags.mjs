@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The flags that both examples have.
 import { readFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';

@@ -1,4 +1,5 @@
 #!/usr/bin/env node
+// SPDX-License-Identifier: Apache-2.0
 // Streams values to standard output as they come, and says at the end what they took.
 import { COMMON, connect, count, number, parseFlags, tokenIds } from './flags.mjs';
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an image must be for a model to complete it.
 
 // Throws TypeError where `image` is not of the model's shape, and warns of one that looks inverted.

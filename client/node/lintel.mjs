@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small client of a Lintel server: connects, streams values, completes images.
 //
 //   const client = new Client('127.0.0.1:50051');

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A call on a session that outlives the server (Session.durability), repeated where it was cut off.
 import { randomBytes, randomUUID } from 'node:crypto';
 import grpc from '@grpc/grpc-js';

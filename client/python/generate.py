@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the protobuf and gRPC code of the package: lintel/v1/*_pb2*.py and lintel/_foreign_pb2.py.
 
     python3 client/python/generate.py [--out DIR]

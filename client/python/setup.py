@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The steps that pyproject.toml has no words for: the protobuf code is made when the package is, and
 nothing is left beside the sources.
 """

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AttentionSpec: what runs in place of the attention that config.json names.
 #pragma once
 

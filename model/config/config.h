@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ModelConfig: what config.json says, every field checked. See docs/model_format.md.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JSON from outside, read within bounds: how deep it is nested, what it takes in memory, and for
 // how long it is read.
 #pragma once

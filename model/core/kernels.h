@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a layer does between its matrix products. SIMD by Highway, chosen at run time.
 //
 // Every function is a pure function of the values it reads: the bits of a row do not depend on how

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counter-based random numbers: a draw is a pure function of (seed, position, index), so a token
 // sampled at a position is the same in any batch and each time it is computed again.
 #pragma once

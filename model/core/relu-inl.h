@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // max(x, 0). Included by kernels once for every instruction set, after Highway's own headers: the
 // guard toggles with the set.
 #if defined(LINTEL_MODEL_RELU_INL_H_) == defined(HWY_TARGET_TOGGLE)

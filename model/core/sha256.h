@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SHA-256, for the fingerprint of a model directory.
 #pragma once
 

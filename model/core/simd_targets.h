@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Instruction sets our Highway code is compiled for. Include before anything of Highway's.
 //
 // Every set costs compile time: on x86-64 AVX-512, AVX2 and plain C++ for what is older remain.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StepThreadPool: threads that share the work of one step.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Row-major float matrices. Matrix owns 64-byte aligned memory, MatrixView borrows.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ModelFiles: the files of a model, opened once.
 #pragma once
 

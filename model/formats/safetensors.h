@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SafetensorsFile: reads tensors of a file whose header may be hostile.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ModelWeights from a file and to one, each tensor checked against the list.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adapter: a LoRA adapter in memory (Hu et al. 2021).
 #pragma once
 

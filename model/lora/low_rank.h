@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LowRank: y += scaling B (A x), beside a product of the model's own weights. SIMD by Highway; the
 // same rules as model/core/kernels.h.
 #pragma once

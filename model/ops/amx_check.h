@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a machine's tiles compute what they are documented to.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dense: y = x W^T + b, weights packed once at load.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products on the tiles of AMX, for int8 and bf16.
 #pragma once
 

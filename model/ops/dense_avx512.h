@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tiles for instructions that Highway has no words for. Only dense_kernels.cpp includes this.
 #pragma once
 

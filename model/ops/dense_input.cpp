@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/ops/dense_input.h"
 
 #include <cassert>

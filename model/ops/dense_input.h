@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DenseInput: rows of floats in the form in which a product of one weight type reads them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The matrix products behind Dense: one packed layout, and kernels for each instruction set.
 //
 // Every output is one chain of multiply-adds over the inputs, in order, from zero (with AMX's bf16

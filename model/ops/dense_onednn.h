@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products by oneDNN, for who asks for them (KernelChoice).
 #pragma once
 

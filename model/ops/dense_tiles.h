@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a product is cut into tiles: shared by the kernels of every instruction set.
 #pragma once
 

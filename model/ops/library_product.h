@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LibraryProduct: y = x W^T + b by a library, with the same bits in any batch.
 #pragma once
 

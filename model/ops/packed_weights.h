@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PackedWeights: W and b as every kernel of ours reads them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ProductLibrary: a library whose matrix products are faster than our own kernels on some machines.
 //
 // A library is free to sum in another order for another number of rows, and some do: one row at a

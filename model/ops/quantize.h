@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A row of floats as bf16 or as bytes. SIMD by Highway; the same rules as kernels.h.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tiles of AMX: whether this process has them, and how long a thread keeps them.
 #pragma once
 

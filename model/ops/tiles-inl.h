@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Eight tiles of 16 rows of 64 bytes, as AMX has them and as plain C++: a kernel is written over
 // either, so that what it computes can be tested where there is no AMX. Included by kernels once
 // for every instruction set, after Highway's own headers: the guard toggles with the set.

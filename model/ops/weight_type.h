@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How weights are held in memory and multiplied. Any model directory can be loaded as any of them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Categorical head: softmax over V logits. Double arithmetic; ties go to the lowest id.
 #include <algorithm>
 #include <cassert>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exponentials of whole distributions, in double. SIMD by Highway, chosen at run time.
 //
 // As in kernels.h: pure functions; the bits depend on the values read and the instruction set, not

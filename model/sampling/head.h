@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Head: an output row of the transformer -> log-probabilities and samples.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mixture of discretised logistics over 256 pixel values scaled to [-1, 1] (PixelCNN++, Salimans et
 // al. 2017). Double arithmetic.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a Generate request on the wire to one the scheduler takes: state leased, model found, fields
 // checked. What both protocols do before they differ in how they answer.
 #pragma once

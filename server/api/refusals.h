@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why the store, the scheduler or a model refuses or ends a call, as a status.
 #pragma once
 

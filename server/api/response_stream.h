@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ResponseStream: writes the messages that a derived class has ready, one at a time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ServiceContext: references that the services share; the server owns the objects and outlives
 // them.
 #pragma once

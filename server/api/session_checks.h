@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of requests about sessions and their copies: forks, rewinds, snapshots, histories.
 #pragma once
 

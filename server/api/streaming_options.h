@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StreamingOptions: how tokens become messages.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TokenStream: carries the tokens of one request from the scheduler to any protocol.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LintelServer: models, sessions, schedulers, services and the gRPC server, put together.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // lintel-server: loads models, serves until SIGTERM or SIGINT, drains.
 // Exit codes: 0 after a drain, 1 when a model or the address fails, 2 for invalid flags.
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Maintenance: the server's periodic duties.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server's command line: flags, and with --config a file that has them as keys.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/app/stored_sessions.h"
 
 #include <spdlog/spdlog.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StoredSessions: the session store of a server, from before its port is bound until its last call
 // is over.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of the flags of lintel-server: the command line, the configuration file, --help, man
 // pages, completions and docs/flags.md are made of it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The values flags take: bytes, durations, addresses, directories of models and adapters. Every
 // parse_ function throws UsageError, saying what is wrong with the text.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ServerOptions: everything an operator can choose, grouped, with its unit in its name.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clock: the time the server goes by, injected so that tests own it.
 #pragma once
 

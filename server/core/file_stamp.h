@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FileStamp: whether a file has changed since it was read.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Histogram: how often a figure fell into which bucket, written without locks. Knows nothing of who
 // reads it.
 #pragma once

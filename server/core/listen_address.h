@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ListenAddress: where a server listens.
 #pragma once
 

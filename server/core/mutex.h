@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mutex, MutexLock and CondVar: the standard ones, annotated so that clang checks who holds what.
 #pragma once
 

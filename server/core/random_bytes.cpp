@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/core/random_bytes.h"
 
 #include <sys/random.h>

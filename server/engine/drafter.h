@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Drafter: proposes draft tokens for a sequence from the tokens it had, to be fed before they are
 // drawn.
 #pragma once

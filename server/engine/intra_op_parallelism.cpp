@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/engine/intra_op_parallelism.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StepSharing: one worker's steps, shared with idle workers as far as that makes them faster.
 #pragma once
 

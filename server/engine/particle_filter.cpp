@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/engine/particle_filter.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ParticleFilter: the samples of a request whose tokens are drawn with an eye on what comes later.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ParticleSet: copies of one sequence that draw different tokens, weighed by what they make of the
 // tokens that are known.
 #pragma once

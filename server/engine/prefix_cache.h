@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PrefixCache: what prompts of before have left for those that begin alike.
 #pragma once
 

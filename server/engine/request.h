@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GenerationRequest: what the scheduler runs, checked. Free of gRPC.
 #pragma once
 

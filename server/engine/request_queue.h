@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RequestQueue: what the workers of one model share: the queue, the load, and the alarm clock.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RowPlanner: who has how many rows in a worker's next step.
 #pragma once
 

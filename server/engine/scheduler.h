@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scheduler: continuous batching of one model's requests over worker threads.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sequence: one sample of a request on its way through the sequence's positions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SequenceGroup: one accepted request, from the queue to its on_finish.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TokenSink: the receiver of what a request produces, and its terms. Free of gRPC.
 #pragma once
 

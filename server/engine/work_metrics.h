@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a scheduler counts and times while it works: Metrics are written while it does, Stats and
 // Timings are copies of them at a moment. Free of the types that show them (server/metrics).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Worker: one batch of requests, stepped together.
 #pragma once
 

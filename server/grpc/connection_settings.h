@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ConnectionOptions: gRPC's settings of connections.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GrpcService: the methods of an RpcService over gRPC.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gRPC 1.51 keeps what came of a header field whose end has not come, and goes through all of it
 // again with every piece that follows (CVE-2023-33953): a field that is announced as 2 GiB and
 // comes in CONTINUATION frames takes memory that no quota counts, and time that grows with its

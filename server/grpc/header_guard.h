@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The guard against header fields without an end.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Listener: takes the server's connections, also when descriptors run out.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/port_credentials.h"
 
 #include <grpc/grpc.h>

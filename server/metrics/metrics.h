@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Metrics: the server's metrics in Prometheus' text format.
 #pragma once
 

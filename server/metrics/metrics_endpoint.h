@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MetricsEndpoint: /metrics, /healthz and /readyz on an HTTP port of their own.
 #pragma once
 

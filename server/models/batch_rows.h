@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many sequences a worker should step together, and how many rows of a prompt.
 #pragma once
 

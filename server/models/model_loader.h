@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ModelLoader: from a model directory to a model that can be served.
 #pragma once
 

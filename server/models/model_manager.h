@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ModelManager: loads models, when the server starts and while it runs, and unloads them.
 #pragma once
 

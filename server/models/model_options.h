@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ModelOptions: which models are served, and how.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ModelRegistry: the models by name and version, and the state each is in.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ModelRepository: a directory of models, from which they are loaded by name while the server runs.
 #pragma once
 

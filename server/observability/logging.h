@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Logging: spdlog to standard error, as text or as one JSON object a line. Standard output is not
 // touched. Nothing that was prompted or generated is logged at info and above.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ids of a call in the logs: its request id and its trace.
 #pragma once
 

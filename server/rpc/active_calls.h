@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ActiveCalls: how many streams are running, and whether new ones may begin.
 #pragma once
 

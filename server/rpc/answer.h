@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every RPC does around its translation.
 #pragma once
 

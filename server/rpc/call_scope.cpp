@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/rpc/call_scope.h"
 
 #include <spdlog/spdlog.h>

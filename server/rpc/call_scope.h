@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CallScope: one RPC from its headers to its end, with its caller and request id.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bounds of a request's memory, checked in its bytes before they are parsed.
 #pragma once
 

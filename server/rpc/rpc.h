@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A call as services see it, brought by gRPC (grpc_calls.h) or HTTP
 // (server/http/transport/http_calls.h).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one place that makes grpc::Status. Every error carries google.rpc details in the trailer
 // grpc-status-details-bin, so that a program can read what a person reads in the message. (But what
 // gRPC refuses for us, strangers by their headers, has its code and message only.)

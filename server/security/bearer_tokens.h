@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // BearerTokens: authenticates callers by tokens, from a file that holds only their hashes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Certificates: the server's certificate and trusted authorities, read again when files change.
 #pragma once
 

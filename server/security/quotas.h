@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quotas: limits of one identity's streams and tokens. Independent of gRPC.
 #pragma once
 

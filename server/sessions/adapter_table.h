@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdapterTable: the LoRA adapters of one version of a model, by name.
 #pragma once
 

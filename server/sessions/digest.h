@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Digest: a hash that distinguishes histories of a session.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compiled with -mavx2 where there is such a thing (server/CMakeLists.txt), so that nothing of it
 // may be shared with other files: no templates, no inline functions but xxHash's, which are static.
 #include "server/sessions/digest.h"

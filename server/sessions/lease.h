@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SessionLease: the right to use a sequence's state.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NamedStates: what sessions had seen, kept under names, for sessions and calls to begin with.
 #pragma once
 

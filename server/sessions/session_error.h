@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SessionError: why a session cannot be had, continued or stored.
 #pragma once
 

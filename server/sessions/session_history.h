@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SessionHistory: every token of a session, where it came from, and a digest of them all.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SessionManager: the sessions there are, and the memory that sequences may take.
 #pragma once
 

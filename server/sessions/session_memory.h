@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SessionMemory: the memory and places that sequences may take, all together and for each owner.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SessionOptions: what a session is to be; SessionInfo: what it is.
 #pragma once
 

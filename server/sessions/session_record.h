@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SessionRecord: what the store keeps of a session, or of a one-shot call.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Snapshots: a session as bytes, format 1 of docs/snapshot_format.md.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // lintel-bench as its users run it, on models of a few hundred weights.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every sub-command from its arguments to its tables, on models of a few hundred weights.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>

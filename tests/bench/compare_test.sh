@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What scripts/compare.sh writes into docs/comparison.md, with stubs in place of the build and of lintel-bench:
 # nothing is built or measured.
 set -euo pipefail

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Completions are of the given half, of nothing else, and the same in any batch.
 #include <catch2/catch.hpp>
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What comes before a measurement's window: a first connection that fails though the server listens
 // costs none, and clients that are slow to begin are waited for.
 #include <dlfcn.h>

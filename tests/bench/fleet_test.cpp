@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fleet that is computed: small ones by hand, and large ones against what is known of their
 // balancers.
 #include <catch2/catch.hpp>

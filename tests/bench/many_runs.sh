@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # lintel-bench, run many times in a row on a machine that is busy: no run may fail, hang or measure nothing.
 #   many_runs.sh LINTEL_BENCH [RUNS]
 # Runs: as given, or as many as LINTEL_BENCH_RUNS says (200 take some ten minutes on two cores), or 4.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files and plots are tried before a run measures, and cost no table where they fail after all.
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // lintel-bench serve on models of text, and on servers that ask for TLS and a token.
 #include <catch2/catch.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Handshakes that must fail, many times over, while other clients continue.
 #include <sys/wait.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A lintel-server process that faults are done to, and what it has to be like afterwards.
 #pragma once
 

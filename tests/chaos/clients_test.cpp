@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clients that end badly: killed, gone silent, or never reading.
 #include <poll.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Preloaded, it moves a process's wall clock by the seconds in the file that LINTEL_TEST_CLOCK
 // names, an int64 that may change at any time. Waits until a wall clock's time last as long as
 // they would have when they began.

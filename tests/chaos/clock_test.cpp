@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A wall clock that jumps: sessions, deadlines, time limits and quotas go by another.
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A flood of malformed requests to every RPC that the server's reflection names.
 #include <google/protobuf/descriptor_database.h>
 #include <google/protobuf/dynamic_message.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Malformed HTTP/2 and gRPC framing, on plain sockets.
 #include <catch2/catch.hpp>
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Faults over HTTP: requests that make no sense, clients that say nothing, clients that read
 // nothing.
 #include <sys/resource.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // More streams than rows, and the end of the server while streams run.
 #include <sched.h>
 #include <signal.h>

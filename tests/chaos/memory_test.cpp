@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What strangers can make a server hold and do before they have shown a token.
 #include <catch2/catch.hpp>
 #include <fstream>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Model files that are cut short, written over or deleted while they are served, or while they
 // load.
 #include <signal.h>

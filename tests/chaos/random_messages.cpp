@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/chaos/random_messages.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests as a fuzzer makes them: of a message's own fields with odd values, and of damaged bytes.
 #pragma once
 

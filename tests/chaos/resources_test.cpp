@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What runs out: room for the log, memory for sessions, descriptors.
 #include <algorithm>
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plain sockets, and HTTP/2 written on them byte by byte: for what no well-behaved client does.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A client of two lintel-servers, one after the other on one store: what it prints does not tell.
 #include <signal.h>
 

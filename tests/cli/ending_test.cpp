@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How commands end: usage, deadline, Ctrl-C, a reader that goes away.
 #include <fcntl.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `lintel generate --interactive` against a server, from a pipe and in a terminal.
 #include <signal.h>
 

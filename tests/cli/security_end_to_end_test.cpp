@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The programs over TLS and with tokens.
 #include <catch2/catch.hpp>
 #include <filesystem>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sessions that outlive lintel-server, as people use them.
 #include <signal.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // lintel-servers with one store, and lintel as their client.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A client of several servers: it continues at another one where the first is killed, shuts down or refuses.
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an error says where gRPC alone knows why a call failed.
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Node example against the real server: the values are those of the C++ command line.
 //
 // Needs LINTEL_SERVER and LINTEL_CLI, two binaries, LINTEL_EXAMPLE, where the example and its packages

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The client's defaults: what it refuses, bounds and keeps to this machine.
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';

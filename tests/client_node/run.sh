@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # run.sh DIR: installs the example's packages in DIR, from its lock file, and tests it there. Exit
 # status 77 without Node 18.3, npm or a registry that answers.
 set -euo pipefail

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The real server, for tests of the client. Needs LINTEL_SERVER, a binary.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AsyncClient: the values of Client, many at a time, and ended by tasks that end."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server that is away for a while, or for good, of asyncio: see away_test."""
 
 import signal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server that is away for a while, or for good. Without asyncio, whose thread would look at the sockets of the
 others, too.
 """

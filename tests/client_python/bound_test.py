@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Generations without a bound end, and values before an error are kept."""
 
 import concurrent.futures

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A stream that its client stops reading ends on the server too, and its slot is free."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """No module of the package imports another that imports it, not even for its types."""
 
 import ast

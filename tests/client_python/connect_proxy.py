@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An HTTP proxy for tests: it knows CONNECT alone, and leads every host to one address."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Generation: the values are those of the C++ command line, bit for bit."""
 
 import unittest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Images that a model cannot complete, or would take for something else."""
 
 import unittest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The package as its users get it: installed, typed, and beside others of its kind."""
 
 import importlib.util

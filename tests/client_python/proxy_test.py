@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls go through a proxy where one is asked for, and on this machine through none."""
 
 import os

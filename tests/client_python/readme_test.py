@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The snippets of the READMEs and of docs/sessions.md run, with a server where they say it is."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls on sessions that outlive the server, with one that is killed and started again on purpose."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The real server, and the C++ command line beside it, for tests of the client.
 
 Needs LINTEL_SERVER, LINTEL_CLI and LINTEL_WRITE_TINY_MODELS, three binaries.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions: state that lives between calls, and ends with its block."""
 
 import unittest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What callers have at hand, as the wire has it. No server."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The package as a wheel, in a virtual environment that has nothing else of ours."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Connect's GET of methods that change nothing, asked for by its official clients.
 import assert from 'node:assert/strict';
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';

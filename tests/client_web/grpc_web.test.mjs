@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Google's own client of gRPC-Web, which speaks by XMLHttpRequest, against the real server.
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';

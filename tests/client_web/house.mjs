@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of clients over HTTP share: the packages, the messages of lintel.v1, and a server.
 //
 // Needs LINTEL_SERVER and LINTEL_WRITE_TINY_MODELS, two binaries, LINTEL_ROOT, the repository,

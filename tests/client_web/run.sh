@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # run.sh DIR: installs the clients in DIR, from the lock file, and runs the tests with them. Exit
 # status 77 without Node 18.15, npm or a registry that answers.
 set -euo pipefail

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The official clients of Connect and gRPC-Web from npm against the real server, over HTTP/1.1.
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // XMLHttpRequest over fetch, as far as Google's gRPC-Web client uses it: Node has none, and those on npm tell no text
 // before the answer's end. https://xhr.spec.whatwg.org
 

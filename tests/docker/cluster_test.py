@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docker/compose.cluster.yaml, what it mounts and the script beside it agree with each other and with the server.
 
 Needs LINTEL_SERVER.

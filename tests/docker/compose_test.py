@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docker/compose.yaml and what it mounts agree with each other and with the server.
 
 Needs LINTEL_SERVER.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The image as it is run: what is in it, who it is, how it serves and stops.
 
 scripts/container_test.sh sets LINTEL_ENGINE (docker or podman), LINTEL_IMAGE and LINTEL_BASE.

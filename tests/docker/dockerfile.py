@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docker/Dockerfile, as far as other files must agree with it."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docker/envoy/envoy.yaml: every field is one of Envoy's, and it goes with compose.cluster.yaml and the server.
 
 Needs envoy_api/node_modules (npm ci in envoy_api/), whose grpc-js-xds has Envoy's own descriptions of its

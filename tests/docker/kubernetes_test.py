@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manifests agree with themselves, with the image and with what the server serves.
 
 Needs LINTEL_SERVER and LINTEL_CLI, the two binaries. schema/ holds the fields against the API.

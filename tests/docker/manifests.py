@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docker/kubernetes as documents, the way `kubectl kustomize` builds them.
 
 Knows what these files use of kustomize: resources, a ConfigMap made of files, JSON patches. The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The alert rules, the dashboard and the Prometheus Operator's objects ask for what there is.
 
 Needs LINTEL_SERVER and LINTEL_CLI. promtool, where it is, reads the rules as Prometheus does.

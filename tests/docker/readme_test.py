@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands of docker/README.md do what they say.
 
 Needs LINTEL_SERVER and LINTEL_CLI.

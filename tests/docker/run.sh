@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs a Python test of this folder with the first Python that has PyYAML and tomllib; exit status 77
 # where none has, and for schema_test.py and envoy_test.py where there is no npm, nothing to install from or no protoc.
 set -euo pipefail

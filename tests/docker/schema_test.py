@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every field of the manifests is known to the Kubernetes API and has its type.
 
 Writes them as TypeScript literals of the types that kubernetes-types has from the API's OpenAPI

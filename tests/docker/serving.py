@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A lintel-server of this build (LINTEL_SERVER), to hold the files of docker/ against."""
 
 import contextlib

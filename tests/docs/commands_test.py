@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages' shell blocks run as they stand, one after the other, in a copy of the repository with the programs on the PATH.
 
 commands_test.py PAGE runs one page's; without a page, every block of every page is looked for: it is run or listed here.

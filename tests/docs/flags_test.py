@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every flag that a page names is one: of the program in a command, and somewhere of ours in the prose.
 
 Needs LINTEL_SERVER, LINTEL_CLI, LINTEL_CONVERT and LINTEL_BENCH.

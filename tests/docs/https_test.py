@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """curl over TLS, as docs/http.md says it. Needs LINTEL_SERVER and LINTEL_WRITE_TINY_MODELS, binaries, curl and openssl."""
 
 import os

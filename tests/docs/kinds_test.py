@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the pages and the training package say of the kinds of attention is what they declare.
 
 Needs LINTEL_CONVERT, whose --kinds prints the declarations. With --write, writes it into the pages instead.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the pages point at is there, and the README stays short."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The project's pages: every .md file, its headings, links and commands."""
 
 import functools

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parsers over mutated files, under a memory limit: parsed, or refused by a ModelError.
 #include <catch2/catch.hpp>
 #include <filesystem>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counts what operator new has given out, in the whole executable.
 #pragma once
 

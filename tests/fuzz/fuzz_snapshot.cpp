@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libFuzzer target: bytes as a snapshot.
 #include <algorithm>
 #include <cstddef>

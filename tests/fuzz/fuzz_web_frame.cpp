@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libFuzzer target: bytes as an envelope, and as base64.
 #include <cstddef>
 #include <cstdint>

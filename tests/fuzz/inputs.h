@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a fuzzer feeds: one input to one parser, with the promises of the parser checked.
 #pragma once
 

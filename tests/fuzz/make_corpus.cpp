@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes the corpus: make_corpus DIR [FILES]. The same files every time.
 #include <cstdlib>
 #include <filesystem>

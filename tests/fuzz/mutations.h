@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Deterministic mutations of valid files, for the corpus and the test that runs it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parsers of HTTP's requests over mutated ones, under a memory limit: parsed or refused.
 #include <catch2/catch.hpp>
 #include <filesystem>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a fuzzer feeds to the parsers of HTTP's requests, with what they promise checked.
 #pragma once
 

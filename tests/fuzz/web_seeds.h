@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small valid requests over HTTP to start from: mutate_text makes others of them.
 #pragma once
 

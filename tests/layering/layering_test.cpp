@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The modules of tests/layering/modules.txt, held against every #include line.
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of modules, tests/layering/modules.txt, and the includes that are held against it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Defects that are switched at run time, in the copy of the tree that scripts/mutate.py makes.
 #pragma once
 

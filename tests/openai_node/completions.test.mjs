@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // OpenAI's own client against the real server.
 //
 // Needs LINTEL_SERVER, LINTEL_CLI and LINTEL_WRITE_TINY_MODELS, three binaries, and LINTEL_PACKAGES, where

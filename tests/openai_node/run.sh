@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # run.sh DIR: installs OpenAI's client in DIR, from the lock file, and tests the server with it. Exit
 # status 77 without Node 20, which the client asks for, npm or a registry that answers.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # completions_test.sh BUILD: what bash and zsh offer for the programs of a build.
 set -euo pipefail
 export LC_ALL=C  # as sort has it

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // packaging/lintel.toml.in, the configuration that is installed.
 #include <catch2/catch.hpp>
 #include <fstream>

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # in_root.sh STEP: a step of scripts/package_test.sh, inside the bare Debian 12.
 set -euo pipefail
 cd /root

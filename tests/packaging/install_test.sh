@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # install_test.sh CMAKE BUILD: what `cmake --install` of a build puts under a prefix runs there.
 set -euo pipefail
 fail() {

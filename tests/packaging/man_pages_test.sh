@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # man_pages_test.sh BUILD: the pages of the programs of a build say what --help says, and roff has nothing to say about them.
 set -euo pipefail
 fail() {

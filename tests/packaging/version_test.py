@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What has the project's version has that of CMakeLists.txt; what is released is in the changelog."""
 
 import json

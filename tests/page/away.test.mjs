@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A server that dies and comes back under an open page.
 import assert from 'node:assert/strict';
 import { after, before, it } from 'node:test';

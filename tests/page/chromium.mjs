@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A headless Chromium, driven by the DevTools protocol over a pipe: no package is needed.
 // https://chromedevtools.github.io/devtools-protocol
 import assert from 'node:assert/strict';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tab Digits.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, readdirSync, rmSync } from 'node:fs';

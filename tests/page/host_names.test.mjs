@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names that point to this machine and are not its own: a page of such a name may read nothing of the server.
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';

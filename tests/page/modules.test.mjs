@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What of the page is no drawing: envelopes, requests, masks, fitting, the clock of a race, text.
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Updates docs/images/page-digits.png and page-race.png: LINTEL_SERVER=build/release/bin/lintel-server node
 // tests/page/pictures.mjs [DIR], on a machine that has nothing else to do. DIR: where to, if not there.
 import { join } from 'node:path';

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # run.sh NAME: the tests of NAME.test.mjs. Exit status 77 without Node 18, and for what needs a browser without Chromium.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page's files, as the server gives them.
 import assert from 'node:assert/strict';
 import { readFileSync, readdirSync } from 'node:fs';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tab Text.
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';

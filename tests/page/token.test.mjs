@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A server that wants a token: the page asks for one, and keeps it for its tab alone.
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';

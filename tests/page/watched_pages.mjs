@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests of the page in a browser share: a server, a browser, and a page that is watched.
 import assert from 'node:assert/strict';
 import { mkdirSync } from 'node:fs';

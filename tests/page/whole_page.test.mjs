@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What all tabs have in common: keyboard, names, contrast, width.
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # run.sh DIR: installs buf in DIR, from the lock file, and checks proto/lintel: its style, and that a client of the released
 # v1 (v1.binpb) still fits. Exit status 77 without Node, npm or a registry that answers.
 set -euo pipefail

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A call on each of some sessions by gRPC's own core.
 
 Standard input has JSON: `target`, `options` of the channel, and `calls`, an array of {id, key, seed, count}. Writes

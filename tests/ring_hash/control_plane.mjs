@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A control plane for gRPC's own clients: it sends them over xDS where the servers are and how to choose one.
 //
 // Needs LINTEL_PACKAGES, where the packages are, whose descriptions of xDS it takes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A redis-server on loopback, which keeps its data in a directory.
 import { spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';

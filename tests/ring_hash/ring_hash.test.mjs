@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Three servers with one store behind gRPC's own ring_hash, which our client reaches by xds:///NAME.
 //
 // Needs LINTEL_SERVER and LINTEL_WRITE_TINY_MODELS, two binaries, and LINTEL_PACKAGES, where gRPC's packages and a

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # run.sh DIR: installs gRPC's packages for Node in DIR, beside a copy of our client, and tests there. Exit
 # status 77 without Node 18.3, npm or a registry that answers, or redis-server.
 set -euo pipefail

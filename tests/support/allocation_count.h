@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counts what operator new, aligned_alloc and the arena of large blocks are asked for on the
 // calling thread, and has operator new fail there.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Certificates for tests, made when they are needed. Nothing secret, and nothing to expire, in the
 // repository.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For what other threads and processes bring about.
 #pragma once
 

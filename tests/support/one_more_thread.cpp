@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/support/one_more_thread.h"
 
 #include <unistd.h>

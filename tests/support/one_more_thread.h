@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For what happens when the system has no more threads to give.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small models with random weights, for tests that need some model and not a trained one.
 #pragma once
 

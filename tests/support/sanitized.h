@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a bound on time goes by: CPU time, and whether this build checks itself at run time, which
 // makes it several times slower.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Looks into memory as its next owner could: at what freed blocks hold, and at what is left in
 // blocks that stay. Not under the sanitizers, which have allocators of their own.
 #pragma once

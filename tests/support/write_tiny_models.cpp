@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // write_tiny_models DIR: small models with random weights as DIR/image, DIR/bytes, DIR/text and
 // DIR/tokens, the last with an adapter, thin.
 #include <filesystem>

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs a Python test, FILE or else all of training/tests, with the first Python that has PyTorch;
 # exit status 77 where none has.
 set -euo pipefail

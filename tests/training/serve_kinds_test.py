@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every kind of attention that PyTorch computes is served: the same bits, all samples and a LoRA adapter in one server.
 
 Needs LINTEL_SERVER and LINTEL_CLI, the two binaries.

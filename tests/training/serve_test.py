@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What PyTorch trained, or a checkpoint held, is what the server serves: the same bits/dim.
 
 Needs LINTEL_SERVER and LINTEL_CLI, the two binaries.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model directory to another, with its weights in another type or an adapter merged into them.
 #pragma once
 

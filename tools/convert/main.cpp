@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // lintel-convert: a model directory to another, with its weights in another type or an adapter
 // merged. Exit codes: 0 when it is written, 1 when it cannot be, 2 for flags that make no sense.
 #include <CLI/CLI.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The flags with which a program describes itself: its completions and its man pages.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LoRA adapters on disk, as PEFT writes them: adapter_config.json and adapter_model.safetensors."""
 
 import json

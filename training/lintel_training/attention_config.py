@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The attention object of config.json: a dataclass for each kind, of the keys it declares (kinds.json)."""
 
 from dataclasses import asdict, field, make_dataclass

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flags for the whole numbers that kinds of attention declare."""
 
 from .attention import KINDS

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints of a run: one file, replaced atomically, of plain tensors, numbers and strings."""
 
 import os

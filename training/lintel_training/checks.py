@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of single values of config.json; each refusal names the key."""
 
 import math

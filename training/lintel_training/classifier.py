@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains a small network that names digits, to judge completed images with (`lintel-bench occlusion`).
 
     python3 -m lintel_training.classifier --data mnist/ --out weights/mnist-classifier

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.compile, for PyTorch 2 on a GPU. Shapes are static in every graph."""
 
 import torch

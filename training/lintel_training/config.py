@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """config.json of a model directory (format version 1) as dataclasses.
 
 The keys are exactly those of the format; an unknown or missing key is refused by name, so that a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws curve.png, the loss over the steps of a run, from its log.
 
     python3 -m lintel_training.curve RUN_DIRECTORY

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Images (IDX) and byte text as training batches.
 
 Order is a pure function of (seed, epoch), so a run resumes with nothing but its step number. All

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Likelihood of a data set under a model directory, as JSON.
 
     python3 -m lintel_training.evaluate --model DIR --images t10k-images-idx3-ubyte.gz

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Model directories: config.json and model.safetensors."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints of other programs: their tensors, and of all else that is in them only the place.
 
 PyTorch's own restricted reader (weights_only) refuses a file for one thing it does not know, and that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random feature maps of idiap/fast-transformers (`fast_transformers.feature_maps`): their keys here.
 
 All of them keep one buffer, `omega` [D, columns], whose name and shape are those of the format. What was

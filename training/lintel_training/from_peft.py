@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LoRA adapters of PEFT over a checkpoint of another program: the same over the converted model.
 
 Modules get the names of the model directory's tensors, and both files of the adapter follow. What an

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints of kimiyoung/transformer-xl (PyTorch), in the shape of its enwik8 and text8 models.
 
     https://github.com/kimiyoung/transformer-xl, Dai et al. 2019

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A larger model that computes what a smaller one does: a warm start for training.
 
 Wider: units of the residual stream, heads and hidden units of the feed-forward are repeated. LayerNorm

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Judges completed images: what the model makes of their known pixels, and which digits they are.
 
     lintel complete --images t10k-images-idx3-ubyte.gz --index 0-99 --occlude left:14 --particles 1,8,32 --json left.json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LoRA (Hu et al. 2022): a frozen model learns small additions to its linear maps.
 
     y = W x + b + scaling * B (A x),   A [r, in], B [out, r]

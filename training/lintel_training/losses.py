@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Likelihoods of the two heads, per position, in nats. Computed in float32 (float64 outputs stay)."""
 
 import math

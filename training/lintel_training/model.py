@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The autoregressive transformer, parallel over the sequence.
 
 The names of its `state_dict` are those of the model directory's tensors. Index letters in shapes:

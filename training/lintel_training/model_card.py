@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the model card, README.md, of a trained model from its run directory.
 
     python3 -m lintel_training.model_card --run runs/mnist-linear --name mnist-linear \\

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Optimiser, learning-rate schedule and the moving average of the weights."""
 
 import copy

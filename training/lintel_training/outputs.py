@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a command will write, tried before it works: what takes hours must not fail at its last line."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Named recipes: an architecture and how to train it."""
 
 from dataclasses import asdict, dataclass, replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Incremental decoding: the same model as a recurrent network (paper, section 3.4).
 
 The state of linear attention is S, Z of constant size; others keep what they have seen. Plain and

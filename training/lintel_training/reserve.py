@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long the parts of a run take that are not training, from a short trial of each."""
 
 import time

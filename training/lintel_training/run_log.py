@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """log.jsonl of a run, and a progress line when a person watches."""
 
 import json

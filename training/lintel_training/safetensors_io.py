@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads and writes .safetensors files, with the `safetensors` package where it is installed.
 
 Debian has no such package, so a reader and writer of our own stand in: 8 bytes of header length

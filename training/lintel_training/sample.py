@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws samples from a model: a grid of images, or a text.
 
     python3 -m lintel_training.sample --model DIR --out grid.png

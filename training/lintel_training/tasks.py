@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run trains on: its data, its unit of loss and its validation and test figures."""
 
 import hashlib

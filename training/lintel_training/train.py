@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains a model of a preset and writes a run directory.
 
     python3 -m lintel_training.train --preset mnist-linear --data DIR --out runs/mnist-linear

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The training loop: updates, validation, checkpoints, and what is written at the end."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The layers of the transformer, and how they are joined: which weights, which residuals.
 
 Index letters in shapes as in model.py.

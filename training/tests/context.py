@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes lintel_training importable from the tests, wherever they are started."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tests of whole runs share: a directory, tiny images, and runs of tiny models in it."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parallel forms of attention against their definitions, position by position."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Model cards: what they state, and that their commands train what they stand beside."""
 
 import glob

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The digit classifier: learns, exports what it is, and says how good that is."""
 
 import gzip

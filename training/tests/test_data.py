@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Splits, order and augmentation of the training data."""
 
 import gzip

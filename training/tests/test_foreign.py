@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints of linear-transformer-experiments as its training script saves them, and worse."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """config.json, safetensors files, exports and converted checkpoints."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints with random features of fast-transformers: converted, they compute what its classes say."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LoRA adapters over foreign checkpoints: converted, they add to the converted model what they added before."""
 
 import contextlib

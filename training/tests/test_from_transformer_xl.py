@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints of kimiyoung/transformer-xl: converted, they compute what the paper says."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model computes what the reference implementation computed (tests/golden), at once and step by step."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Larger models that start as smaller ones."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The judge of completions: figures over images, by occlusion and way."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What kinds.json declares of every kind of attention is what the training package makes of it."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Feature maps in log space: what they compute, at norms where the plain form has no numbers left."""
 
 import unittest

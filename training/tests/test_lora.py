@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LoRA adapters: what they compute, their files, and runs that learn one."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The likelihoods are distributions, also where float32 is at its limits."""
 
 import unittest

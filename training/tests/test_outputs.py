@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Outputs that cannot be written are refused before the work."""
 
 import contextlib

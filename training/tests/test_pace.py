@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long a run takes: schedules, time budgets, and the reported speed."""
 
 import time

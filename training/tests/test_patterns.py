@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention over patterns, blocks and segments against its definition, position by position."""
 
 import math

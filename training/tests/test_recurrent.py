@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decoding token by token gives what one pass over the sequence gives."""
 
 import unittest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs that are stopped, killed or damaged, and resume."""
 
 import json

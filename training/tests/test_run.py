@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole runs: every preset, the head, text, and what is not finite."""
 
 import contextlib

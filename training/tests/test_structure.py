@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layers that share weights, take positions and steps at each layer, or are reversible."""
 
 import unittest

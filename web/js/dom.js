@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Elements: those of index.html by their names, and new ones in a line.
 
 export const byId = (id) => document.getElementById(id);

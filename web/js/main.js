@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page: tabs, who calls, and whether the server answers. Each tab is a module that is started when it is first
 // looked at: start() brings it to life and returns {open, leave}, both optional.
 import { models } from './wire/models.js';

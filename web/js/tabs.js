@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tabs, as the ARIA Authoring Practices have them: arrow keys go from tab to tab, and the address names the one
 // that is shown. https://www.w3.org/WAI/ARIA/apg/patterns/tabs/
 

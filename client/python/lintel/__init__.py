@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Client of a Lintel server, which serves linear transformers over gRPC.
 
     import lintel

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls to one server from asyncio: see _calls."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The default of max_new_tokens: images have an end of their own, texts do not."""
 
 from __future__ import annotations

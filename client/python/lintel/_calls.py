@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls to one server, sent again where that is safe: what clients, streams and sessions share."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The way to a server: plain text, TLS or mutual TLS; what every call sends along."""
 
 from __future__ import annotations

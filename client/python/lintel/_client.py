@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Client and AsyncClient have in common: the arguments they are made of, and generate()."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Responses of a Generate stream -> tokens, samples and results."""
 
 from __future__ import annotations

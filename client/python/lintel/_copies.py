@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests about copies of sessions and named states, and what their streams become."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What gRPC itself says of a call that failed, in plain words. What a server says stays as it is."""
 
 from __future__ import annotations

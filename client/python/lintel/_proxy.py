@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether calls go through an HTTP proxy: only where one is named, and never on this machine."""
 
 from __future__ import annotations

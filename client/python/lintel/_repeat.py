@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls on sessions that outlive the server (SessionInfo.durability), repeated where they were cut off."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arguments of generate() -> lintel.v1.GenerateRequest. What they may be is the server's to judge."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The servers that a client may call, each of which will do, and the one that it calls."""
 
 from __future__ import annotations

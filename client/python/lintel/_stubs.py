@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What both kinds of client call, over either kind of channel, and the requests of unary calls."""
 
 from __future__ import annotations

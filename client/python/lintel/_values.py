@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ways to write values: what callers have at hand -> lintel.v1.Values."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AsyncClient: calls a Lintel server from asyncio. The methods of Client, to be awaited."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AsyncGeneration: a stream of tokens, read from asyncio."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AsyncSession: state on the server, used from asyncio."""
 
 from __future__ import annotations

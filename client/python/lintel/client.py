@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Client: calls a Lintel server from threads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a failed call says: status code and the decoded google.rpc details."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Generation: a stream of tokens, read from a thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Results of calls, as plain Python and NumPy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a call is sent again, and how long after."""
 
 from __future__ import annotations

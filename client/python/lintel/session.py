@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Session: state on the server, used from threads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AttentionKind, what a kind of attention declares; AttentionBackend and AttentionState, the
 // contract that every kind keeps.
 #pragma once

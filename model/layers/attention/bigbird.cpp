@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // BigBird (Zaheer et al. 2020): softmax over blocks of positions, the last, the first, and some
 // that a table names, in the causal form. With i = t div B and j = s div B
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Efficient Attention (Shen et al. 2018): queries are a softmax over channels, keys one over
 // positions. In its causal form the keys' softmax of a position runs over those up to it, so that
 // the last output of every prefix is that of the published module over the prefix.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linear attention (Katharopoulos et al. 2020) with any of the feature maps of
 // common/feature_map.h.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linformer (Wang et al. 2020): positions are projected to a few slots, by one learned matrix for
 // keys and one for values. As published it mixes over all positions; here are two causal forms of
 // it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Longformer (Beltagy et al. 2020): softmax over a window, which may have gaps, and over the first
 // positions, in the causal form.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention by locality-sensitive hashing with shared queries and keys (Reformer, Kitaev et al.
 // 2020), in the streaming and the prefix form of docs/model_format.md.
 //

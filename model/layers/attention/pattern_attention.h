@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PatternAttention: softmax attention over a pattern of positions. What the kinds
 // `sparse_transformer`, `longformer` and `bigbird` are; they differ in their PositionPattern alone.
 #pragma once

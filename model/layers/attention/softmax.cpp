@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Softmax attention with a cache of keys and values (Vaswani et al. 2017): the state grows by one
 // key and one value a head with every token.
 #include <algorithm>

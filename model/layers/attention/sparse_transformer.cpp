@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sparse Transformer (Child et al. 2019, "Generating Long Sequences with Sparse Transformers"):
 // softmax over near positions and a few far ones, in the strided and the fixed pattern of
 // section 4.3.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SumAttention: attention whose keys and values are added to sums, which queries read: what the
 // kinds `linear` and `efficient` are.
 #pragma once

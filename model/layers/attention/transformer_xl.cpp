@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Transformer-XL (Dai et al. 2019): softmax over the own segment and the positions before it that
 // are remembered, with relative positions.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Open Inference Protocol's tensors and parameters, read into requests.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ClientSequences: the Open Inference Protocol's sequences, each a session under a name of its
 // owner's.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // InferenceService: the Open Inference Protocol (KServe v2), on the port of lintel.v1.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RowGatherer: the rows of one ModelInfer call in the scheduler, gathered until all are done.
 #pragma once
 

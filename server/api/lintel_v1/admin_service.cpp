@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/api/lintel_v1/admin_service.h"
 
 #include <spdlog/spdlog.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdminService: an operator's calls to a running server.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GenerationService: translates Generate and Score between the wire and the scheduler.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/api/lintel_v1/initial_states.h"
 
 #include <spdlog/spdlog.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RestoreCall: one Restore, from its header to the session that it makes.
 #pragma once
 

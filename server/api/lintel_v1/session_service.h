@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SessionService: creates, shows, copies and deletes sessions.
 #pragma once
 

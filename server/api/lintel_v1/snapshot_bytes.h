@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared by Snapshot and Restore: the largest size of a snapshot and its fields of the model.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The services of lintel.v1 over HTTP, as Connect, gRPC-Web and plain JSON have them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RpcFormat: how a request to a method is written, and its answer will be.
 #pragma once
 

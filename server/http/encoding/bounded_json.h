@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bodies in JSON, read within bounds.
 #pragma once
 

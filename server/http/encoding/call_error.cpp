@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/http/encoding/call_error.h"
 
 #include "google/rpc/error_details.pb.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CallError: what a gRPC status says, for errors of other shapes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Utf8Text: bytes as they come, as text.
 #pragma once
 

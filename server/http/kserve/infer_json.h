@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ModelInfer's messages as the Open Inference Protocol's REST has them
 // (https://kserve.github.io/website/latest/modelserving/data_plane/v2_protocol/#inference).
 #pragma once

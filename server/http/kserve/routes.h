@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Open Inference Protocol's REST calls, and Triton's generate.
 #pragma once
 

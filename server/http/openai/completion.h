@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Completion: one request of /v1/completions, from its body to its last byte.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The body of a completion request, an object, as OpenAI's API has it
 // (https://platform.openai.com/docs/api-reference/completions/create), read into requests of
 // lintel.v1.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // /v1/models and /v1/completions, in OpenAI's shapes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // BodyWork: reads request bodies without delaying other connections.
 #pragma once
 

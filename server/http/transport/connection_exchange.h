@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ConnectionExchange: a route's view of a connection, for one request.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/http/transport/http_calls.h"
 
 #include <grpcpp/support/slice.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HttpCalls: runs HTTP requests as calls of the server's services.
 #pragma once
 

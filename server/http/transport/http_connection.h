@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HttpConnection: one client's connection. Used by the listener only.
 #pragma once
 

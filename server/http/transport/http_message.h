@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HttpRequest and HttpAnswer.
 #pragma once
 

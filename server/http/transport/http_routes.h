@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HttpRoutes: which function answers which path.
 #pragma once
 

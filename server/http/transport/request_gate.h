@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Refuses requests by their first line and headers, before their bodies are read.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A request as it is read from a connection, from bytes to what routes get.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ResponseHead: an answer's status line and headers as they go over the wire.
 #pragma once
 

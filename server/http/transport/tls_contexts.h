@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TlsContexts: OpenSSL's side of the certificates that the server shows and trusts.
 #pragma once
 

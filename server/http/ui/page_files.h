@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files of the page at /: those of web/, which are part of the program
 // (cmake/embed_page.cmake).
 #pragma once

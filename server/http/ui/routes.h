@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page at / and its files.
 #pragma once
 

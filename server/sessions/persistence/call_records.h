@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a storage's row has no column for, as bytes: what a session is to be, where its tokens came
 // from, the call in progress, the last ones.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CallWriter: the thread that writes down what calls on durable sessions read and draw.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PersistentRequest, what the scheduler and the sink see of it. durable_call_writes.cpp has the
 // storage's side.
 #include "server/sessions/persistence/persistent_request.h"

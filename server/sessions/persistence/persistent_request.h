@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PersistentRequest: a call on a session that outlives the process.
 #pragma once
 

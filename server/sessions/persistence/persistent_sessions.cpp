@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/sessions/persistence/persistent_sessions.h"
 
 #include <spdlog/spdlog.h>

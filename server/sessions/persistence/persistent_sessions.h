@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PersistentSessions: sessions that outlive the process.
 #pragma once
 

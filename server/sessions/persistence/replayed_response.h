@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ReplayedResponse: a finished call, replayed to its client without being run.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MemoryStorage: a storage of this process's memory, for tests and for sessions that nothing
 // outlives.
 #pragma once

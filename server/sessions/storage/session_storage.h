@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SessionStorage: sessions beyond this process's memory.
 #pragma once
 

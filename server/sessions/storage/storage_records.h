@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is written of sessions, as bytes: the bodies of SessionStorage::Write, rows, and records of
 // a journal. Little-endian; a length before each text. A decoder takes what an encoder made, whole,
 // and nothing else.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kills a lintel-server at places drawn from a seed while clients of all levels of durability use
 // it, and holds what they saw against a server that nothing ever disturbed: every position once,
 // every bit the same.

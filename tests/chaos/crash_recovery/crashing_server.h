@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A lintel-server that dies at given places, and is restarted on its port and its store.
 #pragma once
 

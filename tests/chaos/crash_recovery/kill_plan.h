@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a server is to die, and how far it came: what the harness and the preloaded shim share.
 #pragma once
 

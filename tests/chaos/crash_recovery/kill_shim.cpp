@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Preloaded, it counts the calls whose effects the rest of the world sees, and kills the process
 // before, halfway through or after the one that a plan names.
 #include <dlfcn.h>

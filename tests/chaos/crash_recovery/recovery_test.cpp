@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long a server with many sessions takes to begin again after it was killed. A clock says
 // little on a machine that others use, too: what is measured is held against reading the same
 // records.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the campaign's clients ask for, and what an undisturbed server answers.
 #pragma once
 

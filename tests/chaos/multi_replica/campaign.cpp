@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two replicas fight over the sessions of one Redis store while both of them, the store and the
 // network between fail; the tokens that clients received of a session must be one line, without
 // gaps and doubles.

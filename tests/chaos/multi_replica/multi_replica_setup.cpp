@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/chaos/multi_replica/multi_replica_setup.h"
 
 #include <thread>

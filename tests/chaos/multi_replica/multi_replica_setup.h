@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MultiReplicaSetup: two replicas, their store and the network between, and what happens to them.
 #pragma once
 

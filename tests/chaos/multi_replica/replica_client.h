@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ReplicaClient: a client of two replicas, and the tokens that it received.
 #pragma once
 

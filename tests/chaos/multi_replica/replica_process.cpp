@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/chaos/multi_replica/replica_process.h"
 
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A lintel-server that shares its store with others: killed, paused, ended and started again on its
 // port.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tokens that clients received of one session, which must be one line without gaps.
 #pragma once
 

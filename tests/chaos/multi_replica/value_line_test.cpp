@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The checker of the campaign notices what it is there for.
 #include "tests/chaos/multi_replica/value_line.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LoRA adapters on the command line: named in calls, shown, loaded and unloaded.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `lintel` says when something is wrong, and how it helps.
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pictures of `lintel complete`: headings, animation, photographs.
 #include <catch2/catch.hpp>
 #include <filesystem>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Flags of the connection: every sub-command heeds every one of them, before the environment.
 #include <catch2/catch.hpp>
 #include <chrono>

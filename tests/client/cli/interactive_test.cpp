@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `lintel generate --interactive` with lines from a pipe, and what Generate says of its speed.
 #include <catch2/catch.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Commands that are ended while they work: what was done by then is written.
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files that commands write: tried before the work, kept where it fails. Images that look wrong.
 #include <unistd.h>
 

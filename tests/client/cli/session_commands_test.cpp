@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `lintel session` and `lintel state`: what reaches the server, and what is printed.
 #include <catch2/catch.hpp>
 #include <fstream>

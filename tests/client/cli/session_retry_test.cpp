@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `lintel session`, of sessions that outlive the server: created, shown, and continued.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The token a client was made with goes with its calls.
 #include <grpcpp/grpcpp.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Animated PNGs, read back by hand.
 #include <zlib.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Photographs of digits, made as MNIST's.
 #include "client/image/fit.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pictures on our pages and cards: a completion is the model's own, not its original.
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The way to the server: addresses, proxies, and connections that fail.
 #include <grpcpp/support/client_interceptor.h>
 

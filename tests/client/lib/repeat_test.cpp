@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls on sessions that outlive the server: repeated where they were cut off, each position once.
 #include "client/lib/repeat.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A client of several servers: which it calls, and what it does when that one is gone.
 #include <catch2/catch.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/client/support/connect_proxy.h"
 
 #include <arpa/inet.h>

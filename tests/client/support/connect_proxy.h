@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An HTTP proxy that knows CONNECT, and notes who asked it for what.
 #pragma once
 

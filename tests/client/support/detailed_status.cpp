@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/client/support/detailed_status.h"
 
 #include "google/rpc/error_details.pb.h"

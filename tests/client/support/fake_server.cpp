@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/client/support/fake_server.h"
 
 #include <condition_variable>

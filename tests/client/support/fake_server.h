@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A server of lintel.v1 without a model: its tokens are a function of seed and position, and it
 // fails as a test sets it. To be scored, ids have to be of the vocabulary.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fake server's sessions: their number and tokens are a function of what is asked.
 #pragma once
 

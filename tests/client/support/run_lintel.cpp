@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/client/support/run_lintel.h"
 
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PEFT's two files: what is read, and how every defect is refused.
 #include <catch2/catch.hpp>
 #include <cmath>

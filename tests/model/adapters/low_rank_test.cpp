@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an adapter adds to a product, against the formula in double.
 #include "model/lora/low_rank.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every kind of attention keeps. Names none of them.
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A layer of any kind of attention, with tokens for several sequences: what the tests of all kinds
 // run.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The keys of linear attention: which of them go together, how large a state may become, and the
 // random features that are drawn where a model has none.
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linformer against a twin that does what the formulas say, in double precision.
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums relative to a running maximum (relative_attention_step) over very long sequences: rounded by
 // draws from kFirstDrawnPosition on, as the sums of long_sums_test.cpp are.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sums of linear attention over very long sequences: rounded by draws from kFirstDrawnPosition
 // on (docs/attention.md has the table).
 #include <algorithm>

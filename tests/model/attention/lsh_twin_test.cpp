@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LSH attention against a twin that sorts everything again at every position, in double precision.
 #include <algorithm>
 #include <catch2/catch.hpp>

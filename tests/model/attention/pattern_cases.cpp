@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/model/attention/pattern_cases.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Settings of the kinds that are softmax over a pattern of positions, and P_h(t) of each straight
 // from its definition: what the tests of these kinds share.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What sparse_transformer, longformer and bigbird refuse, and the table of random blocks.
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What softmax over patterns of positions keeps: how much, and that nothing that happens to a state
 // on its way shows in it.
 #include <algorithm>

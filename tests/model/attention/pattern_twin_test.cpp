@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Softmax over patterns of positions against a twin that asks of every position whether it is seen,
 // in double precision.
 #include <algorithm>

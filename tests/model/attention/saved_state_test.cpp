@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every kind of attention says of its state: saved, and loaded again. Names none of them.
 #include <catch2/catch.hpp>
 #include <vector>

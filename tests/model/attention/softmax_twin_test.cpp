@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Softmax attention against a twin that does what the formula says, in double precision.
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an attention state saves, in memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why S and Z are f32: what narrower sums would do to the output (docs/attention.md has the table).
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention by sums, of every feature map and of `efficient`, against twins that do what the
 // formulas say and no more: no running maximum, nothing kept once that is there twice.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the naive twins of kinds of attention have in common: inputs, sums in double, and how far
 // from them a backend is.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Other attention on the same weights, and recompute mode.
 #include "model/config/attention_spec.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // config.json: what is read, and how every defect is refused.
 #include "model/config/config.h"
 

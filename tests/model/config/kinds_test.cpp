@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every kind of attention is read, written, refused and described as it declares. Names none of
 // them.
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Our kernels on AMX's tiles. What is computed on tiles of plain C++ is held against the formula of
 // the instructions on any machine; the instructions themselves where there are some.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/model/dense/nondeterministic_gemm.h"
 
 #include <bit>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A library of products that sums in another order for other numbers of rows, as real ones do on
 // machines the tests do not run on.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products by a library that may sum in another order for another number of rows (promise 1).
 #include "model/ops/product_library.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products that several threads share: the bits of one thread's.
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/formats/model_files.h"
 
 #include <algorithm>

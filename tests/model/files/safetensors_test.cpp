@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // safetensors files: what is read and written, and how every hostile header is refused.
 #include "model/formats/safetensors.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one list of tensors, and how a file that does not keep to it is refused.
 #include "model/formats/weights.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JSON from outside: what is read, what is refused, and what either costs.
 #include "model/core/json_reader.h"
 

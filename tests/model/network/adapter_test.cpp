@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sequences with LoRA adapters: against the vectors, the formula, and each other.
 #include "model/lora/adapter.h"
 

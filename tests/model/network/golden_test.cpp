@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The vectors of tests/golden/README.md: what the official implementation computes.
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a model is said to take, against what it takes.
 #include <catch2/catch.hpp>
 #include <filesystem>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole sequences, saved and loaded: every kind of attention, weight type and adapter, and bytes
 // that a stranger made.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Layers that share weights, read their position and step, or are reversible.
 #include <algorithm>
 #include <catch2/catch.hpp>

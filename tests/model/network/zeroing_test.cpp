@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of one request is zeroed before another can have it.
 #include <catch2/catch.hpp>
 #include <cstdint>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The hash of what a machine computes with a model.
 #include <catch2/catch.hpp>
 #include <set>

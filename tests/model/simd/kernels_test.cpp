@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Each kernel beside a naive twin, for every small size, misalignment and instruction set.
 #include "model/core/kernels.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Threads that help a team as long as they are there.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a test once with each instruction set our kernels are compiled for and this machine has.
 #pragma once
 

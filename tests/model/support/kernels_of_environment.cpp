@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LINTEL_TEST_KERNELS=own|onednn|twin[,ISA]: what multiplies in all tests of this process. twin:
 // our kernels for AMX, on tiles of plain C++. ISA: ONEDNN_MAX_CPU_ISA, for ctest loses a second
 // variable.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model in double precision, written as the formulas stand and for nothing but to be compared
 // with: the attention in its O(N^2) form, no packing, no recurrence, no vectors.
 #pragma once

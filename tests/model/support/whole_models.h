@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models in files, and what they make of tokens, as tests of whole models need them.
 #pragma once
 

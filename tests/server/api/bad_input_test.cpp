@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bad input of every field: refused with INVALID_ARGUMENT naming the field, before anything runs.
 #include <catch2/catch.hpp>
 #include <functional>

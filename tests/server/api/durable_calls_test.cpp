@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls on sessions that outlive the process, as they come from the wire.
 #include <catch2/catch.hpp>
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that fails anywhere on the way of an answer: the call ends all the same, once.
 //
 // The streams run as gRPC runs them, but for a writer that keeps nothing: gRPC's own needs memory

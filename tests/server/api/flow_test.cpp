@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cancellation, deadlines, slow readers and full queues.
 #include <catch2/catch.hpp>
 #include <thread>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why a model is not loaded, as a status.
 #include <catch2/catch.hpp>
 

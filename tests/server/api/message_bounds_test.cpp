@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests are measured in their bytes, before they are parsed.
 #include "server/rpc/message_bounds.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls whose work is done but whose client is not: they keep no model.
 #include <catch2/catch.hpp>
 

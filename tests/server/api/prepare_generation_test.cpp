@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory and leases of a prepared request, and of one that is refused.
 #include "server/api/prepare_generation.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which model a request means, and the error if there is none.
 #include <catch2/catch.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which sampling a head honours, and which it refuses by name.
 #include <catch2/catch.hpp>
 #include <functional>

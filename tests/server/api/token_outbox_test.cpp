@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The way of tokens from a scheduler that must not wait to a wire that may be slow.
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program: its one line on standard output, signals and exit codes.
 #include <fcntl.h>
 #include <grpcpp/grpcpp.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file of --config, and the errors for unknown flags and keys.
 #include <catch2/catch.hpp>
 #include <fstream>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Error texts quote a client's input without control characters.
 #include <algorithm>
 #include <catch2/catch.hpp>

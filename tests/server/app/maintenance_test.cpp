@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server's periodic duties, on a clock of the test's.
 #include "server/app/maintenance.h"
 

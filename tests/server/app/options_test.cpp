@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Flags and the configuration file.
 #include "server/app/options.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What ends lintel-server before it serves: soon, with the flag and the reason, as the log is
 // written.
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which flags of the session store go together.
 #include <catch2/catch.hpp>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The members of ServerOptions, one by one.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of flags: every row is set from its text, and no option is forgotten.
 #include "server/config/flags.h"
 

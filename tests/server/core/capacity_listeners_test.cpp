@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waiters for room: notified once, with nothing missed and no recursion.
 #include <catch2/catch.hpp>
 #include <functional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exceptions on threads that run until the server ends.
 #include <catch2/catch.hpp>
 #include <future>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The decoding path allocates nothing once it is warm; elsewhere memory may be refused.
 #include <catch2/catch.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that share a worker: joining, leaving, fairness, limits and failures.
 #include <catch2/catch.hpp>
 #include <stdexcept>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests with particles: what they aim at, of a model that is small enough to know it.
 #include <algorithm>
 #include <catch2/catch.hpp>

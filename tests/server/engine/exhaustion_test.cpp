@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allocations that fail anywhere on a request's way: it is answered all the same, once, and the
 // scheduler continues and stops.
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Steps that fail for want of memory: their requests end, all others are unaffected.
 #include <catch2/catch.hpp>
 #include <new>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one request produces: tokens, log-probabilities, ends and counts.
 #include <catch2/catch.hpp>
 

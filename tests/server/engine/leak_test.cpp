@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory: sessions release all that they take, and nothing of one shows in the next.
 #include <catch2/catch.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests that are cancelled or expire while they wait weigh nothing afterwards.
 #include <catch2/catch.hpp>
 

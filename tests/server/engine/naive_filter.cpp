@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/server/engine/naive_filter.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a request with particles has to give: the naive twin, and requests to compare it by.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests with particles: how they end, what they cost, and what they leave.
 #include <catch2/catch.hpp>
 #include <functional>

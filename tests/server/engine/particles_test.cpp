@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests with particles: their tokens are a function of the request alone.
 #include <catch2/catch.hpp>
 

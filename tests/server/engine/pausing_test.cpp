@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests whose sink is full: pausing and resuming.
 #include <catch2/catch.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Penalties that count the last tokens of a sequence only.
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // States kept after prompts: how much, for whom, and until when.
 #include "server/engine/prefix_cache.h"
 

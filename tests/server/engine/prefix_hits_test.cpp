@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A prompt that is not read from its beginning gives the bits of one that is.
 #include <array>
 #include <catch2/catch.hpp>

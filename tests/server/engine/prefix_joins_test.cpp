@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prompts that come at once and begin alike: one is read, the others wait for it, at most as long
 // as reading would take.
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tree of prompts against a naive set of all their beginnings.
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Promise 1, batch invariance: the same bits in any batch.
 #include <algorithm>
 #include <array>

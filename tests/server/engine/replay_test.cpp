@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replay: a sequence reads tokens that its state lacks again, without an effect on its output.
 #include <array>
 #include <catch2/catch.hpp>

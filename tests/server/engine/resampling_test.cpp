@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which particles survive: shares, order, and the sums of weights of any size.
 #include <algorithm>
 #include <catch2/catch.hpp>

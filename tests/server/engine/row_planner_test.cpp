@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rows of a step are shared out, without a model.
 #include "server/engine/row_planner.h"
 

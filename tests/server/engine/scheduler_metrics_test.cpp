@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a scheduler counts and times, with a clock that the test moves.
 #include <catch2/catch.hpp>
 #include <thread>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sequences that live over several calls.
 #include <catch2/catch.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Speculation: fewer steps, the same bits.
 #include <algorithm>
 #include <catch2/catch.hpp>

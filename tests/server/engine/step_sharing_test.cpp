@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Idle workers that help others with their steps.
 #include <atomic>
 #include <catch2/catch.hpp>

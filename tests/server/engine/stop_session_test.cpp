@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stop strings as long as they may be, over the calls of a session.
 #include <algorithm>
 #include <catch2/catch.hpp>

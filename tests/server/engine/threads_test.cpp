@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Real workers: for ThreadSanitizer, and for waking up.
 #include <atomic>
 #include <catch2/catch.hpp>

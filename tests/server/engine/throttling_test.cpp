@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests whose tokens are paid for as they come: a call is never faster than its identity's rate,
 // and never locks it out.
 #include <catch2/catch.hpp>

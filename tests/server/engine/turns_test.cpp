@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Callers take turns: in the queue, in the rows of steps, and in the time for which they have them.
 #include <catch2/catch.hpp>
 #include <map>

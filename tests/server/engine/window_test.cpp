@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Windows: a state is reset at known positions and reads the last half of its tokens again.
 #include <algorithm>
 #include <catch2/catch.hpp>

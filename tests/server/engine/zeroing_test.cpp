@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a request leaves in memory: nothing, neither in what is freed nor in what its worker keeps.
 #include <catch2/catch.hpp>
 #include <cstdint>

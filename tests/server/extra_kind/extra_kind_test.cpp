@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A kind of attention that is a file and a line: recent.cpp and kinds.inc. The tests of all kinds,
 // from its step to promise 1, run with it in this program; what is here is said of it alone.
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A kind of attention that is never served: a gated sum of the last values, weighted by how long
 // ago they were. It has what the others have not: a ring, a tensor that is learned, a projection
 // without bias and outputs of another width than H*D.

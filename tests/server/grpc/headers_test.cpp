@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is refused by a call's headers, before a message of it is read.
 #include <catch2/catch.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server's own listener, where descriptors run out.
 #include "server/grpc/listener.h"
 

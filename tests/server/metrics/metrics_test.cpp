@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // /metrics, /healthz and /readyz over HTTP, and the dashboard that shows them.
 #include <arpa/inet.h>
 #include <fcntl.h>

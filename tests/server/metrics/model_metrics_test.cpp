@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Metrics of models and adapters that come and go.
 #include <catch2/catch.hpp>
 

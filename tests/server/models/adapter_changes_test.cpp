@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adapters that ModelManager loads and unloads, and what it counts for them.
 #include <catch2/catch.hpp>
 #include <filesystem>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdapterTable: who finds an adapter, and when it is gone.
 #include "server/sessions/adapter_table.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // --weight-type auto: the fastest type that loses little.
 #include "model/fastest_type.h"
 

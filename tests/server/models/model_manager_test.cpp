@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ModelManager without a server around it: loads, unloads, and what a running server cannot be made
 // to do at a given moment.
 #include "server/models/model_manager.h"

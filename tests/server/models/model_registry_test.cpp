@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which model a name stands for, and the state it is in.
 #include "server/models/model_registry.h"
 

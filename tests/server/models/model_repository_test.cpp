@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a directory of models has, by name and version.
 #include "server/models/model_repository.h"
 

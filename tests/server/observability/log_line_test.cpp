@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What comes from outside stays within its line of the log.
 #include <fcntl.h>
 #include <spdlog/spdlog.h>

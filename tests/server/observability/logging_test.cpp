@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How calls are known in the logs.
 #include <catch2/catch.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/server/redis_lab/fake_redis.h"
 
 #include <sys/socket.h>

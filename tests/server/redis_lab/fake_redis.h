@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A server that speaks the protocol of Redis and sends the answers that the test sets, also invalid
 // ones.
 #pragma once

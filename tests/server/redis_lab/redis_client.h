@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plain client of one Redis server, for what tests ask and arrange. It shares no code with the
 // server's own client, so that one cannot hide the other's mistakes.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A real Redis Cluster on loopback: masters and their replicas, each a redis-server at a loopback
 // address of its own.
 #pragma once

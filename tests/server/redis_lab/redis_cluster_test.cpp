@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the lab promises of a cluster: tests of the storage lean on it.
 #include "tests/server/redis_lab/redis_cluster.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the lab promises of one server: tests of the storage lean on it.
 #include <catch2/catch.hpp>
 

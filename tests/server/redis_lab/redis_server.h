@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A real redis-server as a child process, in a folder of its own, and what may happen to one.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sockets of the lab: TCP on loopback addresses.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A TCP proxy between two programs of a test, which can be a bad network.
 #pragma once
 

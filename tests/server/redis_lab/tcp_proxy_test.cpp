@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/server/redis_lab/tcp_proxy.h"
 
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tokens, roles and owners of sessions.
 #include <catch2/catch.hpp>
 #include <functional>

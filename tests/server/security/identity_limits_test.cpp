@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one identity may use: streams, tokens a second, sessions, memory.
 #include <catch2/catch.hpp>
 #include <chrono>

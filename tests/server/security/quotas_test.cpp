@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What one identity may have and use, and that it is kept to it when all come at once.
 #include "server/security/quotas.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Token and certificate files that change, also those that cannot be read at the first look.
 #include <fcntl.h>
 #include <spdlog/sinks/ostream_sink.h>

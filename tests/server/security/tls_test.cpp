@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TLS, mutual TLS, and certificates that change while streams run.
 #include <catch2/catch.hpp>
 #include <filesystem>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tokens that nearly match, and quotas after calls that were refused.
 #include <openssl/sha.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies of sessions continue with the bits of a sequence that never left memory.
 #include <catch2/catch.hpp>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Evictions in the order of last use: what they cost does not depend on how many sessions there
 // are.
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/sessions/named_states.h"
 
 #include <catch2/catch.hpp>

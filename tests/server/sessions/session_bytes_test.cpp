@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What sessions are admitted for is what they take.
 #include <catch2/catch.hpp>
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fork, rewind, images and history: who may, what it takes, and what is refused.
 #include <catch2/catch.hpp>
 #include <string>

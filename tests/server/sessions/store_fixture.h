@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A store of sessions on a clock of its own, and a model for them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The store of sessions beside a model of it.
 #include <catch2/catch.hpp>
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adapters of a server whose models come and go, and the calls about them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls without a transport: reactors as gRPC runs them, but for a writer that keeps nothing.
 #pragma once
 

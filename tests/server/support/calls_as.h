@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls with the token of a name in a token file.
 #pragma once
 

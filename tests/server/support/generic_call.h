@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GenericCall: a call of any method by its name, one operation at a time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of scheduling share: models, a sink that remembers, a server's core without
 // threads.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HttpClient: HTTP/1.1 on a socket, for tests of what a server answers and when.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many bytes the process has allocated and not freed.
 #pragma once
 

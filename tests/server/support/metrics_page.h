@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a server says over HTTP: its metrics page, as tests ask for it.
 #pragma once
 

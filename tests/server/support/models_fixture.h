@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests of models share: a repository of tiny ones, and what loads and keeps them.
 #pragma once
 

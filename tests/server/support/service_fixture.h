@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An in-process server with small random models, and what tests say to it over gRPC.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of a server without its port, for tests that need none.
 #pragma once
 

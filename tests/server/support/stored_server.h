@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A server with durable sessions that can be restarted on the same directory.
 #pragma once
 

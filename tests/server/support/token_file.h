@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A server's token file, and calls with the tokens in it.
 #pragma once
 

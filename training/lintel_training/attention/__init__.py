@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kinds of attention: kinds.json has what the server declares of each, TYPE.py how it is computed.
 
 kinds.json is what `lintel-convert --kinds` prints: keys, projections and tensors.

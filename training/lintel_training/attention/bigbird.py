@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """BigBird (Zaheer et al. 2020): blocks of a window, global ones at the start, random ones of a table."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Efficient attention (Shen et al. 2018), causal: softmax(q) over channels times S / Z.
 
 S and Z are sums of exp(k) v^T and exp(k), so that each channel's keys are a softmax over positions

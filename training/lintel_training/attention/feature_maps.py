@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Feature maps of linear attention: phi, a function of one row; its dot products stand for a kernel.
 
 `elu_plus_one` is Katharopoulos et al. 2020, `relu` and `squared_relu` Performer's generalized

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Linear attention: phi(q)^T S / (phi(q)^T Z + eps), phi one of feature_maps.py.
 
 Index letters as in parts.py, and C features (in linear_attention() C is the length of a chunk).

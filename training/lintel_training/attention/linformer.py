@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Linformer (Wang et al. 2020), causal: keys and values mixed into `rank` slots by learned projections.
 
 `prefix`: slots over all positions so far (Peng et al. 2021, "ABC"). `blocks`: slots of each complete

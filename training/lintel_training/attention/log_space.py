@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Linear attention over features that are given as logarithms, however large they are.
 
 Index letters as in parts.py, and C features, G positions in a group, N/G groups.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Longformer (Beltagy et al. 2020): a window, dilated by head, and global tokens at the start."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reformer's attention with shared queries and keys; each round has 2*bits buckets.
 
 Index letters as in parts.py.

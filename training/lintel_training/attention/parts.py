@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What several kinds of attention share, parallel over the sequence.
 
 Index letters: B sequences, H heads, N positions, D width of a query, key or value, R hash rounds,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Softmax over a pattern of positions, a function of positions and heads alone.
 
 Index letters as in parts.py.

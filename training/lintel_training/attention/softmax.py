@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Softmax attention: softmax(q.k * scale); `scale` None is 1/sqrt(d_head)."""
 
 import math

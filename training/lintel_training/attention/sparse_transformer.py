@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sparse Transformer (Child et al. 2019): a local part and a far one, strided or fixed."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Transformer-XL (Dai et al. 2019): segments that see a memory behind them, and relative positions.
 
 Index letters as in parts.py, and L positions of a segment, M of the memory.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An occluded image as a request, and what comes back as images.
 import { toBase64 } from '../wire/base64.js';
 import { knownRuns } from './masks.js';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The image that is completed: levels and what of them is hidden, with a brush for both, by pointer or keyboard.
 import { say } from '../dom.js';
 

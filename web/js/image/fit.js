@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A picture of any size as a digit of a model: grey levels, light on dark, scaled and centred as those of MNIST are
 // (the ink in a box of 20 of 28 pixels, its centre of mass in the middle; http://yann.lecun.com/exdb/mnist).
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The heat map of the tab Digits: how unsure the model was of each pixel.
 import { byId, chosen } from '../dom.js';
 import { digits } from '../format.js';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What of an image is hidden: a byte a pixel, 1 where it is.
 
 const all = (width, height, hide) => {

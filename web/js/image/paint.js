@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Images onto canvases: one canvas pixel a value, enlarged by style.
 
 // Drawn pixels are tinted, to distinguish them from given ones.

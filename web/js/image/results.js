@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The completions of the tab Digits, as they appear.
 import { byId, h } from '../dom.js';
 import { digits } from '../format.js';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The digits to pick from: a sheet of 28x28 pixels each, drawn by a model of ours.
 import { h } from '../dom.js';
 import { whenReached } from '../wire/reach.js';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lines over an axis: drawn as SVG, coloured by style (.series-0, .series-1, ...).
 import { h, svg } from '../dom.js';
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One model in a race: what it draws, its clock and its card.
 import { h } from '../dom.js';
 import { bytes, digits, duration, whole } from '../format.js';

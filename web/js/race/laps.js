@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The clock of a race: what a value takes, by position, as the server measured it.
 
 export const SEGMENT = 56; // values of a call, which share a point of the curve: two rows of a digit

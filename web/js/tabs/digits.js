@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Digits: pick, upload or draw one, brush what is hidden, and have it completed.
 import { byId, chosen, h, options, say } from '../dom.js';
 import { bytes, digits, duration, seconds, whole } from '../format.js';

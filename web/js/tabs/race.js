@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Race: one image by every model of images that is loaded, with what a value takes and what the state has become
 // by then.
 import { byId, chosen, h, options, say } from '../dom.js';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Server: what is loaded, what runs, what waits, and which sessions there are, as the metrics have it.
 import { byId, h, svg } from '../dom.js';
 import { bytes, digits, duration, seconds, whole } from '../format.js';

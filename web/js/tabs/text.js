@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text: a prompt, sampling, and what comes of it, coloured by probability. Every text is a session of the server, so
 // that it can be continued, taken back, and forked at any character.
 import { byId, options, say } from '../dom.js';

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One text of the tab Text: a session, its values, and its card.
 import { h, say } from '../dom.js';
 import { digits, duration, percent, whole } from '../format.js';

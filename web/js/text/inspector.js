@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the model thought at a character, and what can be done there.
 import { byId, h } from '../dom.js';
 import { digits, percent } from '../format.js';

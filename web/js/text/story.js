@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text of a model of bytes: values with what the model thought of them, as characters and branches.
 
 const utf8 = new TextDecoder('utf-8', { fatal: true });

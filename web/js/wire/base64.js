@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // bytes fields of a message, as its JSON has them.
 
 export function toBase64(bytes) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Connect's envelopes: a byte of flags, four of length (big endian), a message. What a stream's messages come in,
 // both ways; the last one of an answer has the flag END and the call's status.
 // https://connectrpc.com/docs/protocol#streaming-rpcs

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The server's models: listed once, and again on request.
 import { unary } from './rpc.js';
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether the server answers: what every call finds, and a look now and then where no call is made.
 
 const EVERY = 5000; // ms between two looks at a server that answers

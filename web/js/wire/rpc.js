@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls of lintel.v1, by the Connect protocol with JSON. Requests and answers are the messages of proto/lintel/v1 as
 // protobuf's JSON: camelCase, 64-bit numbers and enums as strings, bytes in base64, fields with their default left out.
 import { END, EnvelopeReader, wrap } from './envelope.js';

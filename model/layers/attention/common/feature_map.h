@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FeatureMap: phi of linear attention, a function of one row of queries or keys and of nothing
 // else. SIMD by Highway, chosen at run time. The rules are those of model/core/kernels.h.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // History: what a state keeps of every position, in pages that never move.
 #pragma once
 

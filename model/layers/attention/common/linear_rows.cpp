@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several tokens of one sequence at once, by sum_kernels.h.
 //
 // Highway includes this file once per instruction set: the order matters.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linformer's sums: rows that are projected to a few slots. SIMD by Highway, chosen at run time.
 // The rules are those of model/core/kernels.h. Everything is of one head.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LshBuckets: who is near whom in attention by locality-sensitive hashing, kept as positions come.
 //
 // In each table the positions, sorted by (bucket, position), are cut into chunks; the neighbours of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Softmax over members wherever they lie, as an online softmax (Milakov and Gimelshein 2018). SIMD
 // by Highway, chosen at run time. The rules are those of softmax_kernels.h.
 #pragma once

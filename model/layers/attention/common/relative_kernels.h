@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Softmax over a window of positions whose scores have a second term, which depends on how far away
 // a position is (Dai et al. 2019). SIMD by Highway, chosen at run time. The rules are those of
 // model/core/kernels.h.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Softmax over pages of positions, as an online softmax (Milakov and Gimelshein 2018): a page at a
 // time, with the largest score so far and what was summed relative to it. SIMD by Highway, chosen
 // at run time.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Highway includes this file once per instruction set: the order matters.
 // clang-format off
 #undef HWY_TARGET_INCLUDE

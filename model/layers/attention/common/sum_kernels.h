@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One token of attention by sums: phi of linear attention, and the sums S and Z. SIMD by Highway,
 // chosen at run time. The rules are those of model/core/kernels.h.
 #pragma once

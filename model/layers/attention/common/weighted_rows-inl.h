@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weighted sums of rows, and products with columns: what softmax over positions is made of; and
 // what rows of attention by sums share with it. Included by kernels once for every instruction set,
 // after vector_loops-inl.h: the guard toggles with the set.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HeldSession: what a RedisStorage knows of a session that a call here has claimed.
 #pragma once
 

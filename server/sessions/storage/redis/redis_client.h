@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RedisClient: a Redis server, or the masters of a Redis Cluster.
 #pragma once
 

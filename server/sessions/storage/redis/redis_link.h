@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RedisLink: one connection to a Redis server, plain or TLS, that never blocks.
 #pragma once
 

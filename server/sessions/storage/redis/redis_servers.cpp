@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/sessions/storage/redis/redis_servers.h"
 
 #include <arpa/inet.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RedisStorage: claims, and what is read. redis_storage_writes.cpp has the writes, _states.cpp the
 // states and what is removed.
 #include "server/sessions/storage/redis/redis_storage.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RedisStorage: a storage that several servers share: a Redis server, or a Redis Cluster.
 #pragma once
 

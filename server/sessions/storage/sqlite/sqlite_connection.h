@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SqliteConnection and SqliteStatement: SQLite, as far as the storage needs it, with exceptions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SqliteStorage, what happens when it is opened.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/sessions/storage/sqlite/sqlite_schema.h"
 
 #define XXH_INLINE_ALL

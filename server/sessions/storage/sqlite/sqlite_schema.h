@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SqliteSchema: the tables of a storage's database. docs/session_storage.md describes them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SqliteStorage: sessions on this machine's disk. docs/session_storage.md describes the files.
 #pragma once
 

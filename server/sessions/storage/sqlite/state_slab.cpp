@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/sessions/storage/sqlite/state_slab.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StateSlab: a file of slots of one size, each with the state of a session, or free.
 #pragma once
 

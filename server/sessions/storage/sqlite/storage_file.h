@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a storage needs of a file system in addition to its database: a directory of its own, and
 // files of slots.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // InferenceServer: a server as a client sees it that knows the Open Inference Protocol only.
 #pragma once
 

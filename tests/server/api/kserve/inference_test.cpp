@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Open Inference Protocol, as a client sees it that knows nothing of lintel.v1.
 #include <catch2/catch.hpp>
 #include <cmath>

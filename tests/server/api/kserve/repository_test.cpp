@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models as the Open Inference Protocol configures, counts, loads and unloads them.
 #include <grpcpp/grpcpp.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a ModelInfer request is read as.
 #include "server/api/kserve/request.h"
 

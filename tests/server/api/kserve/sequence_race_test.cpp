@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sequences of the Open Inference Protocol that start, end and are evicted at the same time.
 #include <atomic>
 #include <barrier>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sequences of the Open Inference Protocol: each call continues where the last one ended.
 #include <algorithm>
 #include <catch2/catch.hpp>

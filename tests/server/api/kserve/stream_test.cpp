@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ModelStreamInfer with many responses to a request: tokens as they come.
 #include <grpcpp/grpcpp.h>
 

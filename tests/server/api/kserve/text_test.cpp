@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text, log-probabilities and scores in the Open Inference Protocol.
 #include <catch2/catch.hpp>
 #include <cmath>

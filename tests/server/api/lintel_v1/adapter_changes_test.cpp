@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LoRA adapters that are loaded and unloaded while the server runs.
 #include <catch2/catch.hpp>
 #include <filesystem>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LoRA adapters over gRPC: requests and sessions that name them.
 #include <catch2/catch.hpp>
 #include <filesystem>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // --attention: the same weights with another attention, and its warnings.
 #include <catch2/catch.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Health, reflection and the drain of a server.
 #include <grpcpp/generic/generic_stub.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The vectors of tests/golden/zoo, as clients of a server that has all these models see them.
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models that are loaded while the server runs.
 #include <catch2/catch.hpp>
 #include <filesystem>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ModelService lists the models and their statistics.
 #include <catch2/catch.hpp>
 

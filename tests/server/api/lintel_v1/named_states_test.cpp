@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Named states over gRPC: saved, used as initial states, listed and deleted.
 #include <catch2/catch.hpp>
 #include <optional>

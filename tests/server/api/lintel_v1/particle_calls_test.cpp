@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Generate with particles, over gRPC: what comes, what is refused, what it takes.
 #include <algorithm>
 #include <catch2/catch.hpp>

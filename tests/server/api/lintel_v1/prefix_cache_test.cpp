@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prompts that begin as earlier ones, over gRPC.
 #include <catch2/catch.hpp>
 #include <vector>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scores that wait for room resume when there is some. No threads: the test runs every step.
 #include <catch2/catch.hpp>
 

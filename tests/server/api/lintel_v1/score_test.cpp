@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Score: log-probabilities of given sequences, in the order of the request.
 #include <atomic>
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forks, rewinds and histories of sessions over gRPC.
 #include <catch2/catch.hpp>
 

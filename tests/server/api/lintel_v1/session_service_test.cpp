@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sessions over gRPC.
 #include <catch2/catch.hpp>
 #include <set>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Snapshots of sessions over gRPC, and what comes back as one.
 #include <catch2/catch.hpp>
 #include <span>

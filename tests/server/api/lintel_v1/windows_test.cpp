@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text in windows, over gRPC: longer than the model's length, and the same in any cut of calls.
 #include <catch2/catch.hpp>
 #include <string>

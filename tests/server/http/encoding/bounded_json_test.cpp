@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Untrusted JSON.
 #include "server/http/encoding/bounded_json.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Open Inference Protocol over HTTP, and Triton's generate.
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // /v1/completions and /v1/models.
 #include <catch2/catch.hpp>
 #include <chrono>

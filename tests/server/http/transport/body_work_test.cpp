@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bodies that are read off HTTP's threads: who reads them, when that ends, what it holds.
 #include "server/http/transport/body_work.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // lintel.v1 over HTTP: the same tokens as over gRPC, in every protocol.
 #include <absl/strings/escaping.h>
 #include <google/protobuf/util/json_util.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The way of an answer from its handler to the socket, and its threads.
 #include <sys/socket.h>
 #include <unistd.h>

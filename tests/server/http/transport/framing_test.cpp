@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a request ends: bodies that are announced and not taken, framings that two readers would
 // understand in two ways, and headers, chunk extensions and trailers without end.
 #include <poll.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bodies of JSON that cost much more than they are long, over HTTP.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls of services for HTTP: their ends, cancellation, timeouts, and answers without memory.
 #include "server/http/transport/http_calls.h"
 

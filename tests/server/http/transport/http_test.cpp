@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The HTTP port: connections, limits, identities, and clients that are slow or gone.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Particles, given tokens, samples and penalties in a window, over every protocol: the tokens are
 // those of lintel.v1.
 #include <catch2/catch.hpp>

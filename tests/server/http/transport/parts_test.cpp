@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of HTTP that need no server: routes, envelopes, base64, JSON, origins.
 #include <google/protobuf/util/json_util.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/server/http/transport/tls_client.h"
 
 #include <openssl/err.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TlsClient: HTTPS connections of one client, for tests of who is served and who is not.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HTTPS: the gRPC port's certificates, who has to show one, what it makes of them, and handshakes
 // that come to nothing.
 #include <openssl/ssl.h>

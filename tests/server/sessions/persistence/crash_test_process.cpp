@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/server/sessions/persistence/crash_test_process.h"
 
 #include <algorithm>

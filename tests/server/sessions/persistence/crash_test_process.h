@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of durable sessions share: a server's core with a store, which may die and restart
 // on the same storage.
 #pragma once

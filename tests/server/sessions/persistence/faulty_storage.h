@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FaultyStorage: a storage that takes nothing more when its test says so, as where the process
 // dies.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A server that ends hands its running calls over: another one with the same storage continues
 // them.
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The process dies at every token of a call; a repeat gives what an undisturbed call gives, each
 // position once.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls whose claim is good until a time by the steady clock: which values are delivered before and
 // after.
 #include <algorithm>

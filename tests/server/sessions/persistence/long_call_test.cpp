@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls so long that states are stored on their way: how much a repeat reads again, and that no
 // token differs.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // More sessions than there is memory for.
 #include <algorithm>
 #include <atomic>

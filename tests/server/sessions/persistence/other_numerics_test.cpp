@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Durable sessions that continue on a machine of other bits.
 #include <catch2/catch.hpp>
 

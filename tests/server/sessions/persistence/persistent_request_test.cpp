@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls on sessions that outlive the process.
 #include "server/sessions/persistence/persistent_request.h"
 

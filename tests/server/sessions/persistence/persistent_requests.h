@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of calls on durable sessions share: a storage that outlives its processes, and
 // calls with names.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sessions that outlive the process, while no call runs in them.
 #include "server/sessions/persistence/persistent_sessions.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls on durable sessions that are asked for once more: after their end, after an interruption.
 #include <catch2/catch.hpp>
 #include <optional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls that are replayed from the storage: longer than the history in memory, to slow readers, to
 // readers that leave, of sessions that are rewound meanwhile.
 #include "server/sessions/persistence/replayed_response.h"

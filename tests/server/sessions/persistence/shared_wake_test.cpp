@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two servers with one storage: what one reads of a session while the other writes it.
 #include <catch2/catch.hpp>
 

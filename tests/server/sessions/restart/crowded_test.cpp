@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stored sessions of which there are more than memory, and calls of which there are many at once.
 #include <atomic>
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Snapshots of sessions that came from a machine of other bits, in memory alone and stored.
 #include <catch2/catch.hpp>
 #include <span>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // lintel-server on a small disk that is full to its last block, as an operator meets it.
 #include <fcntl.h>
 #include <sched.h>

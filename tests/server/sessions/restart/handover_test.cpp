@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // lintel-server gets SIGTERM while calls stream: they continue at its successor.
 #include <signal.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls that the server did not live to end, over gRPC: shown, refused, repeated by their call_id.
 #include <catch2/catch.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // lintel-server killed between and in the calls of a sequence of the Open Inference Protocol.
 #include <signal.h>
 

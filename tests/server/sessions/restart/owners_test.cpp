@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stored sessions of several owners.
 #include <catch2/catch.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // lintel-server with --session-store: killed and restarted, and what prevents its start.
 #include <signal.h>
 #include <sys/resource.h>

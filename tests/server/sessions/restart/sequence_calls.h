@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls on sequences of the Open Inference Protocol, over gRPC and over REST.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sequences of the Open Inference Protocol that outlive the server.
 #include <catch2/catch.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // lintel-server with --session-store as a process, for tests that kill it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Durable sessions over gRPC: what is there after a restart of the server.
 #include <atomic>
 #include <catch2/catch.hpp>

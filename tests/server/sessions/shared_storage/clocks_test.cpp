@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Servers of one store whose wall clocks are days apart.
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A server that is cut off from its store while it runs a call, and comes back when another has the
 // session.
 #include <algorithm>

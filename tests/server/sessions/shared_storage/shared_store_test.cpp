@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several servers that share one Redis server: sessions continue at every one of them.
 #include <catch2/catch.hpp>
 #include <chrono>

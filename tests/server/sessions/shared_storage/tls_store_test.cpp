@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A shared store behind TLS that asks who comes.
 #include <catch2/catch.hpp>
 #include <fstream>

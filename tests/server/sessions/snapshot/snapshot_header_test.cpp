@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The header of a snapshot that a stranger made: whole, and wrong.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Snapshots in pieces.
 #include <catch2/catch.hpp>
 

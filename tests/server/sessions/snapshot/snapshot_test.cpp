@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Snapshots: there and back, damaged, and of a former day.
 #include "server/sessions/snapshot.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Snapshots to try: what tests of them share.
 #pragma once
 

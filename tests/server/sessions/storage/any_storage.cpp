@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/server/sessions/storage/any_storage.h"
 
 #include "server/sessions/storage/memory_storage.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A storage of each sort that an executable tests.
 #pragma once
 

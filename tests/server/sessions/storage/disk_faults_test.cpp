@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A disk that fails, is full, cannot be written, or holds flipped bits.
 #include <atomic>
 #include <catch2/catch.hpp>

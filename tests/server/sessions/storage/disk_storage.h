@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A SqliteStorage on a TestDisk, with limits that are met soon.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A storage on a disk without room: what is freed, and who gets it.
 #include <sys/stat.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A process that is killed in the middle of a commit.
 #include <catch2/catch.hpp>
 #include <cstdlib>

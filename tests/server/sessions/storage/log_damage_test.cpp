@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bits that flip in SQLite's log after a crash, before it was moved into the database.
 #include <catch2/catch.hpp>
 #include <string>

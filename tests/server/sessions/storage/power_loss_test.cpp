@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is on the disk after the power went, at any moment.
 #include <atomic>
 #include <catch2/catch.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a storage on a disk does beyond the contract of all.
 #include "server/sessions/storage/sqlite/sqlite_storage.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests ask of storages, shortened.
 #pragma once
 

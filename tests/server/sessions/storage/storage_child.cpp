@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Commits steps of a scenario and says which are durable, until it kills itself in the middle of a
 // write: storage_child DIR SEED STEPS CHANGE. Of the CHANGE-th write, sync or truncation of a file
 // it does nothing, half or all, by turns. It prints "acknowledged N" after each step, and "changes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every kind of storage has to do.
 #include <catch2/catch.hpp>
 #include <functional>

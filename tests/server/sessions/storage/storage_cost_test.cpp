@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a storage costs. Hidden: storage_test '[cost]' prints it; what is checked is generous.
 #include <sys/resource.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random operations on a few sessions of a storage, beside a plain model of what they leave.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A disk in memory, for a storage's database and its slabs alike, that fails and loses power on
 // command.
 #pragma once

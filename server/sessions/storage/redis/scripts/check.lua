@@ -1,3 +1,4 @@
+-- SPDX-License-Identifier: Apache-2.0
 -- What became of a write whose claim nobody has. KEYS: session. ARGV: the digest after it, empty: of
 -- what is no history.
 local digest = redis.call('HGET', KEYS[1], 'd')

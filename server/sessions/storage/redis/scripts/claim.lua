@@ -1,3 +1,4 @@
+-- SPDX-License-Identifier: Apache-2.0
 -- The right to write a session, for a call. KEYS: session. ARGV: owner, nonce, holder, boot,
 -- lease in milliseconds, the digest that it is to stand at (empty: any), a name that its row is not to
 -- have (empty: none). Where it stands elsewhere, or has that name, nothing is claimed: SEEN.

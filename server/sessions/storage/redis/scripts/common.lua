@@ -1,3 +1,4 @@
+-- SPDX-License-Identifier: Apache-2.0
 -- Before every script. A session is a hash:
 --   o owner, m model, r row, p position, d digest of the history up to there, x when it expires
 --   t states that the row names, 16 hexadecimal digits each

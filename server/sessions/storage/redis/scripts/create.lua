@@ -1,3 +1,4 @@
+-- SPDX-License-Identifier: Apache-2.0
 -- A new session. KEYS: session, values, ids, expiries, garbage. ARGV: id, owner, model, digest,
 -- position, base, row, width, values, expires in microseconds, states.
 local digest = redis.call('HGET', KEYS[1], 'd')

@@ -1,3 +1,4 @@
+-- SPDX-License-Identifier: Apache-2.0
 -- A session's row, whoever holds it. KEYS: session. ARGV: owner, holder and boot of who asks. Returns
 -- row, position, digest; who else holds it (empty: nobody), for how long in milliseconds.
 local s = redis.call('HMGET', KEYS[1], 'o', 'r', 'p', 'd', 'n', 'h', 'b', 'u')

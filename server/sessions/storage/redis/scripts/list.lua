@@ -1,3 +1,4 @@
+-- SPDX-License-Identifier: Apache-2.0
 -- Sessions of one bucket by id. KEYS: ids. ARGV: prefix of keys, after, most, model (empty: all),
 -- 1 where one owner's, that owner. Returns where to go on (empty: there are no more), then row,
 -- position, digest of each. A key that holds something else is no session, and hides no other.

@@ -1,3 +1,4 @@
+-- SPDX-License-Identifier: Apache-2.0
 -- Values of a session. KEYS: session, values. ARGV: position of the first, how many.
 local s = redis.call('HMGET', KEYS[1], 'a', 'p', 'v', 'w')
 if not s[1] then return {'NOT_FOUND'} end

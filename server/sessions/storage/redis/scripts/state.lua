@@ -1,3 +1,4 @@
+-- SPDX-License-Identifier: Apache-2.0
 -- A state and the sessions that name it. KEYS: state, sessions. ARGV: put|share|drop, session, state.
 if ARGV[1] == 'put' then
   redis.call('SET', KEYS[1], ARGV[3])

@@ -1,3 +1,4 @@
+-- SPDX-License-Identifier: Apache-2.0
 -- Removes expired sessions of one bucket that nobody holds. KEYS: ids, expiries, garbage. ARGV: prefix
 -- of keys, time in microseconds, most, how far that time may be from this server's, in seconds.
 -- Returns how many sessions there are, how many were removed, then states that are doomed, each with

@@ -1,3 +1,4 @@
+-- SPDX-License-Identifier: Apache-2.0
 -- One write of who has claimed a session. KEYS: session, values, garbage (where states are concerned),
 -- ids and expiries (of a removal). ARGV:
 --   1 id, 2 nonce, 3 the lowest number of the last write before it, 4 its own number, 5 lease in ms

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Snapshots and named states of sessions with an adapter, whose weights are others by now.
 #include <catch2/catch.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Readers of snapshots that take their time.
 #include <catch2/catch.hpp>
 #include <memory>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The protocol by which replicas write one session into a shared store that may fail over to a copy
 // that is behind, small enough that every order of events can be tried:
 // server/sessions/storage/redis in a nutshell.

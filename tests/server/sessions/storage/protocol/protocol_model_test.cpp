@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why every write compares a nonce and a digest: what less would let happen, and that this lets
 // nothing happen.
 #include "tests/server/sessions/storage/protocol/protocol_model.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "server/sessions/storage/redis/redis_storage.h"
 #include "tests/server/redis_lab/redis_server.h"
 #include "tests/server/sessions/storage/any_storage.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a storage knows of a session that it holds, while answers are outstanding.
 #include "server/sessions/storage/redis/held_session.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A client of Redis with invalid replies, name lookups that hang, and keys of a wrong type.
 #include <sys/resource.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A RedisStorage whose requests arrive, and whose answers do not.
 #include <catch2/catch.hpp>
 

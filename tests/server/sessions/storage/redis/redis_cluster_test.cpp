@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A RedisStorage on a real cluster: slots that move, masters that die, replicas that miss writes.
 #include "tests/server/redis_lab/redis_cluster.h"
 

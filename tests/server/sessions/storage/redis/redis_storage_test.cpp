@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A RedisStorage among others, and what may happen to its server.
 #include <catch2/catch.hpp>
 #include <thread>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Storages on a Redis server, as servers of several names have them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which servers a redis:// address means, and which it refuses.
 #include <catch2/catch.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FailingCluster: a Redis Cluster that fails on command and is repaired afterwards.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // store_failures: counts what the failures of a Redis Cluster cost those who write sessions.
 #include <CLI/CLI.hpp>
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/server/sessions/storage/redis_failures/written_session.h"
 
 #include <algorithm>

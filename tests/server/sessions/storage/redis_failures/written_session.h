@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // WritingSessions: sessions that are written without end, and held against what was acknowledged.
 #pragma once
 
