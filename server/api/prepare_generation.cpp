@@ -152,23 +152,15 @@ void begin_with(const SessionImage& image, const ModelConfig& config, SequenceSt
   request.replay_tail = history.tail_at(image.position);
 }
 
-// What a call on a session that outlives the process is to it: new, or run again. Another server
-// may have gone on with the session: then it is leased once more.
+// What a call on a session that outlives the process is to it: new, or run again.
 grpc::Status open_call(const ServiceContext& context, const Owner& caller,
                        const IdempotencyKey& terms, GenerationTarget& target,
                        PersistentSessions::OpenedCall& opened) {
-  constexpr int kMostTries = 8;
   const std::string id = target.lease.session_id();
-  SessionRefusal refusal;
-  for (int i = 0; i < kMostTries; ++i) {
-    refusal = target.lease.durability() == Durability::kNone
-                  ? check_expected_position(terms, target.lease.num_tokens())
-                  : context.durable->open_call(target.lease, target.model, terms, opened);
-    if (refusal.error != SessionError::kStale) break;
-    target.lease = SessionLease();  // the old copy goes
-    refusal = lease_session(context, id, caller, target);
-    if (refusal) break;
-  }
+  const SessionRefusal refusal =
+      target.lease.durability() == Durability::kNone
+          ? check_expected_position(terms, target.lease.num_tokens())
+          : context.durable->open_call(target.lease, target.model, terms, opened);
   return store_refusal(refusal, context.store.options(), id, caller);
 }
 
@@ -294,8 +286,9 @@ std::optional<TimePoint> call_deadline(const RpcCall& call, const Clock& clock) 
 SessionRefusal lease_session(const ServiceContext& context, const std::string& session_id,
                              const Owner& caller, GenerationTarget& target) {
   return take_lease(context,
-                    context.durable == nullptr ? context.store.lease(session_id, caller)
-                                               : context.durable->lease(session_id, caller),
+                    context.durable == nullptr
+                        ? context.store.lease(session_id, caller)
+                        : context.durable->load_and_lease(session_id, caller),
                     target);
 }
 

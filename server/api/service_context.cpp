@@ -26,7 +26,7 @@ grpc::Status run_by_store(const ServiceContext& context, const LogFields& log_fi
 
 grpc::Status keep_session(const ServiceContext& context, const Owner& owner, SessionInfo& info) {
   if (context.durable == nullptr || info.durability == Durability::kNone) return grpc::Status::OK;
-  if (const SessionRefusal refusal = context.durable->keep(info.id, owner)) {
+  if (const SessionRefusal refusal = context.durable->persist(info.id, owner)) {
     context.store.remove(info.id, owner);
     return store_refusal(refusal, context.store.options(), /*session_id=*/"", owner);
   }

@@ -432,7 +432,7 @@ void LintelServer::stop() {
   if ((impl_->server == nullptr || shut_down(*impl_->server)) &&
       (impl_->http == nullptr || impl_->http->stop(kLastWait)) &&
       impl_->calls.wait_until_none(kLastWait, /*also_held=*/true)) {
-    if (impl_->stored != nullptr) impl_->stored->park();
+    if (impl_->stored != nullptr) impl_->stored->store_idle_states();
     return;
   }
   spdlog::error("{} streams do not end: what they hold is left to the end of the process",

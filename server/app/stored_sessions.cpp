@@ -180,8 +180,8 @@ void StoredSessions::sync_states() {
   if (auto* const disk = dynamic_cast<SqliteStorage*>(storage_.get())) disk->sync_states();
 }
 
-void StoredSessions::park() {
-  const std::size_t parked = durable_.park_idle(kParkTime);
+void StoredSessions::store_idle_states() {
+  const std::size_t parked = durable_.store_idle_states(kParkTime);
   sync_states();
   if (parked > 0) spdlog::info("session store {}: {} states stored", place_, parked);
 }

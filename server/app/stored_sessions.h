@@ -36,7 +36,7 @@ class StoredSessions {
   void look();
   // Before the end, when no call runs any more: states of sessions in memory are put into the
   // store, as far as a few seconds take it. Waits for the disk.
-  void park();
+  void store_idle_states();
   // Called by look() when the store breaks. REQUIRES: look() is not running.
   void when_broken(std::function<void()> call) { when_broken_ = std::move(call); }
 

@@ -37,6 +37,23 @@ void SessionLease::give_back() noexcept {
   record_ = nullptr;
 }
 
+SessionPin& SessionPin::operator=(SessionPin&& other) noexcept {
+  if (this != &other) {
+    release();
+    manager_ = std::exchange(other.manager_, nullptr);
+    record_ = std::move(other.record_);
+  }
+  return *this;
+}
+
+void SessionPin::release() noexcept {
+  if (record_ == nullptr) return;
+  manager_->unpin(*record_);
+  record_.reset();
+}
+
+bool SessionPin::is_current() const { return manager_->is_current(*record_); }
+
 const std::string& SessionLease::session_id() const { return record_->id; }
 const std::string& SessionLease::model() const { return record_->model_name; }
 const std::string& SessionLease::owner() const { return record_->reservation.owner(); }

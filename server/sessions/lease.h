@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/transformer.h"
@@ -99,6 +100,30 @@ class SessionLease {
   void give_back() noexcept;
   SessionLease(SessionManager* store, std::shared_ptr<SessionRecord> record);
   SessionManager* store_ = nullptr;
+  std::shared_ptr<SessionRecord> record_;
+};
+
+// Keeps a session in memory while it is looked at: it is not evicted. It may still be leased,
+// deleted, or closed with its model. Move-only; the manager outlives it.
+class SessionPin {
+ public:
+  SessionPin() = default;
+  SessionPin(SessionPin&& other) noexcept
+      : manager_(std::exchange(other.manager_, nullptr)), record_(std::move(other.record_)) {}
+  SessionPin& operator=(SessionPin&& other) noexcept;
+  ~SessionPin() { release(); }
+
+  explicit operator bool() const { return record_ != nullptr; }
+  // Whether the session is in memory still. REQUIRES: not empty.
+  bool is_current() const;
+
+ private:
+  friend class SessionManager;
+  SessionPin(SessionManager* manager, std::shared_ptr<SessionRecord> record)
+      : manager_(manager), record_(std::move(record)) {}
+  void release() noexcept;
+
+  SessionManager* manager_ = nullptr;
   std::shared_ptr<SessionRecord> record_;
 };
 

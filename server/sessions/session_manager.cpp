@@ -270,6 +270,24 @@ SessionManager::LeaseResult SessionManager::lease(const std::string& id, const O
   return result;
 }
 
+SessionPin SessionManager::pin(const std::string& id, const Owner& owner) {
+  MutexLock lock(mutex_);
+  std::shared_ptr<SessionRecord> record = find(id, owner);
+  if (record == nullptr) return {};
+  ++record->pins;
+  return {this, std::move(record)};
+}
+
+void SessionManager::unpin(SessionRecord& record) noexcept {
+  MutexLock lock(mutex_);
+  --record.pins;
+}
+
+bool SessionManager::is_current(const SessionRecord& record) const {
+  MutexLock lock(mutex_);
+  return record.of_owner != nullptr;
+}
+
 SessionManager::LeaseResult SessionManager::lease_one_shot(const std::string& model_name,
                                                            std::shared_ptr<const Transformer> model,
                                                            std::int64_t max_tokens, int num_samples,
@@ -703,12 +721,12 @@ SessionManager::CreateResult SessionManager::restore(const std::string& model_na
                          std::move(adapter)));
 }
 
-SessionManager::CreateResult SessionManager::wake(const StoredSession& stored,
-                                                  const std::string& model_name,
-                                                  std::shared_ptr<const Transformer> model,
-                                                  const SessionImage& image, const Owner& owner,
-                                                  SharedAdapter adapter) {
-  CreateResult result;
+SessionManager::LoadResult SessionManager::load(const StoredSession& stored,
+                                                const std::string& model_name,
+                                                std::shared_ptr<const Transformer> model,
+                                                const SessionImage& image, const Owner& owner,
+                                                SharedAdapter adapter) {
+  LoadResult result;
   Made made =
       new_session(model_name, std::move(model), stored.options, &image, owner, std::move(adapter));
   result.refusal = made.refusal;
@@ -724,7 +742,8 @@ SessionManager::CreateResult SessionManager::wake(const StoredSession& stored,
   }
   record.last_used_at = stored.last_used;
   ++woken_;
-  result.info = info_of(record);
+  ++record.pins;
+  result.pin = SessionPin(this, std::move(made.record));
   return result;
 }
 
@@ -789,9 +808,13 @@ bool SessionManager::make_room(SessionError refused, const Owner& owner) {
   const auto of_owner = for_owner ? owners_.find(owner) : owners_.end();
   if (for_owner && of_owner == owners_.end()) return false;
   const std::list<SessionRecord*>& order = for_owner ? of_owner->second.idle_stored : idle_stored_;
-  if (order.empty()) return false;
-  ++examined_;
-  gone = extract(sessions_.find(order.front()->id));
+  // Of a few that calls look at just now.
+  const auto longest_unused = std::ranges::find_if(order, [&](const SessionRecord* record) {
+    ++examined_;
+    return record->pins == 0;
+  });
+  if (longest_unused == order.end()) return false;
+  gone = extract(sessions_.find((*longest_unused)->id));
   ++parked_;
   return true;
 }
@@ -822,10 +845,11 @@ std::size_t SessionManager::evict_idle() {
   const TimePoint used_before = clock_.now() - options_.idle_timeout;
   Sessions evicted;  // freed without the mutex
   MutexLock lock(mutex_);
-  while (!idle_.empty()) {
+  for (auto next = idle_.begin(); next != idle_.end();) {
     ++examined_;
-    SessionRecord& longest_unused = *idle_.front();
+    const SessionRecord& longest_unused = **next++;
     if (longest_unused.last_used > used_before) break;
+    if (longest_unused.pins > 0) continue;
     evicted.insert(extract(sessions_.find(longest_unused.id)));
   }
   evicted_ += evicted.size();

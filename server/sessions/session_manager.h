@@ -98,6 +98,10 @@ class SessionManager {
     SessionLease lease;
     SessionRefusal refusal;
   };
+  struct LoadResult {
+    SessionPin pin;
+    SessionRefusal refusal;
+  };
   struct CreateResult {
     SessionInfo info;
     SessionRefusal refusal;
@@ -144,6 +148,8 @@ class SessionManager {
                   std::move(adapter));
   }
   LeaseResult lease(const std::string& id, const Owner& owner = {});
+  // Empty: it is not in memory. Also of a busy session.
+  SessionPin pin(const std::string& id, const Owner& owner = {}) EXCLUDES(mutex_);
   // Memory for a one-shot call of num_samples sequences that will have at most max_tokens tokens
   // each (0: the model's own limit, which is also the lease's max_tokens()), and call_bytes that
   // the call holds in addition. The lease's sequence is the first; the memory of the others is
@@ -218,11 +224,11 @@ class SessionManager {
     Owner owner;
   };
   std::vector<Named> idle_stored() const EXCLUDES(mutex_);
-  // One of them comes back, under its id; kBusy where it is there. Admitted and checked as by
+  // Loads one of them, under its id; kBusy where it is in memory. Admitted and checked as by
   // restore.
-  CreateResult wake(const StoredSession& stored, const std::string& model_name,
-                    std::shared_ptr<const Transformer> model, const SessionImage& image,
-                    const Owner& owner, SharedAdapter adapter) EXCLUDES(mutex_);
+  LoadResult load(const StoredSession& stored, const std::string& model_name,
+                  std::shared_ptr<const Transformer> model, const SessionImage& image,
+                  const Owner& owner, SharedAdapter adapter) EXCLUDES(mutex_);
   // Tokens [from, to) (nullopt: to the last), also of a busy session.
   HistoryResult history(const std::string& id, const Owner& owner, std::int64_t from,
                         std::optional<std::int64_t> to) const;
@@ -247,6 +253,7 @@ class SessionManager {
 
  private:
   friend class SessionLease;
+  friend class SessionPin;
 
   // Sessions that a walk over all of them looks at before it lets others have the mutex.
   static constexpr std::size_t kWalkAtATime = 1024;
@@ -288,6 +295,8 @@ class SessionManager {
   static SessionHistory::Options history_of(const Transformer& model, const SessionOptions& session,
                                             std::int64_t history_tokens, const SessionImage* image);
   void give_back(std::shared_ptr<SessionRecord> record) noexcept EXCLUDES(mutex_);
+  void unpin(SessionRecord& record) noexcept EXCLUDES(mutex_);
+  bool is_current(const SessionRecord& record) const EXCLUDES(mutex_);
   std::list<SessionRecord*>& order_of(const SessionRecord& record) REQUIRES(mutex_);
   // The session was used just now, and is idle: the last to be evicted.
   void note_use(SessionRecord& record) REQUIRES(mutex_);

@@ -103,6 +103,7 @@ struct SessionRecord {
 
   std::shared_ptr<LeaseKeeper> keeper;  // who takes the lease when it ends; null: the store
 
+  int pins = 0;  // while there are any it is not evicted
   bool busy = false;
   bool stored = false;               // all of it is in a store, too, whenever it is idle
   bool discarded = false;            // by its lease

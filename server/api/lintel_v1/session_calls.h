@@ -131,35 +131,6 @@ RpcReactor* answer_by_store(const ServiceContext& context, RpcCall& call, Method
   return reactor;
 }
 
-// Brings the caller's session (empty: none) into memory, if it is a stored one that is not there.
-// Not OK: why it is not to be had. Waits where there is a store.
-inline grpc::Status bring_session(const ServiceContext& context, const std::string& id,
-                                  const Owner& owner) {
-  if (context.durable == nullptr || id.empty()) return grpc::Status::OK;
-  SessionRefusal refusal = context.durable->bring(id, owner);
-  if (refusal.error == SessionError::kNotFound) refusal = context.store.absence(id, owner);
-  return store_refusal(refusal, context.store.options(), id, owner);
-}
-
-// Runs `body`, which brings the session and then uses it. Where memory is scarce the session may be
-// gone from there in between: then once more.
-template <typename Body>
-grpc::Status with_session(const ServiceContext& context, const std::string& id, const Owner& owner,
-                          const Body& body) {
-  constexpr int kAttempts = 4;
-  for (int attempt = 1;; ++attempt) {
-    grpc::Status status = body();
-    const bool went_between = context.durable != nullptr && !id.empty() &&
-                              status.error_code() == grpc::StatusCode::NOT_FOUND &&
-                              !context.store.get(id, owner) && context.durable->find(id, owner);
-    if (!went_between) return status;
-    if (attempt == kAttempts) {
-      return resource_exhausted("there is no memory to keep the session in",
-                                std::chrono::milliseconds(1000));
-    }
-  }
-}
-
 // Common parts of methods that answer with a stream.
 
 // The call's reactor is made and enters, the request is read, and `begin(reactor, wire)` has the

@@ -248,10 +248,34 @@ grpc::Status SessionService::take_place(std::shared_ptr<void>& place) {
                             std::chrono::milliseconds(200));
 }
 
-grpc::Status SessionService::find(CallScope& scope, const std::string& id,
+namespace {
+
+// Runs `body`, which finds the session and uses it, and keeps it in memory meanwhile. A copy that
+// another server has continued may be dropped in between: then it is run again.
+template <typename Body>
+grpc::Status with_session(const ServiceContext& context, const std::string& id, const Owner& owner,
+                          const Body& body) {
+  grpc::Status status;
+  const SessionRefusal refusal = until_current([&]() -> SessionRefusal {
+    SessionPin pin;
+    status = body(pin);
+    const bool was_dropped =
+        status.error_code() == grpc::StatusCode::NOT_FOUND && pin && !pin.is_current();
+    return {was_dropped ? SessionError::kStale : SessionError::kNone};
+  });
+  return refusal ? store_refusal(refusal, context.store.options(), id, owner) : status;
+}
+
+}  // namespace
+
+grpc::Status SessionService::find(CallScope& scope, const std::string& id, SessionPin& pin,
                                   SessionInfo& info) const {
   const Owner& caller = scope.caller().name;
-  if (grpc::Status brought = bring_session(context_, id, caller); !brought.ok()) return brought;
+  if (context_.durable != nullptr && !id.empty()) {
+    SessionManager::LoadResult loaded = context_.durable->load(id, caller);
+    if (loaded.refusal) return refused(loaded.refusal, scope, id);
+    pin = std::move(loaded.pin);
+  }
   std::optional<SessionInfo> found = context_.store.get(id, caller);
   if (!found) return refused(context_.store.absence(id, caller), scope, id);
   scope.set_model(found->model);
@@ -265,13 +289,13 @@ grpc::Status SessionService::refused(const SessionRefusal& refusal, const CallSc
 }
 
 grpc::Status SessionService::fork(CallScope& scope, const v1::ForkSessionRequest& wire,
-                                  v1::ForkSessionResponse& response) {
+                                  SessionPin& pin, v1::ForkSessionResponse& response) {
   if (context_.calls.closed()) return shutting_down();
   Violations violations;
   const CheckedFork checked = check_fork(wire, violations);
   if (!violations.empty()) return violations.status();
   SessionInfo source;
-  if (grpc::Status found = find(scope, wire.id(), source); !found.ok()) return found;
+  if (grpc::Status found = find(scope, wire.id(), pin, source); !found.ok()) return found;
   Durability durability{};
   grpc::Status may = check_durability(wire.durability(), "durability", context_.durable,
                                       source.durability, &durability);
@@ -294,12 +318,12 @@ grpc::Status SessionService::fork(CallScope& scope, const v1::ForkSessionRequest
 }
 
 grpc::Status SessionService::rewind(CallScope& scope, const v1::RewindSessionRequest& wire,
-                                    v1::Session& session) {
+                                    SessionPin& pin, v1::Session& session) {
   Violations violations;
   const CheckedRewind checked = check_rewind(wire, violations);
   if (!violations.empty()) return violations.status();
   SessionInfo before;
-  if (grpc::Status found = find(scope, wire.id(), before); !found.ok()) return found;
+  if (grpc::Status found = find(scope, wire.id(), pin, before); !found.ok()) return found;
   const Owner& caller = scope.caller().name;
   const SessionManager::CreateResult rewound =
       context_.durable == nullptr
@@ -310,14 +334,14 @@ grpc::Status SessionService::rewind(CallScope& scope, const v1::RewindSessionReq
   return grpc::Status::OK;
 }
 
-grpc::Status SessionService::read_history(const v1::ReadHistoryRequest& wire,
+grpc::Status SessionService::read_history(const v1::ReadHistoryRequest& wire, SessionPin& pin,
                                           HistoryStream::Reactor& reactor) {
   CallScope& scope = reactor.call().scope;
   Violations violations;
   const CheckedHistory checked = check_history(wire, violations);
   if (!violations.empty()) return violations.status();
   SessionInfo info;
-  if (grpc::Status found = find(scope, wire.id(), info); !found.ok()) return found;
+  if (grpc::Status found = find(scope, wire.id(), pin, info); !found.ok()) return found;
   const Owner& caller = scope.caller().name;
   std::shared_ptr<void> place;
   if (grpc::Status taken = take_place(place); !taken.ok()) return taken;
@@ -369,19 +393,21 @@ RpcReactor* SessionService::Fork(RpcCall* call, const LazyMessage<v1::ForkSessio
                                  v1::ForkSessionResponse* response) {
   return answer_by_store(context_, *call, Method::kForkSession, *request,
                          [this, response](CallScope& scope, const auto& wire) {
-                           return with_session(context_, wire.id(), scope.caller().name,
-                                               [&] { return fork(scope, wire, *response); });
+                           return with_session(
+                               context_, wire.id(), scope.caller().name,
+                               [&](SessionPin& pin) { return fork(scope, wire, pin, *response); });
                          });
 }
 
 RpcReactor* SessionService::Rewind(RpcCall* call,
                                    const LazyMessage<v1::RewindSessionRequest>* request,
                                    v1::Session* response) {
-  return answer_by_store(context_, *call, Method::kRewindSession, *request,
-                         [this, response](CallScope& scope, const auto& wire) {
-                           return with_session(context_, wire.id(), scope.caller().name,
-                                               [&] { return rewind(scope, wire, *response); });
-                         });
+  return answer_by_store(
+      context_, *call, Method::kRewindSession, *request,
+      [this, response](CallScope& scope, const auto& wire) {
+        return with_session(context_, wire.id(), scope.caller().name,
+                            [&](SessionPin& pin) { return rewind(scope, wire, pin, *response); });
+      });
 }
 
 RpcReactor* SessionService::ReadHistory(RpcCall* call,
@@ -390,21 +416,21 @@ RpcReactor* SessionService::ReadHistory(RpcCall* call,
       context_, *call, Method::kReadHistory, *request,
       [this](HistoryStream::Reactor& reactor, const v1::ReadHistoryRequest& wire) {
         return with_session(context_, wire.id(), reactor.call().scope.caller().name,
-                            [&] { return read_history(wire, reactor); });
+                            [&](SessionPin& pin) { return read_history(wire, pin, reactor); });
       },
       [](const auto&) { return true; });
 }
 
 // Snapshot and Restore.
 
-grpc::Status SessionService::snapshot(const v1::SnapshotSessionRequest& wire,
+grpc::Status SessionService::snapshot(const v1::SnapshotSessionRequest& wire, SessionPin& pin,
                                       SnapshotStream::Reactor& reactor) {
   CallScope& scope = reactor.call().scope;
   Violations violations;
   const CheckedSnapshot checked = check_snapshot(wire, violations);
   if (!violations.empty()) return violations.status();
   SessionInfo info;
-  if (grpc::Status found = find(scope, wire.id(), info); !found.ok()) return found;
+  if (grpc::Status found = find(scope, wire.id(), pin, info); !found.ok()) return found;
   const Owner& caller = scope.caller().name;
   const SharedModel model = context_.models.find(info.model, info.transformer);
   if (model == nullptr) return refused({SessionError::kUnloaded}, scope, wire.id());
@@ -464,7 +490,7 @@ RpcReactor* SessionService::Snapshot(RpcCall* call,
       context_, *call, Method::kSnapshotSession, *request,
       [this](SnapshotStream::Reactor& reactor, const v1::SnapshotSessionRequest& wire) {
         return with_session(context_, wire.id(), reactor.call().scope.caller().name,
-                            [&] { return snapshot(wire, reactor); });
+                            [&](SessionPin& pin) { return snapshot(wire, pin, reactor); });
       },
       [](const auto&) { return true; });
 }
@@ -512,7 +538,7 @@ void SessionService::write_state(const NamedState& state, v1::NamedState& wire) 
 }
 
 grpc::Status SessionService::save_state(CallScope& scope, const v1::SaveStateRequest& wire,
-                                        v1::NamedState& response) {
+                                        SessionPin& pin, v1::NamedState& response) {
   if (grpc::Status may = check_public(scope, wire.is_public()); !may.ok()) return may;
   Violations violations;
   if (wire.session_id().empty()) violations.add("session_id", "is empty");
@@ -520,7 +546,7 @@ grpc::Status SessionService::save_state(CallScope& scope, const v1::SaveStateReq
   if (!violations.empty()) return violations.status();
   if (grpc::Status named = check_name(wire.name(), "a state", "name"); !named.ok()) return named;
   SessionInfo info;
-  if (grpc::Status found = find(scope, wire.session_id(), info); !found.ok()) return found;
+  if (grpc::Status found = find(scope, wire.session_id(), pin, info); !found.ok()) return found;
   const Owner& caller = scope.caller().name;
   const SharedModel model = context_.models.find(info.model, info.transformer);
   if (model == nullptr) return refused({SessionError::kUnloaded}, scope, wire.session_id());
@@ -599,7 +625,9 @@ RpcReactor* SessionService::SaveState(RpcCall* call,
   return answer_by_store(context_, *call, Method::kSaveState, *request,
                          [this, response](CallScope& scope, const auto& wire) {
                            return with_session(context_, wire.session_id(), scope.caller().name,
-                                               [&] { return save_state(scope, wire, *response); });
+                                               [&](SessionPin& pin) {
+                                                 return save_state(scope, wire, pin, *response);
+                                               });
                          });
 }
 

@@ -49,13 +49,16 @@ class SessionService final : public RpcService {
   grpc::Status list(CallScope& scope, const v1::ListSessionsRequest& wire,
                     v1::ListSessionsResponse& page);
   grpc::Status remove(CallScope& scope, const v1::DeleteSessionRequest& wire);
-  grpc::Status fork(CallScope& scope, const v1::ForkSessionRequest& wire,
+  grpc::Status fork(CallScope& scope, const v1::ForkSessionRequest& wire, SessionPin& pin,
                     v1::ForkSessionResponse& response);
-  grpc::Status rewind(CallScope& scope, const v1::RewindSessionRequest& wire, v1::Session& session);
-  grpc::Status snapshot(const v1::SnapshotSessionRequest& wire, SnapshotStream::Reactor& reactor);
-  grpc::Status read_history(const v1::ReadHistoryRequest& wire, HistoryStream::Reactor& reactor);
+  grpc::Status rewind(CallScope& scope, const v1::RewindSessionRequest& wire, SessionPin& pin,
+                      v1::Session& session);
+  grpc::Status snapshot(const v1::SnapshotSessionRequest& wire, SessionPin& pin,
+                        SnapshotStream::Reactor& reactor);
+  grpc::Status read_history(const v1::ReadHistoryRequest& wire, SessionPin& pin,
+                            HistoryStream::Reactor& reactor);
 
-  grpc::Status save_state(CallScope& scope, const v1::SaveStateRequest& wire,
+  grpc::Status save_state(CallScope& scope, const v1::SaveStateRequest& wire, SessionPin& pin,
                           v1::NamedState& state);
   grpc::Status list_states(CallScope& scope, const v1::ListStatesRequest& wire,
                            v1::ListStatesResponse& page);
@@ -66,7 +69,8 @@ class SessionService final : public RpcService {
   grpc::Status take_place(std::shared_ptr<void>& place);
   // The caller's session, which is in memory then; not OK: it is not there. Gives the scope its
   // model.
-  grpc::Status find(CallScope& scope, const std::string& id, SessionInfo& info) const;
+  grpc::Status find(CallScope& scope, const std::string& id, SessionPin& pin,
+                    SessionInfo& info) const;
   // Of a session that the caller has; OK where it is no refusal.
   grpc::Status refused(const SessionRefusal& refusal, const CallScope& scope,
                        const std::string& id) const;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// PersistentRequest, what the scheduler and the sink see of it. durable_call_writes.cpp has the
-// storage's side.
 #include "server/sessions/persistence/persistent_request.h"
 
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cassert>
 #include <iterator>
 #include <limits>
 #include <new>
@@ -63,7 +62,7 @@ PersistentRequest::PersistentRequest(CallWriter& writer, SharedModel model,
 PersistentRequest::~PersistentRequest() {
   zero_memory(std::span(checkpoint_));
   MutexLock lock(mutex_);
-  if ((!has_claim_ && claim_lease_ == nullptr) || is_over_) return;
+  if ((!has_claim_ && claim_lease_ == nullptr) || is_over()) return;
   // It was refused for something else, or the writer never had it, for want of memory.
   catch_exceptions(
       [&]() REQUIRES(mutex_) { writer_.lost_claims().give_back(writer_.storage(), row_, claim_); },
@@ -73,7 +72,7 @@ PersistentRequest::~PersistentRequest() {
 SessionRefusal PersistentRequest::begin(const SessionLease& lease, const GenerationRequest& request,
                                         std::int64_t prompt_tokens) {
   history_ = lease.history();
-  goes_on_at_ = history_->position();
+  run_start_ = history_->position();
   call_ = {.id = terms_.id,
            .request = terms_.request,
            .start = call_.start,
@@ -88,9 +87,9 @@ SessionRefusal PersistentRequest::begin(const SessionLease& lease, const Generat
         call_.start > 0 &&
         other_numerics(row_, decode_marks(row_.marks).value_or(StoredMarks()), call_.numerics);
     first_drawn_ = call_.start + prompt_tokens;
-    shown_end_ = std::max(first_drawn_, goes_on_at_);
+    shown_end_ = std::max(first_drawn_, run_start_);
     drawn_end_ = row_.position;
-    is_checked_ = goes_on_at_ == row_.position;
+    is_checked_ = run_start_ == row_.position;
     id = row_.id;
     owner = row_.owner;
   }
@@ -120,7 +119,7 @@ Scheduler::SubmitError PersistentRequest::submit(GenerationRequest request, Sess
     MutexLock lock(mutex_);
     sink_ = std::move(sink);
     handle_ = handle;
-    runs_ = is_submitted_ = true;
+    move_to(State::kRunning);
     model = model_;
     is_handed_over_ = writer_.hands_over() && !terms_.id.empty();
     if (failure_ || is_handed_over_) model->scheduler->cancel(handle_);
@@ -128,7 +127,7 @@ Scheduler::SubmitError PersistentRequest::submit(GenerationRequest request, Sess
   const auto not_run = [&] {
     {
       MutexLock lock(mutex_);
-      runs_ = false;
+      move_to(State::kDraining);
     }
     writer_.wake();
   };
@@ -143,14 +142,21 @@ Scheduler::SubmitError PersistentRequest::submit(GenerationRequest request, Sess
   }
 }
 
+void PersistentRequest::move_to(State next) {
+  assert(next == State::kRunning    ? state_ == State::kOpening
+         : next == State::kDraining ? state_ < State::kDraining
+                                    : state_ == State::kDraining);
+  state_ = next;
+}
+
 bool PersistentRequest::may_see(std::int64_t position) const {
   if (failure_) return false;
-  if (is_over_ || level_ == Durability::kCall || position < row_.position) return true;
+  if (is_over() || level_ == Durability::kCall || position < row_.position) return true;
   return level_ == Durability::kInput && is_begun_;
 }
 
 void PersistentRequest::fail_past_lease() {
-  if (claim_lease_ == nullptr || is_over_ || writer_.clock().now() < claim_lease_->until()) return;
+  if (claim_lease_ == nullptr || is_over() || writer_.clock().now() < claim_lease_->until()) return;
   fail(SessionError::kStoreAway);
 }
 
@@ -173,7 +179,7 @@ bool PersistentRequest::on_token(const TokenEvent& event) {
   if (!is_mine) return sink_->has_room();
   bool has_room = true;
   try {
-    has_room = tell(event);
+    has_room = deliver(event);
   } catch (...) {
     MutexLock lock(mutex_);
     delivering_ = false;
@@ -202,25 +208,25 @@ void PersistentRequest::on_sample_finish(const SampleResult& result) {
   result_->numerics_changed = numerics_changed_;
   // Of the whole call, not of this run alone.
   result_->reused_tokens = call_.start;
-  const std::int64_t past = std::min(goes_on_at_, first_drawn_) - call_.start;
+  const std::int64_t past = std::min(run_start_, first_drawn_) - call_.start;
   const std::int64_t skipped = std::min(
       past, skipped_prompt(result_->window, terms_.scores_prompt(), call_.start, first_drawn_));
   result_->prompt_tokens += past - skipped;
   result_->skipped_tokens += skipped;
   result_->restarts = window_restarts(result.window, call_.start, result.position);
-  result_->generated_tokens += std::max<std::int64_t>(goes_on_at_ - first_drawn_, 0);
+  result_->generated_tokens += std::max<std::int64_t>(run_start_ - first_drawn_, 0);
   result_->given_tokens += skipped_given_;
   result_->replayed_tokens +=
-      std::max<std::int64_t>(std::min(result.position, drawn_end_) - goes_on_at_, 0);
+      std::max<std::int64_t>(std::min(result.position, drawn_end_) - run_start_, 0);
 }
 
 void PersistentRequest::skip_past(GenerationRequest& request) {
-  const std::int64_t past = goes_on_at_ - call_.start;
+  const std::int64_t past = run_start_ - call_.start;
   const auto of_prompt = std::min(past, static_cast<std::int64_t>(request.prompt.size()));
   request.prompt.erase(request.prompt.begin(), request.prompt.begin() + of_prompt);
-  request.max_new_tokens -= std::max<std::int64_t>(goes_on_at_ - first_drawn_, 0);
+  request.max_new_tokens -= std::max<std::int64_t>(run_start_ - first_drawn_, 0);
   const auto behind =
-      std::ranges::lower_bound(request.given, goes_on_at_, {}, &GivenToken::position);
+      std::ranges::lower_bound(request.given, run_start_, {}, &GivenToken::position);
   MutexLock lock(mutex_);
   skipped_given_ = behind - request.given.begin();
   request.given.erase(request.given.begin(), behind);
@@ -230,7 +236,7 @@ void PersistentRequest::on_finish(RequestOutcome outcome) {
   {
     MutexLock lock(mutex_);
     outcome_ = outcome;
-    runs_ = false;
+    move_to(State::kDraining);
   }
   writer_.wake();
 }
@@ -240,6 +246,7 @@ void PersistentRequest::keep(SessionLease lease) noexcept {
   {
     MutexLock lock(mutex_);
     if (has_claim_) {
+      if (state_ == State::kOpening) move_to(State::kDraining);  // it was never submitted
       lease_ = std::move(lease);
     } else {
       // It never began. Where it was to be run again, its tokens are in the storage alone by now.
@@ -252,7 +259,7 @@ void PersistentRequest::keep(SessionLease lease) noexcept {
 
 bool PersistentRequest::begin_delivery() {
   MutexLock lock(mutex_);
-  return is_submitted_ && !std::exchange(delivering_, true);
+  return state_ != State::kOpening && !std::exchange(delivering_, true);
 }
 
 void PersistentRequest::deliver() {
@@ -271,7 +278,7 @@ void PersistentRequest::deliver() {
         is_paused_ = false;
         resumed = model_;
       }
-      ends = batch.empty() && is_over_ && outcome_;
+      ends = batch.empty() && is_over() && outcome_;
       if (batch.empty() && !ends) {
         delivering_ = false;
         return;
@@ -282,14 +289,14 @@ void PersistentRequest::deliver() {
         [&] {
           for (Held& held : batch) {
             held.event.top = held.top;
-            tell(held.event);
+            deliver(held.event);
           }
           if (!ends) sink_->on_step_end();
           return true;
         },
         [] { return false; });
     if (resumed != nullptr) resumed->scheduler->resume(handle_);
-    if (ends) return tell_end();  // and nothing more is delivered
+    if (ends) return deliver_end();  // and nothing more is delivered
     if (!is_told) {
       MutexLock lock(mutex_);
       fail(RequestOutcome::kInternal);
@@ -297,19 +304,19 @@ void PersistentRequest::deliver() {
   }
 }
 
-bool PersistentRequest::tell(const TokenEvent& event) {
+bool PersistentRequest::deliver(const TokenEvent& event) {
   return event.position < terms_.from_position || sink_->on_token(event);
 }
 
 void PersistentRequest::hand_over() {
   MutexLock lock(mutex_);
   // One without a name cannot be repeated: it continues while it may.
-  if (is_handed_over_ || terms_.id.empty() || !runs_ || failure_) return;
+  if (is_handed_over_ || terms_.id.empty() || state_ != State::kRunning || failure_) return;
   is_handed_over_ = true;
   model_->scheduler->cancel(handle_);
 }
 
-RequestOutcome PersistentRequest::told_outcome() const {
+RequestOutcome PersistentRequest::client_outcome() const {
   if (failure_) return *failure_;
   const bool is_ending = *outcome_ == RequestOutcome::kShutdown && !model_->retired.load();
   const bool is_cut = is_ending || *outcome_ == RequestOutcome::kCancelled;
@@ -317,12 +324,12 @@ RequestOutcome PersistentRequest::told_outcome() const {
   return has_moved ? RequestOutcome(RequestOutcome::kMoved) : *outcome_;
 }
 
-void PersistentRequest::tell_end() {
+void PersistentRequest::deliver_end() {
   std::optional<SampleResult> result;
   RequestOutcome outcome{};
   {
     MutexLock lock(mutex_);
-    outcome = told_outcome();
+    outcome = client_outcome();
     // A call that continues elsewhere has not ended.
     if (!failure_ && outcome != RequestOutcome::kMoved) result = std::move(result_);
     model_.reset();
@@ -339,7 +346,7 @@ void PersistentRequest::tell_end() {
 
 bool PersistentRequest::is_urgent() const {
   MutexLock lock(mutex_);
-  return !is_over_ && ((level_ == Durability::kToken && !is_begun_) || lease_ || failing_since_);
+  return !is_over() && ((level_ == Durability::kToken && !is_begun_) || lease_ || failing_since_);
 }
 
 // PersistentRequest, the states that are stored of it: at its end, and on its way where it is long.
@@ -371,7 +378,7 @@ void PersistentRequest::put_state(SessionLease& lease) {
     if (put != SessionError::kNone) return;
     writer_.count_state();
     MutexLock lock(mutex_);
-    state_ = ref;
+    end_state_ = ref;
   } catch (const std::bad_alloc&) {  // it costs time only
   }
 }
@@ -428,7 +435,7 @@ void PersistentRequest::collect_checkpoint(WriteBatch& batch) {
   MutexLock lock(mutex_);
   checkpoint_at_ = 0;
   const SessionHistory::Extent extent = history_->extent();
-  const bool is_well = goes_on(extent);
+  const bool is_well = extends_storage(extent);
   if (!is_well) fail(RequestOutcome::kInternal);
   if (is_well) {
     add_tokens(extent, batch);
@@ -482,8 +489,8 @@ void PersistentRequest::collect(WriteBatch& batch, bool all_tokens) {
   bool has_ended = false;
   {
     MutexLock lock(mutex_);
-    if (is_over_ || writing_ != Writing::kNothing) return;
-    has_ended = lease_ && !runs_;
+    if (is_over() || writing_ != Writing::kNothing) return;
+    has_ended = is_ending();
     if (!has_ended) {
       if (failure_ || (level_ == Durability::kCall && !is_long())) return;
       if (!is_begun_) return collect_begin(batch);
@@ -493,7 +500,7 @@ void PersistentRequest::collect(WriteBatch& batch, bool all_tokens) {
         return collect_tokens(batch);
       }
     }
-    writing_ = has_ended ? Writing::kEnd : Writing::kValues;
+    writing_ = has_ended ? Writing::kEnd : Writing::kTokens;
   }
   if (has_ended) return collect_end(batch);
   collect_checkpoint(batch);
@@ -541,13 +548,13 @@ void PersistentRequest::collect_tokens(WriteBatch& batch) {
   const bool is_due = level_ == Durability::kToken || count >= options.lazy_values ||
                       now - last_write_ >= options.lazy_interval;
   if (!is_due) return;
-  if (!goes_on(extent)) return fail(RequestOutcome::kInternal);
+  if (!extends_storage(extent)) return fail(RequestOutcome::kInternal);
   add_tokens(extent, batch);
   last_write_ = now;
-  writing_ = Writing::kValues;
+  writing_ = Writing::kTokens;
 }
 
-bool PersistentRequest::goes_on(const SessionHistory::Extent& extent) {
+bool PersistentRequest::extends_storage(const SessionHistory::Extent& extent) {
   if (extent.position < row_.position) return false;
   is_checked_ = is_checked_ || history_->digest_at(row_.position) == row_.digest;
   if (!is_checked_) {
@@ -576,7 +583,8 @@ void PersistentRequest::collect_end(WriteBatch& batch) {
     MutexLock lock(mutex_);
     lease = &lease_;
     if (!lease->discarded()) lease->end_call();
-    stores = !failure_ && !lease->discarded() && goes_on(history_->extent()) && !has_shown_more();
+    stores = !failure_ && !lease->discarded() && extends_storage(history_->extent()) &&
+             !has_shown_more();
     if (stores) needed = states_of_tokens();
   }
   if (stores) put_state(*lease);
@@ -618,11 +626,11 @@ void PersistentRequest::add_end(WriteBatch& batch, bool has_state) {
   const SessionHistory::Extent extent = history_->extent();
   // The next server asks for the session at once: nothing here may claim it again, as parking it
   // before the process ends would.
-  if (outcome_ && told_outcome() == RequestOutcome::kMoved) lease_.discard();
+  if (outcome_ && client_outcome() == RequestOutcome::kMoved) lease_.discard();
   // A call that continues elsewhere has not ended, and no other call may come in between.
   const bool goes_on_elsewhere = outcome_ && draws_ && level_ != Durability::kCall &&
                                  (was_open_ || extent.position > call_.start) &&
-                                 told_outcome() == RequestOutcome::kMoved;
+                                 client_outcome() == RequestOutcome::kMoved;
   if (goes_on_elsewhere && !is_begun_) {
     batch.add(next_write(Kind::kBegin), encode_change({.call = encode_call(call_)}));
   }
@@ -632,9 +640,9 @@ void PersistentRequest::add_end(WriteBatch& batch, bool has_state) {
   write.position = extent.position;
   StoredMarks marks = decode_marks(row_.marks).value_or(StoredMarks());
   RowChange change;
-  if (state_) {
+  if (end_state_) {
     std::vector<SessionStorage::StateRef> states = row_.states;
-    add_state(states, *state_, call_.start);
+    add_state(states, *end_state_, call_.start);
     // For tokens that memory has let go of a state stands.
     if (extent.base > marks.oldest(row_)) {
       marks.bases.push_back({extent.base, *history_->digest_at(extent.base)});
@@ -649,7 +657,7 @@ void PersistentRequest::add_end(WriteBatch& batch, bool has_state) {
   const std::vector<LastCall> calls = last_calls(extent.position);
   // A state may have been dropped to make room: without one the tokens are what leads on.
   const std::int64_t base =
-      state_ || has_state ? release_tokens(calls, row_.base, marks) : row_.base;
+      end_state_ || has_state ? release_tokens(calls, row_.base, marks) : row_.base;
   if (base > row_.base) change.base = base;
   if (extent.base > call_.start) {  // memory has let go of its first tokens
     std::erase_if(marks.marks, [&](const auto& mark) { return mark.position > call_.start; });
@@ -690,7 +698,8 @@ void PersistentRequest::written(std::span<const SessionError> outcomes) {
       outcomes, [](SessionError outcome) { return outcome != SessionError::kNone; });
   const bool is_done = refused == outcomes.end();
   SessionLease over;
-  bool is_over = false, ends = false;
+  std::optional<State> last;  // which it reaches now
+  bool ends = false;
   {
     MutexLock lock(mutex_);
     const Writing was = writing_;
@@ -710,19 +719,20 @@ void PersistentRequest::written(std::span<const SessionError> outcomes) {
       fail(outcome_of(*refused));
     }
     writing_states_.reset();
-    is_over = was == Writing::kRelease || (was == Writing::kEnd && is_done);
+    if (was == Writing::kRelease) last = State::kReleased;
+    if (was == Writing::kEnd && is_done) last = State::kCommitted;
     // Over, nothing is collected of it any more.
-    if (!is_over) writing_ = Writing::kNothing;
-    ends = lease_ && !runs_;
-    if (is_over) over = std::move(lease_);
+    if (!last) writing_ = Writing::kNothing;
+    ends = is_ending();
+    if (last) over = std::move(lease_);
   }
   over = SessionLease();  // the session is returned before its client hears of the end
-  if (is_over) {
+  if (last) {
     MutexLock lock(mutex_);
-    is_over_ = true;
+    move_to(*last);
   }
   if (begin_delivery()) deliver();
-  if (is_over) {
+  if (last) {
     writer_.remove(*this);
   } else if (!is_done || ends) {
     writer_.wake();
@@ -743,7 +753,7 @@ void PersistentRequest::fail(RequestOutcome why) {
   if (failure_) return;
   failure_ = why;
   held_.clear();
-  if (runs_) model_->scheduler->cancel(handle_);
+  if (state_ == State::kRunning) model_->scheduler->cancel(handle_);
 }
 
 }  // namespace lintel

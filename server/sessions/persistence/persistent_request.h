@@ -45,6 +45,14 @@ struct IdempotencyKey {
 // of an INPUT call until its beginning is durable, of a TOKEN call until they are. The end is
 // delivered when it is durable, and until then the call keeps the session's lease.
 //
+// States (docs/sessions.md has the diagram):
+//
+//   kOpening    begin() claims the session in the storage, or refuses the call
+//   kRunning    the scheduler has the call; its tokens are written as they come
+//   kDraining   the run is over, or never began; what is left is written
+//   kCommitted  all tokens are durable, and so is the end, unless another server continues the call
+//   kReleased   the claim was released, and nothing of the call's end is in the storage
+//
 // The storage is authoritative. Where a call fails by the storage, or a repeat ends before it
 // reaches what the storage has, the copy in memory is dropped.
 //
@@ -103,17 +111,24 @@ class PersistentRequest final : public TokenSink,
     TokenEvent event;
     std::vector<TopToken> top;
   };
-  enum class Writing { kNothing, kBegin, kValues, kEnd, kRelease };
+  enum class State : std::uint8_t { kOpening, kRunning, kDraining, kCommitted, kReleased };
+  enum class Writing { kNothing, kBegin, kTokens, kEnd, kRelease };
+
+  // Along an arrow of the diagram: a later state, and to one of the last two from kDraining alone.
+  void move_to(State next) REQUIRES(mutex_);
+  bool is_over() const REQUIRES(mutex_) { return state_ >= State::kCommitted; }
+  // Whether nothing but the last write is left: its run is over, and the session has come back.
+  bool is_ending() const REQUIRES(mutex_) { return state_ == State::kDraining && lease_; }
 
   // Whether the token at a position may be seen.
   bool may_see(std::int64_t position) const REQUIRES(mutex_);
   // The right to call the sink, until deliver() has nothing more for it.
   bool begin_delivery() EXCLUDES(mutex_);
   // The outcome that its client receives.
-  RequestOutcome told_outcome() const REQUIRES(mutex_);
+  RequestOutcome client_outcome() const REQUIRES(mutex_);
   void deliver() EXCLUDES(mutex_);
-  bool tell(const TokenEvent& event);
-  void tell_end();
+  bool deliver(const TokenEvent& event);
+  void deliver_end();
 
   // Whether a CALL call is written down on its way, for the history in memory will not have all of
   // it at its end.
@@ -124,7 +139,7 @@ class PersistentRequest final : public TokenSink,
   void add_tokens(const SessionHistory::Extent& extent, WriteBatch& batch) REQUIRES(mutex_);
   void collect_end(WriteBatch& batch) EXCLUDES(mutex_);
   // Whether the copy in memory extends what the storage has.
-  bool goes_on(const SessionHistory::Extent& extent) REQUIRES(mutex_);
+  bool extends_storage(const SessionHistory::Extent& extent) REQUIRES(mutex_);
   // The state after the last token, in a slot; nothing where it is not worth it, or finds no room.
   void put_state(SessionLease& lease) EXCLUDES(mutex_);
   // A state of the call's way, with all tokens up to now.
@@ -160,18 +175,18 @@ class PersistentRequest final : public TokenSink,
   SessionHistory* history_ = nullptr;  // of the lease
   StoredCall call_;
   std::int64_t first_drawn_ = 0;  // position of the first token after the prompt
-  std::int64_t goes_on_at_ = 0;   // the first that this run reaches
+  std::int64_t run_start_ = 0;    // the first that this run reaches
   std::int64_t drawn_end_ = 0;    // after the last that an earlier run reached
   SessionStorage::Claim claim_;
   std::shared_ptr<const ClaimLease> claim_lease_;  // null: it is good until it is released
   bool has_claim_ = false;                         // begin() was well
   bool numerics_changed_ = false;  // the tokens before it have another machine's bits
-  // Constant once is_submitted_.
+  // Constant from kRunning on.
   std::shared_ptr<TokenSink> sink_;
   RequestHandle handle_;
 
   mutable Mutex mutex_;
-  bool is_submitted_ GUARDED_BY(mutex_) = false;
+  State state_ GUARDED_BY(mutex_) = State::kOpening;
   SharedModel model_ GUARDED_BY(mutex_);        // until the call is over
   SessionStorage::Row row_ GUARDED_BY(mutex_);  // as the storage has it
   bool was_open_ GUARDED_BY(mutex_);  // in the storage: another run of it began, and had no end
@@ -188,16 +203,15 @@ class PersistentRequest final : public TokenSink,
   std::optional<RequestOutcome> failure_ GUARDED_BY(mutex_);  // of the storage
 
   SessionLease lease_ GUARDED_BY(mutex_);  // once the request is over
-  bool runs_ GUARDED_BY(mutex_) = false;   // the scheduler has it, and has not reported its end
   bool is_handed_over_ GUARDED_BY(mutex_) = false;
   bool state_was_tried_ GUARDED_BY(mutex_) = false;
-  std::optional<SessionStorage::StateRef> state_ GUARDED_BY(mutex_);  // put, for the end to name
+  std::optional<SessionStorage::StateRef> end_state_
+      GUARDED_BY(mutex_);  // put, for the end to name
   std::optional<SampleResult> result_ GUARDED_BY(mutex_);
   std::optional<RequestOutcome> outcome_ GUARDED_BY(mutex_);
   std::int64_t shown_end_ GUARDED_BY(mutex_) = 0;  // after the last token that came
   std::int64_t skipped_given_ GUARDED_BY(mutex_) =
       0;  // given tokens that this run does not come to
-  bool is_over_ GUARDED_BY(mutex_) = false;
 
   // A state on its way to the storage: the worker's until checkpoint_at_ says how many tokens it
   // has, then the collecting thread's, which zeroes checkpoint_at_.

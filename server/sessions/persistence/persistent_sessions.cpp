@@ -74,7 +74,7 @@ SharedModel PersistentSessions::model_of(const SessionStorage::Row& row) const {
   return nullptr;
 }
 
-void PersistentSessions::tell_of_row(const SessionStorage::Row& row, SessionInfo& info) const {
+void PersistentSessions::add_row_info(const SessionStorage::Row& row, SessionInfo& info) const {
   info.expires = row.expires;
   if (const std::optional<StoredMarks> marks = decode_marks(row.marks)) {
     info.numerics_changed_at = marks->numerics_changed_at;
@@ -107,7 +107,7 @@ SessionInfo PersistentSessions::info_of(const SessionStorage::Row& row) const {
   info.in_memory = false;
   info.created = row.created;
   info.last_used = row.used;
-  tell_of_row(row, info);
+  add_row_info(row, info);
   return info;
 }
 
@@ -126,14 +126,14 @@ std::optional<SessionInfo> PersistentSessions::find(const std::string& id, const
     return std::nullopt;
   }
   if (found.outcome != SessionError::kNone) return info;
-  if (info && is_old(found.row, *info)) {
+  if (info && is_stale(found.row, *info)) {
     store_.remove(id, owner);
     info.reset();
   }
   const bool is_held = !found.holder.empty();
   if (info) {
     info->busy = info->busy || is_held;
-    tell_of_row(found.row, *info);
+    add_row_info(found.row, *info);
   } else {
     info = info_of(found.row);
     info->busy = is_held;
@@ -148,7 +148,7 @@ SessionRefusal PersistentSessions::absence(const std::string& id, const Owner& o
   return is_known ? store_.absence(id, owner) : refusal_of(outcome);
 }
 
-bool PersistentSessions::is_old(const SessionStorage::Row& row, const SessionInfo& info) const {
+bool PersistentSessions::is_stale(const SessionStorage::Row& row, const SessionInfo& info) const {
   return storage_.is_shared() && !info.busy && to_hex(row.digest) != info.digest;
 }
 
@@ -168,12 +168,12 @@ std::vector<SessionInfo> PersistentSessions::list(const std::string& model,
       const bool is_here = next != here.end() && next->id == row.id;
       if (has_expired(row) && !(is_here && next->busy)) {
         if (is_here) ++next;
-      } else if (is_here && is_old(row, *next)) {
+      } else if (is_here && is_stale(row, *next)) {
         ++next;
         all.push_back(info_of(row));
       } else if (is_here) {
         take_here();
-        tell_of_row(row, all.back());
+        add_row_info(row, all.back());
       } else {
         all.push_back(info_of(row));
       }
@@ -229,6 +229,23 @@ std::int64_t needed_from(const IdempotencyKey& terms, std::int64_t start, std::i
 
 SessionRefusal PersistentSessions::open_call(SessionLease& lease, const SharedModel& model,
                                              const IdempotencyKey& terms, OpenedCall& opened) {
+  const std::string id = lease.session_id();
+  const Owner owner = lease.owner();
+  return until_current([&]() -> SessionRefusal {
+    if (!lease) {
+      SessionManager::LeaseResult again = load_and_lease(id, owner);
+      if (again.refusal) return again.refusal;
+      lease = std::move(again.lease);
+      if (&lease.transformer() != model->transformer.get()) return {SessionError::kUnloaded};
+    }
+    const SessionRefusal refusal = try_open_call(lease, model, terms, opened);
+    if (refusal.error == SessionError::kStale) lease = SessionLease();  // the old copy goes
+    return refusal;
+  });
+}
+
+SessionRefusal PersistentSessions::try_open_call(SessionLease& lease, const SharedModel& model,
+                                                 const IdempotencyKey& terms, OpenedCall& opened) {
   const std::string& id = lease.session_id();
   // Most calls are new to a session that stands where it did.
   SessionStorage::Opened found =
@@ -236,11 +253,11 @@ SessionRefusal PersistentSessions::open_call(SessionLease& lease, const SharedMo
           ? storage_.find(id, lease.owner())
           : storage_.open_at(id, lease.owner(), lease.history()->extent().digest, terms.id);
   FoundSession stored;
-  SessionRefusal refusal = look_at(std::move(found), stored);
+  SessionRefusal refusal = decode_row(std::move(found), stored);
   if (refusal) {
     lease.discard();
   } else {
-    refusal = open_call(lease, model, terms, stored, opened);
+    refusal = open_call_of(lease, model, terms, stored, opened);
   }
   // The running call has the claim, if there is one.
   if (stored.lease != nullptr && opened.call == nullptr) {
@@ -249,12 +266,12 @@ SessionRefusal PersistentSessions::open_call(SessionLease& lease, const SharedMo
   return refusal;
 }
 
-SessionRefusal PersistentSessions::open_call(SessionLease& lease, const SharedModel& model,
-                                             const IdempotencyKey& terms, FoundSession& stored,
-                                             OpenedCall& opened) {
+SessionRefusal PersistentSessions::open_call_of(SessionLease& lease, const SharedModel& model,
+                                                const IdempotencyKey& terms, FoundSession& stored,
+                                                OpenedCall& opened) {
   if (stored.held) return stored.held;
   if (stored.row.digest != lease.history()->extent().digest) {
-    lease.discard();  // the storage is the truth, and brings it back
+    lease.discard();
     return {SessionError::kStale};
   }
   if (!options_.takes_other_numerics &&
@@ -299,7 +316,7 @@ SessionRefusal PersistentSessions::open_call(SessionLease& lease, const SharedMo
     if (refusal) return refusal;
     IdempotencyKey fresh = terms;
     fresh.expected_position.reset();
-    return open_call(lease, model, fresh, opened);
+    return try_open_call(lease, model, fresh, opened);
   }
   const auto calls = decode_last_calls(stored.row.last_calls);
   if (!calls) return {SessionError::kDamaged};
@@ -340,7 +357,7 @@ SessionRefusal PersistentSessions::open_call(SessionLease& lease, const SharedMo
 bool PersistentSessions::began_with(const std::string& id, const Owner& owner,
                                     const std::string& call_id) {
   FoundSession stored;
-  if (call_id.empty() || look_up(id, owner, stored)) return false;
+  if (call_id.empty() || read_row(id, owner, stored)) return false;
   if (stored.call && stored.call->start == 0) return stored.call->id == call_id;
   const auto calls = decode_last_calls(stored.row.last_calls);
   return calls && std::ranges::any_of(*calls, [&](const LastCall& call) {
@@ -403,7 +420,7 @@ bool keeps_state(const SessionStorage::Row& row, std::int64_t position) {
 
 }  // namespace
 
-SessionRefusal PersistentSessions::keep(const std::string& id, const Owner& owner) {
+SessionRefusal PersistentSessions::persist(const std::string& id, const Owner& owner) {
   const std::optional<SessionOptions> made_as = store_.made_as(id, owner);
   if (!made_as) return store_.absence(id, owner);
   if (made_as->durability == Durability::kNone) return {};
@@ -481,7 +498,7 @@ bool PersistentSessions::store_state(const std::string& id, const Owner& owner,
   return is_kept;
 }
 
-std::size_t PersistentSessions::park_idle(Duration most) {
+std::size_t PersistentSessions::store_idle_states(Duration most) {
   constexpr std::size_t kSessionsOfACommit = 64;
   const TimePoint until = clock_.now() + most;
   std::size_t parked = 0;
@@ -490,7 +507,7 @@ std::size_t PersistentSessions::park_idle(Duration most) {
     WriteBatch batch;
     std::size_t put = 0;
     for (; put < kSessionsOfACommit && next != idle.end() && clock_.now() < until; ++next) {
-      if (park(next->id, next->owner, batch)) ++put;
+      if (store_idle_state(next->id, next->owner, batch)) ++put;
     }
     if (batch.empty()) continue;
     if (batch.commit_and_wait(storage_) != SessionError::kNone) break;
@@ -500,7 +517,8 @@ std::size_t PersistentSessions::park_idle(Duration most) {
   return parked;
 }
 
-bool PersistentSessions::park(const std::string& id, const Owner& owner, WriteBatch& batch) {
+bool PersistentSessions::store_idle_state(const std::string& id, const Owner& owner,
+                                          WriteBatch& batch) {
   const std::optional<SessionInfo> info = store_.get(id, owner);
   const auto pays = [&](const SessionStorage::Row& row) {
     const std::int64_t stored = row.states.empty() ? 0 : row.states.back().position;
@@ -565,21 +583,17 @@ SessionRefusal PersistentSessions::remove_stored(const std::string& id, const Ow
 SessionManager::CreateResult PersistentSessions::rewind(const std::string& id, const Owner& owner,
                                                         std::int64_t position,
                                                         const std::optional<Digest>& expected) {
-  constexpr int kMostTries = 8;
   SessionManager::CreateResult result;
-  for (int i = 0; i < kMostTries; ++i) {
-    result.refusal = bring(id, owner);
-    if (result.refusal) return result;
-    SessionManager::LeaseResult leased = lease(id, owner);
-    result.refusal = leased.refusal;
-    if (!leased.lease) return result;
-    if (leased.lease.durability() == Durability::kNone) {
-      leased.lease = SessionLease();
-      return store_.rewind(id, owner, position, expected);
-    }
-    result.refusal = rewind(leased.lease, position, expected);
-    if (result.refusal.error != SessionError::kStale) break;
-  }
+  bool is_durable = true;
+  result.refusal = until_current([&]() -> SessionRefusal {
+    const SessionManager::LoadResult loaded = load(id, owner);
+    if (loaded.refusal) return loaded.refusal;
+    SessionManager::LeaseResult leased = load_and_lease(id, owner);
+    if (!leased.lease) return leased.refusal;
+    is_durable = leased.lease.durability() != Durability::kNone;
+    return is_durable ? rewind(leased.lease, position, expected) : SessionRefusal();
+  });
+  if (!is_durable) return store_.rewind(id, owner, position, expected);
   if (result.refusal) return result;
   const std::optional<SessionInfo> info = find(id, owner);
   if (!info) {  // removed meanwhile
@@ -664,12 +678,12 @@ SessionRefusal PersistentSessions::rewind(SessionLease& lease, std::int64_t posi
 
 // PersistentSessions: how sessions come back into memory.
 
-SessionRefusal PersistentSessions::look_up(const std::string& id, const Owner& owner,
-                                           FoundSession& stored) {
-  return look_at(storage_.find(id, owner), stored);
+SessionRefusal PersistentSessions::read_row(const std::string& id, const Owner& owner,
+                                            FoundSession& stored) {
+  return decode_row(storage_.find(id, owner), stored);
 }
 
-SessionRefusal PersistentSessions::look_at(SessionStorage::Opened found, FoundSession& stored) {
+SessionRefusal PersistentSessions::decode_row(SessionStorage::Opened found, FoundSession& stored) {
   if (found.outcome != SessionError::kNone) return refusal_of(found.outcome);
   if (!found.holder.empty()) {
     found.outcome = SessionError::kHeld;
@@ -704,46 +718,53 @@ SessionRefusal PersistentSessions::busy_or_away(const SessionRefusal& refusal) c
   return is_away ? SessionRefusal{SessionError::kStoreAway} : refusal;
 }
 
-SessionManager::LeaseResult PersistentSessions::lease(const std::string& id, const Owner& owner) {
-  // Others may need its memory before it is leased.
-  constexpr int kMostTries = 16;
-  SessionManager::LeaseResult result;
-  for (int i = 0; i < kMostTries; ++i) {
-    if (const auto info = store_.get(id, owner); info && !info->busy) {
-      SessionManager::LeaseResult leased = store_.lease(id, owner);
-      leased.refusal = busy_or_away(leased.refusal);
-      if (leased.refusal.error != SessionError::kNotFound) return leased;
-    }
-    result.refusal = ensure_in_memory(id, owner);  // open_call sees whether it has expired
-    if (result.refusal) return result;
-    SessionManager::LeaseResult leased = store_.lease(id, owner);
-    leased.refusal = busy_or_away(leased.refusal);
-    if (leased.refusal.error != SessionError::kNotFound) return leased;
+SessionManager::LoadResult PersistentSessions::load(const std::string& id, const Owner& owner) {
+  if (store_.get(id, owner) && !find(id, owner)) {  // it has expired
+    return {.pin = {}, .refusal = store_.absence(id, owner)};
   }
-  result.refusal = {SessionError::kStoreAway};
+  return load_current(id, owner);
+}
+
+SessionManager::LeaseResult PersistentSessions::load_and_lease(const std::string& id,
+                                                               const Owner& owner) {
+  SessionManager::LeaseResult result;
+  result.refusal = until_current([&]() -> SessionRefusal {
+    SessionManager::LoadResult loaded;
+    // One in memory is taken as it is: open_call() sees whether it is stale, or has expired.
+    if (const auto info = store_.get(id, owner); !info || info->busy) {
+      loaded = load_current(id, owner);
+      if (loaded.refusal) return loaded.refusal;
+    }
+    SessionManager::LeaseResult leased = store_.lease(id, owner);
+    result.lease = std::move(leased.lease);
+    // It was evicted, or another thread has dropped a copy that was stale.
+    const bool has_gone = leased.refusal.error == SessionError::kNotFound;
+    return has_gone ? SessionRefusal{SessionError::kStale} : busy_or_away(leased.refusal);
+  });
   return result;
 }
 
-SessionRefusal PersistentSessions::bring(const std::string& id, const Owner& owner) {
-  if (store_.get(id, owner) && !find(id, owner)) return store_.absence(id, owner);  // expired
-  return ensure_in_memory(id, owner);
-}
-
-SessionRefusal PersistentSessions::ensure_in_memory(const std::string& id, const Owner& owner) {
-  bool is_here = false;
-  if (store_.get(id, owner) && !storage_.is_shared()) return {};
+SessionManager::LoadResult PersistentSessions::load_current(const std::string& id,
+                                                            const Owner& owner) {
+  SessionManager::LoadResult result;
+  if (!storage_.is_shared()) result.pin = store_.pin(id, owner);
+  if (result.pin) return result;
   const KeyedMutex::Hold alone(locks_, id);
-  // Another thread may have loaded it.
-  if (const SessionRefusal refusal = drop_if_old(id, owner, &is_here); refusal || is_here) {
-    return refusal;
+  result.refusal = drop_if_stale(id, owner);
+  if (result.refusal) return result;
+  result.pin = store_.pin(id, owner);  // another thread may have loaded it
+  if (!result.pin) {
+    result.refusal = until_current([&] {
+      SessionManager::LoadResult restored = restore(id, owner);
+      result.pin = std::move(restored.pin);
+      return restored.refusal;
+    });
   }
-  return wake(id, owner);
+  return result;
 }
 
-SessionRefusal PersistentSessions::drop_if_old(const std::string& id, const Owner& owner,
-                                               bool* is_here) {
+SessionRefusal PersistentSessions::drop_if_stale(const std::string& id, const Owner& owner) {
   const std::optional<SessionInfo> info = store_.get(id, owner);
-  *is_here = info.has_value();
   if (!info || !storage_.is_shared() || info->busy || info->durability == Durability::kNone) {
     return {};
   }
@@ -751,53 +772,56 @@ SessionRefusal PersistentSessions::drop_if_old(const std::string& id, const Owne
   const bool is_known =
       found.outcome == SessionError::kNone || found.outcome == SessionError::kNotFound;
   if (!is_known) return refusal_of(found.outcome);
-  if (found.outcome == SessionError::kNone && !is_old(found.row, *info)) return {};
-  *is_here = false;
+  if (found.outcome == SessionError::kNone && !is_stale(found.row, *info)) return {};
   store_.remove(id, owner);
   return {};
 }
 
-SessionRefusal PersistentSessions::wake(const std::string& id, const Owner& owner) {
-  constexpr int kMostTries = 16;
-  for (int i = 0; i < kMostTries; ++i) {
-    Digest seen;
-    const SessionRefusal refusal = restore_once(id, owner, seen);
-    const bool may_have_changed =
-        refusal.error == SessionError::kDamaged || refusal.error == SessionError::kNotFound;
-    if (!may_have_changed || !storage_.is_shared()) return refusal;
+SessionManager::LoadResult PersistentSessions::restore(const std::string& id, const Owner& owner) {
+  SessionManager::LoadResult result;
+  FoundSession stored;
+  result.refusal = read_row(id, owner, stored);
+  if (!result.refusal) result = restore_row(id, owner, stored);
+  const SessionError error = result.refusal.error;
+  const bool may_have_changed =
+      storage_.is_shared() && (error == SessionError::kDamaged || error == SessionError::kNotFound);
+  if (may_have_changed) {
     // Damaged is a row that does not fit although no other server has written it.
     const SessionStorage::Opened now = storage_.find(id, owner);
-    if (now.outcome != SessionError::kNone || now.row.digest == seen) return refusal;
+    if (now.outcome == SessionError::kNone && now.row.digest != stored.row.digest) {
+      return {.pin = {}, .refusal = {SessionError::kStale}};
+    }
   }
-  return {SessionError::kStoreAway};
+  if (error == SessionError::kNotFound) result.refusal = store_.absence(id, owner);
+  return result;
 }
 
-SessionRefusal PersistentSessions::restore_once(const std::string& id, const Owner& owner,
-                                                Digest& seen) {
-  FoundSession stored;
-  const SessionRefusal unknown = look_up(id, owner, stored);
-  seen = stored.row.digest;  // also of one that is refused for what it is
-  if (unknown) {
-    return unknown.error == SessionError::kNotFound ? store_.absence(id, owner) : unknown;
-  }
-  if (stored.model == nullptr) return {SessionError::kModelMismatch};
+SessionManager::LoadResult PersistentSessions::restore_row(const std::string& id,
+                                                           const Owner& owner,
+                                                           const FoundSession& stored) {
+  SessionManager::LoadResult result;
+  const auto refused = [&](const SessionRefusal& refusal) {
+    result.refusal = refusal;
+    return std::move(result);
+  };
+  if (stored.model == nullptr) return refused({SessionError::kModelMismatch});
   SharedAdapter adapter;
   if (!stored.marks.adapter.empty()) {
     adapter = stored.model->adapters->find(stored.marks.adapter);
     if (adapter == nullptr || adapter->weights->fingerprint() != stored.marks.adapter_fingerprint) {
-      return {SessionError::kModelMismatch};
+      return refused({SessionError::kModelMismatch});
     }
   }
   try {
     SessionImage image;
-    if (const SessionRefusal refusal = read_image(stored, image)) return refusal;
+    if (const SessionRefusal refusal = read_image(stored, image)) return refused(refusal);
     const StoredSession origin{.id = id,
                                .options = stored.marks.options,
                                .created = stored.row.created,
                                .last_used = stored.row.used};
-    const SessionManager::CreateResult woken = store_.wake(
-        origin, stored.model->name, stored.model->transformer, image, owner, std::move(adapter));
-    if (woken.refusal) return woken.refusal;
+    result = store_.load(origin, stored.model->name, stored.model->transformer, image, owner,
+                         std::move(adapter));
+    if (result.refusal) return result;
     (image.state.empty() ? from_tokens_ : from_slot_).fetch_add(1);
     const std::int64_t idle_at = stored.call ? stored.call->start : stored.row.position;
     replayed_cold_.fetch_add(static_cast<std::uint64_t>(idle_at - image.state_position));
@@ -806,14 +830,14 @@ SessionRefusal PersistentSessions::restore_once(const std::string& id, const Own
     }
     zero(image);
   } catch (const ModelError& error) {
-    // Of a store that is shared another server may have written meanwhile.
+    // Of a storage that is shared another server may have written meanwhile.
     spdlog::log(storage_.is_shared() ? spdlog::level::warn : spdlog::level::err,
                 "a session in the store is damaged: {}", error.what());
-    return {SessionError::kDamaged};
+    return refused({SessionError::kDamaged});
   } catch (const std::bad_alloc&) {
-    return {SessionError::kOutOfMemory};
+    return refused({SessionError::kOutOfMemory});
   }
-  return {};
+  return result;
 }
 
 SessionRefusal PersistentSessions::read_image(const FoundSession& stored, SessionImage& image) {

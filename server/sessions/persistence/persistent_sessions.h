@@ -31,8 +31,20 @@ namespace lintel {
 class ModelRegistry;
 class WriteBatch;
 
+// Runs `attempt` again for as long as it returns kStale: other processes write to a storage that is
+// shared, between two reads of it as well. kStoreAway after 16 attempts.
+template <typename Attempt>
+SessionRefusal until_current(const Attempt& attempt) {
+  constexpr int kMostAttempts = 16;
+  for (int i = 0; i < kMostAttempts; ++i) {
+    const SessionRefusal refusal = attempt();
+    if (refusal.error != SessionError::kStale) return refusal;
+  }
+  return {SessionError::kStoreAway};
+}
+
 // Between the sessions in memory and the storage. A durable session's tokens are in the storage;
-// what is of it in memory is a copy, which goes when memory is needed and comes back when a call
+// what is of it in memory is a copy, which is evicted when memory is needed and loaded when a call
 // needs it.
 //
 // Thread-safe. What is marked "waits" waits for a disk: never on a worker or one of gRPC's threads,
@@ -78,14 +90,14 @@ class PersistentSessions {
 
   // Waits. A session that was just made (created, forked, restored) and is in memory: it is durable
   // when this returns kNone; else it is not, and for its maker to remove.
-  SessionRefusal keep(const std::string& id, const Owner& owner);
-  // Waits. Brings a durable session that is not in memory back; kNone also where it is there, or
-  // was never durable. kNotFound (also of one that has expired), kModelMismatch, kDamaged, kHeld,
-  // kStore..., and those of memory. It may leave memory for others as soon as this returns.
-  SessionRefusal bring(const std::string& id, const Owner& owner);
-  // Waits. Loads the session and leases it; in between it may have left memory for others. The copy
-  // may be stale where other servers write to the storage, too: open_call() checks.
-  SessionManager::LeaseResult lease(const std::string& id, const Owner& owner);
+  SessionRefusal persist(const std::string& id, const Owner& owner);
+  // Waits. Loads a session that is not in memory, and keeps it there while the pin lives; also one
+  // that is there, or was never durable. kNotFound (also of one that has expired), kModelMismatch,
+  // kDamaged, kHeld, kStore..., and those of memory.
+  SessionManager::LoadResult load(const std::string& id, const Owner& owner);
+  // Waits. Leases the session, which is loaded if it is not in memory. The copy may be stale where
+  // other servers write to the storage, too: open_call() checks.
+  SessionManager::LeaseResult load_and_lease(const std::string& id, const Owner& owner);
   // Waits. As the store's, also of sessions that are not in memory, which stay where they are.
   std::optional<SessionInfo> find(const std::string& id, const Owner& owner);
   // Waits. Why find() has none: kNotFound, kUnloaded, kDamaged, kStore...
@@ -96,7 +108,8 @@ class PersistentSessions {
   // Waits. As the store's, durable when it returns; gives up an interrupted call.
   SessionManager::CreateResult rewind(const std::string& id, const Owner& owner,
                                       std::int64_t position, const std::optional<Digest>& expected);
-  // The same of a session that is leased.
+  // The same of a session that is leased. kStale: another process has continued it; the copy in
+  // memory is dropped when the lease ends.
   SessionRefusal rewind(SessionLease& lease, std::int64_t position,
                         const std::optional<Digest>& expected = std::nullopt);
 
@@ -111,10 +124,11 @@ class PersistentSessions {
     std::shared_ptr<ReplayedResponse> past;
   };
   // Waits. A call on a session that is leased and durable: new, or run again, with the session
-  // taken back on its way; the lease of one that is past can go back. kStale: another process
-  // continued it meanwhile, and it is to be leased once more. kCallInterrupted, kPositionMismatch,
-  // kNumericsChanged, kNumericsRefused, kCallDiffers, kNoProbabilities, kOutOfRange, kStore...: the
-  // lease is to go back.
+  // rewound on its way; the lease of one that is past can go back. Where another process has
+  // continued the session it is loaded once more, and `lease` is the new one; kUnloaded: `model`
+  // has been replaced meanwhile. kCallInterrupted, kPositionMismatch, kNumericsChanged,
+  // kNumericsRefused, kCallDiffers, kNoProbabilities, kOutOfRange, kStore...: the lease, if there
+  // is one, is to go back.
   SessionRefusal open_call(SessionLease& lease, const SharedModel& model,
                            const IdempotencyKey& terms, OpenedCall& opened);
   // Waits. Tokens [first, first + values.size()) of a call that is past, for as long as the session
@@ -133,9 +147,9 @@ class PersistentSessions {
   void hand_over() { writer_.hand_over(); }
 
   // Waits, but begins nothing more once `most` has passed. Before the process ends: stores the
-  // states of idle sessions, the last used first, so that they wake without reading their tokens.
+  // states of idle sessions, the last used first, so that they load without reading their tokens.
   // Returns how many.
-  std::size_t park_idle(Duration most);
+  std::size_t store_idle_states(Duration most);
 
   // Removes expired sessions, a bounded number at a time, and releases claims whose release failed;
   // the server calls it periodically. Waits.
@@ -157,27 +171,33 @@ class PersistentSessions {
     SharedModel model;                        // null: none that is loaded is the one
   };
   // kNone, kNotFound, kDamaged, kStore...
-  SessionRefusal look_up(const std::string& id, const Owner& owner, FoundSession& stored);
+  SessionRefusal read_row(const std::string& id, const Owner& owner, FoundSession& stored);
   // The same of the storage's answer; a claim that came with it is in `stored`, also where it is
   // refused.
-  SessionRefusal look_at(SessionStorage::Opened found, FoundSession& stored);
-  // As the public one, of a session that was looked up.
-  SessionRefusal open_call(SessionLease& lease, const SharedModel& model,
-                           const IdempotencyKey& terms, FoundSession& stored, OpenedCall& opened);
+  SessionRefusal decode_row(SessionStorage::Opened found, FoundSession& stored);
+  // As open_call(); kStale: the copy in memory is not what the storage has, and is dropped when the
+  // lease ends.
+  SessionRefusal try_open_call(SessionLease& lease, const SharedModel& model,
+                               const IdempotencyKey& terms, OpenedCall& opened);
+  // The same of a row that was read.
+  SessionRefusal open_call_of(SessionLease& lease, const SharedModel& model,
+                              const IdempotencyKey& terms, FoundSession& stored,
+                              OpenedCall& opened);
   // Of a session that a call has: while the store is away it cannot be released, and that is what
   // the caller waits for.
   SessionRefusal busy_or_away(const SessionRefusal& refusal) const;
   SharedModel model_of(const SessionStorage::Row& row) const;
   bool has_expired(const SessionStorage::Row& row) const;
-  // As bring(), but one in memory is taken as it is.
-  SessionRefusal ensure_in_memory(const std::string& id, const Owner& owner);
-  SessionRefusal wake(const std::string& id, const Owner& owner);
-  // Once; `seen`: the digest of the history that it was to be. Nothing is claimed meanwhile, so
-  // that another server may write between its row and its tokens.
-  SessionRefusal restore_once(const std::string& id, const Owner& owner, Digest& seen);
-  // Of a storage that others write, too: what is in memory may be old, and goes then. kNone also
-  // where it is not in memory any more.
-  SessionRefusal drop_if_old(const std::string& id, const Owner& owner, bool* is_here);
+  // As load(), also of one that is in memory and has expired.
+  SessionManager::LoadResult load_current(const std::string& id, const Owner& owner);
+  // Of a session that is not in memory. kStale: another server wrote between its row and its
+  // tokens, since nothing is claimed meanwhile.
+  SessionManager::LoadResult restore(const std::string& id, const Owner& owner);
+  // The same of a row that was read.
+  SessionManager::LoadResult restore_row(const std::string& id, const Owner& owner,
+                                         const FoundSession& stored);
+  // Of a storage that others write, too: drops a copy in memory that is not what the storage has.
+  SessionRefusal drop_if_stale(const std::string& id, const Owner& owner);
   // A call is run again that has the tokens [start, where the session stands): the session goes
   // back to `at`, the first of them that its client, or what may stop it, needs once more.
   SessionRefusal replay(SessionLease& lease, const SessionStorage::Row& row, std::int64_t start,
@@ -192,18 +212,18 @@ class PersistentSessions {
   // Its tokens, and the latest state that leads to them.
   SessionRefusal read_image(const FoundSession& found, SessionImage& image);
   SessionRefusal remove_stored(const std::string& id, const Owner& owner);
-  // What stores the state of an idle session where that pays, and gives its claim back.
-  bool park(const std::string& id, const Owner& owner, WriteBatch& batch);
+  // What stores the state of an idle session where that pays, and releases its claim.
+  bool store_idle_state(const std::string& id, const Owner& owner, WriteBatch& batch);
   // The state of a session whose claim the caller has, for a write to name; nothing where there is
   // no room.
   std::optional<SessionStorage::StateRef> put_state(SessionLease& lease);
-  // Of a session that was just made: its state, so that it wakes without reading its tokens.
+  // Of a session that was just made: its state, so that it loads without reading its tokens.
   bool store_state(const std::string& id, const Owner& owner, const SessionImage& image);
   SessionInfo info_of(const SessionStorage::Row& row) const;
-  // Whether another process has gone on with what is in memory.
-  bool is_old(const SessionStorage::Row& row, const SessionInfo& info) const;
-  void tell_of_row(const SessionStorage::Row& row, SessionInfo& info) const;
-  // Waits; the batch ends with what gives the claim back. Where that fails sweep() does it.
+  // Whether another process has continued what is in memory.
+  bool is_stale(const SessionStorage::Row& row, const SessionInfo& info) const;
+  void add_row_info(const SessionStorage::Row& row, SessionInfo& info) const;
+  // Waits; the batch ends with what releases the claim. Where that fails sweep() does it.
   SessionError commit_and_release(WriteBatch& batch, const std::string& id, const Owner& owner,
                                   const SessionStorage::Claim& claim);
   std::chrono::system_clock::time_point expiry(const SessionOptions& session) const;
@@ -214,7 +234,7 @@ class PersistentSessions {
   const Clock& clock_;
   const Options options_;
 
-  // Held by what brings a session, changes it or removes it while no call has it.
+  // Held by what loads a session, changes it or removes it while no call has it.
   KeyedMutex locks_;
   std::atomic<std::uint64_t> from_slot_{0}, from_tokens_{0}, resumed_{0}, states_stored_{0};
   std::atomic<std::uint64_t> replayed_cold_{0}, replayed_rewound_{0}, replayed_resumed_{0};

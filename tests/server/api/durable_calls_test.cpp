@@ -39,7 +39,7 @@ struct PersistenceFixture {
   std::string new_session(Durability durability) {
     const auto created =
         store.create("tokens", model->transformer, {.max_tokens = 200, .durability = durability});
-    REQUIRE_FALSE(durable.keep(created.info.id, ""));
+    REQUIRE_FALSE(durable.persist(created.info.id, ""));
     return created.info.id;
   }
   static v1::GenerateRequest wire_for(const std::string& session, const std::string& call_id) {

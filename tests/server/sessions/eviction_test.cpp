@@ -121,6 +121,57 @@ TEST_CASE("sessions are evicted in the order of their last use, and never under 
   CHECK(f.store.bytes_in_use() == 0);
 }
 
+TEST_CASE("pinned session: not evicted before its last pin is gone") {
+  EvictionFixture f(0);
+  const std::string id = f.create();
+  CHECK_FALSE(f.store.pin("nosuch"));
+  SessionPin pin = f.store.pin(id);
+  REQUIRE(pin);
+  SessionPin other = f.store.pin(id);
+  const std::string unpinned = f.create();
+  f.clock.advance(seconds(101));
+  CHECK(f.store.evict_idle() == 1);
+  CHECK_FALSE(f.store.get(unpinned));
+  pin = std::move(other);  // the first one is gone
+  f.clock.advance(seconds(101));
+  CHECK(f.store.evict_idle() == 0);
+  CHECK(f.store.lease(id).lease);  // it can be used
+  f.clock.advance(seconds(101));
+  CHECK(f.store.evict_idle() == 0);
+  CHECK(pin.is_current());
+  SECTION("evicted afterwards") {
+    pin = SessionPin();
+    CHECK(f.store.evict_idle() == 1);
+  }
+  SECTION("deleted meanwhile") {
+    CHECK_FALSE(f.store.remove(id));
+    CHECK_FALSE(pin.is_current());
+    pin = SessionPin();
+  }
+  CHECK(f.store.bytes_in_use() == 0);
+}
+
+TEST_CASE("full memory: a pinned session stays, and the next one leaves for storage") {
+  const auto transformer = tiny_model(TinyModel::kTokens);
+  const ManualClock clock;
+  SessionManager store({.max_sessions = 2, .session_memory_bytes = 1u << 30}, clock);
+  const auto create = [&] {
+    const auto made = store.create("tiny", transformer, 8);
+    if (!made.refusal) store.set_stored(made.info.id, {});
+    return made.info.id;
+  };
+  const std::string first = create();
+  const std::string second = create();
+  const SessionPin pin = store.pin(first);
+  CHECK_FALSE(create().empty());
+  CHECK(store.get(first));
+  CHECK_FALSE(store.get(second));
+  const auto last = store.list("", "", 10);
+  REQUIRE(last.size() == 2);
+  const SessionPin other = store.pin(last[0].id == first ? last[1].id : last[0].id);
+  CHECK(create().empty());  // both are pinned
+}
+
 TEST_CASE("memory that a call holds for its session is counted with the lease, and never refused") {
   EvictionFixture f(0);
   const std::string id = f.create();

@@ -60,7 +60,7 @@ DurableProcess::Call DurableProcess::call(GenerationRequest request, const std::
                                           std::shared_ptr<RecordingSink> sink, const Owner& owner) {
   Call call;
   call.sink = sink != nullptr ? std::move(sink) : std::make_shared<RecordingSink>();
-  SessionManager::LeaseResult leased = durable.lease(id, owner);
+  SessionManager::LeaseResult leased = durable.load_and_lease(id, owner);
   call.refusal = leased.refusal;
   if (call.refusal) return call;
   PersistentSessions::OpenedCall opened;

@@ -44,7 +44,7 @@ TEST_CASE("many sessions go through memory for a few, and none is lost or anothe
   std::vector<std::string> ids, twins;
   for (int i = 0; i < kSessions; ++i) {
     ids.push_back(process.create(kDurable));
-    REQUIRE_FALSE(process.durable.keep(ids.back(), kAlice));
+    REQUIRE_FALSE(process.durable.persist(ids.back(), kAlice));
     twins.push_back(twin.new_session(60));
   }
   const unsigned seed = Catch::rngSeed();
@@ -110,7 +110,7 @@ TEST_CASE("calls at once on sessions that have no room together are lost or mixe
   for (int i = 0; i < 30; ++i) {
     const auto created = process.store.create("tiny", model, kDurable, kAlice);
     REQUIRE_FALSE(created.refusal);
-    REQUIRE_FALSE(process.durable.keep(created.info.id, kAlice));
+    REQUIRE_FALSE(process.durable.persist(created.info.id, kAlice));
     ids.push_back(created.info.id);
   }
   Core twin(model);
@@ -128,7 +128,7 @@ TEST_CASE("calls at once on sessions that have no room together are lost or mixe
     threads.emplace_back([&, t] {
       for (std::size_t k = 0; k < 4; ++k) {
         for (std::size_t i = static_cast<std::size_t>(t); i < ids.size(); i += kThreads) {
-          SessionManager::LeaseResult leased = process.durable.lease(ids[i], kAlice);
+          SessionManager::LeaseResult leased = process.durable.load_and_lease(ids[i], kAlice);
           if (leased.refusal) {
             ++failures;
             continue;

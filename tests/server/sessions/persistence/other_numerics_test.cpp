@@ -84,10 +84,10 @@ TEST_CASE("strict numerics: a session that another machine computed is refused",
   CHECK(refusal_of_call(other, expects).error == SessionError::kNumericsRefused);
   CHECK(calls.process->durable.find(other, kAlice)->interrupted);  // it was not taken back
   // Its content is available: a fork, which is refused as well.
-  REQUIRE_FALSE(calls.process->durable.bring(id, kAlice));
+  REQUIRE_FALSE(calls.process->durable.load(id, kAlice).refusal);
   const auto fork = calls.process->store.fork(id, kAlice, 12, 1);
   REQUIRE_FALSE(fork.refusal);
-  REQUIRE_FALSE(calls.process->durable.keep(fork.infos[0].id, kAlice));
+  REQUIRE_FALSE(calls.process->durable.persist(fork.infos[0].id, kAlice));
   CHECK(refusal_of_call(fork.infos[0].id, named("c")).error == SessionError::kNumericsRefused);
   // Nothing was computed of one without tokens.
   CHECK(calls.process->finish(tokens_call(5, 4, 3), untouched, named("c"))->tokens().size() == 4);

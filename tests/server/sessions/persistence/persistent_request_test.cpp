@@ -154,7 +154,7 @@ TEST_CASE("at a call's end the state is stored where many values came, or memory
     CHECK(states().back().position == 116);
   }
   calls.begin();
-  CHECK_FALSE(calls.process->durable.bring(id, kAlice));
+  CHECK_FALSE(calls.process->durable.load(id, kAlice).refusal);
   CHECK(calls.process->durable.stats().brought_from_slot == 1);
 }
 
@@ -306,7 +306,7 @@ TEST_CASE("a call that cannot begin leaves nothing in the store", "[durable]") {
   }
   SECTION("it is prepared, and not run") {
     const bool is_repeat = GENERATE(false, true);
-    auto leased = calls.process->durable.lease(id, kAlice);
+    auto leased = calls.process->durable.load_and_lease(id, kAlice);
     PersistentSessions::OpenedCall opened;
     REQUIRE_FALSE(calls.process->durable.open_call(leased.lease, calls.process->model,
                                                    named(is_repeat ? "a" : "b"), opened));

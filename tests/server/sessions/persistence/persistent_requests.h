@@ -48,7 +48,7 @@ struct Calls {
   std::string kept(SessionOptions session = {.max_tokens = 1000}) {
     session.durability = durability;
     const std::string id = process->create(session);
-    REQUIRE_FALSE(process->durable.keep(id, kAlice));
+    REQUIRE_FALSE(process->durable.persist(id, kAlice));
     return id;
   }
   std::int64_t stored(const std::string& id) { return storage.find(id, kAlice).row.position; }

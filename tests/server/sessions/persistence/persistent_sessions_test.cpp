@@ -39,7 +39,7 @@ struct Room {
                    const Owner& owner = kAlice) {
     const std::string id = process->create(session, owner);
     if (values > 0) process->generate(plain_call(3, values - 3, 7), id, owner);
-    REQUIRE_FALSE(process->durable.keep(id, owner));
+    REQUIRE_FALSE(process->durable.persist(id, owner));
     return id;
   }
 
@@ -66,7 +66,7 @@ TEST_CASE("a stored session continues after the process died as one that never l
 
   room.begin();
   CHECK_FALSE(room.process->store.get(id, kAlice));
-  REQUIRE_FALSE(room.process->durable.bring(id, kAlice));
+  REQUIRE_FALSE(room.process->durable.load(id, kAlice).refusal);
   const SessionInfo after = *room.process->store.get(id, kAlice);
   CHECK(after.digest == before.digest);
   CHECK(after.num_tokens == values);
@@ -92,12 +92,13 @@ TEST_CASE("the states of idle sessions are stored before the process ends where 
   const auto image = room.process->store.image(longer, kAlice, std::nullopt, true, false).image;
   {
     const SessionManager::LeaseResult held = room.process->store.lease(busy, kAlice);
-    CHECK(room.process->durable.park_idle(std::chrono::seconds(1)) == (is_constant ? 1 : 0));
+    CHECK(room.process->durable.store_idle_states(std::chrono::seconds(1)) ==
+          (is_constant ? 1 : 0));
     CHECK(room.process->durable.stats().states_stored == (is_constant ? 1 : 0));
   }
-  CHECK(room.process->durable.park_idle(Duration::zero()) == 0);
-  CHECK(room.process->durable.park_idle(std::chrono::seconds(1)) == (is_constant ? 1 : 0));
-  CHECK(room.process->durable.park_idle(std::chrono::seconds(1)) == 0);  // they have them
+  CHECK(room.process->durable.store_idle_states(Duration::zero()) == 0);
+  CHECK(room.process->durable.store_idle_states(std::chrono::seconds(1)) == (is_constant ? 1 : 0));
+  CHECK(room.process->durable.store_idle_states(std::chrono::seconds(1)) == 0);  // they have them
   for (const std::string& id : {longer, shorter, busy}) {
     const SessionStorage::Row row = room.storage.find(id, kAlice).row;
     CHECK(row.states.size() == (is_constant && id != shorter ? 1 : 0));
@@ -108,7 +109,7 @@ TEST_CASE("the states of idle sessions are stored before the process ends where 
   room.process.emplace(room.storage, room.transformer, room.clock,
                        PersistentSessions::Options{.threads = 0});
   for (const std::string& id : {longer, shorter, busy}) {
-    CHECK_FALSE(room.process->durable.bring(id, kAlice));
+    CHECK_FALSE(room.process->durable.load(id, kAlice).refusal);
   }
   CHECK(room.process->durable.stats().brought_from_slot == (is_constant ? 2 : 0));
   CHECK(room.process->store.image(longer, kAlice, std::nullopt, true, false).image.digest ==
@@ -119,16 +120,16 @@ TEST_CASE("a session of another owner, or one that was never durable, is not loa
   Room room;
   const std::string id = room.kept(10);
   const std::string here = room.kept(10, {.max_tokens = 400});
-  CHECK_FALSE(room.process->durable.bring(here, kAlice));
+  CHECK_FALSE(room.process->durable.load(here, kAlice).refusal);
   room.begin();
-  CHECK(room.process->durable.bring(id, "bob").error == SessionError::kNotFound);
+  CHECK(room.process->durable.load(id, "bob").refusal.error == SessionError::kNotFound);
   CHECK_FALSE(room.process->durable.find(id, "bob"));
   CHECK(room.process->durable.remove(id, "bob").error == SessionError::kNotFound);
   CHECK(room.process->durable.rewind(id, "bob", 2, std::nullopt).refusal.error ==
         SessionError::kNotFound);
   CHECK(room.process->durable.list("", "", 10, "bob").empty());
-  CHECK(room.process->durable.bring(here, kAlice).error == SessionError::kNotFound);
-  CHECK_FALSE(room.process->durable.bring(id, kAlice));
+  CHECK(room.process->durable.load(here, kAlice).refusal.error == SessionError::kNotFound);
+  CHECK_FALSE(room.process->durable.load(id, kAlice).refusal);
 }
 
 TEST_CASE("sessions are found in memory or in the store, and stay there", "[durable]") {
@@ -180,11 +181,11 @@ TEST_CASE("a rewound or removed session stays so after the process died", "[dura
   CHECK(room.process->durable.remove(gone, kAlice).error == SessionError::kNotFound);
   const auto expected = room.process->generate(plain_call(2, 9, 4), id)->values;
   room.begin();
-  CHECK(room.process->durable.bring(gone, kAlice).error == SessionError::kNotFound);
+  CHECK(room.process->durable.load(gone, kAlice).refusal.error == SessionError::kNotFound);
   const auto refused = room.process->durable.rewind(id, kAlice, 13, std::nullopt);
   CHECK(refused.refusal.error == SessionError::kOutOfRange);
   CHECK(refused.refusal.highest == 12);
-  REQUIRE_FALSE(room.process->durable.bring(id, kAlice));
+  REQUIRE_FALSE(room.process->durable.load(id, kAlice).refusal);
   CHECK(room.process->store.get(id, kAlice)->digest == rewound.info.digest);
   CHECK(room.process->generate(plain_call(2, 9, 4), id)->values == expected);
 }
@@ -211,17 +212,18 @@ TEST_CASE("sessions leave memory for others, the longest unused first, and none 
   CHECK(room.process->store.get(ids[4], kAlice));
   CHECK_FALSE(room.process->store.get(ids[0], kAlice));
   for (int i = 0; i < 5; ++i) {
-    REQUIRE_FALSE(room.process->durable.bring(ids[static_cast<std::size_t>(i)], kAlice));
+    REQUIRE_FALSE(room.process->durable.load(ids[static_cast<std::size_t>(i)], kAlice).refusal);
     CHECK(room.process->store.get(ids[static_cast<std::size_t>(i)], kAlice)->num_tokens == 10 + i);
   }
   // One that lives here alone does not go for another.
   const std::string here = room.process->create({.max_tokens = 400});
-  for (const std::string& id : ids) CHECK_FALSE(room.process->durable.bring(id, kAlice));
+  for (const std::string& id : ids) CHECK_FALSE(room.process->durable.load(id, kAlice).refusal);
   CHECK(room.process->store.get(here, kAlice));
   // While it is used it stays, and others find no room.
-  const auto busy = room.process->durable.lease(ids[0], kAlice);
+  const auto busy = room.process->durable.load_and_lease(ids[0], kAlice);
   REQUIRE(busy.lease);
-  CHECK(room.process->durable.bring(ids[1], kAlice).error >= SessionError::kOwnerTooManySessions);
+  CHECK(room.process->durable.load(ids[1], kAlice).refusal.error >=
+        SessionError::kOwnerTooManySessions);
 }
 
 TEST_CASE("a durable session waits for its model", "[durable]") {
@@ -231,16 +233,16 @@ TEST_CASE("a durable session waits for its model", "[durable]") {
   REQUIRE(room.process->store.close_sessions(*room.transformer) == 1);
   CHECK(room.process->store.absence(id, kAlice).error == SessionError::kNotFound);
   const auto retired = room.process->models.retire("tiny", std::nullopt);
-  CHECK(room.process->durable.bring(id, kAlice).error == SessionError::kModelMismatch);
+  CHECK(room.process->durable.load(id, kAlice).refusal.error == SessionError::kModelMismatch);
   CHECK(room.process->durable.find(id, kAlice)->num_tokens == 10);
   // Another model under its name is not its own.
   const auto other = changed_model(TinyModel::kTokens, {}, [](ModelWeights& weights) {
     weights = random_weights(tiny_config(TinyModel::kTokens), /*seed=*/8, 0.6f);
   });
   room.process->models.add(served_model(other, room.clock));
-  CHECK(room.process->durable.bring(id, kAlice).error == SessionError::kModelMismatch);
+  CHECK(room.process->durable.load(id, kAlice).refusal.error == SessionError::kModelMismatch);
   room.process->models.add(room.process->model, /*replace_all=*/true);
-  CHECK_FALSE(room.process->durable.bring(id, kAlice));
+  CHECK_FALSE(room.process->durable.load(id, kAlice).refusal);
 }
 
 TEST_CASE("an adapter's session wants the same adapter", "[durable]") {
@@ -251,15 +253,15 @@ TEST_CASE("an adapter's session wants the same adapter", "[durable]") {
       room.process->store.create("tiny", room.transformer, kInput, kAlice, adapter);
   const std::string id = created.info.id;
   room.process->generate(plain_call(3, 9, 1), id);
-  REQUIRE_FALSE(room.process->durable.keep(id, kAlice));
+  REQUIRE_FALSE(room.process->durable.persist(id, kAlice));
   const auto expected = room.process->generate(plain_call(3, 9, 2), id)->values;
   room.begin();
-  CHECK(room.process->durable.bring(id, kAlice).error == SessionError::kModelMismatch);
+  CHECK(room.process->durable.load(id, kAlice).refusal.error == SessionError::kModelMismatch);
   room.process->model->adapters->add("thin", random_adapter(TinyModel::kTokens, 4));
-  CHECK(room.process->durable.bring(id, kAlice).error == SessionError::kModelMismatch);
+  CHECK(room.process->durable.load(id, kAlice).refusal.error == SessionError::kModelMismatch);
   room.begin();
   room.process->model->adapters->add("thin", weights);
-  REQUIRE_FALSE(room.process->durable.bring(id, kAlice));
+  REQUIRE_FALSE(room.process->durable.load(id, kAlice).refusal);
   CHECK(room.process->generate(plain_call(3, 9, 2), id)->values == expected);
 }
 
@@ -272,10 +274,10 @@ TEST_CASE("a session that expired is gone, one that is used is not", "[durable]"
   room.begin();
   room.clock.advance(std::chrono::seconds(11));
   CHECK_FALSE(room.process->durable.find(id, kAlice));
-  CHECK(room.process->durable.bring(id, kAlice).error == SessionError::kNotFound);
+  CHECK(room.process->durable.load(id, kAlice).refusal.error == SessionError::kNotFound);
   CHECK(room.process->durable.list("", "", 10, kAlice).size() == 1);
   CHECK(room.process->durable.sweep() == 1);
-  CHECK_FALSE(room.process->durable.bring(other, kAlice));
+  CHECK_FALSE(room.process->durable.load(other, kAlice).refusal);
 }
 
 TEST_CASE("a session in memory that has expired is gone for all that ask for it", "[durable]") {
@@ -294,7 +296,7 @@ TEST_CASE("a session in memory that has expired is gone for all that ask for it"
       CHECK(durable.list("", "", 10, kAlice).empty());
       break;
     case 2:
-      CHECK(durable.bring(id, kAlice).error == SessionError::kNotFound);
+      CHECK(durable.load(id, kAlice).refusal.error == SessionError::kNotFound);
       break;
     case 3:
       CHECK(durable.rewind(id, kAlice, 2, std::nullopt).refusal.error == SessionError::kNotFound);
@@ -321,7 +323,7 @@ TEST_CASE("a call that runs keeps its session from expiring", "[durable]") {
   CHECK(room.process->durable.sweep() == 0);
   CHECK(room.process->durable.find(id, kAlice)->busy);
   CHECK(room.process->durable.list("", "", 10, kAlice).size() == 1);
-  CHECK_FALSE(room.process->durable.bring(id, kAlice));
+  CHECK_FALSE(room.process->durable.load(id, kAlice).refusal);
   room.process->run();
   CHECK(call.sink->outcome == RequestOutcome::kDone);
   CHECK(room.process->durable.find(id, kAlice)->num_tokens == 26);
@@ -335,7 +337,7 @@ TEST_CASE("calls that load one session at once load it once", "[durable]") {
   std::atomic<int> refused{0};
   for (int i = 0; i < 50; ++i) {
     REQUIRE(room.process->durable.run([&] {
-      if (room.process->durable.bring(id, kAlice)) ++refused;
+      if (room.process->durable.load(id, kAlice).refusal) ++refused;
       ++brought;
     }));
   }

@@ -139,7 +139,7 @@ TEST_CASE("an interrupted call is repeated or given up, and blocks others until 
   // Copies of what is stored.
   const auto fork = calls.process->store.fork(id, kAlice, 12, 1);
   REQUIRE_FALSE(fork.refusal);
-  REQUIRE_FALSE(calls.process->durable.keep(fork.infos[0].id, kAlice));
+  REQUIRE_FALSE(calls.process->durable.persist(fork.infos[0].id, kAlice));
   CHECK_FALSE(calls.process->store.image(id, kAlice, stored, true, true).refusal);
 
   const int way = GENERATE(0, 1, 2);

@@ -159,7 +159,7 @@ TEST_CASE("a session whose first values the store has dropped is rewound and wak
   REQUIRE_FALSE(calls.process->durable.rewind(id, kAlice, 5800, std::nullopt).refusal);
   const auto before = calls.process->store.history(id, kAlice, 5000, std::nullopt).values;
   calls.begin();
-  REQUIRE_FALSE(calls.process->durable.bring(id, kAlice));
+  REQUIRE_FALSE(calls.process->durable.load(id, kAlice).refusal);
   CHECK(calls.process->store.history(id, kAlice, 5000, std::nullopt).values == before);
   CHECK(calls.process->finish(tokens_request(1, 9, 4), id, {.id = "b"})->values[0].size() == 9);
 }

@@ -120,7 +120,7 @@ void require_same_after_death(const std::shared_ptr<const Transformer>& model, D
     };
     begin();
     const std::string id = process->create(sequence.session);
-    REQUIRE_FALSE(process->durable.keep(id, kAlice));
+    REQUIRE_FALSE(process->durable.persist(id, kAlice));
     const std::size_t last = sequence.calls.size() - 1;
     for (std::size_t i = 0; i < last; ++i) {
       process->finish(sequence.calls[i], id, call_named(i));

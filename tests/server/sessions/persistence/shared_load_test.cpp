@@ -27,7 +27,7 @@ TEST_CASE("a session that another server writes during a read is read again", "[
     REQUIRE_FALSE(calls.process->durable.rewind(id, kAlice, 4, std::nullopt).refusal);
     calls.process->finish(tokens_call(2, 60, 8), id, named("two"));
   });
-  REQUIRE_FALSE(other.durable.bring(id, kAlice));
+  REQUIRE_FALSE(other.durable.load(id, kAlice).refusal);
   CHECK(writes >= 2);
   CHECK(other.store.get(id, kAlice)->digest == calls.process->store.get(id, kAlice)->digest);
   // One that never comes to rest is not damaged either.
@@ -38,9 +38,9 @@ TEST_CASE("a session that another server writes during a read is read again", "[
     calls.process->finish(tokens_call(2, 50, static_cast<std::uint64_t>(writes)), id,
                           named("c" + std::to_string(writes)));
   });
-  CHECK(third.durable.bring(id, kAlice).error == SessionError::kStoreAway);
+  CHECK(third.durable.load(id, kAlice).refusal.error == SessionError::kStoreAway);
   calls.shared.before_read([] {});
-  CHECK_FALSE(third.durable.bring(id, kAlice));
+  CHECK_FALSE(third.durable.load(id, kAlice).refusal);
 }
 
 TEST_CASE("an expired session of a shared storage is kNotFound, not kStoreAway", "[durable]") {
@@ -51,7 +51,7 @@ TEST_CASE("an expired session of a shared storage is kNotFound, not kStoreAway",
   const std::string id = calls.kept(brief);
   calls.process->finish(tokens_call(5, 4, 3), id, named("one"));
   calls.clock.advance(std::chrono::seconds(20));
-  CHECK(other.durable.bring(id, kAlice).error == SessionError::kNotFound);
+  CHECK(other.durable.load(id, kAlice).refusal.error == SessionError::kNotFound);
 }
 
 TEST_CASE("a new call on an unchanged session asks a shared storage once", "[durable]") {
@@ -85,7 +85,7 @@ TEST_CASE("a call that is refused leaves a shared storage's session free", "[dur
   {
     // Nor does one that is dropped before it begins.
     calls.process->finish(tokens_call(5, 40, 3), id, named("a"));
-    SessionLease lease = std::move(calls.process->durable.lease(id, kAlice).lease);
+    SessionLease lease = std::move(calls.process->durable.load_and_lease(id, kAlice).lease);
     REQUIRE(lease);
     PersistentSessions::OpenedCall opened;
     REQUIRE_FALSE(
@@ -100,7 +100,7 @@ TEST_CASE("the answer to a release may come when its process is gone", "[durable
   calls.dying->share();
   const std::string id = calls.kept();
   {
-    SessionLease lease = std::move(calls.process->durable.lease(id, kAlice).lease);
+    SessionLease lease = std::move(calls.process->durable.load_and_lease(id, kAlice).lease);
     PersistentSessions::OpenedCall opened;
     REQUIRE_FALSE(
         calls.process->durable.open_call(lease, calls.process->model, named("a"), opened));
@@ -121,7 +121,10 @@ TEST_CASE("a copy of a session that another server continued is stale, and is re
   other.finish(tokens_call(5, 8, 3), id, named("one"));
   calls.process->store.remove(id, kAlice);  // a copy of what was there before
   calls.process->finish(tokens_call(2, 8, 4), id, named("two"));
-  CHECK(other.call(tokens_call(1, 4, 5), id, named("three")).refusal.error == SessionError::kStale);
+  const std::int64_t before = calls.storage.find(id, kAlice).row.position;
+  const auto sink = other.finish(tokens_call(1, 4, 5), id, named("three"));
+  CHECK(sink->tokens(0).size() == 4);
+  CHECK(calls.storage.find(id, kAlice).row.position == before + 1 + 4);
   CHECK(calls.storage.open(id, kAlice, nullptr).outcome == SessionError::kNone);
 }
 
@@ -130,7 +133,7 @@ TEST_CASE("a rewind of a stale copy rewinds what the other server wrote", "[dura
   DurableProcess& other = calls.other;
   const std::string id = calls.kept();
   other.finish(tokens_call(5, 8, 3), id, named("one"));
-  SessionLease lease = std::move(other.durable.lease(id, kAlice).lease);
+  SessionLease lease = std::move(other.durable.load_and_lease(id, kAlice).lease);
   REQUIRE(lease);
   calls.process->store.remove(id, kAlice);
   calls.process->finish(tokens_call(2, 8, 4), id, named("two"));
@@ -139,7 +142,7 @@ TEST_CASE("a rewind of a stale copy rewinds what the other server wrote", "[dura
   const auto rewound = other.durable.rewind(id, kAlice, 14, std::nullopt);
   REQUIRE_FALSE(rewound.refusal);
   DurableProcess third(calls.shared, calls.transformer, calls.clock, calls.options);
-  REQUIRE_FALSE(third.durable.bring(id, kAlice));
+  REQUIRE_FALSE(third.durable.load(id, kAlice).refusal);
   CHECK(third.store.get(id, kAlice)->digest == rewound.info.digest);
 }
 
