@@ -152,127 +152,163 @@ void begin_with(const SessionImage& image, const ModelConfig& config, SequenceSt
   request.replay_tail = history.tail_at(image.position);
 }
 
-// What a call on a session that outlives the process is to it: new, or run again.
-grpc::Status open_call(const ServiceContext& context, const Owner& caller,
-                       const IdempotencyKey& terms, GenerationTarget& target,
-                       PersistentSessions::OpenedCall& opened) {
-  const std::string id = target.lease.session_id();
-  const SessionRefusal refusal =
-      target.lease.durability() == Durability::kNone
-          ? check_expected_position(terms, target.lease.num_tokens())
-          : context.durable->open_call(target.lease, target.model, terms, opened);
-  return store_refusal(refusal, context.store.options(), id, caller);
-}
-
-// The tokens that a call had when it was run, but for its prompt's, of which so many are left.
-void take_drawn(std::vector<std::int32_t> values, std::int64_t prompt_tokens,
-                GenerationRequest& request) {
-  prompt_tokens = std::max<std::int64_t>(prompt_tokens, 0);
-  if (static_cast<std::int64_t>(values.size()) <= prompt_tokens) return;
-  request.drawn.assign(values.begin() + prompt_tokens, values.end());
-}
-
-grpc::Status prepare(const ServiceContext& context, const Owner& caller,
-                     const v1::GenerateRequest& wire,
-                     std::optional<std::vector<std::int32_t>> prompt,
-                     std::optional<TimePoint> deadline, GenerationTarget target,
-                     PreparedGeneration& out) {
-  const ServedModel& model = *target.model;
-  out.model = target.model;  // also of a request that is refused for something else
-  Violations violations;
-  std::optional<std::int64_t> session_window;
-  if (target.lease) session_window = target.lease.window();
-  const bool has_other_prompt = prompt.has_value();
-  CheckedGenerate checked =
-      check_generate(wire, std::move(prompt), model, session_window,
-                     target.initial == nullptr ? nullptr : &target.initial->image, violations);
-  const IdempotencyKey terms = check_call_terms(
-      wire, has_other_prompt ? &checked.request.prompt : nullptr, target.lease, violations);
-  if (!violations.empty()) return violations.status();
-  GenerationRequest& request = checked.request;
-
-  if (target.initial != nullptr) {
-    grpc::Status whole = check_window_of_state(request.window, target.initial->image);
-    if (!whole.ok()) return whole;
+// The steps from a target to a request that the scheduler takes; each fills more of `out`.
+class Preparation {
+ public:
+  // All outlive it.
+  Preparation(const ServiceContext& context, const Owner& caller, const v1::GenerateRequest& wire,
+              GenerationTarget target, PreparedGeneration& out)
+      : context_(context),
+        caller_(caller),
+        wire_(wire),
+        target_(std::move(target)),
+        model_(*target_.model),
+        out_(out),
+        request_(out.checked.request) {
+    out_.model = target_.model;  // also of a request that is refused
   }
-  PersistentSessions::OpenedCall opened;
-  if (target.lease) {
-    grpc::Status is_open = open_call(context, caller, terms, target, opened);
-    if (!is_open.ok()) return is_open;
-    if (opened.past) {
-      out.past = std::move(opened.past);
-      out.checked = std::move(checked);
+
+  // Once. prompt: nothing, where it is the one of `wire`.
+  grpc::Status run(std::optional<std::vector<std::int32_t>> prompt,
+                   std::optional<TimePoint> deadline) {
+    grpc::Status status = validate(std::move(prompt));
+    if (status.ok()) status = open();
+    if (!status.ok() || out_.past != nullptr) return status;
+    status = place();
+    SharedAdapter adapter;
+    if (status.ok()) status = find_adapter(adapter);
+    if (!status.ok()) return status;
+    add_replay();
+    status = admit(std::move(adapter));
+    if (status.ok()) status = begin();
+    if (!status.ok()) return status;
+    set_deadline(deadline);
+    out_.lease = std::move(target_.lease);
+    return status;
+  }
+
+ private:
+  // The fields, and what the session or the initial state allows.
+  grpc::Status validate(std::optional<std::vector<std::int32_t>> prompt) {
+    Violations violations;
+    std::optional<std::int64_t> session_window;
+    if (target_.lease) session_window = target_.lease.window();
+    const SessionImage* const initial =
+        target_.initial == nullptr ? nullptr : &target_.initial->image;
+    const bool has_other_prompt = prompt.has_value();
+    out_.checked =
+        check_generate(wire_, std::move(prompt), model_, session_window, initial, violations);
+    terms_ = check_call_terms(wire_, has_other_prompt ? &request_.prompt : nullptr, target_.lease,
+                              violations);
+    if (!violations.empty()) return violations.status();
+    return initial == nullptr ? grpc::Status::OK : check_window_of_state(request_.window, *initial);
+  }
+
+  // What the call is to a session that outlives the process: new, resumed, or one that has ended.
+  grpc::Status open() {
+    if (!target_.lease) return grpc::Status::OK;
+    const std::string id = target_.lease.session_id();
+    const SessionRefusal refusal =
+        target_.lease.durability() == Durability::kNone
+            ? check_expected_position(terms_, target_.lease.num_tokens())
+            : context_.durable->open_call(target_.lease, target_.model, terms_, opened_);
+    out_.past = std::move(opened_.past);
+    return store_refusal(refusal, context_.store.options(), id, caller_);
+  }
+
+  // The prompt and the given tokens at the position where the sequence stands.
+  grpc::Status place() {
+    at_ = position_of(target_, request_);
+    stands_at_ = at_.num_tokens;
+    if (opened_.call != nullptr) {
+      at_ = {opened_.start, /*has_pending=*/opened_.start > 0, at_.max_tokens};
+    }
+    const std::string& subject = target_.lease ? target_.lease.session_id() : model_.name;
+    grpc::Status placed = check_position(at_, model_, subject, out_.checked);
+    if (!placed.ok()) return placed;
+    return check_penalty_window(request_.sampling.penalty_window, base_of(target_), stands_at_);
+  }
+
+  grpc::Status find_adapter(SharedAdapter& adapter) const {
+    if (target_.lease) return check_session_adapter(wire_.adapter(), target_.lease, model_);
+    return target_.initial == nullptr ? resolve_adapter(wire_.adapter(), model_, &adapter)
+                                      : resolve_adapter(target_.initial->image, model_, &adapter);
+  }
+
+  // Tokens that the sequence lacks, and those that a resumed call had after its prompt.
+  void add_replay() {
+    if (target_.lease) {
+      Replay replay = target_.lease.replay(request_.recent_wanted());
+      request_.replay = std::move(replay.values);
+      request_.replay_tail = std::move(replay.tail);
+      request_.recent = std::move(replay.recent);
+      request_.numerics_changed = target_.lease.is_foreign();
+    }
+    prompt_tokens_ = prompt_tokens_of(at_, model_, request_);
+    const auto prompt_left =
+        std::max<std::int64_t>(at_.num_tokens + prompt_tokens_ - stands_at_, 0);
+    const std::vector<std::int32_t>& had = opened_.values;
+    if (static_cast<std::int64_t>(had.size()) > prompt_left) {
+      request_.drawn.assign(had.begin() + prompt_left, had.end());
+    }
+    opened_.values = {};
+  }
+
+  // Memory: of the call on a session, or of the sequences of a one-shot call.
+  grpc::Status admit(SharedAdapter adapter) {
+    std::size_t extra_bytes = call_bytes(context_, model_, request_);
+    if (opened_.call != nullptr) extra_bytes += opened_.call->checkpoint_bytes(request_);
+    if (target_.lease) {
+      target_.lease.hold(extra_bytes);
       return grpc::Status::OK;
     }
-  }
-  SequencePosition at = position_of(target, request);
-  const std::int64_t stands_at = at.num_tokens;
-  if (opened.call != nullptr) at = {opened.start, /*has_pending=*/opened.start > 0, at.max_tokens};
-  const std::string& subject = target.lease ? target.lease.session_id() : model.name;
-  if (grpc::Status placed = check_position(at, model, subject, checked); !placed.ok()) {
-    return placed;
-  }
-  if (grpc::Status counted =
-          check_penalty_window(request.sampling.penalty_window, base_of(target), stands_at);
-      !counted.ok()) {
-    return counted;
-  }
-  SharedAdapter adapter;
-  const grpc::Status named =
-      target.lease                ? check_session_adapter(wire.adapter(), target.lease, model)
-      : target.initial == nullptr ? resolve_adapter(wire.adapter(), model, &adapter)
-                                  : resolve_adapter(target.initial->image, model, &adapter);
-  if (!named.ok()) return named;
-  if (target.lease) {
-    Replay replay = target.lease.replay(request.recent_wanted());
-    request.replay = std::move(replay.values);
-    request.replay_tail = std::move(replay.tail);
-    request.recent = std::move(replay.recent);
-    request.numerics_changed = target.lease.is_foreign();
-  }
-  const std::int64_t prompt_tokens = prompt_tokens_of(at, model, request);
-  take_drawn(std::move(opened.values), at.num_tokens + prompt_tokens - stands_at, request);
-  std::size_t extra_bytes = call_bytes(context, model, request);
-  if (opened.call != nullptr) extra_bytes += opened.call->checkpoint_bytes(request);
-  if (target.lease) {
-    target.lease.hold(extra_bytes);
-  } else {
-    SessionManager::LeaseResult leased = context.store.lease_one_shot(
-        model.name, model.transformer, tokens_needed(at, checked), request.num_sequences(), caller,
-        extra_bytes, std::move(adapter));
+    SessionManager::LeaseResult leased = context_.store.lease_one_shot(
+        model_.name, model_.transformer, tokens_needed(at_, out_.checked), request_.num_sequences(),
+        caller_, extra_bytes, std::move(adapter));
     if (leased.refusal) {
-      return store_refusal(leased.refusal, context.store.options(), /*session_id=*/"", caller);
+      return store_refusal(leased.refusal, context_.store.options(), /*session_id=*/"", caller_);
     }
-    target.lease = std::move(leased.lease);
-    if (target.initial != nullptr) {
-      begin_with(target.initial->image, model.transformer->config(), target.lease.sequence(),
-                 request);
+    target_.lease = std::move(leased.lease);
+    if (target_.initial != nullptr) {
+      begin_with(target_.initial->image, model_.transformer->config(), target_.lease.sequence(),
+                 request_);
     }
+    return grpc::Status::OK;
   }
 
-  if (!checked.has_seed) request.seed = opened.seed.value_or(random_seed());
-  if (opened.call != nullptr) {
-    const SessionRefusal refusal = opened.call->begin(target.lease, request, prompt_tokens);
-    if (refusal) {
-      return store_refusal(refusal, context.store.options(), target.lease.session_id(), caller);
-    }
-    out.durable = std::move(opened.call);
+  // The seed is known, and a durable call begins with it.
+  grpc::Status begin() {
+    if (!out_.checked.has_seed) request_.seed = opened_.seed.value_or(random_seed());
+    if (opened_.call == nullptr) return grpc::Status::OK;
+    const SessionRefusal refusal = opened_.call->begin(target_.lease, request_, prompt_tokens_);
+    if (!refusal) out_.durable = std::move(opened_.call);
+    return store_refusal(refusal, context_.store.options(), target_.lease.session_id(), caller_);
   }
-  request.deadline = deadline;
-  out.deadline_is_calls = request.deadline.has_value();
-  if (checked.time_limit) {
+
+  void set_deadline(std::optional<TimePoint> deadline) {
+    request_.deadline = deadline;
+    out_.deadline_is_calls = deadline.has_value();
+    if (!out_.checked.time_limit) return;
     const TimePoint limit =
-        context.clock.now() + std::chrono::duration_cast<Duration>(*checked.time_limit);
-    if (!request.deadline || limit < *request.deadline) {
-      request.deadline = limit;
-      out.deadline_is_calls = false;
-    }
+        context_.clock.now() + std::chrono::duration_cast<Duration>(*out_.checked.time_limit);
+    if (deadline && *deadline <= limit) return;
+    request_.deadline = limit;
+    out_.deadline_is_calls = false;
   }
 
-  out.checked = std::move(checked);
-  out.lease = std::move(target.lease);
-  return grpc::Status::OK;
-}
+  const ServiceContext& context_;
+  const Owner& caller_;
+  const v1::GenerateRequest& wire_;
+  GenerationTarget target_;
+  const ServedModel& model_;
+  PreparedGeneration& out_;
+  GenerationRequest& request_;
+  IdempotencyKey terms_;
+  PersistentSessions::OpenedCall opened_;
+  SequencePosition at_;         // where the call begins
+  std::int64_t stands_at_ = 0;  // tokens that the sequence has; more where the call is resumed
+  std::int64_t prompt_tokens_ = 0;
+};
 
 }  // namespace
 
@@ -297,14 +333,15 @@ grpc::Status prepare_generation(const ServiceContext& context, const Owner& call
                                 PreparedGeneration& out) {
   GenerationTarget target;
   if (grpc::Status found = find_target(context, caller, wire, target); !found.ok()) return found;
-  return prepare(context, caller, wire, std::nullopt, deadline, std::move(target), out);
+  return Preparation(context, caller, wire, std::move(target), out).run(std::nullopt, deadline);
 }
 
 grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
                                 const v1::GenerateRequest& wire, std::vector<std::int32_t> prompt,
                                 std::optional<TimePoint> deadline, GenerationTarget target,
                                 PreparedGeneration& out) {
-  return prepare(context, caller, wire, std::move(prompt), deadline, std::move(target), out);
+  return Preparation(context, caller, wire, std::move(target), out)
+      .run(std::move(prompt), deadline);
 }
 
 }  // namespace lintel
