@@ -244,7 +244,7 @@ LoadedModel load_as_planned(const ModelFiles& files, const LoadPlan& plan) {
     if (!measured(files, options)) continue;
     std::unique_ptr<const Transformer> narrow = Transformer::load(files, options);
     const double lost = kl_divergence_bits(*exact, *narrow);
-    const std::string loss = digits(lost) + " bits a value against f32";
+    const std::string loss = digits(lost) + " bits a token against f32";
     if (lost <= kMostBitsLost) {  // not of NaN
       return {std::move(narrow), std::string(to_string(type)) + " loses " + loss + ", of at most " +
                                      digits(kMostBitsLost)};

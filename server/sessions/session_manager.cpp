@@ -624,16 +624,16 @@ void check_image(const SessionImage& image, const Transformer& model, std::int64
   const auto num_tokens = static_cast<std::int64_t>(image.values.size());
   require(
       image.base >= 0 && image.position >= image.base && num_tokens == image.position - image.base,
-      "its values are not those from its base to its position");
-  require(limit == 0 || image.position <= limit, "it has more values than the session may have");
-  require(!image.state_bytes().empty() || image.base == 0, "it has neither all values nor a state");
+      "its tokens are not those from its base to its position");
+  require(limit == 0 || image.position <= limit, "it has more tokens than the session may have");
+  require(!image.state_bytes().empty() || image.base == 0, "it has neither all tokens nor a state");
   require(image.state_position >= image.base && image.state_position <= image.position &&
               image.state_bytes().empty() == (image.state_position == 0),
-          "its state is not one of its values");
+          "its state is not one of its tokens");
   const int vocab_size = model.head().vocab_size();
   require(std::all_of(image.values.begin(), image.values.end(),
                       [&](std::int32_t value) { return value >= 0 && value < vocab_size; }),
-          "it has values that the model does not know");
+          "it has tokens that the model does not know");
   const auto unordered = std::adjacent_find(
       image.marks.begin(), image.marks.end(),
       [](const HistoryMark& a, const HistoryMark& b) { return a.position >= b.position; });
@@ -680,7 +680,7 @@ SessionManager::Made SessionManager::new_session(const std::string& model_name,
     }
     record.history->append(*image);
     if (record.history->extent().digest != image->digest) {
-      throw ModelError("session image: its values do not have the digest that it says");
+      throw ModelError("session image: its tokens do not have the digest that it says");
     }
     record.state_tokens = sequence.next_position();
     if (!record.options.numerics.empty()) record.foreign_tokens = image->position;

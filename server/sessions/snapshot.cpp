@@ -550,7 +550,7 @@ void check_lengths(const Fields& fields, const SnapshotHeader& header) {
   const auto span = static_cast<std::uint64_t>(image.position - image.base);
   const std::uint64_t values = bytes_of(1) / header.value_bytes;
   if (values != span && values != 0) {
-    fields.fail("sections[1].bytes", std::to_string(values) + " values",
+    fields.fail("sections[1].bytes", std::to_string(values) + " tokens",
                 std::to_string(span) + ", or none");
   }
   if (bytes_of(2) % kSnapshotMarkBytes != 0) {
@@ -562,7 +562,7 @@ void check_lengths(const Fields& fields, const SnapshotHeader& header) {
       fields.fail("state_position", std::to_string(image.state_position), "0 without a state");
     }
     if (image.base != 0 || values != span) {
-      fields.fail("sections[0].bytes", "0", "a state where not all values are there");
+      fields.fail("sections[0].bytes", "0", "a state where not all tokens are there");
     }
     return;
   }

@@ -49,7 +49,7 @@ TEST_CASE("auto serves the fastest type that loses at most 0.002 bits a value, a
     return;
   }
   CHECK(loaded.transformer->weight_type() == faster_types().front());
-  CHECK_THAT(loaded.reason, Catch::Contains("bits a value against f32, of at most 0.002"));
+  CHECK_THAT(loaded.reason, Catch::Contains("bits a token against f32, of at most 0.002"));
   // The same again, under any load of the machine.
   CHECK(load(directory.path(), {}).reason == loaded.reason);
 }
