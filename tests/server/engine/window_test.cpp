@@ -51,7 +51,7 @@ std::vector<Value> in_windows_by_hand(const Transformer& model, const Generation
       value.token = request.prompt[read++];
       value.source = TokenSource::kPrompt;
     } else if (given != request.given.end()) {
-      value.token = given->value;
+      value.token = given->token;
       value.source = TokenSource::kGiven;
     } else {
       value.token = model.head().sample(
