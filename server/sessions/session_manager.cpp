@@ -466,14 +466,14 @@ SessionManager::ForkResult SessionManager::fork(const std::string& id, const Own
   Source source = find_source(id, owner);
   if (source.record == nullptr || (!source.held && !position)) return refused(source.refusal);
   const SessionRecord& origin = *source.record;
-  const std::int64_t values = position.value_or(origin.history->position());
+  const std::int64_t num_tokens = position.value_or(origin.history->position());
 
   SessionOptions session = origin.options;
   session.durability = durability.value_or(session.durability);
   session.id_prefix.clear();  // a copy has no name
   const std::int64_t foreign = [&] {
     MutexLock lock(mutex_);
-    return std::min(origin.foreign_tokens, values);
+    return std::min(origin.foreign_tokens, num_tokens);
   }();
   std::vector<std::shared_ptr<SessionRecord>> forks;
   Sessions added;
@@ -487,15 +487,15 @@ SessionManager::ForkResult SessionManager::fork(const std::string& id, const Own
       forks.push_back(std::move(made.record));
     }
     for (const std::shared_ptr<SessionRecord>& fork : forks) {
-      fork->history = origin.history->fork(values);
+      fork->history = origin.history->fork(num_tokens);
       if (fork->history == nullptr) return refused(out_of_range(origin));
       const NearestState nearest(origin, source.held ? &*origin.sequence : nullptr,
-                                 fork->history->base(), values);
+                                 fork->history->base(), num_tokens);
       if (!nearest) return refused(out_of_range(origin));
       fork->sequence.emplace(nearest.copy());
       fork->state_tokens = fork->sequence->next_position();
-      if (fork->state_tokens == values) remember_tail(*fork->sequence, *fork->history);
-      fork->checkpoints.share(origin.checkpoints, values);
+      if (fork->state_tokens == num_tokens) remember_tail(*fork->sequence, *fork->history);
+      fork->checkpoints.share(origin.checkpoints, num_tokens);
       fork->foreign_tokens = foreign;
       added.emplace(fork->id, fork);
     }
@@ -606,7 +606,7 @@ SessionManager::HistoryResult SessionManager::history(const std::string& id, con
     return result;
   }
   result.first = from;
-  result.values = past->values(from, end);
+  result.tokens = past->values(from, end);
   result.marks = past->marks(from, end);
   if (!result.marks.empty() && result.marks.back().position == end) result.marks.pop_back();
   return result;
@@ -632,7 +632,7 @@ void check_image(const SessionImage& image, const Transformer& model, std::int64
           "its state is not one of its tokens");
   const int vocab_size = model.head().vocab_size();
   require(std::all_of(image.values.begin(), image.values.end(),
-                      [&](std::int32_t value) { return value >= 0 && value < vocab_size; }),
+                      [&](std::int32_t token) { return token >= 0 && token < vocab_size; }),
           "it has tokens that the model does not know");
   const auto unordered = std::adjacent_find(
       image.marks.begin(), image.marks.end(),

@@ -105,8 +105,8 @@ void require_hits_go_unnoticed(TinyModel kind, const std::string& attention, Wei
         require_same_end(*to, *from);
         if (from->result().reason == FinishReason::kEndOfSequence) break;
       }
-      REQUIRE(cached.store.history(session, {}, 0, std::nullopt).values ==
-              fresh.store.history(twin, {}, 0, std::nullopt).values);
+      REQUIRE(cached.store.history(session, {}, 0, std::nullopt).tokens ==
+              fresh.store.history(twin, {}, 0, std::nullopt).tokens);
     }
     CHECK(cached.prefixes.stats().hits > 20);
   }

@@ -18,7 +18,7 @@ struct HandSession {
 };
 
 std::vector<std::int32_t> log_of(const Core& core, const HandSession& session) {
-  return core.store.history(session.id, /*owner=*/{}, 0, std::nullopt).values;
+  return core.store.history(session.id, /*owner=*/{}, 0, std::nullopt).tokens;
 }
 
 Core::Call submit(Core& core, HandSession& session, const GenerationRequest& request,

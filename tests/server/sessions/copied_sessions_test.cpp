@@ -53,8 +53,8 @@ struct Long {
       if (kValues - core.session_values(id) < 4) break;
     }
     const auto history = core.store.history(id, kNobody, 0, std::nullopt);
-    REQUIRE(history.values.size() >= kValues - 4);
-    values = history.values;
+    REQUIRE(history.tokens.size() >= kValues - 4);
+    values = history.tokens;
   }
 
   std::vector<Value> go_on(const std::string& session, std::int64_t position) {

@@ -127,7 +127,7 @@ TEST_CASE("a busy session is forked where it has been, and not rewound", "[copie
   CHECK(f.store.rewind(id, "alice", 3, std::nullopt).refusal.error == Error::kBusy);
   CHECK(f.store.fork(id, "alice", 20, 1).infos.size() == 1);
   CHECK(f.store.image(id, "alice", 7, true, true).image.values.size() == 7);
-  CHECK(f.store.history(id, "alice", 5, std::nullopt).values.size() == 15);
+  CHECK(f.store.history(id, "alice", 5, std::nullopt).tokens.size() == 15);
   held.lease = SessionLease();
   CHECK(f.store.fork(id, "alice", std::nullopt, 1).infos.size() == 1);
   CHECK_FALSE(f.store.get(id, "alice")->busy);

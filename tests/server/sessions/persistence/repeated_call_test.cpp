@@ -158,7 +158,7 @@ TEST_CASE("an interrupted call is repeated or given up, and blocks others until 
       calls.process->finish(tokens_call(1, 4, 9), id, expects);
     }
     const auto history = calls.process->store.history(id, kAlice, 0, std::nullopt);
-    CHECK(history.values.size() == 19);
+    CHECK(history.tokens.size() == 19);
     CHECK_FALSE(calls.process->durable.find(id, kAlice)->interrupted);
   }
 }

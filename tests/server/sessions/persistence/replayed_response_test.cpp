@@ -157,10 +157,10 @@ TEST_CASE("a session whose first values the store has dropped is rewound and wak
   calls.process->finish(tokens_request(5, 6000, 3), id);  // without a name: it is not remembered
   REQUIRE(calls.storage.find(id, kAlice).row.base > 2000);
   REQUIRE_FALSE(calls.process->durable.rewind(id, kAlice, 5800, std::nullopt).refusal);
-  const auto before = calls.process->store.history(id, kAlice, 5000, std::nullopt).values;
+  const auto before = calls.process->store.history(id, kAlice, 5000, std::nullopt).tokens;
   calls.begin();
   REQUIRE_FALSE(calls.process->durable.bring(id, kAlice));
-  CHECK(calls.process->store.history(id, kAlice, 5000, std::nullopt).values == before);
+  CHECK(calls.process->store.history(id, kAlice, 5000, std::nullopt).tokens == before);
   CHECK(calls.process->finish(tokens_request(1, 9, 4), id, {.id = "b"})->values[0].size() == 9);
 }
 

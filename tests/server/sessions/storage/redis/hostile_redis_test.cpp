@@ -213,7 +213,7 @@ TEST_CASE("key of a wrong type: its session is damaged, and the store is not awa
   std::vector<std::int32_t> values(5);
   std::vector<std::byte> state(bytes.size());
   SECTION("its values") {
-    replace(keys.values("s"));
+    replace(keys.tokens("s"));
     CHECK(storage.read_values("s", 0, values) == Outcome::kDamaged);
     CHECK(commit_one(storage, [&](Writes& to) { session.append(to, counted_from(5, 5)); }) ==
           Outcome::kDamaged);

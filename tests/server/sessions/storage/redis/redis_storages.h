@@ -33,7 +33,7 @@ class Backup {
  public:
   Backup(RedisClient client, const std::string& id) : client_(std::move(client)) {
     const RedisKeys keys(redis_bucket(id));
-    names_ = {keys.session(id), keys.values(id)};
+    names_ = {keys.session(id), keys.tokens(id)};
     for (const std::string& name : names_) dumps_.push_back(client_.ask({"DUMP", name}));
   }
   void restore() {
