@@ -232,7 +232,7 @@ void SequenceState::load_all(StateReader& reader, std::int64_t most_tokens) {
       tokens_.grow_to(t / kTokenPage + 1);  // not all at once: the position may be a lie
       const std::span page(tokens_.page(t / kTokenPage), std::min(kTokenPage, tokens - t));
       reader.values(page);
-      for (const std::int32_t value : page) check_range("token", value, 0, limits_.vocab_size - 1);
+      for (const std::int32_t fed : page) check_range("token", fed, 0, limits_.vocab_size - 1);
     }
   }
   origin = begin;
