@@ -167,7 +167,7 @@ TEST_CASE("a request that needs more of a prompt than the state after it has it 
   GenerationRequest request = tokens_request(100, 4, /*seed=*/1);
   for (int i = 0; i < 3; ++i) core.generate(request);
   REQUIRE(core.prefixes.stats().hits == 1);
-  SECTION("its values") { request.echo_prompt = true; }
+  SECTION("its tokens") { request.echo_prompt = true; }
   SECTION("a window") { request.window = 64; }
   SECTION("a short one") { request.prompt.resize(31); }
   CHECK(core.generate(request)->result().cached_tokens == 0);

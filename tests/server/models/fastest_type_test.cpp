@@ -39,7 +39,7 @@ LoadedModel load(const std::filesystem::path& directory, std::optional<WeightTyp
   return load_as_planned(files, plan_to_load(files, type, {}));
 }
 
-TEST_CASE("auto serves the fastest type that loses at most 0.002 bits a value, and says so") {
+TEST_CASE("auto serves the fastest type that loses at most 0.002 bits a token, and says so") {
   const TemporaryDirectory directory;
   write_wide_model(directory.path(), kTame);
   const LoadedModel loaded = load(directory.path(), {});

@@ -146,7 +146,7 @@ TEST_CASE("a session is rewound only if its history is the expected one", "[copi
   CHECK(f.store.get(id, "alice")->has_pending);
 }
 
-TEST_CASE("values that a state lacks are read once, by the next call", "[copies]") {
+TEST_CASE("tokens that a state lacks are read once, by the next call", "[copies]") {
   Copies f;
   const std::string id = f.session(30);
   REQUIRE_FALSE(f.store.rewind(id, "alice", 25, std::nullopt).refusal);

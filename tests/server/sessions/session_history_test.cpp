@@ -140,7 +140,7 @@ TEST_CASE("a history agrees with a plain vector over random appends, forks and r
   }
 }
 
-TEST_CASE("another value, another source or another order is another digest") {
+TEST_CASE("another token, another source or another order is another digest") {
   const auto digest = [](std::vector<std::pair<std::int32_t, TokenSource>> values) {
     SessionHistory history(options_of(256));
     for (const auto& [value, source] : values) history.append(value, source);
@@ -161,7 +161,7 @@ TEST_CASE("another value, another source or another order is another digest") {
   }
 }
 
-TEST_CASE("an image's values make the same history") {
+TEST_CASE("an image's tokens make the same history") {
   const std::int64_t base = GENERATE(0, 1, 1000, 1024, 1030);
   SessionHistory source(options_of(256, 3000));
   std::mt19937 random(7);

@@ -159,7 +159,7 @@ TEST_CASE("a stop string ends a choice without being in it, alone or in a list")
   }
 }
 
-TEST_CASE("logprobs are natural logarithms, with the best values, their names and their places") {
+TEST_CASE("logprobs are natural logarithms, with the best tokens, their names and their places") {
   OpenAiServer server;
   v1::GenerateRequest request = text_request("Hey\xc3\xa9", 12);
   request.set_log2_probs(true);

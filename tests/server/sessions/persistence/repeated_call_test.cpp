@@ -9,7 +9,7 @@
 namespace lintel::testing {
 namespace {
 
-TEST_CASE("a repeat of an ended call gives the same values, from the position that it asks for",
+TEST_CASE("a repeat of an ended call gives the same tokens, from the position that it asks for",
           "[durable]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   const bool dies = GENERATE(false, true);

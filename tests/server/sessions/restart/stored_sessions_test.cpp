@@ -37,7 +37,7 @@ void check_same(const Sample& sample, const Sample& expected) {
   CHECK(sample.first_position == expected.first_position);
 }
 
-TEST_CASE("a stored session continues after a restart with the values it would have had") {
+TEST_CASE("a stored session continues after a restart with the tokens it would have had") {
   const v1::Durability level =
       GENERATE(v1::DURABILITY_CALL, v1::DURABILITY_INPUT, v1::DURABILITY_TOKEN);
   const bool with_state = GENERATE(false, true);

@@ -114,7 +114,7 @@ bool is_prefix(const std::vector<std::int32_t>& begin, const std::vector<std::in
   return begin.size() <= all.size() && std::equal(begin.begin(), begin.end(), all.begin());
 }
 
-TEST_CASE("a server that is cut off in a call delivers no value that its successor does not",
+TEST_CASE("a server that is cut off in a call delivers no token that its successor does not",
           "[threat-67]") {
   // Requests may arrive whose answers do not.
   const auto [level, hears_nothing] =

@@ -50,7 +50,7 @@ TEST_CASE("every key of the header is needed, of its type and of no more than it
              Contains("digest"));
 }
 
-TEST_CASE("the position of a change of numerics is present only with one, and within the values") {
+TEST_CASE("the position of a change of numerics is present only with one, and within the tokens") {
   const auto with = [](std::int64_t position) {
     return refusal_with([&](ordered_json& h, Bytes&) { h["numerics_changed_at"] = position; });
   };

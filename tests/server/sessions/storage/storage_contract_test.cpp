@@ -151,7 +151,7 @@ TEST_CASE("each write of a commit is done or refused alone, a session's in their
   CHECK(b.difference(*storage) == "");
 }
 
-TEST_CASE("a rewind takes back values, the call and the states above it") {
+TEST_CASE("a rewind takes back tokens, the call and the states above it") {
   AnyStorage storage(GENERATE(range(0, AnyStorage::sorts())));
   Client a("a");
   REQUIRE(commit(storage, [&](Writes& to) { a.create(to); }) == Outcome::kNone);

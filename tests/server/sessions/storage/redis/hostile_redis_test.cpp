@@ -212,7 +212,7 @@ TEST_CASE("key of a wrong type: its session is damaged, and the store is not awa
   REQUIRE(storage.put_state("s", bytes, &ref) == Outcome::kNone);
   std::vector<std::int32_t> values(5);
   std::vector<std::byte> state(bytes.size());
-  SECTION("its values") {
+  SECTION("its tokens") {
     replace(keys.tokens("s"));
     CHECK(storage.read_values("s", 0, values) == Outcome::kDamaged);
     CHECK(commit_one(storage, [&](Writes& to) { session.append(to, counted_from(5, 5)); }) ==

@@ -201,7 +201,7 @@ TEST_CASE("the writes of one commit are atomic") {
   CHECK(session.difference(*storages.b) == "");
 }
 
-TEST_CASE("values that another storage drew as well, and continued, are not taken back") {
+TEST_CASE("tokens that another storage drew as well, and continued, are not taken back") {
   TwoStorages storages;
   Client session("s");
   REQUIRE(commit(*storages.a, [&](Writes& to) { session.create(to); }) == Outcome::kNone);
