@@ -19,8 +19,8 @@ std::vector<Value> in_windows_by_hand(const Transformer& model, const Generation
   Workspace workspace = model.new_workspace(1);
   SamplingScratch scratch;
   std::vector<std::uint32_t> counts(model.new_sequence().counts.size(), 0);
-  for (const std::int32_t value : all) {
-    if (!counts.empty()) ++counts[static_cast<std::size_t>(value)];
+  for (const std::int32_t token : all) {
+    if (!counts.empty()) ++counts[static_cast<std::size_t>(token)];
   }
   SequenceState state = model.new_sequence();
   std::size_t begin = 0;  // of the state
