@@ -17,18 +17,18 @@ struct Copies {
   explicit Copies(SessionManager::Options options = {.session_memory_bytes = 1u << 30})
       : core(tiny_model(TinyModel::kTokens), without_threads(), options) {}
 
-  std::string session(std::size_t values, const SessionOptions& options = {.max_tokens = 100},
+  std::string session(std::size_t tokens, const SessionOptions& options = {.max_tokens = 100},
                       const Owner& owner = "alice") {
     const auto created = core.store.create("tiny", core.model, options, owner);
     REQUIRE_FALSE(created.refusal);
-    extend(created.info.id, values, owner);
+    extend(created.info.id, tokens, owner);
     return created.info.id;
   }
-  void extend(const std::string& id, std::size_t values, const Owner& owner = "alice") {
-    if (values == 0) return;
+  void extend(const std::string& id, std::size_t tokens, const Owner& owner = "alice") {
+    if (tokens == 0) return;
     auto leased = core.store.lease(id, owner);
     REQUIRE_FALSE(leased.refusal);
-    GenerationRequest request = tokens_request(values, 0, leased.lease.num_tokens());
+    GenerationRequest request = tokens_request(tokens, 0, leased.lease.num_tokens());
     Replay replay = leased.lease.replay();
     request.replay = std::move(replay.values);
     core.scheduler.submit(request, std::move(leased.lease), std::make_shared<RecordingSink>());

@@ -15,12 +15,12 @@ using Sent = HeldSession::SentPtr;
 struct Held {
   Held() { session.emplace(claim, row, 1, std::make_shared<ClaimLease>()); }
 
-  Sent append(std::vector<std::int32_t> values, std::uint8_t digest) {
-    const StorageBytes body = encode_values(values);
+  Sent append(std::vector<std::int32_t> tokens, std::uint8_t digest) {
+    const StorageBytes body = encode_values(tokens);
     SessionStorage::Write write{.kind = Kind::kValues, .claim = claim, .body = body};
     write.before = session->row().digest;
     write.after.bytes[0] = std::byte{digest};
-    write.position = session->row().position + static_cast<std::int64_t>(values.size());
+    write.position = session->row().position + static_cast<std::int64_t>(tokens.size());
     Sent sent;
     REQUIRE(session->apply(write, &sent) == SessionError::kNone);
     return sent;
