@@ -41,10 +41,10 @@ class Side {
     for (std::size_t i = 0; i < kSequences; ++i) sequences_.push_back(model.new_sequence());
   }
 
-  MatrixView<const float> feed(std::span<const std::int32_t> values) {
+  MatrixView<const float> feed(std::span<const std::int32_t> tokens) {
     std::vector<BatchRow> rows;
     for (std::size_t i = 0; i < kSequences; ++i) {
-      rows.push_back({values[i], &sequences_[i], /*wants_output=*/true});
+      rows.push_back({tokens[i], &sequences_[i], /*wants_output=*/true});
     }
     return model_.step(rows, workspace_);
   }
@@ -69,25 +69,25 @@ double kl_divergence_bits(const Transformer& exact, const Transformer& narrow) {
   std::vector<double> q(vocab_size);
   // Texts begin with tokens of their own: they have no token that stands before all.
   const bool is_image = config.modality == ModalityKind::kImage;
-  std::vector<std::int32_t> values(kSequences, config.image.start_token);
+  std::vector<std::int32_t> tokens(kSequences, config.image.start_token);
   for (std::size_t i = 0; !is_image && i < kSequences; ++i) {
-    values[i] = static_cast<std::int32_t>((i + 1) * vocab_size / (kSequences + 1));
+    tokens[i] = static_cast<std::int32_t>((i + 1) * vocab_size / (kSequences + 1));
   }
   double sum = 0.0;
   for (std::int64_t position = 0; position < length; ++position) {
-    const MatrixView<const float> wanted = of_exact.feed(values);
-    const MatrixView<const float> found = of_narrow.feed(values);
+    const MatrixView<const float> wanted = of_exact.feed(tokens);
+    const MatrixView<const float> found = of_narrow.feed(tokens);
     for (std::size_t i = 0; i < kSequences; ++i) {
       if (!all_finite(wanted.row(i)) || !all_finite(found.row(i))) {
         return std::numeric_limits<double>::quiet_NaN();
       }
       head.log2_probs(wanted.row(i), p);
       head.log2_probs(found.row(i), q);
-      for (std::size_t value = 0; value < vocab_size; ++value) {
-        if (p[value] > -100.0) sum += std::exp2(p[value]) * (p[value] - q[value]);
+      for (std::size_t token = 0; token < vocab_size; ++token) {
+        if (p[token] > -100.0) sum += std::exp2(p[token]) * (p[token] - q[token]);
       }
       const DrawSource draw{.seed = i, .position = position};
-      values[i] = head.sample(wanted.row(i), {}, {}, draw, scratch);
+      tokens[i] = head.sample(wanted.row(i), {}, {}, draw, scratch);
     }
   }
   return sum / static_cast<double>(length * static_cast<std::int64_t>(kSequences));
@@ -244,7 +244,7 @@ LoadedModel load_as_planned(const ModelFiles& files, const LoadPlan& plan) {
     if (!measured(files, options)) continue;
     std::unique_ptr<const Transformer> narrow = Transformer::load(files, options);
     const double lost = kl_divergence_bits(*exact, *narrow);
-    const std::string loss = digits(lost) + " bits a value against f32";
+    const std::string loss = digits(lost) + " bits a token against f32";
     if (lost <= kMostBitsLost) {  // not of NaN
       return {std::move(narrow), std::string(to_string(type)) + " loses " + loss + ", of at most " +
                                      digits(kMostBitsLost)};

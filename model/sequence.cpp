@@ -211,8 +211,8 @@ void SequenceState::load_all(StateReader& reader, std::int64_t most_tokens) {
   const auto begin = reader.value<std::int64_t>();
   const std::int64_t max_length = limits_.max_length == 0 ? kMostPositions : limits_.max_length;
   check_range("position", position, 0, max_length);
-  check_range("pending value", token, kNothingPending, limits_.vocab_size - 1);
-  check_range("values", position + (token == kNothingPending ? 0 : 1), 0, most_tokens);
+  check_range("pending token", token, kNothingPending, limits_.vocab_size - 1);
+  check_range("tokens", position + (token == kNothingPending ? 0 : 1), 0, most_tokens);
   check_range("tail of bytes", tail_bytes, 0, static_cast<std::int64_t>(kMostTailBytes));
   check_size("counts", num_counts, counts.size());
   check_size("layers", num_layers, layers_.size());
@@ -232,7 +232,7 @@ void SequenceState::load_all(StateReader& reader, std::int64_t most_tokens) {
       tokens_.grow_to(t / kTokenPage + 1);  // not all at once: the position may be a lie
       const std::span page(tokens_.page(t / kTokenPage), std::min(kTokenPage, tokens - t));
       reader.values(page);
-      for (const std::int32_t value : page) check_range("token", value, 0, limits_.vocab_size - 1);
+      for (const std::int32_t fed : page) check_range("token", fed, 0, limits_.vocab_size - 1);
     }
   }
   origin = begin;

@@ -171,7 +171,7 @@ void warn_of_part_of_an_image(TransformerParts& parts) {
   if (config.max_tokens() == config.image.num_tokens()) return;
   parts.warnings.push_back("max_length " + std::to_string(config.max_length) +
                            " ends a sequence before its image of " +
-                           std::to_string(config.image.num_tokens()) + " values is whole");
+                           std::to_string(config.image.num_tokens()) + " tokens is whole");
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ grpc::Status position_mismatch(const std::string& session, const SessionRefusal&
     facts.emplace_back("start_position", std::to_string(refusal.lowest));
     text += ", in a call that was interrupted: repeat it by its call_id";
   } else if (refusal.expected > refusal.highest) {
-    text += ": the values at positions " + position + " to " +
+    text += ": the tokens at positions " + position + " to " +
             std::to_string(refusal.expected - 1) + " are lost";
   }
   return wrong_state("POSITION_MISMATCH", text, facts);
@@ -94,7 +94,7 @@ grpc::Status stored_refusal(const SessionRefusal& refusal, std::string_view sess
     case SessionError::kNumericsChanged:
       return wrong_state("NUMERICS_CHANGED",
                          "the call that was interrupted on " + session +
-                             " would come to other values on this machine: give it up by "
+                             " would come to other tokens on this machine: give it up by "
                              "expected_position or Rewind",
                          {{"start_position", number(refusal.lowest)},
                           {"stored_position", number(refusal.highest)}});

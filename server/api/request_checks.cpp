@@ -22,7 +22,7 @@ namespace {
 bool check_count(std::int64_t count, std::int64_t most, const std::string& path,
                  Violations& violations) {
   if (count <= most) return true;
-  violations.add(path, std::to_string(count) + " values are more than " + std::to_string(most));
+  violations.add(path, std::to_string(count) + " tokens are more than " + std::to_string(most));
   return false;
 }
 
@@ -45,7 +45,7 @@ std::int64_t num_tokens(const v1::Values& values) {
 void check_token(std::int64_t token, const std::string& field, int vocab_size,
                  Violations& violations) {
   if (token < 0 || token >= vocab_size) {
-    violations.add(field, "value " + std::to_string(token) + " is not from 0 to " +
+    violations.add(field, "token " + std::to_string(token) + " is not from 0 to " +
                               std::to_string(vocab_size - 1));
   }
 }
@@ -299,7 +299,7 @@ void check_given(const v1::GenerateRequest& wire, const ModelConfig& config, std
     total += size;
     if (total > limits.max_given_tokens) {
       violations.add("given",
-                     "more than " + std::to_string(limits.max_given_tokens) + " given values");
+                     "more than " + std::to_string(limits.max_given_tokens) + " given tokens");
       return;
     }
     // Far positions are refused before anything is added to them.
@@ -310,12 +310,12 @@ void check_given(const v1::GenerateRequest& wire, const ModelConfig& config, std
       continue;
     }
     if (size == 0) {
-      violations.add(path + ".values", "has no values");
+      violations.add(path + ".values", "has no tokens");
       continue;
     }
     const std::int64_t end = span.position() + size;
     if (capacity != 0 && end > capacity) {
-      violations.add(path + ".position", "values at " + std::to_string(span.position()) + " to " +
+      violations.add(path + ".position", "tokens at " + std::to_string(span.position()) + " to " +
                                              std::to_string(end - 1) + " end after position " +
                                              std::to_string(capacity - 1) +
                                              ", the sequence's last");
@@ -454,7 +454,7 @@ grpc::Status check_window_of_state(std::int64_t window, const SessionImage& imag
   if (window == 0 || image.base <= std::max<std::int64_t>(image.position - window, 0)) return {};
   return invalid_argument(
       {{"window", "the state to begin with lacks some of its last " + std::to_string(window) +
-                      " values, from which a window restarts"}});
+                      " tokens, from which a window restarts"}});
 }
 
 grpc::Status check_penalty_window(std::int64_t penalty_window, std::int64_t base,
@@ -463,7 +463,7 @@ grpc::Status check_penalty_window(std::int64_t penalty_window, std::int64_t base
   if (penalty_window == 0 || base <= first) return {};
   return invalid_argument(
       {{"sampling.penalty_window", "of the last " + std::to_string(penalty_window) +
-                                       " values those before position " + std::to_string(base) +
+                                       " tokens those before position " + std::to_string(base) +
                                        " are no longer known"}});
 }
 
@@ -499,7 +499,7 @@ CheckedGenerate check_generate(const v1::GenerateRequest& wire,
   if (wire.cache_prefix_tokens() > request.prompt.size() && violations.empty()) {
     violations.add("cache_prefix_tokens",
                    std::to_string(wire.cache_prefix_tokens()) + " is more than the " +
-                       std::to_string(request.prompt.size()) + " values of the prompt");
+                       std::to_string(request.prompt.size()) + " tokens of the prompt");
   }
   request.cache_prefix_tokens = wire.cache_prefix_tokens();
   check_counts(wire, config, limits, model.scheduler->options().max_batch_rows, out, violations);
@@ -521,11 +521,11 @@ grpc::Status check_position(const SequencePosition& at, const ServedModel& model
   if (capacity != 0 && at.num_tokens >= capacity) {
     return failed_precondition(
         "SEQUENCE_COMPLETE", subject,
-        "the sequence is complete: it holds all of its " + std::to_string(capacity) + " values");
+        "the sequence is complete: it holds all of its " + std::to_string(capacity) + " tokens");
   }
   const auto prompt_size = static_cast<std::int64_t>(request.prompt.size());
   if (capacity != 0 && prompt_size > capacity - at.num_tokens) {
-    violations.add("prompt", std::to_string(prompt_size) + " values are more than the " +
+    violations.add("prompt", std::to_string(prompt_size) + " tokens are more than the " +
                                  std::to_string(capacity - at.num_tokens) +
                                  " left of the sequence");
     return violations.status();
@@ -539,7 +539,7 @@ grpc::Status check_position(const SequencePosition& at, const ServedModel& model
     if (starts_image && !starts_given) first_new = 1;  // after the start token
     if (!starts_given && !starts_image) {
       violations.add("prompt",
-                     "is empty, and there is no start token or pending value to continue from");
+                     "is empty, and there is no start token or pending token to continue from");
       return violations.status();
     }
   }
@@ -548,7 +548,7 @@ grpc::Status check_position(const SequencePosition& at, const ServedModel& model
     const std::int64_t last = request.given.back().position;
     if (first < first_new) {
       violations.add("given", "position " + std::to_string(first) + " is before " +
-                                  std::to_string(first_new) + ", the first new value");
+                                  std::to_string(first_new) + ", the first new token");
     }
     if (capacity != 0 && last >= capacity) {
       violations.add("given", "position " + std::to_string(last) + " is after " +
@@ -606,12 +606,12 @@ ScoreSequences check_score(const v1::ScoreRequest& wire, const ModelConfig& conf
     total += size;
     if (total > limits.max_score_tokens) {
       violations.add("sequences",
-                     "more than " + std::to_string(limits.max_score_tokens) + " values in all");
+                     "more than " + std::to_string(limits.max_score_tokens) + " tokens in all");
       break;
     }
     if (size < 2) {
       violations.add(
-          path, std::to_string(size) + " values are fewer than 2: the first is given, not scored");
+          path, std::to_string(size) + " tokens are fewer than 2: the first is given, not scored");
       continue;
     }
     read_values(values, path, config, longest == 0 ? size : longest, out.values, violations);

@@ -179,7 +179,7 @@ std::vector<Flag> model_flags() {
           "Type of the matrices in memory and in products, for any type in the file: f32, bf16, or "
           "int8 (a scale for each output, inputs quantised row by row). The predictor, the norms "
           "and the states stay in f32. auto: the fastest of them that loses at most 0.002 bits a "
-          "value against f32, found while the model is loaded (`lintel model get` says what was "
+          "token against f32, found while the model is loaded (`lintel model get` says what was "
           "found); "
           "f32 of small models"),
       choice_flag<Options, KernelChoice>(
@@ -219,7 +219,7 @@ std::vector<Flag> request_limit_flags() {
       number_flag("--max-samples", limits, &Limits::max_samples, 1, 4096,
                   "Samples of one prompt; also at most --max-batch-rows"),
       number_flag("--max-top-log2-probs", limits, &Limits::max_top_log2_probs, 0, 4096,
-                  "Most likely values reported for each token"),
+                  "Most likely tokens reported at each position"),
       number_flag("--max-stop-strings", limits, &Limits::max_stop_strings, 0, 1024,
                   "Stop strings of a call"),
       number_flag("--max-given-tokens", limits, &Limits::max_given_tokens, 0, kMost,
@@ -467,22 +467,22 @@ std::vector<Flag> session_store_flags() {
            {"token", Level(Durability::kToken)}},
           "What of a session outlives the server, unless its maker says: none; call: calls whose "
           "end was seen; input: also a call in progress, which repeated by its call_id gives the "
-          "same values and continues; token: the same, and each value is on the disk before it is "
+          "same tokens and continues; token: the same, and each token is on the disk before it is "
           "sent. Default: input with --session-store, else none"),
       duration_flag("--session-commit-interval", durable, &Options::commit_interval_ms,
                     milliseconds(0),
                     "What calls have to write is gathered for this long into one commit where "
-                    "several write; so much later come values at the level token, and up to four "
+                    "several write; so much later come tokens at the level token, and up to four "
                     "times as much where more than 16 streams write"),
       number_flag(
           "--session-park-tokens", durable, &Options::park_tokens, 1, 1'000'000'000,
-          "The state is stored, too, on a call's way and at its end, if so many values have "
+          "The state is stored, too, on a call's way and at its end, if so many tokens have "
           "come since the last time; at its end a quarter of them where memory is short, and "
           "when the server ends. A session that is not in memory reads the others again, at "
           "the speed of a prompt"),
       bytes_flag("--session-store-size", durable, &Options::store_size_bytes, 1 << 20, kMostBytes,
                  "Room on the disk for states of each size; where it is full, sessions read their "
-                 "values again"),
+                 "tokens again"),
       number_flag("--session-store-threads", durable, &Options::store_threads, 1, 64,
                   "Threads that wait for the disk: calls that name a session begin on them"),
       number_flag("--session-load-queue", durable, &Options::load_queue, 1, 1'000'000,
@@ -619,7 +619,7 @@ std::vector<Flag> scheduling_flags() {
       number_or_auto(
           "--step-threads", &Options::step_threads, 1, 32,
           "Threads that share a step while other workers have nothing to do, which makes "
-          "few streams faster and changes no value. auto: as many as save a tenth of its "
+          "few streams faster and changes no token. auto: as many as save a tenth of its "
           "time with each doubling, as tried while serving, and no more than there are "
           "processors"),
   };
@@ -633,7 +633,7 @@ std::vector<Flag> session_flags() {
       bytes_flag("--session-memory", session_options, &Options::session_memory_bytes, 1, kMostBytes,
                  "Memory for sessions and running calls, in bytes (suffixes as above): their "
                  "states, histories and records; while a call runs, also 40 KB a sample for draft "
-                 "tokens, and the values that may wait for a slow client, at most --outbox-tokens "
+                 "tokens, and the tokens that may wait for a slow client, at most --outbox-tokens "
                  "of 64 bytes, and 8 more for each of top_log2_probs. Calls on sessions are "
                  "never refused for want of this memory",
                  "no session fits into 0 bytes"),
@@ -641,7 +641,7 @@ std::vector<Flag> session_flags() {
                     milliseconds(0), "A session unused for this long is evicted; 0: never"),
       number_flag(
           "--session-history-tokens", session_options, &Options::history_tokens, 1, 1'000'000'000,
-          "Values of a session that are kept, in addition to its state, to go back to and to "
+          "Tokens of a session that are kept, in addition to its state, to go back to and to "
           "read: 1 to 4 bytes each, and a quarter; a session can ask for fewer"),
       bytes_flag("--prefix-cache-memory", prefix_options, &PrefixCache::Options::memory_bytes, 0,
                  kMostBytes,

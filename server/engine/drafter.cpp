@@ -95,40 +95,40 @@ std::uint64_t Drafter::hash(std::uint64_t next, std::size_t context) const {
   return hash;
 }
 
-void Drafter::count(Entry& entry, std::uint16_t tag, std::int32_t value) {
+void Drafter::count(Entry& entry, std::uint16_t tag, std::int32_t token) {
   constexpr std::uint8_t kMostSeen = 48;
   if (entry.seen == 0 || entry.tag != tag) {
-    entry = {.value = value, .tag = tag, .hits = 2, .seen = 3};
+    entry = {.token = token, .tag = tag, .hits = 2, .seen = 3};
     return;
   }
   if (entry.seen > kMostSeen) {
     entry.hits /= 2;
     entry.seen /= 2;
   }
-  if (entry.value == value) {
+  if (entry.token == token) {
     entry.hits += 2;
     entry.seen += 2;
   } else if (entry.hits < 2) {
-    entry = {.value = value, .tag = tag, .hits = 2, .seen = 4};
+    entry = {.token = token, .tag = tag, .hits = 2, .seen = 4};
   } else {
     entry.hits /= 2;
     entry.seen = static_cast<std::uint8_t>(entry.seen / 2 + 2);
   }
 }
 
-void Drafter::observe(std::int32_t value) {
+void Drafter::observe(std::int32_t token) {
   assumed_ = 0;
-  history_[observed_ & (history_.size() - 1)] = value;
+  history_[observed_ & (history_.size() - 1)] = token;
   ++observed_;
 }
 
 void Drafter::learn_observed() {
   if (observed_ - learnt_ > kMostToLearn) learnt_ = observed_ - kMostToLearn;
   for (; learnt_ < observed_; ++learnt_) {
-    const std::int32_t value = history_[learnt_ & (history_.size() - 1)];
+    const std::int32_t token = history_[learnt_ & (history_.size() - 1)];
     for (std::size_t c = 0; c < contexts_.size(); ++c) {
       const std::uint64_t h = hash(learnt_, c);
-      count(entries_[c * kEntries + h % kEntries], static_cast<std::uint16_t>(h >> 48), value);
+      count(entries_[c * kEntries + h % kEntries], static_cast<std::uint16_t>(h >> 48), token);
     }
   }
 }
@@ -141,7 +141,7 @@ Drafter::DraftToken Drafter::next_draft() {
   assert(observed_ > 0);
   learn_observed();
   const std::uint64_t next = observed_ + assumed_;
-  DraftToken best{.value = back(next, 1)};
+  DraftToken best{.token = back(next, 1)};
   for (std::size_t c = 0; c < contexts_.size(); ++c) {
     const std::uint64_t h = hash(next, c);
     const Entry& entry = entries_[c * kEntries + h % kEntries];
@@ -149,14 +149,14 @@ Drafter::DraftToken Drafter::next_draft() {
     const float claimed = static_cast<float>(entry.hits) / static_cast<float>(entry.seen + 1);
     const float probability = claimed * contexts_[c].trust();
     if (probability <= best.probability) continue;  // of equals the longest context
-    best = {.value = entry.value, .claimed = claimed, .probability = probability, .context = c};
+    best = {.token = entry.token, .claimed = claimed, .probability = probability, .context = c};
   }
   return best;
 }
 
-bool Drafter::assume(std::int32_t value) {
+bool Drafter::assume(std::int32_t token) {
   if (assumed_ == kMostAssumed) return false;
-  history_[(observed_ + assumed_) & (history_.size() - 1)] = value;
+  history_[(observed_ + assumed_) & (history_.size() - 1)] = token;
   ++assumed_;
   return true;
 }
@@ -186,8 +186,8 @@ void SampleDrafts::fork(const SampleDrafts& first) {
   taken_.reserve(static_cast<std::size_t>(most_));
 }
 
-void SampleDrafts::observe(std::int32_t value) {
-  if (drafter_ != nullptr) drafter_->observe(value);
+void SampleDrafts::observe(std::int32_t token) {
+  if (drafter_ != nullptr) drafter_->observe(token);
 }
 
 bool SampleDrafts::propose(std::int64_t position, int rows, std::int64_t end) {
@@ -207,7 +207,7 @@ bool SampleDrafts::next() {
   if (position_ >= end_) return false;
   const auto known = context_.known_token(position_);
   in_hand_.is_known = known.has_value();
-  in_hand_.proposal = known ? Drafter::DraftToken{.value = known->first} : drafter_->next_draft();
+  in_hand_.proposal = known ? Drafter::DraftToken{.token = known->first} : drafter_->next_draft();
   if (!known) probability_ *= in_hand_.proposal.probability;
   return true;
 }
@@ -215,7 +215,7 @@ bool SampleDrafts::next() {
 bool SampleDrafts::take() {
   taken_.push_back(in_hand_);
   ++position_;
-  return drafter_->assume(in_hand_.proposal.value) && next();
+  return drafter_->assume(in_hand_.proposal.token) && next();
 }
 
 int SampleDrafts::num_drafted() const {
@@ -223,10 +223,10 @@ int SampleDrafts::num_drafted() const {
       std::ranges::count_if(taken_, [](const Draft& draft) { return !draft.is_known; }));
 }
 
-SampleDrafts::Verdict SampleDrafts::judge(int i, std::int32_t value) {
+SampleDrafts::Verdict SampleDrafts::judge(int i, std::int32_t token) {
   const Draft& draft = taken_[static_cast<std::size_t>(i)];
   if (draft.is_known) return Verdict::kKnown;
-  const bool right = value == draft.proposal.value;
+  const bool right = token == draft.proposal.token;
   drafter_->learn(draft.proposal, right);
   return right ? Verdict::kRight : Verdict::kWrong;
 }

@@ -52,7 +52,7 @@ class DraftSource {
 class Drafter {
  public:
   struct DraftToken {
-    std::int32_t value = 0;
+    std::int32_t token = 0;
     float claimed = 0;      // how often its context was right about it; 0: a token like any other
     float probability = 0;  // the same, after the context's record of claims
     std::size_t context = 0;
@@ -66,13 +66,13 @@ class Drafter {
   // Upper bound of what one for such a model holds.
   static std::size_t bytes(const ModelConfig& config);
 
-  // The next token of the sequence. Clears what was assumed. Cheap: only guess() learns from what
-  // was observed, and RowPlanner asks for none in steps that have no room for drafts.
-  void observe(std::int32_t value);
+  // The next token of the sequence. Clears what was assumed. Cheap: only next_draft() learns from
+  // what was observed, and RowPlanner asks for none in steps that have no room for drafts.
+  void observe(std::int32_t token);
   // The draft token after those observed and assumed. REQUIRES: one was observed.
   DraftToken next_draft();
   // The next drafts follow this token as if the sequence had it. Returns whether there is room.
-  bool assume(std::int32_t value);
+  bool assume(std::int32_t token);
   // Whether a draft token was accepted. The probability of later ones follows.
   void learn(const DraftToken& draft, bool right);
 
@@ -89,7 +89,7 @@ class Drafter {
   };
   // What followed a context. Counts in halves, so that a decayed one keeps its ratio.
   struct Entry {
-    std::int32_t value = 0;
+    std::int32_t token = 0;
     std::uint16_t tag = 0;
     std::uint8_t hits = 0;
     std::uint8_t seen = 0;  // 0: empty
@@ -99,7 +99,7 @@ class Drafter {
   std::int32_t back(std::uint64_t next, std::size_t distance) const;
   // Of a context of token `next`.
   std::uint64_t hash(std::uint64_t next, std::size_t context) const;
-  static void count(Entry& entry, std::uint16_t tag, std::int32_t value);
+  static void count(Entry& entry, std::uint16_t tag, std::int32_t token);
   void learn_observed();
 
   std::vector<Context> contexts_;      // longest first
@@ -125,7 +125,7 @@ class SampleDrafts {
   // The same, with what `first` has learnt.
   void fork(const SampleDrafts& first);
   // The next token of the sequence.
-  void observe(std::int32_t value);
+  void observe(std::int32_t token);
   void release() { drafter_.reset(); }
 
   // As DraftSource has it, for rows that begin with token `position`, in a sequence of at most
@@ -136,11 +136,11 @@ class SampleDrafts {
 
   // Those taken for this step, in order.
   int size() const { return static_cast<int>(taken_.size()); }
-  std::int32_t value(int i) const { return taken_[static_cast<std::size_t>(i)].proposal.value; }
+  std::int32_t token(int i) const { return taken_[static_cast<std::size_t>(i)].proposal.token; }
   int num_drafted() const;  // among them
   enum class Verdict { kKnown, kRight, kWrong };
-  // What became of one: `value` came in its place. Learns from it.
-  Verdict judge(int i, std::int32_t value);
+  // What became of one: `token` came in its place. Learns from it.
+  Verdict judge(int i, std::int32_t token);
   void clear() { taken_.clear(); }
 
  private:

@@ -13,12 +13,12 @@ std::int64_t most_new_tokens(const RequestContext& context) {
   return std::min(most, context.max_tokens - context.prompt_end());
 }
 
-TokenEvent event_of(const ParticleToken& value, std::int64_t position) {
+TokenEvent event_of(const ParticleToken& entry, std::int64_t position) {
   TokenEvent event;
   event.position = position;
-  event.token = value.token;
-  event.source = value.source;
-  if (value.has_log2_prob) event.log2_prob = value.log2_prob;
+  event.token = entry.token;
+  event.source = entry.source;
+  if (entry.has_log2_prob) event.log2_prob = entry.log2_prob;
   return event;
 }
 
@@ -51,26 +51,26 @@ void ParticleFilter::end(std::int64_t position) {
   particles_.choose(position, chosen);
   log2_evidence_ = particles_.log2_evidence();
   for (std::size_t sample = 0; sample < chosen.size(); ++sample) {
-    const auto values = particles_.values(chosen[sample]);
-    for (std::size_t i = told_; i < values.size(); ++i) {
-      TokenEvent event = event_of(values[i], first_position_ + static_cast<std::int64_t>(i));
+    const auto tokens = particles_.tokens(chosen[sample]);
+    for (std::size_t i = told_; i < tokens.size(); ++i) {
+      TokenEvent event = event_of(tokens[i], first_position_ + static_cast<std::int64_t>(i));
       event.sample = static_cast<int>(sample);
       outlet_.tell(event);
     }
   }
-  told_ = particles_.values(0).size();
+  told_ = particles_.tokens(0).size();
 }
 
 void ParticleFilter::tell_agreed(std::size_t end) {
-  const auto values = particles_.values(0);
+  const auto tokens = particles_.tokens(0);
   for (; told_ < end; ++told_) {
-    outlet_.tell_all(event_of(values[told_], first_position_ + static_cast<std::int64_t>(told_)));
+    outlet_.tell_all(event_of(tokens[told_], first_position_ + static_cast<std::int64_t>(told_)));
   }
 }
 
 void ParticleFilter::complete(SampleResult& result) const {
   result.generated_tokens = static_cast<std::int64_t>(told_);
-  result.given_tokens = std::ranges::count(particles_.values(0).first(told_), TokenSource::kGiven,
+  result.given_tokens = std::ranges::count(particles_.tokens(0).first(told_), TokenSource::kGiven,
                                            &ParticleToken::source);
   result.position = first_position_ + result.generated_tokens;
   result.log2_evidence = log2_evidence_;

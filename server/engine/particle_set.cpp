@@ -83,15 +83,15 @@ constexpr std::uint32_t kDrawOfChoice = 1u << 31;
 
 ParticleSet::ParticleSet(int num_particles, std::int64_t most_tokens, std::uint64_t seed)
     : seed_(seed),
-      values_(static_cast<std::size_t>(num_particles)),
-      log2_weights_(values_.size(), 0.0),
-      chosen_(values_.size()) {
-  for (auto& values : values_) values.reserve(static_cast<std::size_t>(most_tokens));
-  copies_.reserve(values_.size());
+      tokens_(static_cast<std::size_t>(num_particles)),
+      log2_weights_(tokens_.size(), 0.0),
+      chosen_(tokens_.size()) {
+  for (auto& tokens : tokens_) tokens.reserve(static_cast<std::size_t>(most_tokens));
+  copies_.reserve(tokens_.size());
 }
 
 ParticleSet::~ParticleSet() {
-  for (auto& values : values_) zero_memory(std::span(values));
+  for (auto& tokens : tokens_) zero_memory(std::span(tokens));
 }
 
 std::size_t ParticleSet::bytes(int num_particles, std::int64_t most_tokens) {
@@ -101,32 +101,32 @@ std::size_t ParticleSet::bytes(int num_particles, std::int64_t most_tokens) {
   return sizeof(ParticleSet) + static_cast<std::size_t>(num_particles) * of_one;
 }
 
-void ParticleSet::append(int particle, const ParticleToken& value) {
-  auto& values = values_[static_cast<std::size_t>(particle)];
-  assert(values.size() < values.capacity());
-  values.push_back(value);
+void ParticleSet::append(int particle, const ParticleToken& token) {
+  auto& tokens = tokens_[static_cast<std::size_t>(particle)];
+  assert(tokens.size() < tokens.capacity());
+  tokens.push_back(token);
 }
 
 std::span<const ParticleCopy> ParticleSet::resample(std::int64_t position) {
   copies_.clear();
-  if (2.0 * effective_size(log2_weights_) >= static_cast<double>(values_.size())) return {};
+  if (2.0 * effective_size(log2_weights_) >= static_cast<double>(tokens_.size())) return {};
   choose(position, chosen_);
   log2_evidence_ += log2_mean(log2_weights_);
   std::ranges::fill(log2_weights_, 0.0);
   list_copies(chosen_, copies_);
   for (const auto& [to, from] : copies_) {
-    assert(values_[to].size() == values_[from].size());
-    std::copy(values_[from].begin() + static_cast<std::ptrdiff_t>(agreed_), values_[from].end(),
-              values_[to].begin() + static_cast<std::ptrdiff_t>(agreed_));
+    assert(tokens_[to].size() == tokens_[from].size());
+    std::copy(tokens_[from].begin() + static_cast<std::ptrdiff_t>(agreed_), tokens_[from].end(),
+              tokens_[to].begin() + static_cast<std::ptrdiff_t>(agreed_));
   }
   return copies_;
 }
 
 std::size_t ParticleSet::agreed() {
-  const std::vector<ParticleToken>& first = values_.front();
+  const std::vector<ParticleToken>& first = tokens_.front();
   const auto have = [&](std::size_t i) {
-    return std::ranges::all_of(values_, [&](const std::vector<ParticleToken>& values) {
-      return i < values.size() && values[i] == first[i];
+    return std::ranges::all_of(tokens_, [&](const std::vector<ParticleToken>& tokens) {
+      return i < tokens.size() && tokens[i] == first[i];
     });
   };
   while (agreed_ < first.size() && have(agreed_)) ++agreed_;

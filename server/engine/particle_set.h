@@ -70,7 +70,7 @@ class ParticleSet {
   static std::size_t bytes(int num_particles, std::int64_t most_tokens);
 
   // The particle's next token.
-  void append(int particle, const ParticleToken& value);
+  void append(int particle, const ParticleToken& token);
   // It gave a known token this probability.
   void weigh(int particle, double log2_prob) {
     log2_weights_[static_cast<std::size_t>(particle)] += log2_prob;
@@ -89,7 +89,7 @@ class ParticleSet {
   // As many particles as places in `chosen`, by their weights. The same.
   void choose(std::int64_t position, std::span<std::size_t> chosen) const;
 
-  std::span<const ParticleToken> values(std::size_t particle) const { return values_[particle]; }
+  std::span<const ParticleToken> tokens(std::size_t particle) const { return tokens_[particle]; }
 
   // log2 of the estimate of the probability of the known tokens so far: the product, over the times
   // in between which weights were gathered, of their means. Its mean over seeds (of the estimate,
@@ -99,7 +99,7 @@ class ParticleSet {
 
  private:
   const std::uint64_t seed_;
-  std::vector<std::vector<ParticleToken>> values_;  // [particle][token]
+  std::vector<std::vector<ParticleToken>> tokens_;  // [particle][token]
   std::vector<double> log2_weights_;                // since they were last the same
   double log2_evidence_ = 0;                        // of what came before
   std::size_t agreed_ = 0;

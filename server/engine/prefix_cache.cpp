@@ -24,9 +24,9 @@ constexpr std::size_t kRootBytes = 512;
 constexpr std::size_t kStateBytes = 192;
 
 // Where a child whose edge begins with the token stands, or would.
-auto place_of(std::vector<PrefixTree::Node*>& children, std::int32_t value) {
+auto place_of(std::vector<PrefixTree::Node*>& children, std::int32_t token) {
   return std::ranges::lower_bound(
-      children, value, {}, [](const PrefixTree::Node* child) { return child->edge.front(); });
+      children, token, {}, [](const PrefixTree::Node* child) { return child->edge.front(); });
 }
 
 std::size_t bytes_of(const PrefixTree::Node& node) {
@@ -308,7 +308,7 @@ bool PrefixCache::may_keep(const Transformer& model, std::int64_t num_tokens) co
   return model.state_bytes(num_tokens) <= options_.memory_bytes / kLargestStateShare;
 }
 
-void PrefixCache::keep(const Reader& reader, std::span<const std::int32_t> values,
+void PrefixCache::keep(const Reader& reader, std::span<const std::int32_t> tokens,
                        const SequenceState& sequence) noexcept {
   std::shared_ptr<const SavedState> state;
   catch_exceptions(
@@ -322,7 +322,7 @@ void PrefixCache::keep(const Reader& reader, std::span<const std::int32_t> value
   if (state == nullptr) return;
   change([&](Tree::Gone& gone) REQUIRES(mutex_) {
     Tree::Node& root = tree_.root(key_of(reader), reader.adapter, gone);
-    Tree::Node& node = tree_.node_behind(values, tree_.walk(root, values));
+    Tree::Node& node = tree_.node_behind(tokens, tree_.walk(root, tokens));
     if (node.has_state) return;
     // Those that are worth less make room before it comes: it has not been used yet.
     const std::size_t bytes = Tree::bytes_of_state(state->bytes.size());
@@ -413,12 +413,12 @@ PrefillCoalescer::Shared PrefillCoalescer::begin(const PrefixPartKey& key,
   return reading;
 }
 
-void PrefillCoalescer::advance(Reading& reading, std::int64_t values) {
+void PrefillCoalescer::advance(Reading& reading, std::int64_t tokens) {
   std::size_t waited = 0;
   {
     MutexLock lock(mutex_);
-    reading.passed_.store(values);
-    waited = std::erase_if(reading.wanted_, [&](std::int64_t wanted) { return wanted <= values; });
+    reading.passed_.store(tokens);
+    waited = std::erase_if(reading.wanted_, [&](std::int64_t wanted) { return wanted <= tokens; });
   }
   if (waited > 0) wake_();
 }
@@ -444,8 +444,8 @@ void PrefillCoalescer::end(Reading& reading, TimePoint now) {
 }
 
 Duration PrefillCoalescer::pace(const Reading& reading, TimePoint now) const {
-  const std::int64_t values = reading.passed_.load() - reading.first_;
-  if (values > 0 && now > reading.began_) return (now - reading.began_) / values;
+  const std::int64_t tokens = reading.passed_.load() - reading.first_;
+  if (tokens > 0 && now > reading.began_) return (now - reading.began_) / tokens;
   const auto last = paces_.find(reading.key_.model);
   return last == paces_.end() ? kUsualPace : last->second;
 }
@@ -461,15 +461,15 @@ PrefillCoalescer::Wait PrefillCoalescer::wait_for(const PrefixPartKey& key,
     if (reading->key_ != key) continue;
     const std::int64_t passed = reading->passed_.load();
     const std::int64_t common = tokens_in_common(prompt, reading->prompt_);
-    if (common <= wait.values || common < cached + least) continue;
+    if (common <= wait.tokens || common < cached + least) continue;
     if (passed < cached || passed >= common) continue;
     best = reading;
-    wait.values = common;
+    wait.tokens = common;
   }
   if (best == nullptr) return {};
-  best->wanted_.push_back(wait.values);
+  best->wanted_.push_back(wait.tokens);
   wait.reading = best->shared_from_this();
-  wait.longest = pace(*best, now) * (wait.values - cached);
+  wait.longest = pace(*best, now) * (wait.tokens - cached);
   return wait;
 }
 

@@ -214,7 +214,7 @@ class PrefixCache final : public SpareMemory {
   // One hit more that has waited for another prompt to be read (PrefillCoalescer).
   void count_join() noexcept { joins_.fetch_add(1, std::memory_order_relaxed); }
   // Keeps a copy of the sequence, whose tokens are these. Without memory for it nothing happens.
-  void keep(const Reader& reader, std::span<const std::int32_t> values,
+  void keep(const Reader& reader, std::span<const std::int32_t> tokens,
             const SequenceState& sequence) noexcept;
 
   // The model goes; no request reads with it any more.
@@ -267,7 +267,7 @@ class PrefillCoalescer {
   class Reading : public std::enable_shared_from_this<Reading> {
    public:
     // Whether waiting for the state after so many tokens is over: it is there, or will never be.
-    bool has_passed(std::int64_t values) const { return passed_.load() >= values; }
+    bool has_passed(std::int64_t tokens) const { return passed_.load() >= tokens; }
 
    private:
     friend class PrefillCoalescer;
@@ -284,7 +284,7 @@ class PrefillCoalescer {
   // What there is to wait for.
   struct Wait {
     Shared reading;           // null: nothing
-    std::int64_t values = 0;  // that both begin with
+    std::int64_t tokens = 0;  // that both begin with
     Duration longest{};       // what reading those after `cached` would take
   };
 
@@ -296,7 +296,7 @@ class PrefillCoalescer {
   Shared begin(const PrefixPartKey& key, std::span<const std::int32_t> prompt, std::int64_t cached,
                TimePoint now) EXCLUDES(mutex_);
   // So many tokens were read; if a prompt waits for the state after them, it is kept by now.
-  void advance(Reading& reading, std::int64_t values) EXCLUDES(mutex_);
+  void advance(Reading& reading, std::int64_t tokens) EXCLUDES(mutex_);
   // After how many tokens the next state is waited for; 0: none is.
   std::int64_t next_wanted(const Reading& reading) const EXCLUDES(mutex_);
   // It is over, read to its end or not. now: the beginning of time where no clock was read.

@@ -101,7 +101,7 @@ std::optional<std::pair<std::int32_t, TokenSource>> RequestContext::known_token(
     return std::pair(request.prompt[static_cast<std::size_t>(index)], TokenSource::kPrompt);
   }
   const GivenToken* const given = given_token(position);
-  if (given != nullptr) return std::pair(given->value, TokenSource::kGiven);
+  if (given != nullptr) return std::pair(given->token, TokenSource::kGiven);
   if (position >= drawn_end()) return std::nullopt;
   return std::pair(request.drawn[static_cast<std::size_t>(position - prompt_end())],
                    TokenSource::kSampled);

@@ -107,7 +107,7 @@ class RecentTokens {
   }
 
   bool empty() const { return ring_.empty(); }
-  void put(std::int64_t position, std::int32_t value) { ring_[index(position)] = value; }
+  void put(std::int64_t position, std::int32_t token) { ring_[index(position)] = token; }
   // REQUIRES: put() had this position, and none that is `count` or more after it.
   std::int32_t at(std::int64_t position) const { return ring_[index(position)]; }
 
@@ -143,11 +143,11 @@ class RecentCounts {
 
   bool empty() const { return counts_.empty(); }
   // The next token of the sequence: the one that is `window` before it counts no more.
-  void put(std::int32_t value) {
+  void put(std::int32_t token) {
     const auto position = static_cast<std::int64_t>(num_tokens_);
     if (num_tokens_ >= window_) --counts_[static_cast<std::size_t>(last_.at(position))];
-    last_.put(position, value);
-    ++counts_[static_cast<std::size_t>(value)];
+    last_.put(position, token);
+    ++counts_[static_cast<std::size_t>(token)];
     ++num_tokens_;
   }
   std::span<const std::uint32_t> counts() const { return counts_; }  // [V]
@@ -173,7 +173,7 @@ inline constexpr std::size_t kMaxStopStringBytes = 256;
 // A known token at an absolute position of the sequence.
 struct GivenToken {
   std::int64_t position = 0;
-  std::int32_t value = 0;
+  std::int32_t token = 0;
 };
 
 // REQUIRES (request_checks sees to it): tokens in 0 .. V-1; prompt within the model's length; given

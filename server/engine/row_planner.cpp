@@ -181,11 +181,11 @@ void RowPlanner::grant_drafts(std::vector<BatchSlice>& runs) {
   for (const BatchSlice& run : runs) rows += run.rows;
   if (rows >= options_.draft_rows) return;
   drafting_.clear();
-  float values = 0.0f;  // expected of the step
+  float tokens = 0.0f;  // expected of the step
   int sequences = 0;
   for (BatchSlice& run : runs) {
     sequences += run.rows > 0 ? 1 : 0;
-    values += static_cast<float>(run.rows);
+    tokens += static_cast<float>(run.rows);
     if (run.is_decoding && run.rows == run.wanted && run.drafts->begin_drafts(run.rows)) {
       drafting_.push_back(&run);
     }
@@ -200,11 +200,11 @@ void RowPlanner::grant_drafts(std::vector<BatchSlice>& runs) {
     const float probability = run.drafts->draft_probability();
     const float more_time = options_.cost.of(rows + 1, sequences) - time;
     // Worth it where it yields as many tokens for its time as the step does without it.
-    if (!options_.drafts_always && probability * time <= more_time * values) return;
+    if (!options_.drafts_always && probability * time <= more_time * tokens) return;
     if (!run.drafts->take_draft()) drafting_.erase(likeliest);
     ++run.rows;
     ++rows;
-    values += probability;
+    tokens += probability;
     time += more_time;
   }
 }

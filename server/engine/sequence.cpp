@@ -116,11 +116,11 @@ void Sequence::begin_behind(std::int64_t cached, std::int64_t keep_at) {
 
 void Sequence::pass_cached() {
   for (std::int64_t i = 0; i < cached_; ++i) {
-    const std::int32_t value = context_.request.prompt[static_cast<std::size_t>(i)];
-    drafts_.observe(value);
-    if (!recent_.empty()) recent_.put(context_.first_position + i, value);
-    if (!recent_counts_.empty()) recent_counts_.put(value);
-    if (log_ != nullptr) log_->append(value, TokenSource::kPrompt);
+    const std::int32_t token = context_.request.prompt[static_cast<std::size_t>(i)];
+    drafts_.observe(token);
+    if (!recent_.empty()) recent_.put(context_.first_position + i, token);
+    if (!recent_counts_.empty()) recent_counts_.put(token);
+    if (log_ != nullptr) log_->append(token, TokenSource::kPrompt);
   }
 }
 
@@ -139,7 +139,7 @@ void Sequence::begin_first(StepContext& step) {
   // Particles are weighed between what is known and what is drawn, which no draft may pass.
   if (step.most_drafts > 0 && request.max_new_tokens > 0 && !request.uses_particles()) {
     drafts_.begin(step.most_drafts, cached_ > 0 ? std::nullopt : sequence_->pending);
-    for (const std::int32_t value : request.replay) drafts_.observe(value);
+    for (const std::int32_t token : request.replay) drafts_.observe(token);
   }
   begin_penalty_window();
   if (request.window > 0) recent_.begin(request.window);
@@ -192,8 +192,8 @@ void Sequence::begin_penalty_window() {
   const GenerationRequest& request = context_.request;
   if (!context_.uses_penalties || request.sampling.penalty_window == 0) return;
   recent_counts_.begin(request.sampling.penalty_window, context_.model.config().vocab_size);
-  for (const std::int32_t value : request.recent) recent_counts_.put(value);
-  for (const std::int32_t value : request.replay) recent_counts_.put(value);
+  for (const std::int32_t token : request.recent) recent_counts_.put(token);
+  for (const std::int32_t token : request.replay) recent_counts_.put(token);
 }
 
 std::span<const std::uint32_t> Sequence::penalty_counts() const {
@@ -206,8 +206,8 @@ void Sequence::begin_window(StepContext& step) {
   const GenerationRequest& request = context_.request;
   std::int64_t position =
       context_.replay_begin() - static_cast<std::int64_t>(request.recent.size());
-  for (const std::int32_t value : request.recent) recent_.put(position++, value);
-  for (const std::int32_t value : request.replay) recent_.put(position++, value);
+  for (const std::int32_t token : request.recent) recent_.put(position++, token);
+  for (const std::int32_t token : request.replay) recent_.put(position++, token);
   const std::int64_t end =
       context_.scores_prompt() ? num_tokens_ : std::max(num_tokens_, context_.prompt_end());
   const std::int64_t origin = context_.origin_at(end);
@@ -338,7 +338,7 @@ int Sequence::append_rows(int count, std::vector<BatchRow>& rows) const {
     rows.push_back({token, sequence_, wants_output, /*is_draft=*/i >= first_draft});
     outputs += wants_output ? 1 : 0;
     if (i + 1 == count) break;
-    token = i + 1 < first_draft ? known(next_position)->first : drafts_.value(i + 1 - first_draft);
+    token = i + 1 < first_draft ? known(next_position)->first : drafts_.token(i + 1 - first_draft);
   }
   return outputs;
 }
@@ -378,11 +378,11 @@ bool Sequence::absorb(int count, OutputRows outputs, StepContext& step) {
 
 Sequence::Placed Sequence::decide(std::int64_t position, std::span<const float> output,
                                   StepContext& step) const {
-  if (const auto value = known(position)) return {position, value->first, value->second};
-  const std::int32_t value =
+  if (const auto found = known(position)) return {position, found->first, found->second};
+  const std::int32_t token =
       context_.model.head().sample(output, context_.request.sampling, penalty_counts(),
                                    DrawSource{seed_, position}, step.sampling);
-  return {position, value, TokenSource::kSampled};
+  return {position, token, TokenSource::kSampled};
 }
 
 void Sequence::place(const Placed& placed, std::span<const float> output, StepContext& step) {
@@ -390,18 +390,18 @@ void Sequence::place(const Placed& placed, std::span<const float> output, StepCo
   if (placed.position < num_tokens_) return place_past(placed, step);
   note(placed);
   ++num_tokens_;
-  if (!recent_.empty()) recent_.put(placed.position, placed.value);
-  if (!recent_counts_.empty()) recent_counts_.put(placed.value);
-  drafts_.observe(placed.value);
-  if (log_ != nullptr) log_->append(placed.value, placed.source);
+  if (!recent_.empty()) recent_.put(placed.position, placed.token);
+  if (!recent_counts_.empty()) recent_counts_.put(placed.token);
+  drafts_.observe(placed.token);
+  if (log_ != nullptr) log_->append(placed.token, placed.source);
   count(placed, step);  // before it is emitted: it is paid for, whether or not the sink throws
   emit(placed, output, step);
   check_end(placed.position + 1);
 }
 
 void Sequence::note(const Placed& placed) {
-  sequence_->pending = placed.value;
-  if (!sequence_->counts.empty()) ++sequence_->counts[static_cast<std::size_t>(placed.value)];
+  sequence_->pending = placed.token;
+  if (!sequence_->counts.empty()) ++sequence_->counts[static_cast<std::size_t>(placed.token)];
 }
 
 void Sequence::place_past(const Placed& placed, StepContext& step) {
@@ -436,14 +436,14 @@ void Sequence::emit(const Placed& placed, std::span<const float> output, StepCon
   TokenEvent event;
   event.sample = index_;
   event.position = placed.position;
-  event.token = placed.value;
+  event.token = placed.token;
   event.source = placed.source;
   const bool shown = placed.source != TokenSource::kPrompt || request.echo_prompt;
   if (shown && !output.empty()) {
     const Head& head = context_.model.head();
     const bool weighs = request.uses_particles() && placed.source == TokenSource::kGiven;
     if (request.log2_probs || weighs) {
-      const double log2_prob = head.log2_prob(output, placed.value);
+      const double log2_prob = head.log2_prob(output, placed.token);
       if (request.log2_probs) event.log2_prob = static_cast<float>(log2_prob);
       if (weighs) outlet_.weigh(index_, log2_prob);
     }

@@ -178,7 +178,7 @@ class Sequence final : public DraftSource {
   // What comes at a position.
   struct Placed {
     std::int64_t position = 0;
-    std::int32_t value = 0;
+    std::int32_t token = 0;
     TokenSource source = TokenSource::kSampled;
   };
 

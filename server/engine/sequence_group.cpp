@@ -293,7 +293,7 @@ std::vector<SampleResult> SequenceGroup::take_results(TimePoint now, bool is_las
 }
 
 bool SequenceGroup::take_resume(TimePoint now) {
-  if (wait_.reading != nullptr && !wait_.reading->has_passed(wait_.values) && now < *wait_until_) {
+  if (wait_.reading != nullptr && !wait_.reading->has_passed(wait_.tokens) && now < *wait_until_) {
     return false;
   }
   if (control_->resumed.exchange(false)) outlet_.full = false;

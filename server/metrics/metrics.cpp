@@ -337,7 +337,7 @@ void collect_prefixes(const PrefixCache& prefixes, std::vector<MetricFamily>& ou
          "Of the hits, prompts that waited for another that began alike to be read")
       .add({}, stats.joins);
   Family(out, MetricType::Counter, "prefix_cache_saved_tokens_total",
-         "Values of prompts that were not read")
+         "Tokens of prompts that were not read")
       .add({}, stats.saved_tokens);
   Family(out, MetricType::Counter, "prefix_cache_evictions_total",
          "States after prompts that were evicted for want of memory")
@@ -357,7 +357,7 @@ void collect_shared_store(const SessionStorage::Health& health, std::vector<Metr
          "Writes refused because another server had taken the session over")
       .add({}, health.fenced);
   Family(out, MetricType::Counter, "session_rolled_back_total",
-         "Sessions of which the store had lost the last values")
+         "Sessions of which the store had lost the last tokens")
       .add({}, health.rolled_back);
   Family(out, MetricType::Counter, "session_healed_total",
          "Of those, written again by the call that had them")
@@ -395,14 +395,14 @@ void collect_store(const PersistentSessions& durable, std::chrono::duration<doub
   Family(out, MetricType::Gauge, "session_load_queue", "Calls that wait for a thread of the store")
       .add({}, stats.queued);
   Family(out, MetricType::Counter, "session_loads_total",
-         "Sessions that were brought back into memory, from their state or by reading their values "
+         "Sessions that were brought back into memory, from their state or by reading their tokens "
          "again")
       .add({{"from", "slot"}}, stats.brought_from_slot)
       .add({{"from", "values"}}, stats.brought_from_tokens);
   Family(out, MetricType::Counter, "session_states_stored_total", "States put into the store")
       .add({}, stats.states_stored);
   Family(out, MetricType::Counter, "session_states_lost_total",
-         "Stored states that differed from what had been written; their values were read again")
+         "Stored states that differed from what had been written; their tokens were read again")
       .add({}, health.states_lost);
   Family(out, MetricType::Counter, "session_states_dropped_total",
          "Stored states that were dropped to make room on a full disk")
@@ -411,7 +411,7 @@ void collect_store(const PersistentSessions& durable, std::chrono::duration<doub
          "Calls that were repeated by their call_id and resumed")
       .add({}, stats.calls_resumed);
   Family(out, MetricType::Counter, "session_replayed_tokens_total",
-         "Values of stored sessions that had to be read once more: without a state after them, "
+         "Tokens of stored sessions that had to be read once more: without a state after them, "
          "after a rewind, of calls that were repeated")
       .add({{"why", "cold"}}, stats.replayed_cold)
       .add({{"why", "rewind"}}, stats.replayed_rewound)

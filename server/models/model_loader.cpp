@@ -234,7 +234,7 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
   spdlog::info("model {}: {} workers of {} rows", source.name, options_.scheduling.workers, rows);
   std::vector<std::string> warnings = transformer->warnings();
   if (!rows_are_independent(*transformer, std::max(rows, most_prompt_rows(*transformer)))) {
-    warnings.push_back("on this machine the values of a request depend on what shares its batch");
+    warnings.push_back("on this machine the tokens of a request depend on what shares its batch");
     spdlog::error("model {}: {}", source.name, warnings.back());
   }
   return serve(source, counted(std::move(transformer), std::move(reservation)), std::move(warnings),

@@ -12,10 +12,10 @@ namespace {
 // The allocator's share of a block, and what stands before the tokens in it.
 constexpr std::size_t kChunkBytes = sizeof(HistoryChunk) + 64;
 
-Digest with_value(const Digest& digest, std::int32_t value, TokenSource source) {
+Digest with_token(const Digest& digest, std::int32_t token, TokenSource source) {
   std::array<std::byte, 5> bytes;
   for (std::size_t b = 0; b < 4; ++b) {
-    bytes[b] = static_cast<std::byte>(static_cast<std::uint32_t>(value) >> (8 * b));
+    bytes[b] = static_cast<std::byte>(static_cast<std::uint32_t>(token) >> (8 * b));
   }
   bytes[4] = static_cast<std::byte>(source);
   return extend(digest, DigestKind::kValues, bytes);
@@ -24,8 +24,8 @@ Digest with_value(const Digest& digest, std::int32_t value, TokenSource source) 
 // SIZE_MAX: as many as it takes.
 std::size_t most_chunks(const SessionHistory::Options& options) {
   constexpr std::int64_t kEach = SessionHistory::kChunkTokens;
-  const auto chunks = [](std::int64_t values) {
-    return static_cast<std::size_t>((values + kEach - 1) / kEach);
+  const auto chunks = [](std::int64_t tokens) {
+    return static_cast<std::size_t>((tokens + kEach - 1) / kEach);
   };
   const bool drops = options.kept_tokens != 0 &&
                      (options.max_tokens == 0 || options.max_tokens > options.kept_tokens);
@@ -46,12 +46,12 @@ void zero_text(std::string& text) {
 std::size_t SessionHistory::bytes_of(const Options& options) {
   const std::size_t chunks = most_chunks(options);
   assert(chunks != SIZE_MAX);
-  auto values = static_cast<std::int64_t>(chunks) * kChunkTokens;
-  if (options.max_tokens != 0) values = std::min(values, options.max_tokens);
+  auto tokens = static_cast<std::int64_t>(chunks) * kChunkTokens;
+  if (options.max_tokens != 0) tokens = std::min(tokens, options.max_tokens);
   const std::size_t width = HistoryChunk::width_of(options.vocab_size);
   return sizeof(SessionHistory) + kMostTailBytes + 1 +
          chunks * (kChunkBytes + sizeof(std::shared_ptr<HistoryChunk>)) +
-         HistoryChunk::bytes_of(width, static_cast<std::size_t>(values)) + chunks;
+         HistoryChunk::bytes_of(width, static_cast<std::size_t>(tokens)) + chunks;
 }
 
 SessionHistory::SessionHistory(const Options& options)
@@ -80,12 +80,12 @@ SessionHistory::Place SessionHistory::at(std::int64_t position) const {
   return {*chunks_[chunk], static_cast<std::size_t>(position % kChunkTokens)};
 }
 
-void SessionHistory::append(std::int32_t value, TokenSource source) {
+void SessionHistory::append(std::int32_t token, TokenSource source) {
   MutexLock lock(mutex_);
-  put(value, source);
+  put(token, source);
 }
 
-void SessionHistory::put(std::int32_t value, TokenSource source) {
+void SessionHistory::put(std::int32_t token, TokenSource source) {
   if (chunks_.empty()) first_chunk_ = position_ / kChunkTokens;
   const std::int64_t first = position_ - position_ % kChunkTokens;
   if (position_ == first || chunks_.empty()) {
@@ -101,9 +101,9 @@ void SessionHistory::put(std::int32_t value, TokenSource source) {
     }
     chunks_.push_back(std::move(chunk));
   }
-  chunks_.back()->put(static_cast<std::size_t>(position_ - first), value, source, match_begins_);
+  chunks_.back()->put(static_cast<std::size_t>(position_ - first), token, source, match_begins_);
   match_begins_ = false;
-  digest_ = with_value(digest_, value, source);
+  digest_ = with_token(digest_, token, source);
   ++position_;
 }
 
@@ -123,7 +123,7 @@ Digest SessionHistory::digest_of(std::int64_t position) const {
   Digest digest = at(first).chunk.before();
   for (std::int64_t p = first; p < position; ++p) {
     const Place place = at(p);
-    digest = with_value(digest, place.chunk.value(place.index), place.chunk.source(place.index));
+    digest = with_token(digest, place.chunk.token(place.index), place.chunk.source(place.index));
   }
   return digest;
 }
@@ -139,19 +139,19 @@ std::optional<Digest> SessionHistory::digest_at(std::int64_t position) const {
 }
 
 std::vector<std::int32_t> SessionHistory::values(std::int64_t from, std::int64_t to) const {
-  std::vector<std::int32_t> values;
+  std::vector<std::int32_t> tokens;
   MutexLock lock(mutex_);
   from = std::max(from, base_);
   to = std::min(to, position_);
-  if (from >= to) return values;
-  values.resize(static_cast<std::size_t>(to - from));
-  auto value = values.begin();
+  if (from >= to) return tokens;
+  tokens.resize(static_cast<std::size_t>(to - from));
+  auto token = tokens.begin();
   while (from < to) {  // a chunk at a time
     const Place place = at(from);
     const std::int64_t end = std::min(to, from - from % kChunkTokens + kChunkTokens);
-    for (std::size_t i = place.index; from < end; ++from) *value++ = place.chunk.value(i++);
+    for (std::size_t i = place.index; from < end; ++from) *token++ = place.chunk.token(i++);
   }
-  return values;
+  return tokens;
 }
 
 bool SessionHistory::match_begins_at(std::int64_t position) const {
@@ -200,7 +200,7 @@ std::string SessionHistory::tail_of(std::int64_t position) const {
   }
   for (; first < position; ++first) {
     const Place place = at(first);
-    tail.push_back(static_cast<char>(place.chunk.value(place.index)));
+    tail.push_back(static_cast<char>(place.chunk.token(place.index)));
   }
   return tail;
 }
@@ -275,9 +275,9 @@ void SessionHistory::append(const SessionImage& image) {
     source = mark->source;
     ++mark;
   };
-  for (const std::int32_t value : image.values) {
+  for (const std::int32_t token : image.values) {
     take_mark();
-    put(value, source);
+    put(token, source);
   }
   if (mark != image.marks.end()) match_begins_ = mark->position == position_;
 }

@@ -30,7 +30,7 @@ enum class TokenSource : std::uint8_t { kSampled, kGiven, kPrompt };
 class TokenLog {
  public:
   virtual ~TokenLog() = default;
-  virtual void append(std::int32_t value, TokenSource source) = 0;
+  virtual void append(std::int32_t token, TokenSource source) = 0;
 };
 
 // SessionImage: all that a session is, apart from the process it lives in.
@@ -114,9 +114,9 @@ class HistoryChunk {
 
   // The token at `i`, and where it came from; `new_match`: a match of stop strings begins with it.
   // REQUIRES: nothing was put there; i < capacity().
-  void put(std::size_t i, std::int32_t value, TokenSource source, bool new_match) {
+  void put(std::size_t i, std::int32_t token, TokenSource source, bool new_match) {
     assert(i < capacity_);
-    const auto bits = static_cast<std::uint32_t>(value);
+    const auto bits = static_cast<std::uint32_t>(token);
     for (std::size_t b = 0; b < width_; ++b) {
       bytes_[width_ * i + b] = static_cast<std::byte>(bits >> (8 * b));
     }
@@ -124,7 +124,7 @@ class HistoryChunk {
                                                              : static_cast<unsigned>(source));
   }
 
-  std::int32_t value(std::size_t i) const {
+  std::int32_t token(std::size_t i) const {
     std::uint32_t bits = 0;
     for (std::size_t b = 0; b < width_; ++b) {
       bits |= std::to_integer<std::uint32_t>(bytes_[width_ * i + b]) << (8 * b);
@@ -181,7 +181,7 @@ class SessionHistory final : public TokenLog {
   explicit SessionHistory(const Options& options);
   ~SessionHistory() override;
 
-  void append(std::int32_t value, TokenSource source) override EXCLUDES(mutex_);
+  void append(std::int32_t token, TokenSource source) override EXCLUDES(mutex_);
   // Nothing that was sampled before the next token belongs to a match of stop strings.
   void begin_match() EXCLUDES(mutex_);
 
@@ -227,7 +227,7 @@ class SessionHistory final : public TokenLog {
     std::size_t index;
   };
   Place at(std::int64_t position) const REQUIRES(mutex_);  // of a token that is there
-  void put(std::int32_t value, TokenSource source) REQUIRES(mutex_);
+  void put(std::int32_t token, TokenSource source) REQUIRES(mutex_);
   Digest digest_of(std::int64_t position) const REQUIRES(mutex_);
   std::string tail_of(std::int64_t position) const REQUIRES(mutex_);
   bool match_begins_at(std::int64_t position) const REQUIRES(mutex_);

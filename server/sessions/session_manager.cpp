@@ -484,14 +484,14 @@ SessionManager::ForkResult SessionManager::fork(const std::string& id, const Own
   Source source = find_source(id, owner);
   if (source.record == nullptr || (!source.held && !position)) return refused(source.refusal);
   const SessionRecord& origin = *source.record;
-  const std::int64_t values = position.value_or(origin.history->position());
+  const std::int64_t num_tokens = position.value_or(origin.history->position());
 
   SessionOptions session = origin.options;
   session.durability = durability.value_or(session.durability);
   session.id_prefix.clear();  // a copy has no name
   const std::int64_t foreign = [&] {
     MutexLock lock(mutex_);
-    return std::min(origin.foreign_tokens, values);
+    return std::min(origin.foreign_tokens, num_tokens);
   }();
   std::vector<std::shared_ptr<SessionRecord>> forks;
   Sessions added;
@@ -505,15 +505,15 @@ SessionManager::ForkResult SessionManager::fork(const std::string& id, const Own
       forks.push_back(std::move(made.record));
     }
     for (const std::shared_ptr<SessionRecord>& fork : forks) {
-      fork->history = origin.history->fork(values);
+      fork->history = origin.history->fork(num_tokens);
       if (fork->history == nullptr) return refused(out_of_range(origin));
       const NearestState nearest(origin, source.held ? &*origin.sequence : nullptr,
-                                 fork->history->base(), values);
+                                 fork->history->base(), num_tokens);
       if (!nearest) return refused(out_of_range(origin));
       fork->sequence.emplace(nearest.copy());
       fork->state_tokens = fork->sequence->next_position();
-      if (fork->state_tokens == values) remember_tail(*fork->sequence, *fork->history);
-      fork->checkpoints.share(origin.checkpoints, values);
+      if (fork->state_tokens == num_tokens) remember_tail(*fork->sequence, *fork->history);
+      fork->checkpoints.share(origin.checkpoints, num_tokens);
       fork->foreign_tokens = foreign;
       added.emplace(fork->id, fork);
     }
@@ -624,7 +624,7 @@ SessionManager::HistoryResult SessionManager::history(const std::string& id, con
     return result;
   }
   result.first = from;
-  result.values = past->values(from, end);
+  result.tokens = past->values(from, end);
   result.marks = past->marks(from, end);
   if (!result.marks.empty() && result.marks.back().position == end) result.marks.pop_back();
   return result;
@@ -642,16 +642,16 @@ void check_image(const SessionImage& image, const Transformer& model, std::int64
   const auto num_tokens = static_cast<std::int64_t>(image.values.size());
   require(
       image.base >= 0 && image.position >= image.base && num_tokens == image.position - image.base,
-      "its values are not those from its base to its position");
-  require(limit == 0 || image.position <= limit, "it has more values than the session may have");
-  require(!image.state_bytes().empty() || image.base == 0, "it has neither all values nor a state");
+      "its tokens are not those from its base to its position");
+  require(limit == 0 || image.position <= limit, "it has more tokens than the session may have");
+  require(!image.state_bytes().empty() || image.base == 0, "it has neither all tokens nor a state");
   require(image.state_position >= image.base && image.state_position <= image.position &&
               image.state_bytes().empty() == (image.state_position == 0),
-          "its state is not one of its values");
+          "its state is not one of its tokens");
   const int vocab_size = model.head().vocab_size();
   require(std::all_of(image.values.begin(), image.values.end(),
-                      [&](std::int32_t value) { return value >= 0 && value < vocab_size; }),
-          "it has values that the model does not know");
+                      [&](std::int32_t token) { return token >= 0 && token < vocab_size; }),
+          "it has tokens that the model does not know");
   const auto unordered = std::adjacent_find(
       image.marks.begin(), image.marks.end(),
       [](const HistoryMark& a, const HistoryMark& b) { return a.position >= b.position; });
@@ -698,7 +698,7 @@ SessionManager::Made SessionManager::new_session(const std::string& model_name,
     }
     record.history->append(*image);
     if (record.history->extent().digest != image->digest) {
-      throw ModelError("session image: its values do not have the digest that it says");
+      throw ModelError("session image: its tokens do not have the digest that it says");
     }
     record.state_tokens = sequence.next_position();
     if (!record.options.numerics.empty()) record.foreign_tokens = image->position;

@@ -115,7 +115,7 @@ class SessionManager {
     SessionRefusal refusal;
   };
   struct HistoryResult {
-    std::vector<std::int32_t> values;  // [first, first + size)
+    std::vector<std::int32_t> tokens;  // [first, first + size)
     std::vector<HistoryMark> marks;    // of them: where each came from
     std::int64_t first = 0;
     SessionRefusal refusal;

@@ -27,9 +27,9 @@ namespace {
 
 // ---- Numbers, little-endian.
 
-std::uint32_t width_of(std::span<const std::int32_t> values) {
+std::uint32_t width_of(std::span<const std::int32_t> tokens) {
   std::int32_t largest = 0;
-  for (const std::int32_t value : values) largest = std::max(largest, value);
+  for (const std::int32_t token : tokens) largest = std::max(largest, token);
   if (largest <= UINT8_MAX) return 1;
   return largest <= UINT16_MAX ? 2 : 4;
 }
@@ -50,17 +50,17 @@ std::uint64_t number_at(const std::byte* from, std::size_t bytes) {
 
 // ---- Sections.
 
-std::vector<std::int32_t> values_of(std::span<const std::byte> section, std::uint32_t width) {
-  std::vector<std::int32_t> values(section.size() / width);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::uint64_t value = number_at(section.data() + i * width, width);
-    if (value > INT32_MAX) {
-      refuse("values[" + std::to_string(i) + "]: found " + std::to_string(value) +
+std::vector<std::int32_t> tokens_of(std::span<const std::byte> section, std::uint32_t width) {
+  std::vector<std::int32_t> tokens(section.size() / width);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const std::uint64_t token = number_at(section.data() + i * width, width);
+    if (token > INT32_MAX) {
+      refuse("values[" + std::to_string(i) + "]: found " + std::to_string(token) +
              ", expected at most " + std::to_string(INT32_MAX));
     }
-    values[i] = static_cast<std::int32_t>(value);
+    tokens[i] = static_cast<std::int32_t>(token);
   }
-  return values;
+  return tokens;
 }
 
 std::vector<HistoryMark> marks_of(std::span<const std::byte> section, std::int64_t most) {
@@ -120,8 +120,8 @@ std::vector<std::byte> SnapshotDraft::finish(const SessionImage& image) {
   assert(bytes_.size() == body + layout_.sections[0].bytes);
   bytes_.resize(body + layout_.body_bytes);  // zeros after each section
   std::byte* to = bytes_.data() + body + layout_.sections[1].offset;
-  for (const std::int32_t value : image.values) {
-    to = put_number(static_cast<std::uint32_t>(value), value_bytes_, to);
+  for (const std::int32_t token : image.values) {
+    to = put_number(static_cast<std::uint32_t>(token), value_bytes_, to);
   }
   to = bytes_.data() + body + layout_.sections[2].offset;
   for (const HistoryMark& mark : image.marks) {
@@ -169,7 +169,7 @@ SnapshotOf view_snapshot(std::span<const std::byte> bytes) {
   };
   SnapshotOf of = std::move(header.of);
   of.image.state_elsewhere = section(0);
-  of.image.values = values_of(section(1), header.value_bytes);
+  of.image.values = tokens_of(section(1), header.value_bytes);
   of.image.marks = marks_of(section(2), of.image.position);
   return of;
 }
@@ -548,9 +548,9 @@ void check_lengths(const Fields& fields, const SnapshotHeader& header) {
                 "a multiple of value_bytes " + std::to_string(header.value_bytes));
   }
   const auto span = static_cast<std::uint64_t>(image.position - image.base);
-  const std::uint64_t values = bytes_of(1) / header.value_bytes;
-  if (values != span && values != 0) {
-    fields.fail("sections[1].bytes", std::to_string(values) + " values",
+  const std::uint64_t tokens = bytes_of(1) / header.value_bytes;
+  if (tokens != span && tokens != 0) {
+    fields.fail("sections[1].bytes", std::to_string(tokens) + " tokens",
                 std::to_string(span) + ", or none");
   }
   if (bytes_of(2) % kSnapshotMarkBytes != 0) {
@@ -561,13 +561,13 @@ void check_lengths(const Fields& fields, const SnapshotHeader& header) {
     if (image.state_position != 0) {
       fields.fail("state_position", std::to_string(image.state_position), "0 without a state");
     }
-    if (image.base != 0 || values != span) {
-      fields.fail("sections[0].bytes", "0", "a state where not all values are there");
+    if (image.base != 0 || tokens != span) {
+      fields.fail("sections[0].bytes", "0", "a state where not all tokens are there");
     }
     return;
   }
   // What the state lacks is read from the tokens.
-  const std::int64_t lowest = values == span ? image.base : image.position;
+  const std::int64_t lowest = tokens == span ? image.base : image.position;
   if (image.state_position < lowest) {
     fields.fail("state_position", std::to_string(image.state_position),
                 "at least " + std::to_string(lowest));

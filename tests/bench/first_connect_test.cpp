@@ -51,7 +51,7 @@ TEST_CASE("clients whose first connections fail connect again, before anything i
   CHECK(result.tokens_per_second > 0);
 }
 
-TEST_CASE("the window begins when every client has had a value, however short the warm-up") {
+TEST_CASE("the window begins when every client has had a token, however short the warm-up") {
   const ModelConfig config = tiny_config(TinyModel::kImage);
   const bench::ModelFiles files(config);
   // One row: each waits for those before it.
@@ -66,7 +66,7 @@ TEST_CASE("the window begins when every client has had a value, however short th
   CHECK(result.tokens_per_second > 0);
 }
 
-TEST_CASE("the window is as long as it takes to see a value, however short it was to be") {
+TEST_CASE("the window is as long as it takes to see a token, however short it was to be") {
   const ModelConfig config = tiny_config(TinyModel::kImage);
   const bench::ModelFiles files(config);
   const bench::OwnServer server(files.load(WeightType::kF32), {});

@@ -18,7 +18,7 @@ nlohmann::json joined(nlohmann::json first, const nlohmann::json& second) {
 
 }  // namespace
 
-TEST_CASE("a seed repeats its values, and the server says which one it drew") {
+TEST_CASE("a seed repeats its tokens, and the server says which one it drew") {
   const ServerProcess server({TinyModel::kImage});
   const auto generate = [&](std::vector<std::string> more) {
     std::vector<std::string> arguments = {

@@ -46,7 +46,7 @@ after(async () => {
 });
 
 describe('a generation without a bound', () => {
-  it('ends after 256 values where the model has no end', () =>
+  it('ends after 256 tokens where the model has no end', () =>
     withClient(endless.address, {}, async (client) => {
       assert.equal(await count(client, { prompt: [1] }), 256);
       assert.equal(await count(client, { prompt: [1], maxNewTokens: 300 }), 300);

@@ -100,7 +100,7 @@ class AwayTest(Away, unittest.TestCase):
             with self.assertRaises(lintel.NotFound):
                 client.get_session(session.id)
 
-    def test_close_after_the_last_value_raises_nothing_where_no_server_answers(self):
+    def test_close_after_the_last_token_raises_nothing_where_no_server_answers(self):
         with self.assertLogs("lintel", "WARNING") as logged:
             with lintel.Client(self.address, retry=QUICK) as client:
                 with client.session() as session:

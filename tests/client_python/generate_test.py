@@ -158,7 +158,7 @@ class TinyModelsTest(ServedTest):
         (one,) = self.client.generate([3, 1, 4], particles=1, **options).samples()
         self.assertEqual(one.tokens.tolist(), plain.tokens.tolist())
 
-    def test_given_values_echo_top_values_and_samples(self):
+    def test_given_tokens_echo_top_tokens_and_samples(self):
         options = dict(model="tokens", max_new_tokens=6, seed=9, given={4: [7, 8]}, num_samples=3,
                        log2_probs=True, top_log2_probs=2, echo_prompt=True)
         tokens = list(self.client.generate([3, 1, 4], **options))

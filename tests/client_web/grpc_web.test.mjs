@@ -75,7 +75,7 @@ describe("Google's gRPC-Web client", () => {
 
   const client = new GrpcWebClientBase({ format: 'text' });
 
-  it('streams the values that other calls get', async () => {
+  it('streams the tokens that other calls get', async () => {
     const got = await streamed(house, client, request);
     assert.equal(got.error, undefined);
     assert.equal(got.status.code, StatusCode.OK);
@@ -90,7 +90,7 @@ describe("Google's gRPC-Web client", () => {
     assert.deepEqual(got.tokens, values);
   });
 
-  it('gets values before the end, and ends its call when it goes', async () => {
+  it('gets tokens before the end, and ends its call when it goes', async () => {
     const got = await streamed(house, client, endless, {
       onData(stream, done) {
         stream.cancel();

@@ -39,7 +39,7 @@ describe('clients from npm over HTTP', () => {
         const { models } = await createClient(service('ModelService'), transport()).list({});
         assert.deepEqual(models.map((model) => model.name).sort(), ['bytes', 'tokens']);
       });
-      it('streams the values that every other client gets', async () => {
+      it('streams the tokens that every other client gets', async () => {
         const got = await values(createClient(service('GenerationService'), transport()), request);
         assert.equal(got.length, 200);
         expected ??= got;

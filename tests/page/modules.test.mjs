@@ -153,14 +153,14 @@ describe('an occluded image', () => {
   const pixels = (values) => [...fromBase64(values.pixels)];
   const given = (request) => request.given.map((g) => [g.position, pixels(g.values)]);
 
-  it('has the known values before the first hidden one as its prompt, and the others as given', () => {
+  it('has the known tokens before the first hidden one as its prompt, and the others as given', () => {
     const request = completionRequest(image, hide(3, 6, 7));
     assert.equal(request.maxNewTokens, 5);
     assert.deepEqual(pixels(request.prompt), [0, 10, 20]);
     assert.deepEqual(given(request), [[4, [40, 50]]]);
   });
 
-  it('with a hidden first value begins with the start token', () => {
+  it('with a hidden first token begins with the start token', () => {
     const hidden = hide(0, 1);
     assert.deepEqual([...firstKnown(image, hidden, 7).subarray(0, 2)], [7, 10]);
     assert.deepEqual(firstKnown(image, hide(1), 7), image);
@@ -250,7 +250,7 @@ describe('masks', () => {
     assert.equal(MASKS.left[1](28, 28)[13], 1);
   });
 
-  it('are sent as runs of known values', () => {
+  it('are sent as runs of known tokens', () => {
     assert.deepEqual(knownRuns([0, 0, 1, 0, 1, 1, 0], 0, 7), [
       [0, 2],
       [3, 4],
@@ -322,7 +322,7 @@ describe('a picture', () => {
 });
 
 describe('the clock of a race', () => {
-  it('shows the time of a value by position, of the fastest of several laps at each', () => {
+  it('shows the time of a token by position, of the fastest of several laps at each', () => {
     const clock = new LapClock();
     clock.took(1, 57, 100);
     clock.took(57, 85, 300);
@@ -339,7 +339,7 @@ describe('the clock of a race', () => {
     close(clock.overall(), (56 * 100 + 28 * 200) / 84);
   });
 
-  it('is empty before the first value', () => {
+  it('is empty before the first token', () => {
     const clock = new LapClock();
     assert.deepEqual(clock.curve(), []);
     assert.ok(Number.isNaN(clock.overall()));
@@ -429,7 +429,7 @@ describe('text', () => {
     close(bitsPerValue(text), 5 / 3);
   });
 
-  it('is compared value by value', () => {
+  it('is compared token by token', () => {
     assert.equal(common(values('abcd'), values('abxd')), 2);
     assert.equal(common(values(''), values('a')), 0);
     assert.ok(Number.isNaN(bitsPerValue([])));

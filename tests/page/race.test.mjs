@@ -64,7 +64,7 @@ describe('Race', () => {
 describe('Race on a server that uses draft tokens', () => {
   const at = watchedPages('--speculation', 'on');
 
-  it('says so, with how many values came of them', async () => {
+  it('says so, with how many tokens came of them', async () => {
     await at.open({}, '#race');
     await at.ready('race');
     assert.equal(await at.page.evaluate('document.querySelector("#race-drafts").hidden'), true);

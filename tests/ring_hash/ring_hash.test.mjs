@@ -202,7 +202,7 @@ describe('several servers', () => {
       return house.say(20);
     });
 
-    it("have a killed one's sessions alone move, and give the same values", { timeout: 2 * PATIENCE }, async (t) => {
+    it("have a killed one's sessions alone move, and give the same tokens", { timeout: 2 * PATIENCE }, async (t) => {
       const [streaming] = house.talks;
       const killed = homes.get(streaming);
       const i = Number(killed.slice('replica-'.length));
@@ -248,7 +248,7 @@ describe('several servers', () => {
     });
   });
 
-  it('have no sessions of their own behind round_robin, and give the same values', { timeout: PATIENCE }, async () => {
+  it('have no sessions of their own behind round_robin, and give the same tokens', { timeout: PATIENCE }, async () => {
     const house = new House('xds:///turns');
     await house.open(6);
     for (let round = 0; round < 6; ++round) await house.say(20);

@@ -277,7 +277,7 @@ void RestoreCall::answer(const SessionInfo& made) {
 
 grpc::Status RestoreCall::begin_proof() {
   if (image_.base != 0 || image_.values.empty() || image_.state_position == 0) {
-    return unproven("it does not have the values from the first on");
+    return unproven("it does not have the tokens from the first on");
   }
   if (grpc::Status begins = call_.quota.check_tokens(); !begins.ok()) return begins;
   // A session of the tokens that the state is of, with their digest.
@@ -331,7 +331,7 @@ grpc::Status RestoreCall::check_proof() {
   }
   context_.store.remove(std::exchange(proof_id_, {}), owner);
   if (std::ranges::equal(proof.image.state, image_.state_bytes())) return grpc::Status::OK;
-  return unproven("its values lead to another one here");
+  return unproven("its tokens lead to another one here");
 }
 
 grpc::Status RestoreCall::restore(const SessionImage& image, const SessionOptions& options,

@@ -363,15 +363,15 @@ grpc::Status SessionService::read_history(const v1::ReadHistoryRequest& wire, Se
   const auto sent = std::make_shared<Sent>(
       Sent{std::move(admitted.reservation), std::move(place), std::move(found), 0, 0});
   const auto stream = std::make_shared<HistoryStream>([sent](v1::Chunk& chunk) {
-    const auto& [values, marks, first, refusal] = sent->history;
-    if (values.empty()) return HistoryStream::Piece::kNone;
+    const auto& [tokens, marks, first, refusal] = sent->history;
+    if (tokens.empty()) return HistoryStream::Piece::kNone;
     const auto position = first + static_cast<std::int64_t>(sent->at);
     // The mark that holds here, and where another source follows.
     while (sent->mark + 1 < marks.size() && marks[sent->mark + 1].position <= position) {
       ++sent->mark;
     }
     const TokenSource source = marks.empty() ? TokenSource::kSampled : marks[sent->mark].source;
-    std::size_t end = std::min(sent->at + kHistoryPieceTokens, values.size());
+    std::size_t end = std::min(sent->at + kHistoryPieceTokens, tokens.size());
     for (std::size_t next = sent->mark + 1; next < marks.size(); ++next) {
       if (marks[next].source == source) continue;
       end = std::min(end, static_cast<std::size_t>(marks[next].position - first));
@@ -379,10 +379,10 @@ grpc::Status SessionService::read_history(const v1::ReadHistoryRequest& wire, Se
     }
     chunk.set_first_position(position);
     chunk.set_source(wire_source(source));
-    chunk.mutable_tokens()->Add(values.begin() + static_cast<std::ptrdiff_t>(sent->at),
-                                values.begin() + static_cast<std::ptrdiff_t>(end));
+    chunk.mutable_tokens()->Add(tokens.begin() + static_cast<std::ptrdiff_t>(sent->at),
+                                tokens.begin() + static_cast<std::ptrdiff_t>(end));
     sent->at = end;
-    return end < values.size() ? HistoryStream::Piece::kMore : HistoryStream::Piece::kLast;
+    return end < tokens.size() ? HistoryStream::Piece::kMore : HistoryStream::Piece::kLast;
   });
   reactor.run(stream);
   stream->begin();

@@ -108,14 +108,14 @@ void MemoryStorage::drop_state(std::uint64_t where) {
 }
 
 SessionError MemoryStorage::read_values(const SessionId& id, std::int64_t first,
-                                        std::span<std::int32_t> values) {
+                                        std::span<std::int32_t> tokens) {
   MutexLock lock(mutex_);
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return SessionError::kNotFound;
   const StorageSession& session = found->second;
-  const std::int64_t end = first + static_cast<std::int64_t>(values.size());
+  const std::int64_t end = first + static_cast<std::int64_t>(tokens.size());
   if (first < session.row().base || end > session.row().position) return SessionError::kNotFound;
-  std::copy_n(session.values().begin() + (first - session.first()), values.size(), values.begin());
+  std::copy_n(session.tokens().begin() + (first - session.first()), tokens.size(), tokens.begin());
   return SessionError::kNone;
 }
 

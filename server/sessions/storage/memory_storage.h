@@ -27,7 +27,7 @@ class MemoryStorage final : public SessionStorage {
   Opened find(const SessionId& id, const Owner& owner) override EXCLUDES(mutex_);
   void commit(std::vector<Write> writes, Done done) override EXCLUDES(mutex_);
   SessionError read_values(const SessionId& id, std::int64_t first,
-                           std::span<std::int32_t> values) override EXCLUDES(mutex_);
+                           std::span<std::int32_t> tokens) override EXCLUDES(mutex_);
   SessionError put_state(const SessionId& id, std::span<const std::byte> state,
                          StateRef* ref) override EXCLUDES(mutex_);
   SessionError read_state(const StateRef& ref, std::span<std::byte> state) override

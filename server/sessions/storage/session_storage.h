@@ -159,9 +159,9 @@ class SessionStorage {
   virtual Opened find(const SessionId& id, const Owner& owner) = 0;
   // Each session's writes in order, each all or nothing. Done once all are durable or refused.
   virtual void commit(std::vector<Write> writes, Done done) = 0;
-  // Tokens [first, first + values.size()); kNotFound where it has not all of them.
+  // Tokens [first, first + tokens.size()); kNotFound where it has not all of them.
   virtual SessionError read_values(const SessionId& id, std::int64_t first,
-                                   std::span<std::int32_t> values) = 0;
+                                   std::span<std::int32_t> tokens) = 0;
   // Fills in all but ref->position, which is the caller's. Kept once a kState or kCreate names it;
   // dropped when the claim on `id` is released and none has. kFull and kUnavailable cost time only:
   // the session's tokens are there.

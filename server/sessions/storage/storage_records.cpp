@@ -13,27 +13,27 @@ using StateRef = SessionStorage::StateRef;
 using Write = SessionStorage::Write;
 
 template <typename T>
-void write_packed(std::span<const std::int32_t> values, std::byte* to) {
-  for (const std::int32_t value : values) {
-    const T packed = static_cast<T>(value);
+void write_packed(std::span<const std::int32_t> tokens, std::byte* to) {
+  for (const std::int32_t token : tokens) {
+    const T packed = static_cast<T>(token);
     std::memcpy(to, &packed, sizeof(packed));
     to += sizeof(packed);
   }
 }
 
 template <typename T>
-void read_packed(const std::byte* from, std::span<std::int32_t> values) {
-  for (std::int32_t& value : values) {
+void read_packed(const std::byte* from, std::span<std::int32_t> tokens) {
+  for (std::int32_t& token : tokens) {
     T packed;
     std::memcpy(&packed, from, sizeof(packed));
-    value = static_cast<std::int32_t>(packed);
+    token = static_cast<std::int32_t>(packed);
     from += sizeof(packed);
   }
 }
 
-std::size_t width_of(std::span<const std::int32_t> values) {
+std::size_t width_of(std::span<const std::int32_t> tokens) {
   std::uint32_t all = 0;
-  for (const std::int32_t value : values) all |= static_cast<std::uint32_t>(value);
+  for (const std::int32_t token : tokens) all |= static_cast<std::uint32_t>(token);
   return all < 256 ? 1 : all < 65536 ? 2 : 4;
 }
 
@@ -119,15 +119,15 @@ enum : std::uint8_t {
 }  // namespace
 
 static_assert(std::endian::native == std::endian::little,
-              "values are packed as they lie in memory");
+              "tokens are packed as they lie in memory");
 
-StorageBytes encode_values(std::span<const std::int32_t> values) {
-  const std::size_t width = width_of(values);
-  StorageBytes bytes(1 + width * values.size());
+StorageBytes encode_values(std::span<const std::int32_t> tokens) {
+  const std::size_t width = width_of(tokens);
+  StorageBytes bytes(1 + width * tokens.size());
   bytes[0] = static_cast<std::byte>(width);
-  if (width == 1) write_packed<std::uint8_t>(values, bytes.data() + 1);
-  if (width == 2) write_packed<std::uint16_t>(values, bytes.data() + 1);
-  if (width == 4) write_packed<std::uint32_t>(values, bytes.data() + 1);
+  if (width == 1) write_packed<std::uint8_t>(tokens, bytes.data() + 1);
+  if (width == 2) write_packed<std::uint16_t>(tokens, bytes.data() + 1);
+  if (width == 4) write_packed<std::uint32_t>(tokens, bytes.data() + 1);
   return bytes;
 }
 
@@ -137,11 +137,11 @@ std::optional<std::vector<std::int32_t>> decode_values(std::span<const std::byte
   if ((width != 1 && width != 2 && width != 4) || (bytes.size() - 1) % width != 0) {
     return std::nullopt;
   }
-  std::vector<std::int32_t> values((bytes.size() - 1) / width);
-  if (width == 1) read_packed<std::uint8_t>(bytes.data() + 1, values);
-  if (width == 2) read_packed<std::uint16_t>(bytes.data() + 1, values);
-  if (width == 4) read_packed<std::uint32_t>(bytes.data() + 1, values);
-  return values;
+  std::vector<std::int32_t> tokens((bytes.size() - 1) / width);
+  if (width == 1) read_packed<std::uint8_t>(bytes.data() + 1, tokens);
+  if (width == 2) read_packed<std::uint16_t>(bytes.data() + 1, tokens);
+  if (width == 4) read_packed<std::uint32_t>(bytes.data() + 1, tokens);
+  return tokens;
 }
 
 StorageBytes encode_row(const Row& row) {
@@ -167,9 +167,9 @@ StorageBytes encode_new_session(const NewSession& session) {
 std::optional<NewSession> decode_new_session(std::span<const std::byte> bytes) {
   RecordReader from(bytes);
   NewSession session{get_row(from), {}};
-  std::optional<std::vector<std::int32_t>> values = decode_values(from.rest());
-  if (!from.ok() || !values) return std::nullopt;
-  session.values = *std::move(values);
+  std::optional<std::vector<std::int32_t>> tokens = decode_values(from.rest());
+  if (!from.ok() || !tokens) return std::nullopt;
+  session.values = *std::move(tokens);
   const Row& row = session.row;
   if (row.base < 0 || row.position - row.base != static_cast<std::int64_t>(session.values.size())) {
     return std::nullopt;
@@ -265,19 +265,19 @@ std::optional<StorageSession> StorageSession::created(const SessionStorage::Writ
   }
   StorageSession session(std::move(made->row));
   session.first_ = session.row_.base;
-  session.values_ = std::move(made->values);
+  session.tokens_ = std::move(made->values);
   return session;
 }
 
 SessionError StorageSession::append(const SessionStorage::Write& write, Undo* undo) {
-  const std::optional<std::vector<std::int32_t>> values = decode_values(write.body);
-  if (!values) return SessionError::kDamaged;
-  if (row_.position + static_cast<std::int64_t>(values->size()) != write.position) {
+  const std::optional<std::vector<std::int32_t>> tokens = decode_values(write.body);
+  if (!tokens) return SessionError::kDamaged;
+  if (row_.position + static_cast<std::int64_t>(tokens->size()) != write.position) {
     return SessionError::kRolledBack;
   }
   *undo = {
-      .position = row_.position, .first = first_, .digest = row_.digest, .size = values_.size()};
-  values_.insert(values_.end(), values->begin(), values->end());
+      .position = row_.position, .first = first_, .digest = row_.digest, .size = tokens_.size()};
+  tokens_.insert(tokens_.end(), tokens->begin(), tokens->end());
   row_.position = write.position;
   row_.digest = write.after;
   return SessionError::kNone;
@@ -300,13 +300,13 @@ SessionError StorageSession::apply(const SessionStorage::Write& write, Undo* und
            .position = row_.position,
            .first = first_,
            .digest = row_.digest,
-           .size = values_.size()};
+           .size = tokens_.size()};
   change_row(row_, *std::move(change));
   if (write.kind == Kind::kEnd || rewinds) row_.call.clear();
   if (rewinds) {
     const auto kept = std::max<std::int64_t>(position - first_, 0);
-    undo->cut.assign(values_.begin() + kept, values_.end());
-    values_.resize(static_cast<std::size_t>(kept));
+    undo->cut.assign(tokens_.begin() + kept, tokens_.end());
+    tokens_.resize(static_cast<std::size_t>(kept));
     first_ = std::min(first_, position);
   }
   row_.position = position;
@@ -323,9 +323,9 @@ void StorageSession::take_back(Undo undo) {
   first_ = undo.first;
   removed_ = undo.removed;
   if (undo.cut.empty()) {
-    values_.resize(undo.size);
+    tokens_.resize(undo.size);
   } else {
-    values_.insert(values_.end(), undo.cut.begin(), undo.cut.end());
+    tokens_.insert(tokens_.end(), undo.cut.begin(), undo.cut.end());
   }
 }
 

@@ -107,7 +107,7 @@ class RecordReader {
 using StorageBytes = std::vector<std::byte>;
 
 // One byte for the width (1, 2 or 4, as the greatest token needs), then the tokens.
-StorageBytes encode_values(std::span<const std::int32_t> values);
+StorageBytes encode_values(std::span<const std::int32_t> tokens);
 std::optional<std::vector<std::int32_t>> decode_values(std::span<const std::byte> bytes);
 
 StorageBytes encode_row(const SessionStorage::Row& row);
@@ -170,14 +170,14 @@ class StorageSession {
   // Tokens [first(), row().position), written since it was made. Those of elsewhere that are not
   // below first() are no more.
   std::int64_t first() const { return first_; }
-  const std::vector<std::int32_t>& values() const { return values_; }
+  const std::vector<std::int32_t>& tokens() const { return tokens_; }
 
  private:
   SessionError append(const SessionStorage::Write& write, Undo* undo);
 
   SessionStorage::Row row_;
   std::int64_t first_ = 0;
-  std::vector<std::int32_t> values_;
+  std::vector<std::int32_t> tokens_;
   bool removed_ = false;
 };
 

@@ -8,7 +8,7 @@ namespace lintel::testing {
 
 using Catch::Matchers::Contains;
 
-TEST_CASE("a line of values detects lost, doubled and changed values") {
+TEST_CASE("a line of tokens detects lost, doubled and changed tokens") {
   ValueLine line;
   CHECK_FALSE(line.received("a", 0, 7));
   CHECK_FALSE(line.received("a", 1, 8));

@@ -43,7 +43,7 @@ TEST_CASE("indices are ranges and single ones, in the order written") {
   }
 }
 
-TEST_CASE("biases and given values name what they are for") {
+TEST_CASE("biases and given tokens name what they are for") {
   CHECK(parse_bias("--logit-bias", "12=-1.5") == std::pair<std::int32_t, float>(12, -1.5f));
   const GivenTokens given = parse_given("--given", "392=0,0,255");
   CHECK(given.position == 392);

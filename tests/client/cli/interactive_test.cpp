@@ -157,7 +157,7 @@ TEST_CASE("the speed is said where it is asked for, and never on a pipe otherwis
   CHECK(run_lintel(arguments).out == result.out);
 }
 
-TEST_CASE("the speed is that between the first value and the last, of all samples together") {
+TEST_CASE("the speed is that between the first token and the last, of all samples together") {
   cli::GenerationSpeed speed;
   CHECK(speed.text() == "nothing was generated");
   v1::SampleFinish finish;

@@ -91,7 +91,7 @@ TEST_CASE("every key of the reference configs is read") {
   CHECK(lsh == attention_of("lsh:rounds=4,bits=8,chunk_size=32"));
 }
 
-TEST_CASE("a sequence is as long as its image or its positions and one more value") {
+TEST_CASE("a sequence is as long as its image or its positions and one more token") {
   ModelConfig config = tiny_config(TinyModel::kImage);
   REQUIRE(config.image.num_tokens() == 30);
   for (const std::int64_t table : {0, 29, 100}) {

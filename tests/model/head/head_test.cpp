@@ -128,7 +128,7 @@ TEST_CASE("the mixture's probabilities add up to one where the bins are wide") {
   CHECK(sum == Approx(1.0).epsilon(1e-9));
 }
 
-TEST_CASE("a value the mixture all but excludes still has a finite log-probability") {
+TEST_CASE("a token the mixture all but excludes still has a finite log-probability") {
   for (const float extreme : {30.0f, 1e4f, 3e38f}) {
     const std::vector<float> far_mean = {0.0f, extreme, -7.0f};
     const std::vector<float> flat = {0.0f, 0.0f, extreme};
@@ -173,7 +173,7 @@ TEST_CASE("mixture components are picked by softmax of logits over temperature")
   }
 }
 
-TEST_CASE("at temperature 0 the mixture gives its most likely value, the lowest among equals") {
+TEST_CASE("at temperature 0 the mixture gives its most likely token, the lowest among equals") {
   for (unsigned seed = 0; seed < 20; ++seed) {
     const std::vector<float> output = normal_values(30, 2.0f, seed);
     std::vector<double> all(256);
@@ -187,7 +187,7 @@ TEST_CASE("at temperature 0 the mixture gives its most likely value, the lowest 
   CHECK(draw(*mixture(1), even, {.temperature = 0.0f}, 0) == 0);
 }
 
-TEST_CASE("any temperature gives the mixture a value in range") {
+TEST_CASE("any temperature gives the mixture a token in range") {
   const auto head = mixture(2);
   const std::vector<std::vector<float>> outputs = {{0.0f, 1.0f, -0.5f, 0.5f, -1.0f, -2.0f},
                                                    {3e38f, -3e38f, 3e38f, -3e38f, 3e38f, -3e38f},
@@ -322,7 +322,7 @@ TEST_CASE("logit bias comes before the penalties, and can ban or force") {
   for (int i = 0; i < 20; ++i) CHECK(draw(*head, output, options, i) == 3);
 }
 
-TEST_CASE("bans of every value are void") {
+TEST_CASE("bans of every token are void") {
   const float infinity = std::numeric_limits<float>::infinity();
   const auto head = categorical(3);
   const std::vector<float> output = {0.0f, 2.0f, 1.0f};
@@ -333,7 +333,7 @@ TEST_CASE("bans of every value are void") {
   CHECK(draw(*head, output, options, 0) == 1);
 }
 
-TEST_CASE("filters and banned values at once leave a value in range") {
+TEST_CASE("filters and banned tokens at once leave a token in range") {
   const auto head = categorical(100);
   const float infinity = std::numeric_limits<float>::infinity();
   SamplingOptions options{.top_k = 5, .top_p = 0.9f, .min_p = 0.1f};

@@ -325,8 +325,8 @@ TEST_CASE("invalid fixed fields of a saved sequence are refused by name") {
   refused(kPositionAt, std::int64_t{21}, "position 21, expected 0 to 20");
   refused(kPositionAt, std::int64_t{-1}, "position -1");
   if (!recomputes) refused(kPositionAt, std::int64_t{9}, "position 10, expected 9");
-  refused(kPendingAt, std::int32_t{256}, "pending value 256, expected -1 to 255");
-  refused(kPendingAt, std::int32_t{-2}, "pending value -2");
+  refused(kPendingAt, std::int32_t{256}, "pending token 256, expected -1 to 255");
+  refused(kPendingAt, std::int32_t{-2}, "pending token -2");
   refused(kTailAt, std::uint32_t{257}, "tail of bytes 257, expected 0 to 256");
   refused(kTailAt, UINT32_MAX, "tail of bytes 4294967295");
   refused(kOriginAt, std::int64_t{-1}, "origin -1, expected 0 to ");
@@ -339,7 +339,7 @@ TEST_CASE("invalid fixed fields of a saved sequence are refused by name") {
     refused(whole.size() - 4, std::int32_t{-1}, "token -1");
   }
   StateByteReader reader(whole);
-  CHECK_THROWS_WITH(other.load(reader, 10), Contains("values 11, expected 0 to 10"));
+  CHECK_THROWS_WITH(other.load(reader, 10), Contains("tokens 11, expected 0 to 10"));
   CHECK(is_loaded(other, whole, 11));
 }
 

@@ -32,8 +32,8 @@ void feed(const Transformer& model, Workspace& workspace, SequenceState& sequenc
           std::size_t drafts = 0) {
   std::vector<BatchRow> rows;
   for (std::size_t i = 0; i <= drafts; ++i) {
-    const auto value = static_cast<std::int32_t>((token + 31 * static_cast<int>(i)) % 256);
-    rows.push_back({value, &sequence, /*wants_output=*/true, /*is_draft=*/i > 0});
+    const auto fed = static_cast<std::int32_t>((token + 31 * static_cast<int>(i)) % 256);
+    rows.push_back({fed, &sequence, /*wants_output=*/true, /*is_draft=*/i > 0});
   }
   model.step(rows, workspace);
 }

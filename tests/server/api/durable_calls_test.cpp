@@ -120,7 +120,7 @@ TEST_CASE("fields that name a call are refused by name", "[durable]") {
     const grpc::Status status = f.refused(wire);
     CHECK(status.error_code() == Code::FAILED_PRECONDITION);
     CHECK_THAT(status.error_message(),
-               Contains("at position 0, not at 7: the values at positions 0 to 6 are lost"));
+               Contains("at position 0, not at 7: the tokens at positions 0 to 6 are lost"));
     wire.set_expected_position(0);
     PreparedGeneration prepared;
     CHECK(f.prepare(wire, prepared).ok());

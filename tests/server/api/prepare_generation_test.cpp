@@ -49,7 +49,7 @@ TEST_CASE("memory of a call in addition to its sequence is counted, with a sessi
 }
 
 TEST_CASE(
-    "each sample holds the values that penalties in a window count, and their memory is counted") {
+    "each sample holds the tokens that penalties in a window count, and their memory is counted") {
   Preparing f;
   const auto bytes_of = [&](std::uint32_t window, std::uint32_t samples) {
     v1::GenerateRequest wire = request_for("tokens", {1, 2}, 20);
@@ -65,7 +65,7 @@ TEST_CASE(
   CHECK(bytes_of(1000, 3) == bytes_of(0, 3) + 3 * (values + counts));
 }
 
-TEST_CASE("penalties in a window are refused if a session no longer has the values they count") {
+TEST_CASE("penalties in a window are refused if a session no longer has the tokens they count") {
   Preparing f;
   const SharedModel model = f.parts.registry.find("tokens");
   // It keeps at least one token, in whole chunks: those before 1024 are gone.

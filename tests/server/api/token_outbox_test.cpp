@@ -83,7 +83,7 @@ struct OutboxFixture : CallFixture {
   RecordingWire wire;
 };
 
-TEST_CASE("every value goes out once and in order, and the usage comes at the end") {
+TEST_CASE("every token goes out once and in order, and the usage comes at the end") {
   OutboxFixture f;
   const auto box = f.outbox({.max_tokens_per_message = 7, .tells_sample_ends = true});
   REQUIRE(f.submit(*box, 100).ok());
@@ -97,7 +97,7 @@ TEST_CASE("every value goes out once and in order, and the usage comes at the en
   CHECK(*std::ranges::max_element(f.wire.messages) <= 7);
 }
 
-TEST_CASE("values gather for an interval, but the first goes out at once") {
+TEST_CASE("tokens gather for an interval, but the first goes out at once") {
   OutboxFixture f;
   const auto box = f.outbox({.chunk_interval = std::chrono::milliseconds(10)});
   REQUIRE(f.submit(*box, 50).ok());
@@ -136,7 +136,7 @@ TEST_CASE("a slow wire pauses the request, which resumes when half is out") {
   CHECK(std::ranges::count(f.wire.messages, 4) >= 3);  // of those that waited
 }
 
-TEST_CASE("values that come while a message is made up go into it") {
+TEST_CASE("tokens that come while a message is made up go into it") {
   OutboxFixture f;
   const auto box = f.outbox({.max_tokens_per_message = 10});
   REQUIRE(f.submit(*box, 60).ok());

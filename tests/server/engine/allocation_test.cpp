@@ -12,14 +12,14 @@ namespace {
 class CountingSink final : public TokenSink {
  public:
   bool on_token(const TokenEvent& event) override {
-    ++values;
+    ++tokens;
     tops += event.top.size();
     return true;
   }
   void on_sample_finish(const SampleResult&) override { ++finished; }
   void on_step_end() override {}
   void on_finish(RequestOutcome) override {}
-  std::size_t values = 0;
+  std::size_t tokens = 0;
   std::size_t tops = 0;
   std::size_t finished = 0;
 };
@@ -50,12 +50,12 @@ TEST_CASE("steps of a warm worker allocate nothing", "[promise]") {
         sink);
   }
   for (int step = 0; step < 12; ++step) core.scheduler.run_one_step();
-  const std::size_t before = sink->values;
+  const std::size_t before = sink->tokens;
   const AllocationCount count;
   for (int step = 0; step < 10; ++step) core.scheduler.run_one_step();
   CHECK(count.so_far() == 0);
   CHECK(sink->finished == 0);  // the end of a request is another matter
-  CHECK(sink->values >= before + 10 * 6);
+  CHECK(sink->tokens >= before + 10 * 6);
   CHECK(sink->tops > 0);
 }
 

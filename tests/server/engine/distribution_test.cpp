@@ -47,14 +47,14 @@ struct Enumerated {
   double probability_of(const Path& path) const {
     SequenceState sequence = model->new_sequence();
     Workspace workspace = model->new_workspace(1);
-    std::vector<std::int32_t> values = request.prompt;
-    values.insert(values.end(), path.begin(), path.end());
+    std::vector<std::int32_t> tokens = request.prompt;
+    tokens.insert(tokens.end(), path.begin(), path.end());
     double log2_prob = 0;
-    for (std::size_t i = 0; i + 1 < values.size(); ++i) {
-      const BatchRow row{values[i], &sequence, /*wants_output=*/true};
+    for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
+      const BatchRow row{tokens[i], &sequence, /*wants_output=*/true};
       const auto output = model->step(std::span(&row, 1), workspace).row(0);
       if (i + 1 >= request.prompt.size()) {
-        log2_prob += model->head().log2_prob(output, values[i + 1]);
+        log2_prob += model->head().log2_prob(output, tokens[i + 1]);
       }
     }
     return std::exp2(log2_prob);

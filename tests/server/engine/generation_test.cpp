@@ -149,7 +149,7 @@ TEST_CASE("given tokens are fed, streamed, marked and counted, at any mask") {
   SECTION("the whole image") {
     for (int position = 0; position < 30; ++position) request.given.push_back({position, position});
   }
-  SECTION("the first value alone") { request.given.push_back({0, 200}); }
+  SECTION("the first token alone") { request.given.push_back({0, 200}); }
   const auto sink = core.generate(request);
   REQUIRE(sink->values[0] == twin(*core.model, request));
   const bool starts_given = request.given.front().position == 0;

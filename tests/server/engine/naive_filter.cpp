@@ -13,7 +13,7 @@ namespace {
 
 std::optional<std::int32_t> given_at(const GenerationRequest& request, std::int64_t position) {
   for (const GivenToken& given : request.given) {
-    if (given.position == position) return given.value;
+    if (given.position == position) return given.token;
   }
   return std::nullopt;
 }

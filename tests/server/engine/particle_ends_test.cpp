@@ -109,20 +109,20 @@ TEST_CASE("steps that resample particles allocate nothing", "[promise]") {
   }
   // Takes what comes and keeps nothing.
   struct Sink final : TokenSink {
-    bool on_token(const TokenEvent&) override { return ++values > 0; }
+    bool on_token(const TokenEvent&) override { return ++tokens > 0; }
     void on_sample_finish(const SampleResult&) override {}
     void on_step_end() override {}
     void on_finish(RequestOutcome) override {}
-    std::size_t values = 0;
+    std::size_t tokens = 0;
   };
   const auto sink = std::make_shared<Sink>();
   core.scheduler.submit(request, core.store.lease_one_shot("tiny", model, 202, 8).lease, sink);
   for (int step = 0; step < 12; ++step) core.scheduler.run_one_step();
-  const std::size_t before = sink->values;
+  const std::size_t before = sink->tokens;
   const AllocationCount count;
   for (int step = 0; step < 60; ++step) core.scheduler.run_one_step();
   CHECK(count.so_far() == 0);
-  CHECK(sink->values > before + 20);
+  CHECK(sink->tokens > before + 20);
 }
 
 #ifdef LINTEL_WATCHED_MEMORY

@@ -32,7 +32,7 @@ std::vector<std::int32_t> counted_by_hand(const Transformer& model,
     const auto position = static_cast<std::int64_t>(all.size());
     const auto given = std::ranges::find(request.given, position, &GivenToken::position);
     if (given != request.given.end()) {
-      all.push_back(given->value);
+      all.push_back(given->token);
       continue;
     }
     std::vector<std::uint32_t> counts(static_cast<std::size_t>(model.config().vocab_size), 0);

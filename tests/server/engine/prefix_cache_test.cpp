@@ -15,14 +15,14 @@
 namespace lintel::testing {
 namespace {
 
-using Values = std::vector<std::int32_t>;
+using Tokens = std::vector<std::int32_t>;
 constexpr std::size_t kMebibyte = std::size_t{1} << 20;
 
-Values prompt_of(std::size_t size, std::uint32_t seed) {
+Tokens prompt_of(std::size_t size, std::uint32_t seed) {
   std::mt19937 random(seed);
-  Values values(size);
-  for (auto& value : values) value = static_cast<std::int32_t>(random() % 50);
-  return values;
+  Tokens tokens(size);
+  for (auto& token : tokens) token = static_cast<std::int32_t>(random() % 50);
+  return tokens;
 }
 
 // A cache and what it stands between, without a scheduler.
@@ -32,7 +32,7 @@ struct CacheFixture {
         cache({.memory_bytes = cache_bytes}, store) {}
 
   // As a call does with its prompt. Returns how many tokens it did not read.
-  std::int64_t read(const Values& prompt, const Owner& owner = {}, SharedAdapter adapter = nullptr,
+  std::int64_t read(const Tokens& prompt, const Owner& owner = {}, SharedAdapter adapter = nullptr,
                     std::int64_t asked = 0) {
     SequenceState sequence = model->new_sequence(weights_of(adapter));
     const PrefixCache::Reader reader{*model, adapter, owner};
@@ -43,13 +43,13 @@ struct CacheFixture {
     // As a sequence that has been fed them, for all that the cache knows.
     Workspace workspace = model->new_workspace(1);
     while (sequence.num_tokens() < beginning.keep_at) {
-      const std::int32_t value = prompt[static_cast<std::size_t>(sequence.num_tokens())];
+      const std::int32_t token = prompt[static_cast<std::size_t>(sequence.num_tokens())];
       if (sequence.pending) {
         const BatchRow row{*sequence.pending, &sequence, /*wants_output=*/false,
                            /*is_draft=*/false};
         model->step(std::span(&row, 1), workspace);
       }
-      sequence.pending = value;
+      sequence.pending = token;
     }
     cache.keep(reader, std::span(prompt).first(static_cast<std::size_t>(beginning.keep_at)),
                sequence);
@@ -64,11 +64,11 @@ struct CacheFixture {
 
 TEST_CASE("the end of a prompt is kept when it comes for the second time") {
   CacheFixture room(kMebibyte);
-  const Values prompt = prompt_of(100, 1);
+  const Tokens prompt = prompt_of(100, 1);
   CHECK(room.read(prompt) == 0);
   CHECK(room.read(prompt) == 0);
   CHECK(room.read(prompt) == 100);
-  Values longer = prompt;
+  Tokens longer = prompt;
   longer.resize(150, 7);
   CHECK(room.read(longer) == 100);
   const PrefixCache::Stats stats = room.cache.stats();
@@ -81,10 +81,10 @@ TEST_CASE("a state is kept where a prompt leaves an earlier one, 32 tokens on or
   CacheFixture room(kMebibyte);
   const std::size_t shared = GENERATE(31, 32, 33, 500);
   CAPTURE(shared);
-  const Values prompt = prompt_of(600, 1);
-  const auto leaving = [&](std::int32_t value) {
-    Values other(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(shared));
-    other.resize(700, value == prompt[shared] ? 49 - value : value);
+  const Tokens prompt = prompt_of(600, 1);
+  const auto leaving = [&](std::int32_t token) {
+    Tokens other(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(shared));
+    other.resize(700, token == prompt[shared] ? 49 - token : token);
     return other;
   };
   CHECK(room.read(prompt) == 0);
@@ -94,7 +94,7 @@ TEST_CASE("a state is kept where a prompt leaves an earlier one, 32 tokens on or
 
 TEST_CASE("a state is kept where a prompt asks for it, and at no later place") {
   CacheFixture room(kMebibyte);
-  const Values prompt = prompt_of(200, 1);
+  const Tokens prompt = prompt_of(200, 1);
   CHECK(room.read(prompt, {}, nullptr, /*asked=*/90) == 0);
   CHECK(room.read(prompt, {}, nullptr, /*asked=*/90) == 90);
   CHECK(room.read(prompt) == 90);
@@ -104,7 +104,7 @@ TEST_CASE("a state is kept where a prompt asks for it, and at no later place") {
 
 TEST_CASE("owners and adapters have nothing of each other", "[threat-5]") {
   CacheFixture room(kMebibyte);
-  const Values prompt = prompt_of(100, 1);
+  const Tokens prompt = prompt_of(100, 1);
   const auto adapter = served("thin", random_adapter(TinyModel::kTokens, 3));
   for (int i = 0; i < 2; ++i) {
     CHECK(room.read(prompt, "a") == 0);
@@ -119,7 +119,7 @@ TEST_CASE("owners and adapters have nothing of each other", "[threat-5]") {
 
 TEST_CASE("states of an adapter do not keep it alive, and are dropped when it is gone") {
   CacheFixture room(kMebibyte);
-  const Values prompt = prompt_of(100, 1);
+  const Tokens prompt = prompt_of(100, 1);
   auto adapter = served("thin", random_adapter(TinyModel::kTokens, 3));
   const std::weak_ptr<const ServedAdapter> gone = adapter;
   for (int i = 0; i < 3; ++i) room.read(prompt, "a", adapter);
@@ -156,7 +156,7 @@ TEST_CASE("a cache never exceeds its memory, however many prompts come", "[threa
   constexpr std::size_t kBytes = 256 << 10;
   CacheFixture room(kBytes);
   for (std::uint32_t i = 0; i < 400; ++i) {
-    const Values prompt = prompt_of(100 + i % 50, i / 2);
+    const Tokens prompt = prompt_of(100 + i % 50, i / 2);
     room.read(prompt, i % 3 == 0 ? "a" : "b");
     REQUIRE(room.cache.stats().bytes <= kBytes);
   }
@@ -191,11 +191,11 @@ TEST_CASE("sessions are admitted as if nothing were kept, and what is kept makes
 #ifdef LINTEL_WATCHED_MEMORY
 TEST_CASE("prompts and states are zeroed before their memory is freed", "[threat-6]") {
   // Tokens that nothing else has: the bytes of four of them stand in an edge and nowhere else.
-  Values prompt(400);
+  Tokens prompt(400);
   for (std::size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<std::int32_t>(i * 7 % 50);
   CacheFixture room(kMebibyte);
   for (int i = 0; i < 3; ++i) room.read(prompt);
-  Values leaving = prompt;
+  Tokens leaving = prompt;
   leaving[200] = leaving[200] == 1 ? 2 : 1;
   for (int i = 0; i < 2; ++i) room.read(leaving);
   REQUIRE(room.cache.stats().hits == 2);
@@ -208,8 +208,8 @@ TEST_CASE("prompts and states are zeroed before their memory is freed", "[threat
 }
 
 TEST_CASE("an edge that is cut leaves none of its tokens in the memory that it had") {
-  Values prompt = prompt_of(400, 3);
-  Values leaving = prompt;
+  Tokens prompt = prompt_of(400, 3);
+  Tokens leaving = prompt;
   leaving[200] = leaving[200] == 1 ? 2 : 1;
   CacheFixture room(kMebibyte);
   room.read(prompt);

@@ -41,7 +41,7 @@ std::vector<GenerationRequest> requests_for(const Transformer& model) {
   const auto vocab = static_cast<std::uint32_t>(model.head().vocab_size());
   const bool is_image = model.config().modality == ModalityKind::kImage;
   std::vector<std::int32_t> shared(is_image ? 12 : 60);
-  for (auto& value : shared) value = below(vocab);
+  for (auto& token : shared) token = below(vocab);
   std::vector<GenerationRequest> requests;
   for (int i = 0; i < 24; ++i) {
     GenerationRequest request;
@@ -105,8 +105,8 @@ void require_hits_go_unnoticed(TinyModel kind, const std::string& attention, Wei
         require_same_end(*to, *from);
         if (from->result().reason == FinishReason::kEndOfSequence) break;
       }
-      REQUIRE(cached.store.history(session, {}, 0, std::nullopt).values ==
-              fresh.store.history(twin, {}, 0, std::nullopt).values);
+      REQUIRE(cached.store.history(session, {}, 0, std::nullopt).tokens ==
+              fresh.store.history(twin, {}, 0, std::nullopt).tokens);
     }
     CHECK(cached.prefixes.stats().hits > 20);
   }
@@ -167,7 +167,7 @@ TEST_CASE("a request that needs more of a prompt than the state after it has it 
   GenerationRequest request = tokens_request(100, 4, /*seed=*/1);
   for (int i = 0; i < 3; ++i) core.generate(request);
   REQUIRE(core.prefixes.stats().hits == 1);
-  SECTION("its values") { request.echo_prompt = true; }
+  SECTION("its tokens") { request.echo_prompt = true; }
   SECTION("a window") { request.window = 64; }
   SECTION("a short one") { request.prompt.resize(31); }
   CHECK(core.generate(request)->result().cached_tokens == 0);
@@ -218,11 +218,11 @@ TEST_CASE("a model that recomputes keeps nothing", "[prefix]") {
 // Takes what comes and keeps nothing.
 class CountingSink final : public TokenSink {
  public:
-  bool on_token(const TokenEvent&) override { return ++values > 0; }
+  bool on_token(const TokenEvent&) override { return ++tokens > 0; }
   void on_sample_finish(const SampleResult&) override {}
   void on_step_end() override {}
   void on_finish(RequestOutcome) override {}
-  int values = 0;
+  int tokens = 0;
 };
 
 TEST_CASE("a kept state costs the steps after it no memory", "[prefix]") {
@@ -232,11 +232,11 @@ TEST_CASE("a kept state costs the steps after it no memory", "[prefix]") {
   for (int i = 0; i < 3; ++i) {  // read, kept, gone on from
     const auto sink = std::make_shared<CountingSink>();
     core.scheduler.submit(request, core.store.lease_one_shot("tiny", model, 0, 1).lease, sink);
-    while (sink->values < 10) core.scheduler.run_one_step();
+    while (sink->tokens < 10) core.scheduler.run_one_step();
     const AllocationCount count;
     for (int step = 0; step < 10; ++step) core.scheduler.run_one_step();
     CHECK(count.so_far() == 0);
-    CHECK(sink->values >= 20);
+    CHECK(sink->tokens >= 20);
     core.run();
   }
   CHECK(core.prefixes.stats().hits == 1);

@@ -13,7 +13,7 @@
 namespace lintel::testing {
 namespace {
 
-using Values = std::vector<std::int32_t>;
+using Tokens = std::vector<std::int32_t>;
 
 std::shared_ptr<const SavedState> state_of_bytes(std::size_t bytes) {
   auto state = std::make_shared<SavedState>();
@@ -21,24 +21,24 @@ std::shared_ptr<const SavedState> state_of_bytes(std::size_t bytes) {
   return state;
 }
 
-Values first(const Values& values, std::size_t count) {
-  return {values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count)};
+Tokens first(const Tokens& tokens, std::size_t count) {
+  return {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count)};
 }
 
 // What a PrefixTree is, without a thought for time or memory.
 struct NaiveTree {
-  std::set<Values> beginnings;  // of every prompt, the whole ones too
-  std::set<Values> states;
+  std::set<Tokens> beginnings;  // of every prompt, the whole ones too
+  std::set<Tokens> states;
 
-  void add(const Values& prompt) {
+  void add(const Tokens& prompt) {
     for (std::size_t n = 0; n <= prompt.size(); ++n) beginnings.insert(first(prompt, n));
   }
-  std::size_t matched(const Values& prompt) const {
+  std::size_t matched(const Tokens& prompt) const {
     std::size_t n = 0;
     while (n < prompt.size() && beginnings.contains(first(prompt, n + 1))) ++n;
     return n;
   }
-  std::size_t nearest(const Values& prompt) const {
+  std::size_t nearest(const Tokens& prompt) const {
     std::size_t best = 0;
     for (std::size_t n = 1; n <= prompt.size(); ++n) {
       if (states.contains(first(prompt, n))) best = n;
@@ -48,12 +48,12 @@ struct NaiveTree {
 };
 
 // The tokens on the way to a node.
-Values path_of(const PrefixTree::Node& node) {
-  Values values;
+Tokens path_of(const PrefixTree::Node& node) {
+  Tokens tokens;
   for (const PrefixTree::Node* at = &node; at->parent != nullptr; at = at->parent) {
-    values.insert(values.begin(), at->edge.begin(), at->edge.end());
+    tokens.insert(tokens.begin(), at->edge.begin(), at->edge.end());
   }
-  return values;
+  return tokens;
 }
 
 TEST_CASE("a tree of prompts finds what a naive set of their beginnings finds") {
@@ -64,13 +64,13 @@ TEST_CASE("a tree of prompts finds what a naive set of their beginnings finds") 
   PrefixTree tree;
   NaiveTree naive;
   const auto random_prompt = [&] {
-    Values prompt(1 + random() % 12);
-    for (auto& value : prompt) value = static_cast<std::int32_t>(random() % 3);
+    Tokens prompt(1 + random() % 12);
+    for (auto& token : prompt) token = static_cast<std::int32_t>(random() % 3);
     return prompt;
   };
   for (int i = 0; i < 3000; ++i) {
     PrefixTree::Gone gone;
-    const Values prompt = random_prompt();
+    const Tokens prompt = random_prompt();
     PrefixTree::Node& root = tree.root(key, nullptr, gone);
     const PrefixTree::Walk walk = tree.walk(root, prompt);
     REQUIRE(static_cast<std::size_t>(walk.matched) == naive.matched(prompt));
@@ -81,7 +81,7 @@ TEST_CASE("a tree of prompts finds what a naive set of their beginnings finds") 
       case 0: {
         PrefixTree::Node* const leaf = tree.longest_unused();
         if (leaf->parent == nullptr) break;
-        const Values path = path_of(*leaf);
+        const Tokens path = path_of(*leaf);
         naive.states.erase(path);
         // Beginnings up to the parent's end are those of others, too.
         for (std::size_t n = path.size(); n > static_cast<std::size_t>(leaf->parent->end); --n) {
@@ -124,21 +124,21 @@ TEST_CASE("of two states the one goes that saves less for its bytes, unless it w
   const PrefixPartKey key;
   PrefixTree tree;
   PrefixTree::Gone gone;
-  const auto put = [&](const Values& prompt, std::size_t bytes) {
+  const auto put = [&](const Tokens& prompt, std::size_t bytes) {
     PrefixTree::Node& root = tree.root(key, nullptr, gone);
     PrefixTree::Node& node = tree.node_behind(prompt, tree.walk(root, prompt));
     tree.put_state(node, state_of_bytes(bytes));
     return &node;
   };
-  PrefixTree::Node* const small = put(Values(40, 1), 100);
-  PrefixTree::Node* const large = put(Values(40, 2), 200);
-  PrefixTree::Node* const behind = put(Values(50, 1), 100);  // saves ten tokens more than `small`
+  PrefixTree::Node* const small = put(Tokens(40, 1), 100);
+  PrefixTree::Node* const large = put(Tokens(40, 2), 200);
+  PrefixTree::Node* const behind = put(Tokens(50, 1), 100);  // saves ten tokens more than `small`
   CHECK(tree.least_worth() == behind);
   tree.evict_state(*behind, gone);
   CHECK(tree.least_worth() == large);
   tree.evict_state(*large, gone);
   // From now on a use is worth more than one before.
-  PrefixTree::Node* const late = put(Values(60, 3), 200);
+  PrefixTree::Node* const late = put(Tokens(60, 3), 200);
   CHECK(tree.least_worth() == small);
   tree.note_use(*small);
   CHECK(tree.least_worth() == late);
@@ -147,7 +147,7 @@ TEST_CASE("of two states the one goes that saves less for its bytes, unless it w
 TEST_CASE("an adapter at the address of one that is gone finds nothing of it") {
   PrefixTree tree;
   PrefixTree::Gone gone;
-  const Values prompt(40, 1);
+  const Tokens prompt(40, 1);
   auto adapter = std::make_shared<const ServedAdapter>();
   const PrefixPartKey key{.model = nullptr, .adapter = adapter.get(), .owner = {}};
   PrefixTree::Node& old = tree.root(key, adapter, gone);

@@ -119,7 +119,7 @@ void require_same_bits_in_any_company(TinyModel kind, const std::string& attenti
   const std::vector<GenerationRequest> requests = varied_requests(*model);
 
   std::vector<Outputs> alone;
-  std::size_t values = 0;
+  std::size_t tokens = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     Core core(model, {.workers = 0, .speculation = Speculation::kOff});
     alone.push_back(core.generate(requests[i])->values);
@@ -127,11 +127,11 @@ void require_same_bits_in_any_company(TinyModel kind, const std::string& attenti
     for (int sample = 0; sample < requests[i].num_samples; ++sample) {
       SequenceState sequence = model->new_sequence();
       by_hand.push_back(generate_naively(*model, requests[i], sample, sequence).values);
-      values += by_hand.back().size();
+      tokens += by_hand.back().size();
     }
     require_same(alone.back(), by_hand, i);
   }
-  REQUIRE(values > 1000);
+  REQUIRE(tokens > 1000);
 
   std::vector<std::size_t> order(requests.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;

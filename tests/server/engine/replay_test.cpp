@@ -18,7 +18,7 @@ struct HandSession {
 };
 
 std::vector<std::int32_t> log_of(const Core& core, const HandSession& session) {
-  return core.store.history(session.id, /*owner=*/{}, 0, std::nullopt).values;
+  return core.store.history(session.id, /*owner=*/{}, 0, std::nullopt).tokens;
 }
 
 Core::Call submit(Core& core, HandSession& session, const GenerationRequest& request,
@@ -39,28 +39,28 @@ std::shared_ptr<RecordingSink> generate(Core& core, HandSession& session,
   return call.sink;
 }
 
-// A session that had `values`, the last `replayed` of which its state lacks.
-std::unique_ptr<HandSession> lagging_session(Core& core, const std::vector<std::int32_t>& values,
+// A session that had `tokens`, the last `replayed` of which its state lacks.
+std::unique_ptr<HandSession> lagging_session(Core& core, const std::vector<std::int32_t>& tokens,
                                              std::size_t replayed, const std::string& tail) {
   auto session = std::make_unique<HandSession>();
   session->id = core.new_session();
-  if (replayed < values.size()) {
+  if (replayed < tokens.size()) {
     GenerationRequest read;
-    read.prompt.assign(values.begin(), values.end() - static_cast<std::ptrdiff_t>(replayed));
+    read.prompt.assign(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(replayed));
     generate(core, *session, read);
   }
   if (replayed == 0) core.store.lease(session->id).lease.sequence().generated_tail = tail;
   const auto leased = core.store.lease(session->id);
-  for (std::size_t i = values.size() - replayed; i < values.size(); ++i) {
-    leased.lease.history()->append(values[i], TokenSource::kPrompt);
+  for (std::size_t i = tokens.size() - replayed; i < tokens.size(); ++i) {
+    leased.lease.history()->append(tokens[i], TokenSource::kPrompt);
   }
   return session;
 }
 
 // The next call of such a session.
-GenerationRequest replaying(GenerationRequest request, const std::vector<std::int32_t>& values,
+GenerationRequest replaying(GenerationRequest request, const std::vector<std::int32_t>& tokens,
                             std::size_t replayed, const std::string& tail) {
-  request.replay.assign(values.end() - static_cast<std::ptrdiff_t>(replayed), values.end());
+  request.replay.assign(tokens.end() - static_cast<std::ptrdiff_t>(replayed), tokens.end());
   if (replayed > 0) request.replay_tail = tail;
   return request;
 }
@@ -165,7 +165,7 @@ TEST_CASE("a stop string that begins before the tokens that are read again is fo
   request.max_new_tokens = 40;
   HandSession twin{core.new_session()};
   generate(core, twin, request);
-  const std::vector<std::int32_t> values = log_of(core, twin);
+  const std::vector<std::int32_t> tokens = log_of(core, twin);
   const std::string tail = core.store.lease(twin.id).lease.sequence().generated_tail;
   REQUIRE(tail == text.substr(0, 40));
 
@@ -176,21 +176,21 @@ TEST_CASE("a stop string that begins before the tokens that are read again is fo
   const auto expected = generate(core, twin, next);
   REQUIRE(expected->result().reason == FinishReason::kStopString);
   for (const std::size_t replayed :
-       {std::size_t{0}, std::size_t{3}, std::size_t{20}, values.size()}) {
-    const auto session = lagging_session(core, values, replayed, tail);
-    require_same_call(*generate(core, *session, replaying(next, values, replayed, tail)),
+       {std::size_t{0}, std::size_t{3}, std::size_t{20}, tokens.size()}) {
+    const auto session = lagging_session(core, tokens, replayed, tail);
+    require_same_call(*generate(core, *session, replaying(next, tokens, replayed, tail)),
                       *expected);
   }
 }
 
 TEST_CASE("tokens that are read again are paid for as a prompt, and never sent", "[replay]") {
   Core core(tiny_model(TinyModel::kBytes));
-  const std::vector<std::int32_t> values = {3, 1, 4, 1, 5, 9};
-  const auto session = lagging_session(core, values, values.size(), "");
+  const std::vector<std::int32_t> tokens = {3, 1, 4, 1, 5, 9};
+  const auto session = lagging_session(core, tokens, tokens.size(), "");
   GenerationRequest request;
   request.echo_prompt = true;
   request.log2_probs = true;
-  const auto sink = generate(core, *session, replaying(request, values, values.size(), ""));
+  const auto sink = generate(core, *session, replaying(request, tokens, tokens.size(), ""));
   CHECK(sink->values[0].empty());
   CHECK(sink->result().replayed_tokens == 6);
   CHECK(sink->result().prompt_tokens == 0);
@@ -198,7 +198,7 @@ TEST_CASE("tokens that are read again are paid for as a prompt, and never sent",
   CHECK(core.scheduler.stats().prompt_tokens == 6);
   CHECK(core.scheduler.stats().rows == 5);  // the last one stays pending
   CHECK(core.session_values(session->id) == 6);
-  CHECK(log_of(core, *session) == values);
+  CHECK(log_of(core, *session) == tokens);
 }
 
 TEST_CASE("cancelled while it reads its tokens again a session has each of them once", "[replay]") {
@@ -207,24 +207,24 @@ TEST_CASE("cancelled while it reads its tokens again a session has each of them 
   Core core(model, {.workers = 0, .max_batch_rows = 7, .prefill_rows_per_step = 7});
   HandSession twin{core.new_session()};
   generate(core, twin, calls[0]);
-  const std::vector<std::int32_t> values = log_of(core, twin);
+  const std::vector<std::int32_t> tokens = log_of(core, twin);
   const std::string tail = core.store.lease(twin.id).lease.sequence().generated_tail;
   const auto expected = generate(core, twin, calls[1]);
 
-  const auto session = lagging_session(core, values, values.size(), tail);
-  const auto cut = submit(core, *session, replaying(calls[1], values, values.size(), tail));
+  const auto session = lagging_session(core, tokens, tokens.size(), tail);
+  const auto cut = submit(core, *session, replaying(calls[1], tokens, tokens.size(), tail));
   core.scheduler.run_one_step();
   core.scheduler.run_one_step();
   core.scheduler.cancel(cut.handle);
   core.run();
   REQUIRE(cut.sink->outcome == RequestOutcome::kCancelled);
-  CHECK(cut.sink->result().position == static_cast<std::int64_t>(values.size()));
+  CHECK(cut.sink->result().position == static_cast<std::int64_t>(tokens.size()));
   CHECK(cut.sink->result().prompt_tokens == 0);
   CHECK(cut.sink->result().replayed_tokens == 15);
-  CHECK(log_of(core, *session) == values);
-  const std::size_t lacks = values.size() - 15;
+  CHECK(log_of(core, *session) == tokens);
+  const std::size_t lacks = tokens.size() - 15;
   REQUIRE(core.store.lease(session->id).lease.sequence().num_tokens() == 15);
-  require_same_call(*generate(core, *session, replaying(calls[1], values, lacks, tail)), *expected);
+  require_same_call(*generate(core, *session, replaying(calls[1], tokens, lacks, tail)), *expected);
   CHECK(log_of(core, *session) == log_of(core, twin));
 }
 

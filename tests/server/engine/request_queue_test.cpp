@@ -74,7 +74,7 @@ TEST_CASE("a request holds its tokens, what its caller keeps for it, and itself"
   CHECK(f.request(/*num_samples=*/8)->held_bytes() >= least + 7 * sizeof(Sequence));
   GenerationRequest wanted;
   wanted.prompt.assign(1000, 1);
-  wanted.given.assign(1000, {.position = 1, .value = 1});
+  wanted.given.assign(1000, {.position = 1, .token = 1});
   wanted.held_bytes = 50'000;
   SequenceGroup large(wanted, f.store.lease_one_shot("tiny", f.model, 0, 1).lease,
                       std::make_shared<RecordingSink>(), std::make_shared<RequestControl>(),

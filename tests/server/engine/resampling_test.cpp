@@ -106,7 +106,7 @@ TEST_CASE("particles are resampled below half their number, and then weigh the s
         std::vector<ParticleCopy>{{0, 2}, {1, 2}, {3, 2}});
   CHECK(set.log2_evidence() == Approx(-2.0));
   CHECK(set.agreed() == 1);
-  CHECK(set.values(3)[0] == drawn(2));
+  CHECK(set.tokens(3)[0] == drawn(2));
   CHECK(set.resample(3).empty());  // they weigh the same
 }
 

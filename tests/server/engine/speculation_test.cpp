@@ -17,13 +17,13 @@ Scheduler::Options with(Speculation speculation, int speculation_rows = 16) {
 }
 
 // One token nearly always: its drafts are accepted.
-GenerationRequest monotonous(std::int32_t value, std::int64_t max_new_tokens,
+GenerationRequest monotonous(std::int32_t token, std::int64_t max_new_tokens,
                              std::uint64_t seed = 1) {
   GenerationRequest request;
   request.prompt = {3, 7};
   request.max_new_tokens = max_new_tokens;
   request.seed = seed;
-  request.sampling.logit_bias = {{value, 14.0f}};
+  request.sampling.logit_bias = {{token, 14.0f}};
   request.log2_probs = true;
   return request;
 }
@@ -244,14 +244,14 @@ TEST_CASE("recompute mode drafts only on demand, and with the same tokens") {
 
 // ---- Drafter
 
-std::int32_t right_guesses(Drafter& drafter, const std::vector<std::int32_t>& values) {
+std::int32_t right_drafts(Drafter& drafter, const std::vector<std::int32_t>& tokens) {
   std::int32_t right = 0;
-  for (std::size_t i = 0; i < values.size(); ++i) {
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (i > 0) {
       const Drafter::DraftToken draft = drafter.next_draft();
-      if (draft.probability > 0.5f && draft.value == values[i]) ++right;
+      if (draft.probability > 0.5f && draft.token == tokens[i]) ++right;
     }
-    drafter.observe(values[i]);
+    drafter.observe(tokens[i]);
   }
   return right;
 }
@@ -260,7 +260,7 @@ TEST_CASE("a drafter learns what repeats, and that what does not repeat does not
   std::vector<std::int32_t> cycle;
   for (int i = 0; i < 300; ++i) cycle.push_back(i * i % 7 + i % 3);
   Drafter of_cycle(tiny_config(TinyModel::kTokens));
-  CHECK(right_guesses(of_cycle, cycle) > 250);
+  CHECK(right_drafts(of_cycle, cycle) > 250);
 
   std::mt19937 random(1);
   Drafter of_noise(tiny_config(TinyModel::kTokens));
@@ -275,13 +275,13 @@ TEST_CASE("a drafter learns what repeats, and that what does not repeat does not
 TEST_CASE("in an image a drafter looks at the row above") {
   ModelConfig config = tiny_config(TinyModel::kImage);
   config.image = {.height = 60, .width = 20, .channels = 1, .start_token = 0};
-  std::vector<std::int32_t> values;
+  std::vector<std::int32_t> tokens;
   for (int i = 0; i < 1200; ++i) {
     // Vertical stripes of different widths.
-    values.push_back("00112000033330000440"[i % 20] - '0');
+    tokens.push_back("00112000033330000440"[i % 20] - '0');
   }
   Drafter drafter(config);
-  CHECK(right_guesses(drafter, values) > 1100);
+  CHECK(right_drafts(drafter, tokens) > 1100);
 }
 
 TEST_CASE("assumed tokens precede the next draft and are forgotten") {
@@ -289,16 +289,16 @@ TEST_CASE("assumed tokens precede the next draft and are forgotten") {
   for (int i = 0; i < 40; ++i) drafter.observe(i % 4);
   for (int i = 0; i < 10; ++i) {
     const Drafter::DraftToken draft = drafter.next_draft();
-    CHECK(draft.value == i % 4);
-    REQUIRE(drafter.assume(draft.value));
+    CHECK(draft.token == i % 4);
+    REQUIRE(drafter.assume(draft.token));
   }
   drafter.observe(0);
-  CHECK(drafter.next_draft().value == 1);
+  CHECK(drafter.next_draft().token == 1);
   // However far it goes, it ends.
   int assumed = 0;
   while (drafter.assume(1)) REQUIRE(++assumed < 100000);
   drafter.observe(1);
-  CHECK(drafter.next_draft().value == 2);
+  CHECK(drafter.next_draft().token == 2);
 }
 
 TEST_CASE("a drafter that is asked late has learnt the same, of the last thousand tokens") {
@@ -306,14 +306,14 @@ TEST_CASE("a drafter that is asked late has learnt the same, of the last thousan
   Drafter asked(tiny_config(TinyModel::kTokens));
   Drafter late(tiny_config(TinyModel::kTokens));
   for (std::int32_t i = 0; i < num_tokens; ++i) {
-    const std::int32_t value = i % 7 % 5;
-    asked.observe(value);
-    late.observe(value);
+    const std::int32_t token = i % 7 % 5;
+    asked.observe(token);
+    late.observe(token);
     asked.next_draft();
   }
-  CHECK(late.next_draft().value == asked.next_draft().value);
+  CHECK(late.next_draft().token == asked.next_draft().token);
   CHECK(late.next_draft().claimed == Approx(asked.next_draft().claimed).margin(0.05));
-  CHECK(late.next_draft().value == num_tokens % 7 % 5);
+  CHECK(late.next_draft().token == num_tokens % 7 % 5);
 }
 
 TEST_CASE("drafts that are rejected lower the trust in their context") {
@@ -333,7 +333,7 @@ TEST_CASE("a context that fails leaves the draft to one that does not") {
   for (int i = 0; i < 3; ++i) drafter.learn(first, /*right=*/false);
   const Drafter::DraftToken second = drafter.next_draft();
   CHECK(second.context != first.context);
-  CHECK(second.value == first.value);
+  CHECK(second.token == first.token);
   CHECK(second.probability > first.probability * 0.9f);
   // Who has failed is asked again once the other has failed as often.
   for (int i = 0; i < 3 * 4; ++i) drafter.learn(drafter.next_draft(), /*right=*/false);
@@ -346,15 +346,15 @@ TEST_CASE("a short context drafts where the longest knows nothing") {
   Drafter drafter(config);
   // Below a row of noise one of a token that no row had before.
   std::mt19937 random(1);
-  const auto value = [&](int i) {
+  const auto token = [&](int i) {
     return i / 20 % 2 == 0 ? static_cast<std::int32_t>(random()) & 0xffff : -i / 20;
   };
   int right = 0;
   for (int i = 0; i < 600; ++i) {
-    const std::int32_t next = value(i);
+    const std::int32_t next = token(i);
     if (i > 20 && i % 40 == 30) {
       const Drafter::DraftToken draft = drafter.next_draft();
-      right += draft.value == next && draft.probability > 0.5f ? 1 : 0;
+      right += draft.token == next && draft.probability > 0.5f ? 1 : 0;
     }
     drafter.observe(next);
   }

@@ -19,8 +19,8 @@ std::vector<Value> in_windows_by_hand(const Transformer& model, const Generation
   Workspace workspace = model.new_workspace(1);
   SamplingScratch scratch;
   std::vector<std::uint32_t> counts(model.new_sequence().counts.size(), 0);
-  for (const std::int32_t value : all) {
-    if (!counts.empty()) ++counts[static_cast<std::size_t>(value)];
+  for (const std::int32_t token : all) {
+    if (!counts.empty()) ++counts[static_cast<std::size_t>(token)];
   }
   SequenceState state = model.new_sequence();
   std::size_t begin = 0;  // of the state
@@ -51,7 +51,7 @@ std::vector<Value> in_windows_by_hand(const Transformer& model, const Generation
       value.token = request.prompt[read++];
       value.source = TokenSource::kPrompt;
     } else if (given != request.given.end()) {
-      value.token = given->value;
+      value.token = given->token;
       value.source = TokenSource::kGiven;
     } else {
       value.token = model.head().sample(
@@ -269,7 +269,7 @@ TEST_CASE("a session in a window continues from every position that it is copied
   }
   core.scheduler.cancel(cut.handle);
   core.run();
-  all = core.store.history(id, /*owner=*/{}, 0, std::nullopt).values;
+  all = core.store.history(id, /*owner=*/{}, 0, std::nullopt).tokens;
   GenerationRequest next = window_request(window, 1, 20);
   next.given.clear();
   for (auto position = static_cast<std::int64_t>(all.size()); position > 0; --position) {
@@ -470,7 +470,7 @@ TEST_CASE("calls of a session with prompts longer than its window: the bits of t
     REQUIRE(sink->values[0] == expected);
     require_little_is_read(sink->result(), request, seen);
   }
-  CHECK(core.store.history(id, /*owner=*/{}, 0, std::nullopt).values == all);
+  CHECK(core.store.history(id, /*owner=*/{}, 0, std::nullopt).tokens == all);
   // Also from among the tokens that were not read.
   for (const std::int64_t position : {70, 41, 30, 18, 9, 2}) {
     CAPTURE(position);
@@ -525,7 +525,7 @@ TEST_CASE("echo of a prompt longer than its window: sent without being read, at 
   REQUIRE(gone->result().reason == FinishReason::kCancelled);
   CHECK(gone->result().position == 370);
   all.insert(all.end(), request.prompt.begin(), request.prompt.begin() + 50);
-  CHECK(core.store.history(id, /*owner=*/{}, 0, std::nullopt).values == all);
+  CHECK(core.store.history(id, /*owner=*/{}, 0, std::nullopt).tokens == all);
   GenerationRequest next = unechoed(16, 2, 30);
   next.given.clear();
   const std::vector<Value> after = in_windows_by_hand(*model, next, 0, all);

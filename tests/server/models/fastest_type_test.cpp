@@ -39,7 +39,7 @@ LoadedModel load(const std::filesystem::path& directory, std::optional<WeightTyp
   return load_as_planned(files, plan_to_load(files, type, {}));
 }
 
-TEST_CASE("auto serves the fastest type that loses at most 0.002 bits a value, and says so") {
+TEST_CASE("auto serves the fastest type that loses at most 0.002 bits a token, and says so") {
   const TemporaryDirectory directory;
   write_wide_model(directory.path(), kTame);
   const LoadedModel loaded = load(directory.path(), {});
@@ -49,7 +49,7 @@ TEST_CASE("auto serves the fastest type that loses at most 0.002 bits a value, a
     return;
   }
   CHECK(loaded.transformer->weight_type() == faster_types().front());
-  CHECK_THAT(loaded.reason, Catch::Contains("bits a value against f32, of at most 0.002"));
+  CHECK_THAT(loaded.reason, Catch::Contains("bits a token against f32, of at most 0.002"));
   // The same again, under any load of the machine.
   CHECK(load(directory.path(), {}).reason == loaded.reason);
 }

@@ -53,8 +53,8 @@ struct Long {
       if (kValues - core.session_values(id) < 4) break;
     }
     const auto history = core.store.history(id, kNobody, 0, std::nullopt);
-    REQUIRE(history.values.size() >= kValues - 4);
-    values = history.values;
+    REQUIRE(history.tokens.size() >= kValues - 4);
+    values = history.tokens;
   }
 
   std::vector<Value> go_on(const std::string& session, std::int64_t position) {
@@ -72,11 +72,11 @@ struct Long {
 
 // Walks the same tokens one by one, and says at each position what comes next.
 template <typename Check>
-void at_every_position(const Transformer& model, const std::vector<std::int32_t>& values,
+void at_every_position(const Transformer& model, const std::vector<std::int32_t>& tokens,
                        const Check& check) {
   SequenceState sequence = model.new_sequence();
   Workspace workspace = model.new_workspace(1);
-  for (std::int64_t position = 0; position <= static_cast<std::int64_t>(values.size());
+  for (std::int64_t position = 0; position <= static_cast<std::int64_t>(tokens.size());
        ++position) {
     if (position > 0) {
       if (sequence.pending) {
@@ -84,16 +84,16 @@ void at_every_position(const Transformer& model, const std::vector<std::int32_t>
         sequence.pending.reset();
         model.step(std::span(&row, 1), workspace);
       }
-      const std::int32_t value = values[static_cast<std::size_t>(position - 1)];
-      sequence.pending = value;
-      if (!sequence.counts.empty()) ++sequence.counts[static_cast<std::size_t>(value)];
+      const std::int32_t token = tokens[static_cast<std::size_t>(position - 1)];
+      sequence.pending = token;
+      if (!sequence.counts.empty()) ++sequence.counts[static_cast<std::size_t>(token)];
     }
-    const bool is_last = position == static_cast<std::int64_t>(values.size());
+    const bool is_last = position == static_cast<std::int64_t>(tokens.size());
     if (position % kStep != 0 && !is_last) continue;
     CAPTURE(position);
     SequenceState copy = sequence.clone();
     GenerationRequest call = next_call(position);
-    call.recent.assign(values.begin(), values.begin() + position);
+    call.recent.assign(tokens.begin(), tokens.begin() + position);
     check(position, generate_naively(model, call, 0, copy).values);
   }
 }

@@ -17,18 +17,18 @@ struct Copies {
   explicit Copies(SessionManager::Options options = {.session_memory_bytes = 1u << 30})
       : core(tiny_model(TinyModel::kTokens), without_threads(), options) {}
 
-  std::string session(std::size_t values, const SessionOptions& options = {.max_tokens = 100},
+  std::string session(std::size_t tokens, const SessionOptions& options = {.max_tokens = 100},
                       const Owner& owner = "alice") {
     const auto created = core.store.create("tiny", core.model, options, owner);
     REQUIRE_FALSE(created.refusal);
-    extend(created.info.id, values, owner);
+    extend(created.info.id, tokens, owner);
     return created.info.id;
   }
-  void extend(const std::string& id, std::size_t values, const Owner& owner = "alice") {
-    if (values == 0) return;
+  void extend(const std::string& id, std::size_t tokens, const Owner& owner = "alice") {
+    if (tokens == 0) return;
     auto leased = core.store.lease(id, owner);
     REQUIRE_FALSE(leased.refusal);
-    GenerationRequest request = tokens_request(values, 0, leased.lease.num_tokens());
+    GenerationRequest request = tokens_request(tokens, 0, leased.lease.num_tokens());
     Replay replay = leased.lease.replay();
     request.replay = std::move(replay.values);
     core.scheduler.submit(request, std::move(leased.lease), std::make_shared<RecordingSink>());
@@ -127,7 +127,7 @@ TEST_CASE("a busy session is forked where it has been, and not rewound", "[copie
   CHECK(f.store.rewind(id, "alice", 3, std::nullopt).refusal.error == Error::kBusy);
   CHECK(f.store.fork(id, "alice", 20, 1).infos.size() == 1);
   CHECK(f.store.image(id, "alice", 7, true, true).image.values.size() == 7);
-  CHECK(f.store.history(id, "alice", 5, std::nullopt).values.size() == 15);
+  CHECK(f.store.history(id, "alice", 5, std::nullopt).tokens.size() == 15);
   held.lease = SessionLease();
   CHECK(f.store.fork(id, "alice", std::nullopt, 1).infos.size() == 1);
   CHECK_FALSE(f.store.get(id, "alice")->busy);
@@ -146,7 +146,7 @@ TEST_CASE("a session is rewound only if its history is the expected one", "[copi
   CHECK(f.store.get(id, "alice")->has_pending);
 }
 
-TEST_CASE("values that a state lacks are read once, by the next call", "[copies]") {
+TEST_CASE("tokens that a state lacks are read once, by the next call", "[copies]") {
   Copies f;
   const std::string id = f.session(30);
   REQUIRE_FALSE(f.store.rewind(id, "alice", 25, std::nullopt).refusal);

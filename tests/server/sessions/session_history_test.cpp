@@ -18,15 +18,15 @@ static_assert(SessionHistory::kMostTailBytes == kMaxStopStringBytes - 1);
 // What a history should be, as simply as it can be said.
 struct PlainHistory {
   struct Entry {
-    std::int32_t value;
+    std::int32_t token;
     TokenSource source;
     bool new_match;
   };
   std::vector<Entry> entries;
   bool match_begins = false;
 
-  void append(std::int32_t value, TokenSource source) {
-    entries.push_back({value, source, match_begins && source == TokenSource::kSampled});
+  void append(std::int32_t token, TokenSource source) {
+    entries.push_back({token, source, match_begins && source == TokenSource::kSampled});
     match_begins = false;
   }
   void rewind(std::size_t position) {
@@ -39,7 +39,7 @@ struct PlainHistory {
   }
   std::vector<std::int32_t> values(std::size_t from, std::size_t to) const {
     std::vector<std::int32_t> result;
-    for (std::size_t p = from; p < to; ++p) result.push_back(entries[p].value);
+    for (std::size_t p = from; p < to; ++p) result.push_back(entries[p].token);
     return result;
   }
   // As SequenceState::generated_tail comes to be: from the first token on.
@@ -48,7 +48,7 @@ struct PlainHistory {
     for (std::size_t p = 0; p < position; ++p) {
       if (entries[p].source != TokenSource::kSampled || entries[p].new_match) tail.clear();
       if (entries[p].source == TokenSource::kSampled) {
-        tail.push_back(static_cast<char>(entries[p].value));
+        tail.push_back(static_cast<char>(entries[p].token));
       }
     }
     if (begins_at(position)) tail.clear();
@@ -112,14 +112,14 @@ TEST_CASE("a history agrees with a plain vector over random appends, forks and r
       }
       default:
         for (auto count = below(1500); count > 0; --count) {
-          const auto value = static_cast<std::int32_t>(below(static_cast<std::size_t>(vocab_size)));
+          const auto token = static_cast<std::int32_t>(below(static_cast<std::size_t>(vocab_size)));
           const auto source = static_cast<TokenSource>(below(8) < 6 ? 0 : 1 + below(2));
           if (below(100) == 0) {
             pair.history->begin_match();
             pair.plain.match_begins = true;
           }
-          pair.history->append(value, source);
-          pair.plain.append(value, source);
+          pair.history->append(token, source);
+          pair.plain.append(token, source);
         }
     }
     const Pair& any = pairs[below(pairs.size())];
@@ -133,17 +133,17 @@ TEST_CASE("a history agrees with a plain vector over random appends, forks and r
     }
     // However it came to be: the digest is that of the same tokens in one go.
     SessionHistory straight(options_of(vocab_size));
-    for (const auto& entry : any.plain.entries) straight.append(entry.value, entry.source);
+    for (const auto& entry : any.plain.entries) straight.append(entry.token, entry.source);
     REQUIRE(any.history->extent().digest == straight.extent().digest);
     const auto p = static_cast<std::int64_t>(below(size + 1));
     REQUIRE(any.history->digest_at(p) == straight.fork(p)->extent().digest);
   }
 }
 
-TEST_CASE("another value, another source or another order is another digest") {
-  const auto digest = [](std::vector<std::pair<std::int32_t, TokenSource>> values) {
+TEST_CASE("another token, another source or another order is another digest") {
+  const auto digest = [](std::vector<std::pair<std::int32_t, TokenSource>> tokens) {
     SessionHistory history(options_of(256));
-    for (const auto& [value, source] : values) history.append(value, source);
+    for (const auto& [token, source] : tokens) history.append(token, source);
     return to_hex(history.extent().digest);
   };
   constexpr auto kSampled = TokenSource::kSampled, kPrompt = TokenSource::kPrompt;
@@ -161,7 +161,7 @@ TEST_CASE("another value, another source or another order is another digest") {
   }
 }
 
-TEST_CASE("an image's values make the same history") {
+TEST_CASE("an image's tokens make the same history") {
   const std::int64_t base = GENERATE(0, 1, 1000, 1024, 1030);
   SessionHistory source(options_of(256, 3000));
   std::mt19937 random(7);
@@ -242,7 +242,7 @@ TEST_CASE("readers see a past that does not change while a writer appends") {
   SessionHistory history(options_of(65'536, 0, 5000));
   std::atomic<bool> done = false;
   constexpr std::int64_t kValues = kSanitized ? 20'000 : 200'000;
-  const auto value_at = [](std::int64_t p) { return static_cast<std::int32_t>(p * 31 % 65'536); };
+  const auto token_at = [](std::int64_t p) { return static_cast<std::int32_t>(p * 31 % 65'536); };
   std::vector<std::thread> readers;
   std::atomic<int> wrong = 0;
   for (int i = 0; i < 3; ++i) {
@@ -250,11 +250,11 @@ TEST_CASE("readers see a past that does not change while a writer appends") {
       while (!done) {
         const SessionHistory::Extent extent = history.extent();
         const std::int64_t from = std::max(extent.base, extent.position - 700);
-        const auto values = history.values(from, extent.position);
+        const auto tokens = history.values(from, extent.position);
         // The base may have moved on meanwhile; what there is ends where it was asked to.
-        for (std::size_t v = 0; v < values.size(); ++v) {
-          const auto behind = static_cast<std::int64_t>(values.size() - v);
-          if (values[v] != value_at(extent.position - behind)) ++wrong;
+        for (std::size_t v = 0; v < tokens.size(); ++v) {
+          const auto behind = static_cast<std::int64_t>(tokens.size() - v);
+          if (tokens[v] != token_at(extent.position - behind)) ++wrong;
         }
         const auto digest = history.digest_at(extent.position);
         if (digest && *digest != extent.digest) ++wrong;
@@ -263,7 +263,7 @@ TEST_CASE("readers see a past that does not change while a writer appends") {
       }
     });
   }
-  for (std::int64_t p = 0; p < kValues; ++p) history.append(value_at(p), TokenSource::kSampled);
+  for (std::int64_t p = 0; p < kValues; ++p) history.append(token_at(p), TokenSource::kSampled);
   done = true;
   for (std::thread& reader : readers) reader.join();
   CHECK(wrong == 0);

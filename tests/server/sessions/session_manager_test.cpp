@@ -201,7 +201,7 @@ TEST_CASE("a session's limit is the least of its own, the image and the position
   REQUIRE(f.store.lease_one_shot("tiny", f.model, 5, 1).lease.max_tokens() == 30);
 }
 
-TEST_CASE("a state that grows is admitted by the values it may come to hold") {
+TEST_CASE("a state that grows is admitted by the tokens it may come to hold") {
   const std::string attention = GENERATE("softmax", "lsh");
   CAPTURE(attention);
   StoreFixture f({.session_memory_bytes = 1u << 30});

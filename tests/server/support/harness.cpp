@@ -204,7 +204,7 @@ TwinResult generate_naively(const Transformer& model, const GenerationRequest& r
   const auto given_at = [&](std::int64_t position) {
     std::optional<std::int32_t> value;
     for (const GivenToken& given : request.given) {
-      if (given.position == position) value = given.value;
+      if (given.position == position) value = given.token;
     }
     return value;
   };

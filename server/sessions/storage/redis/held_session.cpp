@@ -15,8 +15,8 @@ using Kind = SessionStorage::Write::Kind;
 constexpr std::size_t kMostMarks = 1024;
 constexpr std::size_t kMostTail = 1 << 16;
 
-int width_of(std::int32_t value) {
-  const auto bits = static_cast<std::uint32_t>(value);
+int width_of(std::int32_t token) {
+  const auto bits = static_cast<std::uint32_t>(token);
   return bits < 256 ? 1 : bits < 65536 ? 2 : 4;
 }
 
@@ -78,12 +78,12 @@ SessionError HeldSession::apply(const SessionStorage::Write& write, SentPtr* res
   sent->with_row |= write.kind != Kind::kValues && write.kind != Kind::kRelease;
   if (write.kind == Kind::kRewind) {
     sent->first = session.row().position;
-    sent->values.clear();
+    sent->tokens.clear();
   }
-  const std::vector<std::int32_t>& values = session.values();
-  sent->values.insert(sent->values.end(), values.begin(), values.end());
+  const std::vector<std::int32_t>& tokens = session.tokens();
+  sent->tokens.insert(sent->tokens.end(), tokens.begin(), tokens.end());
   sent->after = session.row();
-  for (const std::int32_t value : values) width = std::max(width, width_of(value));
+  for (const std::int32_t token : tokens) width = std::max(width, width_of(token));
   sent->width = width;
   if (is_first) flights_.push_back({sent->number, std::move(row_)});
   row_ = session.row();
@@ -95,7 +95,7 @@ SessionError HeldSession::apply(const SessionStorage::Write& write, SentPtr* res
                                          static_cast<std::size_t>(row_.position - tail_first_)));
     }
   }
-  tail_.insert(tail_.end(), values.begin(), values.end());
+  tail_.insert(tail_.end(), tokens.begin(), tokens.end());
   if (tail_.size() > 2 * kMostTail) {
     const std::size_t gone = tail_.size() - kMostTail;
     tail_.erase(tail_.begin(), tail_.begin() + static_cast<std::ptrdiff_t>(gone));
@@ -172,7 +172,7 @@ std::optional<HeldSession::Missing> HeldSession::missing(const Sent& sent,
     return missing;
   }
   if (missing.first < tail_first_) return std::nullopt;
-  missing.values.assign(tail_.begin() + (missing.first - tail_first_),
+  missing.tokens.assign(tail_.begin() + (missing.first - tail_first_),
                         tail_.begin() + (sent.before.position - tail_first_));
   return missing;
 }

@@ -35,7 +35,7 @@ class HeldSession {
     std::uint64_t number = 0, least = 0;  // its own; the lowest that may stand before it
     Row before, after;
     std::int64_t first = 0;            // position of the tokens
-    std::vector<std::int32_t> values;  // that it adds
+    std::vector<std::int32_t> tokens;  // that it adds
     int width = 1;                     // in bytes, of each in the store
     std::vector<Digest> befores;       // that the store may stand at
     std::array<std::byte, 16> nonce{};
@@ -60,7 +60,7 @@ class HeldSession {
   // has been on its way to that write.
   struct Missing {
     std::int64_t first = 0;
-    std::vector<std::int32_t> values;
+    std::vector<std::int32_t> tokens;
   };
   std::optional<Missing> missing(const Sent& sent, const Digest& digest) const;
 

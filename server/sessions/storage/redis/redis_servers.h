@@ -119,7 +119,7 @@ int redis_bucket(std::string_view id);
 struct RedisKeys {
   explicit RedisKeys(int bucket);
   std::string session(const SessionStorage::SessionId& id) const { return prefix + id + ":m"; }
-  std::string values(const SessionStorage::SessionId& id) const { return prefix + id + ":h"; }
+  std::string tokens(const SessionStorage::SessionId& id) const { return prefix + id + ":h"; }
 
   std::string prefix;  // of sessions
   std::string ids, expiries, garbage;

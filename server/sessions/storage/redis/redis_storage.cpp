@@ -33,9 +33,9 @@ std::string text_of(std::span<const std::byte> bytes);
 Digest digest_from(const std::string& bytes);  // zeros where it is none
 
 // width: 1, 2 or 4 bytes each, little-endian.
-std::string pack_values(std::span<const std::int32_t> values, int width);
+std::string pack_tokens(std::span<const std::int32_t> tokens, int width);
 // False: `bytes` are not so many tokens of that width.
-bool unpack_values(const std::string& bytes, int width, std::span<std::int32_t> values);
+bool unpack_tokens(const std::string& bytes, int width, std::span<std::int32_t> tokens);
 
 // Waits for all.
 std::vector<RedisAnswer> ask_all(RedisClient& client, std::vector<RedisRequest> requests);
@@ -52,29 +52,29 @@ Digest digest_from(const std::string& bytes) {
   return digest;
 }
 
-std::string pack_values(std::span<const std::int32_t> values, int width) {
+std::string pack_tokens(std::span<const std::int32_t> tokens, int width) {
   std::string bytes;
-  bytes.reserve(values.size() * static_cast<std::size_t>(width));
-  for (const std::int32_t value : values) {
+  bytes.reserve(tokens.size() * static_cast<std::size_t>(width));
+  for (const std::int32_t token : tokens) {
     for (int i = 0; i < width; ++i) {
-      bytes.push_back(static_cast<char>(static_cast<std::uint32_t>(value) >> (8 * i)));
+      bytes.push_back(static_cast<char>(static_cast<std::uint32_t>(token) >> (8 * i)));
     }
   }
   return bytes;
 }
 
-bool unpack_values(const std::string& bytes, int width, std::span<std::int32_t> values) {
+bool unpack_tokens(const std::string& bytes, int width, std::span<std::int32_t> tokens) {
   if ((width != 1 && width != 2 && width != 4) ||
-      bytes.size() != values.size() * static_cast<std::size_t>(width)) {
+      bytes.size() != tokens.size() * static_cast<std::size_t>(width)) {
     return false;
   }
   std::size_t at = 0;
-  for (std::int32_t& value : values) {
+  for (std::int32_t& token : tokens) {
     std::uint32_t bits = 0;
     for (int i = 0; i < width; ++i) {
       bits |= static_cast<std::uint32_t>(static_cast<unsigned char>(bytes[at++])) << (8 * i);
     }
-    value = static_cast<std::int32_t>(bits);
+    token = static_cast<std::int32_t>(bits);
   }
   return true;
 }
@@ -275,18 +275,18 @@ SessionStorage::Opened RedisStorage::find(const SessionId& id, const Owner& owne
 }
 
 SessionError RedisStorage::read_values(const SessionId& id, std::int64_t first,
-                                       std::span<std::int32_t> values) {
+                                       std::span<std::int32_t> tokens) {
   const RedisKeys keys(redis_bucket(id));
   const RedisAnswer answer =
       client_.ask_and_wait({.script = &RedisScripts::get().read,
-                            .keys = {keys.session(id), keys.values(id)},
-                            .words = {std::to_string(first), std::to_string(values.size())},
+                            .keys = {keys.session(id), keys.tokens(id)},
+                            .words = {std::to_string(first), std::to_string(tokens.size())},
                             .slot = keys.slot,
-                            .most = {values.size_bytes() + RedisReplyBounds::kLeastBytes, 3}});
+                            .most = {tokens.size_bytes() + RedisReplyBounds::kLeastBytes, 3}});
   if (!answer.arrived || answer.reply.list.empty()) return failure_of(answer);
   if (answer.reply.at(0) != "DONE") return SessionError::kNotFound;
   const bool is_whole =
-      unpack_values(answer.reply.at(2), static_cast<int>(answer.reply.number_at(1)), values);
+      unpack_tokens(answer.reply.at(2), static_cast<int>(answer.reply.number_at(1)), tokens);
   return is_whole ? SessionError::kNone : SessionError::kDamaged;
 }
 
@@ -566,18 +566,18 @@ bool gives_back(Kind kind) {
 // The arguments of write.lua from `what` to the tokens. row: empty: as it was.
 void add_words(std::vector<std::string>& words, const char* what, bool is_history,
                const SessionStorage::Row& row, bool with_row, std::int64_t first, int width,
-               std::span<const std::int32_t> values) {
+               std::span<const std::int32_t> tokens) {
   const std::string stored = with_row ? stored_row(row) : "";
   words.insert(
       words.end(),
       {what, is_history ? text_of(row.digest.bytes) : "", std::to_string(row.position), stored,
        std::to_string(row.base), micros_of(row.expires), redis_state_names(row.states),
-       std::to_string(first), std::to_string(width), pack_values(values, width)});
+       std::to_string(first), std::to_string(width), pack_tokens(tokens, width)});
 }
 
 std::vector<std::string> keys_of_write(const SessionStorage::SessionId& id) {
   const RedisKeys keys(redis_bucket(id));
-  return {keys.session(id), keys.values(id), keys.garbage, keys.ids, keys.expiries};
+  return {keys.session(id), keys.tokens(id), keys.garbage, keys.ids, keys.expiries};
 }
 
 }  // namespace
@@ -680,10 +680,10 @@ void RedisStorage::create(const Write& write, Report report) {
   const std::optional<StorageSession> made = StorageSession::created(write);
   if (!made) return report(SessionError::kDamaged);
   const Row& row = made->row();
-  const std::vector<std::int32_t>& values = made->values();
+  const std::vector<std::int32_t>& tokens = made->tokens();
   int width = 1;
-  for (const std::int32_t value : values) {
-    const auto bits = static_cast<std::uint32_t>(value);
+  for (const std::int32_t token : tokens) {
+    const auto bits = static_cast<std::uint32_t>(token);
     width = std::max(width, bits < 256 ? 1 : bits < 65536 ? 2 : 4);
   }
   const RedisKeys keys(redis_bucket(row.id));
@@ -691,10 +691,10 @@ void RedisStorage::create(const Write& write, Report report) {
   if (stored.size() > kMostRedisRowBytes) return report(SessionError::kStoreFull);
   RedisRequest request{
       .script = &RedisScripts::get().create,
-      .keys = {keys.session(row.id), keys.values(row.id), keys.ids, keys.expiries, keys.garbage},
+      .keys = {keys.session(row.id), keys.tokens(row.id), keys.ids, keys.expiries, keys.garbage},
       .words = {row.id, row.owner, row.model, text_of(row.digest.bytes),
                 std::to_string(row.position), std::to_string(row.base), std::move(stored),
-                std::to_string(width), pack_values(values, width), micros_of(row.expires),
+                std::to_string(width), pack_tokens(tokens, width), micros_of(row.expires),
                 redis_state_names(row.states)},
       .slot = keys.slot,
       .is_write = true,
@@ -757,7 +757,7 @@ void RedisStorage::send(const SentPtr& sent) {
             removes    ? "remove"
             : releases ? "release"
                        : "keep",
-            sent->is_history, sent->after, with_row, sent->first, sent->width, sent->values);
+            sent->is_history, sent->after, with_row, sent->first, sent->width, sent->tokens);
   if (words[kRowWord].size() > kMostRedisRowBytes) {
     return refused(sent, SessionError::kStoreFull, /*may_stand=*/false);
   }
@@ -770,7 +770,7 @@ void RedisStorage::send(const SentPtr& sent) {
       !sent->dropped.empty() || !sent->before.states.empty() || !sent->after.states.empty();
   if (!removes) keys.resize(names_states ? 3 : 2);
   const bool makes_room = sent->kind != Kind::kValues && sent->kind != Kind::kBegin &&
-                          (sent->values.empty() || releases);
+                          (sent->tokens.empty() || releases);
   client_.ask(
       {.script = makes_room ? &RedisScripts::get().write_when_full : &RedisScripts::get().write,
        .keys = std::move(keys),
@@ -882,7 +882,7 @@ void RedisStorage::heal(const SentPtr& sent, const RedisReply& reply) {
   std::vector<std::string> words = {id, text_of(nonce), "0", std::to_string(sent->number - 1),
                                     lease_in_ms()};
   add_words(words, "heal", /*is_history=*/true, sent->before, /*with_row=*/true, missing->first,
-            sent->width, missing->values);
+            sent->width, missing->tokens);
   words.insert(words.end(), {"", options_.replica_id, boot_, text_of(sent->nonce),
                              std::to_string(fence_before), text_of(digest.bytes)});
   std::vector<std::string> keys = keys_of_write(id);

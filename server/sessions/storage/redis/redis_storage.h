@@ -57,7 +57,7 @@ class RedisStorage final : public SessionStorage {
   Opened find(const SessionId& id, const Owner& owner) override;
   void commit(std::vector<Write> writes, Done done) override EXCLUDES(mutex_);
   SessionError read_values(const SessionId& id, std::int64_t first,
-                           std::span<std::int32_t> values) override;
+                           std::span<std::int32_t> tokens) override;
   SessionError put_state(const SessionId& id, std::span<const std::byte> state,
                          StateRef* ref) override EXCLUDES(mutex_);
   SessionError read_state(const StateRef& ref, std::span<std::byte> state) override;

@@ -69,8 +69,8 @@ std::int64_t hash_of_session(const SessionStorage::Row& row, std::int64_t seq,
 }
 
 std::int64_t hash_of_chunk(const SessionId& id, std::int64_t first,
-                           std::span<const std::byte> tokens) {
-  return RowHash().add(id).add(first).add(tokens).value();
+                           std::span<const std::byte> bytes) {
+  return RowHash().add(id).add(first).add(bytes).value();
 }
 
 std::int64_t hash_of_record(std::int64_t seq, std::int64_t id_hash,
@@ -133,28 +133,28 @@ SqliteSchema::Found SqliteSchema::find(const SessionId& id) {
 bool SqliteSchema::store(const StorageSession& session, std::int64_t seq,
                          const std::vector<SchemaStateRef>& states) {
   const SessionStorage::Row& row = session.row();
-  const std::vector<std::int32_t>& values = session.values();
+  const std::vector<std::int32_t>& tokens = session.tokens();
   // The chunk in which the new tokens begin keeps those before them.
   const std::int64_t first = session.first();
   Chunk next{chunk_start(first), {}};
   if (first > next.first && first > row.base) {
     const std::optional<Chunk> before = chunk(row.id, next.first);
-    if (!before || before->first + static_cast<std::int64_t>(before->values.size()) < first) {
+    if (!before || before->first + static_cast<std::int64_t>(before->tokens.size()) < first) {
       return false;
     }
     next = *before;
-    next.values.resize(static_cast<std::size_t>(first - next.first));
+    next.tokens.resize(static_cast<std::size_t>(first - next.first));
   } else {
     next.first = first;
   }
   cut_chunks_.with(row.id, chunk_start(first)).run();
   std::size_t taken = 0;
-  while (taken < values.size() || !next.values.empty()) {
+  while (taken < tokens.size() || !next.tokens.empty()) {
     const std::int64_t end = chunk_start(next.first) + kChunkTokens;
-    const auto room = static_cast<std::size_t>(end - next.first) - next.values.size();
-    const std::size_t count = std::min(room, values.size() - taken);
-    const auto from = values.begin() + static_cast<std::ptrdiff_t>(taken);
-    next.values.insert(next.values.end(), from, from + static_cast<std::ptrdiff_t>(count));
+    const auto room = static_cast<std::size_t>(end - next.first) - next.tokens.size();
+    const std::size_t count = std::min(room, tokens.size() - taken);
+    const auto from = tokens.begin() + static_cast<std::ptrdiff_t>(taken);
+    next.tokens.insert(next.tokens.end(), from, from + static_cast<std::ptrdiff_t>(count));
     put_chunk(row.id, next);
     taken += count;
     next = {end, {}};
@@ -197,13 +197,13 @@ void SqliteSchema::remove(const SessionId& id, const std::vector<SchemaStateRef>
 
 std::optional<SqliteSchema::Chunk> SqliteSchema::chunk(const SessionId& id, std::int64_t first) {
   if (!get_chunk_.with(id, first).step()) return std::nullopt;
-  const std::span<const std::byte> tokens = get_chunk_.bytes(0);
-  const bool whole = tokens.size() > 2 && get_chunk_.number(1) == hash_of_chunk(id, first, tokens);
+  const std::span<const std::byte> bytes = get_chunk_.bytes(0);
+  const bool whole = bytes.size() > 2 && get_chunk_.number(1) == hash_of_chunk(id, first, bytes);
   std::optional<Chunk> chunk;
   if (whole) {
     const std::int64_t skipped =
-        std::to_integer<std::int64_t>(tokens[0]) | std::to_integer<std::int64_t>(tokens[1]) << 8;
-    if (auto values = decode_values(tokens.subspan(2))) chunk = {first + skipped, *values};
+        std::to_integer<std::int64_t>(bytes[0]) | std::to_integer<std::int64_t>(bytes[1]) << 8;
+    if (auto tokens = decode_values(bytes.subspan(2))) chunk = {first + skipped, *tokens};
   }
   get_chunk_.reset();
   return chunk;
@@ -212,25 +212,25 @@ std::optional<SqliteSchema::Chunk> SqliteSchema::chunk(const SessionId& id, std:
 void SqliteSchema::put_chunk(const SessionId& id, const Chunk& chunk) {
   const std::int64_t first = chunk_start(chunk.first);
   const std::int64_t skipped = chunk.first - first;
-  const StorageBytes values = encode_values(chunk.values);
-  StorageBytes tokens = {static_cast<std::byte>(skipped & 0xff),
-                         static_cast<std::byte>(skipped >> 8)};
-  tokens.insert(tokens.end(), values.begin(), values.end());
-  put_chunk_.with(id, first, std::span(tokens), hash_of_chunk(id, first, tokens)).run();
+  const StorageBytes tokens = encode_values(chunk.tokens);
+  StorageBytes bytes = {static_cast<std::byte>(skipped & 0xff),
+                        static_cast<std::byte>(skipped >> 8)};
+  bytes.insert(bytes.end(), tokens.begin(), tokens.end());
+  put_chunk_.with(id, first, std::span(bytes), hash_of_chunk(id, first, bytes)).run();
 }
 
 std::size_t SqliteSchema::read_values(const SessionId& id, std::int64_t first,
-                                      std::span<std::int32_t> values) {
+                                      std::span<std::int32_t> tokens) {
   std::size_t done = 0;
-  while (done < values.size()) {
+  while (done < tokens.size()) {
     const std::int64_t at = first + static_cast<std::int64_t>(done);
     const std::optional<Chunk> from = chunk(id, chunk_start(at));
     if (!from || from->first > at) break;
     const auto skipped = static_cast<std::size_t>(at - from->first);
-    if (skipped >= from->values.size()) break;
-    const std::size_t count = std::min(from->values.size() - skipped, values.size() - done);
-    std::copy_n(from->values.begin() + static_cast<std::ptrdiff_t>(skipped), count,
-                values.begin() + static_cast<std::ptrdiff_t>(done));
+    if (skipped >= from->tokens.size()) break;
+    const std::size_t count = std::min(from->tokens.size() - skipped, tokens.size() - done);
+    std::copy_n(from->tokens.begin() + static_cast<std::ptrdiff_t>(skipped), count,
+                tokens.begin() + static_cast<std::ptrdiff_t>(done));
     done += count;
   }
   return done;

@@ -45,10 +45,10 @@ class SqliteSchema {
              const std::vector<SessionStorage::StateRef>& states);
   void remove(const SessionStorage::SessionId& id,
               const std::vector<SessionStorage::StateRef>& states);
-  // Those that it has of [first, first + values.size()), from the first on; fewer where one is
+  // Those that it has of [first, first + tokens.size()), from the first on; fewer where one is
   // missing or damaged.
   std::size_t read_values(const SessionStorage::SessionId& id, std::int64_t first,
-                          std::span<std::int32_t> values);
+                          std::span<std::int32_t> tokens);
 
   // Stored sessions of a model, by id, after `after`; `each` returns whether it wants more.
   void list(const std::string& model, const SessionStorage::SessionId& after,
@@ -101,7 +101,7 @@ class SqliteSchema {
   // A chunk: where its tokens begin, if not at the chunk's own beginning, and they.
   struct Chunk {
     std::int64_t first = 0;
-    std::vector<std::int32_t> values;
+    std::vector<std::int32_t> tokens;
   };
   std::optional<Chunk> chunk(const SessionStorage::SessionId& id, std::int64_t first);
   void put_chunk(const SessionStorage::SessionId& id, const Chunk& chunk);

@@ -165,26 +165,26 @@ SessionStorage::Opened SqliteStorage::find(const SessionId& id, const Owner& own
 }
 
 SessionError SqliteStorage::read_values(const SessionId& id, std::int64_t first,
-                                        std::span<std::int32_t> values) {
+                                        std::span<std::int32_t> tokens) {
   MutexLock lock(store_mutex_);
   try {
     Row row;
     const SessionError outcome = row_of(id, &row);
     if (outcome != SessionError::kNone) return outcome;
-    const std::int64_t end = first + static_cast<std::int64_t>(values.size());
+    const std::int64_t end = first + static_cast<std::int64_t>(tokens.size());
     if (first < row.base || end > row.position) return SessionError::kNotFound;
     // Those of its rows, then those of the journal.
     const auto tail = tails_.find(id);
     const std::int64_t stored_end =
         tail == tails_.end() ? end : std::clamp(tail->second.session.first(), first, end);
     const auto of_rows = static_cast<std::size_t>(stored_end - first);
-    if (schema_->read_values(id, first, values.first(of_rows)) != of_rows) {
+    if (schema_->read_values(id, first, tokens.first(of_rows)) != of_rows) {
       return SessionError::kDamaged;
     }
-    if (of_rows < values.size()) {
+    if (of_rows < tokens.size()) {
       const StorageSession& session = tail->second.session;
-      std::copy_n(session.values().begin() + (stored_end - session.first()),
-                  values.size() - of_rows, values.begin() + static_cast<std::ptrdiff_t>(of_rows));
+      std::copy_n(session.tokens().begin() + (stored_end - session.first()),
+                  tokens.size() - of_rows, tokens.begin() + static_cast<std::ptrdiff_t>(of_rows));
     }
     return SessionError::kNone;
   } catch (const SqliteError& error) {

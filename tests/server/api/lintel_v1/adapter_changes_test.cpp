@@ -360,7 +360,7 @@ TEST_CASE("no adapter's name from the wire leaves the model's directory", "[thre
   CHECK(violated_fields(f.load_adapter("a", "")) == Names{"model"});
 }
 
-TEST_CASE("adapters are loaded and unloaded under traffic, and every call gets its own values") {
+TEST_CASE("adapters are loaded and unloaded under traffic, and every call gets its own tokens") {
   const ChangedServer f;
   f.write_adapter("second", "a", 1);
   REQUIRE(f.load_adapter("a").ok());

@@ -108,7 +108,7 @@ TEST_CASE("a model whose state grows reports its growth") {
   CHECK(model("softmax", TinyModel::kTokens).state_growth_size() == 0);  // has no end
 }
 
-TEST_CASE("a model whose state grows without an end reports the bytes of a value") {
+TEST_CASE("a model whose state grows without an end reports the bytes of a token") {
   for (const char* spec :
        {"softmax", "lsh:rounds=1,bits=4,chunk_size=8", "linear:recompute=true"}) {
     CAPTURE(spec);

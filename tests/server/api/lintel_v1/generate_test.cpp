@@ -16,7 +16,7 @@ std::vector<std::int32_t> slice(const std::vector<std::int32_t>& values, std::si
           values.begin() + static_cast<std::ptrdiff_t>(first + count)};
 }
 
-TEST_CASE("a stream carries every value in order and ends with one final frame") {
+TEST_CASE("a stream carries every token in order and ends with one final frame") {
   TestServer server({"tokens"});
   const Generated out = generate(server, request_for("tokens", {1, 2, 3}, 20));
   REQUIRE(out.status.ok());
@@ -41,7 +41,7 @@ TEST_CASE("a stream carries every value in order and ends with one final frame")
                     [](auto source) { return source == v1::VALUE_SOURCE_SAMPLED; }));
 }
 
-TEST_CASE("the same request twice gives the same values, another seed others") {
+TEST_CASE("the same request twice gives the same tokens, another seed others") {
   TestServer server({"tokens"});
   v1::GenerateRequest request = request_for("tokens", {1, 2, 3}, 30);
   request.set_log2_probs(true);
@@ -54,7 +54,7 @@ TEST_CASE("the same request twice gives the same values, another seed others") {
   CHECK(generate(server, request).only().tokens != first.only().tokens);
 }
 
-TEST_CASE("without a seed the server draws one and the reported seed repeats the values") {
+TEST_CASE("without a seed the server draws one and the reported seed repeats the tokens") {
   TestServer server({"tokens"});
   v1::GenerateRequest request = request_for("tokens", {4}, 20);
   request.mutable_sampling()->clear_seed();
@@ -101,7 +101,7 @@ TEST_CASE("an image is drawn from its start token to its last pixel") {
   CHECK(out.only().finish.position() == 30);
 }
 
-TEST_CASE("given values are streamed where they belong, marked and counted") {
+TEST_CASE("given tokens are streamed where they belong, marked and counted") {
   TestServer server({"image"});
   v1::GenerateRequest request = request_for("image", {}, 0);
   request.clear_max_new_tokens();
@@ -210,7 +210,7 @@ TEST_CASE("a stop string ends the sample, is reported, and never shows") {
   CHECK(out.only().finish.stop_string() == stop);
 }
 
-TEST_CASE("one value per message when asked for") {
+TEST_CASE("one token per message when asked for") {
   TestServer server({"tokens"});
   v1::GenerateRequest request = request_for("tokens", {1}, 50);
   request.set_num_samples(3);
@@ -225,7 +225,7 @@ TEST_CASE("one value per message when asked for") {
   for (const auto& [index, sample] : out.samples) CHECK(sample.tokens.size() == 50);
 }
 
-TEST_CASE("values are gathered into few messages while the interval lasts") {
+TEST_CASE("tokens are gathered into few messages while the interval lasts") {
   ServerOptions options = test_options();
   options.streaming.chunk_interval_ms = std::chrono::hours(1);
   TestServer server({"tokens"}, options);

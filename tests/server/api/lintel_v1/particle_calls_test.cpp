@@ -90,7 +90,7 @@ TEST_CASE("fields that cannot be combined with particles are refused by name") {
     field = "window";
     request.set_window(16);
   }
-  SECTION("the most likely values") {
+  SECTION("the most likely tokens") {
     field = "top_log2_probs";
     request.set_top_log2_probs(2);
   }

@@ -23,7 +23,7 @@ v1::ScoreRequest many_sequences(int count) {
   return request;
 }
 
-TEST_CASE("sequences come back in order, one probability fewer than values") {
+TEST_CASE("sequences come back in order, one probability fewer than tokens") {
   TestServer server({"tokens"});
   const v1::ScoreRequest request = many_sequences(300);
   const Scored out = score(server, request);
@@ -59,7 +59,7 @@ TEST_CASE("a sequence scores the same alone and among others") {
   }
 }
 
-TEST_CASE("a whole image can be scored, one value more cannot") {
+TEST_CASE("a whole image can be scored, one token more cannot") {
   TestServer server({"image"});
   v1::ScoreRequest request;
   request.add_sequences()->set_pixels(std::string(30, '\x20'));

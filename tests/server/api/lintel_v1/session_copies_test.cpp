@@ -76,7 +76,7 @@ TEST_CASE("a rewind to the beginning leaves an empty session") {
   CHECK(go_on(server, session.id(), 10, {1, 2}).tokens == first.tokens);
 }
 
-TEST_CASE("checkpoints leave few values to be read again") {
+TEST_CASE("checkpoints leave few tokens to be read again") {
   TestServer server({"tokens"});
   v1::CreateSessionRequest request;
   request.mutable_checkpoints()->set_every_tokens(8);
@@ -154,7 +154,7 @@ TEST_CASE("a rewind of another history than the expected one is refused, and not
   CHECK(rewound.position() == 5);
 }
 
-TEST_CASE("a history has every value and its source, in runs") {
+TEST_CASE("a history has every token and its source, in runs") {
   TestServer server({"tokens"});
   const v1::Session session = create_session(server, "tokens");
   CHECK(read_history(server, session.id()).runs.empty());

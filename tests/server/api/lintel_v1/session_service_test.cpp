@@ -141,7 +141,7 @@ TEST_CASE("a prompt that a session has no room for is refused and the session is
   CHECK(generate(server, request).status.ok());
 }
 
-TEST_CASE("a given value before a session's position is refused") {
+TEST_CASE("a given token before a session's position is refused") {
   TestServer server({"tokens"});
   const v1::Session session = create_session(server, "tokens");
   v1::GenerateRequest request = request_for("", {1, 2, 3}, 5);

@@ -142,7 +142,7 @@ TEST_CASE("a snapshot of other numerics is refused unless they are accepted") {
   CHECK(restore(server, messages, &restored).ok());
 }
 
-TEST_CASE("a restored state that its values do not lead to is refused where it is to be proven") {
+TEST_CASE("a restored state that its tokens do not lead to is refused where it is to be proven") {
   TestServer server({"tokens"});
   const v1::Session session = create_session(server, "tokens");
   go_on(server, session.id(), 20, {1, 2});
@@ -158,7 +158,7 @@ TEST_CASE("a restored state that its values do not lead to is refused where it i
   CHECK(server.server().store().num_sessions() == 1);
 }
 
-TEST_CASE("a state whose values are not there cannot be proven") {
+TEST_CASE("a state whose tokens are not there cannot be proven") {
   TestServer server({"tokens"});
   const v1::Session session = create_session(server, "tokens");
   go_on(server, session.id(), 20, {1, 2});

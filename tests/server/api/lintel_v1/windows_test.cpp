@@ -223,7 +223,7 @@ TEST_CASE("restarts of a session's calls add up to those of one call") {
   CHECK(restarts == (210 - 1 - 32) / 16 + 1);
 }
 
-TEST_CASE("initial state: a call that begins with it has its window, if its values are there") {
+TEST_CASE("initial state: a call that begins with it has its window, if its tokens are there") {
   TestServer server({"bytes", "text"});
   const auto save = [&](const v1::Session& session, const std::string& name) {
     v1::SaveStateRequest request;

@@ -159,7 +159,7 @@ TEST_CASE("a stop string ends a choice without being in it, alone or in a list")
   }
 }
 
-TEST_CASE("logprobs are natural logarithms, with the best values, their names and their places") {
+TEST_CASE("logprobs are natural logarithms, with the best tokens, their names and their places") {
   OpenAiServer server;
   v1::GenerateRequest request = text_request("Hey\xc3\xa9", 12);
   request.set_log2_probs(true);
@@ -352,7 +352,7 @@ TEST_CASE("unsupported requests are refused in OpenAI's shape, by OpenAI's names
       {"logit_bias", {{"999", 1}}, "logit_bias", "logit_bias[999]"},
       {"prompt", json::array(), "prompt", "is not a text"},
       {"prompt", {1, "a"}, "prompt", "is not a text"},
-      {"prompt", {1, 999}, "prompt", "prompt[1]: value 999"},
+      {"prompt", {1, 999}, "prompt", "prompt[1]: token 999"},
       {"prompt", "", "prompt", "prompt: is empty"},
       {"stream", 1, "stream", "is not true or false"},
       {"stream_options", {{"include_usage", true}}, "stream_options", "goes with stream"},

@@ -111,7 +111,7 @@ TEST_CASE("HTTPS is served with the certificate of the gRPC port, and nothing el
   CHECK(post(server.server().http_port(), kModels, "{}").status == 0);
 }
 
-TEST_CASE("a long stream over HTTPS has the values of gRPC's") {
+TEST_CASE("a long stream over HTTPS has the tokens of gRPC's") {
   const CertificateAuthority authority;
   TestServer server({"tokens"}, with_https(authority.issue("server")));
   server.connect(grpc_credentials(authority));

@@ -16,7 +16,7 @@ std::vector<Value> joined(const RecordingSink& first, const RecordingSink& rest)
   return all;
 }
 
-TEST_CASE("a call that is handed over at any value continues elsewhere, with the same values",
+TEST_CASE("a call that is handed over at any token continues elsewhere, with the same tokens",
           "[durable]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   const int steps = GENERATE(0, 1, 2, 7, 20);

@@ -189,7 +189,7 @@ GenerationRequest rich_call(std::int64_t position) {
   return request;
 }
 
-TEST_CASE("a call that is killed at any value and repeated gives each position once: every kind",
+TEST_CASE("a call that is killed at any token and repeated gives each position once: every kind",
           "[durable]") {
   const std::string attention = GENERATE(from_range(attention_types()));
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
@@ -198,7 +198,7 @@ TEST_CASE("a call that is killed at any value and repeated gives each position o
                            {{rich_call(0), rich_call(27)}}, kStride);
 }
 
-TEST_CASE("a call that is killed at any value and repeated gives each position once: on a disk",
+TEST_CASE("a call that is killed at any token and repeated gives each position once: on a disk",
           "[durable]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   require_same_after_death(tiny_model(TinyModel::kTokens), level, /*on_disk=*/true,

@@ -47,7 +47,7 @@ struct LentCall {
   DurableProcess::Call started;
 };
 
-TEST_CASE("values are delivered until the claim's lease is over, and none from then on",
+TEST_CASE("tokens are delivered until the claim's lease is over, and none from then on",
           "[durable][threat-67]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   CAPTURE(level);
@@ -77,7 +77,7 @@ TEST_CASE("values are delivered until the claim's lease is over, and none from t
   CHECK(std::equal(seen.begin(), seen.end(), all.begin()));
 }
 
-TEST_CASE("values that wait for the store while the lease ends are not delivered when it answers",
+TEST_CASE("tokens that wait for the store while the lease ends are not delivered when it answers",
           "[durable]") {
   const Durability level = GENERATE(Durability::kInput, Durability::kToken);
   const bool is_in_time = GENERATE(true, false);

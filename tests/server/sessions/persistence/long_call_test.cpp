@@ -221,7 +221,7 @@ TEST_CASE("the states of a call that it may be repeated from are kept", "[durabl
   }
 }
 
-TEST_CASE("a call stores a state for each so many values", "[durable]") {
+TEST_CASE("a call stores a state for each so many tokens", "[durable]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   LongCalls calls(level);
   const std::string id = calls.kept({.max_tokens = 2 * kValues});

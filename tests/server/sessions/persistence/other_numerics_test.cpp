@@ -7,7 +7,7 @@
 namespace lintel::testing {
 namespace {
 
-TEST_CASE("a call whose values would differ is not drawn again", "[durable]") {
+TEST_CASE("a call whose tokens would differ is not drawn again", "[durable]") {
   const Durability level = GENERATE(Durability::kInput, Durability::kToken);
   Calls calls(level);
   const std::string id = calls.kept();
@@ -36,7 +36,7 @@ void move_machine(Calls& calls, const std::string& hex) {
 }
 
 TEST_CASE(
-    "a session that another machine computed continues, and reports its first value from here",
+    "a session that another machine computed continues, and reports its first token from here",
     "[durable]") {
   Calls calls(GENERATE(Durability::kCall, Durability::kInput, Durability::kToken));
   const std::string id = calls.kept();
@@ -97,7 +97,7 @@ TEST_CASE("strict numerics: a session that another machine computed is refused",
   calls.process->run();
 }
 
-TEST_CASE("the values of a call that is given up are of the machine that drew them", "[durable]") {
+TEST_CASE("the tokens of a call that is given up are of the machine that drew them", "[durable]") {
   Calls calls(Durability::kInput);
   const std::string id = calls.kept();
   calls.process->finish(tokens_call(5, 10, 3), id, named("a"));

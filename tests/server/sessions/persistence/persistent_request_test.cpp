@@ -40,7 +40,7 @@ TEST_CASE("a call's end reaches the client once it is durable, and the session i
   CHECK(sink->result().digest == calls.process->store.get(id, kAlice)->digest);
 }
 
-TEST_CASE("values are delivered at once, once the call is durable, or once they are, by level",
+TEST_CASE("tokens are delivered at once, once the call is durable, or once they are, by level",
           "[durable]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   Calls calls(level);
@@ -69,7 +69,7 @@ TEST_CASE("values are delivered at once, once the call is durable, or once they 
 }
 
 TEST_CASE(
-    "the beginning of a TOKEN call is written with its first values, or alone after the interval",
+    "the beginning of a TOKEN call is written with its first tokens, or alone after the interval",
     "[durable]") {
   Calls calls(Durability::kToken);
   const std::string id = calls.kept();
@@ -92,7 +92,7 @@ TEST_CASE(
         undisturbed(calls.transformer, {tokens_call(5, 30, 3)})->values);
 }
 
-TEST_CASE("an INPUT call's values are written once they are old enough", "[durable]") {
+TEST_CASE("an INPUT call's tokens are written once they are old enough", "[durable]") {
   Calls calls(Durability::kInput);
   calls.options.lazy_values = 1000;
   calls.begin();
@@ -130,7 +130,7 @@ TEST_CASE("a CALL call that is longer than its history is written before its end
   CHECK(calls.stored(id) == 5046);
 }
 
-TEST_CASE("at a call's end the state is stored where many values came, or memory is short",
+TEST_CASE("at a call's end the state is stored where many tokens came, or memory is short",
           "[durable]") {
   Calls calls(Durability::kInput);
   calls.options.park_tokens = 80;
@@ -158,7 +158,7 @@ TEST_CASE("at a call's end the state is stored where many values came, or memory
   CHECK(calls.process->durable.stats().brought_from_slot == 1);
 }
 
-TEST_CASE("a stream that holds too many values back pauses, and resumes", "[durable]") {
+TEST_CASE("a stream that holds too many tokens back pauses, and resumes", "[durable]") {
   Calls calls(Durability::kToken);
   const std::string id = calls.kept({.max_tokens = 20'000});
   calls.dying->hold_commits(true);

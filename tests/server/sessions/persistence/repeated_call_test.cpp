@@ -9,7 +9,7 @@
 namespace lintel::testing {
 namespace {
 
-TEST_CASE("a repeat of an ended call gives the same values, from the position that it asks for",
+TEST_CASE("a repeat of an ended call gives the same tokens, from the position that it asks for",
           "[durable]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   const bool dies = GENERATE(false, true);
@@ -158,7 +158,7 @@ TEST_CASE("an interrupted call is repeated or given up, and blocks others until 
       calls.process->finish(tokens_call(1, 4, 9), id, expects);
     }
     const auto history = calls.process->store.history(id, kAlice, 0, std::nullopt);
-    CHECK(history.values.size() == 19);
+    CHECK(history.tokens.size() == 19);
     CHECK_FALSE(calls.process->durable.find(id, kAlice)->interrupted);
   }
 }

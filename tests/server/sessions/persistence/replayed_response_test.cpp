@@ -99,7 +99,7 @@ TEST_CASE("a reader that leaves: the replay ends", "[durable]") {
   CHECK_FALSE(sink->results[0]);
 }
 
-TEST_CASE("a rewind during a replay: no value of the new history is delivered", "[durable]") {
+TEST_CASE("a rewind during a replay: no token of the new history is delivered", "[durable]") {
   Finished finished;
   const auto sink = std::make_shared<RecordingSink>();
   sink->room = 10;
@@ -116,7 +116,7 @@ TEST_CASE("a rewind during a replay: no value of the new history is delivered", 
   CHECK(sink->values[0].size() == static_cast<std::size_t>(ReplayedResponse::kPieceTokens));
 }
 
-TEST_CASE("a store keeps the values of calls that it remembers, and not those before",
+TEST_CASE("a store keeps the tokens of calls that it remembers, and not those before",
           "[durable]") {
   Finished finished(Durability::kInput, 3000);
   const auto base = [&] { return finished.storage.find(finished.id, kAlice).row.base; };
@@ -146,7 +146,7 @@ TEST_CASE("a store keeps the values of calls that it remembers, and not those be
         b.sink->result().digest);
 }
 
-TEST_CASE("a session whose first values the store has dropped is rewound and wakes", "[durable]") {
+TEST_CASE("a session whose first tokens the store has dropped is rewound and wakes", "[durable]") {
   Calls calls(Durability::kInput);
   calls.options.park_tokens = 100'000;
   calls.begin();
@@ -157,10 +157,10 @@ TEST_CASE("a session whose first values the store has dropped is rewound and wak
   calls.process->finish(tokens_request(5, 6000, 3), id);  // without a name: it is not remembered
   REQUIRE(calls.storage.find(id, kAlice).row.base > 2000);
   REQUIRE_FALSE(calls.process->durable.rewind(id, kAlice, 5800, std::nullopt).refusal);
-  const auto before = calls.process->store.history(id, kAlice, 5000, std::nullopt).values;
+  const auto before = calls.process->store.history(id, kAlice, 5000, std::nullopt).tokens;
   calls.begin();
   REQUIRE_FALSE(calls.process->durable.load(id, kAlice).refusal);
-  CHECK(calls.process->store.history(id, kAlice, 5000, std::nullopt).values == before);
+  CHECK(calls.process->store.history(id, kAlice, 5000, std::nullopt).tokens == before);
   CHECK(calls.process->finish(tokens_request(1, 9, 4), id, {.id = "b"})->values[0].size() == 9);
 }
 

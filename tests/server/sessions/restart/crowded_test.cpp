@@ -36,10 +36,10 @@ TEST_CASE("requests on a session that leaves memory in between are answered") {
   if (what == "history") {
     const History history = read_history(*stored, id);
     status = history.status;
-    std::vector<std::int32_t> values = history.values();
-    REQUIRE(values.size() == kValues);
-    values.erase(values.begin(), values.begin() + 3);
-    CHECK(values == sample.tokens);
+    std::vector<std::int32_t> tokens = history.values();
+    REQUIRE(tokens.size() == kValues);
+    tokens.erase(tokens.begin(), tokens.begin() + 3);
+    CHECK(tokens == sample.tokens);
   } else if (what == "snapshot") {
     status = snapshot_of(*stored, id).status;
   } else {

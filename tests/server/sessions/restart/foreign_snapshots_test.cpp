@@ -41,7 +41,7 @@ struct Travels {
 
 }  // namespace
 
-TEST_CASE("a snapshot names the numerics of its values, in memory and in the store") {
+TEST_CASE("a snapshot names the numerics of its tokens, in memory and in the store") {
   const bool stored = GENERATE(false, true);
   const TemporaryDirectory files;
   ServerOptions options = test_options();

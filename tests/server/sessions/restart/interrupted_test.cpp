@@ -137,7 +137,7 @@ TEST_CASE("a client ahead of the store: POSITION_MISMATCH names the position tha
   CHECK(reason_of(refused) == "POSITION_MISMATCH");
   CHECK(fact_of(refused, "position") == "0");
   CHECK(fact_of(refused, "expected_position") == "4");
-  CHECK_THAT(refused.error_message(), Catch::Contains("the values at positions 0 to 3 are lost"));
+  CHECK_THAT(refused.error_message(), Catch::Contains("the tokens at positions 0 to 3 are lost"));
   request.set_expected_position(0);
   CHECK(generate(*server, request).status.ok());
   request.set_call_id("a third one");

@@ -90,7 +90,7 @@ TEST_CASE("a sequence that starts again forgets its past, in memory and in the s
   CHECK_THAT(stored.call(false, {{}, 2}).error, Contains("no such sequence"));
 }
 
-TEST_CASE("a call in a sequence has a name, by which it is repeated with the same values") {
+TEST_CASE("a call in a sequence has a name, by which it is repeated with the same tokens") {
   const bool rest = GENERATE(false, true);
   StoredSequence stored;
   const SequenceCall start{{1, 2, 3}, 5, with(kStart, {{"lintel_call_id", "one"}})};

@@ -37,7 +37,7 @@ void check_same(const Sample& sample, const Sample& expected) {
   CHECK(sample.first_position == expected.first_position);
 }
 
-TEST_CASE("a stored session continues after a restart with the values it would have had") {
+TEST_CASE("a stored session continues after a restart with the tokens it would have had") {
   const v1::Durability level =
       GENERATE(v1::DURABILITY_CALL, v1::DURABILITY_INPUT, v1::DURABILITY_TOKEN);
   const bool with_state = GENERATE(false, true);
@@ -171,13 +171,13 @@ TEST_CASE("a stored session is forked, rewound, read, copied and saved from the 
   const v1::Session session = created(*stored, v1::DURABILITY_INPUT);
   const std::string& id = session.id();
   go_on(*stored, id, 12, {1, 2, 3});
-  const std::vector<std::int32_t> values = read_history(*stored, id).values();
-  REQUIRE(values.size() == 15);
+  const std::vector<std::int32_t> tokens = read_history(*stored, id).values();
+  REQUIRE(tokens.size() == 15);
   stored.restart();
   SECTION("history") {
     const History history = read_history(*stored, id, 2, 9);
     REQUIRE(history.status.ok());
-    CHECK(history.values() == std::vector(values.begin() + 2, values.begin() + 9));
+    CHECK(history.values() == std::vector(tokens.begin() + 2, tokens.begin() + 9));
   }
   SECTION("fork") {
     v1::ForkSessionResponse forks;

@@ -67,7 +67,7 @@ std::optional<Code> failure_of_get(TestServer& server, const std::string& id) {
 }
 
 TEST_CASE(
-    "a session continues across servers whose clocks are days apart, with the values of one "
+    "a session continues across servers whose clocks are days apart, with the tokens of one "
     "server") {
   WrongFleet fleet;
   TestServer alone({"tokens"});

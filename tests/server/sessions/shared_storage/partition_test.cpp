@@ -53,8 +53,8 @@ class Reading {
     got_.status = reader_->Finish();
     return false;
   }
-  void read_to(std::size_t values) {
-    while (tokens().size() < values) REQUIRE(read());
+  void read_to(std::size_t count) {
+    while (tokens().size() < count) REQUIRE(read());
   }
   void end() {
     context_.TryCancel();
@@ -98,23 +98,23 @@ std::optional<std::vector<std::int32_t>> history(Server& server, const std::stri
   request.set_id(id);
   grpc::ClientContext context;
   const auto reader = server.sessions->ReadHistory(&context, request);
-  std::vector<std::int32_t> values;
+  std::vector<std::int32_t> tokens;
   v1::Chunk chunk;
   while (reader->Read(&chunk)) {
-    values.insert(values.end(), chunk.tokens().begin(), chunk.tokens().end());
+    tokens.insert(tokens.end(), chunk.tokens().begin(), chunk.tokens().end());
   }
   const grpc::Status status = reader->Finish();
   if (status.error_code() == Code::UNAVAILABLE) return std::nullopt;
   INFO(status.error_message());
   REQUIRE(status.ok());
-  return values;
+  return tokens;
 }
 
 bool is_prefix(const std::vector<std::int32_t>& begin, const std::vector<std::int32_t>& all) {
   return begin.size() <= all.size() && std::equal(begin.begin(), begin.end(), all.begin());
 }
 
-TEST_CASE("a server that is cut off in a call delivers no value that its successor does not",
+TEST_CASE("a server that is cut off in a call delivers no token that its successor does not",
           "[threat-67]") {
   // Requests may arrive whose answers do not.
   const auto [level, hears_nothing] =

@@ -41,7 +41,7 @@ struct Fleet {
   std::vector<std::unique_ptr<TestServer>> servers;
 };
 
-TEST_CASE("a session continues at every server, with the values of one server") {
+TEST_CASE("a session continues at every server, with the tokens of one server") {
   Fleet fleet;
   TestServer& a = fleet.add("a");
   TestServer& b = fleet.add("b");
@@ -196,7 +196,7 @@ TEST_CASE("a server that is killed in a call is taken over, at once by its succe
   CHECK(seen == expected);
 }
 
-TEST_CASE("a server whose store is gone delivers no value past its lease, and resumes later") {
+TEST_CASE("a server whose store is gone delivers no token past its lease, and resumes later") {
   RedisServer redis;
   Files files;
   Server server(flags_with(files, url_of(redis),

@@ -50,7 +50,7 @@ TEST_CASE("every key of the header is needed, of its type and of no more than it
              Contains("digest"));
 }
 
-TEST_CASE("the position of a change of numerics is present only with one, and within the values") {
+TEST_CASE("the position of a change of numerics is present only with one, and within the tokens") {
   const auto with = [](std::int64_t position) {
     return refusal_with([&](ordered_json& h, Bytes&) { h["numerics_changed_at"] = position; });
   };
@@ -70,8 +70,8 @@ TEST_CASE("contradictory positions are refused") {
   CHECK(with("max_values", 8) == "taken");
   CHECK(with("max_values", 0) == "taken");
   CHECK_THAT(with("base", 9), Contains("base"));
-  CHECK_THAT(with("base", 2), Contains("5 values, expected 6"));
-  CHECK_THAT(with("position", 9), Contains("5 values, expected 6"));
+  CHECK_THAT(with("base", 2), Contains("5 tokens, expected 6"));
+  CHECK_THAT(with("position", 9), Contains("5 tokens, expected 6"));
   CHECK_THAT(with("state_position", 9), Contains("state_position"));
   CHECK_THAT(with("state_position", 2),
              Contains("\"state_position\": found 2, expected at least 3"));

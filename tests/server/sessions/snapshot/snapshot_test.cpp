@@ -18,7 +18,7 @@ using Kind = SnapshotError::Kind;
 TEST_CASE("a snapshot that is written reads back as it was") {
   SnapshotOf of = small_snapshot();
   SECTION("as it is") {}
-  SECTION("of values that two machines computed") { of.numerics_changed_at = 5; }
+  SECTION("of tokens that two machines computed") { of.numerics_changed_at = 5; }
   SECTION("without its history") {
     of.image.values.clear();
     of.image.marks.clear();

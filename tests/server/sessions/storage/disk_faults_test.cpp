@@ -172,8 +172,8 @@ TEST_CASE("exception in a commit: the storage is broken, and the process continu
   Client a("a");
   REQUIRE(commit_one(storage, [&](Writes& to) { a.create(to); }) == SessionError::kNone);
   REQUIRE(a.open(storage) == SessionError::kNone);
-  const std::vector<std::int32_t> values(50, 1);
-  REQUIRE(commit_one(storage, [&](Writes& to) { a.append(to, values); }) == SessionError::kNone);
+  const std::vector<std::int32_t> tokens(50, 1);
+  REQUIRE(commit_one(storage, [&](Writes& to) { a.append(to, tokens); }) == SessionError::kNone);
   SessionStorage::StateRef ref{.position = 50};
   REQUIRE(storage.put_state("a", state_of(1), &ref) == SessionError::kNone);
   throws = true;
@@ -209,10 +209,10 @@ void check_right_or_refused(SessionStorage& storage, const Client& session, int*
     return;
   }
   CHECK(opened.row == session.row);
-  std::vector<std::int32_t> values(session.values.size());
-  const SessionError read = storage.read_values(session.row.id, session.row.base, values);
+  std::vector<std::int32_t> tokens(session.values.size());
+  const SessionError read = storage.read_values(session.row.id, session.row.base, tokens);
   if (read == SessionError::kNone) {
-    CHECK(values == session.values);
+    CHECK(tokens == session.values);
   } else {
     ++*refused;
     CHECK(read == SessionError::kDamaged);

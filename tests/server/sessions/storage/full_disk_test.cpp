@@ -27,8 +27,8 @@ std::vector<Client> with_states(SessionStorage& storage, int count = kSessions) 
     Client& session = sessions.emplace_back("session " + std::to_string(100 + i));
     REQUIRE(commit_one(storage, [&](Writes& to) { session.create(to); }) == Outcome::kNone);
     REQUIRE(session.open(storage) == Outcome::kNone);
-    const std::vector<std::int32_t> values(20, i);
-    REQUIRE(commit_one(storage, [&](Writes& to) { session.append(to, values); }) == Outcome::kNone);
+    const std::vector<std::int32_t> tokens(20, i);
+    REQUIRE(commit_one(storage, [&](Writes& to) { session.append(to, tokens); }) == Outcome::kNone);
     SessionStorage::StateRef ref{.position = 20};
     REQUIRE(storage.put_state(session.row.id,
                               state_of(100 + static_cast<std::uint64_t>(i), kStateBytes),
@@ -83,8 +83,8 @@ TEST_CASE("commit on a full disk: stored states are dropped and the commit succe
   disk.set_capacity(disk.bytes_in_use());  // not a block is left
   for (Client& session : sessions) {
     REQUIRE(session.open(storage) == Outcome::kNone);
-    const std::vector<std::int32_t> values(900, 70'000);
-    CHECK(commit_one(storage, [&](Writes& to) { session.append(to, values); }) == Outcome::kNone);
+    const std::vector<std::int32_t> tokens(900, 70'000);
+    CHECK(commit_one(storage, [&](Writes& to) { session.append(to, tokens); }) == Outcome::kNone);
     CHECK(commit_one(storage, [&](Writes& to) { session.release(to); }) == Outcome::kNone);
     CHECK(session.difference(storage) == "");
   }
@@ -125,8 +125,8 @@ TEST_CASE("removal on a full disk: succeeds for every session, and new ones find
   Client& large = sessions.emplace_back("session large");
   REQUIRE(commit_one(*storage, [&](Writes& to) { large.create(to); }) == Outcome::kNone);
   REQUIRE(large.open(*storage) == Outcome::kNone);
-  const std::vector<std::int32_t> values(40'000, 70'000);
-  REQUIRE(commit_one(*storage, [&](Writes& to) { large.append(to, values); }) == Outcome::kNone);
+  const std::vector<std::int32_t> tokens(40'000, 70'000);
+  REQUIRE(commit_one(*storage, [&](Writes& to) { large.append(to, tokens); }) == Outcome::kNone);
   REQUIRE(commit_one(*storage, [&](Writes& to) { large.release(to); }) == Outcome::kNone);
   disk.set_capacity(disk.bytes_in_use() + (64 << 10));
   const int made = fill(*storage);

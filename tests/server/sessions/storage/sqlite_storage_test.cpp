@@ -138,8 +138,8 @@ TEST_CASE("a session with a damaged record is quarantined, alone and for good") 
       REQUIRE(commit_one(*storage, [&](Writes& to) { session->create(to); }) ==
               SessionError::kNone);
       REQUIRE(session->open(*storage) == SessionError::kNone);
-      const std::vector<std::int32_t> values = {1, 2, 3};
-      REQUIRE(commit_one(*storage, [&](Writes& to) { session->append(to, values); }) ==
+      const std::vector<std::int32_t> tokens = {1, 2, 3};
+      REQUIRE(commit_one(*storage, [&](Writes& to) { session->append(to, tokens); }) ==
               SessionError::kNone);
     }
   }
@@ -303,8 +303,8 @@ TEST_CASE("a state that begins a history is on the disk before that is acknowled
   Client a("a");
   REQUIRE(commit_one(*storage, [&](Writes& to) { a.create(to); }) == SessionError::kNone);
   REQUIRE(a.open(*storage) == SessionError::kNone);
-  const std::vector<std::int32_t> values(100, 1);
-  REQUIRE(commit_one(*storage, [&](Writes& to) { a.append(to, values); }) == SessionError::kNone);
+  const std::vector<std::int32_t> tokens(100, 1);
+  REQUIRE(commit_one(*storage, [&](Writes& to) { a.append(to, tokens); }) == SessionError::kNone);
   SessionStorage::StateRef ref;
   ref.position = 50;
   REQUIRE(storage->put_state("a", state_of(1), &ref) == SessionError::kNone);

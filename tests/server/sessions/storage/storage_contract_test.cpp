@@ -20,9 +20,9 @@ Outcome commit(AnyStorage& storage, Call&& call) {
 }
 
 std::vector<std::int32_t> counted(std::int32_t from, std::size_t count) {
-  std::vector<std::int32_t> values(count);
-  std::iota(values.begin(), values.end(), from);
-  return values;
+  std::vector<std::int32_t> tokens(count);
+  std::iota(tokens.begin(), tokens.end(), from);
+  return tokens;
 }
 
 TEST_CASE("a session of a storage is as written") {
@@ -151,7 +151,7 @@ TEST_CASE("each write of a commit is done or refused alone, a session's in their
   CHECK(b.difference(*storage) == "");
 }
 
-TEST_CASE("a rewind takes back values, the call and the states above it") {
+TEST_CASE("a rewind takes back tokens, the call and the states above it") {
   AnyStorage storage(GENERATE(range(0, AnyStorage::sorts())));
   Client a("a");
   REQUIRE(commit(storage, [&](Writes& to) { a.create(to); }) == Outcome::kNone);
@@ -245,8 +245,8 @@ TEST_CASE("a history may begin at a state") {
   SessionStorage::StateRef ref{.position = 3000, .where = 0, .bytes = 0, .checksum = {}};
   REQUIRE(storage->put_state("a", state_of(3), &ref) == Outcome::kNone);
   REQUIRE(commit(storage, [&](Writes& to) { a.states(to, {ref}, 3000); }) == Outcome::kNone);
-  std::vector<std::int32_t> values(1);
-  CHECK(storage->read_values("a", 2999, values) == Outcome::kNotFound);
+  std::vector<std::int32_t> tokens(1);
+  CHECK(storage->read_values("a", 2999, tokens) == Outcome::kNotFound);
   REQUIRE(commit(storage, [&](Writes& to) { a.append(to, counted(0, 5)); }) == Outcome::kNone);
   REQUIRE(commit(storage, [&](Writes& to) { a.release(to); }) == Outcome::kNone);
   storage.reopen();

@@ -37,11 +37,11 @@ double commits_of_64(SessionStorage& storage, int commits, std::vector<double>* 
   }
   made.commit_to(storage);
   for (Client& session : sessions) REQUIRE(session.open(storage) == SessionError::kNone);
-  const std::vector<std::int32_t> values = {1, 200, 3, 40};
+  const std::vector<std::int32_t> tokens = {1, 200, 3, 40};
   double cpu = 0;
   for (int i = 0; i < commits; ++i) {
     Writes writes;
-    for (Client& session : sessions) session.append(writes, values);
+    for (Client& session : sessions) session.append(writes, tokens);
     const double cpu_before = cpu_seconds();
     const auto start = std::chrono::steady_clock::now();
     REQUIRE(writes.commit_to(storage).back() == SessionError::kNone);
@@ -74,7 +74,7 @@ TEST_CASE("cost of a commit of 64 sessions", "[.][cost]") {
   const std::int64_t before = disk.bytes_written();
   commits_of_64(storage, 2000, &in_memory);
   std::printf(
-      "a commit of 64 x 4 values: p50 %.0f us, p99 %.0f us, CPU %.0f us, %.0f bytes written\n",
+      "a commit of 64 x 4 tokens: p50 %.0f us, p99 %.0f us, CPU %.0f us, %.0f bytes written\n",
       1e6 * seconds[500], 1e6 * seconds[990], 1e6 * cpu,
       static_cast<double>(disk.bytes_written() - before) / 2000);
 }

@@ -9,11 +9,11 @@ namespace {
 
 // The state that scenarios put for a position of a history.
 std::vector<std::byte> state_for(const Client& session, std::int64_t position) {
-  const auto values =
+  const auto tokens =
       std::span(session.values)
           .first(static_cast<std::size_t>(std::max<std::int64_t>(position - session.row.base, 0)));
   return state_of(static_cast<std::uint64_t>(position) * 1000003 +
-                  std::accumulate(values.begin(), values.end(), std::uint64_t{0}) *
+                  std::accumulate(tokens.begin(), tokens.end(), std::uint64_t{0}) *
                       (session.row.base == 0 ? 1 : 0));
 }
 
@@ -61,9 +61,9 @@ void Scenario::change(SessionStorage& storage, Client& session, Writes& writes) 
   const std::string id = session.row.id;
   const std::int64_t what = below(12);
   if (what < 5) {
-    std::vector<std::int32_t> values(static_cast<std::size_t>(1 + below(900)));
-    std::iota(values.begin(), values.end(), static_cast<std::int32_t>(below(70'000)));
-    session.append(writes, values);
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(1 + below(900)));
+    std::iota(tokens.begin(), tokens.end(), static_cast<std::int32_t>(below(70'000)));
+    session.append(writes, tokens);
   } else if (what == 5) {
     session.begin(writes, "call " + std::to_string(random_()));
   } else if (what == 6) {

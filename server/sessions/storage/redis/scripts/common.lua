@@ -2,7 +2,7 @@
 -- Before every script. A session is a hash:
 --   o owner, m model, r row, p position, d digest of the history up to there, x when it expires
 --   t states that the row names, 16 hexadecimal digits each
---   v position of the first value in the string of values, a of the first that is kept, w bytes of each
+--   v position of the first token in the string of tokens, a of the first that is kept, w bytes of each
 --   n nonce of who may write, empty: nobody; l of who gave it back last; s of its last write
 --   h holder, b its boot, u until when it holds the session, f number of the claim: grows from claim to
 --   claim, and is that of a time, so that it grows also where a failover has lost claims
@@ -14,8 +14,8 @@ end
 local function whole(number) return string.format('%.0f', number) end
 local function number(text) return tonumber(text) or 0 end
 
--- Puts packed values at the position `from`; what was written before behind them goes.
-local function put_values(key, row, first, width, from, to, values)
+-- Puts packed tokens at the position `from`; what was written from there on goes.
+local function put_tokens(key, row, first, width, from, to, tokens)
   local old = number(row.w)
   if old ~= width and redis.call('EXISTS', key) == 1 then
     local one = string.rep('.', old)
@@ -30,11 +30,11 @@ local function put_values(key, row, first, width, from, to, values)
       redis.call('SET', key, redis.call('GETRANGE', key, 0, start - 1))
     end
   end
-  if #values > 0 then redis.call('SETRANGE', key, start, values) end
+  if #tokens > 0 then redis.call('SETRANGE', key, start, tokens) end
 end
 
--- Forgets values below `base`, once they are many. Returns the position of the first one left.
-local function forget_values(key, first, width, base, position)
+-- Forgets tokens below `base`, once they are many. Returns the position of the first one left.
+local function forget_tokens(key, first, width, base, position)
   if base - first < math.max(256, (position - base) / 4) then return first end
   local kept = ''
   if position > base then kept = redis.call('GETRANGE', key, (base - first) * width, -1) end

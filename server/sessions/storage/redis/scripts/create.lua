@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A new session. KEYS: session, values, ids, expiries, garbage. ARGV: id, owner, model, digest,
--- position, base, row, width, values, expires in microseconds, states.
+-- A new session. KEYS: session, tokens, ids, expiries, garbage. ARGV: id, owner, model, digest,
+-- position, base, row, width, tokens, expires in microseconds, states.
 local digest = redis.call('HGET', KEYS[1], 'd')
 if digest then return {digest == ARGV[4] and 'DONE' or 'FENCED'} end
 if #ARGV[11] > 0 and not name_states(KEYS[5], ARGV[1], '', ARGV[11]) then return {'NO_STATE'} end

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Values of a session. KEYS: session, values. ARGV: position of the first, how many.
+-- Tokens of a session. KEYS: session, tokens. ARGV: position of the first, how many.
 local s = redis.call('HMGET', KEYS[1], 'a', 'p', 'v', 'w')
 if not s[1] then return {'NOT_FOUND'} end
 local from, count = number(ARGV[1]), number(ARGV[2])

@@ -35,7 +35,7 @@ TEST_CASE("a counter and a length let a replica write into another's line after 
   CHECK(found.foreign_write);
 }
 
-TEST_CASE("a nonce alone leaves a hole where a failover has lost values") {
+TEST_CASE("a nonce alone leaves a hole where a failover has lost tokens") {
   const ProtocolSearch found = search_protocol({.nonce = true});
   INFO(trace_of(found.foreign_write));
   REQUIRE(found.foreign_write);

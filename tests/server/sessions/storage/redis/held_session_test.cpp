@@ -15,12 +15,12 @@ using Sent = HeldSession::SentPtr;
 struct Held {
   Held() { session.emplace(claim, row, 1, std::make_shared<ClaimLease>()); }
 
-  Sent append(std::vector<std::int32_t> values, std::uint8_t digest) {
-    const StorageBytes body = encode_values(values);
+  Sent append(std::vector<std::int32_t> tokens, std::uint8_t digest) {
+    const StorageBytes body = encode_values(tokens);
     SessionStorage::Write write{.kind = Kind::kValues, .claim = claim, .body = body};
     write.before = session->row().digest;
     write.after.bytes[0] = std::byte{digest};
-    write.position = session->row().position + static_cast<std::int64_t>(values.size());
+    write.position = session->row().position + static_cast<std::int64_t>(tokens.size());
     Sent sent;
     REQUIRE(session->apply(write, &sent) == SessionError::kNone);
     return sent;
@@ -55,7 +55,7 @@ TEST_CASE(
   const Sent second = held.append({4, 5}, 2);
   // The tokens of the first are in the store alone: what has lost them cannot be healed.
   CHECK_FALSE(held.session->missing(*second, Digest()));
-  CHECK(held.session->missing(*second, second->before.digest)->values.empty());
+  CHECK(held.session->missing(*second, second->before.digest)->tokens.empty());
 }
 
 TEST_CASE("a store at the digest of a later write is not rolled back") {
@@ -65,7 +65,7 @@ TEST_CASE("a store at the digest of a later write is not rolled back") {
   CHECK_FALSE(held.session->missing(*first, second->after.digest));
   const auto missing = held.session->missing(*second, first->before.digest);
   REQUIRE(missing);
-  CHECK(missing->values == std::vector{1, 2, 3});
+  CHECK(missing->tokens == std::vector{1, 2, 3});
 }
 
 }  // namespace

@@ -201,7 +201,7 @@ TEST_CASE("the writes of one commit are atomic") {
   CHECK(session.difference(*storages.b) == "");
 }
 
-TEST_CASE("values that another storage drew as well, and continued, are not taken back") {
+TEST_CASE("tokens that another storage drew as well, and continued, are not taken back") {
   TwoStorages storages;
   Client session("s");
   REQUIRE(commit(*storages.a, [&](Writes& to) { session.create(to); }) == Outcome::kNone);
@@ -251,8 +251,8 @@ TEST_CASE("a full server refuses writes, releases sessions, and accepts writes a
   CHECK(storage.put_state("s", state_of(1), &ref) == Outcome::kStoreFull);
   CHECK(storage.health().state == State::kFull);
   // What it has can be read, and goes back.
-  std::vector<std::int32_t> values(4);
-  CHECK(storage.read_values("s", 0, values) == Outcome::kNone);
+  std::vector<std::int32_t> tokens(4);
+  CHECK(storage.read_values("s", 0, tokens) == Outcome::kNone);
   const bool full_at_end = GENERATE(true, false);
   if (!full_at_end) {
     client("CONFIG SET maxmemory 0");

@@ -23,9 +23,9 @@ inline RedisStorage::Options storage_options(const std::string& replica, const E
 }
 
 inline std::vector<std::int32_t> counted_from(std::int32_t from, std::size_t count) {
-  std::vector<std::int32_t> values(count);
-  for (std::size_t i = 0; i < count; ++i) values[i] = from + static_cast<std::int32_t>(i);
-  return values;
+  std::vector<std::int32_t> tokens(count);
+  for (std::size_t i = 0; i < count; ++i) tokens[i] = from + static_cast<std::int32_t>(i);
+  return tokens;
 }
 
 // A session's keys as they are now, to put them back: what a failover to a stale replica does.
@@ -33,7 +33,7 @@ class Backup {
  public:
   Backup(RedisClient client, const std::string& id) : client_(std::move(client)) {
     const RedisKeys keys(redis_bucket(id));
-    names_ = {keys.session(id), keys.values(id)};
+    names_ = {keys.session(id), keys.tokens(id)};
     for (const std::string& name : names_) dumps_.push_back(client_.ask({"DUMP", name}));
   }
   void restore() {
