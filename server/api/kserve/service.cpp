@@ -686,51 +686,33 @@ grpc::Status repository_index(const ServiceContext& context, CallScope&,
 // One ModelInfer call. Lives from the method until gRPC has done with it.
 class ModelInferCall final : public RpcReactor {
  public:
-  ModelInferCall(const ServiceContext& context, RpcCall& rpc)
-      : calls_(context.calls), call_(context.gate, rpc, Method::kModelInfer) {}
-
-  const LogFields& log_fields() const { return call_.scope.log_fields(); }
-
-  // Counts the call in, if it may begin; then `run()`, which may say why not.
-  template <typename Run>
-  grpc::Status begin(const Run& run) {
-    return catch_exceptions([&]() -> grpc::Status {
+  // context, sequences, rpc, response: outlive the call.
+  ModelInferCall(const ServiceContext& context, ClientSequences& sequences, RpcCall& rpc,
+                 const LazyMessage<inference::ModelInferRequest>& request,
+                 inference::ModelInferResponse& response)
+      : context_(context),
+        sequences_(sequences),
+        rpc_(rpc),
+        response_(response),
+        call_(context.gate, rpc, Method::kModelInfer) {
+    const LogFields log_fields = call_.scope.log_fields();  // as the call began
+    const LogScope log(log_fields);
+    grpc::Status started = catch_exceptions([&]() -> grpc::Status {
       if (!call_.scope.admitted().ok()) return call_.scope.admitted();
       if (grpc::Status entered = call_.quota.enter(); !entered.ok()) return entered;
-      active_ = ActiveCall(calls_);
-      return active_ ? run() : shutting_down();
-    });
-  }
-  // Once, after begin(), by the method or, after that has returned, by another thread: the
-  // call ends with it, and may be gone when this returns.
-  void run(const ServiceContext& context, ClientSequences& sequences, const RpcCall& rpc,
-           const inference::ModelInferRequest& wire,
-           inference::ModelInferResponse& response) noexcept EXCLUDES(mutex_) {
-    PreparedInference infer;
-    std::shared_ptr<RowGatherer> rows;
-    grpc::Status prepared = catch_exceptions([&] {
-      grpc::Status ready = prepare_inference(context, sequences, rpc, wire, call_,
-                                             /*may_stream=*/false, infer);
-      if (!ready.ok()) return ready;
-      if (infer.rows.empty()) {
-        write_end(infer, response);
-        return ready;
+      active_ = ActiveCall(context.calls);
+      if (!active_) return shutting_down();
+      const auto wire = std::make_shared<inference::ModelInferRequest>();
+      grpc::Status read = request.read(bounds_of(context.gate, Method::kModelInfer), *wire);
+      if (!read.ok()) return read;
+      if (context.durable != nullptr && names_sequence(*wire)) {
+        // gRPC runs nothing of the reactor before it has it from the method, its end neither.
+        return run_by_store(context, log_fields, [this, wire] { run(*wire); });
       }
-      rows = new_row_gatherer(
-          sequences, infer, response,
-          [this](const grpc::Status& ended, TokenUse used) { finish(ended, used); });
-      return ready;
+      run(*wire);
+      return read;
     });
-    if (!prepared.ok() || rows == nullptr) return finish(std::move(prepared), {});
-    if (!set_rows(rows)) rows->cancel();
-    rows->begin(std::move(infer.rows));
-  }
-
-  // The response is written, or there is none. Once.
-  void finish(grpc::Status status, TokenUse used) {
-    status_ = copy_of(status);
-    call_.finish(used);
-    Finish(std::move(status));
+    if (!started.ok()) finish(std::move(started), {});
   }
 
   void OnCancel() override EXCLUDES(mutex_) {
@@ -749,6 +731,37 @@ class ModelInferCall final : public RpcReactor {
   }
 
  private:
+  // Once, by the constructor or, after the method has returned, by another thread: the call ends
+  // Once, by the constructor or by a thread of the session store. The call ends with it, and may be
+  // gone when this returns.
+  void run(const inference::ModelInferRequest& wire) noexcept EXCLUDES(mutex_) {
+    PreparedInference infer;
+    std::shared_ptr<RowGatherer> rows;
+    grpc::Status prepared = catch_exceptions([&] {
+      grpc::Status ready = prepare_inference(context_, sequences_, rpc_, wire, call_,
+                                             /*may_stream=*/false, infer);
+      if (!ready.ok()) return ready;
+      if (infer.rows.empty()) {
+        write_end(infer, response_);
+        return ready;
+      }
+      rows = new_row_gatherer(
+          sequences_, infer, response_,
+          [this](const grpc::Status& ended, TokenUse used) { finish(ended, used); });
+      return ready;
+    });
+    if (!prepared.ok() || rows == nullptr) return finish(std::move(prepared), {});
+    if (!set_rows(rows)) rows->cancel();
+    rows->begin(std::move(infer.rows));
+  }
+
+  // The response is written, or there is none. Once.
+  void finish(grpc::Status status, TokenUse used) {
+    status_ = copy_of(status);
+    call_.finish(used);
+    Finish(std::move(status));
+  }
+
   // False where the client is gone.
   bool set_rows(std::shared_ptr<RowGatherer> rows) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -756,7 +769,10 @@ class ModelInferCall final : public RpcReactor {
     return !gone_;
   }
 
-  ActiveCalls& calls_;
+  const ServiceContext& context_;
+  ClientSequences& sequences_;
+  RpcCall& rpc_;
+  inference::ModelInferResponse& response_;
   ActiveCall active_;
   StreamCall call_;
   grpc::Status status_;  // written before Finish, read after
@@ -833,25 +849,7 @@ RpcReactor* InferenceService::RepositoryModelUnload(
 RpcReactor* InferenceService::ModelInfer(RpcCall* call,
                                          const LazyMessage<inference::ModelInferRequest>* request,
                                          inference::ModelInferResponse* response) {
-  auto* const reactor = new ModelInferCall(context_, *call);
-  const LogFields log_fields = reactor->log_fields();
-  const LogScope log(log_fields);
-  grpc::Status started = reactor->begin([&] {
-    const auto wire = std::make_shared<inference::ModelInferRequest>();
-    grpc::Status read = request->read(bounds_of(context_.gate, Method::kModelInfer), *wire);
-    if (!read.ok()) return read;
-    const auto run = [this, reactor, call, response, wire] {
-      reactor->run(context_, sequences_, *call, *wire, *response);
-    };
-    if (context_.durable != nullptr && names_sequence(*wire)) {
-      // gRPC runs nothing of the reactor before it has it from the method, its end neither.
-      return run_by_store(context_, log_fields, run);
-    }
-    run();
-    return read;
-  });
-  if (!started.ok()) reactor->finish(std::move(started), {});
-  return reactor;
+  return new ModelInferCall(context_, sequences_, *call, *request, *response);
 }
 
 RpcReactor* InferenceService::ModelStreamInfer(RpcCall* call) {
