@@ -288,11 +288,6 @@ grpc::Status no_such_message(std::string_view why) {
   return {grpc::INVALID_ARGUMENT, std::string(kSubject) + ": " + std::string(why)};
 }
 
-grpc::Status parse_into(const std::string& bytes, pb::Message& message) {
-  if (message.ParseFromString(bytes)) return grpc::Status::OK;
-  return no_such_message("is no " + message.GetDescriptor()->full_name());
-}
-
 }  // namespace
 
 grpc::Status json_to_bytes(std::string_view json, const pb::Descriptor* type, JsonBudget* budget,
@@ -340,18 +335,6 @@ grpc::Status plain_json_to_bytes(std::string_view json, const pb::Descriptor* ty
     }
   }
   return json_to_bytes(spelled, type, budget, bytes);
-}
-
-grpc::Status read_json(const std::string& json, pb::Message& message) {
-  std::string bytes;
-  grpc::Status read = json_to_bytes(json, message.GetDescriptor(), nullptr, bytes);
-  return read.ok() ? parse_into(bytes, message) : read;
-}
-
-grpc::Status read_plain_json(const std::string& json, pb::Message& message) {
-  std::string bytes;
-  grpc::Status read = plain_json_to_bytes(json, message.GetDescriptor(), nullptr, bytes);
-  return read.ok() ? parse_into(bytes, message) : read;
 }
 
 namespace {

@@ -30,10 +30,6 @@ std::string write_json(const google::protobuf::Message& message);
 grpc::Status plain_json_to_bytes(std::string_view json, const google::protobuf::Descriptor* type,
                                  JsonBudget* budget, std::string& bytes);
 
-// Both, into a message.
-grpc::Status read_json(const std::string& json, google::protobuf::Message& message);
-grpc::Status read_plain_json(const std::string& json, google::protobuf::Message& message);
-
 // PlainMessages: the messages of one answer as JSON for people.
 
 // protobuf's JSON, but such fields as text. With text, chunks of a
