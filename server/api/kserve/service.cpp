@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/api/kserve/service.h"
 
-#include <google/protobuf/map.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/support/status.h>
 
@@ -99,6 +98,10 @@ bool is_complete(const grpc::Status& status) {
 }
 
 // Text is of models whose tokens are bytes.
+bool has_text(const ServedModel& model) {
+  return model.transformer->config().modality == ModalityKind::kBytes;
+}
+
 void check_text(const TensorRequest& request, const ModelConfig& config, Violations& violations) {
   if (config.modality == ModalityKind::kBytes) return;
   const std::string why =
@@ -132,8 +135,7 @@ grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& s
   const auto request = std::make_shared<TensorRequest>(
       read_tensor_request(wire, model->limits.max_samples, violations));
   infer.request = request;
-  const bool is_text = model->transformer->config().modality == ModalityKind::kBytes;
-  if (request->has_no_input && wire.outputs_size() == 0) choose_outputs(is_text, *request);
+  if (request->has_no_input && wire.outputs_size() == 0) choose_outputs(has_text(*model), *request);
   check_text(*request, model->transformer->config(), violations);
   if (request->streams && !may_stream) {
     violations.add("parameters[stream]", "is for ModelStreamInfer: here is one response");
@@ -481,10 +483,6 @@ const Tensor kOutputs[] = {
     {"log2_evidence", "FP64", inference::TYPE_FP64, {1}},
 };
 
-bool has_text(const ServedModel& model) {
-  return model.transformer->config().modality == ModalityKind::kBytes;
-}
-
 template <typename WireTensor>
 void write_tensor_config(const Tensor& tensor, WireTensor& wire) {
   wire.set_name(tensor.name);
@@ -498,41 +496,6 @@ void write_tensor_metadata(const Tensor& tensor,
   wire.set_datatype(tensor.datatype);
   wire.add_shape(-1);
   for (const std::int64_t size : tensor.row_shape) wire.add_shape(size);
-}
-
-void write_metadata(const ServedModel& model, inference::ModelMetadataResponse& metadata) {
-  for (const Tensor& tensor : kInputs) {
-    if (!tensor.is_text || has_text(model)) write_tensor_metadata(tensor, *metadata.add_inputs());
-  }
-  for (const Tensor& tensor : kOutputs) {
-    if (!tensor.is_text || has_text(model)) write_tensor_metadata(tensor, *metadata.add_outputs());
-  }
-}
-
-void write_config(const ServedModel& model, inference::ModelConfig& config) {
-  const Transformer& transformer = *model.transformer;
-  config.set_name(model.name);
-  config.set_platform("lintel");
-  config.set_backend("lintel");
-  config.set_max_batch_size(model.limits.max_samples);
-  for (const Tensor& tensor : kInputs) {
-    if (tensor.is_text && !has_text(model)) continue;
-    auto& input = *config.add_input();
-    write_tensor_config(tensor, input);
-    input.set_optional(has_text(model));  // there are two to choose from
-  }
-  for (const Tensor& tensor : kOutputs) {
-    if (!tensor.is_text || has_text(model)) write_tensor_config(tensor, *config.add_output());
-  }
-  auto& workers = *config.add_instance_group();
-  workers.set_name("workers");
-  workers.set_kind(inference::ModelInstanceGroup::KIND_CPU);
-  workers.set_count(model.scheduler->options().workers);
-  auto& parameters = *config.mutable_parameters();
-  parameters["config_json"].set_string_value(transformer.config_json());
-  parameters["weight_type"].set_string_value(to_string(transformer.weight_type()));
-  parameters["fingerprint"].set_string_value(transformer.fingerprint());
-  config.mutable_model_transaction_policy()->set_decoupled(true);
 }
 
 void write_statistics(const ServedModel& model, inference::ModelStatistics& wire) {
@@ -640,7 +603,12 @@ grpc::Status model_metadata(const ServiceContext& context, CallScope& scope,
     if (ready->name == model->name) response.add_versions(std::to_string(ready->version));
   }
   response.set_platform("lintel");
-  write_metadata(*model, response);
+  for (const Tensor& tensor : kInputs) {
+    if (!tensor.is_text || has_text(*model)) write_tensor_metadata(tensor, *response.add_inputs());
+  }
+  for (const Tensor& tensor : kOutputs) {
+    if (!tensor.is_text || has_text(*model)) write_tensor_metadata(tensor, *response.add_outputs());
+  }
   return status;
 }
 
@@ -649,7 +617,31 @@ grpc::Status model_config(const ServiceContext& context, CallScope& scope,
                           inference::ModelConfigResponse& response) {
   grpc::Status status;
   const SharedModel model = find_model(context, scope, wire, status);
-  if (model != nullptr) write_config(*model, *response.mutable_config());
+  if (model == nullptr) return status;
+  const Transformer& transformer = *model->transformer;
+  inference::ModelConfig& config = *response.mutable_config();
+  config.set_name(model->name);
+  config.set_platform("lintel");
+  config.set_backend("lintel");
+  config.set_max_batch_size(model->limits.max_samples);
+  for (const Tensor& tensor : kInputs) {
+    if (tensor.is_text && !has_text(*model)) continue;
+    auto& input = *config.add_input();
+    write_tensor_config(tensor, input);
+    input.set_optional(has_text(*model));  // there are two to choose from
+  }
+  for (const Tensor& tensor : kOutputs) {
+    if (!tensor.is_text || has_text(*model)) write_tensor_config(tensor, *config.add_output());
+  }
+  auto& workers = *config.add_instance_group();
+  workers.set_name("workers");
+  workers.set_kind(inference::ModelInstanceGroup::KIND_CPU);
+  workers.set_count(model->scheduler->options().workers);
+  auto& parameters = *config.mutable_parameters();
+  parameters["config_json"].set_string_value(transformer.config_json());
+  parameters["weight_type"].set_string_value(to_string(transformer.weight_type()));
+  parameters["fingerprint"].set_string_value(transformer.fingerprint());
+  config.mutable_model_transaction_policy()->set_decoupled(true);
   return status;
 }
 

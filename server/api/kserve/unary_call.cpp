@@ -290,17 +290,14 @@ void RowGatherer::begin(std::vector<PreparedGeneration> prepared) noexcept {
 
 grpc::Status RowGatherer::submit(std::size_t index, PreparedGeneration& row) noexcept {
   return catch_exceptions([&] {
-    const RequestHandle handle = [&] {
-      MutexLock lock(mutex_);
-      return running_[index].handle;
-    }();
     const auto sink = std::make_shared<RowSink>(
         shared_from_this(), index, row.model, row.durable == nullptr ? "" : row.lease.session_id());
+    const RequestHandle handle = [&] {
+      MutexLock lock(mutex_);
+      running_[index].past = row.past;
+      return running_[index].handle;
+    }();
     if (row.past) {  // it has been run
-      {
-        MutexLock lock(mutex_);
-        running_[index].past = row.past;
-      }
       row.past->tell(sink);
       return grpc::Status::OK;
     }
