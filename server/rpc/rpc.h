@@ -178,16 +178,25 @@ class RpcService {
   RpcService& operator=(const RpcService&) = delete;
   ~RpcService() = default;
 
-  // `name`: service and method, as on the wire; `method`: of `self`, the derived object.
+  // `name`: service and method, as on the wire; `run(call, request, response)`: makes the reactor.
+  template <typename Request, typename Response, typename Run>
+  void serve_unary(const char* name, Run run) {
+    add<Response>(name, RpcMethod::Type::kUnary,
+                  [run = std::move(run)](RpcCall& call, const RequestBytes& request,
+                                         google::protobuf::Message* response) {
+                    return run(call, LazyMessage<Request>(request),
+                               static_cast<Response&>(*response));
+                  });
+  }
+  // The same by a method of `self`, the derived object.
   template <typename Self, typename Request, typename Response>
   void serve(const char* name, Self* self,
              RpcReactor* (Self::*method)(RpcCall*, const LazyMessage<Request>*, Response*)) {
-    add<Response>(name, RpcMethod::Type::kUnary,
-                  [self, method](RpcCall& call, const RequestBytes& request,
-                                 google::protobuf::Message* response) {
-                    const LazyMessage<Request> message(request);
-                    return (self->*method)(&call, &message, static_cast<Response*>(response));
-                  });
+    serve_unary<Request, Response>(
+        name,
+        [self, method](RpcCall& call, const LazyMessage<Request>& request, Response& response) {
+          return (self->*method)(&call, &request, &response);
+        });
   }
   // A stream of Response, which does not show in the method's type.
   template <typename Response, typename Self, typename Request>

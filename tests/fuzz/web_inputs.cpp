@@ -21,6 +21,7 @@
 #include "server/http/transport/request_head.h"
 #include "server/http/transport/response_head.h"
 #include "server/observability/request_id.h"
+#include "tests/server/http/read_json.h"
 
 namespace lintel::fuzz {
 namespace {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/api/kserve/request.h"
 
+#include <google/protobuf/map.h>
+
 #include <algorithm>
 #include <bit>
 #include <charconv>
@@ -19,18 +21,15 @@
 
 namespace lintel {
 
-// The tensors of a ModelInfer request, typed or raw, read into rows.
-
-// Reads the prompts, at most `max_rows` of them, and the stop strings into `request`: what is wrong
-// with a tensor is named by it.
-void read_inputs(const inference::ModelInferRequest& wire, int max_rows, TensorRequest& request,
-                 Violations& violations);
-
 namespace {
+
+// The tensors of a ModelInfer request, typed or raw, read into rows.
 
 static_assert(std::endian::native == std::endian::little, "raw contents are little-endian");
 
 using WireTensor = inference::ModelInferRequest::InferInputTensor;
+
+constexpr const char* kNotTheInputs = "is not the values of the inputs, and nothing else";
 
 struct InputTensor {
   const WireTensor& wire;
@@ -45,9 +44,9 @@ struct Numbers {
   std::size_t size = 0;
 
   Number operator[](std::size_t i) const {
-    Number value;
-    std::memcpy(&value, from + i * sizeof(Number), sizeof(Number));
-    return value;
+    Number number;
+    std::memcpy(&number, from + i * sizeof(Number), sizeof(Number));
+    return number;
   }
 };
 
@@ -60,7 +59,7 @@ std::optional<Numbers<Number>> numbers_of(const InputTensor& tensor,
                            static_cast<std::size_t>(typed.size())};
   }
   if (tensor.raw->size() % sizeof(Number) != 0) {
-    violations.add("raw_input_contents", "is not the values of the inputs, and nothing else");
+    violations.add("raw_input_contents", kNotTheInputs);
     return std::nullopt;
   }
   return Numbers<Number>{tensor.raw->data(), tensor.raw->size() / sizeof(Number)};
@@ -99,6 +98,43 @@ void add_size_violation(const InputTensor& tensor, std::size_t size, Violations&
                  "does not fit the " + std::to_string(size) + " values that are given");
 }
 
+// A list applies to all rows. `size`: of its elements.
+void check_list_shape(const InputTensor& tensor, std::size_t size, Violations& violations) {
+  const WireTensor& wire = tensor.wire;
+  const bool is_list = wire.shape_size() == 1 || (wire.shape_size() == 2 && wire.shape(0) == 1);
+  if (!is_list) {
+    violations.add(tensor.path + ".shape", "is not [k]: they are of all rows");
+  } else if (static_cast<std::int64_t>(size) != wire.shape(wire.shape_size() - 1)) {
+    add_size_violation(tensor, size, violations);
+  }
+}
+
+bool check_integers(const InputTensor& tensor, Violations& violations) {
+  const std::string& datatype = tensor.wire.datatype();
+  if (datatype == "INT32" || datatype == "INT64") return true;
+  violations.add(tensor.path + ".datatype", "'" + clip(datatype) + "' is not INT32 or INT64");
+  return false;
+}
+
+// Calls `read` with the typed contents of the tensor's type.
+template <typename Read>
+void read_integers(const InputTensor& tensor, const Read& read) {
+  const inference::InferTensorContents& contents = tensor.wire.contents();
+  if (tensor.wire.datatype() == "INT64") {
+    read(contents.int64_contents());
+  } else {
+    read(contents.int_contents());
+  }
+}
+
+// Tensors have no parameters here. Other servers read shared memory and classification from them.
+void refuse_parameters(const google::protobuf::Map<std::string, inference::InferParameter>& wire,
+                       const std::string& path, Violations& violations) {
+  for (const auto& [name, parameter] : wire) {
+    violations.add(path + ".parameters[" + clip(name) + "]", "is not a parameter of this server");
+  }
+}
+
 template <typename Number>
 void read_token_rows(const InputTensor& tensor,
                      const google::protobuf::RepeatedField<Number>& typed,
@@ -113,34 +149,28 @@ void read_token_rows(const InputTensor& tensor,
   }
   prompts.assign(num_rows, std::vector<std::int32_t>(length));
   for (std::size_t i = 0; i < numbers->size; ++i) {
-    const Number value = (*numbers)[i];
-    if (!std::in_range<std::int32_t>(value)) {
-      violations.add(indexed(tensor.path, i), std::to_string(value) + " is not a token id");
+    const Number token = (*numbers)[i];
+    if (!std::in_range<std::int32_t>(token)) {
+      violations.add(indexed(tensor.path, i), std::to_string(token) + " is not a token id");
       if (violations.full()) return;
     }
-    prompts[i / length][i % length] = static_cast<std::int32_t>(value);
+    prompts[i / length][i % length] = static_cast<std::int32_t>(token);
   }
 }
 
 void read_tokens(const InputTensor& tensor, int max_rows, TensorRequest& request,
                  Violations& violations) {
   const WireTensor& wire = tensor.wire;
-  const bool is_wide = wire.datatype() == "INT64";
-  if (wire.datatype() != "INT32" && !is_wide) {
-    violations.add(tensor.path + ".datatype",
-                   "'" + clip(wire.datatype()) + "' is not INT32 or INT64");
-  }
+  check_integers(tensor, violations);
   if (wire.shape_size() != 2 || wire.shape(0) < 1 || wire.shape(0) > max_rows ||
       wire.shape(1) < 0) {
     violations.add(tensor.path + ".shape",
                    "is not [n, length] with n from 1 to " + std::to_string(max_rows));
     return;
   }
-  if (is_wide) {
-    read_token_rows(tensor, wire.contents().int64_contents(), request.prompts, violations);
-  } else {
-    read_token_rows(tensor, wire.contents().int_contents(), request.prompts, violations);
-  }
+  read_integers(tensor, [&](const auto& typed) {
+    read_token_rows(tensor, typed, request.prompts, violations);
+  });
 }
 
 // A text's bytes are its tokens.
@@ -168,13 +198,7 @@ void read_text(const InputTensor& tensor, int max_rows, TensorRequest& request,
 void read_stop(const InputTensor& tensor, TensorRequest& request, Violations& violations) {
   const auto strings = bytes_of(tensor, violations);
   if (!strings) return;
-  const WireTensor& wire = tensor.wire;
-  const bool is_list = wire.shape_size() == 1 || (wire.shape_size() == 2 && wire.shape(0) == 1);
-  if (!is_list) {
-    violations.add(tensor.path + ".shape", "is not [k]: they are of all rows");
-  } else if (static_cast<std::int64_t>(strings->size()) != wire.shape(wire.shape_size() - 1)) {
-    add_size_violation(tensor, strings->size(), violations);
-  }
+  check_list_shape(tensor, strings->size(), violations);
   for (const std::string_view string : *strings) {
     request.settings.mutable_stop()->add_strings(std::string(string));
   }
@@ -182,28 +206,14 @@ void read_stop(const InputTensor& tensor, TensorRequest& request, Violations& vi
 
 // Whole numbers in a list, of all rows.
 std::vector<std::int64_t> read_list(const InputTensor& tensor, Violations& violations) {
-  const WireTensor& wire = tensor.wire;
   std::vector<std::int64_t> list;
-  const auto take = [&](const auto& typed) {
+  if (!check_integers(tensor, violations)) return list;
+  read_integers(tensor, [&](const auto& typed) {
     if (const auto numbers = numbers_of(tensor, typed, violations)) {
       for (std::size_t i = 0; i < numbers->size; ++i) list.push_back((*numbers)[i]);
     }
-  };
-  if (wire.datatype() == "INT64") {
-    take(wire.contents().int64_contents());
-  } else if (wire.datatype() == "INT32") {
-    take(wire.contents().int_contents());
-  } else {
-    violations.add(tensor.path + ".datatype",
-                   "'" + clip(wire.datatype()) + "' is not INT32 or INT64");
-    return list;
-  }
-  const bool is_list = wire.shape_size() == 1 || (wire.shape_size() == 2 && wire.shape(0) == 1);
-  if (!is_list) {
-    violations.add(tensor.path + ".shape", "is not [k]: they are of all rows");
-  } else if (static_cast<std::int64_t>(list.size()) != wire.shape(wire.shape_size() - 1)) {
-    add_size_violation(tensor, list.size(), violations);
-  }
+  });
+  check_list_shape(tensor, list.size(), violations);
   return list;
 }
 
@@ -237,13 +247,13 @@ struct GivenLists {
   }
 };
 
-}  // namespace
-
+// Reads the prompts, at most `max_rows` of them, and the stop strings into `request`: what is wrong
+// with a tensor is named by it.
 void read_inputs(const inference::ModelInferRequest& wire, int max_rows, TensorRequest& request,
                  Violations& violations) {
   request.raw = wire.raw_input_contents_size() > 0;
   if (request.raw && wire.raw_input_contents_size() != wire.inputs_size()) {
-    violations.add("raw_input_contents", "is not the values of the inputs, and nothing else");
+    violations.add("raw_input_contents", kNotTheInputs);
     return;
   }
   int num_prompts = 0, num_stops = 0;
@@ -251,12 +261,9 @@ void read_inputs(const inference::ModelInferRequest& wire, int max_rows, TensorR
   for (int i = 0; i < wire.inputs_size() && !violations.full(); ++i) {
     const InputTensor tensor{wire.inputs(i), request.raw ? &wire.raw_input_contents(i) : nullptr,
                              indexed("inputs", static_cast<std::size_t>(i))};
-    for (const auto& [name, parameter] : tensor.wire.parameters()) {  // shared memory elsewhere
-      violations.add(tensor.path + ".parameters[" + clip(name) + "]",
-                     "is not a parameter of this server");
-    }
+    refuse_parameters(tensor.wire.parameters(), tensor.path, violations);
     if (request.raw && tensor.wire.has_contents()) {
-      violations.add("raw_input_contents", "is not the values of the inputs, and nothing else");
+      violations.add("raw_input_contents", kNotTheInputs);
       return;
     }
     const std::string& name = tensor.wire.name();
@@ -292,13 +299,6 @@ void read_inputs(const inference::ModelInferRequest& wire, int max_rows, TensorR
 
 // The parameters of a ModelInfer request.
 
-// Reads each by its name into `request`. What it asks for is checked where every Generate request
-// is; here, that it is a parameter and has a value of its type and range.
-void read_parameters(const inference::ModelInferRequest& wire, TensorRequest& request,
-                     Violations& violations);
-
-namespace {
-
 using Parameter = inference::InferParameter;
 
 // A parameter as a number, from any of its forms.
@@ -333,140 +333,86 @@ std::optional<Number> number_of(const Parameter& parameter) {
   }
 }
 
-std::optional<bool> flag_of(const Parameter& parameter) {
-  if (parameter.parameter_choice_case() == Parameter::kBoolParam) {
-    return parameter.bool_param();
-  }
-  const auto number = number_of<std::int64_t>(parameter);  // as older clients send flags
-  if (number == 0 || number == 1) return *number == 1;
-  return std::nullopt;
-}
-
-// A number or a text; 0 and "" stand for no sequence.
-std::optional<std::string> sequence_id_of(const Parameter& parameter) {
-  if (parameter.parameter_choice_case() == Parameter::kStringParam) {
-    if (parameter.string_param().size() > 256) return std::nullopt;
-    const std::string& text = parameter.string_param();
-    return text.empty() ? "" : "text:" + text;
-  }
-  const auto number = number_of<std::uint64_t>(parameter);
-  if (!number) return std::nullopt;
-  return *number == 0 ? "" : "number:" + std::to_string(*number);
-}
-
-// Of 32 bits on the wire of lintel.v1.
-std::optional<std::uint32_t> count_of(const Parameter& parameter) {
-  const auto number = number_of<std::uint64_t>(parameter);
-  if (!number || *number > std::numeric_limits<std::uint32_t>::max()) return std::nullopt;
-  return static_cast<std::uint32_t>(*number);
-}
-
-// Of a sequence, as CreateSession's.
-std::optional<std::int64_t> length_of(const Parameter& parameter) {
-  const auto number = number_of<std::uint64_t>(parameter);
-  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
-  if (!number || *number > kMost) return std::nullopt;
-  return static_cast<std::int64_t>(*number);
-}
-
+// A parameter as a field has it. Nothing: it is not of its type or range.
 template <typename Value>
-bool take(std::optional<Value> value, Value& to) {
-  if (value) to = std::move(*value);
+std::optional<Value> value_of(const Parameter& parameter) {
+  if constexpr (std::is_same_v<Value, bool>) {
+    if (parameter.parameter_choice_case() == Parameter::kBoolParam) return parameter.bool_param();
+    const auto number = number_of<std::int64_t>(parameter);  // as older clients send flags
+    if (number == 0 || number == 1) return *number == 1;
+    return std::nullopt;
+  } else if constexpr (std::is_same_v<Value, std::uint32_t>) {
+    const auto number = number_of<std::uint64_t>(parameter);
+    if (!number || !std::in_range<std::uint32_t>(*number)) return std::nullopt;
+    return static_cast<std::uint32_t>(*number);
+  } else {
+    return number_of<Value>(parameter);
+  }
+}
+
+// The message of a request that a field is in.
+template <typename Message>
+Message& message_of(TensorRequest& request) {
+  if constexpr (std::is_same_v<Message, v1::Sampling>) {
+    return *request.settings.mutable_sampling();
+  } else if constexpr (std::is_same_v<Message, v1::Stop>) {
+    return *request.settings.mutable_stop();
+  } else {
+    return request.settings;
+  }
+}
+
+template <typename Message, typename Value>
+bool read_into(void (Message::*set)(Value), const Parameter& parameter, TensorRequest& request) {
+  const auto value = value_of<Value>(parameter);
+  if (value) (message_of<Message>(request).*set)(*value);
   return value.has_value();
 }
 
-template <void (v1::GenerateRequest::*set)(std::uint32_t)>
-bool read_count(const Parameter& parameter, TensorRequest& request) {
-  const auto count = count_of(parameter);
-  if (count) (request.settings.*set)(*count);
-  return count.has_value();
+bool read_into(bool TensorRequest::*flag, const Parameter& parameter, TensorRequest& request) {
+  const auto value = value_of<bool>(parameter);
+  if (value) request.*flag = *value;
+  return value.has_value();
 }
 
-template <void (v1::Sampling::*set)(float)>
-bool read_sampling(const Parameter& parameter, TensorRequest& request) {
-  const auto number = number_of<float>(parameter);
-  if (number) (request.settings.mutable_sampling()->*set)(*number);
-  return number.has_value();
+bool read_into(std::string* (v1::GenerateRequest::*text)(), const Parameter& parameter,
+               TensorRequest& request) {
+  if (parameter.parameter_choice_case() != Parameter::kStringParam) return false;
+  *(request.settings.*text)() = parameter.string_param();
+  return true;
 }
 
-bool read_top_k(const Parameter& parameter, TensorRequest& request) {
-  const auto count = count_of(parameter);
-  if (count) request.settings.mutable_sampling()->set_top_k(*count);
-  return count.has_value();
+// `field`: the setter of a message, the flag of a TensorRequest, or a text that can be changed.
+template <auto field>
+bool read_field(const Parameter& parameter, TensorRequest& request) {
+  return read_into(field, parameter, request);
 }
 
-bool read_penalty_window(const Parameter& parameter, TensorRequest& request) {
-  const auto count = count_of(parameter);
-  if (count) request.settings.mutable_sampling()->set_penalty_window(*count);
-  return count.has_value();
-}
-
-// 0 is a window, too: none.
-bool read_window(const Parameter& parameter, TensorRequest& request) {
-  const auto window = number_of<std::int64_t>(parameter);
-  if (window) request.settings.set_window(*window);
-  return window.has_value();
-}
-
-bool read_seed(const Parameter& parameter, TensorRequest& request) {
-  const auto seed = number_of<std::uint64_t>(parameter);
-  if (seed) request.settings.mutable_sampling()->set_seed(*seed);
-  return seed.has_value();
-}
-
-template <bool TensorRequest::*flag>
-bool read_flag(const Parameter& parameter, TensorRequest& request) {
-  return take(flag_of(parameter), request.*flag);
-}
-
+// A number or a text; 0 and "" stand for no sequence.
 bool read_sequence_id(const Parameter& parameter, TensorRequest& request) {
-  return take(sequence_id_of(parameter), request.sequence_id);
+  if (parameter.parameter_choice_case() == Parameter::kStringParam) {
+    const std::string& text = parameter.string_param();
+    if (text.size() > 256) return false;
+    request.sequence_id = text.empty() ? "" : "text:" + text;
+    return true;
+  }
+  const auto number = number_of<std::uint64_t>(parameter);
+  if (!number) return false;
+  request.sequence_id = *number == 0 ? "" : "number:" + std::to_string(*number);
+  return true;
 }
 
 bool read_max_tokens(const Parameter& parameter, TensorRequest& request) {
-  return take(length_of(parameter), request.max_tokens);
+  const auto number = number_of<std::uint64_t>(parameter);
+  if (!number || !std::in_range<std::int64_t>(*number)) return false;
+  request.max_tokens = static_cast<std::int64_t>(*number);
+  return true;
 }
 
 bool read_stop_string(const Parameter& parameter, TensorRequest& request) {
   if (parameter.parameter_choice_case() != Parameter::kStringParam) return false;
   request.settings.mutable_stop()->add_strings(parameter.string_param());
   return true;
-}
-
-bool read_stop_is_shown(const Parameter& parameter, TensorRequest& request) {
-  const auto shown = flag_of(parameter);
-  if (shown) request.settings.mutable_stop()->set_include_in_output(*shown);
-  return shown.has_value();
-}
-
-bool read_echo(const Parameter& parameter, TensorRequest& request) {
-  const auto echo = flag_of(parameter);
-  if (echo) request.settings.set_echo_prompt(*echo);
-  return echo.has_value();
-}
-
-bool read_adapter(const Parameter& parameter, TensorRequest& request) {
-  if (parameter.parameter_choice_case() != Parameter::kStringParam) return false;
-  request.settings.set_adapter(parameter.string_param());
-  return true;
-}
-
-bool read_call_id(const Parameter& parameter, TensorRequest& request) {
-  if (parameter.parameter_choice_case() != Parameter::kStringParam) return false;
-  request.settings.set_call_id(parameter.string_param());
-  return true;
-}
-
-bool read_from_position(const Parameter& parameter, TensorRequest& request) {
-  const auto position = number_of<std::int64_t>(parameter);
-  if (position) request.settings.set_from_position(*position);
-  return position.has_value();
-}
-
-bool read_expected_position(const Parameter& parameter, TensorRequest& request) {
-  const auto position = number_of<std::int64_t>(parameter);
-  if (position) request.settings.set_expected_position(*position);
-  return position.has_value();
 }
 
 // "none", "call", "input" or "token".
@@ -486,39 +432,39 @@ struct ParameterReader {
 };
 
 constexpr ParameterReader kParameters[] = {
-    {"max_new_tokens", read_count<&v1::GenerateRequest::set_max_new_tokens>},
-    {"max_tokens_per_message", read_count<&v1::GenerateRequest::set_max_tokens_per_message>},
-    {"seed", read_seed},
-    {"temperature", read_sampling<&v1::Sampling::set_temperature>},
-    {"top_k", read_top_k},
-    {"top_p", read_sampling<&v1::Sampling::set_top_p>},
-    {"min_p", read_sampling<&v1::Sampling::set_min_p>},
-    {"repetition_penalty", read_sampling<&v1::Sampling::set_repetition_penalty>},
-    {"presence_penalty", read_sampling<&v1::Sampling::set_presence_penalty>},
-    {"frequency_penalty", read_sampling<&v1::Sampling::set_frequency_penalty>},
-    {"top_log2_probs", read_count<&v1::GenerateRequest::set_top_log2_probs>},
-    {"echo", read_echo},
+    {"max_new_tokens", read_field<&v1::GenerateRequest::set_max_new_tokens>},
+    {"max_tokens_per_message", read_field<&v1::GenerateRequest::set_max_tokens_per_message>},
+    {"seed", read_field<&v1::Sampling::set_seed>},
+    {"temperature", read_field<&v1::Sampling::set_temperature>},
+    {"top_k", read_field<&v1::Sampling::set_top_k>},
+    {"top_p", read_field<&v1::Sampling::set_top_p>},
+    {"min_p", read_field<&v1::Sampling::set_min_p>},
+    {"repetition_penalty", read_field<&v1::Sampling::set_repetition_penalty>},
+    {"presence_penalty", read_field<&v1::Sampling::set_presence_penalty>},
+    {"frequency_penalty", read_field<&v1::Sampling::set_frequency_penalty>},
+    {"top_log2_probs", read_field<&v1::GenerateRequest::set_top_log2_probs>},
+    {"echo", read_field<&v1::GenerateRequest::set_echo_prompt>},
     {"stop", read_stop_string},
-    {"include_stop_str_in_output", read_stop_is_shown},
-    {"penalty_window", read_penalty_window},
-    {"window", read_window},
-    {"num_samples", read_count<&v1::GenerateRequest::set_num_samples>},
-    {"particles", read_count<&v1::GenerateRequest::set_particles>},
-    {"adapter", read_adapter},
-    {"stream", read_flag<&TensorRequest::streams>},
-    {"triton_enable_empty_final_response", read_flag<&TensorRequest::marks_final>},
+    {"include_stop_str_in_output", read_field<&v1::Stop::set_include_in_output>},
+    {"penalty_window", read_field<&v1::Sampling::set_penalty_window>},
+    {"window", read_field<&v1::GenerateRequest::set_window>},  // 0 is a window, too: none
+    {"num_samples", read_field<&v1::GenerateRequest::set_num_samples>},
+    {"particles", read_field<&v1::GenerateRequest::set_particles>},
+    {"adapter", read_field<&v1::GenerateRequest::mutable_adapter>},
+    {"stream", read_field<&TensorRequest::streams>},
+    {"triton_enable_empty_final_response", read_field<&TensorRequest::marks_final>},
     {"sequence_id", read_sequence_id},
-    {"sequence_start", read_flag<&TensorRequest::sequence_start>},
-    {"sequence_end", read_flag<&TensorRequest::sequence_end>},
+    {"sequence_start", read_field<&TensorRequest::sequence_start>},
+    {"sequence_end", read_field<&TensorRequest::sequence_end>},
     {"max_tokens", read_max_tokens},
     {"lintel_durability", read_durability},
-    {"lintel_call_id", read_call_id},
-    {"lintel_from_position", read_from_position},
-    {"lintel_expected_position", read_expected_position},
+    {"lintel_call_id", read_field<&v1::GenerateRequest::mutable_call_id>},
+    {"lintel_from_position", read_field<&v1::GenerateRequest::set_from_position>},
+    {"lintel_expected_position", read_field<&v1::GenerateRequest::set_expected_position>},
 };
 
-}  // namespace
-
+// Reads each by its name into `request`. What it asks for is checked where every Generate request
+// is; here, that it is a parameter and of its type and range.
 void read_parameters(const inference::ModelInferRequest& wire, TensorRequest& request,
                      Violations& violations) {
   for (const auto& [name, parameter] : wire.parameters()) {
@@ -533,28 +479,27 @@ void read_parameters(const inference::ModelInferRequest& wire, TensorRequest& re
   }
 }
 
-namespace {
+// Outputs that a request either has or has not.
+constexpr std::pair<const char*, bool TensorRequest::*> kOutputFlags[] = {
+    {"tokens", &TensorRequest::tokens},
+    {"text_output", &TensorRequest::text},
+    {"log2_probs", &TensorRequest::log2_probs},
+    {"score", &TensorRequest::score},
+    {"log2_evidence", &TensorRequest::log2_evidence},
+};
 
-// Outputs by name. Those of the most likely tokens come where the request says how many.
+// Those of the most likely tokens come where the request says how many.
 void read_outputs(const inference::ModelInferRequest& wire, TensorRequest& request,
                   Violations& violations) {
   for (int i = 0; i < wire.outputs_size(); ++i) {
     const auto& output = wire.outputs(i);
-    for (const auto& [name, parameter] : output.parameters()) {  // classification elsewhere
-      violations.add("outputs[" + std::to_string(i) + "].parameters[" + clip(name) + "]",
-                     "is not a parameter of this server");
-    }
+    refuse_parameters(output.parameters(), indexed("outputs", static_cast<std::size_t>(i)),
+                      violations);
     const std::string& name = output.name();
-    if (name == "tokens") {
-      request.tokens = true;
-    } else if (name == "text_output") {
-      request.text = true;
-    } else if (name == "log2_probs") {
-      request.log2_probs = true;
-    } else if (name == "score") {
-      request.score = true;
-    } else if (name == "log2_evidence") {
-      request.log2_evidence = true;
+    const auto* const flag =
+        std::ranges::find_if(kOutputFlags, [&](const auto& row) { return name == row.first; });
+    if (flag != std::end(kOutputFlags)) {
+      request.*(flag->second) = true;
     } else if (name == "top_tokens" || name == "top_log2_probs") {
       if (request.top_log2_probs == 0) {
         violations.add("parameters[top_log2_probs]",

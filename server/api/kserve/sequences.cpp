@@ -107,41 +107,36 @@ void StoredSequences::try_again() {
 
 namespace {
 
-// Of a sequence that starts, as CreateSession's.
-std::int64_t window_of(const TensorRequest& request, const ModelConfig& config,
-                       Violations& violations) {
-  return request.settings.has_window() ? check_window(request.settings.window(), config, violations)
-                                       : default_window(config, /*initial=*/nullptr);
+grpc::Status no_sequence(const SequenceName& sequence) {
+  return not_found("sequence", sequence.name,
+                   "no such sequence: not started, ended, or evicted when idle");
 }
 
 }  // namespace
 
 // ---- SequenceNames
 
-std::optional<std::string> SequenceNames::put(const Owner& owner, const std::string& model,
-                                              const std::string& name,
+std::optional<std::string> SequenceNames::put(const SequenceName& name,
                                               const std::string& session_id) {
   MutexLock lock(mutex_);
   if (ids_.size() >= next_cleaning_) forget_evicted();
-  const auto [found, is_new] = ids_.try_emplace(Key(owner, model, name), session_id);
+  const auto [found, is_new] = ids_.try_emplace(name, session_id);
   if (is_new) return std::nullopt;
   std::string before = session_id;
   before.swap(found->second);
   return before;
 }
 
-std::optional<std::string> SequenceNames::find(const Owner& owner, const std::string& model,
-                                               const std::string& name) const {
+std::optional<std::string> SequenceNames::find(const SequenceName& name) const {
   MutexLock lock(mutex_);
-  const auto found = ids_.find(std::tie(owner, model, name));
+  const auto found = ids_.find(name);
   if (found == ids_.end()) return std::nullopt;
   return found->second;
 }
 
-void SequenceNames::forget(const Owner& owner, const std::string& model, const std::string& name,
-                           const std::string& session_id) noexcept {
+void SequenceNames::forget(const SequenceName& name, const std::string& session_id) noexcept {
   MutexLock lock(mutex_);
-  const auto found = ids_.find(std::tie(owner, model, name));
+  const auto found = ids_.find(name);
   if (found != ids_.end() && found->second == session_id) ids_.erase(found);
 }
 
@@ -151,9 +146,8 @@ std::size_t SequenceNames::size() const {
 }
 
 void SequenceNames::forget_evicted() {
-  std::erase_if(ids_, [this](const auto& entry) {
-    return !store_.get(entry.second, std::get<0>(entry.first));
-  });
+  std::erase_if(ids_,
+                [this](const auto& entry) { return !store_.get(entry.second, entry.first.owner); });
   next_cleaning_ = std::max<std::size_t>(2 * ids_.size(), 64);
 }
 
@@ -168,13 +162,11 @@ grpc::Status ClientSequences::find(const Owner& owner, const TensorRequest& requ
               request.sequence_end};
   if (request.sequence_start) return start(request, target, sequence);
   const std::optional<std::string> known = id_of(sequence);
-  if (known) return go_on(*known, target, sequence);
-  return not_found("sequence", sequence.name,
-                   "no such sequence: not started, ended, or evicted when idle");
+  return known ? resume(*known, target, sequence) : no_sequence(sequence);
 }
 
 std::optional<std::string> ClientSequences::id_of(ClientSequence& sequence) {
-  if (auto known = names_.find(sequence.owner, sequence.model, sequence.name)) return known;
+  if (auto known = names_.find(sequence)) return known;
   if (context_.durable == nullptr) return std::nullopt;
   const KeyedMutex::Hold alone(stored_.starts(), sequence.id_prefix());
   std::optional<std::string> stored = stored_.find(sequence);
@@ -182,13 +174,10 @@ std::optional<std::string> ClientSequences::id_of(ClientSequence& sequence) {
   return stored;
 }
 
-grpc::Status ClientSequences::go_on(const std::string& id, GenerationTarget& target,
-                                    ClientSequence& sequence) {
+grpc::Status ClientSequences::resume(const std::string& id, GenerationTarget& target,
+                                     ClientSequence& sequence) {
   const SessionRefusal refusal = lease_session(context_, id, sequence.owner, target);
-  if (refusal.error == SessionError::kNotFound) {
-    return not_found("sequence", sequence.name,
-                     "no such sequence: not started, ended, or evicted when idle");
-  }
+  if (refusal.error == SessionError::kNotFound) return no_sequence(sequence);
   if (refusal.error == SessionError::kUnloaded) {
     return not_found("sequence", sequence.name,
                      "no such sequence: it ended when its model was unloaded or another version "
@@ -203,41 +192,43 @@ grpc::Status ClientSequences::start(const TensorRequest& request, GenerationTarg
                                     ClientSequence& sequence) {
   Violations violations;
   const ModelConfig& config = target.model->transformer->config();
-  const std::int64_t window = window_of(request, config, violations);
+  SessionOptions options{.max_tokens = request.max_tokens};
+  options.window = request.settings.has_window()
+                       ? check_window(request.settings.window(), config, violations)
+                       : default_window(config, /*initial=*/nullptr);
   check_session_length(request.max_tokens, "parameters[max_tokens]",
-                       window > 0 ? 0 : config.max_tokens(), violations);
+                       options.window > 0 ? 0 : config.max_tokens(), violations);
   if (!violations.empty()) return violations.status();
-  Durability durability{};
   if (grpc::Status may =
           check_durability(request.durability, "parameters[lintel_durability]", context_.durable,
-                           default_durability(context_.durable), &durability);
+                           default_durability(context_.durable), &options.durability);
       !may.ok()) {
     return may;
   }
-  if (context_.durable == nullptr) return start_anew(request, durability, target, sequence);
+  const std::string& adapter = request.settings.adapter();
+  if (context_.durable == nullptr) return start_new(adapter, options, target, sequence);
   const KeyedMutex::Hold alone(stored_.starts(), sequence.id_prefix());
   const std::optional<std::string> before = stored_.find(sequence);
   // A start that is repeated is the same call once more.
   if (before && context_.durable->began_with(*before, sequence.owner, request.settings.call_id())) {
     sequence.is_new = false;
     sequence.is_stored = true;
-    return go_on(*before, target, sequence);
+    return resume(*before, target, sequence);
   }
-  return start_anew(request, durability, target, sequence);
+  return start_new(adapter, options, target, sequence);
 }
 
-grpc::Status ClientSequences::start_anew(const TensorRequest& request, Durability durability,
-                                         GenerationTarget& target, ClientSequence& sequence) {
+grpc::Status ClientSequences::start_new(const std::string& adapter_name, SessionOptions options,
+                                        GenerationTarget& target, ClientSequence& sequence) {
   SessionManager& store = context_.store;
   const Owner& owner = sequence.owner;
   const ServedModel& model = *target.model;
   SharedAdapter adapter;
-  if (grpc::Status named = resolve_adapter(request.settings.adapter(), model, &adapter);
-      !named.ok()) {
+  if (grpc::Status named = resolve_adapter(adapter_name, model, &adapter); !named.ok()) {
     return named;
   }
   // A sequence that starts again forgets what it was.
-  const auto before = names_.find(owner, sequence.model, sequence.name);
+  const auto before = names_.find(sequence);
   if (before && store.remove(*before, owner).error == SessionError::kBusy) {
     return session_busy(sequence.name);
   }
@@ -246,11 +237,7 @@ grpc::Status ClientSequences::start_anew(const TensorRequest& request, Durabilit
     if (refusal.error == SessionError::kBusy) return session_busy(sequence.name);
     if (refusal) return store_refusal(refusal, store.options(), /*session_id=*/"", owner);
   }
-  sequence.is_stored = durability != Durability::kNone;
-  Violations none;  // as start() has seen
-  SessionOptions options{.max_tokens = request.max_tokens,
-                         .window = window_of(request, model.transformer->config(), none),
-                         .durability = durability};
+  sequence.is_stored = options.durability != Durability::kNone;
   if (sequence.is_stored) options.id_prefix = sequence.id_prefix();
   SessionManager::CreateResult created =
       store.create(model.name, model.transformer, options, owner, std::move(adapter));
@@ -273,11 +260,11 @@ grpc::Status ClientSequences::start_anew(const TensorRequest& request, Durabilit
   }
   sequence.session_id = id;
   if (sequence.is_stored) {
-    if (before) names_.forget(owner, sequence.model, sequence.name, *before);
+    if (before) names_.forget(sequence, *before);
     return grpc::Status::OK;
   }
   // Two starts at once: the later one counts.
-  const auto other = names_.put(owner, sequence.model, sequence.name, id);
+  const auto other = names_.put(sequence, id);
   if (other) store.remove_when_idle(*other, owner);
   return grpc::Status::OK;
 }
@@ -286,7 +273,7 @@ void ClientSequences::end(const ClientSequence& sequence) noexcept {
   if (sequence.session_id.empty()) return;
   if (sequence.is_stored) return stored_.end(sequence.owner, sequence.session_id);
   context_.store.remove_when_idle(sequence.session_id, sequence.owner);
-  names_.forget(sequence.owner, sequence.model, sequence.name, sequence.session_id);
+  names_.forget(sequence, sequence.session_id);
 }
 
 bool ClientSequences::never_began(const ClientSequence& sequence) const {

@@ -5,12 +5,12 @@
 
 #include <grpcpp/support/status.h>
 
+#include <compare>
 #include <cstddef>
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
-#include <tuple>
 
 #include "server/api/kserve/request.h"
 #include "server/api/prepare_generation.h"
@@ -25,6 +25,7 @@ namespace lintel {
 struct SequenceName {
   Owner owner;
   std::string model, name;
+  auto operator<=>(const SequenceName&) const = default;
 
   // What ids of sessions of this name begin with, 32 hexadecimal digits, so that the store's order
   // of ids finds them: the beginning of a SHA-256, which no two names have in common.
@@ -67,32 +68,27 @@ class StoredSequences {
   std::map<std::string, Ended> ended_ GUARDED_BY(mutex_);  // by id; not removed yet
 };
 
-// Names that clients give to sequences, and the sessions they stand for. A name belongs to an owner
-// and a model. Thread-safe.
+// The sessions that the names of sequences stand for. Thread-safe.
 class SequenceNames {
  public:
   // The store outlives the object.
   explicit SequenceNames(const SessionManager& store) : store_(store) {}
 
   // Returns the session the name stood for before.
-  std::optional<std::string> put(const Owner& owner, const std::string& model,
-                                 const std::string& name, const std::string& session_id)
+  std::optional<std::string> put(const SequenceName& name, const std::string& session_id)
       EXCLUDES(mutex_);
-  std::optional<std::string> find(const Owner& owner, const std::string& model,
-                                  const std::string& name) const EXCLUDES(mutex_);
+  std::optional<std::string> find(const SequenceName& name) const EXCLUDES(mutex_);
   // Forgets the name if it still stands for this session.
-  void forget(const Owner& owner, const std::string& model, const std::string& name,
-              const std::string& session_id) noexcept EXCLUDES(mutex_);
+  void forget(const SequenceName& name, const std::string& session_id) noexcept EXCLUDES(mutex_);
   std::size_t size() const EXCLUDES(mutex_);
 
  private:
-  using Key = std::tuple<Owner, std::string, std::string>;  // model, name
   // Names of sessions that were evicted go when there are twice as many as after the last time.
   void forget_evicted() REQUIRES(mutex_);
 
   const SessionManager& store_;
   mutable Mutex mutex_;
-  std::map<Key, std::string, std::less<>> ids_ GUARDED_BY(mutex_);
+  std::map<SequenceName, std::string> ids_ GUARDED_BY(mutex_);
   std::size_t next_cleaning_ GUARDED_BY(mutex_) = 64;
 };
 
@@ -123,12 +119,12 @@ class ClientSequences {
  private:
   // The session that the name stands for, and whether it is a stored one.
   std::optional<std::string> id_of(ClientSequence& sequence);
-  grpc::Status go_on(const std::string& id, GenerationTarget& target, ClientSequence& sequence);
+  grpc::Status resume(const std::string& id, GenerationTarget& target, ClientSequence& sequence);
   grpc::Status start(const TensorRequest& request, GenerationTarget& target,
                      ClientSequence& sequence);
   // What had the name goes; not OK: a call has it. Then the new one is made.
-  grpc::Status start_anew(const TensorRequest& request, Durability durability,
-                          GenerationTarget& target, ClientSequence& sequence);
+  grpc::Status start_new(const std::string& adapter, SessionOptions options,
+                         GenerationTarget& target, ClientSequence& sequence);
   // Whether its start was refused or ended before a token was read.
   bool never_began(const ClientSequence& sequence) const;
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/api/kserve/service.h"
 
-#include <google/protobuf/map.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/support/status.h>
 
@@ -36,7 +35,7 @@
 
 namespace lintel {
 
-// From a ModelInfer request on the wire to one that is ready to run.
+namespace {
 
 // A request that is ready to run.
 struct PreparedInference {
@@ -46,24 +45,6 @@ struct PreparedInference {
   inference::ModelInferResponse head;    // what every response begins with
   std::int64_t position = 0;             // of a sequence that was only ended
 };
-
-// What a request needs is checked and taken. Only where it `may_stream` can it ask for more than
-// one response.
-grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& sequences,
-                               const RpcCall& call, const inference::ModelInferRequest& wire,
-                               StreamCall& stream, bool may_stream, PreparedInference& infer);
-
-// The one response of a request without rows.
-void write_end(const PreparedInference& infer, inference::ModelInferResponse& response);
-
-// Runs it for one response, which is written when the run is done, before `on_done`; `sequences`,
-// the response and what `on_done` needs outlive it.
-std::shared_ptr<RowGatherer> new_row_gatherer(
-    ClientSequences& sequences, const PreparedInference& infer,
-    inference::ModelInferResponse& response,
-    std::function<void(const grpc::Status&, TokenUse used)> on_done);
-
-namespace {
 
 grpc::Status prepare_rows(const ServiceContext& context, const RpcCall& call,
                           GenerationTarget target, TensorRequest& request, StreamCall& stream,
@@ -117,6 +98,10 @@ bool is_complete(const grpc::Status& status) {
 }
 
 // Text is of models whose tokens are bytes.
+bool has_text(const ServedModel& model) {
+  return model.transformer->config().modality == ModalityKind::kBytes;
+}
+
 void check_text(const TensorRequest& request, const ModelConfig& config, Violations& violations) {
   if (config.modality == ModalityKind::kBytes) return;
   const std::string why =
@@ -136,8 +121,8 @@ void write_head(const ServedModel& model, const inference::ModelInferRequest& wi
   head.set_id(wire.id());
 }
 
-}  // namespace
-
+// Checks the request, leases the session of its sequence and fills `infer`. Only where it
+// `may_stream` can it ask for more than one response.
 grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& sequences,
                                const RpcCall& call, const inference::ModelInferRequest& wire,
                                StreamCall& stream, bool may_stream, PreparedInference& infer) {
@@ -150,8 +135,7 @@ grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& s
   const auto request = std::make_shared<TensorRequest>(
       read_tensor_request(wire, model->limits.max_samples, violations));
   infer.request = request;
-  const bool is_text = model->transformer->config().modality == ModalityKind::kBytes;
-  if (request->has_no_input && wire.outputs_size() == 0) choose_outputs(is_text, *request);
+  if (request->has_no_input && wire.outputs_size() == 0) choose_outputs(has_text(*model), *request);
   check_text(*request, model->transformer->config(), violations);
   if (request->streams && !may_stream) {
     violations.add("parameters[stream]", "is for ModelStreamInfer: here is one response");
@@ -188,6 +172,7 @@ grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& s
   return grpc::Status::OK;
 }
 
+// The one response of a request without rows.
 void write_end(const PreparedInference& infer, inference::ModelInferResponse& response) {
   const TensorRequest& request = *infer.request;
   response = infer.head;
@@ -197,6 +182,8 @@ void write_end(const PreparedInference& infer, inference::ModelInferResponse& re
   if (request.streams || request.marks_final) mark_final(response, true);
 }
 
+// Gathers the rows of a request for one response, which is written when they are done, before
+// `on_done`; `sequences`, the response and what `on_done` needs outlive it.
 std::shared_ptr<RowGatherer> new_row_gatherer(
     ClientSequences& sequences, const PreparedInference& infer,
     inference::ModelInferResponse& response,
@@ -216,20 +203,88 @@ std::shared_ptr<RowGatherer> new_row_gatherer(
       });
 }
 
-// ModelStreamInferCall: one ModelStreamInfer call.
-
-// Reads a request, runs it, writes its response, or its tokens as they come, reads the next: one
-// operation at a time, so that its members need no lock but for what a cancellation looks at.
-// Between requests a drain does not wait for it. Lives from the method until gRPC has done with it.
+// One ModelStreamInfer call. Reads a request, runs it, writes its response, or its tokens as they
+// come, reads the next: one operation at a time, so that its members need no lock but for what a
+// cancellation looks at. Between requests a drain does not wait for it. Lives from the method until
+// gRPC has done with it.
 class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
  public:
   // context, sequences: outlive the call.
-  ModelStreamInferCall(const ServiceContext& context, ClientSequences& sequences, RpcCall& rpc);
+  ModelStreamInferCall(const ServiceContext& context, ClientSequences& sequences, RpcCall& rpc)
+      : context_(context),
+        sequences_(sequences),
+        calls_(context.calls),
+        rpc_(rpc),
+        call_(context.gate, rpc, Method::kModelStreamInfer),
+        errors_are_statuses_(rpc.header("triton_grpc_error") == "true") {
+    calls_.hold();
+    grpc::Status status = catch_exceptions([&]() -> grpc::Status {
+      if (!call_.scope.admitted().ok()) return call_.scope.admitted();
+      if (calls_.closed()) return shutting_down();
+      return call_.quota.enter();
+    });
+    if (status.ok()) {
+      StartRead(&request_);
+    } else {
+      finish(std::move(status));
+    }
+  }
 
-  void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override;
-  void OnCancel() override;
-  void OnDone() override;
+  void OnReadDone(bool ok) override {
+    if (!ok) return finish(is_cancelled() ? cancelled() : grpc::Status::OK);
+    active_ = ActiveCall(calls_);
+    if (!active_) return finish(catch_exceptions([] { return shutting_down(); }));
+    const LogScope log(call_.scope.log_fields());
+    grpc::Status started = catch_exceptions([&] {
+      // Freed once it runs: between its requests a stream holds nothing of them.
+      const auto wire = std::make_shared<inference::ModelInferRequest>();
+      id_.clear();
+      asks_for_stream_ = false;
+      grpc::Status read = request_.read(bounds_of(context_.gate, Method::kModelStreamInfer), *wire);
+      if (!read.ok()) return read;
+      id_ = wire->id();
+      asks_for_stream_ = wire->parameters().contains("stream");
+      if (context_.durable != nullptr && names_sequence(*wire)) {
+        return run_by_store(context_, call_.scope.log_fields(), [this, wire] { serve(*wire); });
+      }
+      serve(*wire);
+      return read;
+    });
+    if (!started.ok()) respond(std::move(started), {});
+  }
+
+  void OnWriteDone(bool ok) override EXCLUDES(mutex_) {
+    if (streamed_ && !writes_last_) {
+      const std::shared_ptr<TokenStream> outbox = [&] {
+        MutexLock lock(mutex_);
+        return running_.outbox;
+      }();
+      return outbox->written(ok);
+    }
+    forget();
+    response_ = {};  // clearing it would keep its memory
+    active_.leave();
+    if (!ok) return finish(cancelled());
+    StartRead(&request_);
+  }
+
+  void OnCancel() override EXCLUDES(mutex_) {
+    Running running;
+    {
+      MutexLock lock(mutex_);
+      cancelled_ = true;
+      running = running_;
+    }
+    if (running.rows != nullptr) running.rows->cancel();
+    if (running.outbox != nullptr) running.outbox->gone();
+  }
+
+  void OnDone() override {
+    ActiveCalls& calls = calls_;
+    call_.end(status_);
+    delete this;
+    calls.release();
+  }
 
  private:
   // What runs of the request: its rows, or its tokens as they come.
@@ -238,29 +293,132 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
     std::shared_ptr<TokenStream> outbox;
   };
 
-  // Of a request whose tokens are written as they come.
-  void write(std::span<const OutboxEntry> entries) override;
-  void end(std::span<const OutboxEntry> entries, grpc::Status status, TokenUse used) override;
-  void gone(grpc::Status status, TokenUse used) noexcept override;
-  // Of a stored sequence it is for the end to say how it ended.
+  // Prepares the request and begins it, or responds why not. The call may be gone when this
+  // returns.
+  void serve(const inference::ModelInferRequest& wire) noexcept {
+    PreparedInference infer;
+    grpc::Status prepared = catch_exceptions([&] {
+      return prepare_inference(context_, sequences_, rpc_, wire, call_, /*may_stream=*/true, infer);
+    });
+    if (!prepared.ok()) return respond(std::move(prepared), {});
+    if (infer.rows.empty()) {
+      return respond(catch_exceptions([&] {
+                       write_end(infer, *response_.mutable_infer_response());
+                       return grpc::Status::OK;
+                     }),
+                     {});
+    }
+    grpc::Status started =
+        catch_exceptions([&] { return infer.request->streams ? run_streamed(infer) : run(infer); });
+    if (started.ok()) return;
+    infer.rows.clear();  // gives its session back
+    sequences_.end_if_last(infer.sequence, /*ended_well=*/false);
+    forget();
+    respond(std::move(started), {});
+  }
+
+  // Begins what was prepared, for one response. Not OK: nothing runs.
+  grpc::Status run(PreparedInference& infer) {
+    const std::shared_ptr<RowGatherer> rows = new_row_gatherer(
+        sequences_, infer, *response_.mutable_infer_response(),
+        [this](grpc::Status ended, TokenUse used) { respond(std::move(ended), used); });
+    if (!take_on({rows, nullptr})) return cancelled();
+    rows->begin(std::move(infer.rows));
+    return grpc::Status::OK;
+  }
+
+  // The same, with its tokens written as they come.
+  grpc::Status run_streamed(PreparedInference& infer) {
+    PreparedGeneration& row = infer.rows.front();
+    TokenStream::Options options;
+    options.chunk_interval = context_.streaming.chunk_interval_ms;
+    options.outbox_tokens = context_.streaming.outbox_tokens;
+    options.top_log2_probs = static_cast<int>(infer.request->top_log2_probs);
+    options.max_tokens_per_message = row.checked.max_tokens_per_message;
+    options.tells_sample_ends =
+        infer.request->log2_evidence || infer.request->tells_position || infer.request->window > 0;
+    if (row.durable != nullptr) options.session_id = row.lease.session_id();
+    options.session_is_stored = row.durable != nullptr;
+    const auto outbox = std::make_shared<TokenStream>(
+        static_cast<ResponseWriter&>(*this), row.model, context_.clock, calls_, std::move(options));
+    streamed_.emplace(infer.request, infer.head);
+    sequence_ = infer.sequence;
+    if (!take_on({nullptr, outbox})) return cancelled();
+    if (row.past) {  // it has been run
+      outbox->tell(std::move(row.past));
+      return grpc::Status::OK;
+    }
+    return outbox->submit(std::move(row.checked.request), std::move(row.lease), row.durable);
+  }
+
+  // ResponseWriter, of a request whose tokens are written as they come.
+  void write(std::span<const OutboxEntry> entries) override {
+    streamed_->fill(entries, /*is_last=*/false);
+    StartWrite(&streamed_->message());
+  }
+  void end(std::span<const OutboxEntry> entries, grpc::Status status, TokenUse used) override {
+    if (!status.ok() && errors_are_statuses_) return gone(std::move(status), used);
+    if (sequence_.is_stored) sequences_.end_if_last(sequence_, status.ok());
+    status.ok() ? streamed_->fill(entries, /*is_last=*/true) : streamed_->fill(status);
+    call_.scope.note_use(used);
+    writes_last_ = true;
+    StartWrite(&streamed_->message());
+  }
+  void gone(grpc::Status status, TokenUse used) noexcept override {
+    if (streamed_ && sequence_.is_stored) sequences_.end_if_last(sequence_, /*ended_well=*/false);
+    call_.scope.note_use(used);
+    active_.leave();
+    finish(std::move(status));
+  }
+  // Of a stored sequence end() or gone() knows how it ended.
   void over() noexcept override {
     if (!sequence_.is_stored) sequences_.end_if_last(sequence_);
   }
 
-  // Reads what came. What it was is forgotten once it runs: between its requests a stream holds
-  // nothing of them.
-  grpc::Status read(inference::ModelInferRequest& wire);
-  // Takes what it needs and begins it, or responds why not. The call may be gone when this returns.
-  void serve(const inference::ModelInferRequest& wire) noexcept;
-  // Begins what was prepared. Not OK: nothing runs.
-  grpc::Status run(PreparedInference& infer);
-  grpc::Status run_streamed(PreparedInference& infer);
-  void respond(grpc::Status status, TokenUse used);
+  // Writes the one response, or the error in its place.
+  void respond(grpc::Status status, TokenUse used) {
+    if (!status.ok() && errors_are_statuses_) return gone(std::move(status), used);
+    call_.scope.note_use(used);
+    if (!status.ok()) {
+      grpc::Status written = catch_exceptions([&] {
+        response_.Clear();
+        response_.set_error_message(status.error_message());
+        response_.mutable_infer_response()->set_id(std::exchange(id_, {}));
+        // A client that waits for the last response of this request has it.
+        if (asks_for_stream_) mark_final(*response_.mutable_infer_response(), true);
+        return grpc::Status::OK;
+      });
+      if (!written.ok()) {  // no memory to say so in a message: the stream says it by its end
+        active_.leave();
+        return finish(std::move(written));
+      }
+    }
+    StartWrite(&response_);
+  }
+
   // From here on a cancellation ends it, too. False: the call is cancelled already.
-  bool take_on(Running running) EXCLUDES(mutex_);
-  bool is_cancelled() EXCLUDES(mutex_);
-  void forget() EXCLUDES(mutex_);
-  void finish(grpc::Status status);
+  bool take_on(Running running) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (!cancelled_) running_ = std::move(running);
+    return !cancelled_;
+  }
+  bool is_cancelled() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return cancelled_;
+  }
+  // Nothing of the request runs any more.
+  void forget() EXCLUDES(mutex_) {
+    streamed_.reset();
+    writes_last_ = false;
+    Running last;  // freed without the mutex
+    MutexLock lock(mutex_);
+    std::swap(last, running_);
+  }
+  void finish(grpc::Status status) {
+    status_ = copy_of(status);
+    call_.finish({});
+    Finish(std::move(status));
+  }
 
   const ServiceContext& context_;
   ClientSequences& sequences_;
@@ -287,229 +445,7 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
   bool cancelled_ GUARDED_BY(mutex_) = false;
 };
 
-namespace {
-
-bool says_true(const RpcCall& rpc, const char* name) { return rpc.header(name) == "true"; }
-
-}  // namespace
-
-ModelStreamInferCall::ModelStreamInferCall(const ServiceContext& context,
-                                           ClientSequences& sequences, RpcCall& rpc)
-    : context_(context),
-      sequences_(sequences),
-      calls_(context.calls),
-      rpc_(rpc),
-      call_(context.gate, rpc, Method::kModelStreamInfer),
-      errors_are_statuses_(says_true(rpc, "triton_grpc_error")) {
-  calls_.hold();
-  grpc::Status status = catch_exceptions([&]() -> grpc::Status {
-    if (!call_.scope.admitted().ok()) return call_.scope.admitted();
-    if (calls_.closed()) return shutting_down();
-    return call_.quota.enter();
-  });
-  if (status.ok()) {
-    StartRead(&request_);
-  } else {
-    finish(std::move(status));
-  }
-}
-
-void ModelStreamInferCall::OnReadDone(bool ok) {
-  if (!ok) return finish(is_cancelled() ? cancelled() : grpc::Status::OK);
-  active_ = ActiveCall(calls_);
-  if (!active_) return finish(catch_exceptions([] { return shutting_down(); }));
-  const LogScope log(call_.scope.log_fields());
-  grpc::Status started = catch_exceptions([&] {
-    const auto wire = std::make_shared<inference::ModelInferRequest>();
-    grpc::Status taken = read(*wire);
-    if (!taken.ok()) return taken;
-    if (context_.durable != nullptr && names_sequence(*wire)) {
-      return run_by_store(context_, call_.scope.log_fields(), [this, wire] { serve(*wire); });
-    }
-    serve(*wire);
-    return taken;
-  });
-  if (!started.ok()) respond(std::move(started), {});
-}
-
-void ModelStreamInferCall::serve(const inference::ModelInferRequest& wire) noexcept {
-  PreparedInference infer;
-  grpc::Status prepared = catch_exceptions([&] {
-    return prepare_inference(context_, sequences_, rpc_, wire, call_, /*may_stream=*/true, infer);
-  });
-  if (!prepared.ok()) return respond(std::move(prepared), {});
-  if (infer.rows.empty()) {
-    return respond(catch_exceptions([&] {
-                     write_end(infer, *response_.mutable_infer_response());
-                     return grpc::Status::OK;
-                   }),
-                   {});
-  }
-  grpc::Status started =
-      catch_exceptions([&] { return infer.request->streams ? run_streamed(infer) : run(infer); });
-  if (started.ok()) return;
-  infer.rows.clear();  // gives its session back
-  sequences_.end_if_last(infer.sequence, /*ended_well=*/false);
-  forget();
-  respond(std::move(started), {});
-}
-
-grpc::Status ModelStreamInferCall::read(inference::ModelInferRequest& wire) {
-  id_.clear();
-  asks_for_stream_ = false;
-  grpc::Status read = request_.read(bounds_of(context_.gate, Method::kModelStreamInfer), wire);
-  if (!read.ok()) return read;
-  id_ = wire.id();
-  asks_for_stream_ = wire.parameters().contains("stream");
-  return read;
-}
-
-grpc::Status ModelStreamInferCall::run(PreparedInference& infer) {
-  const std::shared_ptr<RowGatherer> rows = new_row_gatherer(
-      sequences_, infer, *response_.mutable_infer_response(),
-      [this](grpc::Status ended, TokenUse used) { respond(std::move(ended), used); });
-  if (!take_on({rows, nullptr})) return cancelled();
-  rows->begin(std::move(infer.rows));
-  return grpc::Status::OK;
-}
-
-grpc::Status ModelStreamInferCall::run_streamed(PreparedInference& infer) {
-  PreparedGeneration& row = infer.rows.front();
-  TokenStream::Options options;
-  options.chunk_interval = context_.streaming.chunk_interval_ms;
-  options.outbox_tokens = context_.streaming.outbox_tokens;
-  options.top_log2_probs = static_cast<int>(infer.request->top_log2_probs);
-  options.max_tokens_per_message = row.checked.max_tokens_per_message;
-  options.tells_sample_ends =
-      infer.request->log2_evidence || infer.request->tells_position || infer.request->window > 0;
-  if (row.durable != nullptr) options.session_id = row.lease.session_id();
-  options.session_is_stored = row.durable != nullptr;
-  const auto outbox = std::make_shared<TokenStream>(static_cast<ResponseWriter&>(*this), row.model,
-                                                    context_.clock, calls_, std::move(options));
-  streamed_.emplace(infer.request, infer.head);
-  sequence_ = infer.sequence;
-  if (!take_on({nullptr, outbox})) return cancelled();
-  if (row.past) {  // it has been run
-    outbox->tell(std::move(row.past));
-    return grpc::Status::OK;
-  }
-  return outbox->submit(std::move(row.checked.request), std::move(row.lease), row.durable);
-}
-
-void ModelStreamInferCall::write(std::span<const OutboxEntry> entries) {
-  streamed_->fill(entries, /*is_last=*/false);
-  StartWrite(&streamed_->message());
-}
-
-void ModelStreamInferCall::end(std::span<const OutboxEntry> entries, grpc::Status status,
-                               TokenUse used) {
-  if (!status.ok() && errors_are_statuses_) return gone(std::move(status), used);
-  if (sequence_.is_stored) sequences_.end_if_last(sequence_, status.ok());
-  status.ok() ? streamed_->fill(entries, /*is_last=*/true) : streamed_->fill(status);
-  call_.scope.note_use(used);
-  writes_last_ = true;
-  StartWrite(&streamed_->message());
-}
-
-void ModelStreamInferCall::gone(grpc::Status status, TokenUse used) noexcept {
-  if (streamed_ && sequence_.is_stored) sequences_.end_if_last(sequence_, /*ended_well=*/false);
-  call_.scope.note_use(used);
-  active_.leave();
-  finish(std::move(status));
-}
-
-void ModelStreamInferCall::OnWriteDone(bool ok) {
-  if (streamed_ && !writes_last_) {
-    const std::shared_ptr<TokenStream> outbox = [&] {
-      MutexLock lock(mutex_);
-      return running_.outbox;
-    }();
-    return outbox->written(ok);
-  }
-  forget();
-  response_ = {};  // clearing it would keep its memory
-  active_.leave();
-  if (!ok) return finish(cancelled());
-  StartRead(&request_);
-}
-
-void ModelStreamInferCall::OnCancel() {
-  Running running;
-  {
-    MutexLock lock(mutex_);
-    cancelled_ = true;
-    running = running_;
-  }
-  if (running.rows != nullptr) running.rows->cancel();
-  if (running.outbox != nullptr) running.outbox->gone();
-}
-
-void ModelStreamInferCall::OnDone() {
-  ActiveCalls& calls = calls_;
-  call_.end(status_);
-  delete this;
-  calls.release();
-}
-
-void ModelStreamInferCall::respond(grpc::Status status, TokenUse used) {
-  if (!status.ok() && errors_are_statuses_) return gone(std::move(status), used);
-  call_.scope.note_use(used);
-  if (!status.ok()) {
-    grpc::Status written = catch_exceptions([&] {
-      response_.Clear();
-      response_.set_error_message(status.error_message());
-      response_.mutable_infer_response()->set_id(std::exchange(id_, {}));
-      // A client that waits for the last response of this request has it.
-      if (asks_for_stream_) mark_final(*response_.mutable_infer_response(), true);
-      return grpc::Status::OK;
-    });
-    if (!written.ok()) {  // no memory to say so in a message: the stream says it by its end
-      active_.leave();
-      return finish(std::move(written));
-    }
-  }
-  StartWrite(&response_);
-}
-
-bool ModelStreamInferCall::is_cancelled() {
-  MutexLock lock(mutex_);
-  return cancelled_;
-}
-
-bool ModelStreamInferCall::take_on(Running running) {
-  MutexLock lock(mutex_);
-  if (!cancelled_) running_ = std::move(running);
-  return !cancelled_;
-}
-
-void ModelStreamInferCall::forget() {
-  streamed_.reset();
-  writes_last_ = false;
-  Running last;  // freed without the mutex
-  MutexLock lock(mutex_);
-  std::swap(last, running_);
-}
-
-void ModelStreamInferCall::finish(grpc::Status status) {
-  status_ = copy_of(status);
-  call_.finish({});
-  Finish(std::move(status));
-}
-
 // Models in the Open Inference Protocol: metadata, configuration, statistics.
-
-void write_metadata(const ServedModel& model, inference::ModelMetadataResponse& metadata);
-void write_config(const ServedModel& model, inference::ModelConfig& config);
-void write_statistics(const ServedModel& model, inference::ModelStatistics& wire);
-
-// What a request to load or unload says: the model, by name only, of the one repository.
-using RepositoryParameters =
-    google::protobuf::Map<std::string, inference::ModelRepositoryParameter>;
-grpc::Status check_repository_request(const std::string& repository,
-                                      const RepositoryParameters& parameters,
-                                      const std::string& model, bool unloads);
-
-namespace {
 
 std::uint64_t nanos(Duration duration) {
   return static_cast<std::uint64_t>(
@@ -547,10 +483,6 @@ const Tensor kOutputs[] = {
     {"log2_evidence", "FP64", inference::TYPE_FP64, {1}},
 };
 
-bool has_text(const ServedModel& model) {
-  return model.transformer->config().modality == ModalityKind::kBytes;
-}
-
 template <typename WireTensor>
 void write_tensor_config(const Tensor& tensor, WireTensor& wire) {
   wire.set_name(tensor.name);
@@ -564,43 +496,6 @@ void write_tensor_metadata(const Tensor& tensor,
   wire.set_datatype(tensor.datatype);
   wire.add_shape(-1);
   for (const std::int64_t size : tensor.row_shape) wire.add_shape(size);
-}
-
-}  // namespace
-
-void write_metadata(const ServedModel& model, inference::ModelMetadataResponse& metadata) {
-  for (const Tensor& tensor : kInputs) {
-    if (!tensor.is_text || has_text(model)) write_tensor_metadata(tensor, *metadata.add_inputs());
-  }
-  for (const Tensor& tensor : kOutputs) {
-    if (!tensor.is_text || has_text(model)) write_tensor_metadata(tensor, *metadata.add_outputs());
-  }
-}
-
-void write_config(const ServedModel& model, inference::ModelConfig& config) {
-  const Transformer& transformer = *model.transformer;
-  config.set_name(model.name);
-  config.set_platform("lintel");
-  config.set_backend("lintel");
-  config.set_max_batch_size(model.limits.max_samples);
-  for (const Tensor& tensor : kInputs) {
-    if (tensor.is_text && !has_text(model)) continue;
-    auto& input = *config.add_input();
-    write_tensor_config(tensor, input);
-    input.set_optional(has_text(model));  // there are two to choose from
-  }
-  for (const Tensor& tensor : kOutputs) {
-    if (!tensor.is_text || has_text(model)) write_tensor_config(tensor, *config.add_output());
-  }
-  auto& workers = *config.add_instance_group();
-  workers.set_name("workers");
-  workers.set_kind(inference::ModelInstanceGroup::KIND_CPU);
-  workers.set_count(model.scheduler->options().workers);
-  auto& parameters = *config.mutable_parameters();
-  parameters["config_json"].set_string_value(transformer.config_json());
-  parameters["weight_type"].set_string_value(to_string(transformer.weight_type()));
-  parameters["fingerprint"].set_string_value(transformer.fingerprint());
-  config.mutable_model_transaction_policy()->set_decoupled(true);
 }
 
 void write_statistics(const ServedModel& model, inference::ModelStatistics& wire) {
@@ -636,71 +531,180 @@ void write_statistics(const ServedModel& model, inference::ModelStatistics& wire
   times.mutable_compute_output()->set_count(part(WorkPart::kDeliver).total());
 }
 
-grpc::Status check_repository_request(const std::string& repository,
-                                      const RepositoryParameters& parameters,
-                                      const std::string& model, bool unloads) {
+// What a request to load or unload says: the model, by name only, of the one repository.
+template <typename Request>
+grpc::Status check_repository_request(const Request& wire, bool unloads) {
   Violations violations;
-  if (!repository.empty()) {
+  if (!wire.repository_name().empty()) {
     violations.add("repository_name", "has to be empty: there is one repository");
   }
-  for (const auto& [name, parameter] : parameters) {
+  for (const auto& [name, parameter] : wire.parameters()) {
     if (unloads && name == "unload_dependents") continue;
     violations.add("parameters[" + clip(name) + "]", "is not a parameter of this server");
   }
   if (!violations.empty()) return violations.status();
-  return check_model_name(model, "model_name");
+  return check_model_name(wire.model_name(), "model_name");
 }
 
-namespace {
+// The model that a call is about. Null: there is none, and `status` says why.
+template <typename Request>
+SharedModel find_model(const ServiceContext& context, CallScope& scope, const Request& wire,
+                       grpc::Status& status) {
+  SharedModel model = resolve_version(wire.name(), wire.version(), "", context.models, &status);
+  if (model != nullptr) scope.set_model(model->name);
+  return model;
+}
+
+// The methods that are answered at once.
+
+grpc::Status server_live(const ServiceContext& context, CallScope&,
+                         const inference::ServerLiveRequest&,
+                         inference::ServerLiveResponse& response) {
+  response.set_live(context.health.is_alive());
+  return grpc::Status::OK;
+}
+
+grpc::Status server_ready(const ServiceContext& context, CallScope&,
+                          const inference::ServerReadyRequest&,
+                          inference::ServerReadyResponse& response) {
+  response.set_ready(context.health.is_ready());
+  return grpc::Status::OK;
+}
+
+grpc::Status model_ready(const ServiceContext& context, CallScope& scope,
+                         const inference::ModelReadyRequest& wire,
+                         inference::ModelReadyResponse& response) {
+  grpc::Status ignored;
+  const SharedModel model = find_model(context, scope, wire, ignored);
+  response.set_ready(model != nullptr && context.health.is_ready());
+  return grpc::Status::OK;
+}
+
+grpc::Status server_metadata(const ServiceContext&, CallScope&,
+                             const inference::ServerMetadataRequest&,
+                             inference::ServerMetadataResponse& response) {
+  response.set_name("lintel");
+  response.set_version(LINTEL_VERSION);
+  for (const char* extension :
+       {"sequence", "statistics", "model_repository", "model_configuration"}) {
+    response.add_extensions(extension);
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status model_metadata(const ServiceContext& context, CallScope& scope,
+                            const inference::ModelMetadataRequest& wire,
+                            inference::ModelMetadataResponse& response) {
+  grpc::Status status;
+  const SharedModel model = find_model(context, scope, wire, status);
+  if (model == nullptr) return status;
+  response.set_name(model->name);
+  for (const SharedModel& ready : context.models.ready()) {
+    if (ready->name == model->name) response.add_versions(std::to_string(ready->version));
+  }
+  response.set_platform("lintel");
+  for (const Tensor& tensor : kInputs) {
+    if (!tensor.is_text || has_text(*model)) write_tensor_metadata(tensor, *response.add_inputs());
+  }
+  for (const Tensor& tensor : kOutputs) {
+    if (!tensor.is_text || has_text(*model)) write_tensor_metadata(tensor, *response.add_outputs());
+  }
+  return status;
+}
+
+grpc::Status model_config(const ServiceContext& context, CallScope& scope,
+                          const inference::ModelConfigRequest& wire,
+                          inference::ModelConfigResponse& response) {
+  grpc::Status status;
+  const SharedModel model = find_model(context, scope, wire, status);
+  if (model == nullptr) return status;
+  const Transformer& transformer = *model->transformer;
+  inference::ModelConfig& config = *response.mutable_config();
+  config.set_name(model->name);
+  config.set_platform("lintel");
+  config.set_backend("lintel");
+  config.set_max_batch_size(model->limits.max_samples);
+  for (const Tensor& tensor : kInputs) {
+    if (tensor.is_text && !has_text(*model)) continue;
+    auto& input = *config.add_input();
+    write_tensor_config(tensor, input);
+    input.set_optional(has_text(*model));  // there are two to choose from
+  }
+  for (const Tensor& tensor : kOutputs) {
+    if (!tensor.is_text || has_text(*model)) write_tensor_config(tensor, *config.add_output());
+  }
+  auto& workers = *config.add_instance_group();
+  workers.set_name("workers");
+  workers.set_kind(inference::ModelInstanceGroup::KIND_CPU);
+  workers.set_count(model->scheduler->options().workers);
+  auto& parameters = *config.mutable_parameters();
+  parameters["config_json"].set_string_value(transformer.config_json());
+  parameters["weight_type"].set_string_value(to_string(transformer.weight_type()));
+  parameters["fingerprint"].set_string_value(transformer.fingerprint());
+  config.mutable_model_transaction_policy()->set_decoupled(true);
+  return status;
+}
+
+grpc::Status model_statistics(const ServiceContext& context, CallScope& scope,
+                              const inference::ModelStatisticsRequest& wire,
+                              inference::ModelStatisticsResponse& response) {
+  std::optional<std::int64_t> version;
+  grpc::Status status = read_model_version(wire.version(), "version", &version);
+  // A name, and a version of it, have to be there.
+  if (status.ok() && (!wire.name().empty() || version)) find_model(context, scope, wire, status);
+  if (!status.ok()) return status;
+  for (const SharedModel& model : context.models.ready()) {
+    if (!wire.name().empty() && model->name != wire.name()) continue;
+    if (version && model->version != *version) continue;
+    write_statistics(*model, *response.add_model_stats());
+  }
+  return status;
+}
+
+grpc::Status repository_index(const ServiceContext& context, CallScope&,
+                              const inference::RepositoryIndexRequest& wire,
+                              inference::RepositoryIndexResponse& response) {
+  for (const ModelRegistry::Entry& entry : context.manager.index()) {
+    if (wire.ready() && entry.state != ModelState::kReady) continue;
+    auto& index = *response.add_models();
+    index.set_name(entry.name);
+    index.set_version(std::to_string(entry.version));
+    index.set_state(to_string(entry.state));
+    index.set_reason(entry.reason);
+  }
+  return grpc::Status::OK;
+}
 
 // One ModelInfer call. Lives from the method until gRPC has done with it.
 class ModelInferCall final : public RpcReactor {
  public:
-  ModelInferCall(const ServiceContext& context, RpcCall& rpc)
-      : calls_(context.calls), call_(context.gate, rpc, Method::kModelInfer) {}
-
-  const LogFields& log_fields() const { return call_.scope.log_fields(); }
-
-  // Counts the call in, if it may begin; then `run()`, which may say why not.
-  template <typename Run>
-  grpc::Status begin(const Run& run) {
-    return catch_exceptions([&]() -> grpc::Status {
+  // context, sequences, rpc, response: outlive the call.
+  ModelInferCall(const ServiceContext& context, ClientSequences& sequences, RpcCall& rpc,
+                 const LazyMessage<inference::ModelInferRequest>& request,
+                 inference::ModelInferResponse& response)
+      : context_(context),
+        sequences_(sequences),
+        rpc_(rpc),
+        response_(response),
+        call_(context.gate, rpc, Method::kModelInfer) {
+    const LogFields log_fields = call_.scope.log_fields();  // as the call began
+    const LogScope log(log_fields);
+    grpc::Status started = catch_exceptions([&]() -> grpc::Status {
       if (!call_.scope.admitted().ok()) return call_.scope.admitted();
       if (grpc::Status entered = call_.quota.enter(); !entered.ok()) return entered;
-      active_ = ActiveCall(calls_);
-      return active_ ? run() : shutting_down();
-    });
-  }
-  // Once, after begin(), by the method or, after that has returned, by another thread: the
-  // call ends with it, and may be gone when this returns.
-  void run(const ServiceContext& context, ClientSequences& sequences, const RpcCall& rpc,
-           const inference::ModelInferRequest& wire,
-           inference::ModelInferResponse& response) noexcept EXCLUDES(mutex_) {
-    PreparedInference infer;
-    std::shared_ptr<RowGatherer> rows;
-    grpc::Status prepared = catch_exceptions([&] {
-      grpc::Status ready = prepare_inference(context, sequences, rpc, wire, call_,
-                                             /*may_stream=*/false, infer);
-      if (!ready.ok()) return ready;
-      if (infer.rows.empty()) {
-        write_end(infer, response);
-        return ready;
+      active_ = ActiveCall(context.calls);
+      if (!active_) return shutting_down();
+      const auto wire = std::make_shared<inference::ModelInferRequest>();
+      grpc::Status read = request.read(bounds_of(context.gate, Method::kModelInfer), *wire);
+      if (!read.ok()) return read;
+      if (context.durable != nullptr && names_sequence(*wire)) {
+        // gRPC runs nothing of the reactor before it has it from the method, its end neither.
+        return run_by_store(context, log_fields, [this, wire] { run(*wire); });
       }
-      rows = new_row_gatherer(
-          sequences, infer, response,
-          [this](const grpc::Status& ended, TokenUse used) { finish(ended, used); });
-      return ready;
+      run(*wire);
+      return read;
     });
-    if (!prepared.ok() || rows == nullptr) return finish(std::move(prepared), {});
-    if (!set_rows(rows)) rows->cancel();
-    rows->begin(std::move(infer.rows));
-  }
-
-  // The response is written, or there is none. Once.
-  void finish(grpc::Status status, TokenUse used) {
-    status_ = copy_of(status);
-    call_.finish(used);
-    Finish(std::move(status));
+    if (!started.ok()) finish(std::move(started), {});
   }
 
   void OnCancel() override EXCLUDES(mutex_) {
@@ -719,6 +723,37 @@ class ModelInferCall final : public RpcReactor {
   }
 
  private:
+  // Once, by the constructor or, after the method has returned, by another thread: the call ends
+  // Once, by the constructor or by a thread of the session store. The call ends with it, and may be
+  // gone when this returns.
+  void run(const inference::ModelInferRequest& wire) noexcept EXCLUDES(mutex_) {
+    PreparedInference infer;
+    std::shared_ptr<RowGatherer> rows;
+    grpc::Status prepared = catch_exceptions([&] {
+      grpc::Status ready = prepare_inference(context_, sequences_, rpc_, wire, call_,
+                                             /*may_stream=*/false, infer);
+      if (!ready.ok()) return ready;
+      if (infer.rows.empty()) {
+        write_end(infer, response_);
+        return ready;
+      }
+      rows = new_row_gatherer(
+          sequences_, infer, response_,
+          [this](const grpc::Status& ended, TokenUse used) { finish(ended, used); });
+      return ready;
+    });
+    if (!prepared.ok() || rows == nullptr) return finish(std::move(prepared), {});
+    if (!set_rows(rows)) rows->cancel();
+    rows->begin(std::move(infer.rows));
+  }
+
+  // The response is written, or there is none. Once.
+  void finish(grpc::Status status, TokenUse used) {
+    status_ = copy_of(status);
+    call_.finish(used);
+    Finish(std::move(status));
+  }
+
   // False where the client is gone.
   bool set_rows(std::shared_ptr<RowGatherer> rows) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -726,7 +761,10 @@ class ModelInferCall final : public RpcReactor {
     return !gone_;
   }
 
-  ActiveCalls& calls_;
+  const ServiceContext& context_;
+  ClientSequences& sequences_;
+  RpcCall& rpc_;
+  inference::ModelInferResponse& response_;
   ActiveCall active_;
   StreamCall call_;
   grpc::Status status_;  // written before Finish, read after
@@ -740,14 +778,14 @@ class ModelInferCall final : public RpcReactor {
 
 InferenceService::InferenceService(const ServiceContext& context)
     : context_(context), sequences_(context) {
-  serve(info_of(Method::kServerLive).name, this, &InferenceService::ServerLive);
-  serve(info_of(Method::kServerReady).name, this, &InferenceService::ServerReady);
-  serve(info_of(Method::kModelReady).name, this, &InferenceService::ModelReady);
-  serve(info_of(Method::kServerMetadata).name, this, &InferenceService::ServerMetadata);
-  serve(info_of(Method::kModelMetadata).name, this, &InferenceService::ModelMetadata);
-  serve(info_of(Method::kRepositoryIndex).name, this, &InferenceService::RepositoryIndex);
-  serve(info_of(Method::kModelConfig).name, this, &InferenceService::ModelConfig);
-  serve(info_of(Method::kModelStatistics).name, this, &InferenceService::ModelStatistics);
+  serve_answer(Method::kServerLive, server_live);
+  serve_answer(Method::kServerReady, server_ready);
+  serve_answer(Method::kModelReady, model_ready);
+  serve_answer(Method::kServerMetadata, server_metadata);
+  serve_answer(Method::kModelMetadata, model_metadata);
+  serve_answer(Method::kModelConfig, model_config);
+  serve_answer(Method::kModelStatistics, model_statistics);
+  serve_answer(Method::kRepositoryIndex, repository_index);
   serve(info_of(Method::kRepositoryModelLoad).name, this, &InferenceService::RepositoryModelLoad);
   serve(info_of(Method::kRepositoryModelUnload).name, this,
         &InferenceService::RepositoryModelUnload);
@@ -756,129 +794,16 @@ InferenceService::InferenceService(const ServiceContext& context)
                                                          this, &InferenceService::ModelStreamInfer);
 }
 
-RpcReactor* InferenceService::ServerLive(RpcCall* call,
-                                         const LazyMessage<inference::ServerLiveRequest>* request,
-                                         inference::ServerLiveResponse* response) {
-  return answer(context_.gate, *call, Method::kServerLive, *request,
-                [&](const Identity&, const auto&) {
-                  response->set_live(context_.health.is_alive());
-                  return grpc::Status::OK;
-                });
-}
-
-RpcReactor* InferenceService::ServerReady(RpcCall* call,
-                                          const LazyMessage<inference::ServerReadyRequest>* request,
-                                          inference::ServerReadyResponse* response) {
-  return answer(context_.gate, *call, Method::kServerReady, *request,
-                [&](const Identity&, const auto&) {
-                  response->set_ready(context_.health.is_ready());
-                  return grpc::Status::OK;
-                });
-}
-
-RpcReactor* InferenceService::ModelReady(RpcCall* call,
-                                         const LazyMessage<inference::ModelReadyRequest>* request,
-                                         inference::ModelReadyResponse* response) {
-  return answer(context_.gate, *call, Method::kModelReady, *request,
-                [&](CallScope& scope, const auto& wire) {
-                  grpc::Status ignored;
-                  const SharedModel model =
-                      resolve_version(wire.name(), wire.version(), "", context_.models, &ignored);
-                  if (model != nullptr) scope.set_model(model->name);
-                  response->set_ready(model != nullptr && context_.health.is_ready());
-                  return grpc::Status::OK;
-                });
-}
-
-RpcReactor* InferenceService::ServerMetadata(
-    RpcCall* call, const LazyMessage<inference::ServerMetadataRequest>* request,
-    inference::ServerMetadataResponse* response) {
-  return answer(context_.gate, *call, Method::kServerMetadata, *request,
-                [&](const Identity&, const auto&) {
-                  response->set_name("lintel");
-                  response->set_version(LINTEL_VERSION);
-                  for (const char* extension :
-                       {"sequence", "statistics", "model_repository", "model_configuration"}) {
-                    response->add_extensions(extension);
-                  }
-                  return grpc::Status::OK;
-                });
-}
-
-RpcReactor* InferenceService::ModelMetadata(
-    RpcCall* call, const LazyMessage<inference::ModelMetadataRequest>* request,
-    inference::ModelMetadataResponse* response) {
-  return answer(context_.gate, *call, Method::kModelMetadata, *request,
-                [&](CallScope& scope, const auto& wire) {
-                  grpc::Status status;
-                  const SharedModel model =
-                      resolve_version(wire.name(), wire.version(), "", context_.models, &status);
-                  if (model == nullptr) return status;
-                  scope.set_model(model->name);
-                  response->set_name(model->name);
-                  for (const SharedModel& ready : context_.models.ready()) {
-                    if (ready->name == model->name)
-                      response->add_versions(std::to_string(ready->version));
-                  }
-                  response->set_platform("lintel");
-                  write_metadata(*model, *response);
-                  return status;
-                });
-}
-
-RpcReactor* InferenceService::RepositoryIndex(
-    RpcCall* call, const LazyMessage<inference::RepositoryIndexRequest>* request,
-    inference::RepositoryIndexResponse* response) {
-  return answer(context_.gate, *call, Method::kRepositoryIndex, *request,
-                [&](const Identity&, const auto& wire) {
-                  for (const ModelRegistry::Entry& entry : context_.manager.index()) {
-                    if (wire.ready() && entry.state != ModelState::kReady) continue;
-                    auto& index = *response->add_models();
-                    index.set_name(entry.name);
-                    index.set_version(std::to_string(entry.version));
-                    index.set_state(to_string(entry.state));
-                    index.set_reason(entry.reason);
-                  }
-                  return grpc::Status::OK;
-                });
-}
-
-RpcReactor* InferenceService::ModelConfig(RpcCall* call,
-                                          const LazyMessage<inference::ModelConfigRequest>* request,
-                                          inference::ModelConfigResponse* response) {
-  return answer(context_.gate, *call, Method::kModelConfig, *request,
-                [&](CallScope& scope, const auto& wire) {
-                  grpc::Status status;
-                  const SharedModel model =
-                      resolve_version(wire.name(), wire.version(), "", context_.models, &status);
-                  if (model == nullptr) return status;
-                  scope.set_model(model->name);
-                  write_config(*model, *response->mutable_config());
-                  return status;
-                });
-}
-
-RpcReactor* InferenceService::ModelStatistics(
-    RpcCall* call, const LazyMessage<inference::ModelStatisticsRequest>* request,
-    inference::ModelStatisticsResponse* response) {
-  return answer(context_.gate, *call, Method::kModelStatistics, *request,
-                [&](CallScope& scope, const auto& wire) {
-                  std::optional<std::int64_t> version;
-                  grpc::Status status = read_model_version(wire.version(), "version", &version);
-                  // A name, and a version of it, have to be there.
-                  if (status.ok() && (!wire.name().empty() || version)) {
-                    const SharedModel model =
-                        resolve_version(wire.name(), wire.version(), "", context_.models, &status);
-                    if (model != nullptr) scope.set_model(model->name);
-                  }
-                  if (!status.ok()) return status;
-                  for (const SharedModel& model : context_.models.ready()) {
-                    if (!wire.name().empty() && model->name != wire.name()) continue;
-                    if (version && model->version != *version) continue;
-                    write_statistics(*model, *response->add_model_stats());
-                  }
-                  return status;
-                });
+template <typename Request, typename Response>
+void InferenceService::serve_answer(Method method, Answer<Request, Response>* body) {
+  serve_unary<Request, Response>(
+      info_of(method).name,
+      [this, method, body](RpcCall& call, const LazyMessage<Request>& request, Response& response) {
+        return answer(context_.gate, call, method, request,
+                      [&](CallScope& scope, const Request& wire) {
+                        return body(context_, scope, wire, response);
+                      });
+      });
 }
 
 RpcReactor* InferenceService::RepositoryModelLoad(
@@ -887,8 +812,7 @@ RpcReactor* InferenceService::RepositoryModelLoad(
   return answer_later(
       context_.gate, *call, Method::kRepositoryModelLoad, *request,
       [&](const auto& wire, const LateReply& reply) {
-        const grpc::Status checked = check_repository_request(
-            wire.repository_name(), wire.parameters(), wire.model_name(), /*unloads=*/false);
+        const grpc::Status checked = check_repository_request(wire, /*unloads=*/false);
         if (!checked.ok()) return reply(checked);
         context_.manager.load(wire.model_name(), /*version=*/std::nullopt,
                               [reply](const auto& refusal, const SharedModel& model) {
@@ -904,8 +828,7 @@ RpcReactor* InferenceService::RepositoryModelUnload(
   return answer_later(
       context_.gate, *call, Method::kRepositoryModelUnload, *request,
       [&](const auto& wire, const LateReply& reply) {
-        const grpc::Status checked = check_repository_request(
-            wire.repository_name(), wire.parameters(), wire.model_name(), /*unloads=*/true);
+        const grpc::Status checked = check_repository_request(wire, /*unloads=*/true);
         if (!checked.ok()) return reply(checked);
         if (const SharedModel model = context_.models.find(wire.model_name())) {
           reply.set_model(model->name);
@@ -918,25 +841,7 @@ RpcReactor* InferenceService::RepositoryModelUnload(
 RpcReactor* InferenceService::ModelInfer(RpcCall* call,
                                          const LazyMessage<inference::ModelInferRequest>* request,
                                          inference::ModelInferResponse* response) {
-  auto* const reactor = new ModelInferCall(context_, *call);
-  const LogFields log_fields = reactor->log_fields();
-  const LogScope log(log_fields);
-  grpc::Status started = reactor->begin([&] {
-    const auto wire = std::make_shared<inference::ModelInferRequest>();
-    grpc::Status read = request->read(bounds_of(context_.gate, Method::kModelInfer), *wire);
-    if (!read.ok()) return read;
-    const auto run = [this, reactor, call, response, wire] {
-      reactor->run(context_, sequences_, *call, *wire, *response);
-    };
-    if (context_.durable != nullptr && names_sequence(*wire)) {
-      // gRPC runs nothing of the reactor before it has it from the method, its end neither.
-      return run_by_store(context_, log_fields, run);
-    }
-    run();
-    return read;
-  });
-  if (!started.ok()) reactor->finish(std::move(started), {});
-  return reactor;
+  return new ModelInferCall(context_, sequences_, *call, *request, *response);
 }
 
 RpcReactor* InferenceService::ModelStreamInfer(RpcCall* call) {

@@ -14,26 +14,15 @@ class InferenceService final : public RpcService {
  public:
   explicit InferenceService(const ServiceContext& context);
 
-  RpcReactor* ServerLive(RpcCall* call, const LazyMessage<inference::ServerLiveRequest>* request,
-                         inference::ServerLiveResponse* response);
-  RpcReactor* ServerReady(RpcCall* call, const LazyMessage<inference::ServerReadyRequest>* request,
-                          inference::ServerReadyResponse* response);
-  RpcReactor* ModelReady(RpcCall* call, const LazyMessage<inference::ModelReadyRequest>* request,
-                         inference::ModelReadyResponse* response);
-  RpcReactor* ServerMetadata(RpcCall* call,
-                             const LazyMessage<inference::ServerMetadataRequest>* request,
-                             inference::ServerMetadataResponse* response);
-  RpcReactor* ModelMetadata(RpcCall* call,
-                            const LazyMessage<inference::ModelMetadataRequest>* request,
-                            inference::ModelMetadataResponse* response);
-  RpcReactor* RepositoryIndex(RpcCall* call,
-                              const LazyMessage<inference::RepositoryIndexRequest>* request,
-                              inference::RepositoryIndexResponse* response);
-  RpcReactor* ModelConfig(RpcCall* call, const LazyMessage<inference::ModelConfigRequest>* request,
-                          inference::ModelConfigResponse* response);
-  RpcReactor* ModelStatistics(RpcCall* call,
-                              const LazyMessage<inference::ModelStatisticsRequest>* request,
-                              inference::ModelStatisticsResponse* response);
+ private:
+  // What a unary method does to answer at once.
+  template <typename Request, typename Response>
+  using Answer = grpc::Status(const ServiceContext& context, CallScope& scope, const Request& wire,
+                              Response& response);
+  // Serves a method by answer(), with what differs in `body`.
+  template <typename Request, typename Response>
+  void serve_answer(Method method, Answer<Request, Response>* body);
+
   RpcReactor* RepositoryModelLoad(RpcCall* call,
                                   const LazyMessage<inference::RepositoryModelLoadRequest>* request,
                                   inference::RepositoryModelLoadResponse* response);
@@ -44,7 +33,6 @@ class InferenceService final : public RpcService {
                          inference::ModelInferResponse* response);
   RpcReactor* ModelStreamInfer(RpcCall* call);
 
- private:
   const ServiceContext context_;
   ClientSequences sequences_;
 };

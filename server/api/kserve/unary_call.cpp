@@ -70,16 +70,15 @@ class OutputTensors {
   inference::ModelInferResponse& wire_;
 };
 
-// What `value_of(row)` gives of each row, filled up to `size`.
-template <typename Value, typename ValuesOf>
-std::vector<Value> filled(const std::vector<RowTokens>& rows, std::size_t size, Value filler,
-                          const ValuesOf& values_of) {
+// That list of each row, filled up to `size`.
+template <typename Value>
+std::vector<Value> filled(const std::vector<RowTokens>& rows, std::vector<Value> RowTokens::*list,
+                          std::size_t size, Value filler) {
   std::vector<Value> all;
   all.reserve(rows.size() * size);
   for (const RowTokens& row : rows) {
-    const auto& values = values_of(row);
-    all.insert(all.end(), values.begin(), values.end());
-    all.insert(all.end(), size - values.size(), filler);
+    all.insert(all.end(), (row.*list).begin(), (row.*list).end());
+    all.insert(all.end(), size - (row.*list).size(), filler);
   }
   return all;
 }
@@ -138,17 +137,13 @@ void write_tensor_response(const TensorRequest& request, const std::vector<RowTo
   }
   OutputTensors out(request.raw, wire);
   if (request.tokens) {
-    out.add("tokens", "INT32", {n, longest},
-            filled(
-                rows, longest, kNoToken, [](const auto& row) -> const auto& { return row.tokens; }),
+    out.add("tokens", "INT32", {n, longest}, filled(rows, &RowTokens::tokens, longest, kNoToken),
             &Contents::mutable_int_contents);
   }
   if (request.log2_probs) {
-    out.add(
-        "log2_probs", "FP32", {n, longest},
-        filled(
-            rows, longest, kNoProb, [](const auto& row) -> const auto& { return row.log2_probs; }),
-        &Contents::mutable_fp32_contents);
+    out.add("log2_probs", "FP32", {n, longest},
+            filled(rows, &RowTokens::log2_probs, longest, kNoProb),
+            &Contents::mutable_fp32_contents);
   }
   if (request.text) {
     std::vector<std::string> texts;
@@ -158,14 +153,10 @@ void write_tensor_response(const TensorRequest& request, const std::vector<RowTo
   }
   if (const std::size_t k = request.top_log2_probs; k > 0) {
     out.add("top_tokens", "INT32", {n, longest, k},
-            filled(
-                rows, longest * k, kNoToken,
-                [](const auto& row) -> const auto& { return row.top_tokens; }),
+            filled(rows, &RowTokens::top_tokens, longest * k, kNoToken),
             &Contents::mutable_int_contents);
     out.add("top_log2_probs", "FP32", {n, longest, k},
-            filled(
-                rows, longest * k, kNoProb,
-                [](const auto& row) -> const auto& { return row.top_log2_probs; }),
+            filled(rows, &RowTokens::top_log2_probs, longest * k, kNoProb),
             &Contents::mutable_fp32_contents);
   }
   if (request.score) {
@@ -187,15 +178,14 @@ void mark_final(inference::ModelInferResponse& response, bool is_final) {
 StreamedResponse::StreamedResponse(std::shared_ptr<const TensorRequest> request,
                                    inference::ModelInferResponse head)
     : request_(std::move(request)) {
-  *message_.mutable_infer_response() = std::move(head);
-  mark_final(*message_.mutable_infer_response(), false);
-  if (request_->tells_position) {
-    (*message_.mutable_infer_response()->mutable_parameters())[std::string("lintel_position")];
-  }
+  inference::ModelInferResponse& response = *message_.mutable_infer_response();
+  response = std::move(head);
+  mark_final(response, false);
+  auto& parameters = *response.mutable_parameters();
+  if (request_->tells_position) parameters[std::string("lintel_position")];
   if (request_->window > 0) {
-    (*message_.mutable_infer_response()->mutable_parameters())[std::string("lintel_window")];
-    (*message_.mutable_infer_response()
-          ->mutable_parameters())[std::string("lintel_window_restarts")];
+    parameters[std::string("lintel_window")];
+    parameters[std::string("lintel_window_restarts")];
   }
 }
 
@@ -300,17 +290,14 @@ void RowGatherer::begin(std::vector<PreparedGeneration> prepared) noexcept {
 
 grpc::Status RowGatherer::submit(std::size_t index, PreparedGeneration& row) noexcept {
   return catch_exceptions([&] {
-    const RequestHandle handle = [&] {
-      MutexLock lock(mutex_);
-      return running_[index].handle;
-    }();
     const auto sink = std::make_shared<RowSink>(
         shared_from_this(), index, row.model, row.durable == nullptr ? "" : row.lease.session_id());
+    const RequestHandle handle = [&] {
+      MutexLock lock(mutex_);
+      running_[index].past = row.past;
+      return running_[index].handle;
+    }();
     if (row.past) {  // it has been run
-      {
-        MutexLock lock(mutex_);
-        running_[index].past = row.past;
-      }
       row.past->tell(sink);
       return grpc::Status::OK;
     }

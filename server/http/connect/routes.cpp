@@ -22,25 +22,15 @@
 #include "server/http/transport/http_calls.h"
 #include "server/http/transport/http_message.h"
 #include "server/http/transport/http_routes.h"
-#include "server/http/transport/response_head.h"
 #include "server/rpc/status.h"
 
 namespace lintel {
 
-// A unary call without side effects as a GET.
-
-// What the query says (https://connectrpc.com/docs/protocol#unary-get-request):
-// connect=v1&encoding=json&message=..., in base64 with base64=1.
-struct ConnectGet {
-  RpcFormat format{.protocol = RpcProtocol::kUnary, .is_json = true};
-  std::string message;
-};
-
-// UNIMPLEMENTED for a compressed message, INVALID_ARGUMENT for what makes no sense, each by its
-// name; `get` has the format to say so in.
-grpc::Status read_connect_get(const HttpRequest& request, ConnectGet& get);
-
 namespace {
+
+namespace pb = google::protobuf;
+
+// A unary call without side effects as a GET.
 
 grpc::Status wrong_query(std::string what) {
   return {grpc::StatusCode::INVALID_ARGUMENT, "the query: " + std::move(what)};
@@ -68,8 +58,15 @@ bool decode_url_base64(std::string text, std::string* bytes) {
   return decode_base64(text, bytes);
 }
 
-}  // namespace
+// What the query says (https://connectrpc.com/docs/protocol#unary-get-request):
+// connect=v1&encoding=json&message=..., in base64 with base64=1.
+struct ConnectGet {
+  RpcFormat format{.protocol = RpcProtocol::kUnary, .is_json = true};
+  std::string message;
+};
 
+// UNIMPLEMENTED for a compressed message, INVALID_ARGUMENT for what makes no sense, each by its
+// name; `get` has the format to say so in.
 grpc::Status read_connect_get(const HttpRequest& request, ConnectGet& get) {
   std::map<std::string, std::string> members = query_members(request.query);
   const auto value_of = [&](const char* name) {
@@ -103,20 +100,26 @@ grpc::Status read_connect_get(const HttpRequest& request, ConnectGet& get) {
 
 // What a method's messages become in each protocol that streams.
 
-namespace {
-
-namespace pb = google::protobuf;
-
 HttpAnswer head_of(const RpcFormat& format) {
   return {200, {{"content-type", format.content_type()}, {"cache-control", "no-store"}}, {}};
 }
 
-// Connect's streams: envelopes (https://connectrpc.com/docs/protocol#streaming-rpcs).
-class ConnectStream final : public StreamAnswer {
+// What the streams have in common.
+class RpcStream : public StreamAnswer {
  public:
-  explicit ConnectStream(const RpcFormat& format) : format_(format) {}
+  explicit RpcStream(const RpcFormat& format) : format_(format) {}
 
-  HttpAnswer head() override { return head_of(format_); }
+  HttpAnswer head() final { return head_of(format_); }
+  HttpAnswer refusal(const grpc::Status& status) final { return rpc_refusal(format_, status); }
+
+ protected:
+  const RpcFormat format_;
+};
+
+// Connect's streams: envelopes (https://connectrpc.com/docs/protocol#streaming-rpcs).
+class ConnectStream final : public RpcStream {
+ public:
+  using RpcStream::RpcStream;
 
   grpc::Status piece(const google::protobuf::Message& message, std::string& out) override {
     out = envelope(0, format_.is_json ? write_json(message) : message.SerializeAsString());
@@ -127,21 +130,12 @@ class ConnectStream final : public StreamAnswer {
     return envelope(kEndOfStream,
                     status.ok() ? "{}" : "{\"error\":" + connect_error_json(status) + "}");
   }
-
-  HttpAnswer refusal(const grpc::Status& status) override {
-    return rpc_refusal(format_, http_status_of(status.error_code()), status);
-  }
-
- private:
-  const RpcFormat format_;
 };
 
 // gRPC-Web: frames (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-WEB.md).
-class GrpcWebStream final : public StreamAnswer {
+class GrpcWebStream final : public RpcStream {
  public:
-  explicit GrpcWebStream(const RpcFormat& format) : format_(format) {}
-
-  HttpAnswer head() override { return head_of(format_); }
+  using RpcStream::RpcStream;
 
   grpc::Status piece(const google::protobuf::Message& message, std::string& out) override {
     out = coded(envelope(0, message.SerializeAsString()));
@@ -156,25 +150,18 @@ class GrpcWebStream final : public StreamAnswer {
     return coded(envelope(kTrailers, lines));
   }
 
-  HttpAnswer refusal(const grpc::Status& status) override {
-    return rpc_refusal(format_, 200, status);
-  }
-
  private:
   std::string coded(std::string frame) const {
     return format_.is_text ? absl::Base64Escape(frame) : frame;
   }
-
-  const RpcFormat format_;
 };
 
 // A line of JSON for each message, and one with "error" where the call failed after the first.
 // `with_text`: chunks have `text` in addition to `tokens`, which are bytes.
-class PlainJsonStream final : public StreamAnswer {
+class PlainJsonStream final : public RpcStream {
  public:
-  explicit PlainJsonStream(bool with_text) : messages_(with_text) {}
-
-  HttpAnswer head() override { return head_of(kFormat); }
+  PlainJsonStream(const RpcFormat& format, bool with_text)
+      : RpcStream(format), messages_(with_text) {}
 
   grpc::Status piece(const google::protobuf::Message& message, std::string& out) override {
     out = messages_.line(message) + "\n";
@@ -185,13 +172,7 @@ class PlainJsonStream final : public StreamAnswer {
     return status.ok() ? "" : "{\"error\":" + connect_error_json(status) + "}\n";
   }
 
-  HttpAnswer refusal(const grpc::Status& status) override {
-    return rpc_refusal(kFormat, http_status_of(status.error_code()), status);
-  }
-
  private:
-  static constexpr RpcFormat kFormat{.protocol = RpcProtocol::kPlainJson, .is_json = true};
-
   PlainMessages messages_;
 };
 
@@ -245,12 +226,8 @@ void answer_unary(const SharedExchange& exchange, const pb::MethodDescriptor* me
   calls.unary(
       exchange, name_of(method), std::move(request),
       [exchange, format](const grpc::Status& status, const pb::Message& response) {
-        if (!status.ok()) {
-          exchange->answer(rpc_refusal(format, http_status_of(status.error_code()), status));
-          return;
-        }
-        HttpAnswer answer{200, {{"content-type", format.content_type()}}, {}};
-        answer.headers.emplace_back("cache-control", "no-store");
+        if (!status.ok()) return exchange->answer(rpc_refusal(format, status));
+        HttpAnswer answer = head_of(format);
         answer.body = format.is_json ? write_json(response) : response.SerializeAsString();
         exchange->answer(std::move(answer));
       },
@@ -271,10 +248,21 @@ void begin_call(const SharedExchange& exchange, const pb::MethodDescriptor* meth
                           timeout);
     case RpcProtocol::kPlainJson:
       return calls.stream(exchange, name, std::move(bytes),
-                          std::make_unique<PlainJsonStream>(with_text), timeout);
+                          std::make_unique<PlainJsonStream>(format, with_text), timeout);
     default:
       return answer_unary(exchange, method, format, std::move(bytes), timeout, calls);
   }
+}
+
+// The timeout of a call whose headers make sense.
+grpc::Status read_headers(const HttpRequest& request, const RpcFormat& format,
+                          HttpCalls::Timeout& timeout) {
+  if (std::string what = unsupported_header(request, format); !what.empty()) {
+    return {grpc::UNIMPLEMENTED, std::move(what)};
+  }
+  bool valid = false;
+  timeout = rpc_timeout(request, format, &valid);
+  return valid ? grpc::Status::OK : invalid("the call's timeout makes no sense");
 }
 
 void answer_call(const SharedExchange& exchange, const pb::MethodDescriptor* method,
@@ -282,12 +270,10 @@ void answer_call(const SharedExchange& exchange, const pb::MethodDescriptor* met
   const HttpRequest& request = exchange->request();
   const RpcFormat format = rpc_format(request, method->server_streaming());
   const std::string path = path_of(method);
-  const auto refuse = [&](int http_status, const grpc::Status& status) {
-    exchange->answer(rpc_refusal(format, http_status, status));
-  };
   if (method->client_streaming()) {
-    return refuse(501, {grpc::UNIMPLEMENTED,
-                        path + " takes a stream of requests, which HTTP/1.1 has not: use gRPC"});
+    return exchange->answer(rpc_refusal(
+        format, {grpc::UNIMPLEMENTED,
+                 path + " takes a stream of requests, which HTTP/1.1 has not: use gRPC"}));
   }
   const bool is_stream_of_unary =
       format.protocol == RpcProtocol::kStream && !method->server_streaming();
@@ -295,18 +281,15 @@ void answer_call(const SharedExchange& exchange, const pb::MethodDescriptor* met
     const std::string types = method->server_streaming()
                                   ? "application/json, application/connect+json or +proto"
                                   : "application/json, application/proto";
-    exchange->answer(rpc_refusal(
+    return exchange->answer(rpc_refusal(
         {}, 415,
         invalid("content-type: " + clip(request.header("content-type")) + " is not taken by " +
                 path + ", which takes " + types + " and application/grpc-web")));
-    return;
   }
-  if (const std::string what = unsupported_header(request, format); !what.empty()) {
-    return refuse(501, {grpc::UNIMPLEMENTED, what});
+  HttpCalls::Timeout timeout;
+  if (const grpc::Status read = read_headers(request, format, timeout); !read.ok()) {
+    return exchange->answer(rpc_refusal(format, read));
   }
-  bool valid = false;
-  const auto timeout = rpc_timeout(request, format, &valid);
-  if (!valid) return refuse(400, invalid("the call's timeout makes no sense"));
   bodies.read(
       exchange,
       [exchange, method, format, timeout, &calls](const std::string& body, JsonBudget& budget) {
@@ -320,7 +303,7 @@ void answer_call(const SharedExchange& exchange, const pb::MethodDescriptor* met
         return read;
       },
       [exchange, format](const grpc::Status& status) {
-        exchange->answer(rpc_refusal(format, http_status_of(status.error_code()), status));
+        exchange->answer(rpc_refusal(format, status));
       });
 }
 
@@ -330,14 +313,8 @@ void answer_get(const SharedExchange& exchange, const pb::MethodDescriptor* meth
   const HttpRequest& request = exchange->request();
   ConnectGet get;
   grpc::Status read = read_connect_get(request, get);
-  if (read.ok()) {
-    if (std::string what = unsupported_header(request, get.format); !what.empty()) {
-      read = {grpc::UNIMPLEMENTED, std::move(what)};
-    }
-  }
-  bool valid = false;
-  const auto timeout = rpc_timeout(request, get.format, &valid);
-  if (read.ok() && !valid) read = invalid("the call's timeout makes no sense");
+  HttpCalls::Timeout timeout;
+  if (read.ok()) read = read_headers(request, get.format, timeout);
   grpc::ByteBuffer bytes;
   bool with_text = false;
   if (read.ok()) {
@@ -345,14 +322,25 @@ void answer_get(const SharedExchange& exchange, const pb::MethodDescriptor* meth
     read = read_message(get.format, method->input_type(), get.message, /*budget=*/nullptr, bytes,
                         with_text);
   }
-  if (!read.ok()) {
-    exchange->answer(rpc_refusal(get.format, http_status_of(read.error_code()), read));
-    return;
-  }
+  if (!read.ok()) return exchange->answer(rpc_refusal(get.format, read));
   answer_unary(exchange, method, get.format, std::move(bytes), timeout, calls);
 }
 
-void add_get(HttpRoutes& routes, const pb::MethodDescriptor* method, HttpCalls& calls) {
+void add_method(HttpRoutes& routes, const pb::MethodDescriptor* method, HttpCalls& calls,
+                BodyWork& bodies) {
+  routes.add(
+      {.method = "POST",
+       .path = path_of(method),
+       .handle =
+           [method, &calls, &bodies](const SharedExchange& exchange) {
+             answer_call(exchange, method, calls, bodies);
+           },
+       .refuse =
+           [method](const HttpRequest& request, int http_status, const grpc::Status& status) {
+             return rpc_refusal(rpc_format(request, method->server_streaming()), http_status,
+                                status);
+           }});
+  if (method->options().idempotency_level() != pb::MethodOptions::NO_SIDE_EFFECTS) return;
   routes.add({.method = "GET",
               .path = path_of(method),
               .handle = [method, &calls](const SharedExchange& exchange) {
@@ -369,22 +357,7 @@ void add_connect_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies) 
     for (int i = 0; i < file->service_count(); ++i) {
       const pb::ServiceDescriptor* const service = file->service(i);
       for (int k = 0; k < service->method_count(); ++k) {
-        const pb::MethodDescriptor* const method = service->method(k);
-        routes.add(
-            {.method = "POST",
-             .path = path_of(method),
-             .handle =
-                 [method, &calls, &bodies](const SharedExchange& exchange) {
-                   answer_call(exchange, method, calls, bodies);
-                 },
-             .refuse =
-                 [method](const HttpRequest& request, int http_status, const grpc::Status& status) {
-                   const RpcFormat format = rpc_format(request, method->server_streaming());
-                   return rpc_refusal(format, http_status, status);
-                 }});
-        if (method->options().idempotency_level() == pb::MethodOptions::NO_SIDE_EFFECTS) {
-          add_get(routes, method, calls);
-        }
+        add_method(routes, service->method(k), calls, bodies);
       }
     }
   }

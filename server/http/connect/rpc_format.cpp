@@ -10,8 +10,9 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/call_error.h"
 #include "server/http/transport/response_head.h"
 #include "server/rpc/status.h"
 
@@ -208,24 +209,19 @@ std::string percent_encoded(const std::string& text) {
   return encoded;
 }
 
-google::rpc::Status details_of(const grpc::Status& status) {
-  google::rpc::Status details;
-  if (!details.ParseFromString(status.error_details())) details.Clear();
-  return details;
-}
-
 }  // namespace
 
 std::string connect_error_json(const grpc::Status& status) {
   nlohmann::ordered_json error = {{"code", connect_code_name(status.error_code())},
                                   {"message", status.error_message()}};
-  const google::rpc::Status details = details_of(status);
+  google::rpc::Status details;
+  if (!details.ParseFromString(status.error_details())) details.Clear();
   for (const auto& detail : details.details()) {
     const std::string& url = detail.type_url();
     error["details"].push_back({{"type", url.substr(url.rfind('/') + 1)},
                                 {"value", base64_without_padding(detail.value())}});
   }
-  return error.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return dumped(error);
 }
 
 HttpHeaders grpc_trailers(const grpc::Status& status) {
@@ -240,17 +236,6 @@ HttpHeaders grpc_trailers(const grpc::Status& status) {
   return trailers;
 }
 
-HttpHeaders retry_after(const grpc::Status& status) {
-  const google::rpc::Status details = details_of(status);
-  for (const auto& detail : details.details()) {
-    google::rpc::RetryInfo retry;
-    if (!detail.UnpackTo(&retry)) continue;
-    const auto& delay = retry.retry_delay();
-    return {{"retry-after", std::to_string(delay.seconds() + (delay.nanos() > 0 ? 1 : 0))}};
-  }
-  return {};
-}
-
 HttpAnswer rpc_refusal(const RpcFormat& format, int http_status, const grpc::Status& status) {
   HttpAnswer answer{200, {{"content-type", format.content_type()}}, {}};
   switch (format.protocol) {
@@ -262,9 +247,13 @@ HttpAnswer rpc_refusal(const RpcFormat& format, int http_status, const grpc::Sta
       return answer;
     default:
       answer = json_answer(http_status, connect_error_json(status) + "\n");
-      for (auto& header : retry_after(status)) answer.headers.push_back(std::move(header));
+      add_retry_header(read_call_error(status), answer.headers);
       return answer;
   }
+}
+
+HttpAnswer rpc_refusal(const RpcFormat& format, const grpc::Status& status) {
+  return rpc_refusal(format, http_status_of(status.error_code()), status);
 }
 
 }  // namespace lintel

@@ -70,10 +70,9 @@ std::string connect_error_json(const grpc::Status& status);
 // What ends a gRPC-Web answer: grpc-status, grpc-message and grpc-status-details-bin, a line each.
 HttpHeaders grpc_trailers(const grpc::Status& status);
 
-// retry-after, in seconds, where the status says when to try again.
-HttpHeaders retry_after(const grpc::Status& status);
-
 // An answer that is an error and nothing else, in the shape that a request of this format expects.
 HttpAnswer rpc_refusal(const RpcFormat& format, int http_status, const grpc::Status& status);
+// With the HTTP status that the call's has.
+HttpAnswer rpc_refusal(const RpcFormat& format, const grpc::Status& status);
 
 }  // namespace lintel

@@ -24,6 +24,11 @@
 
 namespace lintel {
 
+namespace {
+
+namespace pb = google::protobuf;
+using Json = nlohmann::ordered_json;
+
 // Messages of tokens as JSON, quickly.
 
 // Who reads the JSON, which shows in its floats alone.
@@ -31,15 +36,6 @@ enum class JsonReader {
   kProgram,  // protobuf's spelling: a float's 6 digits, or 9 where those are another float
   kPerson,   // what nlohmann::json makes of that spelling, as the rest of a line of JSON is
 };
-
-// A chunk as protobuf's JSON has it. By hand, because protobuf's printer goes by reflection, which
-// costs more than all else that happens to a message.
-void add_chunk(std::string& json, const v1::Chunk& chunk, JsonReader reader);
-
-// The whole message, as protobuf prints it. REQUIRES: no sample ends with it.
-std::string values_json(const v1::GenerateResponse& message);
-
-namespace {
 
 template <typename Integer>
 void add_integer(std::string& json, Integer value) {
@@ -112,8 +108,8 @@ void add_tokens(std::string& json, const Message& message, JsonReader reader) {
            [&json, reader](float value) { add_float(json, value, reader); });
 }
 
-}  // namespace
-
+// A chunk as protobuf's JSON has it. By hand, because protobuf's printer goes by reflection, which
+// costs more than all else that happens to a message.
 void add_chunk(std::string& json, const v1::Chunk& chunk, JsonReader reader) {
   json += '{';
   if (chunk.sample() != 0) {
@@ -144,16 +140,16 @@ void add_chunk(std::string& json, const v1::Chunk& chunk, JsonReader reader) {
   json += '}';
 }
 
-std::string values_json(const v1::GenerateResponse& message) {
+// The whole message, as protobuf prints it. REQUIRES: no sample ends with it.
+std::string json_of_tokens(const v1::GenerateResponse& message) {
   std::string json = "{";
   add_list(json, "chunks", message.chunks(),
            [&json](const v1::Chunk& chunk) { add_chunk(json, chunk, JsonReader::kProgram); });
   return json + '}';
 }
 
-namespace {
+// Requests in JSON.
 
-namespace pb = google::protobuf;
 using PlainJson = nlohmann::json;
 
 // Deeper than any request, and what protobuf's parser takes.
@@ -163,6 +159,12 @@ constexpr JsonCosts kMessageCosts{.each_container = 96, .each_value = 16};
 constexpr const char* kSubject = "the request's JSON";
 
 JsonBounds bounds_of(JsonBudget* budget) { return {.max_depth = kMostDepth, .budget = budget}; }
+
+// Whether people write a field of bytes as text.
+bool is_text(const pb::FieldDescriptor& field) {
+  return field.type() == pb::FieldDescriptor::TYPE_BYTES && !field.is_map() &&
+         (field.name() == "text" || field.name() == "strings" || field.name() == "stop_string");
+}
 
 // Writes what people write as what protobuf reads: fields of bytes that are text become base64.
 class SpellText final : public nlohmann::json_sax<PlainJson> {
@@ -177,8 +179,7 @@ class SpellText final : public nlohmann::json_sax<PlainJson> {
   bool binary(PlainJson::binary_t&) override { return false; }  // not in JSON
   bool string(std::string& value) override {
     const pb::FieldDescriptor* const field = field_of_value();
-    const bool spells = field != nullptr && field->type() == pb::FieldDescriptor::TYPE_BYTES &&
-                        !field->is_map() && is_text(*field);
+    const bool spells = field != nullptr && is_text(*field);
     return put(PlainJson(spells ? absl::Base64Escape(value) : std::move(value)).dump());
   }
   bool key(std::string& name) override {
@@ -287,16 +288,7 @@ grpc::Status no_such_message(std::string_view why) {
   return {grpc::INVALID_ARGUMENT, std::string(kSubject) + ": " + std::string(why)};
 }
 
-grpc::Status parse_into(const std::string& bytes, pb::Message& message) {
-  if (message.ParseFromString(bytes)) return grpc::Status::OK;
-  return no_such_message("is no " + message.GetDescriptor()->full_name());
-}
-
 }  // namespace
-
-bool is_text(const pb::FieldDescriptor& field) {
-  return field.name() == "text" || field.name() == "strings" || field.name() == "stop_string";
-}
 
 grpc::Status json_to_bytes(std::string_view json, const pb::Descriptor* type, JsonBudget* budget,
                            std::string& bytes) {
@@ -321,8 +313,8 @@ grpc::Status json_to_bytes(std::string_view json, const pb::Descriptor* type, Js
 }
 
 std::string write_json(const pb::Message& message) {
-  const auto* const values = dynamic_cast<const v1::GenerateResponse*>(&message);
-  if (values != nullptr && values->finished().empty()) return values_json(*values);
+  const auto* const response = dynamic_cast<const v1::GenerateResponse*>(&message);
+  if (response != nullptr && response->finished().empty()) return json_of_tokens(*response);
   std::string json;
   // What cannot be written would be a message that no service makes.
   (void)pb::util::MessageToJsonString(message, &json);
@@ -345,22 +337,7 @@ grpc::Status plain_json_to_bytes(std::string_view json, const pb::Descriptor* ty
   return json_to_bytes(spelled, type, budget, bytes);
 }
 
-grpc::Status read_json(const std::string& json, pb::Message& message) {
-  std::string bytes;
-  grpc::Status read = json_to_bytes(json, message.GetDescriptor(), nullptr, bytes);
-  return read.ok() ? parse_into(bytes, message) : read;
-}
-
-grpc::Status read_plain_json(const std::string& json, pb::Message& message) {
-  std::string bytes;
-  grpc::Status read = plain_json_to_bytes(json, message.GetDescriptor(), nullptr, bytes);
-  return read.ok() ? parse_into(bytes, message) : read;
-}
-
 namespace {
-
-namespace pb = google::protobuf;
-using Json = nlohmann::ordered_json;
 
 void from_base64(Json& value) {
   if (value.is_array()) {
@@ -383,14 +360,10 @@ void show_text(Json& json, const pb::Descriptor* type) {
     if (field == nullptr || field->is_map()) continue;
     if (field->type() == pb::FieldDescriptor::TYPE_MESSAGE) {
       show_text(value, field->message_type());
-    } else if (field->type() == pb::FieldDescriptor::TYPE_BYTES && is_text(*field)) {
+    } else if (is_text(*field)) {
       from_base64(value);
     }
   }
-}
-
-std::string dumped_line(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -423,7 +396,7 @@ std::string PlainMessages::line(const pb::Message& message) {
       cut_.erase(cut);
     }
   }
-  return dumped_line(json);
+  return dumped(json);
 }
 
 std::string PlainMessages::line_of_tokens(const v1::GenerateResponse& message) {
@@ -434,7 +407,7 @@ std::string PlainMessages::line_of_tokens(const v1::GenerateResponse& message) {
     if (!with_text_) continue;
     line.pop_back();  // the brace
     if (line.back() != '{') line += ',';
-    line += "\"text\":" + dumped_line(text_of(chunk)) + '}';
+    line += "\"text\":" + dumped(Json(text_of(chunk))) + '}';
   }
   return line + (line.size() == 1 ? "}" : "]}");
 }

@@ -25,19 +25,14 @@ grpc::Status json_to_bytes(std::string_view json, const google::protobuf::Descri
                            JsonBudget* budget, std::string& bytes);
 std::string write_json(const google::protobuf::Message& message);
 
-// Whether a field of bytes is one that people write as text: `text`, `strings`, `stop_string`.
-bool is_text(const google::protobuf::FieldDescriptor& field);
-// The same for people: such fields are text as it is.
+// The same for people: fields of bytes that people write as text, `text`, `strings` and
+// `stop_string`, are text as it is.
 grpc::Status plain_json_to_bytes(std::string_view json, const google::protobuf::Descriptor* type,
                                  JsonBudget* budget, std::string& bytes);
 
-// Both, into a message.
-grpc::Status read_json(const std::string& json, google::protobuf::Message& message);
-grpc::Status read_plain_json(const std::string& json, google::protobuf::Message& message);
-
 // PlainMessages: the messages of one answer as JSON for people.
 
-// protobuf's JSON, but bytes that are text (`is_text`) as text. With text, chunks of a
+// protobuf's JSON, but such fields as text. With text, chunks of a
 // GenerateResponse have "text" besides: their tokens as bytes of UTF-8. A character that is cut by
 // the end of a chunk comes with the next chunk of its sample, and where there is none in the
 // sample's "finished" as U+FFFD, which also stands for what is no UTF-8.

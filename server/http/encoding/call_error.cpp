@@ -18,8 +18,8 @@ CallError read_call_error(const grpc::Status& status) {
         error.violations.emplace_back(violation.field(), violation.description());
       }
     } else if (detail.UnpackTo(&retry)) {
-      error.retry_after = std::chrono::milliseconds(retry.retry_delay().seconds() * 1000 +
-                                                    retry.retry_delay().nanos() / 1'000'000);
+      error.retry_after = std::chrono::seconds(retry.retry_delay().seconds()) +
+                          std::chrono::nanoseconds(retry.retry_delay().nanos());
     }
   }
   return error;

@@ -16,7 +16,7 @@ namespace lintel {
 
 struct CallError {
   std::vector<std::pair<std::string, std::string>> violations;  // field, and what is wrong with it
-  std::optional<std::chrono::milliseconds> retry_after;         // when trying again may help
+  std::optional<std::chrono::nanoseconds> retry_after;          // when trying again may help
 };
 
 // From the details of google.rpc that the status carries.

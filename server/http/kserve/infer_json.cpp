@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <utility>
 
 #include "server/http/encoding/bounded_json.h"
@@ -14,7 +13,9 @@ namespace lintel {
 namespace {
 
 using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
 using WireInput = inference::ModelInferRequest::InferInputTensor;
+using WireParameters = google::protobuf::Map<std::string, inference::InferParameter>;
 
 std::string named(const std::string& path, const std::string& name) {
   return path + (path.empty() ? "" : ".") + name.substr(0, 64);
@@ -86,108 +87,8 @@ std::string read_text_member(const Json& value, const std::string& path, std::st
   return "";
 }
 
-std::string read_input(const Json& json, const std::string& path, WireInput& input) {
-  if (!json.is_object()) return path + " is not an object";
-  std::string wrong;
-  for (const auto& [name, value] : json.items()) {
-    const std::string member = named(path, name);
-    if (name == "name") {
-      wrong = read_text_member(value, member, *input.mutable_name());
-    } else if (name == "datatype") {
-      wrong = read_text_member(value, member, *input.mutable_datatype());
-    } else if (name == "shape") {
-      wrong = read_shape(value, member, input);
-    } else if (name == "parameters") {
-      if (value.is_object() && value.contains("binary_data_size")) {
-        return named(member, "binary_data_size") + ": " + kNoBinary;
-      }
-      wrong = read_infer_parameters(value, member, *input.mutable_parameters());
-    } else if (name != "data") {
-      wrong = member + " is not a member of an input";
-    }
-    if (!wrong.empty()) return wrong;
-  }
-  if (!json.contains("data")) return named(path, "data") + " is missing";
-  return read_contents(json["data"], named(path, "data"), input);
-}
-
-// What says that an answer is JSON is what every answer is here.
-std::string drop_binary(const char* name, const std::string& path,
-                        google::protobuf::Map<std::string, inference::InferParameter>& parameters) {
-  const auto found = parameters.find(name);
-  if (found == parameters.end()) return "";
-  if (found->second.bool_param()) return named(path, name) + ": " + kNoBinary;
-  parameters.erase(found);
-  return "";
-}
-
-std::string read_output(const Json& json, const std::string& path,
-                        inference::ModelInferRequest::InferRequestedOutputTensor& output) {
-  if (!json.is_object()) return path + " is not an object";
-  std::string wrong;
-  for (const auto& [name, value] : json.items()) {
-    const std::string member = named(path, name);
-    if (name == "name") {
-      wrong = read_text_member(value, member, *output.mutable_name());
-    } else if (name == "parameters") {
-      wrong = read_infer_parameters(value, member, *output.mutable_parameters());
-      if (wrong.empty()) wrong = drop_binary("binary_data", member, *output.mutable_parameters());
-    } else {
-      wrong = member + " is not a member of an output";
-    }
-    if (!wrong.empty()) return wrong;
-  }
-  return "";
-}
-
-template <typename Read>
-std::string read_each(const Json& list, const std::string& path, const Read& read) {
-  if (!list.is_array()) return path + " is not a list";
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    std::string wrong = read(list[i], path + "[" + std::to_string(i) + "]");
-    if (!wrong.empty()) return wrong;
-  }
-  return "";
-}
-
-template <typename Values, typename Shown>
-nlohmann::ordered_json list_of(const Values& values, const Shown& shown) {
-  auto list = nlohmann::ordered_json::array();
-  for (const auto& value : values) list.push_back(shown(value));
-  return list;
-}
-
-}  // namespace
-
-std::string read_infer_request(Json json, inference::ModelInferRequest& wire) {
-  std::string wrong;
-  for (const auto& [name, value] : std::as_const(json).items()) {
-    if (name == "id") {
-      wrong = read_text_member(value, "id", *wire.mutable_id());
-    } else if (name == "parameters") {
-      wrong = read_infer_parameters(value, "parameters", *wire.mutable_parameters());
-      if (wrong.empty()) {
-        wrong = drop_binary("binary_data_output", "parameters", *wire.mutable_parameters());
-      }
-    } else if (name == "inputs") {
-      wrong = read_each(value, "inputs", [&](const Json& input, const std::string& path) {
-        return read_input(input, path, *wire.add_inputs());
-      });
-    } else if (name == "outputs") {
-      wrong = read_each(value, "outputs", [&](const Json& output, const std::string& path) {
-        return read_output(output, path, *wire.add_outputs());
-      });
-    } else {
-      wrong = named("", name) + " is not a member of an inference request";
-    }
-    if (!wrong.empty()) return wrong;
-  }
-  return "";
-}
-
-std::string read_infer_parameters(
-    const Json& json, const std::string& path,
-    google::protobuf::Map<std::string, inference::InferParameter>& parameters) {
+// Reads each of an object's members as a parameter of that name.
+std::string read_parameters(const Json& json, const std::string& path, WireParameters& parameters) {
   if (!json.is_object()) return path + " is not an object";
   for (const auto& [name, value] : json.items()) {
     inference::InferParameter& parameter = parameters[name];
@@ -208,8 +109,79 @@ std::string read_infer_parameters(
   return "";
 }
 
-nlohmann::ordered_json tensor_values(
-    const inference::ModelInferResponse::InferOutputTensor& tensor) {
+std::string read_input(const Json& json, const std::string& path, WireInput& input) {
+  if (!json.is_object()) return path + " is not an object";
+  std::string wrong;
+  for (const auto& [name, value] : json.items()) {
+    const std::string member = named(path, name);
+    if (name == "name") {
+      wrong = read_text_member(value, member, *input.mutable_name());
+    } else if (name == "datatype") {
+      wrong = read_text_member(value, member, *input.mutable_datatype());
+    } else if (name == "shape") {
+      wrong = read_shape(value, member, input);
+    } else if (name == "parameters") {
+      if (value.is_object() && value.contains("binary_data_size")) {
+        return named(member, "binary_data_size") + ": " + kNoBinary;
+      }
+      wrong = read_parameters(value, member, *input.mutable_parameters());
+    } else if (name != "data") {
+      wrong = member + " is not a member of an input";
+    }
+    if (!wrong.empty()) return wrong;
+  }
+  if (!json.contains("data")) return named(path, "data") + " is missing";
+  return read_contents(json["data"], named(path, "data"), input);
+}
+
+// What says that an answer is JSON is what every answer is here.
+std::string drop_binary(const char* name, const std::string& path, WireParameters& parameters) {
+  const auto found = parameters.find(name);
+  if (found == parameters.end()) return "";
+  if (found->second.bool_param()) return named(path, name) + ": " + kNoBinary;
+  parameters.erase(found);
+  return "";
+}
+
+std::string read_output(const Json& json, const std::string& path,
+                        inference::ModelInferRequest::InferRequestedOutputTensor& output) {
+  if (!json.is_object()) return path + " is not an object";
+  std::string wrong;
+  for (const auto& [name, value] : json.items()) {
+    const std::string member = named(path, name);
+    if (name == "name") {
+      wrong = read_text_member(value, member, *output.mutable_name());
+    } else if (name == "parameters") {
+      wrong = read_parameters(value, member, *output.mutable_parameters());
+      if (wrong.empty()) wrong = drop_binary("binary_data", member, *output.mutable_parameters());
+    } else {
+      wrong = member + " is not a member of an output";
+    }
+    if (!wrong.empty()) return wrong;
+  }
+  return "";
+}
+
+template <typename Read>
+std::string read_each(const Json& list, const std::string& path, const Read& read) {
+  if (!list.is_array()) return path + " is not a list";
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    std::string wrong = read(list[i], path + "[" + std::to_string(i) + "]");
+    if (!wrong.empty()) return wrong;
+  }
+  return "";
+}
+
+template <typename Values, typename Shown>
+OrderedJson list_of(const Values& values, const Shown& shown) {
+  auto list = OrderedJson::array();
+  for (const auto& value : values) list.push_back(shown(value));
+  return list;
+}
+
+// A tensor's values, all in one list; NaN is null. Bytes are text, with U+FFFD for what is no
+// UTF-8.
+OrderedJson tensor_values(const inference::ModelInferResponse::InferOutputTensor& tensor) {
   const inference::InferTensorContents& contents = tensor.contents();
   if (tensor.datatype() == "INT32") {
     return list_of(contents.int_contents(), [](std::int32_t value) { return value; });
@@ -219,7 +191,7 @@ nlohmann::ordered_json tensor_values(
   }
   if (tensor.datatype() == "FP64") {
     return list_of(contents.fp64_contents(), [](double value) {
-      return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
+      return std::isfinite(value) ? OrderedJson(value) : OrderedJson();
     });
   }
   return list_of(contents.bytes_contents(), [](const std::string& bytes) {
@@ -231,20 +203,52 @@ nlohmann::ordered_json tensor_values(
   });
 }
 
-nlohmann::ordered_json infer_response_json(const inference::ModelInferResponse& wire) {
-  nlohmann::ordered_json json = {{"model_name", wire.model_name()},
-                                 {"model_version", wire.model_version()}};
+// What every response begins with.
+OrderedJson head_json(const inference::ModelInferResponse& wire) {
+  OrderedJson json = {{"model_name", wire.model_name()}, {"model_version", wire.model_version()}};
   if (!wire.id().empty()) json["id"] = wire.id();
+  return json;
+}
+
+}  // namespace
+
+std::string read_infer_request(Json json, inference::ModelInferRequest& wire) {
+  std::string wrong;
+  for (const auto& [name, value] : std::as_const(json).items()) {
+    if (name == "id") {
+      wrong = read_text_member(value, "id", *wire.mutable_id());
+    } else if (name == "parameters") {
+      wrong = read_parameters(value, "parameters", *wire.mutable_parameters());
+      if (wrong.empty()) {
+        wrong = drop_binary("binary_data_output", "parameters", *wire.mutable_parameters());
+      }
+    } else if (name == "inputs") {
+      wrong = read_each(value, "inputs", [&](const Json& input, const std::string& path) {
+        return read_input(input, path, *wire.add_inputs());
+      });
+    } else if (name == "outputs") {
+      wrong = read_each(value, "outputs", [&](const Json& output, const std::string& path) {
+        return read_output(output, path, *wire.add_outputs());
+      });
+    } else {
+      wrong = named("", name) + " is not a member of an inference request";
+    }
+    if (!wrong.empty()) return wrong;
+  }
+  return "";
+}
+
+nlohmann::ordered_json infer_response_json(const inference::ModelInferResponse& wire) {
+  OrderedJson json = head_json(wire);
   for (const char* const name :
        {"triton_final_response", "lintel_position", "lintel_window", "lintel_window_restarts"}) {
     const auto found = wire.parameters().find(name);
     if (found == wire.parameters().end()) continue;
     const inference::InferParameter& parameter = found->second;
-    json["parameters"][name] = parameter.has_bool_param()
-                                   ? nlohmann::ordered_json(parameter.bool_param())
-                                   : nlohmann::ordered_json(parameter.int64_param());
+    json["parameters"][name] = parameter.has_bool_param() ? OrderedJson(parameter.bool_param())
+                                                          : OrderedJson(parameter.int64_param());
   }
-  json["outputs"] = nlohmann::ordered_json::array();
+  json["outputs"] = OrderedJson::array();
   for (const auto& tensor : wire.outputs()) {
     json["outputs"].push_back(
         {{"name", tensor.name()},
@@ -257,38 +261,31 @@ nlohmann::ordered_json infer_response_json(const inference::ModelInferResponse& 
 
 namespace {
 
-using FlatJson = nlohmann::json;
-
-// A value, or a list of values, as an input of the inference protocol. `shape`: of its `size`
-// values.
-FlatJson input_of(const char* name, const char* datatype, FlatJson values, bool is_row) {
-  FlatJson data = values.is_array() ? std::move(values) : FlatJson::array({std::move(values)});
+// A value, or a list of values, as an input of the inference protocol.
+Json input_of(const std::string& name, const char* datatype, Json values) {
+  const bool is_row = name == "text_input" || name == "tokens";
+  Json data = values.is_array() ? std::move(values) : Json::array({std::move(values)});
   const std::size_t size = data.size();
-  FlatJson input = {{"name", name}, {"datatype", datatype}};
-  input["shape"] = is_row ? FlatJson::array({1, size}) : FlatJson::array({size});
+  Json input = {{"name", name}, {"datatype", datatype}};
+  input["shape"] = is_row ? Json::array({1, size}) : Json::array({size});
   input["data"] = std::move(data);  // a list in braces would be copied
   return input;
 }
 
 }  // namespace
 
-std::string read_generate_request(FlatJson request, inference::ModelInferRequest& wire) {
-  FlatJson infer = {{"inputs", FlatJson::array()}, {"parameters", FlatJson::object()}};
+std::string read_generate_request(Json request, inference::ModelInferRequest& wire) {
+  Json infer = {{"inputs", Json::array()}, {"parameters", Json::object()}};
   for (auto& [name, value] : request.items()) {
-    if (name == "id") {
+    if (name == "text_input" || name == "stop") {
+      infer["inputs"].push_back(input_of(name, "BYTES", std::move(value)));
+    } else if (name == "tokens" || name == "given_positions" || name == "given_tokens") {
+      infer["inputs"].push_back(input_of(name, "INT64", std::move(value)));
+    } else if (name == "id") {
       infer["id"] = std::move(value);
-    } else if (name == "text_input") {
-      infer["inputs"].push_back(input_of("text_input", "BYTES", std::move(value), /*is_row=*/true));
-    } else if (name == "tokens") {
-      infer["inputs"].push_back(input_of("tokens", "INT64", std::move(value), /*is_row=*/true));
-    } else if (name == "given_positions" || name == "given_tokens") {
-      infer["inputs"].push_back(
-          input_of(name.c_str(), "INT64", std::move(value), /*is_row=*/false));
-    } else if (name == "stop") {
-      infer["inputs"].push_back(input_of("stop", "BYTES", std::move(value), /*is_row=*/false));
     } else if (name == "outputs") {
       if (!value.is_array()) return "outputs is not a list of names";
-      for (const FlatJson& output : value) infer["outputs"].push_back({{"name", output}});
+      for (const Json& output : value) infer["outputs"].push_back({{"name", output}});
     } else if (name == "parameters") {
       if (!value.is_object()) return "parameters is not an object";
       infer["parameters"].update(value);
@@ -297,19 +294,16 @@ std::string read_generate_request(FlatJson request, inference::ModelInferRequest
     }
   }
   // A list of stop strings may stand among the parameters, too, as other servers have it.
-  FlatJson& parameters = infer["parameters"];
+  Json& parameters = infer["parameters"];
   if (parameters.contains("stop")) {
-    infer["inputs"].push_back(
-        input_of("stop", "BYTES", std::move(parameters["stop"]), /*is_row=*/false));
+    infer["inputs"].push_back(input_of("stop", "BYTES", std::move(parameters["stop"])));
     parameters.erase("stop");
   }
   return read_infer_request(std::move(infer), wire);
 }
 
 std::string GenerateJson::of(const inference::ModelInferResponse& wire, bool is_last) {
-  nlohmann::ordered_json flat = {{"model_name", wire.model_name()},
-                                 {"model_version", wire.model_version()}};
-  if (!wire.id().empty()) flat["id"] = wire.id();
+  OrderedJson flat = head_json(wire);
   for (const char* const name : {"lintel_position", "lintel_window", "lintel_window_restarts"}) {
     const auto parameter = wire.parameters().find(name);
     if (parameter != wire.parameters().end()) flat[name] = parameter->second.int64_param();
@@ -321,7 +315,7 @@ std::string GenerateJson::of(const inference::ModelInferResponse& wire, bool is_
       if (is_last) utf8_.end(text);
       flat[tensor.name()] = std::move(text);
     } else if (tensor.name() == "score" || tensor.name() == "log2_evidence") {
-      const nlohmann::ordered_json values = tensor_values(tensor);
+      const OrderedJson values = tensor_values(tensor);
       flat[tensor.name()] = values.size() == 1 ? values[0] : values;  // of several samples each
     } else {
       flat[tensor.name()] = tensor_values(tensor);

@@ -15,15 +15,6 @@ namespace lintel {
 std::string read_infer_request(nlohmann::json json, inference::ModelInferRequest& wire);
 nlohmann::ordered_json infer_response_json(const inference::ModelInferResponse& wire);
 
-// Reads each of an object's members as a parameter of that name. Not empty: what is wrong.
-std::string read_infer_parameters(
-    const nlohmann::json& json, const std::string& path,
-    google::protobuf::Map<std::string, inference::InferParameter>& parameters);
-// A tensor's values, all in one list; NaN is null. Bytes are text, with U+FFFD for what is no
-// UTF-8.
-nlohmann::ordered_json tensor_values(
-    const inference::ModelInferResponse::InferOutputTensor& tensor);
-
 // Triton's generate: an inference of one row as a flat object
 // (https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_generate.md).
 

@@ -18,15 +18,12 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Metadata of ModelStreamInfer: an error ends the stream with its status.
-constexpr const char* kStatusErrors = "triton_grpc_error";
-
 std::string method_of(const char* name) {
   return std::string("inference.GRPCInferenceService/") + name;
 }
 
 // The protocol's shape: {"error": message}.
-HttpAnswer error_answer(const HttpRequest&, int http_status, const grpc::Status& status) {
+HttpAnswer kserve_refusal(const HttpRequest&, int http_status, const grpc::Status& status) {
   HttpAnswer answer =
       json_answer(http_status, dumped(ordered_json{{"error", status.error_message()}}));
   add_retry_header(read_call_error(status), answer.headers);
@@ -34,11 +31,7 @@ HttpAnswer error_answer(const HttpRequest&, int http_status, const grpc::Status&
 }
 
 HttpAnswer error_answer(const grpc::Status& status) {
-  return error_answer({}, http_status_of(status.error_code()), status);
-}
-
-HttpAnswer bad_request(const std::string& why) {
-  return error_answer(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, why));
+  return kserve_refusal({}, http_status_of(status.error_code()), status);
 }
 
 // Asks a method of the service, and answers with what `shown` makes of its response.
@@ -144,9 +137,10 @@ grpc::Status read_inference(const SharedExchange& exchange, const std::string& b
 HttpHandler inference_handler(HttpCalls& calls, BodyWork& bodies, ReadBody read, Infer infer) {
   return [&calls, &bodies, read, infer](const SharedExchange& exchange) {
     if (!exchange->request().header("inference-header-content-length").empty()) {
-      return exchange->answer(bad_request(
-          "inference-header-content-length: the binary tensor data extension is not served: "
-          "tensors are JSON here, or of gRPC"));
+      return exchange->answer(error_answer(
+          {grpc::StatusCode::INVALID_ARGUMENT,
+           "inference-header-content-length: the binary tensor data extension is not served: "
+           "tensors are JSON here, or of gRPC"}));
     }
     bodies.read(
         exchange,
@@ -200,25 +194,22 @@ void generate_stream(HttpCalls& calls, const SharedExchange& exchange,
   auto& parameters = *request.mutable_parameters();
   if (!parameters.contains("stream")) parameters["stream"].set_bool_param(true);
   calls.stream(exchange, method_of("ModelStreamInfer"), bytes_of(request),
-               std::make_unique<GenerateEvents>(), /*timeout=*/{}, {{kStatusErrors, "true"}});
+               // An error ends the stream with its status.
+               std::make_unique<GenerateEvents>(), /*timeout=*/{}, {{"triton_grpc_error", "true"}});
 }
 
 }  // namespace
 
 void add_kserve_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies) {
-  const HttpRefusal refuse = [](const HttpRequest& request, int http_status,
-                                const grpc::Status& status) {
-    return error_answer(request, http_status, status);
-  };
-  routes.shape_below("/v2", refuse);
+  routes.shape_below("/v2", kserve_refusal);
   using Answer = void (*)(HttpCalls&, const SharedExchange&);
   const auto add = [&](const std::string& path, Answer answer, bool is_open = false) {
     routes.add({"GET", path,
                 [&calls, answer](const SharedExchange& exchange) { answer(calls, exchange); },
-                refuse, is_open});
+                kserve_refusal, is_open});
   };
   const auto add_post = [&](const std::string& path, ReadBody read, Infer infer) {
-    routes.add({"POST", path, inference_handler(calls, bodies, read, infer), refuse});
+    routes.add({"POST", path, inference_handler(calls, bodies, read, infer), kserve_refusal});
   };
   add("/v2/health/live", is_live, /*is_open=*/true);
   add("/v2/health/ready", is_ready, /*is_open=*/true);

@@ -5,13 +5,20 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <numbers>
 #include <numeric>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "lintel/v1/generation.pb.h"
+#include "lintel/v1/model.pb.h"
 #include "server/http/encoding/bounded_json.h"
 #include "server/http/encoding/utf8_text.h"
 #include "server/http/openai/completion_request.h"
@@ -38,110 +45,138 @@ std::string& next_of(std::string& list) {
   return list;
 }
 
-}  // namespace
+// A sample's tokens as a choice of OpenAI's API. Of a model of bytes the text is what its bytes
+// spell; of a model of tokens, their ids with spaces between. Used by one thread at a time.
+class ChoiceText {
+ public:
+  // first_offset: characters before the text, in what offsets count.
+  ChoiceText(bool is_bytes, bool logprobs, std::size_t first_offset)
+      : is_bytes_(is_bytes), logprobs_(logprobs), first_offset_(first_offset) {}
 
-void ChoiceText::add(const v1::Chunk& chunk) {
-  for (int i = 0; i < chunk.tokens_size(); ++i) {
-    add_value(chunk.tokens(i));
-    if (!logprobs_) continue;
-    // Where its character begins: after all whole ones, unless this token completes it.
-    const std::size_t width =
-        is_bytes_ ? (utf8_.holds_back() ? 0 : 1) : std::to_string(chunk.tokens(i)).size();
-    const std::size_t num_before = is_bytes_ ? utf8_.num_characters() : num_characters_;
-    add_logprobs(chunk, i, first_offset_ + num_before - width);
-  }
-}
-
-void ChoiceText::end() {
-  if (is_bytes_) utf8_.end(text_);
-}
-
-std::size_t ChoiceText::size() const {
-  return text_.size() + tokens_.size() + token_logprobs_.size() + top_logprobs_.size() +
-         text_offset_.size();
-}
-
-void ChoiceText::add_value(std::int32_t token) {
-  if (is_bytes_) {
-    const auto byte = static_cast<char>(token);
-    return utf8_.add({&byte, 1}, text_);
-  }
-  const std::string id = (num_characters_ > 0 ? " " : "") + std::to_string(token);
-  num_characters_ += id.size();
-  text_ += id;
-}
-
-void ChoiceText::add_token_name(std::string& list, std::int32_t token) const {
-  if (!is_bytes_) {
-    list += '"';
-    list += std::to_string(token);
-    list += '"';
-  } else if (token < 0x80) {
-    list += dumped(nlohmann::json(std::string(1, static_cast<char>(token))));
-  } else {
-    char name[32];
-    std::snprintf(name, sizeof name, "\"bytes:\\\\x%02x\"", static_cast<unsigned>(token));
-    list += name;
-  }
-}
-
-void ChoiceText::add_logprobs(const v1::Chunk& chunk, int i, std::size_t offset) {
-  const std::int32_t token = chunk.tokens(i);
-  add_token_name(next_of(tokens_), token);
-  next_of(text_offset_) += std::to_string(offset);
-  if (i >= chunk.log2_probs_size()) {  // the first token of a sequence has none
-    next_of(token_logprobs_) += "null";
-    next_of(top_logprobs_) += "null";
-    return;
-  }
-  add_natural_log(next_of(token_logprobs_), chunk.log2_probs(i));
-  bool has_own = false;
-  std::string& top = next_of(top_logprobs_);
-  top += '{';
-  const auto add_top = [&](std::int32_t value, float log2_prob) {
-    if (top.back() != '{') top += ',';
-    add_token_name(top, value);
-    top += ':';
-    add_natural_log(top, log2_prob);
-  };
-  if (i < chunk.top_size()) {
-    for (int k = 0; k < chunk.top(i).tokens_size(); ++k) {
-      has_own |= chunk.top(i).tokens(k) == token;
-      add_top(chunk.top(i).tokens(k), chunk.top(i).log2_probs(k));
+  void add(const v1::Chunk& chunk) {
+    for (int i = 0; i < chunk.tokens_size(); ++i) {
+      add_token(chunk.tokens(i));
+      if (!logprobs_) continue;
+      // Where its character begins: after all whole ones, unless this token completes it.
+      const std::size_t width =
+          is_bytes_ ? (utf8_.holds_back() ? 0 : 1) : std::to_string(chunk.tokens(i)).size();
+      const std::size_t num_before = is_bytes_ ? utf8_.num_characters() : num_characters_;
+      add_logprobs(chunk, i, first_offset_ + num_before - width);
     }
   }
-  if (!has_own) add_top(token, chunk.log2_probs(i));
-  top += '}';
-}
 
-std::string ChoiceText::take(std::uint32_t index, const std::string& finish_reason) {
-  std::string json = "{\"text\":" + dumped(nlohmann::json(std::exchange(text_, {})));
-  json += ",\"index\":" + std::to_string(index) + ",\"logprobs\":";
-  if (logprobs_) {
-    json += "{\"tokens\":[" + std::exchange(tokens_, {});
-    json += "],\"token_logprobs\":[" + std::exchange(token_logprobs_, {});
-    json += "],\"top_logprobs\":[" + std::exchange(top_logprobs_, {});
-    json += "],\"text_offset\":[" + std::exchange(text_offset_, {}) + "]}";
-  } else {
-    json += "null";
+  // No token follows: what is held back of a character comes out. The next choice that take()
+  // returns has the evidence of particles, and the window.
+  void end(const v1::SampleFinish& finish) {
+    if (is_bytes_) utf8_.end(text_);
+    if (finish.has_log2_evidence()) log2_evidence_ = finish.log2_evidence();
+    window_ = finish.window();
+    window_restarts_ = finish.window_restarts();
   }
-  json += ",\"finish_reason\":";
-  json += finish_reason.empty() ? "null" : '"' + finish_reason + '"';
-  if (log2_evidence_) json += ",\"log2_evidence\":" + dumped(nlohmann::json(*log2_evidence_));
-  if (window_ > 0) {
-    json += ",\"window\":" + std::to_string(window_) +
-            ",\"window_restarts\":" + std::to_string(window_restarts_);
-  }
-  return json + '}';
-}
 
+  // Bytes that take() would return.
+  std::size_t size() const {
+    return text_.size() + tokens_.size() + token_logprobs_.size() + top_logprobs_.size() +
+           text_offset_.size();
+  }
+
+  // As JSON, what came since the last time: {"text":...,"index":...,"logprobs":...,
+  // "finish_reason":...}. finish_reason: empty: null, there is more.
+  std::string take(std::uint32_t index, const std::string& finish_reason) {
+    std::string json = "{\"text\":" + dumped(nlohmann::json(std::exchange(text_, {})));
+    json += ",\"index\":" + std::to_string(index) + ",\"logprobs\":";
+    if (logprobs_) {
+      json += "{\"tokens\":[" + std::exchange(tokens_, {});
+      json += "],\"token_logprobs\":[" + std::exchange(token_logprobs_, {});
+      json += "],\"top_logprobs\":[" + std::exchange(top_logprobs_, {});
+      json += "],\"text_offset\":[" + std::exchange(text_offset_, {}) + "]}";
+    } else {
+      json += "null";
+    }
+    json += ",\"finish_reason\":";
+    json += finish_reason.empty() ? "null" : '"' + finish_reason + '"';
+    if (log2_evidence_) json += ",\"log2_evidence\":" + dumped(nlohmann::json(*log2_evidence_));
+    if (window_ > 0) {
+      json += ",\"window\":" + std::to_string(window_) +
+              ",\"window_restarts\":" + std::to_string(window_restarts_);
+    }
+    return json + '}';
+  }
+
+ private:
+  void add_token(std::int32_t token) {
+    if (is_bytes_) {
+      const auto byte = static_cast<char>(token);
+      return utf8_.add({&byte, 1}, text_);
+    }
+    const std::string id = (num_characters_ > 0 ? " " : "") + std::to_string(token);
+    num_characters_ += id.size();
+    text_ += id;
+  }
+
+  // Its name among tokens, as JSON: a byte that is no character of its own is "bytes:\xe2".
+  void add_token_name(std::string& list, std::int32_t token) const {
+    if (!is_bytes_) {
+      list += '"';
+      list += std::to_string(token);
+      list += '"';
+    } else if (token < 0x80) {
+      list += dumped(nlohmann::json(std::string(1, static_cast<char>(token))));
+    } else {
+      char name[32];
+      std::snprintf(name, sizeof name, "\"bytes:\\\\x%02x\"", static_cast<unsigned>(token));
+      list += name;
+    }
+  }
+
+  void add_logprobs(const v1::Chunk& chunk, int i, std::size_t offset) {
+    const std::int32_t token = chunk.tokens(i);
+    add_token_name(next_of(tokens_), token);
+    next_of(text_offset_) += std::to_string(offset);
+    if (i >= chunk.log2_probs_size()) {  // the first token of a sequence has none
+      next_of(token_logprobs_) += "null";
+      next_of(top_logprobs_) += "null";
+      return;
+    }
+    add_natural_log(next_of(token_logprobs_), chunk.log2_probs(i));
+    bool has_own = false;
+    std::string& top = next_of(top_logprobs_);
+    top += '{';
+    const auto add_top = [&](std::int32_t id, float log2_prob) {
+      if (top.back() != '{') top += ',';
+      add_token_name(top, id);
+      top += ':';
+      add_natural_log(top, log2_prob);
+    };
+    if (i < chunk.top_size()) {
+      for (int k = 0; k < chunk.top(i).tokens_size(); ++k) {
+        has_own |= chunk.top(i).tokens(k) == token;
+        add_top(chunk.top(i).tokens(k), chunk.top(i).log2_probs(k));
+      }
+    }
+    if (!has_own) add_top(token, chunk.log2_probs(i));
+    top += '}';
+  }
+
+  const bool is_bytes_;
+  const bool logprobs_;
+  const std::size_t first_offset_;
+  Utf8Text utf8_;
+  std::size_t num_characters_ = 0;  // of ids' text
+  std::string text_;
+  // Lists of OpenAI's `logprobs`, without their brackets.
+  std::string tokens_, token_logprobs_, top_logprobs_, text_offset_;
+  std::optional<double> log2_evidence_;
+  std::int64_t window_ = 0;  // 0: none, or not known yet
+  std::int64_t window_restarts_ = 0;
+};
+
+// As OpenAI calls the reason.
 std::string finish_reason_of(v1::FinishReason reason) {
   const bool stopped =
       reason == v1::FINISH_REASON_STOP_TOKEN || reason == v1::FINISH_REASON_STOP_STRING;
   return stopped ? "stop" : "length";
 }
-
-namespace {
 
 constexpr const char* kGenerateMethod = "lintel.v1.GenerationService/Generate";
 
@@ -154,7 +189,7 @@ std::int64_t unix_seconds() {
 // Characters that a prompt has, and tokens.
 struct PromptSize {
   std::size_t characters = 0;
-  std::int64_t values = 0;
+  std::int64_t tokens = 0;
 };
 
 PromptSize size_of(const v1::Values& prompt, bool is_bytes) {
@@ -162,9 +197,9 @@ PromptSize size_of(const v1::Values& prompt, bool is_bytes) {
   PromptSize size;
   if (prompt.has_text()) {
     bytes = prompt.text();
-    size.values = static_cast<std::int64_t>(bytes.size());
+    size.tokens = static_cast<std::int64_t>(bytes.size());
   } else {
-    size.values = prompt.tokens().ids_size();
+    size.tokens = prompt.tokens().ids_size();
     for (const std::int32_t id : prompt.tokens().ids()) {
       if (is_bytes) {
         bytes.push_back(static_cast<char>(id));
@@ -181,7 +216,176 @@ PromptSize size_of(const v1::Values& prompt, bool is_bytes) {
   return size;
 }
 
-}  // namespace
+// Asks what the model is, then generates: a Generate call for each prompt, one after the other, so
+// that it has one stream of its caller's quota at a time. Held by its calls; one thread at a time
+// has it.
+class Completion : public std::enable_shared_from_this<Completion> {
+ public:
+  // `calls` outlives it.
+  Completion(SharedExchange exchange, HttpCalls& calls, CompletionRequest request)
+      : exchange_(std::move(exchange)), calls_(calls), request_(std::move(request)) {}
+
+  void start() {
+    v1::GetModelRequest get;
+    get.set_name(request_.model);
+    calls_.unary(exchange_, "lintel.v1.ModelService/Get", bytes_of(get),
+                 [self = shared_from_this()](const grpc::Status& status,
+                                             const google::protobuf::Message& model) {
+                   if (!status.ok()) return self->exchange_->answer(openai_answer(status));
+                   const grpc::Status fits =
+                       self->check_model(static_cast<const v1::Model&>(model));
+                   if (!fits.ok()) return self->exchange_->answer(openai_answer(fits));
+                   self->next_prompt();
+                 });
+  }
+
+ private:
+  class PromptExchange;
+  class PromptAnswer;
+
+  grpc::Status check_model(const v1::Model& model) {
+    is_bytes_ = model.modality() == "bytes";
+    if (model.modality() != "image") return grpc::Status::OK;
+    return invalid_argument(
+        {{"model", "'" + clip(model.name()) +
+                       "' is of images, and completions are of text: "
+                       "lintel.v1.GenerationService/Generate completes images"}});
+  }
+
+  void next_prompt();
+
+  void end_gathered(const grpc::Status& status) {
+    if (!status.ok()) return exchange_->answer(openai_answer(status));
+    choose();
+    if (++prompt_ < request_.prompts.size()) return next_prompt();
+    std::string body = head() + ",\"choices\":[";
+    for (std::size_t i = 0; i < choices_.size(); ++i) {
+      if (i > 0) body += ',';
+      body += std::exchange(choices_[i], {});
+    }
+    exchange_->answer(json_answer(200, body + "]," + usage() + "}"));
+  }
+
+  // Of the prompt that runs: its samples.
+  void begin_choices() {
+    const PromptSize size = size_of(request_.prompts[prompt_], is_bytes_);
+    prompt_tokens_ += size.tokens;
+    cached_of_prompt_ = 0;
+    texts_.clear();
+    // More than the server takes of one request are refused by it before there is a sample.
+    constexpr std::uint32_t kMostChoices = 65'536;
+    const std::uint32_t count = std::min(request_.num_samples, kMostChoices);
+    candidates_.clear();
+    if (request_.num_samples > request_.num_choices) candidates_.resize(count);
+    texts_.reserve(count);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      texts_.emplace_back(is_bytes_, request_.logprobs, request_.echo ? 0 : size.characters);
+    }
+    if (!request_.streams) {
+      choices_.resize(choices_.size() + std::min(request_.num_choices, kMostChoices));
+    }
+  }
+
+  // Returns the choices that the message brings forward, as JSON, where they stream.
+  std::vector<std::string> take_message(const v1::GenerateResponse& message) {
+    std::vector<std::string> pieces;
+    for (const v1::Chunk& chunk : message.chunks()) {
+      ChoiceText& text = texts_.at(chunk.sample());
+      text.add(chunk);
+      if (!candidates_.empty() && chunk.source() != v1::VALUE_SOURCE_PROMPT) {
+        Candidate& candidate = candidates_.at(chunk.sample());
+        for (const float log2_prob : chunk.log2_probs()) candidate.log2_prob += log2_prob;
+        candidate.tokens += chunk.tokens_size();
+      }
+      if (request_.streams && text.size() > 0) {
+        pieces.push_back(text.take(choice_index(chunk.sample()), ""));
+      }
+    }
+    for (const v1::SampleFinish& finish : message.finished()) take_finish(finish, pieces);
+    return pieces;
+  }
+
+  // What the end of a sample adds to the choices that stream, `pieces`, or to those of an answer
+  // that is whole.
+  void take_finish(const v1::SampleFinish& finish, std::vector<std::string>& pieces) {
+    ChoiceText& text = texts_.at(finish.sample());
+    text.end(finish);
+    completion_tokens_ += finish.generated_tokens();
+    // The prompt is read once for all its samples.
+    const std::int64_t cached = std::max(cached_of_prompt_, finish.cached_tokens());
+    cached_tokens_ += cached - std::exchange(cached_of_prompt_, cached);
+    if (!candidates_.empty()) {
+      candidates_.at(finish.sample()).finish_reason = finish_reason_of(finish.reason());
+      return;
+    }
+    std::string last = text.take(choice_index(finish.sample()), finish_reason_of(finish.reason()));
+    if (request_.streams) {
+      pieces.push_back(std::move(last));
+    } else {
+      gathered_bytes_ += last.size();
+      choices_[choice_index(finish.sample())] = std::move(last);
+    }
+  }
+
+  // Of more samples than choices: the choices of the prompt that has run.
+  void choose() {
+    std::vector<std::uint32_t> samples(candidates_.size());
+    std::iota(samples.begin(), samples.end(), 0);
+    // Of equally likely ones the first.
+    std::ranges::stable_sort(samples, std::greater<>(),
+                             [this](std::uint32_t sample) { return candidates_[sample].mean(); });
+    for (std::uint32_t i = 0; i < std::min<std::size_t>(samples.size(), request_.num_choices);
+         ++i) {
+      const std::uint32_t sample = samples[i];
+      std::string& choice = choices_[choice_index(i)];
+      choice = texts_[sample].take(choice_index(i), candidates_[sample].finish_reason);
+      gathered_bytes_ += choice.size();
+    }
+    texts_.clear();
+  }
+
+  std::uint32_t choice_index(std::uint32_t sample) const {
+    return static_cast<std::uint32_t>(prompt_) * request_.num_choices + sample;
+  }
+
+  // What each object begins with: {"id":...,"object":...,"created":...,"model":...
+  std::string head() const {
+    return "{\"id\":" + dumped(nlohmann::json("cmpl-" + exchange_->request().request_id)) +
+           R"(,"object":"text_completion","created":)" + std::to_string(created_) +
+           ",\"model\":" + dumped(nlohmann::json(request_.model));
+  }
+
+  std::string usage() const {
+    return "\"usage\":{\"prompt_tokens\":" + std::to_string(prompt_tokens_) +
+           ",\"completion_tokens\":" + std::to_string(completion_tokens_) +
+           ",\"total_tokens\":" + std::to_string(prompt_tokens_ + completion_tokens_) +
+           ",\"prompt_tokens_details\":{\"cached_tokens\":" + std::to_string(cached_tokens_) + "}}";
+  }
+
+  const SharedExchange exchange_;
+  HttpCalls& calls_;
+  const CompletionRequest request_;
+  const std::int64_t created_ = unix_seconds();
+  bool is_bytes_ = false;
+  std::size_t prompt_ = 0;  // that runs
+  std::vector<ChoiceText> texts_;
+  // Where choices are chosen from them: how likely each sample is by its mean log2-probability.
+  struct Candidate {
+    std::string finish_reason;
+    double log2_prob = 0;
+    std::int64_t tokens = 0;
+    double mean() const { return tokens == 0 ? 0 : log2_prob / static_cast<double>(tokens); }
+  };
+  std::vector<Candidate> candidates_;
+  std::vector<std::string> choices_;  // of an answer that is whole
+  std::size_t gathered_bytes_ = 0;
+
+  std::int64_t prompt_tokens_ = 0;
+  std::int64_t cached_tokens_ = 0;
+  std::int64_t cached_of_prompt_ = 0;
+  std::int64_t completion_tokens_ = 0;
+  bool has_begun_ = false;  // the head of an answer in pieces is out
+};
 
 // The exchange as one prompt of several sees it: the answer begins with the first, and ends with
 // the last.
@@ -246,33 +450,6 @@ class Completion::PromptAnswer final : public StreamAnswer {
   const std::shared_ptr<Completion> completion_;
 };
 
-Completion::Completion(SharedExchange exchange, HttpCalls& calls, CompletionRequest request)
-    : exchange_(std::move(exchange)),
-      calls_(calls),
-      request_(std::move(request)),
-      created_(unix_seconds()) {}
-
-void Completion::start() {
-  v1::GetModelRequest get;
-  get.set_name(request_.model);
-  calls_.unary(exchange_, "lintel.v1.ModelService/Get", bytes_of(get),
-               [self = shared_from_this()](const grpc::Status& status,
-                                           const google::protobuf::Message& model) {
-                 if (!status.ok()) return self->exchange_->answer(openai_answer(status));
-                 const grpc::Status fits = self->check_model(static_cast<const v1::Model&>(model));
-                 if (!fits.ok()) return self->exchange_->answer(openai_answer(fits));
-                 self->next_prompt();
-               });
-}
-
-grpc::Status Completion::check_model(const v1::Model& model) {
-  is_bytes_ = model.modality() == "bytes";
-  if (model.modality() != "image") return grpc::Status::OK;
-  return invalid_argument({{"model", "'" + clip(model.name()) +
-                                         "' is of images, and completions are of text: "
-                                         "lintel.v1.GenerationService/Generate completes images"}});
-}
-
 void Completion::next_prompt() {
   begin_choices();
   grpc::ByteBuffer bytes = bytes_of(generate_request(request_, prompt_));
@@ -296,107 +473,10 @@ void Completion::next_prompt() {
       [self](const grpc::Status& status) { self->end_gathered(status); });
 }
 
-void Completion::end_gathered(const grpc::Status& status) {
-  if (!status.ok()) return exchange_->answer(openai_answer(status));
-  choose();
-  if (++prompt_ < request_.prompts.size()) return next_prompt();
-  std::string body = head() + ",\"choices\":[";
-  for (std::size_t i = 0; i < choices_.size(); ++i) {
-    if (i > 0) body += ',';
-    body += std::exchange(choices_[i], {});
-  }
-  exchange_->answer(json_answer(200, body + "]," + usage() + "}"));
-}
+}  // namespace
 
-void Completion::begin_choices() {
-  const PromptSize size = size_of(request_.prompts[prompt_], is_bytes_);
-  prompt_tokens_ += size.values;
-  cached_of_prompt_ = 0;
-  texts_.clear();
-  // More than the server takes of one request are refused by it before there is a sample.
-  constexpr std::uint32_t kMostChoices = 65'536;
-  const std::uint32_t count = std::min(request_.num_samples, kMostChoices);
-  candidates_.clear();
-  if (request_.num_samples > request_.num_choices) candidates_.resize(count);
-  texts_.reserve(count);
-  for (std::uint32_t i = 0; i < count; ++i) {
-    texts_.emplace_back(is_bytes_, request_.logprobs, request_.echo ? 0 : size.characters);
-  }
-  if (!request_.streams) {
-    choices_.resize(choices_.size() + std::min(request_.num_choices, kMostChoices));
-  }
-}
-
-std::vector<std::string> Completion::take_message(const v1::GenerateResponse& message) {
-  std::vector<std::string> pieces;
-  for (const v1::Chunk& chunk : message.chunks()) {
-    ChoiceText& text = texts_.at(chunk.sample());
-    text.add(chunk);
-    if (!candidates_.empty() && chunk.source() != v1::VALUE_SOURCE_PROMPT) {
-      Candidate& candidate = candidates_.at(chunk.sample());
-      for (const float log2_prob : chunk.log2_probs()) candidate.log2_prob += log2_prob;
-      candidate.values += chunk.tokens_size();
-    }
-    if (request_.streams && text.size() > 0) {
-      pieces.push_back(text.take(choice_index(chunk.sample()), ""));
-    }
-  }
-  for (const v1::SampleFinish& finish : message.finished()) take_finish(finish, pieces);
-  return pieces;
-}
-
-void Completion::take_finish(const v1::SampleFinish& finish, std::vector<std::string>& pieces) {
-  ChoiceText& text = texts_.at(finish.sample());
-  text.end();
-  if (finish.has_log2_evidence()) text.set_log2_evidence(finish.log2_evidence());
-  text.set_window(finish.window(), finish.window_restarts());
-  completion_tokens_ += finish.generated_tokens();
-  // The prompt is read once for all its samples.
-  const std::int64_t cached = std::max(cached_of_prompt_, finish.cached_tokens());
-  cached_tokens_ += cached - std::exchange(cached_of_prompt_, cached);
-  if (!candidates_.empty()) {
-    candidates_.at(finish.sample()).finish_reason = finish_reason_of(finish.reason());
-    return;
-  }
-  std::string last = text.take(choice_index(finish.sample()), finish_reason_of(finish.reason()));
-  if (request_.streams) {
-    pieces.push_back(std::move(last));
-  } else {
-    gathered_bytes_ += last.size();
-    choices_[choice_index(finish.sample())] = std::move(last);
-  }
-}
-
-void Completion::choose() {
-  std::vector<std::uint32_t> samples(candidates_.size());
-  std::iota(samples.begin(), samples.end(), 0);
-  // Of equally likely ones the first.
-  std::ranges::stable_sort(samples, std::greater<>(),
-                           [this](std::uint32_t sample) { return candidates_[sample].mean(); });
-  for (std::uint32_t i = 0; i < std::min<std::size_t>(samples.size(), request_.num_choices); ++i) {
-    const std::uint32_t sample = samples[i];
-    std::string& choice = choices_[choice_index(i)];
-    choice = texts_[sample].take(choice_index(i), candidates_[sample].finish_reason);
-    gathered_bytes_ += choice.size();
-  }
-  texts_.clear();
-}
-
-std::uint32_t Completion::choice_index(std::uint32_t sample) const {
-  return static_cast<std::uint32_t>(prompt_) * request_.num_choices + sample;
-}
-
-std::string Completion::head() const {
-  return "{\"id\":" + dumped(nlohmann::json("cmpl-" + exchange_->request().request_id)) +
-         R"(,"object":"text_completion","created":)" + std::to_string(created_) +
-         ",\"model\":" + dumped(nlohmann::json(request_.model));
-}
-
-std::string Completion::usage() const {
-  return "\"usage\":{\"prompt_tokens\":" + std::to_string(prompt_tokens_) +
-         ",\"completion_tokens\":" + std::to_string(completion_tokens_) +
-         ",\"total_tokens\":" + std::to_string(prompt_tokens_ + completion_tokens_) +
-         ",\"prompt_tokens_details\":{\"cached_tokens\":" + std::to_string(cached_tokens_) + "}}";
+void complete(SharedExchange exchange, HttpCalls& calls, CompletionRequest request) {
+  std::make_shared<Completion>(std::move(exchange), calls, std::move(request))->start();
 }
 
 }  // namespace lintel

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <limits>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "server/http/encoding/bounded_json.h"
@@ -101,9 +102,6 @@ using Json = nlohmann::json;
 
 constexpr std::uint32_t kDefaultMaxTokens = 16;  // OpenAI's
 
-// Reads a member into the request. Not empty: what is wrong with it.
-using ReadMember = std::string (*)(const Json& value, CompletionRequest& request);
-
 template <typename Number>
 bool is_within(const Json& value) {
   if (value.is_number_unsigned()) {
@@ -112,25 +110,45 @@ bool is_within(const Json& value) {
   return value.is_number_integer() && value.get<std::int64_t>() >= 0;
 }
 
-template <void (v1::GenerateRequest::*set)(std::uint32_t)>
-std::string read_whole(const Json& value, CompletionRequest& request) {
+// read_into() reads a member of the body by a setter, of the settings or of their sampling, or into
+// a flag. Not empty: what is wrong with it.
+
+template <typename Message>
+std::string read_into(void (Message::*set)(std::uint32_t), const Json& value,
+                      CompletionRequest& request) {
   if (!is_within<std::uint32_t>(value)) return "is not a whole number from 0 to 4294967295";
-  (request.settings.*set)(value.get<std::uint32_t>());
+  if constexpr (std::is_same_v<Message, v1::Sampling>) {
+    (request.settings.mutable_sampling()->*set)(value.get<std::uint32_t>());
+  } else {
+    (request.settings.*set)(value.get<std::uint32_t>());
+  }
   return "";
 }
 
-template <void (v1::Sampling::*set)(float)>
-std::string read_number(const Json& value, CompletionRequest& request) {
+std::string read_into(void (v1::GenerateRequest::*set)(std::int64_t), const Json& value,
+                      CompletionRequest& request) {
+  if (!is_within<std::int64_t>(value)) return "is not a whole number from 0 on";
+  (request.settings.*set)(value.get<std::int64_t>());
+  return "";
+}
+
+std::string read_into(void (v1::Sampling::*set)(float), const Json& value,
+                      CompletionRequest& request) {
   if (!value.is_number()) return "is not a number";
   (request.settings.mutable_sampling()->*set)(value.get<float>());
   return "";
 }
 
-template <bool CompletionRequest::*flag>
-std::string read_switch(const Json& value, CompletionRequest& request) {
+std::string read_into(bool CompletionRequest::*flag, const Json& value,
+                      CompletionRequest& request) {
   if (!value.is_boolean()) return "is not true or false";
   request.*flag = value.get<bool>();
   return "";
+}
+
+template <auto field>
+std::string read_field(const Json& value, CompletionRequest& request) {
+  return read_into(field, value, request);
 }
 
 std::string read_model(const Json& value, CompletionRequest& request) {
@@ -149,12 +167,6 @@ std::string read_user(const Json& value, CompletionRequest&) {
   return value.is_string() ? "" : "is not a text";
 }
 
-std::string read_top(const Json& value, CompletionRequest& request) {
-  if (!is_within<std::uint32_t>(value)) return "is not a whole number from 0 to 4294967295";
-  request.settings.mutable_sampling()->set_top_k(value.get<std::uint32_t>());
-  return "";
-}
-
 std::string read_any_seed(const Json& value, CompletionRequest& request) {
   if (!value.is_number_integer()) return "is not a whole number of 64 bits";
   request.settings.mutable_sampling()->set_seed(
@@ -166,7 +178,7 @@ std::string read_any_seed(const Json& value, CompletionRequest& request) {
 std::string read_logprobs(const Json& value, CompletionRequest& request) {
   request.logprobs = true;
   request.settings.set_log2_probs(true);
-  return read_whole<&v1::GenerateRequest::set_top_log2_probs>(value, request);
+  return read_into(&v1::GenerateRequest::set_top_log2_probs, value, request);
 }
 
 std::string read_stop_texts(const Json& value, CompletionRequest& request) {
@@ -200,19 +212,6 @@ std::string read_best_of(const Json& value, CompletionRequest& request) {
   return "";
 }
 
-std::string read_penalty_window(const Json& value, CompletionRequest& request) {
-  if (!is_within<std::uint32_t>(value)) return "is not a whole number from 0 to 4294967295";
-  request.settings.mutable_sampling()->set_penalty_window(value.get<std::uint32_t>());
-  return "";
-}
-
-// 0 is a window, too: none.
-std::string read_state_window(const Json& value, CompletionRequest& request) {
-  if (!is_within<std::int64_t>(value)) return "is not a whole number from 0 on";
-  request.settings.set_window(value.get<std::int64_t>());
-  return "";
-}
-
 std::string read_stream_options(const Json& value, CompletionRequest& request) {
   if (!value.is_object()) return "is not an object";
   for (const auto& [name, option] : value.items()) {
@@ -223,9 +222,9 @@ std::string read_stream_options(const Json& value, CompletionRequest& request) {
   return "";
 }
 
-bool read_ids(const Json& ids, v1::Values& values) {
+bool read_ids(const Json& ids, v1::Values& prompt) {
   if (ids.empty()) return false;
-  auto& tokens = *values.mutable_tokens();
+  auto& tokens = *prompt.mutable_tokens();
   tokens.mutable_ids()->Reserve(static_cast<int>(ids.size()));
   for (const Json& id : ids) {
     if (!is_within<std::int32_t>(id)) return false;
@@ -245,11 +244,11 @@ std::string read_prompt(const Json& value, CompletionRequest& request) {
   constexpr std::size_t kMostPrompts = 1024;
   if (count > kMostPrompts) return "has more than " + std::to_string(kMostPrompts) + " prompts";
   for (std::size_t i = 0; i < count; ++i) {
-    const Json& prompt = is_one ? value : value[i];
-    v1::Values& values = request.prompts.emplace_back();
-    if (prompt.is_string()) {
-      values.set_text(prompt.get<std::string>());
-    } else if (!prompt.is_array() || !read_ids(prompt, values)) {
+    const Json& given = is_one ? value : value[i];
+    v1::Values& prompt = request.prompts.emplace_back();
+    if (given.is_string()) {
+      prompt.set_text(given.get<std::string>());
+    } else if (!given.is_array() || !read_ids(given, prompt)) {
       return kWrong;
     }
   }
@@ -284,68 +283,67 @@ std::string read_suffix(const Json&, CompletionRequest&) {
 
 struct Member {
   const char* name;
-  ReadMember read;
+  // Not empty: what is wrong with it.
+  std::string (*read)(const Json& value, CompletionRequest& request);
 };
 
 constexpr Member kRequestMembers[] = {
     {"model", read_model},
     {"prompt", read_prompt},
-    {"max_tokens", read_whole<&v1::GenerateRequest::set_max_new_tokens>},
-    {"temperature", read_number<&v1::Sampling::set_temperature>},
-    {"top_p", read_number<&v1::Sampling::set_top_p>},
+    {"max_tokens", read_field<&v1::GenerateRequest::set_max_new_tokens>},
+    {"temperature", read_field<&v1::Sampling::set_temperature>},
+    {"top_p", read_field<&v1::Sampling::set_top_p>},
     {"seed", read_any_seed},
     {"stop", read_stop_texts},
-    {"n", read_whole<&v1::GenerateRequest::set_num_samples>},
-    {"echo", read_switch<&CompletionRequest::echo>},
+    {"n", read_field<&v1::GenerateRequest::set_num_samples>},
+    {"echo", read_field<&CompletionRequest::echo>},
     {"logprobs", read_logprobs},
-    {"presence_penalty", read_number<&v1::Sampling::set_presence_penalty>},
-    {"frequency_penalty", read_number<&v1::Sampling::set_frequency_penalty>},
+    {"presence_penalty", read_field<&v1::Sampling::set_presence_penalty>},
+    {"frequency_penalty", read_field<&v1::Sampling::set_frequency_penalty>},
     {"logit_bias", read_logit_bias},
-    {"stream", read_switch<&CompletionRequest::streams>},
+    {"stream", read_field<&CompletionRequest::streams>},
     {"stream_options", read_stream_options},
     {"best_of", read_best_of},
     {"suffix", read_suffix},
     {"user", read_user},
     // Not OpenAI's.
-    {"top_k", read_top},
-    {"min_p", read_number<&v1::Sampling::set_min_p>},
-    {"repetition_penalty", read_number<&v1::Sampling::set_repetition_penalty>},
+    {"top_k", read_field<&v1::Sampling::set_top_k>},
+    {"min_p", read_field<&v1::Sampling::set_min_p>},
+    {"repetition_penalty", read_field<&v1::Sampling::set_repetition_penalty>},
     {"adapter", read_adapter_name},
-    {"penalty_window", read_penalty_window},
-    {"window", read_state_window},
-    {"particles", read_whole<&v1::GenerateRequest::set_particles>},
+    {"penalty_window", read_field<&v1::Sampling::set_penalty_window>},
+    {"window", read_field<&v1::GenerateRequest::set_window>},  // 0 is a window, too: none
+    {"particles", read_field<&v1::GenerateRequest::set_particles>},
     {"given", read_given},
 };
 
-// As many samples as choices are chosen from. False: `error` says why not.
-bool settle_best_of(const Json& json, CompletionRequest& request, OpenAiError& error) {
-  const bool is_told = json.contains("best_of") && !json["best_of"].is_null();
-  const std::uint32_t best_of = is_told ? request.num_samples : request.num_choices;
-  error.param = "best_of";
-  if (is_told && request.num_samples < request.num_choices) {
-    error.message = "best_of: is less than n, " + std::to_string(request.num_choices);
-    return false;
+// As many samples as choices are chosen from. Not empty: what is wrong with best_of.
+std::string settle_best_of(const Json& json, CompletionRequest& request) {
+  const bool is_given = json.contains("best_of") && !json["best_of"].is_null();
+  const std::uint32_t best_of = is_given ? request.num_samples : request.num_choices;
+  if (best_of < request.num_choices) {
+    return "is less than n, " + std::to_string(request.num_choices);
   }
-  if (best_of > request.num_choices && request.streams) {
-    error.message = "best_of: cannot be streamed, for which is the best is known in the end";
-    return false;
-  }
-  if (best_of > request.num_choices && request.settings.particles() > 1) {
-    error.message = "best_of: cannot be combined with particles, which choose themselves";
-    return false;
-  }
-  error.param.clear();
   request.num_samples = best_of;
-  if (best_of == request.num_choices) return true;
+  if (best_of == request.num_choices) return "";
+  if (request.streams) return "cannot be streamed, for which is the best is known in the end";
+  if (request.settings.particles() > 1) {
+    return "cannot be combined with particles, which choose themselves";
+  }
   request.settings.set_num_samples(best_of);
   request.settings.set_log2_probs(true);
-  return true;
+  return "";
 }
 
 }  // namespace
 
 std::optional<CompletionRequest> read_completion_request(const Json& body, OpenAiError& error) {
   CompletionRequest request;
+  const auto refuse = [&](const std::string& param, const std::string& wrong) {
+    error.param = param;
+    error.message = param + ": " + wrong;
+    return std::nullopt;
+  };
   for (const auto& [name, value] : body.items()) {
     if (value.is_null()) continue;  // as if it were not there
     const auto* const known = std::ranges::find_if(
@@ -353,29 +351,21 @@ std::optional<CompletionRequest> read_completion_request(const Json& body, OpenA
     const std::string wrong = known == std::end(kRequestMembers)
                                   ? "is not a parameter of this server"
                                   : known->read(value, request);
-    if (wrong.empty()) continue;
-    error.param = name.substr(0, 64);
-    error.message = error.param + ": " + wrong;
-    return std::nullopt;
+    if (!wrong.empty()) return refuse(name.substr(0, 64), wrong);
   }
-  const auto missing = [&](const char* name) {
-    error.param = name;
-    error.message = std::string(name) + ": is missing";
-    return std::nullopt;
-  };
-  if (request.model.empty()) return missing("model");
-  if (request.prompts.empty()) return missing("prompt");
+  if (request.model.empty()) return refuse("model", "is missing");
+  if (request.prompts.empty()) return refuse("prompt", "is missing");
   if (body.contains("stream_options") && !body["stream_options"].is_null() && !request.streams) {
-    error.param = "stream_options";
-    error.message = "stream_options: goes with stream";
-    return std::nullopt;
+    return refuse("stream_options", "goes with stream");
   }
   v1::GenerateRequest& settings = request.settings;
   settings.set_model(request.model);
   settings.set_echo_prompt(request.echo);
   if (!settings.has_max_new_tokens()) settings.set_max_new_tokens(kDefaultMaxTokens);
   if (settings.has_num_samples()) request.num_choices = settings.num_samples();
-  return settle_best_of(body, request, error) ? std::optional(std::move(request)) : std::nullopt;
+  const std::string wrong = settle_best_of(body, request);
+  if (!wrong.empty()) return refuse("best_of", wrong);
+  return request;
 }
 
 v1::GenerateRequest generate_request(const CompletionRequest& request, std::size_t index) {

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -57,8 +56,8 @@ void get_model(HttpCalls& calls, const SharedExchange& exchange) {
               });
 }
 
-grpc::Status complete(const SharedExchange& exchange, const std::string& body, JsonBudget& budget,
-                      HttpCalls& calls) {
+grpc::Status read_completion(const SharedExchange& exchange, const std::string& body,
+                             JsonBudget& budget, HttpCalls& calls) {
   std::optional<CompletionRequest> request;
   OpenAiError error;
   {
@@ -68,7 +67,7 @@ grpc::Status complete(const SharedExchange& exchange, const std::string& body, J
     request = read_completion_request(object, error);
   }
   if (request) {
-    std::make_shared<Completion>(exchange, calls, *std::move(request))->start();
+    complete(exchange, calls, *std::move(request));
   } else {
     exchange->answer(openai_answer(error));
   }
@@ -91,7 +90,7 @@ void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies) {
     bodies.read(
         exchange,
         [exchange, &calls](const std::string& body, JsonBudget& budget) {
-          return complete(exchange, body, budget, calls);
+          return read_completion(exchange, body, budget, calls);
         },
         [exchange](const grpc::Status& status) { exchange->answer(openai_answer(status)); });
   });

@@ -27,14 +27,14 @@
 
 namespace lintel {
 
-// PeerAddress: where a connection comes from.
+namespace asio = boost::asio;
+namespace {
 
+// Where a connection comes from.
 struct PeerAddress {
   std::string text;  // as gRPC writes it: "ipv4:127.0.0.1:40000", "ipv6:[::1]:40000", "unix:"
   std::string host;  // without the port; empty of a unix socket
 };
-
-PeerAddress peer_of(int fd);
 
 PeerAddress peer_of(int fd) {
   sockaddr_storage address{};
@@ -55,9 +55,6 @@ PeerAddress peer_of(int fd) {
   ::inet_ntop(AF_INET6, &ipv6.sin6_addr, text, sizeof(text));
   return {"ipv6:[" + std::string(text) + "]:" + std::to_string(ntohs(ipv6.sin6_port)), text};
 }
-
-namespace asio = boost::asio;
-namespace {
 
 // Closes what it still has.
 struct Descriptor {

@@ -152,7 +152,7 @@ TEST_CASE("names of sequences that were evicted are forgotten, and others are no
   const auto start = [&](int name) {
     const auto created = f.store.create("tokens", f.parts.model()->transformer, 0);
     REQUIRE(created.refusal.error == SessionError::kNone);
-    names.put("", "tokens", std::to_string(name), created.info.id);
+    names.put({"", "tokens", std::to_string(name)}, created.info.id);
   };
   for (int i = 0; i < 1000; ++i) {
     start(i);
@@ -161,8 +161,8 @@ TEST_CASE("names of sequences that were evicted are forgotten, and others are no
   }
   REQUIRE(f.store.num_sessions() <= 10);
   CHECK(names.size() <= 64 + 10);
-  CHECK(names.find("", "tokens", "999"));
-  CHECK(!names.find("", "tokens", "0"));
+  CHECK(names.find({"", "tokens", "999"}));
+  CHECK(!names.find({"", "tokens", "0"}));
 }
 
 }  // namespace

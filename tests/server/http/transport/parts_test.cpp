@@ -14,6 +14,7 @@
 #include "server/http/transport/http_routes.h"
 #include "server/http/transport/request_head.h"
 #include "server/http/transport/response_head.h"
+#include "tests/server/http/read_json.h"
 #include "tests/support/sanitized.h"
 
 namespace lintel::testing {
