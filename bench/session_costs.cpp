@@ -41,7 +41,7 @@ SessionImage image_of(const Transformer& model, const std::vector<std::int32_t>&
   SessionImage image;
   image.model = "model";
   image.position = position;
-  image.values = values;
+  image.tokens = values;
   image.marks = history.marks(0, position);
   image.digest = history.extent().digest;
   image.base_digest = *history.digest_at(0);

@@ -120,7 +120,7 @@ void StoredSession::begin(StorageWrites& to) {
 void StoredSession::append(StorageWrites& to, std::span<const std::int32_t> more) {
   row.position += static_cast<std::int64_t>(more.size());
   to.add(write(Kind::kValues, extend(row.digest, DigestKind::kValues, std::as_bytes(more))),
-         encode_values(more));
+         encode_tokens(more));
 }
 
 void StoredSession::name_state(StorageWrites& to, const SessionStorage::StateRef& state) {

@@ -136,12 +136,12 @@ void begin_with(const SessionImage& image, const ModelConfig& config, SequenceSt
     StateByteReader reader(image.state);
     sequence.load(reader);
   }
-  const auto end = image.values.end() - (image.position - sequence.next_position());
+  const auto end = image.tokens.end() - (image.position - sequence.next_position());
   if (const std::int64_t recent = request.recent_wanted(); recent > 0) {
-    request.recent.assign(end - std::min<std::int64_t>(end - image.values.begin(), recent), end);
+    request.recent.assign(end - std::min<std::int64_t>(end - image.tokens.begin(), recent), end);
   }
-  if (end == image.values.end()) return;
-  request.replay.assign(end, image.values.end());
+  if (end == image.tokens.end()) return;
+  request.replay.assign(end, image.tokens.end());
   SessionHistory history({.vocab_size = config.vocab_size,
                           .is_bytes = config.modality == ModalityKind::kBytes,
                           .max_tokens = image.position});
@@ -239,7 +239,7 @@ class Preparation {
   void add_replay() {
     if (target_.lease) {
       Replay replay = target_.lease.replay(request_.recent_wanted());
-      request_.replay = std::move(replay.values);
+      request_.replay = std::move(replay.tokens);
       request_.replay_tail = std::move(replay.tail);
       request_.recent = std::move(replay.recent);
       request_.numerics_changed = target_.lease.is_foreign();
@@ -247,11 +247,11 @@ class Preparation {
     prompt_tokens_ = prompt_tokens_of(at_, model_, request_);
     const auto prompt_left =
         std::max<std::int64_t>(at_.num_tokens + prompt_tokens_ - stands_at_, 0);
-    const std::vector<std::int32_t>& had = opened_.values;
+    const std::vector<std::int32_t>& had = opened_.tokens;
     if (static_cast<std::int64_t>(had.size()) > prompt_left) {
       request_.drawn.assign(had.begin() + prompt_left, had.end());
     }
-    opened_.values = {};
+    opened_.tokens = {};
   }
 
   // Memory: of the call on a session, or of the sequences of a one-shot call.

@@ -62,7 +62,7 @@ bool check_tokens(std::span<const std::int32_t> ids, const std::string& path,
   return true;
 }
 
-void read_values(const v1::Values& values, const std::string& path, const ModelConfig& config,
+void read_tokens(const v1::Values& values, const std::string& path, const ModelConfig& config,
                  std::int64_t max_tokens, std::vector<std::int32_t>& out, Violations& violations) {
   if (values.has_tokens()) {
     const auto& ids = values.tokens().ids();
@@ -322,7 +322,7 @@ void check_given(const v1::GenerateRequest& wire, const ModelConfig& config, std
       continue;
     }
     std::vector<std::int32_t> values;
-    read_values(span.values(), path + ".values", config, size, values, violations);
+    read_tokens(span.values(), path + ".values", config, size, values, violations);
     for (std::size_t k = 0; k < values.size(); ++k) {
       out.push_back({span.position() + static_cast<std::int64_t>(k), values[k]});
     }
@@ -494,7 +494,7 @@ CheckedGenerate check_generate(const v1::GenerateRequest& wire,
     check_tokens(*prompt, "prompt", config, max_prompt, violations);
     request.prompt = std::move(*prompt);
   } else {
-    read_values(wire.prompt(), "prompt", config, max_prompt, request.prompt, violations);
+    read_tokens(wire.prompt(), "prompt", config, max_prompt, request.prompt, violations);
   }
   if (wire.cache_prefix_tokens() > request.prompt.size() && violations.empty()) {
     violations.add("cache_prefix_tokens",
@@ -614,7 +614,7 @@ ScoreSequences check_score(const v1::ScoreRequest& wire, const ModelConfig& conf
           path, std::to_string(size) + " tokens are fewer than 2: the first is given, not scored");
       continue;
     }
-    read_values(values, path, config, longest == 0 ? size : longest, out.values, violations);
+    read_tokens(values, path, config, longest == 0 ? size : longest, out.values, violations);
     out.ends.push_back(out.values.size());
   }
   return violations.empty() ? out : ScoreSequences();

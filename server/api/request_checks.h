@@ -64,7 +64,7 @@ bool check_tokens(std::span<const std::int32_t> ids, const std::string& path,
 
 // Appends the ids of `values`, at most `max_tokens` of them, naming what is wrong with `path`
 // before the field.
-void read_values(const v1::Values& values, const std::string& path, const ModelConfig& config,
+void read_tokens(const v1::Values& values, const std::string& path, const ModelConfig& config,
                  std::int64_t max_tokens, std::vector<std::int32_t>& out, Violations& violations);
 
 // Checks of a Generate request: its fields, and whether it fits the position of its sequence.
@@ -132,13 +132,13 @@ inline constexpr int kMaxScoreSequences = 65'536;
 
 // The sequences of a Score request, concatenated.
 struct ScoreSequences {
-  std::vector<std::int32_t> values;
+  std::vector<std::int32_t> tokens;
   std::vector<std::size_t> ends;  // of each sequence in `values`
 
   std::size_t size() const { return ends.size(); }
   std::span<const std::int32_t> operator[](std::size_t index) const {
     const std::size_t begin = index == 0 ? 0 : ends[index - 1];
-    return std::span(values).subspan(begin, ends[index] - begin);
+    return std::span(tokens).subspan(begin, ends[index] - begin);
   }
 };
 

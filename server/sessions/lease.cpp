@@ -72,12 +72,12 @@ Replay SessionLease::replay(std::int64_t recent_wanted) const {
   const std::int64_t held = record_->sequence->next_position();
   const SessionHistory::Extent extent = record_->history->extent();
   if (held < extent.position) {
-    replay.values = record_->history->values(held, extent.position);
+    replay.tokens = record_->history->tokens(held, extent.position);
     replay.tail = record_->history->tail_at(extent.position);
   }
   if (const std::int64_t recent = std::max(window(), recent_wanted); recent > 0) {
     const std::int64_t first = std::max({held - recent, extent.base, std::int64_t{0}});
-    if (first < held) replay.recent = record_->history->values(first, held);
+    if (first < held) replay.recent = record_->history->tokens(first, held);
   }
   return replay;
 }

@@ -38,7 +38,7 @@ class SessionManager;
 
 // Tokens of a session that its sequence does not hold: the next ones, to be read like a prompt.
 struct Replay {
-  std::vector<std::int32_t> values;
+  std::vector<std::int32_t> tokens;
   std::string tail;  // SequenceState::generated_tail after them
   // Those before them, as GenerationRequest::recent.
   std::vector<std::int32_t> recent;

@@ -138,7 +138,7 @@ std::optional<Digest> SessionHistory::digest_at(std::int64_t position) const {
   return digest_of(position);
 }
 
-std::vector<std::int32_t> SessionHistory::values(std::int64_t from, std::int64_t to) const {
+std::vector<std::int32_t> SessionHistory::tokens(std::int64_t from, std::int64_t to) const {
   std::vector<std::int32_t> tokens;
   MutexLock lock(mutex_);
   from = std::max(from, base_);
@@ -275,7 +275,7 @@ void SessionHistory::append(const SessionImage& image) {
     source = mark->source;
     ++mark;
   };
-  for (const std::int32_t token : image.values) {
+  for (const std::int32_t token : image.tokens) {
     take_mark();
     put(token, source);
   }

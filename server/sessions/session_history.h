@@ -60,7 +60,7 @@ struct SessionImageHead {
 
 // What a snapshot carries, and what a session is restored from.
 struct SessionImage : SessionImageHead {
-  std::vector<std::int32_t> values;  // [base, position); empty where the history was left out
+  std::vector<std::int32_t> tokens;  // [base, position); empty where the history was left out
   std::vector<HistoryMark> marks;    // of them, ascending
   // As SequenceState::save wrote it; empty: to be made by reading the tokens (base is 0 then).
   std::vector<std::byte> state;
@@ -73,9 +73,9 @@ struct SessionImage : SessionImageHead {
 
 // Zeroes what was drawn and read, before its memory is freed.
 inline void zero(SessionImage& image) {
-  zero_memory(std::span(image.values));
+  zero_memory(std::span(image.tokens));
   zero_memory(std::span(image.state));
-  image.values.clear();
+  image.tokens.clear();
   image.state.clear();
   image.state_elsewhere = {};
 }
@@ -201,7 +201,7 @@ class SessionHistory final : public TokenLog {
   // Of what lies within [base, position]; nothing where the rest is wanted.
   std::optional<Digest> digest_at(std::int64_t position) const EXCLUDES(mutex_);
   // Tokens [from, to), or as many as there are.
-  std::vector<std::int32_t> values(std::int64_t from, std::int64_t to) const EXCLUDES(mutex_);
+  std::vector<std::int32_t> tokens(std::int64_t from, std::int64_t to) const EXCLUDES(mutex_);
   // Of the same: one at `from`, and one wherever the source changes or a match begins; also at `to`
   // where a match begins there.
   std::vector<HistoryMark> marks(std::int64_t from, std::int64_t to) const EXCLUDES(mutex_);

@@ -624,7 +624,7 @@ SessionManager::HistoryResult SessionManager::history(const std::string& id, con
     return result;
   }
   result.first = from;
-  result.tokens = past->values(from, end);
+  result.tokens = past->tokens(from, end);
   result.marks = past->marks(from, end);
   if (!result.marks.empty() && result.marks.back().position == end) result.marks.pop_back();
   return result;
@@ -639,7 +639,7 @@ void check_image(const SessionImage& image, const Transformer& model, std::int64
   const auto require = [](bool holds, const char* what) {
     if (!holds) throw ModelError(std::string("session image: ") + what);
   };
-  const auto num_tokens = static_cast<std::int64_t>(image.values.size());
+  const auto num_tokens = static_cast<std::int64_t>(image.tokens.size());
   require(
       image.base >= 0 && image.position >= image.base && num_tokens == image.position - image.base,
       "its tokens are not those from its base to its position");
@@ -649,7 +649,7 @@ void check_image(const SessionImage& image, const Transformer& model, std::int64
               image.state_bytes().empty() == (image.state_position == 0),
           "its state is not one of its tokens");
   const int vocab_size = model.head().vocab_size();
-  require(std::all_of(image.values.begin(), image.values.end(),
+  require(std::all_of(image.tokens.begin(), image.tokens.end(),
                       [&](std::int32_t token) { return token >= 0 && token < vocab_size; }),
           "it has tokens that the model does not know");
   const auto unordered = std::adjacent_find(
@@ -785,7 +785,7 @@ SessionManager::ImageResult SessionManager::image(const std::string& id, const O
                                      : static_cast<std::int64_t>(SessionHistory::kMostTailBytes);
       image.base = std::max(image.base, image.state_position - std::max(reach, image.window));
     }
-    image.values = past->values(image.base, image.position);
+    image.tokens = past->tokens(image.base, image.position);
     image.marks = past->marks(image.base, image.position);
     image.digest = past->extent().digest;
     image.base_digest = *past->digest_at(image.base);

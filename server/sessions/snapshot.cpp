@@ -98,8 +98,8 @@ void check_padding(std::span<const std::byte> body, const SnapshotLayout& layout
 
 SnapshotDraft::SnapshotDraft(const SnapshotAbout& about, const SessionImage& image,
                              std::size_t state_bytes)
-    : value_bytes_(width_of(image.values)),
-      layout_(snapshot_layout({state_bytes, image.values.size() * value_bytes_,
+    : value_bytes_(width_of(image.tokens)),
+      layout_(snapshot_layout({state_bytes, image.tokens.size() * value_bytes_,
                                image.marks.size() * kSnapshotMarkBytes})) {
   SnapshotHeader header{.of = {}, .value_bytes = value_bytes_, .layout = layout_};
   static_cast<SnapshotAbout&>(header.of) = about;
@@ -120,7 +120,7 @@ std::vector<std::byte> SnapshotDraft::finish(const SessionImage& image) {
   assert(bytes_.size() == body + layout_.sections[0].bytes);
   bytes_.resize(body + layout_.body_bytes);  // zeros after each section
   std::byte* to = bytes_.data() + body + layout_.sections[1].offset;
-  for (const std::int32_t token : image.values) {
+  for (const std::int32_t token : image.tokens) {
     to = put_number(static_cast<std::uint32_t>(token), value_bytes_, to);
   }
   to = bytes_.data() + body + layout_.sections[2].offset;
@@ -169,7 +169,7 @@ SnapshotOf view_snapshot(std::span<const std::byte> bytes) {
   };
   SnapshotOf of = std::move(header.of);
   of.image.state_elsewhere = section(0);
-  of.image.values = tokens_of(section(1), header.value_bytes);
+  of.image.tokens = tokens_of(section(1), header.value_bytes);
   of.image.marks = marks_of(section(2), of.image.position);
   return of;
 }

@@ -107,10 +107,10 @@ bool try_snapshot(std::string_view bytes) {
   if (!taken) return false;
   const SessionImage& image = taken->image;
   require(image.base >= 0 && image.base <= image.position, "the history ends at the position");
-  require(image.values.empty() ||
-              image.values.size() == static_cast<std::size_t>(image.position - image.base),
+  require(image.tokens.empty() ||
+              image.tokens.size() == static_cast<std::size_t>(image.position - image.base),
           "all values or none");
-  require(std::ranges::all_of(image.values, [](auto value) { return value >= 0; }),
+  require(std::ranges::all_of(image.tokens, [](auto value) { return value >= 0; }),
           "values are not negative");
   require(image.state_position >= 0 && image.state_position <= image.position,
           "a state is not ahead of its session");

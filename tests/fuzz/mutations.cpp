@@ -200,7 +200,7 @@ std::vector<std::string> snapshot_seeds() {
   whole.image.max_tokens = 20;
   whole.image.base = 2;
   whole.image.position = 6;
-  whole.image.values = {3, 200, 7, 300};
+  whole.image.tokens = {3, 200, 7, 300};
   whole.image.marks = {{2, TokenSource::kPrompt}, {4, TokenSource::kSampled}};
   whole.image.state = std::vector<std::byte>(30, std::byte{5});
   whole.image.state_position = 6;
@@ -211,9 +211,9 @@ std::vector<std::string> snapshot_seeds() {
   SnapshotOf without_state = whole;
   without_state.image.state.clear();
   without_state.image.base = without_state.image.state_position = 0;
-  without_state.image.values = {1, 2, 3, 4, 5, 6};
+  without_state.image.tokens = {1, 2, 3, 4, 5, 6};
   SnapshotOf without_history = whole;
-  without_history.image.values.clear();
+  without_history.image.tokens.clear();
   without_history.image.marks.clear();
   return {text_of(write_snapshot(whole)), text_of(write_snapshot(without_state)),
           text_of(write_snapshot(without_history))};

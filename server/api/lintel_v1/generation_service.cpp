@@ -451,7 +451,7 @@ grpc::Status GenerationService::score(const RpcCall& context, const v1::ScoreReq
                               scheduling.max_queued_requests / 2);
   options.window = static_cast<std::size_t>(std::max(window, 1));
   options.held_bytes =
-      sequences.values.size() * sizeof(std::int32_t) / std::max<std::size_t>(sequences.size(), 1);
+      sequences.tokens.size() * sizeof(std::int32_t) / std::max<std::size_t>(sequences.size(), 1);
   options.allowance = call.quota.allowance();
   options.owner = call.scope.caller().name;
   options.caller = call.scope.turn_name();

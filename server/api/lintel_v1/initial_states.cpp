@@ -78,7 +78,7 @@ std::shared_ptr<NamedState> read_state(const fs::path& path, bool accept_other_n
   zero(snapshot.image);
   SessionMemory::Result admitted =
       context.store.admit_bytes(kNobodysAccount, sizeof(NamedState) + image.state.size() +
-                                                     image.values.size() * sizeof(std::int32_t) +
+                                                     image.tokens.size() * sizeof(std::int32_t) +
                                                      image.marks.size() * sizeof(HistoryMark));
   if (admitted.refusal) {
     zero(image);

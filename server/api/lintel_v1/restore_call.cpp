@@ -97,8 +97,8 @@ grpc::Status check_restored(const SnapshotOf& snapshot, const ServedModel& model
     violations.add("snapshot.position",
                    std::to_string(image.position) + " is more than " + std::to_string(most));
   }
-  for (std::size_t i = 0; i < image.values.size() && violations.empty(); ++i) {
-    check_token(image.values[i], indexed("snapshot.values", i), config.vocab_size, violations);
+  for (std::size_t i = 0; i < image.tokens.size() && violations.empty(); ++i) {
+    check_token(image.tokens[i], indexed("snapshot.values", i), config.vocab_size, violations);
   }
   if (!violations.empty()) return violations.status();
   return check_window_of_state(image.window, image);
@@ -296,7 +296,7 @@ grpc::Status RestoreCall::begin_proof() {
   }
   GenerationRequest request;
   auto replay = leased.lease.replay();
-  request.replay = std::move(replay.values);
+  request.replay = std::move(replay.tokens);
   request.replay_tail = std::move(replay.tail);
   request.window = leased.lease.window();
   request.deadline = call_deadline(rpc_, context_.clock);

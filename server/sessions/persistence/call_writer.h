@@ -88,16 +88,16 @@ class CallWriter {
   struct Options {
     Duration interval{};                          // tokens of several TOKEN calls gather so long
     Duration lazy_interval{};                     // of INPUT calls so often, or
-    std::int64_t lazy_values = 0;                 // once they are so many
+    std::int64_t lazy_tokens = 0;                 // once they are so many
     Duration patience = std::chrono::seconds(1);  // with a store that is full or away
     std::int64_t park_tokens = 0;                 // pays_to_park()
     std::chrono::seconds expire_after{};
     bool has_thread = true;  // else write() is called by its owner
 
-    // Whether a state is stored whose last `values` no stored one has: a quarter of park_tokens
+    // Whether a state is stored whose last `tokens` no stored one has: a quarter of park_tokens
     // suffices where the session is about to leave memory.
-    bool pays_to_park(std::int64_t values, bool leaves_memory) const {
-      return values >= (leaves_memory ? (park_tokens + 3) / 4 : park_tokens);
+    bool pays_to_park(std::int64_t tokens, bool leaves_memory) const {
+      return tokens >= (leaves_memory ? (park_tokens + 3) / 4 : park_tokens);
     }
   };
 

@@ -545,7 +545,7 @@ void PersistentRequest::collect_tokens(WriteBatch& batch) {
   if (count <= 0) return;
   const TimePoint now = writer_.clock().now();
   const CallWriter::Options& options = writer_.options();
-  const bool is_due = level_ == Durability::kToken || count >= options.lazy_values ||
+  const bool is_due = level_ == Durability::kToken || count >= options.lazy_tokens ||
                       now - last_write_ >= options.lazy_interval;
   if (!is_due) return;
   if (!extends_storage(extent)) return fail(RequestOutcome::kInternal);
@@ -567,12 +567,12 @@ void PersistentRequest::add_tokens(const SessionHistory::Extent& extent, WriteBa
   writing_to_ = extent.position;
   writing_digest_ = extent.digest;
   if (extent.position == row_.position) return;
-  std::vector<std::int32_t> values = history_->values(row_.position, extent.position);
+  std::vector<std::int32_t> tokens = history_->tokens(row_.position, extent.position);
   SessionStorage::Write write = next_write(Kind::kValues);
   write.after = extent.digest;
   write.position = extent.position;
-  batch.add(write, encode_values(values));
-  zero_memory(std::span(values));
+  batch.add(write, encode_tokens(tokens));
+  zero_memory(std::span(tokens));
 }
 
 void PersistentRequest::collect_end(WriteBatch& batch) {

@@ -35,7 +35,7 @@ PersistentSessions::PersistentSessions(SessionStorage& storage, SessionManager& 
       writer_(storage, lost_claims_, clock,
               {.interval = options.commit_interval,
                .lazy_interval = options.lazy_interval,
-               .lazy_values = options.lazy_values,
+               .lazy_tokens = options.lazy_tokens,
                .patience = options.patience,
                .park_tokens = options.park_tokens,
                .expire_after = options.expire_after,
@@ -370,7 +370,7 @@ SessionRefusal PersistentSessions::replay(SessionLease& lease, const SessionStor
                                           OpenedCall& opened) {
   opened.seed = seed;
   opened.start = start;
-  opened.values = lease.history()->values(at, row.position);
+  opened.tokens = lease.history()->tokens(at, row.position);
   if (const SessionRefusal refusal = rewind(lease, row, at, std::nullopt)) return refusal;
   resumed_.fetch_add(1);
   replayed_resumed_.fetch_add(
@@ -394,8 +394,8 @@ SessionRefusal PersistentSessions::rewind(SessionLease& lease, const SessionStor
 }
 
 SessionError PersistentSessions::read_past(const ReplayedResponse& past, std::int64_t first,
-                                           std::span<std::int32_t> values) {
-  const SessionError read = storage_.read_values(past.session(), first, values);
+                                           std::span<std::int32_t> tokens) {
+  const SessionError read = storage_.read_tokens(past.session(), first, tokens);
   if (read != SessionError::kNone) return read;
   // They are that call's where it is there still: what takes back a call's tokens forgets the call.
   const SessionStorage::Opened found = storage_.find(past.session(), past.owner());
@@ -457,12 +457,12 @@ SessionRefusal PersistentSessions::persist(const std::string& id, const Owner& o
   row.created = info->created;
   row.used = info->last_used;
   row.expires = expiry(*made_as);
-  created.values = std::move(image.values);
+  created.tokens = std::move(image.tokens);
   WriteBatch batch;
   batch.add({.kind = Kind::kCreate, .id = id, .after = row.digest, .position = row.position},
             encode_new_session(created));
   const SessionError outcome = batch.commit_and_wait(storage_);
-  zero_memory(std::span(created.values));
+  zero_memory(std::span(created.tokens));
   if (outcome != SessionError::kNone) return refusal_of(outcome);
   if (!image.state.empty()) {
     const bool has_state = store_state(id, owner, image);
@@ -867,8 +867,8 @@ SessionRefusal PersistentSessions::read_image(const FoundSession& stored, Sessio
   const std::int64_t count = row.position - image.base;
   const std::size_t most = store_.options().session_memory_bytes / sizeof(std::int32_t);
   if (count < 0 || static_cast<std::uint64_t>(count) > most) return {SessionError::kDamaged};
-  image.values.resize(static_cast<std::size_t>(count));
-  return refusal_of(storage_.read_values(row.id, image.base, image.values));
+  image.tokens.resize(static_cast<std::size_t>(count));
+  return refusal_of(storage_.read_tokens(row.id, image.base, image.tokens));
 }
 
 std::int64_t PersistentSessions::read_state(const SessionStorage::Row& row, std::int64_t least,

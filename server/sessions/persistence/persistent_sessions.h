@@ -56,7 +56,7 @@ class PersistentSessions {
     // A TOKEN call's tokens are written so often, an INPUT call's once they are so many or so old.
     Duration commit_interval = std::chrono::milliseconds(5);
     Duration lazy_interval = std::chrono::seconds(1);
-    std::int64_t lazy_values = 256;
+    std::int64_t lazy_tokens = 256;
     // A state is many hundred times its tokens, so that one is stored only where reading those
     // since the last stored one again would take long: at a call's end if they are so many, and a
     // quarter of them where the session is about to leave memory.
@@ -120,7 +120,7 @@ class PersistentSessions {
     // session stands now, which is after those that no replay needs.
     std::optional<std::uint64_t> seed;
     std::int64_t start = 0;
-    std::vector<std::int32_t> values;
+    std::vector<std::int32_t> tokens;
     std::shared_ptr<ReplayedResponse> past;
   };
   // Waits. A call on a session that is leased and durable: new, or run again, with the session
@@ -131,10 +131,10 @@ class PersistentSessions {
   // is one, is to go back.
   SessionRefusal open_call(SessionLease& lease, const SharedModel& model,
                            const IdempotencyKey& terms, OpenedCall& opened);
-  // Waits. Tokens [first, first + values.size()) of a call that is past, for as long as the session
+  // Waits. Tokens [first, first + tokens.size()) of a call that is past, for as long as the session
   // has that call.
   SessionError read_past(const ReplayedResponse& call, std::int64_t first,
-                         std::span<std::int32_t> values);
+                         std::span<std::int32_t> tokens);
 
   // Waits. Whether the session began with a call of this name, which can be repeated.
   bool began_with(const std::string& id, const Owner& owner, const std::string& call_id);

@@ -126,18 +126,18 @@ std::optional<RequestOutcome> ReplayedResponse::tell_piece() {
     sink->on_step_end();
     return RequestOutcome::kDone;
   }
-  std::vector<std::int32_t> values(static_cast<std::size_t>(std::min(kPieceTokens, end_ - next_)));
-  if (durable_.read_past(*this, next_, values) != SessionError::kNone) {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(std::min(kPieceTokens, end_ - next_)));
+  if (durable_.read_past(*this, next_, tokens) != SessionError::kNone) {
     return SessionError::kStoreAway;
   }
   TokenEvent event;
-  for (const std::int32_t value : values) {
+  for (const std::int32_t value : tokens) {
     event.position = next_;
     event.token = value;
     event.source = source_at(next_++);
     has_room_ = sink->on_token(event);
   }
-  zero_memory(std::span(values));
+  zero_memory(std::span(tokens));
   sink->on_step_end();
   return std::nullopt;
 }
@@ -156,13 +156,13 @@ std::optional<Digest> ReplayedResponse::find_digest() {
   if (base_.position > 0) history.begin_at(base_.position, base_.digest, "");
   next_mark_ = 0;
   source_ = TokenSource::kSampled;
-  std::vector<std::int32_t> values;
+  std::vector<std::int32_t> tokens;
   for (std::int64_t position = base_.position; position < call_.end;) {
-    values.resize(static_cast<std::size_t>(std::min(kPieceTokens, call_.end - position)));
-    if (durable_.read_past(*this, position, values) != SessionError::kNone) return std::nullopt;
-    for (const std::int32_t value : values) history.append(value, source_at(position++));
+    tokens.resize(static_cast<std::size_t>(std::min(kPieceTokens, call_.end - position)));
+    if (durable_.read_past(*this, position, tokens) != SessionError::kNone) return std::nullopt;
+    for (const std::int32_t value : tokens) history.append(value, source_at(position++));
   }
-  zero_memory(std::span(values));
+  zero_memory(std::span(tokens));
   return history.extent().digest;
 }
 

@@ -107,7 +107,7 @@ void MemoryStorage::drop_state(std::uint64_t where) {
   states_.erase(state);
 }
 
-SessionError MemoryStorage::read_values(const SessionId& id, std::int64_t first,
+SessionError MemoryStorage::read_tokens(const SessionId& id, std::int64_t first,
                                         std::span<std::int32_t> tokens) {
   MutexLock lock(mutex_);
   const auto found = sessions_.find(id);

@@ -26,7 +26,7 @@ class MemoryStorage final : public SessionStorage {
       EXCLUDES(mutex_);
   Opened find(const SessionId& id, const Owner& owner) override EXCLUDES(mutex_);
   void commit(std::vector<Write> writes, Done done) override EXCLUDES(mutex_);
-  SessionError read_values(const SessionId& id, std::int64_t first,
+  SessionError read_tokens(const SessionId& id, std::int64_t first,
                            std::span<std::int32_t> tokens) override EXCLUDES(mutex_);
   SessionError put_state(const SessionId& id, std::span<const std::byte> state,
                          StateRef* ref) override EXCLUDES(mutex_);

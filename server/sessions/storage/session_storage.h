@@ -160,7 +160,7 @@ class SessionStorage {
   // Each session's writes in order, each all or nothing. Done once all are durable or refused.
   virtual void commit(std::vector<Write> writes, Done done) = 0;
   // Tokens [first, first + tokens.size()); kNotFound where it has not all of them.
-  virtual SessionError read_values(const SessionId& id, std::int64_t first,
+  virtual SessionError read_tokens(const SessionId& id, std::int64_t first,
                                    std::span<std::int32_t> tokens) = 0;
   // Fills in all but ref->position, which is the caller's. Kept once a kState or kCreate names it;
   // dropped when the claim on `id` is released and none has. kFull and kUnavailable cost time only:

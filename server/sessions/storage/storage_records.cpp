@@ -121,7 +121,7 @@ enum : std::uint8_t {
 static_assert(std::endian::native == std::endian::little,
               "tokens are packed as they lie in memory");
 
-StorageBytes encode_values(std::span<const std::int32_t> tokens) {
+StorageBytes encode_tokens(std::span<const std::int32_t> tokens) {
   const std::size_t width = width_of(tokens);
   StorageBytes bytes(1 + width * tokens.size());
   bytes[0] = static_cast<std::byte>(width);
@@ -131,7 +131,7 @@ StorageBytes encode_values(std::span<const std::int32_t> tokens) {
   return bytes;
 }
 
-std::optional<std::vector<std::int32_t>> decode_values(std::span<const std::byte> bytes) {
+std::optional<std::vector<std::int32_t>> decode_tokens(std::span<const std::byte> bytes) {
   if (bytes.empty()) return std::nullopt;
   const std::size_t width = std::to_integer<std::size_t>(bytes[0]);
   if ((width != 1 && width != 2 && width != 4) || (bytes.size() - 1) % width != 0) {
@@ -160,18 +160,18 @@ std::optional<Row> decode_row(std::span<const std::byte> bytes) {
 StorageBytes encode_new_session(const NewSession& session) {
   RecordWriter to;
   put_row(to, session.row);
-  to.raw(encode_values(session.values));
+  to.raw(encode_tokens(session.tokens));
   return to.take();
 }
 
 std::optional<NewSession> decode_new_session(std::span<const std::byte> bytes) {
   RecordReader from(bytes);
   NewSession session{get_row(from), {}};
-  std::optional<std::vector<std::int32_t>> tokens = decode_values(from.rest());
+  std::optional<std::vector<std::int32_t>> tokens = decode_tokens(from.rest());
   if (!from.ok() || !tokens) return std::nullopt;
-  session.values = *std::move(tokens);
+  session.tokens = *std::move(tokens);
   const Row& row = session.row;
-  if (row.base < 0 || row.position - row.base != static_cast<std::int64_t>(session.values.size())) {
+  if (row.base < 0 || row.position - row.base != static_cast<std::int64_t>(session.tokens.size())) {
     return std::nullopt;
   }
   return session;
@@ -270,7 +270,7 @@ std::optional<StorageSession> StorageSession::created(const SessionStorage::Writ
 }
 
 SessionError StorageSession::append(const SessionStorage::Write& write, Undo* undo) {
-  const std::optional<std::vector<std::int32_t>> tokens = decode_values(write.body);
+  const std::optional<std::vector<std::int32_t>> tokens = decode_tokens(write.body);
   if (!tokens) return SessionError::kDamaged;
   if (row_.position + static_cast<std::int64_t>(tokens->size()) != write.position) {
     return SessionError::kRolledBack;

@@ -107,8 +107,8 @@ class RecordReader {
 using StorageBytes = std::vector<std::byte>;
 
 // One byte for the width (1, 2 or 4, as the greatest token needs), then the tokens.
-StorageBytes encode_values(std::span<const std::int32_t> tokens);
-std::optional<std::vector<std::int32_t>> decode_values(std::span<const std::byte> bytes);
+StorageBytes encode_tokens(std::span<const std::int32_t> tokens);
+std::optional<std::vector<std::int32_t>> decode_tokens(std::span<const std::byte> bytes);
 
 StorageBytes encode_row(const SessionStorage::Row& row);
 std::optional<SessionStorage::Row> decode_row(std::span<const std::byte> bytes);
@@ -116,7 +116,7 @@ std::optional<SessionStorage::Row> decode_row(std::span<const std::byte> bytes);
 // kCreate: a session with the tokens [row.base, row.position), e.g. of a fork.
 struct NewSession {
   SessionStorage::Row row;
-  std::vector<std::int32_t> values;
+  std::vector<std::int32_t> tokens;
 };
 StorageBytes encode_new_session(const NewSession& session);
 std::optional<NewSession> decode_new_session(std::span<const std::byte> bytes);

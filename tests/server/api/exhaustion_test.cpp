@@ -82,7 +82,7 @@ TEST_CASE("any failed allocation: a Score call ends once and holds nothing") {
       f, 5,
       [&](std::size_t successes) {
         ScoreSequences sequences;
-        sequences.values = {1, 2, 3, 4, 5, 6};
+        sequences.tokens = {1, 2, 3, 4, 5, 6};
         sequences.ends = {3, 6};
         const auto stream = std::make_shared<ScoreStream>(
             f.model, f.store, sequences, ScoreStream::Options{.window = 2, .owner = "alice"});

@@ -30,7 +30,7 @@ struct Copies {
     REQUIRE_FALSE(leased.refusal);
     GenerationRequest request = tokens_request(tokens, 0, leased.lease.num_tokens());
     Replay replay = leased.lease.replay();
-    request.replay = std::move(replay.values);
+    request.replay = std::move(replay.tokens);
     core.scheduler.submit(request, std::move(leased.lease), std::make_shared<RecordingSink>());
     core.run();
   }
@@ -126,7 +126,7 @@ TEST_CASE("a busy session is forked where it has been, and not rewound", "[copie
   CHECK(f.store.image(id, "alice", std::nullopt, true, true).refusal.error == Error::kBusy);
   CHECK(f.store.rewind(id, "alice", 3, std::nullopt).refusal.error == Error::kBusy);
   CHECK(f.store.fork(id, "alice", 20, 1).infos.size() == 1);
-  CHECK(f.store.image(id, "alice", 7, true, true).image.values.size() == 7);
+  CHECK(f.store.image(id, "alice", 7, true, true).image.tokens.size() == 7);
   CHECK(f.store.history(id, "alice", 5, std::nullopt).tokens.size() == 15);
   held.lease = SessionLease();
   CHECK(f.store.fork(id, "alice", std::nullopt, 1).infos.size() == 1);
@@ -172,7 +172,7 @@ TEST_CASE("going back a little reads little where states are kept", "[copies]") 
     REQUIRE(fork.infos.size() == 1);
     const auto replay = f.store.lease(fork.infos[0].id, "alice").lease.replay();
     CAPTURE(back);
-    CHECK(static_cast<std::int64_t>(replay.values.size()) <= 2 * back + 8);
+    CHECK(static_cast<std::int64_t>(replay.tokens.size()) <= 2 * back + 8);
   }
 }
 
@@ -210,10 +210,10 @@ TEST_CASE("an image that does not fit is refused, and nothing is left of it", "[
     CHECK(f.store.bytes_in_use() == before);
     CHECK(f.store.num_sessions() == 1);
   };
-  refused([](SessionImage& image) { image.values[3] = 50; });
-  refused([](SessionImage& image) { image.values[3] = -1; });
-  refused([](SessionImage& image) { image.values[3] ^= 1; });
-  refused([](SessionImage& image) { image.values.pop_back(); });
+  refused([](SessionImage& image) { image.tokens[3] = 50; });
+  refused([](SessionImage& image) { image.tokens[3] = -1; });
+  refused([](SessionImage& image) { image.tokens[3] ^= 1; });
+  refused([](SessionImage& image) { image.tokens.pop_back(); });
   refused([](SessionImage& image) { image.position = 101; });
   refused([](SessionImage& image) { image.max_tokens = 10; });
   refused([](SessionImage& image) { image.base = -1; });

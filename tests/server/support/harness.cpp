@@ -140,8 +140,8 @@ Core::Call Core::submit(const GenerationRequest& request, const std::string& ses
   REQUIRE(leased.refusal.error == SessionError::kNone);
   GenerationRequest wanted = request;
   Replay replay = leased.lease.replay(request.sampling.penalty_window);
-  if (!replay.values.empty()) {
-    wanted.replay = std::move(replay.values);
+  if (!replay.tokens.empty()) {
+    wanted.replay = std::move(replay.tokens);
     wanted.replay_tail = std::move(replay.tail);
   }
   if (leased.lease.window() > 0) wanted.window = leased.lease.window();

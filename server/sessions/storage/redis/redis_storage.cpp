@@ -274,7 +274,7 @@ SessionStorage::Opened RedisStorage::find(const SessionId& id, const Owner& owne
           .held_for = std::chrono::milliseconds(reply.number_at(5))};
 }
 
-SessionError RedisStorage::read_values(const SessionId& id, std::int64_t first,
+SessionError RedisStorage::read_tokens(const SessionId& id, std::int64_t first,
                                        std::span<std::int32_t> tokens) {
   const RedisKeys keys(redis_bucket(id));
   const RedisAnswer answer =

@@ -203,7 +203,7 @@ std::optional<SqliteSchema::Chunk> SqliteSchema::chunk(const SessionId& id, std:
   if (whole) {
     const std::int64_t skipped =
         std::to_integer<std::int64_t>(bytes[0]) | std::to_integer<std::int64_t>(bytes[1]) << 8;
-    if (auto tokens = decode_values(bytes.subspan(2))) chunk = {first + skipped, *tokens};
+    if (auto tokens = decode_tokens(bytes.subspan(2))) chunk = {first + skipped, *tokens};
   }
   get_chunk_.reset();
   return chunk;
@@ -212,14 +212,14 @@ std::optional<SqliteSchema::Chunk> SqliteSchema::chunk(const SessionId& id, std:
 void SqliteSchema::put_chunk(const SessionId& id, const Chunk& chunk) {
   const std::int64_t first = chunk_start(chunk.first);
   const std::int64_t skipped = chunk.first - first;
-  const StorageBytes tokens = encode_values(chunk.tokens);
+  const StorageBytes tokens = encode_tokens(chunk.tokens);
   StorageBytes bytes = {static_cast<std::byte>(skipped & 0xff),
                         static_cast<std::byte>(skipped >> 8)};
   bytes.insert(bytes.end(), tokens.begin(), tokens.end());
   put_chunk_.with(id, first, std::span(bytes), hash_of_chunk(id, first, bytes)).run();
 }
 
-std::size_t SqliteSchema::read_values(const SessionId& id, std::int64_t first,
+std::size_t SqliteSchema::read_tokens(const SessionId& id, std::int64_t first,
                                       std::span<std::int32_t> tokens) {
   std::size_t done = 0;
   while (done < tokens.size()) {

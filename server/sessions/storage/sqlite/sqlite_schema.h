@@ -47,7 +47,7 @@ class SqliteSchema {
               const std::vector<SessionStorage::StateRef>& states);
   // Those that it has of [first, first + tokens.size()), from the first on; fewer where one is
   // missing or damaged.
-  std::size_t read_values(const SessionStorage::SessionId& id, std::int64_t first,
+  std::size_t read_tokens(const SessionStorage::SessionId& id, std::int64_t first,
                           std::span<std::int32_t> tokens);
 
   // Stored sessions of a model, by id, after `after`; `each` returns whether it wants more.

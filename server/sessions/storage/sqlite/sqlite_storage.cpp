@@ -164,7 +164,7 @@ SessionStorage::Opened SqliteStorage::find(const SessionId& id, const Owner& own
   }
 }
 
-SessionError SqliteStorage::read_values(const SessionId& id, std::int64_t first,
+SessionError SqliteStorage::read_tokens(const SessionId& id, std::int64_t first,
                                         std::span<std::int32_t> tokens) {
   MutexLock lock(store_mutex_);
   try {
@@ -178,7 +178,7 @@ SessionError SqliteStorage::read_values(const SessionId& id, std::int64_t first,
     const std::int64_t stored_end =
         tail == tails_.end() ? end : std::clamp(tail->second.session.first(), first, end);
     const auto of_rows = static_cast<std::size_t>(stored_end - first);
-    if (schema_->read_values(id, first, tokens.first(of_rows)) != of_rows) {
+    if (schema_->read_tokens(id, first, tokens.first(of_rows)) != of_rows) {
       return SessionError::kDamaged;
     }
     if (of_rows < tokens.size()) {

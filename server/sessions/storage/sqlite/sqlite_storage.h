@@ -63,7 +63,7 @@ class SqliteStorage final : public SessionStorage {
       EXCLUDES(store_mutex_);
   Opened find(const SessionId& id, const Owner& owner) override EXCLUDES(store_mutex_);
   void commit(std::vector<Write> writes, Done done) override EXCLUDES(queue_mutex_);
-  SessionError read_values(const SessionId& id, std::int64_t first,
+  SessionError read_tokens(const SessionId& id, std::int64_t first,
                            std::span<std::int32_t> tokens) override EXCLUDES(store_mutex_);
   SessionError put_state(const SessionId& id, std::span<const std::byte> state,
                          StateRef* ref) override EXCLUDES(store_mutex_);

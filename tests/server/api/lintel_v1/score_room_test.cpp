@@ -27,7 +27,7 @@ struct WaitingScore : CallFixture {
     reactor = entered<ScoreStream::Reactor>(Method::kScore);
     writer.emplace(reactor);
     ScoreSequences sequences;
-    sequences.values.assign(1002, 1);
+    sequences.tokens.assign(1002, 1);
     sequences.ends = {2, 1002};
     stream =
         std::make_shared<ScoreStream>(model, *memory, sequences, ScoreStream::Options{.window = 2});

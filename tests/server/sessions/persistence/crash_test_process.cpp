@@ -41,7 +41,7 @@ std::shared_ptr<RecordingSink> DurableProcess::generate(GenerationRequest reques
   auto leased = store.lease(id, owner);
   REQUIRE_FALSE(leased.refusal);
   Replay replay = leased.lease.replay(request.recent_wanted());
-  request.replay = std::move(replay.values);
+  request.replay = std::move(replay.tokens);
   request.replay_tail = std::move(replay.tail);
   request.window = leased.lease.window();
   request.recent = std::move(replay.recent);
@@ -73,7 +73,7 @@ DurableProcess::Call DurableProcess::call(GenerationRequest request, const std::
     return call;
   }
   Replay replay = leased.lease.replay(request.recent_wanted());
-  request.replay = std::move(replay.values);
+  request.replay = std::move(replay.tokens);
   request.replay_tail = std::move(replay.tail);
   request.window = leased.lease.window();
   request.recent = std::move(replay.recent);
@@ -83,8 +83,8 @@ DurableProcess::Call DurableProcess::call(GenerationRequest request, const std::
   const auto prompt = starts_image ? 1 : static_cast<std::ptrdiff_t>(request.prompt.size());
   const std::ptrdiff_t left =
       std::max<std::ptrdiff_t>(opened.start + prompt - leased.lease.num_tokens(), 0);
-  if (static_cast<std::ptrdiff_t>(opened.values.size()) > left) {
-    request.drawn.assign(opened.values.begin() + left, opened.values.end());
+  if (static_cast<std::ptrdiff_t>(opened.tokens.size()) > left) {
+    request.drawn.assign(opened.tokens.begin() + left, opened.tokens.end());
   }
   call.refusal = opened.call->begin(leased.lease, request, prompt);
   if (call.refusal) return call;

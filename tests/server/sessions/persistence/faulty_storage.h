@@ -79,10 +79,10 @@ class FaultyStorage final : public SessionStorage {
       to_.commit(std::move(writes), std::move(done));
     }
   }
-  SessionError read_values(const SessionId& id, std::int64_t first,
+  SessionError read_tokens(const SessionId& id, std::int64_t first,
                            std::span<std::int32_t> values) override {
     if (before_read_) before_read_();
-    return to_.read_values(id, first, values);
+    return to_.read_tokens(id, first, values);
   }
   SessionError put_state(const SessionId& id, std::span<const std::byte> state,
                          StateRef* ref) override {

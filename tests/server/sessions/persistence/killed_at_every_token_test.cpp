@@ -103,7 +103,7 @@ void require_same_after_death(const std::shared_ptr<const Transformer>& model, D
     const auto begin = [&] {
       process.emplace(
           *storage, model, clock,
-          PersistentSessions::Options{.lazy_values = 3, .park_tokens = 20, .threads = 0});
+          PersistentSessions::Options{.lazy_tokens = 3, .park_tokens = 20, .threads = 0});
     };
     std::vector<Value> seen;
     std::shared_ptr<MortalSink> sink;  // of the process that is to die

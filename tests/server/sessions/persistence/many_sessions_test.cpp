@@ -141,7 +141,7 @@ TEST_CASE("calls at once on sessions that have no room together are lost or mixe
             continue;
           }
           Replay replay = leased.lease.replay();
-          request.replay = std::move(replay.values);
+          request.replay = std::move(replay.tokens);
           request.replay_tail = std::move(replay.tail);
           const auto prompt = static_cast<std::int64_t>(request.prompt.size());
           const auto sink = std::make_shared<RecordingSink>();

@@ -94,7 +94,7 @@ TEST_CASE(
 
 TEST_CASE("an INPUT call's tokens are written once they are old enough", "[durable]") {
   Calls calls(Durability::kInput);
-  calls.options.lazy_values = 1000;
+  calls.options.lazy_tokens = 1000;
   calls.begin();
   const std::string id = calls.kept();
   calls.process->call(tokens_call(5, 30, 3), id, named("a"));

@@ -214,7 +214,7 @@ TEST_CASE("a call that was cut off resumes where it was when it is repeated", "[
 TEST_CASE("a repeat that is cut off before what its client has seen leaves the call open",
           "[durable]") {
   Calls calls(Durability::kInput);
-  calls.options.lazy_values = 1000;  // its tokens are not stored before its end
+  calls.options.lazy_tokens = 1000;  // its tokens are not stored before its end
   calls.begin();
   const std::string id = calls.kept();
   const GenerationRequest request = tokens_call(5, 60, 3);

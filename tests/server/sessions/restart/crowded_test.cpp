@@ -36,7 +36,7 @@ TEST_CASE("requests on a session that leaves memory in between are answered") {
   if (what == "history") {
     const History history = read_history(*stored, id);
     status = history.status;
-    std::vector<std::int32_t> tokens = history.values();
+    std::vector<std::int32_t> tokens = history.tokens();
     REQUIRE(tokens.size() == kValues);
     tokens.erase(tokens.begin(), tokens.begin() + 3);
     CHECK(tokens == sample.tokens);

@@ -177,7 +177,7 @@ TEST_CASE("a stored session is forked, rewound, read, copied and saved from the 
   SECTION("history") {
     const History history = read_history(*stored, id, 2, 9);
     REQUIRE(history.status.ok());
-    CHECK(history.values() == std::vector(tokens.begin() + 2, tokens.begin() + 9));
+    CHECK(history.tokens() == std::vector(tokens.begin() + 2, tokens.begin() + 9));
   }
   SECTION("fork") {
     v1::ForkSessionResponse forks;

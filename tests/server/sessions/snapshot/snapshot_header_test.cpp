@@ -128,7 +128,7 @@ TEST_CASE("a body that is not what its sections say is refused") {
 
 TEST_CASE("a value that is no token of any vocabulary is refused") {
   SnapshotOf of = small_snapshot();
-  of.image.values[1] = INT32_MAX;
+  of.image.tokens[1] = INT32_MAX;
   Parts parts = parts_of(write_snapshot(of));
   parts.body[128 + 7] = std::byte{0xff};
   const auto refused = refusal_of(sealed(parts.header, parts.body));

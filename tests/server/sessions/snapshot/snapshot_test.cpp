@@ -20,7 +20,7 @@ TEST_CASE("a snapshot that is written reads back as it was") {
   SECTION("as it is") {}
   SECTION("of tokens that two machines computed") { of.numerics_changed_at = 5; }
   SECTION("without its history") {
-    of.image.values.clear();
+    of.image.tokens.clear();
     of.image.marks.clear();
     of.image.state_position = 8;
   }
@@ -28,9 +28,9 @@ TEST_CASE("a snapshot that is written reads back as it was") {
     of.image.state.clear();
     of.image.state_position = 0;
     of.image.base = 0;
-    of.image.values.insert(of.image.values.begin(), {1, 2, 3});
+    of.image.tokens.insert(of.image.tokens.begin(), {1, 2, 3});
   }
-  SECTION("of larger vocabularies") { of.image.values[2] = GENERATE(256, 65535, 65536, INT32_MAX); }
+  SECTION("of larger vocabularies") { of.image.tokens[2] = GENERATE(256, 65535, 65536, INT32_MAX); }
   SECTION("of nothing yet") {
     of.image = {};
     of.image.model = "empty";
@@ -41,7 +41,7 @@ TEST_CASE("a snapshot that is written reads back as it was") {
     for (std::byte& byte : of.image.state) byte = static_cast<std::byte>(generator());
     of.image.base = 0;
     of.image.position = of.image.state_position = 784;
-    of.image.values.assign(784, 200);
+    of.image.tokens.assign(784, 200);
   }
   const Bytes bytes = write_snapshot(of);
   CHECK(bytes.size() % 64 == 0);
@@ -129,7 +129,7 @@ TEST_CASE("how long a snapshot of 271360 bytes takes", "[.speed]") {
   of.image.state.assign(271'360, std::byte{7});
   of.image.base = 0;
   of.image.position = of.image.state_position = 784;
-  of.image.values.assign(784, 200);
+  of.image.tokens.assign(784, 200);
   const auto best_micros = [](const auto& what) {
     double best = 1e9;
     for (int i = 0; i < 2000; ++i) {

@@ -22,7 +22,7 @@ inline SnapshotOf small_snapshot() {
   of.image.max_tokens = 1000;
   of.image.base = 3;
   of.image.position = 8;
-  of.image.values = {0, 255, 7, 7, 65};
+  of.image.tokens = {0, 255, 7, 7, 65};
   of.image.marks = {
       {3, TokenSource::kPrompt}, {5, TokenSource::kGiven}, {6, TokenSource::kSampled}};
   for (std::size_t i = 0; i < 16; ++i) {

@@ -210,7 +210,7 @@ void check_right_or_refused(SessionStorage& storage, const Client& session, int*
   }
   CHECK(opened.row == session.row);
   std::vector<std::int32_t> tokens(session.values.size());
-  const SessionError read = storage.read_values(session.row.id, session.row.base, tokens);
+  const SessionError read = storage.read_tokens(session.row.id, session.row.base, tokens);
   if (read == SessionError::kNone) {
     CHECK(tokens == session.values);
   } else {

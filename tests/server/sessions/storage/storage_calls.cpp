@@ -60,7 +60,7 @@ void Client::append(Writes& to, std::span<const std::int32_t> more) {
   values.insert(values.end(), more.begin(), more.end());
   row.position += static_cast<std::int64_t>(more.size());
   to.add(write(Kind::kValues, extend(row.digest, DigestKind::kValues, std::as_bytes(more))),
-         encode_values(more));
+         encode_tokens(more));
 }
 
 void Client::end(Writes& to, const RowChange& change) {
@@ -118,7 +118,7 @@ std::string Client::difference(SessionStorage& storage) const {
   }
   if (opened.row != row) return "its row";
   std::vector<std::int32_t> there(values.size());
-  const SessionError read = storage.read_values(row.id, row.base, there);
+  const SessionError read = storage.read_tokens(row.id, row.base, there);
   if (read != SessionError::kNone) return std::string("values: ") + to_string(read);
   return there == values ? "" : "its values";
 }

@@ -110,7 +110,7 @@ TEST_CASE("a write that stands is done again, one before what stands is rolled b
              .before = a.row.digest,
              .after = digest_of({}),
              .position = 17},
-            encode_values(counted(0, 3)));
+            encode_tokens(counted(0, 3)));
   CHECK(wrong.commit_to(*storage).front() == Outcome::kRolledBack);
   Writes nonsense;
   nonsense.add({.kind = Kind::kValues,
@@ -246,7 +246,7 @@ TEST_CASE("a history may begin at a state") {
   REQUIRE(storage->put_state("a", state_of(3), &ref) == Outcome::kNone);
   REQUIRE(commit(storage, [&](Writes& to) { a.states(to, {ref}, 3000); }) == Outcome::kNone);
   std::vector<std::int32_t> tokens(1);
-  CHECK(storage->read_values("a", 2999, tokens) == Outcome::kNotFound);
+  CHECK(storage->read_tokens("a", 2999, tokens) == Outcome::kNotFound);
   REQUIRE(commit(storage, [&](Writes& to) { a.append(to, counted(0, 5)); }) == Outcome::kNone);
   REQUIRE(commit(storage, [&](Writes& to) { a.release(to); }) == Outcome::kNone);
   storage.reopen();

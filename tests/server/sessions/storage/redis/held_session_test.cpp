@@ -16,7 +16,7 @@ struct Held {
   Held() { session.emplace(claim, row, 1, std::make_shared<ClaimLease>()); }
 
   Sent append(std::vector<std::int32_t> tokens, std::uint8_t digest) {
-    const StorageBytes body = encode_values(tokens);
+    const StorageBytes body = encode_tokens(tokens);
     SessionStorage::Write write{.kind = Kind::kValues, .claim = claim, .body = body};
     write.before = session->row().digest;
     write.after.bytes[0] = std::byte{digest};

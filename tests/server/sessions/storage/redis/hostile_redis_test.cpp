@@ -214,7 +214,7 @@ TEST_CASE("key of a wrong type: its session is damaged, and the store is not awa
   std::vector<std::byte> state(bytes.size());
   SECTION("its tokens") {
     replace(keys.tokens("s"));
-    CHECK(storage.read_values("s", 0, tokens) == Outcome::kDamaged);
+    CHECK(storage.read_tokens("s", 0, tokens) == Outcome::kDamaged);
     CHECK(commit_one(storage, [&](Writes& to) { session.append(to, counted_from(5, 5)); }) ==
           Outcome::kDamaged);
   }
@@ -232,7 +232,7 @@ TEST_CASE("key of a wrong type: its session is damaged, and the store is not awa
     REQUIRE(listed.size() == 1);
     CHECK(listed[0].id == id);
     CHECK(storage.find("s", "alice").outcome == Outcome::kDamaged);
-    CHECK(storage.read_values("s", 0, tokens) == Outcome::kDamaged);
+    CHECK(storage.read_tokens("s", 0, tokens) == Outcome::kDamaged);
     CHECK(commit_one(storage, [&](Writes& to) { session.release(to); }) == Outcome::kDamaged);
     RedisStorage other(storage_options("b", server.endpoint()), clock);
     CHECK(other.open("s", "alice", nullptr).outcome == Outcome::kDamaged);

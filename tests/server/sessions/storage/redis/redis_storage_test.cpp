@@ -252,7 +252,7 @@ TEST_CASE("a full server refuses writes, releases sessions, and accepts writes a
   CHECK(storage.health().state == State::kFull);
   // What it has can be read, and goes back.
   std::vector<std::int32_t> tokens(4);
-  CHECK(storage.read_values("s", 0, tokens) == Outcome::kNone);
+  CHECK(storage.read_tokens("s", 0, tokens) == Outcome::kNone);
   const bool full_at_end = GENERATE(true, false);
   if (!full_at_end) {
     client("CONFIG SET maxmemory 0");

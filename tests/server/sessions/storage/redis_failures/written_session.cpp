@@ -153,7 +153,7 @@ void WritingSessions::compare_values(SessionStorage& storage, std::int64_t posit
   const std::int64_t from = all ? 0 : std::max<std::int64_t>(position - 64, 0);
   std::vector<std::int32_t> there(static_cast<std::size_t>(known_.row.position - from));
   if (there.empty()) return;
-  const SessionError read = storage.read_values(known_.row.id, from, there);
+  const SessionError read = storage.read_tokens(known_.row.id, from, there);
   if (read == SessionError::kStoreAway) return;
   const bool same = read == SessionError::kNone &&
                     std::equal(there.begin(), there.end(), known_.values.begin() + from);
