@@ -614,8 +614,8 @@ ScoreSequences check_score(const v1::ScoreRequest& wire, const ModelConfig& conf
           path, std::to_string(size) + " tokens are fewer than 2: the first is given, not scored");
       continue;
     }
-    read_tokens(values, path, config, longest == 0 ? size : longest, out.values, violations);
-    out.ends.push_back(out.values.size());
+    read_tokens(values, path, config, longest == 0 ? size : longest, out.tokens, violations);
+    out.ends.push_back(out.tokens.size());
   }
   return violations.empty() ? out : ScoreSequences();
 }

@@ -276,7 +276,7 @@ void RestoreCall::answer(const SessionInfo& made) {
 }
 
 grpc::Status RestoreCall::begin_proof() {
-  if (image_.base != 0 || image_.values.empty() || image_.state_position == 0) {
+  if (image_.base != 0 || image_.tokens.empty() || image_.state_position == 0) {
     return unproven("it does not have the tokens from the first on");
   }
   if (grpc::Status begins = call_.quota.check_tokens(); !begins.ok()) return begins;
