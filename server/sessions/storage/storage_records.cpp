@@ -265,7 +265,7 @@ std::optional<StorageSession> StorageSession::created(const SessionStorage::Writ
   }
   StorageSession session(std::move(made->row));
   session.first_ = session.row_.base;
-  session.tokens_ = std::move(made->values);
+  session.tokens_ = std::move(made->tokens);
   return session;
 }
 
