@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Awaitable, Callable, Optional, TypeVar
 import grpc
 import grpc.aio
 
-from lintel import _bound, _channel, _servers
+from lintel import _channel, _request, _servers
 from lintel._calls import CallsBase, is_reached
 from lintel.errors import LintelError, NotFound, closed_in_wait, make_error
 from lintel.retry import Attempts, RetryPolicy
@@ -178,7 +178,7 @@ class AsyncCalls(CallsBase):
 
     async def bound(self, request: pb.GenerateRequest, attempts: Attempts) -> None:
         """Bounds a request that has no bound, where its model is known to need one."""
-        if not _bound.is_open(request):
+        if not _request.is_open(request):
             return
         once = Attempts(None, attempts.remaining(), reads=True)
         try:
@@ -189,7 +189,7 @@ class AsyncCalls(CallsBase):
                 ask = model_pb2.GetModelRequest(name=name)
                 model = await self.unary(self.stubs.get_model, ask, once)
                 self._modalities[name] = model.modality
-            _bound.bound(request, self._modalities[name])
+            _request.bound(request, self._modalities[name])
         except LintelError:
             pass  # the generation's own error says more
 

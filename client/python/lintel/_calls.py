@@ -9,9 +9,8 @@ from typing import Any, Callable, Optional, TypeVar
 
 import grpc
 
-from lintel import _bound, _channel, _servers
+from lintel import _channel, _request, _servers
 from lintel import _foreign_pb2 as foreign
-from lintel._repeat import Repeat
 from lintel.errors import (
     LOCAL_ENDINGS,
     LintelError,
@@ -20,7 +19,7 @@ from lintel.errors import (
     from_rpc_error,
     make_error,
 )
-from lintel.retry import Attempts, RetryPolicy
+from lintel.retry import Attempts, Repeat, RetryPolicy
 from lintel.v1 import generation_pb2 as pb
 from lintel.v1 import model_pb2, session_pb2
 
@@ -251,7 +250,7 @@ class Calls(CallsBase):
 
     def bound(self, request: pb.GenerateRequest, attempts: Attempts) -> None:
         """Bounds a request that has no bound, where its model is known to need one."""
-        if not _bound.is_open(request):
+        if not _request.is_open(request):
             return
         once = Attempts(None, attempts.remaining(), reads=True)
         try:
@@ -261,7 +260,7 @@ class Calls(CallsBase):
             if name not in self._modalities:
                 model = model_pb2.GetModelRequest(name=name)
                 self._modalities[name] = self.unary(self.stubs.get_model, model, once).modality
-            _bound.bound(request, self._modalities[name])
+            _request.bound(request, self._modalities[name])
         except LintelError:
             pass  # the generation's own error says more
 

@@ -1,15 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of generate() -> lintel.v1.GenerateRequest. What they may be is the server's to judge."""
+"""Arguments of calls -> requests. What they may be is the server's to judge."""
 
 from __future__ import annotations
 
-from typing import Generic, Iterable, Mapping, Optional, TypeVar, Union
+import operator
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Generic,
+    Iterable,
+    Mapping,
+    Optional,
+    TypeVar,
+    Union,
+)
 
-from lintel import _values
+import numpy as np
+
+from lintel.errors import Aborted, LintelError
+from lintel.results import Durability
 from lintel.v1 import generation_pb2 as pb
+from lintel.v1 import session_pb2
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+DEFAULT_NEW_TOKENS = 256  # of a model that is none of images
+_PIECE_BYTES = 256 << 10  # of a snapshot, in a message
+
+# Text for models with modality "bytes" (str is sent as UTF-8), token ids for every model, and for
+# image models a uint8 array of two or more dimensions, in raster order. A uint8 array of one
+# dimension is token ids, like any other array of integers.
+Values = Union[str, bytes, bytearray, memoryview, Iterable[int], "npt.NDArray[Any]"]
+Bytes = Union[bytes, bytearray, memoryview]
 StopItem = Union[int, str, bytes]
-Given = Union[Mapping[int, _values.Values], Iterable["tuple[int, _values.Values]"]]
+Given = Union[Mapping[int, Values], Iterable["tuple[int, Values]"]]
 
 GenerationT = TypeVar("GenerationT")
 
@@ -24,7 +50,7 @@ class Generates(Generic[GenerationT]):
 
     def generate(
         self,
-        prompt: Optional[_values.Values] = None,
+        prompt: Optional[Values] = None,
         *,
         model: str = "",
         session: str = "",
@@ -111,13 +137,13 @@ class Generates(Generic[GenerationT]):
             ),
         )
         if prompt is not None:
-            request.prompt.CopyFrom(_values.to_wire(prompt))
+            request.prompt.CopyFrom(to_wire(prompt))
         if stop is not None:
             _fill_stop(stop, include_stop, request.stop)
         if given is not None:
             spans = given.items() if isinstance(given, Mapping) else given
             for position, values in spans:
-                request.given.add(position=position, values=_values.to_wire(values))
+                request.given.add(position=position, values=to_wire(values))
         if time_limit is not None:
             request.time_limit.FromNanoseconds(round(time_limit * 1e9))
         return self._start_generation(request, timeout)
@@ -139,3 +165,168 @@ def _fill_stop(
 
 def num_samples(request: pb.GenerateRequest) -> int:
     return request.num_samples if request.HasField("num_samples") else 1
+
+
+def is_open(request: pb.GenerateRequest) -> bool:
+    """Whether the end of the request depends on the model: images have an end of their own, texts do
+    not. Sets the bound where the prompt's form decides it.
+    """
+    if request.HasField("max_new_tokens") or request.HasField("time_limit"):
+        return False
+    form = request.prompt.WhichOneof("form")
+    if form == "text":
+        bound(request, "bytes")
+    return form not in ("text", "pixels")
+
+
+def bound(request: pb.GenerateRequest, modality: str) -> None:
+    if modality != "image":
+        request.max_new_tokens = DEFAULT_NEW_TOKENS
+
+
+def score_request(
+    model: str, adapter: str, sequences: Iterable[Values]
+) -> pb.ScoreRequest:
+    """TypeError for a single sequence: its values, or the rows of an image, would be taken for
+    sequences.
+    """
+    if isinstance(sequences, (str, bytes, bytearray)) or (
+        isinstance(sequences, np.ndarray) and sequences.ndim < 2
+    ):
+        raise TypeError("score takes several sequences: put a single one into a list")
+    if isinstance(sequences, np.ndarray) and sequences.ndim == 2 and sequences.dtype == np.uint8:
+        raise TypeError(
+            f"a uint8 array {list(sequences.shape)} is one image, as for generate: score takes "
+            "several, so write score([image]) or score(image[np.newaxis]); rows of token ids are "
+            "an array of another type, e.g. astype(np.int32)"
+        )
+    request = pb.ScoreRequest(model=model, adapter=adapter)
+    for sequence in sequences:
+        if isinstance(sequence, (int, np.integer)):
+            raise TypeError("score takes several sequences: put a single one into a list")
+        request.sequences.append(to_wire(sequence))
+    return request
+
+
+def create_request(
+    model: str,
+    max_tokens: int,
+    adapter: str,
+    initial_state: str,
+    checkpoint_every: int,
+    checkpoints: int,
+    history_tokens: int,
+    window: Optional[int],
+    durability: Optional[Durability],
+    expire_after: Optional[float],
+) -> session_pb2.CreateSessionRequest:
+    request = session_pb2.CreateSessionRequest(
+        model=model,
+        max_tokens=max_tokens,
+        adapter=adapter,
+        initial_state=initial_state,
+        history_tokens=history_tokens,
+        window=window,
+        durability=durability_to_wire(durability),
+    )
+    if expire_after is not None:
+        request.expire_after.FromNanoseconds(round(expire_after * 1e9))
+    if checkpoint_every or checkpoints:
+        request.checkpoints.every_tokens = checkpoint_every
+        request.checkpoints.keep = checkpoints
+    return request
+
+
+def durability_to_wire(durability: Optional[Durability]) -> session_pb2.Durability:
+    wire: session_pb2.Durability = session_pb2.DURABILITY_UNSPECIFIED
+    if durability is not None:
+        wire = durability.value
+    return wire
+
+
+def fork_request(
+    id: str, position: Optional[int], count: int, durability: Optional[Durability]
+) -> session_pb2.ForkSessionRequest:
+    return session_pb2.ForkSessionRequest(
+        id=id, position=position, count=count, durability=durability_to_wire(durability)
+    )
+
+
+def fork_error(error: Aborted, position: Optional[int]) -> LintelError:
+    """Of a fork that was refused because its session is in use."""
+    if position is not None or error.reason:  # held elsewhere: a position does not help
+        return error
+    return error.with_hint("a copy of a session in use needs `position`: how many values it has")
+
+
+def restore_request(
+    snapshot: Bytes,
+    model: str,
+    verify: bool,
+    accept_other_numerics: bool,
+    durability: Optional[Durability],
+) -> list[session_pb2.RestoreSessionRequest]:
+    """The messages of one Restore."""
+    view = memoryview(snapshot).cast("B")
+    header = session_pb2.RestoreHeader(
+        model=model,
+        total_bytes=len(view),
+        verify=verify,
+        accept_other_numerics=accept_other_numerics,
+        durability=durability_to_wire(durability),
+    )
+    messages = [session_pb2.RestoreSessionRequest(header=header)]
+    for at in range(0, len(view), _PIECE_BYTES):
+        piece = bytes(view[at : at + _PIECE_BYTES])
+        messages.append(session_pb2.RestoreSessionRequest(data=piece))
+    return messages
+
+
+def sends_all(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that takes a stream, as one that takes a list of messages, also when sent again."""
+
+    def send(messages: list[Any], **options: Any) -> Any:
+        return method(iter(messages), **options)
+
+    return send
+
+
+def history_request(
+    id: str, start: int, stop: Optional[int]
+) -> session_pb2.ReadHistoryRequest:
+    return session_pb2.ReadHistoryRequest(id=id, from_position=start, to_position=stop)
+
+
+def to_wire(values: Values) -> pb.Values:
+    """Raises TypeError or ValueError for what can be no values of any model."""
+    if isinstance(values, str):
+        return pb.Values(text=values.encode())
+    if isinstance(values, (bytes, bytearray, memoryview)):
+        return pb.Values(text=bytes(values))
+    if isinstance(values, np.ndarray):
+        return _array_to_wire(values)
+    tokens = list(values)
+    for token in tokens:
+        if isinstance(token, (bool, np.bool_)) or not hasattr(token, "__index__"):
+            raise TypeError(f"token ids are integers, not {type(token).__name__}: {token!r}")
+    return _tokens([operator.index(token) for token in tokens])
+
+
+def _array_to_wire(array: npt.NDArray[Any]) -> pb.Values:
+    if not np.issubdtype(array.dtype, np.integer):
+        raise TypeError(f"an array of values is of integers, not {array.dtype}")
+    if array.ndim >= 2:
+        if array.dtype != np.uint8:
+            raise TypeError(f"an image is an array of uint8, not {array.dtype}")
+        return pb.Values(pixels=array.tobytes())
+    return _tokens(array.reshape(-1).tolist())
+
+
+def _tokens(ids: list[int]) -> pb.Values:
+    for extreme in (min(ids), max(ids)) if ids else ():
+        if not -(2**31) <= extreme < 2**31:
+            raise ValueError(f"{extreme} is no token id: it does not fit 32 bits")
+    wire = pb.Values()
+    wire.tokens.SetInParent()  # also when there are none
+    wire.tokens.ids.extend(ids)
+    return wire

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Iterable, Optional
 
-from lintel import _collect, _copies, _image, _stubs
+from lintel import _collect, _image, _request
 from lintel import _foreign_pb2 as foreign
 from lintel._aio_calls import AsyncCalls
-from lintel._client import ClientBase
-from lintel._values import Values
+from lintel._request import Values
 from lintel.aio_generation import AsyncGeneration, AsyncStream, begin
 from lintel.aio_session import AsyncSession, NewAsyncSession
+from lintel.client import ClientBase
 from lintel.results import (
     Durability,
     Model,
@@ -103,7 +103,7 @@ class AsyncClient(ClientBase[AsyncCalls, AsyncGeneration]):
     ) -> list[Score]:
         """The probabilities of given sequences' values: see Client.score."""
         calls = self._calls
-        request = _stubs.score_request(model, adapter, sequences)
+        request = _request.score_request(model, adapter, sequences)
         stream: AsyncStream[pb.ScoreResponse] = AsyncStream(
             calls, calls.stubs.score, request, calls.attempts(timeout)
         )
@@ -147,7 +147,7 @@ class AsyncClient(ClientBase[AsyncCalls, AsyncGeneration]):
         expire_after: seconds after which such a session is removed when unused; None: the server's
             choice.
         """
-        request = _copies.create_request(
+        request = _request.create_request(
             model,
             max_tokens,
             adapter,
@@ -189,7 +189,7 @@ class AsyncClient(ClientBase[AsyncCalls, AsyncGeneration]):
 
     async def restore_session(
         self,
-        snapshot: _copies.Bytes,
+        snapshot: _request.Bytes,
         *,
         model: str = "",
         verify: bool = False,
@@ -205,12 +205,12 @@ class AsyncClient(ClientBase[AsyncCalls, AsyncGeneration]):
         durability: as of session().
         """
         calls = self._calls
-        request = _copies.restore_request(
+        request = _request.restore_request(
             snapshot, model, verify, accept_other_numerics, durability
         )
         attempts = calls.attempts(timeout)
         attempts.changes_session = True
-        method = _copies.sends_all(calls.stubs.restore_session)
+        method = _request.sends_all(calls.stubs.restore_session)
         return AsyncSession(calls, calls.note(await calls.unary(method, request, attempts)).id)
 
     async def states(self, *, model: str = "", timeout: Optional[float] = None) -> list[NamedState]:

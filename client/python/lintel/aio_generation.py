@@ -18,7 +18,7 @@ from typing import (
 import grpc
 import grpc.aio
 
-from lintel import _bound, _collect, _request
+from lintel import _collect, _request
 from lintel._aio_calls import AsyncCalls, cancelled_by_server, task_is_cancelled
 from lintel._streaming import GenerationBase, StreamBase
 from lintel.errors import LOCAL_ENDINGS, LintelError, make_error
@@ -175,7 +175,7 @@ def _close_quietly(generation: AsyncGeneration) -> None:
 
 def begin(calls: AsyncCalls, request: pb.GenerateRequest, attempts: Attempts) -> AsyncGeneration:
     calls.expect(request, attempts)
-    unsure = _bound.is_open(request) or calls.is_unsure(request, attempts)
+    unsure = _request.is_open(request) or calls.is_unsure(request, attempts)
     stream: AsyncStream[pb.GenerateResponse] = AsyncStream(
         calls,
         calls.stubs.generate,

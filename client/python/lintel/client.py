@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Iterable, Optional
+from typing import TYPE_CHECKING, Generic, Iterable, Optional, TypeVar
 
-from lintel import _collect, _copies, _image, _stubs
+from lintel import _channel, _collect, _image, _request
 from lintel import _foreign_pb2 as foreign
-from lintel._calls import Calls
-from lintel._client import ClientBase
-from lintel._values import Values
+from lintel._calls import Calls, CallsBase
+from lintel._request import Values
+from lintel._streaming import GenerationBase
 from lintel.generation import Generation, Stream, begin
 from lintel.results import (
     Durability,
@@ -21,7 +21,7 @@ from lintel.results import (
     read_session,
     read_state,
 )
-from lintel.retry import Attempts
+from lintel.retry import Attempts, RetryPolicy
 from lintel.session import Session
 from lintel.v1 import generation_pb2 as pb
 from lintel.v1 import model_pb2, session_pb2
@@ -29,6 +29,40 @@ from lintel.v1 import model_pb2, session_pb2
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+
+CallsT = TypeVar("CallsT", bound=CallsBase)
+GenerationT = TypeVar("GenerationT", bound=GenerationBase)
+
+
+class ClientBase(_request.Generates[GenerationT], Generic[CallsT, GenerationT]):
+    """What Client and AsyncClient have in common: the arguments they are made of, and generate()."""
+
+    _calls_type: type[CallsT]  # of each kind of client
+
+    def __init__(
+        self,
+        address: str = "127.0.0.1:50051",
+        *,
+        tls: bool = False,
+        tls_ca: Optional[_channel.Path] = None,
+        tls_cert: Optional[_channel.Path] = None,
+        tls_key: Optional[_channel.Path] = None,
+        token: Optional[str] = None,
+        timeout: float = 300.0,
+        retry: Optional[RetryPolicy] = RetryPolicy(),
+        proxy: Optional[str] = None,
+    ) -> None:
+        connection = _channel.Connection(address, tls, tls_ca, tls_cert, tls_key, token, proxy)
+        self._calls: CallsT = self._calls_type(connection, retry, timeout)
+
+    def _start_generation(
+        self, request: pb.GenerateRequest, timeout: Optional[float]
+    ) -> GenerationT:
+        return self._begin(request, self._calls.attempts(timeout))
+
+    def _begin(self, request: pb.GenerateRequest, attempts: Attempts) -> GenerationT:
+        raise NotImplementedError
 
 
 class Client(ClientBase[Calls, Generation]):
@@ -130,7 +164,7 @@ class Client(ClientBase[Calls, Generation]):
             score([image]) or score(image[np.newaxis]).
         """
         calls = self._calls
-        request = _stubs.score_request(model, adapter, sequences)
+        request = _request.score_request(model, adapter, sequences)
         stream: Stream[pb.ScoreResponse] = Stream(
             calls, calls.stubs.score, request, calls.attempts(timeout)
         )
@@ -171,7 +205,7 @@ class Client(ClientBase[Calls, Generation]):
         expire_after: seconds after which such a session is removed when unused; None: the server's
             choice.
         """
-        request = _copies.create_request(
+        request = _request.create_request(
             model,
             max_tokens,
             adapter,
@@ -215,7 +249,7 @@ class Client(ClientBase[Calls, Generation]):
 
     def restore_session(
         self,
-        snapshot: _copies.Bytes,
+        snapshot: _request.Bytes,
         *,
         model: str = "",
         verify: bool = False,
@@ -231,12 +265,12 @@ class Client(ClientBase[Calls, Generation]):
         durability: as of session().
         """
         calls = self._calls
-        request = _copies.restore_request(
+        request = _request.restore_request(
             snapshot, model, verify, accept_other_numerics, durability
         )
         attempts = calls.attempts(timeout)
         attempts.changes_session = True
-        method = _copies.sends_all(calls.stubs.restore_session)
+        method = _request.sends_all(calls.stubs.restore_session)
         return Session(calls, calls.note(calls.unary(method, request, attempts)).id)
 
     def states(self, *, model: str = "", timeout: Optional[float] = None) -> list[NamedState]:

@@ -364,3 +364,8 @@ def read_state(wire: session_pb2.NamedState) -> NamedState:
         is_public=wire.is_public,
         digest=wire.digest,
     )
+
+
+def read_run(chunk: pb.Chunk) -> HistoryRun:
+    tokens = np.array(chunk.tokens, dtype=np.int32)
+    return HistoryRun(chunk.first_position, Source(chunk.source), tokens)

@@ -5,12 +5,20 @@ from __future__ import annotations
 
 from typing import Optional
 
-from lintel import _copies
+from lintel import _collect, _request
 from lintel._calls import Calls
 from lintel._streaming import SessionBase, log_left_behind
 from lintel.errors import Aborted, LintelError, NotFound, Unavailable
 from lintel.generation import Generation, Stream, begin
-from lintel.results import Durability, HistoryRun, NamedState, SessionInfo, read_session, read_state
+from lintel.results import (
+    Durability,
+    HistoryRun,
+    NamedState,
+    SessionInfo,
+    read_run,
+    read_session,
+    read_state,
+)
 from lintel.retry import Attempts
 from lintel.v1 import generation_pb2 as pb
 from lintel.v1 import session_pb2
@@ -56,13 +64,13 @@ class Session(SessionBase[Generation]):
         timeout: Optional[float] = None,
     ) -> list[Session]:
         """As many of them, at most 64: all or none."""
-        request = _copies.fork_request(self.id, position, count, durability)
+        request = _request.fork_request(self.id, position, count, durability)
         try:
             made = self._calls.unary(
                 self._calls.stubs.fork_session, request, self._attempts_to_change(timeout)
             )
         except Aborted as error:
-            raise _copies.fork_error(error, position) from None
+            raise _request.fork_error(error, position) from None
         return [Session(self._calls, self._calls.note(fork).id) for fork in made.sessions]
 
     def rewind(
@@ -96,7 +104,7 @@ class Session(SessionBase[Generation]):
         stream: Stream[session_pb2.SnapshotChunk] = Stream(
             calls, calls.stubs.snapshot_session, request, self._attempts_to_change(timeout)
         )
-        collector = _copies.SnapshotCollector()
+        collector = _collect.SnapshotCollector()
         try:
             while (chunk := stream.read()) is not None:
                 collector.take(chunk)
@@ -109,14 +117,14 @@ class Session(SessionBase[Generation]):
     ) -> list[HistoryRun]:
         """The values at positions start to stop - 1 (None: all), and where they came from."""
         calls = self._calls
-        request = _copies.history_request(self.id, start, stop)
+        request = _request.history_request(self.id, start, stop)
         stream: Stream[pb.Chunk] = Stream(
             calls, calls.stubs.read_history, request, calls.attempts(timeout)
         )
         runs: list[HistoryRun] = []
         try:
             while (chunk := stream.read()) is not None:
-                runs.append(_copies.read_run(chunk))
+                runs.append(read_run(chunk))
         finally:
             stream.cancel()
         return runs
