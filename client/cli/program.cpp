@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "client/cli/commands.h"
-#include "client/cli/session.h"
 #include "client/lib/channel.h"
 #include "tools/describe/flags.h"
 
