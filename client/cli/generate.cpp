@@ -9,7 +9,6 @@
 
 #include "client/cli/commands.h"
 #include "client/cli/generate_output.h"
-#include "client/cli/interactive.h"
 #include "client/cli/model_choice.h"
 
 namespace lintel::cli {

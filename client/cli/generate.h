@@ -6,6 +6,7 @@
 #include <string>
 
 #include "client/cli/flags.h"
+#include "client/cli/generate_output.h"
 
 namespace lintel::cli {
 
@@ -57,5 +58,24 @@ std::string window_note(std::int64_t window);
 // Calls the server and prints in the format asked for; with --interactive a session that is typed
 // to. Returns an ExitCode.
 int run_generate(const GenerateFlags& flags, Console& console);
+
+// `lintel generate --interactive`.
+
+// All of it outlives the call.
+struct InteractiveSetting {
+  const Client& client;
+  const GenerateFlags& flags;
+  const v1::Model& model;
+  const ViewOptions& view;
+};
+
+// Refuses flags that make no sense with it. Throws UsageError.
+void check_interactive(const GenerateFlags& flags);
+
+// Reads lines of a terminal or a pipe until /quit or their end: each is a session's prompt or a
+// command. `request`: how each turn is generated; its prompt is the first turn's. Returns an
+// ExitCode: kFailed where a line of a pipe failed.
+int run_interactive(const InteractiveSetting& setting, v1::GenerateRequest request,
+                    Console& console);
 
 }  // namespace lintel::cli

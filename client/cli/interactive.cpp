@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/cli/interactive.h"
-
+// `lintel generate --interactive`.
 #include <histedit.h>
 #include <langinfo.h>
 #include <locale.h>
@@ -8,7 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <cwchar>
@@ -16,15 +17,18 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "client/cli/console.h"
 #include "client/cli/flags.h"
 #include "client/cli/generate.h"
+#include "client/cli/generate_output.h"
 #include "client/cli/output.h"
 #include "client/cli/program.h"
 #include "client/lib/call_error.h"
 
 namespace lintel::cli {
+namespace {
 
 // Lines that people type, edited as they are used to.
 
@@ -51,11 +55,7 @@ class LineEditor {
   std::unique_ptr<Terminal> terminal_;  // null: lines as they are
 };
 
-namespace {
-
 constexpr int kHistoryLines = 1000;
-
-}  // namespace
 
 class LineEditor::Terminal {
   // libedit reads characters by the thread's locale. Elsewhere in the program numbers and texts are
@@ -206,7 +206,56 @@ std::optional<std::string> LineEditor::read(const std::string& prompt) {
   return terminal_ == nullptr ? console_.read_line() : terminal_->read(prompt);
 }
 
-Conversation::Conversation(const Setting& setting, v1::GenerateRequest request, Console& console)
+// A session that is talked to, turn by turn. A turn is what was typed and what came of it. All that
+// talks to the server throws CallError.
+//
+// Threads: one at a time.
+class Conversation {
+ public:
+  // Continues the session of --session, or makes one. `request`: how each turn is generated;
+  // its prompt is ignored.
+  Conversation(const InteractiveSetting& setting, v1::GenerateRequest request, Console& console);
+
+  // Sends the prompt, which may be empty, and prints what the model generates. Ctrl-C ends the turn
+  // and keeps what had come. Any other failure is thrown, once the session's position is known.
+  void say(const v1::Values& prompt);
+
+  // Continues in a copy of the session; the original stays as it is.
+  void fork();
+  // Takes back the last turns. Throws UsageError where fewer were made here.
+  void take_back(std::uint64_t turns);
+  // Takes back what came from this position on.
+  void rewind(std::int64_t position);
+  // Continues another session of the model.
+  void change_to(const std::string& session);
+  void save(const std::string& file) const;  // as a snapshot
+  // Deletes the sessions that it made.
+  void end();
+
+  v1::Sampling& sampling() { return *request_.mutable_sampling(); }
+  const std::string& session() const { return session_; }
+  std::int64_t position() const { return position_; }
+  // Whether the default limit of new tokens ended a turn.
+  bool ended_by_default() const { return ended_by_default_; }
+  std::uint32_t most_tokens() const { return request_.max_new_tokens(); }
+
+ private:
+  std::string new_session() const;
+  // Waits until the server is done with the last call, and looks where it ended.
+  void look();
+
+  const InteractiveSetting setting_;
+  Console& console_;
+  v1::GenerateRequest request_;
+  std::string session_;
+  std::vector<std::string> made_;    // sessions
+  std::int64_t position_ = 0;        // of the session
+  std::vector<std::int64_t> turns_;  // where each began
+  bool ended_by_default_ = false;
+};
+
+Conversation::Conversation(const InteractiveSetting& setting, v1::GenerateRequest request,
+                           Console& console)
     : setting_(setting), console_(console), request_(std::move(request)) {
   // The session has them.
   request_.clear_model();
@@ -308,8 +357,6 @@ void Conversation::take_back(std::uint64_t turns) {
   rewind(turns_[turns_.size() - turns]);
 }
 
-void Conversation::go_back_to(std::int64_t position) { rewind(position); }
-
 void Conversation::change_to(const std::string& session) {
   const std::string before = std::exchange(session_, session);
   try {
@@ -339,8 +386,6 @@ void Conversation::end() {
   made_.clear();
 }
 
-namespace {
-
 constexpr const char* kHelp =
     R"(The model reads what you type and continues from there; an empty line continues without input. A line that
 ends with \ continues on the next, with a newline between them; one that begins with // is text with one
@@ -359,7 +404,7 @@ ends with \ continues on the next, with a newline between them; one that begins 
 
 class Interactive {
  public:
-  Interactive(const Conversation::Setting& setting, v1::GenerateRequest request, Console& console)
+  Interactive(const InteractiveSetting& setting, v1::GenerateRequest request, Console& console)
       : setting_(setting),
         console_(console),
         editor_(console),
@@ -494,7 +539,7 @@ class Interactive {
   }
   void rewind(const std::string& argument) {
     if (argument.rfind('@', 0) == 0) {
-      conversation_.go_back_to(parse_int64("/rewind", argument.substr(1)));
+      conversation_.rewind(parse_int64("/rewind", argument.substr(1)));
     } else {
       conversation_.take_back(argument.empty() ? 1 : parse_uint64("/rewind", argument));
     }
@@ -525,7 +570,7 @@ class Interactive {
   };
   static const Command kCommands[10];
 
-  const Conversation::Setting setting_;
+  const InteractiveSetting setting_;
   Console& console_;
   LineEditor editor_;
   const v1::Values first_;  // --prompt
@@ -560,7 +605,7 @@ void check_interactive(const GenerateFlags& flags) {
   refuse(flags.prompt_file == "-", "--prompt-file -");
 }
 
-int run_interactive(const Conversation::Setting& setting, v1::GenerateRequest request,
+int run_interactive(const InteractiveSetting& setting, v1::GenerateRequest request,
                     Console& console) {
   return Interactive(setting, std::move(request), console).run();
 }
