@@ -34,14 +34,10 @@ double border_mean(const std::vector<GrayImage>& images) {
   double sum = 0;
   std::int64_t count = 0;
   for (const GrayImage& image : images) {
-    for (int row = 0; row < image.height; ++row) {
-      const bool whole = row == 0 || row + 1 == image.height;
-      const int step = whole ? 1 : std::max(1, image.width - 1);
-      for (int column = 0; column < image.width; column += step) {
-        sum += image.pixels[static_cast<std::size_t>(row * image.width + column)];
-        ++count;
-      }
-    }
+    for_each_border_pixel(image.height, image.width, [&](int row, int column) {
+      sum += image.pixels[static_cast<std::size_t>(row * image.width + column)];
+      ++count;
+    });
   }
   return sum / static_cast<double>(count);
 }

@@ -2,6 +2,7 @@
 // Images as a model has them, and the canvas on which they are laid out for people.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -24,6 +25,17 @@ struct GrayImage {
   int width = 0;
   std::vector<std::uint8_t> pixels;  // [height, width]
 };
+
+// Calls take(row, column) for each of the outermost pixels, row by row.
+template <typename Take>
+void for_each_border_pixel(int height, int width, const Take& take) {
+  for (int row = 0; row < height; ++row) {
+    const bool whole = row == 0 || row + 1 == height;
+    for (int column = 0; column < width; column += whole ? 1 : std::max(1, width - 1)) {
+      take(row, column);
+    }
+  }
+}
 
 // Mean grey of the outermost rows and columns of all the images, 0 to 255. REQUIRES: images not
 // empty.

@@ -63,22 +63,20 @@ class PngImage {
   png_image image_{};
 };
 
-}  // namespace
-
-GrayImage read_png(const std::filesystem::path& file) {
+// The values of a pixel side by side.
+GrayImage read_as(const std::filesystem::path& file, png_uint_32 format) {
   PngImage png(file);
   const File stream = png.open(file);
-  GrayImage image{static_cast<int>(png.get()->height), static_cast<int>(png.get()->width), {}};
-  image.pixels = png.read(PNG_FORMAT_GRAY);
-  return image;
+  const auto width = static_cast<int>(png.get()->width * PNG_IMAGE_PIXEL_CHANNELS(format));
+  return {static_cast<int>(png.get()->height), width, png.read(format)};
 }
 
+}  // namespace
+
+GrayImage read_png(const std::filesystem::path& file) { return read_as(file, PNG_FORMAT_GRAY); }
+
 GrayImage read_png_colors(const std::filesystem::path& file) {
-  PngImage png(file);
-  const File stream = png.open(file);
-  GrayImage image{static_cast<int>(png.get()->height), 3 * static_cast<int>(png.get()->width), {}};
-  image.pixels = png.read(PNG_FORMAT_RGB);
-  return image;
+  return read_as(file, PNG_FORMAT_RGB);
 }
 
 bool png_has_colors(const std::filesystem::path& file) {
