@@ -65,16 +65,17 @@ auto in_range(std::uint32_t low, std::uint32_t high) {
   return [low, high](std::string_view flag, std::string_view text) {
     const std::uint32_t number = parse_uint32(flag, text);
     if (number < low || number > high) {
-      throw UsageError(std::string(flag) + " '" + std::string(text) + "': expected " +
-                       std::to_string(low) + " to " + std::to_string(high));
+      refuse_flag(flag, text, "expected " + std::to_string(low) + " to " + std::to_string(high));
     }
     return number;
   };
 }
 
-Occlusion parse_occlusion(const std::string& text) {
+// What `call` returns; its error is one of the flag.
+template <typename Call>
+auto of_occlude_flag(const Call& call) {
   try {
-    return Occlusion::parse(text);
+    return call();
   } catch (const std::invalid_argument& error) {
     throw UsageError(std::string("--occlude: ") + error.what());
   }
@@ -99,12 +100,9 @@ std::vector<CompletedImage> choose_images(const CompleteFlags& flags, const Imag
     image.index = one.index;
     image.seed = seed + kSeedsPerImage * static_cast<std::uint64_t>(one.index);
     image.original = std::move(one.image);
-    try {
-      image.hidden =
-          of_values(occlusion.hidden(model.height, model.width, image.seed), model.channels);
-    } catch (const std::invalid_argument& error) {
-      throw UsageError(std::string("--occlude: ") + error.what());
-    }
+    image.hidden = of_values(
+        of_occlude_flag([&] { return occlusion.hidden(model.height, model.width, image.seed); }),
+        model.channels);
     chosen.push_back(std::move(image));
   }
   return chosen;
@@ -278,21 +276,19 @@ bool is_other_picture(const std::string& file) {
   return std::find(std::begin(kOthers), std::end(kOthers), kind) != std::end(kOthers);
 }
 
+void check_picture(const std::string& flag, const std::string& file, const std::string& kind) {
+  if (is_other_picture(file)) {
+    throw UsageError(flag + ": what is written is " + kind + "; name it FILE.png");
+  }
+  if (file == "-") throw UsageError(flag + ": the picture goes into a file, FILE.png");
+}
+
 void check_flags(const CompleteFlags& flags) {
   if (flags.images.file.empty() == !flags.unconditional) {
     throw UsageError("complete: expected --images or --unconditional, one of them");
   }
-  if (is_other_picture(flags.out)) {
-    throw UsageError("--out " + flags.out + ": what is written is PNG; name it FILE.png");
-  }
-  if (flags.out == "-") throw UsageError("--out -: the picture goes into a file, FILE.png");
-  if (is_other_picture(flags.animate)) {
-    throw UsageError("--animate " + flags.animate +
-                     ": what is written is an animated PNG; name it FILE.png");
-  }
-  if (flags.animate == "-") {
-    throw UsageError("--animate -: the picture goes into a file, FILE.png");
-  }
+  check_picture("--out " + flags.out, flags.out, "PNG");
+  check_picture("--animate " + flags.animate, flags.animate, "an animated PNG");
   if (flags.headings && flags.out.empty() && flags.animate.empty()) {
     throw UsageError("--headings goes with --out or --animate");
   }
@@ -312,15 +308,13 @@ void check_flags(const CompleteFlags& flags) {
   if (flags.occlude_option->count() > 0) {
     throw UsageError("--occlude goes with --images; --unconditional draws every pixel");
   }
-  if (!flags.images.index.empty()) throw UsageError("--index goes with --images");
-  if (flags.images.invert) throw UsageError("--invert goes with --images");
-  if (flags.images.fit) throw UsageError("--fit goes with --images");
+  flags.images.check_unused();
   if (flags.headings) throw UsageError("--headings goes with --images");
 }
 
 int run_complete(const CompleteFlags& flags, Console& console) {
   check_flags(flags);
-  const Occlusion occlusion = parse_occlusion(flags.occlude);
+  const Occlusion occlusion = of_occlude_flag([&] { return Occlusion::parse(flags.occlude); });
   const Client client = flags.connection.connect();
   Outputs outputs(flags);
   CompletionRun run;

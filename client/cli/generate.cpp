@@ -18,22 +18,16 @@ std::optional<std::string> any_text(std::string_view, std::string_view text) {
   return std::string(text);
 }
 
-double parse_seconds(std::string_view flag, std::string_view text) {
+double parse_time_limit(std::string_view flag, std::string_view text) {
   const double seconds = parse_double(flag, text);
-  if (!(seconds > 0 && seconds <= 1e8)) {
-    throw UsageError(std::string(flag) + " '" + std::string(text) +
-                     "': expected seconds, more than 0");
-  }
-  return seconds;
+  if (seconds > 0 && seconds <= 1e8) return seconds;
+  refuse_flag(flag, text, "expected seconds, more than 0");
 }
 
 double parse_patience(std::string_view flag, std::string_view text) {
   const double seconds = parse_double(flag, text);
-  if (!(seconds >= 0 && seconds <= 1e8)) {
-    throw UsageError(std::string(flag) + " '" + std::string(text) +
-                     "': expected seconds, 0 or more");
-  }
-  return seconds;
+  if (seconds >= 0 && seconds <= 1e8) return seconds;
+  refuse_flag(flag, text, "expected seconds, 0 or more");
 }
 
 }  // namespace
@@ -68,7 +62,7 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
   add_repeated(app, "--given", given, "POS=ID,ID,...",
                "Known values from position POS on, fed instead of sampled; they matter to what is "
                "sampled after them, not before");
-  add_parsed(app, "--time-limit", time_limit_seconds, parse_seconds, "SECONDS",
+  add_parsed(app, "--time-limit", time_limit_seconds, parse_time_limit, "SECONDS",
              "Stop with finish reason `deadline` after this long, keeping what there is");
   if (for_session) {
     add_parsed(app, "--retry", retry_seconds, parse_patience, "SECONDS",
@@ -173,8 +167,7 @@ namespace {
 // The default limit where a sequence has no end of its own: as long as a user likes to wait.
 constexpr std::uint32_t kDefaultNewTokens = 256;
 
-}  // namespace
-
+// How tokens are printed: --format, or what suits the model. Throws UsageError.
 std::string format_for(const GenerateFlags& flags, const v1::Model& model) {
   const bool bytes = model.modality() == "bytes";
   if (flags.format == "text" && !bytes) {
@@ -187,18 +180,11 @@ std::string format_for(const GenerateFlags& flags, const v1::Model& model) {
   return format;
 }
 
+// Most tokens of what has no end.
 std::uint32_t default_new_tokens(const v1::Model& model) {
   const std::uint32_t limit = model.limits().max_new_tokens();
   return limit == 0 ? kDefaultNewTokens : std::min(limit, kDefaultNewTokens);
 }
-
-std::string window_note(std::int64_t window) {
-  const std::string size = std::to_string(window);
-  return "lintel: text longer than what the model was trained on continues in a window of " + size +
-         " values (--window " + size + "; --window 0: none)\n";
-}
-
-namespace {
 
 constexpr const char* kGenerateFooter = R"(
 Examples:
@@ -235,6 +221,12 @@ v1::Model model_of(const Client& client, const GenerateFlags& flags, Console& co
 }
 
 }  // namespace
+
+std::string window_note(std::int64_t window) {
+  const std::string size = std::to_string(window);
+  return "lintel: text longer than what the model was trained on continues in a window of " + size +
+         " values (--window " + size + "; --window 0: none)\n";
+}
 
 int run_generate(const GenerateFlags& flags, Console& console) {
   if (flags.interactive) check_interactive(flags);

@@ -10,8 +10,6 @@
 
 namespace lintel::cli {
 
-// Flags of `lintel generate` and `lintel session continue`.
-
 struct GenerateFlags {
   ConnectionFlags connection;
   SamplingFlags sampling;
@@ -43,14 +41,6 @@ struct GenerateFlags {
   // Reads the prompt's file, or standard input. Throws UsageError.
   v1::GenerateRequest request(Console& console) const;
 };
-
-// What a Generate request gets where its flags say nothing.
-
-// How tokens are printed: --format, or what suits the model. Throws UsageError.
-std::string format_for(const GenerateFlags& flags, const v1::Model& model);
-
-// Most tokens of what has no end.
-std::uint32_t default_new_tokens(const v1::Model& model);
 
 // Says that the server chose a window of so many tokens.
 std::string window_note(std::int64_t window);
