@@ -88,15 +88,15 @@ Canvas draw_grid(const CompletionRun& run, const ImageModel& model, const GridSt
   std::vector<Canvas> cells;
   const bool unconditional = run.occlusion.empty();
   const auto draw = [&](const CompletedImage& image, const Completion& sample) {
-    std::vector<std::int16_t> values(image.hidden.size(), -1);
+    std::vector<std::int16_t> tokens(image.hidden.size(), -1);
     if (shown != kAllPixels && !unconditional) {
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        if (!image.hidden[i]) values[i] = image.original.pixels[i];
+      for (std::size_t i = 0; i < tokens.size(); ++i) {
+        if (!image.hidden[i]) tokens[i] = image.original.pixels[i];
       }
     }
     const std::size_t count = std::min(sample.pixels.size(), shown);
-    std::copy_n(sample.pixels.begin(), count, values.begin());
-    cells.push_back(values_canvas(values, model.height, model.width, model.channels));
+    std::copy_n(sample.pixels.begin(), count, tokens.begin());
+    cells.push_back(tokens_canvas(tokens, model.height, model.width, model.channels));
   };
   int columns = square_side(run.images.size());
   for (const CompletedImage& image : run.images) {

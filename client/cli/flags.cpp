@@ -115,8 +115,8 @@ std::pair<std::int32_t, float> parse_bias(std::string_view flag, std::string_vie
 }
 
 GivenTokens parse_given(std::string_view flag, std::string_view text) {
-  const auto [position, values] = split_pair(flag, text, "POSITION=ID,ID,...");
-  return {parse_int64(flag, position), parse_ids(flag, values)};
+  const auto [position, ids] = split_pair(flag, text, "POSITION=ID,ID,...");
+  return {parse_int64(flag, position), parse_ids(flag, ids)};
 }
 
 std::chrono::seconds parse_duration(std::string_view flag, std::string_view text) {
@@ -310,7 +310,7 @@ void SamplingFlags::add_to(CLI::App& app, const std::string& seed_help) {
   const std::string group = "Sampling";
   add_parsed(app, "--seed", seed, parse_uint64, "N", seed_help)->group(group);
   add_parsed(app, "--temperature", temperature, parse_float, "T",
-             "0: the most likely value; 1: the model's distribution [1]")
+             "0: the most likely token; 1: the model's distribution [1]")
       ->group(group);
   add_parsed(app, "--top-k", top_k, parse_uint32, "K", "Keep the K most likely tokens [all]")
       ->group(group);
@@ -330,7 +330,7 @@ void SamplingFlags::add_to(CLI::App& app, const std::string& seed_help) {
              "Subtracted from logits once per occurrence of the token [0]")
       ->group(group);
   add_parsed(app, "--penalty-window", penalty_window, parse_uint32, "N",
-             "Penalties count the last N values only; 0: all of the sequence [0]")
+             "Penalties count the last N tokens only; 0: all of the sequence [0]")
       ->group(group);
   add_repeated(app, "--logit-bias", logit_bias, "ID=VALUE", "Added to the logit of a token")
       ->group(group);

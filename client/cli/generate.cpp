@@ -53,14 +53,14 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
              "Begin with this named state: see lintel state --help");
     add_parsed(
         app, "--window", window, parse_int64, "N",
-        "Text longer than the model was trained on: reset the state whenever it has read N values, "
+        "Text longer than the model was trained on: reset the state whenever it has read N tokens, "
         "and re-read the last N/2; 0: never [the server's choice: the initial state's, "
         "or what the model was trained on where that is known; of a session: its own]");
   }
   add_parsed(app, "--max-new-tokens", max_new_tokens, parse_uint32, "N",
-             "Most values to produce, given ones included [256; of an image: up to its end]");
+             "Most tokens to produce, given ones included [256; of an image: up to its end]");
   add_repeated(app, "--given", given, "POS=ID,ID,...",
-               "Known values from position POS on, fed instead of sampled; they matter to what is "
+               "Known tokens from position POS on, fed instead of sampled; they matter to what is "
                "sampled after them, not before");
   add_parsed(app, "--time-limit", time_limit_seconds, parse_time_limit, "SECONDS",
              "Stop with finish reason `deadline` after this long, keeping what there is");
@@ -71,14 +71,14 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
     add_text(
         app, "--call-id", call_id, "ID",
         "Of a session that outlives the server: the call's name. Running an interrupted command "
-        "again with the name that `lintel session get` prints finishes the call: the same values "
+        "again with the name that `lintel session get` prints finishes the call: the same tokens "
         "[a random one]");
   } else {
     add_parsed(app, "--samples", samples, parse_uint32, "N",
                "Samples from the prompt; sample i has seed S + i [1]");
   }
 
-  sampling.add_to(app, "Seed: the same one gives the same values [the server draws one]");
+  sampling.add_to(app, "Seed: the same one gives the same tokens [the server draws one]");
 
   add_repeated(app, "--stop", stop_strings, "TEXT",
                "Stop at this text (byte models); \\n, \\t, \\\\ and \\xHH are understood")
@@ -98,7 +98,7 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
                "With tokens: each id followed by :LOG2-PROBABILITY (jsonl always has them)")
       ->group("Output");
   add_parsed(app, "--top-log-probs", top_log_probs, parse_uint32, "N",
-             "With jsonl: the N most likely values at each position")
+             "With jsonl: the N most likely tokens at each position")
       ->group("Output");
   app.add_flag("--echo", echo, "Print the prompt, too")->group("Output");
   add_parsed(app, "--tokens-per-message", tokens_per_message, parse_uint32, "N",
@@ -143,10 +143,10 @@ v1::GenerateRequest GenerateFlags::request(Console& console) const {
   }
   if (include_stop) request.mutable_stop()->set_include_in_output(true);
   for (const std::string& text : given) {
-    const GivenTokens values = parse_given("--given", text);
+    const GivenTokens known = parse_given("--given", text);
     v1::GivenSpan& span = *request.add_given();
-    span.set_position(values.position);
-    *span.mutable_values() = token_values(values.tokens);
+    span.set_position(known.position);
+    *span.mutable_values() = token_values(known.tokens);
   }
   if (samples) request.set_num_samples(*samples);
   if (time_limit_seconds) {
@@ -196,14 +196,14 @@ Examples:
 
 jsonl has per sample: tokens (sampled and given ones), of byte models text (what is no UTF-8 is U+FFFD
 there), log2_probs (base 2, parallel to tokens, of the
-model before temperature and filters, null where a value has none), finish_reason (length, stop_token,
+model before temperature and filters, null where a token has none), finish_reason (length, stop_token,
 stop_string, end_of_sequence, cancelled, deadline), seed, first_position, counts (prompt_tokens,
 reused_tokens, generated_tokens, given_tokens, position; drafted_tokens and accepted_tokens of the
 server's speculation) and timings; in a window also window, window_restarts and skipped_tokens (of the
-prompt, which no value depends on); where asked for also prompt, prompt_log2_probs, top,
+prompt, which no token depends on); where asked for also prompt, prompt_log2_probs, top,
 given_positions. Floats have the digits that read back exactly.
 
-On a terminal the last line on standard error says how fast it was: values a second from the first to
+On a terminal the last line on standard error says how fast it was: tokens a second from the first to
 the last, how long the first one took to come, and the prompt's. --stats has it anywhere.
 
 A call that fails on its way, at its --deadline or by Ctrl-C for two, prints what had come all the same,
@@ -225,7 +225,7 @@ v1::Model model_of(const Client& client, const GenerateFlags& flags, Console& co
 std::string window_note(std::int64_t window) {
   const std::string size = std::to_string(window);
   return "lintel: text longer than what the model was trained on continues in a window of " + size +
-         " values (--window " + size + "; --window 0: none)\n";
+         " tokens (--window " + size + "; --window 0: none)\n";
 }
 
 int run_generate(const GenerateFlags& flags, Console& console) {
@@ -265,7 +265,7 @@ int run_generate(const GenerateFlags& flags, Console& console) {
       });
   if (stopped_by_limit && !flags.quiet) {
     console.err("lintel: stopped after " + std::to_string(request.max_new_tokens()) +
-                " values; --max-new-tokens N asks for another number\n");
+                " tokens; --max-new-tokens N asks for another number\n");
   }
   return kOk;
 }

@@ -389,7 +389,7 @@ void Conversation::end() {
 constexpr const char* kHelp =
     R"(The model reads what you type and continues from there; an empty line continues without input. A line that
 ends with \ continues on the next, with a newline between them; one that begins with // is text with one
-/ less. Of a model whose values are no bytes: ids, as 3,1,4. Ctrl-C stops the model, not the program.
+/ less. Of a model whose tokens are no bytes: ids, as 3,1,4. Ctrl-C stops the model, not the program.
 
 /fork              continue in a copy; /session ID goes back to the one before
 /rewind [N]        take back the last N turns, what you typed and what came [1]
@@ -473,20 +473,20 @@ class Interactive {
   }
 
   void say_line(const std::string& line) {
-    v1::Values values;
+    v1::Values prompt;
     if (!line.empty()) {
-      values = setting_.model.modality() == "bytes" ? text_values(line)
+      prompt = setting_.model.modality() == "bytes" ? text_values(line)
                                                     : token_values(parse_ids("ids", line));
     } else if (conversation_.position() == 0 && !setting_.model.has_image()) {
       return;  // there is nothing to continue
     }
-    say(values);
+    say(prompt);
   }
 
-  void say(const v1::Values& values) {
+  void say(const v1::Values& prompt) {
     idle_.reset();  // from here on it is the turn's
     try {
-      conversation_.say(values);
+      conversation_.say(prompt);
     } catch (...) {
       catch_interrupts();
       throw;
@@ -495,7 +495,7 @@ class Interactive {
     if (!conversation_.ended_by_default() || told_limit_ || setting_.flags.quiet) return;
     told_limit_ = true;  // once
     console_.err("lintel: stopped after " + std::to_string(conversation_.most_tokens()) +
-                 " values; an empty line continues, --max-new-tokens N asks for another number\n");
+                 " tokens; an empty line continues, --max-new-tokens N asks for another number\n");
   }
 
   // "/rewind 3": the command and its argument.

@@ -194,18 +194,18 @@ void write_model(JsonWriter& json, const v1::Model& model) {
 // "68608 bytes, constant"
 std::string state_text(const v1::Model& model) {
   if (model.state_bytes_per_value() > 0) {
-    return std::to_string(model.state_bytes_per_value()) + " bytes a value, growing without an end";
+    return std::to_string(model.state_bytes_per_value()) + " bytes a token, growing without an end";
   }
-  // The server does not report how much a value adds to this state.
+  // The server does not report how much a token adds to this state.
   if (model.state_bytes() == 0 && !model.constant_state()) return "growing without an end";
   return std::to_string(model.state_bytes()) + " bytes" +
          (model.constant_state() ? ", constant" : ", at its largest");
 }
 
-// "68608", "6144 a value"
+// "68608", "6144 a token"
 std::string state_cell(const v1::Model& model) {
   if (model.state_bytes_per_value() > 0) {
-    return std::to_string(model.state_bytes_per_value()) + " a value";
+    return std::to_string(model.state_bytes_per_value()) + " a token";
   }
   if (model.state_bytes() == 0 && !model.constant_state()) return "growing";
   return std::to_string(model.state_bytes());
@@ -230,7 +230,7 @@ std::string describe(const v1::Model& model) {
        model.max_length() == 0 ? "unbounded" : std::to_string(model.max_length()) + " positions"},
       {"trained length", model.trained_length() == 0
                              ? "unknown"
-                             : std::to_string(model.trained_length()) + " values"},
+                             : std::to_string(model.trained_length()) + " tokens"},
       {"parameters", std::to_string(model.parameters())},
       {"weights", model.weight_type() + ", " + std::to_string(model.weight_bytes()) + " bytes"},
       {"why", model.weight_type_reason().empty() ? "as --weight-type has it, or too small to gain"

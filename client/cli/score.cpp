@@ -62,7 +62,7 @@ std::vector<std::int32_t> parse_line(const std::string& line, const std::string&
         (id.is_number_unsigned() &&
          id.get<std::uint64_t>() > std::numeric_limits<std::int32_t>::max()) ||
         id.get<std::int64_t>() < std::numeric_limits<std::int32_t>::min()) {
-      throw Failure(name + ": value " + std::to_string(tokens.size()) + " is " +
+      throw Failure(name + ": token " + std::to_string(tokens.size()) + " is " +
                     id.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
                     ", which is no token id");
     }
@@ -167,7 +167,7 @@ class TextInput : public ScoreInput {
 
 constexpr const char* kScoreFooter = R"(
 Each input line is a JSON array of token ids, or an object with one under "tokens". Each output line
-is {"bits_per_dim": X, "log2_probs": [...]}, with one log2-probability for every value after the
+is {"bits_per_dim": X, "log2_probs": [...]}, with one log2-probability for every token after the
 first, which is given and never scored; bits_per_dim is minus their mean. A summary goes to standard
 error.
 
@@ -223,23 +223,23 @@ class LineOutput {
 
 struct ScoreTotals {
   std::int64_t sequences = 0;
-  std::int64_t values = 0;  // scored ones
-  std::int64_t tokens = 0;
+  std::int64_t scored = 0;  // tokens
+  std::int64_t tokens = 0;  // all of them
   double bits = 0;
 };
 
 // What of a sequence's scores counts.
 struct Counted {
   Counted(const v1::ScoreResponse& score, int num_context)
-      : values(score.log2_probs_size() - num_context),
+      : num_tokens(score.log2_probs_size() - num_context),
         bits_per_dim(score.bits_per_dim()),
-        log2_probs(score.log2_probs().data() + num_context, static_cast<std::size_t>(values)) {
+        log2_probs(score.log2_probs().data() + num_context, static_cast<std::size_t>(num_tokens)) {
     if (num_context == 0) return;
     double sum = 0.0;
     for (const float log2_prob : log2_probs) sum += log2_prob;
-    bits_per_dim = -sum / values;
+    bits_per_dim = -sum / num_tokens;
   }
-  int values;
+  int num_tokens;
   double bits_per_dim;
   std::span<const float> log2_probs;
 };
@@ -326,9 +326,9 @@ class Scorer {
     const Counted counted(score, item.num_context);
     output_.write(score_json(counted));
     totals_.sequences += 1;
-    totals_.values += counted.values;
+    totals_.scored += counted.num_tokens;
     totals_.tokens += static_cast<std::int64_t>(item.tokens.size());
-    totals_.bits += counted.bits_per_dim * counted.values;
+    totals_.bits += counted.bits_per_dim * counted.num_tokens;
     progress_.add(1);
   }
 
@@ -378,7 +378,7 @@ std::unique_ptr<ScoreInput> open_images(const ScoreFlags& flags, const v1::Model
 std::unique_ptr<ScoreInput> open_text(const ScoreFlags& flags, std::string text,
                                       const v1::Model& model, std::int64_t& total) {
   if (model.modality() != "bytes") {
-    throw Failure("--text: the values of model " + model.name() + " are no bytes");
+    throw Failure("--text: the tokens of model " + model.name() + " are no bytes");
   }
   std::int64_t context = flags.context.value_or(kDefaultContext);
   if (model.max_length() > 0 && context > model.max_length()) {
@@ -413,14 +413,14 @@ std::string counted(std::int64_t count, const std::string& what) {
 }
 
 std::string summary(const ScoreTotals& totals, bool of_text, double seconds) {
-  const double bits = totals.values > 0 ? totals.bits / static_cast<double>(totals.values) : 0.0;
+  const double bits = totals.scored > 0 ? totals.bits / static_cast<double>(totals.scored) : 0.0;
   char nats[40] = "";
   if (of_text) std::snprintf(nats, sizeof nats, "%.4f nats/byte, ", bits * std::numbers::ln2);
   char rest[160];
   std::snprintf(rest, sizeof rest, ": %.4f bits/dim, %s%.0f tokens/s\n", bits, nats,
                 static_cast<double>(totals.tokens) / std::max(seconds, 1e-9));
   return counted(totals.sequences, of_text ? "window" : "sequence") + ", " +
-         counted(totals.values, "value") + rest;
+         counted(totals.scored, "token") + rest;
 }
 
 int run_score(const ScoreFlags& flags, Console& console) {

@@ -57,13 +57,13 @@ std::string interrupted_text(const v1::InterruptedCall& call) {
 }
 
 constexpr const char* kSessionFooter = R"(
-A session keeps its state on the server, and the values that led to it: later calls continue without
+A session keeps its state on the server, and the tokens that led to it: later calls continue without
 resending, and it can be copied, rewound to a position and moved. It belongs to its creator, takes
 memory of the server until it is deleted, and may be evicted while it is idle. Position P is where P
-values have been seen: a fork or a rewind to P keeps the values before it.
+tokens have been seen: a fork or a rewind to P keeps the tokens before it.
 
 Sessions of a server with a store outlive it (--durability): a call that a crash or a restart cuts off
-resumes where it was, without a value lost or printed twice. Idle sessions are in the store alone (cold)
+resumes where it was, without a token lost or printed twice. Idle sessions are in the store alone (cold)
 until the next call. A call that was never resumed is shown as interrupted: the same command with
 --call-id finishes it, rewind abandons it.
 
@@ -237,7 +237,7 @@ int run_get_session(const SessionFlags& flags, Console& console) {
       {"model", session.model()},
       {"adapter", session.adapter().empty() ? "none" : session.adapter()},
       {"position", std::to_string(session.position()) +
-                       (session.has_pending_value() ? ", the last value not yet fed" : "")},
+                       (session.has_pending_value() ? ", the last token not yet fed" : "")},
       {"oldest position", std::to_string(session.oldest_position())},
       {"window", session.window() == 0 ? "none" : std::to_string(session.window())},
       {"busy", session.busy() ? "yes" : "no"},
@@ -298,25 +298,25 @@ void add_create(CLI::App& command, CommandLine& command_line) {
         return run_create(flags, *create, console);
       });
   add_parsed(sub, "--max-tokens", create->max_tokens, parse_int64, "N",
-             "Most values it will ever hold, for less memory; 0: the model's limit [0]");
+             "Most tokens it will ever hold, for less memory; 0: the model's limit [0]");
   add_adapter_flag(sub, create->adapter);
   add_text(sub, "--initial-state", create->initial_state, "NAME",
            "Begin with this named state: see lintel state --help");
   add_parsed(sub, "--checkpoint-every", create->checkpoint_every, parse_uint32, "N",
-             "Keep a state every N values, so that rewinding and forking re-read less [none]");
+             "Keep a state every N tokens, so that rewinding and forking re-read less [none]");
   add_parsed(sub, "--checkpoints", create->checkpoints, parse_uint32, "K",
              "States kept so, at most; each takes memory of the server [0]");
   add_parsed(sub, "--history-tokens", create->history_tokens, parse_int64, "N",
-             "Values that can be gone back to; 0: the server's choice [0]");
+             "Tokens that can be gone back to; 0: the server's choice [0]");
   add_parsed(
       sub, "--window", create->window, parse_int64, "N",
-      "Reset the state whenever it has read N values, and re-read the last N/2; 0: never [the "
+      "Reset the state whenever it has read N tokens, and re-read the last N/2; 0: never [the "
       "server's choice: the initial state's, or what the model was trained on where that is "
       "known]");
   add_durability_flag(
       sub, create->durability,
       "What of it outlives the server, which needs a store for it. none: nothing; call: calls that "
-      "were seen to end; input: every call, interrupted ones are continued; token: each value "
+      "were seen to end; input: every call, interrupted ones are continued; token: each token "
       "before it is sent, which is slower [input where the server has a store, else none]");
   add_parsed(sub, "--expire-after", create->expire_after, parse_duration, "DURATION",
              "Remove it, if it outlives the server, when unused for so long: 90s, 30m, 72h, 30d "
@@ -362,7 +362,7 @@ int run_fork(const SessionFlags& flags, const CopyFlags& copy, Console& console)
     const bool is_busy = error.code() == grpc::StatusCode::ABORTED && error.error_reason().empty();
     if (!is_busy || copy.position) throw;
     throw CallError(error.code(), error.message() +
-                                      ": a copy of it needs --position P, how many of its values "
+                                      ": a copy of it needs --position P, how many of its tokens "
                                       "the copy has");
   }
   return kOk;
@@ -436,17 +436,17 @@ void add_session_copies(CLI::App& command, CommandLine& command_line) {
                         .help = "Copy a session, also one in use, and print the copies' ids",
                         .with_id = true},
                        run_fork);
-  add_position(fork, "Values that the copies have; needed while it is in use [all]");
+  add_position(fork, "Tokens that the copies have; needed while it is in use [all]");
   add_parsed(fork, "--count", copy->count, parse_uint32, "N", "Copies, at most 64 [1]");
   add_durability_flag(fork, copy->durability,
                       "What of the copies outlives the server, as of `session create` [as this "
                       "one's]");
 
   CLI::App& rewind = add({.name = "rewind",
-                          .help = "Take back a session's values from a position on",
+                          .help = "Take back a session's tokens from a position on",
                           .with_id = true},
                          run_rewind);
-  add_position(rewind, "Values that remain")->required();
+  add_position(rewind, "Tokens that remain")->required();
   add_text(rewind, "--expected-digest", copy->expected_digest, "DIGEST",
            "Only while its history is this one: see lintel session get");
 
@@ -458,9 +458,9 @@ void add_session_copies(CLI::App& command, CommandLine& command_line) {
   add_text(snapshot, "--out", copy->out, "FILE", "Where to write it")->required();
   add_position(snapshot, "As of this position [the last]");
   snapshot.add_flag("--without-history", copy->without_history,
-                    "Leave out the values: smaller, and what is restored cannot be taken back");
+                    "Leave out the tokens: smaller, and what is restored cannot be taken back");
   snapshot.add_flag("--without-state", copy->without_state,
-                    "Leave out the state: much smaller, and the values are re-read");
+                    "Leave out the state: much smaller, and the tokens are re-read");
 
   CLI::App& restore = add({.name = "restore",
                            .help = "Make a session of a snapshot, and print its id",
@@ -468,7 +468,7 @@ void add_session_copies(CLI::App& command, CommandLine& command_line) {
                           run_restore);
   restore.add_option("FILE", copy->snapshot, "The snapshot; - is standard input")->required();
   restore.add_flag("--verify", copy->verify,
-                   "Re-read its values and compare the states, bit for bit");
+                   "Re-read its tokens and compare the states, bit for bit");
   restore.add_flag("--accept-other-numerics", copy->accept_other_numerics,
                    "Also where this machine computes other bits than the snapshot's did");
   add_durability_flag(restore, copy->durability,
@@ -556,7 +556,7 @@ void add_session_history(CLI::App& command, CommandLine& command_line) {
   auto history = std::make_shared<HistoryFlags>();
   CLI::App& sub = add_session_command(command, command_line,
                                       {.name = "history",
-                                       .help = "Print the values of a session",
+                                       .help = "Print the tokens of a session",
                                        .with_id = true,
                                        .with_json = false},
                                       [history](const SessionFlags& flags, Console& console) {
@@ -566,7 +566,7 @@ void add_session_history(CLI::App& command, CommandLine& command_line) {
              "First position [the oldest there is]");
   add_parsed(sub, "--to", history->to, parse_int64, "P", "Position behind the last [all]");
   sub.add_option("--format", history->format,
-                 "text: bytes as they are; ids: token ids; jsonl: an object for each run of values "
+                 "text: bytes as they are; ids: token ids; jsonl: an object for each run of tokens "
                  "with their source [text for byte models, else ids]")
       ->check(CLI::IsMember({"text", "ids", "jsonl"}))
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -611,7 +611,7 @@ int run_save_state(const StateFlags& flags, Console& console) {
   const v1::NamedState state =
       flags.connection.connect().save_state(request, &console.cancellation());
   console.out(flags.json ? json_line(write_state, state)
-                         : state.name() + ": " + std::to_string(state.position()) + " values, " +
+                         : state.name() + ": " + std::to_string(state.position()) + " tokens, " +
                                std::to_string(state.bytes()) + " bytes\n");
   return kOk;
 }

@@ -14,14 +14,14 @@ Canvas to_canvas(const GrayImage& image) {
   return canvas;
 }
 
-Canvas values_canvas(const std::vector<std::int16_t>& values, int height, int width, int channels) {
+Canvas tokens_canvas(const std::vector<std::int16_t>& tokens, int height, int width, int channels) {
   Canvas canvas(height, width, kHiddenPixel);
   if (channels == 1) {
-    std::copy(values.begin(), values.end(), canvas.cells.begin());
+    std::copy(tokens.begin(), tokens.end(), canvas.cells.begin());
     return canvas;
   }
   for (std::size_t i = 0; i < canvas.cells.size(); ++i) {
-    const std::int16_t* const parts = &values[3 * i];
+    const std::int16_t* const parts = &tokens[3 * i];
     if (*std::min_element(parts, parts + 3) < 0) continue;
     canvas.cells[i] =
         rgb_cell({static_cast<std::uint8_t>(parts[0]), static_cast<std::uint8_t>(parts[1]),

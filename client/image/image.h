@@ -19,7 +19,7 @@ class ImageError : public std::runtime_error {
 };
 
 // 8-bit grey, 0 black. pixels[row * width + column]. One of a model with three channels is as wide
-// as its values: red, green and blue of a pixel stand side by side (see values_canvas).
+// as its tokens: red, green and blue of a pixel stand side by side (see tokens_canvas).
 struct GrayImage {
   int height = 0;
   int width = 0;
@@ -71,9 +71,9 @@ struct Canvas {
 
 Canvas to_canvas(const GrayImage& image);
 
-// Of values, -1 where one is hidden, in a model's order: [height, width * channels], channels
+// Of tokens, -1 where one is hidden, in a model's order: [height, width * channels], channels
 // innermost. A pixel of three is hidden until all of it is there. REQUIRES: 1 or 3 channels.
-Canvas values_canvas(const std::vector<std::int16_t>& values, int height, int width, int channels);
+Canvas tokens_canvas(const std::vector<std::int16_t>& tokens, int height, int width, int channels);
 
 // Lays images of one size out in a grid, `columns` wide, with `gap` cells between them. What is
 // left of the last row is black. REQUIRES: images not empty, all of one size; columns >= 1; gap >=

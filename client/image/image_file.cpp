@@ -142,7 +142,7 @@ std::string size_text(int height, int width) {
   return std::to_string(height) + "x" + std::to_string(width);
 }
 
-// A PNG's images, of `channels` values a pixel.
+// A PNG's images, of `channels` tokens a pixel.
 std::vector<GrayImage> cut_sheet(const std::filesystem::path& file, const GrayImage& sheet,
                                  int height, int pixels, int channels) {
   const int width = pixels * channels;

@@ -33,7 +33,7 @@ std::vector<std::string> go_on(const std::string& session) {
 
 }  // namespace
 
-TEST_CASE("a session that is continued while its server is killed prints every value once") {
+TEST_CASE("a session that is continued while its server is killed prints every token once") {
   StoredServer server;
   const std::string undisturbed =
       server.lintel(go_on(server.lintel({"session", "create", "--durability", "none"})));

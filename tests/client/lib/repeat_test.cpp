@@ -91,7 +91,7 @@ std::set<std::string> distinct(const FakeServer& server) {
   return requests;
 }
 
-TEST_CASE("a call that is killed at any value is repeated, and each position comes once") {
+TEST_CASE("a call that is killed at any token is repeated, and each position comes once") {
   const auto killed_at = GENERATE(range<std::size_t>(1, kValues + 1));
   DurableServer server;
   server.hang = true;
@@ -120,7 +120,7 @@ TEST_CASE("a call that its caller named keeps its name and its lack of a seed") 
   CHECK_FALSE(server.generate_requests().at(0).sampling().has_seed());
 }
 
-TEST_CASE("a call that is killed at every value is repeated for as long as values come") {
+TEST_CASE("a call that is killed at every token is repeated for as long as tokens come") {
   DurableServer server;
   server.hang = true;
   const Seen seen = generate(server.client(), call_in_session(),
@@ -151,7 +151,7 @@ TEST_CASE("a call whose end was seen is over, even if the connection is lost") {
   CHECK(server.generate_requests().size() == 1);
 }
 
-TEST_CASE("values that were seen already are skipped") {
+TEST_CASE("tokens that were seen already are skipped") {
   SeenPositions seen(0);
   v1::Chunk chunk;
   chunk.set_first_position(4);

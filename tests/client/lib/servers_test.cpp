@@ -100,7 +100,7 @@ TEST_CASE("a session's key is the one that the server says", "[threat-15]") {
   CHECK(affinity_key("abc") == "ba7816bf8f01cfea");
 }
 
-TEST_CASE("a call that is killed at any value resumes at the other server, without a pause") {
+TEST_CASE("a call that is killed at any token resumes at the other server, without a pause") {
   const auto killed_at = GENERATE(range<std::size_t>(1, 7));
   TwoServers two;
   two.a.hang = true;
