@@ -23,7 +23,6 @@ from lintel.results import (
     read_score,
 )
 from lintel.v1 import generation_pb2 as pb
-from lintel.v1 import session_pb2
 
 _SOURCES = {source.value: source for source in Source}
 
@@ -130,17 +129,6 @@ class ScoreCollector:
 
     def _nonsense(self, what: str) -> Exception:
         return make_error(grpc.StatusCode.INTERNAL, what, self._request_id)
-
-
-class SnapshotCollector:
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-
-    def take(self, chunk: session_pb2.SnapshotChunk) -> None:
-        self._pieces.append(chunk.data)
-
-    def snapshot(self) -> bytes:
-        return b"".join(self._pieces)
 
 
 class _Parts:

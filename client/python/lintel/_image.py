@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -52,7 +53,7 @@ class Completion:
             warnings.warn(
                 "the image's border is light: a model that draws light on dark, as those of MNIST do, "
                 "takes it inverted (255 - image)",
-                stacklevel=3,
+                stacklevel=_callers_level(),
             )
 
     def _has_light_border(self) -> bool:
@@ -114,3 +115,11 @@ class Completion:
         if samples is None:
             return np.stack([self.filled()] * num_samples)
         return np.stack([self.filled(sample) for sample in samples])
+
+
+def _callers_level() -> int:
+    """Of the frame that called the package, as warnings.warn() counts from who calls this."""
+    level = 1
+    while sys._getframe(level).f_globals.get("__name__", "").startswith("lintel."):
+        level += 1
+    return level

@@ -4,21 +4,10 @@
 from __future__ import annotations
 
 import operator
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Callable,
-    Generic,
-    Iterable,
-    Mapping,
-    Optional,
-    TypeVar,
-    Union,
-)
+from typing import TYPE_CHECKING, Any, Generic, Iterable, Mapping, Optional, TypeVar, Union
 
 import numpy as np
 
-from lintel.errors import Aborted, LintelError
 from lintel.results import Durability
 from lintel.v1 import generation_pb2 as pb
 from lintel.v1 import session_pb2
@@ -42,6 +31,8 @@ GenerationT = TypeVar("GenerationT")
 
 class Generates(Generic[GenerationT]):
     """generate(), as clients and sessions of both kinds have it."""
+
+    _generation_type: type[GenerationT]
 
     def _start_generation(
         self, request: pb.GenerateRequest, timeout: Optional[float]
@@ -163,10 +154,6 @@ def _fill_stop(
             wire.token_ids.append(item)
 
 
-def num_samples(request: pb.GenerateRequest) -> int:
-    return request.num_samples if request.HasField("num_samples") else 1
-
-
 def is_open(request: pb.GenerateRequest) -> bool:
     """Whether the end of the request depends on the model: images have an end of their own, texts do
     not. Sets the bound where the prompt's form decides it.
@@ -208,55 +195,11 @@ def score_request(
     return request
 
 
-def create_request(
-    model: str,
-    max_tokens: int,
-    adapter: str,
-    initial_state: str,
-    checkpoint_every: int,
-    checkpoints: int,
-    history_tokens: int,
-    window: Optional[int],
-    durability: Optional[Durability],
-    expire_after: Optional[float],
-) -> session_pb2.CreateSessionRequest:
-    request = session_pb2.CreateSessionRequest(
-        model=model,
-        max_tokens=max_tokens,
-        adapter=adapter,
-        initial_state=initial_state,
-        history_tokens=history_tokens,
-        window=window,
-        durability=durability_to_wire(durability),
-    )
-    if expire_after is not None:
-        request.expire_after.FromNanoseconds(round(expire_after * 1e9))
-    if checkpoint_every or checkpoints:
-        request.checkpoints.every_tokens = checkpoint_every
-        request.checkpoints.keep = checkpoints
-    return request
-
-
 def durability_to_wire(durability: Optional[Durability]) -> session_pb2.Durability:
     wire: session_pb2.Durability = session_pb2.DURABILITY_UNSPECIFIED
     if durability is not None:
         wire = durability.value
     return wire
-
-
-def fork_request(
-    id: str, position: Optional[int], count: int, durability: Optional[Durability]
-) -> session_pb2.ForkSessionRequest:
-    return session_pb2.ForkSessionRequest(
-        id=id, position=position, count=count, durability=durability_to_wire(durability)
-    )
-
-
-def fork_error(error: Aborted, position: Optional[int]) -> LintelError:
-    """Of a fork that was refused because its session is in use."""
-    if position is not None or error.reason:  # held elsewhere: a position does not help
-        return error
-    return error.with_hint("a copy of a session in use needs `position`: how many values it has")
 
 
 def restore_request(
@@ -280,21 +223,6 @@ def restore_request(
         piece = bytes(view[at : at + _PIECE_BYTES])
         messages.append(session_pb2.RestoreSessionRequest(data=piece))
     return messages
-
-
-def sends_all(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that takes a stream, as one that takes a list of messages, also when sent again."""
-
-    def send(messages: list[Any], **options: Any) -> Any:
-        return method(iter(messages), **options)
-
-    return send
-
-
-def history_request(
-    id: str, start: int, stop: Optional[int]
-) -> session_pb2.ReadHistoryRequest:
-    return session_pb2.ReadHistoryRequest(id=id, from_position=start, to_position=stop)
 
 
 def to_wire(values: Values) -> pb.Values:
