@@ -168,7 +168,7 @@ afterEach(() => {
 });
 
 describe('a call on a session that outlives the server', () => {
-  it('is repeated when it is killed at any value, with each position once', async () => {
+  it('is repeated when it is killed at any token, with each position once', async () => {
     for (const count of positions.keys()) {
       fake.calls = [];
       checkWhole(await killedAt(count + 1));
@@ -179,7 +179,7 @@ describe('a call on a session that outlives the server', () => {
     }
   });
 
-  it('yields each value once when the server repeats some', async () => {
+  it('yields each token once when the server repeats some', async () => {
     fake.sendsFrom = 2;
     checkWhole(await killedAt(3));
   });

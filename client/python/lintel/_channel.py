@@ -19,7 +19,7 @@ from lintel._version import __version__
 Path = Union[str, "os.PathLike[str]"]
 
 OPTIONS: list[tuple[str, Any]] = [
-    # A chunk with the N best of many values can pass gRPC's 4 MB; the server bounds what it sends.
+    # A chunk with the N best of many tokens can pass gRPC's 4 MB; the server bounds what it sends.
     ("grpc.max_receive_message_length", -1),
     # A retry needs a connection that is tried again as often, and gRPC's own pauses reach two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),

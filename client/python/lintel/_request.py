@@ -80,7 +80,7 @@ class Generates(Generic[GenerationT]):
         session: id of the session to continue; Session.generate() fills it.
         adapter: a LoRA adapter of the model; of a session, the session's.
         initial_state: a named state to begin with; not with a session.
-        window: having read so many values the state is reset and re-reads the last half, for text longer
+        window: having read so many tokens the state is reset and re-reads the last half, for text longer
             than the model was trained on; 0: never. None: the session's, or the server's choice:
             what the model was trained on, where that is known (see result.window).
         max_new_tokens: None: of an image, to its end; of anything else 256, unless there is a
@@ -90,13 +90,13 @@ class Generates(Generic[GenerationT]):
         seed: repeats a generation, bit for bit. None: the server draws one, see result.seed.
         stop: token ids, and for byte models str or bytes; one or several.
         include_stop: the stop token or text is part of the output.
-        given: values from a position on that are fed in place of samples: {position: values}.
+        given: tokens from a position on that are fed in place of samples: {position: tokens}.
         particles: so many draw side by side, weighed by what they make of `given`, and the samples are
             chosen among them: draws given all that is known, also what comes later. 0 or 1: none.
         num_samples: of one prompt; sample i is what seed + i gives. Not with a session.
-        log2_probs, top_log2_probs: each value's log2-probability, and the N most likely values.
+        log2_probs, top_log2_probs: each token's log2-probability, and the N most likely tokens.
         echo_prompt: streams the prompt too.
-        max_tokens_per_message: 0: the server gathers; 1: every value as soon as it is there.
+        max_tokens_per_message: 0: the server gathers; 1: every token as soon as it is there.
         time_limit: seconds after which generation ends, with what there is and DEADLINE.
         timeout: seconds after which the call fails, retries included; None: the client's. What came
             by then samples() puts into the error's `partial`.
@@ -133,8 +133,8 @@ class Generates(Generic[GenerationT]):
             _fill_stop(stop, include_stop, request.stop)
         if given is not None:
             spans = given.items() if isinstance(given, Mapping) else given
-            for position, values in spans:
-                request.given.add(position=position, values=to_wire(values))
+            for position, tokens in spans:
+                request.given.add(position=position, values=to_wire(tokens))
         if time_limit is not None:
             request.time_limit.FromNanoseconds(round(time_limit * 1e9))
         return self._start_generation(request, timeout)
@@ -174,7 +174,7 @@ def bound(request: pb.GenerateRequest, modality: str) -> None:
 def score_request(
     model: str, adapter: str, sequences: Iterable[Values]
 ) -> pb.ScoreRequest:
-    """TypeError for a single sequence: its values, or the rows of an image, would be taken for
+    """TypeError for a single sequence: its tokens, or the rows of an image, would be taken for
     sequences.
     """
     if isinstance(sequences, (str, bytes, bytearray)) or (
@@ -225,24 +225,24 @@ def restore_request(
     return messages
 
 
-def to_wire(values: Values) -> pb.Values:
-    """Raises TypeError or ValueError for what can be no values of any model."""
-    if isinstance(values, str):
-        return pb.Values(text=values.encode())
-    if isinstance(values, (bytes, bytearray, memoryview)):
-        return pb.Values(text=bytes(values))
-    if isinstance(values, np.ndarray):
-        return _array_to_wire(values)
-    tokens = list(values)
-    for token in tokens:
+def to_wire(tokens: Values) -> pb.Values:
+    """Raises TypeError or ValueError for what can be no tokens of any model."""
+    if isinstance(tokens, str):
+        return pb.Values(text=tokens.encode())
+    if isinstance(tokens, (bytes, bytearray, memoryview)):
+        return pb.Values(text=bytes(tokens))
+    if isinstance(tokens, np.ndarray):
+        return _array_to_wire(tokens)
+    ids = list(tokens)
+    for token in ids:
         if isinstance(token, (bool, np.bool_)) or not hasattr(token, "__index__"):
             raise TypeError(f"token ids are integers, not {type(token).__name__}: {token!r}")
-    return _tokens([operator.index(token) for token in tokens])
+    return _tokens([operator.index(token) for token in ids])
 
 
 def _array_to_wire(array: npt.NDArray[Any]) -> pb.Values:
     if not np.issubdtype(array.dtype, np.integer):
-        raise TypeError(f"an array of values is of integers, not {array.dtype}")
+        raise TypeError(f"an array of tokens is of integers, not {array.dtype}")
     if array.ndim >= 2:
         if array.dtype != np.uint8:
             raise TypeError(f"an image is an array of uint8, not {array.dtype}")

@@ -57,7 +57,7 @@ class AsyncClient(ClientBase[AsyncGeneration, NewAsyncSession]):
         """A new session out of what Session.snapshot() gave, here or on another server.
 
         model: that it shall run on; empty: of the snapshot's name.
-        verify: the server re-reads its values, which have to lead to its state, bit for bit.
+        verify: the server re-reads its tokens, which have to lead to its state, bit for bit.
         accept_other_numerics: continue also where the server's machine computes other bits.
         durability: as of session().
         """

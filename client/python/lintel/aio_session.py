@@ -26,7 +26,7 @@ class AsyncSession(SessionBase[AsyncGeneration]):
         durability: Optional[Durability] = None,
         timeout: Optional[float] = None,
     ) -> AsyncSession:
-        """A session with the values of this one before `position`; None: all, of a session that is not
+        """A session with the tokens of this one before `position`; None: all, of a session that is not
         in use. durability: None: this one's.
         """
         ids = await self._fork_ids(1, position, durability, timeout)

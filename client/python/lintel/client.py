@@ -84,10 +84,10 @@ class ClientBase(_request.Generates[GenerationT], Generic[GenerationT, NewSessio
             session = client.session()  # asyncio: await client.session()
 
         initial_state: a named state to begin with: see Session.save_state.
-        checkpoint_every, checkpoints: a state is kept every so many values, of those at most so many,
+        checkpoint_every, checkpoints: a state is kept every so many tokens, of those at most so many,
             so that rewinding and forking re-read little.
-        history_tokens: values that can be gone back to; 0: the server's choice.
-        window: having read so many values the state is reset and re-reads the last half; 0: never. None: the
+        history_tokens: tokens that can be gone back to; 0: the server's choice.
+        window: having read so many tokens the state is reset and re-reads the last half; 0: never. None: the
             initial state's, or what the model was trained on, where that is known.
         durability: what of it outlives the server; None: the server's default, INPUT where it has a
             store. Calls on such a session survive a crash of the server: see RetryPolicy.
@@ -217,7 +217,8 @@ class Client(ClientBase[Generation, Session]):
         pixels before it, row by row: known ones after it influence it only with particles.
 
         image: uint8 [height, width] or [height, width, channels]; mask: bool, of the image's shape
-        or [height, width]. particles: as generate()'s. Returns an image, or [num_samples, ...] where a number is given.
+        or [height, width]. particles: as generate()'s. Returns an image, or [num_samples, ...] where
+        a number is given.
         ValueError for an image that is not of the model's shape. Warns of dark on light where the
         model has one channel: those of MNIST were trained on light digits on black.
         """
@@ -250,7 +251,7 @@ class Client(ClientBase[Generation, Session]):
         adapter: str = "",
         timeout: Optional[float] = None,
     ) -> list[Score]:
-        """The probabilities of given sequences' values, in their order.
+        """The probabilities of given sequences' tokens, in their order.
 
         sequences: several of what generate() takes as a prompt. A 2-D array of integers is a
             sequence a row, a uint8 array [n, height, width] or [n, height, width, channels] an
@@ -301,7 +302,7 @@ class Client(ClientBase[Generation, Session]):
         """A new session out of what Session.snapshot() gave, here or on another server.
 
         model: that it shall run on; empty: of the snapshot's name.
-        verify: the server re-reads its values, which have to lead to its state, bit for bit.
+        verify: the server re-reads its tokens, which have to lead to its state, bit for bit.
         accept_other_numerics: continue also where the server's machine computes other bits.
         durability: as of session().
         """

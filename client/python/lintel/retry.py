@@ -28,14 +28,14 @@ class RetryPolicy:
     call's timeout does not start: the error is raised at once.
 
     What is never sent again:
-    - a stream of which anything has arrived: no value is delivered twice;
+    - a stream of which anything has arrived: no token is delivered twice;
     - generation in a session after UNAVAILABLE or CANCELLED, unless there was no connection: the call
       may have started, and a session that has read the prompt would read it twice.
       RESOURCE_EXHAUSTED always comes before a session changes.
 
     But a call on a session that outlives the server (SessionInfo.durability) is repeated wherever it
     was cut off, for up to repeat_for seconds since something of it came. The server identifies it by
-    its name and resumes with the first value that was not seen.
+    its name and resumes with the first token that was not seen.
 
     Of several servers one that was not tried yet is asked at once, without a wait.
     """
@@ -78,7 +78,7 @@ class Repeat:
     """
 
     def __init__(self, request: pb.GenerateRequest, patience: float) -> None:
-        """Names the call and draws its seed: a server that forgot the call draws all values again,
+        """Names the call and draws its seed: a server that forgot the call draws all tokens again,
         some of which were seen. patience: seconds since something came.
         """
         if not request.call_id:
@@ -101,15 +101,15 @@ class Repeat:
             if self._seen and seen < 0:
                 raise make_error(
                     grpc.StatusCode.INTERNAL,
-                    f"the server left out the values from position {self._request.from_position} to "
+                    f"the server left out the tokens from position {self._request.from_position} to "
                     f"{chunk.first_position - 1}",
                     "",
                 )
             if seen > 0:
                 seen = min(seen, len(chunk.tokens))
                 chunk.first_position += seen
-                for values in (chunk.tokens, chunk.log2_probs, chunk.top):
-                    del values[:seen]
+                for field in (chunk.tokens, chunk.log2_probs, chunk.top):
+                    del field[:seen]
             if chunk.tokens:
                 self._request.from_position = chunk.first_position + len(chunk.tokens)
                 self._seen = True

@@ -72,7 +72,7 @@ class SessionBase(_request.Generates[GenerationT]):
         except Aborted as error:
             if position is not None or error.reason:  # held elsewhere: a position does not help
                 raise
-            hint = "a copy of a session in use needs `position`: how many values it has"
+            hint = "a copy of a session in use needs `position`: how many tokens it has"
             raise error.with_hint(hint) from None
         return [calls.note(fork).id for fork in made.sessions]
 
@@ -123,7 +123,7 @@ class Session(SessionBase[Generation]):
         durability: Optional[Durability] = None,
         timeout: Optional[float] = None,
     ) -> Session:
-        """A session with the values of this one before `position`; None: all, of a session that is not
+        """A session with the tokens of this one before `position`; None: all, of a session that is not
         in use. durability: None: this one's.
         """
         ids = await self._fork_ids(1, position, durability, timeout)
@@ -146,7 +146,7 @@ class Session(SessionBase[Generation]):
     async def rewind(
         self, position: int, *, expected_digest: str = "", timeout: Optional[float] = None
     ) -> SessionInfo:
-        """Takes back the values from `position` on. FailedPrecondition, and nothing is taken back,
+        """Takes back the tokens from `position` on. FailedPrecondition, and nothing is taken back,
         where an expected digest (SessionInfo.digest) is not the history's any more.
         """
         request = session_pb2.RewindSessionRequest(
@@ -181,7 +181,7 @@ class Session(SessionBase[Generation]):
     async def history(
         self, start: int = 0, stop: Optional[int] = None, *, timeout: Optional[float] = None
     ) -> list[HistoryRun]:
-        """The values at positions start to stop - 1 (None: all), and where they came from."""
+        """The tokens at positions start to stop - 1 (None: all), and where they came from."""
         request = session_pb2.ReadHistoryRequest(id=self.id, from_position=start, to_position=stop)
         calls, attempts = self._calls, self._calls.attempts(timeout)
         runs: list[HistoryRun] = []
