@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <sstream>
 #include <utility>
 
@@ -120,6 +121,24 @@ std::optional<std::uint64_t> known_seed(const v1::GenerateRequest& request, std:
   if (!request.sampling().has_seed()) return std::nullopt;
   return request.sampling().seed() + sample;
 }
+
+// Prints one Generate call.
+//
+//   text    the bytes as they are, while they stream; several samples one after another under
+//           a line "--- sample I, seed S". A newline ends them on a terminal.
+//   tokens  ids separated by commas, a line per sample, while they stream when there is one sample
+//   jsonl   one object per sample and line, keys as in `lintel generate --help`
+//
+// Ends with on_end() or, when the call failed, on_failure(), which prints what of the samples had
+// come, if anything had.
+class GenerationPrinter {
+ public:
+  virtual ~GenerationPrinter() = default;
+  virtual void on_chunk(const v1::Chunk& chunk) = 0;
+  virtual void on_finish(const v1::SampleFinish& finish) = 0;
+  virtual void on_end() = 0;
+  virtual void on_failure(grpc::StatusCode code) = 0;
+};
 
 // Streams a single sample, collects several to print them one after another.
 class TextPrinter : public GenerationPrinter {
@@ -388,8 +407,7 @@ class JsonlPrinter : public GenerationPrinter {
   SampleCollector collector_;
 };
 
-}  // namespace
-
+// Console and request must outlive the printer.
 std::unique_ptr<GenerationPrinter> make_printer(const PrintOptions& options, Console& console,
                                                 const v1::GenerateRequest& request) {
   const std::uint32_t num_samples = request.has_num_samples() ? request.num_samples() : 1;
@@ -401,6 +419,8 @@ std::unique_ptr<GenerationPrinter> make_printer(const PrintOptions& options, Con
   }
   return std::make_unique<TextPrinter>(console, num_samples, request);
 }
+
+}  // namespace
 
 std::string finish_reason_name(v1::FinishReason reason) {
   std::string name = v1::FinishReason_Name(reason);

@@ -30,34 +30,14 @@
 namespace lintel::cli {
 namespace {
 
-// Lines that people type, edited as they are used to.
+constexpr int kHistoryLines = 1000;
 
-// On a terminal libedit's: arrows, Emacs' keys, the lines of this run to go back to, all of UTF-8.
-// Ctrl-C clears the line, Ctrl-D on an empty one is the end. Nothing is written to a file: prompts
-// are their owner's. Where standard input, or error, on which lines are edited, is no terminal:
-// lines as they are, and no prompt is shown.
+// Lines that people type on a terminal, edited by libedit: arrows, Emacs' keys, the lines of this
+// run to go back to, all of UTF-8. Ctrl-C clears the line, Ctrl-D on an empty one is the end.
+// Nothing is written to a file: prompts are their owner's.
 //
 // Threads: one at a time.
 class LineEditor {
- public:
-  explicit LineEditor(Console& console);
-  ~LineEditor();
-  LineEditor(const LineEditor&) = delete;
-  LineEditor& operator=(const LineEditor&) = delete;
-
-  // The next line without its newline; nothing at the end. Throws as Console::read_line().
-  std::optional<std::string> read(const std::string& prompt);
-  bool edits() const { return terminal_ != nullptr; }
-
- private:
-  class Terminal;
-  Console& console_;
-  std::unique_ptr<Terminal> terminal_;  // null: lines as they are
-};
-
-constexpr int kHistoryLines = 1000;
-
-class LineEditor::Terminal {
   // libedit reads characters by the thread's locale. Elsewhere in the program numbers and texts are
   // the same everywhere; so it has the user's while a line is edited. Where that knows no
   // characters beyond ASCII: UTF-8.
@@ -99,7 +79,7 @@ class LineEditor::Terminal {
   }
 
  public:
-  explicit Terminal(Console& console)
+  explicit LineEditor(Console& console)
       : console_(console),
         in_(open_copy(console.in_fd(), "r")),
         err_(open_copy(console.err_fd(), "w")),
@@ -123,6 +103,10 @@ class LineEditor::Terminal {
     el_set(editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
   }
 
+  LineEditor(const LineEditor&) = delete;
+  LineEditor& operator=(const LineEditor&) = delete;
+
+  // The next line without its newline; nothing at the end. Throws as Console::read_line().
   std::optional<std::string> read(const std::string& prompt) {
     prompt_ = prompt;
     el_resize(editor_.get());
@@ -155,10 +139,10 @@ class LineEditor::Terminal {
     return characters_.use([&] { return el_init("lintel", in_.get(), err_.get(), err_.get()); });
   }
 
-  static Terminal& of(EditLine* editor) {
+  static LineEditor& of(EditLine* editor) {
     void* self = nullptr;
     el_get(editor, EL_CLIENTDATA, &self);
-    return *static_cast<Terminal*>(self);
+    return *static_cast<LineEditor*>(self);
   }
 
   static char* prompt_of(EditLine* editor) { return of(editor).prompt_.data(); }
@@ -166,7 +150,7 @@ class LineEditor::Terminal {
   // One character; 0 at the end, or when the command is cancelled. It waits in slices: the signal
   // that cancels is not delivered to this thread.
   static int read_character(EditLine* editor, wchar_t* character) {
-    Terminal& self = of(editor);
+    LineEditor& self = of(editor);
     std::mbstate_t state{};
     for (;;) {
       pollfd waiting{self.console_.in_fd(), POLLIN, 0};
@@ -193,18 +177,6 @@ class LineEditor::Terminal {
   const std::unique_ptr<History, void (*)(History*)> history_;
   const std::unique_ptr<EditLine, void (*)(EditLine*)> editor_;
 };
-
-LineEditor::LineEditor(Console& console) : console_(console) {
-  if (console.in_is_terminal() && console.err_is_terminal()) {
-    terminal_ = std::make_unique<Terminal>(console);
-  }
-}
-
-LineEditor::~LineEditor() = default;
-
-std::optional<std::string> LineEditor::read(const std::string& prompt) {
-  return terminal_ == nullptr ? console_.read_line() : terminal_->read(prompt);
-}
 
 // A session that is talked to, turn by turn. A turn is what was typed and what came of it. All that
 // talks to the server throws CallError.
@@ -407,12 +379,14 @@ class Interactive {
   Interactive(const InteractiveSetting& setting, v1::GenerateRequest request, Console& console)
       : setting_(setting),
         console_(console),
-        editor_(console),
+        editor_(console.in_is_terminal() && console.err_is_terminal()
+                    ? std::make_unique<LineEditor>(console)
+                    : nullptr),
         first_(request.prompt()),
         conversation_(setting, std::move(request), console) {}
 
   int run() {
-    if (editor_.edits() && !setting_.flags.quiet) {
+    if (editor_ && !setting_.flags.quiet) {
       console_.err("lintel: " + setting_.model.name() + ", session " + conversation_.session() +
                    "; /help says what can be typed, Ctrl-D ends\n");
     }
@@ -426,20 +400,21 @@ class Interactive {
       attempt([&] { take(*line); });
     }
     if (!detached_) conversation_.end();
-    return failed_ && !editor_.edits() ? kFailed : kOk;
+    return failed_ && !editor_ ? kFailed : kOk;
   }
 
  private:
   // Between turns Ctrl-C, which is a key while a line is edited, ends nothing: who types is there.
   void catch_interrupts() {
-    if (editor_.edits()) idle_.emplace(console_);
+    if (editor_) idle_.emplace(console_);
   }
 
   // Lines up to one that does not end with a backslash.
   std::optional<std::string> read() {
     std::string all;
     for (const char* prompt = ">>> ";; prompt = "... ") {
-      const std::optional<std::string> line = editor_.read(prompt);
+      const std::optional<std::string> line =
+          editor_ ? editor_->read(prompt) : console_.read_line();
       if (!line) return all.empty() ? line : std::move(all);
       all += *line;
       if (all.empty() || all.back() != '\\') return all;
@@ -572,8 +547,8 @@ class Interactive {
 
   const InteractiveSetting setting_;
   Console& console_;
-  LineEditor editor_;
-  const v1::Values first_;  // --prompt
+  const std::unique_ptr<LineEditor> editor_;  // null: lines as they are, and no prompt is shown
+  const v1::Values first_;                    // --prompt
   Conversation conversation_;
   std::optional<Console::Interruptible> idle_;
   bool done_ = false, detached_ = false, failed_ = false, told_limit_ = false;

@@ -8,12 +8,6 @@
 
 namespace lintel {
 
-Canvas to_canvas(const GrayImage& image) {
-  Canvas canvas(image.height, image.width, 0);
-  std::copy(image.pixels.begin(), image.pixels.end(), canvas.cells.begin());
-  return canvas;
-}
-
 Canvas tokens_canvas(const std::vector<std::int16_t>& tokens, int height, int width, int channels) {
   Canvas canvas(height, width, kHiddenPixel);
   if (channels == 1) {

@@ -69,8 +69,6 @@ struct Canvas {
   }
 };
 
-Canvas to_canvas(const GrayImage& image);
-
 // Of tokens, -1 where one is hidden, in a model's order: [height, width * channels], channels
 // innermost. A pixel of three is hidden until all of it is there. REQUIRES: 1 or 3 channels.
 Canvas tokens_canvas(const std::vector<std::int16_t>& tokens, int height, int width, int channels);

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -118,14 +117,6 @@ std::string encode_png(const Canvas& canvas, int scale) {
                                       bytes.data(), /*row_stride=*/0, /*colormap=*/nullptr));
   encoded.resize(size);
   return encoded;
-}
-
-void write_png(const std::filesystem::path& file, const Canvas& canvas, int scale) {
-  const std::string bytes = encode_png(canvas, scale);
-  std::ofstream out(file, std::ios::binary | std::ios::trunc);
-  out << bytes;
-  out.close();
-  if (!out) throw ImageError(file.string() + ": cannot be written: " + std::strerror(errno));
 }
 
 namespace {
