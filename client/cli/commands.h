@@ -9,9 +9,9 @@ namespace lintel::cli {
 void add_generate(CLI::App& app, CommandLine& command_line);
 void add_complete(CLI::App& app, CommandLine& command_line);
 void add_score(CLI::App& app, CommandLine& command_line);
+void add_session(CLI::App& app, CommandLine& command_line);
+void add_state(CLI::App& app, CommandLine& command_line);
 void add_model(CLI::App& app, CommandLine& command_line);
-// Of `lintel model`: load-adapter and unload-adapter.
-void add_model_adapters(CLI::App& model, CommandLine& command_line);
 void add_health(CLI::App& app, CommandLine& command_line);
 void add_admin(CLI::App& app, CommandLine& command_line);
 void add_token(CLI::App& app, CommandLine& command_line);

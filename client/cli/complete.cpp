@@ -20,17 +20,17 @@ the pixels before it. Known pixels after a hidden one are fed in their places an
 top, left, box and random the model draws what fits the pixels above, and to the left in the row, not
 those that follow. With --particles they do. A hidden first pixel becomes the model's start token. A PNG may hold many images of
 the model's size side by side; like MNIST it is light on dark, or --invert. A photograph of one digit, of
-any size, is put as MNIST's are by --fit. Of a model of colours each pixel is three values, and tokens have
+any size, is put as MNIST's are by --fit. Of a model of colours each pixel is three tokens, and results have
 all of them; what a grey one sees of colours is how light they are.
 
 Seeds: sample i of the image with index j is drawn with seed S + 65536 j + i; image i drawn from nothing
-with S + i. `lintel generate` gives the same values for the same prompt and seed. --best-of N draws N times
+with S + i. `lintel generate` gives the same tokens for the same prompt and seed. --best-of N draws N times
 as many samples and keeps one of each N in a row; particle i draws with the seed of sample i.
 
 results.json: model, fingerprint, weight_type, adapter (where there is one), occlusion, images [{index, seed, hidden_pixels, samples
 [{seed, best_of or particles (above 1), log2_evidence (with particles: of all known pixels after the
-first hidden one, for any values of the hidden ones), tokens (the whole image), log2_prob (of the sampled pixels), log2_prob_given, finish_reason,
-counts, queued_seconds, seconds}]}], totals. The speed counts every completed image, and every value
+first hidden one, summed over the hidden ones), tokens (the whole image), log2_prob (of the sampled pixels), log2_prob_given, finish_reason,
+counts, queued_seconds, seconds}]}], totals. The speed counts every completed image, and every token
 produced after a prompt. It is the last line of standard output, which with --json - holds the results
 alone. A run that fails or is interrupted writes what was done by then, and its exit status is not 0.
 
@@ -65,28 +65,29 @@ auto in_range(std::uint32_t low, std::uint32_t high) {
   return [low, high](std::string_view flag, std::string_view text) {
     const std::uint32_t number = parse_uint32(flag, text);
     if (number < low || number > high) {
-      throw UsageError(std::string(flag) + " '" + std::string(text) + "': expected " +
-                       std::to_string(low) + " to " + std::to_string(high));
+      refuse_flag(flag, text, "expected " + std::to_string(low) + " to " + std::to_string(high));
     }
     return number;
   };
 }
 
-Occlusion parse_occlusion(const std::string& text) {
+// What `call` returns; its error is one of the flag.
+template <typename Call>
+auto of_occlude_flag(const Call& call) {
   try {
-    return Occlusion::parse(text);
+    return call();
   } catch (const std::invalid_argument& error) {
     throw UsageError(std::string("--occlude: ") + error.what());
   }
 }
 
 // A mask of pixels as one of their tokens.
-std::vector<bool> of_values(const std::vector<bool>& pixels, int channels) {
-  std::vector<bool> values;
+std::vector<bool> of_tokens(const std::vector<bool>& pixels, int channels) {
+  std::vector<bool> tokens;
   for (const bool pixel : pixels) {
-    values.insert(values.end(), static_cast<std::size_t>(channels), pixel);
+    tokens.insert(tokens.end(), static_cast<std::size_t>(channels), pixel);
   }
-  return values;
+  return tokens;
 }
 
 // The images chosen, with their masks.
@@ -99,12 +100,9 @@ std::vector<CompletedImage> choose_images(const CompleteFlags& flags, const Imag
     image.index = one.index;
     image.seed = seed + kSeedsPerImage * static_cast<std::uint64_t>(one.index);
     image.original = std::move(one.image);
-    try {
-      image.hidden =
-          of_values(occlusion.hidden(model.height, model.width, image.seed), model.channels);
-    } catch (const std::invalid_argument& error) {
-      throw UsageError(std::string("--occlude: ") + error.what());
-    }
+    image.hidden = of_tokens(
+        of_occlude_flag([&] { return occlusion.hidden(model.height, model.width, image.seed); }),
+        model.channels);
     chosen.push_back(std::move(image));
   }
   return chosen;
@@ -208,16 +206,16 @@ CompletionOutcome complete_in_view(const CompleteFlags& flags, const Client& cli
         return;
       }
       // A pixel is shown with its last token. Each sample's are one thread's.
-      std::vector<std::uint8_t>& values = colors[frame];
-      if (values.empty()) {
-        values = jobs[job].plan.prompt;
-        values.resize(images[job / ways].hidden.size());
+      std::vector<std::uint8_t>& tokens = colors[frame];
+      if (tokens.empty()) {
+        tokens = jobs[job].plan.prompt;
+        tokens.resize(images[job / ways].hidden.size());
       }
       for (std::size_t i = 0; i < static_cast<std::size_t>(chunk.tokens_size()); ++i) {
-        if (first + i >= values.size()) return;
-        values[first + i] = static_cast<std::uint8_t>(chunk.tokens(static_cast<int>(i)));
+        if (first + i >= tokens.size()) return;
+        tokens[first + i] = static_cast<std::uint8_t>(chunk.tokens(static_cast<int>(i)));
         if ((first + i) % 3 != 2) continue;
-        const std::uint8_t* const parts = &values[first + i - 2];
+        const std::uint8_t* const parts = &tokens[first + i - 2];
         watch->set(frame, (first + i) / 3, {rgb_cell({parts[0], parts[1], parts[2]})});
       }
     };
@@ -278,21 +276,19 @@ bool is_other_picture(const std::string& file) {
   return std::find(std::begin(kOthers), std::end(kOthers), kind) != std::end(kOthers);
 }
 
+void check_picture(const std::string& flag, const std::string& file, const std::string& kind) {
+  if (is_other_picture(file)) {
+    throw UsageError(flag + ": what is written is " + kind + "; name it FILE.png");
+  }
+  if (file == "-") throw UsageError(flag + ": the picture goes into a file, FILE.png");
+}
+
 void check_flags(const CompleteFlags& flags) {
   if (flags.images.file.empty() == !flags.unconditional) {
     throw UsageError("complete: expected --images or --unconditional, one of them");
   }
-  if (is_other_picture(flags.out)) {
-    throw UsageError("--out " + flags.out + ": what is written is PNG; name it FILE.png");
-  }
-  if (flags.out == "-") throw UsageError("--out -: the picture goes into a file, FILE.png");
-  if (is_other_picture(flags.animate)) {
-    throw UsageError("--animate " + flags.animate +
-                     ": what is written is an animated PNG; name it FILE.png");
-  }
-  if (flags.animate == "-") {
-    throw UsageError("--animate -: the picture goes into a file, FILE.png");
-  }
+  check_picture("--out " + flags.out, flags.out, "PNG");
+  check_picture("--animate " + flags.animate, flags.animate, "an animated PNG");
   if (flags.headings && flags.out.empty() && flags.animate.empty()) {
     throw UsageError("--headings goes with --out or --animate");
   }
@@ -312,15 +308,13 @@ void check_flags(const CompleteFlags& flags) {
   if (flags.occlude_option->count() > 0) {
     throw UsageError("--occlude goes with --images; --unconditional draws every pixel");
   }
-  if (!flags.images.index.empty()) throw UsageError("--index goes with --images");
-  if (flags.images.invert) throw UsageError("--invert goes with --images");
-  if (flags.images.fit) throw UsageError("--fit goes with --images");
+  flags.images.check_unused();
   if (flags.headings) throw UsageError("--headings goes with --images");
 }
 
 int run_complete(const CompleteFlags& flags, Console& console) {
   check_flags(flags);
-  const Occlusion occlusion = parse_occlusion(flags.occlude);
+  const Occlusion occlusion = of_occlude_flag([&] { return Occlusion::parse(flags.occlude); });
   const Client client = flags.connection.connect();
   Outputs outputs(flags);
   CompletionRun run;

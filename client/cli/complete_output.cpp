@@ -68,8 +68,7 @@ void write_sample(JsonWriter& json, const Completion& sample) {
   json.end_object();
 }
 
-}  // namespace
-
+// Pixels of the picture that draw_grid would make.
 std::int64_t grid_pixels(const ImageModel& model, std::size_t images, int samples,
                          bool unconditional, const GridStyle& style) {
   const std::int64_t columns = unconditional ? square_side(images) : samples + 2;
@@ -79,20 +78,25 @@ std::int64_t grid_pixels(const ImageModel& model, std::size_t images, int sample
          style.scale;
 }
 
+constexpr std::size_t kAllPixels = SIZE_MAX;
+
+// Rows of original | occluded | samples; drawn from nothing: the samples in a square. Of a sample
+// that is not done the pixels that came are shown. `shown`: of each sample only so many of its
+// first pixels, beside those that were known.
 Canvas draw_grid(const CompletionRun& run, const ImageModel& model, const GridStyle& style,
                  std::size_t shown) {
   std::vector<Canvas> cells;
   const bool unconditional = run.occlusion.empty();
   const auto draw = [&](const CompletedImage& image, const Completion& sample) {
-    std::vector<std::int16_t> values(image.hidden.size(), -1);
+    std::vector<std::int16_t> tokens(image.hidden.size(), -1);
     if (shown != kAllPixels && !unconditional) {
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        if (!image.hidden[i]) values[i] = image.original.pixels[i];
+      for (std::size_t i = 0; i < tokens.size(); ++i) {
+        if (!image.hidden[i]) tokens[i] = image.original.pixels[i];
       }
     }
     const std::size_t count = std::min(sample.pixels.size(), shown);
-    std::copy_n(sample.pixels.begin(), count, values.begin());
-    cells.push_back(values_canvas(values, model.height, model.width, model.channels));
+    std::copy_n(sample.pixels.begin(), count, tokens.begin());
+    cells.push_back(tokens_canvas(tokens, model.height, model.width, model.channels));
   };
   int columns = square_side(run.images.size());
   for (const CompletedImage& image : run.images) {
@@ -105,6 +109,8 @@ Canvas draw_grid(const CompletionRun& run, const ImageModel& model, const GridSt
   }
   return arrange(cells, columns, style.gap);
 }
+
+}  // namespace
 
 std::int64_t num_done(const CompletionRun& run) { return totals_of(run).images; }
 
@@ -217,7 +223,7 @@ Canvas draw_picture(const CompletionRun& run, const ImageModel& model, const Gri
 }  // namespace
 
 std::string picture_png(const CompletionRun& run, const ImageModel& model, const GridStyle& style) {
-  if (!style.headings) return encode_png(draw_grid(run, model, style), style.scale);
+  if (!style.headings) return encode_png(draw_grid(run, model, style, kAllPixels), style.scale);
   return encode_png(draw_picture(run, model, style, kAllPixels), /*scale=*/1);
 }
 

@@ -40,18 +40,6 @@ struct GridStyle {
   bool headings = false;
 };
 
-// Pixels of the picture that draw_grid would make, for refusing it before the work is done.
-std::int64_t grid_pixels(const ImageModel& model, std::size_t images, int samples,
-                         bool unconditional, const GridStyle& style);
-
-inline constexpr std::size_t kAllPixels = SIZE_MAX;
-
-// Rows of original | occluded | samples; drawn from nothing: the samples in a square. Of a sample
-// that is not done the pixels that came are shown. `shown`: of each sample only so many of its
-// first pixels, beside those that were known.
-Canvas draw_grid(const CompletionRun& run, const ImageModel& model, const GridStyle& style,
-                 std::size_t shown = kAllPixels);
-
 // How many of its samples are done.
 std::int64_t num_done(const CompletionRun& run);
 

@@ -20,9 +20,7 @@ std::vector<int> parse_counts(std::string_view flag, std::string_view text) {
     const std::size_t comma = text.find(',');
     const std::string_view one = text.substr(0, comma);
     const std::uint32_t count = parse_uint32(flag, one);
-    if (count < 1 || count > 4096) {
-      throw UsageError(std::string(flag) + " '" + std::string(one) + "': expected 1 to 4096");
-    }
+    if (count < 1 || count > 4096) refuse_flag(flag, one, "expected 1 to 4096");
     counts.push_back(static_cast<int>(count));
     if (comma == std::string_view::npos) return counts;
     text.remove_prefix(comma + 1);

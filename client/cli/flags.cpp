@@ -13,25 +13,26 @@
 #include "client/lib/channel.h"
 
 namespace lintel::cli {
-namespace {
 
-[[noreturn]] void refuse(std::string_view flag, std::string_view text, const std::string& why) {
+void refuse_flag(std::string_view flag, std::string_view text, const std::string& why) {
   throw UsageError(std::string(flag) + " '" + std::string(text) + "': " + why);
 }
+
+namespace {
 
 template <typename Number>
 Number parse_number(std::string_view flag, std::string_view text) {
   Number number{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc::result_out_of_range) refuse(flag, text, "out of range");
+  if (error == std::errc::result_out_of_range) refuse_flag(flag, text, "out of range");
   if (error != std::errc() || end != text.data() + text.size()) {
-    refuse(flag, text,
-           std::is_floating_point_v<Number> ? "expected a number"
-           : std::is_unsigned_v<Number>     ? "expected a whole number, 0 or more"
-                                            : "expected a whole number");
+    refuse_flag(flag, text,
+                std::is_floating_point_v<Number> ? "expected a number"
+                : std::is_unsigned_v<Number>     ? "expected a whole number, 0 or more"
+                                                 : "expected a whole number");
   }
   if constexpr (std::is_floating_point_v<Number>) {
-    if (!std::isfinite(number)) refuse(flag, text, "expected a finite number");
+    if (!std::isfinite(number)) refuse_flag(flag, text, "expected a finite number");
   }
   return number;
 }
@@ -50,7 +51,7 @@ std::pair<std::string_view, std::string_view> split_pair(std::string_view flag,
                                                          std::string_view text,
                                                          const std::string& form) {
   const std::size_t equals = text.find('=');
-  if (equals == std::string_view::npos) refuse(flag, text, "expected " + form);
+  if (equals == std::string_view::npos) refuse_flag(flag, text, "expected " + form);
   return {text.substr(0, equals), text.substr(equals + 1)};
 }
 
@@ -98,10 +99,10 @@ std::vector<std::int64_t> parse_indices(std::string_view flag, std::string_view 
     const auto last = dash == std::string_view::npos
                           ? first
                           : parse_number<std::uint32_t>(flag, part.substr(dash + 1));
-    if (last < first) refuse(flag, text, "the range " + std::string(part) + " runs backwards");
+    if (last < first) refuse_flag(flag, text, "the range " + std::string(part) + " runs backwards");
     if (last >= count) {
-      refuse(flag, text,
-             std::to_string(last) + " is past the last image, " + std::to_string(count - 1));
+      refuse_flag(flag, text,
+                  std::to_string(last) + " is past the last image, " + std::to_string(count - 1));
     }
     for (std::int64_t i = first; i <= last; ++i) indices.push_back(i);
   }
@@ -114,8 +115,8 @@ std::pair<std::int32_t, float> parse_bias(std::string_view flag, std::string_vie
 }
 
 GivenTokens parse_given(std::string_view flag, std::string_view text) {
-  const auto [position, values] = split_pair(flag, text, "POSITION=ID,ID,...");
-  return {parse_int64(flag, position), parse_ids(flag, values)};
+  const auto [position, ids] = split_pair(flag, text, "POSITION=ID,ID,...");
+  return {parse_int64(flag, position), parse_ids(flag, ids)};
 }
 
 std::chrono::seconds parse_duration(std::string_view flag, std::string_view text) {
@@ -131,7 +132,7 @@ std::chrono::seconds parse_duration(std::string_view flag, std::string_view text
     if (count < 1 || count > kLongest / seconds) break;
     return std::chrono::seconds(count * seconds);
   }
-  refuse(flag, text, "expected a time like 90s, 30m, 72h or 30d");
+  refuse_flag(flag, text, "expected a time like 90s, 30m, 72h or 30d");
 }
 
 std::string unescape(std::string_view flag, std::string_view text) {
@@ -154,7 +155,7 @@ std::string unescape(std::string_view flag, std::string_view text) {
       bytes += static_cast<char>(hex_digit(text[i + 2]) * 16 + hex_digit(text[i + 3]));
       i += 3;
     } else {
-      refuse(flag, text, "expected \\n, \\r, \\t, \\0, \\\\ or \\xHH after the backslash");
+      refuse_flag(flag, text, "expected \\n, \\r, \\t, \\0, \\\\ or \\xHH after the backslash");
     }
   }
   return bytes;
@@ -185,11 +186,8 @@ namespace {
 
 double parse_deadline(std::string_view flag, std::string_view text) {
   const double seconds = parse_double(flag, text);
-  if (!(seconds >= 0.001 && seconds <= 1e8)) {
-    throw UsageError(std::string(flag) + " '" + std::string(text) +
-                     "': expected seconds from 0.001 to 1e8");
-  }
-  return seconds;
+  if (seconds >= 0.001 && seconds <= 1e8) return seconds;
+  refuse_flag(flag, text, "expected seconds from 0.001 to 1e8");
 }
 
 // The error of an address, with the flag it was given to.
@@ -312,7 +310,7 @@ void SamplingFlags::add_to(CLI::App& app, const std::string& seed_help) {
   const std::string group = "Sampling";
   add_parsed(app, "--seed", seed, parse_uint64, "N", seed_help)->group(group);
   add_parsed(app, "--temperature", temperature, parse_float, "T",
-             "0: the most likely value; 1: the model's distribution [1]")
+             "0: the most likely token; 1: the model's distribution [1]")
       ->group(group);
   add_parsed(app, "--top-k", top_k, parse_uint32, "K", "Keep the K most likely tokens [all]")
       ->group(group);
@@ -332,7 +330,7 @@ void SamplingFlags::add_to(CLI::App& app, const std::string& seed_help) {
              "Subtracted from logits once per occurrence of the token [0]")
       ->group(group);
   add_parsed(app, "--penalty-window", penalty_window, parse_uint32, "N",
-             "Penalties count the last N values only; 0: all of the sequence [0]")
+             "Penalties count the last N tokens only; 0: all of the sequence [0]")
       ->group(group);
   add_repeated(app, "--logit-bias", logit_bias, "ID=VALUE", "Added to the logit of a token")
       ->group(group);

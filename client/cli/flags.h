@@ -20,6 +20,9 @@ namespace lintel::cli {
 // What people write after flags, parsed. Every function throws UsageError naming the flag and what
 // is wrong with it.
 
+// UsageError: "FLAG 'TEXT': WHY"
+[[noreturn]] void refuse_flag(std::string_view flag, std::string_view text, const std::string& why);
+
 // A whole number, or a finite decimal one, and nothing after it. `flag` is for the message.
 std::int32_t parse_int32(std::string_view flag, std::string_view text);
 std::int64_t parse_int64(std::string_view flag, std::string_view text);

@@ -9,7 +9,6 @@
 
 #include "client/cli/commands.h"
 #include "client/cli/generate_output.h"
-#include "client/cli/interactive.h"
 #include "client/cli/model_choice.h"
 
 namespace lintel::cli {
@@ -19,22 +18,16 @@ std::optional<std::string> any_text(std::string_view, std::string_view text) {
   return std::string(text);
 }
 
-double parse_seconds(std::string_view flag, std::string_view text) {
+double parse_time_limit(std::string_view flag, std::string_view text) {
   const double seconds = parse_double(flag, text);
-  if (!(seconds > 0 && seconds <= 1e8)) {
-    throw UsageError(std::string(flag) + " '" + std::string(text) +
-                     "': expected seconds, more than 0");
-  }
-  return seconds;
+  if (seconds > 0 && seconds <= 1e8) return seconds;
+  refuse_flag(flag, text, "expected seconds, more than 0");
 }
 
 double parse_patience(std::string_view flag, std::string_view text) {
   const double seconds = parse_double(flag, text);
-  if (!(seconds >= 0 && seconds <= 1e8)) {
-    throw UsageError(std::string(flag) + " '" + std::string(text) +
-                     "': expected seconds, 0 or more");
-  }
-  return seconds;
+  if (seconds >= 0 && seconds <= 1e8) return seconds;
+  refuse_flag(flag, text, "expected seconds, 0 or more");
 }
 
 }  // namespace
@@ -60,16 +53,16 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
              "Begin with this named state: see lintel state --help");
     add_parsed(
         app, "--window", window, parse_int64, "N",
-        "Text longer than the model was trained on: reset the state whenever it has read N values, "
+        "Text longer than the model was trained on: reset the state whenever it has read N tokens, "
         "and re-read the last N/2; 0: never [the server's choice: the initial state's, "
         "or what the model was trained on where that is known; of a session: its own]");
   }
   add_parsed(app, "--max-new-tokens", max_new_tokens, parse_uint32, "N",
-             "Most values to produce, given ones included [256; of an image: up to its end]");
+             "Most tokens to produce, given ones included [256; of an image: up to its end]");
   add_repeated(app, "--given", given, "POS=ID,ID,...",
-               "Known values from position POS on, fed instead of sampled; they matter to what is "
+               "Known tokens from position POS on, fed instead of sampled; they matter to what is "
                "sampled after them, not before");
-  add_parsed(app, "--time-limit", time_limit_seconds, parse_seconds, "SECONDS",
+  add_parsed(app, "--time-limit", time_limit_seconds, parse_time_limit, "SECONDS",
              "Stop with finish reason `deadline` after this long, keeping what there is");
   if (for_session) {
     add_parsed(app, "--retry", retry_seconds, parse_patience, "SECONDS",
@@ -78,14 +71,14 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
     add_text(
         app, "--call-id", call_id, "ID",
         "Of a session that outlives the server: the call's name. Running an interrupted command "
-        "again with the name that `lintel session get` prints finishes the call: the same values "
+        "again with the name that `lintel session get` prints finishes the call: the same tokens "
         "[a random one]");
   } else {
     add_parsed(app, "--samples", samples, parse_uint32, "N",
                "Samples from the prompt; sample i has seed S + i [1]");
   }
 
-  sampling.add_to(app, "Seed: the same one gives the same values [the server draws one]");
+  sampling.add_to(app, "Seed: the same one gives the same tokens [the server draws one]");
 
   add_repeated(app, "--stop", stop_strings, "TEXT",
                "Stop at this text (byte models); \\n, \\t, \\\\ and \\xHH are understood")
@@ -105,7 +98,7 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
                "With tokens: each id followed by :LOG2-PROBABILITY (jsonl always has them)")
       ->group("Output");
   add_parsed(app, "--top-log-probs", top_log_probs, parse_uint32, "N",
-             "With jsonl: the N most likely values at each position")
+             "With jsonl: the N most likely tokens at each position")
       ->group("Output");
   app.add_flag("--echo", echo, "Print the prompt, too")->group("Output");
   add_parsed(app, "--tokens-per-message", tokens_per_message, parse_uint32, "N",
@@ -150,10 +143,10 @@ v1::GenerateRequest GenerateFlags::request(Console& console) const {
   }
   if (include_stop) request.mutable_stop()->set_include_in_output(true);
   for (const std::string& text : given) {
-    const GivenTokens values = parse_given("--given", text);
+    const GivenTokens known = parse_given("--given", text);
     v1::GivenSpan& span = *request.add_given();
-    span.set_position(values.position);
-    *span.mutable_values() = token_values(values.tokens);
+    span.set_position(known.position);
+    *span.mutable_values() = token_values(known.tokens);
   }
   if (samples) request.set_num_samples(*samples);
   if (time_limit_seconds) {
@@ -174,8 +167,7 @@ namespace {
 // The default limit where a sequence has no end of its own: as long as a user likes to wait.
 constexpr std::uint32_t kDefaultNewTokens = 256;
 
-}  // namespace
-
+// How tokens are printed: --format, or what suits the model. Throws UsageError.
 std::string format_for(const GenerateFlags& flags, const v1::Model& model) {
   const bool bytes = model.modality() == "bytes";
   if (flags.format == "text" && !bytes) {
@@ -188,18 +180,11 @@ std::string format_for(const GenerateFlags& flags, const v1::Model& model) {
   return format;
 }
 
+// Most tokens of what has no end.
 std::uint32_t default_new_tokens(const v1::Model& model) {
   const std::uint32_t limit = model.limits().max_new_tokens();
   return limit == 0 ? kDefaultNewTokens : std::min(limit, kDefaultNewTokens);
 }
-
-std::string window_note(std::int64_t window) {
-  const std::string size = std::to_string(window);
-  return "lintel: text longer than what the model was trained on continues in a window of " + size +
-         " values (--window " + size + "; --window 0: none)\n";
-}
-
-namespace {
 
 constexpr const char* kGenerateFooter = R"(
 Examples:
@@ -211,14 +196,14 @@ Examples:
 
 jsonl has per sample: tokens (sampled and given ones), of byte models text (what is no UTF-8 is U+FFFD
 there), log2_probs (base 2, parallel to tokens, of the
-model before temperature and filters, null where a value has none), finish_reason (length, stop_token,
+model before temperature and filters, null where a token has none), finish_reason (length, stop_token,
 stop_string, end_of_sequence, cancelled, deadline), seed, first_position, counts (prompt_tokens,
 reused_tokens, generated_tokens, given_tokens, position; drafted_tokens and accepted_tokens of the
 server's speculation) and timings; in a window also window, window_restarts and skipped_tokens (of the
-prompt, which no value depends on); where asked for also prompt, prompt_log2_probs, top,
+prompt, which no token depends on); where asked for also prompt, prompt_log2_probs, top,
 given_positions. Floats have the digits that read back exactly.
 
-On a terminal the last line on standard error says how fast it was: values a second from the first to
+On a terminal the last line on standard error says how fast it was: tokens a second from the first to
 the last, how long the first one took to come, and the prompt's. --stats has it anywhere.
 
 A call that fails on its way, at its --deadline or by Ctrl-C for two, prints what had come all the same,
@@ -236,6 +221,12 @@ v1::Model model_of(const Client& client, const GenerateFlags& flags, Console& co
 }
 
 }  // namespace
+
+std::string window_note(std::int64_t window) {
+  const std::string size = std::to_string(window);
+  return "lintel: text longer than what the model was trained on continues in a window of " + size +
+         " tokens (--window " + size + "; --window 0: none)\n";
+}
 
 int run_generate(const GenerateFlags& flags, Console& console) {
   if (flags.interactive) check_interactive(flags);
@@ -274,7 +265,7 @@ int run_generate(const GenerateFlags& flags, Console& console) {
       });
   if (stopped_by_limit && !flags.quiet) {
     console.err("lintel: stopped after " + std::to_string(request.max_new_tokens()) +
-                " values; --max-new-tokens N asks for another number\n");
+                " tokens; --max-new-tokens N asks for another number\n");
   }
   return kOk;
 }

@@ -6,10 +6,9 @@
 #include <string>
 
 #include "client/cli/flags.h"
+#include "client/cli/generate_output.h"
 
 namespace lintel::cli {
-
-// Flags of `lintel generate` and `lintel session continue`.
 
 struct GenerateFlags {
   ConnectionFlags connection;
@@ -43,19 +42,30 @@ struct GenerateFlags {
   v1::GenerateRequest request(Console& console) const;
 };
 
-// What a Generate request gets where its flags say nothing.
-
-// How tokens are printed: --format, or what suits the model. Throws UsageError.
-std::string format_for(const GenerateFlags& flags, const v1::Model& model);
-
-// Most tokens of what has no end.
-std::uint32_t default_new_tokens(const v1::Model& model);
-
 // Says that the server chose a window of so many tokens.
 std::string window_note(std::int64_t window);
 
 // Calls the server and prints in the format asked for; with --interactive a session that is typed
 // to. Returns an ExitCode.
 int run_generate(const GenerateFlags& flags, Console& console);
+
+// `lintel generate --interactive`.
+
+// All of it outlives the call.
+struct InteractiveSetting {
+  const Client& client;
+  const GenerateFlags& flags;
+  const v1::Model& model;
+  const ViewOptions& view;
+};
+
+// Refuses flags that make no sense with it. Throws UsageError.
+void check_interactive(const GenerateFlags& flags);
+
+// Reads lines of a terminal or a pipe until /quit or their end: each is a session's prompt or a
+// command. `request`: how each turn is generated; its prompt is the first turn's. Returns an
+// ExitCode: kFailed where a line of a pipe failed.
+int run_interactive(const InteractiveSetting& setting, v1::GenerateRequest request,
+                    Console& console);
 
 }  // namespace lintel::cli

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <sstream>
 #include <utility>
 
@@ -43,7 +44,7 @@ std::string GenerationSpeed::prompt_text() const {
   // The samples of a call share its prompt: the first one read it.
   const v1::SampleFinish& finish = finishes_.front();
   if (finish.prompt_tokens() == 0 && finish.cached_tokens() == 0) return "";
-  std::string text = "; prompt: " + counted(finish.prompt_tokens(), "value");
+  std::string text = "; prompt: " + counted(finish.prompt_tokens(), "token");
   const double seconds = seconds_of(finish.timings().prompt());
   if (finish.prompt_tokens() > 0 && seconds > 0) {
     text += " at " + rate_text(finish.prompt_tokens() / seconds);
@@ -59,17 +60,17 @@ std::string GenerationSpeed::prompt_text() const {
 
 std::string GenerationSpeed::text() const {
   if (finishes_.empty()) return "nothing was generated";
-  std::uint64_t values = 0;
+  std::uint64_t tokens = 0;
   double seconds = 0;  // of the sample that took longest; they run at the same time
   for (const v1::SampleFinish& finish : finishes_) {
-    values += finish.generated_tokens();
+    tokens += finish.generated_tokens();
     seconds = std::max(seconds, seconds_of(finish.timings().generation()));
   }
   std::string text = finishes_.size() > 1 ? counted(finishes_.size(), "sample") + ", " : "";
-  text += counted(values, "value");
+  text += counted(tokens, "token");
   // The time is from a sample's first token to its last.
-  if (values > finishes_.size() && seconds > 0) {
-    text += " at " + rate_text(static_cast<double>(values - finishes_.size()) / seconds);
+  if (tokens > finishes_.size() && seconds > 0) {
+    text += " at " + rate_text(static_cast<double>(tokens - finishes_.size()) / seconds);
   }
   if (first_) {
     text +=
@@ -120,6 +121,24 @@ std::optional<std::uint64_t> known_seed(const v1::GenerateRequest& request, std:
   if (!request.sampling().has_seed()) return std::nullopt;
   return request.sampling().seed() + sample;
 }
+
+// Prints one Generate call.
+//
+//   text    the bytes as they are, while they stream; several samples one after another under
+//           a line "--- sample I, seed S". A newline ends them on a terminal.
+//   tokens  ids separated by commas, a line per sample, while they stream when there is one sample
+//   jsonl   one object per sample and line, keys as in `lintel generate --help`
+//
+// Ends with on_end() or, when the call failed, on_failure(), which prints what of the samples had
+// come, if anything had.
+class GenerationPrinter {
+ public:
+  virtual ~GenerationPrinter() = default;
+  virtual void on_chunk(const v1::Chunk& chunk) = 0;
+  virtual void on_finish(const v1::SampleFinish& finish) = 0;
+  virtual void on_end() = 0;
+  virtual void on_failure(grpc::StatusCode code) = 0;
+};
 
 // Streams a single sample, collects several to print them one after another.
 class TextPrinter : public GenerationPrinter {
@@ -238,11 +257,11 @@ void write_log2_probs(JsonWriter& json, const std::vector<std::optional<float>>&
 
 void write_top(JsonWriter& json, const std::vector<v1::TopValues>& top) {
   json.begin_array();
-  for (const v1::TopValues& values : top) {
+  for (const v1::TopValues& likely : top) {
     json.begin_array();
-    for (int i = 0; i < std::min(values.tokens_size(), values.log2_probs_size()); ++i) {
+    for (int i = 0; i < std::min(likely.tokens_size(), likely.log2_probs_size()); ++i) {
       json.begin_object();
-      json.field("token", values.tokens(i)).field("log2_prob", values.log2_probs(i));
+      json.field("token", likely.tokens(i)).field("log2_prob", likely.log2_probs(i));
       json.end_object();
     }
     json.end_array();
@@ -286,7 +305,7 @@ std::string text_of(const std::vector<std::int32_t>& tokens) {
   return text;
 }
 
-void write_values(JsonWriter& json, const Sample& sample, const JsonParts& parts) {
+void write_sample_tokens(JsonWriter& json, const Sample& sample, const JsonParts& parts) {
   json.key("tokens");
   write_tokens(json, sample.tokens);
   if (parts.text) json.field("text", text_of(sample.tokens));
@@ -301,7 +320,7 @@ std::string cut_sample_json(const Sample& sample, std::uint32_t index,
   JsonWriter json;
   json.begin_object();
   json.field("sample", index);
-  write_values(json, sample, parts);
+  write_sample_tokens(json, sample, parts);
   json.key("finish_reason");
   if (code == grpc::StatusCode::DEADLINE_EXCEEDED) {
     json.value(finish_reason_name(v1::FINISH_REASON_DEADLINE));
@@ -322,7 +341,7 @@ std::string sample_json(const Sample& sample, const JsonParts& parts) {
   JsonWriter json;
   json.begin_object();
   json.field("sample", finish.sample());
-  write_values(json, sample, parts);
+  write_sample_tokens(json, sample, parts);
   json.field("finish_reason", finish_reason_name(finish.reason()));
   if (!finish.stop_string().empty()) json.field("stop_string", finish.stop_string());
   json.field("seed", finish.seed());
@@ -388,8 +407,7 @@ class JsonlPrinter : public GenerationPrinter {
   SampleCollector collector_;
 };
 
-}  // namespace
-
+// Console and request must outlive the printer.
 std::unique_ptr<GenerationPrinter> make_printer(const PrintOptions& options, Console& console,
                                                 const v1::GenerateRequest& request) {
   const std::uint32_t num_samples = request.has_num_samples() ? request.num_samples() : 1;
@@ -401,6 +419,8 @@ std::unique_ptr<GenerationPrinter> make_printer(const PrintOptions& options, Con
   }
   return std::make_unique<TextPrinter>(console, num_samples, request);
 }
+
+}  // namespace
 
 std::string finish_reason_name(v1::FinishReason reason) {
   std::string name = v1::FinishReason_Name(reason);
@@ -421,8 +441,8 @@ std::string reading_text(const v1::GenerateRequest& request) {
   const v1::Values& prompt = request.prompt();
   const std::size_t size = prompt.has_text() ? prompt.text().size()
                                              : static_cast<std::size_t>(prompt.tokens().ids_size());
-  return size == 0 ? "waiting for the first value"
-                   : "waiting for the first value after a prompt of " + std::to_string(size);
+  return size == 0 ? "waiting for the first token"
+                   : "waiting for the first token after a prompt of " + std::to_string(size);
 }
 
 // Says why and for how long a call waits to be repeated: on a terminal in a line that is erased
@@ -470,11 +490,11 @@ class RepeatNote {
 std::string time_limit_text(const v1::GenerateRequest& request,
                             const std::vector<v1::SampleFinish>& finishes) {
   std::size_t ended = 0;
-  std::uint64_t values = 0;
+  std::uint64_t tokens = 0;
   for (const v1::SampleFinish& finish : finishes) {
     if (finish.reason() != v1::FINISH_REASON_DEADLINE) continue;
     ++ended;
-    values += finish.generated_tokens();
+    tokens += finish.generated_tokens();
   }
   if (ended == 0) return "";
   std::string text = "the time limit";
@@ -486,7 +506,7 @@ std::string time_limit_text(const v1::GenerateRequest& request,
   text += finishes.size() == 1 ? " ended it"
                                : " ended " + std::to_string(ended) + " of " +
                                      std::to_string(finishes.size()) + " samples";
-  return text + " after " + std::to_string(values) + (values == 1 ? " value" : " values");
+  return text + " after " + counted(tokens, "token");
 }
 
 }  // namespace
@@ -535,7 +555,7 @@ std::vector<v1::SampleFinish> generate_in_view(const Client& client,
       console.flush();
       console.err(
           "lintel: gave up " +
-          (position == 0 ? "before the first value" : "at position " + std::to_string(position)) +
+          (position == 0 ? "before the first token" : "at position " + std::to_string(position)) +
           "; `lintel session get " + request.session_id() + "` says what is stored\n");
     }
     throw;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/cli/interactive.h"
-
+// `lintel generate --interactive`.
 #include <histedit.h>
 #include <langinfo.h>
 #include <locale.h>
@@ -8,7 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <cwchar>
@@ -16,48 +17,27 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "client/cli/console.h"
 #include "client/cli/flags.h"
 #include "client/cli/generate.h"
+#include "client/cli/generate_output.h"
 #include "client/cli/output.h"
 #include "client/cli/program.h"
 #include "client/lib/call_error.h"
 
 namespace lintel::cli {
-
-// Lines that people type, edited as they are used to.
-
-// On a terminal libedit's: arrows, Emacs' keys, the lines of this run to go back to, all of UTF-8.
-// Ctrl-C clears the line, Ctrl-D on an empty one is the end. Nothing is written to a file: prompts
-// are their owner's. Where standard input, or error, on which lines are edited, is no terminal:
-// lines as they are, and no prompt is shown.
-//
-// Threads: one at a time.
-class LineEditor {
- public:
-  explicit LineEditor(Console& console);
-  ~LineEditor();
-  LineEditor(const LineEditor&) = delete;
-  LineEditor& operator=(const LineEditor&) = delete;
-
-  // The next line without its newline; nothing at the end. Throws as Console::read_line().
-  std::optional<std::string> read(const std::string& prompt);
-  bool edits() const { return terminal_ != nullptr; }
-
- private:
-  class Terminal;
-  Console& console_;
-  std::unique_ptr<Terminal> terminal_;  // null: lines as they are
-};
-
 namespace {
 
 constexpr int kHistoryLines = 1000;
 
-}  // namespace
-
-class LineEditor::Terminal {
+// Lines that people type on a terminal, edited by libedit: arrows, Emacs' keys, the lines of this
+// run to go back to, all of UTF-8. Ctrl-C clears the line, Ctrl-D on an empty one is the end.
+// Nothing is written to a file: prompts are their owner's.
+//
+// Threads: one at a time.
+class LineEditor {
   // libedit reads characters by the thread's locale. Elsewhere in the program numbers and texts are
   // the same everywhere; so it has the user's while a line is edited. Where that knows no
   // characters beyond ASCII: UTF-8.
@@ -99,7 +79,7 @@ class LineEditor::Terminal {
   }
 
  public:
-  explicit Terminal(Console& console)
+  explicit LineEditor(Console& console)
       : console_(console),
         in_(open_copy(console.in_fd(), "r")),
         err_(open_copy(console.err_fd(), "w")),
@@ -123,6 +103,10 @@ class LineEditor::Terminal {
     el_set(editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
   }
 
+  LineEditor(const LineEditor&) = delete;
+  LineEditor& operator=(const LineEditor&) = delete;
+
+  // The next line without its newline; nothing at the end. Throws as Console::read_line().
   std::optional<std::string> read(const std::string& prompt) {
     prompt_ = prompt;
     el_resize(editor_.get());
@@ -155,10 +139,10 @@ class LineEditor::Terminal {
     return characters_.use([&] { return el_init("lintel", in_.get(), err_.get(), err_.get()); });
   }
 
-  static Terminal& of(EditLine* editor) {
+  static LineEditor& of(EditLine* editor) {
     void* self = nullptr;
     el_get(editor, EL_CLIENTDATA, &self);
-    return *static_cast<Terminal*>(self);
+    return *static_cast<LineEditor*>(self);
   }
 
   static char* prompt_of(EditLine* editor) { return of(editor).prompt_.data(); }
@@ -166,7 +150,7 @@ class LineEditor::Terminal {
   // One character; 0 at the end, or when the command is cancelled. It waits in slices: the signal
   // that cancels is not delivered to this thread.
   static int read_character(EditLine* editor, wchar_t* character) {
-    Terminal& self = of(editor);
+    LineEditor& self = of(editor);
     std::mbstate_t state{};
     for (;;) {
       pollfd waiting{self.console_.in_fd(), POLLIN, 0};
@@ -194,19 +178,56 @@ class LineEditor::Terminal {
   const std::unique_ptr<EditLine, void (*)(EditLine*)> editor_;
 };
 
-LineEditor::LineEditor(Console& console) : console_(console) {
-  if (console.in_is_terminal() && console.err_is_terminal()) {
-    terminal_ = std::make_unique<Terminal>(console);
-  }
-}
+// A session that is talked to, turn by turn. A turn is what was typed and what came of it. All that
+// talks to the server throws CallError.
+//
+// Threads: one at a time.
+class Conversation {
+ public:
+  // Continues the session of --session, or makes one. `request`: how each turn is generated;
+  // its prompt is ignored.
+  Conversation(const InteractiveSetting& setting, v1::GenerateRequest request, Console& console);
 
-LineEditor::~LineEditor() = default;
+  // Sends the prompt, which may be empty, and prints what the model generates. Ctrl-C ends the turn
+  // and keeps what had come. Any other failure is thrown, once the session's position is known.
+  void say(const v1::Values& prompt);
 
-std::optional<std::string> LineEditor::read(const std::string& prompt) {
-  return terminal_ == nullptr ? console_.read_line() : terminal_->read(prompt);
-}
+  // Continues in a copy of the session; the original stays as it is.
+  void fork();
+  // Takes back the last turns. Throws UsageError where fewer were made here.
+  void take_back(std::uint64_t turns);
+  // Takes back what came from this position on.
+  void rewind(std::int64_t position);
+  // Continues another session of the model.
+  void change_to(const std::string& session);
+  void save(const std::string& file) const;  // as a snapshot
+  // Deletes the sessions that it made.
+  void end();
 
-Conversation::Conversation(const Setting& setting, v1::GenerateRequest request, Console& console)
+  v1::Sampling& sampling() { return *request_.mutable_sampling(); }
+  const std::string& session() const { return session_; }
+  std::int64_t position() const { return position_; }
+  // Whether the default limit of new tokens ended a turn.
+  bool ended_by_default() const { return ended_by_default_; }
+  std::uint32_t most_tokens() const { return request_.max_new_tokens(); }
+
+ private:
+  std::string new_session() const;
+  // Waits until the server is done with the last call, and looks where it ended.
+  void look();
+
+  const InteractiveSetting setting_;
+  Console& console_;
+  v1::GenerateRequest request_;
+  std::string session_;
+  std::vector<std::string> made_;    // sessions
+  std::int64_t position_ = 0;        // of the session
+  std::vector<std::int64_t> turns_;  // where each began
+  bool ended_by_default_ = false;
+};
+
+Conversation::Conversation(const InteractiveSetting& setting, v1::GenerateRequest request,
+                           Console& console)
     : setting_(setting), console_(console), request_(std::move(request)) {
   // The session has them.
   request_.clear_model();
@@ -308,8 +329,6 @@ void Conversation::take_back(std::uint64_t turns) {
   rewind(turns_[turns_.size() - turns]);
 }
 
-void Conversation::go_back_to(std::int64_t position) { rewind(position); }
-
 void Conversation::change_to(const std::string& session) {
   const std::string before = std::exchange(session_, session);
   try {
@@ -339,12 +358,10 @@ void Conversation::end() {
   made_.clear();
 }
 
-namespace {
-
 constexpr const char* kHelp =
     R"(The model reads what you type and continues from there; an empty line continues without input. A line that
 ends with \ continues on the next, with a newline between them; one that begins with // is text with one
-/ less. Of a model whose values are no bytes: ids, as 3,1,4. Ctrl-C stops the model, not the program.
+/ less. Of a model whose tokens are no bytes: ids, as 3,1,4. Ctrl-C stops the model, not the program.
 
 /fork              continue in a copy; /session ID goes back to the one before
 /rewind [N]        take back the last N turns, what you typed and what came [1]
@@ -359,15 +376,17 @@ ends with \ continues on the next, with a newline between them; one that begins 
 
 class Interactive {
  public:
-  Interactive(const Conversation::Setting& setting, v1::GenerateRequest request, Console& console)
+  Interactive(const InteractiveSetting& setting, v1::GenerateRequest request, Console& console)
       : setting_(setting),
         console_(console),
-        editor_(console),
+        editor_(console.in_is_terminal() && console.err_is_terminal()
+                    ? std::make_unique<LineEditor>(console)
+                    : nullptr),
         first_(request.prompt()),
         conversation_(setting, std::move(request), console) {}
 
   int run() {
-    if (editor_.edits() && !setting_.flags.quiet) {
+    if (editor_ && !setting_.flags.quiet) {
       console_.err("lintel: " + setting_.model.name() + ", session " + conversation_.session() +
                    "; /help says what can be typed, Ctrl-D ends\n");
     }
@@ -381,20 +400,21 @@ class Interactive {
       attempt([&] { take(*line); });
     }
     if (!detached_) conversation_.end();
-    return failed_ && !editor_.edits() ? kFailed : kOk;
+    return failed_ && !editor_ ? kFailed : kOk;
   }
 
  private:
   // Between turns Ctrl-C, which is a key while a line is edited, ends nothing: who types is there.
   void catch_interrupts() {
-    if (editor_.edits()) idle_.emplace(console_);
+    if (editor_) idle_.emplace(console_);
   }
 
   // Lines up to one that does not end with a backslash.
   std::optional<std::string> read() {
     std::string all;
     for (const char* prompt = ">>> ";; prompt = "... ") {
-      const std::optional<std::string> line = editor_.read(prompt);
+      const std::optional<std::string> line =
+          editor_ ? editor_->read(prompt) : console_.read_line();
       if (!line) return all.empty() ? line : std::move(all);
       all += *line;
       if (all.empty() || all.back() != '\\') return all;
@@ -428,20 +448,20 @@ class Interactive {
   }
 
   void say_line(const std::string& line) {
-    v1::Values values;
+    v1::Values prompt;
     if (!line.empty()) {
-      values = setting_.model.modality() == "bytes" ? text_values(line)
+      prompt = setting_.model.modality() == "bytes" ? text_values(line)
                                                     : token_values(parse_ids("ids", line));
     } else if (conversation_.position() == 0 && !setting_.model.has_image()) {
       return;  // there is nothing to continue
     }
-    say(values);
+    say(prompt);
   }
 
-  void say(const v1::Values& values) {
+  void say(const v1::Values& prompt) {
     idle_.reset();  // from here on it is the turn's
     try {
-      conversation_.say(values);
+      conversation_.say(prompt);
     } catch (...) {
       catch_interrupts();
       throw;
@@ -450,7 +470,7 @@ class Interactive {
     if (!conversation_.ended_by_default() || told_limit_ || setting_.flags.quiet) return;
     told_limit_ = true;  // once
     console_.err("lintel: stopped after " + std::to_string(conversation_.most_tokens()) +
-                 " values; an empty line continues, --max-new-tokens N asks for another number\n");
+                 " tokens; an empty line continues, --max-new-tokens N asks for another number\n");
   }
 
   // "/rewind 3": the command and its argument.
@@ -494,7 +514,7 @@ class Interactive {
   }
   void rewind(const std::string& argument) {
     if (argument.rfind('@', 0) == 0) {
-      conversation_.go_back_to(parse_int64("/rewind", argument.substr(1)));
+      conversation_.rewind(parse_int64("/rewind", argument.substr(1)));
     } else {
       conversation_.take_back(argument.empty() ? 1 : parse_uint64("/rewind", argument));
     }
@@ -525,10 +545,10 @@ class Interactive {
   };
   static const Command kCommands[10];
 
-  const Conversation::Setting setting_;
+  const InteractiveSetting setting_;
   Console& console_;
-  LineEditor editor_;
-  const v1::Values first_;  // --prompt
+  const std::unique_ptr<LineEditor> editor_;  // null: lines as they are, and no prompt is shown
+  const v1::Values first_;                    // --prompt
   Conversation conversation_;
   std::optional<Console::Interruptible> idle_;
   bool done_ = false, detached_ = false, failed_ = false, told_limit_ = false;
@@ -560,7 +580,7 @@ void check_interactive(const GenerateFlags& flags) {
   refuse(flags.prompt_file == "-", "--prompt-file -");
 }
 
-int run_interactive(const Conversation::Setting& setting, v1::GenerateRequest request,
+int run_interactive(const InteractiveSetting& setting, v1::GenerateRequest request,
                     Console& console) {
   return Interactive(setting, std::move(request), console).run();
 }

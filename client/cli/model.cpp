@@ -10,13 +10,6 @@
 #include "model/core/json_reader.h"
 
 namespace lintel::cli {
-
-// LoRA adapters of a model, as `lintel model` shows them.
-
-// "thin-strokes: rank 8, 12 modules, 147456 bytes, fingerprint 0123456789ab"
-std::string adapter_text(const v1::Adapter& adapter);
-void write_adapter(JsonWriter& json, const v1::Adapter& adapter);
-
 namespace {
 
 constexpr std::size_t kShortFingerprint = 12;  // as many digits tell two apart
@@ -34,31 +27,9 @@ struct AdapterFlags {
   bool json = false;
 };
 
-int run_load_adapter(const AdapterFlags& flags, Console& console) {
-  const Client client = flags.connection.connect();
-  const v1::Adapter adapter = with_load_hint(client, console.cancellation(), [&] {
-    return client.load_adapter(flags.name, flags.connection.model, flags.model_version,
-                               &console.cancellation());
-  });
-  if (flags.json) {
-    JsonWriter json;
-    write_adapter(json, adapter);
-    console.out(json.take() + "\n");
-  } else {
-    console.out(adapter_text(adapter) + "\n");
-  }
-  return kOk;
-}
+// LoRA adapters of a model.
 
-int run_unload_adapter(const AdapterFlags& flags, Console& console) {
-  flags.connection.connect().unload_adapter(flags.name, flags.connection.model, flags.model_version,
-                                            &console.cancellation());
-  console.out(flags.name + " is unloaded\n");
-  return kOk;
-}
-
-}  // namespace
-
+// "thin-strokes: rank 8, 12 modules, 147456 bytes, fingerprint 0123456789ab"
 std::string adapter_text(const v1::Adapter& adapter) {
   return adapter.name() + ": rank " + std::to_string(adapter.rank()) + ", " +
          std::to_string(adapter.modules()) + " modules, " + std::to_string(adapter.bytes()) +
@@ -73,36 +44,50 @@ void write_adapter(JsonWriter& json, const v1::Adapter& adapter) {
   json.end_object();
 }
 
+int run_load_adapter(const AdapterFlags& flags, Console& console) {
+  const Client client = flags.connection.connect();
+  const v1::Adapter adapter = with_load_hint(client, console.cancellation(), [&] {
+    return client.load_adapter(flags.name, flags.connection.model, flags.model_version,
+                               &console.cancellation());
+  });
+  console.out(flags.json ? json_line(write_adapter, adapter) : adapter_text(adapter) + "\n");
+  return kOk;
+}
+
+int run_unload_adapter(const AdapterFlags& flags, Console& console) {
+  flags.connection.connect().unload_adapter(flags.name, flags.connection.model, flags.model_version,
+                                            &console.cancellation());
+  console.out(flags.name + " is unloaded\n");
+  return kOk;
+}
+
 void add_model_adapters(CLI::App& model, CommandLine& command_line) {
   auto flags = std::make_shared<AdapterFlags>();
-  const auto add = [&](const char* name, const char* help) {
+  const auto add = [&](const char* name, const char* help,
+                       int (*run)(const AdapterFlags&, Console&)) {
     CLI::App* const sub = model.add_subcommand(name, help);
     sub->add_option("NAME", flags->name, "The adapter")->required();
     sub->add_option("--model-version", flags->model_version,
                     "Of this version of the model; default: the highest that is loaded");
     sub->footer(kAdapterFooter);
     flags->connection.add_to(*sub);
+    on_chosen(*sub, command_line,
+              [flags, run, &command_line] { return run(*flags, command_line.console); });
     return sub;
   };
   CLI::App* const load =
       add("load-adapter",
           "Load a LoRA adapter for a model that is served, from adapters/NAME/ in the model's "
-          "directory "
-          "or where the server's --adapter says; answers when requests can name it. Needs the role "
-          "admin: see lintel admin --help");
+          "directory or where the server's --adapter says; answers when requests can name it. "
+          "Needs the role admin: see lintel admin --help",
+          run_load_adapter);
   load->add_flag("--json", flags->json, "Print an object");
-  on_chosen(*load, command_line,
-            [flags, &command_line] { return run_load_adapter(*flags, command_line.console); });
-  CLI::App* const unload = add(
-      "unload-adapter",
+  add("unload-adapter",
       "Take a LoRA adapter out of service; answers when what uses it has ended, its sessions "
       "included, or was ended after the server's drain timeout. Needs the role admin: see lintel "
-      "admin --help");
-  on_chosen(*unload, command_line,
-            [flags, &command_line] { return run_unload_adapter(*flags, command_line.console); });
+      "admin --help",
+      run_unload_adapter);
 }
-
-namespace {
 
 constexpr const char* kModelFooter = R"(
 Examples:
@@ -209,18 +194,18 @@ void write_model(JsonWriter& json, const v1::Model& model) {
 // "68608 bytes, constant"
 std::string state_text(const v1::Model& model) {
   if (model.state_bytes_per_value() > 0) {
-    return std::to_string(model.state_bytes_per_value()) + " bytes a value, growing without an end";
+    return std::to_string(model.state_bytes_per_value()) + " bytes a token, growing without an end";
   }
-  // The server does not report how much a value adds to this state.
+  // The server does not report how much a token adds to this state.
   if (model.state_bytes() == 0 && !model.constant_state()) return "growing without an end";
   return std::to_string(model.state_bytes()) + " bytes" +
          (model.constant_state() ? ", constant" : ", at its largest");
 }
 
-// "68608", "6144 a value"
+// "68608", "6144 a token"
 std::string state_cell(const v1::Model& model) {
   if (model.state_bytes_per_value() > 0) {
-    return std::to_string(model.state_bytes_per_value()) + " a value";
+    return std::to_string(model.state_bytes_per_value()) + " a token";
   }
   if (model.state_bytes() == 0 && !model.constant_state()) return "growing";
   return std::to_string(model.state_bytes());
@@ -245,7 +230,7 @@ std::string describe(const v1::Model& model) {
        model.max_length() == 0 ? "unbounded" : std::to_string(model.max_length()) + " positions"},
       {"trained length", model.trained_length() == 0
                              ? "unknown"
-                             : std::to_string(model.trained_length()) + " values"},
+                             : std::to_string(model.trained_length()) + " tokens"},
       {"parameters", std::to_string(model.parameters())},
       {"weights", model.weight_type() + ", " + std::to_string(model.weight_bytes()) + " bytes"},
       {"why", model.weight_type_reason().empty() ? "as --weight-type has it, or too small to gain"
@@ -276,11 +261,7 @@ int run_list_models(const ModelFlags& flags, Console& console) {
   const auto models = flags.all ? client.list_all_models(&console.cancellation())
                                 : client.list_models(&console.cancellation());
   if (flags.json) {
-    JsonWriter json;
-    json.begin_array();
-    for (const v1::Model& model : models) write_model(json, model);
-    json.end_array();
-    console.out(json.take() + "\n");
+    console.out(json_array_line(write_model, models));
     return kOk;
   }
   if (flags.all) {
@@ -310,26 +291,15 @@ int run_get_model(const ModelFlags& flags, Console& console) {
   const v1::Model model = with_load_hint(client, console.cancellation(), [&] {
     return client.get_model(name, &console.cancellation());
   });
-  if (flags.json) {
-    JsonWriter json;
-    write_model(json, model);
-    console.out(json.take() + "\n");
-  } else {
-    console.out(describe(model));
-  }
+  console.out(flags.json ? json_line(write_model, model) : describe(model));
   return kOk;
 }
 
 int run_load(const ModelFlags& flags, Console& console) {
   const v1::Model model =
       flags.connection.connect().load_model(flags.name, flags.version, &console.cancellation());
-  if (flags.json) {
-    JsonWriter json;
-    write_model(json, model);
-    console.out(json.take() + "\n");
-  } else {
-    console.out(model.name() + " version " + model.version() + " is ready\n");
-  }
+  console.out(flags.json ? json_line(write_model, model)
+                         : model.name() + " version " + model.version() + " is ready\n");
   return kOk;
 }
 
@@ -347,53 +317,46 @@ void add_model(CLI::App& app, CommandLine& command_line) {
   CLI::App* command = app.add_subcommand("model", "Show what is being served, and change it");
   command->require_subcommand(1);
   command->footer(kModelFooter);
+  // What all of them have, after their own flags. json_help: null: no --json.
+  const auto finish = [&](CLI::App* sub, const char* json_help, bool with_model,
+                          int (*run)(const ModelFlags&, Console&)) {
+    sub->footer(kModelFooter);
+    if (json_help != nullptr) sub->add_flag("--json", flags->json, json_help);
+    flags->connection.add_to(*sub, with_model);
+    on_chosen(*sub, command_line,
+              [flags, run, &command_line] { return run(*flags, command_line.console); });
+  };
 
   CLI::App* list = command->add_subcommand("list", "All models, a line each");
   list->add_flag("--all", flags->all,
                  "Also what is being loaded or unloaded, failed to load, was unloaded, or could be "
                  "loaded");
-  list->footer(kModelFooter);
-  list->add_flag("--json", flags->json, "Print an array of objects");
-  flags->connection.add_to(*list, /*with_model=*/false);
-  on_chosen(*list, command_line,
-            [flags, &command_line] { return run_list_models(*flags, command_line.console); });
+  finish(list, "Print an array of objects", /*with_model=*/false, run_list_models);
 
   CLI::App* get = command->add_subcommand("get", "One model, all about it");
   get->add_option("NAME", flags->name, "The model; needless when one is loaded");
-  get->footer(kModelFooter);
-  get->add_flag("--json", flags->json, "Print an object");
-  flags->connection.add_to(*get);
-  on_chosen(*get, command_line,
-            [flags, &command_line] { return run_get_model(*flags, command_line.console); });
+  finish(get, "Print an object", /*with_model=*/true, run_get_model);
 
   CLI::App* load = command->add_subcommand(
       "load",
       "Load or reload a model of the server's --model-repository; answers when it is ready. "
       "Needs the role admin: see lintel admin --help. Several servers behind one address: it "
-      "reaches "
-      "one of them, and lasts until that starts again");
+      "reaches one of them, and lasts until that starts again");
   load->add_option("NAME", flags->name, "Its directory in the repository")->required();
   load->add_option("--version", flags->version,
                    "Load this version beside the others; default: the newest, in place of what is "
                    "loaded, which serves until then. Requests of lintel.v1 get the newest that is "
                    "loaded; the Open Inference Protocol's can name another in model_version");
-  load->footer(kModelFooter);
-  load->add_flag("--json", flags->json, "Print an object");
-  flags->connection.add_to(*load, /*with_model=*/false);
-  on_chosen(*load, command_line,
-            [flags, &command_line] { return run_load(*flags, command_line.console); });
+  finish(load, "Print an object", /*with_model=*/false, run_load);
 
   CLI::App* unload = command->add_subcommand(
       "unload",
       "Take a model out of service; answers when what runs on it has ended, or was ended after the "
       "server's drain timeout. Its sessions are closed. One that the server was started with comes "
       "back at its next start. Needs the role admin: see lintel admin --help");
-  unload->footer(kModelFooter);
   unload->add_option("NAME", flags->name, "The model")->required();
   unload->add_option("--version", flags->version, "This version alone; default: all");
-  flags->connection.add_to(*unload, /*with_model=*/false);
-  on_chosen(*unload, command_line,
-            [flags, &command_line] { return run_unload(*flags, command_line.console); });
+  finish(unload, nullptr, /*with_model=*/false, run_unload);
   add_model_adapters(*command, command_line);
 }
 

@@ -85,6 +85,12 @@ void ImageFileFlags::add_to(CLI::App& app, const std::string& images_help,
                "put as MNIST's are, light on dark, scaled, its centre of mass in the middle");
 }
 
+void ImageFileFlags::check_unused() const {
+  if (!index.empty()) throw UsageError("--index goes with --images");
+  if (invert) throw UsageError("--invert goes with --images");
+  if (fit) throw UsageError("--fit goes with --images");
+}
+
 std::vector<IndexedImage> read_images_for(const ImageModel& model, const ImageFileFlags& flags,
                                           std::int64_t most, Console& console) {
   const std::vector<GrayImage> file = flags.fit ? fitted_images(model, flags.file)

@@ -35,6 +35,8 @@ struct ImageFileFlags {
   bool fit = false;
 
   void add_to(CLI::App& app, const std::string& images_help, const std::string& index_default);
+  // Throws UsageError for a flag that goes with --images. REQUIRES: that is not given.
+  void check_unused() const;
 };
 
 struct IndexedImage {

@@ -56,6 +56,23 @@ class JsonWriter {
   bool needs_comma_ = false;
 };
 
+// A line: the JSON value that `write` makes of `what`.
+template <typename Write, typename What>
+std::string json_line(const Write& write, const What& what) {
+  JsonWriter json;
+  write(json, what);
+  return json.take() + "\n";
+}
+
+// A line: an array with a value for each of `list`.
+template <typename Write, typename List>
+std::string json_array_line(const Write& write, const List& list) {
+  JsonWriter json;
+  json.begin_array();
+  for (const auto& one : list) write(json, one);
+  return json.end_array().take() + "\n";
+}
+
 // Files that commands write.
 
 // A file that is opened before the work is done and written after it: what cannot be written is

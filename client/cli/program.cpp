@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "client/cli/commands.h"
-#include "client/cli/session.h"
 #include "client/lib/channel.h"
 #include "tools/describe/flags.h"
 
@@ -188,6 +187,16 @@ std::string_view command_elsewhere(const std::string& word) {
   return {};
 }
 
+// "no such command: X" and what may have been meant.
+std::string unknown_command_text(const std::string& word, const CLI::App& parent) {
+  if (parent.get_parent() == nullptr && parent.get_name() == "lintel") {
+    const std::string_view here = command_elsewhere(word);
+    if (!here.empty()) return "no such command: " + word + "; " + std::string(here);
+  }
+  return with_suggestion("no such command: " + word,
+                         describe::nearest_word(word, commands_of(parent)));
+}
+
 std::string what_is_wrong(const CLI::ParseError& error, const CLI::App& app,
                           const CLI::App& command) {
   const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
@@ -213,37 +222,31 @@ std::string what_is_wrong(const CLI::ParseError& error, const CLI::App& app,
   return error.what();
 }
 
-}  // namespace
-
+// The sub-command that was chosen, or the program where none was.
 const CLI::App& chosen_command(const CLI::App& app) {
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
   return *command;
 }
 
+// "lintel session get"
 std::string command_path(const CLI::App& command) {
   const CLI::App* parent = command.get_parent();
   return (parent == nullptr ? "" : command_path(*parent) + " ") + command.get_name();
 }
 
+// Of a command line that CLI11 could not read: one line without a newline.
+std::string parse_error_text(const CLI::ParseError& error, const CLI::App& app) {
+  const CLI::App& command = chosen_command(app);
+  return what_is_wrong(error, app, command) + " (see " + command_path(command) + " --help)";
+}
+
+}  // namespace
+
 std::string call_error_text(const CallError& error, const CLI::App& command) {
   const std::string text = message_of(error, command);
   const std::string code = status_code_name(error.code());
   return text.empty() ? code : text + " (" + code + ")";
-}
-
-std::string unknown_command_text(const std::string& word, const CLI::App& parent) {
-  if (parent.get_parent() == nullptr && parent.get_name() == "lintel") {
-    const std::string_view here = command_elsewhere(word);
-    if (!here.empty()) return "no such command: " + word + "; " + std::string(here);
-  }
-  return with_suggestion("no such command: " + word,
-                         describe::nearest_word(word, commands_of(parent)));
-}
-
-std::string parse_error_text(const CLI::ParseError& error, const CLI::App& app) {
-  const CLI::App& command = chosen_command(app);
-  return what_is_wrong(error, app, command) + " (see " + command_path(command) + " --help)";
 }
 
 namespace {

@@ -23,6 +23,7 @@
 #include "model/core/json_reader.h"
 
 namespace lintel::cli {
+namespace {
 
 // Sequences for `lintel score`, one at a time.
 
@@ -39,22 +40,6 @@ class ScoreInput {
   // Nothing at the end. Throws Failure naming the item when it makes no sense.
   virtual std::optional<ScoreItem> next() = 0;
 };
-
-// Lines of JSON: an array of token ids, or an object with such an array under "tokens". Lines with
-// nothing but white space are refused like any other that is no JSON. `file` "-": standard input.
-std::unique_ptr<ScoreInput> open_jsonl(const std::string& file, Console& console);
-
-// The images, in this order.
-std::unique_ptr<ScoreInput> over_images(std::vector<IndexedImage> images);
-
-// A text in windows of `context` predicted bytes that advance by half a window, each from position
-// 0 on. A window counts its second half, the first one both: every byte after the first is counted
-// once, and all but the first `context` are predicted from at least context/2 bytes.
-std::unique_ptr<ScoreInput> over_text(std::string text, std::int64_t context);
-// How many windows that are.
-std::int64_t num_windows(std::int64_t num_bytes, std::int64_t context);
-
-namespace {
 
 constexpr std::size_t kMaxLineBytes = 64 * 1024 * 1024;
 
@@ -77,7 +62,7 @@ std::vector<std::int32_t> parse_line(const std::string& line, const std::string&
         (id.is_number_unsigned() &&
          id.get<std::uint64_t>() > std::numeric_limits<std::int32_t>::max()) ||
         id.get<std::int64_t>() < std::numeric_limits<std::int32_t>::min()) {
-      throw Failure(name + ": value " + std::to_string(tokens.size()) + " is " +
+      throw Failure(name + ": token " + std::to_string(tokens.size()) + " is " +
                     id.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
                     ", which is no token id");
     }
@@ -90,6 +75,8 @@ std::vector<std::int32_t> parse_line(const std::string& line, const std::string&
   return tokens;
 }
 
+// Lines of JSON: an array of token ids, or an object with such an array under "tokens". Lines with
+// nothing but white space are refused like any other that is no JSON. `file` "-": standard input.
 class JsonlInput : public ScoreInput {
  public:
   JsonlInput(const std::string& file, Console& console)
@@ -123,6 +110,7 @@ class JsonlInput : public ScoreInput {
   std::int64_t line_number_ = 0;
 };
 
+// The images, in this order.
 class ImageInput : public ScoreInput {
  public:
   explicit ImageInput(std::vector<IndexedImage> images) : images_(std::move(images)) {}
@@ -138,6 +126,9 @@ class ImageInput : public ScoreInput {
   std::size_t next_ = 0;
 };
 
+// A text in windows of `context` predicted bytes that advance by half a window, each from position
+// 0 on. A window counts its second half, the first one both: every byte after the first is counted
+// once, and all but the first `context` are predicted from at least context/2 bytes.
 class TextInput : public ScoreInput {
  public:
   TextInput(std::string text, std::int64_t context)
@@ -155,15 +146,18 @@ class TextInput : public ScoreInput {
       item.tokens.push_back(static_cast<unsigned char>(text_[static_cast<std::size_t>(i)]));
     }
     counted_ = end;
-    begin_ += half_of(context_);
+    begin_ += half_window();
     return item;
   }
 
-  static std::int64_t half_of(std::int64_t context) {
-    return std::max<std::int64_t>(context / 2, 1);
+  std::int64_t num_windows() const {
+    const std::int64_t half = half_window();
+    return 1 + std::max<std::int64_t>(last_ - context_ + half - 1, 0) / half;
   }
 
  private:
+  std::int64_t half_window() const { return std::max<std::int64_t>(context_ / 2, 1); }
+
   const std::string text_;
   const std::int64_t last_;  // index of the last byte
   const std::int64_t context_;
@@ -171,30 +165,9 @@ class TextInput : public ScoreInput {
   std::int64_t counted_ = 0;  // bytes up to this one
 };
 
-}  // namespace
-
-std::unique_ptr<ScoreInput> over_text(std::string text, std::int64_t context) {
-  return std::make_unique<TextInput>(std::move(text), context);
-}
-
-std::int64_t num_windows(std::int64_t num_bytes, std::int64_t context) {
-  const std::int64_t half = TextInput::half_of(context);
-  return 1 + std::max<std::int64_t>(num_bytes - 1 - context + half - 1, 0) / half;
-}
-
-std::unique_ptr<ScoreInput> open_jsonl(const std::string& file, Console& console) {
-  return std::make_unique<JsonlInput>(file, console);
-}
-
-std::unique_ptr<ScoreInput> over_images(std::vector<IndexedImage> images) {
-  return std::make_unique<ImageInput>(std::move(images));
-}
-
-namespace {
-
 constexpr const char* kScoreFooter = R"(
 Each input line is a JSON array of token ids, or an object with one under "tokens". Each output line
-is {"bits_per_dim": X, "log2_probs": [...]}, with one log2-probability for every value after the
+is {"bits_per_dim": X, "log2_probs": [...]}, with one log2-probability for every token after the
 first, which is given and never scored; bits_per_dim is minus their mean. A summary goes to standard
 error.
 
@@ -248,25 +221,25 @@ class LineOutput {
   std::string buffer_;
 };
 
-struct Totals {
+struct ScoreTotals {
   std::int64_t sequences = 0;
-  std::int64_t values = 0;  // scored ones
-  std::int64_t tokens = 0;
+  std::int64_t scored = 0;  // tokens
+  std::int64_t tokens = 0;  // all of them
   double bits = 0;
 };
 
 // What of a sequence's scores counts.
 struct Counted {
   Counted(const v1::ScoreResponse& score, int num_context)
-      : values(score.log2_probs_size() - num_context),
+      : num_tokens(score.log2_probs_size() - num_context),
         bits_per_dim(score.bits_per_dim()),
-        log2_probs(score.log2_probs().data() + num_context, static_cast<std::size_t>(values)) {
+        log2_probs(score.log2_probs().data() + num_context, static_cast<std::size_t>(num_tokens)) {
     if (num_context == 0) return;
     double sum = 0.0;
     for (const float log2_prob : log2_probs) sum += log2_prob;
-    bits_per_dim = -sum / values;
+    bits_per_dim = -sum / num_tokens;
   }
-  int values;
+  int num_tokens;
   double bits_per_dim;
   std::span<const float> log2_probs;
 };
@@ -345,7 +318,7 @@ class Scorer {
     output_.flush();
   }
 
-  const Totals& totals() const { return totals_; }
+  const ScoreTotals& totals() const { return totals_; }
 
  private:
   void take(const v1::ScoreResponse& score, const std::vector<ScoreItem>& batch) {
@@ -353,9 +326,9 @@ class Scorer {
     const Counted counted(score, item.num_context);
     output_.write(score_json(counted));
     totals_.sequences += 1;
-    totals_.values += counted.values;
+    totals_.scored += counted.num_tokens;
     totals_.tokens += static_cast<std::int64_t>(item.tokens.size());
-    totals_.bits += counted.bits_per_dim * counted.values;
+    totals_.bits += counted.bits_per_dim * counted.num_tokens;
     progress_.add(1);
   }
 
@@ -365,7 +338,7 @@ class Scorer {
   LineOutput& output_;
   Progress& progress_;
   Cancellation& cancellation_;
-  Totals totals_;
+  ScoreTotals totals_;
 };
 
 // Everything in batches. What precedes an item that makes no sense is scored before that is said.
@@ -399,13 +372,13 @@ std::unique_ptr<ScoreInput> open_images(const ScoreFlags& flags, const v1::Model
   std::vector<IndexedImage> images = read_images_for(
       image_model(model), flags.images, std::numeric_limits<std::int64_t>::max(), console);
   total = std::min(total, static_cast<std::int64_t>(images.size()));
-  return over_images(std::move(images));
+  return std::make_unique<ImageInput>(std::move(images));
 }
 
 std::unique_ptr<ScoreInput> open_text(const ScoreFlags& flags, std::string text,
                                       const v1::Model& model, std::int64_t& total) {
   if (model.modality() != "bytes") {
-    throw Failure("--text: the values of model " + model.name() + " are no bytes");
+    throw Failure("--text: the tokens of model " + model.name() + " are no bytes");
   }
   std::int64_t context = flags.context.value_or(kDefaultContext);
   if (model.max_length() > 0 && context > model.max_length()) {
@@ -415,19 +388,16 @@ std::unique_ptr<ScoreInput> open_text(const ScoreFlags& flags, std::string text,
     }
     context = model.max_length();
   }
-  total = std::min(total, num_windows(static_cast<std::int64_t>(text.size()), context));
-  return over_text(std::move(text), context);
+  auto input = std::make_unique<TextInput>(std::move(text), context);
+  total = std::min(total, input->num_windows());
+  return input;
 }
 
 void check_flags(const ScoreFlags& flags) {
   const int sources = (flags.input.empty() ? 0 : 1) + (flags.images.file.empty() ? 0 : 1) +
                       (flags.text.empty() ? 0 : 1);
   if (sources != 1) throw UsageError("score: expected --input, --images or --text, one of them");
-  if (flags.images.file.empty()) {
-    if (!flags.images.index.empty()) throw UsageError("--index goes with --images");
-    if (flags.images.invert) throw UsageError("--invert goes with --images");
-    if (flags.images.fit) throw UsageError("--fit goes with --images");
-  }
+  if (flags.images.file.empty()) flags.images.check_unused();
   std::error_code ignored;  // of files that are not there
   if (flags.input != "-" && std::filesystem::equivalent(flags.input, flags.output, ignored)) {
     throw UsageError("--output " + flags.output + ": is what --input reads");
@@ -442,15 +412,15 @@ std::string counted(std::int64_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
-std::string summary(const Totals& totals, bool of_text, double seconds) {
-  const double bits = totals.values > 0 ? totals.bits / static_cast<double>(totals.values) : 0.0;
+std::string summary(const ScoreTotals& totals, bool of_text, double seconds) {
+  const double bits = totals.scored > 0 ? totals.bits / static_cast<double>(totals.scored) : 0.0;
   char nats[40] = "";
   if (of_text) std::snprintf(nats, sizeof nats, "%.4f nats/byte, ", bits * std::numbers::ln2);
   char rest[160];
   std::snprintf(rest, sizeof rest, ": %.4f bits/dim, %s%.0f tokens/s\n", bits, nats,
                 static_cast<double>(totals.tokens) / std::max(seconds, 1e-9));
   return counted(totals.sequences, of_text ? "window" : "sequence") + ", " +
-         counted(totals.values, "value") + rest;
+         counted(totals.scored, "token") + rest;
 }
 
 int run_score(const ScoreFlags& flags, Console& console) {
@@ -459,7 +429,7 @@ int run_score(const ScoreFlags& flags, Console& console) {
   const bool of_text = !flags.text.empty();
   // Opened before the server is asked: what is wrong here needs no server to be said.
   std::unique_ptr<ScoreInput> input;
-  if (!flags.input.empty()) input = open_jsonl(flags.input, console);
+  if (!flags.input.empty()) input = std::make_unique<JsonlInput>(flags.input, console);
   std::string text;
   if (of_text) {
     text = console.read_file("--text", flags.text);
@@ -480,7 +450,7 @@ int run_score(const ScoreFlags& flags, Console& console) {
   const std::int64_t max_tokens = served > 0 ? std::min(served, kMaxTokens) : kMaxTokens;
 
   const auto start = std::chrono::steady_clock::now();
-  Totals totals;
+  ScoreTotals totals;
   std::exception_ptr failure;
   {
     Progress progress(console, total == kEverything ? 0 : total, "sequences");

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <numeric>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 namespace lintel {
 namespace {
@@ -81,24 +83,21 @@ Field working_copy(const GrayImage& photo) {
   return resized(field, side(photo.height), side(photo.width));
 }
 
+// Where an index is of so many: from -1 to 1.
+double along(int index, int length) { return 2.0 * index / std::max(1, length - 1) - 1; }
+
 // z = a + b x + c y, the least squares through the outermost pixels; x and y from -1 to 1.
 std::array<double, 3> border_plane(const Field& field, double outlier) {
   std::array<std::array<double, 4>, 3> rows{};  // the normal equations
   std::array<double, 3> plane{};
-  const auto add = [&](int row, int column) {
-    const double x = 2.0 * column / std::max(1, field.width - 1) - 1;
-    const double y = 2.0 * row / std::max(1, field.height - 1) - 1;
-    const std::array<double, 4> terms = {1, x, y, field.at(row, column)};
+  for_each_border_pixel(field.height, field.width, [&](int row, int column) {
+    const std::array<double, 4> terms = {1, along(column, field.width), along(row, field.height),
+                                         field.at(row, column)};
     if (std::abs(terms[3] - outlier) > 64) return;  // ink that reaches the border
     for (std::size_t i = 0; i < 3; ++i) {
       for (std::size_t j = 0; j < 4; ++j) rows[i][j] += terms[i] * terms[j];
     }
-  };
-  for (int row = 0; row < field.height; ++row) {
-    const bool whole = row == 0 || row + 1 == field.height;
-    const int step = whole ? 1 : std::max(1, field.width - 1);
-    for (int column = 0; column < field.width; column += step) add(row, column);
-  }
+  });
   // Over symmetric points the terms are nearly orthogonal: a few sweeps of Gauss and Seidel.
   for (int sweep = 0; sweep < 50; ++sweep) {
     for (std::size_t i = 0; i < 3; ++i) {
@@ -111,18 +110,17 @@ std::array<double, 3> border_plane(const Field& field, double outlier) {
   return plane;
 }
 
+float median_of(std::vector<float> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 float border_median(const Field& field) {
   std::vector<float> border;
-  for (int row = 0; row < field.height; ++row) {
-    const bool whole = row == 0 || row + 1 == field.height;
-    const int step = whole ? 1 : std::max(1, field.width - 1);
-    for (int column = 0; column < field.width; column += step) {
-      border.push_back(field.at(row, column));
-    }
-  }
-  const auto middle = border.begin() + static_cast<std::ptrdiff_t>(border.size() / 2);
-  std::nth_element(border.begin(), middle, border.end());
-  return *middle;
+  for_each_border_pixel(field.height, field.width,
+                        [&](int row, int column) { border.push_back(field.at(row, column)); });
+  return median_of(std::move(border));
 }
 
 // The value between 0 and 255 that parts the values into two with the greatest variance between;
@@ -158,8 +156,7 @@ Field ink_of(const Field& photo) {
   Field away = photo;
   for (int row = 0; row < photo.height; ++row) {
     for (int column = 0; column < photo.width; ++column) {
-      const double x = 2.0 * column / std::max(1, photo.width - 1) - 1;
-      const double y = 2.0 * row / std::max(1, photo.height - 1) - 1;
+      const double x = along(column, photo.width), y = along(row, photo.height);
       away.at(row, column) -= static_cast<float>(plane[0] + plane[1] * x + plane[2] * y);
     }
   }
@@ -273,11 +270,9 @@ Field cut_out(const Field& ink, const std::vector<bool>& strokes, const Box& box
   for (std::size_t i = 0; i < strokes.size(); ++i) {
     if (strokes[i]) strengths.push_back(ink.values[i]);
   }
-  const auto middle = strengths.begin() + static_cast<std::ptrdiff_t>(strengths.size() / 2);
-  std::nth_element(strengths.begin(), middle, strengths.end());
   // Full ink is what half of the strokes have; half of the way to the threshold is none, so that
   // edges stay soft and paper is black.
-  const auto full = static_cast<float>(*middle), none = static_cast<float>(threshold / 2);
+  const auto full = median_of(std::move(strengths)), none = static_cast<float>(threshold / 2);
   Field cut(box.height() + 2 * radius, box.width() + 2 * radius);
   for (int row = 0; row < box.height(); ++row) {
     for (int column = 0; column < box.width(); ++column) {

@@ -8,20 +8,14 @@
 
 namespace lintel {
 
-Canvas to_canvas(const GrayImage& image) {
-  Canvas canvas(image.height, image.width, 0);
-  std::copy(image.pixels.begin(), image.pixels.end(), canvas.cells.begin());
-  return canvas;
-}
-
-Canvas values_canvas(const std::vector<std::int16_t>& values, int height, int width, int channels) {
+Canvas tokens_canvas(const std::vector<std::int16_t>& tokens, int height, int width, int channels) {
   Canvas canvas(height, width, kHiddenPixel);
   if (channels == 1) {
-    std::copy(values.begin(), values.end(), canvas.cells.begin());
+    std::copy(tokens.begin(), tokens.end(), canvas.cells.begin());
     return canvas;
   }
   for (std::size_t i = 0; i < canvas.cells.size(); ++i) {
-    const std::int16_t* const parts = &values[3 * i];
+    const std::int16_t* const parts = &tokens[3 * i];
     if (*std::min_element(parts, parts + 3) < 0) continue;
     canvas.cells[i] =
         rgb_cell({static_cast<std::uint8_t>(parts[0]), static_cast<std::uint8_t>(parts[1]),
@@ -34,14 +28,10 @@ double border_mean(const std::vector<GrayImage>& images) {
   double sum = 0;
   std::int64_t count = 0;
   for (const GrayImage& image : images) {
-    for (int row = 0; row < image.height; ++row) {
-      const bool whole = row == 0 || row + 1 == image.height;
-      const int step = whole ? 1 : std::max(1, image.width - 1);
-      for (int column = 0; column < image.width; column += step) {
-        sum += image.pixels[static_cast<std::size_t>(row * image.width + column)];
-        ++count;
-      }
-    }
+    for_each_border_pixel(image.height, image.width, [&](int row, int column) {
+      sum += image.pixels[static_cast<std::size_t>(row * image.width + column)];
+      ++count;
+    });
   }
   return sum / static_cast<double>(count);
 }

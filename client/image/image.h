@@ -2,6 +2,7 @@
 // Images as a model has them, and the canvas on which they are laid out for people.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -18,12 +19,23 @@ class ImageError : public std::runtime_error {
 };
 
 // 8-bit grey, 0 black. pixels[row * width + column]. One of a model with three channels is as wide
-// as its values: red, green and blue of a pixel stand side by side (see values_canvas).
+// as its tokens: red, green and blue of a pixel stand side by side (see tokens_canvas).
 struct GrayImage {
   int height = 0;
   int width = 0;
   std::vector<std::uint8_t> pixels;  // [height, width]
 };
+
+// Calls take(row, column) for each of the outermost pixels, row by row.
+template <typename Take>
+void for_each_border_pixel(int height, int width, const Take& take) {
+  for (int row = 0; row < height; ++row) {
+    const bool whole = row == 0 || row + 1 == height;
+    for (int column = 0; column < width; column += whole ? 1 : std::max(1, width - 1)) {
+      take(row, column);
+    }
+  }
+}
 
 // Mean grey of the outermost rows and columns of all the images, 0 to 255. REQUIRES: images not
 // empty.
@@ -57,11 +69,9 @@ struct Canvas {
   }
 };
 
-Canvas to_canvas(const GrayImage& image);
-
-// Of values, -1 where one is hidden, in a model's order: [height, width * channels], channels
+// Of tokens, -1 where one is hidden, in a model's order: [height, width * channels], channels
 // innermost. A pixel of three is hidden until all of it is there. REQUIRES: 1 or 3 channels.
-Canvas values_canvas(const std::vector<std::int16_t>& values, int height, int width, int channels);
+Canvas tokens_canvas(const std::vector<std::int16_t>& tokens, int height, int width, int channels);
 
 // Lays images of one size out in a grid, `columns` wide, with `gap` cells between them. What is
 // left of the last row is black. REQUIRES: images not empty, all of one size; columns >= 1; gap >=

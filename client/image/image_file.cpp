@@ -46,6 +46,23 @@ class Reader {
   std::unique_ptr<gzFile_s, int (*)(gzFile)> file_;
 };
 
+// Reads `size` more bytes, which grow with what is really there: a header may promise a gigabyte
+// and have nothing after it. `what`: "truncated ..."
+void read_bytes(Reader& reader, std::uint64_t size, const std::string& what,
+                std::vector<std::uint8_t>& to) {
+  while (to.size() < size) {
+    const std::size_t had = to.size();
+    const std::size_t wanted = std::min<std::uint64_t>(size - had, kSliceBytes);
+    to.resize(had + wanted);
+    if (reader.read(to.data() + had, wanted) < wanted) reader.fail(what);
+  }
+}
+
+void expect_end(Reader& reader, const std::string& sizes) {
+  unsigned char surplus = 0;
+  if (reader.read(&surplus, 1) != 0) reader.fail("longer than " + sizes);
+}
+
 std::uint32_t big_endian(const unsigned char* bytes) {
   return (std::uint32_t{bytes[0]} << 24) | (std::uint32_t{bytes[1]} << 16) |
          (std::uint32_t{bytes[2]} << 8) | std::uint32_t{bytes[3]};
@@ -77,18 +94,9 @@ std::vector<std::uint8_t> read_idx_labels(const std::filesystem::path& file) {
   const std::uint32_t count = big_endian(&header[4]);
   if (count > kMaxBytes) reader.fail(std::to_string(count) + " labels: more than 1 GiB");
   std::vector<std::uint8_t> labels;
-  while (labels.size() < count) {
-    const std::size_t had = labels.size();
-    const std::size_t wanted = std::min<std::size_t>(count - had, kSliceBytes);
-    labels.resize(had + wanted);
-    if (reader.read(labels.data() + had, wanted) < wanted) {
-      reader.fail("truncated: fewer than " + std::to_string(count) + " labels");
-    }
-  }
-  unsigned char surplus = 0;
-  if (reader.read(&surplus, 1) != 0) {
-    reader.fail("longer than " + std::to_string(count) + " labels");
-  }
+  const std::string sizes = std::to_string(count) + " labels";
+  read_bytes(reader, count, "truncated: fewer than " + sizes, labels);
+  expect_end(reader, sizes);
   return labels;
 }
 
@@ -107,22 +115,14 @@ std::vector<GrayImage> read_idx_images(const std::filesystem::path& file) {
   const std::uint64_t image_bytes = std::uint64_t{height} * width;
   if (image_bytes > kMaxBytes / count) reader.fail(sizes + ": more than 1 GiB");
 
-  // Grows with what is really there: a header may promise a gigabyte and have nothing behind it.
   std::vector<GrayImage> images;
   for (std::uint32_t i = 0; i < count; ++i) {
     GrayImage image{static_cast<int>(height), static_cast<int>(width), {}};
-    while (image.pixels.size() < image_bytes) {
-      const std::size_t had = image.pixels.size();
-      const std::size_t wanted = std::min<std::uint64_t>(image_bytes - had, kSliceBytes);
-      image.pixels.resize(had + wanted);
-      if (reader.read(image.pixels.data() + had, wanted) < wanted) {
-        reader.fail("truncated in image " + std::to_string(i) + " of " + sizes);
-      }
-    }
+    read_bytes(reader, image_bytes, "truncated in image " + std::to_string(i) + " of " + sizes,
+               image.pixels);
     images.push_back(std::move(image));
   }
-  unsigned char surplus = 0;
-  if (reader.read(&surplus, 1) != 0) reader.fail("longer than " + sizes);
+  expect_end(reader, sizes);
   return images;
 }
 
@@ -142,7 +142,14 @@ std::string size_text(int height, int width) {
   return std::to_string(height) + "x" + std::to_string(width);
 }
 
-std::vector<GrayImage> cut(const GrayImage& sheet, int height, int width) {
+// A PNG's images, of `channels` tokens a pixel.
+std::vector<GrayImage> cut_sheet(const std::filesystem::path& file, const GrayImage& sheet,
+                                 int height, int pixels, int channels) {
+  const int width = pixels * channels;
+  if (sheet.height % height != 0 || sheet.width % width != 0) {
+    throw ImageError(file.string() + ": " + size_text(sheet.height, sheet.width / channels) +
+                     " pixels are no whole number of images of " + size_text(height, pixels));
+  }
   std::vector<GrayImage> images;
   for (int top = 0; top < sheet.height; top += height) {
     for (int left = 0; left < sheet.width; left += width) {
@@ -156,17 +163,6 @@ std::vector<GrayImage> cut(const GrayImage& sheet, int height, int width) {
     }
   }
   return images;
-}
-
-// A PNG's images, of `channels` values a pixel.
-std::vector<GrayImage> cut_sheet(const std::filesystem::path& file, const GrayImage& sheet,
-                                 int height, int width, int channels) {
-  const int pixels = sheet.width / channels;
-  if (sheet.height % height != 0 || pixels % width != 0) {
-    throw ImageError(file.string() + ": " + size_text(sheet.height, pixels) +
-                     " pixels are no whole number of images of " + size_text(height, width));
-  }
-  return cut(sheet, height, width * channels);
 }
 
 }  // namespace
@@ -188,7 +184,6 @@ std::vector<GrayImage> read_color_images(const std::filesystem::path& file, int 
 }
 
 std::vector<GrayImage> read_images(const std::filesystem::path& file, int height, int width) {
-  const std::string wanted = size_text(height, width);
   if (starts_like_png(file)) {
     return cut_sheet(file, read_png(file), height, width, /*channels=*/1);
   }
@@ -196,7 +191,7 @@ std::vector<GrayImage> read_images(const std::filesystem::path& file, int height
   const GrayImage& first = images.front();
   if (first.height != height || first.width != width) {
     throw ImageError(file.string() + ": images of " + size_text(first.height, first.width) +
-                     ", the model's are " + wanted);
+                     ", the model's are " + size_text(height, width));
   }
   return images;
 }

@@ -30,7 +30,7 @@ std::vector<std::uint8_t> read_idx_labels(const std::filesystem::path& file);
 // the size wanted when they do not go together.
 std::vector<GrayImage> read_images(const std::filesystem::path& file, int height, int width);
 
-// Of a PNG the colours, three values a pixel: images as wide as three times `width`. Throws as
+// Of a PNG the colours, three tokens a pixel: images as wide as three times `width`. Throws as
 // read_images, and for IDX files, which have none.
 std::vector<GrayImage> read_color_images(const std::filesystem::path& file, int height, int width);
 

@@ -136,11 +136,11 @@ CompletionPlan plan_completion(const GrayImage& image, const std::vector<bool>& 
 }
 
 Canvas occluded_canvas(const GrayImage& image, const std::vector<bool>& hidden, int channels) {
-  std::vector<std::int16_t> values(image.pixels.begin(), image.pixels.end());
+  std::vector<std::int16_t> tokens(image.pixels.begin(), image.pixels.end());
   for (std::size_t i = 0; i < hidden.size(); ++i) {
-    if (hidden[i]) values[i] = -1;
+    if (hidden[i]) tokens[i] = -1;
   }
-  return values_canvas(values, image.height, image.width / channels, channels);
+  return tokens_canvas(tokens, image.height, image.width / channels, channels);
 }
 
 }  // namespace lintel

@@ -54,7 +54,7 @@ CompletionPlan plan_completion(const GrayImage& image, const std::vector<bool>& 
                                std::uint8_t start_token);
 
 // The image with its hidden pixels marked, for looking at. hidden: of each of its tokens.
-// REQUIRES: 1 or 3 channels, which are as many values a pixel.
+// REQUIRES: 1 or 3 channels, which are as many tokens a pixel.
 Canvas occluded_canvas(const GrayImage& image, const std::vector<bool>& hidden, int channels = 1);
 
 }  // namespace lintel

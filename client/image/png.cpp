@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -63,22 +62,20 @@ class PngImage {
   png_image image_{};
 };
 
-}  // namespace
-
-GrayImage read_png(const std::filesystem::path& file) {
+// The values of a pixel side by side.
+GrayImage read_as(const std::filesystem::path& file, png_uint_32 format) {
   PngImage png(file);
   const File stream = png.open(file);
-  GrayImage image{static_cast<int>(png.get()->height), static_cast<int>(png.get()->width), {}};
-  image.pixels = png.read(PNG_FORMAT_GRAY);
-  return image;
+  const auto width = static_cast<int>(png.get()->width * PNG_IMAGE_PIXEL_CHANNELS(format));
+  return {static_cast<int>(png.get()->height), width, png.read(format)};
 }
 
+}  // namespace
+
+GrayImage read_png(const std::filesystem::path& file) { return read_as(file, PNG_FORMAT_GRAY); }
+
 GrayImage read_png_colors(const std::filesystem::path& file) {
-  PngImage png(file);
-  const File stream = png.open(file);
-  GrayImage image{static_cast<int>(png.get()->height), 3 * static_cast<int>(png.get()->width), {}};
-  image.pixels = png.read(PNG_FORMAT_RGB);
-  return image;
+  return read_as(file, PNG_FORMAT_RGB);
 }
 
 bool png_has_colors(const std::filesystem::path& file) {
@@ -120,14 +117,6 @@ std::string encode_png(const Canvas& canvas, int scale) {
                                       bytes.data(), /*row_stride=*/0, /*colormap=*/nullptr));
   encoded.resize(size);
   return encoded;
-}
-
-void write_png(const std::filesystem::path& file, const Canvas& canvas, int scale) {
-  const std::string bytes = encode_png(canvas, scale);
-  std::ofstream out(file, std::ios::binary | std::ios::trunc);
-  out << bytes;
-  out.close();
-  if (!out) throw ImageError(file.string() + ": cannot be written: " + std::strerror(errno));
 }
 
 namespace {

@@ -26,9 +26,6 @@ bool png_has_colors(const std::filesystem::path& file);
 // REQUIRES: scale >= 1, the canvas not empty.
 std::string encode_png(const Canvas& canvas, int scale);
 
-// Writes encode_png() to a file. Throws ImageError naming the file when it cannot be written.
-void write_png(const std::filesystem::path& file, const Canvas& canvas, int scale);
-
 // Animated PNG out.
 
 // A PNG whose frames follow one another (PNG, third edition, section 11.3.2: acTL, fcTL and fdAT),

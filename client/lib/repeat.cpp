@@ -120,13 +120,13 @@ constexpr milliseconds kLongestPause{2000};
 
 // Cuts off the first `count`; where there is nothing parallel to the tokens there is nothing to
 // cut.
-template <typename Values>
-void drop_first(Values& values, int count) {
-  values.erase(values.begin(), values.begin() + std::min(count, values.size()));
+template <typename Fields>
+void drop_first(Fields& fields, int count) {
+  fields.erase(fields.begin(), fields.begin() + std::min(count, fields.size()));
 }
 
-void drop_first(google::protobuf::RepeatedPtrField<v1::TopValues>& values, int count) {
-  values.DeleteSubrange(0, std::min(count, values.size()));
+void drop_first(google::protobuf::RepeatedPtrField<v1::TopValues>& top, int count) {
+  top.DeleteSubrange(0, std::min(count, top.size()));
 }
 
 }  // namespace
@@ -187,7 +187,7 @@ const v1::Chunk* SeenPositions::new_part(const v1::Chunk& chunk) {
   const std::int64_t first = chunk.first_position();
   const std::int64_t end = first + chunk.tokens_size();
   if (any_ && first > next_) {
-    throw CallError(grpc::StatusCode::INTERNAL, "the server left out the values from position " +
+    throw CallError(grpc::StatusCode::INTERNAL, "the server left out the tokens from position " +
                                                     std::to_string(next_) + " to " +
                                                     std::to_string(first - 1));
   }

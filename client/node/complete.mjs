@@ -46,7 +46,7 @@ try {
   const model = models.find((m) => (flags.model ? m.name === flags.model : m.image));
   if (!model?.image) throw new Error('the server has no such image model');
   const shape = { width: model.image.width, height: model.image.height };
-  if (model.image.channels !== 1) throw new Error('this example has one value a pixel');
+  if (model.image.channels !== 1) throw new Error('this example has one token a pixel');
   const options = {
     model: model.name,
     adapter: flags.adapter,
@@ -68,8 +68,8 @@ try {
   if (watched) process.stdout.write(picture(shown));
   const completed = await client.completeImage(original.pixels, (i) => i >= half, {
     ...withSeed(seed),
-    onPixel(i, value) {
-      shown.pixels[i] = value;
+    onPixel(i, token) {
+      shown.pixels[i] = token;
       if (watched && i % shape.width === shape.width - 1) {
         process.stdout.write(`\x1b[${Math.ceil(shape.height / 2)}A${picture(shown)}`);
       }

@@ -39,7 +39,7 @@ export function connection(address, { tlsCa, tlsCert, tlsKey, token, proxy, inte
     ? grpc.credentials.createSsl(read(tlsCa), read(tlsKey), read(tlsCert))
     : grpc.credentials.createInsecure();
   const options = {
-    // A chunk with the N best of many values can pass gRPC's 4 MB; the server bounds what it sends.
+    // A chunk with the N best of many tokens can pass gRPC's 4 MB; the server bounds what it sends.
     'grpc.max_receive_message_length': -1,
     // Else http_proxy and its kin are obeyed, on loopback, too.
     'grpc.enable_http_proxy': 0,

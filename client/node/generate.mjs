@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 // SPDX-License-Identifier: Apache-2.0
-// Streams values to standard output as they come, and says at the end what they took.
+// Streams tokens to standard output as they come, and says at the end what they took.
 import { COMMON, connect, count, number, parseFlags, tokenIds } from './flags.mjs';
 
 const flags = parseFlags(
@@ -41,7 +41,7 @@ try {
     }
   }
   process.stdout.write('\n');
-  console.error(`${finish.generatedTokens} values, seed ${finish.seed}, ended by ${finish.reason}`);
+  console.error(`${finish.generatedTokens} tokens, seed ${finish.seed}, ended by ${finish.reason}`);
 } catch (error) {
   process.stdout.write('\n');
   console.error(error.message);

@@ -2,20 +2,20 @@
 // What an image must be for a model to complete it.
 
 // Throws TypeError where `image` is not of the model's shape, and warns of one that looks inverted.
-// model: as the server describes it. hidden(i): whether the value at i is unknown.
+// model: as the server describes it. hidden(i): whether the token at i is unknown.
 export function checkImage(image, hidden, model) {
   if (!model.image) throw new TypeError(`model ${model.name} draws no images`);
   const { height, width, channels } = model.image;
   if (image.length !== height * width * channels) {
     const shape = [height, width, ...(channels > 1 ? [channels] : [])].join(' x ');
     throw new TypeError(
-      `the image has ${image.length} values, model ${model.name} draws ${shape} = ${height * width * channels}`,
+      `the image has ${image.length} tokens, model ${model.name} draws ${shape} = ${height * width * channels}`,
     );
   }
   if (channels === 1 && hasLightBorder(image, hidden, height, width)) {
     console.warn(
       "lintel: the image's border is light: a model that draws light on dark, as those of MNIST do, " +
-        'takes it inverted (255 - value)',
+        'takes it inverted (255 - pixel)',
     );
   }
 }

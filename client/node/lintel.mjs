@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small client of a Lintel server: connects, streams values, completes images.
+// A small client of a Lintel server: connects, streams tokens, completes images.
 //
 //   const client = new Client('127.0.0.1:50051');
-//   for await (const value of client.generate({ prompt: [0, 0, 12], maxNewTokens: 100 })) {
-//     console.log(value.token);
+//   for await (const { token } of client.generate({ prompt: [0, 0, 12], maxNewTokens: 100 })) {
+//     console.log(token);
 //   }
 //   client.close();
 //
@@ -30,7 +30,7 @@ const { v1 } = grpc.loadPackageDefinition(
   ),
 ).lintel;
 
-// The ways to write values: text for byte models (a string, sent as UTF-8), pixels of 8-bit image
+// The ways to write tokens: text for byte models (a string, sent as UTF-8), pixels of 8-bit image
 // models (a Uint8Array in raster order), or token ids (an array of integers).
 export function values(given) {
   if (typeof given === 'string') return { text: Buffer.from(given) };
@@ -118,7 +118,7 @@ export class Client {
   // Streams {position, token, source, sample, log2Prob}; source is SAMPLED, GIVEN or PROMPT. Leaving
   // the loop, or aborting `signal`, ends the call on the server. `onFinish` gets the SampleFinish of
   // each sample. Without maxNewTokens and timeLimit an image goes to its end, and anything else to 256
-  // values. A call on a session that outlives the server is repeated where it was cut off, for `retry` ms
+  // tokens. A call on a session that outlives the server is repeated where it was cut off, for `retry` ms
   // and within the timeout: each position comes once, and one finish.
   async *generate(request, { onFinish, signal, timeout, retry = this.#retry } = {}) {
     const { prompt, given = [], sampling, ...rest } = request;
@@ -244,7 +244,7 @@ export class Client {
   }
 
   // Draws the pixels of `image` (a Uint8Array in raster order) where `hidden(i)` is true; the others
-  // stay as they are. `onPixel(i, value)` sees each as it comes. TypeError for an image that is not of
+  // stay as they are. `onPixel(i, token)` sees each as it comes. TypeError for an image that is not of
   // the model's shape; warns of dark on light. An error that comes later has what was drawn: `image`.
   // With `particles` above 1 known pixels influence hidden ones before them: see GenerateRequest.
   async completeImage(image, hidden, settings = {}) {
@@ -253,7 +253,7 @@ export class Client {
     const out = Uint8Array.from(image);
     if (positions.length === 0) return out;
     checkImage(image, hidden, await this.model(model));
-    if (hidden(0)) out[0] = startToken; // a model has no distribution over its first value
+    if (hidden(0)) out[0] = startToken; // a model has no distribution over its first token
     const first = Math.max(positions[0] || positions[1] || 1, 1);
     // What is known behind the last hidden pixel matters to particles alone.
     const end = particles > 1 ? image.length : Math.max(positions[positions.length - 1] + 1, first);
@@ -302,7 +302,7 @@ export class Client {
     return this.#unary('sessions', 'delete', { id });
   }
 
-  // Sessions with the values of this one before `position` (left out: all, of a session that is not in use); all of
+  // Sessions with the tokens of this one before `position` (left out: all, of a session that is not in use); all of
   // `count` or none.
   async forkSession(id, { position, count, durability } = {}) {
     const request = { id, position, count, durability };
@@ -314,7 +314,7 @@ export class Client {
     return Promise.all(sessions.map((session) => this.#noted(session)));
   }
 
-  // Takes back the values from `position` on; with `expectedDigest` only while that is the history's.
+  // Takes back the tokens from `position` on; with `expectedDigest` only while that is the history's.
   rewindSession(id, position, { expectedDigest } = {}) {
     return this.#noted(this.#unary('sessions', 'rewind', { id, position, expectedDigest }));
   }
@@ -343,7 +343,7 @@ export class Client {
     return this.#noted(restored);
   }
 
-  // Streams {position, token, source} of a session's values from `from` to before `to` (left out: all).
+  // Streams {position, token, source} of a session's tokens from `from` to before `to` (left out: all).
   async *history(id, { from = 0, to } = {}, options) {
     const request = { id, fromPosition: from, toPosition: to };
     for await (const chunk of this.#read('sessions', 'readHistory', request, options)) {

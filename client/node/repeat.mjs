@@ -16,7 +16,7 @@ export class Repeat {
   finished = false; // there is nothing more to come
 
   // `request` as generate sends it: the call gets a name, and a seed, since a server that forgot the call
-  // draws all values again, some of which were seen. `patience`: ms since something came.
+  // draws all tokens again, some of which were seen. `patience`: ms since something came.
   constructor(request, patience) {
     const { callId, sampling, fromPosition = 0 } = request;
     this.request = {
@@ -37,7 +37,7 @@ export class Repeat {
       const first = Number(chunk.firstPosition);
       const from = this.request.fromPosition;
       if (this.#seen && first > from) {
-        throw new Error(`the server left out the values from position ${from} to ${first - 1}`);
+        throw new Error(`the server left out the tokens from position ${from} to ${first - 1}`);
       }
       const seen = Math.max(from - first, 0);
       if (seen >= chunk.tokens.length) continue;

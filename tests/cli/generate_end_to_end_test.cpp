@@ -82,7 +82,7 @@ TEST_CASE("score finds the probabilities that generate reported") {
     INFO(scored.err);
     REQUIRE(scored.code == 0);
     CHECK(scored.out.empty());
-    CHECK_THAT(scored.err, Catch::Contains("2 sequences, 24 values"));
+    CHECK_THAT(scored.err, Catch::Contains("2 sequences, 24 tokens"));
     std::ifstream out(server.path("out.jsonl"));
     std::string line;
     REQUIRE(std::getline(out, line));
@@ -108,7 +108,7 @@ TEST_CASE("the windows of a text count each of its bytes once, from half a windo
     return result;
   };
   const Result scored = windows(text, {"--context", "10"});
-  CHECK_THAT(scored.err, Catch::Contains("9 windows, 49 values"));
+  CHECK_THAT(scored.err, Catch::Contains("9 windows, 49 tokens"));
   CHECK_THAT(scored.err, Catch::Contains("nats/byte"));
   const auto lines = scored.lines();
   REQUIRE(lines.size() == 9);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Node example against the real server: the values are those of the C++ command line.
+// The Node example against the real server: the tokens are those of the C++ command line.
 //
 // Needs LINTEL_SERVER and LINTEL_CLI, two binaries, LINTEL_EXAMPLE, where the example and its packages
 // are, and LINTEL_ROOT, the repository.
@@ -133,7 +133,7 @@ describe('the Node example', () => {
     const flags = ['--prompt-tokens', '0,0,12', '--max-new-tokens', '50', '--seed', '7'];
     const { stdout, stderr } = await example('generate.mjs', ...flags);
     assert.equal(stdout, await cli('generate', ...flags, '--format', 'tokens'));
-    assert.match(stderr, /^50 values, seed 7, ended by FINISH_REASON_LENGTH/);
+    assert.match(stderr, /^50 tokens, seed 7, ended by FINISH_REASON_LENGTH/);
   });
 
   it('generate.mjs says what the server refused', async () => {

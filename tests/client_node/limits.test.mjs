@@ -113,7 +113,7 @@ describe('an image', () => {
     withClient(mnist.address, {}, async (client) => {
       await assert.rejects(client.completeImage(new Uint8Array(400), (i) => i >= 200), {
         name: 'TypeError',
-        message: 'the image has 400 values, model mnist-linear-small draws 28 x 28 = 784',
+        message: 'the image has 400 tokens, model mnist-linear-small draws 28 x 28 = 784',
       });
       await assert.rejects(client.completeImage(new Uint8Array(784), hidden, { model: 'unknown' }), /NOT_FOUND/);
     }));
@@ -130,7 +130,7 @@ describe('an image', () => {
       assert.deepEqual(warnings, []);
       await client.completeImage(digit.map((v) => 255 - v), hidden);
       assert.equal(warnings.length, 1);
-      assert.match(warnings[0], /border is light.*255 - value/);
+      assert.match(warnings[0], /border is light.*255 - pixel/);
     }));
 
   it('that times out has what was drawn', () =>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AsyncClient: the values of Client, many at a time, and ended by tasks that end."""
+"""AsyncClient: the tokens of Client, many at a time, and ended by tasks that end."""
 
 import asyncio
 import gc

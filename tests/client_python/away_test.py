@@ -20,7 +20,7 @@ from lintel.retry import Attempts
 from serving import PATIENCE, Server
 
 COUNT = 3000
-SOON = 4.0  # seconds from a server that is ready to the next value of a stream
+SOON = 4.0  # seconds from a server that is ready to the next token of a stream
 QUICK = RetryPolicy(max_attempts=3, initial_backoff=0.001, max_backoff=0.002)
 
 
@@ -73,7 +73,7 @@ class Away:
 
     def check_gap(self, at):
         self.restart.join()
-        self.assertLess(at - self.ready_at, SOON, "seconds from the server's start to a value")
+        self.assertLess(at - self.ready_at, SOON, "seconds from the server's start to a token")
 
 
 class AwayTest(Away, unittest.TestCase):

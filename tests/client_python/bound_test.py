@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generations without a bound end, and values before an error are kept."""
+"""Generations without a bound end, and tokens before an error are kept."""
 
 import concurrent.futures
 import threading
@@ -52,7 +52,7 @@ class BoundTest(ServedTest):
 
 
 class Stuck(generation_pb2_grpc.GenerationServiceServicer):
-    """Sends a few values and no more."""
+    """Sends a few tokens and no more."""
 
     def Generate(self, request, context):
         yield pb.GenerateResponse(chunks=[pb.Chunk(first_position=1, tokens=[4, 5])])

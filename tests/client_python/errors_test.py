@@ -7,7 +7,7 @@ import unittest
 
 import grpc
 import lintel
-from lintel._plain import plain_words
+from lintel.errors import plain_words
 
 from away_test import QUICK, Away
 from serving import run_async

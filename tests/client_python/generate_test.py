@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generation: the values are those of the C++ command line, bit for bit."""
+"""Generation: the tokens are those of the C++ command line, bit for bit."""
 
 import unittest
 

@@ -13,7 +13,7 @@ import unittest
 import grpc
 import lintel
 from lintel import Durability, RetryPolicy
-from lintel._repeat import Repeat
+from lintel.retry import Repeat
 from lintel.v1 import generation_pb2 as pb
 from lintel.v1 import generation_pb2_grpc, session_pb2, session_pb2_grpc
 

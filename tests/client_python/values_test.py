@@ -6,14 +6,13 @@ import unittest
 
 import lintel
 import numpy as np
-from lintel import _values
 from lintel._image import Completion
-from lintel._stubs import score_request
+from lintel._request import score_request, to_wire
 
 
 class ValuesTest(unittest.TestCase):
     def tokens(self, values):
-        wire = _values.to_wire(values)
+        wire = to_wire(values)
         self.assertEqual(wire.WhichOneof("form"), "tokens")
         return list(wire.tokens.ids)
 
@@ -27,24 +26,24 @@ class ValuesTest(unittest.TestCase):
         self.assertEqual(self.tokens(np.array([], dtype=np.int64)), [])
 
     def test_text_is_bytes(self):
-        self.assertEqual(_values.to_wire("déjà").text, "déjà".encode())
+        self.assertEqual(to_wire("déjà").text, "déjà".encode())
         for data in (b"\x00\xff", bytearray(b"\x00\xff"), memoryview(b"\x00\xff")):
-            self.assertEqual(_values.to_wire(data).text, b"\x00\xff")
+            self.assertEqual(to_wire(data).text, b"\x00\xff")
 
     def test_an_image_goes_in_raster_order_however_it_lies_in_memory(self):
         image = np.arange(6, dtype=np.uint8).reshape(2, 3)
-        self.assertEqual(_values.to_wire(image).pixels, bytes(range(6)))
-        self.assertEqual(_values.to_wire(np.asfortranarray(image)).pixels, bytes(range(6)))
-        self.assertEqual(_values.to_wire(image.T).pixels, bytes([0, 3, 1, 4, 2, 5]))
+        self.assertEqual(to_wire(image).pixels, bytes(range(6)))
+        self.assertEqual(to_wire(np.asfortranarray(image)).pixels, bytes(range(6)))
+        self.assertEqual(to_wire(image.T).pixels, bytes([0, 3, 1, 4, 2, 5]))
 
     def test_what_can_be_no_values_is_refused(self):
         for values in ([1.5], [True], ["a"], np.array([1.0]), np.zeros((2, 2)), [None],
                        np.zeros((2, 2), dtype=np.int64), np.array([True]), 7):
             with self.assertRaises(TypeError, msg=repr(values)):
-                _values.to_wire(values)
+                to_wire(values)
         for values in ([2**31], [-2**31 - 1], np.array([2**40])):
             with self.assertRaises(ValueError, msg=repr(values)):
-                _values.to_wire(values)
+                to_wire(values)
 
     def test_a_single_sequence_is_not_taken_for_several(self):
         for single in ("text", b"text", [1, 2], np.array([1, 2])):

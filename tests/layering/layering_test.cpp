@@ -115,7 +115,6 @@ TEST_CASE("headers that one file of their module includes, and no test, are on t
   const std::set<std::string> list = {
       "bench/storage_costs.h",
       "client/cli/complete_output.h",
-      "client/cli/interactive.h",
       "model/forward_pass.h",
       "model/ops/dense_avx512.h",  // compiled for its instruction set
       "model/ops/quantize.h",

@@ -19,7 +19,7 @@ except ModuleNotFoundError as error:
         "lintel's protobuf code is missing: install the package, or run client/python/generate.py"
     ) from None
 
-from lintel._values import Values
+from lintel._request import Values
 from lintel._version import __version__
 from lintel.aio import AsyncClient
 from lintel.aio_generation import AsyncGeneration

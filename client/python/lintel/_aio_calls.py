@@ -1,24 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls to one server from asyncio: see _calls."""
+"""Calls to one server and its streams from asyncio: see _calls."""
 
 from __future__ import annotations
 
 import asyncio
 import weakref
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, Optional, TypeVar
+from typing import Any, Callable, Optional, TypeVar
 
 import grpc
 import grpc.aio
 
-from lintel import _bound, _channel, _servers
-from lintel._calls import CallsBase, is_reached
-from lintel.errors import LintelError, NotFound, closed_in_wait, make_error
+from lintel import _channel, _servers
+from lintel._calls import CallsBase, StreamBase, is_reached
+from lintel.errors import LintelError, make_error
 from lintel.retry import Attempts, RetryPolicy
-from lintel.v1 import generation_pb2 as pb
-from lintel.v1 import model_pb2, session_pb2
-
-if TYPE_CHECKING:
-    from lintel._streaming import StreamBase
 
 T = TypeVar("T")
 
@@ -50,18 +45,52 @@ async def _until_reached(seeker: Any) -> bool:
         seeker.cancel()
 
 
+class AsyncStream(StreamBase[T]):
+    """Read from asyncio. With `prepare` it starts when it is read, else at once."""
+
+    def _start(self) -> None:
+        self._calls.streams.add(self)
+        if self._prepare is None:
+            self._begin()
+
+    async def _next(self) -> Optional[T]:
+        try:
+            message: Any = await self._call.read()
+        except asyncio.CancelledError:
+            if self._cancelled.is_set() or self._calls.closed:
+                raise
+            by_server = await cancelled_by_server(self._call, self.request_id)
+            if by_server is None:
+                raise
+            raise by_server from None
+        return None if message is grpc.aio.EOF else message
+
+    async def read(self) -> Optional[T]:
+        try:
+            return await super().read()
+        except asyncio.CancelledError:
+            closed = self._cancelled.is_set() or self._calls.closed
+            self.cancel()
+            if closed and not task_is_cancelled():
+                code = grpc.StatusCode.CANCELLED
+                raise make_error(code, "the call was closed", self.request_id) from None
+            raise
+
+
 class AsyncCalls(CallsBase):
     """Calls from one event loop."""
+
+    event_type = asyncio.Event
+    _stream_type = AsyncStream
+    _closed_error = grpc.aio.UsageError
 
     def __init__(
         self, connection: _channel.Connection, retry: Optional[RetryPolicy], timeout: float
     ) -> None:
         super().__init__(connection, retry, timeout)
-        self.closed = False
-        self._waits: set[asyncio.Event] = set()  # of calls that wait to be tried again
         # gRPC ends only those whose read() it finds outermost in a task.
-        self.streams: weakref.WeakSet[StreamBase] = weakref.WeakSet()
-        self._stubs: Any = None  # made in the loop that uses it
+        self.streams: weakref.WeakSet[AsyncStream[Any]] = weakref.WeakSet()
+        self._stubs = None  # made in the loop that uses it
 
     @property
     def stubs(self) -> Any:
@@ -73,80 +102,36 @@ class AsyncCalls(CallsBase):
         return self._stubs
 
     async def close(self) -> None:
-        """Ends every call that runs, and the connection."""
         self.closed = True
-        for stopped in self._waits:
-            stopped.set()
+        self._end_waits()
         for stream in list(self.streams):
             stream.cancel()
         if self._stubs is not None:
             for channel in self._servers.channels():
                 await channel.close()
 
-    def invoke(
-        self, method: Callable[..., T], request: Any, attempts: Attempts, request_id: str
-    ) -> T:
-        """One attempt; the result is awaitable or, of a stream, has started."""
+    async def _answer(
+        self, method: Callable[..., Any], request: Any, attempts: Attempts, request_id: str
+    ) -> Any:
+        call = self.invoke(method, request, attempts, request_id)
         try:
-            return self._send(method, request, attempts, request_id)
-        except grpc.aio.UsageError:  # what gRPC has to say of a closed channel
-            if not self.closed:
+            return await call
+        except asyncio.CancelledError:
+            if self.closed and not task_is_cancelled():
+                code = grpc.StatusCode.CANCELLED
+                raise make_error(code, "the client was closed", request_id) from None
+            by_server = await cancelled_by_server(call, request_id)
+            if by_server is None:
                 raise
-            code = grpc.StatusCode.CANCELLED
-            raise make_error(code, "the client is closed", request_id) from None
+            raise by_server from None
 
-    async def unary(
-        self, method: Callable[..., Awaitable[T]], request: Any, attempts: Attempts
-    ) -> T:
-        request_id = _channel.new_request_id()
-        while True:
-            call: Any = self.invoke(method, request, attempts, request_id)
-            try:
-                return await call  # type: ignore[no-any-return]
-            except grpc.RpcError as rpc_error:
-                error = self.error_of(rpc_error, request_id, attempts)
-            except asyncio.CancelledError:
-                if self.closed and not task_is_cancelled():
-                    raise make_error(
-                        grpc.StatusCode.CANCELLED, "the client was closed", request_id
-                    ) from None
-                by_server = await cancelled_by_server(call, request_id)
-                if by_server is None:
-                    raise
-                error = by_server
-            await self.wait_or_raise(error, attempts, asyncio.Event())
-
-    async def wait_or_raise(
-        self, error: LintelError, attempts: Attempts, stopped: asyncio.Event
-    ) -> None:
-        """Returns when it is time to try again. Cancelled once `stopped` is set, which close()
-        does too.
-        """
-        if self.closed and error.code == grpc.StatusCode.CANCELLED:
-            raise error
-        found: list[str] = []
-        if attempts.server is not None and attempts.looks_for_others(error):
-            loop = asyncio.get_running_loop()
-            address = attempts.server.address
-            found = await loop.run_in_executor(None, _servers.addresses_of, address)
-        delay = self._delay_after(error, attempts, found)
-        if self.closed:
-            stopped.set()
-        self._waits.add(stopped)
-        try:
-            await self._wait(error, attempts, delay, stopped)
-            if not stopped.is_set():
-                return
-        finally:
-            self._waits.discard(stopped)
-        raise closed_in_wait(error) from error
+    async def _addresses_of(self, name: str) -> list[str]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, _servers.addresses_of, name)
 
     async def _wait(
         self, error: LintelError, attempts: Attempts, delay: float, stopped: asyncio.Event
     ) -> None:
-        """For `delay` seconds, until `stopped`, or until a server that was not reached is there."""
-        if stopped.is_set():
-            return
         reached = [
             asyncio.ensure_future(_until_reached(seeker))
             for seeker in self._seek_connections(error, attempts, delay)
@@ -165,43 +150,3 @@ class AsyncCalls(CallsBase):
             for wait in waits:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
-
-    async def prepare(self, request: pb.GenerateRequest, attempts: Attempts) -> None:
-        """Before each attempt of a generation: what only the server knows."""
-        await self.bound(request, attempts)
-        if self.is_unsure(request, attempts):
-            try:
-                await self.get_session(request.session_id, Attempts(None, attempts.remaining(), reads=True))
-            except LintelError:
-                return  # the generation's own error says more
-            self.expect(request, attempts)
-
-    async def bound(self, request: pb.GenerateRequest, attempts: Attempts) -> None:
-        """Bounds a request that has no bound, where its model is known to need one."""
-        if not _bound.is_open(request):
-            return
-        once = Attempts(None, attempts.remaining(), reads=True)
-        try:
-            name = request.model
-            if request.session_id:
-                name = (await self.get_session(request.session_id, once)).model
-            if name not in self._modalities:
-                ask = model_pb2.GetModelRequest(name=name)
-                model = await self.unary(self.stubs.get_model, ask, once)
-                self._modalities[name] = model.modality
-            _bound.bound(request, self._modalities[name])
-        except LintelError:
-            pass  # the generation's own error says more
-
-    async def get_session(self, id: str, attempts: Attempts) -> session_pb2.Session:
-        request = session_pb2.GetSessionRequest(id=id)
-        return self.note(await self.unary(self.stubs.get_session, request, attempts))
-
-    async def delete_session(self, id: str, attempts: Attempts) -> None:
-        try:
-            request = session_pb2.DeleteSessionRequest(id=id)
-            await self.unary(self.stubs.delete_session, request, attempts)
-        except NotFound:
-            # The answer of an attempt may have been lost after the session was.
-            if not attempts.retried:
-                raise

@@ -6,19 +6,20 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import os
+import re
 import uuid
 from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 import grpc
 
-from lintel import _proxy, _servers
+from lintel import _servers
 from lintel._version import __version__
 
 Path = Union[str, "os.PathLike[str]"]
 
 OPTIONS: list[tuple[str, Any]] = [
-    # A chunk with the N best of many values can pass gRPC's 4 MB; the server bounds what it sends.
+    # A chunk with the N best of many tokens can pass gRPC's 4 MB; the server bounds what it sends.
     ("grpc.max_receive_message_length", -1),
     # A retry needs a connection that is tried again as often, and gRPC's own pauses reach two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -46,7 +47,7 @@ class Connection:
     tls_cert: Optional[Path]
     tls_key: Optional[Path]
     token: Optional[str]
-    proxy: Optional[str] = None  # see _proxy
+    proxy: Optional[str] = None  # HOST:PORT, with or without USER:PASSWORD@ before it
 
     @property
     def addresses(self) -> list[str]:
@@ -56,7 +57,7 @@ class Connection:
         self.addresses  # refuses what makes no sense now
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("a client certificate and its key belong together")
-        _proxy.check(self.proxy)
+        _check_proxy(self.proxy)
         if self.token is None:
             return
         # A file that holds a token ends with a newline, which is no part of it.
@@ -85,7 +86,7 @@ class Connection:
 
     def options(self, address: str, name: str) -> list[tuple[str, Any]]:
         """Of a channel to one of the addresses; name: whose it is, "": its own."""
-        options = [*OPTIONS, *_proxy.options(self.proxy, is_local(address))]
+        options = [*OPTIONS, *_proxy_options(self.proxy, is_local(address))]
         if name:
             options.append(("grpc.default_authority", name))  # its certificate has the name
         if name or len(self.addresses) > 1:
@@ -129,3 +130,18 @@ def _read(path: Optional[Path]) -> Optional[bytes]:
         return None
     with open(path, "rb") as file:
         return file.read()
+
+
+def _check_proxy(proxy: Optional[str]) -> None:
+    if proxy is not None and not re.fullmatch(r"([^@/\s]+@)?(\[[0-9A-Fa-f:.]+\]|[^:@/\s]+):\d+", proxy):
+        without_user = proxy.rpartition("@")[2]
+        raise ValueError(f"proxy: expected [USER:PASSWORD@]HOST:PORT, not {without_user!r}")
+
+
+def _proxy_options(proxy: Optional[str], address_is_local: bool) -> list[tuple[str, Any]]:
+    """Of the channel, which goes through a proxy only where one is named, and never on this machine.
+    Without them gRPC obeys http_proxy and its kin, on loopback, too.
+    """
+    if proxy is None or address_is_local:
+        return [("grpc.enable_http_proxy", 0)]
+    return [("grpc.enable_http_proxy", 1), ("grpc.http_proxy", "http://" + proxy)]

@@ -37,7 +37,7 @@ def _top(wire: pb.TopValues) -> tuple[TopValue, ...]:
 
 
 def tokens_of(response: pb.GenerateResponse) -> Iterator[Token]:
-    """The values of one message, in order."""
+    """The tokens of one message, in order."""
     for chunk in response.chunks:
         source = _SOURCES.get(chunk.source, Source.UNSPECIFIED)
         log2_probs, top = chunk.log2_probs, chunk.top

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Completion:
-    """An image as the model takes it: values in raster order, those up to the first hidden one as
+    """An image as the model takes it: tokens in raster order, those up to the first hidden one as
     prompt, the known ones after it as spans that are fed in place of samples. What follows the last
     hidden one changes nothing, but for particles, and is not sent.
     """
@@ -34,7 +35,7 @@ class Completion:
         if mask.shape != image.shape:
             raise ValueError(f"the mask is {list(mask.shape)}, the image {list(image.shape)}")
         self._shape = image.shape
-        self._values = image.reshape(-1).copy()
+        self._tokens = image.reshape(-1).copy()
         self._hidden = mask.reshape(-1)
         self._positions = np.flatnonzero(self._hidden)
 
@@ -52,14 +53,14 @@ class Completion:
             warnings.warn(
                 "the image's border is light: a model that draws light on dark, as those of MNIST do, "
                 "takes it inverted (255 - image)",
-                stacklevel=3,
+                stacklevel=_callers_level(),
             )
 
     def _has_light_border(self) -> bool:
         """Of the pixels that are known."""
         border = np.ones(self._shape[:2], dtype=bool)
         border[1:-1, 1:-1] = False
-        known = self._values[border.reshape(-1) & ~self._hidden]
+        known = self._tokens[border.reshape(-1) & ~self._hidden]
         return known.size > 0 and bool(np.median(known) > 127)
 
     @property
@@ -71,39 +72,39 @@ class Completion:
         return bool(self._hidden[0])
 
     def request(self, start_token: Optional[int], whole: bool = False) -> dict[str, Any]:
-        """The arguments of generate(). A hidden first value becomes `start_token`: a model has no
-        distribution over it. whole: with what follows the last hidden value, for those who weigh it.
+        """The arguments of generate(). A hidden first token becomes `start_token`: a model has no
+        distribution over it. whole: with what follows the last hidden token, for those who weigh it.
         REQUIRES: something is hidden.
         """
         first, last = int(self._positions[0]), int(self._positions[-1])
         if whole:
-            last = self._values.size - 1
+            last = self._tokens.size - 1
         if first == 0:
             if start_token is None:
-                raise ValueError("the first value is hidden, and the model has no start token")
-            self._values[0] = start_token
+                raise ValueError("the first token is hidden, and the model has no start token")
+            self._tokens[0] = start_token
             first = int(self._positions[1]) if self._positions.size > 1 else 1
         known = ~self._hidden[first : last + 1]
         edges = np.flatnonzero(np.diff(known, prepend=False, append=False)) + first
         spans = zip(edges[::2].tolist(), edges[1::2].tolist())
         return {
-            "prompt": self._values[np.newaxis, :first],
+            "prompt": self._tokens[np.newaxis, :first],
             "max_new_tokens": max(last + 1 - first, 0),
-            "given": [(begin, self._values[np.newaxis, begin:end]) for begin, end in spans],
+            "given": [(begin, self._tokens[np.newaxis, begin:end]) for begin, end in spans],
         }
 
     def filled(self, sample: Optional[Sample] = None) -> npt.NDArray[np.uint8]:
-        """The image with the sample's values where it was hidden."""
-        values = self._values.copy()
+        """The image with the sample's tokens where it was hidden."""
+        tokens = self._tokens.copy()
         if sample is not None:
             end = sample.first_position + sample.tokens.size
             if end <= self._positions[-1]:
                 reason = sample.result.finish_reason.name
-                raise RuntimeError(f"the server ended the image after {end} values: {reason}")
+                raise RuntimeError(f"the server ended the image after {end} tokens: {reason}")
             if np.any(sample.tokens > 255):
                 raise RuntimeError(f"the server sent {sample.tokens.max()}, which is no pixel")
-            values[sample.first_position : end] = sample.tokens
-        return values.reshape(self._shape)
+            tokens[sample.first_position : end] = sample.tokens
+        return tokens.reshape(self._shape)
 
     def result(
         self, samples: Optional[list[Sample]], num_samples: Optional[int]
@@ -114,3 +115,11 @@ class Completion:
         if samples is None:
             return np.stack([self.filled()] * num_samples)
         return np.stack([self.filled(sample) for sample in samples])
+
+
+def _callers_level() -> int:
+    """Of the frame that called the package, as warnings.warn() counts from who calls this."""
+    level = 1
+    while sys._getframe(level).f_globals.get("__name__", "").startswith("lintel."):
+        level += 1
+    return level

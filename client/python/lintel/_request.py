@@ -1,21 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of generate() -> lintel.v1.GenerateRequest. What they may be is the server's to judge."""
+"""Arguments of calls -> requests. What they may be is the server's to judge."""
 
 from __future__ import annotations
 
-from typing import Generic, Iterable, Mapping, Optional, TypeVar, Union
+import operator
+from typing import TYPE_CHECKING, Any, Generic, Iterable, Mapping, Optional, TypeVar, Union
 
-from lintel import _values
+import numpy as np
+
+from lintel.results import Durability
 from lintel.v1 import generation_pb2 as pb
+from lintel.v1 import session_pb2
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+DEFAULT_NEW_TOKENS = 256  # of a model that is none of images
+_PIECE_BYTES = 256 << 10  # of a snapshot, in a message
+
+# Text for models with modality "bytes" (str is sent as UTF-8), token ids for every model, and for
+# image models a uint8 array of two or more dimensions, in raster order. A uint8 array of one
+# dimension is token ids, like any other array of integers.
+Values = Union[str, bytes, bytearray, memoryview, Iterable[int], "npt.NDArray[Any]"]
+Bytes = Union[bytes, bytearray, memoryview]
 StopItem = Union[int, str, bytes]
-Given = Union[Mapping[int, _values.Values], Iterable["tuple[int, _values.Values]"]]
+Given = Union[Mapping[int, Values], Iterable["tuple[int, Values]"]]
 
 GenerationT = TypeVar("GenerationT")
 
 
 class Generates(Generic[GenerationT]):
     """generate(), as clients and sessions of both kinds have it."""
+
+    _generation_type: type[GenerationT]
 
     def _start_generation(
         self, request: pb.GenerateRequest, timeout: Optional[float]
@@ -24,7 +41,7 @@ class Generates(Generic[GenerationT]):
 
     def generate(
         self,
-        prompt: Optional[_values.Values] = None,
+        prompt: Optional[Values] = None,
         *,
         model: str = "",
         session: str = "",
@@ -63,7 +80,7 @@ class Generates(Generic[GenerationT]):
         session: id of the session to continue; Session.generate() fills it.
         adapter: a LoRA adapter of the model; of a session, the session's.
         initial_state: a named state to begin with; not with a session.
-        window: having read so many values the state is reset and re-reads the last half, for text longer
+        window: having read so many tokens the state is reset and re-reads the last half, for text longer
             than the model was trained on; 0: never. None: the session's, or the server's choice:
             what the model was trained on, where that is known (see result.window).
         max_new_tokens: None: of an image, to its end; of anything else 256, unless there is a
@@ -73,13 +90,13 @@ class Generates(Generic[GenerationT]):
         seed: repeats a generation, bit for bit. None: the server draws one, see result.seed.
         stop: token ids, and for byte models str or bytes; one or several.
         include_stop: the stop token or text is part of the output.
-        given: values from a position on that are fed in place of samples: {position: values}.
+        given: tokens from a position on that are fed in place of samples: {position: tokens}.
         particles: so many draw side by side, weighed by what they make of `given`, and the samples are
             chosen among them: draws given all that is known, also what comes later. 0 or 1: none.
         num_samples: of one prompt; sample i is what seed + i gives. Not with a session.
-        log2_probs, top_log2_probs: each value's log2-probability, and the N most likely values.
+        log2_probs, top_log2_probs: each token's log2-probability, and the N most likely tokens.
         echo_prompt: streams the prompt too.
-        max_tokens_per_message: 0: the server gathers; 1: every value as soon as it is there.
+        max_tokens_per_message: 0: the server gathers; 1: every token as soon as it is there.
         time_limit: seconds after which generation ends, with what there is and DEADLINE.
         timeout: seconds after which the call fails, retries included; None: the client's. What came
             by then samples() puts into the error's `partial`.
@@ -111,13 +128,13 @@ class Generates(Generic[GenerationT]):
             ),
         )
         if prompt is not None:
-            request.prompt.CopyFrom(_values.to_wire(prompt))
+            request.prompt.CopyFrom(to_wire(prompt))
         if stop is not None:
             _fill_stop(stop, include_stop, request.stop)
         if given is not None:
             spans = given.items() if isinstance(given, Mapping) else given
-            for position, values in spans:
-                request.given.add(position=position, values=_values.to_wire(values))
+            for position, tokens in spans:
+                request.given.add(position=position, values=to_wire(tokens))
         if time_limit is not None:
             request.time_limit.FromNanoseconds(round(time_limit * 1e9))
         return self._start_generation(request, timeout)
@@ -137,5 +154,107 @@ def _fill_stop(
             wire.token_ids.append(item)
 
 
-def num_samples(request: pb.GenerateRequest) -> int:
-    return request.num_samples if request.HasField("num_samples") else 1
+def is_open(request: pb.GenerateRequest) -> bool:
+    """Whether the end of the request depends on the model: images have an end of their own, texts do
+    not. Sets the bound where the prompt's form decides it.
+    """
+    if request.HasField("max_new_tokens") or request.HasField("time_limit"):
+        return False
+    form = request.prompt.WhichOneof("form")
+    if form == "text":
+        bound(request, "bytes")
+    return form not in ("text", "pixels")
+
+
+def bound(request: pb.GenerateRequest, modality: str) -> None:
+    if modality != "image":
+        request.max_new_tokens = DEFAULT_NEW_TOKENS
+
+
+def score_request(
+    model: str, adapter: str, sequences: Iterable[Values]
+) -> pb.ScoreRequest:
+    """TypeError for a single sequence: its tokens, or the rows of an image, would be taken for
+    sequences.
+    """
+    if isinstance(sequences, (str, bytes, bytearray)) or (
+        isinstance(sequences, np.ndarray) and sequences.ndim < 2
+    ):
+        raise TypeError("score takes several sequences: put a single one into a list")
+    if isinstance(sequences, np.ndarray) and sequences.ndim == 2 and sequences.dtype == np.uint8:
+        raise TypeError(
+            f"a uint8 array {list(sequences.shape)} is one image, as for generate: score takes "
+            "several, so write score([image]) or score(image[np.newaxis]); rows of token ids are "
+            "an array of another type, e.g. astype(np.int32)"
+        )
+    request = pb.ScoreRequest(model=model, adapter=adapter)
+    for sequence in sequences:
+        if isinstance(sequence, (int, np.integer)):
+            raise TypeError("score takes several sequences: put a single one into a list")
+        request.sequences.append(to_wire(sequence))
+    return request
+
+
+def durability_to_wire(durability: Optional[Durability]) -> session_pb2.Durability:
+    wire: session_pb2.Durability = session_pb2.DURABILITY_UNSPECIFIED
+    if durability is not None:
+        wire = durability.value
+    return wire
+
+
+def restore_request(
+    snapshot: Bytes,
+    model: str,
+    verify: bool,
+    accept_other_numerics: bool,
+    durability: Optional[Durability],
+) -> list[session_pb2.RestoreSessionRequest]:
+    """The messages of one Restore."""
+    view = memoryview(snapshot).cast("B")
+    header = session_pb2.RestoreHeader(
+        model=model,
+        total_bytes=len(view),
+        verify=verify,
+        accept_other_numerics=accept_other_numerics,
+        durability=durability_to_wire(durability),
+    )
+    messages = [session_pb2.RestoreSessionRequest(header=header)]
+    for at in range(0, len(view), _PIECE_BYTES):
+        piece = bytes(view[at : at + _PIECE_BYTES])
+        messages.append(session_pb2.RestoreSessionRequest(data=piece))
+    return messages
+
+
+def to_wire(tokens: Values) -> pb.Values:
+    """Raises TypeError or ValueError for what can be no tokens of any model."""
+    if isinstance(tokens, str):
+        return pb.Values(text=tokens.encode())
+    if isinstance(tokens, (bytes, bytearray, memoryview)):
+        return pb.Values(text=bytes(tokens))
+    if isinstance(tokens, np.ndarray):
+        return _array_to_wire(tokens)
+    ids = list(tokens)
+    for token in ids:
+        if isinstance(token, (bool, np.bool_)) or not hasattr(token, "__index__"):
+            raise TypeError(f"token ids are integers, not {type(token).__name__}: {token!r}")
+    return _tokens([operator.index(token) for token in ids])
+
+
+def _array_to_wire(array: npt.NDArray[Any]) -> pb.Values:
+    if not np.issubdtype(array.dtype, np.integer):
+        raise TypeError(f"an array of tokens is of integers, not {array.dtype}")
+    if array.ndim >= 2:
+        if array.dtype != np.uint8:
+            raise TypeError(f"an image is an array of uint8, not {array.dtype}")
+        return pb.Values(pixels=array.tobytes())
+    return _tokens(array.reshape(-1).tolist())
+
+
+def _tokens(ids: list[int]) -> pb.Values:
+    for extreme in (min(ids), max(ids)) if ids else ():
+        if not -(2**31) <= extreme < 2**31:
+            raise ValueError(f"{extreme} is no token id: it does not fit 32 bits")
+    wire = pb.Values()
+    wire.tokens.SetInParent()  # also when there are none
+    wire.tokens.ids.extend(ids)
+    return wire

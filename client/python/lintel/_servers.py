@@ -7,7 +7,38 @@ import socket
 import threading
 from typing import Any, Callable
 
-from lintel import _stubs
+from lintel import _foreign_pb2 as foreign
+from lintel.v1 import generation_pb2_grpc, model_pb2_grpc, session_pb2_grpc
+
+
+class Stubs:
+    """What clients call, over either kind of channel."""
+
+    def __init__(self, channel: Any) -> None:
+        generation: Any = generation_pb2_grpc.GenerationServiceStub(channel)  # type: ignore
+        models: Any = model_pb2_grpc.ModelServiceStub(channel)  # type: ignore
+        sessions: Any = session_pb2_grpc.SessionServiceStub(channel)  # type: ignore
+        self.generate = generation.Generate
+        self.score = generation.Score
+        self.list_models = models.List
+        self.get_model = models.Get
+        self.create_session = sessions.Create
+        self.get_session = sessions.Get
+        self.list_sessions = sessions.List
+        self.delete_session = sessions.Delete
+        self.fork_session = sessions.Fork
+        self.rewind_session = sessions.Rewind
+        self.snapshot_session = sessions.Snapshot
+        self.restore_session = sessions.Restore
+        self.read_history = sessions.ReadHistory
+        self.save_state = sessions.SaveState
+        self.list_states = sessions.ListStates
+        self.delete_state = sessions.DeleteState
+        self.check_health = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=foreign.HealthCheckRequest.SerializeToString,
+            response_deserializer=foreign.HealthCheckResponse.FromString,
+        )
 
 
 class Server:
@@ -16,7 +47,7 @@ class Server:
     def __init__(self, address: str, channel: Any) -> None:
         self.address = address
         self.channel = channel
-        self.stubs = _stubs.Stubs(channel)
+        self.stubs = Stubs(channel)
 
 
 class Servers:
@@ -47,7 +78,7 @@ class Servers:
     @property
     def stubs(self) -> Any:
         """Each call uses the server that is current then."""
-        return _Stubs(self)
+        return _CurrentStubs(self)
 
     def leave(self, failed: Server, found: list[str]) -> bool:
         """The one behind `failed` is called from now on, unless another call has gone on already.
@@ -71,7 +102,7 @@ class Servers:
             return [server.channel for server in self._opened]
 
 
-class _Stubs:
+class _CurrentStubs:
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
 

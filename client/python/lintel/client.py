@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Iterable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Optional, TypeVar
 
-from lintel import _collect, _copies, _image, _stubs
+from lintel import _channel, _collect, _image, _request
 from lintel import _foreign_pb2 as foreign
-from lintel._calls import Calls
-from lintel._client import ClientBase
-from lintel._values import Values
-from lintel.generation import Generation, Stream, begin
+from lintel._calls import Calls, CallsBase, blocking, run
+from lintel._request import Values
+from lintel.generation import Generation, GenerationBase
 from lintel.results import (
     Durability,
     Model,
@@ -21,7 +20,7 @@ from lintel.results import (
     read_session,
     read_state,
 )
-from lintel.retry import Attempts
+from lintel.retry import RetryPolicy
 from lintel.session import Session
 from lintel.v1 import generation_pb2 as pb
 from lintel.v1 import model_pb2, session_pb2
@@ -30,8 +29,130 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+GenerationT = TypeVar("GenerationT", bound=GenerationBase)
+NewSessionT = TypeVar("NewSessionT")
 
-class Client(ClientBase[Calls, Generation]):
+
+class ClientBase(_request.Generates[GenerationT], Generic[GenerationT, NewSessionT]):
+    """What Client and AsyncClient have in common."""
+
+    _calls_type: type[CallsBase]
+
+    def __init__(
+        self,
+        address: str = "127.0.0.1:50051",
+        *,
+        tls: bool = False,
+        tls_ca: Optional[_channel.Path] = None,
+        tls_cert: Optional[_channel.Path] = None,
+        tls_key: Optional[_channel.Path] = None,
+        token: Optional[str] = None,
+        timeout: float = 300.0,
+        retry: Optional[RetryPolicy] = RetryPolicy(),
+        proxy: Optional[str] = None,
+    ) -> None:
+        connection = _channel.Connection(address, tls, tls_ca, tls_cert, tls_key, token, proxy)
+        self._calls = self._calls_type(connection, retry, timeout)
+
+    def _start_generation(
+        self, request: pb.GenerateRequest, timeout: Optional[float]
+    ) -> GenerationT:
+        attempts = self._calls.attempts(timeout)
+        return self._generation_type._begin(self._calls, request, attempts)
+
+    def session(
+        self,
+        *,
+        model: str = "",
+        max_tokens: int = 0,
+        adapter: str = "",
+        initial_state: str = "",
+        checkpoint_every: int = 0,
+        checkpoints: int = 0,
+        history_tokens: int = 0,
+        window: Optional[int] = None,
+        durability: Optional[Durability] = None,
+        expire_after: Optional[float] = None,
+        timeout: Optional[float] = None,
+    ) -> NewSessionT:
+        """Makes a session: state on the server that lives between calls.
+
+            with client.session() as session: ...  # asyncio: async with
+
+        deletes it at the end of the block. Or keep it, and come back with attach_session(id):
+
+            session = client.session()  # asyncio: await client.session()
+
+        initial_state: a named state to begin with: see Session.save_state.
+        checkpoint_every, checkpoints: a state is kept every so many tokens, of those at most so many,
+            so that rewinding and forking re-read little.
+        history_tokens: tokens that can be gone back to; 0: the server's choice.
+        window: having read so many tokens the state is reset and re-reads the last half; 0: never. None: the
+            initial state's, or what the model was trained on, where that is known.
+        durability: what of it outlives the server; None: the server's default, INPUT where it has a
+            store. Calls on such a session survive a crash of the server: see RetryPolicy.
+        expire_after: seconds after which such a session is removed when unused; None: the server's
+            choice.
+        """
+        request = session_pb2.CreateSessionRequest(
+            model=model,
+            max_tokens=max_tokens,
+            adapter=adapter,
+            initial_state=initial_state,
+            history_tokens=history_tokens,
+            window=window,
+            durability=_request.durability_to_wire(durability),
+        )
+        if expire_after is not None:
+            request.expire_after.FromNanoseconds(round(expire_after * 1e9))
+        if checkpoint_every or checkpoints:
+            request.checkpoints.every_tokens = checkpoint_every
+            request.checkpoints.keep = checkpoints
+        return self._new_session(request, timeout)
+
+    def _new_session(
+        self, request: session_pb2.CreateSessionRequest, timeout: Optional[float]
+    ) -> NewSessionT:
+        raise NotImplementedError
+
+    async def _model(self, name: str, timeout: Optional[float]) -> Model:
+        calls, request = self._calls, model_pb2.GetModelRequest(name=name)
+        return read_model(await calls.unary(calls.stubs.get_model, request, calls.attempts(timeout)))
+
+    async def _pages(
+        self, method: Callable[..., Any], request: Any, timeout: Optional[float]
+    ) -> list[Any]:
+        """Every page of a list."""
+        attempts = self._calls.attempts(timeout)
+        pages: list[Any] = []
+        while True:
+            pages.append(await self._calls.unary(method, request, attempts))
+            if not pages[-1].next_page_token:
+                return pages
+            request.page_token = pages[-1].next_page_token
+
+    async def _restored_id(
+        self,
+        snapshot: _request.Bytes,
+        model: str,
+        verify: bool,
+        accept_other_numerics: bool,
+        durability: Optional[Durability],
+        timeout: Optional[float],
+    ) -> str:
+        messages = _request.restore_request(
+            snapshot, model, verify, accept_other_numerics, durability
+        )
+        calls, attempts = self._calls, self._calls.attempts(timeout)
+        attempts.changes_session = True
+
+        def restore(messages: list[Any], **options: Any) -> Any:  # as often as it is sent
+            return calls.stubs.restore_session(iter(messages), **options)
+
+        return calls.note(await calls.unary(restore, messages, attempts)).id
+
+
+class Client(ClientBase[Generation, Session]):
     """Calls one server, or one of several with the same sessions.
 
         with lintel.Client("127.0.0.1:50051") as client:
@@ -57,10 +178,12 @@ class Client(ClientBase[Calls, Generation]):
     """
 
     _calls_type = Calls
+    _generation_type = Generation
 
-    def close(self) -> None:
+    @blocking
+    async def close(self) -> None:
         """Ends every call that runs, and the connection."""
-        self._calls.close()
+        await self._calls.close()
 
     def __enter__(self) -> Client:
         return self
@@ -68,10 +191,14 @@ class Client(ClientBase[Calls, Generation]):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _begin(self, request: pb.GenerateRequest, attempts: Attempts) -> Generation:
-        return begin(self._calls, request, attempts)
+    def _new_session(
+        self, request: session_pb2.CreateSessionRequest, timeout: Optional[float]
+    ) -> Session:
+        id = run(self._calls.create_session(request, self._calls.attempts(timeout)))
+        return Session(self._calls, id)
 
-    def complete_image(
+    @blocking
+    async def complete_image(
         self,
         image: npt.NDArray[np.uint8],
         mask: npt.NDArray[np.bool_],
@@ -90,14 +217,15 @@ class Client(ClientBase[Calls, Generation]):
         pixels before it, row by row: known ones after it influence it only with particles.
 
         image: uint8 [height, width] or [height, width, channels]; mask: bool, of the image's shape
-        or [height, width]. particles: as generate()'s. Returns an image, or [num_samples, ...] where a number is given.
+        or [height, width]. particles: as generate()'s. Returns an image, or [num_samples, ...] where
+        a number is given.
         ValueError for an image that is not of the model's shape. Warns of dark on light where the
         model has one channel: those of MNIST were trained on light digits on black.
         """
         plan = _image.Completion(image, mask)
         if plan.nothing_hidden:
             return plan.result(None, num_samples)
-        served = self.model(model, timeout=timeout)
+        served = await self._model(model, timeout)
         plan.check_fits(served.name, served.image)
         start = served.image.start_token if served.image is not None else None
         generation = self.generate(
@@ -112,9 +240,10 @@ class Client(ClientBase[Calls, Generation]):
             seed=seed,
             timeout=timeout,
         )
-        return plan.result(generation.samples(), num_samples)
+        return plan.result(await generation._samples(), num_samples)
 
-    def score(
+    @blocking
+    async def score(
         self,
         sequences: Iterable[Values],
         *,
@@ -122,7 +251,7 @@ class Client(ClientBase[Calls, Generation]):
         adapter: str = "",
         timeout: Optional[float] = None,
     ) -> list[Score]:
-        """The probabilities of given sequences' values, in their order.
+        """The probabilities of given sequences' tokens, in their order.
 
         sequences: several of what generate() takes as a prompt. A 2-D array of integers is a
             sequence a row, a uint8 array [n, height, width] or [n, height, width, channels] an
@@ -130,92 +259,39 @@ class Client(ClientBase[Calls, Generation]):
             score([image]) or score(image[np.newaxis]).
         """
         calls = self._calls
-        request = _stubs.score_request(model, adapter, sequences)
-        stream: Stream[pb.ScoreResponse] = Stream(
-            calls, calls.stubs.score, request, calls.attempts(timeout)
-        )
+        request = _request.score_request(model, adapter, sequences)
+        stream = calls.stream(calls.stubs.score, request, calls.attempts(timeout))
         collector = _collect.ScoreCollector(len(request.sequences), stream.request_id)
-        try:
-            while (response := stream.read()) is not None:
-                collector.take(response)
-        finally:
-            stream.cancel()
+        await stream.read_all(collector.take)
         return collector.scores()
-
-    def session(
-        self,
-        *,
-        model: str = "",
-        max_tokens: int = 0,
-        adapter: str = "",
-        initial_state: str = "",
-        checkpoint_every: int = 0,
-        checkpoints: int = 0,
-        history_tokens: int = 0,
-        window: Optional[int] = None,
-        durability: Optional[Durability] = None,
-        expire_after: Optional[float] = None,
-        timeout: Optional[float] = None,
-    ) -> Session:
-        """Makes a session: state on the server that lives between calls. Use it in a `with`, which
-        deletes it at the end; or keep it, and come back with attach_session(id).
-
-        initial_state: a named state to begin with: see Session.save_state.
-        checkpoint_every, checkpoints: a state is kept every so many values, of those at most so many,
-            so that rewinding and forking re-read little.
-        history_tokens: values that can be gone back to; 0: the server's choice.
-        window: having read so many values the state is reset and re-reads the last half; 0: never. None: the
-            initial state's, or what the model was trained on, where that is known.
-        durability: what of it outlives the server; None: the server's default, INPUT where it has a
-            store. Calls on such a session survive a crash of the server: see RetryPolicy.
-        expire_after: seconds after which such a session is removed when unused; None: the server's
-            choice.
-        """
-        request = _copies.create_request(
-            model,
-            max_tokens,
-            adapter,
-            initial_state,
-            checkpoint_every,
-            checkpoints,
-            history_tokens,
-            window,
-            durability,
-            expire_after,
-        )
-        calls = self._calls
-        info = calls.unary(calls.stubs.create_session, request, calls.attempts(timeout))
-        return Session(calls, calls.note(info).id)
 
     def attach_session(self, id: str) -> Session:
         """A session that exists. Nothing is called yet."""
         return Session(self._calls, id)
 
-    def get_session(self, id: str, *, timeout: Optional[float] = None) -> SessionInfo:
-        return read_session(self._calls.get_session(id, self._calls.attempts(timeout)))
+    @blocking
+    async def get_session(self, id: str, *, timeout: Optional[float] = None) -> SessionInfo:
+        return read_session(await self._calls.get_session(id, self._calls.attempts(timeout)))
 
-    def list_sessions(
+    @blocking
+    async def list_sessions(
         self, *, model: str = "", timeout: Optional[float] = None
     ) -> list[SessionInfo]:
         """Every page. `model` empty: sessions of all models."""
         calls = self._calls
-        attempts = calls.attempts(timeout)
         request = session_pb2.ListSessionsRequest(model=model, page_size=1000)
-        sessions: list[SessionInfo] = []
-        while True:
-            page = calls.unary(calls.stubs.list_sessions, request, attempts)
-            sessions += map(read_session, map(calls.note, page.sessions))
-            if not page.next_page_token:
-                return sessions
-            request.page_token = page.next_page_token
+        pages = await self._pages(calls.stubs.list_sessions, request, timeout)
+        return [read_session(calls.note(session)) for page in pages for session in page.sessions]
 
-    def delete_session(self, id: str, *, timeout: Optional[float] = None) -> None:
+    @blocking
+    async def delete_session(self, id: str, *, timeout: Optional[float] = None) -> None:
         """A session in use is Aborted, not deleted."""
-        self._calls.delete_session(id, self._calls.attempts(timeout))
+        await self._calls.delete_session(id, self._calls.attempts(timeout))
 
-    def restore_session(
+    @blocking
+    async def restore_session(
         self,
-        snapshot: _copies.Bytes,
+        snapshot: _request.Bytes,
         *,
         model: str = "",
         verify: bool = False,
@@ -226,51 +302,44 @@ class Client(ClientBase[Calls, Generation]):
         """A new session out of what Session.snapshot() gave, here or on another server.
 
         model: that it shall run on; empty: of the snapshot's name.
-        verify: the server re-reads its values, which have to lead to its state, bit for bit.
+        verify: the server re-reads its tokens, which have to lead to its state, bit for bit.
         accept_other_numerics: continue also where the server's machine computes other bits.
         durability: as of session().
         """
-        calls = self._calls
-        request = _copies.restore_request(
-            snapshot, model, verify, accept_other_numerics, durability
+        id = await self._restored_id(
+            snapshot, model, verify, accept_other_numerics, durability, timeout
         )
-        attempts = calls.attempts(timeout)
-        attempts.changes_session = True
-        method = _copies.sends_all(calls.stubs.restore_session)
-        return Session(calls, calls.note(calls.unary(method, request, attempts)).id)
+        return Session(self._calls, id)
 
-    def states(self, *, model: str = "", timeout: Optional[float] = None) -> list[NamedState]:
+    @blocking
+    async def states(self, *, model: str = "", timeout: Optional[float] = None) -> list[NamedState]:
         """Named states to begin with, one's own and public ones. `model` empty: of all models."""
-        calls = self._calls
-        attempts = calls.attempts(timeout)
         request = session_pb2.ListStatesRequest(model=model, page_size=1000)
-        states: list[NamedState] = []
-        while True:
-            page = calls.unary(calls.stubs.list_states, request, attempts)
-            states += map(read_state, page.states)
-            if not page.next_page_token:
-                return states
-            request.page_token = page.next_page_token
+        pages = await self._pages(self._calls.stubs.list_states, request, timeout)
+        return [read_state(state) for page in pages for state in page.states]
 
-    def delete_state(
+    @blocking
+    async def delete_state(
         self, name: str, *, public: bool = False, timeout: Optional[float] = None
     ) -> None:
         request = session_pb2.DeleteStateRequest(name=name, is_public=public)
         calls = self._calls
-        calls.unary(calls.stubs.delete_state, request, calls.attempts(timeout))
+        await calls.unary(calls.stubs.delete_state, request, calls.attempts(timeout))
 
-    def models(self, *, timeout: Optional[float] = None) -> list[Model]:
+    @blocking
+    async def models(self, *, timeout: Optional[float] = None) -> list[Model]:
         calls, request = self._calls, model_pb2.ListModelsRequest()
-        response = calls.unary(calls.stubs.list_models, request, calls.attempts(timeout))
+        response = await calls.unary(calls.stubs.list_models, request, calls.attempts(timeout))
         return [read_model(model) for model in response.models]
 
-    def model(self, name: str = "", *, timeout: Optional[float] = None) -> Model:
+    @blocking
+    async def model(self, name: str = "", *, timeout: Optional[float] = None) -> Model:
         """`name` may be empty when one model is loaded."""
-        calls, request = self._calls, model_pb2.GetModelRequest(name=name)
-        return read_model(calls.unary(calls.stubs.get_model, request, calls.attempts(timeout)))
+        return await self._model(name, timeout)
 
-    def serving(self, service: str = "", *, timeout: Optional[float] = None) -> bool:
+    @blocking
+    async def serving(self, service: str = "", *, timeout: Optional[float] = None) -> bool:
         """Health. `service` empty: the server as a whole. An unknown service is NotFound."""
         calls, request = self._calls, foreign.HealthCheckRequest(service=service)
-        response = calls.unary(calls.stubs.check_health, request, calls.attempts(timeout))
+        response = await calls.unary(calls.stubs.check_health, request, calls.attempts(timeout))
         return bool(response.status == foreign.HealthCheckResponse.SERVING)

@@ -3,71 +3,80 @@
 
 from __future__ import annotations
 
-import threading
-from typing import Any, Callable, Generic, Iterator, Optional, TypeVar
-
-import grpc
+from typing import Iterator, Optional, TypeVar
 
 from lintel import _collect, _request
-from lintel._calls import Calls
-from lintel._streaming import GenerationBase, StreamBase
-from lintel.errors import LOCAL_ENDINGS, LintelError
-from lintel.results import Sample, Token
+from lintel._calls import CallsBase, StreamBase, blocking, run
+from lintel.errors import LintelError
+from lintel.results import Sample, SampleResult, Token
 from lintel.retry import Attempts
 from lintel.v1 import generation_pb2 as pb
 
-T = TypeVar("T")
+GenerationT = TypeVar("GenerationT", bound="GenerationBase")
 
 
-class Stream(StreamBase, Generic[T]):
-    """One server stream, restarted while nothing has come of it."""
+class GenerationBase:
+    """What Generation and AsyncGeneration have in common."""
 
-    _calls: Calls
+    def __init__(self, stream: StreamBase[pb.GenerateResponse], num_samples: int) -> None:
+        self._stream = stream
+        self._results = _collect.Results(num_samples, stream.request_id)
 
-    def __init__(
-        self,
-        calls: Calls,
-        method: Callable[..., Any],
-        request: Any,
-        attempts: Attempts,
-        prepare: Optional[Callable[[Any, Attempts], None]] = None,
-    ) -> None:
-        """prepare: called with the request before each attempt."""
-        self._prepare = prepare
-        super().__init__(calls, method, request, attempts, threading.Event())
-        self._begin()
+    @classmethod
+    def _begin(
+        cls: type[GenerationT], calls: CallsBase, request: pb.GenerateRequest, attempts: Attempts
+    ) -> GenerationT:
+        calls.expect(request, attempts)
+        unsure = _request.is_open(request) or calls.is_unsure(request, attempts)
+        stream = calls.stream(
+            calls.stubs.generate, request, attempts, calls.prepare if unsure else None
+        )
+        return cls(stream, request.num_samples if request.HasField("num_samples") else 1)
 
-    def _begin(self) -> None:
-        if self._prepare is not None:
-            self._prepare(self._request, self._attempts)
-        super()._begin()
+    @property
+    def request_id(self) -> str:
+        """By which the server's log knows the call."""
+        return self._stream.request_id
 
-    def read(self) -> Optional[T]:
-        """The next message; None: the stream has ended with OK."""
-        if self.ended:
-            return None
-        while True:
-            try:
-                message: T = next(self._call)
-                if self._is_news(message):
-                    return message
-                continue
-            except StopIteration:
-                self.ended = True
-                return None
-            except grpc.RpcError as rpc_error:
-                error = self._calls.error_of(rpc_error, self.request_id, self._attempts)
-            except BaseException:  # KeyboardInterrupt: the server stops, too
-                self.cancel()
-                raise
-            try:
-                if self._ends_with(error):
-                    return None
-                self._calls.wait_or_raise(error, self._attempts, self._cancelled)
-                self._begin()
-            except LintelError as final:
-                self._lost = final.code in LOCAL_ENDINGS
-                raise
+    @property
+    def result(self) -> SampleResult:
+        """How the first sample ended. RuntimeError before the stream has."""
+        return self.results[0]
+
+    @property
+    def results(self) -> list[SampleResult]:
+        """How each sample ended. RuntimeError before the stream has."""
+        if not self._stream.ended:
+            raise RuntimeError("the stream has not been read to its end")
+        return self._results.complete()
+
+    def close(self) -> None:
+        """Cancels what has not ended."""
+        self._stream.cancel()
+
+    async def _read(self) -> Optional[pb.GenerateResponse]:
+        try:
+            response = await self._stream.read()
+            if response is None:
+                self._results.complete()
+            else:
+                self._results.take(response)
+            return response
+        except BaseException:
+            self._stream.cancel()
+            raise
+
+    async def _samples(self) -> list[Sample]:
+        collector = _collect.SampleCollector()
+        try:
+            while (response := await self._read()) is not None:
+                collector.take(response)
+        except LintelError as error:
+            error.partial = collector.partial(self._results, self._stream.request, error.code)
+            raise
+        finally:
+            self._stream.cancel()
+        return collector.samples(self.results)
 
 
 class Generation(GenerationBase):
@@ -78,33 +87,19 @@ class Generation(GenerationBase):
     but close() may be called from another one, which ends the loop with Cancelled.
     """
 
-    _stream: Stream[pb.GenerateResponse]
-
-    def _responses(self) -> Iterator[pb.GenerateResponse]:
+    def __iter__(self) -> Iterator[Token]:
         try:
-            while (response := self._stream.read()) is not None:
-                self._results.take(response)
-                yield response
-            self._results.complete()
+            while (response := run(self._read())) is not None:
+                yield from _collect.tokens_of(response)
         finally:
             self._stream.cancel()  # however the reader went away
 
-    def __iter__(self) -> Iterator[Token]:
-        for response in self._responses():
-            yield from _collect.tokens_of(response)
-
-    def samples(self) -> list[Sample]:
+    @blocking
+    async def samples(self) -> list[Sample]:
         """Reads to the end. Faster than token by token. Of a call that fails, what came is in the
         error: LintelError.partial.
         """
-        collector = _collect.SampleCollector()
-        try:
-            for response in self._responses():
-                collector.take(response)
-        except LintelError as error:
-            error.partial = collector.partial(self._results, self._stream.request, error.code)
-            raise
-        return collector.samples(self.results)
+        return await self._samples()
 
     def __enter__(self) -> Generation:
         return self
@@ -114,11 +109,3 @@ class Generation(GenerationBase):
 
     def __del__(self) -> None:
         self.close()
-
-
-def begin(calls: Calls, request: pb.GenerateRequest, attempts: Attempts) -> Generation:
-    calls.expect(request, attempts)
-    stream: Stream[pb.GenerateResponse] = Stream(
-        calls, calls.stubs.generate, request, attempts, prepare=calls.prepare
-    )
-    return Generation(stream, _request.num_samples(request))

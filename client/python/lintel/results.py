@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Source(enum.Enum):
-    """Where a value comes from."""
+    """Where a token comes from."""
 
     UNSPECIFIED = pb.VALUE_SOURCE_UNSPECIFIED
     SAMPLED = pb.VALUE_SOURCE_SAMPLED
@@ -41,20 +41,20 @@ class FinishReason(enum.Enum):
 
 
 class TopValue(NamedTuple):
-    """One of the most likely values at a position."""
+    """One of the most likely tokens at a position."""
 
     token: int
     log2_prob: float  # of the model, before temperature, penalties and filters
 
 
 class Token(NamedTuple):
-    """One value of a stream."""
+    """One token of a stream."""
 
-    position: int  # in the sequence; the first value is 0
+    position: int  # in the sequence; the first token is 0
     token: int
     source: Source
     sample: int
-    log2_prob: Optional[float] = None  # None: not asked for, or the first value of its sequence
+    log2_prob: Optional[float] = None  # None: not asked for, or the first token of its sequence
     top: tuple[TopValue, ...] = ()  # most likely first
 
 
@@ -62,9 +62,9 @@ class Timings(NamedTuple):
     """Seconds on the server."""
 
     queued: float  # accepted until first row in a batch
-    prompt: float  # first row until the first new value
-    generation: float  # first new value until the last
-    per_token: float  # generation / (values - 1)
+    prompt: float  # first row until the first new token
+    generation: float  # first new token until the last
+    per_token: float  # generation / (tokens - 1)
 
 
 @dataclass(frozen=True)
@@ -76,22 +76,22 @@ class SampleResult:
     seed: int  # repeats this sample
     prompt_tokens: int  # read by this call (a start token counts)
     reused_tokens: int  # of the session's earlier calls, not read again
-    generated_tokens: int  # sampled or given values produced by this call
+    generated_tokens: int  # sampled or given tokens produced by this call
     given_tokens: int  # of which given
     drafted_tokens: int  # proposed by the server's speculation
     accepted_tokens: int  # of which right
-    position: int  # values of the sequence so far
+    position: int  # tokens of the sequence so far
     stop_string: bytes  # the one that matched
     timings: Timings
-    replayed_tokens: int = 0  # values the sequence had, read once more: after a rewind, say
+    replayed_tokens: int = 0  # tokens the sequence had, read once more: after a rewind, say
     cached_tokens: int = 0  # of the prompt, not read: a state was kept of an earlier one
     digest: str = ""  # of the session's history after this call
     # Of particles: log2 of an estimate of the probability of all that was given.
     log2_evidence: Optional[float] = None
-    # Of the prompt, not read: in a window, those that no value depends on.
+    # Of the prompt, not read: in a window, those that no token depends on.
     skipped_tokens: int = 0
-    window: int = 0  # values after which the state was reset; 0: it had no window
-    window_restarts: int = 0  # how often, for the values of this call
+    window: int = 0  # tokens after which the state was reset; 0: it had no window
+    window_restarts: int = 0  # how often, for the tokens of this call
 
 
 @dataclass(frozen=True)
@@ -117,12 +117,12 @@ class Sample:
 class Score:
     """What the model makes of one sequence."""
 
-    log2_probs: npt.NDArray[np.float32]  # of values 1, 2, ...; the first has no probability
+    log2_probs: npt.NDArray[np.float32]  # of tokens 1, 2, ...; the first has no probability
     bits_per_dim: float  # their mean, negated
 
     @property
     def bits(self) -> npt.NDArray[np.float32]:
-        """Bits that each value costs."""
+        """Bits that each token costs."""
         return -self.log2_probs
 
 
@@ -131,7 +131,7 @@ class ImageShape:
     height: int
     width: int
     channels: int
-    start_token: Optional[int]  # the first value when there is no prompt
+    start_token: Optional[int]  # the first token when there is no prompt
 
 
 @dataclass(frozen=True)
@@ -161,17 +161,17 @@ class Model:
     weight_type: str
     weight_type_reason: str  # what `--weight-type auto` found; empty where nothing was compared
     weight_bytes: int
-    state_bytes: int  # of a session of max_length values; 0: grows without an end
+    state_bytes: int  # of a session of max_length tokens; 0: grows without an end
     constant_state: bool  # the state does not grow with the sequence
     fingerprint: str
     workers: int
     max_batch_rows: int  # per worker
     limits: dict[str, int]  # of one request, by the names of ModelLimits
     warnings: tuple[str, ...] = field(default=())
-    trained_length: int = 0  # values it was trained on at once; 0: unknown
+    trained_length: int = 0  # tokens it was trained on at once; 0: unknown
     kernels: str = ""  # what multiplies the matrices on the server's machine
     adapters: tuple[Adapter, ...] = ()  # that calls can name
-    state_bytes_per_value: int = 0  # what a value adds to a state that grows without an end
+    state_bytes_per_value: int = 0  # what a token adds to a state that grows without an end
     prompt_rows: int = 0  # of a step that reads nothing but prompts
 
 
@@ -181,7 +181,7 @@ class Durability(enum.Enum):
     NONE = session_pb2.DURABILITY_NONE  # nothing
     CALL = session_pb2.DURABILITY_CALL  # calls whose end was seen
     INPUT = session_pb2.DURABILITY_INPUT  # calls from their beginning: interrupted ones are continued
-    TOKEN = session_pb2.DURABILITY_TOKEN  # each value before it is sent
+    TOKEN = session_pb2.DURABILITY_TOKEN  # each token before it is sent
 
 
 class InterruptedCall(NamedTuple):
@@ -191,7 +191,7 @@ class InterruptedCall(NamedTuple):
 
     call_id: str
     start_position: int
-    stored_position: int  # values that are stored, those before the call included
+    stored_position: int  # tokens that are stored, those before the call included
 
 
 @dataclass(frozen=True)
@@ -200,8 +200,8 @@ class SessionInfo:
 
     id: str
     model: str
-    position: int  # values of the sequence so far, a pending one included
-    has_pending_value: bool  # the last value was produced but not yet fed
+    position: int  # tokens of the sequence so far, a pending one included
+    has_pending_value: bool  # the last token was produced but not yet fed
     busy: bool
     state_bytes: int
     max_tokens: int  # 0: unbounded
@@ -212,7 +212,7 @@ class SessionInfo:
     oldest_position: int = 0  # the lowest that rewind() and fork() take
     digest: str = ""  # of its history: equal histories have equal digests
     numerics: str = ""  # of the model that computes it: equal ones give equal bits
-    window: int = 0  # values after which the state is reset; 0: never
+    window: int = 0  # tokens after which the state is reset; 0: never
     durability: Durability = Durability.NONE  # what of it outlives the server
     in_memory: bool = True  # else in the server's store alone: the next call brings it back
     interrupted: Optional[InterruptedCall] = None
@@ -220,7 +220,7 @@ class SessionInfo:
 
 
 class HistoryRun(NamedTuple):
-    """Values of a session, one after another, that came from the same source."""
+    """Tokens of a session, one after another, that came from the same source."""
 
     first_position: int
     source: Source
@@ -234,7 +234,7 @@ class NamedState:
     name: str
     model: str
     adapter: str
-    position: int  # values that were seen
+    position: int  # tokens that were seen
     bytes: int
     numerics: str
     is_public: bool
@@ -364,3 +364,8 @@ def read_state(wire: session_pb2.NamedState) -> NamedState:
         is_public=wire.is_public,
         digest=wire.digest,
     )
+
+
+def read_run(chunk: pb.Chunk) -> HistoryRun:
+    tokens = np.array(chunk.tokens, dtype=np.int32)
+    return HistoryRun(chunk.first_position, Source(chunk.source), tokens)

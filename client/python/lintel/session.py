@@ -3,17 +3,99 @@
 
 from __future__ import annotations
 
-from typing import Optional
+import logging
+from typing import Any, Optional, TypeVar
 
-from lintel import _copies
-from lintel._calls import Calls
-from lintel._streaming import SessionBase, log_left_behind
+from lintel import _request
+from lintel._calls import CallsBase, StreamBase, blocking
 from lintel.errors import Aborted, LintelError, NotFound, Unavailable
-from lintel.generation import Generation, Stream, begin
-from lintel.results import Durability, HistoryRun, NamedState, SessionInfo, read_session, read_state
+from lintel.generation import Generation, GenerationBase
+from lintel.results import (
+    Durability,
+    HistoryRun,
+    NamedState,
+    SessionInfo,
+    read_run,
+    read_session,
+    read_state,
+)
 from lintel.retry import Attempts
 from lintel.v1 import generation_pb2 as pb
 from lintel.v1 import session_pb2
+
+GenerationT = TypeVar("GenerationT", bound=GenerationBase)
+
+
+class SessionBase(_request.Generates[GenerationT]):
+    """What Session and AsyncSession have in common."""
+
+    def __init__(self, calls: CallsBase, id: str) -> None:
+        self.id = id
+        self._calls = calls
+        self._last: Optional[StreamBase[Any]] = None
+
+    def _start_generation(
+        self, request: pb.GenerateRequest, timeout: Optional[float]
+    ) -> GenerationT:
+        if request.session_id not in ("", self.id):
+            raise ValueError("this is another session")
+        request.session_id = self.id
+        attempts = self._calls.attempts(timeout)
+        attempts.waits_for_own_call = self._last is not None and self._last.cut_short
+        generation = self._generation_type._begin(self._calls, request, attempts)
+        self._last = generation._stream
+        return generation
+
+    def _attempts_to_change(self, timeout: Optional[float]) -> Attempts:
+        """Of a call that is not sent twice, and waits for one that was cut short."""
+        attempts = self._calls.attempts(timeout)
+        attempts.changes_session = True
+        attempts.waits_for_own_call = self._last is not None and self._last.cut_short
+        return attempts
+
+    async def _fork_ids(
+        self,
+        count: int,
+        position: Optional[int],
+        durability: Optional[Durability],
+        timeout: Optional[float],
+    ) -> list[str]:
+        request = session_pb2.ForkSessionRequest(
+            id=self.id,
+            position=position,
+            count=count,
+            durability=_request.durability_to_wire(durability),
+        )
+        calls, attempts = self._calls, self._attempts_to_change(timeout)
+        try:
+            made = await calls.unary(calls.stubs.fork_session, request, attempts)
+        except Aborted as error:
+            if position is not None or error.reason:  # held elsewhere: a position does not help
+                raise
+            hint = "a copy of a session in use needs `position`: how many tokens it has"
+            raise error.with_hint(hint) from None
+        return [calls.note(fork).id for fork in made.sessions]
+
+    async def _close(self, timeout: Optional[float] = None) -> None:
+        attempts = self._calls.attempts(timeout)
+        if self._last is not None and not self._last.ended:
+            self._last.cancel()
+            attempts.waits_for_own_call = True
+        try:
+            await self._calls.delete_session(self.id, attempts)
+        except NotFound:
+            pass
+        except Unavailable as error:
+            log = logging.getLogger("lintel")
+            log.warning("session %s was not deleted: %s", self.id, error)
+
+    async def _leave(self, exc: object) -> None:
+        """At the end of a block, which raises `exc`."""
+        try:
+            await self._close()
+        except LintelError:
+            if exc is None:  # else the caller's error is the one to tell
+                raise
 
 
 class Session(SessionBase[Generation]):
@@ -26,28 +108,29 @@ class Session(SessionBase[Generation]):
     After a call that was cut short the session holds what the server had fed by then.
     """
 
-    _calls: Calls
+    _generation_type = Generation
 
-    def _begin(self, request: pb.GenerateRequest, attempts: Attempts) -> Generation:
-        return begin(self._calls, request, attempts)
-
-    def info(self, *, timeout: Optional[float] = None) -> SessionInfo:
+    @blocking
+    async def info(self, *, timeout: Optional[float] = None) -> SessionInfo:
         attempts = self._calls.attempts(timeout)
-        return read_session(self._calls.get_session(self.id, attempts))
+        return read_session(await self._calls.get_session(self.id, attempts))
 
-    def fork(
+    @blocking
+    async def fork(
         self,
         *,
         position: Optional[int] = None,
         durability: Optional[Durability] = None,
         timeout: Optional[float] = None,
     ) -> Session:
-        """A session with the values of this one before `position`; None: all, of a session that is not
+        """A session with the tokens of this one before `position`; None: all, of a session that is not
         in use. durability: None: this one's.
         """
-        return (self.forks(1, position=position, durability=durability, timeout=timeout))[0]
+        ids = await self._fork_ids(1, position, durability, timeout)
+        return Session(self._calls, ids[0])
 
-    def forks(
+    @blocking
+    async def forks(
         self,
         count: int,
         *,
@@ -56,28 +139,24 @@ class Session(SessionBase[Generation]):
         timeout: Optional[float] = None,
     ) -> list[Session]:
         """As many of them, at most 64: all or none."""
-        request = _copies.fork_request(self.id, position, count, durability)
-        try:
-            made = self._calls.unary(
-                self._calls.stubs.fork_session, request, self._attempts_to_change(timeout)
-            )
-        except Aborted as error:
-            raise _copies.fork_error(error, position) from None
-        return [Session(self._calls, self._calls.note(fork).id) for fork in made.sessions]
+        ids = await self._fork_ids(count, position, durability, timeout)
+        return [Session(self._calls, id) for id in ids]
 
-    def rewind(
+    @blocking
+    async def rewind(
         self, position: int, *, expected_digest: str = "", timeout: Optional[float] = None
     ) -> SessionInfo:
-        """Takes back the values from `position` on. FailedPrecondition, and nothing is taken back,
+        """Takes back the tokens from `position` on. FailedPrecondition, and nothing is taken back,
         where an expected digest (SessionInfo.digest) is not the history's any more.
         """
         request = session_pb2.RewindSessionRequest(
             id=self.id, position=position, expected_digest=expected_digest or None
         )
-        attempts = self._attempts_to_change(timeout)
-        return read_session(self._calls.unary(self._calls.stubs.rewind_session, request, attempts))
+        calls, attempts = self._calls, self._attempts_to_change(timeout)
+        return read_session(await calls.unary(calls.stubs.rewind_session, request, attempts))
 
-    def snapshot(
+    @blocking
+    async def snapshot(
         self,
         *,
         position: Optional[int] = None,
@@ -92,36 +171,26 @@ class Session(SessionBase[Generation]):
             without_history=without_history,
             without_state=without_state,
         )
-        calls = self._calls
-        stream: Stream[session_pb2.SnapshotChunk] = Stream(
-            calls, calls.stubs.snapshot_session, request, self._attempts_to_change(timeout)
-        )
-        collector = _copies.SnapshotCollector()
-        try:
-            while (chunk := stream.read()) is not None:
-                collector.take(chunk)
-        finally:
-            stream.cancel()
-        return collector.snapshot()
+        calls, attempts = self._calls, self._attempts_to_change(timeout)
+        pieces: list[bytes] = []
+        stream = calls.stream(calls.stubs.snapshot_session, request, attempts)
+        await stream.read_all(lambda chunk: pieces.append(chunk.data))
+        return b"".join(pieces)
 
-    def history(
+    @blocking
+    async def history(
         self, start: int = 0, stop: Optional[int] = None, *, timeout: Optional[float] = None
     ) -> list[HistoryRun]:
-        """The values at positions start to stop - 1 (None: all), and where they came from."""
-        calls = self._calls
-        request = _copies.history_request(self.id, start, stop)
-        stream: Stream[pb.Chunk] = Stream(
-            calls, calls.stubs.read_history, request, calls.attempts(timeout)
-        )
+        """The tokens at positions start to stop - 1 (None: all), and where they came from."""
+        request = session_pb2.ReadHistoryRequest(id=self.id, from_position=start, to_position=stop)
+        calls, attempts = self._calls, self._calls.attempts(timeout)
         runs: list[HistoryRun] = []
-        try:
-            while (chunk := stream.read()) is not None:
-                runs.append(_copies.read_run(chunk))
-        finally:
-            stream.cancel()
+        stream = calls.stream(calls.stubs.read_history, request, attempts)
+        await stream.read_all(lambda chunk: runs.append(read_run(chunk)))
         return runs
 
-    def save_state(
+    @blocking
+    async def save_state(
         self,
         name: str,
         *,
@@ -135,27 +204,20 @@ class Session(SessionBase[Generation]):
         request = session_pb2.SaveStateRequest(
             session_id=self.id, name=name, position=position, is_public=public
         )
-        attempts = self._attempts_to_change(timeout)
-        return read_state(self._calls.unary(self._calls.stubs.save_state, request, attempts))
+        calls, attempts = self._calls, self._attempts_to_change(timeout)
+        return read_state(await calls.unary(calls.stubs.save_state, request, attempts))
 
-    def close(self, *, timeout: Optional[float] = None) -> None:
+    @blocking
+    async def close(self, *, timeout: Optional[float] = None) -> None:
         """Ends a call that runs and deletes the session, if it is not gone already. Where no server
         answers that is logged, not raised: a session in memory went with its server, and one in a
         store expires.
         """
-        try:
-            self._calls.delete_session(self.id, self._attempts_to_close(timeout))
-        except NotFound:
-            pass
-        except Unavailable as error:
-            log_left_behind(self.id, error)
+        await self._close(timeout)
 
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, exc_type: object, exc: object, traceback: object) -> None:
-        try:
-            self.close()
-        except LintelError:
-            if exc is None:  # else the caller's error is the one to tell
-                raise
+    @blocking
+    async def __exit__(self, exc_type: object, exc: object, traceback: object) -> None:
+        await self._leave(exc)

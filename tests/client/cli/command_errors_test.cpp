@@ -168,7 +168,7 @@ TEST_CASE("fork of a session in use: the error asks for --position") {
   };
   CHECK(fork({}) ==
         "lintel: session a is in use by another call: a copy of it needs --position P, how many of "
-        "its values the copy has (ABORTED)\n");
+        "its tokens the copy has (ABORTED)\n");
   CHECK(fork({"--position", "3"}) == "lintel: session a is in use by another call (ABORTED)\n");
 }
 
@@ -254,7 +254,7 @@ TEST_CASE("without --max-new-tokens a text ends where people still wait, and say
   CHECK(result.code == 0);
   CHECK(server.generate_requests().back().max_new_tokens() == 256);
   CHECK_THAT(result.err,
-             Catch::Contains("stopped after 256 values") && Catch::Contains("--max-new-tokens"));
+             Catch::Contains("stopped after 256 tokens") && Catch::Contains("--max-new-tokens"));
   server.model.mutable_limits()->set_max_new_tokens(100);
   run_lintel({"generate", "--address", server.address(), "--prompt", "a"});
   CHECK(server.generate_requests().back().max_new_tokens() == 100);
@@ -274,9 +274,9 @@ TEST_CASE("a time limit that ends a text is reported on standard error, unless -
     CHECK(result.code == 0);
     return result;
   };
-  CHECK(run({}).err == "lintel: the time limit of 0.5 s ended it after 3 values\n");
+  CHECK(run({}).err == "lintel: the time limit of 0.5 s ended it after 3 tokens\n");
   const CommandResult two = run({"--samples", "2"});
-  CHECK(two.err == "lintel: the time limit of 0.5 s ended 2 of 2 samples after 6 values\n");
+  CHECK(two.err == "lintel: the time limit of 0.5 s ended 2 of 2 samples after 6 tokens\n");
   CHECK_THAT(two.out, Catch::StartsWith("--- sample 0, seed 1, ended by the time limit\n"));
   CHECK(run({"--quiet"}).err.empty());
   server.finish_reason = v1::FINISH_REASON_LENGTH;
@@ -339,7 +339,7 @@ TEST_CASE("score uses the singular for one sequence") {
   FakeServer server;
   const CommandResult one =
       run_lintel({"score", "--address", server.address(), "--input", "-"}, "[0,1]\n");
-  CHECK_THAT(one.err, Catch::StartsWith("1 sequence, 1 value: "));
+  CHECK_THAT(one.err, Catch::StartsWith("1 sequence, 1 token: "));
 }
 
 TEST_CASE("token files are their owner's alone, and none is overwritten") {

@@ -221,7 +221,7 @@ TEST_CASE("window: sent where a flag names it, and printed where the server chos
                                  "--prompt", "x"});
     const auto result = run_lintel(flags);
     REQUIRE(result.code == cli::kOk);
-    CHECK((result.err.find("window of 256 values (--window 256; --window 0: none)") !=
+    CHECK((result.err.find("window of 256 tokens (--window 256; --window 0: none)") !=
            std::string::npos) == is_said);
     const v1::GenerateRequest request = server.generate_requests().back();
     return request.has_window() ? request.window() : -1;
@@ -264,9 +264,9 @@ TEST_CASE("a model whose state grows without an end is shown with what a token a
     REQUIRE(result.code == cli::kOk);
     return result.out;
   };
-  CHECK_THAT(shown({"model", "list"}), Catch::Contains(" 6144 a value\n"));
+  CHECK_THAT(shown({"model", "list"}), Catch::Contains(" 6144 a token\n"));
   CHECK_THAT(shown({"model", "get"}),
-             Catch::Contains("6144 bytes a value, growing without an end") &&
+             Catch::Contains("6144 bytes a token, growing without an end") &&
                  Catch::Contains("rows, prompts 48 a step"));
   const auto json = nlohmann::json::parse(shown({"model", "list", "--json"}))[0];
   CHECK(json["state_bytes_per_value"] == 6144);

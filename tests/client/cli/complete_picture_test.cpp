@@ -14,21 +14,25 @@
 namespace lintel::testing {
 namespace {
 
+void write_picture(const std::string& file, const Canvas& canvas) {
+  std::ofstream(file, std::ios::binary) << encode_png(canvas, 1);
+}
+
 // One image of 6x5 as the server's models are, a photo of a stroke, and a coloured picture.
 struct Pictures {
   Pictures() {
     Canvas image(6, 5, 0);
     for (int i = 0; i < 30; ++i) image.cells[static_cast<std::size_t>(i)] = std::int16_t(i * 8);
     image.set(0, 0, 0);
-    write_png(path("image.png"), image, 1);
+    write_picture(path("image.png"), image);
     image.set(5, 4, kHiddenPixel);  // which is blue
-    write_png(path("blue.png"), image, 1);
+    write_picture(path("blue.png"), image);
     Canvas photo(90, 60, 220);
     for (int row = 20; row < 70; ++row) {
       for (int column = 26; column < 34; ++column) photo.set(row, column, 40);
     }
-    write_png(path("photo.png"), photo, 1);
-    write_png(path("paper.png"), Canvas(90, 60, 220), 1);
+    write_picture(path("photo.png"), photo);
+    write_picture(path("paper.png"), Canvas(90, 60, 220));
   }
   std::string path(const std::string& name) const { return (directory.path() / name).string(); }
   CommandResult complete(std::vector<std::string> more) const {
@@ -140,7 +144,7 @@ TEST_CASE("an image of three channels is known, hidden and drawn pixel by pixel,
     image.cells[static_cast<std::size_t>(i)] = rgb_cell(color);
     values.insert(values.end(), {color.red, color.green, color.blue});
   }
-  write_png(pictures.path("colors.png"), image, 1);
+  write_picture(pictures.path("colors.png"), image);
   const CommandResult result = pictures.complete(
       {"--images", pictures.path("colors.png"), "--occlude", "box:2,1,2,3", "--json", "-", "--out",
        pictures.path("grid.png"), "--scale", "1", "--gap", "0"});

@@ -266,7 +266,7 @@ TEST_CASE("one failed image fails the command with its error") {
   CHECK(result.code == cli::kUnavailable);
 }
 
-TEST_CASE("values that are no pixels are refused") {
+TEST_CASE("tokens that are no pixels are refused") {
   FakeServer server;
   server.first_token = 256;
   const auto result =

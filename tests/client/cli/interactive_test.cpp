@@ -55,7 +55,7 @@ TEST_CASE(
     "window of an interactive session: the flag's, or the server's choice, which is printed") {
   TextServer server;
   server.session.set_window(256);
-  const std::string note = "window of 256 values (--window 256; --window 0: none)";
+  const std::string note = "window of 256 tokens (--window 256; --window 0: none)";
   const CommandResult chosen = server.type("hi\n");
   REQUIRE(chosen.code == cli::kOk);
   CHECK(chosen.err.find(note) != std::string::npos);
@@ -152,7 +152,7 @@ TEST_CASE("the speed is said where it is asked for, and never on a pipe otherwis
   auto asked = arguments;
   asked.push_back("--stats");
   const CommandResult result = run_lintel(asked);
-  CHECK_THAT(result.err, Catch::StartsWith("lintel: 3 values"));
+  CHECK_THAT(result.err, Catch::StartsWith("lintel: 3 tokens"));
   CHECK_THAT(result.err, Catch::Contains("the first after "));
   CHECK(run_lintel(arguments).out == result.out);
 }
@@ -166,20 +166,20 @@ TEST_CASE("the speed is that between the first token and the last, of all sample
   finish.mutable_timings()->mutable_prompt()->set_nanos(20'000'000);
   finish.mutable_timings()->mutable_generation()->set_nanos(500'000'000);
   speed.on_finish(finish);
-  CHECK(speed.text() == "101 values at 200.0/s; prompt: 30 values at 1500/s");
+  CHECK(speed.text() == "101 tokens at 200.0/s; prompt: 30 tokens at 1500/s");
   finish.set_cached_tokens(64);
   finish.mutable_timings()->mutable_generation()->set_nanos(400'000'000);
   speed.on_finish(finish);
-  CHECK(speed.text() == "2 samples, 202 values at 400.0/s; prompt: 30 values at 1500/s");
+  CHECK(speed.text() == "2 samples, 202 tokens at 400.0/s; prompt: 30 tokens at 1500/s");
   cli::GenerationSpeed cached;
   cached.on_finish(finish);
   CHECK(cached.text() ==
-        "101 values at 250.0/s; prompt: 30 values at 1500/s, 64 more from the cache");
+        "101 tokens at 250.0/s; prompt: 30 tokens at 1500/s, 64 more from the cache");
   cli::GenerationSpeed one;
   v1::SampleFinish single;
   single.set_generated_tokens(1);
   one.on_finish(single);
-  CHECK(one.text() == "1 value");
+  CHECK(one.text() == "1 token");
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ TEST_CASE("score writes a line for every line, and nothing else to standard outp
   CHECK(lines[1]["log2_probs"].size() == 1);
   const double mean = (double{fake_log2_prob(5, 1)} + double{fake_log2_prob(6, 2)}) / 2;
   CHECK(lines[0]["bits_per_dim"].get<double>() == -mean);
-  CHECK_THAT(result.err, Catch::Contains("3 sequences, 4 values") && Catch::Contains("bits/dim") &&
+  CHECK_THAT(result.err, Catch::Contains("3 sequences, 4 tokens") && Catch::Contains("bits/dim") &&
                              Catch::Contains("tokens/s"));
 }
 

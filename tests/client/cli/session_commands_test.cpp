@@ -130,7 +130,7 @@ TEST_CASE("a history is printed as ids, text or runs with their sources") {
 TEST_CASE("named states are saved, listed, deleted, and used as initial states") {
   FakeServer server;
   CHECK(run_on(server, {"state", "save", "abc", "greeting", "--position", "3"}).out ==
-        "greeting: 12 values, 4096 bytes\n");
+        "greeting: 12 tokens, 4096 bytes\n");
   CHECK(run_on(server, {"state", "list", "--json"}).out.find("\"b\"") != std::string::npos);
   CHECK(run_on(server, {"state", "delete", "greeting", "--public"}).code == cli::kOk);
   const auto requests = server.copy_requests();

@@ -108,7 +108,7 @@ TEST_CASE("a session that is continued over a crash prints what it prints withou
   for (int killed_at = 1; killed_at <= 5; ++killed_at) {
     ByteServer server;
     const CommandResult result = with_a_kill(server, format, killed_at);
-    INFO(format << ", killed at value " << killed_at << ": " << result.err);
+    INFO(format << ", killed at token " << killed_at << ": " << result.err);
     CHECK(result.code == cli::kOk);
     CHECK(result.out == expected.out);
     CHECK(result.err.rfind("lintel: the server is away; trying again for 30 s\n", 0) == 0);
