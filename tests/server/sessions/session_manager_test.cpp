@@ -216,7 +216,7 @@ TEST_CASE("a state that grows is admitted by the tokens it may come to hold") {
   };
   // The last token is never fed.
   CHECK(admitted(100) == SessionManager::session_bytes(*unbounded, {.max_tokens = 100}));
-  CHECK(admitted(10'000) == SessionManager::session_bytes(*unbounded, {.max_values = 10'000}));
+  CHECK(admitted(10'000) == SessionManager::session_bytes(*unbounded, {.max_tokens = 10'000}));
   CHECK(admitted(100) > SessionManager::admitted_bytes(*unbounded, 99) + 100);
   CHECK(admitted(100) < SessionManager::admitted_bytes(*unbounded, 99) + 1024);
   CHECK(admitted(10'000) > 50 * admitted(100));
