@@ -558,7 +558,7 @@ bool PersistentRequest::extends_storage(const SessionHistory::Extent& extent) {
   if (extent.position < row_.position) return false;
   is_checked_ = is_checked_ || history_->digest_at(row_.position) == row_.digest;
   if (!is_checked_) {
-    spdlog::error("a call that was run again came to other values than those in the store");
+    spdlog::error("a call that was run again came to other tokens than those in the storage");
   }
   return is_checked_;
 }

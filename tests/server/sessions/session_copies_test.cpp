@@ -150,16 +150,16 @@ TEST_CASE("tokens that a state lacks are read once, by the next call", "[copies]
   Copies f;
   const std::string id = f.session(30);
   REQUIRE_FALSE(f.store.rewind(id, "alice", 25, std::nullopt).refusal);
-  CHECK(f.store.lease(id, "alice").lease.replay().values.size() == 25);
+  CHECK(f.store.lease(id, "alice").lease.replay().tokens.size() == 25);
   f.extend(id, 2);
-  CHECK(f.store.lease(id, "alice").lease.replay().values.empty());
+  CHECK(f.store.lease(id, "alice").lease.replay().tokens.empty());
   CHECK(f.store.get(id, "alice")->num_tokens == 27);
   // From a state that was kept no more than what came after it.
   const std::string kept =
       f.session(0, {.max_tokens = 100, .checkpoint_every = 10, .checkpoint_keep = 4});
   for (int i = 0; i < 15; ++i) f.extend(kept, 2);
   REQUIRE_FALSE(f.store.rewind(kept, "alice", 25, std::nullopt).refusal);
-  CHECK(f.store.lease(kept, "alice").lease.replay().values.size() <= 5);
+  CHECK(f.store.lease(kept, "alice").lease.replay().tokens.size() <= 5);
 }
 
 TEST_CASE("going back a little reads little where states are kept", "[copies]") {

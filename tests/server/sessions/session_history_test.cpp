@@ -37,7 +37,7 @@ struct PlainHistory {
   bool begins_at(std::size_t p) const {
     return p == entries.size() ? match_begins : entries[p].new_match;
   }
-  std::vector<std::int32_t> values(std::size_t from, std::size_t to) const {
+  std::vector<std::int32_t> tokens(std::size_t from, std::size_t to) const {
     std::vector<std::int32_t> result;
     for (std::size_t p = from; p < to; ++p) result.push_back(entries[p].token);
     return result;
@@ -65,7 +65,7 @@ SessionHistory::Options options_of(int vocab_size, std::int64_t max_tokens = 0,
 void require_equal(const SessionHistory& history, const PlainHistory& plain, std::size_t from,
                    std::size_t to) {
   const auto first = static_cast<std::int64_t>(from), last = static_cast<std::int64_t>(to);
-  REQUIRE(history.tokens(first, last) == plain.values(from, to));
+  REQUIRE(history.tokens(first, last) == plain.tokens(from, to));
   std::vector<HistoryMark> marks;
   for (std::size_t p = from; p < to; ++p) {
     const PlainHistory::Entry& entry = plain.entries[p];
@@ -173,14 +173,14 @@ TEST_CASE("an image's tokens make the same history") {
   if (match_begins) source.begin_match();
   SessionImage image;
   image.base = base;
-  image.tokens = source.values(base, 2500);
+  image.tokens = source.tokens(base, 2500);
   image.marks = source.marks(base, 2500);
   SessionHistory copy(options_of(256, 3000));
   if (base > 0) copy.begin_at(base, *source.digest_at(base), source.tail_at(base));
   copy.append(image);
   CHECK(copy.base() == base);
   CHECK(copy.extent().digest == source.extent().digest);
-  CHECK(copy.values(0, 3000) == image.tokens);
+  CHECK(copy.tokens(0, 3000) == image.tokens);
   CHECK(copy.marks(base, 3000) == image.marks);
   for (std::int64_t p = base; p <= 2500; p += 13) {
     CAPTURE(p);
@@ -211,7 +211,7 @@ TEST_CASE("a history that is bounded keeps what it promises and lets whole chunk
   const std::int64_t base = history.base();
   CHECK(base > 0);
   CHECK(history.extent().digest == whole.extent().digest);
-  CHECK(history.tokens(0, 9000) == whole.values(base, 9000));
+  CHECK(history.tokens(0, 9000) == whole.tokens(base, 9000));
   CHECK(history.fork(base - 1) == nullptr);
   CHECK_FALSE(history.digest_at(base - 1));
   // What lies before the base is remembered as far as stop strings may reach back.
@@ -229,13 +229,13 @@ TEST_CASE("whole chunks are shared between forks, and none that is written") {
   history.append(7, TokenSource::kGiven);
   fork->append(9, TokenSource::kSampled);
   CHECK(history.tokens(2499, 2501) == std::vector<std::int32_t>{2499 % 256, 7});
-  CHECK(fork->values(2499, 2501) == std::vector<std::int32_t>{2499 % 256, 9});
+  CHECK(fork->tokens(2499, 2501) == std::vector<std::int32_t>{2499 % 256, 9});
   // Cut in a chunk that others have, too.
   fork->rewind(500);
   fork->append(11, TokenSource::kPrompt);
   CHECK(fork->shared_chunks() == 0);
   CHECK(history.tokens(499, 502) == std::vector<std::int32_t>{499 % 256, 500 % 256, 501 % 256});
-  CHECK(fork->values(499, 502) == std::vector<std::int32_t>{499 % 256, 11});
+  CHECK(fork->tokens(499, 502) == std::vector<std::int32_t>{499 % 256, 11});
 }
 
 TEST_CASE("readers see a past that does not change while a writer appends") {

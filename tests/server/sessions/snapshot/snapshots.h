@@ -47,7 +47,7 @@ inline bool same(const SnapshotOf& a, const SnapshotOf& b) {
   return x.model == y.model && x.adapter == y.adapter &&
          x.adapter_fingerprint == y.adapter_fingerprint && x.window == y.window &&
          x.max_tokens == y.max_tokens && x.base == y.base && x.position == y.position &&
-         x.values == y.values && x.marks == y.marks && x.digest == y.digest &&
+         x.tokens == y.tokens && x.marks == y.marks && x.digest == y.digest &&
          x.base_digest == y.base_digest && std::ranges::equal(x.state_bytes(), y.state_bytes()) &&
          x.state_position == y.state_position && a.model_fingerprint == b.model_fingerprint &&
          a.attention == b.attention && a.weight_type == b.weight_type && a.numerics == b.numerics &&
