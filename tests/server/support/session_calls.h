@@ -74,7 +74,7 @@ struct History {
   std::vector<v1::Chunk> runs;
   grpc::Status status;
 
-  std::vector<std::int32_t> values() const {
+  std::vector<std::int32_t> tokens() const {
     std::vector<std::int32_t> all;
     for (const v1::Chunk& run : runs) {
       all.insert(all.end(), run.tokens().begin(), run.tokens().end());

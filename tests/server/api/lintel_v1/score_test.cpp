@@ -94,7 +94,7 @@ TEST_CASE("a Score of more sequences than are served is refused, however short t
   CHECK(most[most.size() - 1].size() == 2);
   // All that a sequence takes while it waits to be submitted.
   const std::size_t bytes =
-      most.values.capacity() * sizeof(most.values[0]) + most.ends.capacity() * sizeof(most.ends[0]);
+      most.tokens.capacity() * sizeof(most.tokens[0]) + most.ends.capacity() * sizeof(most.ends[0]);
   CHECK(bytes <= 32 * most.size());
 }
 

@@ -167,7 +167,7 @@ TEST_CASE("a history has every token and its source, in runs") {
   REQUIRE(out.status.ok());
   const History whole = read_history(server, session.id());
   REQUIRE(whole.status.ok());
-  CHECK(whole.values() == std::vector<std::int32_t>{1, 2} + out.only().tokens);
+  CHECK(whole.tokens() == std::vector<std::int32_t>{1, 2} + out.only().tokens);
   std::vector<std::pair<std::int64_t, v1::ValueSource>> runs;
   for (const v1::Chunk& run : whole.runs) runs.emplace_back(run.first_position(), run.source());
   CHECK(runs ==
@@ -177,8 +177,8 @@ TEST_CASE("a history has every token and its source, in runs") {
                                                               {6, v1::VALUE_SOURCE_SAMPLED}});
   const History part = read_history(server, session.id(), 1, 5);
   CHECK(part.runs.front().first_position() == 1);
-  const auto all = whole.values();
-  CHECK(part.values() == std::vector<std::int32_t>(all.begin() + 1, all.begin() + 5));
+  const auto all = whole.tokens();
+  CHECK(part.tokens() == std::vector<std::int32_t>(all.begin() + 1, all.begin() + 5));
 }
 
 TEST_CASE("a session in use can be forked at past positions and read, but not rewound") {
@@ -197,7 +197,7 @@ TEST_CASE("a session in use can be forked at past positions and read, but not re
   v1::ForkSessionResponse forked;
   REQUIRE(fork_session(server, session.id(), 5, 1, &forked).ok());
   CHECK(forked.sessions(0).position() == 5);
-  CHECK(read_history(server, session.id(), 0, 5).values().size() == 5);
+  CHECK(read_history(server, session.id(), 0, 5).tokens().size() == 5);
   CHECK(fork_session(server, session.id(), std::nullopt, 1, &forked).error_code() ==
         grpc::StatusCode::ABORTED);
   v1::Session rewound;

@@ -171,7 +171,7 @@ TEST_CASE("a stored session is forked, rewound, read, copied and saved from the 
   const v1::Session session = created(*stored, v1::DURABILITY_INPUT);
   const std::string& id = session.id();
   go_on(*stored, id, 12, {1, 2, 3});
-  const std::vector<std::int32_t> tokens = read_history(*stored, id).values();
+  const std::vector<std::int32_t> tokens = read_history(*stored, id).tokens();
   REQUIRE(tokens.size() == 15);
   stored.restart();
   SECTION("history") {
