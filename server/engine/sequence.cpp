@@ -33,7 +33,7 @@ std::optional<FinishReason> StopCriteria::pass(const TokenEvent& event, std::str
   } else if (context_.stop_strings.empty() || stop.include_in_output) {
     outlet_.emit(event);
   } else {
-    held_.push_back({event, {event.top.begin(), event.top.end()}});
+    held_.emplace_back(event);
     if (!match) flush(matcher_.undecided());
   }
   if (!match || reason) return reason;
@@ -58,10 +58,7 @@ void StopCriteria::interrupt(std::string& tail) {
 void StopCriteria::flush(std::size_t keep) {
   if (held_.size() <= keep) return;
   const auto end = held_.end() - static_cast<std::ptrdiff_t>(keep);
-  for (auto held = held_.begin(); held != end; ++held) {
-    held->event.top = held->top;
-    outlet_.emit(held->event);
-  }
+  for (auto held = held_.begin(); held != end; ++held) outlet_.emit(held->event());
   held_.erase(held_.begin(), end);
 }
 

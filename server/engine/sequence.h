@@ -76,11 +76,6 @@ class StopCriteria {
   const std::string& stop_string() const { return stop_string_; }  // the match; empty: none
 
  private:
-  struct HeldToken {
-    TokenEvent event;
-    std::vector<TopToken> top;
-  };
-
   // Lets go of held-back tokens but the last `keep`.
   void flush(std::size_t keep);
 

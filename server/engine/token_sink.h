@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "server/core/clock.h"
 #include "server/engine/particle_set.h"
@@ -29,6 +30,24 @@ struct TokenEvent {
   std::optional<float>
       log2_prob;                  // absent when not asked for, or for the first token of a sequence
   std::span<const TopToken> top;  // valid during the call only
+};
+
+// A TokenEvent that waits, and what its `top` refers to.
+class HeldToken {
+ public:
+  explicit HeldToken(const TokenEvent& event)
+      : event_(event), top_(event.top.begin(), event.top.end()) {}
+
+  std::int64_t position() const { return event_.position; }
+  // Valid until the object is moved.
+  const TokenEvent& event() {
+    event_.top = top_;
+    return event_;
+  }
+
+ private:
+  TokenEvent event_;
+  std::vector<TopToken> top_;
 };
 
 enum class FinishReason {

@@ -171,7 +171,7 @@ bool PersistentRequest::on_token(const TokenEvent& event) {
     if (is_mine) {
       delivering_ = true;
     } else {
-      held_.push_back({event, {event.top.begin(), event.top.end()}});
+      held_.emplace_back(event);
       is_paused_ |= held_.size() >= kMostHeld;
       if (is_paused_) return false;
     }
@@ -264,14 +264,14 @@ bool PersistentRequest::begin_delivery() {
 
 void PersistentRequest::deliver() {
   while (true) {
-    std::vector<Held> batch;
+    std::vector<HeldToken> batch;
     SharedModel resumed;
     bool ends = false;
     {
       MutexLock lock(mutex_);
       fail_past_lease();
       const auto hidden = std::ranges::find_if(
-          held_, [&](const Held& held) REQUIRES(mutex_) { return !may_see(held.event.position); });
+          held_, [&](const HeldToken& held) REQUIRES(mutex_) { return !may_see(held.position()); });
       batch.assign(std::make_move_iterator(held_.begin()), std::make_move_iterator(hidden));
       held_.erase(held_.begin(), hidden);
       if (is_paused_ && held_.size() <= kMostHeld / 2) {
@@ -287,10 +287,7 @@ void PersistentRequest::deliver() {
     // Where the sink has no memory for them its call ends, as the scheduler's own would.
     const bool is_told = catch_exceptions(
         [&] {
-          for (Held& held : batch) {
-            held.event.top = held.top;
-            deliver(held.event);
-          }
+          for (HeldToken& held : batch) deliver(held.event());
           if (!ends) sink_->on_step_end();
           return true;
         },

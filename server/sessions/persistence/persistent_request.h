@@ -107,10 +107,6 @@ class PersistentRequest final : public TokenSink,
   Durability durability() const { return level_; }
 
  private:
-  struct Held {
-    TokenEvent event;
-    std::vector<TopToken> top;
-  };
   enum class State : std::uint8_t { kOpening, kRunning, kDraining, kCommitted, kReleased };
   enum class Writing { kNothing, kBegin, kTokens, kEnd, kRelease };
 
@@ -219,7 +215,7 @@ class PersistentRequest final : public TokenSink,
   std::int64_t checkpoint_at_ GUARDED_BY(mutex_) = 0;
   std::atomic<std::int64_t> next_checkpoint_;  // due where the sequence has so many
 
-  std::vector<Held> held_ GUARDED_BY(mutex_);
+  std::vector<HeldToken> held_ GUARDED_BY(mutex_);
   bool delivering_ GUARDED_BY(mutex_) = false;
   bool is_paused_ GUARDED_BY(mutex_) = false;  // for what is held
 };
