@@ -292,7 +292,7 @@ TEST_CASE("occlusion reports seconds and accuracy of every model") {
     REQUIRE(report.tables[i].rows.size() == 2);
     CHECK(report.tables[i].rows[1][1].to_text() == "softmax");
     CHECK(report.tables[i].rows[0].back().value() == Approx(1));
-    CHECK(report.tables[i].notes.at(0).starts_with("15 values of each image are given"));
+    CHECK(report.tables[i].notes.at(0).starts_with("15 tokens of each image are given"));
   }
   CHECK(report.tables[2].rows.size() == 4);
   CHECK_FALSE(report.tables[3].measured_here);
