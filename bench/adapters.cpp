@@ -41,6 +41,7 @@ class AdaptersExperiment {
         measurement_(flags.run, "adapters",
                      describe(flags.shape, config_) + ", linear attention, random weights",
                      console),
+        steps_(std::min<std::int64_t>(flags.steps, config_.max_length)),
         progress_(console,
                   static_cast<std::int64_t>(flags.run.batch.size() * flags.adapters.size()) *
                       flags.run.repeats,
@@ -49,9 +50,7 @@ class AdaptersExperiment {
   int run() {
     Table table{.title = "Adapters of rank " + std::to_string(flags_.rank),
                 .columns = {"adapters", "bytes each", "rows per worker", "tokens/s without",
-                            "tokens/s with", "times the time"},
-                .rows = {},
-                .notes = {}};
+                            "tokens/s with", "times the time"}};
     for (const int count : flags_.adapters) {
       const std::vector<std::shared_ptr<const Adapter>> adapters = make_adapters(count);
       for (const int rows : flags_.run.batch) {
@@ -81,19 +80,15 @@ class AdaptersExperiment {
   std::vector<Cell> measure(const std::vector<std::shared_ptr<const Adapter>>& adapters, int rows) {
     const auto count = static_cast<std::size_t>(rows);
     const int workers = flags_.run.workers;
-    std::vector<std::unique_ptr<Sequences>> without, with;
-    for (int w = 0; w < workers; ++w) {
-      without.push_back(std::make_unique<Sequences>(*model_, count));
-      with.push_back(std::make_unique<Sequences>(*model_, count, adapters));
-    }
-    const auto seconds = [&](std::vector<std::unique_ptr<Sequences>>& sequences) {
-      for (int w = 0; w < workers; ++w) sequences[w]->start(count, std::uint64_t(w) << 32);
-      return run_on_workers(workers, [&](int w) { sequences[w]->generate(flags_.steps); });
+    WorkerSequences without(*model_, workers, count), with(*model_, workers, count, adapters);
+    const auto seconds = [this](WorkerSequences& sequences) {
+      sequences.start();
+      return sequences.generate(steps_);
     };
     seconds(without);
     seconds(with);
     std::vector<double> bare, adapted, ratios;
-    const double tokens = static_cast<double>(flags_.steps) * rows * workers;
+    const double tokens = static_cast<double>(steps_) * rows * workers;
     for (int r = 0; r < flags_.run.repeats; ++r) {
       const double base = seconds(without);
       const double all = seconds(with);
@@ -118,43 +113,24 @@ class AdaptersExperiment {
   const ModelFiles files_;
   const std::shared_ptr<const Transformer> model_;
   Measurement measurement_;
+  const std::int64_t steps_;  // of one measurement
   cli::Progress progress_;
 };
 
 }  // namespace
 
 void add_adapters(CLI::App& app, cli::CommandLine& command_line) {
-  auto flags = std::make_shared<AdaptersFlags>();
-  CLI::App* const command =
-      app.add_subcommand("adapters", "What a batch of LoRA adapters costs against none");
-  cli::add_text(*command, "--shape", flags->shape, "NAME", "mnist, cifar10 or mnist-small")
-      ->capture_default_str();
-  cli::add_parsed(*command, "--adapters", flags->adapters, parse_counts, "N[,N...]",
+  const auto [command, flags] = add_command<AdaptersExperiment, AdaptersFlags>(
+      app, command_line, "adapters", "What a batch of LoRA adapters costs against none",
+      kAdaptersFooter);
+  add_shape_flag(command, flags->shape);
+  cli::add_parsed(command, "--adapters", flags->adapters, parse_counts, "N[,N...]",
                   "Adapters that the rows of a batch have in turn [8]");
-  cli::add_parsed(
-      *command, "--rank", flags->rank,
-      [](std::string_view flag, std::string_view text) {
-        const int rank = parse_count(flag, text);
-        if (rank > kMaxAdapterRank) {
-          throw cli::UsageError(std::string(flag) + " '" + std::string(text) +
-                                "': expected at most " + std::to_string(kMaxAdapterRank));
-        }
-        return rank;
-      },
-      "N", "Of each adapter [8]");
-  cli::add_parsed(
-      *command, "--steps", flags->steps,
-      [](std::string_view flag, std::string_view text) { return parse_count(flag, text); }, "N",
-      "Steps of one measurement, at most a sequence's [100]");
-  flags->run.add_to(*command, {8, 16, 32, 64}, "Rows that a worker steps together");
-  command->footer(kAdaptersFooter);
-  command->callback([flags, &command_line] {
-    command_line.run = [flags, &command_line] {
-      const std::int64_t most = find_shape(flags->shape).config.max_length;
-      flags->steps = static_cast<int>(std::min<std::int64_t>(flags->steps, most));
-      return AdaptersExperiment(*flags, command_line.console).run();
-    };
-  });
+  cli::add_parsed(command, "--rank", flags->rank, whole_number(1, kMaxAdapterRank), "N",
+                  "Of each adapter [8]");
+  cli::add_parsed(command, "--steps", flags->steps, whole_number(), "N",
+                  "Steps of one measurement, at most a sequence's [100]");
+  flags->run.add_to(command, {8, 16, 32, 64}, "Rows that a worker steps together");
 }
 
 }  // namespace lintel::bench

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "client/cli/console.h"
+#include "bench/run_flags.h"
 
 namespace lintel::bench {
 
@@ -56,7 +56,7 @@ std::vector<NamedAttention> find_attentions(const Shape& shape, const std::strin
     if (which == all.end()) {
       std::string known = "all";
       for (const NamedAttention& one : all) known += ", " + one.name;
-      throw cli::UsageError(flag + " '" + name + "': expected one of " + known);
+      refuse(flag, name, "one of " + known);
     }
     found.push_back(*which);
     begin = end + 1;

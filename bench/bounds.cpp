@@ -45,6 +45,29 @@ read_all(const Block* data, std::size_t blocks) {
   return all;
 }
 
+constexpr std::size_t kBufferBytes = std::size_t{256} << 20;  // of a worker
+
+// A buffer for each worker, all of which they read at the same time.
+class ReadBuffers {
+ public:
+  // Zeroed, so that every page is there.
+  ReadBuffers(int workers, std::size_t bytes) : blocks_(bytes / sizeof(Block)) {
+    for (int w = 0; w < workers; ++w) buffers_.push_back(make_aligned<Block>(blocks_));
+  }
+
+  // Bytes of all buffers.
+  double bytes() const { return static_cast<double>(buffers_.size() * blocks_ * sizeof(Block)); }
+  double read_seconds() {
+    return run_on_workers(static_cast<int>(buffers_.size()),
+                          [&](int w) { sink_ ^= read_all(buffers_[w].get(), blocks_); });
+  }
+
+ private:
+  const std::size_t blocks_;  // of a buffer
+  std::vector<AlignedArray<Block>> buffers_;
+  std::atomic<std::uint64_t> sink_{0};  // so that reading is not optimised away
+};
+
 Matrix random_rows(std::size_t rows, std::size_t width, std::uint64_t seed) {
   Matrix matrix(rows, width);
   std::uint32_t index = 0;
@@ -93,54 +116,6 @@ class CachedLayers {
   AttentionScratch scratch_;
 };
 
-}  // namespace
-
-Summary read_bandwidth(int workers, std::size_t bytes_per_worker, int repeats) {
-  const std::size_t blocks = bytes_per_worker / sizeof(Block);
-  std::vector<AlignedArray<Block>> buffers;
-  // Zeroed, so every page is there.
-  for (int w = 0; w < workers; ++w) buffers.push_back(make_aligned<Block>(blocks));
-  std::atomic<std::uint64_t> sink{0};  // so that reading is not optimised away
-  const Summary seconds = repeat(repeats, [&] {
-    return run_on_workers(workers, [&](int w) { sink ^= read_all(buffers[w].get(), blocks); });
-  });
-  return quotient(static_cast<double>(blocks * sizeof(Block)) * workers, seconds);
-}
-
-Bandwidth measure_bandwidth(const ModelConfig& config, int workers, int batch,
-                            std::int64_t position, int repeats) {
-  const auto backend =
-      make_attention({.config = sample_attention("softmax"), .dims = config.dims(), .own = {}});
-  const auto layers = static_cast<std::size_t>(config.n_layers);
-  const auto sequences = static_cast<std::size_t>(batch);
-  const std::size_t width =
-      static_cast<std::size_t>(config.n_heads) * static_cast<std::size_t>(config.d_head);
-  constexpr std::size_t kBlocks = kBufferBytes / sizeof(Block);
-  std::vector<std::unique_ptr<CachedLayers>> caches;
-  std::vector<AlignedArray<Block>> buffers;
-  for (int w = 0; w < workers; ++w) {
-    caches.push_back(std::make_unique<CachedLayers>(*backend, layers, sequences,
-                                                    static_cast<std::size_t>(position), width));
-    buffers.push_back(make_aligned<Block>(kBlocks));  // zeroed, so every page is there
-  }
-  std::atomic<std::uint64_t> sink{0};  // so that reading is not optimised away
-  std::vector<double> memory, softmax, share;
-  for (int r = 0; r < repeats; ++r) {
-    // Every step adds a token to every sequence.
-    const double values =
-        static_cast<double>(position + r + 1) * static_cast<double>(sequences * layers) * workers;
-    const double bytes = values * static_cast<double>(2 * width * sizeof(float));
-    memory.push_back(
-        static_cast<double>(kBufferBytes) * workers /
-        run_on_workers(workers, [&](int w) { sink ^= read_all(buffers[w].get(), kBlocks); }));
-    softmax.push_back(bytes / run_on_workers(workers, [&](int w) { caches[w]->step(); }));
-    share.push_back(softmax.back() / memory.back());
-  }
-  return {summarize(memory), summarize(softmax), summarize(share)};
-}
-
-namespace {
-
 using dnnl::memory;
 
 struct Shape {
@@ -168,6 +143,39 @@ memory::data_type matrix_type(WeightType type) {
 }
 
 }  // namespace
+
+Summary read_bandwidth(int workers, std::size_t bytes_per_worker, int repeats) {
+  ReadBuffers buffers(workers, bytes_per_worker);
+  const Summary seconds = repeat(repeats, [&] { return buffers.read_seconds(); });
+  return quotient(buffers.bytes(), seconds);
+}
+
+Bandwidth measure_bandwidth(const ModelConfig& config, int workers, int batch,
+                            std::int64_t position, int repeats) {
+  const auto backend =
+      make_attention({.config = sample_attention("softmax"), .dims = config.dims(), .own = {}});
+  const auto layers = static_cast<std::size_t>(config.n_layers);
+  const auto sequences = static_cast<std::size_t>(batch);
+  const std::size_t width =
+      static_cast<std::size_t>(config.n_heads) * static_cast<std::size_t>(config.d_head);
+  std::vector<std::unique_ptr<CachedLayers>> caches;
+  ReadBuffers buffers(workers, kBufferBytes);
+  for (int w = 0; w < workers; ++w) {
+    caches.push_back(std::make_unique<CachedLayers>(*backend, layers, sequences,
+                                                    static_cast<std::size_t>(position), width));
+  }
+  std::vector<double> reading, softmax, share;
+  for (int r = 0; r < repeats; ++r) {
+    // Every step adds a token to every sequence.
+    const double tokens =
+        static_cast<double>(position + r + 1) * static_cast<double>(sequences * layers) * workers;
+    const double bytes = tokens * static_cast<double>(2 * width * sizeof(float));
+    reading.push_back(buffers.bytes() / buffers.read_seconds());
+    softmax.push_back(bytes / run_on_workers(workers, [&](int w) { caches[w]->step(); }));
+    share.push_back(softmax.back() / reading.back());
+  }
+  return {summarize(reading), summarize(softmax), summarize(share)};
+}
 
 struct ProductBound::Impl {
   struct Call {

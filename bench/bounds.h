@@ -33,8 +33,6 @@ struct Bandwidth {
 Bandwidth measure_bandwidth(const ModelConfig& config, int workers, int batch,
                             std::int64_t position, int repeats);
 
-inline constexpr std::size_t kBufferBytes = std::size_t{256} << 20;  // of a worker
-
 // The bound of what products alone allow: those of a model's shapes, and nothing else, by oneDNN's
 // matmul and by our own kernels. The better of the two is the bound.
 

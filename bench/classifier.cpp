@@ -30,6 +30,25 @@ std::unique_ptr<Dense> read_layer(const SafetensorsFile& file, const std::string
                                  Dense::Options{.fused = fused});
 }
 
+// Completes `images` together.
+void complete_group(Sequences& sequences, std::span<GrayImage> images, std::size_t given,
+                    std::uint64_t seed) {
+  sequences.start(images.size(), seed);
+  const std::size_t tokens = images.front().pixels.size();
+  for (std::size_t i = 0; i < images.size(); ++i) {
+    const std::vector<std::int32_t> prompt(
+        images[i].pixels.begin(), images[i].pixels.begin() + static_cast<std::ptrdiff_t>(given));
+    sequences.read(i, prompt);  // draws the first of the hidden tokens
+  }
+  sequences.generate(static_cast<std::int64_t>(tokens - given) - 1);
+  for (std::size_t i = 0; i < images.size(); ++i) {
+    const std::vector<std::int32_t>& drawn = sequences.drawn(i);
+    assert(drawn.size() == tokens - given);
+    std::ranges::transform(drawn, images[i].pixels.begin() + static_cast<std::ptrdiff_t>(given),
+                           [](std::int32_t token) { return static_cast<std::uint8_t>(token); });
+  }
+}
+
 }  // namespace
 
 Classifier::Classifier(const std::filesystem::path& directory) {
@@ -80,29 +99,6 @@ double accuracy(const Classifier& classifier, std::span<const GrayImage> images,
                                         [&](std::size_t i) { return classes[i] == labels[i]; });
   return static_cast<double>(right) / static_cast<double>(labels.size());
 }
-
-namespace {
-
-// Completes `images` together.
-void complete_group(Sequences& sequences, std::span<GrayImage> images, std::size_t given,
-                    std::uint64_t seed) {
-  sequences.start(images.size(), seed);
-  const std::size_t values = images.front().pixels.size();
-  for (std::size_t i = 0; i < images.size(); ++i) {
-    const std::vector<std::int32_t> prompt(
-        images[i].pixels.begin(), images[i].pixels.begin() + static_cast<std::ptrdiff_t>(given));
-    sequences.read(i, prompt);  // draws the first of the hidden tokens
-  }
-  sequences.generate(static_cast<std::int64_t>(values - given) - 1);
-  for (std::size_t i = 0; i < images.size(); ++i) {
-    const std::vector<std::int32_t>& drawn = sequences.drawn(i);
-    assert(drawn.size() == values - given);
-    std::ranges::transform(drawn, images[i].pixels.begin() + static_cast<std::ptrdiff_t>(given),
-                           [](std::int32_t value) { return static_cast<std::uint8_t>(value); });
-  }
-}
-
-}  // namespace
 
 std::vector<GrayImage> complete(const Transformer& model, std::span<const GrayImage> images,
                                 const CompletionOptions& options) {

@@ -53,15 +53,6 @@ std::vector<Router> routers_of(const FleetFlags& flags) {
           {"Maglev, 65,537 places", [](const ReplicaNames& names) { return maglev(names); }}};
 }
 
-double parse_positive(std::string_view flag, std::string_view text) {
-  const double value = cli::parse_double(flag, text);
-  if (!(value > 0 && value <= 1e12)) {
-    throw cli::UsageError(std::string(flag) + " '" + std::string(text) +
-                          "': expected a number of more than 0 and up to 1e12");
-  }
-  return value;
-}
-
 class FleetExperiment {
  public:
   FleetExperiment(const FleetFlags& flags, cli::Console& console)
@@ -84,8 +75,6 @@ class FleetExperiment {
                 .columns = {"replicas, balancer", "fullest by the mean: hashes",
                             "fullest by the mean: running calls", "moved when 1 goes, %",
                             "moved when a tenth goes, %", "sessions to read again when 1 goes"},
-                .rows = {},
-                .notes = {},
                 .measured_here = false};
     for (const int replicas : flags_.replicas) {
       const ReplicaNames names = replica_names(static_cast<std::size_t>(replicas));
@@ -129,8 +118,6 @@ class FleetExperiment {
     Table table{.title = "What the store has to bear",
                 .columns = {"level", "keys", "GB", "masters", "GB a master", "calls at a time",
                             "scripts/s", "scripts/s a master", "of a master's core, %"},
-                .rows = {},
-                .notes = {},
                 .measured_here = false};
     const auto add = [&](const char* name, StoreLevel level) {
       const StoreLoad load = store_load(flags_.plan, level);
@@ -159,18 +146,18 @@ class FleetExperiment {
 }  // namespace
 
 void add_fleet(CLI::App& app, cli::CommandLine& command_line) {
-  auto flags = std::make_shared<FleetFlags>();
-  CLI::App* const command = app.add_subcommand(
-      "fleet", "Where the sessions of many replicas go, and what their shared store has to bear");
-  cli::add_parsed(*command, "--replicas", flags->replicas, parse_counts, "N[,N...]",
+  const auto [command, flags] = add_command<FleetExperiment, FleetFlags>(
+      app, command_line, "fleet",
+      "Where the sessions of many replicas go, and what their shared store has to bear",
+      kFleetFooter);
+  cli::add_parsed(command, "--replicas", flags->replicas, parse_counts, "N[,N...]",
                   "Replicas of the fleet [10, 100, 1000]");
-  cli::add_parsed(
-      *command, "--ring-entries", flags->ring_entries,
-      [](std::string_view flag, std::string_view text) { return parse_count(flag, text); }, "N",
-      "Least entries of a ring beside those that gRPC has by itself [131072]");
+  cli::add_parsed(command, "--ring-entries", flags->ring_entries, whole_number(), "N",
+                  "Least entries of a ring beside those that gRPC has by itself [131072]");
   FleetPlan& plan = flags->plan;
-  const auto add = [&](const char* name, double& value, const char* unit, const char* help) {
-    cli::add_parsed(*command, name, value, parse_positive, unit, help);
+  const auto add = [&app = command](const char* name, double& value, const char* unit,
+                                    const char* help) {
+    cli::add_parsed(app, name, value, positive_number(1e12), unit, help);
   };
   add("--idle", plan.idle_sessions, "N", "Sessions that wait for a call [5e7]");
   add("--calls", plan.calls_per_second, "N", "Calls a second [1e5]");
@@ -180,13 +167,7 @@ void add_fleet(CLI::App& app, cli::CommandLine& command_line) {
   add("--script-time", plan.script_seconds, "SECONDS",
       "Of a master's core, that a script takes [28e-6]");
   add("--master-memory", plan.master_bytes, "N", "Bytes of a master [8e9]");
-  flags->run.add_to(*command, {1}, /*batch_help=*/"", /*with_workers=*/false);
-  command->footer(kFleetFooter);
-  command->callback([flags, &command_line] {
-    command_line.run = [flags, &command_line] {
-      return FleetExperiment(*flags, command_line.console).run();
-    };
-  });
+  flags->run.add_to(command, {1}, /*batch_help=*/"", /*with_workers=*/false);
 }
 
 }  // namespace lintel::bench

@@ -12,6 +12,10 @@
 namespace lintel::bench {
 namespace {
 
+constexpr std::size_t kHashes = 100'000;  // that moves are counted on
+constexpr int kChoices = 4;               // of replicas that go
+constexpr double kMostOfACore = 0.5;
+
 std::uint64_t xxh64(const std::string& text, std::uint64_t seed = 0) {
   return XXH64(text.data(), text.size(), seed);
 }
@@ -117,13 +121,6 @@ std::unique_ptr<Placement> maglev(const ReplicaNames& replicas, std::size_t plac
   return std::make_unique<Maglev>(replicas, places);
 }
 
-namespace {
-
-constexpr std::size_t kHashes = 100'000;  // that moves are counted on
-constexpr int kChoices = 4;               // of replicas that go
-
-}  // namespace
-
 Spread spread_of(const Placement& placement, std::size_t running, std::uint64_t seed) {
   const std::vector<double> shares = placement.shares();
   std::vector<std::size_t> sessions(shares.size());
@@ -157,29 +154,15 @@ double moved_share(const ReplicaNames& replicas, const MakePlacement& make, std:
   return static_cast<double>(moved) / (static_cast<double>(kHashes) * kChoices);
 }
 
-namespace {
-
-constexpr double kMostOfACore = 0.5;
-
-}  // namespace
-
 StoreLoad store_load(const FleetPlan& plan, StoreLevel level) {
   StoreLoad load;
   load.keys = plan.idle_sessions * plan.keys_per_session;
   load.bytes = plan.idle_sessions * plan.session_bytes;
   load.running = plan.calls_per_second * plan.call_seconds;
-  double between = 0;  // seconds between writes of one running call
-  switch (level) {
-    case StoreLevel::kCall:
-      between = plan.lease_seconds / 3;
-      break;
-    case StoreLevel::kInput:
-      between = std::min(plan.tokens_seconds, plan.lease_seconds / 3);
-      break;
-    case StoreLevel::kToken:
-      between = plan.commit_seconds;
-      break;
-  }
+  // Seconds between writes of one running call.
+  double between = plan.lease_seconds / 3;
+  if (level == StoreLevel::kInput) between = std::min(plan.tokens_seconds, between);
+  if (level == StoreLevel::kToken) between = plan.commit_seconds;
   const double per_call = plan.scripts_per_call - (level == StoreLevel::kCall ? 1 : 0);
   load.scripts_per_second = per_call * plan.calls_per_second + load.running / between;
   const double by_memory = load.bytes / (plan.master_bytes * plan.fill);

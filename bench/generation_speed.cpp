@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
-#include <memory>
 #include <vector>
 
-#include "bench/measure.h"
 #include "bench/sequences.h"
 
 namespace lintel::bench {
@@ -45,15 +43,12 @@ double integrate(std::span<const std::int64_t> positions, std::span<const double
 
 namespace {
 
-using Workers = std::vector<std::unique_ptr<Sequences>>;
-
 // Every position, `repeats` times.
-Summary run_whole(Workers& workers, std::int64_t steps, const GenerationOptions& options) {
+Summary run_whole(WorkerSequences& workers, std::int64_t steps, const GenerationOptions& options) {
   return repeat(options.repeats, [&] {
-    const double seconds = run_on_workers(options.workers, [&](int w) {
-      workers[w]->start(static_cast<std::size_t>(options.batch), static_cast<std::uint64_t>(w)
-                                                                     << 32);
-      workers[w]->generate(steps);
+    const double seconds = workers.run([&](Sequences& own, int w) {
+      workers.start(w);
+      own.generate(steps);
     });
     options.on_progress();
     return seconds;
@@ -62,17 +57,15 @@ Summary run_whole(Workers& workers, std::int64_t steps, const GenerationOptions&
 
 // Seconds of `repeats` steps one after the other, from `position` on. All workers run at a time,
 // and the slowest counts.
-std::vector<double> step_seconds(Workers& workers, std::int64_t position,
+std::vector<double> step_seconds(WorkerSequences& workers, std::int64_t position,
                                  const GenerationOptions& options) {
-  run_on_workers(options.workers, [&](int w) { workers[w]->read_random(position); });
+  workers.run([&](Sequences& own, int) { own.read_random(position); });
   std::vector<double> seconds;
-  for (int r = 0; r < options.repeats; ++r) {
-    seconds.push_back(run_on_workers(options.workers, [&](int w) { workers[w]->generate(1); }));
-  }
+  for (int r = 0; r < options.repeats; ++r) seconds.push_back(workers.generate(1));
   return seconds;
 }
 
-Summary run_some(Workers& workers, std::int64_t steps, const GenerationOptions& options) {
+Summary run_some(WorkerSequences& workers, std::int64_t steps, const GenerationOptions& options) {
   const auto repeats = static_cast<std::size_t>(options.repeats);
   std::vector<std::vector<std::int64_t>> positions(repeats);
   std::vector<std::vector<double>> costs(repeats);
@@ -102,10 +95,7 @@ Summary GenerationSpeed::sequences_per_second() const {
 
 GenerationSpeed measure_generation(const Transformer& model, const GenerationOptions& options) {
   const std::int64_t steps = model.config().max_length;
-  Workers workers;
-  for (int w = 0; w < options.workers; ++w) {
-    workers.push_back(std::make_unique<Sequences>(model, static_cast<std::size_t>(options.batch)));
-  }
+  WorkerSequences workers(model, options.workers, static_cast<std::size_t>(options.batch));
   GenerationOptions checked = options;
   if (!checked.on_progress) checked.on_progress = [] {};
   // Integration of more positions than there are steps before the last repeat would repeat some.
@@ -113,7 +103,7 @@ GenerationSpeed measure_generation(const Transformer& model, const GenerationOpt
   GenerationSpeed speed;
   speed.seconds = whole ? run_whole(workers, steps, checked) : run_some(workers, steps, checked);
   speed.sequences = std::int64_t{options.workers} * options.batch;
-  speed.state_bytes = workers.front()->bytes();
+  speed.state_bytes = workers[0].bytes();
   speed.measured_positions = whole ? 0 : options.positions;
   return speed;
 }

@@ -39,7 +39,7 @@ struct GenerationOptions {
   int batch = 1;  // sequences of a worker
   int repeats = 1;
   // 0: run every position. Else the steps at so many positions are measured and integrated (see
-  // integration.h); what comes before them is read as a prompt, which is not counted.
+  // integrate); what comes before them is read as a prompt, which is not counted.
   int positions = 0;
   std::function<void()> on_progress;  // after each repeat, or each position
 };

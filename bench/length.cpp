@@ -16,10 +16,10 @@ namespace lintel::bench {
 namespace {
 
 constexpr const char* kLengthFooter = R"(
-One sequence on one thread, which reads values drawn by chance up to each position and then
+One sequence on one thread, which reads tokens drawn by chance up to each position and then
 generates. Attention whose state grows goes as far as --budget seconds of reading and half of the
 machine's memory let it; where the state is constant it goes all the way. The model has the layers of
---shape, random weights, a head over 256 values and no greatest length.
+--shape, random weights, a head over 256 tokens and no greatest length.
 
 Examples:
   lintel-bench length --plot length.png
@@ -65,7 +65,7 @@ class LengthExperiment {
         files_(config_),
         measurement_(flags.run, "length",
                      describe(shape_.name + " without end", config_) + ", random weights", console),
-        progress_(console, 0, "values read") {}
+        progress_(console, 0, "tokens read") {}
 
   int run() {
     std::vector<Curve> curves;
@@ -106,17 +106,17 @@ class LengthExperiment {
   // False when the time is over.
   bool read_to(Sequences& sequence, std::int64_t position, const std::function<bool()>& time_left) {
     constexpr std::int64_t kSlice = 1024;
-    std::vector<std::int32_t> values;
+    std::vector<std::int32_t> tokens;
     while (sequence.position() < position) {
       if (!time_left()) return false;
-      values.clear();
+      tokens.clear();
       const std::int64_t end = std::min(position, sequence.position() + kSlice);
       for (std::int64_t p = sequence.position(); p < end; ++p) {
         const DrawSource draw{.seed = 1, .position = p};
-        values.push_back(static_cast<std::int32_t>(draw.uniform(0) * config_.vocab_size));
+        tokens.push_back(static_cast<std::int32_t>(draw.uniform(0) * config_.vocab_size));
       }
-      run_on_workers(1, [&](int) { sequence.read(0, values); });
-      progress_.add(static_cast<std::int64_t>(values.size()));
+      run_on_workers(1, [&](int) { sequence.read(0, tokens); });
+      progress_.add(static_cast<std::int64_t>(tokens.size()));
     }
     return true;
   }
@@ -132,7 +132,7 @@ class LengthExperiment {
   // A row for each curve, a column for each position.
   template <typename CellOf>
   Table table_of(const std::vector<Curve>& curves, const char* title, CellOf&& cell_of) const {
-    Table table{.title = title, .columns = {"attention"}, .rows = {}, .notes = {}};
+    Table table{.title = title, .columns = {"attention"}};
     for (const int position : flags_.positions) {
       table.columns.push_back("at " + Cell::count(position).to_text());
     }
@@ -190,28 +190,20 @@ class LengthExperiment {
 }  // namespace
 
 void add_length(CLI::App& app, cli::CommandLine& command_line) {
-  auto flags = std::make_shared<LengthFlags>();
-  CLI::App* const command =
-      app.add_subcommand("length", "Cost of a token and bytes of a session at growing positions");
-  cli::add_text(*command, "--shape", flags->shape, "NAME", "mnist, cifar10 or mnist-small")
-      ->capture_default_str();
-  cli::add_text(*command, "--attention", flags->attention, "A[,A...]",
+  const auto [command, flags] = add_command<LengthExperiment, LengthFlags>(
+      app, command_line, "length", "Cost of a token and bytes of a session at growing positions",
+      kLengthFooter);
+  add_shape_flag(command, flags->shape);
+  cli::add_text(command, "--attention", flags->attention, "A[,A...]",
                 "Rows of `lintel-bench paper` by name, or all")
       ->capture_default_str();
-  cli::add_parsed(*command, "--positions", flags->positions, parse_counts, "N[,N...]",
+  cli::add_parsed(command, "--positions", flags->positions, parse_counts, "N[,N...]",
                   "Where to measure [100,300,1000 ... 1000000]");
-  cli::add_parsed(*command, "--budget", flags->budget_seconds, cli::parse_double, "SECONDS",
+  cli::add_parsed(command, "--budget", flags->budget_seconds, cli::parse_double, "SECONDS",
                   "Longest time of reading where the state grows [90]");
-  flags->run.add_plot_to(*command);
-  flags->run.batch = {1};
-  flags->run.add_to(*command, {1}, /*batch_help=*/"", /*with_workers=*/false);
-  command->footer(kLengthFooter);
-  command->callback([flags, &command_line] {
-    command_line.run = [flags, &command_line] {
-      flags->run.workers = 1;
-      return LengthExperiment(*flags, command_line.console).run();
-    };
-  });
+  flags->run.add_plot_to(command);
+  flags->run.add_to(command, {1}, /*batch_help=*/"", /*with_workers=*/false);
+  flags->run.workers = 1;
 }
 
 }  // namespace lintel::bench

@@ -45,145 +45,119 @@ ServerOptions options_of(const OwnServer::Options& options) {
   return server;
 }
 
-}  // namespace
-
-OwnServer::OwnServer(std::shared_ptr<const Transformer> model, const Options& options)
-    : server_(options_of(options), clock_, {{"model", std::move(model)}}) {
-  server_.start();
-}
-
-// ConnectClient: a client of Generate over HTTP, as cheap as may be, to measure the server with.
-
-// One connection in plain text, one stream of Connect's protocol after the other
-// (application/connect+proto). Throws std::runtime_error where the server is gone or says no.
-// Threads: stop by any, the rest by one.
-class ConnectClient {
- public:
-  explicit ConnectClient(const std::string& address);  // HOST:PORT
-  ~ConnectClient();
-  ConnectClient(const ConnectClient&) = delete;
-  ConnectClient& operator=(const ConnectClient&) = delete;
-
-  // Runs a call to its end. Returns false where it was stopped before.
-  bool generate(const v1::GenerateRequest& request,
-                const std::function<void(const v1::GenerateResponse&)>& on_message);
-  // Ends the call that runs, and all that would come after it.
-  void stop();
-
- private:
-  // Makes sure that the buffer holds so many bytes.
-  void need(std::size_t bytes);
-  std::string take(std::size_t bytes);
-  std::string take_line();
-
-  int fd_ = -1;
-  std::atomic<bool> stopped_{false};
-  std::string buffer_;
-};
-
-namespace {
-
 std::uint32_t length_of(std::string_view head) {
   std::uint32_t length = 0;
   for (std::size_t i = 1; i < 5; ++i) length = length << 8 | static_cast<unsigned char>(head[i]);
   return length;
 }
 
-}  // namespace
-
-ConnectClient::ConnectClient(const std::string& address) {
-  const std::size_t colon = address.rfind(':');
-  sockaddr_in name{};
-  name.sin_family = AF_INET;
-  name.sin_port = htons(static_cast<std::uint16_t>(std::stoi(address.substr(colon + 1))));
-  ::inet_pton(AF_INET, address.substr(0, colon).c_str(), &name.sin_addr);
-  fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int on = 1;
-  ::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  if (::connect(fd_, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0) {
-    ::close(fd_);
-    throw std::runtime_error("cannot connect to http://" + address);
-  }
-}
-
-ConnectClient::~ConnectClient() { ::close(fd_); }
-
-void ConnectClient::stop() {
-  stopped_ = true;
-  ::shutdown(fd_, SHUT_RDWR);
-}
-
-void ConnectClient::need(std::size_t bytes) {
-  while (buffer_.size() < bytes) {
-    char piece[65536];
-    const ssize_t size = ::recv(fd_, piece, sizeof(piece), 0);
-    if (size <= 0) throw std::runtime_error("the HTTP server has closed the connection");
-    buffer_.append(piece, static_cast<std::size_t>(size));
-  }
-}
-
-std::string ConnectClient::take(std::size_t bytes) {
-  need(bytes);
-  const std::string taken = buffer_.substr(0, bytes);
-  buffer_.erase(0, bytes);
-  return taken;
-}
-
-std::string ConnectClient::take_line() {
-  std::size_t end = 0;
-  while ((end = buffer_.find("\r\n")) == std::string::npos) need(buffer_.size() + 1);
-  const std::string line = take(end + 2);
-  return line.substr(0, end);
-}
-
-bool ConnectClient::generate(const v1::GenerateRequest& request,
-                             const std::function<void(const v1::GenerateResponse&)>& on_message) {
-  const std::string message = request.SerializeAsString();
-  std::string text =
-      "POST /lintel.v1.GenerationService/Generate HTTP/1.1\r\nHost: localhost\r\n"
-      "Content-Type: application/connect+proto\r\nContent-Length: " +
-      std::to_string(message.size() + 5) + "\r\n\r\n";
-  text += '\0';
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    text += static_cast<char>(message.size() >> shift & 0xff);
-  }
-  text += message;
-  try {
-    if (::send(fd_, text.data(), text.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(text.size())) {
-      throw std::runtime_error("the HTTP server takes no request");
+// A client of Generate over HTTP, as cheap as may be, to measure the server with: one connection in
+// plain text, one stream of Connect's protocol after the other (application/connect+proto). Throws
+// std::runtime_error where the server is gone or says no. Threads: stop by any, the rest by one.
+class ConnectClient {
+ public:
+  explicit ConnectClient(const std::string& address) {  // HOST:PORT
+    const std::size_t colon = address.rfind(':');
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    name.sin_port = htons(static_cast<std::uint16_t>(std::stoi(address.substr(colon + 1))));
+    ::inet_pton(AF_INET, address.substr(0, colon).c_str(), &name.sin_addr);
+    fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int on = 1;
+    ::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    if (::connect(fd_, reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0) {
+      ::close(fd_);
+      throw std::runtime_error("cannot connect to http://" + address);
     }
-    if (const std::string status = take_line(); status.find(" 200 ") == std::string::npos) {
-      throw std::runtime_error("the HTTP server says " + status);
+  }
+  ~ConnectClient() { ::close(fd_); }
+  ConnectClient(const ConnectClient&) = delete;
+  ConnectClient& operator=(const ConnectClient&) = delete;
+
+  // Runs a call to its end. Returns false where it was stopped before.
+  bool generate(const v1::GenerateRequest& request,
+                const std::function<void(const v1::GenerateResponse&)>& on_message) {
+    const std::string message = request.SerializeAsString();
+    std::string text =
+        "POST /lintel.v1.GenerationService/Generate HTTP/1.1\r\nHost: localhost\r\n"
+        "Content-Type: application/connect+proto\r\nContent-Length: " +
+        std::to_string(message.size() + 5) + "\r\n\r\n";
+    text += '\0';
+    for (int shift = 24; shift >= 0; shift -= 8) {
+      text += static_cast<char>(message.size() >> shift & 0xff);
     }
-    while (!take_line().empty()) {
-    }
-    std::string body;  // what came of it and was not looked at
-    while (true) {
-      const std::size_t size = std::stoul(take_line(), nullptr, 16);
-      body += take(size);
-      take(2);
-      std::size_t at = 0;
-      while (body.size() - at >= 5 && body.size() - at - 5 >= length_of({&body[at], 5})) {
-        const std::uint32_t length = length_of({&body[at], 5});
-        if (body[at] != 0) {
-          if (length > 2) throw std::runtime_error(body.substr(at + 5, length));
-        } else {
-          v1::GenerateResponse response;
-          response.ParseFromArray(&body[at + 5], static_cast<int>(length));
-          on_message(response);
-        }
-        at += 5 + length;
+    text += message;
+    try {
+      if (::send(fd_, text.data(), text.size(), MSG_NOSIGNAL) !=
+          static_cast<ssize_t>(text.size())) {
+        throw std::runtime_error("the HTTP server takes no request");
       }
-      body.erase(0, at);
-      if (size == 0) return true;
+      if (const std::string status = take_line(); status.find(" 200 ") == std::string::npos) {
+        throw std::runtime_error("the HTTP server says " + status);
+      }
+      while (!take_line().empty()) {
+      }
+      std::string body;  // what came of it and was not looked at
+      while (true) {
+        const std::size_t size = std::stoul(take_line(), nullptr, 16);
+        body += take(size);
+        take(2);
+        std::size_t at = 0;
+        while (body.size() - at >= 5 && body.size() - at - 5 >= length_of({&body[at], 5})) {
+          const std::uint32_t length = length_of({&body[at], 5});
+          if (body[at] != 0) {
+            if (length > 2) throw std::runtime_error(body.substr(at + 5, length));
+          } else {
+            v1::GenerateResponse response;
+            response.ParseFromArray(&body[at + 5], static_cast<int>(length));
+            on_message(response);
+          }
+          at += 5 + length;
+        }
+        body.erase(0, at);
+        if (size == 0) return true;
+      }
+    } catch (const std::runtime_error&) {
+      if (stopped_) return false;
+      throw;
     }
-  } catch (const std::runtime_error&) {
-    if (stopped_) return false;
-    throw;
   }
-}
 
-namespace {
+  // Ends the call that runs, and all that would come after it.
+  void stop() {
+    stopped_ = true;
+    ::shutdown(fd_, SHUT_RDWR);
+  }
+
+ private:
+  // Makes sure that the buffer holds so many bytes.
+  void need(std::size_t bytes) {
+    while (buffer_.size() < bytes) {
+      char piece[65536];
+      const ssize_t size = ::recv(fd_, piece, sizeof(piece), 0);
+      if (size <= 0) throw std::runtime_error("the HTTP server has closed the connection");
+      buffer_.append(piece, static_cast<std::size_t>(size));
+    }
+  }
+
+  std::string take(std::size_t bytes) {
+    need(bytes);
+    const std::string taken = buffer_.substr(0, bytes);
+    buffer_.erase(0, bytes);
+    return taken;
+  }
+
+  std::string take_line() {
+    std::size_t end = 0;
+    while ((end = buffer_.find("\r\n")) == std::string::npos) need(buffer_.size() + 1);
+    const std::string line = take(end + 2);
+    return line.substr(0, end);
+  }
+
+  int fd_ = -1;
+  std::atomic<bool> stopped_{false};
+  std::string buffer_;
+};
 
 using Clock = std::chrono::steady_clock;
 
@@ -320,7 +294,7 @@ class LoadClient {
     v1::CreateSessionRequest request;
     request.set_model(options_.model);
     request.set_durability(*options_.durability);
-    if (!options_.sequence.ends_itself) request.set_max_tokens(options_.sequence.values + 1);
+    if (!options_.sequence.ends_itself) request.set_max_tokens(options_.sequence.tokens + 1);
     made_.push_back(client_.create_session(request).id());
     return made_.back();
   }
@@ -339,7 +313,7 @@ class LoadClient {
       request.mutable_prompt()->mutable_tokens()->add_ids(*sequence.first_token);
     }
     if (!sequence.ends_itself) {
-      request.set_max_new_tokens(static_cast<std::uint32_t>(sequence.values));
+      request.set_max_new_tokens(static_cast<std::uint32_t>(sequence.tokens));
     }
     request.mutable_sampling()->set_seed(seed_++);
     request.set_max_tokens_per_message(static_cast<std::uint32_t>(options_.tokens_per_message));
@@ -389,6 +363,11 @@ void append(std::vector<T>& to, const std::vector<T>& from) {
 }
 
 }  // namespace
+
+OwnServer::OwnServer(std::shared_ptr<const Transformer> model, const Options& options)
+    : server_(options_of(options), clock_, {{"model", std::move(model)}}) {
+  server_.start();
+}
 
 LoadResult run_load(const LoadOptions& options) {
   Counted started, seen_one;

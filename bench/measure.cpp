@@ -16,6 +16,34 @@
 #include "client/cli/console.h"
 
 namespace lintel::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+constexpr std::size_t kRows = 64;  // of one step
+
+double bits_of(const Transformer& model, const std::vector<std::uint8_t>& tokens,
+               Workspace& workspace) {
+  SequenceState sequence = model.new_sequence();
+  double bits = 0;
+  std::vector<BatchRow> rows;
+  for (std::size_t begin = 0; begin + 1 < tokens.size(); begin += kRows) {
+    const std::size_t end = std::min(begin + kRows, tokens.size() - 1);
+    rows.clear();
+    for (std::size_t t = begin; t < end; ++t) rows.push_back({tokens[t], &sequence, true});
+    const auto outputs = model.step(rows, workspace);
+    for (std::size_t t = begin; t < end; ++t) {
+      bits -= model.head().log2_prob(outputs.row(t - begin), tokens[t + 1]);
+    }
+  }
+  return bits;
+}
+
+}  // namespace
 
 double quantile(std::vector<double> values, double share) {
   assert(!values.empty() && share >= 0 && share <= 1);
@@ -26,11 +54,13 @@ double quantile(std::vector<double> values, double share) {
   return std::lerp(values[below], values[above], rank - static_cast<double>(below));
 }
 
+double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
+
 Summary summarize(std::vector<double> values) {
   assert(!values.empty());
   const auto [least, most] = std::ranges::minmax(values);
   const int count = static_cast<int>(values.size());
-  return {quantile(std::move(values), 0.5), least, most, count};
+  return {median(std::move(values)), least, most, count};
 }
 
 Summary quotient(double factor, const Summary& measured) {
@@ -39,15 +69,10 @@ Summary quotient(double factor, const Summary& measured) {
           measured.count};
 }
 
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_between(Clock::time_point begin, Clock::time_point end) {
-  return std::chrono::duration<double>(end - begin).count();
+Summary divided(const Summary& measured, double divisor) {
+  return {measured.median / divisor, measured.least / divisor, measured.most / divisor,
+          measured.count};
 }
-
-}  // namespace
 
 double run_on_workers(int workers, const std::function<void(int)>& work) {
   struct Worker {
@@ -101,35 +126,12 @@ double process_cpu_seconds() {
   return seconds;
 }
 
-namespace {
-
-constexpr std::size_t kRows = 64;  // of one step
-
-double bits_of(const Transformer& model, const std::vector<std::uint8_t>& values,
-               Workspace& workspace) {
-  SequenceState sequence = model.new_sequence();
-  double bits = 0;
-  std::vector<BatchRow> rows;
-  for (std::size_t begin = 0; begin + 1 < values.size(); begin += kRows) {
-    const std::size_t end = std::min(begin + kRows, values.size() - 1);
-    rows.clear();
-    for (std::size_t t = begin; t < end; ++t) rows.push_back({values[t], &sequence, true});
-    const auto outputs = model.step(rows, workspace);
-    for (std::size_t t = begin; t < end; ++t) {
-      bits -= model.head().log2_prob(outputs.row(t - begin), values[t + 1]);
-    }
-  }
-  return bits;
-}
-
-}  // namespace
-
 double bits_per_dim(const Transformer& model, const std::vector<GrayImage>& images, int workers) {
-  const auto values = static_cast<std::size_t>(model.config().max_tokens());
+  const auto tokens = static_cast<std::size_t>(model.config().max_tokens());
   for (const GrayImage& image : images) {
-    if (image.pixels.size() == values) continue;
+    if (image.pixels.size() == tokens) continue;
     throw cli::Failure("images of " + std::to_string(image.pixels.size()) +
-                       " pixels for a model of " + std::to_string(values));
+                       " pixels for a model of " + std::to_string(tokens));
   }
   std::vector<double> bits(images.size());
   run_on_workers(workers, [&](int w) {
@@ -140,7 +142,7 @@ double bits_per_dim(const Transformer& model, const std::vector<GrayImage>& imag
     }
   });
   return std::accumulate(bits.begin(), bits.end(), 0.0) /
-         static_cast<double>(images.size() * (values - 1));
+         static_cast<double>(images.size() * (tokens - 1));
 }
 
 }  // namespace lintel::bench

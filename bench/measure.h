@@ -28,9 +28,14 @@ Summary summarize(std::vector<double> values);
 // REQUIRES: not empty; 0 <= share <= 1.
 double quantile(std::vector<double> values, double share);
 
+double median(std::vector<double> values);
+
 // Of a quantity that is factor / measured, e.g. images a second from seconds: the summary of the
 // quotients. REQUIRES: factor > 0, all measured > 0.
 Summary quotient(double factor, const Summary& measured);
+
+// Of a quantity that is measured / divisor.
+Summary divided(const Summary& measured, double divisor);
 
 // Runs work(0) .. work(workers - 1), each on a thread of its own, as the server's workers do.
 // Returns the seconds from the first's beginning, when all are ready, to the last's end. What a

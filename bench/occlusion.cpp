@@ -172,8 +172,7 @@ class OcclusionExperiment {
     const std::string how = batched ? "in a batch" : "one at a time";
     Table table{.title = "Seconds to complete half-occluded images, " + how,
                 .columns = {"model", "attention"},
-                .rows = {},
-                .notes = {std::to_string(given_) + " values of each image are given."}};
+                .notes = {std::to_string(given_) + " tokens of each image are given."}};
     for (const int count : flags_.counts) {
       table.columns.push_back(std::to_string(count) + " images");
     }
@@ -195,7 +194,6 @@ class OcclusionExperiment {
     Table table{
         .title = "Accuracy of a digit classifier on " + std::to_string(flags_.judge) + " images",
         .columns = {"images", "accuracy, %", "standard error"},
-        .rows = {},
         .notes = {
             "Classifier: " + ModelFiles(flags_.classifier).name() +
                 ", trained on whole training images; its card states its accuracy. Seed " +
@@ -223,15 +221,13 @@ class OcclusionExperiment {
   }
 
   static Table published_table() {
-    Table table{
-        .title = "The same, published",
-        .columns = {"attention", "s for 100 images", "accuracy on 600, %"},
-        .rows = {{Cell::text("linear"), Cell::number(33.45, 4), Cell::number(87, 2)},
-                 {Cell::text("softmax"), Cell::number(367.91, 5), Cell::number(86.3)}},
-        .notes = {"Half-occluded MNIST digits on a Colab GPU, with larger models and another "
-                  "classifier. Not measured here."}};
-    table.measured_here = false;
-    return table;
+    return {.title = "The same, published",
+            .columns = {"attention", "s for 100 images", "accuracy on 600, %"},
+            .rows = {{Cell::text("linear"), Cell::number(33.45, 4), Cell::number(87, 2)},
+                     {Cell::text("softmax"), Cell::number(367.91, 5), Cell::number(86.3)}},
+            .notes = {"Half-occluded MNIST digits on a Colab GPU, with larger models and another "
+                      "classifier. Not measured here."},
+            .measured_here = false};
   }
 
   const OcclusionFlags& flags_;
@@ -248,37 +244,29 @@ class OcclusionExperiment {
 }  // namespace
 
 void add_occlusion(CLI::App& app, cli::CommandLine& command_line) {
-  auto flags = std::make_shared<OcclusionFlags>();
-  CLI::App* const command =
-      app.add_subcommand("occlusion", "Complete half-occluded digits by every kind of attention");
-  cli::add_text(*command, "--images", flags->images, "FILE", "Digits, IDX or PNG")->required();
-  cli::add_text(*command, "--labels", flags->labels, "FILE",
+  const auto [command, flags] = add_command<OcclusionExperiment, OcclusionFlags>(
+      app, command_line, "occlusion", "Complete half-occluded digits by every kind of attention",
+      kOcclusionFooter);
+  cli::add_text(command, "--images", flags->images, "FILE", "Digits, IDX or PNG")->required();
+  cli::add_text(command, "--labels", flags->labels, "FILE",
                 "Their labels, IDX; required for the accuracy");
   command
-      ->add_option("--model", flags->models,
-                   "Model of images; more than once: the others are compared with the first")
+      .add_option("--model", flags->models,
+                  "Model of images; more than once: the others are compared with the first")
       ->type_name("DIR");
-  cli::add_text(*command, "--weights", flags->weights, "DIR",
+  cli::add_text(command, "--weights", flags->weights, "DIR",
                 "Where models are looked for without --model")
       ->capture_default_str();
-  cli::add_text(*command, "--classifier", flags->classifier, "DIR", "Network that names digits")
+  cli::add_text(command, "--classifier", flags->classifier, "DIR", "Network that names digits")
       ->capture_default_str();
-  cli::add_parsed(*command, "--counts", flags->counts, parse_counts, "N[,N...]",
+  cli::add_parsed(command, "--counts", flags->counts, parse_counts, "N[,N...]",
                   "How many images are completed [100,200,300]");
-  cli::add_parsed(
-      *command, "--judge", flags->judge,
-      [](std::string_view flag, std::string_view text) { return parse_count(flag, text); }, "N",
-      "Completions that the classifier names [600]");
-  cli::add_parsed(*command, "--seed", flags->seed, cli::parse_uint64, "N",
+  cli::add_parsed(command, "--judge", flags->judge, whole_number(), "N",
+                  "Completions that the classifier names [600]");
+  cli::add_parsed(command, "--seed", flags->seed, cli::parse_uint64, "N",
                   "Image i is completed with this seed + i [1]");
   flags->run.repeats = 3;
-  flags->run.add_to(*command, {64}, "Images a worker completes together");
-  command->footer(kOcclusionFooter);
-  command->callback([flags, &command_line] {
-    command_line.run = [flags, &command_line] {
-      return OcclusionExperiment(*flags, command_line.console).run();
-    };
-  });
+  flags->run.add_to(command, {64}, "Images a worker completes together");
 }
 
 }  // namespace lintel::bench

@@ -19,16 +19,11 @@
 #include "bench/run_flags.h"
 #include "bench/sequences.h"
 #include "client/cli/output.h"
-#include "client/image/image_file.h"
 
 namespace lintel::bench {
+namespace {
 
 // Figures of the literature, to stand beside ours.
-
-// Katharopoulos et al. 2020, tables 1, 2, 4 and 5, for a shape; nothing for a shape it has not.
-std::optional<Table> published_generation(const std::string& shape);
-
-namespace {
 
 struct PublishedRow {
   const char* attention;
@@ -68,8 +63,7 @@ Cell as_published(double value) {
   return Cell::number(value, static_cast<int>(significant));
 }
 
-}  // namespace
-
+// Katharopoulos et al. 2020, tables 1, 2, 4 and 5, for a shape; nothing for a shape it has not.
 std::optional<Table> published_generation(const std::string& shape) {
   const std::vector<PublishedRow>& rows = rows_of(shape);
   if (rows.empty()) return std::nullopt;
@@ -77,11 +71,10 @@ std::optional<Table> published_generation(const std::string& shape) {
       .title = "The same in the paper, " + shape,
       .columns = {"attention", "bits/dim", "images/s in a batch, GPU", "s/image alone, GPU",
                   "s/image alone, CPU", "images/s to linear's", "CPU s to linear's"},
-      .rows = {},
       .notes = {"Katharopoulos et al. 2020, tables 1, 2, 4 and 5, PyTorch on their hardware: "
                 "a GPU (an NVIDIA P40 with 24 GB is named as the largest) and a CPU that is "
-                "not named. Not measured here."}};
-  table.measured_here = false;
+                "not named. Not measured here."},
+      .measured_here = false};
   const PublishedRow& linear = rows.back();
   for (const PublishedRow& row : rows) {
     table.rows.push_back({Cell::text(row.attention), as_published(row.bits_per_dim),
@@ -93,11 +86,9 @@ std::optional<Table> published_generation(const std::string& shape) {
   return table;
 }
 
-namespace {
-
 constexpr const char* kPaperFooter = R"(
 Rows are kinds of attention, or those that --attention names; "recompute" rows run the whole prefix
-again for every value, as published code of these kinds does. Every row runs the same shape with its
+again for every token, as published code of these kinds does. Every row runs the same shape with its
 own trained weights where they exist (in WEIGHTS: mnist-linear, mnist-softmax, mnist-lsh1 and so on;
 with -small for shape mnist-small), else with the same random ones: speed does not depend on them.
 bits/dim is of trained weights only, of one size for all rows: the shape's where every kind has
@@ -118,8 +109,7 @@ struct PaperFlags {
   std::string attention = "all";
   std::string model;
   std::string weights = "weights";
-  std::string images;
-  int score_images = 200;
+  ScoredImages images;
   int positions = 16;
   int whole_up_to = 1024;
 };
@@ -218,13 +208,8 @@ class Paper {
         rows_(rows_of(shape_, flags.attention)),
         weights_(flags, shape_, rows_),
         measurement_(flags.run, "paper", describe(shape_.name, shape_.config), console),
-        progress_(console, 0, "measurements") {
-    if (!flags.images.empty()) {
-      const ImageShape& image = shape_.config.image;
-      images_ = read_images(flags.images, image.height, image.width);
-      if (std::cmp_greater(images_.size(), flags.score_images)) images_.resize(flags.score_images);
-    }
-  }
+        progress_(console, 0, "measurements"),
+        images_(flags.images.read(shape_.config.image)) {}
 
   int run() {
     std::vector<Measured> all;
@@ -301,9 +286,7 @@ class Paper {
     Table table{.title = "Generating images, " + shape_.name,
                 .columns = {"attention", "bits/dim", "images/s in a batch", "batch a worker",
                             "s/image alone", "state at the end, bytes", "images/s to linear's",
-                            "s alone to linear's"},
-                .rows = {},
-                .notes = {}};
+                            "s alone to linear's"}};
     const auto linear = std::ranges::find_if(
         all, [](const Measured& m) { return m.row.attention.name == "linear"; });
     const bool compared = linear != all.end() && linear->best_batch > 0;
@@ -346,8 +329,7 @@ class Paper {
     if (scores_.size() > 1) {
       notes.push_back(
           "bits/dim tell these models apart, not their kinds of attention: how long each was "
-          "trained "
-          "its card says.");
+          "trained its card says.");
     }
     if (!integrated.empty()) {
       notes.push_back("Measured at " + std::to_string(flags_.positions) +
@@ -380,9 +362,7 @@ class Paper {
     const int batch = most_cached();
     const Bandwidth measured = measure_bandwidth(shape_.config, flags_.run.workers, batch, position,
                                                  std::max(5, flags_.run.repeats));
-    const auto giga = [](const Summary& s) {
-      return Cell::measured({s.median / 1e9, s.least / 1e9, s.most / 1e9, s.count});
-    };
+    const auto giga = [](const Summary& s) { return Cell::measured(divided(s, 1e9)); };
     return {.title = "Cached softmax against the memory, " + shape_.name,
             .columns = {"what", "GB/s", "share of the memory's"},
             .rows = {{Cell::text("reading memory"), giga(measured.memory), Cell::none()},
@@ -402,7 +382,7 @@ class Paper {
   Weights weights_;
   Measurement measurement_;
   cli::Progress progress_;
-  std::vector<GrayImage> images_;
+  const std::vector<GrayImage> images_;
   std::map<std::string, std::pair<std::string, double>> scores_;  // by type: model, bits/dim
   std::vector<std::string> notes_;
 };
@@ -410,39 +390,26 @@ class Paper {
 }  // namespace
 
 void add_paper(CLI::App& app, cli::CommandLine& command_line) {
-  auto flags = std::make_shared<PaperFlags>();
-  CLI::App* const command =
-      app.add_subcommand("paper", "Image generation by every kind of attention, as in the paper");
-  cli::add_text(*command, "--shape", flags->shape, "NAME", "mnist, cifar10 or mnist-small")
-      ->capture_default_str();
-  cli::add_text(*command, "--attention", flags->attention, "A[,A...]",
+  const auto [command, flags] = add_command<Paper, PaperFlags>(
+      app, command_line, "paper", "Image generation by every kind of attention, as in the paper",
+      kPaperFooter);
+  add_shape_flag(command, flags->shape);
+  cli::add_text(command, "--attention", flags->attention, "A[,A...]",
                 "Kinds of attention by name, or all; an unknown name lists them")
       ->capture_default_str();
-  cli::add_text(*command, "--model", flags->model, "DIR",
+  cli::add_text(command, "--model", flags->model, "DIR",
                 "An image model of yours in place of --shape; all rows run its weights");
-  cli::add_text(*command, "--weights", flags->weights, "DIR",
-                "Where trained weights are looked for")
+  cli::add_text(command, "--weights", flags->weights, "DIR", "Where trained weights are looked for")
       ->capture_default_str();
-  cli::add_text(*command, "--images", flags->images, "FILE",
-                "Images to tell bits/dim of, IDX or PNG; without it there are none");
-  const auto count = [](std::string_view flag, std::string_view text) {
-    return parse_count(flag, text);
-  };
-  cli::add_parsed(*command, "--score-images", flags->score_images, count, "N",
-                  "How many of them [200]");
-  cli::add_parsed(
-      *command, "--positions", flags->positions,
-      [](std::string_view flag, std::string_view text) { return parse_count(flag, text, 2); }, "N",
-      "Positions that are measured of what is integrated [16]");
-  cli::add_parsed(*command, "--whole-up-to", flags->whole_up_to, count, "N",
+  flags->images.add_to(command,
+                       "Images to tell bits/dim of, IDX or PNG; without it there are none");
+  cli::add_parsed(command, "--positions", flags->positions, whole_number(2), "N",
+                  "Positions that are measured of what is integrated [16]");
+  cli::add_parsed(command, "--whole-up-to", flags->whole_up_to, whole_number(), "N",
                   "Longest sequence of which every position is run [1024]");
   flags->run.repeats = 3;
-  flags->run.add_to(*command, {16, 64},
+  flags->run.add_to(command, {16, 64},
                     "Sequences a worker steps together; of several the best counts");
-  command->footer(kPaperFooter);
-  command->callback([flags, &command_line] {
-    command_line.run = [flags, &command_line] { return Paper(*flags, command_line.console).run(); };
-  });
 }
 
 }  // namespace lintel::bench

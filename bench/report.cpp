@@ -43,83 +43,6 @@ std::string escaped(const std::string& text) {
   return safe;
 }
 
-}  // namespace
-
-std::string format_number(double value, int digits) {
-  if (!std::isfinite(value)) return "-";
-  if (value == 0) return "0";
-  const auto magnitude_of = [](double x) {
-    return static_cast<int>(std::floor(std::log10(std::abs(x)))) + 1;
-  };
-  // 12,345 with three digits: 12,300. And 9.996: 10.0, which has a digit more before the point.
-  const double unit = std::pow(10.0, magnitude_of(value) - digits);
-  const double rounded = std::round(value / unit) * unit;
-  const int magnitude = magnitude_of(rounded * (1 + 1e-12));
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", std::clamp(digits - magnitude, 0, 12), rounded);
-  return with_commas(text);
-}
-
-Cell Cell::text(std::string words) {
-  Cell cell;
-  cell.words_ = std::move(words);
-  return cell;
-}
-
-Cell Cell::number(double value, int digits) {
-  Cell cell;
-  cell.value_ = value;
-  cell.digits_ = digits;
-  return cell;
-}
-
-Cell Cell::count(std::int64_t value) {
-  Cell cell = number(static_cast<double>(value));
-  cell.is_count_ = true;
-  return cell;
-}
-
-Cell Cell::measured(const Summary& summary, int digits) {
-  Cell cell = number(summary.median, digits);
-  cell.summary_ = summary;
-  return cell;
-}
-
-Cell Cell::none() { return {}; }
-
-std::string Cell::to_text() const {
-  if (!words_.empty()) return words_;
-  if (!value_) return "-";
-  if (is_count_) return with_commas(std::to_string(std::llround(*value_)));
-  const std::string median = format_number(*value_, digits_);
-  if (!summary_ || summary_->count < 2) return median;
-  return median + " (" + format_number(summary_->least, digits_) + " to " +
-         format_number(summary_->most, digits_) + ")";
-}
-
-std::string to_markdown(const Table& table) {
-  std::string text = "### " + table.title + "\n\n|";
-  std::string rule = "|";
-  for (std::size_t i = 0; i < table.columns.size(); ++i) {
-    text += " " + escaped(table.columns[i]) + " |";
-    const bool numbers = i > 0 && std::ranges::any_of(table.rows, [i](const auto& row) {
-                           return row[i].value().has_value();
-                         });
-    rule += numbers ? "---:|" : "---|";
-  }
-  text += "\n" + rule + "\n";
-  for (const std::vector<Cell>& row : table.rows) {
-    assert(row.size() == table.columns.size());
-    text += "|";
-    for (const Cell& cell : row) text += " " + escaped(cell.to_text()) + " |";
-    text += "\n";
-  }
-  for (const std::string& note : table.notes) text += "\n" + note + "\n";
-  return text;
-}
-
-namespace {
-
 std::string trimmed(const std::string& text) {
   const auto begin = text.find_first_not_of(" \t");
   if (begin == std::string::npos) return "";
@@ -196,43 +119,6 @@ std::string build_name() {
 #endif
   return name;
 }
-
-}  // namespace
-
-Machine this_machine() {
-  return {.cpu = cpu_name(),
-          .cores = allowed_cores(),
-          .instructions = dense_kernels_description(),
-          .l3_bytes = l3_bytes(),
-          .memory_bytes = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
-                          static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE)),
-          .pages = page_sizes(),
-          .compiler = compiler_name(),
-          .build = build_name()};
-}
-
-std::string to_string(const Machine& machine) {
-  const auto in = [](std::uint64_t bytes, int shift) {
-    return std::to_string(std::lround(static_cast<double>(bytes) / std::pow(2.0, shift)));
-  };
-  std::string text = machine.cpu + ", " + std::to_string(machine.cores) +
-                     (machine.cores == 1 ? " core" : " cores") + ", " + machine.instructions;
-  if (machine.l3_bytes > 0) text += ", " + in(machine.l3_bytes, 20) + " MiB L3";
-  text += ", " + in(machine.memory_bytes, 30) + " GiB memory, " + machine.pages + ", " +
-          machine.compiler + ", " + machine.build;
-  return text;
-}
-
-std::string date_and_time() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M", &utc);
-  return text;
-}
-
-namespace {
 
 using Json = nlohmann::ordered_json;
 
@@ -322,8 +208,7 @@ const std::vector<Cell>* find_row(const Table& table, const std::string& name) {
 }
 
 Table ratio_table(const Table& table, const Table& other, const std::string& what) {
-  Table result{
-      .title = table.title + ": " + what, .columns = table.columns, .rows = {}, .notes = {}};
+  Table result{.title = table.title + ": " + what, .columns = table.columns};
   for (const auto& row : table.rows) {
     const std::vector<Cell>* const base = find_row(other, row.front().to_text());
     if (base == nullptr) continue;
@@ -338,6 +223,112 @@ Table ratio_table(const Table& table, const Table& other, const std::string& wha
 }
 
 }  // namespace
+
+std::string format_number(double value, int digits) {
+  if (!std::isfinite(value)) return "-";
+  if (value == 0) return "0";
+  const auto magnitude_of = [](double x) {
+    return static_cast<int>(std::floor(std::log10(std::abs(x)))) + 1;
+  };
+  // 12,345 with three digits: 12,300. And 9.996: 10.0, which has a digit more before the point.
+  const double unit = std::pow(10.0, magnitude_of(value) - digits);
+  const double rounded = std::round(value / unit) * unit;
+  const int magnitude = magnitude_of(rounded * (1 + 1e-12));
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", std::clamp(digits - magnitude, 0, 12), rounded);
+  return with_commas(text);
+}
+
+Cell Cell::text(std::string words) {
+  Cell cell;
+  cell.words_ = std::move(words);
+  return cell;
+}
+
+Cell Cell::number(double value, int digits) {
+  Cell cell;
+  cell.value_ = value;
+  cell.digits_ = digits;
+  return cell;
+}
+
+Cell Cell::count(std::int64_t value) {
+  Cell cell = number(static_cast<double>(value));
+  cell.is_count_ = true;
+  return cell;
+}
+
+Cell Cell::measured(const Summary& summary, int digits) {
+  Cell cell = number(summary.median, digits);
+  cell.summary_ = summary;
+  return cell;
+}
+
+Cell Cell::none() { return {}; }
+
+std::string Cell::to_text() const {
+  if (!words_.empty()) return words_;
+  if (!value_) return "-";
+  if (is_count_) return with_commas(std::to_string(std::llround(*value_)));
+  const std::string median = format_number(*value_, digits_);
+  if (!summary_ || summary_->count < 2) return median;
+  return median + " (" + format_number(summary_->least, digits_) + " to " +
+         format_number(summary_->most, digits_) + ")";
+}
+
+std::string to_markdown(const Table& table) {
+  std::string text = "### " + table.title + "\n\n|";
+  std::string rule = "|";
+  for (std::size_t i = 0; i < table.columns.size(); ++i) {
+    text += " " + escaped(table.columns[i]) + " |";
+    const bool numbers = i > 0 && std::ranges::any_of(table.rows, [i](const auto& row) {
+                           return row[i].value().has_value();
+                         });
+    rule += numbers ? "---:|" : "---|";
+  }
+  text += "\n" + rule + "\n";
+  for (const std::vector<Cell>& row : table.rows) {
+    assert(row.size() == table.columns.size());
+    text += "|";
+    for (const Cell& cell : row) text += " " + escaped(cell.to_text()) + " |";
+    text += "\n";
+  }
+  for (const std::string& note : table.notes) text += "\n" + note + "\n";
+  return text;
+}
+
+Machine this_machine() {
+  return {.cpu = cpu_name(),
+          .cores = allowed_cores(),
+          .instructions = dense_kernels_description(),
+          .l3_bytes = l3_bytes(),
+          .memory_bytes = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                          static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE)),
+          .pages = page_sizes(),
+          .compiler = compiler_name(),
+          .build = build_name()};
+}
+
+std::string to_string(const Machine& machine) {
+  const auto in = [](std::uint64_t bytes, int shift) {
+    return std::to_string(std::lround(static_cast<double>(bytes) / std::pow(2.0, shift)));
+  };
+  std::string text = machine.cpu + ", " + std::to_string(machine.cores) +
+                     (machine.cores == 1 ? " core" : " cores") + ", " + machine.instructions;
+  if (machine.l3_bytes > 0) text += ", " + in(machine.l3_bytes, 20) + " MiB L3";
+  text += ", " + in(machine.memory_bytes, 30) + " GiB memory, " + machine.pages + ", " +
+          machine.compiler + ", " + machine.build;
+  return text;
+}
+
+std::string date_and_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M", &utc);
+  return text;
+}
 
 std::string to_markdown(const Report& report) {
   const Run& run = report.run;
@@ -423,12 +414,9 @@ Report parse_report(std::string_view text, const std::string& file) {
                           .weight_type = run.at("weight_type"),
                           .workers = run.at("workers"),
                           .batch = run.at("batch"),
-                          .repeats = run.at("repeats")},
-                  .tables = {},
-                  .figures = {}};
+                          .repeats = run.at("repeats")}};
     for (const Json& from : json.at("tables")) {
-      Table table{
-          .title = from.at("title"), .columns = from.at("columns"), .rows = {}, .notes = {}};
+      Table table{.title = from.at("title"), .columns = from.at("columns")};
       for (const Json& note : from.at("notes")) table.notes.push_back(note);
       table.measured_here = from.at("measured_here");
       for (const Json& row : from.at("rows")) {

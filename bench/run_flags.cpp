@@ -9,12 +9,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <limits>
 #include <random>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "client/cli/console.h"
+#include "client/image/image_file.h"
 #include "tools/describe/flags.h"
 
 namespace lintel::bench {
@@ -58,6 +62,33 @@ void add_plot(std::ostream& out, const Plot& plot, std::size_t index) {
   out << "\n";
 }
 
+[[noreturn]] void fail(const std::string& flag, const std::string& file, int error) {
+  throw cli::Failure(flag + " " + file + ": cannot be written: " + std::strerror(error));
+}
+
+WeightType parse_weight_type(std::string_view flag, std::string_view text) {
+  if (const auto type = weight_type_named(text)) return *type;
+  refuse(flag, text, "f32, bf16 or int8");
+}
+
+KernelChoice parse_kernels(std::string_view flag, std::string_view text) {
+  const auto choice = kernels_named(text);
+  if (!choice) refuse(flag, text, "auto, own or onednn");
+  choose_kernels(*choice);
+  return *choice;
+}
+
+std::string drawn_run_id() {
+  char text[16];
+  std::snprintf(text, sizeof text, "%08x", std::random_device()());
+  return text;
+}
+
+ModelFiles files_of(const ModelFlags& flags) {
+  if (!flags.directory.empty()) return ModelFiles(std::filesystem::path(flags.directory));
+  return ModelFiles(find_shape(flags.shape).config);
+}
+
 }  // namespace
 
 std::string gnuplot_script(const std::vector<Plot>& plots, const std::string& file) {
@@ -94,14 +125,6 @@ void draw(const std::vector<Plot>& plots, const std::string& file) {
   }
 }
 
-namespace {
-
-[[noreturn]] void fail(const std::string& flag, const std::string& file, int error) {
-  throw cli::Failure(flag + " " + file + ": cannot be written: " + std::strerror(error));
-}
-
-}  // namespace
-
 void require_writable(const std::string& flag, const std::string& file) {
   if (file.empty() || file == "-") return;
   const bool was_there = ::access(file.c_str(), F_OK) == 0;
@@ -120,71 +143,89 @@ void write_file(const std::string& flag, const std::string& file, const std::str
   if (!out) fail(flag, file, errno);
 }
 
-namespace {
-
-WeightType parse_weight_type(std::string_view flag, std::string_view text) {
-  if (const auto type = weight_type_named(text)) return *type;
-  throw cli::UsageError(std::string(flag) + " '" + std::string(text) +
-                        "': expected f32, bf16 or int8");
-}
-
-KernelChoice parse_kernels(std::string_view flag, std::string_view text) {
-  const auto choice = kernels_named(text);
-  if (!choice) {
-    throw cli::UsageError(std::string(flag) + " '" + std::string(text) +
-                          "': expected auto, own or onednn");
-  }
-  choose_kernels(*choice);
-  return *choice;
-}
-
-std::string drawn_run_id() {
-  char text[16];
-  std::snprintf(text, sizeof text, "%08x", std::random_device()());
-  return text;
-}
-
-}  // namespace
-
 std::string to_string(const std::vector<int>& numbers) {
   std::string text;
   for (const int number : numbers) text += (text.empty() ? "" : ", ") + std::to_string(number);
   return text;
 }
 
+void refuse(std::string_view flag, std::string_view text, const std::string& expected) {
+  throw cli::UsageError(std::string(flag) + " '" + std::string(text) + "': expected " + expected);
+}
+
+Parse<int> whole_number(int least, int most) {
+  return [=](std::string_view flag, std::string_view text) {
+    const int number = cli::parse_int32(flag, text);
+    if (number < least) refuse(flag, text, std::to_string(least) + " or more");
+    if (number > most) refuse(flag, text, "at most " + std::to_string(most));
+    return number;
+  };
+}
+
+Parse<double> positive_number(double most) {
+  return [=](std::string_view flag, std::string_view text) {
+    const double number = cli::parse_double(flag, text);
+    if (number > 0 && number <= most) return number;
+    const bool bounded = most < std::numeric_limits<double>::infinity();
+    refuse(flag, text,
+           "a number of more than 0" + (bounded ? " and up to " + format_number(most, 4) : ""));
+  };
+}
+
 std::vector<int> parse_counts(std::string_view flag, std::string_view text) {
   std::vector<int> counts = cli::parse_ids(flag, text);
   std::ranges::sort(counts);
   if (counts.empty() || counts.front() < 1) {
-    throw cli::UsageError(std::string(flag) + " '" + std::string(text) +
-                          "': expected numbers of at least 1, e.g. 16,64");
+    refuse(flag, text, "numbers of at least 1, e.g. 16,64");
   }
   return counts;
 }
 
-int parse_count(std::string_view flag, std::string_view text, int least) {
-  const int count = cli::parse_int32(flag, text);
-  if (count < least) {
-    throw cli::UsageError(std::string(flag) + " '" + std::string(text) + "': expected " +
-                          std::to_string(least) + " or more");
-  }
-  return count;
+void add_shape_flag(CLI::App& app, std::string& shape, const std::string& more) {
+  cli::add_text(app, "--shape", shape, "NAME", "mnist, cifar10 or mnist-small" + more)
+      ->capture_default_str();
+}
+
+void ModelFlags::add_to(CLI::App& app) {
+  add_shape_flag(app, shape, ", with random weights");
+  cli::add_text(app, "--model", directory, "DIR", "A model directory, in place of --shape");
+}
+
+LoadedModel::LoadedModel(const ModelFlags& flags, WeightType weight_type,
+                         const std::string& attention)
+    : files(files_of(flags)),
+      name(flags.directory.empty() ? flags.shape : files.name()),
+      transformer(files.load(weight_type, attention)) {}
+
+std::string LoadedModel::description() const {
+  const ModelConfig& config = transformer->config();
+  return describe(name, config) + ", " + config.attention.front().type() + " attention" +
+         (files.random() ? ", random weights" : "");
+}
+
+void ScoredImages::add_to(CLI::App& app, const std::string& help) {
+  cli::add_text(app, "--images", file, "FILE", help);
+  cli::add_parsed(app, "--score-images", most, whole_number(), "N", "How many of them [200]");
+}
+
+std::vector<GrayImage> ScoredImages::read(const ImageShape& shape) const {
+  if (file.empty()) return {};
+  std::vector<GrayImage> images = read_images(file, shape.height, shape.width);
+  images.resize(std::min(images.size(), static_cast<std::size_t>(most)));
+  return images;
 }
 
 void RunFlags::add_to(CLI::App& app, std::vector<int> default_batch, const std::string& batch_help,
                       bool with_workers) {
   batch = std::move(default_batch);
   workers = this_machine().cores;
-  const auto count = [](std::string_view flag, std::string_view text) {
-    return parse_count(flag, text);
-  };
-  cli::add_parsed(app, "--repeats", repeats, count, "N",
+  cli::add_parsed(app, "--repeats", repeats, whole_number(), "N",
                   "Measurements per figure, reported as median, least and most [" +
                       std::to_string(repeats) + "]")
       ->group("Measuring");
   if (with_workers) {
     cli::add_parsed(
-        app, "--workers", workers, count, "N",
+        app, "--workers", workers, whole_number(), "N",
         "Threads, each with sequences of its own [" + std::to_string(workers) + ", the cores]")
         ->group("Measuring");
   }

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Flags that every sub-command has: how a run measures and where its tables go.
+// Flags that several sub-commands have: how a run measures, what model, and where its tables go.
 #pragma once
 
+#include <functional>
+#include <limits>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "bench/report.h"
+#include "bench/sequences.h"
 #include "client/cli/console.h"
 #include "client/cli/flags.h"
+#include "client/image/image.h"
 #include "model/ops/weight_type.h"
 
 namespace lintel::bench {
@@ -97,9 +103,73 @@ class Measurement {
 // "1, 64"
 std::string to_string(const std::vector<int>& numbers);
 
-// A whole number of at least `least`, for add_parsed.
-int parse_count(std::string_view flag, std::string_view text, int least = 1);
-// "16,64": such numbers, in increasing order.
+// For add_parsed.
+
+// Throws cli::UsageError: FLAG 'TEXT': expected `expected`.
+[[noreturn]] void refuse(std::string_view flag, std::string_view text, const std::string& expected);
+
+template <typename T>
+using Parse = std::function<T(std::string_view flag, std::string_view text)>;
+
+Parse<int> whole_number(int least = 1, int most = std::numeric_limits<int>::max());
+// More than 0.
+Parse<double> positive_number(double most = std::numeric_limits<double>::infinity());
+// "16,64": whole numbers of at least 1, in increasing order.
 std::vector<int> parse_counts(std::string_view flag, std::string_view text);
+
+// The model to measure.
+
+void add_shape_flag(CLI::App& app, std::string& shape, const std::string& more = "");
+
+struct ModelFlags {
+  std::string shape = "mnist";  // with random weights
+  std::string directory;        // in place of it; empty: the shape
+
+  void add_to(CLI::App& app);
+};
+
+// A model, and the files that it was read from.
+struct LoadedModel {
+  LoadedModel(const ModelFlags& flags, WeightType weight_type, const std::string& attention = "");
+
+  const ModelFiles files;
+  const std::string name;  // of the shape or the directory
+  const std::shared_ptr<const Transformer> transformer;
+
+  // "mnist: 8 layers, ..., 784 tokens, linear attention, random weights"
+  std::string description() const;
+};
+
+// Images whose bits/dim are computed: --images and --score-images.
+struct ScoredImages {
+  std::string file;  // empty: none
+  int most = 200;
+
+  void add_to(CLI::App& app, const std::string& help);
+  // Empty without a file.
+  std::vector<GrayImage> read(const ImageShape& shape) const;
+};
+
+template <typename Flags>
+struct NewCommand {
+  CLI::App& app;
+  const std::shared_ptr<Flags> flags;
+};
+
+// A sub-command that runs Experiment(flags, console).run() when it was chosen.
+template <typename Experiment, typename Flags>
+NewCommand<Flags> add_command(CLI::App& app, cli::CommandLine& command_line,
+                              const std::string& name, const std::string& about,
+                              const std::string& footer) {
+  CLI::App* const command = app.add_subcommand(name, about);
+  const auto flags = std::make_shared<Flags>();
+  command->footer(footer);
+  command->callback([flags, &command_line] {
+    command_line.run = [flags, &command_line] {
+      return Experiment(*flags, command_line.console).run();
+    };
+  });
+  return {*command, flags};
+}
 
 }  // namespace lintel::bench

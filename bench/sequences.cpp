@@ -9,6 +9,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "bench/measure.h"
 #include "client/cli/console.h"
 #include "model/config/attention_spec.h"
 #include "model/formats/model_files.h"
@@ -21,8 +22,39 @@ SequencePlan plan(bool has_start_token, std::int64_t vocab_size, std::int64_t ma
   // Of a model of bytes: the first character of a line.
   if (!has_start_token) plan.first_token = std::min<std::int64_t>('\n', vocab_size - 1);
   plan.ends_itself = max_length > 0;
-  plan.values = plan.ends_itself ? max_length : kEndlessTokens;
+  plan.tokens = plan.ends_itself ? max_length : kEndlessTokens;
   return plan;
+}
+
+ModelConfig image_config(int layers, int heads, ImageShape image) {
+  ModelConfig config;
+  config.vocab_size = 256;
+  config.max_length = image.num_tokens() - 1;
+  config.n_layers = layers;
+  config.n_heads = heads;
+  config.d_head = 32;
+  config.d_model = heads * config.d_head;
+  config.d_ff = 4 * config.d_model;
+  config.attention.assign(static_cast<std::size_t>(layers), attention_of("linear"));
+  config.head = HeadKind::kMixtureOfLogistics;
+  config.mixtures = 10;
+  config.modality = ModalityKind::kImage;
+  config.image = image;
+  return config;
+}
+
+std::vector<Shape> all_shapes() {
+  constexpr ImageShape kMnist{.height = 28, .width = 28, .channels = 1, .start_token = 0};
+  constexpr ImageShape kCifar{.height = 32, .width = 32, .channels = 3, .start_token = 0};
+  ModelConfig small = image_config(4, 4, kMnist);  // as weights/mnist-linear-small
+  small.norm_placement = NormPlacement::kPre;
+  small.embedding = EmbeddingKind::kValueAddPosition;
+  small.head = HeadKind::kCategorical;
+  small.mixtures = 0;
+  // The paper's Reformer: 64 buckets; chunks of 29 and of 37 positions.
+  return {{.name = "mnist", .config = image_config(8, 8, kMnist), .lsh_chunk = 29},
+          {.name = "cifar10", .config = image_config(16, 8, kCifar), .lsh_chunk = 37},
+          {.name = "mnist-small", .config = small, .lsh_chunk = 29}};
 }
 
 }  // namespace
@@ -63,9 +95,9 @@ void Sequences::start(std::size_t count, std::uint64_t seed) {
 
 void Sequences::draw(std::size_t i, std::span<const float> output) {
   const DrawSource draw{.seed = seed_ + i, .position = sequences_[i].position()};
-  const std::int32_t value = model_.head().sample(output, sampling_, {}, draw, scratch_);
-  sequences_[i].pending = value;
-  drawn_[i].push_back(value);
+  const std::int32_t token = model_.head().sample(output, sampling_, {}, draw, scratch_);
+  sequences_[i].pending = token;
+  drawn_[i].push_back(token);
 }
 
 void Sequences::read_in_steps_of(std::size_t rows) {
@@ -121,40 +153,29 @@ void Sequences::generate(std::int64_t steps) {
 
 std::size_t Sequences::bytes() const { return sequences_.front().bytes(); }
 
-namespace {
-
-ModelConfig image_config(int layers, int heads, ImageShape image) {
-  ModelConfig config;
-  config.vocab_size = 256;
-  config.max_length = image.num_tokens() - 1;
-  config.n_layers = layers;
-  config.n_heads = heads;
-  config.d_head = 32;
-  config.d_model = heads * config.d_head;
-  config.d_ff = 4 * config.d_model;
-  config.attention.assign(static_cast<std::size_t>(layers), attention_of("linear"));
-  config.head = HeadKind::kMixtureOfLogistics;
-  config.mixtures = 10;
-  config.modality = ModalityKind::kImage;
-  config.image = image;
-  return config;
+WorkerSequences::WorkerSequences(const Transformer& model, int workers, std::size_t count,
+                                 std::span<const std::shared_ptr<const Adapter>> adapters)
+    : count_(count) {
+  for (int w = 0; w < workers; ++w) {
+    all_.push_back(std::make_unique<Sequences>(model, count, adapters));
+  }
 }
 
-std::vector<Shape> all_shapes() {
-  constexpr ImageShape kMnist{.height = 28, .width = 28, .channels = 1, .start_token = 0};
-  constexpr ImageShape kCifar{.height = 32, .width = 32, .channels = 3, .start_token = 0};
-  ModelConfig small = image_config(4, 4, kMnist);  // as weights/mnist-linear-small
-  small.norm_placement = NormPlacement::kPre;
-  small.embedding = EmbeddingKind::kValueAddPosition;
-  small.head = HeadKind::kCategorical;
-  small.mixtures = 0;
-  // The paper's Reformer: 64 buckets; chunks of 29 and of 37 positions.
-  return {{.name = "mnist", .config = image_config(8, 8, kMnist), .lsh_chunk = 29},
-          {.name = "cifar10", .config = image_config(16, 8, kCifar), .lsh_chunk = 37},
-          {.name = "mnist-small", .config = small, .lsh_chunk = 29}};
+void WorkerSequences::start(int worker) {
+  (*this)[worker].start(count_, static_cast<std::uint64_t>(worker) << 32);
 }
 
-}  // namespace
+void WorkerSequences::start() {
+  for (int w = 0; w < static_cast<int>(all_.size()); ++w) start(w);
+}
+
+double WorkerSequences::run(const std::function<void(Sequences&, int)>& work) {
+  return run_on_workers(static_cast<int>(all_.size()), [&](int w) { work((*this)[w], w); });
+}
+
+double WorkerSequences::generate(std::int64_t steps) {
+  return run([steps](Sequences& own, int) { own.generate(steps); });
+}
 
 std::string Shape::lsh_spec(int rounds) const {
   return "lsh:rounds=" + std::to_string(rounds) + ",bits=" + std::to_string(lsh_bits) +
@@ -168,12 +189,6 @@ Shape find_shape(const std::string& name) {
     known += (known.empty() ? "" : ", ") + shape.name;
   }
   throw cli::UsageError("--shape '" + name + "': expected one of " + known);
-}
-
-std::vector<std::string> shape_names() {
-  std::vector<std::string> names;
-  for (const Shape& shape : all_shapes()) names.push_back(shape.name);
-  return names;
 }
 
 ModelFiles::ModelFiles(std::filesystem::path directory) : directory_(std::move(directory)) {}
@@ -213,7 +228,7 @@ std::string describe(const std::string& name, const ModelConfig& config) {
                      std::to_string(config.n_heads) + " heads of " + std::to_string(config.d_head) +
                      ", d_model " + std::to_string(config.d_model) + ", feed-forward " +
                      std::to_string(config.d_ff);
-  if (config.max_tokens() > 0) text += ", " + std::to_string(config.max_tokens()) + " values";
+  if (config.max_tokens() > 0) text += ", " + std::to_string(config.max_tokens()) + " tokens";
   return text;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,7 +25,7 @@ constexpr std::int64_t kEndlessTokens = 1024;
 
 struct SequencePlan {
   std::optional<std::int32_t> first_token;  // to give; none: the model's start token is the first
-  std::int64_t values = 0;                  // to generate after the first
+  std::int64_t tokens = 0;                  // to generate after the first
   bool ends_itself = true;  // after so many, because the model has no more positions
 };
 
@@ -76,6 +77,28 @@ class Sequences {
   std::vector<BatchRow> rows_;
 };
 
+// Sequences of several workers, which work on them at the same time.
+class WorkerSequences {
+ public:
+  // `count`: of each worker; `adapters`: see Sequences.
+  WorkerSequences(const Transformer& model, int workers, std::size_t count,
+                  std::span<const std::shared_ptr<const Adapter>> adapters = {});
+
+  Sequences& operator[](int worker) { return *all_[static_cast<std::size_t>(worker)]; }
+  // All sequences of a worker, see Sequences::start. Sequence i of worker w draws with seed
+  // (w << 32) + i.
+  void start(int worker);
+  void start();  // of all workers
+  // Seconds in which work(sequences of w, w) of all workers is done: see run_on_workers.
+  double run(const std::function<void(Sequences&, int worker)>& work);
+  // The same of Sequences::generate.
+  double generate(std::int64_t steps);
+
+ private:
+  const std::size_t count_;
+  std::vector<std::unique_ptr<Sequences>> all_;  // by worker
+};
+
 // Model shapes that are compared, and where their weights come from.
 
 // A model of the literature: Katharopoulos et al. 2020, section 4.2, and the small one of weights/.
@@ -91,7 +114,6 @@ struct Shape {
 
 // "mnist", "cifar10", "mnist-small". Throws cli::UsageError for another name.
 Shape find_shape(const std::string& name);
-std::vector<std::string> shape_names();
 
 // A model directory, or one with random weights that lives as long as this.
 class ModelFiles {

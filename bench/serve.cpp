@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kServeFooter = R"(
 Each client has a connection of its own and streams whole sequences, one after the other; those of a
-model of text, which have no end, of 1,024 values. Throughput
+model of text, which have no end, of 1,024 tokens. Throughput
 is counted with the server's own messages, which it fills for 10 ms, and longer from 4 clients a worker on;
 times are taken with one token a message, where a stream's every token can be seen. Server, clients
 and all that they share run on this machine, unless --target names a server elsewhere. In process:
@@ -37,13 +37,14 @@ struct ServeFlags {
   std::string target;
   Tls tls;  // to --target, as token
   std::string token;
-  std::string shape = "mnist";
-  std::string model;
+  ModelFlags model;
   std::string attention;
   std::vector<int> concurrency = {1, 8, 64};
   double seconds = 2;
   bool http = false;
-  SequencePlan sequence;  // of --target
+  // Of --target.
+  std::string served_model;
+  SequencePlan sequence;
 };
 
 struct Level {
@@ -69,6 +70,9 @@ Client client_of(const ServeFlags& flags) {
 // What a server elsewhere says of itself, in place of the flags.
 ServeFlags as_served(ServeFlags flags) {
   if (flags.target.empty()) return flags;
+  if (flags.http) {
+    throw cli::UsageError("--http: a server is started in this process, not with --target");
+  }
   flags.token = cli::read_token(flags.token);
   const v1::Model model = client_of(flags).get_model();
   flags.run.workers = static_cast<int>(model.workers());
@@ -76,7 +80,7 @@ ServeFlags as_served(ServeFlags flags) {
   for (const WeightType type : {WeightType::kF32, WeightType::kBf16, WeightType::kInt8}) {
     if (model.weight_type() == to_string(type)) flags.run.weight_type = type;
   }
-  flags.model = model.name();
+  flags.served_model = model.name();
   flags.attention = model.attention();
   flags.sequence = sequence_plan(model);
   return flags;
@@ -87,20 +91,21 @@ class ServeExperiment {
   ServeExperiment(const ServeFlags& flags, cli::Console& console)
       : flags_(as_served(flags)),
         own_(flags.target.empty()),
-        files_(own_ ? files_of(flags) : nullptr),
-        model_(own_ ? files_->load(flags.run.weight_type, flags.attention) : nullptr),
-        sequence_(own_ ? sequence_plan(model_->config()) : flags_.sequence),
-        measurement_(flags_.run, "serve", words(), console),
+        model_(own_ ? std::make_unique<LoadedModel>(flags.model, flags.run.weight_type,
+                                                    flags.attention)
+                    : nullptr),
+        sequence_(own_ ? sequence_plan(model_->transformer->config()) : flags_.sequence),
+        measurement_(flags_.run, "serve", own_ ? model_->description() : remote(), console),
         progress_(console, static_cast<std::int64_t>(flags.concurrency.size()) * flags.run.repeats,
                   "measurements") {
     set_up_logging({.level = "warn", .json = false});
-    if (own_)
-      // Without speculation, which the sequences in process have not either.
-      server_ =
-          std::make_unique<OwnServer>(model_, OwnServer::Options{.workers = flags.run.workers,
-                                                                 .rows = flags.run.batch.back(),
-                                                                 .speculation = Speculation::kOff,
-                                                                 .http = flags.http});
+    if (!own_) return;
+    // Without speculation, which the sequences in process have not either.
+    const OwnServer::Options options{.workers = flags.run.workers,
+                                     .rows = flags.run.batch.back(),
+                                     .speculation = Speculation::kOff,
+                                     .http = flags.http};
+    server_ = std::make_unique<OwnServer>(model_->transformer, options);
   }
 
   int run() {
@@ -112,30 +117,17 @@ class ServeExperiment {
   }
 
  private:
-  static std::unique_ptr<ModelFiles> files_of(const ServeFlags& flags) {
-    if (!flags.model.empty())
-      return std::make_unique<ModelFiles>(std::filesystem::path(flags.model));
-    return std::make_unique<ModelFiles>(find_shape(flags.shape).config);
-  }
-
-  std::string words() const {
-    if (!own_) {
-      return flags_.model + ", " + flags_.attention + " attention, on the server " + flags_.target +
-             "; the machine named is the clients'";
-    }
-    const std::string name = flags_.model.empty() ? flags_.shape : files_->name();
-    return describe(name, model_->config()) + ", " + model_->config().attention.front().type() +
-           " attention" + (files_->random() ? ", random weights" : "");
+  std::string remote() const {
+    return flags_.served_model + ", " + flags_.attention + " attention, on the server " +
+           flags_.target + "; the machine named is the clients'";
   }
 
   Level measure(int clients) {
     LoadOptions load{.address = own_ ? server_->address() : flags_.target,
                      .tls = own_ ? Tls() : flags_.tls,
                      .token = own_ ? "" : flags_.token,
-                     .model = "",
                      .sequence = sequence_,
                      .clients = clients,
-                     .tokens_per_message = 0,
                      .warm_up = std::chrono::duration<double>(flags_.seconds / 4),
                      .window = std::chrono::duration<double>(flags_.seconds)};
     Level level{.clients = clients};
@@ -168,12 +160,13 @@ class ServeExperiment {
   // other.
   double tokens_in_process(int count) const {
     const int workers = std::min(flags_.run.workers, count);
-    const std::int64_t steps = sequence_.values;
+    const std::int64_t steps = sequence_.tokens;
     std::vector<std::int64_t> tokens(static_cast<std::size_t>(workers));
     std::vector<std::unique_ptr<Sequences>> sequences;
     const auto share = [&](int w) { return count * (w + 1) / workers - count * w / workers; };
     for (int w = 0; w < workers; ++w) {
-      sequences.push_back(std::make_unique<Sequences>(*model_, static_cast<std::size_t>(share(w))));
+      sequences.push_back(
+          std::make_unique<Sequences>(*model_->transformer, static_cast<std::size_t>(share(w))));
     }
     const auto end =
         std::chrono::steady_clock::now() + std::chrono::duration<double>(flags_.seconds);
@@ -200,9 +193,7 @@ class ServeExperiment {
     Table table{.title = "Through gRPC, by concurrent clients",
                 .columns = {"clients", "tokens/s", "in process, tokens/s", "share kept",
                             "first token, ms: p50", "p90", "p99", "between tokens, ms: p50", "p90 ",
-                            "p99 "},
-                .rows = {},
-                .notes = {}};
+                            "p99 "}};
     if (flags_.http) {
       table.columns.insert(table.columns.end(), {"through HTTP, tokens/s", "share of gRPC's"});
     }
@@ -256,8 +247,7 @@ class ServeExperiment {
 
   const ServeFlags flags_;
   const bool own_;
-  const std::unique_ptr<ModelFiles> files_;         // null with --target
-  const std::shared_ptr<const Transformer> model_;  // null with --target
+  const std::unique_ptr<LoadedModel> model_;  // null with --target
   const SequencePlan sequence_;
   Measurement measurement_;
   cli::Progress progress_;
@@ -267,42 +257,24 @@ class ServeExperiment {
 }  // namespace
 
 void add_serve(CLI::App& app, cli::CommandLine& command_line) {
-  auto flags = std::make_shared<ServeFlags>();
-  CLI::App* const command =
-      app.add_subcommand("serve", "Throughput and waiting times of concurrent clients over gRPC");
-  cli::add_text(*command, "--target", flags->target, "HOST:PORT",
+  const auto [command, flags] = add_command<ServeExperiment, ServeFlags>(
+      app, command_line, "serve", "Throughput and waiting times of concurrent clients over gRPC",
+      kServeFooter);
+  cli::add_text(command, "--target", flags->target, "HOST:PORT",
                 "A server that runs [one is started in this process]");
-  cli::add_text(*command, "--shape", flags->shape, "NAME",
-                "mnist, cifar10 or mnist-small, with random weights")
-      ->capture_default_str();
-  cli::add_text(*command, "--model", flags->model, "DIR", "A model directory, in place of --shape");
-  cli::add_text(*command, "--attention", flags->attention, "SPEC",
+  flags->model.add_to(command);
+  cli::add_text(command, "--attention", flags->attention, "SPEC",
                 "In place of the model's own, as lintel-server takes it");
-  command->add_flag("--http", flags->http,
-                    "Also through HTTP, as Connect's streams have it; not with --target");
-  cli::add_parsed(*command, "--concurrency", flags->concurrency, parse_counts, "N[,N...]",
+  command.add_flag("--http", flags->http,
+                   "Also through HTTP, as Connect's streams have it; not with --target");
+  cli::add_parsed(command, "--concurrency", flags->concurrency, parse_counts, "N[,N...]",
                   "Clients at a time [1,8,64]");
-  cli::add_parsed(
-      *command, "--seconds", flags->seconds,
-      [](std::string_view flag, std::string_view text) {
-        const double seconds = cli::parse_double(flag, text);
-        if (!(seconds > 0)) throw cli::UsageError(std::string(flag) + ": expected more than 0");
-        return seconds;
-      },
-      "SECONDS", "Length of each measurement [2]");
-  flags->run.add_plot_to(*command);
-  cli::add_security_flags(*command, flags->tls, flags->token);
+  cli::add_parsed(command, "--seconds", flags->seconds, positive_number(), "SECONDS",
+                  "Length of each measurement [2]");
+  flags->run.add_plot_to(command);
+  cli::add_security_flags(command, flags->tls, flags->token);
   flags->run.repeats = 3;
-  flags->run.add_to(*command, {64}, "Rows of a worker's step, at most");
-  command->footer(kServeFooter);
-  command->callback([flags, &command_line] {
-    command_line.run = [flags, &command_line] {
-      if (flags->http && !flags->target.empty()) {
-        throw cli::UsageError("--http: a server is started in this process, not with --target");
-      }
-      return ServeExperiment(*flags, command_line.console).run();
-    };
-  });
+  flags->run.add_to(command, {64}, "Rows of a worker's step, at most");
 }
 
 }  // namespace lintel::bench

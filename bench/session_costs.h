@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cerrno>
-#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -11,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "bench/measure.h"
@@ -49,37 +49,26 @@ class ScratchDirectory {
 struct SessionFigure {
   std::string name;  // for programs, e.g. "fork_us"
   std::string what;
-  std::string unit;              // "us"
-  Summary value;                 // of the repeats
-  std::optional<double> most{};  // that it is to be; none: nothing was promised
-  std::string beside{};          // what the machine does of the same kind, measured next to it
-  std::string others{};          // what other systems do, from their own figures or code
+  std::string unit;            // "us"
+  Summary value;               // of the repeats
+  std::optional<double> most;  // that it is to be; none: nothing was promised
+  std::string beside;          // what the machine does of the same kind, measured next to it
+  std::string others;          // what other systems do, from their own figures or code
 };
 
-// Microseconds of each of `count` calls.
-inline std::vector<double> microseconds_of(int count, const std::function<void()>& call) {
-  std::vector<double> all;
-  for (int i = 0; i < count; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
-    call();
-    all.push_back(
-        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin)
-            .count());
-  }
-  return all;
+inline SessionFigure figure_of(std::string name, std::string what, std::string unit,
+                               const std::vector<double>& repeats, std::optional<double> most = {},
+                               std::string beside = "", std::string others = "") {
+  return {std::move(name),   std::move(what),  std::move(unit), summarize(repeats), most,
+          std::move(beside), std::move(others)};
 }
 
-// What a quantity was in each repeat.
-class Repeats {
- public:
-  void add(double value) { values_.push_back(value); }
-  bool empty() const { return values_.empty(); }
-  Summary summary() const { return summarize(values_); }
-  double median() const { return summary().median; }
+inline double microseconds_of(const std::function<void()>& call) { return 1e6 * seconds_of(call); }
 
- private:
-  std::vector<double> values_;
-};
+// The median of `count` calls.
+inline double median_microseconds(int count, const std::function<void()>& call) {
+  return repeat(count, [&] { return microseconds_of(call); }).median;
+}
 
 // Sessions to measure with, made without a scheduler.
 
@@ -92,12 +81,12 @@ class MadeSession {
   SessionManager& store() { return store_; }
   const std::string& id() const { return id_; }
   const ServedModel& model() const { return model_; }
-  const std::vector<std::int32_t>& values() const { return values_; }
+  const std::vector<std::int32_t>& tokens() const { return tokens_; }
 
  private:
   const SteadyClock clock_;
   ServedModel model_;  // without a scheduler
-  const std::vector<std::int32_t> values_;
+  const std::vector<std::int32_t> tokens_;
   SessionManager store_;
   std::string id_;
 };
@@ -131,5 +120,19 @@ struct LevelPlan {
 // server without a store that was measured just before or just after it.
 std::vector<SessionFigure> level_costs(const std::shared_ptr<const Transformer>& model,
                                        const LevelPlan& plan);
+
+// What sessions on a disk cost: commits, states, and a store that is opened.
+
+struct StoragePlan {
+  std::filesystem::path directory;  // stores are made in it, and removed
+  int sessions = 10'000;            // of the store that is opened
+  int repeats = 5;
+  int count = 100;  // of what a repeat measures
+};
+
+std::vector<SessionFigure> commit_costs(const StoragePlan& plan);
+// States of the session's size, put, read and woken from; and woken from its tokens.
+std::vector<SessionFigure> wake_costs(MadeSession& session, const StoragePlan& plan);
+std::vector<SessionFigure> open_costs(const StoragePlan& plan);
 
 }  // namespace lintel::bench

@@ -13,7 +13,6 @@
 #include "bench/run_flags.h"
 #include "bench/sequences.h"
 #include "bench/session_costs.h"
-#include "bench/storage_costs.h"
 #include "client/cli/output.h"
 #include "server/observability/logging.h"
 
@@ -39,8 +38,7 @@ Examples:
 
 struct SessionsFlags {
   RunFlags run;
-  std::string shape = "mnist";
-  std::string model;
+  ModelFlags model;
   std::string directory;
   int sessions = 10'000;
   int count = 100;
@@ -52,14 +50,25 @@ struct SessionsFlags {
 constexpr std::array kGroups = {"memory", "calls", "prompts", "commits",
                                 "states", "kill",  "levels"};
 
+std::vector<std::string> parse_groups(std::string_view flag, std::string_view text) {
+  std::vector<std::string> groups;
+  std::istringstream words{std::string(text)};
+  for (std::string word; std::getline(words, word, ',');) groups.push_back(word);
+  const bool all_known = std::ranges::all_of(groups, [](const std::string& word) {
+    return std::ranges::find(kGroups, word) != kGroups.end();
+  });
+  if (groups.empty() || !all_known) {
+    refuse(flag, text, "groups of figures, with commas between them");
+  }
+  return groups;
+}
+
 class SessionsExperiment {
  public:
   SessionsExperiment(const SessionsFlags& flags, cli::Console& console)
       : flags_(flags),
-        files_(flags.model.empty() ? std::make_unique<ModelFiles>(find_shape(flags.shape).config)
-                                   : std::make_unique<ModelFiles>(fs::path(flags.model))),
-        model_(files_->load(flags.run.weight_type)),
-        measurement_(flags.run, "sessions", words(), console),
+        model_(flags.model, flags.run.weight_type),
+        measurement_(flags.run, "sessions", model_.description(), console),
         progress_(
             console,
             static_cast<std::int64_t>(flags.only.empty() ? kGroups.size() : flags.only.size()),
@@ -68,7 +77,8 @@ class SessionsExperiment {
   }
 
   int run() {
-    const std::int64_t values = sequence_plan(model_->config()).values + 1;
+    const std::shared_ptr<const Transformer>& model = model_.transformer;
+    const std::int64_t tokens = sequence_plan(model->config()).tokens + 1;
     const auto wants = [this](const char* group) {
       return flags_.only.empty() || std::ranges::find(flags_.only, group) != flags_.only.end();
     };
@@ -77,38 +87,30 @@ class SessionsExperiment {
                            .sessions = flags_.sessions,
                            .repeats = flags_.run.repeats,
                            .count = flags_.count};
-    MadeSession session(model_, values);
+    MadeSession session(model, tokens);
     const int repeats = flags_.run.repeats, count = flags_.count;
     if (wants("memory")) add("In memory", copy_costs(session, repeats, count));
-    if (wants("calls")) add("Calls", call_costs(model_, values, repeats, count));
+    if (wants("calls")) add("Calls", call_costs(model, tokens, repeats, count));
     if (wants("prompts")) {
-      add("Prompts that came before", prefix_costs(model_, values - 1, repeats));
+      add("Prompts that came before", prefix_costs(model, tokens - 1, repeats));
     }
     if (wants("commits")) add("On the disk", commit_costs(plan));
     if (wants("states")) add("States on the disk", wake_costs(session, plan));
     if (wants("kill")) add("After a kill", open_costs(plan));
     if (wants("levels")) {
-      add("Streams by what outlives the server", level_costs(model_, {.directory = plan.directory,
-                                                                      .workers = flags_.run.workers,
-                                                                      .streams = flags_.streams,
-                                                                      .repeats = repeats,
-                                                                      .seconds = flags_.seconds}));
+      add("Streams by what outlives the server", level_costs(model, {.directory = plan.directory,
+                                                                     .workers = flags_.run.workers,
+                                                                     .streams = flags_.streams,
+                                                                     .repeats = repeats,
+                                                                     .seconds = flags_.seconds}));
     }
     return measurement_.publish();
   }
 
  private:
-  std::string words() const {
-    return describe(flags_.model.empty() ? flags_.shape : files_->name(), model_->config()) + ", " +
-           model_->config().attention.front().type() + " attention" +
-           (files_->random() ? ", random weights" : "");
-  }
-
   void add(const std::string& title, const std::vector<SessionFigure>& figures) {
     Table table{.title = title,
-                .columns = {"", "unit", "measured", "at most", "beside it", "others"},
-                .rows = {},
-                .notes = {}};
+                .columns = {"", "unit", "measured", "at most", "beside it", "others"}};
     for (const SessionFigure& figure : figures) {
       const auto text = [](const std::string& words) {
         return words.empty() ? Cell::none() : Cell::text(words);
@@ -132,8 +134,7 @@ class SessionsExperiment {
   }
 
   const SessionsFlags& flags_;
-  const std::unique_ptr<ModelFiles> files_;
-  const std::shared_ptr<const Transformer> model_;
+  const LoadedModel model_;
   Measurement measurement_;
   cli::Progress progress_;
 };
@@ -141,60 +142,25 @@ class SessionsExperiment {
 }  // namespace
 
 void add_sessions(CLI::App& app, cli::CommandLine& command_line) {
-  auto flags = std::make_shared<SessionsFlags>();
-  CLI::App* const command =
-      app.add_subcommand("sessions", "What copies of sessions cost, and what outlives the server");
-  cli::add_text(*command, "--shape", flags->shape, "NAME",
-                "mnist, cifar10 or mnist-small, with random weights")
-      ->capture_default_str();
-  cli::add_text(*command, "--model", flags->model, "DIR", "A model directory, in place of --shape");
-  cli::add_text(*command, "--directory", flags->directory, "DIR",
+  const auto [command, flags] = add_command<SessionsExperiment, SessionsFlags>(
+      app, command_line, "sessions", "What copies of sessions cost, and what outlives the server",
+      kSessionsFooter);
+  flags->model.add_to(command);
+  cli::add_text(command, "--directory", flags->directory, "DIR",
                 "Where stores are made [the system's for temporary files]");
-  const auto count = [](std::string_view flag, std::string_view text) {
-    return parse_count(flag, text);
-  };
-  cli::add_parsed(*command, "--sessions", flags->sessions, count, "N",
+  cli::add_parsed(command, "--sessions", flags->sessions, whole_number(), "N",
                   "Sessions of the store that is opened after a kill [10000]");
-  cli::add_parsed(*command, "--count", flags->count, count, "N",
+  cli::add_parsed(command, "--count", flags->count, whole_number(), "N",
                   "Calls of each kind in a repeat [100]");
-  cli::add_parsed(*command, "--streams", flags->streams, count, "N",
+  cli::add_parsed(command, "--streams", flags->streams, whole_number(), "N",
                   "Streams whose throughput levels of durability are to lose nothing of [64]");
-  cli::add_parsed(
-      *command, "--seconds", flags->seconds,
-      [](std::string_view flag, std::string_view text) {
-        const double seconds = cli::parse_double(flag, text);
-        if (!(seconds > 0 && seconds <= 3600)) {
-          throw cli::UsageError(std::string(flag) + " '" + std::string(text) +
-                                "': expected seconds, more than 0 and up to 3600");
-        }
-        return seconds;
-      },
-      "SECONDS", "Of each measurement of streams [8]");
+  cli::add_parsed(command, "--seconds", flags->seconds, positive_number(3600), "SECONDS",
+                  "Of each measurement of streams [8]");
   std::string groups = "Of ";
   for (const char* const group : kGroups) groups += std::string(group) + ", ";
-  cli::add_parsed(
-      *command, "--only", flags->only,
-      [](std::string_view flag, std::string_view text) {
-        std::vector<std::string> only;
-        std::istringstream words{std::string(text)};
-        for (std::string word; std::getline(words, word, ',');) only.push_back(word);
-        const bool all_known = std::ranges::all_of(only, [](const std::string& word) {
-          return std::ranges::find(kGroups, word) != kGroups.end();
-        });
-        if (only.empty() || !all_known) {
-          throw cli::UsageError(std::string(flag) + " '" + std::string(text) +
-                                "': expected groups of figures, with commas between them");
-        }
-        return only;
-      },
-      "GROUPS", groups + "these alone, with commas between them [all]");
-  flags->run.add_to(*command, {64}, /*batch_help=*/"");
-  command->footer(kSessionsFooter);
-  command->callback([flags, &command_line] {
-    command_line.run = [flags, &command_line] {
-      return SessionsExperiment(*flags, command_line.console).run();
-    };
-  });
+  cli::add_parsed(command, "--only", flags->only, parse_groups, "GROUPS",
+                  groups + "these alone, with commas between them [all]");
+  flags->run.add_to(command, {64}, /*batch_help=*/"");
 }
 
 }  // namespace lintel::bench

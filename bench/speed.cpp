@@ -16,15 +16,14 @@
 #include "bench/run_flags.h"
 #include "bench/sequences.h"
 #include "client/cli/output.h"
-#include "client/image/image_file.h"
 #include "model/transformer.h"
 #include "server/models/batch_rows.h"
 #include "server/observability/logging.h"
 
 namespace lintel::bench {
+namespace {
 
 // Where the time of steps goes: the clock that the model itself has not.
-
 class StepProfile final : public StepObserver {
  public:
   void enter(StepPart part) override {
@@ -48,8 +47,6 @@ class StepProfile final : public StepObserver {
   std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
 };
 
-namespace {
-
 constexpr const char* kSpeedFooter = R"(
 The bound is products alone on the model's shapes, with the same rows and threads, by oneDNN's matmul
 or by our own kernels, the faster of the two, measured in turn with what it bounds. Alone, the bound is reading the weights once from where they fit.
@@ -63,10 +60,8 @@ Examples:
 
 struct SpeedFlags {
   RunFlags run;
-  std::string shape = "mnist";
-  std::string model;
-  std::string images;
-  int score_images = 200;
+  ModelFlags model;
+  ScoredImages images;
   double seconds = 0.4;  // of one measurement
 };
 
@@ -87,19 +82,14 @@ class SpeedExperiment {
  public:
   SpeedExperiment(const SpeedFlags& flags, cli::Console& console)
       : flags_(flags),
-        files_(flags.model.empty()
-                   ? std::make_unique<ModelFiles>(find_shape(flags.shape).config)
-                   : std::make_unique<ModelFiles>(std::filesystem::path(flags.model))),
-        model_(files_->load(flags.run.weight_type)),
-        measurement_(flags.run, "speed", words(), console),
+        loaded_(flags.model, flags.run.weight_type),
+        model_(loaded_.transformer),
+        images_(flags.images.read(model_->config().image)),
+        measurement_(flags.run, "speed", loaded_.description(), console),
         progress_(console,
                   static_cast<std::int64_t>(flags.run.batch.size() + 4) * flags.run.repeats,
                   "measurements") {
     set_up_logging({.level = "warn", .json = false});
-    if (flags.images.empty()) return;
-    const ImageShape& image = model_->config().image;
-    images_ = read_images(flags.images, image.height, image.width);
-    images_.resize(std::min(images_.size(), static_cast<std::size_t>(flags.score_images)));
   }
 
   int run() {
@@ -108,11 +98,9 @@ class SpeedExperiment {
     const Batch& best = *std::ranges::max_element(
         batches, {}, [](const Batch& b) { return b.tokens_per_second.median; });
     add_batches(batches);
-    const double images =
-        static_cast<double>(std::max<std::int64_t>(model_->config().max_length, 1));
     measurement_.add("rows_per_worker", best.rows);
-    if (model_->config().max_length > 0) {
-      measurement_.add("images_per_s", best.tokens_per_second.median / images);
+    if (const std::int64_t length = model_->config().max_length; length > 0) {
+      measurement_.add("images_per_s", best.tokens_per_second.median / length);
     }
     measurement_.add("tokens_per_s", best.tokens_per_second.median);
     measurement_.add("bound_tokens_per_s", best.bound_tokens_per_second.median);
@@ -125,10 +113,10 @@ class SpeedExperiment {
   }
 
  private:
-  std::string words() const {
-    const std::string name = flags_.model.empty() ? flags_.shape : files_->name();
-    return describe(name, model_->config()) + ", " + model_->config().attention.front().type() +
-           " attention" + (files_->random() ? ", random weights" : "");
+  // Of a model whose sequences have an end.
+  Cell images_per_second(const Summary& tokens_per_second) const {
+    const std::int64_t length = model_->config().max_length;
+    return length > 0 ? Cell::measured(divided(tokens_per_second, length)) : Cell::none();
   }
 
   // Steps that take about `seconds`, given what one takes; no more than a sequence has.
@@ -147,31 +135,24 @@ class SpeedExperiment {
     } catch (const NoProduct&) {  // e.g. bf16 on AVX2: our own products alone are the bound
     }
     OwnProducts own_products(model_->config(), flags_.run.weight_type, count, workers);
-    std::vector<std::unique_ptr<Sequences>> sequences;
+    WorkerSequences sequences(*model_, workers, count);
     std::vector<StepProfile> profiles(static_cast<std::size_t>(workers));
-    for (int w = 0; w < workers; ++w) {
-      sequences.push_back(std::make_unique<Sequences>(*model_, count));
-      sequences.back()->observe(&profiles[w]);
-    }
-    const auto start = [&] {
-      for (int w = 0; w < workers; ++w) sequences[w]->start(count, std::uint64_t(w) << 32);
-    };
+    for (int w = 0; w < workers; ++w) sequences[w].observe(&profiles[w]);
+    // Seconds of a step.
     const auto generate = [&](std::int64_t steps) {
-      start();
-      return run_on_workers(workers,
-                            [&](int w) {
-                              profiles[w].start();
-                              sequences[w]->generate(steps);
-                              profiles[w].enter(StepPart::kOther);
-                            }) /
-             static_cast<double>(steps);
+      sequences.start();
+      const double seconds = sequences.run([&](Sequences& own, int w) {
+        profiles[w].start();
+        own.generate(steps);
+        profiles[w].enter(StepPart::kOther);
+      });
+      return seconds / static_cast<double>(steps);
     };
     const auto run_alone = [&](auto& products, std::int64_t steps) {
-      return run_on_workers(workers,
-                            [&](int w) {
-                              for (std::int64_t s = 0; s < steps; ++s) products.step(w);
-                            }) /
-             static_cast<double>(steps);
+      const double seconds = run_on_workers(workers, [&](int w) {
+        for (std::int64_t s = 0; s < steps; ++s) products.step(w);
+      });
+      return seconds / static_cast<double>(steps);
     };
     const std::int64_t steps = steps_for(generate(5));
     const std::int64_t bound_steps =
@@ -201,35 +182,30 @@ class SpeedExperiment {
     batch.ratio = summarize(ratios);
     batch.own_bound = own_wins > 0;
     for (int part = 0; part < 3; ++part) {
-      batch.microseconds[part] = 1e6 * summarize(parts[part]).median;
+      batch.microseconds[part] = 1e6 * median(parts[part]);
     }
     return batch;
   }
 
   void add_batches(const std::vector<Batch>& batches) {
-    const std::int64_t length = model_->config().max_length;
     Table table{
         .title = "In process, by rows per worker",
         .columns = {"rows per worker", "images/s", "tokens/s", "bound, tokens/s", "bound by",
-                    "share of the bound", "us a token and worker: products", "attention", "other"},
-        .rows = {},
-        .notes = {}};
+                    "share of the bound", "us a token and worker: products", "attention", "other"}};
     for (const Batch& batch : batches) {
-      std::vector<Cell> row = {
-          Cell::text(std::to_string(batch.rows)),
-          length > 0 ? Cell::measured(quotient(batch.tokens_per_second, length)) : Cell::none(),
-          Cell::measured(batch.tokens_per_second, 4),
-          Cell::measured(batch.bound_tokens_per_second, 4),
-          Cell::text(batch.own_bound ? "own" : "onednn"),
-          Cell::measured(batch.ratio, 2)};
+      std::vector<Cell> row = {Cell::text(std::to_string(batch.rows)),
+                               images_per_second(batch.tokens_per_second),
+                               Cell::measured(batch.tokens_per_second, 4),
+                               Cell::measured(batch.bound_tokens_per_second, 4),
+                               Cell::text(batch.own_bound ? "own" : "onednn"),
+                               Cell::measured(batch.ratio, 2)};
       for (const double part : batch.microseconds) row.push_back(Cell::number(part));
       table.rows.push_back(std::move(row));
     }
     table.notes.push_back(
         "The bound is products alone on the same shapes, rows and threads, without the predictor: "
         "oneDNN's matmul or our own, the faster of the two; shares are of repeats measured in "
-        "turn. "
-        "Ours ran on " +
+        "turn. Ours ran on " +
         model_->kernels() + ".");
     if (!batches.empty() && !batches.front().has_onednn) {
       table.notes.push_back(
@@ -239,23 +215,13 @@ class SpeedExperiment {
     measurement_.add(std::move(table));
   }
 
-  // Of a summary of a quantity q: that of q / divisor.
-  static Summary quotient(const Summary& summary, double divisor) {
-    return {summary.median / divisor, summary.least / divisor, summary.most / divisor,
-            summary.count};
-  }
-
   // Whole sequences on all workers in process and through gRPC, in turn.
   void measure_grpc(const Batch& best) {
     const int workers = flags_.run.workers;
     const OwnServer server(model_, {.workers = workers, .rows = best.rows});
-    const auto count = static_cast<std::size_t>(best.rows);
-    std::vector<std::unique_ptr<Sequences>> sequences;
-    for (int w = 0; w < workers; ++w) {
-      sequences.push_back(std::make_unique<Sequences>(*model_, count));
-    }
+    WorkerSequences sequences(*model_, workers, static_cast<std::size_t>(best.rows));
     const SequencePlan plan = sequence_plan(model_->config());
-    const std::int64_t steps = plan.values;
+    const std::int64_t steps = plan.tokens;
     const double tokens = static_cast<double>(steps) * best.rows * workers;
     const LoadOptions load{.address = server.address(),
                            .sequence = plan,
@@ -265,10 +231,9 @@ class SpeedExperiment {
     // Of each repeat. The CPU of a token is of all threads: workers, gRPC's and the clients'.
     std::vector<double> served, shares, own_cpu, cpu, cpu_shares;
     for (int r = 0; r < flags_.run.repeats; ++r) {
-      for (int w = 0; w < workers; ++w) sequences[w]->start(count, std::uint64_t(w) << 32);
+      sequences.start();
       const double cpu_before = process_cpu_seconds();
-      const double in_process =
-          tokens / run_on_workers(workers, [&](int w) { sequences[w]->generate(steps); });
+      const double in_process = tokens / sequences.generate(steps);
       own_cpu.push_back(1e6 * (process_cpu_seconds() - cpu_before) / tokens);
       const LoadResult seen = run_load(load);
       served.push_back(seen.tokens_per_second);
@@ -284,22 +249,21 @@ class SpeedExperiment {
         .title = "Through gRPC, clients on the same cores",
         .columns = {"streams", "images/s", "tokens/s", "share of in process", "us of CPU a token",
                     "in process", "share"},
-        .rows = {},
         .notes = {"Shares are in process's of the same repeat: of its tokens/s, which other "
                   "work on the machine moves, and of its CPU for a token, which it moves "
                   "less. The CPU is that of both ends."}};
-    const std::int64_t length = model_->config().max_length;
     table.rows.push_back({Cell::text(std::to_string(workers * best.rows)),
-                          length > 0 ? Cell::measured(quotient(summary, length)) : Cell::none(),
-                          Cell::measured(summary, 4), Cell::measured(share, 2),
-                          Cell::measured(summarize(cpu)), Cell::measured(summarize(own_cpu)),
-                          Cell::measured(cpu_share, 2)});
+                          images_per_second(summary), Cell::measured(summary, 4),
+                          Cell::measured(share, 2), Cell::measured(summarize(cpu)),
+                          Cell::measured(summarize(own_cpu)), Cell::measured(cpu_share, 2)});
     measurement_.add(std::move(table));
     measurement_.add("grpc_tokens_per_s", summary.median);
     measurement_.add("grpc_share", share.median);
-    measurement_.add("grpc_cpu_us_per_token", summarize(cpu).median);
+    measurement_.add("grpc_cpu_us_per_token", median(cpu));
     measurement_.add("grpc_cpu_share", cpu_share.median);
-    if (length > 0) measurement_.add("grpc_images_per_s", summary.median / length);
+    if (const std::int64_t length = model_->config().max_length; length > 0) {
+      measurement_.add("grpc_images_per_s", summary.median / length);
+    }
   }
 
   void measure_alone() {
@@ -319,8 +283,7 @@ class SpeedExperiment {
     }
     const Summary off = alone_through_grpc(Speculation::kOff);
     const Summary with = alone_through_grpc(Speculation::kAuto);
-    Table table{
-        .title = "One sequence alone", .columns = {"", "us a token"}, .rows = {}, .notes = {}};
+    Table table{.title = "One sequence alone", .columns = {"", "us a token"}};
     const auto add = [&](const std::string& name, const Summary& summary) {
       table.rows.push_back({Cell::text(name), Cell::measured(summary)});
     };
@@ -331,9 +294,9 @@ class SpeedExperiment {
     table.notes.push_back("In process against reading the weights: " +
                           Cell::measured(summarize(ratios)).to_text() + " times.");
     measurement_.add(std::move(table));
-    measurement_.add("alone_us_per_token", summarize(own).median);
-    measurement_.add("alone_bound_us_per_token", summarize(bounds).median);
-    measurement_.add("alone_ratio_to_bound", summarize(ratios).median);
+    measurement_.add("alone_us_per_token", median(own));
+    measurement_.add("alone_bound_us_per_token", median(bounds));
+    measurement_.add("alone_ratio_to_bound", median(ratios));
     measurement_.add("alone_grpc_us_per_token", off.median);
     measurement_.add("alone_speculation_us_per_token", with.median);
     measurement_.add("alone_speculation_speedup", off.median / with.median);
@@ -358,30 +321,24 @@ class SpeedExperiment {
   // server would choose; in turn with the best batch that decodes, and with the most rows.
   void measure_prompt(const Batch& best) {
     const int workers = flags_.run.workers;
-    const std::int64_t length = sequence_plan(model_->config()).values;
+    const std::int64_t length = sequence_plan(model_->config()).tokens;
     const auto most = static_cast<int>(model_->most_prompt_rows());
     const PromptRows chosen = measure_prompt_rows(*model_, most, SteadyClock());
-    const auto batch = static_cast<std::size_t>(best.rows);
-    std::vector<std::unique_ptr<Sequences>> readers, decoders;
-    for (int w = 0; w < workers; ++w) {
-      readers.push_back(std::make_unique<Sequences>(*model_, 1));
-      decoders.push_back(std::make_unique<Sequences>(*model_, batch));
-    }
+    WorkerSequences readers(*model_, workers, 1);
+    WorkerSequences decoders(*model_, workers, static_cast<std::size_t>(best.rows));
     // Seconds a token of all workers.
     const auto read = [&](int rows, std::int64_t times) {
-      for (const auto& reader : readers) reader->read_in_steps_of(static_cast<std::size_t>(rows));
-      return run_on_workers(workers,
-                            [&](int w) {
-                              for (std::int64_t i = 0; i < times; ++i) {
-                                readers[w]->read_random(length);
-                              }
-                            }) /
-             static_cast<double>(length * times * workers);
+      for (int w = 0; w < workers; ++w) {
+        readers[w].read_in_steps_of(static_cast<std::size_t>(rows));
+      }
+      const double seconds = readers.run([&](Sequences& own, int) {
+        for (std::int64_t i = 0; i < times; ++i) own.read_random(length);
+      });
+      return seconds / static_cast<double>(length * times * workers);
     };
     const auto decode = [&](std::int64_t steps) {
-      for (int w = 0; w < workers; ++w) decoders[w]->start(batch, std::uint64_t(w) << 32);
-      return run_on_workers(workers, [&](int w) { decoders[w]->generate(steps); }) /
-             static_cast<double>(steps * best.rows * workers);
+      decoders.start();
+      return decoders.generate(steps) / static_cast<double>(steps * best.rows * workers);
     };
     read(most, 1);  // touches all memory
     const double once = read(chosen.rows, 1) * static_cast<double>(length * workers);
@@ -403,9 +360,7 @@ class SpeedExperiment {
     const Summary over = summarize(over_decoding);
     Table table{.title = "Reading prompts",
                 .columns = {"prompt", "rows a step", "tokens/s", "of decoding in the best batch",
-                            "of products alone there"},
-                .rows = {},
-                .notes = {}};
+                            "of products alone there"}};
     table.rows.push_back({Cell::text(std::to_string(length) + " tokens, one a worker"),
                           Cell::text(std::to_string(chosen.rows)), Cell::measured(rate, 4),
                           Cell::measured(over, 2), Cell::measured(summarize(over_bound), 2)});
@@ -421,19 +376,19 @@ class SpeedExperiment {
     measurement_.add("prompt_rows", chosen.rows);
     measurement_.add("prompt_tokens_per_s", rate.median);
     measurement_.add("prompt_over_decode", over.median);
-    measurement_.add("prompt_over_bound", summarize(over_bound).median);
+    measurement_.add("prompt_over_bound", median(over_bound));
   }
 
   // What narrower weights cost.
   void compare_likelihood() {
-    const double f32 = bits_per_dim(*files_->load(WeightType::kF32), images_, flags_.run.workers);
+    const double f32 =
+        bits_per_dim(*loaded_.files.load(WeightType::kF32), images_, flags_.run.workers);
     const double own = bits_per_dim(*model_, images_, flags_.run.workers);
     const std::string type = to_string(flags_.run.weight_type);
     Table table{.title = "Bits/dim of " + std::to_string(images_.size()) + " images",
                 .columns = {"", "f32", type, "rise"},
-                .rows = {{Cell::text(files_->name()), Cell::number(f32, 5), Cell::number(own, 5),
-                          Cell::text(format_difference(own - f32))}},
-                .notes = {}};
+                .rows = {{Cell::text(loaded_.files.name()), Cell::number(f32, 5),
+                          Cell::number(own, 5), Cell::text(format_difference(own - f32))}}};
     measurement_.add(std::move(table));
     measurement_.add("bits_per_dim_f32", f32);
     measurement_.add("bits_per_dim", own);
@@ -446,9 +401,9 @@ class SpeedExperiment {
   }
 
   const SpeedFlags& flags_;
-  const std::unique_ptr<ModelFiles> files_;
+  const LoadedModel loaded_;
   const std::shared_ptr<const Transformer> model_;
-  std::vector<GrayImage> images_;
+  const std::vector<GrayImage> images_;
   Measurement measurement_;
   cli::Progress progress_;
 };
@@ -456,38 +411,16 @@ class SpeedExperiment {
 }  // namespace
 
 void add_speed(CLI::App& app, cli::CommandLine& command_line) {
-  auto flags = std::make_shared<SpeedFlags>();
-  CLI::App* const command =
-      app.add_subcommand("speed", "Throughput and latency against what the machine allows");
-  cli::add_text(*command, "--shape", flags->shape, "NAME",
-                "Random weights of mnist, cifar10 or mnist-small")
-      ->capture_default_str();
-  cli::add_text(*command, "--model", flags->model, "DIR", "Model directory, in place of --shape");
-  cli::add_text(*command, "--images", flags->images, "FILE",
-                "Images to tell bits/dim of, in f32 and in --weight-type; IDX or PNG");
-  cli::add_parsed(
-      *command, "--score-images", flags->score_images,
-      [](std::string_view flag, std::string_view text) { return parse_count(flag, text); }, "N",
-      "How many of them [200]");
-  cli::add_parsed(
-      *command, "--seconds", flags->seconds,
-      [](std::string_view flag, std::string_view text) {
-        const double seconds = cli::parse_double(flag, text);
-        if (!(seconds > 0 && seconds <= 3600)) {
-          throw cli::UsageError(std::string(flag) + " '" + std::string(text) +
-                                "': expected seconds, more than 0 and up to 3600");
-        }
-        return seconds;
-      },
-      "SECONDS", "Of one measurement [0.4]");
-  flags->run.add_to(*command, {8, 16, 24, 32, 64},
+  const auto [command, flags] = add_command<SpeedExperiment, SpeedFlags>(
+      app, command_line, "speed", "Throughput and latency against what the machine allows",
+      kSpeedFooter);
+  flags->model.add_to(command);
+  flags->images.add_to(command,
+                       "Images to tell bits/dim of, in f32 and in --weight-type; IDX or PNG");
+  cli::add_parsed(command, "--seconds", flags->seconds, positive_number(3600), "SECONDS",
+                  "Of one measurement [0.4]");
+  flags->run.add_to(command, {8, 16, 24, 32, 64},
                     "Rows that a worker steps together; of several the best counts");
-  command->footer(kSpeedFooter);
-  command->callback([flags, &command_line] {
-    command_line.run = [flags, &command_line] {
-      return SpeedExperiment(*flags, command_line.console).run();
-    };
-  });
 }
 
 }  // namespace lintel::bench

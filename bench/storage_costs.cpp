@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/storage_costs.h"
-
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -28,119 +26,100 @@
 #include "server/sessions/storage/storage_records.h"
 
 namespace lintel::bench {
+namespace {
 
-// StoredSession: a session as the writer to a storage knows it.
+namespace fs = std::filesystem;
+
+void require_done(SessionError outcome, const std::string& what) {
+  if (outcome == SessionError::kNone) return;
+  throw std::runtime_error(what + ": " + to_string(outcome));
+}
 
 // Writes with the bodies that they point to.
 class StorageWrites {
  public:
-  void add(SessionStorage::Write write, StorageBytes body);
+  void add(SessionStorage::Write write, StorageBytes body) {
+    bodies_.push_back(std::move(body));  // moved along, its bytes stay where they are
+    write.body = bodies_.back();
+    writes_.push_back(write);
+  }
+
   // Returns when they are durable. Throws std::runtime_error for one that is refused.
-  void commit_to(SessionStorage& storage) const;
+  void commit_to(SessionStorage& storage) const {
+    std::promise<SessionError> written;
+    storage.commit(writes_, [&](std::span<const SessionError> outcomes) {
+      SessionError worst = SessionError::kNone;
+      for (const SessionError outcome : outcomes) {
+        if (outcome != SessionError::kNone) worst = outcome;
+      }
+      written.set_value(worst);
+    });
+    require_done(written.get_future().get(), "the session store refuses a write");
+  }
 
  private:
   std::vector<SessionStorage::Write> writes_;
   std::vector<StorageBytes> bodies_;
 };
 
+// A session as the writer to a storage knows it.
 struct StoredSession {
-  explicit StoredSession(std::string id, std::vector<std::int32_t> values = {});
+  using Kind = SessionStorage::Write::Kind;
 
-  void create(StorageWrites& to);
-  void begin(StorageWrites& to);
-  void append(StorageWrites& to, std::span<const std::int32_t> values);
-  void name_state(StorageWrites& to, const SessionStorage::StateRef& state);
-  void open(SessionStorage& storage);  // and remembers the claim
+  explicit StoredSession(std::string id, std::vector<std::int32_t> of = {})
+      : tokens(std::move(of)) {
+    row.id = std::move(id);
+    row.owner = "bench";
+    row.model = "model";
+    row.model_print = row.numerics = std::string(64, '0');
+    row.durability = Durability::kInput;
+    row.position = static_cast<std::int64_t>(tokens.size());
+    row.created = row.used = std::chrono::system_clock::now();
+    row.expires = row.used + std::chrono::hours(24 * 365);
+    row.digest = digest_of(std::as_bytes(std::span(row.id)));
+  }
+
+  void create(StorageWrites& to) {
+    to.add(write(Kind::kCreate, row.digest), encode_new_session({row, tokens}));
+  }
+  void begin(StorageWrites& to) {
+    RowChange change;
+    change.call = row.call = "call";
+    to.add(write(Kind::kBegin, extend(row.digest, DigestKind::kBegin, {})), encode_change(change));
+  }
+  void append(StorageWrites& to, std::span<const std::int32_t> more) {
+    row.position += static_cast<std::int64_t>(more.size());
+    to.add(write(Kind::kValues, extend(row.digest, DigestKind::kValues, std::as_bytes(more))),
+           encode_tokens(more));
+  }
+  void name_state(StorageWrites& to, const SessionStorage::StateRef& state) {
+    RowChange change;
+    change.states = row.states = {state};
+    to.add(write(Kind::kState, row.digest), encode_change(change));
+  }
+  // And remembers the claim.
+  void open(SessionStorage& storage) {
+    const SessionStorage::Opened opened = storage.open(row.id, row.owner, nullptr);
+    require_done(opened.outcome, "a stored session cannot be opened");
+    claim = opened.claim;
+  }
 
   SessionStorage::Row row;
-  std::vector<std::int32_t> values;  // that it is created with
+  std::vector<std::int32_t> tokens;  // that it is created with
   SessionStorage::Claim claim;
 
  private:
-  SessionStorage::Write write(SessionStorage::Write::Kind kind, const Digest& after);
+  SessionStorage::Write write(Kind kind, const Digest& after) {
+    SessionStorage::Write write{.kind = kind,
+                                .id = row.id,
+                                .claim = claim,
+                                .before = row.digest,
+                                .after = after,
+                                .position = row.position};
+    row.digest = after;
+    return write;
+  }
 };
-
-using Kind = SessionStorage::Write::Kind;
-
-void StorageWrites::add(SessionStorage::Write write, StorageBytes body) {
-  bodies_.push_back(std::move(body));  // moved along, its bytes stay where they are
-  write.body = bodies_.back();
-  writes_.push_back(write);
-}
-
-void StorageWrites::commit_to(SessionStorage& storage) const {
-  std::promise<SessionError> written;
-  storage.commit(writes_, [&](std::span<const SessionError> outcomes) {
-    SessionError worst = SessionError::kNone;
-    for (const SessionError outcome : outcomes) {
-      if (outcome != SessionError::kNone) worst = outcome;
-    }
-    written.set_value(worst);
-  });
-  const SessionError outcome = written.get_future().get();
-  if (outcome != SessionError::kNone) {
-    throw std::runtime_error(std::string("the session store refuses a write: ") +
-                             to_string(outcome));
-  }
-}
-
-StoredSession::StoredSession(std::string id, std::vector<std::int32_t> of) : values(std::move(of)) {
-  row.id = std::move(id);
-  row.owner = "bench";
-  row.model = "model";
-  row.model_print = row.numerics = std::string(64, '0');
-  row.durability = Durability::kInput;
-  row.position = static_cast<std::int64_t>(values.size());
-  row.created = row.used = std::chrono::system_clock::now();
-  row.expires = row.used + std::chrono::hours(24 * 365);
-  row.digest = digest_of(std::as_bytes(std::span(row.id)));
-}
-
-SessionStorage::Write StoredSession::write(Kind kind, const Digest& after) {
-  SessionStorage::Write write{.kind = kind,
-                              .id = row.id,
-                              .claim = claim,
-                              .before = row.digest,
-                              .after = after,
-                              .position = row.position};
-  row.digest = after;
-  return write;
-}
-
-void StoredSession::create(StorageWrites& to) {
-  to.add(write(Kind::kCreate, row.digest), encode_new_session({row, values}));
-}
-
-void StoredSession::begin(StorageWrites& to) {
-  RowChange change;
-  change.call = row.call = "call";
-  to.add(write(Kind::kBegin, extend(row.digest, DigestKind::kBegin, {})), encode_change(change));
-}
-
-void StoredSession::append(StorageWrites& to, std::span<const std::int32_t> more) {
-  row.position += static_cast<std::int64_t>(more.size());
-  to.add(write(Kind::kValues, extend(row.digest, DigestKind::kValues, std::as_bytes(more))),
-         encode_tokens(more));
-}
-
-void StoredSession::name_state(StorageWrites& to, const SessionStorage::StateRef& state) {
-  RowChange change;
-  change.states = row.states = {state};
-  to.add(write(Kind::kState, row.digest), encode_change(change));
-}
-
-void StoredSession::open(SessionStorage& storage) {
-  const SessionStorage::Opened opened = storage.open(row.id, row.owner, nullptr);
-  if (opened.outcome != SessionError::kNone) {
-    throw std::runtime_error(std::string("a stored session cannot be opened: ") +
-                             to_string(opened.outcome));
-  }
-  claim = opened.claim;
-}
-
-namespace {
-
-namespace fs = std::filesystem;
 
 // Sessions of the design that write side by side, and tokens of each in a commit.
 constexpr int kWriters = 64;
@@ -213,32 +192,27 @@ std::vector<SessionFigure> commit_costs(const StoragePlan& plan) {
   for (int i = 0; i < kWriters; ++i) sessions.emplace_back(id_of(i));
   create_all(storage, sessions);
   for (StoredSession& session : sessions) session.open(storage);
-  std::vector<std::int32_t> values(kTokensOfACommit);
-  std::iota(values.begin(), values.end(), 200);
+  std::vector<std::int32_t> tokens(kTokensOfACommit);
+  std::iota(tokens.begin(), tokens.end(), 200);
 
-  Repeats synced, median, slowest;
+  std::vector<double> synced, typical, slowest;
   for (int r = 0; r < plan.repeats; ++r) {
     std::vector<double> commits, syncs;
     for (int i = 0; i < plan.count; ++i) {
       StorageWrites writes;
-      for (StoredSession& session : sessions) session.append(writes, values);
-      commits.push_back(microseconds_of(1, [&] { writes.commit_to(storage); })[0]);
-      syncs.push_back(microseconds_of(1, [&] { plain.append(); })[0]);
+      for (StoredSession& session : sessions) session.append(writes, tokens);
+      commits.push_back(microseconds_of([&] { writes.commit_to(storage); }));
+      syncs.push_back(microseconds_of([&] { plain.append(); }));
     }
-    synced.add(quantile(syncs, 0.5));
-    median.add(quantile(commits, 0.5));
-    slowest.add(quantile(commits, 0.99));
+    synced.push_back(median(syncs));
+    typical.push_back(median(commits));
+    slowest.push_back(quantile(commits, 0.99));
   }
   const std::string beside =
-      "write and fdatasync of 2,560 bytes " + format_number(synced.median(), 3) + " us";
-  return {{"commit_us",
-           "commit of 64 sessions' 4 values, p50",
-           "us",
-           median.summary(),
-           {},
-           beside,
-           "LMDB 0.9.24: 592, RocksDB 7.8: 285, a plain log: 104 us (measured elsewhere)"},
-          {"commit_p99_us", "p99", "us", slowest.summary(), {}, "", ""}};
+      "write and fdatasync of 2,560 bytes " + format_number(median(synced), 3) + " us";
+  return {figure_of("commit_us", "commit of 64 sessions' 4 tokens, p50", "us", typical, {}, beside,
+                    "LMDB 0.9.24: 592, RocksDB 7.8: 285, a plain log: 104 us (measured elsewhere)"),
+          figure_of("commit_p99_us", "p99", "us", slowest)};
 }
 
 std::vector<SessionFigure> wake_costs(MadeSession& session, const StoragePlan& plan) {
@@ -250,13 +224,13 @@ std::vector<SessionFigure> wake_costs(MadeSession& session, const StoragePlan& p
       std::move(session.store().image(session.id(), {}, std::nullopt, false, true).image.state);
   const PlainFile plain(scratch.path() / "plain", state.size());
   std::vector<StoredSession> sessions;
-  for (int i = 0; i < plan.count; ++i) sessions.emplace_back(id_of(i), session.values());
+  for (int i = 0; i < plan.count; ++i) sessions.emplace_back(id_of(i), session.tokens());
   create_all(storage, sessions);
   for (StoredSession& each : sessions) each.open(storage);
 
   Sequences replay(model, 1);
   constexpr int kPlainBlocks = 20;
-  Repeats put, synced, read, median, slowest, values;
+  std::vector<double> put, synced, read, typical, slowest, from_tokens;
   for (int r = 0; r < plan.repeats; ++r) {
     std::vector<double> puts, syncs, reads, wakes;
     std::vector<SessionStorage::StateRef> states;
@@ -264,54 +238,50 @@ std::vector<SessionFigure> wake_costs(MadeSession& session, const StoragePlan& p
     for (StoredSession& each : sessions) {
       SessionStorage::StateRef ref;
       ref.position = each.row.position;
-      puts.push_back(microseconds_of(1, [&] { storage.put_state(each.row.id, state, &ref); })[0]);
+      puts.push_back(microseconds_of([&] { storage.put_state(each.row.id, state, &ref); }));
       each.name_state(named, ref);
       states.push_back(ref);
     }
     named.commit_to(storage);
     storage.sync_states();  // and they are no longer held in memory
     for (int i = 0; i < kPlainBlocks; ++i) {
-      syncs.push_back(microseconds_of(1, [&] { plain.append(); })[0]);
+      syncs.push_back(microseconds_of([&] { plain.append(); }));
     }
     std::vector<std::byte> bytes(state.size());
     plain.forget();
     for (int i = 0; i < kPlainBlocks; ++i) {
-      reads.push_back(microseconds_of(1, [&] { plain.read(i, bytes); })[0]);
+      reads.push_back(microseconds_of([&] { plain.read(i, bytes); }));
     }
     for (const SessionStorage::StateRef& ref : states) {
-      wakes.push_back(microseconds_of(1, [&] {
-        if (storage.read_state(ref, bytes) != SessionError::kNone) {
-          throw std::runtime_error("a state that was put cannot be read");
-        }
+      wakes.push_back(microseconds_of([&] {
+        require_done(storage.read_state(ref, bytes), "a state that was put cannot be read");
         SequenceState woken = model.new_sequence();
         StateByteReader reader(bytes);
         woken.load(reader);
-      })[0]);
+      }));
     }
-    put.add(quantile(puts, 0.5));
-    synced.add(quantile(syncs, 0.5));
-    read.add(1e-3 * quantile(reads, 0.5));
-    median.add(1e-3 * quantile(wakes, 0.5));
-    slowest.add(1e-3 * quantile(wakes, 0.99));
-    values.add(1e-3 * microseconds_of(1, [&] {
-                 replay.start(1, 0);
-                 replay.read(0, std::span(session.values()).subspan(1));
-               })[0]);
+    put.push_back(median(puts));
+    synced.push_back(median(syncs));
+    read.push_back(1e-3 * median(reads));
+    typical.push_back(1e-3 * median(wakes));
+    slowest.push_back(1e-3 * quantile(wakes, 0.99));
+    from_tokens.push_back(1e-3 * microseconds_of([&] {
+                            replay.start(1, 0);
+                            replay.read(0, std::span(session.tokens()).subspan(1));
+                          }));
   }
   const std::string beside =
-      "write and fdatasync of as much " + format_number(synced.median(), 3) + " us";
+      "write and fdatasync of as much " + format_number(median(synced), 3) + " us";
   const std::string from_disk =
-      "the disk's part: pread of as much " + format_number(read.median(), 3) + " ms";
+      "the disk's part: pread of as much " + format_number(median(read), 3) + " ms";
   const char* const others = "SGLang's HiCache: gigabytes of keys and values a second";
-  return {
-      {"put_state_us", "state into a slot, p50", "us", put.summary(), {}, beside, ""},
-      {"wake_slot_ms", "woken from a slot that is not in memory, p50", "ms", median.summary(), 0.3,
-       from_disk, others},
-      {"wake_slot_p99_ms", "p99", "ms", slowest.summary(), 0.8, "", others},
-      {"wake_values_ms",
-       "woken from " + std::to_string(session.values().size()) + " values, one thread", "ms",
-       values.summary(), 18, "", others},
-  };
+  return {figure_of("put_state_us", "state into a slot, p50", "us", put, {}, beside),
+          figure_of("wake_slot_ms", "woken from a slot that is not in memory, p50", "ms", typical,
+                    0.3, from_disk, others),
+          figure_of("wake_slot_p99_ms", "p99", "ms", slowest, 0.8, "", others),
+          figure_of("wake_values_ms",
+                    "woken from " + std::to_string(session.tokens().size()) + " tokens, one thread",
+                    "ms", from_tokens, 18, "", others)};
 }
 
 std::vector<SessionFigure> open_costs(const StoragePlan& plan) {
@@ -320,11 +290,10 @@ std::vector<SessionFigure> open_costs(const StoragePlan& plan) {
   const fs::path living = scratch.path() / "living", dead = scratch.path() / "dead",
                  empty = scratch.path() / "empty";
   SqliteStorage storage(options_in(living), clock);
-  std::vector<std::int32_t> values(kTokensOfASession);
-  std::iota(values.begin(), values.end(), 0);
-  for (std::int32_t& value : values) value %= 256;
+  std::vector<std::int32_t> tokens(kTokensOfASession);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i % 256);
   std::vector<StoredSession> sessions;
-  for (int i = 0; i < plan.sessions; ++i) sessions.emplace_back(id_of(i), values);
+  for (int i = 0; i < plan.sessions; ++i) sessions.emplace_back(id_of(i), tokens);
   create_all(storage, sessions);
   StorageWrites started;
   for (int i = 0; i < std::min(kInterrupted, plan.sessions); ++i) {
@@ -333,7 +302,7 @@ std::vector<SessionFigure> open_costs(const StoragePlan& plan) {
   }
   started.commit_to(storage);
 
-  Repeats of_empty, opened;
+  std::vector<double> of_empty, opened;
   for (int r = 0; r < plan.repeats; ++r) {
     // What a process that is killed now leaves behind.
     for (const fs::path& path : {dead, empty}) {
@@ -346,26 +315,22 @@ std::vector<SessionFigure> open_costs(const StoragePlan& plan) {
     { const SqliteStorage made(options_in(empty), clock); }
     const auto open = [&](const fs::path& directory) {
       std::optional<SqliteStorage> storage_there;
-      return 1e-3 *
-             microseconds_of(1, [&] { storage_there.emplace(options_in(directory), clock); })[0];
+      return 1e-3 * microseconds_of([&] { storage_there.emplace(options_in(directory), clock); });
     };
-    of_empty.add(open(empty));
-    opened.add(open(dead));
+    of_empty.push_back(open(empty));
+    opened.push_back(open(dead));
   }
-  Repeats more;
-  more.add(opened.median() - of_empty.median());
+
   const std::string what = std::to_string(plan.sessions) + " sessions, " +
                            std::to_string(std::min(kInterrupted, plan.sessions)) + " interrupted";
-  return {{"open_after_kill_ms",
-           "a store of " + what + ", opened after kill -9",
-           "ms",
-           opened.summary(),
-           {},
-           "an empty one " + format_number(of_empty.median(), 3) + " ms",
-           ""},
-          {"open_more_ms", "more than an empty one", "ms", more.summary(), 100, "",
-           "rwkv_lightning (its code): the 80 sessions in its first two levels are gone, and one "
-           "between eviction and its write is silently reset"}};
+  return {
+      figure_of("open_after_kill_ms", "a store of " + what + ", opened after kill -9", "ms", opened,
+                {}, "an empty one " + format_number(median(of_empty), 3) + " ms"),
+      figure_of(
+          "open_more_ms", "more than an empty one", "ms", {median(opened) - median(of_empty)}, 100,
+          "",
+          "rwkv_lightning (its code): the 80 sessions in its first two levels are gone, and one "
+          "between eviction and its write is silently reset")};
 }
 
 }  // namespace lintel::bench

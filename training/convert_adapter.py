@@ -17,8 +17,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from lintel_training import from_peft, safetensors_io  # noqa: E402
-
-CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+from lintel_training.adapter_files import CONFIG, TENSORS  # noqa: E402
 
 
 def convert(source, out):

@@ -5,10 +5,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/commands.h"
@@ -42,6 +44,14 @@ class Bench {
     close(err_fd);
     result.out = content_of(out);
     result.err = content_of(err);
+    return result;
+  }
+
+  // The same of arguments that have to work.
+  Result succeed(std::vector<std::string> arguments) const {
+    const Result result = run(std::move(arguments));
+    INFO(result.out << result.err);
+    REQUIRE(result.code == 0);
     return result;
   }
 

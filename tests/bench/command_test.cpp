@@ -64,11 +64,9 @@ TEST_CASE("speed names every figure, in every weight type") {
   const Bench bench;
   for (const char* type : {"f32", "bf16", "int8"}) {
     const Result result =
-        bench.run({"speed", "--model", bench.model("linear"), "--weight-type", type, "--repeats",
-                   "2", "--batch", "2,3", "--workers", "2", "--seconds", "0.01", "--images",
-                   bench.idx("images", {4, 6, 5}), "--json"});
-    INFO(result.err);
-    REQUIRE(result.code == 0);
+        bench.succeed({"speed", "--model", bench.model("linear"), "--weight-type", type,
+                       "--repeats", "2", "--batch", "2,3", "--workers", "2", "--seconds", "0.01",
+                       "--images", bench.idx("images", {4, 6, 5}), "--json"});
     const auto json = nlohmann::json::parse(result.out);
     CHECK(json["weight_type"] == type);
     CHECK(json["workers"] == 2);
@@ -89,11 +87,10 @@ TEST_CASE("speed names every figure, in every weight type") {
 
 TEST_CASE("adapters reports the cost of each number of adapters and rows") {
   const Bench bench;
-  const Result result = bench.run({"adapters", "--shape", "mnist-small", "--repeats", "2",
-                                   "--batch", "1,3", "--adapters", "1,2", "--rank", "4", "--steps",
-                                   "2", "--workers", "2", "--json", bench.path("adapters.json")});
-  INFO(result.err);
-  REQUIRE(result.code == 0);
+  const Result result =
+      bench.succeed({"adapters", "--shape", "mnist-small", "--repeats", "2", "--batch", "1,3",
+                     "--adapters", "1,2", "--rank", "4", "--steps", "2", "--workers", "2", "--json",
+                     bench.path("adapters.json")});
   check_facts(result.out);
   const bench::Report report = bench::read_report(bench.path("adapters.json"));
   REQUIRE(report.tables.size() == 1);
@@ -109,11 +106,9 @@ TEST_CASE("adapters reports the cost of each number of adapters and rows") {
 TEST_CASE("sessions names every figure, with its target") {
   const Bench bench;
   const Result result =
-      bench.run({"sessions", "--model", bench.model("linear"), "--repeats", "2", "--count", "3",
-                 "--sessions", "70", "--directory", bench.path(""), "--streams", "3", "--seconds",
-                 "0.2", "--json", bench.path("sessions.json")});
-  INFO(result.err);
-  REQUIRE(result.code == 0);
+      bench.succeed({"sessions", "--model", bench.model("linear"), "--repeats", "2", "--count", "3",
+                     "--sessions", "70", "--directory", bench.path(""), "--streams", "3",
+                     "--seconds", "0.2", "--json", bench.path("sessions.json")});
   check_facts(result.out);
   const auto json = nlohmann::json::parse(content_of(bench.path("sessions.json")));
   for (const char* name :
@@ -145,10 +140,8 @@ TEST_CASE("sessions names every figure, with its target") {
       }));
 
   const Result some =
-      bench.run({"sessions", "--model", bench.model("linear"), "--repeats", "1", "--count", "1",
-                 "--only", "memory,commits", "--directory", bench.path(""), "--json"});
-  INFO(some.err);
-  REQUIRE(some.code == 0);
+      bench.succeed({"sessions", "--model", bench.model("linear"), "--repeats", "1", "--count", "1",
+                     "--only", "memory,commits", "--directory", bench.path(""), "--json"});
   const auto these = nlohmann::json::parse(some.out);
   CHECK(these.contains("snapshot_us"));
   CHECK(these.contains("commit_us"));
@@ -164,11 +157,9 @@ TEST_CASE("sessions names every figure, with its target") {
 TEST_CASE("paper measures every kind of attention, and what memory gives") {
   const Bench bench;
   const Result result =
-      bench.run({"paper", "--model", bench.model("linear"), "--repeats", "2", "--batch", "1,3",
-                 "--workers", "2", "--positions", "4", "--json", bench.path("paper.json"),
-                 "--attention", "linear,softmax,lsh1,lsh4"});
-  INFO(result.err);
-  REQUIRE(result.code == 0);
+      bench.succeed({"paper", "--model", bench.model("linear"), "--repeats", "2", "--batch", "1,3",
+                     "--workers", "2", "--positions", "4", "--json", bench.path("paper.json"),
+                     "--attention", "linear,softmax,lsh1,lsh4"});
   check_facts(result.out);
   const bench::Report report = bench::read_report(bench.path("paper.json"));
   REQUIRE(report.tables.size() == 2);
@@ -200,10 +191,8 @@ TEST_CASE(
 TEST_CASE("length goes through the positions, and says why it stops") {
   const Bench bench;
   const Result result =
-      bench.run({"length", "--shape", "mnist-small", "--positions", "5,40", "--repeats", "2",
-                 "--attention", "linear,lsh1", "--csv", bench.path("length.csv")});
-  INFO(result.err);
-  REQUIRE(result.code == 0);
+      bench.succeed({"length", "--shape", "mnist-small", "--positions", "5,40", "--repeats", "2",
+                     "--attention", "linear,lsh1", "--csv", bench.path("length.csv")});
   check_facts(result.out);
   CHECK(result.out.find("| attention | at 5 | at 40 |") != std::string::npos);
   CHECK(content_of(bench.path("length.csv")).find(",lsh1,at 40,") != std::string::npos);
@@ -217,10 +206,8 @@ TEST_CASE("length goes through the positions, and says why it stops") {
 TEST_CASE("serve counts what clients see and what the server keeps") {
   const Bench bench;
   const Result result =
-      bench.run({"serve", "--model", bench.model("linear"), "--concurrency", "1,3", "--repeats",
-                 "1", "--seconds", "0.2", "--json", bench.path("serve.json")});
-  INFO(result.err);
-  REQUIRE(result.code == 0);
+      bench.succeed({"serve", "--model", bench.model("linear"), "--concurrency", "1,3", "--repeats",
+                     "1", "--seconds", "0.2", "--json", bench.path("serve.json")});
   check_facts(result.out);
   const bench::Report report = bench::read_report(bench.path("serve.json"));
   REQUIRE(report.tables.at(0).rows.size() == 2);
@@ -240,11 +227,8 @@ TEST_CASE("a remote server is named by what it reports of itself") {
   const SteadyClock clock;
   LintelServer server(options, clock);
   server.start();
-  const Result result =
-      bench.run({"serve", "--target", server.address(), "--seconds", "0.1", "--repeats", "1",
+  bench.succeed({"serve", "--target", server.address(), "--seconds", "0.1", "--repeats", "1",
                  "--concurrency", "1", "--workers", "3", "--json", bench.path("target.json")});
-  INFO(result.err);
-  REQUIRE(result.code == 0);
   const bench::Run run = bench::read_report(bench.path("target.json")).run;
   CHECK(run.weight_type == "int8");
   CHECK(run.workers == 1);
@@ -262,29 +246,27 @@ TEST_CASE("no server to measure is exit status 3") {
 
 TEST_CASE("occlusion reports seconds and accuracy of every model") {
   const Bench bench;
-  const Result result = bench.run({"occlusion",
-                                   "--images",
-                                   bench.idx("images", {9, 6, 5}),
-                                   "--labels",
-                                   bench.idx("labels", {9}),
-                                   "--model",
-                                   bench.model("linear"),
-                                   "--model",
-                                   bench.model("softmax"),
-                                   "--classifier",
-                                   bench.classifier(),
-                                   "--counts",
-                                   "2,4",
-                                   "--judge",
-                                   "9",
-                                   "--batch",
-                                   "2",
-                                   "--repeats",
-                                   "1",
-                                   "--json",
-                                   bench.path("occlusion.json")});
-  INFO(result.err);
-  REQUIRE(result.code == 0);
+  const Result result = bench.succeed({"occlusion",
+                                       "--images",
+                                       bench.idx("images", {9, 6, 5}),
+                                       "--labels",
+                                       bench.idx("labels", {9}),
+                                       "--model",
+                                       bench.model("linear"),
+                                       "--model",
+                                       bench.model("softmax"),
+                                       "--classifier",
+                                       bench.classifier(),
+                                       "--counts",
+                                       "2,4",
+                                       "--judge",
+                                       "9",
+                                       "--batch",
+                                       "2",
+                                       "--repeats",
+                                       "1",
+                                       "--json",
+                                       bench.path("occlusion.json")});
   check_facts(result.out);
   const bench::Report report = bench::read_report(bench.path("occlusion.json"));
   REQUIRE(report.tables.size() == 4);
@@ -292,7 +274,7 @@ TEST_CASE("occlusion reports seconds and accuracy of every model") {
     REQUIRE(report.tables[i].rows.size() == 2);
     CHECK(report.tables[i].rows[1][1].to_text() == "softmax");
     CHECK(report.tables[i].rows[0].back().value() == Approx(1));
-    CHECK(report.tables[i].notes.at(0).starts_with("15 values of each image are given"));
+    CHECK(report.tables[i].notes.at(0).starts_with("15 tokens of each image are given"));
   }
   CHECK(report.tables[2].rows.size() == 4);
   CHECK_FALSE(report.tables[3].measured_here);
@@ -314,10 +296,8 @@ TEST_CASE("occlusion finds the small models by itself, linear first") {
     std::filesystem::rename(model, bench.path("weights/mnist-" + std::string(name) + "-small"));
   }
   const Result result =
-      bench.run({"occlusion", "--images", bench.idx("images", {4, 6, 5}), "--weights",
-                 bench.path("weights"), "--counts", "2", "--judge", "2", "--repeats", "1"});
-  INFO(result.err);
-  REQUIRE(result.code == 0);
+      bench.succeed({"occlusion", "--images", bench.idx("images", {4, 6, 5}), "--weights",
+                     bench.path("weights"), "--counts", "2", "--judge", "2", "--repeats", "1"});
   const std::size_t linear = result.out.find("| mnist-linear-small | linear |");
   const std::size_t efficient = result.out.find("| mnist-efficient-small | efficient |");
   REQUIRE(linear != std::string::npos);
@@ -351,9 +331,7 @@ TEST_CASE("numbers are compared within a run, and another run is refused before 
     return all;
   };
   REQUIRE(bench.run(with({"--json", json})).code == 0);
-  const Result compared = bench.run(with({"--against", json, "--weight-type", "bf16"}));
-  INFO(compared.err);
-  REQUIRE(compared.code == 0);
+  const Result compared = bench.succeed(with({"--against", json, "--weight-type", "bf16"}));
   CHECK(compared.out.find("ratio to f32") != std::string::npos);
 
   const Result refused = bench.run(with({"--against", json, "--run", "another"}));

@@ -73,4 +73,16 @@ TEST_CASE("a file that fails after all costs neither the tables nor the other fi
   CHECK_THAT(content_of(bench.path("length.csv")), Catch::Contains("Microseconds of a token"));
 }
 
+TEST_CASE("a script draws every series that has points, quoted for gnuplot") {
+  const std::string script = bench::gnuplot_script(
+      {{"It's time", "x", "y", {{"a", {{1, 2}, {10, 20}}}, {"empty", {}}, {"b", {{1, 5}}}}}},
+      "out.png");
+  CHECK(script.find("set output 'out.png'") != std::string::npos);
+  CHECK(script.find("set title 'It''s time'") != std::string::npos);
+  CHECK(script.find("1 2\n10 20\n") != std::string::npos);
+  CHECK(script.find("title 'a'") != std::string::npos);
+  CHECK(script.find("title 'b'") != std::string::npos);
+  CHECK(script.find("title 'empty'") == std::string::npos);
+}
+
 }  // namespace lintel::testing

@@ -18,16 +18,9 @@
 #include "model/lora/adapter.h"
 
 namespace lintel {
-
-// A LoRA adapter into the weights that it adapts.
-
-// W += scaling B A of every module, computed in double and rounded to f32 once; of an embedding
-// row by row. Returns the names of the tensors that changed. `weights` are of the config that the
-// files were opened with. Throws ModelError for tensors of the adapter that are not finite.
-std::set<std::string> merge_adapter(const AdapterFiles& files, const ModelConfig& config,
-                                    ModelWeights& weights);
-
 namespace {
+
+namespace fs = std::filesystem;
 
 // weight: [out, in], or of an embedding [in, out].
 void add_product(const AdapterFiles& files, const AdaptedModule& adapted, Matrix& weight) {
@@ -53,8 +46,9 @@ void add_product(const AdapterFiles& files, const AdaptedModule& adapted, Matrix
   }
 }
 
-}  // namespace
-
+// W += scaling B A of every module, computed in double and rounded to f32 once; of an embedding
+// row by row. Returns the names of the tensors that changed. `weights` are of the config that the
+// files were opened with. Throws ModelError for tensors of the adapter that are not finite.
 std::set<std::string> merge_adapter(const AdapterFiles& files, const ModelConfig& config,
                                     ModelWeights& weights) {
   std::map<std::string, Matrix*> by_name;
@@ -70,10 +64,6 @@ std::set<std::string> merge_adapter(const AdapterFiles& files, const ModelConfig
   files.tensors().check_unchanged();
   return changed;
 }
-
-namespace {
-
-namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const fs::path& path, const std::string& what) {
   throw ModelError(path.string() + ": " + what);

@@ -25,7 +25,7 @@ constexpr char kDescription[] =
 
 bf16 rounds the matrices of the layers, as lintel-server --weight-type bf16 does when it loads FROM;
 embeddings, norms, biases and the predictor keep their type. So TO, about half of a model in f32, gives
-the same values in bf16. f32 widens what is narrower, exactly. TO must not exist, and appears complete or not at all. --merge-adapter adds
+the same tokens in bf16. f32 widens what is narrower, exactly. TO must not exist, and appears complete or not at all. --merge-adapter adds
 a LoRA adapter's matrices to those that they adapt, in double: TO is a model of its own, without an adapter. There is no int8: model files have
 neither I8 tensors nor their scales; lintel-server --weight-type int8 converts at load.)";
 

@@ -134,6 +134,13 @@ std::string write_man_pages(const Command& program, const std::string& directory
   return written;
 }
 
+// Accepts everything: its name is for read_option.
+CLI::Validator named(const std::string& name) {
+  CLI::Validator validator([](std::string&) { return std::string(); }, "");
+  validator.name(name);
+  return validator;
+}
+
 }  // namespace
 
 void add_flags(CLI::App& app, const std::vector<std::string>& machine_defaults) {
@@ -178,16 +185,10 @@ void add_flags(CLI::App& app, const std::vector<std::string>& machine_defaults) 
 }
 
 CLI::Validator offers(const std::vector<std::string>& values) {
-  CLI::Validator validator([](std::string&) { return std::string(); }, "");
-  validator.name("{" + join(values, ",") + "}");
-  return validator;
+  return named("{" + join(values, ",") + "}");
 }
 
-CLI::Validator takes(const std::string& range) {
-  CLI::Validator validator([](std::string&) { return std::string(); }, "");
-  validator.name("[" + range + "]");
-  return validator;
-}
+CLI::Validator takes(const std::string& range) { return named("[" + range + "]"); }
 
 namespace {
 

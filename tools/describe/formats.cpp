@@ -6,6 +6,7 @@
 #include <iterator>
 #include <map>
 #include <sstream>
+#include <string_view>
 #include <vector>
 
 namespace lintel::describe {
@@ -112,17 +113,19 @@ void add_tokens(const Command& command, std::map<std::string, std::vector<std::s
   for (const Command& sub : command.commands) add_tokens(sub, cases);
 }
 
-// The name of a shell function: "_lintel_server".
-std::string bash_function_name(const std::string& program) {
-  std::string name = "_" + program;
-  for (char& c : name) c = c == '-' ? '_' : c;
-  return name;
+// `text` with `to` in place of each character of `from`.
+std::string replaced(std::string text, std::string_view from, char to) {
+  for (char& c : text) c = from.find(c) == from.npos ? c : to;
+  return text;
 }
+
+// Of a shell function: "_lintel_session" of "lintel session".
+std::string function_name(const std::string& path) { return "_" + replaced(path, " -", '_'); }
 
 }  // namespace
 
 std::string bash_completion(const Command& program) {
-  const std::string name = bash_function_name(program.name);
+  const std::string name = function_name(program.name);
   std::string script = "# bash completion for " + program.name + ", by: " + program.name +
                        " --completion bash\n\n# Of the command at a path.\n" + name +
                        "_at()\n{\n    case $1 in\n";
@@ -165,11 +168,7 @@ std::string plain(const std::string& text) {
 std::string bold(const std::string& text) { return "\\fB" + plain(text) + "\\fR"; }
 std::string italic(const std::string& text) { return "\\fI" + plain(text) + "\\fR"; }
 
-std::string page_name(const Command& command) {
-  std::string name = command.path;
-  for (char& c : name) c = c == ' ' ? '-' : c;
-  return name;
-}
+std::string page_name(const Command& command) { return replaced(command.path, " ", '-'); }
 
 // With the full stop that --help leaves out.
 std::string sentence(const std::string& text) {
@@ -378,13 +377,6 @@ std::string brief(const std::string& help) {
   return quoted;
 }
 
-// "_lintel_session" of "lintel session".
-std::string zsh_function_name(const std::string& path) {
-  std::string name = "_" + path;
-  for (char& c : name) c = c == ' ' || c == '-' ? '_' : c;
-  return name;
-}
-
 // ":FILE:_files", as _arguments wants a value.
 std::string value_of(const Argument& argument) {
   std::string action = " ";
@@ -400,7 +392,7 @@ std::string value_of(const Argument& argument) {
 
 void add_function(const Command& command, std::string& script) {
   for (const Command& sub : command.commands) add_function(sub, script);
-  script += zsh_function_name(command.path) + "() {\n";
+  script += function_name(command.path) + "() {\n";
   if (!command.commands.empty()) script += "  local state line ret=1\n";
   script += command.commands.empty() ? "  _arguments" : "  _arguments -C";
   for (const Argument& flag : command.flags) {
@@ -428,7 +420,7 @@ void add_function(const Command& command, std::string& script) {
   script += "      )\n      _describe -t commands command commands && ret=0\n      ;;\n";
   script += "    argument)\n      case $line[1] in\n";
   for (const Command& sub : command.commands) {
-    script += "        " + sub.name + ") " + zsh_function_name(sub.path) + " && ret=0 ;;\n";
+    script += "        " + sub.name + ") " + function_name(sub.path) + " && ret=0 ;;\n";
   }
   script += "      esac\n      ;;\n  esac\n  return ret\n}\n\n";
 }
@@ -436,7 +428,7 @@ void add_function(const Command& command, std::string& script) {
 }  // namespace
 
 std::string zsh_completion(const Command& program) {
-  const std::string name = zsh_function_name(program.name);
+  const std::string name = function_name(program.name);
   std::string script = "#compdef " + program.name + "\n# zsh completion for " + program.name +
                        ", by: " + program.name + " --completion zsh\n\n";
   add_function(program, script);

@@ -54,3 +54,10 @@ def _attention_class(kind):
 
 
 ATTENTIONS = {name: _attention_class(kind) for name, kind in KINDS.items()}
+
+# Keys that are whole numbers, for flags: key -> {type: what it is}.
+ATTENTION_FLAGS = {}
+for _kind in KINDS.values():
+    for _key in _kind["keys"]:
+        if _key["type"] in ("integer", "integers"):
+            ATTENTION_FLAGS.setdefault(_key["name"], {})[_kind["type"]] = _key["doc"]

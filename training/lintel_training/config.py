@@ -217,7 +217,7 @@ class ModelConfig:
 
     @property
     def length(self):
-        """Values in a sequence: pixels of an image; None where it has no natural length."""
+        """Tokens in a sequence: pixels of an image; None where it has no natural length."""
         if self.modality.type != "image":
             return None
         return self.modality.height * self.modality.width * self.modality.channels

@@ -165,5 +165,5 @@ class TextBatches(_Batches):
     def _gather(self, plan, augment):
         starts, offsets = plan
         window = torch.arange(self.context + 1, device=self.device)
-        values = self.data[starts.unsqueeze(1) + window].long()
-        return values[:, :-1].contiguous(), values[:, 1:].contiguous(), offsets
+        tokens = self.data[starts.unsqueeze(1) + window].long()
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), offsets

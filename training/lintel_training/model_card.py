@@ -16,7 +16,7 @@ import shutil
 
 from .adapter_files import CONFIG, TENSORS
 from .attention import KINDS
-from .attention_flags import ATTENTION_FLAGS
+from .attention_config import ATTENTION_FLAGS
 from .outputs import require_directory
 from .presets import PRESETS, Recipe
 from .sample import TEXT_SAMPLE_BYTES

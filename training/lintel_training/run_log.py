@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""log.jsonl of a run, and a progress line when a person watches."""
+"""The lock and log.jsonl of a run, and a progress line when a person watches."""
 
+import fcntl
 import json
 import math
 import os
@@ -9,10 +10,28 @@ import sys
 from .safetensors_io import write_atomically
 
 NAME = "log.jsonl"
+LOCK = "lock"
+
+
+class RunLock:
+    """One process at a time in a run directory. Held until release(), or the end of the process, however that comes."""
+
+    def __init__(self, directory):
+        """BlockingIOError naming the directory where another process trains in it."""
+        path = os.path.join(directory, LOCK)
+        self._file = open(path, "w", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise BlockingIOError(f"{directory}: another process is training here") from None
+
+    def release(self):
+        self._file.close()
 
 
 class RunLog:
-    """Appends one JSON object a line; REQUIRES: one process at a time per directory (run_lock.py)."""
+    """Appends one JSON object a line; REQUIRES: one process at a time per directory (RunLock)."""
 
     def __init__(self, directory, resumed_step=None):
         path = os.path.join(directory, NAME)

@@ -27,7 +27,7 @@ class ImageTask:
         m = config.modality
         images = data.read_images(train_path)
         if images.shape[1] != config.length:
-            raise ValueError(f"{train_path}: images of {images.shape[1]} values, "
+            raise ValueError(f"{train_path}: images of {images.shape[1]} pixels, "
                              f"the model has {config.length}")
         if not 0 < recipe.valid_count < len(images):
             raise ValueError(f"valid_count: {recipe.valid_count} of {len(images)} images")

@@ -32,7 +32,7 @@ import torch  # noqa: E402
 
 from . import data  # noqa: E402
 from .attention import module_of  # noqa: E402
-from .attention_flags import ATTENTION_FLAGS  # noqa: E402
+from .attention_config import ATTENTION_FLAGS  # noqa: E402
 from .config import ConfigError, ModelConfig  # noqa: E402
 from .lora import DEFAULT_MODULES, MAX_RANK, parse_modules  # noqa: E402
 from .presets import MIXTURES, PRESETS, Recipe, override  # noqa: E402

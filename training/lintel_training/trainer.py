@@ -20,11 +20,9 @@ from .export import export_model, round_weights, start_from
 from .lora import DEFAULT_MODULES, adapt, parse_modules, without_adapter
 from .model import Model, initialise
 from .optim import Average, learning_rate, make_optimizer
-from .pace import Pace
+from .pace import Pace, reserve_seconds
 from .report import hardware, versions
-from .reserve import reserve_seconds
-from .run_lock import RunLock
-from .run_log import RunLog
+from .run_log import RunLock, RunLog
 from .safetensors_io import write_atomically
 from .sample import TEXT_SAMPLE_BYTES, image_grid, sample_images, sample_text, write_png
 
@@ -165,6 +163,9 @@ class Trainer:
         """Training time so far, over all resumptions."""
         return self.seconds_before + time.monotonic() - self.began_here
 
+    def _log(self, **entry):
+        self.log.write(step=self.step, **entry, elapsed=round(self._seconds(), 2))
+
     def _augment(self):
         """Augmentation ends before the last quarter: the model finishes on unmoved images."""
         return self.total_steps is None or self.step < 0.75 * self.total_steps
@@ -216,11 +217,10 @@ class Trainer:
         skipped = int(self.skipped.item())
         items = self.recipe.batch_size * self.recipe.accumulate
         epoch = self.step * self.recipe.accumulate / self.task.batches.batches_per_epoch
-        self.log.write(step=self.step, epoch=round(epoch, 4), loss=loss, unit=self.task.unit,
-                       lr=learning_rate(self.recipe, self.step - 1, self.total_steps),
-                       grad_norm=self.grad_norm.item(), skipped=skipped,
-                       items_per_second=round(steps * items / seconds, 2),
-                       elapsed=round(self._seconds(), 2))
+        self._log(epoch=round(epoch, 4), loss=loss, unit=self.task.unit,
+                  lr=learning_rate(self.recipe, self.step - 1, self.total_steps),
+                  grad_norm=self.grad_norm.item(), skipped=skipped,
+                  items_per_second=round(steps * items / seconds, 2))
         self.log.progress(f"step {self.step}/{self.total_steps or '?'}  epoch {epoch:.2f}  "
                           f"{loss:.4f} {self.task.unit}  {steps * items / seconds:.0f} items/s")
         if skipped > MAX_SKIPPED:
@@ -242,8 +242,7 @@ class Trainer:
         """Validation figure of the averaged weights, which are exported as well."""
         value = self.task.validate(self.average.model)
         self._export()
-        self.log.write(step=self.step, validation=value, unit=self.task.unit,
-                       elapsed=round(self._seconds(), 2))
+        self._log(validation=value, unit=self.task.unit)
         return value
 
     def _lora_alpha(self):
@@ -303,7 +302,7 @@ class Trainer:
             with _signals(_leave):
                 self._finish()
         except _Left:
-            self.log.write(step=self.step, stopped=True, elapsed=round(self._seconds(), 2))
+            self._log(stopped=True)
             return False
         return True
 
@@ -337,9 +336,7 @@ class Trainer:
                     self.total_steps, final = planned
                     pace = None
                     deadline = options.began + options.time_budget - final
-                    self.log.write(step=self.step, total_steps=self.total_steps,
-                                   final_seconds=round(final, 1),
-                                   elapsed=round(self._seconds(), 2))
+                    self._log(total_steps=self.total_steps, final_seconds=round(final, 1))
             if self._validation_due():
                 self._validate()
                 self.save()
@@ -351,7 +348,7 @@ class Trainer:
                 saved_at = time.monotonic()
             if self.stop_asked or (options.stop_after and done_here >= options.stop_after):
                 self.save()
-                self.log.write(step=self.step, stopped=True, elapsed=round(self._seconds(), 2))
+                self._log(stopped=True)
                 return False
             if deadline is not None and time.monotonic() > deadline:
                 # Slower than measured: better an unfinished schedule than no evaluation.
@@ -371,6 +368,7 @@ class Trainer:
     def _finish(self):
         """Final figures, result.json, samples and curve."""
         out, seconds = self.options.out, self._seconds()
+        items = self.step * self.recipe.batch_size * self.recipe.accumulate
         validation = self._validate()
         result = {
             "preset": self.preset, "unit": self.task.unit, "validation": validation,
@@ -380,7 +378,7 @@ class Trainer:
             "epochs": self.step * self.recipe.accumulate / self.task.batches.batches_per_epoch,
             "skipped_updates": int(self.skipped.item()),
             "training_seconds": round(seconds, 1),
-            "items_per_second": self._throughput(seconds),
+            "items_per_second": round(items / seconds, 1) if seconds > 0 else None,
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "trained_parameters": sum(p.numel() for p in self.parameters),
             "recipe": self.recipe.to_dict(), "config": self.config.to_dict(),
@@ -392,10 +390,6 @@ class Trainer:
         draw_curve(out)
         result["seconds_with_evaluation"] = round(time.monotonic() - self.options.began, 1)
         self._write_result(result)
-
-    def _throughput(self, seconds):
-        items = self.step * self.recipe.batch_size * self.recipe.accumulate
-        return round(items / seconds, 1) if seconds > 0 else None
 
     def _write_result(self, result):
         write_atomically(os.path.join(self.options.out, "result.json"),

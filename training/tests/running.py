@@ -49,6 +49,24 @@ class RunCase(unittest.TestCase):
              "--steps", "9", "--valid-count", "4", *small.TINY, *flags])
         return train.make_trainer(args)
 
+    def refusal(self, *flags):
+        """What a run with flags that make no sense says."""
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors), self.assertRaises(SystemExit) as caught:
+            train.main(["--preset", "mnist-linear-small", "--data", self.path("mnist"), "--out",
+                        self.path("never"), *flags])
+        self.assertEqual(caught.exception.code, 2)
+        return errors.getvalue()
+
+    def write(self, name, data):
+        """The path of a file with these bytes."""
+        with open(self.path(name), "wb") as file:
+            file.write(data)
+        return self.path(name)
+
+    def text(self, *names):
+        with open(self.path(*names), encoding="utf-8") as file:
+            return file.read()
+
     def result(self, out):
-        with open(self.path(out, "result.json"), encoding="utf-8") as file:
-            return json.load(file)
+        return json.loads(self.text(out, "result.json"))

@@ -46,6 +46,11 @@ def model(attention, seed=1, **changes):
     return out
 
 
+def tokens(count, length, seed):
+    """Random tokens of config(): int64 [count, length]."""
+    return torch.randint(0, 17, (count, length), generator=torch.Generator().manual_seed(seed))
+
+
 def write_images(directory, count=24, height=5, width=4):
     """IDX files of random images, train and test, as an MNIST directory holds them."""
     os.makedirs(directory, exist_ok=True)

@@ -18,8 +18,7 @@ class CardOfARunTest(RunCase):
     def test_the_model_card_states_figures_and_how_to_repeat(self):
         self.train("run", "--steps", "3", "--dropout", "0.3")
         model_card.main(["--run", self.path("run"), "--out", self.path("card"), "--copy-model"])
-        with open(self.path("card", "README.md"), encoding="utf-8") as file:
-            text = file.read()
+        text = self.text("card", "README.md")
         for part in (f"{self.result('run')['test_bf16']:.4f}", "--dropout 0.3", "--d-model 8",
                      "--limit-test 24",
                      "SHA-256", "seed 0"):

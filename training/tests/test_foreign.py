@@ -3,8 +3,6 @@
 
 import argparse
 import collections
-import contextlib
-import io
 import os
 import tempfile
 import unittest
@@ -14,6 +12,7 @@ import torch
 
 import small
 import convert_checkpoint
+import converting
 from lintel_training import foreign
 from lintel_training.export import load_model
 
@@ -59,11 +58,8 @@ class ForeignTest(unittest.TestCase):
 
     def convert(self, *flags):
         """(exit status, standard error)."""
-        errors = io.StringIO()
-        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
-            status = convert_checkpoint.main(
-                [self.path, "--out", os.path.join(self.directory, "out"), *FLAGS, *flags])
-        return status, errors.getvalue()
+        return converting.run(convert_checkpoint, self.path, "--out",
+                              os.path.join(self.directory, "out"), *FLAGS, *flags)
 
     def test_what_the_reference_saves_is_converted_without_trust(self):
         model, optimizer = trained()

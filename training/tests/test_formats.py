@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """config.json, safetensors files, exports and converted checkpoints."""
 
-import contextlib
 import io
 import os
 import pickle
@@ -14,6 +13,7 @@ import torch
 
 import small
 import convert_checkpoint
+from converting import convert, run
 from lintel_training import safetensors_io
 from lintel_training.config import ConfigError, ModelConfig
 from lintel_training.export import export_model, load_model, round_weights, start_from
@@ -175,20 +175,6 @@ def _zip(name):
 class ConvertTest(unittest.TestCase):
     """Checkpoints as image-generation of linear-transformer-experiments saves them."""
 
-    def convert(self, checkpoint, *flags):
-        """(exit status, standard error, the converted model or None)."""
-        with tempfile.TemporaryDirectory() as directory:
-            path, out = os.path.join(directory, "model.pth"), os.path.join(directory, "out")
-            if isinstance(checkpoint, bytes):
-                with open(path, "wb") as file:
-                    file.write(checkpoint)
-            else:
-                torch.save(checkpoint, path)
-            errors = io.StringIO()
-            with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
-                status = convert_checkpoint.main([path, "--out", out, *flags])
-            return status, errors.getvalue(), load_model(out) if status == 0 else None
-
     def test_the_same_outputs_after_conversion(self):
         for name in ("linear", "softmax", "lsh"):
             model = small.model(
@@ -199,7 +185,7 @@ class ConvertTest(unittest.TestCase):
             state = {"module." + k: v for k, v in model.state_dict().items()}
             flags = ["--heads", "2", "--attention", name, "--chunk-size", "4", "--image-shape",
                      "5", "5", "1"]
-            status, errors, converted = self.convert({"model_state": state, "epoch": 3}, *flags)
+            status, errors, converted = convert({"model_state": state, "epoch": 3}, *flags)
             self.assertEqual(status, 0, errors)
             self.assertEqual(converted.config, model.config)
             tokens = torch.arange(14).unsqueeze(0)
@@ -209,7 +195,7 @@ class ConvertTest(unittest.TestCase):
     def test_a_bare_state_dict_of_text(self):
         model = small.model({"type": "linear"}, norm_placement="post", final_norm=False,
                             position_encoding="sinusoidal")
-        status, errors, converted = self.convert(model.state_dict(), "--heads", "2",
+        status, errors, converted = convert(model.state_dict(), "--heads", "2",
                                                  "--modality", "tokens")
         self.assertEqual(status, 0, errors)
         self.assertEqual(converted.config, model.config)
@@ -218,7 +204,7 @@ class ConvertTest(unittest.TestCase):
         state = small.model({"type": "linear"}, position_encoding="sinusoidal").state_dict()
         state["transformer.layers.1.norm1.bias"] = torch.zeros(5)
         state["extra.weight"] = torch.zeros(2, 3)
-        status, errors, _ = self.convert(state, "--heads", "2")
+        status, errors, _ = convert(state, "--heads", "2")
         self.assertEqual(status, 1)
         self.assertIn("transformer.layers.1.norm1.bias: has [5], expected [12]", errors)
         self.assertIn("extra.weight: [2, 3] is not part of the model", errors)
@@ -226,30 +212,30 @@ class ConvertTest(unittest.TestCase):
     def test_text_is_bytes_only_with_256_symbols(self):
         for vocab_size, modality in ((256, "bytes"), (17, "tokens"), (257, "tokens")):
             model = small.model({"type": "linear"}, vocab_size=vocab_size)
-            status, errors, converted = self.convert(
+            status, errors, converted = convert(
                 model.state_dict(), "--heads", "2", "--position-encoding", "learned")
             self.assertEqual(status, 0, errors)
             self.assertEqual(converted.config.modality.type, modality, vocab_size)
 
     def test_the_shape_of_an_image_is_only_assumed_where_the_positions_tell_it(self):
-        def convert(max_length, *flags):
+        def convert_image(max_length, *flags):
             model = small.model({"type": "linear"}, position_encoding="sinusoidal", vocab_size=256,
                                 max_length=max_length,
                                 head={"type": "mixture_of_logistics", "mixtures": 4})
-            return self.convert(model.state_dict(), "--heads", "2", *flags)
+            return convert(model.state_dict(), "--heads", "2", *flags)
 
         for max_length in (783, 784):
-            status, errors, converted = convert(max_length)
+            status, errors, converted = convert_image(max_length)
             self.assertEqual(status, 0, errors)
             self.assertEqual(converted.config.length, 784)
         for max_length in (40, 3072):
-            status, errors, _ = convert(max_length)
+            status, errors, _ = convert_image(max_length)
             self.assertEqual(status, 1)
             self.assertIn(f"--image-shape is needed: {max_length} positions", errors)
-        status, errors, converted = convert(40, "--image-shape", "4", "5", "2")
+        status, errors, converted = convert_image(40, "--image-shape", "4", "5", "2")
         self.assertEqual(status, 0, errors)
         self.assertEqual(converted.config.length, 40)
-        status, errors, converted = convert(40, "--image-shape", "28", "28", "1")
+        status, errors, converted = convert_image(40, "--image-shape", "28", "28", "1")
         self.assertEqual((status, converted.config.length), (0, 784), errors)
 
     def saved(self, data, is_zip=True):
@@ -272,17 +258,16 @@ class ConvertTest(unittest.TestCase):
         for name, data in damaged.items():
             for flags in ([], ["--trust"]):
                 with self.subTest(name, flags=flags):
-                    status, errors, _ = self.convert(data, "--heads", "2", *flags)
+                    status, errors, _ = convert(data, "--heads", "2", *flags)
                     self.assertEqual(status, 1)
                     self.assertIn("model.pth: cannot be read: ", errors)
                     self.assertEqual(len(errors.splitlines()), 1, errors)
                     self.assertNotIn("--trust", errors)
 
     def test_a_file_that_is_not_there_is_named(self):
-        errors = io.StringIO()
-        with contextlib.redirect_stderr(errors):
-            self.assertEqual(convert_checkpoint.main(["/nowhere/x.pth", "--out", "/nowhere"]), 1)
-        self.assertIn("No such file or directory: '/nowhere/x.pth'", errors.getvalue())
+        status, errors = run(convert_checkpoint, "/nowhere/x.pth", "--out", "/nowhere")
+        self.assertEqual(status, 1)
+        self.assertIn("No such file or directory: '/nowhere/x.pth'", errors)
 
     def test_tensors_of_another_rank_are_named(self):
         for name, text in (("transformer.layers.0.linear1.weight", "expected 2 dimensions"),
@@ -290,7 +275,7 @@ class ConvertTest(unittest.TestCase):
                            ("transformer.layers.0.attention.inner_attention.planes", "expected 3")):
             state = small.model(small.ATTENTIONS["lsh"]).state_dict()
             state[name] = torch.zeros(3)
-            status, errors, _ = self.convert(state)
+            status, errors, _ = convert(state)
             self.assertEqual(status, 1)
             self.assertIn(f"{name}: has [3], {text}", errors)
 
@@ -298,10 +283,10 @@ class ConvertTest(unittest.TestCase):
         name = "transformer.layers.0.linear1.weight"
         good = small.model({"type": "linear"}).state_dict()
         flags = ["--heads", "2", "--position-encoding", "learned", "--dtype", "f16"]
-        self.assertEqual(self.convert(good, *flags)[0], 0)
+        self.assertEqual(convert(good, *flags)[0], 0)
         for change, text in ((lambda t: t * 1e6, "not finite"), (lambda t: t + 1j, "complex64"),
                              (lambda t: t.to_sparse(), "sparse"), (lambda t: t.int(), "int32")):
-            status, errors, _ = self.convert(dict(good, **{name: change(good[name])}), *flags,
+            status, errors, _ = convert(dict(good, **{name: change(good[name])}), *flags,
                                              "--trust")
             self.assertEqual(status, 1)
             self.assertRegex(errors, f"{name}: .*{text}")
@@ -310,14 +295,14 @@ class ConvertTest(unittest.TestCase):
         good = small.model(small.ATTENTIONS["lsh"]).state_dict()
         name = "transformer.layers.0.attention.inner_attention.planes"
         for width in (0, 5, 40):
-            status, errors, _ = self.convert(dict(good, **{name: torch.zeros(2, 3, width)}))
+            status, errors, _ = convert(dict(good, **{name: torch.zeros(2, 3, width)}))
             self.assertEqual(status, 1)
             self.assertIn(f"{name}: has [2, 3, {width}]", errors)
 
     def test_a_table_larger_than_memory_is_an_error_in_a_line(self):
         state = small.model({"type": "linear"}, position_encoding="sinusoidal").state_dict()
         del state["pos_embedding.pe"]
-        status, errors, _ = self.convert(state, "--heads", "2", "--embedding",
+        status, errors, _ = convert(state, "--heads", "2", "--embedding",
                                          "value_add_position", "--position-encoding",
                                          "sinusoidal", "--modality", "tokens", "--max-length",
                                          str(2**31))
@@ -326,7 +311,7 @@ class ConvertTest(unittest.TestCase):
 
     def test_without_a_bound_the_table_of_sinusoids_is_left_out(self):
         model = small.model({"type": "linear"}, position_encoding="sinusoidal")
-        status, errors, converted = self.convert(model.state_dict(), "--heads", "2",
+        status, errors, converted = convert(model.state_dict(), "--heads", "2",
                                                  "--max-length", "0")
         self.assertEqual(status, 0, errors)
         self.assertEqual(converted.config.max_length, 0)
@@ -338,7 +323,7 @@ class ConvertTest(unittest.TestCase):
         self.assertLess(difference.abs().max().item(), 1e-5)
 
     def test_the_number_of_heads_must_be_told(self):
-        status, errors, _ = self.convert(small.model({"type": "linear"}).state_dict())
+        status, errors, _ = convert(small.model({"type": "linear"}).state_dict())
         self.assertEqual(status, 1)
         self.assertIn("--heads", errors)
 

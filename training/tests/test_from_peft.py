@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """LoRA adapters over foreign checkpoints: converted, they add to the converted model what they added before."""
 
-import contextlib
-import io
 import json
 import os
 import tempfile
@@ -12,7 +10,7 @@ import torch
 
 import small
 import convert_adapter
-from converting import convert as convert_checkpoint
+from converting import convert as convert_checkpoint, run
 from lintel_training import safetensors_io
 from lintel_training.from_peft import targets_of
 from test_from_transformer_xl import FLAGS, SYMBOLS, TransformerXl
@@ -39,14 +37,12 @@ def convert(config, tensors):
         with open(os.path.join(given, "adapter_config.json"), "w", encoding="utf-8") as file:
             file.write(config if isinstance(config, str) else json.dumps(config))
         safetensors_io.save(tensors, os.path.join(given, "adapter_model.safetensors"))
-        errors = io.StringIO()
-        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
-            status = convert_adapter.main([given, "--out", out])
+        status, errors = run(convert_adapter, given, "--out", out)
         if status != 0:
-            return status, errors.getvalue(), None, None
+            return status, errors, None, None
         with open(os.path.join(out, "adapter_config.json"), encoding="utf-8") as file:
             written = json.load(file)
-        return status, errors.getvalue(), written, safetensors_io.load(
+        return status, errors, written, safetensors_io.load(
             os.path.join(out, "adapter_model.safetensors"))
 
 

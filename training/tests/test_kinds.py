@@ -11,7 +11,7 @@ from lintel_training.attention import KINDS, SAMPLE_DIMS, projections_of
 from lintel_training.attention_config import ATTENTIONS
 from lintel_training.config import ConfigError
 from lintel_training.recurrent import Session
-from small import config, model
+from small import config, model, tokens
 
 N_HEADS = SAMPLE_DIMS["n_heads"]
 SAMPLES = [(kind, sample) for kind in KINDS.values() for sample in kind["samples"]]
@@ -63,31 +63,30 @@ class KindsTest(unittest.TestCase):
         for kind, sample in SAMPLES:
             with self.subTest(**sample["attention"]), torch.no_grad():
                 made = model(sample["attention"], **SAMPLE_DIMS)
-                tokens = torch.randint(0, 17, (2, 40),
-                                       generator=torch.Generator().manual_seed(2))
+                given = tokens(2, 40, seed=2)
                 session = Session(made, 2, 40)
-                steps = torch.stack([session.step(tokens[:, t]) for t in range(40)], 1)
-                self.assertLess((steps - made(tokens)).abs().max(), 2e-4)
+                steps = torch.stack([session.step(given[:, t]) for t in range(40)], 1)
+                self.assertLess((steps - made(given)).abs().max(), 2e-4)
 
     def test_later_tokens_change_nothing_before(self):
         for kind, sample in SAMPLES:
             with self.subTest(**sample["attention"]), torch.no_grad():
                 made = model(sample["attention"], **SAMPLE_DIMS)
-                tokens = torch.randint(0, 17, (1, 64), generator=torch.Generator().manual_seed(4))
-                whole = made(tokens)
+                given = tokens(1, 64, seed=4)
+                whole = made(given)
                 for t in (1, 9, 31, 32, 63):
-                    other = torch.cat([tokens[:, :t], (tokens[:, t:] + 5) % 17], 1)
+                    other = torch.cat([given[:, :t], (given[:, t:] + 5) % 17], 1)
                     self.assertLess((made(other) - whole)[:, :t].abs().max(), 1e-6, f"before {t}")
 
     def test_gradients_reach_every_parameter_that_is_read_and_are_finite(self):
         for kind, sample in SAMPLES:
             made = model(sample["attention"], **SAMPLE_DIMS).train()
-            tokens = torch.randint(0, 17, (2, 64), generator=torch.Generator().manual_seed(3))
+            given = tokens(2, 64, seed=3)
             with self.subTest(**sample["attention"]):
                 for precision in (contextlib.nullcontext(), torch.autocast("cpu", torch.bfloat16)):
                     made.zero_grad()
                     with precision:
-                        outputs = made(tokens)
+                        outputs = made(given)
                     outputs.float().square().mean().backward()
                     for name, p in made.named_parameters():
                         if p.requires_grad:

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """LoRA adapters: what they compute, their files, and runs that learn one."""
 
-import contextlib
 import gzip
-import io
 import json
 import os
 import struct
@@ -15,16 +13,16 @@ import torch
 
 import small
 from context import REPOSITORY
-from lintel_training import evaluate, model_card, safetensors_io, train
+from lintel_training import evaluate, model_card, safetensors_io
 from lintel_training.adapter_files import load_adapter, save_adapter
 from lintel_training.checkpoint import load as load_checkpoint
-from lintel_training.export import export_model, load_model
+from lintel_training.export import load_model
 from lintel_training.lora import MODULES, adapt, without_adapter
 from lintel_training.selection import parse_labels, stroke_width
-from running import RunCase
+from running import RunCase, quiet
 
 GOLDEN = os.path.join(REPOSITORY, "tests", "golden", "zoo", "lora")
-TOKENS = torch.randint(0, 17, (2, 30), generator=torch.Generator().manual_seed(2))
+TOKENS = small.tokens(2, 30, seed=2)
 
 
 def numpy_forward(tensors, config, tokens, adapter=None, scaling=0.0):
@@ -174,9 +172,7 @@ class LoraRunTest(RunCase):
     """Runs over images of 5 x 4."""
 
     def train(self, out, *flags):
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            small.run("--preset", "mnist-linear-small", "--data", self.path("mnist"), "--out",
-                      self.path(out), "--valid-count", "4", *flags)
+        super().train(out, *flags, preset="mnist-linear-small")
 
     def base(self):
         self.train("base", "--steps", "3", "--sample-count", "0")
@@ -200,13 +196,12 @@ class LoraRunTest(RunCase):
         images = self.path("mnist", "t10k-images-idx3-ubyte.gz")
         for adapter, expected in ((["--adapter", self.path("lora", "adapter")], result["test_f32"]),
                                   ([], result["test_without_adapter"])):
-            with contextlib.redirect_stdout(io.StringIO()) as out:
+            with quiet() as out:
                 evaluate.main(["--model", self.path("base", "model"), "--images", images, *adapter])
             self.assertAlmostEqual(json.loads(out.getvalue())["bits_per_dim"], expected, places=5)
 
         model_card.main(["--run", self.path("lora"), "--out", self.path("card"), "--copy-model"])
-        with open(self.path("card", "README.md"), encoding="utf-8") as file:
-            text = file.read()
+        text = self.text("card", "README.md")
         for part in ("adapter of rank 2", "without the adapter", "--lora-rank 2"):
             self.assertIn(part, text)
         self.assertTrue(os.path.exists(self.path("card", "adapter_model.safetensors")))
@@ -231,11 +226,7 @@ class LoraRunTest(RunCase):
                             (["--lora-rank", "0", "--init-from", "x"], "--lora-rank: is 0"),
                             (["--lora-rank", "2", "--init-from", "x", "--lora-modules", "r_net"],
                              "--lora-modules: 'r_net'")):
-            errors = io.StringIO()
-            with contextlib.redirect_stderr(errors), self.assertRaises(SystemExit):
-                train.main(["--preset", "mnist-linear-small", "--data", self.path("mnist"), "--out",
-                            self.path("never"), *flags])
-            self.assertIn(text, errors.getvalue())
+            self.assertIn(text, self.refusal(*flags))
 
 
 if __name__ == "__main__":

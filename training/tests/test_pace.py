@@ -39,9 +39,7 @@ class BudgetTest(RunCase):
         self.assertGreater(state["step"], Pace.TIMED)
 
     def test_the_time_budget_counts_every_sequence_of_the_end(self):
-        text = self.path("text.txt")
-        with open(text, "wb") as file:
-            file.write(b"abcd" * 500)
+        text = self.write("text.txt", b"abcd" * 500)
         for name, flags in (("images", []),
                             ("text", ["--preset", "text-linear", "--data", text]),
                             ("odd text", ["--preset", "text-linear", "--data", text,

@@ -12,7 +12,7 @@ from lintel_training.recurrent import Session
 
 class RecurrentTest(unittest.TestCase):
     def check(self, model, length=23, offset=0):
-        tokens = torch.randint(0, 17, (3, length), generator=torch.Generator().manual_seed(0))
+        tokens = small.tokens(3, length, seed=0)
         session = Session(model, 3, length)
         with torch.no_grad():
             whole = model(tokens)
@@ -39,7 +39,7 @@ class RecurrentTest(unittest.TestCase):
 
     def test_a_position_offset_shifts_the_positions(self):
         model = small.model({"type": "linear"}, position_encoding="sinusoidal", max_length=0)
-        tokens = torch.randint(0, 17, (2, 5), generator=torch.Generator().manual_seed(0))
+        tokens = small.tokens(2, 5, seed=0)
         with torch.no_grad():
             plain, moved = model(tokens), model(tokens, torch.tensor([0, 1000]))
         self.assertTrue(torch.allclose(plain[0], moved[0], atol=1e-5))

@@ -68,9 +68,7 @@ class ResumeTest(RunCase):
         self.train("run", *flags, "--data", self.path("moved"))  # a place is not the data
 
         def train_on(text):
-            with open(self.path("text.txt"), "wb") as file:
-                file.write(text)
-            self.train("text", *flags, "--data", self.path("text.txt"), "--context", "8",
+            self.train("text", *flags, "--data", self.write("text.txt", text), "--context", "8",
                        preset="text-linear")
 
         train_on(b"abcd" * 100)
@@ -86,9 +84,7 @@ class ResumeTest(RunCase):
         self.assertEqual(self.result("run")["steps"], 4)
 
     def test_text_notes_how_long_it_was_trained_on(self):
-        text = self.path("text.txt")
-        with open(text, "wb") as file:
-            file.write(b"abcd" * 100)
+        text = self.write("text.txt", b"abcd" * 100)
         flags = ["--steps", "4", "--data", text, "--context", "8"]
         self.train("text", *flags, "--stop-after", "2", preset="text-linear")
         state = checkpoint.load(self.path("text"))
@@ -97,13 +93,11 @@ class ResumeTest(RunCase):
         state["config"] = json.dumps(config)  # as runs of before wrote it
         checkpoint.save(state, self.path("text"))
         self.train("text", *flags, preset="text-linear")
-        with open(self.path("text", "model", "config.json"), encoding="utf-8") as file:
-            self.assertEqual(json.load(file)["trained_length"], 8)
+        config = json.loads(self.text("text", "model", "config.json"))
+        self.assertEqual(config["trained_length"], 8)
 
     def test_a_terminated_process_saves_and_exits_with_0(self):
-        text = self.path("text.txt")
-        with open(text, "wb") as file:
-            file.write(b"to be or not to be " * 200)
+        text = self.write("text.txt", b"to be or not to be " * 200)
         process = subprocess.Popen(
             [sys.executable, "-m", "lintel_training.train", "--preset", "text-linear", "--data",
              text, "--out", self.path("killed"), "--steps", "1000000", "--context", "32",

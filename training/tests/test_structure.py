@@ -21,7 +21,7 @@ CHANGES = (
 
 
 def tokens_of(seed=2):
-    return torch.randint(0, 17, (2, 30), generator=torch.Generator().manual_seed(seed))
+    return small.tokens(2, 30, seed)
 
 
 class StructureTest(unittest.TestCase):

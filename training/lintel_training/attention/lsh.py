@@ -9,7 +9,7 @@ import math
 import torch
 
 from . import parts
-from .parts import HIDDEN, SELF, Inner, attend, attend_in_blocks
+from .parts import HIDDEN, SELF, Inner, KeyValueState, attend, attend_in_blocks
 
 
 class Attention(Inner):
@@ -35,16 +35,14 @@ def read_off(own):
     return {"rounds": rounds, "bits": bits}, d_head
 
 
-class State:
-    """Keys, values, and of each position and round its bucket and how many came before it there."""
+class State(KeyValueState):
+    """And of each position and round its bucket and how many came before it there."""
 
     def __init__(self, inner, batch, heads, length, d, device):
+        super().__init__(inner, batch, heads, length, d, device)
         attention = inner.attention
         self.a, self.planes = attention, inner.planes
-        self.scale = attention.scale or 1 / math.sqrt(d)
         rounds = attention.rounds
-        self.k = torch.zeros(batch, heads, length, d, device=device)
-        self.v = torch.zeros(batch, heads, length, d, device=device)
         self.bucket = torch.zeros(rounds, batch, heads, length, dtype=torch.int64, device=device)
         self.own = torch.zeros_like(self.bucket)
         self.count = torch.zeros(rounds, batch, heads, 2 * attention.bits, dtype=torch.int64,

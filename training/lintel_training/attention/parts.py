@@ -92,3 +92,25 @@ def attend_in_blocks(q, k, v, scale, visible_of=None, mask_self=False):
                   for visible in visible_of]
         outs.append(torch.matmul(sum(rounds[1:], rounds[0]) / len(rounds), v[:, :, :b]))
     return torch.cat(outs, 2)
+
+
+class KeyValueState:
+    """Keys and values of all positions, [B, H, length, D], of which a step reads what it sees."""
+
+    def __init__(self, inner, batch, heads, length, d, device):
+        self.inner, self.scale = inner, inner.attention.scale or 1 / math.sqrt(d)
+        self.k, self.v = (torch.zeros(batch, heads, length, d, device=device) for _ in "kv")
+
+    def hidden(self, t):
+        """What position t does not see: bool [t + 1] or [H, t + 1]; None where it sees all."""
+        return None
+
+    def step(self, q, k, v, t):
+        """q, k, v [B, H, D] of position t -> [B, H, D]."""
+        self.k[:, :, t], self.v[:, :, t] = k, v
+        scores = (self.k[:, :, :t + 1] * q.unsqueeze(2)).sum(-1) * self.scale
+        hidden = self.hidden(t)
+        if hidden is not None:
+            scores = scores.masked_fill(hidden, HIDDEN)
+        weights = torch.softmax(scores, -1)
+        return torch.matmul(weights.unsqueeze(2), self.v[:, :, :t + 1]).squeeze(2)

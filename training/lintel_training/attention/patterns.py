@@ -9,7 +9,7 @@ import math
 import torch
 
 from . import parts
-from .parts import HIDDEN, Inner, attend, attend_in_blocks
+from .parts import HIDDEN, Inner, KeyValueState, attend, attend_in_blocks
 
 
 class PatternAttention(Inner):
@@ -36,18 +36,9 @@ class PatternAttention(Inner):
         return attend(q, k, v, scale, bias.expand(1, *[1] * (3 - bias.dim()), *bias.shape))
 
 
-class PatternState:
-    """Keys and values of all positions, [B, H, length, D], of which a step reads what it sees."""
+class PatternState(KeyValueState):
+    """Of which a step reads what visible() names."""
 
-    def __init__(self, inner, batch, heads, length, d, device):
-        self.inner, self.scale = inner, inner.attention.scale or 1 / math.sqrt(d)
-        self.k = torch.zeros(batch, heads, length, d, device=device)
-        self.v = torch.zeros(batch, heads, length, d, device=device)
-
-    def step(self, q, k, v, t):
-        self.k[:, :, t], self.v[:, :, t] = k, v
-        position = torch.arange(t + 1, device=q.device).unsqueeze(0)
-        seen = self.inner.visible(position[:, t:], position).squeeze(-2)  # [t + 1] or [H, t + 1]
-        scores = (self.k[:, :, :t + 1] * q.unsqueeze(2)).sum(-1) * self.scale
-        weights = torch.softmax(scores.masked_fill(~seen, HIDDEN), -1)
-        return torch.matmul(weights.unsqueeze(2), self.v[:, :, :t + 1]).squeeze(2)
+    def hidden(self, t):
+        position = torch.arange(t + 1, device=self.k.device).unsqueeze(0)
+        return ~self.inner.visible(position[:, t:], position).squeeze(-2)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .parts import HIDDEN, Inner
+from .parts import HIDDEN, Inner, KeyValueState
 
 
 class Attention(Inner):
@@ -86,14 +86,12 @@ def visible(segments, length, memory, device):
     return (j <= memory + i) & (j >= first)
 
 
-class State:
-    """Keys and values of all positions, [B, H, length, D], and r of all distances that are seen."""
+class State(KeyValueState):
+    """And r of all distances that are seen."""
 
     def __init__(self, inner, batch, heads, length, d, device):
-        a = inner.attention
-        self.a, self.scale = a, a.scale or 1 / math.sqrt(d)
-        self.k = torch.zeros(batch, heads, length, d, device=device)
-        self.v = torch.zeros(batch, heads, length, d, device=device)
+        super().__init__(inner, batch, heads, length, d, device)
+        self.a = a = inner.attention
         self.content, self.position = inner.r_w_bias, inner.r_r_bias
         self.r = inner.relative(min(length, a.memory_length + a.segment_length))
 
