@@ -723,7 +723,6 @@ class ModelInferCall final : public RpcReactor {
   }
 
  private:
-  // Once, by the constructor or, after the method has returned, by another thread: the call ends
   // Once, by the constructor or by a thread of the session store. The call ends with it, and may be
   // gone when this returns.
   void run(const inference::ModelInferRequest& wire) noexcept EXCLUDES(mutex_) {

@@ -325,6 +325,7 @@ grpc::Status SessionService::rewind(CallScope& scope, const v1::RewindSessionReq
   SessionInfo before;
   if (grpc::Status found = find(scope, wire.id(), pin, before); !found.ok()) return found;
   const Owner& caller = scope.caller().name;
+  pin = SessionPin();  // a stale copy is dropped, with its memory, for the one that is rewound
   const SessionManager::CreateResult rewound =
       context_.durable == nullptr
           ? context_.store.rewind(wire.id(), caller, checked.position, checked.expected)

@@ -259,7 +259,7 @@ void PersistentRequest::keep(SessionLease lease) noexcept {
 
 bool PersistentRequest::begin_delivery() {
   MutexLock lock(mutex_);
-  return state_ != State::kOpening && !std::exchange(delivering_, true);
+  return sink_ != nullptr && !std::exchange(delivering_, true);
 }
 
 void PersistentRequest::deliver() {

@@ -236,7 +236,8 @@ SessionRefusal PersistentSessions::open_call(SessionLease& lease, const SharedMo
       SessionManager::LeaseResult again = load_and_lease(id, owner);
       if (again.refusal) return again.refusal;
       lease = std::move(again.lease);
-      if (&lease.transformer() != model->transformer.get()) return {SessionError::kUnloaded};
+      // With another version of the model, or once more loaded: the call can be repeated on that.
+      if (&lease.transformer() != model->transformer.get()) return {SessionError::kStoreAway};
     }
     const SessionRefusal refusal = try_open_call(lease, model, terms, opened);
     if (refusal.error == SessionError::kStale) lease = SessionLease();  // the old copy goes

@@ -125,7 +125,7 @@ class PersistentSessions {
   };
   // Waits. A call on a session that is leased and durable: new, or run again, with the session
   // rewound on its way; the lease of one that is past can go back. Where another process has
-  // continued the session it is loaded once more, and `lease` is the new one; kUnloaded: `model`
+  // continued the session it is loaded once more, and `lease` is the new one; kStoreAway: `model`
   // has been replaced meanwhile. kCallInterrupted, kPositionMismatch, kNumericsChanged,
   // kNumericsRefused, kCallDiffers, kNoProbabilities, kOutOfRange, kStore...: the lease, if there
   // is one, is to go back.
