@@ -65,7 +65,7 @@ grpc::Status find_target(const ServiceContext& context, const Owner& caller,
         {{"initial_state", "is for calls without a session: a session has its own state"}});
   }
   if (const auto refusal = lease_session(context, wire.session_id(), caller, target)) {
-    return store_refusal(refusal, context.store.options(), wire.session_id(), caller);
+    return store_refusal(refusal, context.sessions.options(), wire.session_id(), caller);
   }
   const std::string& name = target.model->name;
   if (wire.model().empty() || wire.model() == name) return status;
@@ -208,12 +208,12 @@ class Preparation {
   grpc::Status open() {
     if (!target_.lease) return grpc::Status::OK;
     const std::string id = target_.lease.session_id();
-    const SessionRefusal refusal =
-        target_.lease.durability() == Durability::kNone
-            ? check_expected_position(terms_, target_.lease.num_tokens())
-            : context_.durable->open_call(target_.lease, target_.model, terms_, opened_);
+    const SessionRefusal refusal = target_.lease.durability() == Durability::kNone
+                                       ? check_expected_position(terms_, target_.lease.num_tokens())
+                                       : context_.persistent_sessions->open_call(
+                                             target_.lease, target_.model, terms_, opened_);
     out_.past = std::move(opened_.past);
-    return store_refusal(refusal, context_.store.options(), id, caller_);
+    return store_refusal(refusal, context_.sessions.options(), id, caller_);
   }
 
   // The prompt and the given tokens at the position where the sequence stands.
@@ -262,11 +262,11 @@ class Preparation {
       target_.lease.hold(extra_bytes);
       return grpc::Status::OK;
     }
-    SessionManager::LeaseResult leased = context_.store.lease_one_shot(
+    SessionManager::LeaseResult leased = context_.sessions.lease_one_shot(
         model_.name, model_.transformer, tokens_needed(at_, out_.checked), request_.num_sequences(),
         caller_, extra_bytes, std::move(adapter));
     if (leased.refusal) {
-      return store_refusal(leased.refusal, context_.store.options(), /*session_id=*/"", caller_);
+      return store_refusal(leased.refusal, context_.sessions.options(), /*session_id=*/"", caller_);
     }
     target_.lease = std::move(leased.lease);
     if (target_.initial != nullptr) {
@@ -282,7 +282,7 @@ class Preparation {
     if (opened_.call == nullptr) return grpc::Status::OK;
     const SessionRefusal refusal = opened_.call->begin(target_.lease, request_, prompt_tokens_);
     if (!refusal) out_.durable = std::move(opened_.call);
-    return store_refusal(refusal, context_.store.options(), target_.lease.session_id(), caller_);
+    return store_refusal(refusal, context_.sessions.options(), target_.lease.session_id(), caller_);
   }
 
   void set_deadline(std::optional<TimePoint> deadline) {
@@ -322,9 +322,9 @@ std::optional<TimePoint> call_deadline(const RpcCall& call, const Clock& clock) 
 SessionRefusal lease_session(const ServiceContext& context, const std::string& session_id,
                              const Owner& caller, GenerationTarget& target) {
   return take_lease(context,
-                    context.durable == nullptr
-                        ? context.store.lease(session_id, caller)
-                        : context.durable->load_and_lease(session_id, caller),
+                    context.persistent_sessions == nullptr
+                        ? context.sessions.lease(session_id, caller)
+                        : context.persistent_sessions->load_and_lease(session_id, caller),
                     target);
 }
 

@@ -13,7 +13,7 @@ namespace lintel {
 
 grpc::Status run_by_store(const ServiceContext& context, const LogFields& log_fields,
                           std::function<void()> work) {
-  const bool taken = context.durable->run([log_fields, work = std::move(work)] {
+  const bool taken = context.persistent_sessions->run([log_fields, work = std::move(work)] {
     // Without memory for its log fields it is done all the same: its call waits for it.
     std::optional<LogScope> log;
     catch_exceptions([&] { log.emplace(log_fields); }, [] {});
@@ -25,13 +25,14 @@ grpc::Status run_by_store(const ServiceContext& context, const LogFields& log_fi
 }
 
 grpc::Status keep_session(const ServiceContext& context, const Owner& owner, SessionInfo& info) {
-  if (context.durable == nullptr || info.durability == Durability::kNone) return grpc::Status::OK;
-  if (const SessionRefusal refusal = context.durable->persist(info.id, owner)) {
-    context.store.remove(info.id, owner);
-    return store_refusal(refusal, context.store.options(), /*session_id=*/"", owner);
+  if (context.persistent_sessions == nullptr || info.durability == Durability::kNone)
+    return grpc::Status::OK;
+  if (const SessionRefusal refusal = context.persistent_sessions->persist(info.id, owner)) {
+    context.sessions.remove(info.id, owner);
+    return store_refusal(refusal, context.sessions.options(), /*session_id=*/"", owner);
   }
   // With what the store says of it.
-  if (auto kept = context.durable->find(info.id, owner)) info = *std::move(kept);
+  if (auto kept = context.persistent_sessions->find(info.id, owner)) info = *std::move(kept);
   return grpc::Status::OK;
 }
 

@@ -61,14 +61,14 @@ class ServerHealth {
 struct ServiceContext {
   const ModelRegistry& models;
   ModelManager& manager;
-  SessionManager& store;
+  SessionManager& sessions;
   NamedStates& states;
   ActiveCalls& calls;
   const CallPolicy& gate;
   const Clock& clock;
   const StreamingOptions& streaming;
   const ServerHealth& health;
-  PersistentSessions* durable = nullptr;  // null: nothing outlives the process
+  PersistentSessions* persistent_sessions = nullptr;  // null: nothing outlives the process
 };
 
 // Work that may have to wait for the session store.

@@ -11,15 +11,15 @@
 namespace lintel {
 
 SessionLease::SessionLease(SessionManager* store, std::shared_ptr<SessionRecord> record)
-    : store_(store), record_(std::move(record)) {}
+    : manager_(store), record_(std::move(record)) {}
 
 SessionLease::SessionLease(SessionLease&& other) noexcept
-    : store_(std::exchange(other.store_, nullptr)), record_(std::move(other.record_)) {}
+    : manager_(std::exchange(other.manager_, nullptr)), record_(std::move(other.record_)) {}
 
 SessionLease& SessionLease::operator=(SessionLease&& other) noexcept {
   if (this != &other) {
     give_back();
-    store_ = std::exchange(other.store_, nullptr);
+    manager_ = std::exchange(other.manager_, nullptr);
     record_ = std::move(other.record_);
   }
   return *this;
@@ -30,9 +30,9 @@ SessionLease::~SessionLease() { give_back(); }
 void SessionLease::give_back() noexcept {
   if (record_ == nullptr) return;
   if (const std::shared_ptr<LeaseKeeper> keeper = std::move(record_->keeper)) {
-    keeper->keep(SessionLease(store_, std::move(record_)));
+    keeper->keep(SessionLease(manager_, std::move(record_)));
   } else {
-    store_->give_back(std::move(record_));
+    manager_->give_back(std::move(record_));
   }
   record_ = nullptr;
 }
@@ -107,11 +107,11 @@ void SessionLease::keep_checkpoint() noexcept {
 std::int64_t SessionLease::max_tokens() const { return record_->max_tokens; }
 
 void SessionLease::hold(std::size_t call_bytes) {
-  record_->of_call.emplace(store_->memory_.take(record_->reservation.owner(), call_bytes));
+  record_->of_call.emplace(manager_->memory_.take(record_->reservation.owner(), call_bytes));
 }
 
 bool SessionLease::memory_is_short() const {
-  return store_->memory_.is_short(record_->reservation.owner());
+  return manager_->memory_.is_short(record_->reservation.owner());
 }
 
 void SessionLease::discard() { record_->discarded = true; }  // read by the store at the give-back

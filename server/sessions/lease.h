@@ -99,7 +99,7 @@ class SessionLease {
   friend class SessionManager;
   void give_back() noexcept;
   SessionLease(SessionManager* store, std::shared_ptr<SessionRecord> record);
-  SessionManager* store_ = nullptr;
+  SessionManager* manager_ = nullptr;
   std::shared_ptr<SessionRecord> record_;
 };
 

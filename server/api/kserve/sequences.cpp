@@ -29,7 +29,7 @@ std::string SequenceName::id_prefix() const {
 std::optional<std::string> StoredSequences::next(const SequenceName& name,
                                                  const std::string& after) const {
   const std::vector<SessionInfo> found =
-      context_.durable->list(name.model, after, /*limit=*/1, name.owner);
+      context_.persistent_sessions->list(name.model, after, /*limit=*/1, name.owner);
   if (found.empty() || !found.front().id.starts_with(name.id_prefix())) return std::nullopt;
   return found.front().id;
 }
@@ -45,7 +45,7 @@ SessionRefusal StoredSequences::remove(const SequenceName& name) {
   std::string after = name.id_prefix();
   while (const auto id = next(name, after)) {
     after = *id;
-    const SessionRefusal refusal = context_.durable->remove(*id, name.owner);
+    const SessionRefusal refusal = context_.persistent_sessions->remove(*id, name.owner);
     if (refusal && refusal.error != SessionError::kNotFound) return refusal;
     MutexLock lock(mutex_);
     ended_.erase(*id);
@@ -76,8 +76,8 @@ void StoredSequences::remove_later(const std::string& id, const Owner& owner) {
     if (found == ended_.end() || std::exchange(found->second.is_queued, true)) return;
   }
   context_.calls.hold();  // the server does not go before it
-  const bool queued = context_.durable->run([this, id, owner] {
-    const SessionRefusal refusal = context_.durable->remove(id, owner);
+  const bool queued = context_.persistent_sessions->run([this, id, owner] {
+    const SessionRefusal refusal = context_.persistent_sessions->remove(id, owner);
     {
       MutexLock lock(mutex_);
       const bool is_gone = !refusal || refusal.error == SessionError::kNotFound;
@@ -167,7 +167,7 @@ grpc::Status ClientSequences::find(const Owner& owner, const TensorRequest& requ
 
 std::optional<std::string> ClientSequences::id_of(ClientSequence& sequence) {
   if (auto known = names_.find(sequence)) return known;
-  if (context_.durable == nullptr) return std::nullopt;
+  if (context_.persistent_sessions == nullptr) return std::nullopt;
   const KeyedMutex::Hold alone(stored_.starts(), sequence.id_prefix());
   std::optional<std::string> stored = stored_.find(sequence);
   sequence.is_stored = stored.has_value();
@@ -183,7 +183,7 @@ grpc::Status ClientSequences::resume(const std::string& id, GenerationTarget& ta
                      "no such sequence: it ended when its model was unloaded or another version "
                      "took its place");
   }
-  if (refusal) return store_refusal(refusal, context_.store.options(), id, sequence.owner);
+  if (refusal) return store_refusal(refusal, context_.sessions.options(), id, sequence.owner);
   sequence.session_id = id;
   return grpc::Status::OK;
 }
@@ -199,18 +199,19 @@ grpc::Status ClientSequences::start(const TensorRequest& request, GenerationTarg
   check_session_length(request.max_tokens, "parameters[max_tokens]",
                        options.window > 0 ? 0 : config.max_tokens(), violations);
   if (!violations.empty()) return violations.status();
-  if (grpc::Status may =
-          check_durability(request.durability, "parameters[lintel_durability]", context_.durable,
-                           default_durability(context_.durable), &options.durability);
+  if (grpc::Status may = check_durability(
+          request.durability, "parameters[lintel_durability]", context_.persistent_sessions,
+          default_durability(context_.persistent_sessions), &options.durability);
       !may.ok()) {
     return may;
   }
   const std::string& adapter = request.settings.adapter();
-  if (context_.durable == nullptr) return start_new(adapter, options, target, sequence);
+  if (context_.persistent_sessions == nullptr) return start_new(adapter, options, target, sequence);
   const KeyedMutex::Hold alone(stored_.starts(), sequence.id_prefix());
   const std::optional<std::string> before = stored_.find(sequence);
   // A start that is repeated is the same call once more.
-  if (before && context_.durable->began_with(*before, sequence.owner, request.settings.call_id())) {
+  if (before && context_.persistent_sessions->began_with(*before, sequence.owner,
+                                                         request.settings.call_id())) {
     sequence.is_new = false;
     sequence.is_stored = true;
     return resume(*before, target, sequence);
@@ -220,7 +221,7 @@ grpc::Status ClientSequences::start(const TensorRequest& request, GenerationTarg
 
 grpc::Status ClientSequences::start_new(const std::string& adapter_name, SessionOptions options,
                                         GenerationTarget& target, ClientSequence& sequence) {
-  SessionManager& store = context_.store;
+  SessionManager& store = context_.sessions;
   const Owner& owner = sequence.owner;
   const ServedModel& model = *target.model;
   SharedAdapter adapter;
@@ -232,7 +233,7 @@ grpc::Status ClientSequences::start_new(const std::string& adapter_name, Session
   if (before && store.remove(*before, owner).error == SessionError::kBusy) {
     return session_busy(sequence.name);
   }
-  if (context_.durable != nullptr) {
+  if (context_.persistent_sessions != nullptr) {
     const SessionRefusal refusal = stored_.remove(sequence);
     if (refusal.error == SessionError::kBusy) return session_busy(sequence.name);
     if (refusal) return store_refusal(refusal, store.options(), /*session_id=*/"", owner);
@@ -272,13 +273,13 @@ grpc::Status ClientSequences::start_new(const std::string& adapter_name, Session
 void ClientSequences::end(const ClientSequence& sequence) noexcept {
   if (sequence.session_id.empty()) return;
   if (sequence.is_stored) return stored_.end(sequence.owner, sequence.session_id);
-  context_.store.remove_when_idle(sequence.session_id, sequence.owner);
+  context_.sessions.remove_when_idle(sequence.session_id, sequence.owner);
   names_.forget(sequence, sequence.session_id);
 }
 
 bool ClientSequences::never_began(const ClientSequence& sequence) const {
   if (!sequence.is_new) return false;
-  const auto session = context_.store.get(sequence.session_id, sequence.owner);
+  const auto session = context_.sessions.get(sequence.session_id, sequence.owner);
   return session && !session->busy && session->num_tokens == 0;
 }
 

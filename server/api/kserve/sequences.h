@@ -104,7 +104,7 @@ struct ClientSequence : SequenceName {
 class ClientSequences {
  public:
   explicit ClientSequences(const ServiceContext& context)
-      : context_(context), names_(context.store), stored_(context) {}
+      : context_(context), names_(context.sessions), stored_(context) {}
 
   // Leases the sequence that the request continues or starts. `target`: the model that it names,
   // and then what it runs on; a sequence continues with the version that it began with. Without a

@@ -244,7 +244,7 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
       if (!read.ok()) return read;
       id_ = wire->id();
       asks_for_stream_ = wire->parameters().contains("stream");
-      if (context_.durable != nullptr && names_sequence(*wire)) {
+      if (context_.persistent_sessions != nullptr && names_sequence(*wire)) {
         return run_by_store(context_, call_.scope.log_fields(), [this, wire] { serve(*wire); });
       }
       serve(*wire);
@@ -697,7 +697,7 @@ class ModelInferCall final : public RpcReactor {
       const auto wire = std::make_shared<inference::ModelInferRequest>();
       grpc::Status read = request.read(bounds_of(context.gate, Method::kModelInfer), *wire);
       if (!read.ok()) return read;
-      if (context.durable != nullptr && names_sequence(*wire)) {
+      if (context.persistent_sessions != nullptr && names_sequence(*wire)) {
         // gRPC runs nothing of the reactor before it has it from the method, its end neither.
         return run_by_store(context, log_fields, [this, wire] { run(*wire); });
       }

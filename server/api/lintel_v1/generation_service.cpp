@@ -219,7 +219,7 @@ class ScoreStream::SequenceSink final : public TokenSink {
 ScoreStream::ScoreStream(SharedModel model, SessionManager& store, ScoreSequences sequences,
                          const Options& options)
     : model_(std::move(model)),
-      store_(store),
+      sessions_(store),
       sequences_(std::move(sequences)),
       options_(options) {}
 
@@ -246,12 +246,12 @@ ScoreStream::Attempt ScoreStream::submit(std::size_t index) {
       return adapter_unloaded(model_->name);
     }
     const std::span<const std::int32_t> values = sequences_[index];
-    SessionManager::LeaseResult leased = store_.lease_one_shot(
+    SessionManager::LeaseResult leased = sessions_.lease_one_shot(
         model_->name, model_->transformer, static_cast<std::int64_t>(values.size()),
         /*num_samples=*/1, options_.owner, /*call_bytes=*/0, options_.adapter);
     if (leased.refusal) {
       if (may_have_room_later(leased.refusal)) attempt.lacks = Attempt::Lacks::kMemory;
-      return store_refusal(leased.refusal, store_.options(), /*session_id=*/"", options_.owner);
+      return store_refusal(leased.refusal, sessions_.options(), /*session_id=*/"", options_.owner);
     }
     GenerationRequest request;
     request.prompt.assign(values.begin(), values.end());
@@ -327,7 +327,7 @@ void ScoreStream::join(Attempt::Lacks lacks) {
   // The queue's room also says that the model goes.
   model_->scheduler->waiting_room().join(self);
   // Not for a place in the queue: the memory that a try takes and releases would seem to be room.
-  if (lacks == Attempt::Lacks::kMemory) store_.waiting_room().join(self);
+  if (lacks == Attempt::Lacks::kMemory) sessions_.waiting_room().join(self);
 }
 
 void ScoreStream::on_room() noexcept {
@@ -457,7 +457,7 @@ grpc::Status GenerationService::score(const RpcCall& context, const v1::ScoreReq
   options.caller = call.scope.turn_name();
   options.deadline = call_deadline(context, context_.clock);
   const auto stream =
-      std::make_shared<ScoreStream>(model, context_.store, std::move(sequences), options);
+      std::make_shared<ScoreStream>(model, context_.sessions, std::move(sequences), options);
   reactor.run(stream);
   grpc::Status started = stream->begin();
   if (!started.ok()) reactor.run(nullptr);

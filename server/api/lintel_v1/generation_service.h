@@ -136,7 +136,7 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Capac
   TokenUse tokens_used() const override REQUIRES(mutex_) { return used_; }
 
   const SharedModel model_;
-  SessionManager& store_;
+  SessionManager& sessions_;
   const ScoreSequences sequences_;
   const Options options_;
 

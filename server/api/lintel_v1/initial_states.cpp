@@ -48,14 +48,14 @@ ZeroedBytes bytes_of_file(const fs::path& path, std::size_t most) {
 SessionImage image_of_state(const SessionImage& snapshot, const ServedModel& model,
                             const SharedAdapter& adapter, const ServiceContext& context) {
   const auto refused = [&](const SessionRefusal& refusal) {
-    return store_refusal(refusal, context.store.options(), /*session_id=*/"", kNobodysAccount);
+    return store_refusal(refusal, context.sessions.options(), /*session_id=*/"", kNobodysAccount);
   };
   const auto made =
-      context.store.restore(model.name, model.transformer, snapshot, kNobodysAccount, adapter);
+      context.sessions.restore(model.name, model.transformer, snapshot, kNobodysAccount, adapter);
   if (made.refusal) require_ok(refused(made.refusal));
-  auto found = context.store.image(made.info.id, kNobodysAccount, std::nullopt,
-                                   /*with_history=*/false, /*with_state=*/true);
-  context.store.remove(made.info.id, kNobodysAccount);
+  auto found = context.sessions.image(made.info.id, kNobodysAccount, std::nullopt,
+                                      /*with_history=*/false, /*with_state=*/true);
+  context.sessions.remove(made.info.id, kNobodysAccount);
   if (found.refusal) require_ok(refused(found.refusal));
   return std::move(found.image);
 }
@@ -65,7 +65,7 @@ std::shared_ptr<NamedState> read_state(const fs::path& path, bool accept_other_n
   const std::string name = path.stem().string();
   require_ok(check_name(name, "a state", "name"));
   const ZeroedBytes bytes = bytes_of_file(
-      path, most_restored_bytes(context.models, /*model=*/nullptr, context.store.options()));
+      path, most_restored_bytes(context.models, /*model=*/nullptr, context.sessions.options()));
   SnapshotOf snapshot = read_snapshot(bytes.span());
   grpc::Status status;
   const SharedModel model = resolve_model(snapshot.image.model, context.models, &status);
@@ -77,12 +77,12 @@ std::shared_ptr<NamedState> read_state(const fs::path& path, bool accept_other_n
   SessionImage image = image_of_state(snapshot.image, *model, adapter, context);
   zero(snapshot.image);
   SessionMemory::Result admitted =
-      context.store.admit_bytes(kNobodysAccount, sizeof(NamedState) + image.state.size() +
-                                                     image.tokens.size() * sizeof(std::int32_t) +
-                                                     image.marks.size() * sizeof(HistoryMark));
+      context.sessions.admit_bytes(kNobodysAccount, sizeof(NamedState) + image.state.size() +
+                                                        image.tokens.size() * sizeof(std::int32_t) +
+                                                        image.marks.size() * sizeof(HistoryMark));
   if (admitted.refusal) {
     zero(image);
-    require_ok(store_refusal(admitted.refusal, context.store.options(), /*session_id=*/"",
+    require_ok(store_refusal(admitted.refusal, context.sessions.options(), /*session_id=*/"",
                              kNobodysAccount));
   }
   auto state = std::make_shared<NamedState>(std::move(admitted.reservation), std::move(image));

@@ -44,12 +44,13 @@ void write_statistics(const ServiceContext& context, v1::StatisticsResponse& wir
     write_activity(totals, *wire.add_models());
   }
   wire.set_streams(static_cast<std::uint32_t>(context.calls.count()));
-  const SessionManager::Stats sessions = context.store.stats();
+  const SessionManager::Stats sessions = context.sessions.stats();
   wire.set_idle_sessions(sessions.idle_sessions);
   wire.set_busy_sessions(sessions.busy_sessions);
   wire.set_session_bytes(static_cast<std::int64_t>(sessions.idle_bytes + sessions.busy_bytes +
                                                    sessions.one_shot_bytes));
-  wire.set_session_memory(static_cast<std::int64_t>(context.store.options().session_memory_bytes));
+  wire.set_session_memory(
+      static_cast<std::int64_t>(context.sessions.options().session_memory_bytes));
   wire.set_model_bytes(static_cast<std::int64_t>(context.manager.memory().used_bytes()));
   wire.set_model_memory(static_cast<std::int64_t>(context.manager.memory().limit_bytes()));
   wire.set_version(LINTEL_VERSION);

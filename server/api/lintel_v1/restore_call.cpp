@@ -196,14 +196,14 @@ grpc::Status RestoreCall::take_header(const v1::RestoreHeader& header) {
   }
   // Before anything else is read or held.
   const std::size_t most =
-      most_restored_bytes(context_.models, model_.get(), context_.store.options());
+      most_restored_bytes(context_.models, model_.get(), context_.sessions.options());
   if (header.total_bytes() <= 0 || static_cast<std::size_t>(header.total_bytes()) > most) {
     return invalid_argument(
         {{"header.total_bytes", std::to_string(header.total_bytes()) + " is not from 1 to " +
                                     std::to_string(most) + ", the most a session can have"}});
   }
-  status = check_durability(header.durability(), "header.durability", context_.durable,
-                            default_durability(context_.durable), &options_.durability);
+  status = check_durability(header.durability(), "header.durability", context_.persistent_sessions,
+                            default_durability(context_.persistent_sessions), &options_.durability);
   if (!status.ok()) return status;
   const auto total = static_cast<std::size_t>(header.total_bytes());
   place_ = places_.take();
@@ -212,9 +212,10 @@ grpc::Status RestoreCall::take_header(const v1::RestoreHeader& header) {
                               std::chrono::milliseconds(200));
   }
   // The bytes, and what becomes of them: a token of a byte takes four.
-  SessionMemory::Result admitted = context_.store.admit_bytes(call_.scope.caller().name, 5 * total);
+  SessionMemory::Result admitted =
+      context_.sessions.admit_bytes(call_.scope.caller().name, 5 * total);
   if (admitted.refusal) {
-    return store_refusal(admitted.refusal, context_.store.options(), /*session_id=*/"",
+    return store_refusal(admitted.refusal, context_.sessions.options(), /*session_id=*/"",
                          call_.scope.caller().name);
   }
   memory_.emplace(std::move(admitted.reservation));
@@ -252,7 +253,7 @@ grpc::Status RestoreCall::end() {
   SessionInfo made;
   grpc::Status status = restore(image_, options_, made);
   if (!status.ok()) return status;
-  if (context_.durable == nullptr || options_.durability == Durability::kNone) {
+  if (context_.persistent_sessions == nullptr || options_.durability == Durability::kNone) {
     answer(made);
     return status;
   }
@@ -264,7 +265,7 @@ grpc::Status RestoreCall::end() {
       kept.ok() ? answer(made) : finish(std::move(kept));
     });
   });
-  if (!status.ok()) context_.store.remove(made.id, owner);
+  if (!status.ok()) context_.sessions.remove(made.id, owner);
   return status;
 }
 
@@ -283,16 +284,16 @@ grpc::Status RestoreCall::begin_proof() {
   // A session of the tokens that the state is of, with their digest.
   if (grpc::Status made = restore_proof(image_); !made.ok()) return made;
   const Owner& owner = call_.scope.caller().name;
-  const auto values = context_.store.image(proof_id_, owner, image_.state_position,
-                                           /*with_history=*/true, /*with_state=*/false);
-  context_.store.remove(std::exchange(proof_id_, {}), owner);
+  const auto values = context_.sessions.image(proof_id_, owner, image_.state_position,
+                                              /*with_history=*/true, /*with_state=*/false);
+  context_.sessions.remove(std::exchange(proof_id_, {}), owner);
   if (values.refusal) {
-    return store_refusal(values.refusal, context_.store.options(), /*session_id=*/"", owner);
+    return store_refusal(values.refusal, context_.sessions.options(), /*session_id=*/"", owner);
   }
   if (grpc::Status made = restore_proof(values.image); !made.ok()) return made;
-  SessionManager::LeaseResult leased = context_.store.lease(proof_id_, owner);
+  SessionManager::LeaseResult leased = context_.sessions.lease(proof_id_, owner);
   if (leased.refusal) {
-    return store_refusal(leased.refusal, context_.store.options(), proof_id_, owner);
+    return store_refusal(leased.refusal, context_.sessions.options(), proof_id_, owner);
   }
   GenerationRequest request;
   auto replay = leased.lease.replay();
@@ -324,12 +325,12 @@ void RestoreCall::proof_ended(RequestOutcome outcome) {
 grpc::Status RestoreCall::check_proof() {
   const Owner& owner = call_.scope.caller().name;
   const SessionManager::ImageResult proof =
-      context_.store.image(proof_id_, owner, image_.state_position,
-                           /*with_history=*/false, /*with_state=*/true);
+      context_.sessions.image(proof_id_, owner, image_.state_position,
+                              /*with_history=*/false, /*with_state=*/true);
   if (proof.refusal) {
-    return store_refusal(proof.refusal, context_.store.options(), proof_id_, owner);
+    return store_refusal(proof.refusal, context_.sessions.options(), proof_id_, owner);
   }
-  context_.store.remove(std::exchange(proof_id_, {}), owner);
+  context_.sessions.remove(std::exchange(proof_id_, {}), owner);
   if (std::ranges::equal(proof.image.state, image_.state_bytes())) return grpc::Status::OK;
   return unproven("its tokens lead to another one here");
 }
@@ -338,10 +339,10 @@ grpc::Status RestoreCall::restore(const SessionImage& image, const SessionOption
                                   SessionInfo& made) {
   const Owner& owner = call_.scope.caller().name;
   try {
-    auto restored =
-        context_.store.restore(model_->name, model_->transformer, image, owner, adapter_, options);
+    auto restored = context_.sessions.restore(model_->name, model_->transformer, image, owner,
+                                              adapter_, options);
     made = std::move(restored.info);
-    return store_refusal(restored.refusal, context_.store.options(), /*session_id=*/"", owner);
+    return store_refusal(restored.refusal, context_.sessions.options(), /*session_id=*/"", owner);
   } catch (const ModelError& error) {
     return invalid_argument({{"state", error.what()}});
   }
@@ -367,7 +368,7 @@ void RestoreCall::OnCancel() {
 void RestoreCall::finish(grpc::Status status) {
   // What the call holds is free before its client can know the end.
   if (!proof_id_.empty()) {
-    context_.store.remove(std::exchange(proof_id_, {}), call_.scope.caller().name);
+    context_.sessions.remove(std::exchange(proof_id_, {}), call_.scope.caller().name);
   }
   zero(image_);
   reader_.reset();

@@ -99,7 +99,8 @@ class PieceStream final : public ResponseStream<Message> {
 template <typename Request, typename Body>
 RpcReactor* answer_by_store(const ServiceContext& context, RpcCall& call, Method method,
                             const LazyMessage<Request>& request, Body body) {
-  if (context.durable == nullptr) return answer(context.gate, call, method, request, body);
+  if (context.persistent_sessions == nullptr)
+    return answer(context.gate, call, method, request, body);
   struct Waiting {
     Waiting(const ServiceContext& context, RpcCall& call, Method method)
         : calls(context.calls), scope(context.gate, call, method) {
@@ -149,7 +150,7 @@ Reactor* open_stream(const ServiceContext& context, RpcCall& rpc, Method method,
     Request wire;
     grpc::Status read = request.read(bounds_of(context.gate, method), wire);
     if (!read.ok()) return read;
-    if (context.durable == nullptr || !waits(wire)) return begin(*reactor, wire);
+    if (context.persistent_sessions == nullptr || !waits(wire)) return begin(*reactor, wire);
     // gRPC runs nothing of the reactor before it has it from the method, its end neither.
     return run_by_store(
         context, log_fields,

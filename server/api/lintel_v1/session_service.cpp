@@ -67,7 +67,7 @@ void write_session(const ServiceContext& context, const SessionInfo& info, v1::S
   write_time(info.created, *wire.mutable_create_time());
   write_time(info.last_used, *wire.mutable_last_used_time());
   // Seconds: an operator's longest would overflow as nanoseconds.
-  wire.mutable_idle_timeout()->set_seconds(context.store.options().idle_timeout.count());
+  wire.mutable_idle_timeout()->set_seconds(context.sessions.options().idle_timeout.count());
   wire.set_oldest_position(info.oldest_position);
   wire.set_digest(info.digest);
   wire.set_window(info.window);
@@ -111,8 +111,8 @@ grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionReq
                        options.window > 0 ? 0 : config.max_tokens(), violations);
   options.max_tokens = wire.max_tokens();
   check_session_options(wire, options, violations);
-  status = check_durability(wire.durability(), "durability", context_.durable,
-                            default_durability(context_.durable), &options.durability);
+  status = check_durability(wire.durability(), "durability", context_.persistent_sessions,
+                            default_durability(context_.persistent_sessions), &options.durability);
   if (!status.ok()) return status;
   if (wire.has_expire_after()) {
     options.expire_after = check_expiry(wire.expire_after(), options.durability, violations);
@@ -132,10 +132,10 @@ grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionReq
   status = initial == nullptr ? resolve_adapter(wire.adapter(), *model, &adapter)
                               : resolve_adapter(initial->image, *model, &adapter);
   if (!status.ok()) return status;
-  SessionManager::CreateResult created = context_.store.create(
+  SessionManager::CreateResult created = context_.sessions.create(
       model->name, model->transformer, options, scope.caller().name, std::move(adapter));
   if (created.refusal) {
-    return store_refusal(created.refusal, context_.store.options(), /*session_id=*/"",
+    return store_refusal(created.refusal, context_.sessions.options(), /*session_id=*/"",
                          scope.caller().name);
   }
   status = keep_session(context_, scope.caller().name, created.info);
@@ -149,12 +149,14 @@ grpc::Status SessionService::get(CallScope& scope, const v1::GetSessionRequest& 
   check_session_id(wire.id(), violations);
   if (!violations.empty()) return violations.status();
   const Owner& caller = scope.caller().name;
-  const std::optional<SessionInfo> info = context_.durable == nullptr
-                                              ? context_.store.get(wire.id(), caller)
-                                              : context_.durable->find(wire.id(), caller);
+  const std::optional<SessionInfo> info =
+      context_.persistent_sessions == nullptr
+          ? context_.sessions.get(wire.id(), caller)
+          : context_.persistent_sessions->find(wire.id(), caller);
   if (!info) {
-    return refused(context_.durable == nullptr ? context_.store.absence(wire.id(), caller)
-                                               : context_.durable->absence(wire.id(), caller),
+    return refused(context_.persistent_sessions == nullptr
+                       ? context_.sessions.absence(wire.id(), caller)
+                       : context_.persistent_sessions->absence(wire.id(), caller),
                    scope, wire.id());
   }
   scope.set_model(info->model);
@@ -177,9 +179,9 @@ grpc::Status SessionService::list(CallScope& scope, const v1::ListSessionsReques
       caller.roles.has(Role::kAdmin) ? std::nullopt : std::optional(caller.name);
   const std::size_t limit = checked.page_size + 1;
   std::vector<SessionInfo> found =
-      context_.durable == nullptr
-          ? context_.store.list(wire.model(), checked.after_id, limit, owner)
-          : context_.durable->list(wire.model(), checked.after_id, limit, owner);
+      context_.persistent_sessions == nullptr
+          ? context_.sessions.list(wire.model(), checked.after_id, limit, owner)
+          : context_.persistent_sessions->list(wire.model(), checked.after_id, limit, owner);
   if (found.size() > checked.page_size) {
     found.resize(checked.page_size);
     page.set_next_page_token(found.back().id);
@@ -193,11 +195,12 @@ grpc::Status SessionService::remove(CallScope& scope, const v1::DeleteSessionReq
   check_session_id(wire.id(), violations);
   if (!violations.empty()) return violations.status();
   const Owner& caller = scope.caller().name;
-  if (const auto info = context_.store.get(wire.id(), caller)) scope.set_model(info->model);
-  if (context_.durable == nullptr)
-    return refused(context_.store.remove(wire.id(), caller), scope, wire.id());
-  SessionRefusal refusal = context_.durable->remove(wire.id(), caller);
-  if (refusal.error == SessionError::kNotFound) refusal = context_.store.absence(wire.id(), caller);
+  if (const auto info = context_.sessions.get(wire.id(), caller)) scope.set_model(info->model);
+  if (context_.persistent_sessions == nullptr)
+    return refused(context_.sessions.remove(wire.id(), caller), scope, wire.id());
+  SessionRefusal refusal = context_.persistent_sessions->remove(wire.id(), caller);
+  if (refusal.error == SessionError::kNotFound)
+    refusal = context_.sessions.absence(wire.id(), caller);
   return refused(refusal, scope, wire.id());
 }
 
@@ -263,7 +266,7 @@ grpc::Status with_session(const ServiceContext& context, const std::string& id, 
         status.error_code() == grpc::StatusCode::NOT_FOUND && pin && !pin.is_current();
     return {was_dropped ? SessionError::kStale : SessionError::kNone};
   });
-  return refusal ? store_refusal(refusal, context.store.options(), id, owner) : status;
+  return refusal ? store_refusal(refusal, context.sessions.options(), id, owner) : status;
 }
 
 }  // namespace
@@ -271,13 +274,13 @@ grpc::Status with_session(const ServiceContext& context, const std::string& id, 
 grpc::Status SessionService::find(CallScope& scope, const std::string& id, SessionPin& pin,
                                   SessionInfo& info) const {
   const Owner& caller = scope.caller().name;
-  if (context_.durable != nullptr && !id.empty()) {
-    SessionManager::LoadResult loaded = context_.durable->load(id, caller);
+  if (context_.persistent_sessions != nullptr && !id.empty()) {
+    SessionManager::LoadResult loaded = context_.persistent_sessions->load(id, caller);
     if (loaded.refusal) return refused(loaded.refusal, scope, id);
     pin = std::move(loaded.pin);
   }
-  std::optional<SessionInfo> found = context_.store.get(id, caller);
-  if (!found) return refused(context_.store.absence(id, caller), scope, id);
+  std::optional<SessionInfo> found = context_.sessions.get(id, caller);
+  if (!found) return refused(context_.sessions.absence(id, caller), scope, id);
   scope.set_model(found->model);
   info = std::move(*found);
   return grpc::Status::OK;
@@ -285,7 +288,7 @@ grpc::Status SessionService::find(CallScope& scope, const std::string& id, Sessi
 
 grpc::Status SessionService::refused(const SessionRefusal& refusal, const CallScope& scope,
                                      const std::string& id) const {
-  return store_refusal(refusal, context_.store.options(), id, scope.caller().name);
+  return store_refusal(refusal, context_.sessions.options(), id, scope.caller().name);
 }
 
 grpc::Status SessionService::fork(CallScope& scope, const v1::ForkSessionRequest& wire,
@@ -297,17 +300,19 @@ grpc::Status SessionService::fork(CallScope& scope, const v1::ForkSessionRequest
   SessionInfo source;
   if (grpc::Status found = find(scope, wire.id(), pin, source); !found.ok()) return found;
   Durability durability{};
-  grpc::Status may = check_durability(wire.durability(), "durability", context_.durable,
+  grpc::Status may = check_durability(wire.durability(), "durability", context_.persistent_sessions,
                                       source.durability, &durability);
   if (!may.ok()) return may;
   const Owner& caller = scope.caller().name;
   SessionManager::ForkResult forked =
-      context_.store.fork(wire.id(), caller, checked.position, checked.count, durability);
+      context_.sessions.fork(wire.id(), caller, checked.position, checked.count, durability);
+  pin = SessionPin();  // others may need its place while the forks are stored
   if (forked.refusal) return refused(forked.refusal, scope, wire.id());
   for (SessionInfo& info : forked.infos) {
     grpc::Status kept = keep_session(context_, caller, info);
     if (!kept.ok()) {  // all or none; a store that is there, as it was asked
-      for (const SessionInfo& fork : forked.infos) context_.durable->remove(fork.id, caller);
+      for (const SessionInfo& fork : forked.infos)
+        context_.persistent_sessions->remove(fork.id, caller);
       return kept;
     }
   }
@@ -327,9 +332,10 @@ grpc::Status SessionService::rewind(CallScope& scope, const v1::RewindSessionReq
   const Owner& caller = scope.caller().name;
   pin = SessionPin();  // a stale copy is dropped, with its memory, for the one that is rewound
   const SessionManager::CreateResult rewound =
-      context_.durable == nullptr
-          ? context_.store.rewind(wire.id(), caller, checked.position, checked.expected)
-          : context_.durable->rewind(wire.id(), caller, checked.position, checked.expected);
+      context_.persistent_sessions == nullptr
+          ? context_.sessions.rewind(wire.id(), caller, checked.position, checked.expected)
+          : context_.persistent_sessions->rewind(wire.id(), caller, checked.position,
+                                                 checked.expected);
   if (rewound.refusal) return refused(rewound.refusal, scope, wire.id());
   write_session(context_, rewound.info, session);
   return grpc::Status::OK;
@@ -350,9 +356,10 @@ grpc::Status SessionService::read_history(const v1::ReadHistoryRequest& wire, Se
   const std::int64_t to = checked.to.value_or(info.num_tokens);
   const std::int64_t count = std::clamp<std::int64_t>(to - checked.from, 0, info.num_tokens);
   SessionMemory::Result admitted =
-      context_.store.admit_bytes(caller, static_cast<std::size_t>(count) * sizeof(std::int32_t));
+      context_.sessions.admit_bytes(caller, static_cast<std::size_t>(count) * sizeof(std::int32_t));
   if (admitted.refusal) return refused(admitted.refusal, scope, /*id=*/"");
-  SessionManager::HistoryResult found = context_.store.history(wire.id(), caller, checked.from, to);
+  SessionManager::HistoryResult found =
+      context_.sessions.history(wire.id(), caller, checked.from, to);
   if (found.refusal) return refused(found.refusal, scope, wire.id());
 
   struct Sent {
@@ -442,15 +449,17 @@ grpc::Status SessionService::snapshot(const v1::SnapshotSessionRequest& wire, Se
   const std::int64_t held =
       info.window > 0 ? std::min(info.num_tokens, info.window) : info.num_tokens;
   const std::size_t bytes = 2 * most_snapshot_bytes(*model->transformer, held, info.num_tokens);
-  SessionMemory::Result admitted = context_.store.admit_bytes(caller, bytes);
+  SessionMemory::Result admitted = context_.sessions.admit_bytes(caller, bytes);
   if (admitted.refusal) return refused(admitted.refusal, scope, /*id=*/"");
 
   SnapshotOf about = snapshot_of({}, *model);
   // Of a stored session the store knows it.
   const std::optional<SessionInfo> stored =
-      context_.durable == nullptr ? std::nullopt : context_.durable->find(wire.id(), caller);
+      context_.persistent_sessions == nullptr
+          ? std::nullopt
+          : context_.persistent_sessions->find(wire.id(), caller);
   std::optional<SnapshotDraft> draft;
-  SessionManager::ImageResult found = context_.store.image(
+  SessionManager::ImageResult found = context_.sessions.image(
       wire.id(), caller, checked.position, !wire.without_history(), !wire.without_state(),
       [&](const SessionImage& image, std::size_t state_bytes) -> std::vector<std::byte>& {
         tell_numerics(stored ? *stored : info, image.position, about);
@@ -561,21 +570,22 @@ grpc::Status SessionService::save_state(CallScope& scope, const v1::SaveStateReq
       wire.has_position() ? std::min(wire.position(), info.num_tokens) : info.num_tokens;
   const std::size_t bytes = sizeof(NamedState) + model->transformer->state_bytes(most) +
                             static_cast<std::size_t>(most) * sizeof(std::int32_t);
-  SessionMemory::Result admitted = context_.store.admit_bytes(caller, bytes);
+  SessionMemory::Result admitted = context_.sessions.admit_bytes(caller, bytes);
   if (admitted.refusal) return refused(admitted.refusal, scope, /*id=*/"");
   SessionManager::ImageResult found =
-      context_.store.image(wire.session_id(), caller,
-                           wire.has_position() ? std::optional(wire.position()) : std::nullopt,
-                           /*with_history=*/false, /*with_state=*/true);
+      context_.sessions.image(wire.session_id(), caller,
+                              wire.has_position() ? std::optional(wire.position()) : std::nullopt,
+                              /*with_history=*/false, /*with_state=*/true);
   if (found.refusal) return refused(found.refusal, scope, wire.session_id());
   const auto state =
       std::make_shared<NamedState>(std::move(admitted.reservation), std::move(found.image));
   state->name = wire.name();
   state->is_public = wire.is_public();
   SnapshotOf about = snapshot_of({}, *model);
-  const std::optional<SessionInfo> stored = context_.durable == nullptr
-                                                ? std::nullopt
-                                                : context_.durable->find(wire.session_id(), caller);
+  const std::optional<SessionInfo> stored =
+      context_.persistent_sessions == nullptr
+          ? std::nullopt
+          : context_.persistent_sessions->find(wire.session_id(), caller);
   tell_numerics(stored ? *stored : info, state->image.position, about);
   state->numerics = about.numerics;
   state->numerics_text = about.numerics_text;

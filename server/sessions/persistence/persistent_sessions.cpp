@@ -28,7 +28,7 @@ PersistentSessions::PersistentSessions(SessionStorage& storage, SessionManager& 
                                        const ModelRegistry& models, const Clock& clock,
                                        const Options& options)
     : storage_(storage),
-      store_(store),
+      sessions_(store),
       models_(models),
       clock_(clock),
       options_(options),
@@ -116,18 +116,18 @@ bool PersistentSessions::has_expired(const SessionStorage::Row& row) const {
 }
 
 std::optional<SessionInfo> PersistentSessions::find(const std::string& id, const Owner& owner) {
-  std::optional<SessionInfo> info = store_.get(id, owner);
+  std::optional<SessionInfo> info = sessions_.get(id, owner);
   if (info && info->durability == Durability::kNone) return info;
   const SessionStorage::Opened found = storage_.find(id, owner);
   const bool is_gone = found.outcome == SessionError::kNotFound ||
                        (found.outcome == SessionError::kNone && has_expired(found.row));
-  if (is_gone && !(info && info->busy)) {  // a call that runs keeps it
-    if (info) store_.remove(id, owner);    // a copy of nothing
+  if (is_gone && !(info && info->busy)) {   // a call that runs keeps it
+    if (info) sessions_.remove(id, owner);  // a copy of nothing
     return std::nullopt;
   }
   if (found.outcome != SessionError::kNone) return info;
   if (info && is_stale(found.row, *info)) {
-    store_.remove(id, owner);
+    sessions_.remove(id, owner);
     info.reset();
   }
   const bool is_held = !found.holder.empty();
@@ -145,7 +145,7 @@ std::optional<SessionInfo> PersistentSessions::find(const std::string& id, const
 SessionRefusal PersistentSessions::absence(const std::string& id, const Owner& owner) {
   const SessionError outcome = storage_.find(id, owner).outcome;
   const bool is_known = outcome == SessionError::kNone || outcome == SessionError::kNotFound;
-  return is_known ? store_.absence(id, owner) : refusal_of(outcome);
+  return is_known ? sessions_.absence(id, owner) : refusal_of(outcome);
 }
 
 bool PersistentSessions::is_stale(const SessionStorage::Row& row, const SessionInfo& info) const {
@@ -160,7 +160,7 @@ std::vector<SessionInfo> PersistentSessions::list(const std::string& model,
   while (true) {
     const std::size_t wanted = limit - all.size();
     const std::vector<SessionStorage::Row> rows = storage_.list(model, after, wanted, owner);
-    std::vector<SessionInfo> here = store_.list(model, after, wanted, owner);
+    std::vector<SessionInfo> here = sessions_.list(model, after, wanted, owner);
     auto next = here.begin();
     const auto take_here = [&] { all.push_back(std::move(*next++)); };
     for (const SessionStorage::Row& row : rows) {
@@ -389,7 +389,7 @@ SessionRefusal PersistentSessions::rewind(SessionLease& lease, const SessionStor
   SessionManager::StoredState stored;
   stored.num_tokens = read_state(row, least, position, state);
   stored.bytes = state;
-  const SessionRefusal refusal = store_.rewind(lease, position, expected, &stored);
+  const SessionRefusal refusal = sessions_.rewind(lease, position, expected, &stored);
   zero_memory(std::span(state));
   return refusal;
 }
@@ -422,18 +422,18 @@ bool keeps_state(const SessionStorage::Row& row, std::int64_t position) {
 }  // namespace
 
 SessionRefusal PersistentSessions::persist(const std::string& id, const Owner& owner) {
-  const std::optional<SessionOptions> made_as = store_.made_as(id, owner);
-  if (!made_as) return store_.absence(id, owner);
+  const std::optional<SessionOptions> made_as = sessions_.made_as(id, owner);
+  if (!made_as) return sessions_.absence(id, owner);
   if (made_as->durability == Durability::kNone) return {};
-  const std::optional<SessionInfo> info = store_.get(id, owner);
-  if (!info) return store_.absence(id, owner);
+  const std::optional<SessionInfo> info = sessions_.get(id, owner);
+  if (!info) return sessions_.absence(id, owner);
   const SharedModel model = models_.find(info->model, info->transformer);
   if (model == nullptr) return {SessionError::kUnloaded};
   // A state of few tokens is made of them as soon as it is read.
   const bool with_state =
       model->transformer->constant_state() && info->num_tokens - 1 >= options_.park_tokens;
   SessionManager::ImageResult made =
-      store_.image(id, owner, std::nullopt, /*with_history=*/true, with_state);
+      sessions_.image(id, owner, std::nullopt, /*with_history=*/true, with_state);
   if (made.refusal) return made.refusal;
   SessionImage& image = made.image;
   NewSession created;
@@ -473,7 +473,7 @@ SessionRefusal PersistentSessions::persist(const std::string& id, const Owner& o
       return {SessionError::kStoreFull};
     }
   }
-  store_.set_stored(id, owner);
+  sessions_.set_stored(id, owner);
   return {};
 }
 
@@ -503,7 +503,7 @@ std::size_t PersistentSessions::store_idle_states(Duration most) {
   constexpr std::size_t kSessionsOfACommit = 64;
   const TimePoint until = clock_.now() + most;
   std::size_t parked = 0;
-  const std::vector<SessionManager::Named> idle = store_.idle_stored();
+  const std::vector<SessionManager::Named> idle = sessions_.idle_stored();
   for (auto next = idle.begin(); next != idle.end() && clock_.now() < until;) {
     WriteBatch batch;
     std::size_t put = 0;
@@ -520,7 +520,7 @@ std::size_t PersistentSessions::store_idle_states(Duration most) {
 
 bool PersistentSessions::store_idle_state(const std::string& id, const Owner& owner,
                                           WriteBatch& batch) {
-  const std::optional<SessionInfo> info = store_.get(id, owner);
+  const std::optional<SessionInfo> info = sessions_.get(id, owner);
   const auto pays = [&](const SessionStorage::Row& row) {
     const std::int64_t stored = row.states.empty() ? 0 : row.states.back().position;
     return writer_.options().pays_to_park(info->num_tokens - stored, /*leaves_memory=*/true);
@@ -536,7 +536,7 @@ bool PersistentSessions::store_idle_state(const std::string& id, const Owner& ow
                               .position = opened.row.position};
   bool is_put = false;
   if (opened.row.call.empty() && pays(opened.row)) {
-    SessionImage image = store_
+    SessionImage image = sessions_
                              .image(id, owner, std::nullopt, /*with_history=*/false,
                                     /*with_state=*/true)
                              .image;
@@ -557,8 +557,8 @@ bool PersistentSessions::store_idle_state(const std::string& id, const Owner& ow
 
 SessionRefusal PersistentSessions::remove(const std::string& id, const Owner& owner) {
   const KeyedMutex::Hold alone(locks_, id);
-  const std::optional<SessionInfo> info = store_.get(id, owner);
-  const SessionRefusal refusal = store_.remove(id, owner);
+  const std::optional<SessionInfo> info = sessions_.get(id, owner);
+  const SessionRefusal refusal = sessions_.remove(id, owner);
   if (refusal.error == SessionError::kBusy) return busy_or_away(refusal);
   if (info && info->durability == Durability::kNone) return refusal;
   const SessionRefusal stored = remove_stored(id, owner);
@@ -594,11 +594,11 @@ SessionManager::CreateResult PersistentSessions::rewind(const std::string& id, c
     is_durable = leased.lease.durability() != Durability::kNone;
     return is_durable ? rewind(leased.lease, position, expected) : SessionRefusal();
   });
-  if (!is_durable) return store_.rewind(id, owner, position, expected);
+  if (!is_durable) return sessions_.rewind(id, owner, position, expected);
   if (result.refusal) return result;
   const std::optional<SessionInfo> info = find(id, owner);
   if (!info) {  // removed meanwhile
-    result.refusal = store_.absence(id, owner);
+    result.refusal = sessions_.absence(id, owner);
     return result;
   }
   result.info = *info;
@@ -720,8 +720,8 @@ SessionRefusal PersistentSessions::busy_or_away(const SessionRefusal& refusal) c
 }
 
 SessionManager::LoadResult PersistentSessions::load(const std::string& id, const Owner& owner) {
-  if (store_.get(id, owner) && !find(id, owner)) {  // it has expired
-    return {.pin = {}, .refusal = store_.absence(id, owner)};
+  if (sessions_.get(id, owner) && !find(id, owner)) {  // it has expired
+    return {.pin = {}, .refusal = sessions_.absence(id, owner)};
   }
   return load_current(id, owner);
 }
@@ -732,11 +732,11 @@ SessionManager::LeaseResult PersistentSessions::load_and_lease(const std::string
   result.refusal = until_current([&]() -> SessionRefusal {
     SessionManager::LoadResult loaded;
     // One in memory is taken as it is: open_call() sees whether it is stale, or has expired.
-    if (const auto info = store_.get(id, owner); !info || info->busy) {
+    if (const auto info = sessions_.get(id, owner); !info || info->busy) {
       loaded = load_current(id, owner);
       if (loaded.refusal) return loaded.refusal;
     }
-    SessionManager::LeaseResult leased = store_.lease(id, owner);
+    SessionManager::LeaseResult leased = sessions_.lease(id, owner);
     result.lease = std::move(leased.lease);
     // It was evicted, or another thread has dropped a copy that was stale.
     const bool has_gone = leased.refusal.error == SessionError::kNotFound;
@@ -748,12 +748,12 @@ SessionManager::LeaseResult PersistentSessions::load_and_lease(const std::string
 SessionManager::LoadResult PersistentSessions::load_current(const std::string& id,
                                                             const Owner& owner) {
   SessionManager::LoadResult result;
-  if (!storage_.is_shared()) result.pin = store_.pin(id, owner);
+  if (!storage_.is_shared()) result.pin = sessions_.pin(id, owner);
   if (result.pin) return result;
   const KeyedMutex::Hold alone(locks_, id);
   result.refusal = drop_if_stale(id, owner);
   if (result.refusal) return result;
-  result.pin = store_.pin(id, owner);  // another thread may have loaded it
+  result.pin = sessions_.pin(id, owner);  // another thread may have loaded it
   if (!result.pin) {
     result.refusal = until_current([&] {
       SessionManager::LoadResult restored = restore(id, owner);
@@ -765,7 +765,7 @@ SessionManager::LoadResult PersistentSessions::load_current(const std::string& i
 }
 
 SessionRefusal PersistentSessions::drop_if_stale(const std::string& id, const Owner& owner) {
-  const std::optional<SessionInfo> info = store_.get(id, owner);
+  const std::optional<SessionInfo> info = sessions_.get(id, owner);
   if (!info || !storage_.is_shared() || info->busy || info->durability == Durability::kNone) {
     return {};
   }
@@ -774,7 +774,7 @@ SessionRefusal PersistentSessions::drop_if_stale(const std::string& id, const Ow
       found.outcome == SessionError::kNone || found.outcome == SessionError::kNotFound;
   if (!is_known) return refusal_of(found.outcome);
   if (found.outcome == SessionError::kNone && !is_stale(found.row, *info)) return {};
-  store_.remove(id, owner);
+  sessions_.remove(id, owner);
   return {};
 }
 
@@ -793,7 +793,7 @@ SessionManager::LoadResult PersistentSessions::restore(const std::string& id, co
       return {.pin = {}, .refusal = {SessionError::kStale}};
     }
   }
-  if (error == SessionError::kNotFound) result.refusal = store_.absence(id, owner);
+  if (error == SessionError::kNotFound) result.refusal = sessions_.absence(id, owner);
   return result;
 }
 
@@ -820,8 +820,8 @@ SessionManager::LoadResult PersistentSessions::restore_row(const std::string& id
                                .options = stored.marks.options,
                                .created = stored.row.created,
                                .last_used = stored.row.used};
-    result = store_.load(origin, stored.model->name, stored.model->transformer, image, owner,
-                         std::move(adapter));
+    result = sessions_.load(origin, stored.model->name, stored.model->transformer, image, owner,
+                            std::move(adapter));
     if (result.refusal) return result;
     (image.state.empty() ? from_tokens_ : from_slot_).fetch_add(1);
     const std::int64_t idle_at = stored.call ? stored.call->start : stored.row.position;
@@ -866,7 +866,7 @@ SessionRefusal PersistentSessions::read_image(const FoundSession& stored, Sessio
   // A store on the network may say anything: no more than sessions may take in memory is made room
   // for.
   const std::int64_t count = row.position - image.base;
-  const std::size_t most = store_.options().session_memory_bytes / sizeof(std::int32_t);
+  const std::size_t most = sessions_.options().session_memory_bytes / sizeof(std::int32_t);
   if (count < 0 || static_cast<std::uint64_t>(count) > most) return {SessionError::kDamaged};
   image.tokens.resize(static_cast<std::size_t>(count));
   return refusal_of(storage_.read_tokens(row.id, image.base, image.tokens));
@@ -877,7 +877,7 @@ std::int64_t PersistentSessions::read_state(const SessionStorage::Row& row, std:
   for (const SessionStorage::StateRef& ref : std::views::reverse(row.states)) {
     if (ref.position > most) continue;
     if (ref.position < least) break;
-    if (ref.bytes > store_.options().session_memory_bytes) continue;
+    if (ref.bytes > sessions_.options().session_memory_bytes) continue;
     state.resize(ref.bytes);
     if (storage_.read_state(ref, state) == SessionError::kNone) return ref.position;
   }

@@ -229,7 +229,7 @@ class PersistentSessions {
   std::chrono::system_clock::time_point expiry(const SessionOptions& session) const;
 
   SessionStorage& storage_;
-  SessionManager& store_;
+  SessionManager& sessions_;
   const ModelRegistry& models_;
   const Clock& clock_;
   const Options options_;
