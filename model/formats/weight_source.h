@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// WeightSource: the tensors of a model, one at a time, whatever files hold them.
+// WeightSource: the tensors of a model, one at a time, from files of any format.
 #pragma once
 
 #include <cstddef>
