@@ -61,6 +61,7 @@ TEST_CASE("the corpus of mutated files is parsed or refused, within its memory",
   const Counts safetensors = run_corpus("safetensors", try_safetensors);
   const Counts adapters = run_corpus("adapter_config", try_adapter_config);
   const Counts snapshots = run_corpus("snapshot", try_snapshot);
+  const Counts gguf = run_corpus("gguf", try_gguf);
   CHECK(config.files + safetensors.files + adapters.files + snapshots.files >= 200);
   // Both outcomes occur, or the corpus says nothing.
   CHECK(config.taken >= 3);
@@ -71,6 +72,9 @@ TEST_CASE("the corpus of mutated files is parsed or refused, within its memory",
   CHECK(adapters.taken < adapters.files / 2);
   CHECK(snapshots.taken >= 3);
   CHECK(snapshots.taken < snapshots.files / 2);
+  CHECK(gguf.files >= 75);
+  CHECK(gguf.taken >= 3);
+  CHECK(gguf.taken < gguf.files / 2);
 }
 
 TEST_CASE("thousands of fresh mutations are parsed or refused, within their memory",
@@ -79,6 +83,7 @@ TEST_CASE("thousands of fresh mutations are parsed or refused, within their memo
   const std::vector<std::string> files = safetensors_seeds();
   const std::vector<std::string> adapters = adapter_config_seeds();
   const std::vector<std::string> snapshots = snapshot_seeds();
+  const std::vector<std::string> ggufs = gguf_seeds();
   for (std::uint64_t number = 0; number < 5000; ++number) {
     INFO("mutation " << number);
     const std::string config = mutate_text(configs[number % configs.size()], number);
@@ -89,6 +94,8 @@ TEST_CASE("thousands of fresh mutations are parsed or refused, within their memo
     const std::string snapshot = mutate_snapshot(snapshots[number % snapshots.size()], number);
     REQUIRE_NOTHROW(try_limited(try_snapshot, snapshot, kSmallFileLimit));
     REQUIRE_NOTHROW(try_limited(try_safetensors, file, kSmallFileLimit));
+    const std::string gguf = mutate_gguf(ggufs[number % ggufs.size()], number);
+    REQUIRE_NOTHROW(try_limited(try_gguf, gguf, kSmallFileLimit));
   }
 }
 
@@ -119,6 +126,41 @@ TEST_CASE("no header of 50 MB takes more than 64 MB to refuse") {
   }
   refused(tensors);
   refused(metadata);
+}
+
+TEST_CASE("no GGUF file of 50 MB takes more than 128 MB to read or refuse", "[threat-75]") {
+  const auto outcome = [](const std::string& counts, const std::string& rest) {
+    const std::string bytes = std::string("GGUF\3\0\0\0", 8) + counts + rest;
+    const MemoryLimit limit(128 << 20);
+    bool taken = false;
+    CHECK_NOTHROW(taken = within_time(try_gguf, bytes));
+    UNSCOPED_INFO(bytes.size() << " bytes took " << limit.peak_bytes());
+    return taken;
+  };
+  const auto number = [](std::uint64_t value, int size = 8) {
+    std::string bytes;
+    for (int i = 0; i < size; ++i) bytes += static_cast<char>(value >> (8 * i));
+    return bytes;
+  };
+  const auto array = [&](std::uint32_t type, std::uint64_t size) {
+    return with_length("k") + number(9, 4) + number(type, 4) + number(size);
+  };
+  const std::string one_key = number(0) + number(1);
+  CHECK(outcome(one_key, array(0, 50'000'000) + std::string(50'000'000, '\0')));
+  CHECK(outcome(one_key, array(8, 6'000'000) + std::string(48'000'000, '\0')));
+  CHECK_FALSE(outcome(one_key, array(8, 6'000'000) + repeated("", with_length("ab"))));
+  CHECK(outcome(one_key, array(8, 5'000'000) + repeated("", with_length("ab"))));
+  const std::string long_text = with_length(std::string(16'000'000, 'x'));
+  CHECK(outcome(one_key, array(8, 3) + long_text + long_text + long_text));
+  std::string keys, tensors;
+  for (int i = 0; i < 65'536; ++i) {
+    keys += with_length(std::to_string(i) + std::string(700, 'k')) + number(8, 4) + number(0);
+    tensors += with_length(std::to_string(i)) + number(4, 4) + number(1) + number(1) + number(1) +
+               number(1) + number(0, 4) + number(32 * std::uint64_t{65'535u - i});
+  }
+  CHECK(outcome(number(0) + number(65'536), keys));
+  CHECK_FALSE(outcome(number(65'536) + number(0), tensors));
+  CHECK(outcome(number(65'536) + number(0), tensors + std::string(65'537 * 32, '\0')));
 }
 
 TEST_CASE("no config of 1 MB takes more than 64 MB to refuse") {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "model/config/config.h"
+#include "model/formats/gguf_header.h"
 #include "model/formats/safetensors.h"
 #include "model/lora/adapter.h"
 #include "server/sessions/snapshot.h"
@@ -68,6 +70,45 @@ bool try_safetensors(std::string_view bytes) {
     covered += tensor.end - tensor.begin;
   }
   require(covered == data_bytes, "tensors cover the data");
+  return true;
+}
+
+bool try_gguf(std::string_view bytes) {
+  const auto read = [bytes](std::uint64_t offset, std::span<char> out) {
+    require(offset <= bytes.size() && out.size() <= bytes.size() - offset, "no read past the end");
+    std::memcpy(out.data(), bytes.data() + offset, out.size());
+  };
+  GgufHeader header;
+  try {
+    header = parse_gguf(read, bytes.size(), "FILE");
+  } catch (const ModelError& error) {
+    check_text(error.what());
+    return false;
+  }
+  for (const auto& [key, value] : header.keys) {
+    require(!key.empty() && key.size() <= kMaxGgufKeyBytes, "a key is within its limits");
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      const int types = value.integer(i).has_value() + value.number(i).has_value() +
+                        value.boolean(i).has_value() + value.text(i).has_value();
+      require(types == 1 || (types == 0 && value.type() == GgufType::kU64), "a value has a type");
+    }
+  }
+  std::vector<const TensorInfo*> by_place;
+  for (const TensorInfo& tensor : header.tensors) {
+    require(!tensor.shape.empty() && tensor.shape.size() <= kMaxGgufDimensions,
+            "a shape is within its limits");
+    require(std::ranges::all_of(tensor.shape, [](auto d) { return d >= 1; }), "no empty tensor");
+    require(static_cast<std::size_t>(tensor.shape.back()) % values_per_block(tensor.type) == 0,
+            "rows are of whole blocks");
+    require(tensor.offset <= bytes.size() && tensor.num_bytes() <= bytes.size() - tensor.offset,
+            "a tensor lies within the file");
+    by_place.push_back(&tensor);
+  }
+  std::ranges::sort(by_place, {}, [](const TensorInfo* tensor) { return tensor->offset; });
+  for (std::size_t i = 1; i < by_place.size(); ++i) {
+    require(by_place[i - 1]->offset + by_place[i - 1]->num_bytes() <= by_place[i]->offset,
+            "tensors do not overlap");
+  }
   return true;
 }
 

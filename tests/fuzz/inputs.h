@@ -10,6 +10,7 @@ namespace lintel::fuzz {
 // is taken keeps the parser's promises. Anything else leaves as an exception of another type.
 bool try_config(std::string_view bytes);
 bool try_safetensors(std::string_view bytes);
+bool try_gguf(std::string_view bytes);
 bool try_adapter_config(std::string_view bytes);
 // A refusal is a SnapshotError. In one piece and in several the outcome is the same.
 bool try_snapshot(std::string_view bytes);

@@ -40,6 +40,7 @@ int main(int argc, char** argv) {
   write_corpus(directory / "config", config_seeds(), mutate_text, files);
   write_corpus(directory / "adapter_config", adapter_config_seeds(), mutate_text, files / 3);
   write_corpus(directory / "safetensors", safetensors_seeds(), mutate_safetensors, files);
+  write_corpus(directory / "gguf", gguf_seeds(), mutate_gguf, files / 2);
   write_corpus(directory / "snapshot", snapshot_seeds(), mutate_snapshot, files / 2);
   write_corpus(directory / "web_frame", web_frame_seeds(), mutate_text, files / 3);
   write_corpus(directory / "web_json", web_json_seeds(), mutate_text, files / 2);

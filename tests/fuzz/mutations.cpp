@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <initializer_list>
 #include <span>
 
 #include "model/config/attention_spec.h"
@@ -119,6 +120,31 @@ std::uint64_t length_of(const std::string& file) {
   return length;
 }
 
+std::string text_with_length(const std::string& text) { return length_bytes(text.size()) + text; }
+
+std::string number_bytes(std::uint32_t number) { return length_bytes(number).substr(0, 4); }
+
+// A key of a GGUF file; `type` is the format's number for the value's type.
+std::string gguf_key(const std::string& name, std::uint32_t type, const std::string& value) {
+  return text_with_length(name) + number_bytes(type) + value;
+}
+
+std::string gguf_tensor(const std::string& name, std::initializer_list<std::uint64_t> dims,
+                        std::uint32_t type, std::uint64_t offset) {
+  std::string bytes =
+      text_with_length(name) + number_bytes(static_cast<std::uint32_t>(dims.size()));
+  for (const std::uint64_t d : dims) bytes += length_bytes(d);
+  return bytes + number_bytes(type) + length_bytes(offset);
+}
+
+// `rest` are keys and tensors; data begins at a multiple of the alignment after them.
+std::string gguf_file(std::uint64_t tensors, std::uint64_t keys, const std::string& rest,
+                      std::size_t alignment, std::size_t data_bytes) {
+  std::string bytes = "GGUF" + number_bytes(3) + length_bytes(tensors) + length_bytes(keys) + rest;
+  bytes.resize((bytes.size() + alignment - 1) / alignment * alignment);
+  return bytes + std::string(data_bytes, '\1');
+}
+
 std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -143,6 +169,26 @@ std::vector<std::string> safetensors_seeds() {
   const std::string one = R"({"pe":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}})";
   return {length_bytes(three.size()) + three + std::string(32, '\1'),
           length_bytes(one.size()) + one + std::string(16, '\2')};
+}
+
+std::vector<std::string> gguf_seeds() {
+  const std::string keys =
+      gguf_key("general.architecture", 8, text_with_length("rwkv7")) +
+      gguf_key("rwkv7.block_count", 4, number_bytes(2)) +
+      gguf_key("rwkv7.epsilon", 6, number_bytes(0x3727c5ac)) + gguf_key("tied", 7, "\1") +
+      gguf_key("tokenizer.ggml.tokens", 9,
+               number_bytes(8) + length_bytes(3) + text_with_length("<s>") + text_with_length("") +
+                   text_with_length("\xff")) +
+      gguf_key("heads", 9, number_bytes(10) + length_bytes(2) + length_bytes(0) + length_bytes(4));
+  const std::string tensors = gguf_tensor("token_embd.weight", {32, 2}, 8, 0) +
+                              gguf_tensor("blk.0.attn_norm.weight", {8}, 0, 96) +
+                              gguf_tensor("blk.0.ffn_down.weight", {256}, 12, 128);
+  return {gguf_file(3, 6, keys + tensors, 32, 128 + 144),
+          gguf_file(1, 1,
+                    gguf_key("general.alignment", 4, number_bytes(64)) +
+                        gguf_tensor("a", {2, 1, 3, 1}, 1, 64),
+                    64, 64 + 12),
+          gguf_file(0, 1, gguf_key("split.count", 2, std::string("\0\0", 2)), 1, 0)};
 }
 
 std::vector<std::string> adapter_config_seeds() {
@@ -189,6 +235,41 @@ std::string mutate_safetensors(const std::string& seed, std::uint64_t number) {
     default: {
       const std::string edited = edit(header, random);
       return length_bytes(edited.size()) + edited + data;
+    }
+  }
+}
+
+std::string mutate_gguf(const std::string& seed, std::uint64_t number) {
+  Random random(number);
+  switch (random.below(6)) {
+    case 0:  // truncated or extended
+      return random.below(2) == 0 ? seed.substr(0, random.below(seed.size()))
+                                  : seed + std::string(1 + random.below(40), '\0');
+    case 1:  // anything anywhere
+      return edit(seed, random);
+    default: {
+      const std::uint64_t numbers[] = {0,
+                                       1,
+                                       2,
+                                       8,
+                                       9,
+                                       31,
+                                       seed.size(),
+                                       65'536,
+                                       std::uint64_t{1} << 31,
+                                       std::uint64_t{1} << 40,
+                                       std::uint64_t{1} << 61,
+                                       std::uint64_t{1} << 63,
+                                       ~std::uint64_t{31},
+                                       ~std::uint64_t{0}};
+      std::string bytes = seed;
+      const std::size_t edits = 1 + random.below(2);
+      for (std::size_t i = 0; i < edits; ++i) {
+        const std::size_t size = random.below(2) == 0 ? 4 : 8;
+        const std::string with = length_bytes(numbers[random.below(std::size(numbers))]);
+        bytes.replace(random.below(bytes.size() - size), size, with, 0, size);
+      }
+      return bytes;
     }
   }
 }

@@ -11,6 +11,7 @@ namespace lintel::fuzz {
 // Small valid inputs to start from.
 std::vector<std::string> config_seeds();
 std::vector<std::string> safetensors_seeds();
+std::vector<std::string> gguf_seeds();
 std::vector<std::string> adapter_config_seeds();
 std::vector<std::string> snapshot_seeds();
 
@@ -20,6 +21,8 @@ std::string mutate_text(const std::string& seed, std::uint64_t number);
 // The same within the header, half the time with the length in front made right again; or damage to
 // the length or the data.
 std::string mutate_safetensors(const std::string& seed, std::uint64_t number);
+// The same anywhere, or most of the time numbers of 4 or 8 bytes replaced by awkward ones.
+std::string mutate_gguf(const std::string& seed, std::uint64_t number);
 // The same within header and body, most of the time with lengths and checksum made right again; or
 // damage anywhere.
 std::string mutate_snapshot(const std::string& seed, std::uint64_t number);
