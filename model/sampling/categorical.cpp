@@ -46,6 +46,38 @@ std::int32_t most_likely(std::span<const double> values) {
   return static_cast<std::int32_t>(std::max_element(values.begin(), values.end()) - values.begin());
 }
 
+// Of so many candidates all are sorted. A vocabulary of 250,000 is not: a few of them hold top_p
+// nearly always.
+constexpr std::size_t kMostSorted = 4096;
+
+// The smallest number of candidates whose weights make up top_p of all; at least 1. They are the
+// first of `candidates` then, the likeliest first.
+template <typename Likelier>
+std::size_t num_that_hold(double top_p, std::span<const double> weights,
+                          std::span<std::int32_t> candidates, const Likelier& likelier) {
+  std::size_t sorted = 0;
+  const auto sort_to = [&](std::size_t end) {
+    const auto begin = candidates.begin();
+    if (end < candidates.size()) {
+      std::nth_element(begin + static_cast<std::ptrdiff_t>(sorted),
+                       begin + static_cast<std::ptrdiff_t>(end), candidates.end(), likelier);
+    }
+    std::sort(begin + static_cast<std::ptrdiff_t>(sorted), begin + static_cast<std::ptrdiff_t>(end),
+              likelier);
+    sorted = end;
+  };
+  sort_to(candidates.size() <= kMostSorted ? candidates.size() : kMostSorted / 16);
+  double total = 0.0;
+  for (const std::int32_t id : candidates) total += weights[id];
+  double sum = 0.0;
+  std::size_t kept = 0;
+  do {
+    if (kept == sorted) sort_to(std::min(4 * sorted, candidates.size()));
+    sum += weights[candidates[kept++]];
+  } while (kept < candidates.size() && sum < top_p * total);
+  return kept;
+}
+
 // Drops what top_k and top_p exclude by setting its weight to 0. `order` is working memory, [V].
 void keep_top(const SamplingOptions& options, std::span<double> weights,
               std::span<std::int32_t> order) {
@@ -64,18 +96,7 @@ void keep_top(const SamplingOptions& options, std::span<double> weights,
     std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(),
                      likelier);
   }
-  if (limits_p) {
-    const std::span<std::int32_t> candidates = order.first(kept);
-    std::sort(candidates.begin(), candidates.end(), likelier);
-    double total = 0.0;
-    for (const std::int32_t id : candidates) total += weights[id];
-    // The smallest set that holds top_p; never empty.
-    double sum = 0.0;
-    kept = 0;
-    do {
-      sum += weights[candidates[kept++]];
-    } while (kept < candidates.size() && sum < options.top_p * total);
-  }
+  if (limits_p) kept = num_that_hold(options.top_p, weights, order.first(kept), likelier);
   for (const std::int32_t id : order.subspan(kept)) weights[id] = 0.0;
 }
 
