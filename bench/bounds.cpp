@@ -92,7 +92,7 @@ class CachedLayers {
     }
     const Matrix rows = random_rows(position, width, 2);
     Matrix out(position, width);
-    const std::vector<AttentionState*> first(position, pointers_.front());
+    const std::vector<LayerState*> first(position, pointers_.front());
     const std::vector<MatrixView<const float>> inputs(3, rows.view());
     backend.step(first, inputs, out.view(), scratch_);
     for (std::size_t i = 1; i < states_.size(); ++i) states_[i]->assign(*states_.front());
@@ -108,8 +108,8 @@ class CachedLayers {
  private:
   const AttentionBackend& backend_;
   const std::size_t batch_;
-  std::vector<std::unique_ptr<AttentionState>> states_;  // [layers, batch]
-  std::vector<AttentionState*> pointers_;
+  std::vector<std::unique_ptr<LayerState>> states_;  // [layers, batch]
+  std::vector<LayerState*> pointers_;
   Matrix q_;
   std::vector<MatrixView<const float>> inputs_;  // queries, keys and values alike
   Matrix out_;

@@ -22,19 +22,19 @@ std::size_t padded(std::size_t floats) {
 
 }  // namespace
 
-SequenceState::SequenceState(Backends backends, int vocab_size,
+SequenceState::SequenceState(Layouts layouts, int vocab_size,
                              std::shared_ptr<const Adapter> adapter, const SequenceLimits& limits)
     : counts(static_cast<std::size_t>(vocab_size), 0),
-      backends_(backends),
+      layouts_(layouts),
       limits_(limits),
       adapter_(std::move(adapter)),
       tokens_(kTokenPage) {
-  for (const auto& backend : backends_) block_floats_ += padded(backend->block_floats());
+  for (const auto& layout : layouts_) block_floats_ += padded(layout->block_floats());
   block_ = make_aligned<float>(block_floats_);
   std::size_t offset = 0;
-  for (const auto& backend : backends_) {
-    layers_.push_back(backend->new_state({block_.get() + offset, backend->block_floats()}));
-    offset += padded(backend->block_floats());
+  for (const auto& layout : layouts_) {
+    layers_.push_back(layout->new_state({block_.get() + offset, layout->block_floats()}));
+    offset += padded(layout->block_floats());
   }
 }
 
@@ -45,7 +45,7 @@ SequenceState& SequenceState::operator=(SequenceState&& other) noexcept {
   pending = std::exchange(other.pending, std::nullopt);
   counts = std::move(other.counts);
   generated_tail = std::move(other.generated_tail);
-  backends_ = other.backends_;
+  layouts_ = other.layouts_;
   limits_ = other.limits_;
   adapter_ = std::move(other.adapter_);
   block_floats_ = other.block_floats_;
@@ -60,7 +60,7 @@ SequenceState& SequenceState::operator=(SequenceState&& other) noexcept {
 SequenceState::~SequenceState() { forget(); }
 
 SequenceState SequenceState::clone() const {
-  SequenceState copy(backends_, static_cast<int>(counts.size()), adapter_, limits_);
+  SequenceState copy(layouts_, static_cast<int>(counts.size()), adapter_, limits_);
   copy.assign(*this);
   return copy;
 }

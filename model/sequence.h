@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "model/core/tensor.h"
-#include "model/layers/attention/attention.h"
+#include "model/layers/layer_state.h"
 
 namespace lintel {
 
@@ -23,19 +23,19 @@ struct SequenceLimits {
   std::int32_t vocab_size = INT32_MAX;  // tokens are below it
 };
 
-// One attention state a layer, the position, the token that was produced but not yet fed, and what
+// The states of the layers, the position, the token that was produced but not yet fed, and what
 // sampling needs to continue. Made by Transformer::new_sequence, which must outlive it; used by one
 // thread at a time. States that do not grow lie in one flat block. In recompute mode there are no
-// attention states, but the tokens.
+// states, but the tokens.
 class SequenceState {
  public:
-  // One a layer; layers that share weights share theirs.
-  using Backends = std::span<const std::shared_ptr<const AttentionBackend>>;
+  // One for each state that a model keeps; layers that share weights share theirs.
+  using Layouts = std::span<const std::shared_ptr<const StateLayout>>;
 
-  // backends: outliving the state; none in recompute mode. vocab_size: length of `counts`; 0 where
+  // layouts: outliving the state; none in recompute mode. vocab_size: length of `counts`; 0 where
   // the head has no use for them. adapter: what its tokens go through beside the model's own
   // weights; null: nothing. It stays as it is, also in clones.
-  SequenceState(Backends backends, int vocab_size, std::shared_ptr<const Adapter> adapter = nullptr,
+  SequenceState(Layouts layouts, int vocab_size, std::shared_ptr<const Adapter> adapter = nullptr,
                 const SequenceLimits& limits = {});
   SequenceState(SequenceState&&) = default;
   SequenceState& operator=(SequenceState&& other) noexcept;  // zeroes what this one held
@@ -48,7 +48,7 @@ class SequenceState {
   void assign(const SequenceState& other);
   // Back to an empty sequence, in place; everything it held is zeroed.
   void reset();
-  // Bytes of the attention states, or the tokens, and of `counts`; at most
+  // Bytes of the layers' states, or the tokens, and of `counts`; at most
   // Transformer::state_bytes(position()).
   std::size_t bytes() const;
 
@@ -86,7 +86,7 @@ class SequenceState {
   void settle();
 
   // For Transformer only.
-  AttentionState* layer(std::size_t i) { return layers_[i].get(); }
+  LayerState* layer(std::size_t i) { return layers_[i].get(); }
   void begin_drafts() { has_drafts_ = true; }  // the step has some
   void advance() { ++position_; }
   // Recompute mode: a token is fed by remembering it.
@@ -108,12 +108,12 @@ class SequenceState {
   void load_all(StateReader& reader, std::int64_t most_tokens);
   void forget();  // zeroes the block, the counts and the tail where they lie
 
-  Backends backends_;
+  Layouts layouts_;
   SequenceLimits limits_;
   std::shared_ptr<const Adapter> adapter_;
   std::size_t block_floats_ = 0;
   AlignedArray<float> block_;  // the states that do not grow, of all layers, one after the other
-  std::vector<std::unique_ptr<AttentionState>> layers_;
+  std::vector<std::unique_ptr<LayerState>> layers_;
   PagedArray<std::int32_t> tokens_;  // recompute mode
   std::int64_t position_ = 0;
   bool has_drafts_ = false;  // of the last step, not judged yet

@@ -117,7 +117,7 @@ static_assert(History::kPage == kSoftmaxPage);
 // in pages of softmax_kernels.h. Position t of the sequence is position t % B of its block, and
 // takes the place that position t - B had: a block that is complete stays until the next one
 // begins.
-class LinformerBlocksState final : public AttentionState {
+class LinformerBlocksState final : public LayerState {
  public:
   explicit LinformerBlocksState(const LinformerShape& shape)
       : shape_(shape),
@@ -136,7 +136,7 @@ class LinformerBlocksState final : public AttentionState {
 
   std::size_t bytes() const override { return summaries_.bytes() + own_.bytes(); }
 
-  void assign(const AttentionState& other) override {
+  void assign(const LayerState& other) override {
     const auto& from = static_cast<const LinformerBlocksState&>(other);
     summaries_.assign(from.summaries_);
     own_.assign(from.own_);
@@ -260,7 +260,7 @@ class LinformerBlocks final : public AttentionBackend {
 
   std::size_t block_floats() const override { return 0; }
 
-  std::unique_ptr<AttentionState> new_state(std::span<float> /*block*/) const override {
+  std::unique_ptr<LayerState> new_state(std::span<float> /*block*/) const override {
     return std::make_unique<LinformerBlocksState>(shape_);
   }
 
@@ -272,7 +272,7 @@ class LinformerBlocks final : public AttentionBackend {
     return num_rows * 2 * shape_.width();
   }
 
-  void step(std::span<AttentionState* const> states, AttentionInputs inputs, MatrixView<float> out,
+  void step(std::span<LayerState* const> states, AttentionInputs inputs, MatrixView<float> out,
             AttentionScratch& scratch) const override {
     const MatrixView<const float> q = inputs[0];
     const MatrixView<const float> k = inputs[1];
@@ -449,11 +449,11 @@ std::optional<Contradiction> contradiction_of_linformer(const AttentionConfig& c
 }
 
 // Mode prefix: the slots of every head. Of a draft k and v are kept.
-class LinformerPrefixState final : public SumState {
+class LinformerPrefixState final : public RecurrentState {
  public:
   LinformerPrefixState(std::span<float> block, const LinformerShape& shape,
                        const LinformerProjections& projected)
-      : SumState(block, kept_floats(shape), static_cast<std::int64_t>(projected.columns())),
+      : RecurrentState(block, kept_floats(shape), static_cast<std::int64_t>(projected.columns())),
         shape_(shape),
         projected_(projected) {}
 
@@ -477,7 +477,7 @@ class LinformerPrefixState final : public SumState {
 
  private:
   void feed_again(const float* kept, std::size_t count, std::span<float> /*work*/) override {
-    for (std::size_t i = 0; i < count; ++i, kept += SumState::kept_floats()) {
+    for (std::size_t i = 0; i < count; ++i, kept += RecurrentState::kept_floats()) {
       const auto t = static_cast<std::size_t>(next_position());
       for (std::size_t h = 0; h < shape_.n_heads; ++h) {
         const float* const k = kept + h * shape_.d_head;
@@ -497,7 +497,7 @@ class LinformerPrefix final : public AttentionBackend {
 
   std::size_t block_floats() const override { return shape_.slots_floats(); }
 
-  std::unique_ptr<AttentionState> new_state(std::span<float> block) const override {
+  std::unique_ptr<LayerState> new_state(std::span<float> block) const override {
     assert(block.size() == block_floats());
     return std::make_unique<LinformerPrefixState>(block, shape_, projected_);
   }
@@ -508,11 +508,11 @@ class LinformerPrefix final : public AttentionBackend {
   std::int64_t tokens_until_full() const override { return 0; }
 
   std::size_t rollback_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
-    return SumState::rollback_floats(block_floats(), LinformerPrefixState::kept_floats(shape_),
-                                     num_rows);
+    return RecurrentState::rollback_floats(block_floats(),
+                                           LinformerPrefixState::kept_floats(shape_), num_rows);
   }
 
-  void step(std::span<AttentionState* const> states, AttentionInputs inputs, MatrixView<float> out,
+  void step(std::span<LayerState* const> states, AttentionInputs inputs, MatrixView<float> out,
             AttentionScratch& scratch) const override {
     const MatrixView<const float> q = inputs[0];
     const MatrixView<const float> k = inputs[1];

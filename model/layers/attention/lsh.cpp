@@ -74,7 +74,7 @@ struct LshShape {
 };
 
 // Keys and values of every position, and for each round and head its buckets.
-class LshState final : public AttentionState {
+class LshState final : public LayerState {
  public:
   explicit LshState(const LshShape& shape)
       : shape_(shape), members_(shape.page_floats()), buckets_(shape.buckets()) {}
@@ -89,7 +89,7 @@ class LshState final : public AttentionState {
 
   std::size_t bytes() const override { return members_.bytes() + buckets_.bytes(); }
 
-  void assign(const AttentionState& other) override {
+  void assign(const LayerState& other) override {
     const auto& from = static_cast<const LshState&>(other);
     members_.assign(from.members_);
     buckets_.assign(from.buckets_);
@@ -216,7 +216,7 @@ class LshAttention final : public AttentionBackend {
 
   std::size_t block_floats() const override { return 0; }
 
-  std::unique_ptr<AttentionState> new_state(std::span<float> /*block*/) const override {
+  std::unique_ptr<LayerState> new_state(std::span<float> /*block*/) const override {
     return std::make_unique<LshState>(shape_);
   }
 
@@ -230,7 +230,7 @@ class LshAttention final : public AttentionBackend {
   }
   bool full_pass_equals_steps() const override { return false; }
 
-  void step(std::span<AttentionState* const> states, AttentionInputs inputs, MatrixView<float> out,
+  void step(std::span<LayerState* const> states, AttentionInputs inputs, MatrixView<float> out,
             AttentionScratch& scratch) const override {
     const MatrixView<const float> q = inputs[0];
     const MatrixView<const float> v = inputs[1];

@@ -109,7 +109,7 @@ struct MemberShape {
 
 // What is kept as kFirst and kRecent lies in the sequence's flat block, which the sequence zeroes:
 // first the first positions, then a ring of the last ones. Rows lie in pages that never move.
-class PatternState final : public AttentionState {
+class PatternState final : public LayerState {
  public:
   // block: block_floats(). max_length: as of LayerDims. shape and pattern are the backend's.
   PatternState(std::span<float> block, const MemberShape& shape, const PositionPattern& pattern,
@@ -140,7 +140,7 @@ class PatternState final : public AttentionState {
 
   std::size_t bytes() const override { return block_.size_bytes() + rows_.bytes(); }
 
-  void assign(const AttentionState& other) override {
+  void assign(const LayerState& other) override {
     const auto& from = static_cast<const PatternState&>(other);
     assert(from.block_.size() == block_.size());
     std::ranges::copy(from.block_, block_.begin());
@@ -411,7 +411,7 @@ class PatternAttention final : public AttentionBackend {
   std::size_t block_floats() const override {
     return PatternState::block_floats(shape_, *pattern_);
   }
-  std::unique_ptr<AttentionState> new_state(std::span<float> block) const override {
+  std::unique_ptr<LayerState> new_state(std::span<float> block) const override {
     return std::make_unique<PatternState>(block, shape_, *pattern_, max_length_);
   }
   std::size_t state_bytes(std::int64_t num_tokens) const override {
@@ -422,7 +422,7 @@ class PatternAttention final : public AttentionBackend {
     return block_floats() == 0 ? 0 : num_rows * shape_.position_floats();
   }
 
-  void step(std::span<AttentionState* const> states, AttentionInputs inputs, MatrixView<float> out,
+  void step(std::span<LayerState* const> states, AttentionInputs inputs, MatrixView<float> out,
             AttentionScratch& scratch) const override {
     const MatrixView<const float> q = inputs[0];
     const MatrixView<const float> k = inputs[1];

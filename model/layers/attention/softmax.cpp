@@ -25,14 +25,14 @@ constexpr const char* kSamples[] = {"", "scale=0.3"};
 static_assert(History::kPage == kSoftmaxPage);
 
 // Keys and values of every position fed.
-class SoftmaxState final : public AttentionState {
+class SoftmaxState final : public LayerState {
  public:
   explicit SoftmaxState(const SoftmaxShape& shape)
       : shape_(shape), history_(softmax_page_floats(shape)) {}
 
   std::size_t bytes() const override { return history_.bytes(); }
 
-  void assign(const AttentionState& other) override {
+  void assign(const LayerState& other) override {
     history_.assign(static_cast<const SoftmaxState&>(other).history_);
   }
 
@@ -78,7 +78,7 @@ class SoftmaxAttention final : public AttentionBackend {
 
   std::size_t block_floats() const override { return 0; }
 
-  std::unique_ptr<AttentionState> new_state(std::span<float> /*block*/) const override {
+  std::unique_ptr<LayerState> new_state(std::span<float> /*block*/) const override {
     return std::make_unique<SoftmaxState>(shape_);
   }
 
@@ -90,7 +90,7 @@ class SoftmaxAttention final : public AttentionBackend {
     return 0;
   }
 
-  void step(std::span<AttentionState* const> states, AttentionInputs inputs, MatrixView<float> out,
+  void step(std::span<LayerState* const> states, AttentionInputs inputs, MatrixView<float> out,
             AttentionScratch& scratch) const override {
     const MatrixView<const float> q = inputs[0];
     const MatrixView<const float> k = inputs[1];

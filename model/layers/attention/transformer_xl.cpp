@@ -96,14 +96,14 @@ std::optional<Contradiction> contradiction_of_transformer_xl(const AttentionConf
 }
 
 // Keys and values of the last positions, in the sequence's flat block.
-class TransformerXlState final : public AttentionState {
+class TransformerXlState final : public LayerState {
  public:
   TransformerXlState(std::span<float> block, const RelativeShape& shape)
       : block_(block), shape_(shape) {}
 
   std::size_t bytes() const override { return block_.size_bytes(); }
 
-  void assign(const AttentionState& other) override {
+  void assign(const LayerState& other) override {
     const auto& from = static_cast<const TransformerXlState&>(other);
     std::ranges::copy(from.block_, block_.begin());
     position_ = from.position_;
@@ -204,7 +204,7 @@ class TransformerXl final : public AttentionBackend {
 
   std::size_t block_floats() const override { return relative_ring_floats(shape_); }
 
-  std::unique_ptr<AttentionState> new_state(std::span<float> block) const override {
+  std::unique_ptr<LayerState> new_state(std::span<float> block) const override {
     assert(block.size() == block_floats());
     return std::make_unique<TransformerXlState>(block, shape_);
   }
@@ -219,7 +219,7 @@ class TransformerXl final : public AttentionBackend {
   }
 
   // Heads one after the other: what rows of one sequence read of a head stays near.
-  void step(std::span<AttentionState* const> states, AttentionInputs inputs, MatrixView<float> out,
+  void step(std::span<LayerState* const> states, AttentionInputs inputs, MatrixView<float> out,
             AttentionScratch& scratch) const override {
     const std::size_t d_head = shape_.d_head;
     const std::size_t floats = 2 * d_head + relative_scores(shape_);

@@ -49,7 +49,7 @@ class AttentionLayer {
 
   const AttentionBackend& backend() const { return *backends_[0]; }
   const AttentionParams& params() const { return params_; }
-  SequenceState new_sequence() const { return SequenceState(backends_, 0); }
+  SequenceState new_sequence() const { return SequenceState(layouts_, 0); }
 
   struct Fed {
     SequenceState* sequence;
@@ -61,7 +61,7 @@ class AttentionLayer {
   // One step; a row of outputs for each row fed. Inputs lie side by side, as in the model.
   Outputs step(const std::vector<Fed>& rows) {
     Matrix inputs(rows.size(), inputs_.cols());
-    std::vector<AttentionState*> states;
+    std::vector<LayerState*> states;
     for (std::size_t r = 0; r < rows.size(); ++r) {
       std::ranges::copy(inputs_.row(rows[r].source * kTokens + rows[r].token),
                         inputs.row(r).begin());
@@ -129,6 +129,7 @@ class AttentionLayer {
     std::normal_distribution<float> normal;
     for (float& value : inputs_.values()) value = normal(generator);
     backends_.push_back(make_attention(params_));
+    layouts_.push_back(backends_[0]);
   }
 
   static Params params_of(const AttentionCase& which) {
@@ -187,6 +188,7 @@ class AttentionLayer {
   Matrix inputs_;                    // [sequences * tokens, sum of widths]
   std::vector<std::vector<float>> draft_memory_, last_draft_memory_;
   std::vector<std::shared_ptr<const AttentionBackend>> backends_;
+  std::vector<std::shared_ptr<const StateLayout>> layouts_;
   AttentionScratch scratch_;
 };
 

@@ -206,7 +206,7 @@ TEST_CASE("linformer takes the memory of its slots, and of the pages that it nee
         linformer_inputs("linformer:mode=blocks,rank=5,block_size=70", 2, 8, 1500, 0, generator);
     const auto backend = make_attention(in.params());
     const auto state = backend->new_state({});
-    AttentionState* const only = state.get();
+    LayerState* const only = state.get();
     AttentionScratch scratch;
     Matrix out(1, 16);
     CHECK(state->bytes() == 0);
@@ -264,7 +264,7 @@ TEST_CASE("a saved state of linformer cannot be of positions that have no column
   const auto save_after = [&](std::size_t n) {
     std::ranges::fill(block, 0.0f);
     const auto state = longer->new_state(block);
-    const std::vector<AttentionState*> states(n, state.get());
+    const std::vector<LayerState*> states(n, state.get());
     AttentionScratch scratch;
     Matrix out(n, 4);
     longer->step(states, in.rows(0, n), out.view(), scratch);

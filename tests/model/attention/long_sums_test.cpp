@@ -257,9 +257,10 @@ class LongStates {
       draw_tensor(own.back().values(), tensor, /*seed=*/1, /*layer=*/0, own.size() - 1);
     }
     backends_.push_back(make_attention({config, dims, own}));
+    layouts_.push_back(backends_[0]);
   }
 
-  SequenceState new_sequence() const { return SequenceState(backends_, /*vocab_size=*/0); }
+  SequenceState new_sequence() const { return SequenceState(layouts_, /*vocab_size=*/0); }
 
   // Feeds tokens first .. first + count - 1 in one step, the last `drafts` of them as drafts.
   // Returns the outputs.
@@ -282,7 +283,7 @@ class LongStates {
       sequence.begin_drafts();
       sequence.layer(0)->begin_speculation(drafts, draft_memory_);
     }
-    const std::vector<AttentionState*> states(count, sequence.layer(0));
+    const std::vector<LayerState*> states(count, sequence.layer(0));
     const std::vector<MatrixView<const float>> inputs = {q.view(), k.view(), v.view()};
     backends_[0]->step(states, inputs, out.view(), scratch_);
     return {out.values().begin(), out.values().end()};
@@ -301,6 +302,7 @@ class LongStates {
 
  private:
   std::vector<std::shared_ptr<const AttentionBackend>> backends_;
+  std::vector<std::shared_ptr<const StateLayout>> layouts_;
   std::vector<float> draft_memory_, last_draft_memory_;
   AttentionScratch scratch_;
 };

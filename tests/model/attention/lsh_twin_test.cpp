@@ -187,7 +187,7 @@ TEST_CASE("LSH is announced enough memory when tokens agree, and when they sprea
   }
   const auto backend = make_attention(in.params());
   const auto state = backend->new_state({});
-  AttentionState* const only = state.get();
+  LayerState* const only = state.get();
   AttentionScratch scratch;
   Matrix out(1, 16);
   CHECK(state->bytes() == backend->state_bytes(0));

@@ -35,13 +35,13 @@ struct PatternSequence {
 
   std::size_t floats;
   AlignedArray<float> block;
-  std::unique_ptr<AttentionState> state;
+  std::unique_ptr<LayerState> state;
 };
 
 void feed(const AttentionBackend& backend, PatternSequence& sequence, const TwinInputs& in,
           std::size_t first, std::size_t count, MatrixView<float> out) {
   AttentionScratch scratch;
-  const std::vector<AttentionState*> states(count, sequence.state.get());
+  const std::vector<LayerState*> states(count, sequence.state.get());
   backend.step(states, in.rows(first, count), out, scratch);
 }
 

@@ -73,7 +73,7 @@ TEST_CASE("softmax attention takes exactly the pages it needs") {
   const auto state = backend->new_state({});
   AttentionScratch scratch;
   Matrix out(1, 16);
-  AttentionState* const only = state.get();
+  LayerState* const only = state.get();
   CHECK(state->bytes() == 0);
   for (std::size_t t = 0; t < 1000; ++t) {
     backend->step({&only, 1}, in.rows(t, 1), out.view(), scratch);

@@ -284,7 +284,7 @@ TEST_CASE("a token allocates nothing once the scratch has grown") {
                                                 4, static_cast<std::int64_t>(in.num_tokens()))));
   std::vector<std::vector<MatrixView<const float>>> rows;
   for (std::size_t t = 0; t < in.num_tokens(); t += 5) rows.push_back(in.rows(t, 5));
-  const std::vector<AttentionState*> states(5, state.get());
+  const std::vector<LayerState*> states(5, state.get());
   Matrix out(5, 21);
   AttentionScratch scratch;
   backend->step(states, rows[0], out.view(), scratch);

@@ -112,7 +112,7 @@ inline Matrix steps(const TwinInputs& in, std::mt19937& generator) {
   Matrix out(in.num_tokens(), in.dims.width());
   for (std::size_t t = 0; t < in.num_tokens();) {
     const std::size_t count = std::min<std::size_t>(1 + generator() % 9, in.num_tokens() - t);
-    const std::vector<AttentionState*> states(count, state.get());
+    const std::vector<LayerState*> states(count, state.get());
     backend->step(states, in.rows(t, count), out.view().rows_from(t, count), scratch);
     t += count;
   }

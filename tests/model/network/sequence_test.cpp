@@ -14,7 +14,7 @@ struct Witness {
   bool all_zero = true;
 };
 
-class WitnessState final : public AttentionState {
+class WitnessState final : public LayerState {
  public:
   WitnessState(std::span<float> block, Witness* witness) : block_(block), witness_(witness) {}
   ~WitnessState() override {
@@ -23,7 +23,7 @@ class WitnessState final : public AttentionState {
         std::all_of(block_.begin(), block_.end(), [](float value) { return value == 0.0f; });
   }
   std::size_t bytes() const override { return block_.size_bytes(); }
-  void assign(const AttentionState& other) override {
+  void assign(const LayerState& other) override {
     std::ranges::copy(static_cast<const WitnessState&>(other).block_, block_.begin());
   }
   void reset() override { std::fill(block_.begin(), block_.end(), 0.0f); }
@@ -38,18 +38,16 @@ class WitnessState final : public AttentionState {
   Witness* witness_;
 };
 
-class WitnessBackend final : public AttentionBackend {
+class WitnessLayout final : public StateLayout {
  public:
-  WitnessBackend(std::size_t floats, Witness* witness) : floats_(floats), witness_(witness) {}
+  WitnessLayout(std::size_t floats, Witness* witness) : floats_(floats), witness_(witness) {}
   std::size_t block_floats() const override { return floats_; }
-  std::unique_ptr<AttentionState> new_state(std::span<float> block) const override {
+  std::unique_ptr<LayerState> new_state(std::span<float> block) const override {
     return std::make_unique<WitnessState>(block, witness_);
   }
   std::size_t state_bytes(std::int64_t) const override { return floats_ * sizeof(float); }
   std::int64_t tokens_until_full() const override { return 0; }
   std::size_t rollback_floats(std::size_t, std::int64_t) const override { return 0; }
-  void step(std::span<AttentionState* const>, AttentionInputs, MatrixView<float>,
-            AttentionScratch&) const override {}
 
  private:
   std::size_t floats_;
@@ -59,11 +57,11 @@ class WitnessBackend final : public AttentionBackend {
 struct Fixture {
   Fixture() {
     for (const std::size_t floats : {5, 16, 33}) {
-      backends.push_back(std::make_unique<WitnessBackend>(floats, &witness));
+      layouts.push_back(std::make_unique<WitnessLayout>(floats, &witness));
     }
   }
   SequenceState filled() {
-    SequenceState sequence(backends, 4);
+    SequenceState sequence(layouts, 4);
     for (std::size_t i = 0; i < 3; ++i) {
       auto block = static_cast<WitnessState*>(sequence.layer(i))->block();
       std::fill(block.begin(), block.end(), static_cast<float>(i + 1));
@@ -79,7 +77,7 @@ struct Fixture {
     return static_cast<WitnessState*>(sequence.layer(i))->block();
   }
   Witness witness;
-  std::vector<std::shared_ptr<const AttentionBackend>> backends;
+  std::vector<std::shared_ptr<const StateLayout>> layouts;
 };
 
 TEST_CASE("layers have blocks of their own, each at a cache line") {
@@ -98,7 +96,7 @@ TEST_CASE("a sequence is zeroed before its memory goes back") {
   SECTION("destroyed") { f.filled(); }
   SECTION("assigned over") {
     SequenceState sequence = f.filled();
-    sequence = SequenceState(f.backends, 4);
+    sequence = SequenceState(f.layouts, 4);
     CHECK(f.witness.states == 3);
   }
   SECTION("moved, then destroyed") {

@@ -31,13 +31,13 @@ int width_of(const AttentionConfig& /*config*/, const LayerDims& dims) {
 }
 
 // The last values, in the block: that of position p at p % window.
-class RecentState final : public AttentionState {
+class RecentState final : public LayerState {
  public:
   RecentState(std::span<float> block, std::size_t window, std::size_t width)
       : block_(block), window_(window), width_(width) {}
 
   std::size_t bytes() const override { return block_.size_bytes(); }
-  void assign(const AttentionState& other) override {
+  void assign(const LayerState& other) override {
     const auto& from = static_cast<const RecentState&>(other);
     std::ranges::copy(from.block_, block_.begin());
     position_ = from.position_;
@@ -106,7 +106,7 @@ class RecentAttention final : public AttentionBackend {
         weights_(params.own[0].values().begin(), params.own[0].values().end()) {}
 
   std::size_t block_floats() const override { return window_ * width_; }
-  std::unique_ptr<AttentionState> new_state(std::span<float> block) const override {
+  std::unique_ptr<LayerState> new_state(std::span<float> block) const override {
     return std::make_unique<RecentState>(block, window_, width_);
   }
   std::size_t state_bytes(std::int64_t /*num_tokens*/) const override {
@@ -117,7 +117,7 @@ class RecentAttention final : public AttentionBackend {
     return num_rows * width_;
   }
 
-  void step(std::span<AttentionState* const> states, AttentionInputs inputs, MatrixView<float> out,
+  void step(std::span<LayerState* const> states, AttentionInputs inputs, MatrixView<float> out,
             AttentionScratch& /*scratch*/) const override {
     for (std::size_t r = 0; r < states.size(); ++r) {
       auto& state = static_cast<RecentState&>(*states[r]);

@@ -9,27 +9,11 @@
 #include <string>
 
 #include "model/core/errors.h"
-#include "model/core/kernels.h"
 #include "model/core/state_bytes.h"
 #include "model/core/tensor.h"
+#include "model/layers/layer_state.h"
 
 namespace lintel {
-
-// What loading a saved state has to refuse, for every kind of attention.
-
-// Throws ModelError unless what was read is what the state has to have.
-inline void check_saved(const char* what, std::uint64_t found, std::uint64_t expected) {
-  if (found == expected) return;
-  throw ModelError(std::string("saved state: found ") + what + " " + std::to_string(found) +
-                   ", expected " + std::to_string(expected));
-}
-
-// Reads as many floats. Throws ModelError where one is not finite: it would spread to all that is
-// computed from the state.
-inline void read_finite(StateReader& reader, std::span<float> values) {
-  reader.values(values);
-  if (!all_finite(values)) throw ModelError("saved state: found a float that is not finite");
-}
 
 // Counts positions and holds their pages; how they lie in a page is its owner's affair. Pages are
 // zeroed before their memory goes back. One thread at a time.
@@ -73,7 +57,7 @@ class History {
                                        page_floats);
   }
 
-  // As AttentionState::save and load, of `length` positions then: whole pages.
+  // As LayerState::save and load, of `length` positions then: whole pages.
   void save(std::size_t since, StateWriter& writer) const {
     assert(since <= length_);
     writer.value<std::uint64_t>(since);
