@@ -12,7 +12,7 @@
 #include "bench/measure.h"
 #include "client/cli/console.h"
 #include "model/config/attention_spec.h"
-#include "model/formats/model_files.h"
+#include "model/model_files.h"
 
 namespace lintel::bench {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "model/core/errors.h"
 #include "model/core/kernels.h"
-#include "model/formats/model_files.h"
+#include "model/model_files.h"
 #include "model/formats/weights.h"
 #include "model/layer.h"
 #include "model/ops/dense.h"
@@ -123,9 +123,48 @@ std::size_t stacked_bytes(const ModelConfig& config) {
   return most;
 }
 
+// Small matrices of a family's layers feed exponentials and stay in f32.
+constexpr std::uint64_t kMostExactElements = std::uint64_t{1} << 20;
+
+// An upper bound from names and shapes alone: the embedding as it is stored, the head packed, and
+// of each other matrix the packed form; while a matrix is packed, twice its floats.
+ModelSize measure_family(const ModelFiles& files, WeightType type) {
+  ModelSize size;
+  std::size_t embedding = 0;
+  std::size_t head = 0;
+  for (const TensorInfo& tensor : files.checkpoint().tensors.tensors()) {
+    const auto elements = static_cast<std::uint64_t>(tensor.num_elements());
+    const std::size_t floats = product(elements, sizeof(float));
+    size.loading_bytes = std::max(size.loading_bytes, product(floats, 2));
+    if (tensor.shape.size() != 2) {
+      add(size.resident_bytes, floats);
+      continue;
+    }
+    const auto rows = static_cast<std::size_t>(tensor.shape[0]);
+    const auto cols = static_cast<std::size_t>(tensor.shape[1]);
+    if (type == WeightType::kInt8 && cols > Dense::kMostInt8Inputs) {
+      throw ModelError(tensor.name + ": has " + std::to_string(cols) +
+                       " inputs, weight type int8 takes at most " +
+                       std::to_string(Dense::kMostInt8Inputs));
+    }
+    const std::size_t exact = Dense::most_weight_bytes(cols, rows, WeightType::kF32);
+    const std::size_t packed = Dense::most_weight_bytes(cols, rows, type);
+    if (rows == static_cast<std::size_t>(files.config().vocab_size)) {
+      embedding = std::max<std::size_t>(embedding, tensor.num_bytes());
+      head = std::max(head, packed);
+    } else {
+      add(size.resident_bytes, elements > kMostExactElements ? packed : std::max(exact, packed));
+    }
+  }
+  add(size.resident_bytes, embedding);
+  add(size.resident_bytes, head);
+  return size;
+}
+
 }  // namespace
 
 ModelSize measure_model(const ModelFiles& files, const Transformer::Options& options) {
+  if (files.family() != nullptr) return measure_family(files, options.weight_type);
   const ModelConfig& config = files.config();
   const SafetensorsFile& file = files.weights();
   check_tensors(file, config);
@@ -186,16 +225,27 @@ std::optional<ModelSize> measured(const ModelFiles& files, const Transformer::Op
   }
 }
 
-bool is_worth_comparing(const ModelFiles& files, const Transformer::Options& options) {
-  if (options.attention && options.attention->recompute) return false;
+std::int64_t num_weights(const ModelFiles& files) {
   std::int64_t weights = 0;
+  if (files.family() != nullptr) {
+    for (const TensorInfo& tensor : files.checkpoint().tensors.tensors()) {
+      if (tensor.shape.size() == 2) weights += tensor.num_elements();
+    }
+    return weights;
+  }
   for (const TensorSpec& spec : list_tensors(files.config())) {
     if (!spec.is_projection) continue;
     std::int64_t elements = 1;
     for (const std::int64_t size : spec.shape) elements *= size;
     weights += elements;
   }
-  return weights >= kFewestWeights && !faster_types().empty();
+  return weights;
+}
+
+bool is_worth_comparing(const ModelFiles& files, const Transformer::Options& options) {
+  if (options.attention && options.attention->recompute) return false;
+  const std::int64_t weights = num_weights(files);
+  return weights >= kFewestWeights && weights <= kMostComparedWeights && !faster_types().empty();
 }
 
 // While load_as_planned() compares.
@@ -227,7 +277,9 @@ LoadPlan plan_to_load(const ModelFiles& files, std::optional<WeightType> weight_
                       const std::optional<AttentionSpec>& attention) {
   LoadPlan plan{.options = {.attention = attention}};
   plan.compares = !weight_type && is_worth_comparing(files, plan.options);
-  plan.options.weight_type = weight_type.value_or(WeightType::kF32);
+  const std::vector<WeightType> faster = faster_types();
+  const bool is_large = num_weights(files) > kMostComparedWeights && !faster.empty();
+  plan.options.weight_type = weight_type.value_or(is_large ? faster.front() : WeightType::kF32);
   plan.size =
       plan.compares ? size_of_comparing(files, plan.options) : measure_model(files, plan.options);
   return plan;

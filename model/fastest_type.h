@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "model/formats/model_files.h"
+#include "model/model_files.h"
 #include "model/transformer.h"
 
 namespace lintel {
@@ -45,6 +45,9 @@ ModelSize measure_model(const ModelFiles& files, const Transformer::Options& opt
 inline constexpr double kMostBitsLost = 0.002;
 // Of weights in a model whose time matrices take; smaller ones stay in f32.
 inline constexpr std::int64_t kFewestWeights = 200'000;
+// Models with more of them are served in the fastest type without a comparison, which would take
+// as long as some hundred tokens in f32.
+inline constexpr std::int64_t kMostComparedWeights = 100'000'000;
 
 // What is faster than f32 with this machine's kernels, the fastest first. It depends on the
 // instruction set alone, not on a clock: the same machine chooses the same again.

@@ -132,7 +132,7 @@ MatrixView<const float> ForwardPass::sublayer_input(const Rows& at) const {
 void ForwardPass::attend_into(const AttentionBackend& attention, DenseInput& out,
                               const Rows& at) const {
   Activations& w = at.workspace;
-  const std::span<AttentionState* const> states(w.states.data(), at.rows.size());
+  const std::span<LayerState* const> states(w.states.data(), at.rows.size());
   for (std::size_t begin = 0; begin < states.size();) {
     const std::size_t count = run_length(states.subspan(begin));
     w.run_inputs.clear();
@@ -344,8 +344,11 @@ class RecomputeMode final : public DecodeMode {
     return pass_.predict(wanted, buffers);
   }
 
+  std::unique_ptr<Activations> new_buffers(std::size_t max_rows) const override {
+    return pass_.new_buffers(max_rows);
+  }
   void reserve_drafts(std::size_t /*rows*/, Activations& /*buffers*/) const override {}
-  DraftMemory::Backends backends() const override { return {}; }
+  DraftMemory::Layouts layouts() const override { return {}; }
   std::size_t state_bytes(std::int64_t num_tokens) const override {
     return SequenceState::token_bytes(num_tokens);
   }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "model/core/tensor.h"
 #include "model/layer.h"
 #include "model/layers/attention/attention.h"
+#include "model/layers/mixers/decoder.h"
 #include "model/lora/adapter.h"
 #include "model/ops/dense_input.h"
 #include "model/ops/weight_type.h"
@@ -30,23 +32,23 @@ namespace lintel {
 // grows to its high-water mark. One worker thread's.
 class DraftMemory {
  public:
-  using Backends = SequenceState::Backends;
+  using Layouts = SequenceState::Layouts;
 
   // Announces the drafts to the states of their sequences, with memory to take them back. What the
   // step before last announced is no longer needed.
-  void begin_speculation(std::span<const BatchRow> rows, Backends backends) {
+  void begin_speculation(std::span<const BatchRow> rows, Layouts layouts) {
     turn_ = 1 - turn_;
     Half& half = halves_[turn_];
     std::size_t total = 0;
     for_each_drafting(rows, [&](SequenceState&, std::size_t drafts, std::int64_t end) {
-      for (const auto& backend : backends) total += floats_of(*backend, drafts, end);
+      for (const auto& layout : layouts) total += floats_of(*layout, drafts, end);
     });
     half.grow(total);
     float* next = half.memory.get();
     for_each_drafting(rows, [&](SequenceState& sequence, std::size_t drafts, std::int64_t end) {
       sequence.begin_drafts();
-      for (std::size_t i = 0; i < backends.size(); ++i) {
-        const std::size_t floats = floats_of(*backends[i], drafts, end);
+      for (std::size_t i = 0; i < layouts.size(); ++i) {
+        const std::size_t floats = floats_of(*layouts[i], drafts, end);
         sequence.layer(i)->begin_speculation(drafts, {next, floats});
         next += floats;
       }
@@ -55,13 +57,13 @@ class DraftMemory {
 
   // For any drafts in a step of `rows` rows, but of long sequences: of one, or of half as many as
   // there are rows.
-  void reserve(std::size_t rows, Backends backends) {
+  void reserve(std::size_t rows, Layouts layouts) {
     if (rows < 2) return;
     std::size_t of_one = 0;
     std::size_t of_many = 0;
-    for (const auto& backend : backends) {
-      of_one += floats_of(*backend, rows - 1, 0);
-      of_many += rows / 2 * floats_of(*backend, 2, 0);
+    for (const auto& layout : layouts) {
+      of_one += floats_of(*layout, rows - 1, 0);
+      of_many += rows / 2 * floats_of(*layout, 2, 0);
     }
     for (Half& half : halves_) half.grow(std::max(of_one, of_many));
   }
@@ -95,10 +97,10 @@ class DraftMemory {
   }
 
   // Memory of a sequence's drafts in a layer, in whole cache lines.
-  static std::size_t floats_of(const AttentionBackend& backend, std::size_t drafts,
+  static std::size_t floats_of(const StateLayout& layout, std::size_t drafts,
                                std::int64_t end) {
     constexpr std::size_t kFloatsPerLine = kAlignment / sizeof(float);
-    const std::size_t needed = backend.rollback_floats(drafts, end);
+    const std::size_t needed = layout.rollback_floats(drafts, end);
     return (needed + kFloatsPerLine - 1) / kFloatsPerLine * kFloatsPerLine;
   }
 
@@ -120,7 +122,7 @@ struct Activations {
   DenseInput hidden;                                // [max_rows, F]
   DenseInput last;                                  // [max_rows, last_width()], f32
   Matrix outputs;                                   // [max_rows, num_outputs]
-  std::vector<AttentionState*> states;              // [max_rows]
+  std::vector<LayerState*> states;                  // [max_rows]
   std::vector<MatrixView<const float>> inputs;      // one a projection
   std::vector<MatrixView<const float>> run_inputs;  // the same of one sequence
   PrefetchList prefetch;
@@ -130,6 +132,8 @@ struct Activations {
   StepObserver* observer = nullptr;
   StepThreadPool* team = nullptr;       // whose leader is this thread; null: this thread alone
   std::unique_ptr<Activations> prefix;  // recompute mode: for the longest prefix so far
+  std::optional<DecoderBuffers> decoder;  // of a Decoder, which uses nothing else here
+  std::vector<DecoderRow> decoder_rows;   // but the drafts and the team
 };
 
 // Const and shareable between threads, each with its Activations.
@@ -181,7 +185,7 @@ class ForwardPass {
 
 // DecodeMode: how rows become outputs.
 
-// What Transformer asks of the two ways there are. Const and shareable between threads.
+// What Transformer asks of the three ways there are. Const and shareable between threads.
 class DecodeMode {
  public:
   virtual ~DecodeMode() = default;
@@ -189,12 +193,13 @@ class DecodeMode {
   // As Transformer::step.
   virtual MatrixView<const float> step(std::span<const BatchRow> rows,
                                        Activations& buffers) const = 0;
+  virtual std::unique_ptr<Activations> new_buffers(std::size_t max_rows) const = 0;
   // Makes room for a step of so many rows that has drafts.
   virtual void reserve_drafts(std::size_t rows, Activations& buffers) const = 0;
 
-  // What a sequence keeps a state of, one a layer.
-  virtual DraftMemory::Backends backends() const = 0;
-  // Bytes of what a sequence keeps, as AttentionBackend::state_bytes and tokens_until_full.
+  // What a sequence keeps a state of.
+  virtual DraftMemory::Layouts layouts() const = 0;
+  // Bytes of what a sequence keeps, as StateLayout::state_bytes and tokens_until_full.
   virtual std::size_t state_bytes(std::int64_t num_tokens) const = 0;
   virtual std::int64_t tokens_until_full() const = 0;
 };
@@ -204,5 +209,7 @@ std::unique_ptr<DecodeMode> step_from_states(const TransformerParts& parts);
 // Recompute mode: sequences keep their tokens, and rows that want an output run their whole prefix
 // again.
 std::unique_ptr<DecodeMode> recompute_mode(const TransformerParts& parts);
+// A stack of mixers, from the states of the sequences.
+std::unique_ptr<DecodeMode> decoder_mode(const Decoder& decoder);
 
 }  // namespace lintel

@@ -140,21 +140,27 @@ Layer make_layer(const ModelConfig& config, const AttentionConfig& attention, La
           .norm2 = Norm(std::move(weights.norm2), config.layer_norm_eps)};
 }
 
-std::string kernels_of(std::span<const Layer> layers) {
-  std::vector<std::pair<std::string, int>> found;  // in order, and how many products have them
-  int total = 0;
+std::vector<const Dense*> TransformerParts::products() const {
+  if (decoder != nullptr) return decoder->products();
+  std::vector<const Dense*> all;
   for (const Layer& layer : layers) {
-    for (const Dense* dense : {&layer.projections, &layer.out, &layer.linear1, &layer.linear2}) {
-      const std::string kernels = dense->kernels();
-      const auto same = std::ranges::find(found, kernels, &std::pair<std::string, int>::first);
-      if (same == found.end()) {
-        found.emplace_back(kernels, 1);
-      } else {
-        ++same->second;
-      }
-      ++total;
+    all.insert(all.end(), {&layer.projections, &layer.out, &layer.linear1, &layer.linear2});
+  }
+  return all;
+}
+
+std::string kernels_of(std::span<const Dense* const> products) {
+  std::vector<std::pair<std::string, int>> found;  // in order, and how many products have them
+  for (const Dense* dense : products) {
+    const std::string kernels = dense->kernels();
+    const auto same = std::ranges::find(found, kernels, &std::pair<std::string, int>::first);
+    if (same == found.end()) {
+      found.emplace_back(kernels, 1);
+    } else {
+      ++same->second;
     }
   }
+  const std::size_t total = products.size();
   if (found.size() == 1) return found.front().first;
   std::string all;
   for (const auto& [kernels, count] : found) {

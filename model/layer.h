@@ -13,6 +13,7 @@
 #include "model/core/tensor.h"
 #include "model/formats/weights.h"
 #include "model/layers/attention/attention.h"
+#include "model/layers/mixers/decoder.h"
 #include "model/ops/dense.h"
 #include "model/sampling/head.h"
 
@@ -80,7 +81,7 @@ Layer make_layer(const ModelConfig& config, const AttentionConfig& attention, La
 void check_weight_type(const ModelConfig& config, WeightType type);
 
 // What multiplies the matrices of the layers, as Transformer::kernels().
-std::string kernels_of(std::span<const Layer> layers);
+std::string kernels_of(std::span<const Dense* const> products);
 
 // A linear projection with its weights packed.
 Dense pack(const LinearWeights& linear, const Dense::Options& options);
@@ -97,6 +98,8 @@ struct TransformerParts {
   std::unique_ptr<Head> head;
   std::unique_ptr<Embedding> embedding;
   Matrix step_embedding;  // [n_layers, E]; empty without
+  // Of a family of checkpoints; null: the model is of our own format, and has what follows.
+  std::unique_ptr<const Decoder> decoder;
   // [n_layers]; layers of the same weights have the same.
   std::vector<std::shared_ptr<const AttentionBackend>> attention;
   std::vector<Layer> layers;         // [config.num_layer_weights()]
@@ -106,6 +109,8 @@ struct TransformerParts {
   const Layer& layer(std::size_t i) const {
     return layers[static_cast<std::size_t>(config.weights_of(static_cast<int>(i)))];
   }
+  // The products of the layers.
+  std::vector<const Dense*> products() const;
 };
 
 }  // namespace lintel

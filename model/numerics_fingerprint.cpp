@@ -76,7 +76,8 @@ NumericsFingerprint numerics_of(const Transformer& model, std::size_t slice) {
     hash.add(text);
   };
   add_text(model.fingerprint());
-  add_text(to_json(model.config()));  // with the attention that runs
+  // With the attention that runs.
+  add_text(model.config().family.empty() ? to_json(model.config()) : model.config_json());
   add_text(model.recomputes() ? "recompute" : "state");
   add_text(type);
   add_probe(model, slice, hash);

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/formats/model_files.h"
+#include "model/model_files.h"
 #include "model/formats/weights.h"
 #include "model/forward_pass.h"
 #include "model/layer.h"
@@ -29,11 +29,12 @@ namespace {
 
 class StateMode final : public DecodeMode {
  public:
-  explicit StateMode(const TransformerParts& parts) : attention_(parts.attention), pass_(parts) {}
+  explicit StateMode(const TransformerParts& parts)
+      : layouts_(parts.attention.begin(), parts.attention.end()), pass_(parts) {}
 
   MatrixView<const float> step(std::span<const BatchRow> rows,
                                Activations& buffers) const override {
-    buffers.drafts.begin_speculation(rows, attention_);
+    buffers.drafts.begin_speculation(rows, layouts_);
     for (std::size_t r = 0; r < rows.size(); ++r) {
       SequenceState& sequence = *rows[r].sequence;
       pass_.embed(rows[r].token, sequence.position(), sequence.adapter().get(), r, buffers);
@@ -42,26 +43,29 @@ class StateMode final : public DecodeMode {
     return pass_.predict(pass_.run(rows, buffers), buffers);
   }
 
-  void reserve_drafts(std::size_t rows, Activations& buffers) const override {
-    buffers.drafts.reserve(rows, attention_);
+  std::unique_ptr<Activations> new_buffers(std::size_t max_rows) const override {
+    return pass_.new_buffers(max_rows);
   }
-  DraftMemory::Backends backends() const override { return attention_; }
+  void reserve_drafts(std::size_t rows, Activations& buffers) const override {
+    buffers.drafts.reserve(rows, layouts_);
+  }
+  DraftMemory::Layouts layouts() const override { return layouts_; }
 
   std::size_t state_bytes(std::int64_t num_tokens) const override {
     std::size_t total = 0;
-    for (const auto& backend : attention_) {
-      if (__builtin_add_overflow(total, backend->state_bytes(num_tokens), &total)) return SIZE_MAX;
+    for (const auto& layout : layouts_) {
+      if (__builtin_add_overflow(total, layout->state_bytes(num_tokens), &total)) return SIZE_MAX;
     }
     return total;
   }
   std::int64_t tokens_until_full() const override {
     std::int64_t tokens = 0;
-    for (const auto& backend : attention_) tokens = std::max(tokens, backend->tokens_until_full());
+    for (const auto& layout : layouts_) tokens = std::max(tokens, layout->tokens_until_full());
     return tokens;
   }
 
  private:
-  const DraftMemory::Backends attention_;
+  const std::vector<std::shared_ptr<const StateLayout>> layouts_;
   const ForwardPass pass_;
 };
 
@@ -72,9 +76,12 @@ std::unique_ptr<DecodeMode> step_from_states(const TransformerParts& parts) {
 }
 
 struct Transformer::Impl {
-  explicit Impl(TransformerParts given)
-      : parts(std::move(given)),
-        stepper(parts.recompute ? recompute_mode(parts) : step_from_states(parts)) {}
+  explicit Impl(TransformerParts given) : parts(std::move(given)), stepper(mode_of(parts)) {}
+
+  static std::unique_ptr<DecodeMode> mode_of(const TransformerParts& parts) {
+    if (parts.decoder != nullptr) return decoder_mode(*parts.decoder);
+    return parts.recompute ? recompute_mode(parts) : step_from_states(parts);
+  }
 
   int num_counts() const { return parts.head->supports_filters() ? parts.config.vocab_size : 0; }
 
@@ -87,7 +94,7 @@ Transformer::Transformer(TransformerParts parts)
 Transformer::~Transformer() = default;
 
 Workspace Transformer::new_workspace(std::size_t max_rows, std::size_t max_drafting_rows) const {
-  std::unique_ptr<Activations> buffers = ForwardPass(impl_->parts).new_buffers(max_rows);
+  std::unique_ptr<Activations> buffers = impl_->stepper->new_buffers(max_rows);
   impl_->stepper->reserve_drafts(max_drafting_rows, *buffers);
   return Workspace(std::move(buffers));
 }
@@ -95,7 +102,7 @@ Workspace Transformer::new_workspace(std::size_t max_rows, std::size_t max_draft
 SequenceState Transformer::new_sequence(std::shared_ptr<const Adapter> adapter) const {
   assert(adapter == nullptr || adapter->num_layer_weights() == impl_->parts.layers.size());
   const ModelConfig& config = impl_->parts.config;
-  return SequenceState(impl_->stepper->backends(), impl_->num_counts(), std::move(adapter),
+  return SequenceState(impl_->stepper->layouts(), impl_->num_counts(), std::move(adapter),
                        {.max_length = config.max_length, .vocab_size = config.vocab_size});
 }
 
@@ -114,16 +121,18 @@ WeightType Transformer::weight_type() const { return impl_->parts.weight_type; }
 std::size_t Transformer::most_prompt_rows() const {
   return weight_type() == WeightType::kF32 ? 64 : 128;
 }
-std::string Transformer::kernels() const { return kernels_of(impl_->parts.layers); }
-std::int64_t Transformer::num_parameters() const { return count_parameters(impl_->parts.config); }
+std::string Transformer::kernels() const { return kernels_of(impl_->parts.products()); }
+std::int64_t Transformer::num_parameters() const {
+  const TransformerParts& parts = impl_->parts;
+  return parts.decoder != nullptr ? parts.decoder->num_parameters : count_parameters(parts.config);
+}
 
 std::size_t Transformer::weight_bytes() const {
-  std::size_t total = impl_->parts.predictor->weight_bytes();
-  for (const Layer& layer : impl_->parts.layers) {
-    for (const Dense* dense : {&layer.projections, &layer.out, &layer.linear1, &layer.linear2}) {
-      total += dense->weight_bytes();
-    }
-  }
+  const TransformerParts& parts = impl_->parts;
+  std::size_t total = parts.decoder != nullptr
+                          ? parts.decoder->embedding.size_bytes() + parts.decoder->head->weight_bytes()
+                          : parts.predictor->weight_bytes();
+  for (const Dense* dense : parts.products()) total += dense->weight_bytes();
   return total;
 }
 
@@ -139,7 +148,7 @@ std::size_t Transformer::sequence_bytes(std::int64_t num_tokens) const {
   // layer's object and the ends of its blocks; the lists of layers and the tail of stop strings.
   constexpr std::size_t kLayerBytes = 320;
   constexpr std::size_t kSequenceBytes = 512;
-  const std::size_t layers = impl_->stepper->backends().size();
+  const std::size_t layers = impl_->stepper->layouts().size();
   std::size_t total = state_bytes(num_tokens);
   const std::size_t objects = kSequenceBytes + layers * kLayerBytes;
   return __builtin_add_overflow(total, objects, &total) ? SIZE_MAX : total;
@@ -176,7 +185,31 @@ void warn_of_part_of_an_image(TransformerParts& parts) {
 
 }  // namespace
 
+namespace {
+
+TransformerParts load_family(const ModelFiles& files, const Transformer::Options& options) {
+  TransformerParts parts;
+  parts.config = files.config();
+  if (options.attention.has_value()) {
+    throw ModelError("--attention " + options.attention->text + ": a model of family " +
+                     parts.config.family + " has its own layers");
+  }
+  parts.weight_type = options.weight_type;
+  parts.config_json = files.config_json();
+  parts.fingerprint = fingerprint_of(files);
+  parts.head = make_head(parts.config);
+  parts.decoder = files.family()->make(
+      files.checkpoint(), {.weight_type = options.weight_type, .library = options.product_library},
+      parts.warnings);
+  return parts;
+}
+
+}  // namespace
+
 std::unique_ptr<Transformer> Transformer::load(const ModelFiles& files, const Options& options) {
+  if (files.family() != nullptr) {
+    return std::unique_ptr<Transformer>(new Transformer(load_family(files, options)));
+  }
   TransformerParts parts;
   parts.config = files.config();
   const ModelConfig& config = parts.config;

@@ -66,7 +66,7 @@ class Workspace {
   std::unique_ptr<Activations> buffers_;
 };
 
-class ModelFiles;         // model/formats/model_files.h
+class ModelFiles;         // model/model_files.h
 struct TransformerParts;  // model/layer.h
 
 // Const and shareable: any number of threads may step different sequences, each with its Workspace.

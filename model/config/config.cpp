@@ -17,6 +17,13 @@ namespace lintel {
 
 std::string attention_names(const ModelConfig& config) {
   std::string names;
+  if (!config.mixers.empty()) {
+    for (auto mixer = config.mixers.begin(); mixer != config.mixers.end(); ++mixer) {
+      if (std::find(config.mixers.begin(), mixer, *mixer) != mixer) continue;
+      names += (names.empty() ? "" : ",") + *mixer;
+    }
+    return names;
+  }
   bool differ = false;
   for (const AttentionConfig& layer : config.attention) {
     differ = differ || &layer.kind() != &config.attention.front().kind();

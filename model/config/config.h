@@ -66,6 +66,10 @@ struct ModelConfig {
   int mixtures = 0;  // mixture of logistics
   ModalityKind modality = ModalityKind::kTokens;
   ImageShape image;  // modality image
+  // Of a family of checkpoints (model/families/): its name, and what each layer mixes tokens with.
+  // All that is not said here is its own affair. Empty: a model of our own format.
+  std::string family;
+  std::vector<std::string> mixers;  // [n_layers]
   // Length in tokens of the training sequences: advice for longer generation. 0: unknown.
   std::int64_t trained_length = 0;
 
@@ -102,6 +106,7 @@ std::string to_json(const ModelConfig& config);
 // What a configuration's values are called: in config.json, on the wire and in the metrics.
 
 // Names of the kinds of attention, "linear", or one for each layer, with commas, when they differ.
+// Of a family each of its token mixers once: "gated_delta,gated_softmax".
 std::string attention_names(const ModelConfig& config);
 
 constexpr const char* to_string(Residual residual) {

@@ -50,6 +50,8 @@ std::uint64_t OpenFile::size() const {
   return static_cast<std::uint64_t>(descriptor_->opened.st_size);
 }
 
+void OpenFile::read_ahead() const { ::posix_fadvise(descriptor_->fd, 0, 0, POSIX_FADV_WILLNEED); }
+
 void OpenFile::read(std::uint64_t offset, std::span<char> out) const {
   for (std::size_t done = 0; done < out.size();) {
     const ssize_t got = ::pread(descriptor_->fd, out.data() + done, out.size() - done,

@@ -24,6 +24,8 @@ class OpenFile {
   const std::string& name() const { return name_; }  // the path, for errors
   std::uint64_t size() const;                        // bytes, when it was opened
 
+  // Asks the system for the whole file, which will be read.
+  void read_ahead() const;
   // Reads out.size() bytes. Throws ModelError.
   void read(std::uint64_t offset, std::span<char> out) const;
   // Throws ModelError when the file was written to since it was opened: what was read may be of two

@@ -14,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "model/formats/open_file.h"
+
 namespace lintel {
 
 // The header of a safetensors file: names, types, shapes and places of its tensors.
@@ -70,11 +72,8 @@ class SafetensorsFile {
  public:
   // Opens the file and checks its header. Throws ModelError.
   explicit SafetensorsFile(const std::filesystem::path& path);
-  ~SafetensorsFile();
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
-  const std::string& name() const { return name_; }  // the path, for errors
+  const std::string& name() const { return file_.name(); }  // the path, for errors
   const std::map<std::string, TensorEntry, std::less<>>& tensors() const { return header_.tensors; }
   // Throws ModelError when there is none.
   const TensorEntry& tensor(std::string_view name) const;
@@ -89,24 +88,22 @@ class SafetensorsFile {
   std::vector<float> read_f32(std::string_view name) const;
   std::vector<std::int32_t> read_i32(std::string_view name) const;
 
-  std::uint64_t size() const;  // bytes of the file
+  std::uint64_t size() const { return file_.size(); }                // bytes of the file
+  std::uint64_t data_offset() const { return header_.data_offset; }  // of the first tensor byte
+  // Reads out.size() bytes of the file from `offset` on. Throws ModelError.
+  void read(std::uint64_t offset, std::span<char> out) const { file_.read(offset, out); }
   // The file's bytes up to the tensors. Throws ModelError.
   std::string read_header() const;
 
   // Throws ModelError when the file was written to since it was opened: what was read may be of two
   // versions.
-  void check_unchanged() const;
+  void check_unchanged() const { file_.check_unchanged(); }
 
  private:
-  class Descriptor;
-
-  // Reads out.size() bytes of the file. Throws ModelError.
-  void read(std::uint64_t offset, std::span<char> out) const;
   void read_widened(const TensorEntry& tensor, float (*convert)(std::uint16_t),
                     std::span<float> out, const BytesRead& bytes_read) const;
 
-  const std::string name_;
-  const std::unique_ptr<const Descriptor> descriptor_;
+  const OpenFile file_;
   SafetensorsHeader header_;
 };
 

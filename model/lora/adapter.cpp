@@ -420,6 +420,10 @@ AdapterFiles::AdapterFiles(const std::filesystem::path& directory, const ModelCo
 }
 
 void AdapterFiles::find_modules(const std::string& file, const ModelConfig& config) {
+  if (!config.family.empty()) {
+    throw ModelError(file + ": adapters of models of family " + config.family +
+                     " are not served yet");
+  }
   TensorFinder finder(tensors_);
   for (AdaptableModule& module : adaptable_modules(config)) {
     const TensorNames names(module);

@@ -549,7 +549,7 @@ void check_together(ServerOptions& options, bool prefill_rows_given) {
   for (const auto& model : options.models.directories) {
     if (!names.insert(model.name).second) {
       throw UsageError("--model: two models are named '" + model.name +
-                       "'; give one another name with NAME=DIR");
+                       "'; give one another name with NAME=PATH");
     }
   }
   check_adapters(options.models);

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "model/fastest_type.h"
-#include "model/formats/model_files.h"
+#include "model/model_files.h"
 #include "model/numerics_fingerprint.h"
 #include "model/transformer.h"
 #include "server/core/threads.h"
@@ -85,6 +85,12 @@ void check_directory(const char* flag, const std::filesystem::path& path) {
                            std::strerror(std::filesystem::exists(path) ? ENOTDIR : ENOENT));
 }
 
+// A directory, or a GGUF file.
+void check_model(const std::filesystem::path& path) {
+  if (path.extension() == ".gguf" && std::filesystem::is_regular_file(path)) return;
+  check_directory("--model", path);
+}
+
 // Holds the address until the others are looked at: two flags may name one.
 std::unique_ptr<const Listener> hold(const std::string& flag, const ListenAddress& address,
                                      bool is_first_start) {
@@ -101,7 +107,7 @@ std::unique_ptr<const Listener> hold(const std::string& flag, const ListenAddres
 void check_before_loading(const ServerOptions& options) {
   check_security_files(options.security);
   check_repository(options);
-  for (const auto& model : options.models.directories) check_directory("--model", model.path);
+  for (const auto& model : options.models.directories) check_model(model.path);
   for (const auto& adapter : options.models.adapters) check_directory("--adapter", adapter.path);
   if (const auto& states = options.initial_states.directory; !states.empty()) {
     check_directory("--initial-states", states);

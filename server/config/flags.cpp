@@ -148,10 +148,12 @@ std::string show_attention(const std::optional<AttentionSpec>& attention) {
 std::vector<Flag> model_flags() {
   using Options = ModelOptions;
   return {
-      list_flag("--model", models, &Options::directories, "[NAME=]DIR", parse_model_directory,
-                "Model directory to serve; repeat for several. NAME is the last component of DIR "
-                "unless given. Without it, --model-repository and --config: the small models that "
-                "come with the program"),
+      list_flag(
+          "--model", models, &Options::directories, "[NAME=]PATH", parse_model_directory,
+          "Model directory or GGUF file to serve; repeat for several. NAME is the last component "
+          "of "
+          "PATH unless given. Without it, --model-repository and --config: the small models that "
+          "come with the program"),
       path_flag("--model-repository", models, &Options::repository, "DIR",
                 "Directory of models that can be loaded, reloaded and unloaded while the server "
                 "runs (`lintel model load NAME`): DIR/NAME/, or DIR/NAME/1/, DIR/NAME/2/ ... for "

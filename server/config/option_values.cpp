@@ -140,18 +140,23 @@ ModelDirectory parse_model_directory(const std::string& text) {
   const std::size_t equals = text.find('=');
   const bool named = equals != std::string::npos && text.find('/') > equals;
   model.path = named ? text.substr(equals + 1) : text;
-  if (model.path.empty()) throw UsageError("'" + text + "' names no directory");
+  if (model.path.empty()) throw UsageError("'" + text + "' names no directory or file");
   if (named) {
     model.name = text.substr(0, equals);
   } else {
     std::filesystem::path directory = std::filesystem::absolute(model.path).lexically_normal();
     if (!directory.has_filename()) directory = directory.parent_path();  // a trailing slash
     model.name = directory.filename().string();
+    if (directory.extension() == ".gguf") {
+      model.name = directory.stem().string();
+      // Of the first of its parts: NAME-00001-of-00003.gguf.
+      model.name = model.name.substr(0, model.name.find("-00001-of-"));
+    }
   }
   if (!is_model_name(model.name)) {
     throw UsageError("'" + model.name + "' of '" + text +
                      "' cannot name a model: 1 to 128 of letters, digits, '.', '-' and '_', not "
-                     "beginning with '.'; give another with NAME=DIR");
+                     "beginning with '.'; give another with NAME=PATH");
   }
   return model;
 }

@@ -39,7 +39,7 @@ std::int64_t parse_whole_number(std::string_view text, std::int64_t low, std::in
 
 // HOST:PORT, [IPv6]:PORT or unix:PATH.
 ListenAddress parse_listen_address(const std::string& text);
-// "[NAME=]DIR"; without a name, the last component of DIR.
+// "[NAME=]PATH"; without a name, the last component of PATH, of a GGUF file without its extension.
 ModelDirectory parse_model_directory(const std::string& text);
 // "[MODEL:]NAME=DIR"; `model` is empty where none is named.
 AdapterDirectory parse_adapter_directory(const std::string& text);

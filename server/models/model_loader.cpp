@@ -14,8 +14,8 @@
 
 #include "model/config/config.h"
 #include "model/fastest_type.h"
-#include "model/formats/model_files.h"
 #include "model/lora/adapter.h"
+#include "model/model_files.h"
 #include "server/models/batch_rows.h"
 #include "server/models/model_repository.h"
 
@@ -39,13 +39,15 @@ namespace {
 
 constexpr int kSteps = 2;       // the second one reads a state
 constexpr int kMostRows = 256;  // several of the largest blocks that kernels take
+constexpr int kMostRowsOfLarge = 16;
+constexpr std::int64_t kLargeParameters = 50'000'000;
 
 class SelfCheck {
  public:
   SelfCheck(const Transformer& model, int max_rows, const StepFunction& step)
       : model_(model),
         step_(step),
-        most_(std::min(max_rows, kMostRows)),
+        most_(std::min(max_rows, most_rows(model))),
         workspace_(model.new_workspace(static_cast<std::size_t>(most_))) {}
 
   bool passes() {
@@ -64,6 +66,11 @@ class SelfCheck {
 
  private:
   using Outputs = std::vector<float>;  // [rows, num_outputs]
+
+  // Fewer of a large model: all of them would take half a minute, and gigabytes of states.
+  static int most_rows(const Transformer& model) {
+    return model.num_parameters() > kLargeParameters ? kMostRowsOfLarge : kMostRows;
+  }
 
   std::int32_t token(int sequence, int step) const {
     return (17 * sequence + 5 * step + 1) % model_.config().vocab_size;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "model/core/errors.h"
+#include "model/model_files.h"
 
 namespace lintel {
 namespace {
@@ -48,8 +49,7 @@ std::vector<std::string> ModelRepository::names() const {
   if (directory_.empty()) return found;
   for_each_directory(directory_, [&](const std::string& entry, const std::filesystem::path& path) {
     if (!is_model_name(entry)) return;
-    std::error_code unreadable;
-    bool is_model = std::filesystem::exists(path / "config.json", unreadable);
+    bool is_model = is_model_directory(path);
     for_each_directory(path, [&](const std::string& number, const std::filesystem::path&) {
       is_model = is_model || parse_model_version(number).has_value();
     });
@@ -110,9 +110,8 @@ std::vector<ModelSource> packaged_models(const std::filesystem::path& bin) {
   std::vector<ModelSource> found;
   std::istringstream names(LINTEL_PACKAGED_MODELS);  // "a,b"
   for (std::string name; std::getline(names, name, ',');) {
-    std::error_code unreadable;
     std::filesystem::path directory = models / name;
-    if (std::filesystem::exists(directory / "config.json", unreadable)) {
+    if (is_model_directory(directory)) {
       found.push_back({.name = std::move(name), .directory = std::move(directory)});
     }
   }

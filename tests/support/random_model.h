@@ -3,7 +3,7 @@
 #pragma once
 
 #include "model/config/config.h"
-#include "model/formats/model_files.h"
+#include "model/model_files.h"
 
 namespace lintel::testing {
 

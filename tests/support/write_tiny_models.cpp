@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <iostream>
 
-#include "model/formats/model_files.h"
+#include "model/model_files.h"
 #include "model/lora/adapter.h"
 #include "tests/support/random_model.h"
 

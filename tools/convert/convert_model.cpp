@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "model/config/config.h"
-#include "model/formats/model_files.h"
+#include "model/model_files.h"
 #include "model/formats/safetensors.h"
 #include "model/formats/weights.h"
 #include "model/lora/adapter.h"
@@ -122,6 +122,10 @@ void convert_model(const fs::path& from, const fs::path& given_to, WeightType ty
 
   const ModelFiles files(from);
   const ModelConfig& config = files.config();
+  if (files.family() != nullptr) {
+    throw ModelError(from.string() + ": a checkpoint of family " + config.family +
+                     ", which lintel-server serves as it is: there is nothing to convert");
+  }
   const SafetensorsFile& source = files.weights();
   ModelWeights weights = load_weights(source, config);
   std::set<std::string> merged;

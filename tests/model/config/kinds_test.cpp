@@ -7,7 +7,7 @@
 
 #include "model/config/attention_spec.h"
 #include "model/fastest_type.h"
-#include "model/formats/model_files.h"
+#include "model/model_files.h"
 #include "model/formats/weights.h"
 #include "model/transformer.h"
 #include "tests/support/random_model.h"

@@ -11,7 +11,7 @@
 
 #include "model/config/attention_spec.h"
 #include "model/core/float_formats.h"
-#include "model/formats/model_files.h"
+#include "model/model_files.h"
 #include "model/formats/safetensors.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"

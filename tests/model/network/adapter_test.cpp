@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "model/config/attention_spec.h"
-#include "model/formats/model_files.h"
+#include "model/model_files.h"
 #include "model/transformer.h"
 #include "tests/model/support/reference.h"
 #include "tests/support/allocation_count.h"

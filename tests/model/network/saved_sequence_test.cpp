@@ -10,7 +10,7 @@
 
 #include "model/config/attention_spec.h"
 #include "model/core/state_bytes.h"
-#include "model/formats/model_files.h"
+#include "model/model_files.h"
 #include "model/lora/adapter.h"
 #include "model/transformer.h"
 #include "tests/model/attention/attention_layer.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "model/fastest_type.h"
-#include "model/formats/model_files.h"
+#include "model/model_files.h"
 #include "model/formats/safetensors.h"
 #include "model/formats/weights.h"
 #include "tests/model/support/whole_models.h"

@@ -13,8 +13,8 @@
 
 #include "model/config/attention_spec.h"
 #include "model/fastest_type.h"
-#include "model/formats/model_files.h"
 #include "model/formats/weights.h"
+#include "model/model_files.h"
 #include "tests/model/support/reference.h"
 #include "tests/model/support/whole_models.h"
 #include "tests/support/allocation_count.h"
@@ -32,7 +32,7 @@ using testing::TinyModel;
 using testing::to_vector;
 using testing::walk;
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+bool bits_agree(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
@@ -171,7 +171,7 @@ TEST_CASE("64 requests have the same bits alone, together and in any slices", "[
     for (std::size_t s = 0; s < prompts.size(); ++s) {
       for (std::size_t t = 0; t < prompts[s].size(); ++t) {
         CAPTURE(config.d_model, max_slice, s, t);
-        REQUIRE(same_bits(outputs[s][t], alone[s][t]));
+        REQUIRE(bits_agree(outputs[s][t], alone[s][t]));
       }
     }
   }
@@ -205,8 +205,8 @@ TEST_CASE("rows that want no output give none and change nothing", "[rows]") {
   }
   const auto outputs = model.transformer->step(rows, workspace);
   REQUIRE(outputs.rows() == 2);
-  CHECK(same_bits(to_vector(outputs.row(0)), expected[4]));
-  CHECK(same_bits(to_vector(outputs.row(1)), expected[11]));
+  CHECK(bits_agree(to_vector(outputs.row(0)), expected[4]));
+  CHECK(bits_agree(to_vector(outputs.row(1)), expected[11]));
   CHECK(sequence.position() == 12);
 
   SequenceState other = model.transformer->new_sequence();
@@ -228,11 +228,11 @@ TEST_CASE("a clone continues as the original, and a reset sequence as a new one"
   };
   feed(sequence, 0, 10);
   SequenceState clone = sequence.clone();
-  CHECK(same_bits(feed(sequence, 10, 20), expected[19]));
+  CHECK(bits_agree(feed(sequence, 10, 20), expected[19]));
   CHECK(clone.position() == 10);
-  CHECK(same_bits(feed(clone, 10, 20), expected[19]));
+  CHECK(bits_agree(feed(clone, 10, 20), expected[19]));
   sequence.reset();
-  CHECK(same_bits(feed(sequence, 0, 15), expected[14]));
+  CHECK(bits_agree(feed(sequence, 0, 15), expected[14]));
 }
 
 TEST_CASE("drafts taken back leave no trace, for every kind of attention", "[rows]") {
@@ -263,7 +263,7 @@ TEST_CASE("drafts taken back leave no trace, for every kind of attention", "[row
     rows.push_back({wrong[t], &other, /*wants_output=*/true});
     const auto outputs = transformer->step(rows, workspace);
     for (std::size_t i = 0; i < right; ++i) {
-      REQUIRE(same_bits(to_vector(outputs.row(i)), expected[t + i]));
+      REQUIRE(bits_agree(to_vector(outputs.row(i)), expected[t + i]));
     }
     sequence.rollback(static_cast<std::int64_t>(count - right));
     t += right;

@@ -129,7 +129,7 @@ TEST_CASE("an unknown flag: the error suggests a similar one") {
   CHECK_THAT(parse({"--model", "m", "--log-format", "jsn"}).error, Contains("did you mean json?"));
   CHECK_THAT(parse({"--model", "m", "--speculation", "autom"}).error,
              Contains("one of: off, auto, on") && Contains("did you mean auto?"));
-  CHECK(parse({"--model"}).error == "--model: a value is missing: --model [NAME=]DIR");
+  CHECK(parse({"--model"}).error == "--model: a value is missing: --model [NAME=]PATH");
   CHECK(parse({"--model", "m", "--workers", "2", "--workers", "3"}).error ==
         "--workers: is given more than once");
 }

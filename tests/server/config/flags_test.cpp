@@ -115,7 +115,7 @@ std::string sample(const Flag& flag) {
   static const std::map<std::string, std::string> samples = {
       {"FILE", "other.pem"},
       {"DIR", "elsewhere"},
-      {"[NAME=]DIR", "other=elsewhere"},
+      {"[NAME=]PATH", "other=elsewhere"},
       {"[MODEL:]NAME=DIR", "m:other=elsewhere"},
       {"ADDRESS", "127.0.0.1:77"},
       {"SPEC", "softmax:scale=2"},

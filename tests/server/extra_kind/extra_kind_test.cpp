@@ -6,7 +6,7 @@
 #include <set>
 
 #include "model/config/attention_spec.h"
-#include "model/formats/model_files.h"
+#include "model/model_files.h"
 #include "model/transformer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"

@@ -5,7 +5,7 @@
 #include <future>
 #include <optional>
 
-#include "model/formats/model_files.h"
+#include "model/model_files.h"
 #include "model/lora/adapter.h"
 #include "server/models/model_manager.h"
 #include "tests/server/support/models_fixture.h"

@@ -8,7 +8,7 @@
 #include <catch2/catch.hpp>
 #include <sstream>
 
-#include "model/formats/model_files.h"
+#include "model/model_files.h"
 #include "server/models/model_manager.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"

@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 
 #include "model/config/attention_spec.h"
-#include "model/formats/model_files.h"
+#include "model/model_files.h"
 #include "server/security/bearer_tokens.h"
 #include "tests/server/support/token_file.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/formats/model_files.h"
+#include "model/model_files.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

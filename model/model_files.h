@@ -4,31 +4,60 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "model/config/attention_spec.h"
 #include "model/config/config.h"
+#include "model/families/family.h"
 #include "model/formats/safetensors.h"
+#include "model/formats/weight_source.h"
 #include "model/formats/weights.h"
 
 namespace lintel {
 
-// config.json as it was read, and model.safetensors, open. What is asked of it is of these two
-// files, also when others take their places meanwhile.
+// config.json as it was read, and the weights, open. What is asked of it is of these files, also
+// when others take their places meanwhile. A config.json with a model_type is a checkpoint of a
+// family (model/families/), any other one is of our own format.
 class ModelFiles {
  public:
-  // Reads and checks config.json and the weights' header. Throws ModelError.
-  explicit ModelFiles(const std::filesystem::path& directory);
+  // A directory, whose config.json and headers of weights it reads and checks; or a GGUF file, the
+  // first of its parts, or a directory with one and without config.json. Throws ModelError.
+  explicit ModelFiles(const std::filesystem::path& path);
+  ~ModelFiles();
 
+  // Of a GGUF file {"general.architecture": NAME} and its keys that are no lists.
   const std::string& config_json() const { return config_json_; }
   const ModelConfig& config() const { return config_; }
-  const SafetensorsFile& weights() const { return weights_; }
+  // REQUIRES: of our own format.
+  const SafetensorsFile& weights() const { return *weights_; }
+
+  // Null of our own format.
+  const Family* family() const { return family_; }
+  // REQUIRES: of a family.
+  Checkpoint checkpoint() const { return {json_.get(), gguf_, config_file_, *source_}; }
 
  private:
-  const std::string config_json_;
-  const ModelConfig config_;
-  const SafetensorsFile weights_;
+  void open_gguf(const std::filesystem::path& file);
+  void open_directory(const std::filesystem::path& directory);
+
+  std::string config_file_;
+  std::string config_json_;
+  std::unique_ptr<const nlohmann::json> json_;  // of a directory of a family
+  const Family* family_ = nullptr;
+  std::unique_ptr<const WeightSource> source_;      // of a family
+  const GgufFile* gguf_ = nullptr;                  // the same, where it is a GGUF file
+  std::unique_ptr<const SafetensorsFile> weights_;  // of our own format
+  ModelConfig config_;
 };
+
+// Whether the directory has a config.json, or exactly one GGUF file (or the first of its parts).
+bool is_model_directory(const std::filesystem::path& directory);
+
+// SHA-256 over config.json, where there is one, and all files of the weights: of each its length (8
+// bytes, little-endian), then its bytes. Reads all of them. Hexadecimal. REQUIRES: of a family.
+std::string fingerprint_of(const ModelFiles& files);
 
 struct LoadedWeights {
   ModelWeights weights;

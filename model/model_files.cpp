@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/formats/model_files.h"
+#include "model/model_files.h"
 
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "model/core/sha256.h"
+#include "model/formats/gguf.h"
+#include "model/formats/safetensors_source.h"
 
 namespace lintel {
 namespace {
@@ -35,10 +38,135 @@ std::string without_trained_length(const std::string& json_text) {
 
 }  // namespace
 
-ModelFiles::ModelFiles(const std::filesystem::path& directory)
-    : config_json_(read_config_text(directory / "config.json")),
-      config_(parse_config(config_json_, (directory / "config.json").string())),
-      weights_(directory / "model.safetensors") {}
+namespace {
+
+// The tree of a checkpoint's config.json; null where the file is of our own format, whose parser
+// says what is wrong with it.
+std::unique_ptr<const nlohmann::json> parse_checkpoint(const std::string& text,
+                                                       const std::string& file) {
+  if (text.find("\"model_type\"") == std::string::npos) return nullptr;
+  auto json = std::make_unique<const nlohmann::json>(parse_strictly(text, file));
+  const bool is_checkpoint = json->is_object() && json->contains("model_type");
+  return is_checkpoint ? std::move(json) : nullptr;
+}
+
+const Family& family_of(const nlohmann::json& json, const std::string& file) {
+  const nlohmann::json& type = json["model_type"];
+  const Family* const family =
+      type.is_string() ? find_family(type.get_ref<const std::string&>()) : nullptr;
+  if (family != nullptr) return *family;
+  throw ModelError(file + ": key \"model_type\": found " + found_text(type) + ", expected one of " +
+                   family_names());
+}
+
+const Family& family_of(const GgufFile& file) {
+  const auto fail = [&](const std::string& what) -> void {
+    throw ModelError(file.name() + ": " + what + ", expected one of " + architecture_names());
+  };
+  if (file.has("general.type") && file.text("general.type") != "model") {
+    fail("general.type is " + quote(file.text("general.type")) + ", no model");
+  }
+  const std::string_view name = file.text("general.architecture");
+  const Family* const family = find_architecture(name);
+  if (name == "clip") fail("the vision part of another file");
+  if (family == nullptr) fail("general.architecture is " + quote(name));
+  return *family;
+}
+
+// For people and programs that ask for the model: not the vocabulary.
+std::string keys_json(const GgufFile& file) {
+  nlohmann::ordered_json json;
+  json["general.architecture"] = file.text("general.architecture");
+  for (const auto& [key, value] : file.keys()) {
+    if (value.is_array() || key == "general.architecture") continue;
+    if (const auto integer = value.integer()) {
+      json[key] = *integer;
+    } else if (const auto number = value.number()) {
+      json[key] = *number;
+    } else if (const auto truth = value.boolean()) {
+      json[key] = *truth;
+    } else if (const auto text = value.text(); text && text->size() <= 1000) {
+      json[key] = *text;
+    }
+  }
+  return json.dump(2, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+// Without parts after the first.
+std::vector<std::filesystem::path> gguf_files_in(const std::filesystem::path& directory) {
+  std::vector<std::filesystem::path> files;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(directory, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    const bool is_later_part =
+        name.find("-of-") != std::string::npos && name.find("-00001-of-") == std::string::npos;
+    if (name.ends_with(".gguf") && !is_later_part) files.push_back(entry->path());
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+}  // namespace
+
+ModelFiles::ModelFiles(const std::filesystem::path& path) {
+  std::error_code error;
+  std::vector<std::filesystem::path> files;
+  if (path.extension() == ".gguf" && !std::filesystem::is_directory(path, error)) {
+    files.push_back(path);
+  } else if (!std::filesystem::exists(path / "config.json", error)) {
+    files = gguf_files_in(path);
+  }
+  if (files.size() > 1) {
+    throw ModelError(path.string() + ": found " + std::to_string(files.size()) +
+                     " GGUF files, expected one: give the path of the file");
+  }
+  files.empty() ? open_directory(path) : open_gguf(files.front());
+}
+
+void ModelFiles::open_directory(const std::filesystem::path& directory) {
+  config_file_ = (directory / "config.json").string();
+  config_json_ = read_config_text(config_file_);
+  json_ = parse_checkpoint(config_json_, config_file_);
+  if (json_ == nullptr) {
+    config_ = parse_config(config_json_, config_file_);
+    weights_ = std::make_unique<const SafetensorsFile>(directory / "model.safetensors");
+    return;
+  }
+  family_ = &family_of(*json_, config_file_);
+  source_ = std::make_unique<const SafetensorsSource>(directory);
+  config_ = family_->read_config(checkpoint());
+}
+
+void ModelFiles::open_gguf(const std::filesystem::path& file) {
+  auto gguf = std::make_unique<const GgufFile>(file);
+  config_file_ = file.string();
+  family_ = &family_of(*gguf);
+  config_json_ = keys_json(*gguf);
+  gguf_ = gguf.get();
+  source_ = std::move(gguf);
+  config_ = family_->read_config(checkpoint());
+}
+
+ModelFiles::~ModelFiles() = default;
+
+bool is_model_directory(const std::filesystem::path& directory) {
+  std::error_code error;
+  return std::filesystem::exists(directory / "config.json", error) ||
+         gguf_files_in(directory).size() == 1;
+}
+
+std::string fingerprint_of(const ModelFiles& files) {
+  Sha256 hash;
+  if (files.checkpoint().gguf == nullptr) {
+    hash.add_length(files.config_json().size());
+    hash.add(files.config_json());
+  }
+  files.checkpoint().tensors.read_all([&](std::span<const std::byte> bytes) {
+    hash.add({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  });
+  return hash.hex();
+}
 
 LoadedWeights load_with_fingerprint(const ModelFiles& files) {
   Sha256 hash;

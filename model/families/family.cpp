@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/families/family.h"
+
+#include <algorithm>
+
+namespace lintel {
+namespace {
+
+constexpr const Family* kFamilies[] = {&family_qwen3_5, &family_rwkv7};
+
+}  // namespace
+
+const Family* find_family(std::string_view model_type) {
+  for (const Family* const family : kFamilies) {
+    if (std::ranges::find(family->model_types, model_type) != family->model_types.end()) {
+      return family;
+    }
+  }
+  return nullptr;
+}
+
+const Family* find_architecture(std::string_view architecture) {
+  for (const Family* const family : kFamilies) {
+    if (architecture == family->architecture) return family;
+  }
+  return nullptr;
+}
+
+std::string architecture_names() {
+  std::string names;
+  for (const Family* const family : kFamilies) {
+    names += (names.empty() ? "" : ", ") + std::string(family->architecture);
+  }
+  return names;
+}
+
+std::string family_names() {
+  std::string names;
+  for (const Family* const family : kFamilies) {
+    for (const char* const name : family->model_types) {
+      names += (names.empty() ? "" : ", ") + std::string(name);
+    }
+  }
+  return names;
+}
+
+}  // namespace lintel

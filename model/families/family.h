@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Family: checkpoints of one model_type, from their keys and tensors to a Decoder.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/config/config.h"
+#include "model/formats/weight_source.h"
+#include "model/layers/mixers/decoder.h"
+#include "model/ops/dense.h"
+
+namespace lintel {
+
+class GgufFile;
+
+// A directory as Hugging Face's libraries write it, or a GGUF file, opened.
+struct Checkpoint {
+  const nlohmann::json* config = nullptr;  // config.json; null: a GGUF file
+  const GgufFile* gguf = nullptr;          // the same as `tensors`; null: a directory
+  std::string config_file;                 // what has the keys, for errors
+  const WeightSource& tensors;
+};
+
+struct Family {
+  std::span<const char* const> model_types;  // of config.json
+  const char* architecture = nullptr;        // of GGUF files
+  // Checks every key and fills what is common to all models. Throws ModelError naming the key, what
+  // was found and what was expected.
+  ModelConfig (*read_config)(const Checkpoint& checkpoint);
+  // Reads every tensor once. Throws ModelError for a tensor that is missing, surplus, mis-shaped or
+  // not finite. notes: what an operator should know, a sentence each.
+  std::unique_ptr<const Decoder> (*make)(const Checkpoint& checkpoint,
+                                         const Dense::Options& options,
+                                         std::vector<std::string>& notes);
+};
+
+extern const Family family_qwen3_5;
+extern const Family family_rwkv7;
+
+// Null where model_type is none of any family.
+const Family* find_family(std::string_view model_type);
+// "qwen3_5, qwen3_5_text, rwkv7".
+std::string family_names();
+// The same of general.architecture in GGUF files.
+const Family* find_architecture(std::string_view architecture);
+std::string architecture_names();
+
+}  // namespace lintel

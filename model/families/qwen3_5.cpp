@@ -1,0 +1,489 @@
+// SPDX-License-Identifier: Apache-2.0
+// Qwen3.5 dense: three layers of four are gated delta networks, the fourth gated softmax attention.
+// transformers' model_types qwen3_5_text, and of directories with a vision tower qwen3_5, of which
+// the text is served.
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/core/errors.h"
+#include "model/families/checkpoint_keys.h"
+#include "model/families/family.h"
+#include "model/families/gguf_keys.h"
+#include "model/families/tensor_reader.h"
+#include "model/layers/mixers/gated_delta.h"
+#include "model/layers/mixers/gated_softmax.h"
+#include "model/layers/mixers/swiglu.h"
+
+namespace lintel {
+namespace qwen3_5 {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kModelTypes[] = {"qwen3_5", "qwen3_5_text"};
+
+// What the keys of the text say.
+struct Shape {
+  std::size_t vocabulary = 0;
+  std::size_t width = 0;     // E
+  std::size_t ff_width = 0;  // F
+  std::int64_t max_length = 0;
+  double eps = 0.0;
+  bool has_attention_bias = false;
+  bool is_tied = false;
+  bool is_gguf = false;
+  std::vector<bool> is_full;  // [layers]
+  GatedSoftmaxShape full;
+  GatedDeltaShape linear;
+};
+
+void read_layer_types(CheckpointKeys& keys, std::size_t layers, std::vector<bool>& is_full) {
+  const auto interval =
+      static_cast<std::size_t>(keys.integer("full_attention_interval", 1, kMaxLayers, 4));
+  const json* const types = keys.find("layer_types");
+  if (types == nullptr) {
+    for (std::size_t i = 0; i < layers; ++i) is_full.push_back((i + 1) % interval == 0);
+    return;
+  }
+  const std::string expected = "a list of " + std::to_string(layers) +
+                               " texts, each \"linear_attention\" or \"full_attention\"";
+  if (!types->is_array() || types->size() != layers) keys.fail("layer_types", expected);
+  for (const json& type : *types) {
+    if (type != "linear_attention" && type != "full_attention") keys.fail("layer_types", expected);
+    is_full.push_back(type == "full_attention");
+  }
+}
+
+void read_rope(CheckpointKeys& keys, const std::string& file, const std::string& path,
+               GatedSoftmaxShape& full) {
+  double theta = keys.positive("rope_theta", 1e12, 10000.0);
+  double factor = keys.positive("partial_rotary_factor", 1.0, 0.25);
+  for (const char* const name : {"rope_scaling", "rope_parameters"}) {
+    const json* const value = keys.find(name);
+    if (value == nullptr) continue;
+    CheckpointKeys rope(*value, file, path + name + ".");
+    theta = rope.positive("rope_theta", 1e12, theta);
+    factor = rope.positive("partial_rotary_factor", 1.0, factor);
+    rope.only("rope_type", {"default"});
+    rope.only("type", {"default"});
+    // A text has one position in all three sections.
+    rope.ignore({"mrope_section", "mrope_interleaved"});
+    rope.finish();
+  }
+  full.rope_theta = theta;
+  full.rotated =
+      static_cast<std::size_t>(std::floor(static_cast<double>(full.head_width) * factor));
+  if (full.rotated < 2 || full.rotated % 2 != 0) {
+    keys.fail("partial_rotary_factor", "an even number of rotated values, at least 2, of the " +
+                                           std::to_string(full.head_width) + " of a head");
+  }
+}
+
+Shape read_text(CheckpointKeys& keys, const std::string& file, const std::string& path) {
+  Shape shape;
+  const auto required = [&](const char* key, std::int64_t high) {
+    return static_cast<std::size_t>(keys.required(key, 1, high));
+  };
+  const auto number = [&](const char* key, std::int64_t high, std::int64_t if_absent) {
+    return static_cast<std::size_t>(keys.integer(key, 1, high, if_absent));
+  };
+  shape.vocabulary = required("vocab_size", kMaxVocabSize);
+  shape.width = required("hidden_size", kMaxModelWidth);
+  shape.ff_width = required("intermediate_size", kMaxFeedForwardWidth);
+  const std::size_t layers = required("num_hidden_layers", kMaxLayers);
+  shape.full = {.heads = number("num_attention_heads", kMaxHeads, 16),
+                .kv_heads = number("num_key_value_heads", kMaxHeads, 4),
+                .head_width = number("head_dim", kMaxHeadWidth, 256),
+                .has_gate = true};
+  shape.linear = {.key_heads = number("linear_num_key_heads", kMaxHeads, 16),
+                  .value_heads = number("linear_num_value_heads", kMaxHeads, 32),
+                  .key_width = number("linear_key_head_dim", kMaxHeadWidth, 128),
+                  .value_width = number("linear_value_head_dim", kMaxHeadWidth, 128),
+                  .taps = number("linear_conv_kernel_dim", 64, 4)};
+  if (shape.full.heads % shape.full.kv_heads != 0) {
+    keys.fail("num_attention_heads",
+              "a multiple of num_key_value_heads, " + std::to_string(shape.full.kv_heads));
+  }
+  if (shape.linear.value_heads % shape.linear.key_heads != 0) {
+    keys.fail("linear_num_value_heads",
+              "a multiple of linear_num_key_heads, " + std::to_string(shape.linear.key_heads));
+  }
+  read_layer_types(keys, layers, shape.is_full);
+  read_rope(keys, file, path, shape.full);
+  shape.eps = keys.positive("rms_norm_eps", kMaxEpsilon, 1e-6);
+  shape.has_attention_bias = keys.boolean("attention_bias", false);
+  shape.is_tied = keys.boolean("tie_word_embeddings", false);
+  shape.max_length = keys.integer("max_position_embeddings", 1, kMaxMaxLength, 32768);
+  keys.only("hidden_act", {"silu"});
+  keys.only("attn_output_gate", true);
+  keys.only("output_gate_type", {"swish", "silu"});
+  keys.ignore({"architectures", "model_type", "torch_dtype", "dtype", "transformers_version",
+               "use_cache", "initializer_range", "attention_dropout", "bos_token_id",
+               "eos_token_id", "pad_token_id", "mamba_ssm_dtype", "router_aux_loss_coef",
+               "output_router_logits", "language_model_only", "moe_intermediate_size",
+               "shared_expert_intermediate_size", "num_experts_per_tok", "norm_topk_prob"});
+  keys.ignore_prefix("mtp_");
+  keys.finish();
+  return shape;
+}
+
+// The number of layers, without those of a draft head, which follow.
+std::size_t count_layers(ArchitectureKeys& keys) {
+  const auto blocks = static_cast<std::size_t>(keys.required("block_count", 1, kMaxLayers));
+  const auto drafts =
+      static_cast<std::size_t>(keys.integer("nextn_predict_layers", 0, kMaxLayers).value_or(0));
+  if (drafts >= blocks) keys.fail("nextn_predict_layers", "fewer than block_count");
+  return blocks - drafts;
+}
+
+void read_layer_types(ArchitectureKeys& keys, std::size_t layers, std::vector<bool>& is_full) {
+  const auto interval =
+      static_cast<std::size_t>(keys.integer("full_attention_interval", 1, kMaxLayers).value_or(4));
+  const GgufValue* const recurrent = keys.find("attention.recurrent_layers");
+  if (recurrent != nullptr && recurrent->size() < layers) {
+    keys.fail("attention.recurrent_layers", "true or false for each layer");
+  }
+  for (std::size_t i = 0; i < layers; ++i) {
+    if (recurrent == nullptr) {
+      is_full.push_back((i + 1) % interval == 0);
+      continue;
+    }
+    const auto is_recurrent = recurrent->boolean(i);
+    if (!is_recurrent) keys.fail("attention.recurrent_layers", "true or false for each layer");
+    is_full.push_back(!*is_recurrent);
+  }
+}
+
+Shape read_gguf(const GgufFile& file) {
+  ArchitectureKeys keys(file, "qwen35");
+  Shape shape;
+  shape.is_gguf = true;
+  const auto number = [&](const char* key, std::int64_t high) {
+    return static_cast<std::size_t>(keys.required(key, 1, high));
+  };
+  const std::size_t layers = count_layers(keys);
+  shape.width = number("embedding_length", kMaxModelWidth);
+  shape.ff_width = number("feed_forward_length", kMaxFeedForwardWidth);
+  shape.max_length = keys.required("context_length", 1, kMaxMaxLength);
+  shape.full = {
+      .heads = static_cast<std::size_t>(keys.largest("attention.head_count", 1, kMaxHeads)),
+      .kv_heads = static_cast<std::size_t>(keys.largest("attention.head_count_kv", 1, kMaxHeads)),
+      .head_width = number("attention.key_length", kMaxHeadWidth),
+      .rotated = number("rope.dimension_count", kMaxHeadWidth),
+      .rope_theta = keys.positive("rope.freq_base", 1e12, 1e7),
+      .has_gate = true};
+  if (number("attention.value_length", kMaxHeadWidth) != shape.full.head_width) {
+    keys.fail("attention.value_length", "attention.key_length");
+  }
+  if (shape.full.heads % shape.full.kv_heads != 0) {
+    keys.fail("attention.head_count", "a multiple of attention.head_count_kv");
+  }
+  if (shape.full.rotated % 2 != 0 || shape.full.rotated > shape.full.head_width) {
+    keys.fail("rope.dimension_count", "an even number, at most attention.key_length");
+  }
+  // The converter orders value heads so that head j reads key head j modulo the number of those.
+  shape.linear = {.key_heads = number("ssm.group_count", kMaxHeads),
+                  .value_heads = number("ssm.time_step_rank", kMaxHeads),
+                  .key_width = number("ssm.state_size", kMaxHeadWidth),
+                  .value_width = 0,
+                  .taps = static_cast<std::size_t>(keys.required("ssm.conv_kernel", 1, 64)),
+                  .key_heads_are_tiled = true};
+  const std::size_t values = number("ssm.inner_size", kMaxProjectionWidth);
+  if (values % shape.linear.value_heads != 0) {
+    keys.fail("ssm.inner_size", "a multiple of ssm.time_step_rank");
+  }
+  shape.linear.value_width = values / shape.linear.value_heads;
+  if (shape.linear.value_heads % shape.linear.key_heads != 0) {
+    keys.fail("ssm.time_step_rank", "a multiple of ssm.group_count");
+  }
+  read_layer_types(keys, layers, shape.is_full);
+  shape.eps = keys.positive("attention.layer_norm_rms_epsilon", kMaxEpsilon, {});
+  shape.is_tied = file.find("output.weight") == nullptr;
+  shape.vocabulary = vocabulary_of(keys, file);
+  keys.ignore("rope.dimension_sections");  // a text has one position in all of them
+  keys.finish();
+  return shape;
+}
+
+Shape read_shape(const Checkpoint& checkpoint) {
+  if (checkpoint.gguf != nullptr) return read_gguf(*checkpoint.gguf);
+  const std::string& file = checkpoint.config_file;
+  CheckpointKeys root(*checkpoint.config, file, "");
+  const json* const text = root.find("text_config");
+  if (text == nullptr) return read_text(root, file, "");
+  CheckpointKeys keys(*text, file, "text_config.");
+  keys.only("model_type", {"qwen3_5_text", "qwen3_5"});
+  Shape shape = read_text(keys, file, "text_config.");
+  if (const json* const tied = root.find("tie_word_embeddings")) {
+    const bool is_nested = text->contains("tie_word_embeddings");
+    if (!tied->is_boolean()) root.fail("tie_word_embeddings", "true or false");
+    if (is_nested && tied->get<bool>() != shape.is_tied) {
+      root.fail("tie_word_embeddings", "what text_config.tie_word_embeddings says");
+    }
+    shape.is_tied = tied->get<bool>();
+  }
+  root.ignore({"architectures", "model_type", "torch_dtype", "dtype", "transformers_version",
+               "vision_config", "bos_token_id", "eos_token_id", "pad_token_id", "image_token_id",
+               "video_token_id", "audio_token_id", "vision_start_token_id", "vision_end_token_id",
+               "vision_token_id", "language_model_only"});
+  root.finish();
+  return shape;
+}
+
+ModelConfig read_config(const Checkpoint& checkpoint) {
+  const Shape shape = read_shape(checkpoint);
+  ModelConfig config;
+  config.family = "qwen3_5";
+  config.vocab_size = static_cast<int>(shape.vocabulary);
+  config.max_length = shape.max_length;
+  config.d_model = static_cast<int>(shape.width);
+  config.n_layers = static_cast<int>(shape.is_full.size());
+  for (const bool is_full : shape.is_full) {
+    config.mixers.push_back(is_full ? "gated_softmax" : "gated_delta");
+  }
+  return config;
+}
+
+// Of a GGUF file, by the name in a directory, without ".weight" where both end so.
+constexpr std::pair<const char*, const char*> kGgufNames[] = {
+    {"embed_tokens", "token_embd"},
+    {"lm_head", "output"},
+    {"norm", "output_norm"},
+    {"input_layernorm", "attn_norm"},
+    {"post_attention_layernorm", "post_attention_norm"},
+    {"mlp.gate_proj", "ffn_gate"},
+    {"mlp.up_proj", "ffn_up"},
+    {"mlp.down_proj", "ffn_down"},
+    {"self_attn.q_proj", "attn_q"},
+    {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"},
+    {"self_attn.o_proj", "attn_output"},
+    {"self_attn.q_norm", "attn_q_norm"},
+    {"self_attn.k_norm", "attn_k_norm"},
+    {"linear_attn.in_proj_qkv", "attn_qkv"},
+    {"linear_attn.in_proj_z", "attn_gate"},
+    {"linear_attn.in_proj_b", "ssm_beta"},
+    {"linear_attn.in_proj_a", "ssm_alpha"},
+    {"linear_attn.conv1d", "ssm_conv1d"},
+    {"linear_attn.norm", "ssm_norm"},
+    {"linear_attn.out_proj", "ssm_out"},
+    {"linear_attn.A_log", "ssm_a"},
+    {"linear_attn.dt_bias", "ssm_dt.bias"},
+};
+
+std::string gguf_name(std::string name) {
+  const std::string suffix = name.ends_with(".weight") ? ".weight" : "";
+  name.resize(name.size() - suffix.size());
+  for (const auto& [theirs, in_gguf] : kGgufNames) {
+    if (name == theirs) return in_gguf + suffix;
+  }
+  return name + suffix;
+}
+
+// Names of the text's tensors.
+class Names {
+ public:
+  Names(const TensorReader& tensors, const WeightSource& source, bool is_gguf) : is_gguf_(is_gguf) {
+    if (is_gguf) return;
+    const auto has = [&](const std::string& prefix) {
+      return tensors.has(prefix + "embed_tokens.weight");
+    };
+    if (has("language_model.model.")) {
+      throw ModelError(source.name() +
+                       ": an MLX conversion: norms and convolutions are stored differently; use "
+                       "the original");
+    }
+    if (has("model.language_model.") && has("model.")) {
+      throw ModelError(source.name() +
+                       ": found tensors below \"model.\" and \"model.language_model.\", expected "
+                       "one of the two");
+    }
+    prefix_ = has("model.language_model.") ? "model.language_model." : "model.";
+  }
+
+  std::string of(const std::string& name) const {
+    return is_gguf_ ? gguf_name(name) : prefix_ + name;
+  }
+  std::string head() const { return is_gguf_ ? gguf_name("lm_head.weight") : "lm_head.weight"; }
+  std::string of_layer(std::size_t layer, const std::string& name) const {
+    const std::string number = std::to_string(layer) + ".";
+    return is_gguf_ ? "blk." + number + gguf_name(name) : prefix_ + "layers." + number + name;
+  }
+
+ private:
+  const bool is_gguf_;
+  std::string prefix_;
+};
+
+class Builder {
+ public:
+  Builder(const Checkpoint& checkpoint, const Dense::Options& options)
+      : shape_(read_shape(checkpoint)),
+        options_(options),
+        exact_(options),
+        tensors_(checkpoint.tensors),
+        names_(tensors_, checkpoint.tensors, shape_.is_gguf) {
+    exact_.weight_type = WeightType::kF32;
+  }
+
+  std::unique_ptr<const Decoder> build(std::vector<std::string>& notes) {
+    auto decoder = std::make_unique<Decoder>();
+    decoder->weight_type = options_.weight_type;
+    decoder->width = shape_.width;
+    ignore_what_is_no_text(notes);
+    const std::string embedding = names_.of("embed_tokens.weight");
+    decoder->embedding = tensors_.embedding(embedding, shape_.vocabulary, shape_.width);
+    for (std::size_t i = 0; i < shape_.is_full.size(); ++i) {
+      decoder->layers.push_back(
+          {.token_norm = norm(names_.of_layer(i, "input_layernorm.weight")),
+           .token_mixer = shape_.is_full[i] ? softmax(i) : delta(i),
+           .channel_norm = norm(names_.of_layer(i, "post_attention_layernorm.weight")),
+           .channel_mixer = swiglu(i)});
+    }
+    decoder->final_norm = norm(names_.of("norm.weight"));
+    const std::string head = names_.head();
+    if (shape_.is_tied && tensors_.has(head)) tensors_.check_equal(head, embedding);
+    decoder->head = dense({{shape_.is_tied ? embedding : head, shape_.vocabulary}});
+    tensors_.finish();
+    decoder->num_parameters = tensors_.num_parameters();
+    return decoder;
+  }
+
+ private:
+  void ignore_what_is_no_text(std::vector<std::string>& notes) {
+    const auto starts = [](std::string_view name, std::initializer_list<const char*> prefixes) {
+      for (const char* const prefix : prefixes) {
+        if (name.starts_with(prefix)) return true;
+      }
+      return false;
+    };
+    const TensorReader::Ignored vision = tensors_.ignore([&](std::string_view name) {
+      return starts(name, {"model.visual.", "visual."});
+    });
+    const TensorReader::Ignored drafts = tensors_.ignore([&](std::string_view name) {
+      return shape_.is_gguf ? is_of_draft_block(name) : starts(name, {"mtp.", "model.mtp."});
+    });
+    if (shape_.is_gguf) {
+      tensors_.ignore([](std::string_view name) { return name == "rope_freqs.weight"; });
+    }
+    if (vision.count + drafts.count == 0) return;
+    char gigabytes[32];
+    std::snprintf(gigabytes, sizeof gigabytes, "%.1f", static_cast<double>(vision.bytes) / 1e9);
+    notes.push_back("text only: " + std::to_string(vision.count) + " tensors of a vision tower (" +
+                    gigabytes + " GB) and " + std::to_string(drafts.count) +
+                    " of a draft head (mtp) are ignored");
+  }
+
+  // "blk.24.ffn_up.weight" of a model of 24 layers.
+  bool is_of_draft_block(std::string_view name) const {
+    constexpr std::string_view kBlock = "blk.";
+    if (!name.starts_with(kBlock)) return false;
+    std::size_t block = 0;
+    const char* const end = name.data() + name.size();
+    const auto parsed = std::from_chars(name.data() + kBlock.size(), end, block);
+    return parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == '.' &&
+           block >= shape_.is_full.size();
+  }
+
+  Dense dense(const std::vector<TensorReader::Part>& parts) {
+    return tensors_.dense(parts, shape_.width, options_);
+  }
+  // Of a sub-layer's output, [E, inputs].
+  Dense dense_out(const std::string& name, std::size_t inputs, const std::string& bias = "") {
+    return tensors_.dense({{name, shape_.width, bias}}, inputs, options_);
+  }
+
+  // A directory has the gain's difference from one.
+  Matrix gain(const std::string& name, std::size_t width) {
+    Matrix values = tensors_.vector(name, width);
+    if (shape_.is_gguf) return values;
+    for (float& value : values.values()) value += 1.0f;
+    return values;
+  }
+  RowNorm norm(const std::string& name) {
+    return {.gain = gain(name, shape_.width), .bias = {}, .eps = static_cast<float>(shape_.eps)};
+  }
+
+  std::unique_ptr<const Mixer> softmax(std::size_t layer) {
+    const GatedSoftmaxShape& full = shape_.full;
+    const auto name = [&](const std::string& of) {
+      return names_.of_layer(layer, "self_attn." + of);
+    };
+    const auto part = [&](const std::string& of, std::size_t rows) {
+      return TensorReader::Part{name(of + ".weight"), rows,
+                                shape_.has_attention_bias ? name(of + ".bias") : ""};
+    };
+    GatedSoftmaxWeights weights;
+    weights.in = dense({part("q_proj", 2 * full.queries()), part("k_proj", full.keys()),
+                        part("v_proj", full.keys())});
+    weights.query_norm = gain(name("q_norm.weight"), full.head_width);
+    weights.key_norm = gain(name("k_norm.weight"), full.head_width);
+    weights.norm_eps = static_cast<float>(shape_.eps);
+    weights.out = dense_out(name("o_proj.weight"), full.queries(),
+                            shape_.has_attention_bias ? name("o_proj.bias") : "");
+    return std::make_unique<GatedSoftmax>(full, std::move(weights));
+  }
+
+  std::unique_ptr<const Mixer> delta(std::size_t layer) {
+    const GatedDeltaShape& linear = shape_.linear;
+    const auto name = [&](const std::string& of) {
+      return names_.of_layer(layer, "linear_attn." + of);
+    };
+    GatedDeltaWeights weights;
+    weights.in = dense({{name("in_proj_qkv.weight"), linear.channels()},
+                        {name("in_proj_z.weight"), linear.values()}});
+    // They feed exponentials: never in fewer bits.
+    weights.rate = tensors_.dense({{name("in_proj_b.weight"), linear.value_heads},
+                                   {name("in_proj_a.weight"), linear.value_heads}},
+                                  shape_.width, exact_);
+    const Matrix taps =
+        tensors_.matrix(name("conv1d.weight"), linear.channels(), linear.taps);  // [C, 1, K]
+    weights.convolution = Matrix(linear.taps, linear.channels());
+    for (std::size_t c = 0; c < linear.channels(); ++c) {
+      for (std::size_t k = 0; k < linear.taps; ++k) {
+        weights.convolution.row(k)[c] = taps.row(c)[k];
+      }
+    }
+    weights.decay = tensors_.vector(name("A_log"), linear.value_heads);
+    // A GGUF file has -exp(A_log).
+    for (float& value : weights.decay.values()) value = shape_.is_gguf ? value : -std::exp(value);
+    weights.decay_bias = tensors_.vector(name("dt_bias"), linear.value_heads);
+    weights.norm = tensors_.vector(name("norm.weight"), linear.value_width);
+    weights.norm_eps = static_cast<float>(shape_.eps);
+    weights.out = dense_out(name("out_proj.weight"), linear.values());
+    return std::make_unique<GatedDelta>(linear, std::move(weights));
+  }
+
+  std::unique_ptr<const Mixer> swiglu(std::size_t layer) {
+    const auto name = [&](const std::string& of) { return names_.of_layer(layer, "mlp." + of); };
+    Dense gate_up = dense(
+        {{name("gate_proj.weight"), shape_.ff_width}, {name("up_proj.weight"), shape_.ff_width}});
+    return std::make_unique<Swiglu>(std::move(gate_up),
+                                    dense_out(name("down_proj.weight"), shape_.ff_width));
+  }
+
+  const Shape shape_;
+  const Dense::Options options_;
+  Dense::Options exact_;
+  TensorReader tensors_;
+  const Names names_;
+};
+
+std::unique_ptr<const Decoder> make(const Checkpoint& checkpoint, const Dense::Options& options,
+                                    std::vector<std::string>& notes) {
+  return Builder(checkpoint, options).build(notes);
+}
+
+}  // namespace
+}  // namespace qwen3_5
+
+const Family family_qwen3_5{.model_types = qwen3_5::kModelTypes,
+                            .architecture = "qwen35",
+                            .read_config = qwen3_5::read_config,
+                            .make = qwen3_5::make};
+
+}  // namespace lintel

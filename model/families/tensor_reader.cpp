@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/families/tensor_reader.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/core/errors.h"
+#include "model/core/kernels.h"
+#include "model/formats/safetensors.h"
+#include "model/ops/block_formats.h"
+
+namespace lintel {
+namespace {
+
+constexpr std::size_t kPieceValues = std::size_t{1} << 18;  // read at once; whole blocks
+
+// Without dimensions of one: [1, 1, E] is [E].
+std::vector<std::int64_t> squeezed(std::span<const std::int64_t> shape) {
+  std::vector<std::int64_t> dims;
+  std::ranges::copy_if(shape, std::back_inserter(dims), [](std::int64_t d) { return d != 1; });
+  return dims;
+}
+
+}  // namespace
+
+const TensorInfo& TensorReader::take(const std::string& name) {
+  const TensorInfo* const found = source_.find(name);
+  if (found == nullptr) {
+    throw ModelError(source_.name() + ": tensor " + quote(name) + ": missing");
+  }
+  if (taken_.insert(name).second) num_parameters_ += found->num_elements();
+  return *found;
+}
+
+void TensorReader::fail_shape(const TensorInfo& tensor,
+                              std::span<const std::int64_t> expected) const {
+  throw ModelError(source_.name() + ": tensor " + quote(tensor.name) + ": found shape " +
+                   shape_to_string(tensor.shape) + ", expected " + shape_to_string(expected));
+}
+
+void TensorReader::check_shape(const TensorInfo& tensor, std::size_t rows, std::size_t cols) const {
+  const std::int64_t expected[] = {static_cast<std::int64_t>(rows),
+                                   static_cast<std::int64_t>(cols)};
+  if (squeezed(tensor.shape) != squeezed(expected)) fail_shape(tensor, expected);
+}
+
+void TensorReader::read(const TensorInfo& tensor, std::span<float> out) const {
+  const std::size_t block = values_per_block(tensor.type);
+  std::vector<std::byte> piece;
+  for (std::size_t done = 0; done < out.size();) {
+    const std::size_t count = std::min(kPieceValues, out.size() - done);
+    piece.resize(count / block * bytes_per_block(tensor.type));
+    source_.read(tensor, done / block * bytes_per_block(tensor.type), piece);
+    const std::span<float> values = out.subspan(done, count);
+    dequantize(tensor.type, piece, values);
+    if (!all_finite(values)) {
+      const auto bad = std::ranges::find_if(values, [](float x) { return !std::isfinite(x); });
+      const std::size_t index = done + static_cast<std::size_t>(bad - values.begin());
+      throw ModelError(source_.name() + ": tensor " + quote(tensor.name) + ": found " +
+                       std::to_string(*bad) + " at index " + std::to_string(index) +
+                       ", expected a finite number");
+    }
+    done += count;
+  }
+}
+
+Matrix TensorReader::vector(const std::string& name, std::size_t size) {
+  const TensorInfo& tensor = take(name);
+  const std::int64_t expected[] = {static_cast<std::int64_t>(size)};
+  if (tensor.num_elements() != expected[0]) fail_shape(tensor, expected);
+  Matrix values(1, size);
+  read(tensor, values.values());
+  return values;
+}
+
+Matrix TensorReader::matrix(const std::string& name, std::size_t rows, std::size_t cols) {
+  const TensorInfo& tensor = take(name);
+  check_shape(tensor, rows, cols);
+  Matrix values(rows, cols);
+  read(tensor, values.values());
+  return values;
+}
+
+Dense TensorReader::dense(const std::vector<Part>& parts, std::size_t cols,
+                          const Dense::Options& options) {
+  std::size_t rows = 0;
+  for (const Part& part : parts) rows += part.rows;
+  Matrix weight(rows, cols);
+  Matrix bias(1, rows);
+  std::size_t first = 0;
+  for (const Part& part : parts) {
+    const MatrixView<float> to = weight.view().rows_from(first, part.rows);
+    if (part.transposed) {
+      const Matrix from = matrix(part.name, cols, part.rows);
+      for (std::size_t r = 0; r < part.rows; ++r) {
+        for (std::size_t c = 0; c < cols; ++c) to.row(r)[c] = from.row(c)[r];
+      }
+    } else {
+      const TensorInfo& tensor = take(part.name);
+      check_shape(tensor, part.rows, cols);
+      read(tensor, {to.data(), part.rows * cols});
+    }
+    if (!part.bias.empty()) {
+      const Matrix values = vector(part.bias, part.rows);
+      std::ranges::copy(values.values(), bias.values().subspan(first).begin());
+    }
+    first += part.rows;
+  }
+  return Dense(weight.values(), bias.values(), cols, rows, options);
+}
+
+TokenEmbedding TensorReader::embedding(const std::string& name, std::size_t rows,
+                                       std::size_t width) {
+  const TensorInfo& tensor = take(name);
+  check_shape(tensor, rows, width);
+  TokenEmbedding embedding(tensor.type, width, rows);
+  source_.read(tensor, 0, embedding.bytes());
+  const auto bad = first_non_finite(tensor.type, embedding.bytes());
+  if (!bad.has_value()) return embedding;
+  throw ModelError(source_.name() + ": tensor " + quote(name) + ": found a value that is not " +
+                   "finite at index " + std::to_string(*bad * values_per_block(tensor.type)) +
+                   ", expected a finite number");
+}
+
+void TensorReader::check_equal(const std::string& name, const std::string& other) {
+  const TensorInfo* const a = source_.find(name);
+  const TensorInfo* const b = source_.find(other);
+  taken_.insert(name);
+  bool is_equal = a->type == b->type && a->shape == b->shape;
+  std::vector<std::byte> of_a(kPieceValues), of_b(kPieceValues);
+  for (std::uint64_t done = 0; is_equal && done < a->num_bytes(); done += of_a.size()) {
+    const std::size_t count = std::min<std::uint64_t>(kPieceValues, a->num_bytes() - done);
+    of_a.resize(count);
+    of_b.resize(count);
+    source_.read(*a, done, of_a);
+    source_.read(*b, done, of_b);
+    is_equal = of_a == of_b;
+  }
+  if (is_equal) return;
+  throw ModelError(source_.name() + ": tensor " + quote(name) + ": differs from " + quote(other) +
+                   ", expected the same or none, as the embeddings are tied");
+}
+
+TensorReader::Ignored TensorReader::ignore(
+    const std::function<bool(std::string_view name)>& is_ignored) {
+  Ignored ignored;
+  for (const TensorInfo& tensor : source_.tensors()) {
+    if (!is_ignored(tensor.name) || !taken_.insert(tensor.name).second) continue;
+    ++ignored.count;
+    ignored.bytes += tensor.num_bytes();
+  }
+  return ignored;
+}
+
+void TensorReader::finish() const {
+  for (const TensorInfo& tensor : source_.tensors()) {
+    if (taken_.contains(tensor.name)) continue;
+    throw ModelError(source_.name() + ": tensor " + quote(tensor.name) + ": surplus, found shape " +
+                     shape_to_string(tensor.shape) + ", expected no such tensor");
+  }
+}
+
+}  // namespace lintel

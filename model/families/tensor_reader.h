@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// TensorReader: takes the tensors of a checkpoint by name and notices what is left.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/core/tensor.h"
+#include "model/formats/weight_source.h"
+#include "model/layers/mixers/decoder.h"
+#include "model/ops/dense.h"
+
+namespace lintel {
+
+// All throw ModelError naming the file, the tensor and both shapes, for what is missing, mis-shaped
+// or not finite. Names are those of the source.
+class TensorReader {
+ public:
+  explicit TensorReader(const WeightSource& source) : source_(source) {}
+
+  bool has(const std::string& name) const { return source_.find(name) != nullptr; }
+  // Throws where there is none. Marks it as taken.
+  const TensorInfo& take(const std::string& name);
+
+  // Vectors are compared by their number of values: [E], [1, 1, E].
+  Matrix vector(const std::string& name, std::size_t size);
+  Matrix matrix(const std::string& name, std::size_t rows, std::size_t cols);
+  // Matrices with the same inputs, one below the other.
+  struct Part {
+    std::string name;
+    std::size_t rows = 0;
+    std::string bias = {};    // empty: none
+    bool transposed = false;  // the file has [cols, rows]
+  };
+  Dense dense(const std::vector<Part>& parts, std::size_t cols, const Dense::Options& options);
+  TokenEmbedding embedding(const std::string& name, std::size_t rows, std::size_t width);
+
+  // Refuses two that are not the same, bit for bit. Marks `name` as taken.
+  void check_equal(const std::string& name, const std::string& other);
+
+  // Tensors that the model does not read.
+  struct Ignored {
+    std::size_t count = 0;
+    std::uint64_t bytes = 0;
+  };
+  Ignored ignore(const std::function<bool(std::string_view name)>& is_ignored);
+  // Refuses tensors that were neither taken nor ignored.
+  void finish() const;
+
+  std::int64_t num_parameters() const { return num_parameters_; }  // of all that were taken
+
+ private:
+  void check_shape(const TensorInfo& tensor, std::size_t rows, std::size_t cols) const;
+  [[noreturn]] void fail_shape(const TensorInfo& tensor,
+                               std::span<const std::int64_t> expected) const;
+  void read(const TensorInfo& tensor, std::span<float> out) const;
+
+  const WeightSource& source_;
+  std::set<std::string, std::less<>> taken_;
+  std::int64_t num_parameters_ = 0;
+};
+
+}  // namespace lintel

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixer: one half of a layer of a decoder, x += mixer(norm(x)).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/core/step_thread_pool.h"
+#include "model/core/tensor.h"
+#include "model/layers/layer_state.h"
+#include "model/ops/dense.h"
+#include "model/ops/dense_input.h"
+
+namespace lintel {
+
+// Working memory of mixers: matrices by number, which grow to their high-water mark and stay. One
+// worker thread's. A mixer finds in a matrix what another one left there.
+class MixerScratch {
+ public:
+  // At least [rows, cols], without gaps between the rows.
+  MatrixView<float> matrix(std::size_t number, std::size_t rows, std::size_t cols) {
+    Matrix& found = matrices_[number];
+    if (found.values().size() < rows * cols) found = Matrix(1, rows * cols);
+    return {found.view().data(), rows, cols, cols};
+  }
+  // Rows for products of `cols` inputs.
+  DenseInput& input(std::size_t number, WeightType type, std::size_t rows, std::size_t cols) {
+    Input& found = inputs_[{number, type, cols}];
+    if (found.rows < rows) found = {rows, DenseInput(type, rows, cols)};
+    return found.input;
+  }
+  std::vector<float> floats;
+
+ private:
+  struct Key {
+    std::size_t number;
+    WeightType type;
+    std::size_t cols;
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Input {
+    std::size_t rows = 0;
+    DenseInput input;
+  };
+  std::map<std::size_t, Matrix> matrices_;
+  std::map<Key, Input> inputs_;
+};
+
+// The rows of a step, as a mixer sees them. Rows of one sequence are consecutive, in order.
+struct MixerRows {
+  // [rows] of this mixer; empty for one that keeps none.
+  std::span<LayerState* const> states;
+  std::span<const std::int64_t> positions;  // [rows] of the tokens in their sequences, from 0
+  MatrixView<const float> normed;           // [rows, E]
+  // The same, prepared for products of the model's weight type and in f32.
+  const DenseInput& input;
+  const DenseInput& exact;
+  // [rows, E] what the first layer leaves to the others (RWKV-7: v of layer 0).
+  MatrixView<float> carry;
+  StepThreadPool* team = nullptr;  // whose leader is this thread; null: this thread alone
+
+  std::size_t count() const { return normed.rows(); }
+};
+
+// Const and shareable between threads. Rows are independent but for the state of their sequence:
+// the bits of a row do not depend on what else is in the step, nor on the team.
+class Mixer {
+ public:
+  virtual ~Mixer() = default;
+
+  // What it keeps of a sequence; null: nothing.
+  virtual std::shared_ptr<const StateLayout> layout() const { return nullptr; }
+  // add_to += what it makes of the rows. add_to: [rows, E].
+  virtual void step(const MixerRows& rows, MatrixView<float> add_to,
+                    MixerScratch& scratch) const = 0;
+  // Its products, for statistics.
+  virtual std::vector<const Dense*> products() const = 0;
+};
+
+// Calls body(first row, number of rows) for the rows of each sequence.
+template <typename Body>
+void for_each_run(std::span<LayerState* const> states, const Body& body) {
+  for (std::size_t first = 0; first < states.size();) {
+    const std::size_t count = run_length(states.subspan(first));
+    body(first, count);
+    first += count;
+  }
+}
+
+// x / rms(x) * gain, or layer normalization where there is a bias.
+struct RowNorm {
+  Matrix gain;  // [1, width]
+  Matrix bias;  // [1, width]; empty: root mean square
+  float eps = 0.0f;
+
+  void apply(MatrixView<const float> x, MatrixView<float> y) const;
+};
+
+}  // namespace lintel

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/layers/mixers/gated_delta.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cmath>
+#include <utility>
+
+#include "model/layers/recurrent_state.h"
+#include "model/ops/mixer_kernels.h"
+
+namespace lintel {
+// Const and shareable between threads; outlives the states that it makes, which hold a reference.
+class GatedDelta::Layout final : public StateLayout {
+ public:
+  Layout(const GatedDeltaShape& of, GatedDeltaWeights packed)
+      : shape(of), weights(std::move(packed)) {}
+
+  std::size_t matrix_floats() const {
+    return shape.value_heads * shape.key_width * shape.value_width;
+  }
+  std::size_t tail_floats() const { return (shape.taps - 1) * shape.channels(); }
+  // What is kept of a draft: its rows of q, k, v before the convolution, and its rates.
+  std::size_t kept_floats() const { return shape.channels() + 2 * shape.value_heads; }
+
+  std::size_t block_floats() const override { return matrix_floats() + tail_floats(); }
+  std::unique_ptr<LayerState> new_state(std::span<float> block) const override;
+  std::size_t state_bytes(std::int64_t /*num_tokens*/) const override {
+    return block_floats() * sizeof(float);
+  }
+  std::int64_t tokens_until_full() const override { return 0; }
+  std::size_t rollback_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
+    return RecurrentState::rollback_floats(block_floats(), kept_floats(), num_rows);
+  }
+
+  const GatedDeltaShape shape;
+  const GatedDeltaWeights weights;
+};
+
+namespace {
+
+// S, then the convolution's tail.
+class GatedDeltaState final : public RecurrentState {
+ public:
+  GatedDeltaState(std::span<float> block, const GatedDeltaShape& shape,
+                  const GatedDeltaWeights& weights, std::size_t matrix_floats,
+                  std::size_t kept_floats)
+      : RecurrentState(block, kept_floats),
+        shape_(shape),
+        weights_(weights),
+        matrix_floats_(matrix_floats) {}
+
+  // Tokens of this sequence. channels: [count, C] before the convolution; rates: [count, 2 HV];
+  // work: [count, C]; out: [count, HV DV], null: none is needed.
+  void feed(MatrixView<const float> channels, MatrixView<const float> rates, MatrixView<float> work,
+            float* out, std::size_t out_stride, StepThreadPool* team) {
+    const std::size_t count = channels.rows();
+    const std::span<float> tail = block().subspan(matrix_floats_);
+    const float scale = 1.0f / std::sqrt(static_cast<float>(shape_.key_width));
+    for (std::size_t r = 0; r < count; ++r) {
+      const std::span<float> row = work.row(r);
+      short_convolution(shape_.taps, weights_.convolution.values(), tail, channels.row(r), row);
+      for (std::size_t h = 0; h < shape_.key_heads; ++h) {
+        const std::size_t at = h * shape_.key_width;
+        to_unit_length(row.subspan(at, shape_.key_width), UnitLength::kAddInside, scale);
+        to_unit_length(row.subspan(shape_.keys() + at, shape_.key_width), UnitLength::kAddInside);
+      }
+    }
+    split_among(team, shape_.value_heads, [&](std::size_t begin, std::size_t end, bool) {
+      for (std::size_t h = begin; h < end; ++h) feed_head(h, rates, work, out, out_stride);
+    });
+    advance(count);
+  }
+
+ protected:
+  void feed_again(const float* kept, std::size_t count, std::span<float> /*work*/) override {
+    const std::size_t stride = kept_floats();
+    const std::size_t channels = shape_.channels();
+    Matrix work(count, channels);
+    feed({kept, count, channels, stride}, {kept + channels, count, 2 * shape_.value_heads, stride},
+         work.view(), nullptr, 0, nullptr);
+    zero_memory(work.values());
+  }
+
+ private:
+  void feed_head(std::size_t h, MatrixView<const float> rates, MatrixView<const float> rows,
+                 float* out, std::size_t out_stride) {
+    const std::size_t key = shape_.key_head_of(h) * shape_.key_width;
+    float* const s = block().data() + h * shape_.key_width * shape_.value_width;
+    std::array<RecurrenceToken, 32> tokens;
+    for (std::size_t first = 0; first < rows.rows(); first += tokens.size()) {
+      const std::size_t count = std::min(tokens.size(), rows.rows() - first);
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::size_t r = first + i;
+        const float* const row = rows.row(r).data();
+        const float a = rates.row(r)[shape_.value_heads + h] + weights_.decay_bias.values()[h];
+        const float decay = std::exp(weights_.decay.values()[h] * softplus(a));
+        tokens[i] = {
+            .read = row + shape_.keys() + key,
+            .write = row + shape_.keys() + key,
+            .v = row + 2 * shape_.keys() + h * shape_.value_width,
+            .q = out == nullptr ? nullptr : row + key,
+            .out = out == nullptr ? nullptr : out + r * out_stride + h * shape_.value_width,
+            .decay_of_all = decay,
+            .read_scale = decay,
+            .beta = sigmoid(rates.row(r)[h])};
+      }
+      feed_recurrence(shape_.key_width, shape_.value_width, s, std::span(tokens.data(), count));
+    }
+  }
+
+  const GatedDeltaShape& shape_;
+  const GatedDeltaWeights& weights_;
+  const std::size_t matrix_floats_;
+};
+
+}  // namespace
+
+std::unique_ptr<LayerState> GatedDelta::Layout::new_state(std::span<float> block) const {
+  assert(block.size() == block_floats());
+  return std::make_unique<GatedDeltaState>(block, shape, weights, matrix_floats(), kept_floats());
+}
+
+GatedDelta::GatedDelta(const GatedDeltaShape& shape, GatedDeltaWeights weights)
+    : layout_(std::make_shared<const Layout>(shape, std::move(weights))) {}
+GatedDelta::~GatedDelta() = default;
+
+std::shared_ptr<const StateLayout> GatedDelta::layout() const { return layout_; }
+
+std::vector<const Dense*> GatedDelta::products() const {
+  return {&*layout_->weights.in, &*layout_->weights.rate, &*layout_->weights.out};
+}
+
+void GatedDelta::step(const MixerRows& rows, MatrixView<float> add_to,
+                      MixerScratch& scratch) const {
+  const GatedDeltaShape& shape = layout_->shape;
+  const GatedDeltaWeights& weights = layout_->weights;
+  const std::size_t count = rows.count();
+  const std::size_t channels = shape.channels();
+  const std::size_t values = shape.values();
+  const MatrixView<float> in = scratch.matrix(0, count, channels + values);
+  const MatrixView<float> rates = scratch.matrix(1, count, 2 * shape.value_heads);
+  const MatrixView<float> work = scratch.matrix(2, count, channels);
+  const MatrixView<float> out = scratch.matrix(3, count, values);
+  weights.in->apply(rows.input, in, Dense::Output::kStore, nullptr, rows.team);
+  weights.rate->apply(rows.exact, rates, Dense::Output::kStore, nullptr, rows.team);
+
+  for_each_run(rows.states, [&](std::size_t first, std::size_t length) {
+    auto& state = static_cast<GatedDeltaState&>(*rows.states[first]);
+    const auto feed = [&](std::size_t from, std::size_t n) {
+      if (n == 0) return;
+      state.feed(in.cols_from(0, channels).rows_from(from, n), rates.rows_from(from, n),
+                 work.rows_from(from, n), out.row(from).data(), out.stride(), rows.team);
+    };
+    const std::size_t staying = state.begin_run(length);
+    feed(first, staying);
+    for (std::size_t r = first + staying; r < first + length; ++r) {
+      float* const kept = state.keep();
+      std::ranges::copy(in.row(r).first(channels), kept);
+      std::ranges::copy(rates.row(r), kept + channels);
+    }
+    feed(first + staying, length - staying);
+  });
+
+  DenseInput& gated = scratch.input(0, weights.out->weight_type(), count, values);
+  for (std::size_t r = 0; r < count; ++r) {
+    const MatrixView<float> heads(out.row(r).data(), shape.value_heads, shape.value_width,
+                                  shape.value_width);
+    rms_norm(heads, weights.norm.values(), weights.norm_eps, heads);
+    multiply_silu(in.row(r).subspan(channels), out.row(r));
+    gated.assign(r, out.row(r));
+  }
+  weights.out->apply(gated, add_to, Dense::Output::kAdd, nullptr, rows.team);
+}
+
+}  // namespace lintel

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/layers/mixers/gated_softmax.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <utility>
+
+#include "model/layers/attention/common/history.h"
+#include "model/layers/attention/common/softmax_kernels.h"
+#include "model/ops/mixer_kernels.h"
+
+namespace lintel {
+namespace {
+
+std::vector<double> frequencies_of(const GatedSoftmaxShape& shape) {
+  std::vector<double> frequencies(shape.rotated / 2);
+  for (std::size_t i = 0; i < frequencies.size(); ++i) {
+    frequencies[i] = std::pow(shape.rope_theta,
+                              -2.0 * static_cast<double>(i) / static_cast<double>(shape.rotated));
+  }
+  return frequencies;
+}
+
+}  // namespace
+
+static_assert(History::kPage == kSoftmaxPage);
+
+// Keys and values of every position fed.
+class GatedSoftmax::State final : public LayerState {
+ public:
+  explicit State(const SoftmaxShape& shape) : shape_(shape), history_(softmax_page_floats(shape)) {}
+
+  std::size_t bytes() const override { return history_.bytes(); }
+  void assign(const LayerState& other) override {
+    history_.assign(static_cast<const State&>(other).history_);
+  }
+  void reset() override { history_.clear(); }
+  void begin_speculation(std::size_t /*num_rows*/, std::span<float> /*memory*/) override {}
+  void rollback(std::size_t num_rows) override {
+    assert(num_rows <= history_.length());
+    for (; num_rows > 0; --num_rows) {
+      const std::size_t position = history_.remove_last();
+      softmax_erase(shape_, History::slot_of(position), history_.page_of(position));
+    }
+    history_.shrink();
+  }
+  void save(std::int64_t since, StateWriter& writer) const override {
+    history_.save(static_cast<std::size_t>(since), writer);
+  }
+  void load(std::int64_t position, StateReader& reader) override {
+    history_.load(static_cast<std::size_t>(position), reader);
+  }
+
+  const History& history() const { return history_; }
+  void append(const float* k, const float* v) {
+    const std::size_t position = history_.append();
+    softmax_append(shape_, k, v, History::slot_of(position), history_.page_of(position));
+  }
+
+ private:
+  const SoftmaxShape& shape_;  // the layout's
+  History history_;
+};
+
+class GatedSoftmax::Layout final : public StateLayout {
+ public:
+  explicit Layout(const GatedSoftmaxShape& shape)
+      : shape_{.n_heads = shape.kv_heads, .d_head = shape.head_width} {}
+
+  std::size_t block_floats() const override { return 0; }
+  std::unique_ptr<LayerState> new_state(std::span<float> /*block*/) const override {
+    return std::make_unique<State>(shape_);
+  }
+  std::size_t state_bytes(std::int64_t num_tokens) const override {
+    return History::bytes_of(num_tokens, softmax_page_floats(shape_));
+  }
+  std::int64_t tokens_until_full() const override { return kNeverFull; }
+  std::size_t rollback_floats(std::size_t /*num_rows*/, std::int64_t /*end*/) const override {
+    return 0;
+  }
+  const SoftmaxShape& softmax() const { return shape_; }
+
+ private:
+  const SoftmaxShape shape_;
+};
+
+GatedSoftmax::GatedSoftmax(const GatedSoftmaxShape& shape, GatedSoftmaxWeights weights)
+    : shape_(shape),
+      weights_(std::move(weights)),
+      frequencies_(frequencies_of(shape)),
+      layout_(std::make_shared<const Layout>(shape)) {}
+GatedSoftmax::~GatedSoftmax() = default;
+
+std::shared_ptr<const StateLayout> GatedSoftmax::layout() const { return layout_; }
+
+std::vector<const Dense*> GatedSoftmax::products() const { return {&*weights_.in, &*weights_.out}; }
+
+// Norms and rotates queries and keys in place, and moves the queries of a head to their places
+// without gates: q is [rows, H D] then, and the gates follow.
+void GatedSoftmax::prepare(const MixerRows& rows, MatrixView<float> in) const {
+  const std::size_t width = shape_.head_width;
+  const std::size_t half = shape_.rotated / 2;
+  std::vector<float> angles(2 * half);
+  std::vector<float> gates(shape_.has_gate ? shape_.queries() : 0);
+  const auto turn = [&](float* head) {
+    for (std::size_t i = 0; i < half; ++i) {
+      const float cosine = angles[2 * i];
+      const float sine = angles[2 * i + 1];
+      const float a = head[i];
+      const float b = head[i + half];
+      head[i] = a * cosine - b * sine;
+      head[i + half] = b * cosine + a * sine;
+    }
+  };
+  const auto norm = [&](float* heads, std::size_t count, const Matrix& gain) {
+    if (gain.values().empty()) return;
+    const MatrixView<float> view(heads, count, width, width);
+    rms_norm(view, gain.values(), weights_.norm_eps, view);
+  };
+  for (std::size_t r = 0; r < rows.count(); ++r) {
+    for (std::size_t i = 0; i < half; ++i) {
+      const double angle = static_cast<double>(rows.positions[r]) * frequencies_[i];
+      angles[2 * i] = static_cast<float>(std::cos(angle));
+      angles[2 * i + 1] = static_cast<float>(std::sin(angle));
+    }
+    float* const q = in.row(r).data();
+    float* k = q + shape_.queries();
+    if (shape_.has_gate) {
+      for (std::size_t h = 0; h < shape_.heads; ++h) {
+        std::copy_n(q + (2 * h + 1) * width, width, gates.data() + h * width);
+        std::copy_n(q + 2 * h * width, width, q + h * width);
+      }
+      std::ranges::copy(gates, k);
+      k += shape_.queries();
+    }
+    norm(q, shape_.heads, weights_.query_norm);
+    norm(k, shape_.kv_heads, weights_.key_norm);
+    for (std::size_t h = 0; h < shape_.heads; ++h) turn(q + h * width);
+    for (std::size_t h = 0; h < shape_.kv_heads; ++h) turn(k + h * width);
+  }
+}
+
+// Queries of one sequence at consecutive positions. Those of the heads that share keys are
+// attended one after the other: member g of each group, [rows, HKV D], reads the same pages.
+void GatedSoftmax::attend(const State& state, std::size_t first_position, MatrixView<const float> q,
+                          MatrixView<float> out, MixerScratch& scratch) const {
+  const SoftmaxShape& softmax = layout_->softmax();
+  const History& history = state.history();
+  const std::size_t width = shape_.head_width;
+  const std::size_t keys = shape_.keys();
+  const std::size_t members = shape_.heads / shape_.kv_heads;
+  const std::size_t rows = q.rows();
+  const float scale = 1.0f / std::sqrt(static_cast<float>(width));
+  const MatrixView<float> scaled = scratch.matrix(8, rows, keys);
+  const MatrixView<float> sums = scratch.matrix(9, rows, keys);
+  const MatrixView<float> totals = scratch.matrix(10, 2 * rows, shape_.kv_heads);
+  float* const max = totals.data();
+  float* const sum = max + rows * shape_.kv_heads;
+  for (std::size_t g = 0; g < members; ++g) {
+    for (std::size_t r = 0; r < rows; ++r) {
+      for (std::size_t h = 0; h < shape_.kv_heads; ++h) {
+        const float* const from = q.row(r).data() + (h * members + g) * width;
+        std::transform(from, from + width, scaled.row(r).data() + h * width,
+                       [scale](float x) { return x * scale; });
+      }
+      std::ranges::fill(sums.row(r), 0.0f);
+    }
+    std::fill(max, sum, softmax_least());
+    std::fill_n(sum, rows * shape_.kv_heads, 0.0f);
+    const auto rows_from = [&](std::size_t r) {
+      return SoftmaxRows{.count = rows - r,
+                         .q = scaled.row(r).data(),
+                         .max = max + r * shape_.kv_heads,
+                         .sum = sum + r * shape_.kv_heads,
+                         .out = sums.row(r).data(),
+                         .out_stride = sums.stride()};
+    };
+    for (std::size_t begin = 0; begin < history.length(); begin += kSoftmaxPage) {
+      // Rows before `begin` see nothing of the page.
+      const std::size_t r = begin > first_position ? begin - first_position : 0;
+      softmax_add_page(softmax, rows_from(r), history.page_of(begin),
+                       first_position + r + 1 - begin);
+    }
+    softmax_finish(softmax, rows_from(0));
+    for (std::size_t r = 0; r < rows; ++r) {
+      for (std::size_t h = 0; h < shape_.kv_heads; ++h) {
+        std::copy_n(sums.row(r).data() + h * width, width,
+                    out.row(r).data() + (h * members + g) * width);
+      }
+    }
+  }
+}
+
+void GatedSoftmax::step(const MixerRows& rows, MatrixView<float> add_to,
+                        MixerScratch& scratch) const {
+  const std::size_t count = rows.count();
+  const std::size_t queries = shape_.queries();
+  const std::size_t keys = shape_.keys();
+  const MatrixView<float> in = scratch.matrix(0, count, weights_.in->out_features());
+  const MatrixView<float> out = scratch.matrix(1, count, queries);
+  weights_.in->apply(rows.input, in, Dense::Output::kStore, nullptr, rows.team);
+  prepare(rows, in);
+  const std::size_t first_key = shape_.has_gate ? 2 * queries : queries;
+  for_each_run(rows.states, [&](std::size_t first, std::size_t length) {
+    auto& state = static_cast<State&>(*rows.states[first]);
+    const std::size_t first_position = state.history().length();
+    for (std::size_t r = first; r < first + length; ++r) {
+      const float* const k = in.row(r).data() + first_key;
+      state.append(k, k + keys);
+    }
+    attend(state, first_position, in.cols_from(0, queries).rows_from(first, length),
+           out.rows_from(first, length), scratch);
+  });
+  DenseInput& gated = scratch.input(0, weights_.out->weight_type(), count, queries);
+  for (std::size_t r = 0; r < count; ++r) {
+    if (shape_.has_gate) multiply_sigmoid(in.row(r).subspan(queries, queries), out.row(r));
+    gated.assign(r, out.row(r));
+  }
+  weights_.out->apply(gated, add_to, Dense::Output::kAdd, nullptr, rows.team);
+}
+
+}  // namespace lintel

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// GatedSoftmax: grouped softmax attention with rotary positions and an output gate, the full layers
+// of Qwen3.5.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "model/layers/mixer.h"
+
+namespace lintel {
+
+struct GatedSoftmaxShape {
+  std::size_t heads = 0;       // H of queries
+  std::size_t kv_heads = 0;    // HKV of keys and values; query head j reads j / (H / HKV)
+  std::size_t head_width = 0;  // D
+  std::size_t rotated = 0;     // R of each head's D values turn, even; 0: none
+  double rope_theta = 0.0;
+  bool has_gate = false;  // each query head is followed by its gate
+
+  std::size_t queries() const { return heads * head_width; }
+  std::size_t keys() const { return kv_heads * head_width; }
+};
+
+struct GatedSoftmaxWeights {
+  // [H D (2 with gates) + 2 HKV D, E]: rows of q (of each head its queries, then its gates), k, v.
+  std::optional<Dense> in;
+  Matrix query_norm;  // [1, D], as key_norm; both empty: none
+  Matrix key_norm;
+  float norm_eps = 0.0f;
+  std::optional<Dense> out;  // [E, H D]
+};
+
+//   q, k = rope(rms(q; query_norm)), rope(rms(k; key_norm))
+//   a = softmax over s <= t of q . k_s / sqrt(D),  y = out((sum a v) * sigmoid(gate))
+//   rope: pairs (i, i + R/2), i < R/2, turn by t theta^(-2i/R), in double
+//
+// The state of a sequence is a cache of rotated keys and of values [t, HKV, D].
+class GatedSoftmax final : public Mixer {
+ public:
+  GatedSoftmax(const GatedSoftmaxShape& shape, GatedSoftmaxWeights weights);
+  ~GatedSoftmax() override;
+
+  std::shared_ptr<const StateLayout> layout() const override;
+  void step(const MixerRows& rows, MatrixView<float> add_to, MixerScratch& scratch) const override;
+  std::vector<const Dense*> products() const override;
+
+ private:
+  class Layout;
+  class State;
+  void prepare(const MixerRows& rows, MatrixView<float> in) const;
+  void attend(const State& state, std::size_t first_position, MatrixView<const float> q,
+              MatrixView<float> out, MixerScratch& scratch) const;
+
+  const GatedSoftmaxShape shape_;
+  const GatedSoftmaxWeights weights_;
+  const std::vector<double> frequencies_;  // [R / 2]
+  const std::shared_ptr<const Layout> layout_;
+};
+
+}  // namespace lintel

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/layers/mixers/rwkv7.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <utility>
+
+#include "model/core/kernels.h"
+#include "model/layers/recurrent_state.h"
+
+namespace lintel {
+namespace {
+
+constexpr float kMostDecay = 0.60653065971263342f;  // exp(-1/2)
+
+// The last row that a mixer saw, [E]: what the next row is mixed with. Drafts keep their rows.
+class ShiftState final : public RecurrentState {
+ public:
+  explicit ShiftState(std::span<float> block) : RecurrentState(block, block.size()) {}
+
+  std::span<const float> last() const { return block(); }
+  void feed(MatrixView<const float> rows) {
+    if (rows.rows() == 0) return;
+    std::ranges::copy(rows.row(rows.rows() - 1), block().begin());
+    advance(rows.rows());
+  }
+
+ protected:
+  void feed_again(const float* kept, std::size_t count, std::span<float> /*work*/) override {
+    feed({kept, count, kept_floats(), kept_floats()});
+  }
+};
+
+// before[r] = the row before r of its sequence, or what its state has.
+template <typename State>
+void list_rows_before(const MixerRows& rows, MatrixView<float> before) {
+  for_each_run(rows.states, [&](std::size_t first, std::size_t length) {
+    const auto& state = static_cast<const State&>(*rows.states[first]);
+    std::ranges::copy(state.last(), before.row(first).begin());
+    for (std::size_t r = first + 1; r < first + length; ++r) {
+      std::ranges::copy(rows.normed.row(r - 1), before.row(r).begin());
+    }
+  });
+}
+
+void mix_into(const MixerRows& rows, MatrixView<const float> before, const Matrix& mix,
+              MatrixView<float> work, DenseInput& input) {
+  for (std::size_t r = 0; r < rows.count(); ++r) {
+    interpolate(rows.normed.row(r), before.row(r), mix.values(), work.row(r));
+    input.assign(r, work.row(r));
+  }
+}
+
+// What a token does to S and reads of it, [E] each; those that are kept of a draft come first.
+struct Tokens {
+  static constexpr std::size_t kKept = 6;
+  MatrixView<const float> h, decay, unit_key, key, erase, v;
+  MatrixView<const float> r;
+};
+
+// S [H, D, D], then the last row [E].
+class TimeState final : public RecurrentState {
+ public:
+  TimeState(std::span<float> block, std::size_t width, std::size_t head_width)
+      : RecurrentState(block, Tokens::kKept * width), width_(width), head_width_(head_width) {}
+
+  std::span<const float> last() const { return block().last(width_); }
+
+  // out: [rows, E]; without rows: none is needed.
+  void feed(const Tokens& tokens, MatrixView<float> out, StepThreadPool* team) {
+    const std::size_t count = tokens.h.rows();
+    if (count == 0) return;
+    split_among(team, width_ / head_width_, [&](std::size_t begin, std::size_t end, bool) {
+      for (std::size_t h = begin; h < end; ++h) feed_head(h, tokens, out);
+    });
+    std::ranges::copy(tokens.h.row(count - 1), block().last(width_).begin());
+    advance(count);
+  }
+
+  void keep_row(const Tokens& tokens, std::size_t r) {
+    float* to = keep();
+    for (const auto* matrix :
+         {&tokens.h, &tokens.decay, &tokens.unit_key, &tokens.key, &tokens.erase, &tokens.v}) {
+      to = std::ranges::copy(matrix->row(r), to).out;
+    }
+  }
+
+ protected:
+  void feed_again(const float* kept, std::size_t count, std::span<float> /*work*/) override {
+    const auto part = [&](std::size_t i) {
+      return MatrixView<const float>(kept + i * width_, count, width_, kept_floats());
+    };
+    feed({.h = part(0),
+          .decay = part(1),
+          .unit_key = part(2),
+          .key = part(3),
+          .erase = part(4),
+          .v = part(5),
+          .r = {}},
+         {}, nullptr);
+  }
+
+ private:
+  void feed_head(std::size_t h, const Tokens& tokens, MatrixView<float> out) {
+    const std::size_t at = h * head_width_;
+    float* const s = block().data() + h * head_width_ * head_width_;
+    std::array<RecurrenceToken, 32> batch;
+    for (std::size_t first = 0; first < tokens.h.rows(); first += batch.size()) {
+      const std::size_t count = std::min(batch.size(), tokens.h.rows() - first);
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::size_t r = first + i;
+        batch[i] = {.decay = tokens.decay.row(r).data() + at,
+                    .read = tokens.unit_key.row(r).data() + at,
+                    .write = tokens.key.row(r).data() + at,
+                    .erase = tokens.erase.row(r).data() + at,
+                    .v = tokens.v.row(r).data() + at,
+                    .q = out.rows() == 0 ? nullptr : tokens.r.row(r).data() + at,
+                    .out = out.rows() == 0 ? nullptr : out.row(r).data() + at};
+      }
+      feed_recurrence(head_width_, head_width_, s, std::span(batch.data(), count));
+    }
+  }
+
+  const std::size_t width_;
+  const std::size_t head_width_;
+};
+
+// States of one constant size.
+class ConstantLayout : public StateLayout {
+ public:
+  ConstantLayout(std::size_t block_floats, std::size_t kept_floats)
+      : block_floats_(block_floats), kept_floats_(kept_floats) {}
+
+  std::size_t block_floats() const override { return block_floats_; }
+  std::size_t state_bytes(std::int64_t /*num_tokens*/) const override {
+    return block_floats_ * sizeof(float);
+  }
+  std::int64_t tokens_until_full() const override { return 0; }
+  std::size_t rollback_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
+    return RecurrentState::rollback_floats(block_floats_, kept_floats_, num_rows);
+  }
+
+ private:
+  const std::size_t block_floats_;
+  const std::size_t kept_floats_;
+};
+
+class TimeLayout final : public ConstantLayout {
+ public:
+  TimeLayout(std::size_t width, std::size_t head_width)
+      : ConstantLayout(width * head_width + width, Tokens::kKept * width),
+        width_(width),
+        head_width_(head_width) {}
+
+  std::unique_ptr<LayerState> new_state(std::span<float> block) const override {
+    assert(block.size() == block_floats());
+    return std::make_unique<TimeState>(block, width_, head_width_);
+  }
+
+ private:
+  const std::size_t width_;
+  const std::size_t head_width_;
+};
+
+class ShiftLayout final : public ConstantLayout {
+ public:
+  explicit ShiftLayout(std::size_t width) : ConstantLayout(width, width) {}
+  std::unique_ptr<LayerState> new_state(std::span<float> block) const override {
+    return std::make_unique<ShiftState>(block);
+  }
+};
+
+void apply_pair(const LowRankPair& pair, DenseInput& input, std::size_t rows,
+                void (*between)(std::span<float>), MatrixView<float> out, MixerScratch& scratch,
+                StepThreadPool* team) {
+  DenseInput& inner = scratch.input(1, WeightType::kF32, rows, pair.first->out_features());
+  const MatrixView<float> values = inner.values().rows_from(0, rows);
+  pair.first->apply(input, values, Dense::Output::kStore, nullptr, team);
+  for (std::size_t r = 0; between != nullptr && r < rows; ++r) between(values.row(r));
+  inner.prepare(0, rows);
+  pair.second->apply(inner, out, Dense::Output::kStore, nullptr, team);
+}
+
+}  // namespace
+
+Rwkv7TimeMixer::Rwkv7TimeMixer(std::size_t head_width, bool is_first_layer, UnitLength unit,
+                               Rwkv7Weights weights)
+    : head_width_(head_width),
+      is_first_layer_(is_first_layer),
+      unit_(unit),
+      weights_(std::move(weights)),
+      layout_(std::make_shared<const TimeLayout>(weights_.k_k.cols(), head_width)) {}
+Rwkv7TimeMixer::~Rwkv7TimeMixer() = default;
+
+std::shared_ptr<const StateLayout> Rwkv7TimeMixer::layout() const { return layout_; }
+
+std::vector<const Dense*> Rwkv7TimeMixer::products() const {
+  std::vector<const Dense*> all = {&*weights_.r, &*weights_.k, &*weights_.v, &*weights_.out};
+  for (const LowRankPair* pair :
+       {&weights_.decay, &weights_.rate, &weights_.gate, &weights_.first_value}) {
+    if (!pair->first.has_value()) continue;
+    all.push_back(&*pair->first);
+    all.push_back(&*pair->second);
+  }
+  return all;
+}
+
+void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
+                          MixerScratch& scratch) const {
+  const std::size_t count = rows.count();
+  const std::size_t width = rows.normed.cols();
+  enum Place { kBefore, kWork, kR, kW, kK, kV, kA, kG, kUnit, kErase, kOut };
+  const auto matrix = [&](Place place) { return scratch.matrix(place, count, width); };
+  const MatrixView<float> before = matrix(kBefore);
+  const MatrixView<float> work = matrix(kWork);
+  const MatrixView<float> r = matrix(kR), w = matrix(kW), k = matrix(kK), v = matrix(kV),
+                          a = matrix(kA), g = matrix(kG), unit_key = matrix(kUnit),
+                          erase = matrix(kErase), out = matrix(kOut);
+  list_rows_before<TimeState>(rows, before);
+
+  DenseInput& served = scratch.input(0, weights_.r->weight_type(), count, width);
+  DenseInput& exact = scratch.input(2, WeightType::kF32, count, width);
+  const auto product = [&](std::size_t mix, const Dense& dense, MatrixView<float> to) {
+    mix_into(rows, before, weights_.mix[mix], work, served);
+    dense.apply(served, to, Dense::Output::kStore, nullptr, rows.team);
+  };
+  const auto pair = [&](std::size_t mix, const LowRankPair& low_rank,
+                        void (*between)(std::span<float>), MatrixView<float> to) {
+    mix_into(rows, before, weights_.mix[mix], work, exact);
+    apply_pair(low_rank, exact, count, between, to, scratch, rows.team);
+  };
+  product(0, *weights_.r, r);
+  pair(
+      1, weights_.decay,
+      [](std::span<float> x) {
+        for (float& value : x) value = std::tanh(value);
+      },
+      w);
+  product(2, *weights_.k, k);
+  product(3, *weights_.v, v);
+  if (is_first_layer_) {
+    for (std::size_t i = 0; i < count; ++i) {
+      std::ranges::copy(v.row(i), rows.carry.row(i).begin());
+    }
+  } else {
+    mix_into(rows, before, weights_.mix[3], work, exact);
+    apply_pair(weights_.first_value, exact, count, nullptr, a, scratch, rows.team);
+    for (std::size_t i = 0; i < count; ++i) {
+      for (std::size_t c = 0; c < width; ++c) {
+        v.row(i)[c] += (rows.carry.row(i)[c] - v.row(i)[c]) * sigmoid(a.row(i)[c]);
+      }
+    }
+  }
+  pair(4, weights_.rate, nullptr, a);
+  pair(
+      5, weights_.gate,
+      [](std::span<float> x) {
+        for (float& value : x) value = sigmoid(value);
+      },
+      g);
+
+  const std::span<const float> k_k = weights_.k_k.values();
+  const std::span<const float> k_a = weights_.k_a.values();
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::span<float> unit = unit_key.row(i);
+    for (std::size_t c = 0; c < width; ++c) {
+      w.row(i)[c] = std::exp(-kMostDecay * sigmoid(w.row(i)[c]));
+      a.row(i)[c] = sigmoid(a.row(i)[c]);
+      unit[c] = k.row(i)[c] * k_k[c];
+      k.row(i)[c] *= 1.0f + (a.row(i)[c] - 1.0f) * k_a[c];
+    }
+    for (std::size_t at = 0; at < width; at += head_width_) {
+      to_unit_length(unit.subspan(at, head_width_), unit_);
+    }
+    for (std::size_t c = 0; c < width; ++c) erase.row(i)[c] = -a.row(i)[c] * unit[c];
+  }
+
+  for_each_run(rows.states, [&](std::size_t first, std::size_t length) {
+    auto& state = static_cast<TimeState&>(*rows.states[first]);
+    const auto from = [&](std::size_t begin, std::size_t n) {
+      return Tokens{.h = rows.normed.rows_from(begin, n),
+                    .decay = w.rows_from(begin, n),
+                    .unit_key = unit_key.rows_from(begin, n),
+                    .key = k.rows_from(begin, n),
+                    .erase = erase.rows_from(begin, n),
+                    .v = v.rows_from(begin, n),
+                    .r = r.rows_from(begin, n)};
+    };
+    const std::size_t staying = state.begin_run(length);
+    state.feed(from(first, staying), out.rows_from(first, staying), rows.team);
+    const Tokens drafts = from(first + staying, length - staying);
+    for (std::size_t i = 0; i < drafts.h.rows(); ++i) state.keep_row(drafts, i);
+    state.feed(drafts, out.rows_from(first + staying, length - staying), rows.team);
+  });
+
+  const std::span<const float> r_k = weights_.r_k.values();
+  const std::span<const float> gain = weights_.head_norm.gain.values();
+  const std::span<const float> bias = weights_.head_norm.bias.values();
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::span<float> y = out.row(i);
+    for (std::size_t at = 0; at < width; at += head_width_) {
+      const MatrixView<float> head(y.data() + at, 1, head_width_, head_width_);
+      layer_norm(head, gain.subspan(at, head_width_), bias.subspan(at, head_width_),
+                 weights_.head_norm.eps, head);
+      float bonus = 0.0f;
+      for (std::size_t c = at; c < at + head_width_; ++c) {
+        bonus += r.row(i)[c] * k.row(i)[c] * r_k[c];
+      }
+      for (std::size_t c = at; c < at + head_width_; ++c) {
+        y[c] = (y[c] + bonus * v.row(i)[c]) * g.row(i)[c];
+      }
+    }
+    served.assign(i, y);
+  }
+  weights_.out->apply(served, add_to, Dense::Output::kAdd, nullptr, rows.team);
+}
+
+Rwkv7ChannelMixer::Rwkv7ChannelMixer(Matrix mix, Dense key, Dense value)
+    : mix_(std::move(mix)),
+      key_(std::move(key)),
+      value_(std::move(value)),
+      layout_(std::make_shared<const ShiftLayout>(mix_.cols())) {}
+Rwkv7ChannelMixer::~Rwkv7ChannelMixer() = default;
+
+std::shared_ptr<const StateLayout> Rwkv7ChannelMixer::layout() const { return layout_; }
+
+void Rwkv7ChannelMixer::step(const MixerRows& rows, MatrixView<float> add_to,
+                             MixerScratch& scratch) const {
+  const std::size_t count = rows.count();
+  const std::size_t width = rows.normed.cols();
+  const MatrixView<float> before = scratch.matrix(0, count, width);
+  const MatrixView<float> work = scratch.matrix(1, count, width);
+  const MatrixView<float> hidden = scratch.matrix(2, count, key_.out_features());
+  list_rows_before<ShiftState>(rows, before);
+  DenseInput& mixed = scratch.input(0, key_.weight_type(), count, width);
+  mix_into(rows, before, mix_, work, mixed);
+  for_each_run(rows.states, [&](std::size_t first, std::size_t length) {
+    auto& state = static_cast<ShiftState&>(*rows.states[first]);
+    const std::size_t staying = state.begin_run(length);
+    state.feed(rows.normed.rows_from(first, staying));
+    for (std::size_t r = first + staying; r < first + length; ++r) {
+      std::ranges::copy(rows.normed.row(r), state.keep());
+    }
+    state.feed(rows.normed.rows_from(first + staying, length - staying));
+  });
+  key_.apply(mixed, hidden, Dense::Output::kStore, nullptr, rows.team);
+  DenseInput& squared = scratch.input(1, value_.weight_type(), count, key_.out_features());
+  for (std::size_t r = 0; r < count; ++r) {
+    squared_relu(hidden.row(r));
+    squared.assign(r, hidden.row(r));
+  }
+  value_.apply(squared, add_to, Dense::Output::kAdd, nullptr, rows.team);
+}
+
+}  // namespace lintel

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// The vectors of tests/golden/families: what the projects that publish these checkpoints compute.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "model/core/state_bytes.h"
+#include "model/formats/safetensors.h"
+#include "model/transformer.h"
+
+namespace lintel {
+namespace {
+
+struct FamilyCase {
+  std::string name;
+  double tolerance = 5e-5;  // of logits and bits
+
+  // A directory of tests/golden/families, or a file of tests/golden/gguf.
+  bool is_gguf() const { return name.ends_with(".gguf"); }
+  std::filesystem::path path() const {
+    return std::filesystem::path(LINTEL_TEST_DATA) / "golden" / (is_gguf() ? "gguf" : "families") /
+           name;
+  }
+  std::filesystem::path golden() const {
+    if (!is_gguf()) return path() / "golden.safetensors";
+    std::string base = name.substr(0, name.size() - 5);
+    base = base.substr(0, base.find("-0000"));  // of a file in parts
+    return path().parent_path() / (base + ".golden.safetensors");
+  }
+};
+std::ostream& operator<<(std::ostream& out, const FamilyCase& which) { return out << which.name; }
+
+// Random networks with short keys: float32 is 1e-4 from float64 already.
+const std::vector<FamilyCase> kCases = {
+    {"qwen3_5", 1e-3},
+    {"qwen3_5-multimodal", 1e-3},
+    {"rwkv7-official"},
+    {"rwkv7"},
+    {"qwen35-f32.gguf", 1e-3},
+    {"qwen35-q8_0.gguf", 1e-3},
+    {"qwen35-q8_0-00001-of-00003.gguf", 1e-3},
+    {"qwen35-kmix.gguf"},
+    {"rwkv7-f32.gguf"},
+    {"rwkv7-q8_0.gguf"},
+    {"rwkv7-kmix.gguf"},
+};
+
+struct FamilyGolden {
+  explicit FamilyGolden(const FamilyCase& which, WeightType type = WeightType::kF32)
+      : model(Transformer::load(which.path(), {.weight_type = type})),
+        file(which.golden()),
+        tokens(file.read_i32("tokens")),
+        outputs(file.read_f32("outputs")),
+        bits(file.read_f32("log_likelihood_bits")),
+        batch(file.tensor("tokens").shape[0]),
+        length(file.tensor("tokens").shape[1]),
+        width(model->head().num_outputs()) {}
+
+  std::int32_t token(std::size_t b, std::size_t t) const { return tokens[b * length + t]; }
+
+  // Every output [B, L, V] when sequences are fed in slices of `slice` tokens, all of them in one
+  // step or one after the other.
+  std::vector<float> run(std::size_t slice, bool together) const {
+    std::vector<float> all(outputs.size());
+    Workspace workspace = model->new_workspace(slice * batch);
+    std::vector<SequenceState> sequences;
+    for (std::size_t b = 0; b < batch; ++b) sequences.push_back(model->new_sequence());
+    for (std::size_t b = 0; b < batch; b += together ? batch : 1) {
+      const std::size_t last = together ? batch : b + 1;
+      for (std::size_t t = 0; t < length; t += slice) {
+        const std::size_t count = std::min(slice, length - t);
+        std::vector<BatchRow> rows;
+        for (std::size_t s = b; s < last; ++s) {
+          for (std::size_t i = 0; i < count; ++i) {
+            rows.push_back({token(s, t + i), &sequences[s], true});
+          }
+        }
+        const MatrixView<const float> step = model->step(rows, workspace);
+        REQUIRE(step.rows() == rows.size());
+        for (std::size_t r = 0; r < rows.size(); ++r) {
+          const std::size_t where = (b + r / count) * length + t + r % count;
+          std::ranges::copy(step.row(r), all.begin() + static_cast<std::ptrdiff_t>(where * width));
+        }
+      }
+    }
+    return all;
+  }
+
+  std::unique_ptr<Transformer> model;
+  SafetensorsFile file;
+  std::vector<std::int32_t> tokens;  // [B, L]
+  std::vector<float> outputs;        // [B, L, V]
+  std::vector<float> bits;           // [B, L-1]
+  std::size_t batch;
+  std::size_t length;
+  std::size_t width;
+};
+
+bool equal_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+TEST_CASE("families: outputs and bits are those of the published implementations", "[rows]") {
+  const FamilyCase which = GENERATE(from_range(kCases));
+  CAPTURE(which);
+  const FamilyGolden golden(which);
+  const std::vector<float> outputs = golden.run(1, /*together=*/false);
+  double largest = 0.0;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    largest = std::max(largest, std::abs(double{outputs[i]} - golden.outputs[i]));
+  }
+  double largest_bits = 0.0;
+  for (std::size_t b = 0; b < golden.batch; ++b) {
+    for (std::size_t t = 0; t + 1 < golden.length; ++t) {
+      const std::span<const float> output(outputs.data() + (b * golden.length + t) * golden.width,
+                                          golden.width);
+      const double found = -golden.model->head().log2_prob(output, golden.token(b, t + 1));
+      const double expected = golden.bits[b * (golden.length - 1) + t];
+      largest_bits = std::max(largest_bits, std::abs(found - expected));
+    }
+  }
+  CAPTURE(largest, largest_bits);
+  CHECK(largest <= which.tolerance);
+  CHECK(largest_bits <= which.tolerance);
+}
+
+TEST_CASE("families: slices of any length and rows of other sequences leave the bits", "[rows]") {
+  const FamilyCase which = GENERATE(from_range(kCases));
+  const WeightType type = GENERATE(WeightType::kF32, WeightType::kBf16, WeightType::kInt8);
+  CAPTURE(which, to_string(type));
+  const FamilyGolden golden(which, type);
+  const std::vector<float> alone = golden.run(1, /*together=*/false);
+  for (const std::size_t slice : {1, 2, 7, 33, 96}) {
+    CAPTURE(slice);
+    CHECK(equal_bits(golden.run(slice, /*together=*/true), alone));
+  }
+}
+
+TEST_CASE("families: rejected drafts leave no trace", "[rows]") {
+  const FamilyCase which = GENERATE(from_range(kCases));
+  CAPTURE(which);
+  const FamilyGolden golden(which);
+  const std::vector<float> alone = golden.run(1, /*together=*/false);
+  Workspace workspace = golden.model->new_workspace(8, 8);
+  SequenceState sequence = golden.model->new_sequence();
+  std::size_t t = 0;
+  for (std::size_t turn = 0; t + 5 < golden.length; ++turn) {
+    // One token that stays, then drafts, of which the first `stay` are right and the rest wrong.
+    const std::size_t drafts = turn % 5;
+    const std::size_t stay = drafts == 0 ? 0 : turn % (drafts + 1);
+    std::vector<BatchRow> rows = {{golden.token(0, t), &sequence, true}};
+    for (std::size_t i = 1; i <= drafts; ++i) {
+      const std::int32_t right = golden.token(0, t + i);
+      const auto wrong = static_cast<std::int32_t>((right + 1) % golden.width);
+      rows.push_back({i <= stay ? right : wrong, &sequence, true, /*is_draft=*/true});
+    }
+    const MatrixView<const float> outputs = golden.model->step(rows, workspace);
+    for (std::size_t i = 0; i <= stay; ++i) {
+      CAPTURE(t, i);
+      CHECK(equal_bits(outputs.row(i),
+                       std::span(alone).subspan((t + i) * golden.width, golden.width)));
+    }
+    if (drafts > 0) sequence.rollback(static_cast<std::int64_t>(drafts - stay));
+    t += 1 + stay;
+    REQUIRE(sequence.position() == static_cast<std::int64_t>(t));
+  }
+}
+
+TEST_CASE("families: a saved sequence and a clone continue with the same bits", "[rows]") {
+  const FamilyCase which = GENERATE(from_range(kCases));
+  CAPTURE(which);
+  const FamilyGolden golden(which);
+  const std::vector<float> alone = golden.run(1, /*together=*/false);
+  constexpr std::size_t kSaved = 41;
+  Workspace workspace = golden.model->new_workspace(64);
+  SequenceState sequence = golden.model->new_sequence();
+  std::vector<BatchRow> rows;
+  for (std::size_t t = 0; t < kSaved; ++t) rows.push_back({golden.token(0, t), &sequence});
+  golden.model->step(rows, workspace);
+  CHECK(sequence.bytes() <= golden.model->state_bytes(kSaved));
+
+  std::vector<std::byte> saved;
+  StateByteWriter writer(saved);
+  sequence.save(writer);
+  CHECK(saved.size() == sequence.saved_bytes());
+  SequenceState loaded = golden.model->new_sequence();
+  StateByteReader reader(saved);
+  loaded.load(reader);
+  CHECK(reader.bytes_left() == 0);
+  SequenceState clone = sequence.clone();
+  for (SequenceState* const continued : {&loaded, &clone, &sequence}) {
+    for (std::size_t t = kSaved; t < golden.length; ++t) {
+      const BatchRow row{golden.token(0, t), continued, true};
+      const MatrixView<const float> outputs = golden.model->step({&row, 1}, workspace);
+      REQUIRE(equal_bits(outputs.row(0), std::span(alone).subspan(t * golden.width, golden.width)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lintel
