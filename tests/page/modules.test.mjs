@@ -13,7 +13,7 @@ import { MASKS, knownRuns } from '../../web/js/image/masks.js';
 import { attentionName, stateBytes } from '../../web/js/wire/models.js';
 import { isReached, look, noteReach, onReach, whenReached } from '../../web/js/wire/reach.js';
 import { stream, unary } from '../../web/js/wire/rpc.js';
-import { bitsPerValue, branchName, characters, common, surprise, take } from '../../web/js/text/story.js';
+import { bitsPerToken, branchName, characters, common, surprise, take } from '../../web/js/text/story.js';
 
 const close = (a, b, within = 1e-9) => assert.ok(Math.abs(a - b) <= within, `${a} is not ${b}`);
 
@@ -150,7 +150,7 @@ it('base64 keeps every byte', () => {
 describe('an occluded image', () => {
   const image = Uint8Array.from({ length: 12 }, (_, i) => 10 * i);
   const hide = (...positions) => Uint8Array.from({ length: 12 }, (_, i) => Number(positions.includes(i)));
-  const pixels = (values) => [...fromBase64(values.pixels)];
+  const pixels = (prompt) => [...fromBase64(prompt.pixels)];
   const given = (request) => request.given.map((g) => [g.position, pixels(g.values)]);
 
   it('has the known tokens before the first hidden one as its prompt, and the others as given', () => {
@@ -228,7 +228,7 @@ describe('an occluded image', () => {
     assert.equal(completion.samples[1].finish.seed, '5');
     close(completion.spreads()[3], 50);
     assert.ok(Number.isNaN(completion.spreads()[2]));
-    // One half for the best, the other spread over the two values that are not listed.
+    // One half for the best, the other spread over the two tokens that are not listed.
     close(completion.entropies()[3], 1.5);
     assert.ok(Number.isNaN(completion.entropies()[2]));
   });
@@ -371,11 +371,11 @@ describe('the size of a state', () => {
 });
 
 describe('text', () => {
-  const values = (text, log2 = -1) =>
+  const tokens = (text, log2 = -1) =>
     [...Buffer.from(text)].map((token) => ({ token, log2, source: 'VALUE_SOURCE_SAMPLED' }));
 
   it('is counted in characters, however many bytes they have', () => {
-    const out = characters(values('aé€😀b'));
+    const out = characters(tokens('aé€😀b'));
     assert.deepEqual(
       out.map((c) => c.text),
       ['a', 'é', '€', '😀', 'b'],
@@ -404,7 +404,7 @@ describe('text', () => {
   });
 
   it('is put together from what comes, wherever a branch began', () => {
-    const text = values('ab');
+    const text = tokens('ab');
     take(text, {
       chunks: [
         {
@@ -426,13 +426,13 @@ describe('text', () => {
       { token: 99, log2: -3 },
       { token: 100, log2: -4 },
     ]);
-    close(bitsPerValue(text), 5 / 3);
+    close(bitsPerToken(text), 5 / 3);
   });
 
   it('is compared token by token', () => {
-    assert.equal(common(values('abcd'), values('abxd')), 2);
-    assert.equal(common(values(''), values('a')), 0);
-    assert.ok(Number.isNaN(bitsPerValue([])));
+    assert.equal(common(tokens('abcd'), tokens('abxd')), 2);
+    assert.equal(common(tokens(''), tokens('a')), 0);
+    assert.ok(Number.isNaN(bitsPerToken([])));
   });
 
   it('is more surprising the less probable it is', () => {

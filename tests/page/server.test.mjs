@@ -5,7 +5,7 @@ import { describe, it } from 'node:test';
 import { watchedPages } from './watched_pages.mjs';
 
 const at = watchedPages();
-const valuesInAll = () =>
+const tokensInAll = () =>
   at.page.evaluate(`Number(document.querySelector('#tile-rate-note').textContent.replace(/\\D/g, ''))`);
 
 describe('Server', () => {
@@ -20,7 +20,7 @@ describe('Server', () => {
     assert.match(models, /to \d+(\.\d+)? MB/);
     assert.equal(await at.text('#server-sessions'), 'None of yours.');
     assert.match(await at.text('#tile-up-note'), /^version \d/);
-    const before = await valuesInAll();
+    const before = await tokensInAll();
 
     const { id } = await at.call('SessionService/Create', { model: 'text-linear-small' });
     await at.page.until(

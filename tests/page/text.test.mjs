@@ -67,7 +67,7 @@ describe('Text', () => {
   it('forks at any character: by itself, or with another byte', async () => {
     const words = await write();
     await choose(1, 39);
-    await at.press('text', 'Fork behind it');
+    await at.press('text', 'Fork after it');
     await written(2);
     assert.equal((await wordsOf(2)).slice(0, 76), words, 'with the same seed it continues as its source did');
     assert.equal(await at.count(`${branch(2)} .shared`), 76);

@@ -3,7 +3,7 @@
 import { toBase64 } from '../wire/base64.js';
 import { knownRuns } from './masks.js';
 
-// A model has no distribution over its first value: one that is hidden is its start token.
+// A model has no distribution over its first pixel: one that is hidden is its start token.
 export function firstKnown(image, hidden, startToken) {
   const out = Uint8Array.from(image);
   if (hidden[0]) out[0] = startToken;
@@ -16,7 +16,7 @@ const pixels = (image, from, to) => ({ pixels: toBase64(image.subarray(from, to)
 const givenSpans = (image, hidden, first, end) =>
   knownRuns(hidden, first, end).map(([from, to]) => ({ position: from, values: pixels(image, from, to) }));
 
-// Fields of a request for all that is hidden. Known values ahead of the first hidden one are the prompt, those behind it
+// Fields of a request for all that is hidden. Known pixels before the first hidden one are the prompt, those after it
 // are given. image: as firstKnown gives it.
 export function completionRequest(image, hidden) {
   let first = 1;
@@ -26,8 +26,8 @@ export function completionRequest(image, hidden) {
   return { prompt: pixels(image, 0, first), maxNewTokens: end - first, given: givenSpans(image, hidden, first, end) };
 }
 
-// Fields of a request that continues a session that has the values before `first`, up to `end`. The
-// first one brings the first value.
+// Fields of a request that continues a session that has the pixels before `first`, up to `end`. The
+// first request has the first pixel as its prompt.
 export function segmentRequest(image, hidden, first, end) {
   return {
     ...(first === 1 && { prompt: pixels(image, 0, 1) }),
@@ -36,8 +36,8 @@ export function segmentRequest(image, hidden, first, end) {
   };
 }
 
-// In bits, of a distribution of which the likeliest values are known: what is left is taken to be spread evenly over
-// `others` values, so that this is never too little by what was cut off.
+// In bits, of a distribution of which the likeliest tokens are known: what is left is taken to be spread evenly over
+// `others` tokens, so that this is never too little by what was cut off.
 export function entropy(log2Probs, others) {
   let rest = 1;
   let bits = 0;
@@ -73,11 +73,11 @@ export class Completion {
     const came = [];
     for (const { sample = 0, firstPosition = 0, source, tokens = [], log2Probs = [], top = [] } of chunks) {
       const into = this.samples[sample];
-      tokens.forEach((value, i) => {
+      tokens.forEach((token, i) => {
         const at = Number(firstPosition) + i;
         if (at >= into.pixels.length) return;
         ++this.tokens;
-        into.pixels[at] = value;
+        into.pixels[at] = token;
         if (!into.here[at]) came.push([sample, at]);
         into.here[at] = 1;
         if (source !== 'VALUE_SOURCE_SAMPLED') return;
@@ -104,10 +104,10 @@ export class Completion {
   spreads() {
     const out = new Float32Array(this.hidden.length).fill(NaN);
     for (let i = 0; i < out.length; ++i) {
-      const values = this.samples.filter((s) => s.here[i]).map((s) => s.pixels[i]);
-      if (!this.hidden[i] || values.length < 2) continue;
-      const mean = values.reduce((a, b) => a + b) / values.length;
-      out[i] = Math.sqrt(values.reduce((sum, v) => sum + (v - mean) ** 2, 0) / values.length);
+      const drawn = this.samples.filter((s) => s.here[i]).map((s) => s.pixels[i]);
+      if (!this.hidden[i] || drawn.length < 2) continue;
+      const mean = drawn.reduce((a, b) => a + b) / drawn.length;
+      out[i] = Math.sqrt(drawn.reduce((sum, v) => sum + (v - mean) ** 2, 0) / drawn.length);
     }
     return out;
   }

@@ -2,7 +2,7 @@
 // The image that is completed: levels and what of them is hidden, with a brush for both, by pointer or keyboard.
 import { say } from '../dom.js';
 
-const CELL = 14; // canvas pixels a value
+const CELL = 14; // canvas pixels for each pixel of the image
 const HISTORY = 30;
 
 // What a brush does at (x, y): near is 1 at its middle, less around it.
@@ -97,7 +97,7 @@ export class Editor {
         : `rgb(${v},${v},${v})`;
       context.fillRect(x, y, CELL, CELL);
       if (!this.hidden[i] || v < 64) continue;
-      // The value stays visible, faintly.
+      // The pixel stays visible, faintly.
       context.fillStyle = `rgba(255,178,92,${(v / 255) * 0.22})`;
       context.fillRect(x + 5, y + 5, CELL - 10, CELL - 10);
     }
@@ -116,7 +116,7 @@ export class Editor {
     context.setLineDash([]);
   }
 
-  // The brush at (x, y), in values.
+  // The brush at (x, y), in pixels of the image.
   #stamp(x, y) {
     const r = this.mode === 'draw' ? this.radius * 0.5 + 0.5 : this.radius - 0.5;
     for (let row = Math.max(0, Math.floor(y - r)); row <= Math.min(this.height - 1, Math.ceil(y + r)); ++row) {

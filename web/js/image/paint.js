@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Images onto canvases: one canvas pixel a value, enlarged by style.
+// Images onto canvases: one canvas pixel for each pixel, enlarged by style.
 
 // Drawn pixels are tinted, to distinguish them from given ones.
 const DRAWN = [255, 178, 92];

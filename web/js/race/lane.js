@@ -11,8 +11,8 @@ import { LapClock, SEGMENT } from './laps.js';
 
 export class Lane {
   laps = 0;
-  position = 0; // behind the last value of this lap
-  drawn = 0; // values, in all laps
+  position = 0; // after the last token of this lap
+  drawn = 0; // tokens, in all laps
   accepted = 0; // of them, that were draft tokens
 
   // index: of its colour. changed(): its box was ticked.
@@ -31,7 +31,7 @@ export class Lane {
       h('p', { class: 'hint' }, `${attentionName(model)}, ${model.weightType}`),
       this.canvas,
       this.progress,
-      h('dl', {}, figure('µs a value', this.micros), figure('state', this.state)),
+      h('dl', {}, figure('µs a token', this.micros), figure('state', this.state)),
     );
   }
 
@@ -48,7 +48,7 @@ export class Lane {
     this.position = 0;
   }
 
-  // One lap: a session, continued segment by segment. moved(): whenever values came.
+  // One lap: a session, continued segment by segment. moved(): after every message with tokens.
   async run(seed, signal, moved) {
     this.#begin();
     const session = await unary(
@@ -85,7 +85,7 @@ export class Lane {
       this.drawn += generatedTokens - givenTokens;
       this.accepted += acceptedTokens;
     }
-    // Known values are read many at once, and tell nothing about a step.
+    // Known tokens are read many at once, and are no measure of a step.
     const perToken = duration(message.finished?.[0]?.timings?.perToken);
     if (perToken > 0 && this.hidden.subarray(first, end).includes(1)) this.clock.took(first, end, 1e6 * perToken);
   }

@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clock of a race: what a value takes, by position, as the server measured it.
+// The clock of a race: what a token takes, by position, as the server measured it.
 
-export const SEGMENT = 56; // values of a call, which share a point of the curve: two rows of a digit
+export const SEGMENT = 56; // tokens of a call, which share a point of the curve: two rows of a digit
 
 // What is slow was held up by something else, for nothing runs faster than it can: of several laps the fastest counts,
 // at each position by itself.
 export class LapClock {
-  #fastest = new Map(); // first position of a segment -> {end, micros a value}
+  #fastest = new Map(); // first position of a segment -> {end, micros a token}
 
-  // The values at positions [first, end) took so many microseconds each.
+  // The tokens at positions [first, end) took so many microseconds each.
   took(first, end, micros) {
     const before = this.#fastest.get(first)?.micros ?? Infinity;
     this.#fastest.set(first, { end, micros: Math.min(before, micros) });
   }
 
-  // [[position, microseconds a value], ...] by position.
+  // [[position, microseconds a token], ...] by position.
   curve() {
     const segments = [...this.#fastest].sort(([a], [b]) => a - b);
     return segments.map(([first, { end, micros }]) => [(first + end) / 2, micros]);
   }
 
-  // Microseconds a value over all positions so far; NaN before the first.
+  // Microseconds a token over all positions so far; NaN before the first.
   overall() {
-    let [values, micros] = [0, 0];
+    let [tokens, micros] = [0, 0];
     for (const [first, segment] of this.#fastest) {
-      values += segment.end - first;
+      tokens += segment.end - first;
       micros += (segment.end - first) * segment.micros;
     }
-    return micros / values;
+    return micros / tokens;
   }
 }

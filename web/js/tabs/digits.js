@@ -14,7 +14,7 @@ import { attentionName, imageModels } from '../wire/models.js';
 import { whenReached } from '../wire/reach.js';
 import { stream } from '../wire/rpc.js';
 
-const TOP = 16; // values of each distribution that the heat map's entropies are made of
+const TOP = 16; // tokens of each distribution that the heat map's entropies are made of
 const LARGEST = 512; // pixels a side of an upload: photographs have more than any digit needs
 
 export function start() {
@@ -113,7 +113,7 @@ export function start() {
       numSamples: count,
       log2Probs: true,
       sampling: { temperature: Number(byId('digits-temperature').value), ...(seed && { seed }) },
-      // With particles there is no one distribution that a value was drawn from.
+      // With particles there is no one distribution that a token was sampled from.
       ...(particles > 1 ? { particles } : { topLog2Probs: Math.min(TOP, asked.limits.maxTopLog2Probs) }),
     };
     if (particles > 1) heat.useSpread();

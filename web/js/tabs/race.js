@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Race: one image by every model of images that is loaded, with what a value takes and what the state has become
+// Race: one image by every model of images that is loaded, with what a token takes and what the state has become
 // by then.
 import { byId, chosen, h, options, say } from '../dom.js';
 import { bytes, digits, seconds, whole } from '../format.js';
@@ -17,7 +17,7 @@ export function start() {
   const stop = byId('race-stop');
   const status = byId('race-status');
   const mask = byId('race-mask');
-  const time = new Chart({ title: 'Microseconds a value', xTitle: 'position', format: digits });
+  const time = new Chart({ title: 'Microseconds a token', xTitle: 'position', format: digits });
   const memory = new Chart({ title: 'Bytes of state', xTitle: 'position', format: bytes });
   let all = []; // lanes
   let lanes = []; // those that take part
@@ -126,7 +126,7 @@ export function start() {
   function verdict() {
     const [first] = [...lanes].sort((a, b) => a.clock.overall() - b.clock.overall());
     const sizes = lanes.map((lane) => lane.stateAt(image.length));
-    const text = `${first.model.name} was first: ${seconds(first.clock.overall() / 1e6)} a value`;
+    const text = `${first.model.name} was first: ${seconds(first.clock.overall() / 1e6)} a token`;
     return lanes.length < 2
       ? text
       : `${text}. States at the end: ${bytes(Math.min(...sizes))} to ${bytes(Math.max(...sizes))}.`;

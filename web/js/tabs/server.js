@@ -15,7 +15,7 @@ const cells = (values) => values.map((value) => h('td', {}, String(value)));
 
 export function start() {
   const status = byId('server-status');
-  const rates = []; // values a second, a look each
+  const rates = []; // tokens a second, a look each
   let before; // {at, statistics} of the look before
   let looking; // while the tab is shown
 
@@ -85,7 +85,7 @@ export function start() {
     const warnings = (model.warnings ?? []).join('. ');
     const mark = warnings && h('abbr', { title: warnings, 'aria-label': `warning: ${warnings}` }, '⚠');
     const state = bytes(model.stateBytes ?? 0);
-    const growing = model.stateBytesPerValue ? `${bytes(model.stateBytesPerValue)} a value` : 'grows';
+    const growing = model.stateBytesPerValue ? `${bytes(model.stateBytesPerValue)} a token` : 'grows';
     return h(
       'tr',
       {},

@@ -11,7 +11,7 @@ import { whenReached } from '../wire/reach.js';
 import { stream, unary } from '../wire/rpc.js';
 import { deleteSession } from '../wire/sessions.js';
 
-const TOP = 8; // alternatives of a value
+const TOP = 8; // alternatives of a token
 const NOTHING = new Uint8Array(0);
 
 export function start() {
@@ -63,11 +63,11 @@ export function start() {
   }
 
   // from: {card, position} of the branch it forked from.
-  function add(sessionId, values, from) {
+  function add(sessionId, tokens, from) {
     const card = new BranchCard({
       name: branchName(made++),
       sessionId,
-      values,
+      tokens,
       from,
       onContinue: () => go(card, NOTHING),
       onDelete: () => remove(card),
@@ -113,12 +113,12 @@ export function start() {
     });
   }
 
-  // A new branch with the values before `position`, which continues with `text`, by itself.
+  // A new branch with the tokens before `position`, which continues with `text`, by itself.
   function fork(card, position, text) {
     return guarded(async () => {
       inspector.close();
       const { sessions } = await unary('SessionService/Fork', { id: card.sessionId, position });
-      const other = add(sessions[0].id, card.values.slice(0, position), { card, position });
+      const other = add(sessions[0].id, card.tokens.slice(0, position), { card, position });
       mark();
       await go(other, text);
     });
@@ -145,7 +145,7 @@ export function start() {
   // What a branch shares with the one that it came from is faint.
   function mark() {
     for (const card of branches) {
-      card.shared = branches.includes(card.from?.card) ? common(card.values, card.from.card.values) : 0;
+      card.shared = branches.includes(card.from?.card) ? common(card.tokens, card.from.card.tokens) : 0;
       card.draw();
     }
   }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// One text of the tab Text: a session, its values, and its card.
+// One text of the tab Text: a session, its tokens, and its card.
 import { h, say } from '../dom.js';
 import { digits, duration, percent, whole } from '../format.js';
 import { glyph } from './inspector.js';
-import { bitsPerValue, characters, surprise, take } from './story.js';
+import { bitsPerToken, characters, surprise, take } from './story.js';
 
 export class BranchCard {
-  shared = 0; // values that are the same in the branch it came from
+  shared = 0; // tokens that are the same in the branch it came from
   #writing; // {abort: an AbortController, over: a promise, end: resolves it}, while it is written
   #spans = []; // a character each
   #at = -1; // the character that the keyboard is at
@@ -14,8 +14,8 @@ export class BranchCard {
 
   // from: {card, position} of the branch it forked from. onLook(character) when one is pointed at, with nothing when
   // none is; onChoose(character) when one is chosen.
-  constructor({ name, sessionId, values, from, onContinue, onDelete, onLook, onChoose }) {
-    Object.assign(this, { name, sessionId, values, from, onLook, onChoose });
+  constructor({ name, sessionId, tokens, from, onContinue, onDelete, onLook, onChoose }) {
+    Object.assign(this, { name, sessionId, tokens, from, onLook, onChoose });
     this.go = h('button', { type: 'button', onclick: onContinue }, 'Continue');
     this.stop = h('button', { type: 'button', onclick: () => this.#writing?.abort.abort(), hidden: true }, 'Stop');
     const remove = h('button', { type: 'button', 'aria-label': `Delete branch ${name}`, onclick: onDelete }, 'Delete');
@@ -43,7 +43,7 @@ export class BranchCard {
   }
 
   text() {
-    return characters(this.values)
+    return characters(this.tokens)
       .map((c) => c.text)
       .join('');
   }
@@ -58,7 +58,7 @@ export class BranchCard {
     this.#writing.over = new Promise((resolve) => (this.#writing.end = resolve));
     [this.go.hidden, this.stop.hidden] = [true, false];
     this.count = 0;
-    this.first = undefined; // when the first new value came
+    this.first = undefined; // when the first new token came
     this.finish = undefined;
     return this.#writing.abort.signal;
   }
@@ -83,7 +83,7 @@ export class BranchCard {
       this.count += chunk.tokens?.length ?? 0;
     }
     this.finish = message.finished?.[0] ?? this.finish;
-    take(this.values, message);
+    take(this.tokens, message);
     this.#frame ??= requestAnimationFrame(() => {
       this.#frame = undefined;
       this.draw();
@@ -92,14 +92,14 @@ export class BranchCard {
   }
 
   rewind(position) {
-    this.values.length = position;
+    this.tokens.length = position;
     this.finish = undefined;
     this.count = 0;
     this.draw();
   }
 
   draw() {
-    this.characters = characters(this.values);
+    this.characters = characters(this.tokens);
     const now = this.characters;
     while (this.#spans.length > now.length) this.#spans.pop().remove();
     now.forEach((character, i) => {
@@ -112,7 +112,7 @@ export class BranchCard {
       if (span.textContent !== character.text) span.textContent = character.text;
       span.style.setProperty('--surprise', surprise(character.log2).toFixed(3));
       span.className = [
-        this.values[character.start].source === 'VALUE_SOURCE_PROMPT' ? 'prompt' : '',
+        this.tokens[character.start].source === 'VALUE_SOURCE_PROMPT' ? 'prompt' : '',
         character.end <= this.shared ? 'shared' : '',
         i === this.#at ? 'at' : '',
       ]
@@ -123,8 +123,8 @@ export class BranchCard {
   }
 
   #summary() {
-    const parts = [`${whole(this.values.length)} bytes`];
-    const bits = bitsPerValue(this.values);
+    const parts = [`${whole(this.tokens.length)} bytes`];
+    const bits = bitsPerToken(this.tokens);
     if (!Number.isNaN(bits)) parts.push(`${digits(bits)} bits a byte`);
     const perToken = duration(this.finish?.timings?.perToken);
     if (perToken > 0) parts.push(`${whole(1 / perToken)} tokens/s`);

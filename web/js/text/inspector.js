@@ -44,10 +44,10 @@ export class Inspector {
   }
 
   #show(card, character) {
-    const { source, top } = card.values[character.start];
+    const { source, top } = card.tokens[character.start];
     const from = source === 'VALUE_SOURCE_PROMPT' ? 'of the prompt' : 'drawn';
     const chance = Number.isNaN(character.log2)
-      ? 'The first value of a sequence has no probability.'
+      ? 'The first token of a sequence has no probability.'
       : `${percent(character.log2)} · ${digits(-character.log2)} bits`;
     this.#element.replaceChildren(
       h('h2', {}, h('span', { class: 'glyph' }, glyph(character.text)), ` in ${card.name}, ${from}`),
@@ -55,7 +55,7 @@ export class Inspector {
       h(
         'ul',
         { class: 'alternatives' },
-        (top ?? []).map((value) => this.#alternative(card, character, value, top[0])),
+        (top ?? []).map((other) => this.#alternative(card, character, other, top[0])),
       ),
       ...(this.#isPinned ? [this.#buttons(card, character)] : []),
     );
@@ -64,7 +64,7 @@ export class Inspector {
   #alternative(card, { start }, { token, log2 }, likeliest) {
     const bar = h('span', { class: 'bar' });
     bar.style.setProperty('--share', 2 ** (log2 - likeliest.log2));
-    const isTaken = token === card.values[start].token;
+    const isTaken = token === card.tokens[start].token;
     const instead = {
       type: 'button',
       'aria-label': `Fork with ${byteName(token)} instead`,
@@ -86,7 +86,7 @@ export class Inspector {
     return h(
       'div',
       { class: 'row' },
-      button('Fork behind it', { class: 'primary', onclick: () => this.fork(card, end, new Uint8Array(0)) }),
+      button('Fork after it', { class: 'primary', onclick: () => this.fork(card, end, new Uint8Array(0)) }),
       button('Rewind to it', { disabled: Boolean(card.running), onclick: () => this.rewind(card, end) }),
       button('Close', { onclick: () => this.close() }),
     );

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text of a model of bytes: values with what the model thought of them, as characters and branches.
+// Text of a model of bytes: tokens with their probabilities, as characters and branches.
 
 const utf8 = new TextDecoder('utf-8', { fatal: true });
 
@@ -11,20 +11,20 @@ function lengthOf(lead) {
   return 1;
 }
 
-// values: [{token, log2, ...}] -> [{start, end, text, log2}], in characters: start and end are of the values, log2 is
+// tokens: [{token, log2, ...}] -> [{start, end, text, log2}], in characters: start and end are of the tokens, log2 is
 // their sum, NaN where one has none. Bytes that make no character are one each, as U+FFFD.
-export function characters(values) {
+export function characters(tokens) {
   const out = [];
-  for (let start = 0; start < values.length;) {
-    let end = Math.min(values.length, start + lengthOf(values[start].token));
+  for (let start = 0; start < tokens.length;) {
+    let end = Math.min(tokens.length, start + lengthOf(tokens[start].token));
     let text;
     try {
-      text = utf8.decode(Uint8Array.from(values.slice(start, end), (v) => v.token));
+      text = utf8.decode(Uint8Array.from(tokens.slice(start, end), (t) => t.token));
     } catch {
       end = start + 1;
       text = '\ufffd';
     }
-    const log2 = values.slice(start, end).reduce((sum, v) => sum + (v.log2 ?? NaN), 0);
+    const log2 = tokens.slice(start, end).reduce((sum, t) => sum + (t.log2 ?? NaN), 0);
     out.push({ start, end, text, log2 });
     start = end;
   }
@@ -38,12 +38,12 @@ export function byteName(token) {
   return token > 32 && token < 127 ? String.fromCharCode(token) : `0x${token.toString(16).padStart(2, '0')}`;
 }
 
-// One GenerateResponse onto `values`, which are those of a whole sequence: [{token, source, log2, top}].
-export function take(values, { chunks = [] }) {
+// One GenerateResponse onto `sequence`, all of its tokens: [{token, source, log2, top}].
+export function take(sequence, { chunks = [] }) {
   for (const { firstPosition = 0, source, tokens = [], log2Probs = [], top = [] } of chunks) {
     tokens.forEach((token, i) => {
       const ranked = top[i] && (top[i].tokens ?? []).map((t, n) => ({ token: t, log2: Number(top[i].log2Probs[n]) }));
-      values[Number(firstPosition) + i] = {
+      sequence[Number(firstPosition) + i] = {
         token,
         source,
         log2: log2Probs[i] === undefined ? undefined : Number(log2Probs[i]),
@@ -53,20 +53,20 @@ export function take(values, { chunks = [] }) {
   }
 }
 
-// How many values both begin with.
+// How many tokens both begin with.
 export function common(a, b) {
   let n = 0;
   while (n < a.length && n < b.length && a[n].token === b[n].token) ++n;
   return n;
 }
 
-// Bits a value of those that were sampled; NaN where none was.
-export function bitsPerValue(values) {
-  const sampled = values.filter((v) => v.source === 'VALUE_SOURCE_SAMPLED' && v.log2 !== undefined);
-  return sampled.length > 0 ? -sampled.reduce((sum, v) => sum + v.log2, 0) / sampled.length : NaN;
+// Bits a token of those that were sampled; NaN where none was.
+export function bitsPerToken(tokens) {
+  const sampled = tokens.filter((t) => t.source === 'VALUE_SOURCE_SAMPLED' && t.log2 !== undefined);
+  return sampled.length > 0 ? -sampled.reduce((sum, t) => sum + t.log2, 0) / sampled.length : NaN;
 }
 
-// How surprising a value of this probability is, 0 (certain) to 1 (a thousandth or less).
+// How surprising a token of this probability is, 0 (certain) to 1 (a thousandth or less).
 export function surprise(log2) {
   return Number.isNaN(log2) ? 0 : Math.min(1, -log2 / 10);
 }

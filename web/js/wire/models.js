@@ -32,8 +32,8 @@ export function attentionName(model) {
   return rounds ? `${model.attention}, ${rounds} round${rounds === 1 ? '' : 's'}` : model.attention;
 }
 
-// Bytes of a state after so many values: linear between the points that the server reports; without a maximum,
-// the bytes of each value.
+// Bytes of a state after so many tokens: linear between the points that the server reports; without a maximum,
+// the bytes of each token.
 export function stateBytes(model, position) {
   const points = (model.stateGrowth ?? []).map((p) => [Number(p.position ?? 0), Number(p.bytes ?? 0)]);
   if (points.length === 0) {
