@@ -279,7 +279,7 @@ TEST_CASE(
   const int port = server.http_port();
   const auto open_all = [&] {
     v1::GenerateRequest request = endless_request();
-    request.set_top_log2_probs(40);  // large values fill what there is for them sooner
+    request.set_top_log2_probs(40);  // large messages fill the memory for them sooner
     request.set_max_tokens_per_message(8);
     const std::string text = post(kGenerate, "application/connect+proto", sealed(request));
     std::vector<Socket> readers;

@@ -99,7 +99,7 @@ class Visitor {
 
 // What a repeat of a call that has ended gives, which says nothing before `from`.
 SeenCall behind(SeenCall call, std::int64_t from) {
-  std::erase_if(call.values, [from](const SeenToken& value) { return value.position < from; });
+  std::erase_if(call.tokens, [from](const SeenToken& token) { return token.position < from; });
   return call;
 }
 
@@ -212,7 +212,7 @@ struct Guest {
     SeenCall seen;
     repeat.on_pause = [&](const Client::Pause&) {
       ++cut_off;
-      in_stream += seen.values.empty() ? 0 : 1;
+      in_stream += seen.tokens.empty() ? 0 : 1;
     };
     call(client, request, repeat, seen);
     return seen;
@@ -236,7 +236,7 @@ struct Guest {
       }
       std::vector<SeenToken> history = script->history;
       std::erase_if(
-          history, [&](const SeenToken& value) { return value.position < info.oldest_position(); });
+          history, [&](const SeenToken& token) { return token.position < info.oldest_position(); });
       const std::string text =
           difference(history, read_history(visitor.client(), session, info.oldest_position()));
       if (!text.empty()) wrong.push_back("its history: " + text);

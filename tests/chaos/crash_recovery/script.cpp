@@ -16,20 +16,20 @@ void append_bits(std::string& bits, float value) {
   bits.append(bytes, sizeof bytes);
 }
 
-void append(std::vector<SeenToken>& values, const v1::Chunk& chunk) {
+void append(std::vector<SeenToken>& tokens, const v1::Chunk& chunk) {
   for (int i = 0; i < chunk.tokens_size(); ++i) {
-    SeenToken value{chunk.first_position() + i, chunk.tokens(i), chunk.source(), ""};
-    if (i < chunk.log2_probs_size()) append_bits(value.log2_probs, chunk.log2_probs(i));
+    SeenToken token{chunk.first_position() + i, chunk.tokens(i), chunk.source(), ""};
+    if (i < chunk.log2_probs_size()) append_bits(token.log2_probs, chunk.log2_probs(i));
     if (i < chunk.top_size()) {
-      for (const float likely : chunk.top(i).log2_probs()) append_bits(value.log2_probs, likely);
+      for (const float likely : chunk.top(i).log2_probs()) append_bits(token.log2_probs, likely);
     }
-    values.push_back(std::move(value));
+    tokens.push_back(std::move(token));
   }
 }
 
-std::string text_of(const SeenToken& value) {
-  return "position " + std::to_string(value.position) + ": " + std::to_string(value.token) + " (" +
-         v1::ValueSource_Name(value.source) + ")";
+std::string text_of(const SeenToken& token) {
+  return "position " + std::to_string(token.position) + ": " + std::to_string(token.token) + " (" +
+         v1::ValueSource_Name(token.source) + ")";
 }
 
 // The fields of a finish that do not depend on its time or on how often the call was started.
@@ -109,13 +109,13 @@ void call(const Client& client, const v1::GenerateRequest& request, const Client
   for (;;) {
     try {
       client.generate(
-          request, [&seen](const v1::Chunk& chunk) { append(seen.values, chunk); },
+          request, [&seen](const v1::Chunk& chunk) { append(seen.tokens, chunk); },
           [&seen](const v1::SampleFinish& finish) { seen.finishes.push_back(finish); }, repeat);
       return;
     } catch (const CallError& error) {
       const bool has_no_room =
           error.code() == grpc::StatusCode::RESOURCE_EXHAUSTED && error.retry_delay().has_value();
-      if (!has_no_room || !seen.values.empty()) throw;
+      if (!has_no_room || !seen.tokens.empty()) throw;
       if (std::chrono::steady_clock::now() >= patience) throw;
       std::this_thread::sleep_for(*error.retry_delay());
     }
@@ -124,12 +124,12 @@ void call(const Client& client, const v1::GenerateRequest& request, const Client
 
 std::vector<SeenToken> read_history(const Client& client, const std::string& session,
                                     std::int64_t from) {
-  std::vector<SeenToken> values;
+  std::vector<SeenToken> tokens;
   v1::ReadHistoryRequest request;
   request.set_id(session);
   request.set_from_position(from);
-  client.read_history(request, [&values](const v1::Chunk& chunk) { append(values, chunk); });
-  return values;
+  client.read_history(request, [&tokens](const v1::Chunk& chunk) { append(tokens, chunk); });
+  return tokens;
 }
 
 Script make_script(const Client& undisturbed, std::uint64_t seed) {
@@ -163,7 +163,7 @@ std::string difference(const std::vector<SeenToken>& expected, const std::vector
   for (std::size_t i = 0; i < both; ++i) {
     if (expected[i].position != seen[i].position || expected[i].token != seen[i].token ||
         expected[i].source != seen[i].source) {
-      return "value " + std::to_string(i) + " is " + text_of(seen[i]) + ", not " +
+      return "token " + std::to_string(i) + " is " + text_of(seen[i]) + ", not " +
              text_of(expected[i]);
     }
     if (expected[i].log2_probs != seen[i].log2_probs) {
@@ -171,11 +171,11 @@ std::string difference(const std::vector<SeenToken>& expected, const std::vector
     }
   }
   if (expected.size() == seen.size()) return "";
-  return std::to_string(seen.size()) + " values, not " + std::to_string(expected.size());
+  return std::to_string(seen.size()) + " tokens, not " + std::to_string(expected.size());
 }
 
 std::string difference(const SeenCall& expected, const SeenCall& seen, bool same_past) {
-  std::string text = difference(expected.values, seen.values);
+  std::string text = difference(expected.tokens, seen.tokens);
   if (!text.empty()) return text;
   if (seen.finishes.size() != 1) return std::to_string(seen.finishes.size()) + " finishes";
   const std::string wanted = account_of(expected.finishes[0], same_past);

@@ -20,7 +20,7 @@ struct SeenToken {
 
 // One call as its caller sees it.
 struct SeenCall {
-  std::vector<SeenToken> values;
+  std::vector<SeenToken> tokens;
   std::vector<v1::SampleFinish> finishes;
 };
 

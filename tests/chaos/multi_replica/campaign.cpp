@@ -33,17 +33,17 @@ struct Flags {
 };
 
 // From `first` on, which is the oldest that can be had.
-std::vector<std::int32_t> stored_values(const Client& client, const std::string& session,
+std::vector<std::int32_t> stored_tokens(const Client& client, const std::string& session,
                                         std::int64_t& first) {
-  std::vector<std::int32_t> values;
+  std::vector<std::int32_t> tokens;
   v1::ReadHistoryRequest request;
   request.set_id(session);
   first = client.get_session(session).oldest_position();
   request.set_from_position(first);
   client.read_history(request, [&](const v1::Chunk& chunk) {
-    values.insert(values.end(), chunk.tokens().begin(), chunk.tokens().end());
+    tokens.insert(tokens.end(), chunk.tokens().begin(), chunk.tokens().end());
   });
-  return values;
+  return tokens;
 }
 
 // A cluster that has just started may be busy; a session that was made nevertheless stays unused.
@@ -105,8 +105,8 @@ int run_campaign(const Flags& flags) {
     for (const ReplicaSession& session : sessions) {
       try {
         std::int64_t first = 0;
-        const std::vector<std::int32_t> values = stored_values(client, session.id, first);
-        faults.add(session.line.difference(values, first),
+        const std::vector<std::int32_t> tokens = stored_tokens(client, session.id, first);
+        faults.add(session.line.difference(tokens, first),
                    session.id + ", read from replica " + std::to_string(with));
       } catch (const std::exception& error) {
         faults.add(session.id + ", read from replica " + std::to_string(with) + ": " +
@@ -117,7 +117,7 @@ int run_campaign(const Flags& flags) {
   const std::string cost = field.script_cost();
   const std::vector<std::string> bad_ends = field.stop();
 
-  std::cout << counts.calls << " calls, " << counts.values << " values, " << counts.tries
+  std::cout << counts.calls << " calls, " << counts.tokens << " tokens, " << counts.tries
             << " tries, " << counts.cut_in_stream << " of them cut off in mid-stream; longest call "
             << counts.longest.count() << " ms\n";
   std::map<std::string, int> strikes;

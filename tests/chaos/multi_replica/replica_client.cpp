@@ -168,8 +168,8 @@ void ReplicaClient::take(ReplicaSession& session, const v1::GenerateRequest& req
   const std::string& call_name = request.call_id();
   if (next < 0) {  // before the first token the prompt was fed: once, however often it was sent
     std::int64_t position = chunk.first_position() - request.prompt().tokens().ids_size();
-    for (const std::int32_t value : request.prompt().tokens().ids()) {
-      faults_.add(session.line.received(call_name, position++, value), session.id);
+    for (const std::int32_t token : request.prompt().tokens().ids()) {
+      faults_.add(session.line.received(call_name, position++, token), session.id);
     }
   }
   for (int i = 0; i < chunk.tokens_size(); ++i) {
@@ -179,7 +179,7 @@ void ReplicaClient::take(ReplicaSession& session, const v1::GenerateRequest& req
                   " came, not " + std::to_string(next));
     }
     next = position + 1;
-    ++counts_.values;
+    ++counts_.tokens;
     faults_.add(session.line.received(call_name, position, chunk.tokens(i)), session.id);
   }
 }

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "client/lib/client.h"
-#include "tests/chaos/multi_replica/value_line.h"
+#include "tests/chaos/multi_replica/token_line.h"
 
 namespace lintel::testing {
 
@@ -45,13 +45,13 @@ class Trace {
 
 struct ReplicaSession {
   std::string id;
-  ValueLine line;
+  TokenLine line;
   Trace trace;
 };
 
 // Of all fighters.
 struct ReplicaCounts {
-  std::atomic<std::int64_t> calls{0}, values{0}, tries{0}, cut_in_stream{0};
+  std::atomic<std::int64_t> calls{0}, tokens{0}, tries{0}, cut_in_stream{0};
   std::mutex mutex;
   std::map<std::string, int> refusals;   // by code and reason
   std::chrono::milliseconds longest{0};  // call

@@ -12,12 +12,12 @@
 namespace lintel::testing {
 
 // Thread-safe. A token counts as soon as a client has it.
-class ValueLine {
+class TokenLine {
  public:
   // Call `call` delivered this token. Nothing, or what is wrong: another call delivered one at the
   // position, or the same call another one.
   std::optional<std::string> received(const std::string& call, std::int64_t position,
-                                      std::int32_t value);
+                                      std::int32_t token);
   // The call has ended there.
   std::optional<std::string> ended(const std::string& call, std::int64_t position);
   // What is wrong with a session that has these tokens from position `first` on: one is missing,
@@ -28,10 +28,10 @@ class ValueLine {
  private:
   struct Received {
     std::string call;
-    std::int32_t value = 0;
+    std::int32_t token = 0;
   };
   mutable std::mutex mutex_;
-  std::map<std::int64_t, Received> values_;
+  std::map<std::int64_t, Received> tokens_;
 };
 
 }  // namespace lintel::testing

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The checker of the campaign notices what it is there for.
-#include "tests/chaos/multi_replica/value_line.h"
+#include "tests/chaos/multi_replica/token_line.h"
 
 #include <catch2/catch.hpp>
 
@@ -9,7 +9,7 @@ namespace lintel::testing {
 using Catch::Matchers::Contains;
 
 TEST_CASE("a line of tokens detects lost, doubled and changed tokens") {
-  ValueLine line;
+  TokenLine line;
   CHECK_FALSE(line.received("a", 0, 7));
   CHECK_FALSE(line.received("a", 1, 8));
   CHECK_FALSE(line.received("a", 1, 8));  // a repeat
@@ -21,10 +21,10 @@ TEST_CASE("a line of tokens detects lost, doubled and changed tokens") {
   CHECK(line.difference({7, 8}).empty());
   CHECK_THAT(line.difference({7}), Contains("position 1 of a is gone"));
   CHECK_THAT(line.difference({7, 9}), Contains("is 9, not 8"));
-  CHECK_THAT(line.difference({7, 8, 9}), Contains("3 values are stored, 2 were sent"));
+  CHECK_THAT(line.difference({7, 8, 9}), Contains("3 tokens are stored, 2 were sent"));
   CHECK(line.difference({8}, 1).empty());
   CHECK_THAT(line.difference({9}, 1), Contains("is 9, not 8"));
-  CHECK_THAT(line.difference({8, 9}, 1), Contains("3 values are stored, 2 were sent"));
+  CHECK_THAT(line.difference({8, 9}, 1), Contains("3 tokens are stored, 2 were sent"));
 }
 
 }  // namespace lintel::testing
