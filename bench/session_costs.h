@@ -131,7 +131,7 @@ struct StoragePlan {
 };
 
 std::vector<SessionFigure> commit_costs(const StoragePlan& plan);
-// States of the session's size, put, read and woken from; and woken from its tokens.
+// States of the session's size, put, read and loaded from; and loaded from its tokens.
 std::vector<SessionFigure> wake_costs(MadeSession& session, const StoragePlan& plan);
 std::vector<SessionFigure> open_costs(const StoragePlan& plan);
 

@@ -255,9 +255,9 @@ std::vector<SessionFigure> wake_costs(MadeSession& session, const StoragePlan& p
     for (const SessionStorage::StateRef& ref : states) {
       wakes.push_back(microseconds_of([&] {
         require_done(storage.read_state(ref, bytes), "a state that was put cannot be read");
-        SequenceState woken = model.new_sequence();
+        SequenceState loaded = model.new_sequence();
         StateByteReader reader(bytes);
-        woken.load(reader);
+        loaded.load(reader);
       }));
     }
     put.push_back(median(puts));
@@ -275,13 +275,14 @@ std::vector<SessionFigure> wake_costs(MadeSession& session, const StoragePlan& p
   const std::string from_disk =
       "the disk's part: pread of as much " + format_number(median(read), 3) + " ms";
   const char* const others = "SGLang's HiCache: gigabytes of keys and values a second";
-  return {figure_of("put_state_us", "state into a slot, p50", "us", put, {}, beside),
-          figure_of("wake_slot_ms", "woken from a slot that is not in memory, p50", "ms", typical,
-                    0.3, from_disk, others),
-          figure_of("wake_slot_p99_ms", "p99", "ms", slowest, 0.8, "", others),
-          figure_of("wake_values_ms",
-                    "woken from " + std::to_string(session.tokens().size()) + " tokens, one thread",
-                    "ms", from_tokens, 18, "", others)};
+  return {
+      figure_of("put_state_us", "state into a slot, p50", "us", put, {}, beside),
+      figure_of("wake_slot_ms", "loaded from a slot that is not in memory, p50", "ms", typical, 0.3,
+                from_disk, others),
+      figure_of("wake_slot_p99_ms", "p99", "ms", slowest, 0.8, "", others),
+      figure_of("wake_values_ms",
+                "loaded from " + std::to_string(session.tokens().size()) + " tokens, one thread",
+                "ms", from_tokens, 18, "", others)};
 }
 
 std::vector<SessionFigure> open_costs(const StoragePlan& plan) {

@@ -109,8 +109,8 @@ namespace {
 
 using State = SessionStorage::Health::State;
 
-// What an end may take for sessions to wake faster.
-constexpr Duration kParkTime = std::chrono::seconds(2);
+// Most time that a shutdown takes to store idle states, from which sessions load faster.
+constexpr Duration kStoreIdleStatesTime = std::chrono::seconds(2);
 
 PersistentSessions::Options session_options(const ServerOptions& all) {
   const ServerOptions::DurableOptions& options = all.durable;
@@ -162,17 +162,17 @@ StoredSessions::StoredSessions(const ServerOptions& options, SessionManager& sto
 
 void StoredSessions::look() {
   const SessionStorage::Health health = storage_->health();
-  if (health.state != told_) tell(health);
+  if (health.state != logged_state_) log_health(health);
   if (health.state == State::kBroken) return;
   sync_states();
   const std::size_t expired = durable_.sweep();
-  if (health.clocks_differ && !std::exchange(told_of_clocks_, health.clocks_differ)) {
+  if (health.clocks_differ && !std::exchange(logged_clocks_differ_, health.clocks_differ)) {
     spdlog::warn(
         "session store {}: its clock and this machine's differ by more than a minute: "
         "what has expired is not removed",
         place_);
   }
-  told_of_clocks_ = health.clocks_differ;
+  logged_clocks_differ_ = health.clocks_differ;
   if (expired > 0) spdlog::info("{} stored sessions expired", expired);
 }
 
@@ -181,13 +181,13 @@ void StoredSessions::sync_states() {
 }
 
 void StoredSessions::store_idle_states() {
-  const std::size_t parked = durable_.store_idle_states(kParkTime);
+  const std::size_t stored = durable_.store_idle_states(kStoreIdleStatesTime);
   sync_states();
-  if (parked > 0) spdlog::info("session store {}: {} states stored", place_, parked);
+  if (stored > 0) spdlog::info("session store {}: {} states stored", place_, stored);
 }
 
-void StoredSessions::tell(const SessionStorage::Health& health) {
-  told_ = health.state;
+void StoredSessions::log_health(const SessionStorage::Health& health) {
+  logged_state_ = health.state;
   switch (health.state) {
     case State::kOk:
       spdlog::info("session store {}: takes writes again", place_);

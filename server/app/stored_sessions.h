@@ -44,7 +44,7 @@ class StoredSessions {
   std::chrono::duration<double> recovery_time() const { return recovery_time_; }
 
  private:
-  void tell(const SessionStorage::Health& health);
+  void log_health(const SessionStorage::Health& health);
   void sync_states();
 
   const std::string place_;  // the directory, or the servers
@@ -52,8 +52,8 @@ class StoredSessions {
   const std::unique_ptr<SessionStorage> storage_;
   const std::chrono::duration<double> recovery_time_ = std::chrono::steady_clock::now() - began_;
   PersistentSessions durable_;
-  SessionStorage::Health::State told_ = SessionStorage::Health::State::kOk;
-  bool told_of_clocks_ = false;
+  SessionStorage::Health::State logged_state_ = SessionStorage::Health::State::kOk;
+  bool logged_clocks_differ_ = false;
   std::function<void()> when_broken_;
 };
 

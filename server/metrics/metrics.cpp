@@ -395,10 +395,9 @@ void collect_store(const PersistentSessions& durable, std::chrono::duration<doub
   Family(out, MetricType::Gauge, "session_load_queue", "Calls that wait for a thread of the store")
       .add({}, stats.queued);
   Family(out, MetricType::Counter, "session_loads_total",
-         "Sessions that were brought back into memory, from their state or by reading their tokens "
-         "again")
-      .add({{"from", "slot"}}, stats.brought_from_slot)
-      .add({{"from", "values"}}, stats.brought_from_tokens);
+         "Sessions loaded into memory again, from their stored state or by reading their tokens")
+      .add({{"from", "slot"}}, stats.loaded_from_slot)
+      .add({{"from", "values"}}, stats.loaded_from_tokens);
   Family(out, MetricType::Counter, "session_states_stored_total", "States put into the store")
       .add({}, stats.states_stored);
   Family(out, MetricType::Counter, "session_states_lost_total",
@@ -411,13 +410,13 @@ void collect_store(const PersistentSessions& durable, std::chrono::duration<doub
          "Calls that were repeated by their call_id and resumed")
       .add({}, stats.calls_resumed);
   Family(out, MetricType::Counter, "session_replayed_tokens_total",
-         "Tokens of stored sessions that had to be read once more: without a state after them, "
+         "Tokens of stored sessions that were read again: without a state after them, "
          "after a rewind, of calls that were repeated")
       .add({{"why", "cold"}}, stats.replayed_cold)
       .add({{"why", "rewind"}}, stats.replayed_rewound)
       .add({{"why", "resume"}}, stats.replayed_resumed);
   Family(out, MetricType::Counter, "session_numerics_changed_total",
-         "Stored sessions that came back into memory on a machine of other bits")
+         "Stored sessions that were loaded on a machine of other numerics")
       .add({}, stats.numerics_changed);
   Family(out, MetricType::Gauge, "sessions_quarantined",
          "Stored sessions that are damaged, and set aside")

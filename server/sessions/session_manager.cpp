@@ -435,8 +435,8 @@ SessionManager::Stats SessionManager::stats() const {
   stats.evicted = evicted_;
   stats.forked = forked_;
   stats.rewound = rewound_;
-  stats.parked = parked_;
-  stats.woken = woken_;
+  stats.unloaded = unloaded_;
+  stats.loaded = loaded_;
   stats.examined = examined_;
   return stats;
 }
@@ -741,7 +741,7 @@ SessionManager::LoadResult SessionManager::load(const StoredSession& stored,
     return result;
   }
   record.last_used_at = stored.last_used;
-  ++woken_;
+  ++loaded_;
   ++record.pins;
   result.pin = SessionPin(this, std::move(made.record));
   return result;
@@ -815,7 +815,7 @@ bool SessionManager::make_room(SessionError refused, const Owner& owner) {
   });
   if (longest_unused == order.end()) return false;
   gone = extract(sessions_.find((*longest_unused)->id));
-  ++parked_;
+  ++unloaded_;
   return true;
 }
 

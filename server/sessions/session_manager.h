@@ -88,9 +88,9 @@ class SessionManager {
     std::size_t idle_sessions = 0, busy_sessions = 0;
     std::size_t idle_bytes = 0, busy_bytes = 0, one_shot_bytes = 0;
     std::uint64_t created = 0, evicted = 0;
-    std::uint64_t forked = 0, rewound = 0;  // forks are not among those created
-    std::uint64_t parked = 0, woken = 0;    // left memory for a store that has them, and came back
-    std::uint64_t examined = 0;             // looked at to find out whether they are to be evicted
+    std::uint64_t forked = 0, rewound = 0;   // forks are not among those created
+    std::uint64_t unloaded = 0, loaded = 0;  // stored sessions: evicted from memory, loaded again
+    std::uint64_t examined = 0;              // looked at to find out whether they are to be evicted
   };
 
   // What was found or made, or why not.
@@ -336,8 +336,8 @@ class SessionManager {
   std::uint64_t evicted_ GUARDED_BY(mutex_) = 0;
   std::uint64_t forked_ GUARDED_BY(mutex_) = 0;
   std::uint64_t rewound_ GUARDED_BY(mutex_) = 0;
-  std::uint64_t parked_ GUARDED_BY(mutex_) = 0;
-  std::uint64_t woken_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t unloaded_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t loaded_ GUARDED_BY(mutex_) = 0;
   std::uint64_t examined_ GUARDED_BY(mutex_) = 0;
   ClosedSessions closed_ GUARDED_BY(mutex_);  // with their models
 };

@@ -621,8 +621,8 @@ std::vector<SessionStorage::StateRef> PersistentRequest::states_of_tokens() cons
 
 void PersistentRequest::add_end(WriteBatch& batch, bool has_state) {
   const SessionHistory::Extent extent = history_->extent();
-  // The next server asks for the session at once: nothing here may claim it again, as parking it
-  // before the process ends would.
+  // The next server asks for the session at once: nothing here may claim it again, as storing its
+  // state before the process ends would.
   if (outcome_ && client_outcome() == RequestOutcome::kMoved) lease_.discard();
   // A call that continues elsewhere has not ended, and no other call may come in between.
   const bool goes_on_elsewhere = outcome_ && draws_ && level_ != Durability::kCall &&

@@ -47,8 +47,8 @@ PersistentSessions::~PersistentSessions() = default;
 bool PersistentSessions::run(std::function<void()> work) { return threads_.run(std::move(work)); }
 
 PersistentSessions::Stats PersistentSessions::stats() const {
-  return {.brought_from_slot = from_slot_.load(),
-          .brought_from_tokens = from_tokens_.load(),
+  return {.loaded_from_slot = from_slot_.load(),
+          .loaded_from_tokens = from_tokens_.load(),
           .calls_resumed = resumed_.load(),
           .replayed_cold = replayed_cold_.load(),
           .replayed_rewound = replayed_rewound_.load(),
@@ -502,7 +502,7 @@ bool PersistentSessions::store_state(const std::string& id, const Owner& owner,
 std::size_t PersistentSessions::store_idle_states(Duration most) {
   constexpr std::size_t kSessionsOfACommit = 64;
   const TimePoint until = clock_.now() + most;
-  std::size_t parked = 0;
+  std::size_t stored = 0;
   const std::vector<SessionManager::Named> idle = sessions_.idle_stored();
   for (auto next = idle.begin(); next != idle.end() && clock_.now() < until;) {
     WriteBatch batch;
@@ -512,10 +512,10 @@ std::size_t PersistentSessions::store_idle_states(Duration most) {
     }
     if (batch.empty()) continue;
     if (batch.commit_and_wait(storage_) != SessionError::kNone) break;
-    parked += put;
+    stored += put;
   }
-  states_stored_.fetch_add(parked);
-  return parked;
+  states_stored_.fetch_add(stored);
+  return stored;
 }
 
 bool PersistentSessions::store_idle_state(const std::string& id, const Owner& owner,

@@ -70,12 +70,12 @@ class PersistentSessions {
   };
 
   struct Stats {
-    std::uint64_t brought_from_slot = 0, brought_from_tokens = 0;
+    std::uint64_t loaded_from_slot = 0, loaded_from_tokens = 0;
     std::uint64_t calls_resumed = 0;
-    // Tokens that had to be read once more: of sessions that came back without their last state, of
-    // those that were taken back, and of calls that are run again.
+    // Tokens that were read again: of sessions that were loaded without their last state, of those
+    // that were rewound, and of calls that are run again.
     std::uint64_t replayed_cold = 0, replayed_rewound = 0, replayed_resumed = 0;
-    std::uint64_t numerics_changed = 0;  // sessions that came back on a machine of other bits
+    std::uint64_t numerics_changed = 0;  // sessions that were loaded on a machine of other numerics
     std::uint64_t states_stored = 0;
     std::size_t queued = 0;  // work that waits for a thread
   };

@@ -69,8 +69,8 @@ TEST_CASE("many sessions go through memory for a few, and none is lost or anothe
     clock.advance(std::chrono::milliseconds(1));
   }
   const SessionManager::Stats stats = process.store.stats();
-  CHECK(stats.parked >= kSessions - budget / bytes);
-  CHECK(stats.woken > kSessions / 2);
+  CHECK(stats.unloaded >= kSessions - budget / bytes);
+  CHECK(stats.loaded > kSessions / 2);
   CHECK(stats.evicted == 0);
   int listed = 0;
   for (std::string after;;) {
@@ -161,7 +161,7 @@ TEST_CASE("calls at once on sessions that have no room together are lost or mixe
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(failures == 0);
-  CHECK(process.store.stats().parked > kEach);
+  CHECK(process.store.stats().unloaded > kEach);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     CHECK(process.durable.find(ids[i], kAlice)->num_tokens ==
           expected[i].back().back().position + 1);

@@ -155,7 +155,7 @@ TEST_CASE("at a call's end the state is stored where many tokens came, or memory
   }
   calls.begin();
   CHECK_FALSE(calls.process->durable.load(id, kAlice).refusal);
-  CHECK(calls.process->durable.stats().brought_from_slot == 1);
+  CHECK(calls.process->durable.stats().loaded_from_slot == 1);
 }
 
 TEST_CASE("a stream that holds too many tokens back pauses, and resumes", "[durable]") {

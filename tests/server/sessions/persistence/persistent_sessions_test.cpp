@@ -78,7 +78,7 @@ TEST_CASE("a stored session continues after the process died as one that never l
   CHECK(again.image.marks == image.image.marks);
   CHECK(room.process->generate(plain_call(2, 30, 9), id)->values == expected);
   const bool from_slot = values == 300 && room.transformer->constant_state();
-  CHECK(room.process->durable.stats().brought_from_slot == (from_slot ? 1 : 0));
+  CHECK(room.process->durable.stats().loaded_from_slot == (from_slot ? 1 : 0));
 }
 
 TEST_CASE("the states of idle sessions are stored before the process ends where that pays",
@@ -111,7 +111,7 @@ TEST_CASE("the states of idle sessions are stored before the process ends where 
   for (const std::string& id : {longer, shorter, busy}) {
     CHECK_FALSE(room.process->durable.load(id, kAlice).refusal);
   }
-  CHECK(room.process->durable.stats().brought_from_slot == (is_constant ? 2 : 0));
+  CHECK(room.process->durable.stats().loaded_from_slot == (is_constant ? 2 : 0));
   CHECK(room.process->store.image(longer, kAlice, std::nullopt, true, false).image.digest ==
         image.digest);
 }
@@ -208,7 +208,7 @@ TEST_CASE("sessions leave memory for others, the longest unused first, and none 
     room.clock.advance(std::chrono::seconds(1));
   }
   CHECK(room.process->store.num_sessions() == 2);
-  CHECK(room.process->store.stats().parked == 3);
+  CHECK(room.process->store.stats().unloaded == 3);
   CHECK(room.process->store.get(ids[4], kAlice));
   CHECK_FALSE(room.process->store.get(ids[0], kAlice));
   for (int i = 0; i < 5; ++i) {
@@ -344,7 +344,7 @@ TEST_CASE("calls that load one session at once load it once", "[durable]") {
   const auto& durable = room.process->durable;
   while (brought < 50) std::this_thread::yield();
   CHECK(refused == 0);
-  CHECK(durable.stats().brought_from_tokens + durable.stats().brought_from_slot == 1);
+  CHECK(durable.stats().loaded_from_tokens + durable.stats().loaded_from_slot == 1);
 }
 
 TEST_CASE("work that no thread can begin soon is refused, and all accepted work is done",

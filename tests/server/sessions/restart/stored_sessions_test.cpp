@@ -260,7 +260,7 @@ TEST_CASE(
   grpc::ClientContext context;
   REQUIRE(server.sessions->Create(&context, create, &session).ok());
   check_same(go_on(server, session.id(), 12, {1, 2, 3}), twin().first);
-  const auto is_parked = [&] {
+  const auto is_refused = [&] {
     const grpc::Status refused = generate(server, call_on(session.id(), "", {4}, 12)).status;
     CHECK(refused.error_code() == Code::FAILED_PRECONDITION);
     CHECK(reason_of(refused) == "MODEL_MISMATCH");
@@ -269,11 +269,11 @@ TEST_CASE(
     CHECK(shown.position() == 15);
   };
   REQUIRE(models.unload("later").ok());
-  is_parked();
+  is_refused();
   std::filesystem::remove_all(models.directory.path() / "later");
   models.write("later", TinyModel::kTokens, /*seed=*/12);
   REQUIRE(models.load("later").ok());
-  is_parked();  // other weights
+  is_refused();  // other weights
   REQUIRE(models.unload("later").ok());
   std::filesystem::remove_all(models.directory.path() / "later");
   models.write("later", TinyModel::kTokens, /*seed=*/11);
