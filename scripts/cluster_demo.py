@@ -21,9 +21,9 @@ import uuid
 import zlib
 
 SIDE = 28
-VALUES = SIDE * SIDE
+PIXELS = SIDE * SIDE
 NODE_TIMEOUT_MS = 1000
-LONG = 0.1  # seconds without a value that count as a pause
+LONG = 0.1  # seconds without a token that count as a pause
 
 
 def free_port() -> int:
@@ -146,7 +146,7 @@ class Artist(threading.Thread):
         super().__init__(daemon=True)
         self.servers, self.serving, self.over = servers, 0, False
         self.digits: list[list[int]] = []  # whole ones; digit i has the seed i + 1
-        self.times: list[float] = []  # when a value came
+        self.times: list[float] = []  # when a token came
         self.tries = 0
         self.wrong: list[str] = []
 
@@ -175,26 +175,26 @@ class Artist(threading.Thread):
     def draw(self, seed: int) -> list[int]:
         session: dict = {}
         self.anyone("SessionService/Create", {"durability": "DURABILITY_TOKEN"}, session.update)
-        request = {"sessionId": session["id"], "callId": uuid.uuid4().hex, "maxNewTokens": VALUES,
+        request = {"sessionId": session["id"], "callId": uuid.uuid4().hex, "maxNewTokens": PIXELS,
                    "sampling": {"seed": str(seed)}}
-        values: list[int] = []
-        start: list[int] = []  # position of the first value: behind the model's start token
+        tokens: list[int] = []
+        start: list[int] = []  # position of the first token: after the model's start token
 
         def take(message: dict) -> None:
             for chunk in message.get("chunks", []):
                 position = int(chunk.get("firstPosition", 0))
                 if not start:
                     start.append(position)
-                if position != start[0] + len(values):
-                    self.wrong.append(f"position {position} came, not {start[0] + len(values)}")
-                values.extend(chunk["tokens"])
+                if position != start[0] + len(tokens):
+                    self.wrong.append(f"position {position} came, not {start[0] + len(tokens)}")
+                tokens.extend(chunk["tokens"])
                 request["fromPosition"] = str(position + len(chunk["tokens"]))
                 self.times += [time.monotonic()] * len(chunk["tokens"])
 
         self.anyone("GenerationService/Generate", request, take)
-        if start[0] + len(values) != VALUES:
-            self.wrong.append(f"digit {seed} ended after {len(values)} values")
-        return [0] * start[0] + values
+        if start[0] + len(tokens) != PIXELS:
+            self.wrong.append(f"digit {seed} ended after {len(tokens)} tokens")
+        return [0] * start[0] + tokens
 
     def longest_pause(self, begin: float, end: float) -> float:
         times = [moment for moment in list(self.times) if moment >= begin]
@@ -220,12 +220,12 @@ def picture(digits: list[list[int]], columns: int = 16, scale: int = 2) -> bytes
     rows = []
     for first in range(0, len(digits), columns):
         shown = digits[first:first + columns]
-        shown += [[0] * VALUES] * (columns - len(shown) if first > 0 else 0)
+        shown += [[0] * PIXELS] * (columns - len(shown) if first > 0 else 0)
         for y in range(SIDE):
             row = bytearray()
             for digit in shown:
-                for value in digit[y * SIDE:(y + 1) * SIDE]:
-                    row += bytes([value] * scale)
+                for pixel in digit[y * SIDE:(y + 1) * SIDE]:
+                    row += bytes([pixel] * scale)
                 row += bytes([128] * scale)
             rows += [bytes(row)] * scale
         rows += [bytes([128] * len(rows[0]))] * scale
@@ -252,7 +252,7 @@ def main() -> int:
             children.append(servers[-1])
         artist = Artist(servers)
         artist.start()
-        wait_for("the first values", lambda: len(artist.times) > 50)
+        wait_for("the first tokens", lambda: len(artist.times) > 50)
 
         def strike(what: str, victim, mend) -> None:
             print(f"   {what}", flush=True)
@@ -279,12 +279,12 @@ def main() -> int:
 
         same = 0
         for i, digit in enumerate(artist.digits):
-            values: list[int] = []
-            request = {"maxNewTokens": VALUES, "sampling": {"seed": str(i + 1)}}
+            tokens: list[int] = []
+            request = {"maxNewTokens": PIXELS, "sampling": {"seed": str(i + 1)}}
             for message in call(servers[0], "GenerationService/Generate", request, 60):
                 for chunk in message.get("chunks", []):
-                    values += chunk["tokens"]
-            same += len(values) > 0 and values == digit[-len(values):]
+                    tokens += chunk["tokens"]
+            same += len(tokens) > 0 and tokens == digit[-len(tokens):]
     finally:
         for child in children:
             child.process.send_signal(signal.SIGKILL)
@@ -296,7 +296,7 @@ def main() -> int:
     table += [f"| {what} | {artist.longest_pause(begin, end):.2f} s |" for what, begin, end in blows]
     (out / "pauses.md").write_text("\n".join(table) + "\n")
     print("\n".join(table))
-    print(f"{len(artist.digits)} digits, {len(artist.times)} values, {artist.tries} calls: {out}/digits.png")
+    print(f"{len(artist.digits)} digits, {len(artist.times)} tokens, {artist.tries} calls: {out}/digits.png")
     print(f"{same} of {len(artist.digits)} have the bits of one that nothing disturbed")
     for wrong in artist.wrong:
         print(f"WRONG: {wrong}")
