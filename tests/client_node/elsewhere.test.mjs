@@ -41,13 +41,13 @@ async function serveAt(address, store) {
   };
 }
 
-async function stream(client, sessionId, count, onValue = () => {}) {
+async function stream(client, sessionId, count, onToken = () => {}) {
   const tokens = [];
   const request = { sessionId, prompt: [1, 2, 3], maxNewTokens: count, sampling: { seed: 7n } };
   for await (const { position, token } of client.generate(request)) {
     tokens.push(token);
     assert.equal(position, 2 + tokens.length);
-    onValue(position);
+    onToken(position);
   }
   return tokens;
 }
@@ -89,9 +89,9 @@ describe('a client of several servers', () => {
     const client = new Client(`127.0.0.1:${await freePort()},${address}`, { timeout: PATIENCE });
     try {
       assert.equal((await client.models()).length, 1);
-      const values = [];
-      for await (const { token } of client.generate({ prompt: [1, 2], maxNewTokens: 3 })) values.push(token);
-      assert.equal(values.length, 3);
+      const tokens = [];
+      for await (const { token } of client.generate({ prompt: [1, 2], maxNewTokens: 3 })) tokens.push(token);
+      assert.equal(tokens.length, 3);
       const { id, affinityKey } = await client.createSession();
       assert.equal(affinityKey.length, 16);
       await client.deleteSession(id);

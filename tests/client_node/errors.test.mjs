@@ -35,8 +35,8 @@ async function failure(call) {
   return assert.fail('nothing failed');
 }
 
-async function read(client, request, onValue = () => {}) {
-  for await (const value of client.generate(request)) onValue(value);
+async function read(client, request, onToken = () => {}) {
+  for await (const token of client.generate(request)) onToken(token);
 }
 
 describe('an error', () => {

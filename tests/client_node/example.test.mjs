@@ -32,7 +32,7 @@ async function example(name, ...flags) {
 
 async function collect(request, options) {
   const all = [];
-  for await (const value of client.generate(request, options)) all.push(value);
+  for await (const token of client.generate(request, options)) all.push(token);
   return all;
 }
 
@@ -103,7 +103,7 @@ describe('the Node example', () => {
       const again = await tiny.createSession({ initialState: 'saved' });
       const history = [];
       await goOn({ sessionId: again.id, prompt: [5], maxNewTokens: 1 });
-      for await (const value of tiny.history(again.id, { from: Number(again.position) })) history.push(value);
+      for await (const token of tiny.history(again.id, { from: Number(again.position) })) history.push(token);
       assert.deepEqual(history[0], { position: 9, token: 5, source: 'PROMPT' });
       await tiny.deleteSession(again.id);
       await tiny.deleteState('saved');
@@ -117,14 +117,14 @@ describe('the Node example', () => {
     const expected = JSON.parse(await cli('generate', '--prompt-tokens', '0,0,12', '--max-new-tokens', '200',
       '--seed', '18446744073709551615', '--format', 'jsonl'));
     let finish;
-    const values = await collect(
+    const tokens = await collect(
       { prompt: [0, 0, 12], maxNewTokens: 200, sampling: { seed: 2n ** 64n - 1n }, log2Probs: true },
       { onFinish: (f) => (finish = f) },
     );
-    assert.deepEqual(values.map((v) => v.token), expected.tokens);
+    assert.deepEqual(tokens.map((t) => t.token), expected.tokens);
     // The command line prints floats so that they read back exactly.
-    assert.deepEqual(values.map((v) => v.log2Prob), expected.log2_probs.map(Math.fround));
-    assert.deepEqual(values.map((v) => v.position), values.map((_, i) => 3 + i));
+    assert.deepEqual(tokens.map((t) => t.log2Prob), expected.log2_probs.map(Math.fround));
+    assert.deepEqual(tokens.map((t) => t.position), tokens.map((_, i) => 3 + i));
     assert.equal(finish.seed, '18446744073709551615');
     assert.equal(finish.reason, 'FINISH_REASON_LENGTH');
   });
@@ -202,8 +202,8 @@ describe('the Node example', () => {
     const image = Uint8Array.from([0, ...JSON.parse(await cli('generate', '--seed', '3', '--format', 'jsonl')).tokens]);
     const hidden = (i) => i % 7 === 0 && i < 500;
     const completed = await client.completeImage(image, hidden, { sampling: { seed: 5n } });
-    for (const [i, value] of completed.entries()) {
-      if (!hidden(i)) assert.equal(value, image[i]);
+    for (const [i, pixel] of completed.entries()) {
+      if (!hidden(i)) assert.equal(pixel, image[i]);
     }
     const given = [...image.keys()].filter((i) => i >= 7 && i < 498 && !hidden(i));
     const expected = JSON.parse(await cli('generate', '--prompt-tokens', image.slice(0, 7).join(','), '--seed', '5',

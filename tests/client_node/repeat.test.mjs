@@ -26,7 +26,7 @@ const { v1 } = grpc.loadPackageDefinition(
 
 const COUNT = 6;
 const positions = Array.from({ length: COUNT }, (_, i) => 2 + i);
-const valueOf = (seed, position) => Number((BigInt(seed) * 31n + BigInt(position) * 7n) % 251n);
+const tokenOf = (seed, position) => Number((BigInt(seed) * 31n + BigInt(position) * 7n) % 251n);
 
 const refusal = (code, details = 'on purpose') => ({ code, details });
 const GONE = refusal(grpc.status.UNAVAILABLE);
@@ -50,7 +50,7 @@ function reasoned(code, reason, metadata = {}) {
 let fake;
 let client;
 
-// Values are a function of seed and position. killAt: behind so many of them the next call waits for
+// Tokens are a function of seed and position. killAt: after so many of them the next call waits for
 // kill(). script: how the next ones end at once.
 class DurableServer {
   durability = 'DURABILITY_INPUT';
@@ -111,7 +111,7 @@ class DurableServer {
     const { seed } = call.request.sampling;
     const first = Math.max(2, Math.min(Number(call.request.fromPosition), this.sendsFrom ?? Infinity));
     for (let position = first; position < 2 + COUNT; ++position) {
-      const tokens = [valueOf(seed, position)];
+      const tokens = [tokenOf(seed, position)];
       call.write({ chunks: [{ firstPosition: position, source: 'VALUE_SOURCE_SAMPLED', tokens, log2Probs: [-position] }] });
       if (position - first + 1 === killAt) return undefined;
     }
@@ -120,14 +120,14 @@ class DurableServer {
   }
 }
 
-// What a call gives; onValue(values) is awaited.
-async function read({ sessionId = 'it', onValue, ...options } = {}) {
-  const seen = { values: [], finishes: [] };
+// What a call gives; onToken(tokens) is awaited.
+async function read({ sessionId = 'it', onToken, ...options } = {}) {
+  const seen = { tokens: [], finishes: [] };
   const request = { sessionId, prompt: [0, 7], maxNewTokens: COUNT, log2Probs: true };
   try {
-    for await (const value of client.generate(request, { onFinish: (f) => seen.finishes.push(f), ...options })) {
-      seen.values.push(value);
-      await onValue?.(seen.values);
+    for await (const token of client.generate(request, { onFinish: (f) => seen.finishes.push(f), ...options })) {
+      seen.tokens.push(token);
+      await onToken?.(seen.tokens);
     }
   } catch (error) {
     assert.ok(error instanceof LintelError, error.stack);
@@ -136,20 +136,20 @@ async function read({ sessionId = 'it', onValue, ...options } = {}) {
   return seen;
 }
 
-function checkWhole({ values, finishes, error }) {
+function checkWhole({ tokens, finishes, error }) {
   assert.equal(error, undefined);
   assert.equal(finishes.length, 1);
-  assert.deepEqual(values.map((v) => v.position), positions);
-  assert.deepEqual(values.map((v) => v.token), positions.map((p) => valueOf(finishes[0].seed, p)));
-  assert.deepEqual(values.map((v) => v.log2Prob), positions.map((p) => -p));
+  assert.deepEqual(tokens.map((t) => t.position), positions);
+  assert.deepEqual(tokens.map((t) => t.token), positions.map((p) => tokenOf(finishes[0].seed, p)));
+  assert.deepEqual(tokens.map((t) => t.log2Prob), positions.map((p) => -p));
 }
 
 function killedAt(count) {
   fake.killAt = count;
   const before = fake.calls.length;
   return read({
-    async onValue(values) {
-      if (values.length !== count || fake.calls.length !== before + 1) return;
+    async onToken(tokens) {
+      if (tokens.length !== count || fake.calls.length !== before + 1) return;
       fake.kill();
       await fake.start();
     },
@@ -207,10 +207,10 @@ describe('a call on a session that outlives the server', () => {
       fake.calls = [];
       fake.killAt = count;
       const abort = new AbortController();
-      const onValue = (values) => values.length === count && abort.abort();
-      const { values, error } = await read({ signal: abort.signal, onValue });
+      const onToken = (tokens) => tokens.length === count && abort.abort();
+      const { tokens, error } = await read({ signal: abort.signal, onToken });
       assert.equal(error.code, grpc.status.CANCELLED);
-      assert.equal(values.length, count);
+      assert.equal(tokens.length, count);
       assert.equal(fake.calls.length, 1);
     }
   });
@@ -234,9 +234,9 @@ describe('a call on a session that outlives the server', () => {
   it('ends when the server stays away', async () => {
     fake.killAt = 2;
     const start = Date.now();
-    const { values, error } = await read({ retry: 500, onValue: (v) => v.length === 2 && fake.kill() });
+    const { tokens, error } = await read({ retry: 500, onToken: (t) => t.length === 2 && fake.kill() });
     assert.equal(error.code, grpc.status.UNAVAILABLE);
-    assert.deepEqual(values.map((v) => v.position), [2, 3]);
+    assert.deepEqual(tokens.map((t) => t.position), [2, 3]);
     assert.ok(Date.now() - start >= 500);
   });
 

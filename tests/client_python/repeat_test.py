@@ -25,13 +25,13 @@ CANCELLED = refusal(grpc.StatusCode.CANCELLED)
 POLICY = RetryPolicy(max_attempts=3, initial_backoff=0.001, max_backoff=0.002, repeat_for=PATIENCE)
 
 
-def value(seed, position):
+def token_of(seed, position):
     return hash((seed, position)) % 251
 
 
 class DurableServer(generation_pb2_grpc.GenerationServiceServicer,
                     session_pb2_grpc.SessionServiceServicer):
-    """Values are a function of seed and position. `kill_at`: behind so many of them the next Generate
+    """Tokens are a function of seed and position. `kill_at`: after so many of them the next Generate
     waits for kill(). `script`: how the next ones end at once, or None;
     `get_script`: how the next Gets do.
     """
@@ -72,7 +72,7 @@ class DurableServer(generation_pb2_grpc.GenerationServiceServicer,
         seed = request.sampling.seed
         for sent, position in enumerate(range(first, 2 + COUNT), 1):
             yield pb.GenerateResponse(chunks=[pb.Chunk(
-                first_position=position, tokens=[value(seed, position)], log2_probs=[-position],
+                first_position=position, tokens=[token_of(seed, position)], log2_probs=[-position],
                 top=[pb.TopValues(tokens=[position], log2_probs=[-1])])])
             if sent == kill_at:
                 self.killed.wait(PATIENCE)
@@ -144,7 +144,7 @@ class RepeatTests:
         self.assertIsNone(error)
         self.assertEqual([t.position for t in tokens], list(range(2, 2 + COUNT)))
         self.assertEqual([t.token for t in tokens],
-                         [value(result.seed, p) for p in range(2, 2 + COUNT)])
+                         [token_of(result.seed, p) for p in range(2, 2 + COUNT)])
         self.assertEqual([t.log2_prob for t in tokens], [-p for p in range(2, 2 + COUNT)])
         self.assertEqual([t.top[0].token for t in tokens], list(range(2, 2 + COUNT)))
 
@@ -157,7 +157,7 @@ class RepeatTests:
         self.fake.calls.clear()
         return self.read(on_token)
 
-    def test_a_call_that_is_killed_at_any_value_is_repeated_and_each_position_told_once(self):
+    def test_a_call_killed_at_any_token_is_repeated_and_yields_each_position_once(self):
         for count in range(1, COUNT + 1):
             with self.subTest(count=count):
                 self.check_whole(self.killed_at(count))

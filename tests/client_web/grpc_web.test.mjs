@@ -86,8 +86,8 @@ describe("Google's gRPC-Web client", () => {
       headers: { 'Content-Type': 'application/json' },
       body: JSON.stringify({ prompt: { text: 'The quick' }, model: 'bytes', maxNewTokens: 200, sampling: { seed: '7' } }),
     });
-    const values = (await lines.text()).trim().split('\n').flatMap((line) => (JSON.parse(line).chunks ?? []).flatMap((chunk) => chunk.tokens));
-    assert.deepEqual(got.tokens, values);
+    const tokens = (await lines.text()).trim().split('\n').flatMap((line) => (JSON.parse(line).chunks ?? []).flatMap((chunk) => chunk.tokens));
+    assert.deepEqual(got.tokens, tokens);
   });
 
   it('gets tokens before the end, and ends its call when it goes', async () => {

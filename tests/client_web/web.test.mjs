@@ -18,7 +18,7 @@ const transports = {
   'gRPC-Web by fetch': () => web.createGrpcWebTransport({ baseUrl: house.http }),
 };
 
-async function values(client, request) {
+async function tokensOf(client, request) {
   const tokens = [];
   let finished = 0;
   for await (const message of client.generate(request)) {
@@ -40,7 +40,7 @@ describe('clients from npm over HTTP', () => {
         assert.deepEqual(models.map((model) => model.name).sort(), ['bytes', 'tokens']);
       });
       it('streams the tokens that every other client gets', async () => {
-        const got = await values(createClient(service('GenerationService'), transport()), request);
+        const got = await tokensOf(createClient(service('GenerationService'), transport()), request);
         assert.equal(got.length, 200);
         expected ??= got;
         assert.deepEqual(got, expected);
@@ -54,7 +54,7 @@ describe('clients from npm over HTTP', () => {
           return true;
         });
         const generation = createClient(service('GenerationService'), transport());
-        await assert.rejects(values(generation, { ...request, sampling: { topP: 7 } }), (error) => {
+        await assert.rejects(tokensOf(generation, { ...request, sampling: { topP: 7 } }), (error) => {
           assert.equal(error.code, Code.InvalidArgument);
           assert.match(error.rawMessage, /top_p/);
           assert.equal(error.details.length, 1);
