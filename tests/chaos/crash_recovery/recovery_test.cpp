@@ -77,7 +77,7 @@ TEST_CASE("a store of many sessions opens in the time of reading it a few times"
   for (int i = 0; i < kSessions; ++i) {
     Client& session =
         sessions.emplace_back("0123456789abcdef012345" + std::to_string(1'000'000 + i));
-    session.values.assign(784, i % 256);
+    session.tokens.assign(784, i % 256);
     session.row.position = 784;
     session.create(made);
   }

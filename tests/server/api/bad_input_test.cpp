@@ -15,9 +15,9 @@ struct BadInput {
   std::function<void(v1::GenerateRequest&)> change;
 };
 
-v1::Values ids(std::initializer_list<int> values) {
+v1::Values ids(std::initializer_list<int> tokens) {
   v1::Values out;
-  for (const int value : values) out.mutable_tokens()->add_ids(value);
+  for (const int token : tokens) out.mutable_tokens()->add_ids(token);
   return out;
 }
 

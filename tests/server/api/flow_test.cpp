@@ -130,7 +130,7 @@ TEST_CASE("a hundred unread streams of one client do not keep another's request 
   const std::uint64_t meanwhile = scheduler.stats().generated_tokens - before;
   REQUIRE(other.status.ok());
   CHECK(other.only().tokens == expected);
-  INFO(before << " values before, " << meanwhile << " meanwhile");
+  INFO(before << " tokens before, " << meanwhile << " meanwhile");
   // After the backlog it would have come when all but four of them were full.
   CHECK(before + meanwhile < kUnread * kOutboxTokens / 2);
   for (const auto& context : contexts) context->TryCancel();

@@ -59,10 +59,10 @@ TEST_CASE(
     REQUIRE(prepare_generation(f.parts.context(), "", wire, std::nullopt, prepared).ok());
     return f.parts.store.bytes_in_use();
   };
-  const std::size_t values = 1000 * sizeof(std::int32_t);
+  const std::size_t tokens = 1000 * sizeof(std::int32_t);
   const std::size_t counts = 50 * sizeof(std::uint32_t);  // a vocabulary of 50
-  CHECK(bytes_of(1000, 1) == bytes_of(0, 1) + values + counts);
-  CHECK(bytes_of(1000, 3) == bytes_of(0, 3) + 3 * (values + counts));
+  CHECK(bytes_of(1000, 1) == bytes_of(0, 1) + tokens + counts);
+  CHECK(bytes_of(1000, 3) == bytes_of(0, 3) + 3 * (tokens + counts));
 }
 
 TEST_CASE("penalties in a window are refused if a session no longer has the tokens they count") {
@@ -73,11 +73,11 @@ TEST_CASE("penalties in a window are refused if a session no longer has the toke
                              .create(model->name, model->transformer,
                                      {.max_tokens = 10'000, .history_tokens = 1}, {}, nullptr)
                              .info.id;
-  constexpr std::int64_t kValues = 3000;
+  constexpr std::int64_t kTokens = 3000;
   std::int64_t base = 0;
   {
     const auto leased = f.parts.store.lease(id);
-    for (int i = 0; i < kValues; ++i) {
+    for (int i = 0; i < kTokens; ++i) {
       leased.lease.history()->append(i % 50, TokenSource::kPrompt);
     }
     base = leased.lease.history()->base();
@@ -91,8 +91,8 @@ TEST_CASE("penalties in a window are refused if a session no longer has the toke
     return prepare_generation(f.parts.context(), "", wire, std::nullopt, prepared);
   };
   CHECK(status_with(0).ok());
-  CHECK(status_with(kValues - base).ok());
-  const grpc::Status refused = status_with(kValues - base + 1);
+  CHECK(status_with(kTokens - base).ok());
+  const grpc::Status refused = status_with(kTokens - base + 1);
   CHECK(violated_fields(refused) == std::vector<std::string>{"sampling.penalty_window"});
   CHECK_THAT(refused.error_message(),
              Catch::Contains("before position " + std::to_string(base) + " are no longer known"));

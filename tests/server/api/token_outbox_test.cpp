@@ -28,16 +28,16 @@ struct RecordingWire final : ResponseWriter {
   void over() noexcept override { ++overs; }
 
   void take(std::span<const OutboxEntry> entries) {
-    int values = 0;
+    int tokens = 0;
     for (const OutboxEntry& entry : entries) {
       if (entry.finished != nullptr) {
         ++finishes;
       } else {
         positions.push_back(entry.position);
-        ++values;
+        ++tokens;
       }
     }
-    messages.push_back(values);
+    messages.push_back(tokens);
   }
 
   std::vector<int> messages;  // how many tokens each had

@@ -316,14 +316,14 @@ TEST_CASE("a running stream is finished before the program ends") {
   v1::GenerateResponse message;
   REQUIRE(reader->Read(&message));
   program.send(SIGTERM);
-  int values = 1;
+  int tokens = 1;
   v1::FinishReason reason = v1::FINISH_REASON_UNSPECIFIED;
   while (reader->Read(&message)) {
-    for (const auto& chunk : message.chunks()) values += chunk.tokens_size();
+    for (const auto& chunk : message.chunks()) tokens += chunk.tokens_size();
     for (const auto& finish : message.finished()) reason = finish.reason();
   }
   CHECK(reader->Finish().ok());
-  CHECK(values >= 30'000);
+  CHECK(tokens >= 30'000);
   CHECK(reason == v1::FINISH_REASON_LENGTH);
   CHECK(program.exit_code() == 0);
 }

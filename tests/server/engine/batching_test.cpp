@@ -17,11 +17,11 @@ TEST_CASE("a request joins at the next step and leaves at once") {
   Core core(tiny_model(TinyModel::kTokens), kOneRowAValue);
   const auto first = core.submit(tokens_request(1, 10));
   core.scheduler.run_one_step();
-  REQUIRE(first.sink->values[0].size() == 1);
+  REQUIRE(first.sink->recorded[0].size() == 1);
   const auto second = core.submit(tokens_request(1, 2));
   core.scheduler.run_one_step();
-  REQUIRE(second.sink->values[0].size() == 1);
-  REQUIRE(first.sink->values[0].size() == 2);
+  REQUIRE(second.sink->recorded[0].size() == 1);
+  REQUIRE(first.sink->recorded[0].size() == 2);
   core.scheduler.run_one_step();
   REQUIRE(second.sink->outcome == RequestOutcome::kDone);
   REQUIRE(core.scheduler.stats().running == 1);
@@ -36,12 +36,12 @@ TEST_CASE("a long prompt never stalls the decoding of others", "[threat-56]") {
   const auto decoding = core.submit(tokens_request(1, 100));
   core.scheduler.run_one_step();
   const auto reading = core.submit(tokens_request(60, 5));
-  std::size_t produced = decoding.sink->values[0].size();
-  while (reading.sink->values[0].empty()) {
+  std::size_t produced = decoding.sink->recorded[0].size();
+  while (reading.sink->recorded[0].empty()) {
     const auto rows_before = core.scheduler.stats().rows;
     REQUIRE(core.scheduler.run_one_step());
     REQUIRE(core.scheduler.stats().rows - rows_before <= 1 + 3);
-    REQUIRE(decoding.sink->values[0].size() == ++produced);
+    REQUIRE(decoding.sink->recorded[0].size() == ++produced);
   }
   REQUIRE(core.scheduler.stats().prompt_tokens == 61);
   REQUIRE(produced == 1 + 20);
@@ -61,10 +61,10 @@ TEST_CASE("runs of given tokens do not stall the decoding of others either") {
     const auto rows_before = core.scheduler.stats().rows;
     core.scheduler.run_one_step();
     REQUIRE(core.scheduler.stats().rows - rows_before <= 2 + 3);
-    REQUIRE(decoding.sink->values[0].size() == step);
+    REQUIRE(decoding.sink->recorded[0].size() == step);
   }
   core.run();
-  REQUIRE(reading.sink->values[0].size() == 60);
+  REQUIRE(reading.sink->recorded[0].size() == 60);
 }
 
 TEST_CASE("a prompt may take the whole step when no request decodes") {
@@ -171,7 +171,7 @@ TEST_CASE("cancel ends a request within one step, wherever it is") {
     const auto call = core.submit(tokens_request(1, 100), "", sink);
     core.scheduler.run_one_step();
     core.scheduler.run_one_step();
-    REQUIRE(sink->values[0].size() == 1);
+    REQUIRE(sink->recorded[0].size() == 1);
     core.scheduler.cancel(call.handle);
   }
   SECTION("from inside a callback") {
@@ -216,13 +216,13 @@ TEST_CASE("a deadline ends a request within one step, with what there is") {
   }
   core.clock.advance(seconds(9));
   core.scheduler.run_one_step();
-  if (sink->values[0].size() > produced) ++produced;
+  if (sink->recorded[0].size() > produced) ++produced;
   REQUIRE(!sink->finished());
   core.clock.advance(seconds(1));
   core.scheduler.run_one_step();
   REQUIRE(sink->outcome == RequestOutcome::kDeadline);
   REQUIRE(sink->result().reason == FinishReason::kDeadline);
-  REQUIRE(sink->values[0].size() == produced);
+  REQUIRE(sink->recorded[0].size() == produced);
   REQUIRE(sink->result().generated_tokens == static_cast<std::int64_t>(produced));
   core.run();
   REQUIRE(sink->finishes == 1);
@@ -239,7 +239,7 @@ TEST_CASE("a deadline flushes text that was held back") {
   const auto call = core.submit(request);
   core.scheduler.run_one_step();
   core.scheduler.run_one_step();
-  REQUIRE(call.sink->values[0].empty());
+  REQUIRE(call.sink->recorded[0].empty());
   core.clock.advance(seconds(1));
   core.run();
   REQUIRE(call.sink->text() == "zz");
@@ -281,7 +281,7 @@ TEST_CASE("a value that is not finite ends its request and touches no other") {
     const auto sick = core.submit(bad, id);
     core.run();
     REQUIRE(sick.sink->outcome == RequestOutcome::kNonFinite);
-    REQUIRE(sick.sink->values[0].empty());
+    REQUIRE(sick.sink->recorded[0].empty());
     REQUIRE(!core.store.get(id));  // it could not continue
   }
   SECTION("several samples") {

@@ -47,7 +47,7 @@ TEST_CASE("a step without memory fails those it was for, and closes their sessio
       } else {
         REQUIRE(sink.outcome == RequestOutcome::kDone);
         REQUIRE(sink.tokens() == expected);
-        REQUIRE(core.session_values(ids[i]) == 9);
+        REQUIRE(core.session_tokens(ids[i]) == 9);
       }
     }
     REQUIRE(neighbour.sink->tokens() == expected);

@@ -23,10 +23,10 @@ GenerationRequest image_request(std::uint64_t seed = 1) {
   return request;
 }
 
-std::vector<Value> twin(const Transformer& model, const GenerationRequest& request,
-                        int sample = 0) {
+std::vector<RecordedToken> twin(const Transformer& model, const GenerationRequest& request,
+                                int sample = 0) {
   SequenceState sequence = model.new_sequence();
-  return generate_naively(model, request, sample, sequence).values;
+  return generate_naively(model, request, sample, sequence).tokens;
 }
 
 TEST_CASE("a request gives what stepping by hand gives") {
@@ -35,7 +35,7 @@ TEST_CASE("a request gives what stepping by hand gives") {
   request.log2_probs = true;
   request.top_log2_probs = 3;
   const auto sink = core.generate(request);
-  REQUIRE(sink->values[0] == twin(*core.model, request));
+  REQUIRE(sink->recorded[0] == twin(*core.model, request));
   REQUIRE(sink->outcome == RequestOutcome::kDone);
   const SampleResult& result = sink->result();
   REQUIRE(result.reason == FinishReason::kLength);
@@ -50,8 +50,8 @@ TEST_CASE("a request gives what stepping by hand gives") {
 TEST_CASE("an empty image prompt begins with the start token, which is read and not produced") {
   Core core(tiny_model(TinyModel::kImage));
   const auto sink = core.generate(image_request());
-  REQUIRE(sink->values[0] == twin(*core.model, image_request()));
-  REQUIRE(sink->values[0].front().position == 1);
+  REQUIRE(sink->recorded[0] == twin(*core.model, image_request()));
+  REQUIRE(sink->recorded[0].front().position == 1);
   REQUIRE(sink->result().reason == FinishReason::kEndOfSequence);
   REQUIRE(sink->result().prompt_tokens == 1);
   REQUIRE(sink->result().generated_tokens == 29);
@@ -80,7 +80,7 @@ TEST_CASE("a prompt that fills the sequence is read, and nothing more") {
   GenerationRequest request = image_request();
   request.prompt.assign(30, 7);
   const auto sink = core.generate(request);
-  REQUIRE(sink->values[0].empty());
+  REQUIRE(sink->recorded[0].empty());
   REQUIRE(sink->result().reason == FinishReason::kEndOfSequence);
   REQUIRE(sink->result().prompt_tokens == 30);
 }
@@ -92,14 +92,14 @@ TEST_CASE("echo gives every prompt token, with a log-probability for all but the
   request.log2_probs = true;
   request.top_log2_probs = 2;
   const auto sink = core.generate(request);
-  REQUIRE(sink->values[0] == twin(*core.model, request));
-  REQUIRE(sink->values[0].size() == 14);
-  REQUIRE(!sink->values[0][0].log2_prob);
-  REQUIRE(sink->values[0][0].top.empty());
-  REQUIRE(sink->values[0][1].log2_prob);
-  REQUIRE(sink->values[0][1].top.size() == 2);
-  REQUIRE(sink->values[0][8].source == TokenSource::kPrompt);
-  REQUIRE(sink->values[0][9].source == TokenSource::kSampled);
+  REQUIRE(sink->recorded[0] == twin(*core.model, request));
+  REQUIRE(sink->recorded[0].size() == 14);
+  REQUIRE(!sink->recorded[0][0].log2_prob);
+  REQUIRE(sink->recorded[0][0].top.empty());
+  REQUIRE(sink->recorded[0][1].log2_prob);
+  REQUIRE(sink->recorded[0][1].top.size() == 2);
+  REQUIRE(sink->recorded[0][8].source == TokenSource::kPrompt);
+  REQUIRE(sink->recorded[0][9].source == TokenSource::kSampled);
 }
 
 TEST_CASE("no new tokens: the prompt is scored up to its last token, which stays pending") {
@@ -109,12 +109,12 @@ TEST_CASE("no new tokens: the prompt is scored up to its last token, which stays
   request.log2_probs = true;
   const std::string id = core.new_session();
   const auto sink = core.generate(request, id);
-  REQUIRE(sink->values[0] == twin(*core.model, request));
-  REQUIRE(sink->values[0].size() == 8);
+  REQUIRE(sink->recorded[0] == twin(*core.model, request));
+  REQUIRE(sink->recorded[0].size() == 8);
   REQUIRE(sink->result().reason == FinishReason::kLength);
   REQUIRE(sink->result().generated_tokens == 0);
   REQUIRE(core.scheduler.stats().rows == 7);
-  REQUIRE(core.session_values(id) == 8);
+  REQUIRE(core.session_tokens(id) == 8);
 }
 
 TEST_CASE("one prompt token and no new tokens need no step of the model") {
@@ -151,15 +151,15 @@ TEST_CASE("given tokens are fed, streamed, marked and counted, at any mask") {
   }
   SECTION("the first token alone") { request.given.push_back({0, 200}); }
   const auto sink = core.generate(request);
-  REQUIRE(sink->values[0] == twin(*core.model, request));
+  REQUIRE(sink->recorded[0] == twin(*core.model, request));
   const bool starts_given = request.given.front().position == 0;
   const SampleResult& result = sink->result();
   REQUIRE(result.reason == FinishReason::kEndOfSequence);
   REQUIRE(result.given_tokens == static_cast<std::int64_t>(request.given.size()));
   REQUIRE(result.generated_tokens == (starts_given ? 30 : 29));
   REQUIRE(result.prompt_tokens == (starts_given ? 0 : 1));
-  REQUIRE(sink->values[0].front().position == (starts_given ? 0 : 1));
-  REQUIRE(sink->values[0].front().log2_prob.has_value() == !starts_given);
+  REQUIRE(sink->recorded[0].front().position == (starts_given ? 0 : 1));
+  REQUIRE(sink->recorded[0].front().log2_prob.has_value() == !starts_given);
 }
 
 TEST_CASE("a run of given tokens takes one step, not one each") {
@@ -167,7 +167,7 @@ TEST_CASE("a run of given tokens takes one step, not one each") {
   GenerationRequest request = image_request();
   for (int position = 0; position < 15; ++position) request.given.push_back({position, 100});
   const auto sink = core.generate(request);
-  REQUIRE(sink->values[0].size() == 30);
+  REQUIRE(sink->recorded[0].size() == 30);
   REQUIRE(core.scheduler.stats().steps == 15);  // the first reads 15 rows and samples token 15
   REQUIRE(core.scheduler.stats().rows == 29);
 }
@@ -179,7 +179,7 @@ TEST_CASE("given tokens never stop a sequence") {
   request.stop.tokens = {'q'};
   request.stop.strings = {"q", "qq"};
   const auto sink = core.generate(request);
-  REQUIRE(sink->values[0] == twin(*core.model, request));
+  REQUIRE(sink->recorded[0] == twin(*core.model, request));
   REQUIRE(sink->result().given_tokens == 5);
 }
 
@@ -190,10 +190,10 @@ TEST_CASE("max_new_tokens may end inside a run of given tokens") {
   request.max_new_tokens = 6;
   const std::string id = core.new_session();
   const auto sink = core.generate(request, id);
-  REQUIRE(sink->values[0] == twin(*core.model, request));
-  REQUIRE(sink->values[0].size() == 6);
+  REQUIRE(sink->recorded[0] == twin(*core.model, request));
+  REQUIRE(sink->recorded[0].size() == 6);
   REQUIRE(sink->result().reason == FinishReason::kLength);
-  REQUIRE(core.session_values(id) == 7);
+  REQUIRE(core.session_tokens(id) == 7);
 }
 
 TEST_CASE("sample i of a request is the request of seed + i, bit for bit") {
@@ -212,11 +212,11 @@ TEST_CASE("sample i of a request is the request of seed + i, bit for bit") {
     alone.num_samples = 1;
     alone.seed = request.seed + static_cast<std::uint64_t>(i);
     const auto sink = core.generate(alone);
-    REQUIRE(together->values[static_cast<std::size_t>(i)] == sink->values[0]);
+    REQUIRE(together->recorded[static_cast<std::size_t>(i)] == sink->recorded[0]);
     REQUIRE(together->result(i).seed == alone.seed);
     REQUIRE(together->result(i).generated_tokens == sink->result().generated_tokens);
   }
-  REQUIRE(together->values[0] != together->values[1]);
+  REQUIRE(together->recorded[0] != together->recorded[1]);
   REQUIRE(core.store.bytes_in_use() == 0);
 }
 
@@ -237,7 +237,7 @@ TEST_CASE("several samples that begin with a given token each get it") {
   request.given = {{0, 77}, {1, 78}};
   const auto sink = core.generate(request);
   for (int i = 0; i < 3; ++i) {
-    REQUIRE(sink->values[static_cast<std::size_t>(i)] == twin(*core.model, request, i));
+    REQUIRE(sink->recorded[static_cast<std::size_t>(i)] == twin(*core.model, request, i));
     REQUIRE(sink->result(i).given_tokens == 2);
   }
 }
@@ -249,7 +249,7 @@ TEST_CASE("penalties count the whole sequence, prompt included") {
   request.sampling.presence_penalty = 0.5f;
   request.sampling.frequency_penalty = 0.7f;
   const auto sink = core.generate(request);
-  REQUIRE(sink->values[0] == twin(*core.model, request));
+  REQUIRE(sink->recorded[0] == twin(*core.model, request));
   GenerationRequest without = text_request("aaaabbbb", 60);
   REQUIRE(core.generate(without)->tokens() != sink->tokens());
 }
@@ -262,7 +262,7 @@ TEST_CASE("a stop token ends its sample, in the output only when asked for") {
   const auto at = std::find(free_run.begin(), free_run.end(), free_run[20]) - free_run.begin();
   request.stop.include_in_output = GENERATE(false, true);
   const auto sink = core.generate(request);
-  REQUIRE(sink->values[0] == twin(*core.model, request));
+  REQUIRE(sink->recorded[0] == twin(*core.model, request));
   REQUIRE(sink->result().reason == FinishReason::kStopToken);
   REQUIRE(sink->result().generated_tokens == at + 1);
   REQUIRE(static_cast<std::ptrdiff_t>(sink->tokens().size()) ==
@@ -297,17 +297,17 @@ TEST_CASE("text that may be a stop string is held back until decided, and never 
     std::size_t longest_wait = 0;
     for (std::size_t step = 1; core.scheduler.run_one_step(); ++step) {
       if (!call.sink->finished()) {
-        longest_wait = std::max(longest_wait, step - call.sink->values[0].size());
+        longest_wait = std::max(longest_wait, step - call.sink->recorded[0].size());
       }
     }
     REQUIRE(longest_wait == 5);
-    REQUIRE(call.sink->values[0] == held_twin);
+    REQUIRE(call.sink->recorded[0] == held_twin);
   }
   SECTION("flushed when another reason ends it") {
     request.max_new_tokens = 8;
     const auto sink = core.generate(request);
-    REQUIRE(sink->values[0] == twin(*core.model, request));
-    REQUIRE(sink->values[0].size() == 8);
+    REQUIRE(sink->recorded[0] == twin(*core.model, request));
+    REQUIRE(sink->recorded[0].size() == 8);
   }
 }
 

@@ -110,13 +110,13 @@ TEST_CASE("a state never shows in the next", "[threat-7]") {
   GenerationRequest probe = use(1);
   probe.log2_probs = true;
   probe.sampling.frequency_penalty = 0.5f;
-  const auto expected = core.generate(probe)->values[0];
+  const auto expected = core.generate(probe)->recorded[0];
   for (std::uint64_t i = 0; i < 200; ++i) {
     const std::string id = core.new_session();
     core.generate(use(i), id);
     core.store.remove(id);
     const std::string next = core.new_session();
-    REQUIRE(core.generate(probe, next)->values[0] == expected);
+    REQUIRE(core.generate(probe, next)->recorded[0] == expected);
     core.store.remove(next);
   }
 }
@@ -129,10 +129,10 @@ TEST_CASE("a state with an adapter never shows in the next, and no adapter in an
   Core core(model);
   GenerationRequest probe = use(1);
   probe.log2_probs = true;
-  std::vector<std::vector<Value>> expected;
+  std::vector<std::vector<RecordedToken>> expected;
   for (const SharedAdapter& adapter : adapters) {
     Core fresh(model);
-    expected.push_back(fresh.generate(probe, fresh.new_session(0, adapter))->values[0]);
+    expected.push_back(fresh.generate(probe, fresh.new_session(0, adapter))->recorded[0]);
   }
   CHECK(expected[0] != expected[1]);
   CHECK(expected[1] != expected[2]);
@@ -141,7 +141,7 @@ TEST_CASE("a state with an adapter never shows in the next, and no adapter in an
     core.generate(use(i), id);
     core.store.remove(id);
     const std::string next = core.new_session(0, adapters[i % 3]);
-    REQUIRE(core.generate(probe, next)->values[0] == expected[i % 3]);
+    REQUIRE(core.generate(probe, next)->recorded[0] == expected[i % 3]);
     core.store.remove(next);
   }
 }

@@ -107,7 +107,7 @@ TEST_CASE("a request that was cancelled before it was submitted ends in the next
   REQUIRE_FALSE(sink->finished());
   core.scheduler.run_one_step();
   REQUIRE(sink->outcome == RequestOutcome::kCancelled);
-  CHECK(sink->values[0].empty());
+  CHECK(sink->recorded[0].empty());
   CHECK_FALSE(running.sink->finished());
 }
 

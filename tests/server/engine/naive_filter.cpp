@@ -41,7 +41,7 @@ Filtered filter_naively(const Transformer& model, const GenerationRequest& reque
   }
   std::vector<SequenceState> particles;
   for (std::size_t i = 0; i < count; ++i) particles.push_back(first.clone());
-  std::vector<std::vector<Value>> paths(count);
+  std::vector<std::vector<RecordedToken>> paths(count);
   std::vector<double> weights(count, 0.0);
   std::optional<ParticleSet> choices;  // for the numbers it draws
   Filtered result;
@@ -58,19 +58,19 @@ Filtered filter_naively(const Transformer& model, const GenerationRequest& reque
     for (std::size_t i = 0; i < count; ++i) {
       std::vector<float> output;
       if (particles[i].pending) output = feed(particles[i]);
-      Value value{position, given.value_or(0), TokenSource::kGiven, std::nullopt, {}};
+      RecordedToken next{position, given.value_or(0), TokenSource::kGiven, std::nullopt, {}};
       if (!given) {
-        value.source = TokenSource::kSampled;
-        value.token = model.head().sample(output, request.sampling, particles[i].counts,
-                                          {request.seed + i, position}, scratch);
+        next.source = TokenSource::kSampled;
+        next.token = model.head().sample(output, request.sampling, particles[i].counts,
+                                         {request.seed + i, position}, scratch);
       }
       if (!output.empty()) {
-        const double log2_prob = model.head().log2_prob(output, value.token);
-        if (request.log2_probs) value.log2_prob = static_cast<float>(log2_prob);
+        const double log2_prob = model.head().log2_prob(output, next.token);
+        if (request.log2_probs) next.log2_prob = static_cast<float>(log2_prob);
         if (given) weights[i] += log2_prob;
       }
-      take(particles[i], value.token);
-      paths[i].push_back(value);
+      take(particles[i], next.token);
+      paths[i].push_back(next);
     }
     if (!given || position + 1 == end || given_at(request, position + 1)) continue;
     if (2 * effective_size(weights) >= static_cast<double>(count)) continue;
@@ -131,7 +131,7 @@ std::vector<GenerationRequest> particle_requests(const Transformer& model) {
 void require_twin(const RecordingSink& sink, const Filtered& twin) {
   REQUIRE(sink.outcome == RequestOutcome::kDone);
   REQUIRE(sink.out_of_order == 0);
-  REQUIRE(sink.values == twin.samples);
+  REQUIRE(sink.recorded == twin.samples);
   for (const auto& result : sink.results) {
     REQUIRE(result);
     REQUIRE(result->log2_evidence == twin.log2_evidence);

@@ -9,7 +9,7 @@
 namespace lintel::testing {
 
 struct Filtered {
-  std::vector<std::vector<Value>> samples;
+  std::vector<std::vector<RecordedToken>> samples;
   double log2_evidence = 0;
 };
 

@@ -46,9 +46,9 @@ TEST_CASE("particles end together, with what was sent, and leave nothing") {
   for (int k = 0; k < 2; ++k) {
     const SampleResult& result = call.sink->result(k);
     CHECK(result.reason == reason);
-    CHECK(call.sink->values[static_cast<std::size_t>(k)].size() >= sent);
+    CHECK(call.sink->recorded[static_cast<std::size_t>(k)].size() >= sent);
     CHECK(result.generated_tokens ==
-          static_cast<std::int64_t>(call.sink->values[static_cast<std::size_t>(k)].size()));
+          static_cast<std::int64_t>(call.sink->recorded[static_cast<std::size_t>(k)].size()));
     CHECK_FALSE(result.log2_evidence);
   }
   CHECK(core.store.bytes_in_use() == 0);
@@ -62,7 +62,7 @@ TEST_CASE("nothing new is asked of particles, and they say so") {
   request.max_new_tokens = 0;
   request.particles = 4;
   const auto sink = core.generate(request);
-  CHECK(sink->values[0].empty());
+  CHECK(sink->recorded[0].empty());
   CHECK(sink->result().reason == FinishReason::kLength);
   CHECK(sink->result().log2_evidence == 0.0);
 }

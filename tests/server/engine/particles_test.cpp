@@ -49,9 +49,9 @@ TEST_CASE("particles are resampled, and one of 8-bit weights is as its twin, too
   std::size_t changed = 0;
   for (GenerationRequest& request : particle_requests(*model)) {
     require_twin(*Core(model).generate(request), filter_naively(*model, request));
-    const auto with = Core(model).generate(request)->values;
+    const auto with = Core(model).generate(request)->recorded;
     request.particles = 1;
-    changed += with != Core(model).generate(request)->values;
+    changed += with != Core(model).generate(request)->recorded;
   }
   CHECK(changed >= 5);  // of 8, one of which knows nothing beforehand
 }
@@ -62,7 +62,7 @@ TEST_CASE("one particle, or none, is a sample as ever, and has no evidence") {
   request.particles = 1;
   const auto sink = core.generate(request);
   SequenceState sequence = core.model->new_sequence();
-  CHECK(sink->values[0] == generate_naively(*core.model, request, 0, sequence).values);
+  CHECK(sink->recorded[0] == generate_naively(*core.model, request, 0, sequence).tokens);
   CHECK_FALSE(sink->result().log2_evidence);
 }
 
@@ -80,8 +80,8 @@ TEST_CASE("tokens are sent as soon as all particles have them, the same to every
   core.submit(request, "", sink);
   std::size_t early = 0;
   while (core.scheduler.run_one_step()) {
-    if (!sink->finished()) early = sink->values[0].size();
-    if (!sink->finished()) REQUIRE(sink->values[0] == sink->values[2]);
+    if (!sink->finished()) early = sink->recorded[0].size();
+    if (!sink->finished()) REQUIRE(sink->recorded[0] == sink->recorded[2]);
   }
   CHECK(early > 10);
   require_twin(*sink, filter_naively(*core.model, request));

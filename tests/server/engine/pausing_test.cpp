@@ -18,7 +18,7 @@ TEST_CASE("a full sink pauses its request and slows no other") {
   slow->room = 4;
   const auto call = core.submit(tokens_request(3, 20), "", slow);
   core.run();
-  REQUIRE(slow->values[0].size() == 4);
+  REQUIRE(slow->recorded[0].size() == 4);
   REQUIRE(core.scheduler.stats().running == 1);
   REQUIRE(!core.scheduler.idle());
   // Its row is free for others.
@@ -27,7 +27,7 @@ TEST_CASE("a full sink pauses its request and slows no other") {
   slow->room = 1000;
   core.scheduler.resume(call.handle);
   core.scheduler.run_one_step();
-  REQUIRE(slow->values[0].size() == 4);  // no row is free yet
+  REQUIRE(slow->recorded[0].size() == 4);  // no row is free yet
   core.run();
   REQUIRE(other.sink->finished());
   REQUIRE(slow->tokens() == expected);
@@ -69,7 +69,7 @@ TEST_CASE("small requests do not keep a large resumed one waiting") {
   const auto small = core.submit(tokens_request(1, 5));
   for (int i = 0; i < 3; ++i) core.scheduler.run_one_step();
   REQUIRE(slow->finished());
-  REQUIRE(small.sink->values[0].empty());
+  REQUIRE(small.sink->recorded[0].empty());
 }
 
 TEST_CASE("a resume between the refusal and the end of the step is not lost") {
@@ -78,7 +78,7 @@ TEST_CASE("a resume between the refusal and the end of the step is not lost") {
   RequestHandle handle;
   sink->room = 1;
   sink->when_token = [&](const TokenEvent&) {
-    if (sink->values[0].size() == 2) {  // full, and read empty before the step ends
+    if (sink->recorded[0].size() == 2) {  // full, and read empty before the step ends
       sink->room = 1000;
     }
   };
@@ -86,13 +86,13 @@ TEST_CASE("a resume between the refusal and the end of the step is not lost") {
   request.given = {{1, 7}, {2, 8}, {3, 9}};  // several tokens in one step; the first fills the sink
   handle = core.submit(request, "", sink).handle;
   sink->when_token = [&](const TokenEvent&) {
-    if (sink->values[0].size() == 3) {
+    if (sink->recorded[0].size() == 3) {
       sink->room = 1000;
       core.scheduler.resume(handle);
     }
   };
   core.run();
-  REQUIRE(sink->values[0].size() == 10);
+  REQUIRE(sink->recorded[0].size() == 10);
   REQUIRE(sink->finished());
 }
 
@@ -105,7 +105,7 @@ TEST_CASE("an old resume does not undo a later pause") {
   core.scheduler.resume(call.handle);
   core.scheduler.resume(call.handle);
   core.run();
-  REQUIRE(sink->values[0].size() == 3);
+  REQUIRE(sink->recorded[0].size() == 3);
 }
 
 TEST_CASE("the sink receives the end of every step that gave it a token") {

@@ -89,7 +89,7 @@ void require_hits_go_unnoticed(TinyModel kind, const std::string& attention, Wei
       Core fresh(model, options);
       const auto expected = fresh.generate(requests[i]);
       const auto got = cached.generate(requests[i]);
-      REQUIRE(got->values == expected->values);
+      REQUIRE(got->recorded == expected->recorded);
       require_same_end(*got, *expected);
       if (requests[i].num_samples > 1) continue;
       // The first call of a session, and another that continues from what it left.
@@ -101,7 +101,7 @@ void require_hits_go_unnoticed(TinyModel kind, const std::string& attention, Wei
       for (const GenerationRequest& call : {requests[i], next}) {
         const auto from = fresh.generate(call, twin);
         const auto to = cached.generate(call, session);
-        REQUIRE(to->values == from->values);
+        REQUIRE(to->recorded == from->recorded);
         require_same_end(*to, *from);
         if (from->result().reason == FinishReason::kEndOfSequence) break;
       }
@@ -149,7 +149,7 @@ TEST_CASE("of 64 prompts with 1,500 tokens in common, 62 are read after them onl
     if (asks) request.cache_prefix_tokens = 1500;
     const auto got = core.generate(request);
     const auto expected = twin.generate(request);
-    REQUIRE(got->values == expected->values);
+    REQUIRE(got->recorded == expected->recorded);
     saved += got->result().cached_tokens;
   }
   const PrefixCache::Stats stats = core.prefixes.stats();
@@ -252,10 +252,10 @@ TEST_CASE("workers share what they keep, and the bits are those of one alone", "
     request.seed = i;
     requests.push_back(std::move(request));
   }
-  std::vector<std::vector<std::vector<Value>>> expected;
+  std::vector<std::vector<std::vector<RecordedToken>>> expected;
   for (const GenerationRequest& request : requests) {
     Core alone(model);
-    expected.push_back(alone.generate(request)->values);
+    expected.push_back(alone.generate(request)->recorded);
   }
   // Room for a few states, which sessions want, too.
   const std::size_t session = SessionManager::session_bytes(*model, {.max_tokens = 100});
@@ -271,7 +271,7 @@ TEST_CASE("workers share what they keep, and the bits are those of one alone", "
     for (std::size_t i = 0; i < calls.size(); ++i) {
       calls[i].sink->wait_until_finished();
       REQUIRE(calls[i].sink->outcome == RequestOutcome::kDone);
-      REQUIRE(calls[i].sink->values == expected[i]);
+      REQUIRE(calls[i].sink->recorded == expected[i]);
     }
     for (const std::string& id : sessions) core.store.remove(id);
   }

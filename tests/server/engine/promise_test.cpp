@@ -78,7 +78,7 @@ std::vector<std::pair<std::string, WeightType>> attentions_and_weights() {
   return all;
 }
 
-using Outputs = std::vector<std::vector<Value>>;  // [sample]
+using Outputs = std::vector<std::vector<RecordedToken>>;  // [sample]
 
 void require_same(const Outputs& got, const Outputs& expected, std::size_t request) {
   INFO("request " << request);
@@ -107,7 +107,7 @@ std::vector<Outputs> run_together(std::shared_ptr<const Transformer> model,
     call.sink->wait_until_finished();
     REQUIRE(call.sink->outcome == RequestOutcome::kDone);
     REQUIRE(call.sink->out_of_order == 0);
-    outputs.push_back(call.sink->values);
+    outputs.push_back(call.sink->recorded);
   }
   return outputs;
 }
@@ -122,11 +122,11 @@ void require_same_bits_in_any_company(TinyModel kind, const std::string& attenti
   std::size_t tokens = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     Core core(model, {.workers = 0, .speculation = Speculation::kOff});
-    alone.push_back(core.generate(requests[i])->values);
+    alone.push_back(core.generate(requests[i])->recorded);
     Outputs by_hand;
     for (int sample = 0; sample < requests[i].num_samples; ++sample) {
       SequenceState sequence = model->new_sequence();
-      by_hand.push_back(generate_naively(*model, requests[i], sample, sequence).values);
+      by_hand.push_back(generate_naively(*model, requests[i], sample, sequence).tokens);
       tokens += by_hand.back().size();
     }
     require_same(alone.back(), by_hand, i);
@@ -200,7 +200,7 @@ TEST_CASE("a prompt has the same bits with any rows a step that may be chosen", 
   std::vector<Outputs> expected;
   for (const GenerationRequest& request : requests) {
     SequenceState sequence = model->new_sequence();
-    expected.push_back({generate_naively(*model, request, 0, sequence).values});
+    expected.push_back({generate_naively(*model, request, 0, sequence).tokens});
   }
   for (const int rows : prompt_row_candidates(128, 0)) {
     CAPTURE(rows);
@@ -210,7 +210,7 @@ TEST_CASE("a prompt has the same bits with any rows a step that may be chosen", 
                                      .most_rows_per_step = 128};
     Core core(model, options);
     for (std::size_t i = 0; i < requests.size(); ++i) {
-      require_same(core.generate(requests[i])->values, expected[i], i);
+      require_same(core.generate(requests[i])->recorded, expected[i], i);
     }
     const std::uint64_t steps = core.scheduler.stats().steps;
     CHECK(steps >= requests[0].prompt.size() / static_cast<std::size_t>(rows));
@@ -268,14 +268,14 @@ TEST_CASE("batch invariance: 64 requests over 4 models, 8 adapters and all kinds
         Outputs outputs;
         for (int sample = 0; sample < request.num_samples; ++sample) {
           SequenceState sequence = party.model->new_sequence(weights_of(adapter));
-          outputs.push_back(generate_naively(*party.model, request, sample, sequence).values);
+          outputs.push_back(generate_naively(*party.model, request, sample, sequence).tokens);
         }
         return outputs;
       };
       Core core(party.model, {.workers = 0, .speculation = Speculation::kOff});
       const Core::Call call = core.submit(request, "", nullptr, party.adapter_of(i));
       core.run();
-      party.alone.push_back(call.sink->values);
+      party.alone.push_back(call.sink->recorded);
       require_same(party.alone.back(), by_hand(party.adapter_of(i)), i);
       if (party.adapter_of(i) != nullptr) changed += by_hand(nullptr) != party.alone.back();
     }
@@ -308,7 +308,7 @@ TEST_CASE("batch invariance: 64 requests over 4 models, 8 adapters and all kinds
           if (workers == 0) cores[p]->run();
           for (std::size_t i = 0; i < calls[p].size(); ++i) {
             calls[p][i].sink->wait_until_finished();
-            require_same(calls[p][i].sink->values, parties[p].alone[i], i);
+            require_same(calls[p][i].sink->recorded, parties[p].alone[i], i);
           }
         }
       }
@@ -320,7 +320,7 @@ TEST_CASE("pauses change no bits", "[promise]") {
   const auto model = tiny_model(TinyModel::kBytes);
   const std::vector<GenerationRequest> requests = varied_requests(*model);
   std::vector<Outputs> alone;
-  for (const auto& request : requests) alone.push_back(Core(model).generate(request)->values);
+  for (const auto& request : requests) alone.push_back(Core(model).generate(request)->recorded);
   const auto speculation = GENERATE(Speculation::kOff, Speculation::kAuto, Speculation::kOn);
   Core core(
       model,
@@ -339,7 +339,7 @@ TEST_CASE("pauses change no bits", "[promise]") {
     }
   }
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    require_same(calls[i].sink->values, alone[i], i);
+    require_same(calls[i].sink->recorded, alone[i], i);
   }
 }
 

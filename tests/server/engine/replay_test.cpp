@@ -66,7 +66,7 @@ GenerationRequest replaying(GenerationRequest request, const std::vector<std::in
 }
 
 void require_same_call(const RecordingSink& got, const RecordingSink& expected) {
-  REQUIRE(got.values == expected.values);
+  REQUIRE(got.recorded == expected.recorded);
   const SampleResult& a = got.result();
   const SampleResult& b = expected.result();
   REQUIRE(a.reason == b.reason);
@@ -191,13 +191,13 @@ TEST_CASE("tokens that are read again are paid for as a prompt, and never sent",
   request.echo_prompt = true;
   request.log2_probs = true;
   const auto sink = generate(core, *session, replaying(request, tokens, tokens.size(), ""));
-  CHECK(sink->values[0].empty());
+  CHECK(sink->recorded[0].empty());
   CHECK(sink->result().replayed_tokens == 6);
   CHECK(sink->result().prompt_tokens == 0);
   CHECK(sink->result().reused_tokens == 6);
   CHECK(core.scheduler.stats().prompt_tokens == 6);
   CHECK(core.scheduler.stats().rows == 5);  // the last one stays pending
-  CHECK(core.session_values(session->id) == 6);
+  CHECK(core.session_tokens(session->id) == 6);
   CHECK(log_of(core, *session) == tokens);
 }
 

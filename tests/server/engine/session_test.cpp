@@ -27,22 +27,22 @@ TEST_CASE("a session continued in pieces is one long call, bit for bit") {
   Core core(tiny_model(kind));
   const auto whole = core.generate(beginning(kind, 29));
   const std::string id = core.new_session();
-  std::vector<Value> pieces;
+  std::vector<RecordedToken> pieces;
   std::int64_t produced = 0;
   for (const std::int64_t count : {1, 0, 7, 2, 19}) {
     const auto sink =
         core.generate(produced == 0 ? beginning(kind, count) : continuation(count), id);
-    const auto& values = sink->values[0];
-    pieces.insert(pieces.end(), values.begin(), values.end());
+    const auto& tokens = sink->recorded[0];
+    pieces.insert(pieces.end(), tokens.begin(), tokens.end());
     produced += count;
-    REQUIRE(sink->result().position == core.session_values(id));
+    REQUIRE(sink->result().position == core.session_tokens(id));
     REQUIRE(core.store.get(id)->has_pending);
     if (produced > count) {
       REQUIRE(sink->result().prompt_tokens == 0);
-      REQUIRE(sink->result().reused_tokens == core.session_values(id) - count);
+      REQUIRE(sink->result().reused_tokens == core.session_tokens(id) - count);
     }
   }
-  REQUIRE(pieces == whole->values[0]);
+  REQUIRE(pieces == whole->recorded[0]);
 }
 
 TEST_CASE("penalties continue over the calls of a session") {
@@ -69,10 +69,10 @@ TEST_CASE("the first prompt token of a continued session has a log-probability")
   next.prompt = {'x', 'y'};
   next.echo_prompt = true;
   const auto sink = core.generate(next, id);
-  REQUIRE(sink->values[0].size() == 4);
-  REQUIRE(sink->values[0][0].source == TokenSource::kPrompt);
-  REQUIRE(sink->values[0][0].position == 8);
-  REQUIRE(sink->values[0][0].log2_prob);
+  REQUIRE(sink->recorded[0].size() == 4);
+  REQUIRE(sink->recorded[0][0].source == TokenSource::kPrompt);
+  REQUIRE(sink->recorded[0][0].position == 8);
+  REQUIRE(sink->recorded[0][0].log2_prob);
   REQUIRE(sink->result().prompt_tokens == 2);
   REQUIRE(sink->result().reused_tokens == 8);
 
@@ -82,8 +82,8 @@ TEST_CASE("the first prompt token of a continued session has a log-probability")
   whole.given = {{8, 'x'}, {9, 'y'}};
   const auto twin = generate_naively(*core.model, whole, 0, sequence);
   for (std::size_t i = 0; i < 4; ++i) {
-    REQUIRE(sink->values[0][i].log2_prob == twin.values[i + 3].log2_prob);
-    REQUIRE(sink->values[0][i].token == twin.values[i + 3].token);
+    REQUIRE(sink->recorded[0][i].log2_prob == twin.tokens[i + 3].log2_prob);
+    REQUIRE(sink->recorded[0][i].token == twin.tokens[i + 3].token);
   }
 }
 
@@ -102,7 +102,7 @@ TEST_CASE("a stop string is found across calls, and what was sent before stays s
   REQUIRE(sink->text().empty());
   REQUIRE(sink->result().generated_tokens == 3);
   // The excluded bytes belong to the sequence all the same.
-  REQUIRE(core.session_values(id) == 5 + 13);
+  REQUIRE(core.session_tokens(id) == 5 + 13);
   REQUIRE(core.generate(continuation(7), id)->text() == free_run.substr(13));
 }
 
@@ -175,9 +175,9 @@ TEST_CASE("a cancelled call leaves what it had done, and the session continues f
   const std::int64_t done = call.sink->result().generated_tokens;
   REQUIRE(done > 0);
   const auto rest = core.generate(continuation(20 - done), id);
-  std::vector<Value> values = call.sink->values[0];
-  values.insert(values.end(), rest->values[0].begin(), rest->values[0].end());
-  REQUIRE(values == whole->values[0]);
+  std::vector<RecordedToken> tokens = call.sink->recorded[0];
+  tokens.insert(tokens.end(), rest->recorded[0].begin(), rest->recorded[0].end());
+  REQUIRE(tokens == whole->recorded[0]);
 }
 
 }  // namespace

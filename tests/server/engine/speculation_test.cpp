@@ -56,7 +56,7 @@ TEST_CASE("predictable text takes fewer steps") {
   REQUIRE(expected->result().drafted_tokens == 0);
   Core core(model, with(Speculation::kAuto));
   const auto sink = core.generate(request);
-  REQUIRE(sink->values == expected->values);
+  REQUIRE(sink->recorded == expected->recorded);
   const Scheduler::Stats stats = core.scheduler.stats();
   CHECK(without.scheduler.stats().steps == 200);
   CHECK(stats.steps < 200 / 2);
@@ -109,7 +109,7 @@ TEST_CASE("a request that pauses after its draft tokens continues with the same 
     core.scheduler.resume(call.handle);
   }
   CHECK(slow->result().accepted_tokens > 20);
-  CHECK(slow->values == expected->values);
+  CHECK(slow->recorded == expected->recorded);
 }
 
 TEST_CASE("draft tokens make a step wider than the requests that may share it") {
@@ -128,7 +128,7 @@ TEST_CASE("draft tokens make a step wider than the requests that may share it") 
                     core.scheduler.stats().rows - std::exchange(rows, core.scheduler.stats().rows));
   }
   CHECK(most == 10);
-  CHECK(call.sink->values == expected->values);
+  CHECK(call.sink->recorded == expected->recorded);
 }
 
 TEST_CASE("calls of a session have the same tokens with and without speculation") {
@@ -148,22 +148,22 @@ TEST_CASE("calls of a session have the same tokens with and without speculation"
     for (int call = 0; call < 6; ++call) {
       GenerationRequest request = varied(random);
       if (call == 0 && request.prompt.empty()) request.prompt = {1};
-      const std::int64_t held = without.session_values(ids[0]);
+      const std::int64_t held = without.session_tokens(ids[0]);
       const auto room = static_cast<std::size_t>(max_tokens - held);
       request.prompt.resize(std::min(request.prompt.size(), room));
       CAPTURE(session, call, held);
       const auto expected = without.generate(request, ids[0]);
       const auto drafted = automatic.generate(request, ids[1]);
       const auto forced = always.generate(request, ids[2]);
-      REQUIRE(drafted->values == expected->values);
-      REQUIRE(forced->values == expected->values);
+      REQUIRE(drafted->recorded == expected->recorded);
+      REQUIRE(forced->recorded == expected->recorded);
       for (const auto& sink : {drafted, forced}) {
         REQUIRE(sink->result().reason == expected->result().reason);
         REQUIRE(sink->result().position == expected->result().position);
         REQUIRE(sink->result().generated_tokens == expected->result().generated_tokens);
       }
-      REQUIRE(automatic.session_values(ids[1]) == without.session_values(ids[0]));
-      REQUIRE(always.session_values(ids[2]) == without.session_values(ids[0]));
+      REQUIRE(automatic.session_tokens(ids[1]) == without.session_tokens(ids[0]));
+      REQUIRE(always.session_tokens(ids[2]) == without.session_tokens(ids[0]));
       auto lease = always.store.lease(ids[2]).lease;
       const SequenceState& sequence = lease.sequence();
       REQUIRE(sequence.bytes() <= model->state_bytes(sequence.position()));
@@ -178,7 +178,7 @@ TEST_CASE("a call cancelled among accepted drafts leaves what it produced") {
   const auto model = tiny_model(TinyModel::kTokens);
   const GenerationRequest request = monotonous(11, 100);
   Core without(model, with(Speculation::kOff));
-  const auto expected = without.generate(request)->values[0];
+  const auto expected = without.generate(request)->recorded[0];
   for (std::size_t at = 1; at < 40; ++at) {
     CAPTURE(at);
     Core core(model, with(Speculation::kOn));
@@ -190,15 +190,15 @@ TEST_CASE("a call cancelled among accepted drafts leaves what it produced") {
     };
     core.run();
     REQUIRE(sink->outcome == RequestOutcome::kCancelled);
-    std::vector<Value> values = sink->values[0];
-    REQUIRE(values.size() >= at);
-    REQUIRE(core.session_values(id) == static_cast<std::int64_t>(2 + values.size()));
+    std::vector<RecordedToken> tokens = sink->recorded[0];
+    REQUIRE(tokens.size() >= at);
+    REQUIRE(core.session_tokens(id) == static_cast<std::int64_t>(2 + tokens.size()));
     GenerationRequest rest = request;
     rest.prompt.clear();
-    rest.max_new_tokens = 100 - static_cast<std::int64_t>(values.size());
+    rest.max_new_tokens = 100 - static_cast<std::int64_t>(tokens.size());
     const auto rest_sink = core.generate(rest, id);
-    for (const Value& value : rest_sink->values[0]) values.push_back(value);
-    REQUIRE(values == expected);
+    for (const RecordedToken& next : rest_sink->recorded[0]) tokens.push_back(next);
+    REQUIRE(tokens == expected);
   }
 }
 
@@ -215,14 +215,14 @@ TEST_CASE("a stop string may end among accepted drafts") {
     Core core(model, with(speculation));
     const std::string other = core.new_session();
     const auto sink = core.generate(request, other);
-    CHECK(sink->values == expected->values);
+    CHECK(sink->recorded == expected->recorded);
     CHECK(sink->result().reason == FinishReason::kStopString);
-    CHECK(core.session_values(other) == without.session_values(id));
+    CHECK(core.session_tokens(other) == without.session_tokens(id));
     // Nothing is left of drafts after the stop.
     const GenerationRequest more = monotonous('b', 20, 5);
     const std::string fork = without.new_session();
     without.generate(request, fork);
-    CHECK(core.generate(more, other)->values == without.generate(more, fork)->values);
+    CHECK(core.generate(more, other)->recorded == without.generate(more, fork)->recorded);
   }
 }
 
@@ -233,12 +233,12 @@ TEST_CASE("recompute mode drafts only on demand, and with the same tokens") {
       directory.path(), {.attention = parse_attention_spec("softmax:recompute=true")});
   const GenerationRequest request = monotonous(11, 40);
   Core without(model, with(Speculation::kOff));
-  const auto expected = without.generate(request)->values;
+  const auto expected = without.generate(request)->recorded;
   Core automatic(model, with(Speculation::kAuto));
-  CHECK(automatic.generate(request)->values == expected);
+  CHECK(automatic.generate(request)->recorded == expected);
   CHECK(automatic.scheduler.stats().drafted_tokens == 0);
   Core always(model, with(Speculation::kOn));
-  CHECK(always.generate(request)->values == expected);
+  CHECK(always.generate(request)->recorded == expected);
   CHECK(always.scheduler.stats().accepted_tokens > 20);
 }
 

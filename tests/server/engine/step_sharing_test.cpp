@@ -21,8 +21,8 @@ std::shared_ptr<const Transformer> wide_model() {
 std::vector<std::int32_t> tokens_alone(const Transformer& model, const GenerationRequest& request) {
   SequenceState sequence = model.new_sequence();
   std::vector<std::int32_t> tokens;
-  for (const Value& value : generate_naively(model, request, 0, sequence).values) {
-    tokens.push_back(value.token);
+  for (const RecordedToken& each : generate_naively(model, request, 0, sequence).tokens) {
+    tokens.push_back(each.token);
   }
   return tokens;
 }

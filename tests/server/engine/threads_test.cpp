@@ -42,7 +42,7 @@ TEST_CASE("an idle worker wakes for a request, a resume and a cancel") {
   core.scheduler.cancel(call.handle);
   sink->wait_until_finished();
   REQUIRE(sink->outcome == RequestOutcome::kCancelled);
-  REQUIRE(sink->values[0].size() == 2);
+  REQUIRE(sink->recorded[0].size() == 2);
 }
 
 TEST_CASE("an idle worker wakes for the deadline of a paused request") {
@@ -80,7 +80,7 @@ TEST_CASE("requests spread over the workers and all are answered once") {
         if (i % 3 == 0) core.scheduler.stats();
         sink->wait_until_finished();
         const bool right = sink->outcome == RequestOutcome::kDone
-                               ? sink->values[0].size() == 1 + i % 17
+                               ? sink->recorded[0].size() == 1 + i % 17
                                : i % 5 == 0 && sink->outcome == RequestOutcome::kCancelled;
         if (right && sink->finishes == 1 && sink->out_of_order == 0) ++answered;
       }
@@ -115,7 +115,7 @@ TEST_CASE("sessions used from several threads keep their own state") {
       SequenceState sequence = core.model->new_sequence();
       const auto twin = generate_naively(*core.model, tokens_request(3, 50, client), 0, sequence);
       std::vector<std::int32_t> expected;
-      for (const Value& value : twin.values) expected.push_back(value.token);
+      for (const RecordedToken& each : twin.tokens) expected.push_back(each.token);
       if (tokens == expected && core.store.remove(id).error == SessionError::kNone) ++right;
     });
   }

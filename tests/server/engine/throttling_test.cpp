@@ -37,14 +37,14 @@ TEST_CASE("a call runs at full speed on what is saved up, and then at its identi
   ThrottlingFixture f;
   const auto call = f.submit(1, 400);
   f.core.run();
-  CHECK(call.sink->values[0].size() >= 49);
-  CHECK(call.sink->values[0].size() <= 51);
+  CHECK(call.sink->recorded[0].size() >= 49);
+  CHECK(call.sink->recorded[0].size() <= 51);
   f.run_for(seconds(1));
-  CHECK(call.sink->values[0].size() >= 145);
-  CHECK(call.sink->values[0].size() <= 152);
+  CHECK(call.sink->recorded[0].size() >= 145);
+  CHECK(call.sink->recorded[0].size() <= 152);
   f.run_for(seconds(1));
-  CHECK(call.sink->values[0].size() >= 245);
-  CHECK(call.sink->values[0].size() <= 252);
+  CHECK(call.sink->recorded[0].size() >= 245);
+  CHECK(call.sink->recorded[0].size() <= 252);
   CHECK(f.core.scheduler.stats().running == 1);
   f.run_for(seconds(2));
   REQUIRE(call.sink->finished());
@@ -73,11 +73,11 @@ TEST_CASE("calls of one identity share its rate, and others are not held up", "[
   const auto other = f.submit(1, 40, "bob");
   f.core.run();
   CHECK(other.sink->finished());
-  const std::size_t together = first.sink->values[0].size() + second.sink->values[0].size();
+  const std::size_t together = first.sink->recorded[0].size() + second.sink->recorded[0].size();
   CHECK(together <= 50 + 200 + 16);
   CHECK(together >= 50 + 200 - 16);
-  CHECK(first.sink->values[0].size() >= 80);
-  CHECK(second.sink->values[0].size() >= 80);
+  CHECK(first.sink->recorded[0].size() >= 80);
+  CHECK(second.sink->recorded[0].size() >= 80);
   // One that comes now does not have to wait for their end.
   const auto third = f.submit(1, 5);
   f.run_for(seconds(1));
@@ -116,7 +116,7 @@ TEST_CASE("a call without anything to pay with still ends when it is cancelled o
   CHECK(gone.sink->outcome == RequestOutcome::kCancelled);
   f.run_for(seconds(2));
   CHECK(late.sink->outcome == RequestOutcome::kDeadline);
-  CHECK(late.sink->values[0].empty());
+  CHECK(late.sink->recorded[0].empty());
 }
 
 TEST_CASE("a throttled call whose sink is full waits for both") {
@@ -127,14 +127,14 @@ TEST_CASE("a throttled call whose sink is full waits for both") {
   request.allowance = std::make_shared<QuotaAllowance>(f.quotas, "alice");
   const auto call = f.core.submit(request, "", sink);
   f.run_for(seconds(1));
-  CHECK(sink->values[0].size() == 10);
+  CHECK(sink->recorded[0].size() == 10);
   f.quotas.pay("alice", 1000);
   sink->room = 1000;
   f.core.scheduler.resume(call.handle);
   f.core.run();
-  CHECK(sink->values[0].size() <= 11);
+  CHECK(sink->recorded[0].size() <= 11);
   f.run_for(seconds(5));
-  CHECK(sink->values[0].size() <= 11);
+  CHECK(sink->recorded[0].size() <= 11);
   f.run_for(seconds(20));
   CHECK(sink->finished());
 }

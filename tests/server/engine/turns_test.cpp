@@ -24,7 +24,7 @@ GenerationRequest request_of(const std::string& caller, std::int64_t max_new_tok
   return request;
 }
 
-std::size_t produced(const Core::Call& call) { return call.sink->values[0].size(); }
+std::size_t produced(const Core::Call& call) { return call.sink->recorded[0].size(); }
 
 void step(Core& core, int steps = 1) {
   for (int i = 0; i < steps; ++i) core.scheduler.run_one_step();
@@ -254,7 +254,7 @@ TEST_CASE("callers share workers whose readers pause and resume, and every token
     // Full every few tokens, and read empty at once.
     call.sink->when_token = [&core, sink = call.sink.get(), handle = call.handle,
                              i](const TokenEvent&) {
-      const bool is_full = sink->values[0].size() % (3 + i % 5) == 0;
+      const bool is_full = sink->recorded[0].size() % (3 + i % 5) == 0;
       sink->room = is_full ? 1 : kEndless;
       if (is_full) core.scheduler.resume(handle);
     };

@@ -14,8 +14,9 @@ namespace {
 
 // One sample, one row a step. A state that holds `window` tokens makes place for a new one, which
 // is fed the last half of them; penalties count the whole sequence. Appends to `all`.
-std::vector<Value> in_windows_by_hand(const Transformer& model, const GenerationRequest& request,
-                                      int sample, std::vector<std::int32_t>& all) {
+std::vector<RecordedToken> in_windows_by_hand(const Transformer& model,
+                                              const GenerationRequest& request, int sample,
+                                              std::vector<std::int32_t>& all) {
   Workspace workspace = model.new_workspace(1);
   SamplingScratch scratch;
   std::vector<std::uint32_t> counts(model.new_sequence().counts.size(), 0);
@@ -26,7 +27,7 @@ std::vector<Value> in_windows_by_hand(const Transformer& model, const Generation
   std::size_t begin = 0;  // of the state
   std::size_t fed = 0;    // of `all`
   const auto window = static_cast<std::size_t>(request.window);
-  std::vector<Value> values;
+  std::vector<RecordedToken> tokens;
   const std::size_t prompt_end = all.size() + request.prompt.size();
   std::size_t read = 0;
   // Resets the state wherever it is full and has to continue.
@@ -44,28 +45,28 @@ std::vector<Value> in_windows_by_hand(const Transformer& model, const Generation
   };
   while (all.size() < prompt_end + static_cast<std::size_t>(request.max_new_tokens)) {
     const std::span<const float> output = feed_all();
-    Value value;
-    value.position = static_cast<std::int64_t>(all.size());
-    const auto given = std::ranges::find(request.given, value.position, &GivenToken::position);
+    RecordedToken next;
+    next.position = static_cast<std::int64_t>(all.size());
+    const auto given = std::ranges::find(request.given, next.position, &GivenToken::position);
     if (read < request.prompt.size()) {
-      value.token = request.prompt[read++];
-      value.source = TokenSource::kPrompt;
+      next.token = request.prompt[read++];
+      next.source = TokenSource::kPrompt;
     } else if (given != request.given.end()) {
-      value.token = given->token;
-      value.source = TokenSource::kGiven;
+      next.token = given->token;
+      next.source = TokenSource::kGiven;
     } else {
-      value.token = model.head().sample(
+      next.token = model.head().sample(
           output, request.sampling, counts,
-          {request.seed + static_cast<std::uint64_t>(sample), value.position}, scratch);
+          {request.seed + static_cast<std::uint64_t>(sample), next.position}, scratch);
     }
     if (!output.empty() && request.log2_probs) {
-      value.log2_prob = static_cast<float>(model.head().log2_prob(output, value.token));
+      next.log2_prob = static_cast<float>(model.head().log2_prob(output, next.token));
     }
-    all.push_back(value.token);
-    if (!counts.empty()) ++counts[static_cast<std::size_t>(value.token)];
-    if (value.source != TokenSource::kPrompt || request.echo_prompt) values.push_back(value);
+    all.push_back(next.token);
+    if (!counts.empty()) ++counts[static_cast<std::size_t>(next.token)];
+    if (next.source != TokenSource::kPrompt || request.echo_prompt) tokens.push_back(next);
   }
-  return values;
+  return tokens;
 }
 
 GenerationRequest window_request(std::int64_t window, std::size_t prompt, std::int64_t max_new) {
@@ -96,13 +97,13 @@ struct Sized {
 void require_bits_of_twin(const std::shared_ptr<const Transformer>& model, const Sized& size) {
   const GenerationRequest request = window_request(size.window, size.prompt, size.max_new);
   std::vector<std::int32_t> all;
-  const std::vector<Value> expected = in_windows_by_hand(*model, request, 0, all);
+  const std::vector<RecordedToken> expected = in_windows_by_hand(*model, request, 0, all);
   for (const auto speculation : {Speculation::kOff, Speculation::kAuto, Speculation::kOn}) {
     for (const int slice : {1, 7, 64}) {
       CAPTURE(size.window, size.prompt, slice, static_cast<int>(speculation));
       Core core(model, {.workers = 0, .prefill_rows_per_step = slice, .speculation = speculation});
       const auto alone = core.generate(request);
-      REQUIRE(alone->values[0] == expected);
+      REQUIRE(alone->recorded[0] == expected);
       REQUIRE(alone->result().reason == FinishReason::kLength);
       REQUIRE(alone->result().position == static_cast<std::int64_t>(all.size()));
       // In company of itself, half a window later, and of one that has no window.
@@ -113,8 +114,8 @@ void require_bits_of_twin(const std::shared_ptr<const Transformer>& model, const
       for (int step = 0; step < 9; ++step) core.scheduler.run_one_step();
       const auto second = core.submit(request);
       core.run();
-      REQUIRE(first.sink->values[0] == expected);
-      REQUIRE(second.sink->values[0] == expected);
+      REQUIRE(first.sink->recorded[0] == expected);
+      REQUIRE(second.sink->recorded[0] == expected);
     }
   }
 }
@@ -144,10 +145,10 @@ TEST_CASE("in a window a model with a position table has no end", "[window]") {
   const auto model = tiny_model(TinyModel::kBytes);
   GenerationRequest request = window_request(64, 10, 700);
   std::vector<std::int32_t> all;
-  const std::vector<Value> expected = in_windows_by_hand(*model, request, 0, all);
+  const std::vector<RecordedToken> expected = in_windows_by_hand(*model, request, 0, all);
   Core core(model);
   const auto sink = core.generate(request);
-  REQUIRE(sink->values[0] == expected);
+  REQUIRE(sink->recorded[0] == expected);
   CHECK(sink->result().position == 710);
   // From 64 on, each 32 tokens, to 704; each time the last 32 tokens are read again.
   CHECK(sink->result().replayed_tokens == 32 * 21);
@@ -165,7 +166,7 @@ TEST_CASE("samples that are forked in a window continue in windows of their own"
     const auto sink = core.generate(request);
     for (int sample = 0; sample < 4; ++sample) {
       std::vector<std::int32_t> all;
-      REQUIRE(sink->values[static_cast<std::size_t>(sample)] ==
+      REQUIRE(sink->recorded[static_cast<std::size_t>(sample)] ==
               in_windows_by_hand(*model, request, sample, all));
     }
   }
@@ -227,15 +228,15 @@ TEST_CASE("the calls of a session share its windows, also those that were cancel
       // What it had is the sequence's, too.
       GenerationRequest had = cut;
       had.max_new_tokens = call.sink->result().generated_tokens;
-      REQUIRE(in_windows_by_hand(*model, had, 0, all) == call.sink->values[0]);
+      REQUIRE(in_windows_by_hand(*model, had, 0, all) == call.sink->recorded[0]);
     }
-    const std::vector<Value> expected = in_windows_by_hand(*model, request, 0, all);
+    const std::vector<RecordedToken> expected = in_windows_by_hand(*model, request, 0, all);
     std::vector<std::int32_t> after = all;
     all.resize(all.size() - request.prompt.size() -
                static_cast<std::size_t>(request.max_new_tokens));
     const Core::Call call = go_on();
     core.run();
-    REQUIRE(call.sink->values[0] == expected);
+    REQUIRE(call.sink->recorded[0] == expected);
     all = after;
   }
 }
@@ -260,11 +261,11 @@ TEST_CASE("a session in a window continues from every position that it is copied
   GenerationRequest request = window_request(window, 4, 30);
   request.given.clear();
   std::vector<std::int32_t> all;
-  REQUIRE(core.generate(request, id)->values[0] == in_windows_by_hand(*model, request, 0, all));
+  REQUIRE(core.generate(request, id)->recorded[0] == in_windows_by_hand(*model, request, 0, all));
   // Ends while the state reads half a window again.
   const auto cut = core.submit(window_request(window, 0, 30), id);
   while (core.store.lease(id).refusal.error == SessionError::kBusy &&
-         cut.sink->values[0].size() < 6) {
+         cut.sink->recorded[0].size() < 6) {
     core.scheduler.run_one_step();
   }
   core.scheduler.cancel(cut.handle);
@@ -275,15 +276,15 @@ TEST_CASE("a session in a window continues from every position that it is copied
   for (auto position = static_cast<std::int64_t>(all.size()); position > 0; --position) {
     CAPTURE(position);
     std::vector<std::int32_t> past(all.begin(), all.begin() + position);
-    const std::vector<Value> expected = in_windows_by_hand(*model, next, 0, past);
+    const std::vector<RecordedToken> expected = in_windows_by_hand(*model, next, 0, past);
     const auto forked = core.store.fork(id, /*owner=*/{}, position, 1);
     REQUIRE(forked.infos.size() == 1);
-    REQUIRE(core.generate(next, forked.infos[0].id)->values[0] == expected);
+    REQUIRE(core.generate(next, forked.infos[0].id)->recorded[0] == expected);
     REQUIRE(core.store.remove(forked.infos[0].id).error == SessionError::kNone);
     REQUIRE(core.store.rewind(id, /*owner=*/{}, position, std::nullopt).refusal.error ==
             SessionError::kNone);
     if (position % 3 != 0) continue;
-    REQUIRE(core.generate(next, id)->values[0] == expected);
+    REQUIRE(core.generate(next, id)->recorded[0] == expected);
     REQUIRE(core.store.rewind(id, /*owner=*/{}, position, std::nullopt).refusal.error ==
             SessionError::kNone);
   }
@@ -298,11 +299,11 @@ TEST_CASE("a session in a window takes memory for no more than a window, and has
   GenerationRequest request = window_request(16, 4, 600);
   request.given.clear();
   std::vector<std::int32_t> all;
-  REQUIRE(core.generate(request, id)->values[0] ==
+  REQUIRE(core.generate(request, id)->recorded[0] ==
           in_windows_by_hand(*core.model, request, 0, all));
   request.prompt.clear();
   request.max_new_tokens = 50;
-  REQUIRE(core.generate(request, id)->values[0] ==
+  REQUIRE(core.generate(request, id)->recorded[0] ==
           in_windows_by_hand(*core.model, request, 0, all));
 }
 
@@ -317,7 +318,7 @@ TEST_CASE("a session whose state is gone continues in its window from its tokens
   GenerationRequest request = window_request(16, 4, 30);
   request.given.clear();
   std::vector<std::int32_t> after = all;
-  const std::vector<Value> expected = in_windows_by_hand(*model, request, 0, after);
+  const std::vector<RecordedToken> expected = in_windows_by_hand(*model, request, 0, after);
   Core core(model);
   const std::string id = core.new_session();
   if (kept > 0) {
@@ -329,7 +330,7 @@ TEST_CASE("a session whose state is gone continues in its window from its tokens
     core.store.lease(id).lease.history()->append(all[i], TokenSource::kPrompt);
   }
   const auto sink = core.generate(going_on(request, all, static_cast<std::int64_t>(kept), ""), id);
-  REQUIRE(sink->values[0] == expected);
+  REQUIRE(sink->recorded[0] == expected);
   if (kept == 0 && before >= 16) {
     // Only what its window holds is read, then and later.
     CHECK(sink->result().replayed_tokens <= 16 + 8 * 6);
@@ -369,7 +370,7 @@ TEST_CASE("prompt longer than its window: read from the last restart on, with th
       const auto sink = core.generate(request);
       for (int sample = 0; sample < request.num_samples; ++sample) {
         std::vector<std::int32_t> all;
-        REQUIRE(sink->values[static_cast<std::size_t>(sample)] ==
+        REQUIRE(sink->recorded[static_cast<std::size_t>(sample)] ==
                 in_windows_by_hand(*model, request, sample, all));
         require_little_is_read(sink->result(sample), request, 0);
         REQUIRE(sink->result(sample).window == window);
@@ -388,11 +389,11 @@ TEST_CASE("prompt longer than its window: every kind of attention has the bits o
   const auto model = tiny_model(TinyModel::kBytes, attention);
   const GenerationRequest request = unechoed(16, 95, 30);
   std::vector<std::int32_t> all;
-  const std::vector<Value> expected = in_windows_by_hand(*model, request, 0, all);
+  const std::vector<RecordedToken> expected = in_windows_by_hand(*model, request, 0, all);
   for (const auto speculation : {Speculation::kOff, Speculation::kOn}) {
     Core core(model, {.workers = 0, .prefill_rows_per_step = 7, .speculation = speculation});
     const auto sink = core.generate(request);
-    REQUIRE(sink->values[0] == expected);
+    REQUIRE(sink->recorded[0] == expected);
     require_little_is_read(sink->result(), request, 0);
   }
 }
@@ -422,7 +423,7 @@ TEST_CASE("prompt of 900,000 bytes in a window of 256: at most 256 are read",
   const auto alone = core.generate(behind);
   CHECK(sure->tokens() == alone->tokens());
   for (std::size_t i = 0; i < 4; ++i) {
-    CHECK(sure->values[0][i].log2_prob == alone->values[0][i].log2_prob);
+    CHECK(sure->recorded[0][i].log2_prob == alone->recorded[0][i].log2_prob);
   }
 }
 
@@ -433,7 +434,7 @@ TEST_CASE("penalties count the tokens of a prompt that are not read", "[window]"
   request.sampling.temperature = 0;
   request.sampling.frequency_penalty = 3.0f;
   std::vector<std::int32_t> all;
-  CHECK(core.generate(request)->values[0] == in_windows_by_hand(*model, request, 0, all));
+  CHECK(core.generate(request)->recorded[0] == in_windows_by_hand(*model, request, 0, all));
   // Of the last 100 tokens: more than the window has.
   request.sampling.penalty_window = 100;
   const auto sink = core.generate(request);
@@ -442,8 +443,8 @@ TEST_CASE("penalties count the tokens of a prompt that are not read", "[window]"
   const auto read = core.generate(echoed);
   CHECK(read->result().prompt_tokens == 300);
   CHECK(read->result().skipped_tokens == 0);
-  CHECK(sink->values[0] ==
-        std::vector<Value>(read->values[0].begin() + 300, read->values[0].end()));
+  CHECK(sink->recorded[0] ==
+        std::vector<RecordedToken>(read->recorded[0].begin() + 300, read->recorded[0].end()));
 }
 
 TEST_CASE("calls of a session with prompts longer than its window: the bits of text that is read",
@@ -458,16 +459,16 @@ TEST_CASE("calls of a session with prompts longer than its window: the bits of t
   std::vector<std::int32_t> all;
   if (first > 0) {
     const GenerationRequest request = unechoed(window, first, 3);
-    REQUIRE(core.generate(request, id)->values[0] == in_windows_by_hand(*model, request, 0, all));
+    REQUIRE(core.generate(request, id)->recorded[0] == in_windows_by_hand(*model, request, 0, all));
   }
   for (const std::size_t prompt : {1u, 5u, 9u, 40u, 2u, 33u}) {
     CAPTURE(prompt);
     GenerationRequest request = unechoed(window, prompt, static_cast<std::int64_t>(prompt % 4));
     request.given.clear();
     const auto seen = static_cast<std::int64_t>(all.size());
-    const std::vector<Value> expected = in_windows_by_hand(*model, request, 0, all);
+    const std::vector<RecordedToken> expected = in_windows_by_hand(*model, request, 0, all);
     const auto sink = core.generate(request, id);
-    REQUIRE(sink->values[0] == expected);
+    REQUIRE(sink->recorded[0] == expected);
     require_little_is_read(sink->result(), request, seen);
   }
   CHECK(core.store.history(id, /*owner=*/{}, 0, std::nullopt).tokens == all);
@@ -481,8 +482,8 @@ TEST_CASE("calls of a session with prompts longer than its window: the bits of t
     GenerationRequest request = unechoed(window, 1, 12);
     request.given.clear();
     std::vector<std::int32_t> after = all;
-    const std::vector<Value> expected = in_windows_by_hand(*model, request, 0, after);
-    REQUIRE(core.generate(request, id)->values[0] == expected);
+    const std::vector<RecordedToken> expected = in_windows_by_hand(*model, request, 0, after);
+    REQUIRE(core.generate(request, id)->recorded[0] == expected);
     all = after;
   }
 }
@@ -495,7 +496,7 @@ TEST_CASE("echo of a prompt longer than its window: sent without being read, at 
   GenerationRequest request = window_request(16, 300, 20);
   request.log2_probs = false;
   std::vector<std::int32_t> all;
-  const std::vector<Value> expected = in_windows_by_hand(*model, request, 0, all);
+  const std::vector<RecordedToken> expected = in_windows_by_hand(*model, request, 0, all);
   REQUIRE(expected.size() == 320);
   // A reader that has room for 50 tokens at a time.
   const auto sink = std::make_shared<RecordingSink>();
@@ -504,13 +505,13 @@ TEST_CASE("echo of a prompt longer than its window: sent without being read, at 
   std::size_t sent = 0;
   while (!sink->finished()) {
     core.run();
-    REQUIRE(sink->values[0].size() > sent);
-    REQUIRE(sink->values[0].size() <= sent + 50 + 2);  // and those of the step
-    sent = sink->values[0].size();
+    REQUIRE(sink->recorded[0].size() > sent);
+    REQUIRE(sink->recorded[0].size() <= sent + 50 + 2);  // and those of the step
+    sent = sink->recorded[0].size();
     sink->room = 50;
     core.scheduler.resume(call.handle);
   }
-  REQUIRE(sink->values[0] == expected);
+  REQUIRE(sink->recorded[0] == expected);
   require_little_is_read(sink->result(), request, 0);
   CHECK(sink->step_ends > 5);
 
@@ -519,7 +520,7 @@ TEST_CASE("echo of a prompt longer than its window: sent without being read, at 
   gone->room = 50;
   const Core::Call cut = core.submit(request, id, gone);
   core.run();
-  CHECK(gone->values[0].size() == 50);
+  CHECK(gone->recorded[0].size() == 50);
   core.scheduler.cancel(cut.handle);
   core.run();
   REQUIRE(gone->result().reason == FinishReason::kCancelled);
@@ -528,8 +529,8 @@ TEST_CASE("echo of a prompt longer than its window: sent without being read, at 
   CHECK(core.store.history(id, /*owner=*/{}, 0, std::nullopt).tokens == all);
   GenerationRequest next = unechoed(16, 2, 30);
   next.given.clear();
-  const std::vector<Value> after = in_windows_by_hand(*model, next, 0, all);
-  CHECK(core.generate(next, id)->values[0] == after);
+  const std::vector<RecordedToken> after = in_windows_by_hand(*model, next, 0, all);
+  CHECK(core.generate(next, id)->recorded[0] == after);
 
   // Who wants its probabilities has it read.
   GenerationRequest scored = window_request(16, 300, 20);
@@ -572,11 +573,11 @@ TEST_CASE("prompt within its window: begins as an earlier one did, with the same
             {.memory_bytes = std::size_t{16} << 20, .least_tokens = 4});
   GenerationRequest request = unechoed(32, prompt, 60);
   std::vector<std::int32_t> all;
-  const std::vector<Value> expected = in_windows_by_hand(*model, request, 0, all);
+  const std::vector<RecordedToken> expected = in_windows_by_hand(*model, request, 0, all);
   for (int i = 0; i < 3; ++i) {
     CAPTURE(i);
     const auto sink = core.generate(request);
-    REQUIRE(sink->values[0] == expected);
+    REQUIRE(sink->recorded[0] == expected);
     CHECK((sink->result().cached_tokens > 0) == (i == 2 && prompt < 32));
   }
   // What a call without a window has left is as good.

@@ -93,7 +93,7 @@ TEST_CASE("no memory that is freed holds what was generated", "[threat-7]") {
   // From the middle: what a buffer holds that was outgrown, too.
   const bool as_text = GENERATE(true, false);
   const auto bytes = std::as_bytes(std::span(text)).subspan(2, 12);
-  const auto values = std::as_bytes(std::span(tokens)).subspan(2 * sizeof(std::int32_t), 32);
+  const auto token_bytes = std::as_bytes(std::span(tokens)).subspan(2 * sizeof(std::int32_t), 32);
   const bool has_session = GENERATE(false, true);
   CAPTURE(as_text, has_session, static_cast<int>(speculation));
   Core core(model, {.workers = 0, .speculation = speculation});
@@ -102,7 +102,7 @@ TEST_CASE("no memory that is freed holds what was generated", "[threat-7]") {
   std::size_t blocks = 0;
   std::size_t dirty = 0;
   {
-    const FreedMemory freed(as_text ? bytes : values);
+    const FreedMemory freed(as_text ? bytes : token_bytes);
     if (has_session) {
       request.seed += 2;
       for (int call = 0; call < 4; ++call) {

@@ -11,7 +11,7 @@ namespace lintel::testing {
 namespace {
 
 const Owner kNobody;  // where callers are not identified
-constexpr std::int64_t kValues = 300;
+constexpr std::int64_t kTokens = 300;
 constexpr std::int64_t kStep = kSanitized ? 41 : 1;  // of the positions that are tried
 
 // Tokens that each call of the long session makes.
@@ -45,29 +45,29 @@ GenerationRequest next_call(std::int64_t position) {
 struct Long {
   explicit Long(std::shared_ptr<const Transformer> model, SessionOptions session = {})
       : core(std::move(model), {.workers = 0, .speculation = Speculation::kOn}) {
-    session.max_tokens = kValues + 20;
+    session.max_tokens = kTokens + 20;
     id = core.store.create("tiny", core.model, session).info.id;
-    for (std::int64_t at = 0; at < kValues; at = core.session_values(id)) {
-      core.generate(long_call(at, kValues), id);
+    for (std::int64_t at = 0; at < kTokens; at = core.session_tokens(id)) {
+      core.generate(long_call(at, kTokens), id);
       // Too few for another prompt.
-      if (kValues - core.session_values(id) < 4) break;
+      if (kTokens - core.session_tokens(id) < 4) break;
     }
     const auto history = core.store.history(id, kNobody, 0, std::nullopt);
-    REQUIRE(history.tokens.size() >= kValues - 4);
-    values = history.tokens;
+    REQUIRE(history.tokens.size() >= kTokens - 4);
+    tokens = history.tokens;
   }
 
-  std::vector<Value> go_on(const std::string& session, std::int64_t position) {
+  std::vector<RecordedToken> go_on(const std::string& session, std::int64_t position) {
     const auto sink = core.generate(next_call(position), session);
     REQUIRE(sink->outcome == RequestOutcome::kDone);
     REQUIRE(sink->result().reused_tokens == position);
     CHECK(core.store.remove(session).error == SessionError::kNone);
-    return sink->values.front();
+    return sink->recorded.front();
   }
 
   Core core;
   std::string id;
-  std::vector<std::int32_t> values;
+  std::vector<std::int32_t> tokens;
 };
 
 // Walks the same tokens one by one, and says at each position what comes next.
@@ -94,7 +94,7 @@ void at_every_position(const Transformer& model, const std::vector<std::int32_t>
     SequenceState copy = sequence.clone();
     GenerationRequest call = next_call(position);
     call.recent.assign(tokens.begin(), tokens.begin() + position);
-    check(position, generate_naively(model, call, 0, copy).values);
+    check(position, generate_naively(model, call, 0, copy).tokens);
   }
 }
 
@@ -103,10 +103,10 @@ void require_copies_go_on(const std::shared_ptr<const Transformer>& model,
   Long session(model, options);
   SessionManager& store = session.core.store;
   const std::string& id = session.id;
-  const auto last = static_cast<std::int64_t>(session.values.size());
+  const auto last = static_cast<std::int64_t>(session.tokens.size());
   SessionLease held;
   if (is_busy) held = store.lease(id).lease;
-  at_every_position(*model, session.values, [&](std::int64_t position, const auto& expected) {
+  at_every_position(*model, session.tokens, [&](std::int64_t position, const auto& expected) {
     if (is_busy && position == last) return;
     const auto fork = store.fork(id, kNobody, position, 1);
     REQUIRE_FALSE(fork.refusal);
@@ -158,7 +158,7 @@ TEST_CASE("a stop string is found across the place where a session was copied", 
   if (is_stopped) request.stop.strings = {text.substr(20, 20)};
   const std::string id = core.new_session();
   core.generate(request, id);
-  const std::int64_t position = core.session_values(id);
+  const std::int64_t position = core.session_tokens(id);
   REQUIRE(position == (is_stopped ? 43 : 63));
   const auto at = static_cast<std::size_t>(position - 3);
   GenerationRequest next;

@@ -241,7 +241,7 @@ TEST_CASE("whole chunks are shared between forks, and none that is written") {
 TEST_CASE("readers see a past that does not change while a writer appends") {
   SessionHistory history(options_of(65'536, 0, 5000));
   std::atomic<bool> done = false;
-  constexpr std::int64_t kValues = kSanitized ? 20'000 : 200'000;
+  constexpr std::int64_t kTokens = kSanitized ? 20'000 : 200'000;
   const auto token_at = [](std::int64_t p) { return static_cast<std::int32_t>(p * 31 % 65'536); };
   std::vector<std::thread> readers;
   std::atomic<int> wrong = 0;
@@ -263,11 +263,11 @@ TEST_CASE("readers see a past that does not change while a writer appends") {
       }
     });
   }
-  for (std::int64_t p = 0; p < kValues; ++p) history.append(token_at(p), TokenSource::kSampled);
+  for (std::int64_t p = 0; p < kTokens; ++p) history.append(token_at(p), TokenSource::kSampled);
   done = true;
   for (std::thread& reader : readers) reader.join();
   CHECK(wrong == 0);
-  CHECK(history.position() == kValues);
+  CHECK(history.position() == kTokens);
 }
 
 #ifdef LINTEL_WATCHED_MEMORY

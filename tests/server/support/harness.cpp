@@ -52,26 +52,26 @@ std::shared_ptr<const Transformer> tiny_model(TinyModel kind, const std::string&
   return model;
 }
 
-std::ostream& operator<<(std::ostream& out, const Value& value) {
-  out << value.token << "@" << value.position;
-  if (value.source == TokenSource::kGiven) out << "g";
-  if (value.source == TokenSource::kPrompt) out << "p";
-  if (value.log2_prob) out << "(" << *value.log2_prob << ")";
+std::ostream& operator<<(std::ostream& out, const RecordedToken& recorded) {
+  out << recorded.token << "@" << recorded.position;
+  if (recorded.source == TokenSource::kGiven) out << "g";
+  if (recorded.source == TokenSource::kPrompt) out << "p";
+  if (recorded.log2_prob) out << "(" << *recorded.log2_prob << ")";
   return out;
 }
 
 // ---- RecordingSink
 
 RecordingSink::RecordingSink(int num_samples)
-    : values(static_cast<std::size_t>(num_samples)),
+    : recorded(static_cast<std::size_t>(num_samples)),
       results(static_cast<std::size_t>(num_samples)) {}
 
 bool RecordingSink::on_token(const TokenEvent& event) {
   const std::size_t sample = static_cast<std::size_t>(event.sample);
   if (finishes > 0 || results.at(sample)) ++out_of_order;
-  Value value{event.position, event.token, event.source, event.log2_prob, {}};
-  for (const TopToken& top : event.top) value.top.emplace_back(top.token, top.log2_prob);
-  values.at(sample).push_back(std::move(value));
+  RecordedToken copy{event.position, event.token, event.source, event.log2_prob, {}};
+  for (const TopToken& top : event.top) copy.top.emplace_back(top.token, top.log2_prob);
+  recorded.at(sample).push_back(std::move(copy));
   if (when_token) when_token(event);
   return --room > 0;
 }
@@ -98,8 +98,8 @@ void RecordingSink::wait_until_finished() {
 
 std::vector<std::int32_t> RecordingSink::tokens(int sample) const {
   std::vector<std::int32_t> result;
-  for (const Value& value : values.at(static_cast<std::size_t>(sample))) {
-    result.push_back(value.token);
+  for (const RecordedToken& each : recorded.at(static_cast<std::size_t>(sample))) {
+    result.push_back(each.token);
   }
   return result;
 }
@@ -202,11 +202,11 @@ TwinResult generate_naively(const Transformer& model, const GenerationRequest& r
   std::vector<std::int32_t> prompt = request.prompt;
   const std::int64_t most = config.max_tokens();
   const auto given_at = [&](std::int64_t position) {
-    std::optional<std::int32_t> value;
+    std::optional<std::int32_t> token;
     for (const GivenToken& given : request.given) {
-      if (given.position == position) value = given.token;
+      if (given.position == position) token = given.token;
     }
-    return value;
+    return token;
   };
   if (prompt.empty() && sequence.num_tokens() == 0 && !given_at(0)) {
     prompt.push_back(config.image.start_token);
@@ -236,34 +236,34 @@ TwinResult generate_naively(const Transformer& model, const GenerationRequest& r
       sequence.pending.reset();
       output = model.step(std::span(&row, 1), workspace).row(0);
     }
-    Value value;
-    value.position = position;
+    RecordedToken next;
+    next.position = position;
     if (read < prompt.size()) {
-      value.token = prompt[read++];
-      value.source = TokenSource::kPrompt;
+      next.token = prompt[read++];
+      next.source = TokenSource::kPrompt;
     } else if (const auto given = given_at(position)) {
-      value.token = *given;
-      value.source = TokenSource::kGiven;
+      next.token = *given;
+      next.source = TokenSource::kGiven;
     } else {
-      value.token = model.head().sample(
+      next.token = model.head().sample(
           output, request.sampling,
           request.sampling.penalty_window > 0 ? counts_of_window() : sequence.counts,
           {request.seed + static_cast<std::uint64_t>(sample), position}, scratch);
     }
-    if (value.source != TokenSource::kPrompt) ++produced;
+    if (next.source != TokenSource::kPrompt) ++produced;
     if (!output.empty() && request.log2_probs) {
-      value.log2_prob = static_cast<float>(model.head().log2_prob(output, value.token));
+      next.log2_prob = static_cast<float>(model.head().log2_prob(output, next.token));
     }
-    if (!output.empty()) value.top = most_likely(model.head(), output, request.top_log2_probs);
-    sequence.pending = value.token;
-    past.push_back(value.token);
-    if (!sequence.counts.empty()) ++sequence.counts[static_cast<std::size_t>(value.token)];
+    if (!output.empty()) next.top = most_likely(model.head(), output, request.top_log2_probs);
+    sequence.pending = next.token;
+    past.push_back(next.token);
+    if (!sequence.counts.empty()) ++sequence.counts[static_cast<std::size_t>(next.token)];
     const auto& stops = request.stop.tokens;
-    const bool stopped = value.source == TokenSource::kSampled &&
-                         std::find(stops.begin(), stops.end(), value.token) != stops.end();
-    const bool shown = value.source != TokenSource::kPrompt || request.echo_prompt;
+    const bool stopped = next.source == TokenSource::kSampled &&
+                         std::find(stops.begin(), stops.end(), next.token) != stops.end();
+    const bool shown = next.source != TokenSource::kPrompt || request.echo_prompt;
     if (shown && (!stopped || request.stop.include_in_output)) {
-      result.values.push_back(std::move(value));
+      result.tokens.push_back(std::move(next));
     }
     if (stopped) {
       result.reason = FinishReason::kStopToken;

@@ -38,17 +38,17 @@ std::shared_ptr<const Transformer> changed_model(
     TinyModel kind, const std::function<void(ModelConfig&)>& change_config,
     const std::function<void(ModelWeights&)>& change_weights, WeightType type = WeightType::kF32);
 
-// A TokenEvent that lives on.
-struct Value {
+// A copy of a TokenEvent.
+struct RecordedToken {
   std::int64_t position = 0;
   std::int32_t token = 0;
   TokenSource source = TokenSource::kSampled;
   std::optional<float> log2_prob;
   std::vector<std::pair<std::int32_t, float>> top;
 
-  bool operator==(const Value&) const = default;  // bit for bit: no NaN among them
+  bool operator==(const RecordedToken&) const = default;  // bit for bit: no NaN among them
 };
-std::ostream& operator<<(std::ostream& out, const Value& value);
+std::ostream& operator<<(std::ostream& out, const RecordedToken& recorded);
 
 // Remembers everything and checks the order of calls. Thread-safe; read after on_finish, or from
 // the thread that steps the scheduler.
@@ -68,7 +68,7 @@ class RecordingSink : public TokenSink {
   std::string text(int sample = 0) const;
   const SampleResult& result(int sample = 0) const { return *results.at(sample); }
 
-  std::vector<std::vector<Value>> values;            // [sample]
+  std::vector<std::vector<RecordedToken>> recorded;  // [sample]
   std::vector<std::optional<SampleResult>> results;  // [sample]
   std::optional<RequestOutcome> outcome;
   std::atomic<int> finishes = 0;  // counted last: what came before can be read then
@@ -113,7 +113,7 @@ class Core {
   std::shared_ptr<RecordingSink> generate(const GenerationRequest& request,
                                           const std::string& session_id = "");
   std::string new_session(std::int64_t max_tokens = 0, SharedAdapter adapter = nullptr);
-  std::int64_t session_values(const std::string& id) const { return store.get(id)->num_tokens; }
+  std::int64_t session_tokens(const std::string& id) const { return store.get(id)->num_tokens; }
 
   std::shared_ptr<const Transformer> model;
   ManualClock clock;
@@ -125,7 +125,7 @@ class Core {
 // The naive twin of the scheduler: one sample, one row a step, straight from the definitions.
 // Tokens before a sequence's end that a window of penalties counts are in the request's `recent`.
 struct TwinResult {
-  std::vector<Value> values;
+  std::vector<RecordedToken> tokens;
   FinishReason reason = FinishReason::kLength;
 };
 TwinResult generate_naively(const Transformer& model, const GenerationRequest& request, int sample,

@@ -15,9 +15,9 @@ using Response = inference::ModelInferResponse;
 
 void make_raw(Request& request) {
   auto& input = *request.mutable_inputs(0);
-  std::vector<std::int32_t> values(input.contents().int_contents().begin(),
+  std::vector<std::int32_t> tokens(input.contents().int_contents().begin(),
                                    input.contents().int_contents().end());
-  request.add_raw_input_contents(values.data(), values.size() * sizeof(std::int32_t));
+  request.add_raw_input_contents(tokens.data(), tokens.size() * sizeof(std::int32_t));
   input.clear_contents();
 }
 

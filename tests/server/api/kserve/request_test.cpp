@@ -8,15 +8,15 @@
 namespace lintel::testing {
 namespace {
 
-inference::ModelInferRequest request_of(const std::vector<std::int32_t>& values,
+inference::ModelInferRequest request_of(const std::vector<std::int32_t>& tokens,
                                         std::int64_t rows) {
   inference::ModelInferRequest wire;
   auto& input = *wire.add_inputs();
   input.set_name("tokens");
   input.set_datatype("INT32");
   input.add_shape(rows);
-  input.add_shape(static_cast<std::int64_t>(values.size()) / rows);
-  input.mutable_contents()->mutable_int_contents()->Assign(values.begin(), values.end());
+  input.add_shape(static_cast<std::int64_t>(tokens.size()) / rows);
+  input.mutable_contents()->mutable_int_contents()->Assign(tokens.begin(), tokens.end());
   return wire;
 }
 
@@ -97,11 +97,11 @@ TEST_CASE("a parameter out of its range, of another type or unknown is refused b
 }
 
 TEST_CASE("rows are separated, typed and raw") {
-  const std::vector<std::int32_t> values = {1, 2, 3, 4, 5, 6};
-  inference::ModelInferRequest typed = request_of(values, 3);
+  const std::vector<std::int32_t> tokens = {1, 2, 3, 4, 5, 6};
+  inference::ModelInferRequest typed = request_of(tokens, 3);
   inference::ModelInferRequest raw = typed;
   raw.mutable_inputs(0)->clear_contents();
-  raw.add_raw_input_contents(values.data(), values.size() * sizeof(std::int32_t));
+  raw.add_raw_input_contents(tokens.data(), tokens.size() * sizeof(std::int32_t));
   for (const auto& wire : {typed, raw}) {
     Violations violations;
     const TensorRequest read = read_tensor_request(wire, 3, violations);

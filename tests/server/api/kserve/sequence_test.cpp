@@ -224,13 +224,13 @@ TEST_CASE("the parameter adapter names an adapter, of a request or a sequence") 
   Response ignored;
   CHECK(server.infer(number, &ignored).error_code() == Code::INVALID_ARGUMENT);
 
-  std::vector<int> values = infer("thin", {1, 2}, 5, "s", /*start=*/true).second;
+  std::vector<int> tokens = infer("thin", {1, 2}, 5, "s", /*start=*/true).second;
   CHECK(infer("nosuch", {}, 3, "s").first.error_code() == Code::NOT_FOUND);
   const std::vector<int> rest = infer("", {}, 3, "s").second;
-  values.insert(values.end(), rest.begin(), rest.end());
+  tokens.insert(tokens.end(), rest.begin(), rest.end());
   const std::vector<int> last = infer("thin", {}, 4, "s").second;
-  values.insert(values.end(), last.begin(), last.end());
-  CHECK(values == thin);
+  tokens.insert(tokens.end(), last.begin(), last.end());
+  CHECK(tokens == thin);
   infer("", {1}, 1, "plain", /*start=*/true);
   CHECK(infer("thin", {}, 1, "plain").first.error_code() == Code::INVALID_ARGUMENT);
   CHECK(infer("nosuch", {1}, 1, "refused", /*start=*/true).first.error_code() == Code::NOT_FOUND);

@@ -114,12 +114,12 @@ TEST_CASE("tokens of 64 bits are the same tokens, typed and raw") {
   auto& input = *request.mutable_inputs(0);
   input.set_datatype("INT64");
   input.clear_contents();
-  const std::vector<std::int64_t> values = {1, 2, 3};
-  for (const std::int64_t value : values) input.mutable_contents()->add_int64_contents(value);
+  const std::vector<std::int64_t> ids = {1, 2, 3};
+  for (const std::int64_t id : ids) input.mutable_contents()->add_int64_contents(id);
   CHECK(tokens_of(answer(server, request)) == expected);
 
   input.clear_contents();
-  request.add_raw_input_contents(values.data(), values.size() * sizeof(std::int64_t));
+  request.add_raw_input_contents(ids.data(), ids.size() * sizeof(std::int64_t));
   const TextResponse raw = answer(server, request);
   std::vector<std::int32_t> tokens(6);
   REQUIRE(raw.raw_output_contents(0).size() == 24);

@@ -29,7 +29,7 @@ struct ChangedServer : AdapterServer {
 
 TEST_CASE("an adapter is loaded, named and unloaded while others are served") {
   const ChangedServer f;
-  const std::vector<float> base = f.values_with("");
+  const std::vector<float> base = f.log2_probs_with("");
   RunningStream other(*f.server, request_for("second", {1}, 1));
   CHECK(f.load_adapter("a").error_code() == Code::NOT_FOUND);
   f.write_adapter("second", "a", 1);
@@ -38,12 +38,12 @@ TEST_CASE("an adapter is loaded, named and unloaded while others are served") {
   CHECK(adapter.name() == "a");
   CHECK(adapter.rank() == 2);
   CHECK(adapter.SerializeAsString() == f.model().adapters(0).SerializeAsString());
-  const std::vector<float> values = f.values_with("a");
-  CHECK(values != base);
+  const std::vector<float> with_a = f.log2_probs_with("a");
+  CHECK(with_a != base);
 
   // Its files are read, not mapped, and it stays what it is until it is unloaded.
   f.write_adapter("second", "a", 9);
-  CHECK(f.values_with("a") == values);
+  CHECK(f.log2_probs_with("a") == with_a);
   const grpc::Status again = f.load_adapter("a");
   CHECK(again.error_code() == Code::FAILED_PRECONDITION);
   CHECK_THAT(again.error_message(), Contains("is loaded: unload it first"));
@@ -54,13 +54,13 @@ TEST_CASE("an adapter is loaded, named and unloaded while others are served") {
   CHECK_THAT(gone.error_message(), Contains("it has none"));
   CHECK(f.unload_adapter("a").error_code() == Code::NOT_FOUND);
   REQUIRE(f.load_adapter("a").ok());
-  CHECK(f.values_with("a") != values);
+  CHECK(f.log2_probs_with("a") != with_a);
 
   v1::GenerateResponse message;
   for (int i = 0; i < 10; ++i) REQUIRE(other.reader->Read(&message));
   other.context.TryCancel();
   other.end();
-  CHECK(f.values_with("") == base);
+  CHECK(f.log2_probs_with("") == base);
 }
 
 TEST_CASE("an unloaded adapter refuses new requests at once and waits for its users") {
@@ -200,7 +200,7 @@ TEST_CASE("adapters go with their model, and come back with it where they lie in
   next.set_session_id(session.id());
   CHECK(
       eventually([&] { return generate(*f.server, next).status.error_code() == Code::NOT_FOUND; }));
-  CHECK(f.values_with("a") != f.values_with(""));
+  CHECK(f.log2_probs_with("a") != f.log2_probs_with(""));
   REQUIRE(f.unload("second").ok());
   CHECK(f.load_adapter("a").error_code() == Code::NOT_FOUND);
   CHECK(f.generate_with("a").status.error_code() == Code::NOT_FOUND);
@@ -364,8 +364,8 @@ TEST_CASE("adapters are loaded and unloaded under traffic, and every call gets i
   const ChangedServer f;
   f.write_adapter("second", "a", 1);
   REQUIRE(f.load_adapter("a").ok());
-  const std::vector<float> base = f.values_with("");
-  const std::vector<float> with_a = f.values_with("a");
+  const std::vector<float> base = f.log2_probs_with("");
+  const std::vector<float> with_a = f.log2_probs_with("a");
   std::atomic<bool> stop{false};
   std::atomic<int> wrong{0}, refused{0}, served{0};
   std::vector<std::thread> calls;

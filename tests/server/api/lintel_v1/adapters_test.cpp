@@ -32,12 +32,12 @@ TEST_CASE("adapters in a model's directory are served with it, and listed") {
   CHECK(b.bytes() > 0);
   CHECK(b.fingerprint().size() == 64);
   CHECK(b.fingerprint() != f.model().adapters(0).fingerprint());
-  const std::vector<float> base = f.values_with("");
-  CHECK(f.values_with("a") != base);
-  CHECK(f.values_with("b") != base);
-  CHECK(f.values_with("a") != f.values_with("b"));
-  CHECK(f.values_with("a") == f.values_with("a"));
-  CHECK(f.values_with("") == base);
+  const std::vector<float> base = f.log2_probs_with("");
+  CHECK(f.log2_probs_with("a") != base);
+  CHECK(f.log2_probs_with("b") != base);
+  CHECK(f.log2_probs_with("a") != f.log2_probs_with("b"));
+  CHECK(f.log2_probs_with("a") == f.log2_probs_with("a"));
+  CHECK(f.log2_probs_with("") == base);
 }
 
 TEST_CASE("an adapter that --adapter gives is served as one in the model's directory") {
@@ -51,8 +51,8 @@ TEST_CASE("an adapter that --adapter gives is served as one in the model's direc
   f.write_adapter("second", "same", 1);
   REQUIRE(f.load("second").ok());
   CHECK(f.adapters() == Names{"given", "same"});
-  CHECK(f.values_with("given") == f.values_with("same"));
-  CHECK(f.values_with("given") != f.values_with(""));
+  CHECK(f.log2_probs_with("given") == f.log2_probs_with("same"));
+  CHECK(f.log2_probs_with("given") != f.log2_probs_with(""));
 }
 
 TEST_CASE("an adapter that is not there is NOT_FOUND, naming those there are") {
@@ -85,7 +85,7 @@ TEST_CASE("an adapter that is not there is NOT_FOUND, naming those there are") {
 
 TEST_CASE("a session keeps the adapter it was created with", "[threat-78]") {
   const Fixture f;
-  const std::vector<float> whole = f.values_with("a");
+  const std::vector<float> whole = f.log2_probs_with("a");
   v1::Session session;
   REQUIRE(f.create_session("a", &session).ok());
   CHECK(session.adapter() == "a");
@@ -97,7 +97,7 @@ TEST_CASE("a session keeps the adapter it was created with", "[threat-78]") {
     request.set_log2_probs(true);
     return generate(*f.server, request);
   };
-  std::vector<float> values = go_on("", {1, 2, 3}, 2).only().log2_probs;
+  std::vector<float> pieces = go_on("", {1, 2, 3}, 2).only().log2_probs;
   // Another is refused, and leaves the session as it was.
   const grpc::Status other = go_on("b", {}, 4).status;
   CHECK(other.error_code() == Code::INVALID_ARGUMENT);
@@ -106,8 +106,8 @@ TEST_CASE("a session keeps the adapter it was created with", "[threat-78]") {
   CHECK(go_on("nosuch", {}, 4).status.error_code() == Code::NOT_FOUND);
   const Generated rest = go_on("a", {}, 4);
   REQUIRE(rest.status.ok());
-  values.insert(values.end(), rest.only().log2_probs.begin(), rest.only().log2_probs.end());
-  CHECK(values == whole);
+  pieces.insert(pieces.end(), rest.only().log2_probs.begin(), rest.only().log2_probs.end());
+  CHECK(pieces == whole);
 
   v1::GetSessionRequest get;
   get.set_id(session.id());

@@ -10,10 +10,10 @@
 namespace lintel::testing {
 namespace {
 
-std::vector<std::int32_t> slice(const std::vector<std::int32_t>& values, std::size_t first,
+std::vector<std::int32_t> slice(const std::vector<std::int32_t>& tokens, std::size_t first,
                                 std::size_t count) {
-  return {values.begin() + static_cast<std::ptrdiff_t>(first),
-          values.begin() + static_cast<std::ptrdiff_t>(first + count)};
+  return {tokens.begin() + static_cast<std::ptrdiff_t>(first),
+          tokens.begin() + static_cast<std::ptrdiff_t>(first + count)};
 }
 
 TEST_CASE("a stream carries every token in order and ends with one final frame") {
@@ -218,9 +218,9 @@ TEST_CASE("one token per message when asked for") {
   const Generated out = generate(server, request);
   REQUIRE(out.status.ok());
   for (const v1::GenerateResponse& message : out.messages) {
-    int values = 0;
-    for (const v1::Chunk& chunk : message.chunks()) values += chunk.tokens_size();
-    CHECK(values <= 1);
+    int tokens = 0;
+    for (const v1::Chunk& chunk : message.chunks()) tokens += chunk.tokens_size();
+    CHECK(tokens <= 1);
   }
   for (const auto& [index, sample] : out.samples) CHECK(sample.tokens.size() == 50);
 }

@@ -42,11 +42,11 @@ struct WaitingScore : CallFixture {
   }
 
   // Of the state of a sequence of so many tokens, the last of which is never fed.
-  std::size_t bytes(std::int64_t values) const {
-    return SessionManager::admitted_bytes(*model->transformer, values - 1);
+  std::size_t bytes(std::int64_t tokens) const {
+    return SessionManager::admitted_bytes(*model->transformer, tokens - 1);
   }
-  SessionLease lease(std::int64_t values) {
-    SessionLease held = memory->lease_one_shot("m", model->transformer, values, 1).lease;
+  SessionLease lease(std::int64_t tokens) {
+    SessionLease held = memory->lease_one_shot("m", model->transformer, tokens, 1).lease;
     REQUIRE(held);
     return held;
   }

@@ -36,7 +36,7 @@ TEST_CASE("a fork continues as its source with the same seed, and not with anoth
 TEST_CASE("a fork at any position, and a rewind to it, continue as a session that ended there") {
   TestServer server({"tokens"});
   const v1::Session session = create_session(server, "tokens");
-  const auto values =
+  const auto tokens =
       std::vector<std::int32_t>{1, 2} + go_on(server, session.id(), 30, {1, 2}).tokens;
   for (const std::int64_t position : {1, 2, 3, 17, 31, 32}) {
     INFO("position " << position);
@@ -48,7 +48,7 @@ TEST_CASE("a fork at any position, and a rewind to it, continue as a session tha
     const v1::Session plain = create_session(server, "tokens");
     const auto alone =
         go_on(server, plain.id(), 40,
-              {values.begin(), values.begin() + static_cast<std::ptrdiff_t>(position)});
+              {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(position)});
     CHECK(ahead.tokens == alone.tokens);
     CHECK(ahead.log2_probs == alone.log2_probs);
     CHECK(ahead.finish.reused_tokens() == position);

@@ -85,7 +85,7 @@ v1::GenerateRequest text_request(const std::string& model, std::size_t prompt, u
   return request;
 }
 
-void require_same_values(const Sample& a, const Sample& b) {
+void require_same_tokens(const Sample& a, const Sample& b) {
   REQUIRE(a.tokens == b.tokens);
   REQUIRE(a.log2_probs == b.log2_probs);  // bit for bit
   REQUIRE(a.finish.position() == b.finish.position());
@@ -115,7 +115,7 @@ TEST_CASE("text model with a trained length: a request without a window has one 
   const Sample windowed = generate(server, request).only();
   REQUIRE(windowed.tokens.size() == 90);
   const Sample chosen = generate(server, text_request("text", prompt, 90)).only();
-  require_same_values(chosen, windowed);
+  require_same_tokens(chosen, windowed);
   const auto end = static_cast<std::int64_t>(prompt) + 90;
   CHECK(chosen.finish.window() == 32);
   CHECK(chosen.finish.window_restarts() == (end - 1 - 32) / 16 + 1);
@@ -134,14 +134,14 @@ TEST_CASE("text model with a trained length: a request without a window has one 
   CHECK(plain.only().finish.window_restarts() == 0);
   CHECK(plain.only().finish.skipped_tokens() == 0);
   CHECK(plain.only().finish.prompt_tokens() == prompt);
-  require_same_values(plain.only(), generate(server, text_request("bytes", prompt, 90)).only());
+  require_same_tokens(plain.only(), generate(server, text_request("bytes", prompt, 90)).only());
   CHECK(plain.only().tokens != chosen.tokens);
 }
 
 TEST_CASE("text within its trained length: the bits of text without a window") {
   TestServer server({"bytes", "text"});
   const Sample whole = generate(server, text_request("text", 12, 20)).only();
-  require_same_values(whole, generate(server, text_request("bytes", 12, 20)).only());
+  require_same_tokens(whole, generate(server, text_request("bytes", 12, 20)).only());
   CHECK(whole.finish.window() == 32);
   CHECK(whole.finish.window_restarts() == 0);
   CHECK(whole.finish.skipped_tokens() == 0);
@@ -189,10 +189,10 @@ TEST_CASE("session of a text model with a trained length: its window is the serv
     CAPTURE(count);
     const std::vector<std::int32_t> prompt(count / 2, 7);
     const Sample got = go_on(server, chosen.id(), count, prompt);
-    require_same_values(got, go_on(server, windowed.id(), count, prompt));
+    require_same_tokens(got, go_on(server, windowed.id(), count, prompt));
     CHECK(got.finish.window() == 32);
     const Sample of_off = go_on(server, off.id(), count, prompt);
-    require_same_values(of_off, go_on(server, plain.id(), count, prompt));
+    require_same_tokens(of_off, go_on(server, plain.id(), count, prompt));
     CHECK(of_off.finish.window() == 0);
     CHECK(of_off.finish.window_restarts() == 0);
   }
@@ -255,8 +255,8 @@ TEST_CASE("initial state: a call that begins with it has its window, if its toke
     create.set_initial_state(name);
     const v1::Session created = create_session(server, create);
     CHECK(created.window() == window);
-    require_same_values(got, go_on(server, created.id(), 60));
-    require_same_values(got, go_on(server, session.id(), 60));
+    require_same_tokens(got, go_on(server, created.id(), 60));
+    require_same_tokens(got, go_on(server, session.id(), 60));
   }
 }
 
@@ -289,13 +289,13 @@ TEST_CASE("session stored without a window: continues without one, with the same
   const Sample first = call(stored, "a", 50);
   const Sample long_first = call(chosen, "a", 500);
   CHECK(long_first.finish.skipped_tokens() == 500 - long_first.finish.prompt_tokens());
-  require_same_values(first, call(plain, "a", 50));
+  require_same_tokens(first, call(plain, "a", 50));
   server.restart();
   CHECK(get_session(*server, stored.id()).window() == 0);
   CHECK(get_session(*server, chosen.id()).window() == 32);
-  require_same_values(call(stored, "a", 50), first);
-  require_same_values(call(stored, "a", 50, /*says_off=*/true), first);
-  require_same_values(call(stored, "b", 20), call(plain, "b", 20));
+  require_same_tokens(call(stored, "a", 50), first);
+  require_same_tokens(call(stored, "a", 50, /*says_off=*/true), first);
+  require_same_tokens(call(stored, "b", 20), call(plain, "b", 20));
   CHECK(call(stored, "b", 20).finish.window() == 0);
   // A repeated call in a window has the same end.
   call(chosen, "b", 20);
@@ -303,7 +303,7 @@ TEST_CASE("session stored without a window: continues without one, with the same
   for (int i = 0; i < 2; ++i) {
     CAPTURE(i);
     const Sample repeated = call(chosen, "c", 500);
-    require_same_values(repeated, original);
+    require_same_tokens(repeated, original);
     CHECK(repeated.finish.window() == 32);
     CHECK(repeated.finish.window_restarts() == original.finish.window_restarts());
     CHECK(repeated.finish.prompt_tokens() == original.finish.prompt_tokens());

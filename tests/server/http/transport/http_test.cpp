@@ -326,7 +326,7 @@ TEST_CASE("a hundred HTTP connections that read nothing do not keep another's re
   const std::uint64_t produced = scheduler.stats().generated_tokens;
   CHECK(reply.status == 200);
   CHECK(reply.whole);
-  INFO(produced << " values in all");
+  INFO(produced << " tokens in all");
   CHECK(produced < kUnread * static_cast<std::size_t>(options.streaming.outbox_tokens) / 2);
 }
 

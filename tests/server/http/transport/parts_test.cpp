@@ -227,7 +227,7 @@ TEST_CASE(
       chunk.set_first_position(random() % 2 == 0 ? 0 : static_cast<std::int64_t>(random()) << 20);
       chunk.set_source(static_cast<v1::ValueSource>(random() % 6));
       std::string text;
-      for (auto values = random() % 4; values > 0; --values) {
+      for (auto tokens = random() % 4; tokens > 0; --tokens) {
         const int token = static_cast<int>(with_text ? random() % 128 : random());
         chunk.add_tokens(token);
         text += static_cast<char>(token);

@@ -124,15 +124,15 @@ TEST_CASE("a long stream over HTTPS has the tokens of gRPC's") {
       client, server, kGeneratePath,
       R"({"model":"tokens","prompt":{"tokens":{"ids":[1]}},"maxNewTokens":5000,"sampling":{"seed":"7"}})");
   CHECK(reply.whole);
-  std::vector<std::int32_t> values;
+  std::vector<std::int32_t> tokens;
   std::istringstream lines(reply.body);
   for (std::string line; std::getline(lines, line);) {
     const auto message = nlohmann::json::parse(line);
     for (const auto& chunk : message.value("chunks", nlohmann::json::array())) {
-      for (const auto& token : chunk["tokens"]) values.push_back(token.get<std::int32_t>());
+      for (const auto& token : chunk["tokens"]) tokens.push_back(token.get<std::int32_t>());
     }
   }
-  CHECK(values == expected);
+  CHECK(tokens == expected);
 }
 
 TEST_CASE("mutual TLS over HTTP refuses clients without a valid certificate, with the reason",

@@ -80,9 +80,9 @@ class FaultyStorage final : public SessionStorage {
     }
   }
   SessionError read_tokens(const SessionId& id, std::int64_t first,
-                           std::span<std::int32_t> values) override {
+                           std::span<std::int32_t> tokens) override {
     if (before_read_) before_read_();
-    return to_.read_tokens(id, first, values);
+    return to_.read_tokens(id, first, tokens);
   }
   SessionError put_state(const SessionId& id, std::span<const std::byte> state,
                          StateRef* ref) override {

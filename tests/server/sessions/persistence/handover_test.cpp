@@ -10,9 +10,9 @@ namespace lintel::testing {
 namespace {
 
 // The tokens before the handover, then those of the repeat elsewhere.
-std::vector<Value> joined(const RecordingSink& first, const RecordingSink& rest) {
-  std::vector<Value> all = first.values[0];
-  all.insert(all.end(), rest.values[0].begin(), rest.values[0].end());
+std::vector<RecordedToken> joined(const RecordingSink& first, const RecordingSink& rest) {
+  std::vector<RecordedToken> all = first.recorded[0];
+  all.insert(all.end(), rest.recorded[0].begin(), rest.recorded[0].end());
   return all;
 }
 
@@ -26,7 +26,7 @@ TEST_CASE("a call that is handed over at any token continues elsewhere, with the
   const auto started = calls.process->call(request, id, named("a"));
   REQUIRE_FALSE(started.refusal);
   // A step with draft tokens yields up to 32 tokens: it must not be the last.
-  for (int i = 0; i < steps && started.sink->values[0].size() < 20; ++i) {
+  for (int i = 0; i < steps && started.sink->recorded[0].size() < 20; ++i) {
     calls.process->model->scheduler->run_one_step();
     calls.process->durable.write();
   }
@@ -36,7 +36,7 @@ TEST_CASE("a call that is handed over at any token continues elsewhere, with the
   CHECK(started.sink->outcome == RequestOutcome::kMoved);
   CHECK_FALSE(started.sink->results[0]);              // it has not ended
   CHECK(calls.process->store.idle_stored().empty());  // so that nothing of it is stored again
-  const auto shown = static_cast<std::int64_t>(started.sink->values[0].size());
+  const auto shown = static_cast<std::int64_t>(started.sink->recorded[0].size());
   CHECK(calls.stored(id) >= (shown > 0 ? 5 + shown : 0));
 
   // The server that hands over is still there.
@@ -50,7 +50,7 @@ TEST_CASE("a call that is handed over at any token continues elsewhere, with the
   if (shown > 0) rest.from_position = 5 + shown;
   const auto repeated = other.finish(request, id, rest);
   const auto twin = undisturbed(calls.transformer, {request});
-  CHECK(joined(*started.sink, *repeated) == twin->values[0]);
+  CHECK(joined(*started.sink, *repeated) == twin->recorded[0]);
   CHECK(repeated->result().digest == twin->result().digest);
 }
 
@@ -67,7 +67,7 @@ TEST_CASE(
   calls.process->run();
   CHECK(late.sink->outcome == RequestOutcome::kMoved);
   CHECK(nameless.sink->outcome == RequestOutcome::kDone);
-  CHECK(nameless.sink->values == undisturbed(calls.transformer, {request})->values);
+  CHECK(nameless.sink->recorded == undisturbed(calls.transformer, {request})->recorded);
 }
 
 TEST_CASE("calls that run when the server ends are handed over, if they have a name", "[durable]") {

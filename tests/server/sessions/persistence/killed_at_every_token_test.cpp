@@ -86,13 +86,13 @@ std::vector<std::shared_ptr<RecordingSink>> twin_of(const std::shared_ptr<const 
   return sinks;
 }
 
-// Lets the last call run until its sink or its session has `values` new tokens, dies, repeats it,
+// Lets the last call run until its sink or its session has `tokens` new tokens, dies, repeats it,
 // dies once more on the way, and repeats it to its end.
 void require_same_after_death(const std::shared_ptr<const Transformer>& model, Durability level,
                               bool on_disk, Sequence sequence, std::int64_t step = 1) {
   sequence.session.durability = level;
   const auto twin = twin_of(model, sequence);
-  const std::vector<Value>& expected = twin.back()->values[0];
+  const std::vector<RecordedToken>& expected = twin.back()->recorded[0];
   const std::int64_t start = twin.back()->result().reused_tokens;
   const std::int64_t end = twin.back()->result().position;
   ManualClock clock;
@@ -105,12 +105,12 @@ void require_same_after_death(const std::shared_ptr<const Transformer>& model, D
           *storage, model, clock,
           PersistentSessions::Options{.lazy_tokens = 3, .park_tokens = 20, .threads = 0});
     };
-    std::vector<Value> seen;
+    std::vector<RecordedToken> seen;
     std::shared_ptr<MortalSink> sink;  // of the process that is to die
     const auto die = [&] {
       if (sink) {
         sink->die();
-        seen.insert(seen.end(), sink->values[0].begin(), sink->values[0].end());
+        seen.insert(seen.end(), sink->recorded[0].begin(), sink->recorded[0].end());
         sink = nullptr;
       }
       storage.die();
@@ -127,7 +127,7 @@ void require_same_after_death(const std::shared_ptr<const Transformer>& model, D
     }
     if (at % 2 == 0) die();  // the session is cold
     // Runs until there are so many tokens.
-    const auto run_to = [&](std::int64_t values) {
+    const auto run_to = [&](std::int64_t tokens) {
       IdempotencyKey terms = call_named(last);
       terms.from_position = seen.empty() ? 0 : seen.back().position + 1;
       sink = std::make_shared<MortalSink>();
@@ -138,10 +138,10 @@ void require_same_after_death(const std::shared_ptr<const Transformer>& model, D
         process->model->scheduler->run_one_step();
         process->durable.write();
         const auto info = process->store.get(id, kAlice);
-        if (!info || info->num_tokens >= values) break;
+        if (!info || info->num_tokens >= tokens) break;
       }
       // Its last words.
-      if (values % 3 == 0) process->durable.write();
+      if (tokens % 3 == 0) process->durable.write();
     };
     run_to(at);
     die();
@@ -161,7 +161,7 @@ void require_same_after_death(const std::shared_ptr<const Transformer>& model, D
       return call.sink->finishes > 0;
     }));
     REQUIRE(call.sink->outcome == RequestOutcome::kDone);
-    seen.insert(seen.end(), call.sink->values[0].begin(), call.sink->values[0].end());
+    seen.insert(seen.end(), call.sink->recorded[0].begin(), call.sink->recorded[0].end());
     REQUIRE(seen == expected);
     REQUIRE(call.sink->result().digest == twin.back()->result().digest);
     REQUIRE(call.sink->result().reason == twin.back()->result().reason);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls whose claim is good until a time by the steady clock: which values are delivered before and
+// Calls whose claim is good until a time by the steady clock: which tokens are delivered before and
 // after.
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -33,11 +33,11 @@ struct LentCall {
     calls.process->durable.write();
   }
   void advance_to(TimePoint time) { calls.clock.advance(time - calls.clock.now()); }
-  const std::vector<Value>& seen() const { return started.sink->values[0]; }
+  const std::vector<RecordedToken>& seen() const { return started.sink->recorded[0]; }
   // The server that takes the session over, and what it says to the call's repeat.
-  std::vector<Value> repeated() {
+  std::vector<RecordedToken> repeated() {
     calls.begin();
-    return calls.process->finish(tokens_call(5, kMany, 3), id, named("a"))->values[0];
+    return calls.process->finish(tokens_call(5, kMany, 3), id, named("a"))->recorded[0];
   }
 
   Calls calls;
@@ -70,9 +70,9 @@ TEST_CASE("tokens are delivered until the claim's lease is over, and none from t
   call.calls.process->run();
   CHECK(call.started.sink->finishes == 1);
   CHECK(call.started.sink->outcome->error() == SessionError::kStoreAway);
-  // The values delivered before it are the first of those that the next holder delivers.
-  const std::vector<Value> seen = call.seen();
-  const std::vector<Value> all = call.repeated();
+  // The tokens delivered before it are the first of those that the next holder delivers.
+  const std::vector<RecordedToken> seen = call.seen();
+  const std::vector<RecordedToken> all = call.repeated();
   CHECK(all.size() == kMany);
   CHECK(std::equal(seen.begin(), seen.end(), all.begin()));
 }

@@ -12,10 +12,10 @@ namespace lintel::testing {
 namespace {
 
 constexpr std::int64_t kBetweenStates = kSanitized ? 100 : 256;
-constexpr std::int64_t kValues = kSanitized ? 1200 : 3000;  // more than four states in its half
+constexpr std::int64_t kTokens = kSanitized ? 1200 : 3000;  // more than four states in its half
 
 GenerationRequest long_call(std::uint64_t seed, bool is_text = false) {
-  GenerationRequest request = tokens_call(5, kValues, seed);
+  GenerationRequest request = tokens_call(5, kTokens, seed);
   request.top_log2_probs = 2;
   if (is_text) {
     request.prompt = {3, 1, 4, 1, 5};
@@ -39,9 +39,9 @@ struct LongCalls : Calls {
     begin();
   }
   // Until the session has so many tokens.
-  void run_to(const std::string& id, std::int64_t values) {
-    for (int steps = 0; process->store.get(id, kAlice)->num_tokens < values; ++steps) {
-      REQUIRE(steps < 2 * values);
+  void run_to(const std::string& id, std::int64_t tokens) {
+    for (int steps = 0; process->store.get(id, kAlice)->num_tokens < tokens; ++steps) {
+      REQUIRE(steps < 2 * tokens);
       process->model->scheduler->run_one_step();
       process->durable.write();
     }
@@ -60,25 +60,25 @@ void require_few_are_read_again(const std::shared_ptr<const Transformer>& model,
                                 SessionOptions session, bool is_text, std::int64_t lag) {
   CAPTURE(static_cast<int>(level), lag);
   LongCalls calls(level, model);
-  session.max_tokens = 2 * kValues;
+  session.max_tokens = 2 * kTokens;
   const std::string id = calls.kept(session);
   GenerationRequest before = tokens_call(4, 90, 1);
   if (is_text) before.prompt = {3, 1, 4};
   calls.process->finish(before, id, named("before"));
   const GenerationRequest request = long_call(3, is_text);
   const auto twin = undisturbed(model, {before, request}, session);
-  const std::vector<Value>& expected = twin->values[0];
-  std::vector<Value> seen;
+  const std::vector<RecordedToken>& expected = twin->recorded[0];
+  std::vector<RecordedToken> seen;
   IdempotencyKey terms = named("a");
   const auto take = [&](const RecordingSink& sink) {
-    seen.insert(seen.end(), sink.values[0].begin(), sink.values[0].end());
+    seen.insert(seen.end(), sink.recorded[0].begin(), sink.recorded[0].end());
     seen.resize(seen.size() - std::min<std::size_t>(seen.size(), static_cast<std::size_t>(lag)));
     terms.from_position = seen.empty() ? 0 : seen.back().position + 1;
   };
   {
     const auto call = calls.process->call(request, id, terms);
     REQUIRE_FALSE(call.refusal);
-    calls.run_to(id, kValues / 2);
+    calls.run_to(id, kTokens / 2);
     take(*call.sink);
     calls.begin();
   }
@@ -87,7 +87,7 @@ void require_few_are_read_again(const std::shared_ptr<const Transformer>& model,
   {
     const auto call = calls.process->call(request, id, terms);
     REQUIRE_FALSE(call.refusal);
-    calls.run_to(id, kValues * 3 / 4);
+    calls.run_to(id, kTokens * 3 / 4);
     calls.process->model->scheduler->cancel(call.handle);
     calls.process->run();
     REQUIRE(call.sink->outcome == RequestOutcome::kCancelled);
@@ -95,7 +95,7 @@ void require_few_are_read_again(const std::shared_ptr<const Transformer>& model,
     if (lag > 0) calls.begin();
   }
   const auto last = calls.process->finish(request, id, terms);
-  seen.insert(seen.end(), last->values[0].begin(), last->values[0].end());
+  seen.insert(seen.end(), last->recorded[0].begin(), last->recorded[0].end());
   REQUIRE(seen == expected);
   const SampleResult& got = last->result();
   const SampleResult& wanted = twin->result();
@@ -117,8 +117,8 @@ void require_few_are_read_again(const std::shared_ptr<const Transformer>& model,
   // The session continues as if it had not been interrupted.
   GenerationRequest next = tokens_call(2, 30, 5);
   if (is_text) next.prompt = {2, 7};
-  CHECK(calls.process->finish(next, id, named("next"))->values ==
-        undisturbed(model, {before, request, next}, session)->values);
+  CHECK(calls.process->finish(next, id, named("next"))->recorded ==
+        undisturbed(model, {before, request, next}, session)->recorded);
 }
 
 TEST_CASE("a killed long call resumes from a state stored on its way: every kind", "[durable]") {
@@ -144,7 +144,7 @@ TEST_CASE("a killed long call resumes from a state stored on its way: in a windo
 
 TEST_CASE("a killed long call resumes from a state stored on its way: of text", "[durable]") {
   static const auto model = changed_model(
-      TinyModel::kBytes, [](ModelConfig& config) { config.max_length = 3 * kValues; },
+      TinyModel::kBytes, [](ModelConfig& config) { config.max_length = 3 * kTokens; },
       [](ModelWeights&) {});
   require_few_are_read_again(model, Durability::kInput, {}, true, GENERATE(0, 400));
 }
@@ -165,13 +165,13 @@ TEST_CASE("a call longer than the history in memory is repeated once it was kill
     calls.process->model->scheduler->cancel(call.handle);
     calls.process->run();
   }
-  std::vector<Value> seen = call.sink->values[0];
+  std::vector<RecordedToken> seen = call.sink->recorded[0];
   if (dies) calls.begin();
   IdempotencyKey terms = named("a");
   terms.from_position = seen.back().position + 1;
   const auto rest = calls.process->finish(request, id, terms);
-  seen.insert(seen.end(), rest->values[0].begin(), rest->values[0].end());
-  CHECK(seen == twin->values[0]);
+  seen.insert(seen.end(), rest->recorded[0].begin(), rest->recorded[0].end());
+  CHECK(seen == twin->recorded[0]);
   CHECK(rest->result().generated_tokens == 6000);
   CHECK(rest->result().digest == twin->result().digest);
 }
@@ -200,12 +200,12 @@ TEST_CASE("a repeat ends at the stop that an earlier run reached", "[durable]") 
   IdempotencyKey terms = named("a");
   terms.from_position = end;
   const auto again = calls.process->finish(request, id, terms);
-  CHECK(again->values[0].empty());
+  CHECK(again->recorded[0].empty());
   CHECK(again->result().reason == twin->result().reason);
   CHECK(again->result().position == end);
   CHECK(calls.stored(id) == end);
-  CHECK(calls.process->finish(tokens_call(2, 20, 5), id, named("b"))->values ==
-        undisturbed(model, {request, tokens_call(2, 20, 5)})->values);
+  CHECK(calls.process->finish(tokens_call(2, 20, 5), id, named("b"))->recorded ==
+        undisturbed(model, {request, tokens_call(2, 20, 5)})->recorded);
 }
 
 TEST_CASE("the states of a call that it may be repeated from are kept", "[durable]") {
@@ -224,11 +224,11 @@ TEST_CASE("the states of a call that it may be repeated from are kept", "[durabl
 TEST_CASE("a call stores a state for each so many tokens", "[durable]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   LongCalls calls(level);
-  const std::string id = calls.kept({.max_tokens = 2 * kValues});
-  const auto call = calls.process->call(tokens_call(5, kValues, 3), id, named("a"));
-  calls.run_to(id, kValues - 10);
+  const std::string id = calls.kept({.max_tokens = 2 * kTokens});
+  const auto call = calls.process->call(tokens_call(5, kTokens, 3), id, named("a"));
+  calls.run_to(id, kTokens - 10);
   const std::uint64_t stored = calls.process->durable.stats().states_stored;
-  CHECK(stored <= static_cast<std::uint64_t>(kValues / kBetweenStates));
+  CHECK(stored <= static_cast<std::uint64_t>(kTokens / kBetweenStates));
   CHECK((stored > 0) == (level != Durability::kCall));  // which writes nothing before its end
   calls.process->run();
   CHECK(call.sink->outcome == RequestOutcome::kDone);

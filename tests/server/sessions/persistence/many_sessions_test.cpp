@@ -58,12 +58,12 @@ TEST_CASE("many sessions go through memory for a few, and none is lost or anothe
   }
   for (const int turn : turns) {
     const auto i = static_cast<std::size_t>(turn);
-    const std::int64_t position = twin.session_values(twins[i]);
+    const std::int64_t position = twin.session_tokens(twins[i]);
     if (position > 50) continue;
     const GenerationRequest request = next_of(turn, position);
     const auto got = process.finish(request, ids[i],
                                     {.id = "call " + std::to_string(position), .log2_probs = true});
-    REQUIRE(got->values == twin.generate(request, twins[i])->values);
+    REQUIRE(got->recorded == twin.generate(request, twins[i])->recorded);
     REQUIRE(process.store.bytes_in_use() <= budget);
     REQUIRE(process.store.num_sessions() <= budget / bytes);
     clock.advance(std::chrono::milliseconds(1));
@@ -114,12 +114,12 @@ TEST_CASE("calls at once on sessions that have no room together are lost or mixe
     ids.push_back(created.info.id);
   }
   Core twin(model);
-  std::vector<std::vector<std::vector<Value>>> expected(ids.size());
+  std::vector<std::vector<std::vector<RecordedToken>>> expected(ids.size());
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const std::string id = twin.new_session(60);
     for (int k = 0; k < 4; ++k) {
-      const GenerationRequest request = next_of(static_cast<int>(i), twin.session_values(id));
-      expected[i].push_back(twin.generate(request, id)->values[0]);
+      const GenerationRequest request = next_of(static_cast<int>(i), twin.session_tokens(id));
+      expected[i].push_back(twin.generate(request, id)->recorded[0]);
     }
   }
   std::atomic<int> failures{0};
@@ -152,7 +152,7 @@ TEST_CASE("calls at once on sessions that have no room together are lost or mixe
             continue;
           }
           sink->wait_until_finished();
-          if (sink->outcome != RequestOutcome::kDone || sink->values[0] != expected[i][k]) {
+          if (sink->outcome != RequestOutcome::kDone || sink->recorded[0] != expected[i][k]) {
             ++failures;
           }
         }

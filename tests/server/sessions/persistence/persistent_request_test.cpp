@@ -29,14 +29,14 @@ TEST_CASE("a call's end reaches the client once it is durable, and the session i
   CHECK(sink->finishes == 0);
   CHECK(calls.process->store.get(id, kAlice)->busy);
   CHECK(calls.process->store.lease(id, kAlice).refusal.error == SessionError::kBusy);
-  CHECK(sink->values[0].size() == (level == Durability::kToken ? 0 : 10));
+  CHECK(sink->recorded[0].size() == (level == Durability::kToken ? 0 : 10));
   for (int i = 0; i < 3; ++i) {  // what was held back lets more be written
     calls.dying->hold_commits(false);
     calls.process->durable.write();
   }
   CHECK(sink->finishes == 1);
   CHECK(was_free);
-  CHECK(sink->values == undisturbed(calls.transformer, {tokens_call(5, 10, 3)})->values);
+  CHECK(sink->recorded == undisturbed(calls.transformer, {tokens_call(5, 10, 3)})->recorded);
   CHECK(sink->result().digest == calls.process->store.get(id, kAlice)->digest);
 }
 
@@ -49,7 +49,7 @@ TEST_CASE("tokens are delivered at once, once the call is durable, or once they 
   const auto started = calls.process->call(tokens_call(5, 30, 3), id, named("a"));
   Scheduler& scheduler = *calls.process->model->scheduler;
   for (int i = 0; i < 6; ++i) scheduler.run_one_step();
-  const auto seen = [&] { return started.sink->values[0].size(); };
+  const auto seen = [&] { return started.sink->recorded[0].size(); };
   const std::size_t drawn =
       static_cast<std::size_t>(calls.process->store.get(id, kAlice)->num_tokens) - 5;
   CHECK(drawn >= 5);
@@ -65,7 +65,8 @@ TEST_CASE("tokens are delivered at once, once the call is durable, or once they 
                        ? static_cast<std::int64_t>(drawn) + 5
                        : 0));
   calls.process->run();
-  CHECK(started.sink->values == undisturbed(calls.transformer, {tokens_call(5, 30, 3)})->values);
+  CHECK(started.sink->recorded ==
+        undisturbed(calls.transformer, {tokens_call(5, 30, 3)})->recorded);
 }
 
 TEST_CASE(
@@ -88,8 +89,8 @@ TEST_CASE(
   CHECK_FALSE(calls.storage.find(id, kAlice).row.call.empty());
   CHECK((calls.stored(id) > 0) == has_tokens);
   calls.begin();  // either way the call is there, and resumes
-  CHECK(calls.process->finish(tokens_call(5, 30, 3), id, named("a"))->values ==
-        undisturbed(calls.transformer, {tokens_call(5, 30, 3)})->values);
+  CHECK(calls.process->finish(tokens_call(5, 30, 3), id, named("a"))->recorded ==
+        undisturbed(calls.transformer, {tokens_call(5, 30, 3)})->recorded);
 }
 
 TEST_CASE("an INPUT call's tokens are written once they are old enough", "[durable]") {
@@ -165,14 +166,14 @@ TEST_CASE("a stream that holds too many tokens back pauses, and resumes", "[dura
   const auto started = calls.process->call(tokens_call(5, 6000, 3), id, named("a"));
   while (calls.process->model->scheduler->run_one_step()) {
   }
-  CHECK(started.sink->values[0].empty());
+  CHECK(started.sink->recorded[0].empty());
   CHECK(calls.process->store.get(id, kAlice)->num_tokens <
         static_cast<std::int64_t>(PersistentRequest::kMostHeld) + 100);
   calls.dying->hold_commits(false);
   calls.process->run();
   calls.process->run();
   CHECK(started.sink->finishes == 1);
-  CHECK(started.sink->values[0].size() == 6000);
+  CHECK(started.sink->recorded[0].size() == 6000);
   // A reader that is slow makes it pause as well.
   struct SlowSink final : RecordingSink {
     bool has_room() const override { return room > 0; }
@@ -182,7 +183,7 @@ TEST_CASE("a stream that holds too many tokens back pauses, and resumes", "[dura
   const auto second = calls.process->call(tokens_call(1, 600, 3), id, named("b"), slow);
   calls.process->run();
   CHECK(slow->finishes == 0);
-  CHECK(slow->values[0].size() < 60);
+  CHECK(slow->recorded[0].size() < 60);
   slow->room = 10'000;
   calls.process->model->scheduler->resume(second.handle);
   calls.process->run();
@@ -226,16 +227,16 @@ TEST_CASE("failing store: the call ends, its session is as stored, other session
   CHECK_FALSE(calls.process->store.get(id, kAlice));
   CHECK(calls.stored(id) == stored);
   if (level == Durability::kToken) {
-    CHECK(static_cast<std::int64_t>(started.sink->values[0].size()) == stored - 15);
+    CHECK(static_cast<std::int64_t>(started.sink->recorded[0].size()) == stored - 15);
   }
-  CHECK(calls.process->generate(tokens_call(5, 40, 3), other)->values[0].size() == 40);
+  CHECK(calls.process->generate(tokens_call(5, 40, 3), other)->recorded[0].size() == 40);
 
   calls.dying->refuse_commits(std::nullopt);
   if (outcome == SessionError::kStoreBroken) calls.begin();  // it needs a restart
   calls.process->durable.sweep();
   const auto again = calls.process->finish(tokens_call(5, 40, 3), id, named("b"));
-  CHECK(again->values ==
-        undisturbed(calls.transformer, {tokens_call(4, 6, 1), tokens_call(5, 40, 3)})->values);
+  CHECK(again->recorded ==
+        undisturbed(calls.transformer, {tokens_call(4, 6, 1), tokens_call(5, 40, 3)})->recorded);
 }
 
 TEST_CASE("a call that comes to a value that is not finite leaves the session as it is stored",
@@ -265,8 +266,8 @@ TEST_CASE("a call that comes to a value that is not finite leaves the session as
   IdempotencyKey gives_up = named("c", 2);
   gives_up.expected_position = 10;
   const auto next = calls.process->finish(tokens_call(2, 9, 5), id, gives_up);
-  CHECK(next->values ==
-        undisturbed(poisonous, {tokens_call(4, 6, 1), tokens_call(2, 9, 5)})->values);
+  CHECK(next->recorded ==
+        undisturbed(poisonous, {tokens_call(4, 6, 1), tokens_call(2, 9, 5)})->recorded);
 }
 
 TEST_CASE("a store that is full for a moment delays a call only", "[durable]") {
@@ -287,7 +288,8 @@ TEST_CASE("a store that is full for a moment delays a call only", "[durable]") {
   calls.process->run();
   REQUIRE(started.sink->finishes == 1);
   CHECK(started.sink->outcome == RequestOutcome::kDone);
-  CHECK(started.sink->values == undisturbed(calls.transformer, {tokens_call(5, 40, 3)})->values);
+  CHECK(started.sink->recorded ==
+        undisturbed(calls.transformer, {tokens_call(5, 40, 3)})->recorded);
 }
 
 TEST_CASE("a call that cannot begin leaves nothing in the store", "[durable]") {
@@ -300,7 +302,7 @@ TEST_CASE("a call that cannot begin leaves nothing in the store", "[durable]") {
     calls.process->run();
     calls.process->run();
     CHECK(started.sink->outcome->error() == SessionError::kStoreFull);
-    CHECK(started.sink->values[0].empty());
+    CHECK(started.sink->recorded[0].empty());
     calls.dying->refuse_commits(std::nullopt);
     calls.process->durable.sweep();
   }
@@ -320,8 +322,8 @@ TEST_CASE("a call that cannot begin leaves nothing in the store", "[durable]") {
   CHECK_FALSE(calls.process->durable.find(id, kAlice)->interrupted);
   CHECK(calls.stored(id) == 10);
   const auto next = calls.process->finish(tokens_call(5, 4, 3), id, named("b"));
-  CHECK(next->values ==
-        undisturbed(calls.transformer, {tokens_call(4, 6, 1), tokens_call(5, 4, 3)})->values);
+  CHECK(next->recorded ==
+        undisturbed(calls.transformer, {tokens_call(4, 6, 1), tokens_call(5, 4, 3)})->recorded);
 }
 
 }  // namespace

@@ -20,8 +20,8 @@ inline IdempotencyKey named(const std::string& id, std::uint8_t request = 1) {
   return terms;
 }
 
-inline GenerationRequest tokens_call(std::size_t prompt, std::int64_t values, std::uint64_t seed) {
-  GenerationRequest request = tokens_request(prompt, values, seed);
+inline GenerationRequest tokens_call(std::size_t prompt, std::int64_t tokens, std::uint64_t seed) {
+  GenerationRequest request = tokens_request(prompt, tokens, seed);
   request.log2_probs = true;
   return request;
 }

@@ -17,8 +17,8 @@ namespace {
 
 const SessionOptions kInput{.max_tokens = 400, .durability = Durability::kInput};
 
-GenerationRequest plain_call(std::size_t prompt, std::int64_t values, std::uint64_t seed) {
-  GenerationRequest request = tokens_request(prompt, values, seed);
+GenerationRequest plain_call(std::size_t prompt, std::int64_t tokens, std::uint64_t seed) {
+  GenerationRequest request = tokens_request(prompt, tokens, seed);
   request.log2_probs = true;
   return request;
 }
@@ -34,11 +34,11 @@ struct Room {
     storage.end_claims();
     process.emplace(storage, transformer, clock, options, store_options);
   }
-  // A durable session of `values` tokens.
-  std::string kept(std::int64_t values, const SessionOptions& session = kInput,
+  // A durable session of `tokens` tokens.
+  std::string kept(std::int64_t tokens, const SessionOptions& session = kInput,
                    const Owner& owner = kAlice) {
     const std::string id = process->create(session, owner);
-    if (values > 0) process->generate(plain_call(3, values - 3, 7), id, owner);
+    if (tokens > 0) process->generate(plain_call(3, tokens - 3, 7), id, owner);
     REQUIRE_FALSE(process->durable.persist(id, owner));
     return id;
   }
@@ -52,32 +52,32 @@ struct Room {
 TEST_CASE("a stored session continues after the process died as one that never left memory",
           "[durable]") {
   const std::string attention = GENERATE(from_range(attention_types()));
-  const std::int64_t values = GENERATE(0, 40, 300);
+  const std::int64_t tokens = GENERATE(0, 40, 300);
   const std::int64_t window = attention == "linear" ? GENERATE(0, 16) : 0;
-  CAPTURE(attention, values, window);
+  CAPTURE(attention, tokens, window);
   Room room(tiny_model(TinyModel::kTokens, attention));
   room.begin({.park_tokens = 256, .threads = 0});
   SessionOptions session = kInput;
   session.window = window;
-  const std::string id = room.kept(values, session);
+  const std::string id = room.kept(tokens, session);
   const SessionInfo before = *room.process->store.get(id, kAlice);
   const auto image = room.process->store.image(id, kAlice, std::nullopt, true, true);
-  const auto expected = room.process->generate(plain_call(2, 30, 9), id)->values;
+  const auto expected = room.process->generate(plain_call(2, 30, 9), id)->recorded;
 
   room.begin();
   CHECK_FALSE(room.process->store.get(id, kAlice));
   REQUIRE_FALSE(room.process->durable.load(id, kAlice).refusal);
   const SessionInfo after = *room.process->store.get(id, kAlice);
   CHECK(after.digest == before.digest);
-  CHECK(after.num_tokens == values);
+  CHECK(after.num_tokens == tokens);
   CHECK(after.window == window);
   CHECK(after.max_tokens == 400);
   CHECK(after.durability == Durability::kInput);
   CHECK(after.created == before.created);
   const auto again = room.process->store.image(id, kAlice, std::nullopt, true, true);
   CHECK(again.image.marks == image.image.marks);
-  CHECK(room.process->generate(plain_call(2, 30, 9), id)->values == expected);
-  const bool from_slot = values == 300 && room.transformer->constant_state();
+  CHECK(room.process->generate(plain_call(2, 30, 9), id)->recorded == expected);
+  const bool from_slot = tokens == 300 && room.transformer->constant_state();
   CHECK(room.process->durable.stats().loaded_from_slot == (from_slot ? 1 : 0));
 }
 
@@ -179,7 +179,7 @@ TEST_CASE("a rewound or removed session stays so after the process died", "[dura
   CHECK(rewound.info.num_tokens == 12);
   CHECK_FALSE(room.process->durable.remove(gone, kAlice));
   CHECK(room.process->durable.remove(gone, kAlice).error == SessionError::kNotFound);
-  const auto expected = room.process->generate(plain_call(2, 9, 4), id)->values;
+  const auto expected = room.process->generate(plain_call(2, 9, 4), id)->recorded;
   room.begin();
   CHECK(room.process->durable.load(gone, kAlice).refusal.error == SessionError::kNotFound);
   const auto refused = room.process->durable.rewind(id, kAlice, 13, std::nullopt);
@@ -187,7 +187,7 @@ TEST_CASE("a rewound or removed session stays so after the process died", "[dura
   CHECK(refused.refusal.highest == 12);
   REQUIRE_FALSE(room.process->durable.load(id, kAlice).refusal);
   CHECK(room.process->store.get(id, kAlice)->digest == rewound.info.digest);
-  CHECK(room.process->generate(plain_call(2, 9, 4), id)->values == expected);
+  CHECK(room.process->generate(plain_call(2, 9, 4), id)->recorded == expected);
 }
 
 TEST_CASE("sessions leave memory for others, the longest unused first, and none is lost",
@@ -254,7 +254,7 @@ TEST_CASE("an adapter's session wants the same adapter", "[durable]") {
   const std::string id = created.info.id;
   room.process->generate(plain_call(3, 9, 1), id);
   REQUIRE_FALSE(room.process->durable.persist(id, kAlice));
-  const auto expected = room.process->generate(plain_call(3, 9, 2), id)->values;
+  const auto expected = room.process->generate(plain_call(3, 9, 2), id)->recorded;
   room.begin();
   CHECK(room.process->durable.load(id, kAlice).refusal.error == SessionError::kModelMismatch);
   room.process->model->adapters->add("thin", random_adapter(TinyModel::kTokens, 4));
@@ -262,7 +262,7 @@ TEST_CASE("an adapter's session wants the same adapter", "[durable]") {
   room.begin();
   room.process->model->adapters->add("thin", weights);
   REQUIRE_FALSE(room.process->durable.load(id, kAlice).refusal);
-  CHECK(room.process->generate(plain_call(3, 9, 2), id)->values == expected);
+  CHECK(room.process->generate(plain_call(3, 9, 2), id)->recorded == expected);
 }
 
 TEST_CASE("a session that expired is gone, one that is used is not", "[durable]") {

@@ -24,22 +24,24 @@ TEST_CASE("a repeat of an ended call gives the same tokens, from the position th
   if (dies) calls.begin();
   request.seed = 77;  // its own counts
   const auto again = calls.process->finish(request, id, named("b"));
-  CHECK(again->values == first->values);
+  CHECK(again->recorded == first->recorded);
   CHECK(again->result().seed == first->result().seed);
   CHECK(again->result().digest == first->result().digest);
   CHECK(again->result().generated_tokens == first->result().generated_tokens);
   IdempotencyKey rest = named("b");
   rest.from_position = 30;
   const auto part = calls.process->finish(request, id, rest);
-  CHECK(part->values[0] == std::vector<Value>(first->values[0].end() - 28, first->values[0].end()));
+  CHECK(part->recorded[0] ==
+        std::vector<RecordedToken>(first->recorded[0].end() - 28, first->recorded[0].end()));
   CHECK(calls.storage.find(id, kAlice).row.digest == row.digest);
   CHECK(calls.storage.find(id, kAlice).row.last_calls == row.last_calls);
   // Then the session continues.
   const auto next = calls.process->finish(tokens_call(2, 9, 5), id, named("c"));
   GenerationRequest same = request;
   same.seed = 3;
-  CHECK(next->values ==
-        undisturbed(calls.transformer, {tokens_call(4, 9, 1), same, tokens_call(2, 9, 5)})->values);
+  CHECK(
+      next->recorded ==
+      undisturbed(calls.transformer, {tokens_call(4, 9, 1), same, tokens_call(2, 9, 5)})->recorded);
 }
 
 TEST_CASE("one of the last calls is replayed from the history", "[durable]") {
@@ -55,7 +57,7 @@ TEST_CASE("one of the last calls is replayed from the history", "[durable]") {
   if (dies) calls.begin();
   const auto again = calls.process->call(request, id, {.id = "a"});
   REQUIRE_FALSE(again.refusal);
-  CHECK(again.sink->values == first->values);
+  CHECK(again.sink->recorded == first->recorded);
   CHECK(again.sink->result().digest == first->result().digest);
   CHECK(again.sink->result().position == 45);
   CHECK(again.sink->result().seed == first->result().seed);
@@ -69,7 +71,7 @@ TEST_CASE("one of the last calls is replayed from the history", "[durable]") {
   calls.process->finish(tokens_request(2, 5, 4), id, {.id = "the last"});
   const std::int64_t position = calls.stored(id);
   const auto fresh = calls.process->finish(tokens_request(1, 5, 3), id, {.id = "a"});
-  CHECK(fresh->values[0][0].position == position + 1);
+  CHECK(fresh->recorded[0][0].position == position + 1);
 }
 
 TEST_CASE("a replay leaves the prompt out, read or not, unless it is echoed", "[durable]") {
@@ -145,13 +147,13 @@ TEST_CASE("an interrupted call is repeated or given up, and blocks others until 
   const int way = GENERATE(0, 1, 2);
   if (way == 0) {
     const auto again = calls.process->finish(tokens_call(5, 40, 3), id, named("b"));
-    CHECK(again->values ==
-          undisturbed(calls.transformer, {tokens_call(4, 6, 1), tokens_call(5, 40, 3)})->values);
+    CHECK(again->recorded ==
+          undisturbed(calls.transformer, {tokens_call(4, 6, 1), tokens_call(5, 40, 3)})->recorded);
   } else {
     if (way == 1) {
       expects.expected_position = 14;
       const auto other = calls.process->finish(tokens_call(1, 4, 9), id, expects);
-      CHECK(other->values[0][0].position == 15);
+      CHECK(other->recorded[0][0].position == 15);
     } else {
       REQUIRE_FALSE(calls.process->durable.rewind(id, kAlice, 14, std::nullopt).refusal);
       expects.expected_position.reset();
@@ -206,8 +208,8 @@ TEST_CASE("a call that was cut off resumes where it was when it is repeated", "[
   IdempotencyKey rest = named("a");
   rest.from_position = position;
   const auto again = calls.process->finish(request, id, rest);
-  const auto& all = expected->values[0];
-  CHECK(again->values[0] == std::vector<Value>(all.begin() + (position - 5), all.end()));
+  const auto& all = expected->recorded[0];
+  CHECK(again->recorded[0] == std::vector<RecordedToken>(all.begin() + (position - 5), all.end()));
   CHECK(calls.stored(id) == 45);
 }
 
@@ -220,9 +222,9 @@ TEST_CASE("a repeat that is cut off before what its client has seen leaves the c
   const GenerationRequest request = tokens_call(5, 60, 3);
   const auto started = calls.process->call(request, id, named("a"));
   calls.process->durable.write();
-  while (started.sink->values[0].size() < 7) calls.process->model->scheduler->run_one_step();
+  while (started.sink->recorded[0].size() < 7) calls.process->model->scheduler->run_one_step();
   IdempotencyKey rest = named("a");
-  rest.from_position = started.sink->values[0].back().position + 1;
+  rest.from_position = started.sink->recorded[0].back().position + 1;
   calls.begin();
   REQUIRE(calls.stored(id) == 0);
   const int steps = GENERATE(0, 1);
@@ -232,14 +234,14 @@ TEST_CASE("a repeat that is cut off before what its client has seen leaves the c
   calls.process->model->scheduler->cancel(brief.handle);
   calls.process->run();
   CHECK(brief.sink->outcome == RequestOutcome::kCancelled);
-  CHECK(brief.sink->values[0].empty());
+  CHECK(brief.sink->recorded[0].empty());
   CHECK(calls.process->call(tokens_call(1, 4, 9), id, named("b")).refusal.error ==
         SessionError::kCallInterrupted);
   const auto again = calls.process->finish(request, id, rest);
-  const auto expected = undisturbed(calls.transformer, {request})->values[0];
-  std::vector<Value> shown = started.sink->values[0];
+  const auto expected = undisturbed(calls.transformer, {request})->recorded[0];
+  std::vector<RecordedToken> shown = started.sink->recorded[0];
   shown.resize(static_cast<std::size_t>(rest.from_position - shown.front().position));
-  shown.insert(shown.end(), again->values[0].begin(), again->values[0].end());
+  shown.insert(shown.end(), again->recorded[0].begin(), again->recorded[0].end());
   CHECK(shown == expected);
 }
 
@@ -252,7 +254,7 @@ TEST_CASE("a repeat of a call that the session has forgotten is not run as a new
     calls.process->finish(tokens_call(1, 4, 9), id, named("later " + std::to_string(i)));
   }
   IdempotencyKey rest = named("a");
-  rest.from_position = first->values[0].back().position;
+  rest.from_position = first->recorded[0].back().position;
   const std::int64_t position = calls.stored(id);
   const auto repeated = calls.process->call(tokens_call(5, 8, 3), id, rest);
   CHECK(repeated.refusal.error == SessionError::kPositionMismatch);

@@ -15,8 +15,8 @@ const SessionOptions kShortHistory{.max_tokens = 30'000, .history_tokens = 1024}
 
 // A session with one finished call of so many tokens, far more than its history in memory has.
 struct Finished : Calls {
-  explicit Finished(Durability level = Durability::kInput, std::int64_t values = 5000)
-      : Calls(level), id(kept(kShortHistory)), request(tokens_request(5, values, 3)) {
+  explicit Finished(Durability level = Durability::kInput, std::int64_t tokens = 5000)
+      : Calls(level), id(kept(kShortHistory)), request(tokens_request(5, tokens, 3)) {
     request.given = {{9, 1}, {10, 2}, {2000, 3}};
     first = process->finish(request, id, {.id = "a"});
   }
@@ -39,7 +39,7 @@ TEST_CASE("a finished call longer than the history in memory is replayed", "[dur
   if (dies) finished.begin();
   const auto again = finished.again();
   REQUIRE_FALSE(again.refusal);
-  CHECK(again.sink->values == finished.first->values);
+  CHECK(again.sink->recorded == finished.first->recorded);
   CHECK(again.sink->result().digest == finished.first->result().digest);
   CHECK(again.sink->result().position == 5005);
   CHECK(again.sink->result().generated_tokens == 5000);
@@ -49,9 +49,10 @@ TEST_CASE("a finished call longer than the history in memory is replayed", "[dur
     const auto part = finished.again(from);
     REQUIRE_FALSE(part.refusal);
     const std::size_t left = static_cast<std::size_t>(std::max<std::int64_t>(5005 - from, 0));
-    CHECK(part.sink->values[0] ==
-          std::vector<Value>(finished.first->values[0].end() - static_cast<std::ptrdiff_t>(left),
-                             finished.first->values[0].end()));
+    CHECK(part.sink->recorded[0] ==
+          std::vector<RecordedToken>(
+              finished.first->recorded[0].end() - static_cast<std::ptrdiff_t>(left),
+              finished.first->recorded[0].end()));
     CHECK(part.sink->result().digest == finished.first->result().digest);
   }
   // For its owner alone.
@@ -62,7 +63,7 @@ TEST_CASE("a finished call longer than the history in memory is replayed", "[dur
   std::vector<GenerationRequest> all{finished.request, tokens_request(2, 9, 4),
                                      tokens_request(2, 30, 6)};
   if (is_last) all.erase(all.begin() + 1);
-  CHECK(next->values == undisturbed(finished.transformer, all, kShortHistory)->values);
+  CHECK(next->recorded == undisturbed(finished.transformer, all, kShortHistory)->recorded);
 }
 
 TEST_CASE("a slow reader: the replay waits, and reads little ahead", "[durable]") {
@@ -72,16 +73,16 @@ TEST_CASE("a slow reader: the replay waits, and reads little ahead", "[durable]"
   const auto again = finished.again(0, sink);
   REQUIRE_FALSE(again.refusal);
   const std::size_t piece = ReplayedResponse::kPieceTokens;
-  CHECK(sink->values[0].size() == piece);
+  CHECK(sink->recorded[0].size() == piece);
   CHECK(sink->finishes == 0);
   CHECK_FALSE(finished.process->store.get(finished.id, kAlice)->busy);
   sink->room = 10;
   again.past->resume();
-  CHECK(sink->values[0].size() == 2 * piece);
+  CHECK(sink->recorded[0].size() == 2 * piece);
   sink->room = 1'000'000;
   again.past->resume();
   CHECK(sink->finishes == 1);
-  CHECK(sink->values == finished.first->values);
+  CHECK(sink->recorded == finished.first->recorded);
   again.past->resume();
   again.past->cancel();
   CHECK(sink->finishes == 1);
@@ -95,7 +96,7 @@ TEST_CASE("a reader that leaves: the replay ends", "[durable]") {
   again.past->cancel();
   CHECK(sink->finishes == 1);
   CHECK(sink->outcome == RequestOutcome::kCancelled);
-  CHECK(sink->values[0].size() == static_cast<std::size_t>(ReplayedResponse::kPieceTokens));
+  CHECK(sink->recorded[0].size() == static_cast<std::size_t>(ReplayedResponse::kPieceTokens));
   CHECK_FALSE(sink->results[0]);
 }
 
@@ -113,7 +114,7 @@ TEST_CASE("a rewind during a replay: no token of the new history is delivered", 
   sink->room = 1'000'000;
   again.past->resume();
   CHECK(sink->outcome->error() == SessionError::kStoreAway);
-  CHECK(sink->values[0].size() == static_cast<std::size_t>(ReplayedResponse::kPieceTokens));
+  CHECK(sink->recorded[0].size() == static_cast<std::size_t>(ReplayedResponse::kPieceTokens));
 }
 
 TEST_CASE("a store keeps the tokens of calls that it remembers, and not those before",
@@ -131,16 +132,16 @@ TEST_CASE("a store keeps the tokens of calls that it remembers, and not those be
   }
   next.max_new_tokens = 3000;
   CHECK(base() == 0);
-  CHECK(finished.again().sink->values == finished.first->values);
+  CHECK(finished.again().sink->recorded == finished.first->recorded);
   const auto e = finished.process->finish(next, finished.id, {.id = "e"});
   CHECK(base() > 1000);
   CHECK(base() <= 3005);
   const auto b = finished.process->call(next, finished.id, {.id = "b"});
   REQUIRE_FALSE(b.refusal);
-  CHECK(b.sink->values[0].size() == 3000);
+  CHECK(b.sink->recorded[0].size() == 3000);
   finished.begin();
   const auto again = finished.process->call(next, finished.id, {.id = "e"});
-  CHECK(again.sink->values == e->values);
+  CHECK(again.sink->recorded == e->recorded);
   CHECK(again.sink->result().digest == e->result().digest);
   CHECK(finished.process->call(next, finished.id, {.id = "b"}).sink->result().digest ==
         b.sink->result().digest);
@@ -161,7 +162,7 @@ TEST_CASE("a session whose first tokens the store has dropped is rewound and wak
   calls.begin();
   REQUIRE_FALSE(calls.process->durable.load(id, kAlice).refusal);
   CHECK(calls.process->store.history(id, kAlice, 5000, std::nullopt).tokens == before);
-  CHECK(calls.process->finish(tokens_request(1, 9, 4), id, {.id = "b"})->values[0].size() == 9);
+  CHECK(calls.process->finish(tokens_request(1, 9, 4), id, {.id = "b"})->recorded[0].size() == 9);
 }
 
 }  // namespace

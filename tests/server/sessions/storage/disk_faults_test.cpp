@@ -209,10 +209,10 @@ void check_right_or_refused(SessionStorage& storage, const Client& session, int*
     return;
   }
   CHECK(opened.row == session.row);
-  std::vector<std::int32_t> tokens(session.values.size());
+  std::vector<std::int32_t> tokens(session.tokens.size());
   const SessionError read = storage.read_tokens(session.row.id, session.row.base, tokens);
   if (read == SessionError::kNone) {
-    CHECK(tokens == session.values);
+    CHECK(tokens == session.tokens);
   } else {
     ++*refused;
     CHECK(read == SessionError::kDamaged);

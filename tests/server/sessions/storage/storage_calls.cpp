@@ -45,7 +45,7 @@ SessionStorage::Write Client::write(Kind kind, const Digest& after) {
 }
 
 void Client::create(Writes& to) {
-  to.add(write(Kind::kCreate, row.digest), encode_new_session({row, values}));
+  to.add(write(Kind::kCreate, row.digest), encode_new_session({row, tokens}));
 }
 
 void Client::begin(Writes& to, const std::string& call) {
@@ -57,7 +57,7 @@ void Client::begin(Writes& to, const std::string& call) {
 }
 
 void Client::append(Writes& to, std::span<const std::int32_t> more) {
-  values.insert(values.end(), more.begin(), more.end());
+  tokens.insert(tokens.end(), more.begin(), more.end());
   row.position += static_cast<std::int64_t>(more.size());
   to.add(write(Kind::kValues, extend(row.digest, DigestKind::kValues, std::as_bytes(more))),
          encode_tokens(more));
@@ -75,7 +75,7 @@ void Client::end(Writes& to, const RowChange& change) {
 
 void Client::rewind(Writes& to, std::int64_t position) {
   row.call.clear();
-  values.resize(static_cast<std::size_t>(position - row.base));
+  tokens.resize(static_cast<std::size_t>(position - row.base));
   row.position = position;
   std::erase_if(row.states, [&](const auto& state) { return state.position > position; });
   to.add(write(Kind::kRewind,
@@ -88,7 +88,7 @@ void Client::states(Writes& to, std::vector<SessionStorage::StateRef> states, st
   change.states = row.states = std::move(states);
   if (base > 0) {
     change.base = base;
-    values.erase(values.begin(), values.begin() + (base - row.base));
+    tokens.erase(tokens.begin(), tokens.begin() + (base - row.base));
     row.base = base;
   }
   to.add(write(Kind::kState, row.digest), encode_change(change));
@@ -117,10 +117,10 @@ std::string Client::difference(SessionStorage& storage) const {
            std::to_string(row.position);
   }
   if (opened.row != row) return "its row";
-  std::vector<std::int32_t> there(values.size());
+  std::vector<std::int32_t> there(tokens.size());
   const SessionError read = storage.read_tokens(row.id, row.base, there);
-  if (read != SessionError::kNone) return std::string("values: ") + to_string(read);
-  return there == values ? "" : "its values";
+  if (read != SessionError::kNone) return std::string("tokens: ") + to_string(read);
+  return there == tokens ? "" : "its tokens";
 }
 
 std::vector<std::byte> state_of(std::uint64_t seed, std::size_t bytes) {

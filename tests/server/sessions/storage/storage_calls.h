@@ -34,7 +34,7 @@ class Writes {
 // A session as a client of the storage knows it, to write it and to compare it with.
 struct Client {
   SessionStorage::Row row;
-  std::vector<std::int32_t> values;  // [row.base, row.position)
+  std::vector<std::int32_t> tokens;  // [row.base, row.position)
   SessionStorage::Claim claim;
 
   explicit Client(const std::string& id, const std::string& owner = "alice");

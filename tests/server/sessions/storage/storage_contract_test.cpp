@@ -54,7 +54,7 @@ TEST_CASE("a session of a storage is as written") {
   storage.reopen();
   CHECK(a.difference(*storage) == "");
 
-  wide.values = {1, 70000, 3, 2'000'000'000};
+  wide.tokens = {1, 70000, 3, 2'000'000'000};
   wide.row.position = 4;
   CHECK(commit(storage, [&](Writes& to) { wide.create(to); }) == Outcome::kNone);
   storage.reopen();
@@ -216,7 +216,7 @@ TEST_CASE("a state is there while something names it") {
 
   // A copy of the session shares the state.
   fork.row.position = 10;
-  fork.values = a.values;
+  fork.tokens = a.tokens;
   fork.row.states = {ref};
   REQUIRE(commit(storage, [&](Writes& to) { fork.create(to); }) == Outcome::kNone);
   REQUIRE(a.open(*storage) == Outcome::kNone);
@@ -254,7 +254,7 @@ TEST_CASE("a history may begin at a state") {
   Client copy("copy");
   copy.row.base = 3001;
   copy.row.position = 3003;
-  copy.values = {7, 8};
+  copy.tokens = {7, 8};
   REQUIRE(commit(storage, [&](Writes& to) { copy.create(to); }) == Outcome::kNone);
   REQUIRE(copy.open(*storage) == Outcome::kNone);
   REQUIRE(commit(storage, [&](Writes& to) { copy.append(to, counted(0, 1024)); }) ==

@@ -140,13 +140,13 @@ TEST_CASE("cost of opening a store of many sessions", "[.][cost]") {
     for (int i = 0; i < rows; ++i) {
       Client session("0123456789abcdef01234567" + std::to_string(10'000'000 + i));
       session.row.position = 784;
-      session.values.assign(784, 255);
+      session.tokens.assign(784, 255);
       if (with_states) {
         session.row.states = {{784, static_cast<std::uint64_t>(i), 271'360, {}}};
       }
       SessionStorage::Write write{.kind = Kind::kCreate, .after = session.row.digest};
       write.id = session.row.id;
-      const StorageBytes body = encode_new_session({session.row, session.values});
+      const StorageBytes body = encode_new_session({session.row, session.tokens});
       write.body = body;
       schema.store(*StorageSession::created(write), 0, {});
       if (i % 10'000 == 9999) {

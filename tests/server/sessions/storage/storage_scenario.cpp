@@ -10,7 +10,7 @@ namespace {
 // The state that scenarios put for a position of a history.
 std::vector<std::byte> state_for(const Client& session, std::int64_t position) {
   const auto tokens =
-      std::span(session.values)
+      std::span(session.tokens)
           .first(static_cast<std::size_t>(std::max<std::int64_t>(position - session.row.base, 0)));
   return state_of(static_cast<std::uint64_t>(position) * 1000003 +
                   std::accumulate(tokens.begin(), tokens.end(), std::uint64_t{0}) *
@@ -48,7 +48,7 @@ void Scenario::create(Writes& writes) {
   Client session("session " + std::to_string(made_++));
   if (below(2) == 0 && !sessions_.empty()) {  // a fork
     const Client& source = std::next(sessions_.begin(), below(sessions_.size()))->second;
-    session.values = source.values;
+    session.tokens = source.tokens;
     session.row.base = source.row.base;
     session.row.position = source.row.position;
     session.row.states = source.row.states;
@@ -69,8 +69,8 @@ void Scenario::change(SessionStorage& storage, Client& session, Writes& writes) 
   } else if (what == 6) {
     session.end(writes);
     held_.erase(id);
-  } else if (what == 7 && !session.values.empty()) {
-    session.rewind(writes, session.row.base + below(session.values.size()));
+  } else if (what == 7 && !session.tokens.empty()) {
+    session.rewind(writes, session.row.base + below(session.tokens.size()));
   } else if (what == 8 && session.row.position > session.row.base) {
     SessionStorage::StateRef ref;
     ref.position = session.row.position;

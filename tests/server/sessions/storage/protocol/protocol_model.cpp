@@ -16,23 +16,23 @@ constexpr char kValues[] = {'a', 'b'};  // what each replica draws: histories te
 // The session as a Redis server has it.
 struct StoredSession {
   int counter = 0, nonce = 0;
-  std::string values;
+  std::string tokens;
 };
 
 struct ModelRequest {
   enum class Kind : char { kNone = '-', kClaim = 'c', kWrite = 'w' } kind = Kind::kNone;
   int counter = 0, nonce = 0;  // kClaim: the nonce to be
   std::string before;          // of kWrite
-  char value = 0;
+  char token = 0;
 
   bool exists() const { return kind != Kind::kNone; }
-  std::string after() const { return before + value; }
+  std::string after() const { return before + token; }
 };
 
 struct ModelReplica {
   bool holds = false;
   int counter = 0, nonce = 0;
-  std::string values;   // what it knows the store to have
+  std::string tokens;   // what it knows the store to have
   std::string missing;  // what the store has lost since: written again before anything new
   std::string unacknowledged;
   ModelRequest sent, stray;  // stray: an earlier request that was given up, and may still arrive
@@ -52,7 +52,7 @@ struct ModelState {
     for (const StoredSession* stored : {&store, &copy}) {
       number(stored->counter);
       number(stored->nonce);
-      add(stored->values);
+      add(stored->tokens);
     }
     number(failed_over);
     number(nonces);
@@ -61,7 +61,7 @@ struct ModelState {
       number(replica.holds);
       number(replica.counter);
       number(replica.nonce);
-      add(replica.values);
+      add(replica.tokens);
       add(replica.missing);
       add(replica.unacknowledged);
       for (const ModelRequest* request : {&replica.sent, &replica.stray}) {
@@ -69,7 +69,7 @@ struct ModelState {
         number(request->counter);
         number(request->nonce);
         add(request->before);
-        if (request->value != 0) all += request->value;
+        if (request->token != 0) all += request->token;
       }
     }
     return all;
@@ -133,7 +133,7 @@ void ProtocolModel::visit(const ModelState& state) {
   next.failed_over = true;
   next.store = state.copy;
   for (ModelReplica& replica : next.replicas) replica.unacknowledged.clear();  // WAIT fails
-  reach(next, "failover to the copy, which has \"" + state.copy.values + '"');
+  reach(next, "failover to the copy, which has \"" + state.copy.tokens + '"');
 }
 
 void ProtocolModel::visit_replica(const ModelState& state, std::size_t who) {
@@ -142,10 +142,10 @@ void ProtocolModel::visit_replica(const ModelState& state, std::size_t who) {
   if (!replica.sent.exists()) {
     ModelState next = state;
     ModelRequest& sent = next.replicas[who].sent;
-    if (replica.holds && replica.values.size() < bounds_.values) {
-      sent = {ModelRequest::Kind::kWrite, replica.counter, replica.nonce, replica.values,
+    if (replica.holds && replica.tokens.size() < bounds_.tokens) {
+      sent = {ModelRequest::Kind::kWrite, replica.counter, replica.nonce, replica.tokens,
               replica.missing.empty() ? kValues[who] : replica.missing[0]};
-      reach(next, name + " sends a write upon \"" + replica.values + '"');
+      reach(next, name + " sends a write upon \"" + replica.tokens + '"');
     } else if (!replica.holds && state.nonces < bounds_.claims) {
       sent = {ModelRequest::Kind::kClaim, 0, ++next.nonces, "", 0};
       reach(next, name + " sends a claim");
@@ -162,7 +162,7 @@ void ProtocolModel::visit_replica(const ModelState& state, std::size_t who) {
   }
   if (replica.stray.exists()) visit_arrival(state, who, true);
   if (!replica.unacknowledged.empty() && (!rules_.waits || state.failed_over ||
-                                          begins_with(state.copy.values, replica.unacknowledged))) {
+                                          begins_with(state.copy.tokens, replica.unacknowledged))) {
     ModelState next = state;
     next.replicas[who].unacknowledged.clear();
     const bool is_one_line = begins_with(replica.unacknowledged, state.acknowledged) ||
@@ -173,7 +173,7 @@ void ProtocolModel::visit_replica(const ModelState& state, std::size_t who) {
     reach(next, name + " acknowledges \"" + replica.unacknowledged + '"',
           is_one_line ? Fault() : Fault(ProtocolFault::Kind::kGone));
   }
-  if (replica.holds || !replica.values.empty()) {
+  if (replica.holds || !replica.tokens.empty()) {
     ModelState next = state;
     const ModelRequest last = replica.sent, stray = replica.stray;
     next.replicas[who] = {};
@@ -198,23 +198,23 @@ void ProtocolModel::visit_arrival(const ModelState& state, std::size_t who, bool
     }
     answer_claim(next, who, request);
     reach(next, name + " is granted claim " + std::to_string(next.store.counter) + " upon \"" +
-                    next.store.values + '"');
+                    next.store.tokens + '"');
     return;
   }
-  const bool is_done = rules_.digest && state.store.values == request.after();
+  const bool is_done = rules_.digest && state.store.tokens == request.after();
   const bool accepted = is_done || passes(state.store, request);
   Fault fault;
   if (accepted && !is_done) {
-    if (state.store.values != request.before && state.store.values != request.after()) {
+    if (state.store.tokens != request.before && state.store.tokens != request.after()) {
       fault = ProtocolFault::Kind::kForeignWrite;
     }
     // SETRANGE: at the writer's own offset, over what is there.
-    next.store.values.resize(request.before.size(), '.');
-    next.store.values += request.value;
+    next.store.tokens.resize(request.before.size(), '.');
+    next.store.tokens += request.token;
   }
   const std::string event = name + (is_stray ? "'s late write" : "'s write") + " upon \"" +
                             request.before + "\" is " + (accepted ? "accepted" : "refused") +
-                            " upon \"" + state.store.values + '"';
+                            " upon \"" + state.store.tokens + '"';
   if (!is_stray) {
     // The answer is lost, and the write will be sent again.
     reach(next, event + ", the answer lost", fault);
@@ -226,8 +226,8 @@ void ProtocolModel::visit_arrival(const ModelState& state, std::size_t who, bool
 bool ProtocolModel::passes(const StoredSession& store, const ModelRequest& write) const {
   return (!rules_.counter || store.counter == write.counter) &&
          (!rules_.nonce || store.nonce == write.nonce) &&
-         (!rules_.length || store.values.size() == write.before.size()) &&
-         (!rules_.digest || store.values == write.before);
+         (!rules_.length || store.tokens.size() == write.before.size()) &&
+         (!rules_.digest || store.tokens == write.before);
 }
 
 // Where the store has the beginning of what the replica had written, it heals the store, else it
@@ -235,10 +235,10 @@ bool ProtocolModel::passes(const StoredSession& store, const ModelRequest& write
 void ProtocolModel::answer_claim(ModelState& state, std::size_t who,
                                  const ModelRequest& claim) const {
   ModelReplica& replica = state.replicas[who];
-  const std::string own = replica.values + replica.missing;
+  const std::string own = replica.tokens + replica.missing;
   replica.missing =
-      begins_with(own, state.store.values) ? own.substr(state.store.values.size()) : "";
-  replica.values = state.store.values;
+      begins_with(own, state.store.tokens) ? own.substr(state.store.tokens.size()) : "";
+  replica.tokens = state.store.tokens;
   replica.holds = true;
   replica.counter = state.store.counter;
   replica.nonce = claim.nonce;
@@ -253,13 +253,13 @@ void ProtocolModel::answer_write(ModelState& state, std::size_t who, const Model
     replica.holds = false;
     return;
   }
-  replica.values = write.after();
+  replica.tokens = write.after();
   if (!replica.missing.empty()) replica.missing.erase(0, 1);
-  replica.unacknowledged = replica.values;
+  replica.unacknowledged = replica.tokens;
 }
 
 void ProtocolModel::reach(ModelState next, const std::string& event, Fault fault) {
-  if (!fault && !begins_with(next.store.values, next.acknowledged)) {
+  if (!fault && !begins_with(next.store.tokens, next.acknowledged)) {
     fault = ProtocolFault::Kind::kGone;
   }
   if (fault) {

@@ -26,7 +26,7 @@ struct ProtocolRules {
 };
 
 struct ProtocolBounds {
-  std::size_t values = 3;  // of a session
+  std::size_t tokens = 3;  // of a session
   int claims = 3;          // in all
   bool has_late_requests = false;
 };

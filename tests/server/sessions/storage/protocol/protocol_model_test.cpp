@@ -10,7 +10,7 @@ namespace lintel::testing {
 namespace {
 
 // Smaller, as each request may arrive twice.
-constexpr ProtocolBounds kLate{.values = 2, .claims = 2, .has_late_requests = true};
+constexpr ProtocolBounds kLate{.tokens = 2, .claims = 2, .has_late_requests = true};
 
 std::string trace_of(const std::optional<ProtocolFault>& fault) {
   if (!fault) return "none";

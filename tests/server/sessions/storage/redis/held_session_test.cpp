@@ -34,12 +34,12 @@ struct Held {
 TEST_CASE("a lost renewal does not fail the writes sent after it") {
   Held held;
   const Sent renewal = held.session->renewal();
-  const Sent values = held.append({1, 2, 3}, 1);
-  CHECK(values->least < renewal->number);  // it may come first
+  const Sent append = held.append({1, 2, 3}, 1);
+  CHECK(append->least < renewal->number);  // it may come first
   held.session->is_refused(*renewal, /*may_stand=*/true);
   CHECK(held.session->is_writing());
   CHECK(held.session->row().position == 3);
-  held.session->stands(*values);
+  held.session->stands(*append);
   CHECK_FALSE(held.session->is_writing());
   CHECK(held.append({4}, 2)->before.position == 3);
 }

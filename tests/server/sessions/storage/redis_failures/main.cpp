@@ -84,7 +84,7 @@ int run(const Flags& flags) {
   }
   const auto health = [&](auto count) { return count(a->health()) + count(b->health()); };
   using Health = SessionStorage::Health;
-  std::cout << tally.acknowledged << " writes of " << tally.values << " values in "
+  std::cout << tally.acknowledged << " writes of " << tally.tokens << " tokens in "
             << tally.sessions << " sessions were acknowledged, " << tally.unanswered
             << " tries were not, " << tally.refused << " were refused; "
             << health([](const Health& h) { return h.healed; }) << " sessions were healed, "

@@ -14,7 +14,7 @@ namespace lintel::testing {
 // Thread-safe.
 struct Tally {
   std::atomic<std::uint64_t> acknowledged{0};  // writes
-  std::atomic<std::uint64_t> values{0};        // in them
+  std::atomic<std::uint64_t> tokens{0};        // in them
   std::atomic<std::uint64_t> unanswered{0};    // tries whose outcome was unknown
   std::atomic<std::uint64_t> refused{0};       // fenced, rolled back: the claim was lost
   std::atomic<std::uint64_t> stale{0};         // claims at a master that was none any more

@@ -99,7 +99,7 @@ bool WritingSessions::open(SessionStorage& storage) {
     case SessionError::kNotFound:
     case SessionError::kDamaged:
       tally_.is_wrong(name() + ", of which " + std::to_string(known_.row.position) +
-                      " values were acknowledged, is " + to_string(opened.outcome));
+                      " tokens were acknowledged, is " + to_string(opened.outcome));
       begin_next();
       return false;
     default:
@@ -143,7 +143,7 @@ void WritingSessions::confirm_loss(SessionStorage& storage, const SessionStorage
   ++tally_.rolled_back;
   const bool is_earlier = passed_.contains(bytes_of(opened.row.digest));
   tally_.is_wrong(name() + ": " + std::to_string(known_.row.position) +
-                  " values were acknowledged, " + std::to_string(opened.row.position) +
+                  " tokens were acknowledged, " + std::to_string(opened.row.position) +
                   " are there, " + (is_earlier ? "an earlier moment" : "no moment that was"));
   begin_next();
 }
@@ -156,8 +156,8 @@ void WritingSessions::compare_values(SessionStorage& storage, std::int64_t posit
   const SessionError read = storage.read_tokens(known_.row.id, from, there);
   if (read == SessionError::kStoreAway) return;
   const bool same = read == SessionError::kNone &&
-                    std::equal(there.begin(), there.end(), known_.values.begin() + from);
-  if (!same) tally_.is_wrong(name() + ": other values than were acknowledged");
+                    std::equal(there.begin(), there.end(), known_.tokens.begin() + from);
+  if (!same) tally_.is_wrong(name() + ": other tokens than were acknowledged");
 }
 
 bool WritingSessions::write(SessionStorage& storage, bool is_end) {
@@ -179,7 +179,7 @@ bool WritingSessions::write(SessionStorage& storage, bool is_end) {
     const SessionError outcome = writes.commit_to(storage).front();
     if (outcome == SessionError::kNone) {
       ++tally_.acknowledged;
-      if (!is_end) tally_.values += count;
+      if (!is_end) tally_.tokens += count;
       known_ = std::move(next);
       passed_.insert(bytes_of(known_.row.digest));
       maybe_.clear();
