@@ -89,7 +89,7 @@ TEST_CASE("a completion is the same alone, in a batch and on several workers") {
   }
 }
 
-TEST_CASE("the classifier computes what its weights say") {
+TEST_CASE("the classifier computes its weights' function") {
   const TemporaryDirectory directory;
   // Class 0: 1 - the mean pixel; class 1: the mean pixel. relu between, so nothing is negative.
   const std::vector<float> mean = {0.5f, 0.5f}, one = {1.0f, -1.0f}, flip = {-1.0f, 1.0f};

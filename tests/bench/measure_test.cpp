@@ -20,7 +20,7 @@ TEST_CASE("the time of workers is that of the slowest") {
   CHECK(seconds >= 0.005);
 }
 
-TEST_CASE("every worker runs once, and what one throws is thrown when all have ended") {
+TEST_CASE("every worker runs once, and an exception of one is thrown when all have ended") {
   std::atomic<int> ran{0};
   CHECK_THROWS_AS(run_on_workers(4,
                                  [&ran](int worker) {

@@ -50,7 +50,7 @@ TEST_CASE("every table in Markdown names machine, model, weights, workers and ba
   }
 }
 
-TEST_CASE("JSON reads back as what was written") {
+TEST_CASE("a report written as JSON reads back unchanged") {
   const std::string json = to_json(example(10));
   CHECK(to_json(parse_report(json, "x.json")) == json);
   CHECK(to_markdown(parse_report(json, "x.json")) == to_markdown(example(10)));

@@ -57,7 +57,7 @@ TEST_CASE("Ctrl-C cancels the call on the server, and the command dies of it") {
   server.check_freed(id);
 }
 
-TEST_CASE("every command that takes long dies of the signal it gets, with what it has written") {
+TEST_CASE("every command that takes long dies of the signal it gets, and keeps its output") {
   const EndlessServer server;
   const std::string id = server.new_session();
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {

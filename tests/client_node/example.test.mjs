@@ -136,7 +136,7 @@ describe('the Node example', () => {
     assert.match(stderr, /^50 tokens, seed 7, ended by FINISH_REASON_LENGTH/);
   });
 
-  it('generate.mjs says what the server refused', async () => {
+  it('generate.mjs prints the refusal of the server', async () => {
     await assert.rejects(example('generate.mjs', '--prompt-tokens', '0,500'), (error) => {
       assert.equal(error.code, 1);
       assert.match(error.stderr, /INVALID_ARGUMENT: prompt\.tokens\.ids\[1\]/);
@@ -283,7 +283,7 @@ describe('the Node example', () => {
     }
   });
 
-  it('runs what the READMEs say', async () => {
+  it('runs the commands of the READMEs', async () => {
     for (const readme of ['client/README.md', 'client/node/README.md']) {
       const blocks = [...readFileSync(join(LINTEL_ROOT, readme), 'utf8').matchAll(/^```js\n(.*?)^```$/gms)];
       assert.notEqual(blocks.length, 0, readme);
@@ -296,7 +296,7 @@ describe('the Node example', () => {
     }
   });
 
-  it('runs what the page of sessions says', async () => {
+  it('runs the code of the page of sessions', async () => {
     const page = readFileSync(join(LINTEL_ROOT, 'docs', 'sessions.md'), 'utf8');
     const [, block] = /^```js\n(.*?)^```$/ms.exec(page);
     const file = join(LINTEL_EXAMPLE, 'snippet.mjs');

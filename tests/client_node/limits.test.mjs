@@ -133,7 +133,7 @@ describe('an image', () => {
       assert.match(warnings[0], /border is light.*255 - pixel/);
     }));
 
-  it('that times out has what was drawn', () =>
+  it('that times out has the image so far', () =>
     withClient(mnist.address, {}, async (client) => {
       const late = client.completeImage(new Uint8Array(784).fill(7), (i) => i > 1, { timeout: 1 });
       await assert.rejects(late, (error) => {

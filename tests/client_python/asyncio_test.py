@@ -124,7 +124,7 @@ class AsyncioTest(ServedTest):
                 gc.enable()
         self.run_async(body)
 
-    def test_closing_a_stream_or_the_client_ends_who_reads_it(self):
+    def test_closing_a_stream_or_the_client_ends_its_reader(self):
         async def body(client):
             generation = client.generate([1], model="tokens", max_new_tokens=LONG)
             reader = asyncio.create_task(generation.samples())

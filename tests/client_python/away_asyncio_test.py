@@ -12,7 +12,7 @@ from serving import PATIENCE, run_async
 
 
 class AwayAsyncioTest(Away, unittest.TestCase):
-    def test_a_stream_goes_on_as_soon_as_its_server_is_back(self):
+    def test_a_stream_continues_as_soon_as_its_server_is_back(self):
         async def main():
             async with lintel.AsyncClient(self.address, timeout=PATIENCE) as client:
                 async with client.session() as session:

@@ -77,7 +77,7 @@ class Away:
 
 
 class AwayTest(Away, unittest.TestCase):
-    def test_a_stream_goes_on_as_soon_as_its_server_is_back(self):
+    def test_a_stream_continues_as_soon_as_its_server_is_back(self):
         with lintel.Client(self.address, timeout=PATIENCE) as client, client.session() as session:
             positions = []
             for token in session.generate([3, 1, 4], max_new_tokens=COUNT):

@@ -27,7 +27,7 @@ class BoundTest(ServedTest):
         self.assertEqual([s.tokens.size for s in samples], [s.tokens.size for s in again])
         return samples
 
-    def test_what_has_no_end_of_its_own_ends_after_256(self):
+    def test_a_sequence_without_an_end_ends_after_256(self):
         (sample,) = self.both([1, 2], model="tokens")
         self.assertEqual(sample.tokens.size, 256)
         self.assertEqual(sample.result.finish_reason, FinishReason.LENGTH)
@@ -39,7 +39,7 @@ class BoundTest(ServedTest):
         (sample,) = self.both(model="image")
         self.assertEqual(sample.result.finish_reason, FinishReason.END_OF_SEQUENCE)
 
-    def test_what_the_caller_says_holds(self):
+    def test_the_limit_of_the_caller_holds(self):
         self.assertEqual(self.both([1], model="tokens", max_new_tokens=300)[0].tokens.size, 300)
         generation = self.client.generate([1], model="tokens", time_limit=0.3)
         self.assertEqual(generation.samples()[0].result.finish_reason, FinishReason.DEADLINE)

@@ -50,7 +50,7 @@ class TwoFakes(unittest.TestCase):
         yield lambda: self.read(*arguments, **options)
         yield lambda: run_async(self.read_async(*arguments, **options))
 
-    def test_a_call_that_is_killed_goes_on_at_the_other_server(self):
+    def test_a_call_that_is_killed_continues_at_the_other_server(self):
         for kill_at in (1, 3, COUNT):
             for read in self.both(lambda p, at=kill_at: p == 1 + at and self.one.kill()):
                 self.one.start()
@@ -66,7 +66,7 @@ class TwoFakes(unittest.TestCase):
         for read in self.both():
             self.assertEqual(read(), POSITIONS)
 
-    def test_what_one_refuses_the_other_is_asked_at_once(self):
+    def test_a_call_that_one_server_refuses_is_sent_to_the_other_at_once(self):
         slow = lintel.RetryPolicy(initial_backoff=1000, max_backoff=1000, repeat_for=PATIENCE)
         for refused in (GONE, refusal(grpc.StatusCode.CANCELLED), refusal(grpc.StatusCode.ABORTED, reason="SESSION_HELD")):
             for read in self.both(retry=slow):

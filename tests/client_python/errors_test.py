@@ -34,7 +34,7 @@ class ServedTest(Away, unittest.TestCase):
                     del tokens
         run_async(main())
 
-    def test_a_connection_that_is_lost_is_told_in_plain_words(self):
+    def test_a_lost_connection_is_reported_in_plain_words(self):
         def check(error):
             self.assertEqual(error.message, "the connection to the server was lost")
             self.assertIs(error.code, grpc.StatusCode.UNAVAILABLE)
@@ -91,7 +91,7 @@ class PlainWordsTest(unittest.TestCase):
             self.assertTrue(plain.unreached)
             self.assertEqual(plain.hint, "")
 
-    def test_what_is_wrong_with_tls_is_told(self):
+    def test_an_error_of_tls_is_reported(self):
         failed = "failed to connect to all addresses; last error: UNKNOWN: ipv4:1.2.3.4:7: "
         self.assertIn("speak TLS?", self.unavailable(failed + "Socket closed").hint)
         bad = failed + "Ssl handshake failed: SSL_ERROR_SSL: CERTIFICATE_VERIFY_FAILED"
@@ -99,7 +99,7 @@ class PlainWordsTest(unittest.TestCase):
         plain = failed + "Ssl handshake failed: SSL_ERROR_SSL: WRONG_VERSION_NUMBER"
         self.assertIn("does not speak TLS", self.unavailable(plain, encrypted=True).message)
 
-    def test_what_is_no_grpc_server_is_told(self):
+    def test_a_server_without_grpc_is_reported(self):
         self.assertEqual(
             self.plain(grpc.StatusCode.UNIMPLEMENTED, "Received http2 header with status: 404"),
             ("what answers at there:7 is no gRPC server: HTTP 404", "", False))
@@ -115,14 +115,14 @@ class PlainWordsTest(unittest.TestCase):
             self.assertEqual(plain.message, "the connection to the server was lost")
             self.assertFalse(plain.unreached)
 
-    def test_what_the_server_says_stays(self):
+    def test_the_message_of_the_server_stays(self):
         for code, text in ((grpc.StatusCode.UNAVAILABLE, "model a is being loaded"),
                            (grpc.StatusCode.INTERNAL, "Socket closed"),
                            (grpc.StatusCode.CANCELLED, "the server ends")):
             self.assertEqual(self.plain(code, text), (text, "", False))
         self.assertEqual(self.unavailable("Socket closed", by_server=True).message, "Socket closed")
 
-    def test_a_timeout_is_told_with_its_length(self):
+    def test_a_timeout_is_reported_with_its_length(self):
         plain = self.plain(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
         self.assertEqual(plain[:2], ("the call took too long", "the call had a timeout of 2 s"))
 

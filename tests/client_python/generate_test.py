@@ -148,7 +148,7 @@ class TinyModelsTest(ServedTest):
         self.assertEqual(sample.result.finish_reason, FinishReason.STOP_TOKEN)
         self.assertEqual(sample.text, text[:text.index(text[5]) + 1])
 
-    def test_particles_keep_what_is_known_and_tell_the_evidence(self):
+    def test_particles_keep_known_tokens_and_report_the_evidence(self):
         options = dict(model="tokens", max_new_tokens=6, seed=9, given={4: [7, 8]})
         (sample,) = self.client.generate([3, 1, 4], particles=8, **options).samples()
         self.assertEqual(sample.tokens[1:3].tolist(), [7, 8])
@@ -229,7 +229,7 @@ class TinyModelsTest(ServedTest):
                                         seed=generation.result.seed)
         self.assertEqual(repeated.samples()[0].result.seed, generation.result.seed)
 
-    def test_models_and_health_are_told(self):
+    def test_models_and_health_are_reported(self):
         self.assertEqual([m.name for m in self.client.models()], ["bytes", "image", "tokens"])
         image = self.client.model("image")
         self.assertEqual((image.image.height, image.image.width, image.image.start_token), (6, 5, 0))

@@ -59,7 +59,7 @@ class ProxyTest(ServedTest):
             with self.assertRaisesRegex(ValueError, "through a proxy in plain text"):
                 kind(ELSEWHERE, proxy=self.proxy.address, token="secret")
 
-    def test_what_is_no_proxy_is_refused_without_telling_its_password(self):
+    def test_an_invalid_proxy_is_refused_without_its_password(self):
         for proxy in ("", "host", "host:", "host:port", "http://host:1", "user:pass@host", "a b:1"):
             for kind in (lintel.Client, lintel.AsyncClient):
                 with self.assertRaisesRegex(ValueError, "proxy: expected") as raised:

@@ -168,11 +168,11 @@ class RepeatTests:
                 self.assertEqual(len(first.call_id), 32)
                 self.assertTrue(first.sampling.HasField("seed"))
 
-    def test_what_is_sent_once_more_is_not_told_once_more(self):
+    def test_tokens_sent_twice_are_yielded_once(self):
         self.fake.sends_from = 2
         self.check_whole(self.killed_at(3))
 
-    def test_what_may_pass_is_waited_out_in_a_repeat(self):
+    def test_a_transient_error_is_waited_out_in_a_repeat(self):
         self.fake.script = [GONE, BUSY, FULL]
         self.check_whole(self.read())
         self.assertEqual(len(self.fake.calls), 4)
@@ -191,7 +191,7 @@ class RepeatTests:
         self.assertIsInstance(error, lintel.Cancelled)
         self.assertIn("on purpose", str(error))
 
-    def test_what_cannot_pass_ends_it_with_its_reason(self):
+    def test_a_permanent_error_ends_it_with_its_reason(self):
         for code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DATA_LOSS,
                      grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.NOT_FOUND):
             self.fake.script = [GONE, refusal(code)]
@@ -272,7 +272,7 @@ class SyncRepeatTest(SyncCalls, RepeatTests, unittest.TestCase):
         self.assertEqual(self.fake.gets, 1)
         self.assertEqual(len({call.call_id for call in self.fake.calls}), 5)
 
-    def test_sessions_say_and_tell_what_outlives_the_server(self):
+    def test_sessions_set_and_report_their_durability(self):
         with lintel.Client(self.fake.address, retry=POLICY, timeout=PATIENCE) as client:
             session = client.session(durability=Durability.TOKEN, expire_after=1.5)
             session.fork(durability=Durability.CALL)
@@ -290,7 +290,7 @@ class SyncRepeatTest(SyncCalls, RepeatTests, unittest.TestCase):
             self.assertIsNone(info.interrupted)
 
 
-    def test_what_is_cancelled_here_is_not_repeated(self):
+    def test_a_call_cancelled_here_is_not_repeated(self):
         for close in (lambda client, generation: client.close(),
                       lambda client, generation: generation.close()):
             self.fake.calls.clear()
@@ -306,7 +306,7 @@ class SyncRepeatTest(SyncCalls, RepeatTests, unittest.TestCase):
 
 
 class AsyncRepeatTest(AsyncCalls, RepeatTests, unittest.TestCase):
-    def test_what_is_cancelled_here_is_not_repeated(self):
+    def test_a_call_cancelled_here_is_not_repeated(self):
         async def main(end, error):
             self.fake.calls.clear()
             self.fake.kill_at = 1
@@ -379,7 +379,7 @@ class KilledServerTest(unittest.TestCase):
     def options(self):
         return dict(seed=4, max_new_tokens=self.COUNT, log2_probs=True)
 
-    def test_a_call_goes_on_over_it(self):
+    def test_a_call_continues_over_it(self):
         with lintel.Client(self.server.address, timeout=PATIENCE) as client:
             for durability in (Durability.CALL, Durability.INPUT, Durability.TOKEN):
                 with client.session(durability=durability) as session, \
@@ -393,7 +393,7 @@ class KilledServerTest(unittest.TestCase):
                     self.check(tokens, undisturbed)
                     self.assertEqual(session.info().position, 3 + self.COUNT)
 
-    def test_a_call_of_asyncio_goes_on_over_it(self):
+    def test_a_call_of_asyncio_continues_over_it(self):
         async def main():
             async with lintel.AsyncClient(self.server.address, timeout=PATIENCE) as client:
                 session, twin = await client.session(), await client.session()

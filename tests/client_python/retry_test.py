@@ -334,7 +334,7 @@ class PolicyTest(unittest.TestCase):
                 self.assertGreaterEqual(policy.delay(attempt, 3.0, jitter), 3.0)
         self.assertGreaterEqual(policy.delay(9, 0.001, 0.5), 0.75 * policy.max_backoff)
 
-    def test_what_makes_no_sense_is_refused(self):
+    def test_invalid_settings_are_refused(self):
         for options in (dict(max_attempts=0), dict(initial_backoff=0), dict(multiplier=0.5)):
             with self.assertRaises(ValueError):
                 RetryPolicy(**options)

@@ -64,7 +64,7 @@ class SecurityTest(unittest.TestCase):
                 return [t.token async for t in client.generate([1, 2], max_new_tokens=5, seed=1)]
         self.assertEqual(run_async(same()), tokens)
 
-    def test_without_them_nobody_comes_in(self):
+    def test_without_them_no_client_is_served(self):
         with lintel.Client(self.server.address, **self.options(token=None)) as client:
             self.assertTrue(client.serving())  # health needs none
             with self.assertRaises(lintel.Unauthenticated):

@@ -167,7 +167,7 @@ class SessionTest(ServedTest):
                 again.generate(session="other")
         self.assertEqual(self.client.list_sessions(), [])
 
-    def test_a_session_goes_on_and_ends_while_the_server_still_puts_away_a_call_cut_short(self):
+    def test_a_session_continues_and_ends_while_the_server_still_ends_a_cancelled_call(self):
         with self.session() as session:
             for _ in range(10):
                 for token in session.generate([1], max_new_tokens=LONG):

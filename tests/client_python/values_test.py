@@ -36,7 +36,7 @@ class ValuesTest(unittest.TestCase):
         self.assertEqual(to_wire(np.asfortranarray(image)).pixels, bytes(range(6)))
         self.assertEqual(to_wire(image.T).pixels, bytes([0, 3, 1, 4, 2, 5]))
 
-    def test_what_can_be_no_values_is_refused(self):
+    def test_non_tokens_are_refused(self):
         for values in ([1.5], [True], ["a"], np.array([1.0]), np.zeros((2, 2)), [None],
                        np.zeros((2, 2), dtype=np.int64), np.array([True]), 7):
             with self.assertRaises(TypeError, msg=repr(values)):

@@ -28,7 +28,7 @@ describe('clients with useHttpGet', () => {
   };
   for (const [name, [channel, transport]] of Object.entries(clients)) {
     for (const useBinaryFormat of [true, false]) {
-      it(`ask by GET what changes nothing: ${name}, ${useBinaryFormat ? 'proto' : 'JSON'}`, async () => {
+      it(`use GET for calls that change nothing: ${name}, ${useBinaryFormat ? 'proto' : 'JSON'}`, async () => {
         const to = transport({ baseUrl: house.http, useHttpGet: true, useBinaryFormat });
         const models = createClient(service('ModelService'), to);
         const methods = await methodsOf(channel, async () => {

@@ -123,7 +123,7 @@ TEST_CASE("a model that is narrow already does not grow") {
   }
 }
 
-TEST_CASE("a model with an adapter merged agrees with the adapter beside the model") {
+TEST_CASE("a model with an adapter merged agrees with the adapter applied to the model") {
   Fixture f;
   const ModelConfig config = testing::tiny_config(TinyModel::kBytes);
   const fs::path adapter = f.directory.path() / "adapter";
@@ -193,7 +193,7 @@ TEST_CASE("a failed conversion leaves no files") {
   CHECK(f.entries() == 1);
 }
 
-TEST_CASE("the program says what it did by its exit code") {
+TEST_CASE("the program reports success and failure by its exit code") {
   Fixture f;
   CHECK(f.run("--help").code == 0);
   CHECK(f.run("--help").text.find("--weight-type") != std::string::npos);

@@ -102,7 +102,7 @@ TEST_CASE("values that are offered are not checked, and --help does not have the
   CHECK(program.text == "x");
 }
 
-TEST_CASE("help lists what a flag excludes or needs in the order of the names") {
+TEST_CASE("help lists the flags that a flag excludes or needs in the order of their names") {
   CLI::App app("", "say");
   add_flags(app);
   CLI::App* const word = app.add_subcommand("word", "Say a word");

@@ -52,7 +52,7 @@ class ClusterTest(unittest.TestCase):
                 self.assertEqual(service["security_opt"], ["no-new-privileges:true"])
                 self.assertIs(service["read_only"], True)
 
-    def test_what_is_mounted_is_there(self):
+    def test_mounted_files_exist(self):
         for name, service in self.services.items():
             for volume in service.get("volumes", []):
                 source, _, *mode = volume.split(":")
@@ -62,7 +62,7 @@ class ClusterTest(unittest.TestCase):
                 else:
                     self.assertIn(source, manifests.load(FILE)["volumes"])
 
-    def test_the_servers_share_a_store_and_are_told_apart(self):
+    def test_the_servers_share_a_store_and_have_host_names_of_their_own(self):
         stores = {flags(server["command"])["--session-store"] for server in self.servers.values()}
         self.assertEqual(stores, {"redis://valkey:6379"})
         for name, server in self.servers.items():
@@ -98,7 +98,7 @@ class ClusterTest(unittest.TestCase):
         self.assertEqual(job["static_configs"],
                          [{"targets": [f"{name}:9464" for name in sorted(self.servers)]}])
 
-    def test_the_script_names_what_is_there(self):
+    def test_the_script_names_existing_files(self):
         subprocess.run(["bash", "-n", SCRIPT], check=True)
         self.assertTrue(os.access(SCRIPT, os.X_OK))
         with open(SCRIPT, encoding="utf-8") as file:

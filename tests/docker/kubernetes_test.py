@@ -219,7 +219,7 @@ class ManifestTests:
         for model in variant.config["model"]:
             self.assertTrue(os.path.exists(manifests.ROOT + model + "/config.json"))
 
-    def test_plain_text_is_behind_the_network_policy(self):
+    def test_plain_text_is_subject_to_the_network_policy(self):
         variant = self.variant
         self.assertEqual(variant.config.get("insecure-public", False), not variant.tls)
         policy = variant.one("NetworkPolicy")["spec"]

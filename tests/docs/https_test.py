@@ -70,7 +70,7 @@ class Https(unittest.TestCase):
         self.assertIn("`curl --cacert ca.pem https://...`", page)
         self.assertIn("`curl --cert client.pem --key client.key`", page)
 
-    def test_who_trusts_the_authority_is_served(self):
+    def test_a_client_that_trusts_the_authority_is_served(self):
         self.serve()
         listed = self.trusting("--write-out", "\n%{http_version}")
         self.assertEqual(listed.returncode, 0, listed.stderr)

@@ -85,14 +85,14 @@ def part_of(page, name):
 
 
 class KindsTest(unittest.TestCase):
-    def test_pages_show_what_is_declared(self):
+    def test_pages_show_the_declared_kinds(self):
         kinds = json.loads(declared())["kinds"]
         for page, name, make in PARTS:
             with self.subTest(page=page, part=name):
                 self.assertEqual(part_of(page, name)[1], make(kinds),
                                  "tests/docs/kinds_test.py --write updates it")
 
-    def test_training_reads_what_is_declared(self):
+    def test_training_reads_the_declared_kinds(self):
         self.assertEqual(read(TRAINING), declared(), "tests/docs/kinds_test.py --write updates it")
 
 

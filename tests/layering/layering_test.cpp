@@ -34,7 +34,7 @@ std::string text_of(const fs::path& file) {
 
 namespace lintel::testing {
 
-TEST_CASE("no file includes what its module may not see") {
+TEST_CASE("no file includes a header that its module may not see") {
   const std::vector<Module> modules = read_modules(kModules);
   std::size_t includes = 0;
   for (const char* const top : kFolders) {

@@ -106,7 +106,7 @@ describe("OpenAI's client", () => {
     await assert.rejects(client.completions.create({ ...request, temperature: -1, stream: true }), OpenAI.BadRequestError);
   });
 
-  it('frees what a stream held that is left', async () => {
+  it('frees the memory of a stream that its client leaves', async () => {
     const stream = await client.completions.create({ model: 'tokens', prompt: [1, 2], max_tokens: 1_000_000_000, stream: true });
     for await (const piece of stream) {
       assert.equal(piece.choices.length, 1);

@@ -21,7 +21,7 @@ const isDisabled = () => at.page.evaluate('document.querySelector("#digits-compl
 const focusEditor = () => at.page.evaluate('document.querySelector("#digits-editor").focus()');
 
 describe('Digits', () => {
-  it('completes what is hidden, with a heat map, and the same again by seed', async () => {
+  it('completes hidden pixels, with a heat map, and the same again by seed', async () => {
     await at.open();
     await at.set('#digits-seed', '7');
     await at.complete();

@@ -197,7 +197,7 @@ describe('an occluded image', () => {
     );
   });
 
-  it('is put together from what comes', () => {
+  it('is put together from messages', () => {
     const hidden = hide(3, 4);
     const completion = new Completion(image, hidden, 2, 4);
     const chunk = (sample, position, tokens, source = 'VALUE_SOURCE_SAMPLED') => ({
@@ -403,7 +403,7 @@ describe('text', () => {
     );
   });
 
-  it('is put together from what comes, wherever a branch began', () => {
+  it('is put together from messages, wherever a branch began', () => {
     const text = tokens('ab');
     take(text, {
       chunks: [

@@ -24,7 +24,7 @@ after(() => server.stop());
 const get = (path, headers = {}, method = 'GET') => fetch(server.url + path, { method, headers });
 
 describe('the page', () => {
-  it('is what is in web/, each file with its type', async () => {
+  it('has the files of web/, each with its type', async () => {
     assert.ok(modules.length > 15);
     for (const [path, file] of [
       ['', 'web/index.html'],
@@ -38,7 +38,7 @@ describe('the page', () => {
     }
   });
 
-  it('says what it may do, and that it may not be shown in another [threat-40]', async () => {
+  it('restricts its own rights, and may not be shown in another page [threat-40]', async () => {
     const { headers } = await get('');
     assert.equal(
       headers.get('content-security-policy'),

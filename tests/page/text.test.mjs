@@ -114,7 +114,7 @@ describe('Text', () => {
     assert.equal('window' in asked[0], false);
   });
 
-  it('leaves no session behind', async () => {
+  it('deletes its sessions', async () => {
     const before = await (async () => (await at.open(), sessions()))();
     await at.page.close();
     await write();

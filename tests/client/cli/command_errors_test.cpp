@@ -180,7 +180,7 @@ TEST_CASE("a connection that is lost during a call: the error has no text of gRP
   CHECK(result.err == "lintel: the connection to the server was lost (UNAVAILABLE)\n");
 }
 
-TEST_CASE("lintel help explains what --help does") {
+TEST_CASE("lintel help COMMAND prints the help of the command") {
   for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
            {}, {"health"}, {"session", "create"}, {"token", "new"}}) {
     std::vector<std::string> help = command, asked = command;

@@ -251,7 +251,7 @@ TEST_CASE("session continue generates on the session") {
   CHECK(only_request(server).session_id() == "abc");
 }
 
-TEST_CASE("a model whose state grows without an end is shown with what a token adds") {
+TEST_CASE("a model whose state grows without an end is shown with the bytes of a token") {
   FakeServer server;
   server.model.set_constant_state(false);
   server.model.set_state_bytes(0);

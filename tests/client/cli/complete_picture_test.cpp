@@ -53,7 +53,7 @@ std::string text_of_file(const std::string& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-TEST_CASE("headings stand above and beside the picture, which stays as it is") {
+TEST_CASE("headings are above and left of the picture, which stays as it is") {
   Pictures pictures;
   const std::vector<std::string> flags = {
       "--images", pictures.path("image.png"), "--samples", "2", "--occlude", "bottom:3", "--scale",
@@ -86,7 +86,7 @@ TEST_CASE("headings stand above and beside the picture, which stays as it is") {
   CHECK(written_beside > 100);
 }
 
-TEST_CASE("an animation begins with what is known and ends with the picture") {
+TEST_CASE("an animation begins with the known pixels and ends with the picture") {
   Pictures pictures;
   const std::vector<std::string> flags = {"--images",  pictures.path("image.png"),
                                           "--samples", "2",

@@ -62,7 +62,7 @@ TEST_CASE("session create sends --durability and --expire-after") {
   CHECK(run_at(server, {"session", "create", "--expire-after", "36"}).code == cli::kUsage);
 }
 
-TEST_CASE("copies may outlive the server in another way than what they were made of") {
+TEST_CASE("copies may have another durability than their source") {
   FakeServer server;
   const TemporaryDirectory directory;
   run_at(server, {"session", "fork", "abc", "--durability", "token"});
@@ -71,7 +71,7 @@ TEST_CASE("copies may outlive the server in another way than what they were made
   CHECK(server.copy_requests()[1] == "Restore total_bytes: 1 durability: DURABILITY_CALL");
 }
 
-TEST_CASE("session get and list show what outlives the server, where it is and what was cut off") {
+TEST_CASE("session get and list show durability, place in memory and interrupted calls") {
   FakeServer server;
   CHECK(run_at(server, {"session", "get", "x"}).out.find("durability       none") !=
         std::string::npos);

@@ -5,7 +5,7 @@
 
 namespace lintel::testing {
 
-TEST_CASE("the environment says what a terminal can show") {
+TEST_CASE("the environment decides what a terminal shows") {
   CHECK(terminal_style("xterm", "truecolor", "en_US.UTF-8") == TerminalStyle::kTrueColor);
   CHECK(terminal_style("xterm-256color", "", "C.utf8") == TerminalStyle::kColor256);
   CHECK(terminal_style("xterm", "truecolor", "C") == TerminalStyle::kAscii);

@@ -327,7 +327,7 @@ TEST_CASE("the reported bytes are those of the matrices and little more") {
   CHECK(files.loading_bytes() == 8 * 1024 * sizeof(float));
 }
 
-TEST_CASE("layers that share weights share what adapts them") {
+TEST_CASE("layers that share weights share their adapters") {
   ModelConfig config = tiny_config(TinyModel::kBytes);
   config.layer_weights = {0, 0};
   std::vector<std::string> names;

@@ -89,7 +89,7 @@ TEST_CASE("attention: a clone goes its own way") {
   CHECK(same_bits(layer.walk(late, 0, kFork, AttentionLayer::kTokens), rest));
 }
 
-TEST_CASE("attention: what comes later never changes what came before", "[rows]") {
+TEST_CASE("attention: later tokens never change earlier outputs", "[rows]") {
   LINTEL_FOR_EACH_ATTENTION(layer);
   constexpr std::size_t kChanged = 40;
   const auto in_one_step = [&layer] {
@@ -108,7 +108,7 @@ TEST_CASE("attention: what comes later never changes what came before", "[rows]"
   CHECK_FALSE(same_bits(before[kChanged], after[kChanged]));
 }
 
-TEST_CASE("attention: memory stays within what was announced") {
+TEST_CASE("attention: memory stays within the announced size") {
   LINTEL_FOR_EACH_ATTENTION(layer);
   SequenceState sequence = layer.new_sequence();
   CHECK(sequence.layer(0)->bytes() <= layer.backend().state_bytes(0));

@@ -115,7 +115,7 @@ void check_twin(const TwinInputs& in, std::mt19937& generator) {
   });
 }
 
-TEST_CASE("linformer is what the formulas say, with random settings", "[rows]") {
+TEST_CASE("linformer follows its formulas, with random settings", "[rows]") {
   std::mt19937 generator(1);
   CAPTURE("seed 1");
   const auto up_to = [&](std::size_t most) { return 1 + generator() % most; };

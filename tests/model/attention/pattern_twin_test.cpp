@@ -37,7 +37,7 @@ bool bits_agree(const Matrix& a, const Matrix& b) {
   return std::memcmp(a.values().data(), b.values().data(), a.values().size_bytes()) == 0;
 }
 
-TEST_CASE("softmax over a pattern is what the definition says, for every setting", "[rows]") {
+TEST_CASE("softmax over a pattern follows its definition, for every setting", "[rows]") {
   std::mt19937 generator(kSeed);
   for (const PatternCase& which : testing::pattern_cases(generator)) {
     CAPTURE(kSeed, which.config, which.n_heads, which.d_head, which.n, which.max_length);

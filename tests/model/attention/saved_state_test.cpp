@@ -74,7 +74,7 @@ TEST_CASE("attention: a restored state takes drafts back, and may have had some 
   CHECK(same_bits(rest, {expected.begin() + 22, expected.end()}));
 }
 
-TEST_CASE("attention: what is saved after drafts were taken back has nothing of them") {
+TEST_CASE("attention: a state saved after drafts were rolled back has nothing of them") {
   LINTEL_FOR_EACH_ATTENTION(layer);
   SequenceState sequence = layer.new_sequence();
   SequenceState undisturbed = layer.new_sequence();
@@ -132,7 +132,7 @@ TEST_CASE("attention: a saved state that ends too soon is refused") {
   }
 }
 
-TEST_CASE("attention: what follows other tokens than the state has is refused") {
+TEST_CASE("attention: an increment after other tokens than the state's is refused") {
   LINTEL_FOR_EACH_ATTENTION(layer);
   SequenceState sequence = layer.new_sequence();
   layer.walk(sequence, 0, 0, 10);

@@ -25,7 +25,7 @@ Rows softmax_twin(const TwinInputs& in) {
   return testing::softmax_rows(in, [](int, std::size_t, std::size_t) { return true; });
 }
 
-TEST_CASE("softmax attention is what the formula says, at every length", "[rows]") {
+TEST_CASE("softmax attention follows its formula, at every length", "[rows]") {
   std::mt19937 generator(1);
   struct Shape {
     int n_heads;

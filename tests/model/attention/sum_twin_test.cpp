@@ -195,14 +195,14 @@ void check_against_twin(const std::string& spec, const TwinInputs& in, double to
   });
 }
 
-TEST_CASE("attention by sums is what the formula says over ten thousand tokens", "[rows]") {
+TEST_CASE("attention by sums follows its formula over ten thousand tokens", "[rows]") {
   const std::string spec = GENERATE(from_range(kSpecs));
   std::mt19937 generator(1);
   const TwinInputs in = normal_inputs(attention_of(spec), 2, 6, 10'000, generator);
   check_against_twin(spec, in, kTwinTolerance);
 }
 
-TEST_CASE("attention by sums is what the formula says at every head size", "[rows]") {
+TEST_CASE("attention by sums follows its formula at every head size", "[rows]") {
   const std::string spec = GENERATE(from_range(kSpecs));
   std::mt19937 generator(2);
   for (int d_head = 1; d_head <= 70; d_head += d_head < 20 ? 1 : 5) {

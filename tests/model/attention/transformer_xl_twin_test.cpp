@@ -128,7 +128,7 @@ void check_twin(const Xl& xl, std::size_t n, std::mt19937& generator) {
   });
 }
 
-TEST_CASE("transformer_xl is what the formulas say, with random settings", "[rows]") {
+TEST_CASE("transformer_xl follows its formulas, with random settings", "[rows]") {
   std::mt19937 generator(1);
   CAPTURE("seed 1");
   const auto below = [&](std::size_t most) { return generator() % most; };

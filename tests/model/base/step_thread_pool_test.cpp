@@ -33,7 +33,7 @@ TEST_CASE("a team of one does all of the work at once") {
   split_among(&team, 0, [&](std::size_t, std::size_t, bool) { FAIL(); });
 }
 
-TEST_CASE("a leader does what a late helper has not started") {
+TEST_CASE("a leader does the parts that a late helper has not started") {
   StepThreadPool team;
   const std::size_t seat = team.sit_down(1);
   REQUIRE(seat == 1);

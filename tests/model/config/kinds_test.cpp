@@ -117,7 +117,7 @@ TEST_CASE("a kind's keys are refused by name where they are missing, unknown or 
   }
 }
 
-TEST_CASE("help and JSON tell of every kind and each of its keys") {
+TEST_CASE("help and JSON list every kind and each of its keys") {
   const std::string help = kinds_help();
   const json kinds = json::parse(kinds_json())["kinds"];
   REQUIRE(kinds.size() == attention_kinds().size());

@@ -318,7 +318,7 @@ TEST_CASE("top_p of a large vocabulary keeps what sorting all of it would keep")
   }
 }
 
-TEST_CASE("penalties count what the sequence holds") {
+TEST_CASE("penalties count the tokens of the sequence") {
   const auto head = categorical(4);
   const std::vector<float> output = {2.0f, -1.0f, 0.5f, 0.0f};
   const std::vector<std::uint32_t> counts = {3, 1, 0, 2};
@@ -402,7 +402,7 @@ TEST_CASE("a sample is a function of its arguments and not of the scratch memory
   }
 }
 
-TEST_CASE("heads say what applies to them") {
+TEST_CASE("heads report their outputs, vocabulary and filters") {
   CHECK(categorical(10)->supports_filters());
   CHECK_FALSE(mixture(10)->supports_filters());
   CHECK(categorical(10)->num_outputs() == 10);

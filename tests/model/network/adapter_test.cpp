@@ -176,7 +176,8 @@ void merge(const AdapterFiles& files, ModelWeights& weights, const ModelConfig& 
 
 }  // namespace
 
-TEST_CASE("adapters give the outputs of their vectors, beside each other and the base", "[rows]") {
+TEST_CASE("adapters give the outputs of their vectors, in one batch with each other and the base",
+          "[rows]") {
   const std::filesystem::path directory = LINTEL_TEST_DATA "/golden/zoo/lora";
   const WeightType type = GENERATE(from_range(kWeightTypes));
   const auto model = Transformer::load(directory, {.weight_type = type});

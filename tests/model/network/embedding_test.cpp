@@ -18,7 +18,7 @@ ModelConfig embedding_config(EmbeddingKind kind, PositionEncoding encoding) {
   return config;
 }
 
-TEST_CASE("values and positions are laid side by side, added, or left alone") {
+TEST_CASE("embeddings of tokens and positions are concatenated, added, or one of them alone") {
   std::vector<float> out(4);
   const std::vector<float> positions = {10, 20, 30, 40, 50, 60, 70, 80};
   const std::vector<float> values = {0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8};

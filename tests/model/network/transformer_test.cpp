@@ -272,7 +272,7 @@ TEST_CASE("drafts taken back leave no trace, for every kind of attention", "[row
   }
 }
 
-TEST_CASE("memory of a sequence is what was announced") {
+TEST_CASE("memory of a sequence is the announced size") {
   for (const auto kind : {TinyModel::kImage, TinyModel::kBytes, TinyModel::kTokens}) {
     const ModelConfig config = testing::tiny_config(kind);
     const Model model(config);

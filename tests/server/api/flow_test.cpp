@@ -74,7 +74,7 @@ TEST_CASE("a deadline in ten thousand years is far away, not passed") {
   CHECK(reader->Finish().ok());
 }
 
-TEST_CASE("a time limit ends the stream with what there is and a final frame") {
+TEST_CASE("a time limit ends the stream with its tokens so far and a final frame") {
   ServerOptions options = test_options();
   options.models.scheduling.workers = 0;
   ManualClock clock;

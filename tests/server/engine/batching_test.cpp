@@ -191,7 +191,7 @@ TEST_CASE("cancel ends a request within one step, wherever it is") {
   REQUIRE(core.store.bytes_in_use() == 0);
 }
 
-TEST_CASE("a deadline ends a request within one step, with what there is") {
+TEST_CASE("a deadline ends a request within one step, with its tokens so far") {
   Core core(tiny_model(TinyModel::kTokens),
             {.workers = 0, .max_batch_rows = 1, .speculation = Speculation::kOff});
   const auto sink = std::make_shared<RecordingSink>();
@@ -270,7 +270,7 @@ std::shared_ptr<const Transformer> poisonous_model(std::int32_t poison) {
   });
 }
 
-TEST_CASE("a value that is not finite ends its request and touches no other") {
+TEST_CASE("an output that is not finite ends its request and affects no other") {
   Core core(poisonous_model(13));
   const auto expected = core.generate(tokens_request(3, 12, 2))->tokens();
   const auto healthy = core.submit(tokens_request(3, 12, 2));
@@ -321,7 +321,7 @@ TEST_CASE("draining refuses new requests and lets the others finish") {
   REQUIRE(core.scheduler.idle());
 }
 
-TEST_CASE("stop ends what is left: running, paused and queued") {
+TEST_CASE("stop ends all requests: running, paused and queued") {
   Core core(tiny_model(TinyModel::kTokens),
             {.workers = 0, .max_batch_rows = 1, .speculation = Speculation::kOff});
   const auto paused = std::make_shared<RecordingSink>();

@@ -29,7 +29,7 @@ std::vector<RecordedToken> twin(const Transformer& model, const GenerationReques
   return generate_naively(model, request, sample, sequence).tokens;
 }
 
-TEST_CASE("a request gives what stepping by hand gives") {
+TEST_CASE("a request returns the tokens of stepping by hand") {
   Core core(tiny_model(TinyModel::kBytes));
   GenerationRequest request = text_request("linear", 40);
   request.log2_probs = true;

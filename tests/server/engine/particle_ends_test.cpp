@@ -11,7 +11,7 @@
 namespace lintel::testing {
 namespace {
 
-TEST_CASE("particles end together, with what was sent, and leave nothing") {
+TEST_CASE("particles end together, with the tokens sent, and leave nothing") {
   const auto model = tiny_model(TinyModel::kTokens);
   Core core(model);
   GenerationRequest request;
@@ -126,7 +126,7 @@ TEST_CASE("steps that resample particles allocate nothing", "[promise]") {
 }
 
 #ifdef LINTEL_WATCHED_MEMORY
-TEST_CASE("particles zero what they held") {
+TEST_CASE("particles zero their memory") {
   std::optional<ParticleSet> set(std::in_place, 3, 200, /*seed=*/1);
   for (int i = 0; i < 200; ++i) {
     for (int p = 0; p < 3; ++p) set->append(p, {.token = 1 + i});

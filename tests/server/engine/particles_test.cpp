@@ -8,7 +8,7 @@
 namespace lintel::testing {
 namespace {
 
-TEST_CASE("particles give what a naive filter gives, alone, in any batch and in any slices",
+TEST_CASE("particles return the tokens of a naive filter, alone, in any batch and in any slices",
           "[promise]") {
   const std::string attention = GENERATE(from_range(attention_types()));
   const auto kind = GENERATE(TinyModel::kImage, TinyModel::kBytes);

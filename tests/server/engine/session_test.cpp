@@ -87,7 +87,7 @@ TEST_CASE("the first prompt token of a continued session has a log-probability")
   }
 }
 
-TEST_CASE("a stop string is found across calls, and what was sent before stays sent") {
+TEST_CASE("a stop string is found across calls, and tokens sent before stay sent") {
   Core core(tiny_model(TinyModel::kBytes));
   const std::string free_run = core.generate(beginning(TinyModel::kBytes, 20))->text();
   const std::string stop = free_run.substr(8, 5);
@@ -161,7 +161,7 @@ TEST_CASE("the session is free for the next call when the last of a call is seen
   REQUIRE(seen == 2);
 }
 
-TEST_CASE("a cancelled call leaves what it had done, and the session continues from there") {
+TEST_CASE("a cancelled call keeps its tokens, and the session continues from there") {
   Core core(tiny_model(TinyModel::kBytes),
             {.workers = 0, .max_batch_rows = 4, .prefill_rows_per_step = 4});
   const auto whole = core.generate(beginning(TinyModel::kBytes, 20));

@@ -174,7 +174,7 @@ TEST_CASE("calls of a session have the same tokens with and without speculation"
   CHECK(always.scheduler.stats().drafted_tokens > 2 * always.scheduler.stats().accepted_tokens);
 }
 
-TEST_CASE("a call cancelled among accepted drafts leaves what it produced") {
+TEST_CASE("a call cancelled among accepted drafts keeps its tokens") {
   const auto model = tiny_model(TinyModel::kTokens);
   const GenerationRequest request = monotonous(11, 100);
   Core without(model, with(Speculation::kOff));
@@ -256,7 +256,7 @@ std::int32_t right_drafts(Drafter& drafter, const std::vector<std::int32_t>& tok
   return right;
 }
 
-TEST_CASE("a drafter learns what repeats, and that what does not repeat does not") {
+TEST_CASE("a drafter learns which tokens repeat and which do not") {
   std::vector<std::int32_t> cycle;
   for (int i = 0; i < 300; ++i) cycle.push_back(i * i % 7 + i % 3);
   Drafter of_cycle(tiny_config(TinyModel::kTokens));
@@ -340,7 +340,7 @@ TEST_CASE("a context that fails leaves the draft to one that does not") {
   CHECK(drafter.next_draft().probability < first.probability * 0.7f);
 }
 
-TEST_CASE("a short context drafts where the longest knows nothing") {
+TEST_CASE("a short context drafts where the longest has no match") {
   ModelConfig config = tiny_config(TinyModel::kImage);
   config.image = {.height = 60, .width = 20, .channels = 1, .start_token = 0};
   Drafter drafter(config);

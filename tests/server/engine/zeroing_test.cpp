@@ -14,7 +14,7 @@
 namespace lintel::testing {
 namespace {
 
-TEST_CASE("a drafter zeroes what it learnt", "[threat-7]") {
+TEST_CASE("a drafter zeroes its contexts", "[threat-7]") {
   std::optional<Drafter> drafter(tiny_config(TinyModel::kBytes));
   for (int i = 0; i < 200; ++i) {
     drafter->observe(1 + i % 9);
@@ -72,7 +72,7 @@ TEST_CASE("a worker keeps nothing of the drafts of a request that is over", "[th
 }
 
 // The first of several samples hands its text on to the others, whose texts part from it.
-TEST_CASE("no memory that is freed holds what was generated", "[threat-7]") {
+TEST_CASE("freed memory holds no generated tokens", "[threat-7]") {
   const auto model = tiny_model(TinyModel::kBytes);
   const auto speculation = GENERATE(Speculation::kOff, Speculation::kOn);
   GenerationRequest request;

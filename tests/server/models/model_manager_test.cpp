@@ -246,7 +246,7 @@ TEST_CASE("an unload that comes after the manager has stopped is answered") {
   CHECK_FALSE(answer->has_value());
 }
 
-TEST_CASE("a manager that stops ends what drains, and answers waiting callers") {
+TEST_CASE("a manager that stops ends draining models, and answers waiting callers") {
   Fixture f;
   f.write("a");
   REQUIRE_FALSE(f.load("a"));

@@ -13,7 +13,7 @@ void write_model(const std::filesystem::path& directory) {
   std::ofstream(directory / "config.json") << "{}";
 }
 
-TEST_CASE("packaged models are found beside an installed program, in the package's order") {
+TEST_CASE("packaged models are found next to an installed program, in the package's order") {
   const TemporaryDirectory prefix;
   const std::filesystem::path models = prefix.path() / "share/lintel/models";
   CHECK(packaged_models(prefix.path() / "bin").empty());

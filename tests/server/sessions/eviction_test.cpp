@@ -46,7 +46,7 @@ TEST_CASE("a refusal looks at one session, however many there are") {
   }
 }
 
-TEST_CASE("an eviction looks at what it evicts and one more") {
+TEST_CASE("an eviction looks at the sessions it evicts and one more") {
   EvictionFixture f(0);
   for (int i = 0; i < 50; ++i) f.create();
   f.clock.advance(seconds(60));

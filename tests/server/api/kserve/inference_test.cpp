@@ -191,7 +191,7 @@ TEST_CASE("a stream answers request after request, and an error is an answer") {
   CHECK(stream->Finish().ok());
 }
 
-TEST_CASE("a stream that is cancelled while it runs frees what it held") {
+TEST_CASE("a stream that is cancelled while it runs frees its memory") {
   InferenceServer server({"--max-new-tokens", "1000000000"});
   {
     grpc::ClientContext context;

@@ -119,7 +119,7 @@ struct Stream {
 }  // namespace
 
 TEST_CASE(
-    "a streamed request gives the values of one that is not, in pieces, the last one marked") {
+    "a streamed request returns the tokens of one that is not, in pieces, the last one marked") {
   const Server server;
   Stream stream(server);
   for (const int each : {0, 1, 3}) {

@@ -234,7 +234,7 @@ TEST_CASE("streamed pieces add up to the text, with the requested fields of each
   CHECK(score < 0);
 }
 
-TEST_CASE("max_tokens of text without a sequence says how many values to produce") {
+TEST_CASE("max_tokens of text without a sequence is the number of tokens to produce") {
   const InferenceServer server;
   TextRequest request = text_request({"Hello"}, 5);
   const std::string five = text_of(answer(server, request));

@@ -87,7 +87,7 @@ TEST_CASE("health and models are reported as the protocol defines") {
   CHECK(server.get("/v2/models/bytes/versions/2/ready").status == 503);
 }
 
-TEST_CASE("an inference over HTTP gives the values that gRPC gives, of tokens and of text") {
+TEST_CASE("an inference over HTTP returns the tokens that gRPC returns, for tokens and for text") {
   RestServer server;
   const std::string path = "/v2/models/tokens/versions/1/infer";
   const std::vector<std::int32_t> expected =
@@ -158,7 +158,7 @@ TEST_CASE("generate is flat, and generate_stream the same in events") {
   }
 }
 
-TEST_CASE("a list of stop strings ends what is generated") {
+TEST_CASE("a list of stop strings ends a completion") {
   RestServer server;
   const std::string whole = server.text("Hello", 60);
   // A part of it that is plain ASCII.

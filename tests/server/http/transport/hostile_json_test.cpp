@@ -97,7 +97,7 @@ TEST_CASE("a chat of 10,000 messages is read over HTTP") {
   CHECK(json::parse(reply.body)["error"]["param"] == "messages");
 }
 
-TEST_CASE("bodies whose trees find no room are to be sent again later", "[threat-31]") {
+TEST_CASE("bodies whose trees find no memory are refused with a time to retry", "[threat-31]") {
   ServerOptions options = with_http();
   options.http.memory_bytes = 200'000;
   TestServer server({"bytes"}, options);

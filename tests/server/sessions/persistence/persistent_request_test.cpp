@@ -239,8 +239,7 @@ TEST_CASE("failing store: the call ends, its session is as stored, other session
         undisturbed(calls.transformer, {tokens_call(4, 6, 1), tokens_call(5, 40, 3)})->recorded);
 }
 
-TEST_CASE("a call that comes to a value that is not finite leaves the session as it is stored",
-          "[durable]") {
+TEST_CASE("a call whose output is not finite leaves the session as it is stored", "[durable]") {
   const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
   // The embedding of 49 overflows the first layer norm.
   const auto poisonous = changed_model(TinyModel::kTokens, {}, [](ModelWeights& weights) {

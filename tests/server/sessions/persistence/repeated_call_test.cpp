@@ -213,7 +213,7 @@ TEST_CASE("a call that was cut off resumes where it was when it is repeated", "[
   CHECK(calls.stored(id) == 45);
 }
 
-TEST_CASE("a repeat that is cut off before what its client has seen leaves the call open",
+TEST_CASE("a repeat that is cut off before the tokens that its client has leaves the call open",
           "[durable]") {
   Calls calls(Durability::kInput);
   calls.options.lazy_tokens = 1000;  // its tokens are not stored before its end

@@ -147,7 +147,7 @@ TEST_CASE("a store keeps the tokens of calls that it remembers, and not those be
         b.sink->result().digest);
 }
 
-TEST_CASE("a session whose first tokens the store has dropped is rewound and wakes", "[durable]") {
+TEST_CASE("a session whose first tokens the store has dropped is rewound and loaded", "[durable]") {
   Calls calls(Durability::kInput);
   calls.options.park_tokens = 100'000;
   calls.begin();

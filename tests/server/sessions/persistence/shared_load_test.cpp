@@ -128,7 +128,7 @@ TEST_CASE("a copy of a session that another server continued is stale, and is re
   CHECK(calls.storage.open(id, kAlice, nullptr).outcome == SessionError::kNone);
 }
 
-TEST_CASE("a rewind of a stale copy rewinds what the other server wrote", "[durable]") {
+TEST_CASE("a rewind of a stale copy rewinds the other server's tokens", "[durable]") {
   TwoServers calls;
   DurableProcess& other = calls.other;
   const std::string id = calls.kept();

@@ -169,7 +169,7 @@ TEST_CASE("full disk: a smaller --session-store-size makes room before the serve
   CHECK(server.generate(call_on(session.id(), "one", {1}, 30)).status.ok());
 }
 
-TEST_CASE("full disk: a shorter --session-expire removes what is over from the start on") {
+TEST_CASE("full disk: a shorter --session-expire removes expired sessions from the start on") {
   SmallDisk disk("size=16m");
   REQUIRE_DISK(disk);
   const Files files;

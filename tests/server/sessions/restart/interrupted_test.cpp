@@ -161,7 +161,7 @@ TEST_CASE("a client ahead of an interrupted call: the error asks to repeat the c
   CHECK(generate(*server, f.request).only().tokens == twin_of(f.request).only().tokens);
 }
 
-TEST_CASE("a server that ends on SIGTERM stores what its calls have drawn") {
+TEST_CASE("a server that ends on SIGTERM stores the tokens of its calls") {
   Interrupted f(GENERATE(v1::DURABILITY_INPUT, v1::DURABILITY_TOKEN));
   f.stored->server().drain(std::chrono::milliseconds(1));
   Generated got;

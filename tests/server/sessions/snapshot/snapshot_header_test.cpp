@@ -107,7 +107,7 @@ TEST_CASE("sections that overlap, are out of order or huge are refused") {
       Contains("sections[0].name"));
 }
 
-TEST_CASE("a body that is not what its sections say is refused") {
+TEST_CASE("a body that differs from its sections is refused") {
   CHECK_THAT(refusal_with([](ordered_json&, Bytes& b) { b.resize(b.size() + 64); }),
              Contains("bytes of sections"));
   CHECK_THAT(refusal_with([](ordered_json&, Bytes& b) { b.resize(b.size() - 64); }),
@@ -126,7 +126,7 @@ TEST_CASE("a body that is not what its sections say is refused") {
              Contains("marks[0].source"));
 }
 
-TEST_CASE("a value that is no token of any vocabulary is refused") {
+TEST_CASE("an id that is no token of any vocabulary is refused") {
   SnapshotOf of = small_snapshot();
   of.image.tokens[1] = INT32_MAX;
   Parts parts = parts_of(write_snapshot(of));

@@ -107,7 +107,7 @@ TEST_CASE("bytes that are no snapshot, or of another version, are refused as suc
 }
 
 // Format 1 as it was first written: it stays readable for as long as there are sessions in it.
-TEST_CASE("the snapshot of format 1 that is kept reads as what it was written of") {
+TEST_CASE("the kept snapshot of format 1 reads as its session") {
   std::ifstream in(LINTEL_TEST_DATA "/server/sessions/snapshot/format-1.snapshot",
                    std::ios::binary);
   const std::string file{std::istreambuf_iterator<char>(in), {}};

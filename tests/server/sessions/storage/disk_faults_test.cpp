@@ -103,7 +103,7 @@ TEST_CASE("an error of any write or sync breaks the storage until it is reopened
   CHECK(broke > changes / stride / 2);
 }
 
-TEST_CASE("a full disk refuses what does not fit, and accepts writes again when it has room",
+TEST_CASE("a full disk refuses writes that do not fit, and accepts writes again when it has room",
           "[threat-59]") {
   const DiskStorages storages;
   const std::int64_t changes = changes_of_a_run(storages);

@@ -215,7 +215,8 @@ TEST_CASE("smaller bound on states: the states beyond it are gone when the store
 }
 
 TEST_CASE(
-    "shorter expiry: what is over is removed before the store is used, the rest ends earlier") {
+    "shorter expiry: expired sessions are removed before the store is used, the rest expire "
+    "earlier") {
   const DiskStorages storages;
   TestDisk disk;
   ManualClock clock;

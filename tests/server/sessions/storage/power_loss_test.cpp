@@ -21,7 +21,7 @@ int images_to_open() {
 }
 
 // LINTEL_POWER_LOSS_IMAGES=1000 opens more of them.
-TEST_CASE("after a power loss what was acknowledged is there, and nothing else") {
+TEST_CASE("after a power loss acknowledged writes are there, and nothing else") {
   struct Image {
     TestDisk::Content content;
     std::size_t acknowledged;

@@ -278,7 +278,7 @@ TEST_CASE("more than the queue holds is refused at once") {
   CHECK(large.commit_to(*storage).front() == SessionError::kNone);  // alone it is let in
 }
 
-TEST_CASE("closing a storage commits what is queued") {
+TEST_CASE("closing a storage commits its queue") {
   OnDisk store;
   store.options.commit_interval = std::chrono::hours(1);
   std::vector<Writes> writes(3);
