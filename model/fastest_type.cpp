@@ -13,9 +13,9 @@
 
 #include "model/core/errors.h"
 #include "model/core/kernels.h"
-#include "model/model_files.h"
 #include "model/formats/weights.h"
 #include "model/layer.h"
+#include "model/model_files.h"
 #include "model/ops/dense.h"
 
 namespace lintel {

@@ -97,8 +97,7 @@ class DraftMemory {
   }
 
   // Memory of a sequence's drafts in a layer, in whole cache lines.
-  static std::size_t floats_of(const StateLayout& layout, std::size_t drafts,
-                               std::int64_t end) {
+  static std::size_t floats_of(const StateLayout& layout, std::size_t drafts, std::int64_t end) {
     constexpr std::size_t kFloatsPerLine = kAlignment / sizeof(float);
     const std::size_t needed = layout.rollback_floats(drafts, end);
     return (needed + kFloatsPerLine - 1) / kFloatsPerLine * kFloatsPerLine;
@@ -130,8 +129,8 @@ struct Activations {
   AttentionScratch scratch;
   DraftMemory drafts;
   StepObserver* observer = nullptr;
-  StepThreadPool* team = nullptr;       // whose leader is this thread; null: this thread alone
-  std::unique_ptr<Activations> prefix;  // recompute mode: for the longest prefix so far
+  StepThreadPool* team = nullptr;         // whose leader is this thread; null: this thread alone
+  std::unique_ptr<Activations> prefix;    // recompute mode: for the longest prefix so far
   std::optional<DecoderBuffers> decoder;  // of a Decoder, which uses nothing else here
   std::vector<DecoderRow> decoder_rows;   // but the drafts and the team
 };

@@ -16,6 +16,7 @@
 #include "model/layers/mixers/decoder.h"
 #include "model/ops/dense.h"
 #include "model/sampling/head.h"
+#include "model/tokenizer/tokenizer.h"
 
 namespace lintel {
 
@@ -94,6 +95,7 @@ struct TransformerParts {
   std::string config_json;
   std::string fingerprint;
   std::vector<std::string> warnings;
+  std::shared_ptr<const Tokenizer> tokenizer;  // null: ids alone
   bool recompute = false;
   std::unique_ptr<Head> head;
   std::unique_ptr<Embedding> embedding;

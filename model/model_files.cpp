@@ -109,7 +109,7 @@ std::vector<std::filesystem::path> gguf_files_in(const std::filesystem::path& di
 
 }  // namespace
 
-ModelFiles::ModelFiles(const std::filesystem::path& path) {
+ModelFiles::ModelFiles(const std::filesystem::path& path) : path_(path) {
   std::error_code error;
   std::vector<std::filesystem::path> files;
   if (path.extension() == ".gguf" && !std::filesystem::is_directory(path, error)) {
@@ -149,6 +149,69 @@ void ModelFiles::open_gguf(const std::filesystem::path& file) {
 }
 
 ModelFiles::~ModelFiles() = default;
+
+namespace {
+
+std::optional<std::int64_t> optional_integer(const GgufFile& file, const std::string& key) {
+  if (!file.has(key)) return std::nullopt;
+  return file.integer(key);
+}
+
+std::optional<bool> optional_boolean(const GgufFile& file, const std::string& key) {
+  if (!file.has(key)) return std::nullopt;
+  return file.boolean(key);
+}
+
+GgufVocabulary vocabulary_of(const GgufFile& file) {
+  const std::string prefix = "tokenizer.ggml.";
+  const auto text = [&](const char* key) {
+    return file.has(prefix + key) ? std::string(file.text(prefix + key)) : std::string();
+  };
+  const auto texts = [&](const char* key) {
+    if (!file.has(prefix + key)) return std::vector<std::string>();
+    const std::vector<std::string_view> all = file.texts(prefix + key);
+    return std::vector<std::string>(all.begin(), all.end());
+  };
+  GgufVocabulary vocabulary{.file = file.name(),
+                            .model = text("model"),
+                            .pre = text("pre"),
+                            .tokens = texts("tokens"),
+                            .types = {},
+                            .merges = texts("merges"),
+                            .bos = optional_integer(file, prefix + "bos_token_id"),
+                            .eos = optional_integer(file, prefix + "eos_token_id"),
+                            .eot = optional_integer(file, prefix + "eot_token_id"),
+                            .padding = optional_integer(file, prefix + "padding_token_id"),
+                            .add_bos = optional_boolean(file, prefix + "add_bos_token"),
+                            .add_eos = optional_boolean(file, prefix + "add_eos_token")};
+  if (file.has(prefix + "token_type")) {
+    for (const std::int64_t type : file.integers(prefix + "token_type")) {
+      vocabulary.types.push_back(static_cast<std::int32_t>(type));
+    }
+  }
+  return vocabulary;
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> ModelFiles::load_tokenizer(std::vector<std::string>& notes) const {
+  if (config_.modality == ModalityKind::kBytes) return std::make_shared<const ByteTokenizer>();
+  if (config_.modality != ModalityKind::kTokens) return nullptr;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  if (gguf_ != nullptr) {
+    std::string why;
+    tokenizer = make_gguf_tokenizer(vocabulary_of(*gguf_), &why);
+    if (!why.empty()) notes.push_back("the tokenizer is not served: " + why);
+  } else {
+    tokenizer = lintel::load_tokenizer(path_);
+  }
+  if (tokenizer != nullptr && tokenizer->vocab_size() > config_.vocab_size) {
+    throw ModelError(path_.string() + ": the tokenizer has token " +
+                     std::to_string(tokenizer->vocab_size() - 1) + ", expected ids below the " +
+                     std::to_string(config_.vocab_size) + " rows of the embedding");
+  }
+  return tokenizer;
+}
 
 bool is_model_directory(const std::filesystem::path& directory) {
   std::error_code error;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "model/config/attention_spec.h"
 #include "model/config/config.h"
@@ -14,6 +15,7 @@
 #include "model/formats/safetensors.h"
 #include "model/formats/weight_source.h"
 #include "model/formats/weights.h"
+#include "model/tokenizer/tokenizer.h"
 
 namespace lintel {
 
@@ -35,6 +37,10 @@ class ModelFiles {
 
   // Null of our own format.
   const Family* family() const { return family_; }
+  // Reads it: of a byte model that of bytes, of a directory tokenizer.json or the like, of a GGUF
+  // file its own. Null: the model has ids alone; `notes` says why where there is a reason. Throws
+  // ModelError, also for a token that the model has no row for.
+  std::shared_ptr<const Tokenizer> load_tokenizer(std::vector<std::string>& notes) const;
   // REQUIRES: of a family.
   Checkpoint checkpoint() const { return {json_.get(), gguf_, config_file_, *source_}; }
 
@@ -42,6 +48,7 @@ class ModelFiles {
   void open_gguf(const std::filesystem::path& file);
   void open_directory(const std::filesystem::path& directory);
 
+  std::filesystem::path path_;
   std::string config_file_;
   std::string config_json_;
   std::unique_ptr<const nlohmann::json> json_;  // of a directory of a family

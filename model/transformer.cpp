@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "model/model_files.h"
 #include "model/formats/weights.h"
 #include "model/forward_pass.h"
 #include "model/layer.h"
 #include "model/lora/adapter.h"
+#include "model/model_files.h"
 #include "model/ops/tile_scope.h"
 
 namespace lintel {
@@ -129,9 +129,9 @@ std::int64_t Transformer::num_parameters() const {
 
 std::size_t Transformer::weight_bytes() const {
   const TransformerParts& parts = impl_->parts;
-  std::size_t total = parts.decoder != nullptr
-                          ? parts.decoder->embedding.size_bytes() + parts.decoder->head->weight_bytes()
-                          : parts.predictor->weight_bytes();
+  std::size_t total = parts.decoder != nullptr ? parts.decoder->embedding.size_bytes() +
+                                                     parts.decoder->head->weight_bytes()
+                                               : parts.predictor->weight_bytes();
   for (const Dense* dense : parts.products()) total += dense->weight_bytes();
   return total;
 }
@@ -160,6 +160,9 @@ bool Transformer::recomputes() const { return impl_->parts.recompute; }
 const std::string& Transformer::fingerprint() const { return impl_->parts.fingerprint; }
 const std::string& Transformer::config_json() const { return impl_->parts.config_json; }
 const std::vector<std::string>& Transformer::warnings() const { return impl_->parts.warnings; }
+const std::shared_ptr<const Tokenizer>& Transformer::tokenizer() const {
+  return impl_->parts.tokenizer;
+}
 
 // Transformer::load: from a model directory to the parts of a transformer.
 
@@ -198,6 +201,7 @@ TransformerParts load_family(const ModelFiles& files, const Transformer::Options
   parts.config_json = files.config_json();
   parts.fingerprint = fingerprint_of(files);
   parts.head = make_head(parts.config);
+  parts.tokenizer = files.load_tokenizer(parts.warnings);
   parts.decoder = files.family()->make(
       files.checkpoint(), {.weight_type = options.weight_type, .library = options.product_library},
       parts.warnings);
@@ -225,6 +229,7 @@ std::unique_ptr<Transformer> Transformer::load(const ModelFiles& files, const Op
   }
   parts.weight_type = options.weight_type;
   parts.config_json = files.config_json();
+  parts.tokenizer = files.load_tokenizer(parts.warnings);
   parts.fingerprint = std::move(fingerprint);
   parts.head = make_head(config);
   parts.embedding = std::make_unique<Embedding>(config, weights.value_embedding.values(),

@@ -67,6 +67,7 @@ class Workspace {
 };
 
 class ModelFiles;         // model/model_files.h
+class Tokenizer;          // model/tokenizer/tokenizer.h
 struct TransformerParts;  // model/layer.h
 
 // Const and shareable: any number of threads may step different sequences, each with its Workspace.
@@ -125,6 +126,8 @@ class Transformer {
   // SHA-256 of config.json and the weights file, hexadecimal.
   const std::string& fingerprint() const;
   const std::string& config_json() const;  // the file's text
+  // Null: the model has ids alone.
+  const std::shared_ptr<const Tokenizer>& tokenizer() const;
   // What an operator should know, a sentence each: the weights were not trained for this attention;
   // recompute mode.
   const std::vector<std::string>& warnings() const;

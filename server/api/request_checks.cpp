@@ -14,6 +14,7 @@
 #include "lintel/v1/generation.pb.h"
 #include "model/config/config.h"
 #include "model/sampling/head.h"
+#include "model/tokenizer/tokenizer.h"
 #include "server/rpc/status.h"
 
 namespace lintel {
@@ -490,7 +491,17 @@ CheckedGenerate check_generate(const v1::GenerateRequest& wire,
   const std::int64_t capacity = request.window > 0 ? 0 : config.max_tokens();
   const std::int64_t max_prompt =
       capacity == 0 ? limits.max_prompt_tokens : std::min(limits.max_prompt_tokens, capacity);
-  if (prompt) {
+  const Tokenizer* const tokenizer = model.transformer->tokenizer().get();
+  const bool is_text = !prompt && wire.prompt().has_text() && tokenizer != nullptr &&
+                       config.modality == ModalityKind::kTokens;
+  if (is_text) {
+    request.prompt = tokenizer->encode(
+        wire.prompt().text(),
+        {.add_special = wire.has_add_special() ? wire.add_special() : !session_window,
+         .parse_special = wire.parse_special(),
+         .continues = session_window.has_value()});
+    check_tokens(request.prompt, "prompt", config, max_prompt, violations);
+  } else if (prompt) {
     check_tokens(*prompt, "prompt", config, max_prompt, violations);
     request.prompt = std::move(*prompt);
   } else {
@@ -507,6 +518,14 @@ CheckedGenerate check_generate(const v1::GenerateRequest& wire,
   out.has_seed = wire.sampling().has_seed();
   request.seed = wire.sampling().seed();
   check_stop(wire.stop(), config, limits, request.stop, violations);
+  if (is_text) {
+    request.stop.tokens.insert(request.stop.tokens.end(), tokenizer->eos().begin(),
+                               tokenizer->eos().end());
+  }
+  out.token_bytes = wire.token_bytes();
+  if (out.token_bytes && tokenizer == nullptr) {
+    violations.add("token_bytes", "applies to models with a tokenizer only");
+  }
   request.echo_prompt = wire.echo_prompt();
   check_given(wire, config, capacity, limits, request.given, violations);
   if (wire.has_time_limit()) check_time_limit(wire.time_limit(), out, violations);

@@ -100,6 +100,7 @@ struct CheckedGenerate {
   int max_tokens_per_message = 0;       // 0: the server coalesces
   std::optional<std::int64_t> max_new;  // what the client asked for
   bool has_default_window = false;      // of a call without a session that named none
+  bool token_bytes = false;             // the client wants those of every token
 };
 
 // Everything of a GenerateRequest that does not depend on the sequence it continues. `prompt`

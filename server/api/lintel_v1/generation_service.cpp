@@ -78,6 +78,7 @@ grpc::Status GenerateStream::begin(PreparedGeneration prepared, const StreamingO
                                        ? prepared.checked.max_tokens_per_message
                                        : kDefaultMessageTokens;
   options.top_log2_probs = top_log2_probs_ = request.top_log2_probs;
+  if (prepared.checked.token_bytes) tokenizer_ = prepared.model->transformer->tokenizer();
   options.tells_sample_ends = true;
   options.deadline_ends_well = !prepared.deadline_is_calls;
   if (prepared.lease) options.session_id = prepared.lease.session_id();
@@ -165,12 +166,17 @@ void GenerateStream::append_token(const OutboxEntry& entry) {
     chunk->set_source(wire_source(entry.source));
   }
   chunk->add_tokens(entry.token);
+  const auto add_bytes = [this](std::int32_t token, auto& message) {
+    if (tokenizer_ != nullptr) message.add_token_bytes(std::string(tokenizer_->bytes_of(token)));
+  };
+  add_bytes(entry.token, *chunk);
   if (!entry.has_log2_prob) return;
   chunk->add_log2_probs(entry.log2_prob);
   if (top_log2_probs_ == 0) return;
   v1::TopValues& top = *chunk->add_top();
   for (const TopToken& value : entry.top) {
     top.add_tokens(value.token);
+    add_bytes(value.token, top);
     top.add_log2_probs(value.log2_prob);
   }
 }

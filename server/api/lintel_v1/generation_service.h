@@ -60,8 +60,9 @@ class GenerateStream final : public StreamReactor<v1::GenerateResponse>, private
   std::shared_ptr<TokenStream> outbox_ GUARDED_BY(mutex_);  // null: nothing runs
   bool gone_ GUARDED_BY(mutex_) = false;
   int top_log2_probs_ = 0;
-  v1::GenerateResponse message_;      // the write in flight's, else of whose turn it is
-  std::vector<int> chunk_of_sample_;  // in the message being filled; -1: none
+  std::shared_ptr<const Tokenizer> tokenizer_;  // where the client wants the bytes of tokens
+  v1::GenerateResponse message_;                // the write in flight's, else of whose turn it is
+  std::vector<int> chunk_of_sample_;            // in the message being filled; -1: none
 };
 
 // A result as the wire has it.

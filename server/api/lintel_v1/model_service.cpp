@@ -7,6 +7,7 @@
 #include "lintel/v1/model.pb.h"
 #include "model/config/config.h"
 #include "model/lora/adapter.h"
+#include "model/tokenizer/text_stream.h"
 #include "server/api/lookup.h"
 #include "server/api/service_context.h"
 #include "server/rpc/answer.h"
@@ -108,6 +109,8 @@ ModelService::ModelService(const ServiceContext& context) : context_(context) {
   serve(info_of(Method::kListModels).name, this, &ModelService::List);
   serve(info_of(Method::kGetModel).name, this, &ModelService::Get);
   serve(info_of(Method::kStatistics).name, this, &ModelService::Statistics);
+  serve(info_of(Method::kTokenize).name, this, &ModelService::Tokenize);
+  serve(info_of(Method::kDetokenize).name, this, &ModelService::Detokenize);
 }
 
 void write_adapter(const ServedAdapter& adapter, v1::Adapter& wire) {
@@ -156,6 +159,10 @@ void write_model(const ServedModel& model, v1::Model& wire) {
     write_state_growth(transformer, std::min(most, transformer.tokens_until_full()), wire);
   }
   wire.set_fingerprint(transformer.fingerprint());
+  if (const auto& tokenizer = transformer.tokenizer()) {
+    wire.set_tokenizer(std::string(tokenizer->kind()));
+    wire.mutable_eos_tokens()->Add(tokenizer->eos().begin(), tokenizer->eos().end());
+  }
   wire.set_numerics(model.numerics.hex);
   wire.set_numerics_text(model.numerics.text);
   wire.set_workers(static_cast<std::uint32_t>(model.scheduler->options().workers));
@@ -208,6 +215,58 @@ RpcReactor* ModelService::Get(RpcCall* call, const LazyMessage<v1::GetModelReque
         if (model == nullptr) return status;
         scope.set_model(model->name);
         write_model(*model, *response);
+        return status;
+      });
+}
+
+namespace {
+
+// Null with a status where there is no such model, or it has no tokenizer.
+std::shared_ptr<const Tokenizer> resolve_tokenizer(const std::string& name,
+                                                   const ServiceContext& context, CallScope& scope,
+                                                   grpc::Status* status) {
+  const SharedModel model = resolve_model(name, context.models, status);
+  if (model == nullptr) return nullptr;
+  scope.set_model(model->name);
+  if (model->transformer->tokenizer() == nullptr) {
+    *status = grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
+                           "model " + model->name + " has no tokenizer: its tokens are ids alone");
+  }
+  return model->transformer->tokenizer();
+}
+
+}  // namespace
+
+RpcReactor* ModelService::Tokenize(RpcCall* call, const LazyMessage<v1::TokenizeRequest>* request,
+                                   v1::TokenizeResponse* response) {
+  return answer(context_.gate, *call, Method::kTokenize, *request,
+                [&](CallScope& scope, const auto& wire) {
+                  grpc::Status status;
+                  const auto tokenizer = resolve_tokenizer(wire.model(), context_, scope, &status);
+                  if (!status.ok()) return status;
+                  const std::vector<std::int32_t> ids = tokenizer->encode(
+                      wire.text(),
+                      {.add_special = wire.add_special(), .parse_special = wire.parse_special()});
+                  response->mutable_ids()->Add(ids.begin(), ids.end());
+                  return status;
+                });
+}
+
+RpcReactor* ModelService::Detokenize(RpcCall* call,
+                                     const LazyMessage<v1::DetokenizeRequest>* request,
+                                     v1::DetokenizeResponse* response) {
+  return answer(
+      context_.gate, *call, Method::kDetokenize, *request, [&](CallScope& scope, const auto& wire) {
+        grpc::Status status;
+        const auto tokenizer = resolve_tokenizer(wire.model(), context_, scope, &status);
+        if (!status.ok()) return status;
+        for (int i = 0; i < wire.ids_size(); ++i) {
+          if (wire.ids(i) >= 0) continue;
+          return invalid_argument(
+              {{"ids[" + std::to_string(i) + "]", std::to_string(wire.ids(i)) + " is below 0"}});
+        }
+        response->set_text(to_text(
+            *tokenizer, std::span(wire.ids().data(), static_cast<std::size_t>(wire.ids_size()))));
         return status;
       });
 }

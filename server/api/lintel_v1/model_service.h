@@ -19,6 +19,10 @@ class ModelService final : public RpcService {
                   v1::Model* response);
   RpcReactor* Statistics(RpcCall* call, const LazyMessage<v1::StatisticsRequest>* request,
                          v1::StatisticsResponse* response);
+  RpcReactor* Tokenize(RpcCall* call, const LazyMessage<v1::TokenizeRequest>* request,
+                       v1::TokenizeResponse* response);
+  RpcReactor* Detokenize(RpcCall* call, const LazyMessage<v1::DetokenizeRequest>* request,
+                         v1::DetokenizeResponse* response);
 
  private:
   const ServiceContext context_;

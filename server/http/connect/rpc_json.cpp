@@ -140,7 +140,14 @@ void add_chunk(std::string& json, const v1::Chunk& chunk, JsonReader reader) {
   json += '}';
 }
 
-// The whole message, as protobuf prints it. REQUIRES: no sample ends with it.
+// Whether json_of_tokens() has all of it.
+bool has_tokens_alone(const v1::GenerateResponse& message) {
+  return message.finished().empty() &&
+         std::ranges::all_of(message.chunks(),
+                             [](const v1::Chunk& chunk) { return chunk.token_bytes().empty(); });
+}
+
+// The whole message, as protobuf prints it. REQUIRES: has_tokens_alone().
 std::string json_of_tokens(const v1::GenerateResponse& message) {
   std::string json = "{";
   add_list(json, "chunks", message.chunks(),
@@ -314,7 +321,7 @@ grpc::Status json_to_bytes(std::string_view json, const pb::Descriptor* type, Js
 
 std::string write_json(const pb::Message& message) {
   const auto* const response = dynamic_cast<const v1::GenerateResponse*>(&message);
-  if (response != nullptr && response->finished().empty()) return json_of_tokens(*response);
+  if (response != nullptr && has_tokens_alone(*response)) return json_of_tokens(*response);
   std::string json;
   // What cannot be written would be a message that no service makes.
   (void)pb::util::MessageToJsonString(message, &json);

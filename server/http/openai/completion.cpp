@@ -45,30 +45,40 @@ std::string& next_of(std::string& list) {
   return list;
 }
 
-// A sample's tokens as a choice of OpenAI's API. Of a model of bytes the text is what its bytes
-// spell; of a model of tokens, their ids with spaces between. Used by one thread at a time.
+// How the text of a model's tokens is made.
+enum class TextForm {
+  kIds,    // their ids with spaces between
+  kBytes,  // a token is a byte
+  kText    // the service sends the bytes of each token
+};
+
+// A sample's tokens as a choice of OpenAI's API. Used by one thread at a time.
 class ChoiceText {
  public:
   // first_offset: characters before the text, in what offsets count.
-  ChoiceText(bool is_bytes, bool logprobs, std::size_t first_offset)
-      : is_bytes_(is_bytes), logprobs_(logprobs), first_offset_(first_offset) {}
+  ChoiceText(TextForm form, bool logprobs, std::size_t first_offset)
+      : form_(form), logprobs_(logprobs), first_offset_(first_offset) {}
 
   void add(const v1::Chunk& chunk) {
     for (int i = 0; i < chunk.tokens_size(); ++i) {
-      add_token(chunk.tokens(i));
+      const std::size_t num_before = utf8_.num_characters();
+      add_token(chunk, i);
       if (!logprobs_) continue;
-      // Where its character begins: after all whole ones, unless this token completes it.
-      const std::size_t width =
-          is_bytes_ ? (utf8_.holds_back() ? 0 : 1) : std::to_string(chunk.tokens(i)).size();
-      const std::size_t num_before = is_bytes_ ? utf8_.num_characters() : num_characters_;
-      add_logprobs(chunk, i, first_offset_ + num_before - width);
+      // Where its first character begins: after all whole ones, unless this token completes it.
+      std::size_t offset = num_before;
+      if (form_ == TextForm::kBytes) {
+        offset = utf8_.num_characters() - (utf8_.holds_back() ? 0 : 1);
+      } else if (form_ == TextForm::kIds) {
+        offset = num_characters_ - std::to_string(chunk.tokens(i)).size();
+      }
+      add_logprobs(chunk, i, first_offset_ + offset);
     }
   }
 
   // No token follows: what is held back of a character comes out. The next choice that take()
   // returns has the evidence of particles, and the window.
   void end(const v1::SampleFinish& finish) {
-    if (is_bytes_) utf8_.end(text_);
+    if (form_ != TextForm::kIds) utf8_.end(text_);
     if (finish.has_log2_evidence()) log2_evidence_ = finish.log2_evidence();
     window_ = finish.window();
     window_restarts_ = finish.window_restarts();
@@ -104,8 +114,12 @@ class ChoiceText {
   }
 
  private:
-  void add_token(std::int32_t token) {
-    if (is_bytes_) {
+  void add_token(const v1::Chunk& chunk, int i) {
+    const std::int32_t token = chunk.tokens(i);
+    if (form_ == TextForm::kText) {
+      return i < chunk.token_bytes_size() ? utf8_.add(chunk.token_bytes(i), text_) : void();
+    }
+    if (form_ == TextForm::kBytes) {
       const auto byte = static_cast<char>(token);
       return utf8_.add({&byte, 1}, text_);
     }
@@ -114,24 +128,44 @@ class ChoiceText {
     text_ += id;
   }
 
-  // Its name among tokens, as JSON: a byte that is no character of its own is "bytes:\xe2".
-  void add_token_name(std::string& list, std::int32_t token) const {
-    if (!is_bytes_) {
+  // Its name among tokens, as JSON: bytes that are no whole characters are "bytes:\xe2\x82".
+  // `bytes`: of kText.
+  void add_token_name(std::string& list, std::int32_t token, std::string_view bytes) const {
+    if (form_ == TextForm::kIds || (form_ == TextForm::kText && bytes.empty())) {
       list += '"';
       list += std::to_string(token);
       list += '"';
-    } else if (token < 0x80) {
-      list += dumped(nlohmann::json(std::string(1, static_cast<char>(token))));
-    } else {
-      char name[32];
-      std::snprintf(name, sizeof name, "\"bytes:\\\\x%02x\"", static_cast<unsigned>(token));
+      return;
+    }
+    const auto byte = static_cast<char>(token);
+    if (form_ == TextForm::kBytes) bytes = {&byte, 1};
+    if (is_whole_utf8(bytes)) {
+      list += dumped(nlohmann::json(std::string(bytes)));
+      return;
+    }
+    list += "\"bytes:";
+    for (const char part : bytes) {
+      char name[8];
+      std::snprintf(name, sizeof name, "\\\\x%02x", static_cast<unsigned char>(part));
       list += name;
     }
+    list += '"';
+  }
+
+  static bool is_whole_utf8(std::string_view bytes) {
+    Utf8Text utf8;
+    std::string text;
+    utf8.add(bytes, text);
+    return !utf8.holds_back() && text == bytes;
   }
 
   void add_logprobs(const v1::Chunk& chunk, int i, std::size_t offset) {
     const std::int32_t token = chunk.tokens(i);
-    add_token_name(next_of(tokens_), token);
+    const auto bytes_at = [](const auto& message, int at) {
+      return at < message.token_bytes_size() ? std::string_view(message.token_bytes(at))
+                                             : std::string_view();
+    };
+    add_token_name(next_of(tokens_), token, bytes_at(chunk, i));
     next_of(text_offset_) += std::to_string(offset);
     if (i >= chunk.log2_probs_size()) {  // the first token of a sequence has none
       next_of(token_logprobs_) += "null";
@@ -142,23 +176,23 @@ class ChoiceText {
     bool has_own = false;
     std::string& top = next_of(top_logprobs_);
     top += '{';
-    const auto add_top = [&](std::int32_t id, float log2_prob) {
+    const auto add_top = [&](std::int32_t id, std::string_view bytes, float log2_prob) {
       if (top.back() != '{') top += ',';
-      add_token_name(top, id);
+      add_token_name(top, id, bytes);
       top += ':';
       add_natural_log(top, log2_prob);
     };
     if (i < chunk.top_size()) {
       for (int k = 0; k < chunk.top(i).tokens_size(); ++k) {
         has_own |= chunk.top(i).tokens(k) == token;
-        add_top(chunk.top(i).tokens(k), chunk.top(i).log2_probs(k));
+        add_top(chunk.top(i).tokens(k), bytes_at(chunk.top(i), k), chunk.top(i).log2_probs(k));
       }
     }
-    if (!has_own) add_top(token, chunk.log2_probs(i));
+    if (!has_own) add_top(token, bytes_at(chunk, i), chunk.log2_probs(i));
     top += '}';
   }
 
-  const bool is_bytes_;
+  const TextForm form_;
   const bool logprobs_;
   const std::size_t first_offset_;
   Utf8Text utf8_;
@@ -192,23 +226,25 @@ struct PromptSize {
   std::int64_t tokens = 0;
 };
 
-PromptSize size_of(const v1::Values& prompt, bool is_bytes) {
+// Of a text that the service tokenizes the tokens are known when it has read them.
+PromptSize size_of(const v1::Values& prompt, TextForm form) {
+  const bool is_bytes = form == TextForm::kBytes;
   std::string bytes, text;
   PromptSize size;
   if (prompt.has_text()) {
     bytes = prompt.text();
-    size.tokens = static_cast<std::int64_t>(bytes.size());
+    if (is_bytes) size.tokens = static_cast<std::int64_t>(bytes.size());
   } else {
     size.tokens = prompt.tokens().ids_size();
     for (const std::int32_t id : prompt.tokens().ids()) {
       if (is_bytes) {
         bytes.push_back(static_cast<char>(id));
-      } else {
+      } else if (form == TextForm::kIds) {
         size.characters += std::to_string(id).size() + (size.characters > 0 ? 1 : 0);
       }
     }
   }
-  if (!is_bytes) return size;
+  if (form == TextForm::kIds) return size;
   Utf8Text utf8;
   utf8.add(bytes, text);
   utf8.end(text);
@@ -244,7 +280,11 @@ class Completion : public std::enable_shared_from_this<Completion> {
   class PromptAnswer;
 
   grpc::Status check_model(const v1::Model& model) {
-    is_bytes_ = model.modality() == "bytes";
+    if (model.modality() == "bytes") {
+      form_ = TextForm::kBytes;
+    } else if (!model.tokenizer().empty()) {
+      form_ = TextForm::kText;
+    }
     if (model.modality() != "image") return grpc::Status::OK;
     return invalid_argument(
         {{"model", "'" + clip(model.name()) +
@@ -268,8 +308,9 @@ class Completion : public std::enable_shared_from_this<Completion> {
 
   // Of the prompt that runs: its samples.
   void begin_choices() {
-    const PromptSize size = size_of(request_.prompts[prompt_], is_bytes_);
+    const PromptSize size = size_of(request_.prompts[prompt_], form_);
     prompt_tokens_ += size.tokens;
+    counts_prompt_ = form_ == TextForm::kText && request_.prompts[prompt_].has_text();
     cached_of_prompt_ = 0;
     texts_.clear();
     // More than the server takes of one request are refused by it before there is a sample.
@@ -279,7 +320,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
     if (request_.num_samples > request_.num_choices) candidates_.resize(count);
     texts_.reserve(count);
     for (std::uint32_t i = 0; i < count; ++i) {
-      texts_.emplace_back(is_bytes_, request_.logprobs, request_.echo ? 0 : size.characters);
+      texts_.emplace_back(form_, request_.logprobs, request_.echo ? 0 : size.characters);
     }
     if (!request_.streams) {
       choices_.resize(choices_.size() + std::min(request_.num_choices, kMostChoices));
@@ -311,6 +352,9 @@ class Completion : public std::enable_shared_from_this<Completion> {
     ChoiceText& text = texts_.at(finish.sample());
     text.end(finish);
     completion_tokens_ += finish.generated_tokens();
+    if (std::exchange(counts_prompt_, false)) {
+      prompt_tokens_ += finish.prompt_tokens() + finish.cached_tokens() + finish.skipped_tokens();
+    }
     // The prompt is read once for all its samples.
     const std::int64_t cached = std::max(cached_of_prompt_, finish.cached_tokens());
     cached_tokens_ += cached - std::exchange(cached_of_prompt_, cached);
@@ -366,7 +410,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   HttpCalls& calls_;
   const CompletionRequest request_;
   const std::int64_t created_ = unix_seconds();
-  bool is_bytes_ = false;
+  TextForm form_ = TextForm::kIds;
   std::size_t prompt_ = 0;  // that runs
   std::vector<ChoiceText> texts_;
   // Where choices are chosen from them: how likely each sample is by its mean log2-probability.
@@ -381,6 +425,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   std::size_t gathered_bytes_ = 0;
 
   std::int64_t prompt_tokens_ = 0;
+  bool counts_prompt_ = false;  // the first sample that ends has the tokens of the prompt
   std::int64_t cached_tokens_ = 0;
   std::int64_t cached_of_prompt_ = 0;
   std::int64_t completion_tokens_ = 0;
@@ -452,7 +497,9 @@ class Completion::PromptAnswer final : public StreamAnswer {
 
 void Completion::next_prompt() {
   begin_choices();
-  grpc::ByteBuffer bytes = bytes_of(generate_request(request_, prompt_));
+  v1::GenerateRequest generate = generate_request(request_, prompt_);
+  generate.set_token_bytes(form_ == TextForm::kText);
+  grpc::ByteBuffer bytes = bytes_of(generate);
   const std::shared_ptr<Completion> self = shared_from_this();
   if (request_.streams) {
     calls_.stream(std::make_shared<PromptExchange>(self), kGenerateMethod, std::move(bytes),
