@@ -198,6 +198,13 @@ std::string state_text(const v1::Model& model) {
   }
   // The server does not report how much a token adds to this state.
   if (model.state_bytes() == 0 && !model.constant_state()) return "growing without an end";
+  if (const int points = model.state_growth_size(); points > 1) {
+    const v1::StatePoint& first = model.state_growth(0);
+    const v1::StatePoint& last = model.state_growth(points - 1);
+    const std::int64_t per_token = (last.bytes() - first.bytes()) / last.position();
+    return std::to_string(first.bytes()) + " bytes and about " + std::to_string(per_token) +
+           " a token, at most " + std::to_string(last.bytes()) + " bytes";
+  }
   return std::to_string(model.state_bytes()) + " bytes" +
          (model.constant_state() ? ", constant" : ", at its largest");
 }
