@@ -170,10 +170,12 @@ constexpr std::uint32_t kDefaultNewTokens = 256;
 // How tokens are printed: --format, or what suits the model. Throws UsageError.
 std::string format_for(const GenerateFlags& flags, const v1::Model& model) {
   const bool bytes = model.modality() == "bytes";
-  if (flags.format == "text" && !bytes) {
-    throw UsageError("--format text: this model's tokens are no bytes; use tokens or jsonl");
+  if (flags.format == "text" && !bytes && model.tokenizer().empty()) {
+    throw UsageError("--format text: this model's tokens are no text; use tokens or jsonl");
   }
-  const std::string format = !flags.format.empty() ? flags.format : bytes ? "text" : "tokens";
+  const bool has_text =
+      bytes || (!model.tokenizer().empty() && (flags.prompt || flags.prompt_file));
+  const std::string format = !flags.format.empty() ? flags.format : has_text ? "text" : "tokens";
   if (flags.log_probs && format == "text") {
     throw UsageError("--log-probs goes with --format tokens or jsonl");
   }
@@ -238,6 +240,13 @@ int run_generate(const GenerateFlags& flags, Console& console) {
   const v1::Model model = model_of(client, flags, console);
   ViewOptions view;
   view.print = {.format = format_for(flags, model), .is_bytes = model.modality() == "bytes"};
+  if (model.modality() != "bytes" && !model.tokenizer().empty()) {
+    request.set_token_bytes(view.print.format == "text");
+    if (flags.prompt_file) {
+      *request.mutable_prompt() =
+          text_values(console.read_file("--prompt-file", *flags.prompt_file));
+    }
+  }
   view.patience = std::chrono::milliseconds(static_cast<std::int64_t>(flags.retry_seconds * 1000));
   view.quiet = flags.quiet;
   view.shows_speed = flags.stats || (!flags.quiet && console.err_is_terminal());

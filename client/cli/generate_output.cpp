@@ -148,7 +148,13 @@ class TextPrinter : public GenerationPrinter {
 
   void on_chunk(const v1::Chunk& chunk) override {
     std::string& text = samples_[chunk.sample()].text;
-    for (const std::int32_t token : chunk.tokens()) append_byte(text, token);
+    for (int i = 0; i < chunk.tokens_size(); ++i) {
+      if (i < chunk.token_bytes_size()) {
+        text += chunk.token_bytes(i);
+      } else {
+        append_byte(text, chunk.tokens(i));
+      }
+    }
     if (!streams_) return;
     console_.out(text);
     console_.flush();

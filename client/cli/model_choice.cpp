@@ -157,7 +157,8 @@ v1::Model choose_model(const Client& client, const std::string& name, const std:
     if (!name.empty() || modality.empty() || !says_several(error)) throw;
     std::vector<v1::Model> fitting;
     for (v1::Model& model : client.list_models(&cancellation)) {
-      if (model.modality() == modality) fitting.push_back(std::move(model));
+      const bool has_text = modality == "bytes" && !model.tokenizer().empty();
+      if (model.modality() == modality || has_text) fitting.push_back(std::move(model));
     }
     if (fitting.empty()) throw;
     if (fitting.size() == 1) return fitting.front();

@@ -357,6 +357,26 @@ v1::Model Client::get_model(const std::string& name, Cancellation* cancellation)
   return model;
 }
 
+std::vector<std::int32_t> Client::tokenize(const v1::TokenizeRequest& request,
+                                           Cancellation* cancellation) const {
+  v1::TokenizeResponse response;
+  Call call(*this, cancellation);
+  call.unary([&](Stubs& server,
+                 auto* context) { return server.models.Tokenize(context, request, &response); },
+             Again::kSafe);
+  return {response.ids().begin(), response.ids().end()};
+}
+
+std::string Client::detokenize(const v1::DetokenizeRequest& request,
+                               Cancellation* cancellation) const {
+  v1::DetokenizeResponse response;
+  Call call(*this, cancellation);
+  call.unary([&](Stubs& server,
+                 auto* context) { return server.models.Detokenize(context, request, &response); },
+             Again::kSafe);
+  return response.text();
+}
+
 v1::Model Client::load_model(const std::string& name, const std::string& version,
                              Cancellation* cancellation) const {
   v1::LoadModelRequest request;

@@ -193,6 +193,12 @@ class Client {
   // `name` may be empty when one model is loaded.
   v1::Model get_model(const std::string& name = "", Cancellation* cancellation = nullptr) const;
 
+  // Of models with a tokenizer (v1::Model.tokenizer).
+  std::vector<std::int32_t> tokenize(const v1::TokenizeRequest& request,
+                                     Cancellation* cancellation = nullptr) const;
+  std::string detokenize(const v1::DetokenizeRequest& request,
+                         Cancellation* cancellation = nullptr) const;
+
   // Of the server's model repository. `version` empty: the newest, in place of what is loaded; else
   // beside it. Returns when it is ready.
   v1::Model load_model(const std::string& name, const std::string& version = "",

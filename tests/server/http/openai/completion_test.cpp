@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/completions and /v1/models.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cmath>
@@ -7,8 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <numbers>
 
+#include "model/tokenizer/tokenizer.h"
 #include "server/http/encoding/utf8_text.h"
 #include "tests/server/support/http_client.h"
+#include "tests/server/support/text_model.h"
 #include "tests/server/support/token_file.h"
 
 namespace lintel::testing {
@@ -143,6 +146,60 @@ TEST_CASE("every parameter of sampling reaches the sampler") {
   json biased = plain;
   biased["logit_bias"] = {{"97", 100}};
   CHECK(server.completed(biased)["choices"][0]["text"] == std::string(40, 'a'));
+}
+
+TEST_CASE("completions of a model with a tokenizer are text, with the tokens' names and places") {
+  GivenModels models = tiny_models({"bytes"});
+  models["world"] = text_model();
+  const SteadyClock clock;
+  TestServer server(with_http(), clock, models);
+  const auto post_body = [&](const json& body) {
+    return post(server.server().http_port(), "/v1/completions", body.dump());
+  };
+  const std::string prompt = "Hello, w\u00f6rld! ";
+  json body = {
+      {"model", "world"}, {"prompt", prompt}, {"max_tokens", 40}, {"seed", 7}, {"logprobs", 2}};
+  const HttpReply reply = post_body(body);
+  INFO(reply.body);
+  REQUIRE(reply.status == 200);
+  const json got = json::parse(reply.body);
+
+  const Tokenizer& tokenizer = *text_model()->tokenizer();
+  const std::vector<std::int32_t> ids = tokenizer.encode(prompt);
+  v1::GenerateRequest request = request_for("world", {}, 40);
+  request.mutable_prompt()->set_text(prompt);
+  const Generated generated = generate(server, request);
+  std::string bytes, text;
+  for (const std::int32_t id : generated.only().tokens) bytes += tokenizer.bytes_of(id);
+  Utf8Text utf8;
+  utf8.add(bytes, text);
+  utf8.end(text);
+  const json& choice = got["choices"][0];
+  CHECK(choice["text"] == text);
+  CHECK(got["usage"]["prompt_tokens"] == ids.size());
+  CHECK(got["usage"]["completion_tokens"] == 40);
+  CHECK(choice["logprobs"]["tokens"].size() == 40);
+  CHECK(choice["logprobs"]["top_logprobs"][0].size() >= 2);
+  // Offsets count the characters of the prompt, and never go back.
+  std::size_t before = 15;
+  for (const json& offset : choice["logprobs"]["text_offset"]) {
+    CHECK(offset.get<std::size_t>() >= before);
+    before = offset.get<std::size_t>();
+  }
+  for (std::size_t i = 0; i < 40; ++i) {
+    const std::string_view token = tokenizer.bytes_of(generated.only().tokens[i]);
+    const bool is_ascii = std::ranges::all_of(token, [](char c) { return c > 0; });
+    if (!is_ascii || token.empty()) continue;
+    CHECK(choice["logprobs"]["tokens"][i] == std::string(token));
+  }
+
+  body["stream"] = true;
+  body.erase("logprobs");
+  std::string streamed;
+  for (const std::string& event : events(post_body(body).body)) {
+    if (event != "[DONE]") streamed += json::parse(event)["choices"][0]["text"].get<std::string>();
+  }
+  CHECK(streamed == text);
 }
 
 TEST_CASE("a stop string ends a choice without being in it, alone or in a list") {

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints of other projects, served: requests, sessions and their copies.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "model/transformer.h"
+#include "tests/server/support/session_calls.h"
+#include "tests/server/support/snapshot_calls.h"
+
+namespace lintel::testing {
+namespace {
+
+std::filesystem::path golden(const std::string& name) {
+  return std::filesystem::path(LINTEL_TEST_DATA) / "golden" / name;
+}
+
+// One of each family and kind of file.
+const std::map<std::string, std::string> kCheckpoints = {
+    {"qwen", "families/qwen3_5"},           {"qwen-text", "families/qwen3_5-multimodal"},
+    {"qwen-gguf", "gguf/qwen35-kmix.gguf"}, {"rwkv", "families/rwkv7-official"},
+    {"rwkv-fla", "families/rwkv7"},         {"rwkv-gguf", "gguf/rwkv7-kmix.gguf"},
+};
+
+const GivenModels& checkpoints() {
+  static const GivenModels models = [] {
+    GivenModels loaded;
+    for (const auto& [name, path] : kCheckpoints) {
+      loaded[name] = Transformer::load(golden(path), {});
+    }
+    return loaded;
+  }();
+  return models;
+}
+
+struct CheckpointServer : TestServer {
+  explicit CheckpointServer(Speculation speculation = Speculation::kOn)
+      : TestServer(options(speculation), clock, checkpoints()) {}
+
+  static ServerOptions options(Speculation speculation) {
+    ServerOptions options = test_options();
+    options.models.scheduling.speculation = speculation;
+    return options;
+  }
+  static const SteadyClock clock;
+};
+const SteadyClock CheckpointServer::clock;
+
+std::vector<int> prompt_of(int number) {
+  std::vector<int> prompt;
+  for (int i = 0; i < 3 + number % 9; ++i) prompt.push_back((7 * number + 11 * i * i + 5) % 80);
+  return prompt;
+}
+
+v1::GenerateRequest request_number(int number) {
+  const auto model =
+      std::next(kCheckpoints.begin(), number % static_cast<int>(kCheckpoints.size()));
+  v1::GenerateRequest request = request_for(model->first, prompt_of(number), 24);
+  request.mutable_sampling()->set_seed(static_cast<std::uint64_t>(number));
+  request.mutable_sampling()->set_temperature(number % 3 == 0 ? 0.0f : 0.8f);
+  if (number % 4 == 1) request.set_num_samples(2);
+  return request;
+}
+
+std::map<unsigned, std::vector<std::int32_t>> tokens_of(const Generated& generated) {
+  std::map<unsigned, std::vector<std::int32_t>> tokens;
+  for (const auto& [index, sample] : generated.samples) tokens[index] = sample.tokens;
+  return tokens;
+}
+
+TEST_CASE(
+    "checkpoints: 64 requests give the same tokens alone and together, with and without drafts",
+    "[promise]") {
+  constexpr int kRequests = 64;
+  std::vector<std::map<unsigned, std::vector<std::int32_t>>> alone(kRequests);
+  {
+    CheckpointServer server(Speculation::kOff);
+    for (int i = 0; i < kRequests; ++i) {
+      const Generated generated = generate(server, request_number(i));
+      REQUIRE(generated.status.ok());
+      alone[static_cast<std::size_t>(i)] = tokens_of(generated);
+    }
+  }
+  CheckpointServer server;
+  std::vector<std::map<unsigned, std::vector<std::int32_t>>> together(kRequests);
+  std::vector<std::thread> clients;
+  for (int i = 0; i < kRequests; ++i) {
+    clients.emplace_back([&, i] {
+      together[static_cast<std::size_t>(i)] = tokens_of(generate(server, request_number(i)));
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  for (std::size_t i = 0; i < kRequests; ++i) {
+    CAPTURE(i);
+    CHECK(together[i] == alone[i]);
+  }
+}
+
+TEST_CASE("checkpoints: forks, rewinds and restored snapshots continue as the session") {
+  CheckpointServer server;
+  for (const auto& [model, path] : kCheckpoints) {
+    CAPTURE(model);
+    const v1::Session session = create_session(server, model);
+    const std::vector<std::int32_t> prompt = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5};
+    const Sample first = go_on(server, session.id(), 9, prompt);
+
+    v1::ForkSessionResponse forked;
+    REQUIRE(fork_session(server, session.id(), std::nullopt, 2, &forked).ok());
+    const Snapshot snapshot = snapshot_of(server, session.id());
+    REQUIRE(snapshot.status.ok());
+    const Sample next = go_on(server, session.id(), 12, {8}, 21);
+    for (const v1::Session& fork : forked.sessions()) {
+      CHECK(go_on(server, fork.id(), 12, {8}, 21).tokens == next.tokens);
+    }
+    v1::Session rewound;
+    REQUIRE(rewind_session(server, session.id(), 15, &rewound).ok());
+    const std::vector<std::int32_t> again = {first.tokens.begin() + 4, first.tokens.end()};
+    CHECK(go_on(server, session.id(), 1, again, 21).tokens.size() == 1);
+  }
+}
+
+TEST_CASE("checkpoints: a model says what it is made of and what a session takes") {
+  CheckpointServer server;
+  v1::GetModelRequest request;
+  v1::Model model;
+  request.set_name("qwen-text");
+  grpc::ClientContext first;
+  REQUIRE(server.models->Get(&first, request, &model).ok());
+  CHECK(model.attention() == "gated_delta,gated_softmax");
+  CHECK_FALSE(model.constant_state());
+  CHECK(model.max_length() == 4096);
+  CHECK(model.tokenizer().empty());
+  REQUIRE(model.state_growth_size() > 1);
+  CHECK(model.state_growth(0).bytes() > 0);
+  CHECK(model.state_growth(model.state_growth_size() - 1).bytes() > model.state_growth(0).bytes());
+  REQUIRE(model.warnings_size() == 1);
+  CHECK_THAT(model.warnings(0), Catch::StartsWith("text only: "));
+
+  request.set_name("rwkv");
+  grpc::ClientContext second;
+  REQUIRE(server.models->Get(&second, request, &model).ok());
+  CHECK(model.attention() == "rwkv7");
+  CHECK(model.constant_state());
+  CHECK(model.max_length() == 0);
+}
+
+}  // namespace
+}  // namespace lintel::testing
