@@ -447,7 +447,7 @@ class BpeMaker {
       const std::int32_t right_id = id_in_merge(i, right);
       const std::int32_t joined_id = id_in_merge(i, joined);
       if (holds_mark_inside(joined)) model_.words_are_apart = false;
-      // The text of a user must not become a special token, whatever the merges say.
+      // The text of a user must not become a special token by any merge.
       if (use(joined_id) == Use::kSpecial || use(joined_id) == Use::kUnused) continue;
       if (!model_.merges.add(left_id, right_id, joined_id)) {
         throw ModelError(place_of_merge(i) + ": found " + quote(left) + " and " + quote(right) +
