@@ -127,7 +127,7 @@ std::size_t stacked_bytes(const ModelConfig& config) {
 constexpr std::uint64_t kMostExactElements = std::uint64_t{1} << 20;
 
 // An upper bound from names and shapes alone: the embedding as it is stored, the head packed, and
-// of each other matrix the packed form; while a matrix is packed, twice its floats.
+// of each other matrix the packed form; while one is packed, some of its rows in f32.
 ModelSize measure_family(const ModelFiles& files, WeightType type) {
   ModelSize size;
   std::size_t embedding = 0;
@@ -135,7 +135,12 @@ ModelSize measure_family(const ModelFiles& files, WeightType type) {
   for (const TensorInfo& tensor : files.checkpoint().tensors.tensors()) {
     const auto elements = static_cast<std::uint64_t>(tensor.num_elements());
     const std::size_t floats = product(elements, sizeof(float));
-    size.loading_bytes = std::max(size.loading_bytes, product(floats, 2));
+    constexpr std::size_t kRowsAtOnce = 64;
+    constexpr std::size_t kPieces = std::size_t{8} << 20;  // of files
+    const bool is_held = tensor.shape.size() != 2 || elements <= kMostExactElements;
+    const std::size_t row = product(static_cast<std::size_t>(tensor.shape.back()), sizeof(float));
+    const std::size_t beside = is_held ? product(floats, 2) : product(row, kRowsAtOnce);
+    size.loading_bytes = std::max(size.loading_bytes, beside + kPieces);
     if (tensor.shape.size() != 2) {
       add(size.resident_bytes, floats);
       continue;

@@ -44,18 +44,18 @@ void TensorReader::check_shape(const TensorInfo& tensor, std::size_t rows, std::
   if (squeezed(tensor.shape) != squeezed(expected)) fail_shape(tensor, expected);
 }
 
-void TensorReader::read(const TensorInfo& tensor, std::span<float> out) const {
+void TensorReader::read(const TensorInfo& tensor, std::span<float> out, std::size_t first) const {
   const std::size_t block = values_per_block(tensor.type);
   std::vector<std::byte> piece;
   for (std::size_t done = 0; done < out.size();) {
     const std::size_t count = std::min(kPieceValues, out.size() - done);
     piece.resize(count / block * bytes_per_block(tensor.type));
-    source_.read(tensor, done / block * bytes_per_block(tensor.type), piece);
+    source_.read(tensor, (first + done) / block * bytes_per_block(tensor.type), piece);
     const std::span<float> values = out.subspan(done, count);
     dequantize(tensor.type, piece, values);
     if (!all_finite(values)) {
       const auto bad = std::ranges::find_if(values, [](float x) { return !std::isfinite(x); });
-      const std::size_t index = done + static_cast<std::size_t>(bad - values.begin());
+      const std::size_t index = first + done + static_cast<std::size_t>(bad - values.begin());
       throw ModelError(source_.name() + ": tensor " + quote(tensor.name) + ": found " +
                        std::to_string(*bad) + " at index " + std::to_string(index) +
                        ", expected a finite number");
@@ -83,30 +83,49 @@ Matrix TensorReader::matrix(const std::string& name, std::size_t rows, std::size
 
 Dense TensorReader::dense(const std::vector<Part>& parts, std::size_t cols,
                           const Dense::Options& options) {
+  // A part whose columns are the file's rows is held until it is packed.
+  struct Rows {
+    std::size_t first = 0;
+    std::size_t count = 0;
+    const TensorInfo* tensor = nullptr;
+    Matrix columns;  // [cols, count]; empty: rows are read from the tensor
+  };
+  std::vector<Rows> stacked;
   std::size_t rows = 0;
-  for (const Part& part : parts) rows += part.rows;
-  Matrix weight(rows, cols);
-  Matrix bias(1, rows);
-  std::size_t first = 0;
   for (const Part& part : parts) {
-    const MatrixView<float> to = weight.view().rows_from(first, part.rows);
+    Rows of{.first = rows, .count = part.rows, .tensor = &take(part.name), .columns = {}};
     if (part.transposed) {
-      const Matrix from = matrix(part.name, cols, part.rows);
-      for (std::size_t r = 0; r < part.rows; ++r) {
-        for (std::size_t c = 0; c < cols; ++c) to.row(r)[c] = from.row(c)[r];
-      }
+      of.columns = matrix(part.name, cols, part.rows);
     } else {
-      const TensorInfo& tensor = take(part.name);
-      check_shape(tensor, part.rows, cols);
-      read(tensor, {to.data(), part.rows * cols});
+      check_shape(*of.tensor, part.rows, cols);
     }
-    if (!part.bias.empty()) {
-      const Matrix values = vector(part.bias, part.rows);
-      std::ranges::copy(values.values(), bias.values().subspan(first).begin());
-    }
-    first += part.rows;
+    stacked.push_back(std::move(of));
+    rows += part.rows;
   }
-  return Dense(weight.values(), bias.values(), cols, rows, options);
+  Matrix bias(1, rows);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].bias.empty()) continue;
+    const Matrix values = vector(parts[i].bias, parts[i].rows);
+    std::ranges::copy(values.values(), bias.values().subspan(stacked[i].first).begin());
+  }
+  const auto read_rows = [&](std::size_t first, MatrixView<float> to) {
+    const std::size_t end = first + to.rows();
+    for (const Rows& part : stacked) {
+      const std::size_t begin = std::max(first, part.first);
+      const std::size_t last = std::min(end, part.first + part.count);
+      if (begin >= last) continue;
+      const MatrixView<float> of_part = to.rows_from(begin - first, last - begin);
+      const std::size_t row = begin - part.first;
+      if (part.columns.rows() == 0) {
+        read(*part.tensor, {of_part.data(), of_part.rows() * cols}, row * cols);
+        continue;
+      }
+      for (std::size_t r = 0; r < of_part.rows(); ++r) {
+        for (std::size_t c = 0; c < cols; ++c) of_part.row(r)[c] = part.columns.row(c)[row + r];
+      }
+    }
+  };
+  return Dense(read_rows, bias.values(), cols, rows, options);
 }
 
 TokenEmbedding TensorReader::embedding(const std::string& name, std::size_t rows,

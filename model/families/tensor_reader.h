@@ -58,7 +58,8 @@ class TensorReader {
   void check_shape(const TensorInfo& tensor, std::size_t rows, std::size_t cols) const;
   [[noreturn]] void fail_shape(const TensorInfo& tensor,
                                std::span<const std::int64_t> expected) const;
-  void read(const TensorInfo& tensor, std::span<float> out) const;
+  // out: so many values, from number `first` on; whole blocks.
+  void read(const TensorInfo& tensor, std::span<float> out, std::size_t first = 0) const;
 
   const WeightSource& source_;
   std::set<std::string, std::less<>> taken_;

@@ -68,19 +68,38 @@ struct Dense::Impl {
   }
 };
 
-Dense::Dense(std::span<const float> weight, std::span<const float> bias, std::size_t in_features,
-             std::size_t out_features, const Options& options) {
+namespace {
+
+// Returns the type. Before weights are read.
+WeightType checked_type(std::size_t in_features, const Dense::Options& options) {
   follow_instruction_set_of_onednn();
-  if (options.weight_type == WeightType::kInt8 && in_features > kMostInt8Inputs) {
+  if (options.weight_type == WeightType::kInt8 && in_features > Dense::kMostInt8Inputs) {
     throw std::invalid_argument("weight type int8 takes at most " +
-                                std::to_string(kMostInt8Inputs) + " inputs in a layer, here are " +
-                                std::to_string(in_features));
+                                std::to_string(Dense::kMostInt8Inputs) +
+                                " inputs in a layer, here are " + std::to_string(in_features));
   }
-  impl_ = std::make_unique<Impl>(
-      Impl{.weights = PackedWeights(options.weight_type, weight, bias, in_features, out_features),
-           .fused = options.fused,
-           .library = nullptr,
-           .why_not = ""});
+  return options.weight_type;
+}
+
+}  // namespace
+
+Dense::Dense(std::span<const float> weight, std::span<const float> bias, std::size_t in_features,
+             std::size_t out_features, const Options& options)
+    : Dense(PackedWeights(checked_type(in_features, options), weight, bias, in_features,
+                          out_features),
+            options) {}
+
+Dense::Dense(const ReadWeightRows& read, std::span<const float> bias, std::size_t in_features,
+             std::size_t out_features, const Options& options)
+    : Dense(
+          PackedWeights(checked_type(in_features, options), read, bias, in_features, out_features),
+          options) {}
+
+Dense::Dense(PackedWeights weights, const Options& options)
+    : impl_(std::make_unique<Impl>(Impl{.weights = std::move(weights),
+                                        .fused = options.fused,
+                                        .library = nullptr,
+                                        .why_not = ""})) {
   const ProductLibrary& library = options.library != nullptr ? *options.library : onednn_library();
   impl_->library_rows = rows_for_library(library, options.weight_type, options.kernels);
   if (impl_->library_rows == kNever) return;

@@ -9,6 +9,7 @@
 
 #include "model/core/tensor.h"
 #include "model/ops/dense_input.h"
+#include "model/ops/packed_weights.h"
 #include "model/ops/weight_type.h"
 
 namespace lintel {
@@ -38,6 +39,9 @@ class Dense {
   // weight: [out_features, in_features]; bias: [out_features]. Both are copied into packed form.
   // Throws std::invalid_argument for int8 with more inputs than exact sums allow.
   Dense(std::span<const float> weight, std::span<const float> bias, std::size_t in_features,
+        std::size_t out_features, const Options& options);
+  // The same of a matrix that is read some rows at a time, in order, and never whole in f32.
+  Dense(const ReadWeightRows& read, std::span<const float> bias, std::size_t in_features,
         std::size_t out_features, const Options& options);
   ~Dense();
   Dense(Dense&&) noexcept;
@@ -74,6 +78,7 @@ class Dense {
 
  private:
   struct Impl;
+  Dense(PackedWeights weights, const Options& options);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -62,8 +62,8 @@ std::size_t input_stride(std::size_t row_cells) {
   return (up_to(row_cells, kTileCells) / kTileCells | 1) * kTileCells;
 }
 
-PackedWeights::PackedWeights(WeightType weight_type, std::span<const float> weight,
-                             std::span<const float> bias_values, std::size_t in, std::size_t out)
+PackedWeights::PackedWeights(WeightType weight_type, std::span<const float> bias_values,
+                             std::size_t in, std::size_t out)
     : type(weight_type),
       in_features(in),
       out_features(out),
@@ -71,49 +71,64 @@ PackedWeights::PackedWeights(WeightType weight_type, std::span<const float> weig
       group_cells(padded_cells(type, in)),
       cells(make_aligned<std::uint32_t>(num_groups() * group_cells * kGroupWidth)),
       bias(make_aligned<float>(num_groups() * kGroupWidth)) {
-  assert(weight.size() == in * out && bias_values.size() == out);
+  assert(bias_values.size() == out);
   std::ranges::copy(bias_values, bias.get());
-  if (type == WeightType::kInt8) {
-    scales = make_aligned<float>(num_groups() * kGroupWidth);
-    sums = make_aligned<std::int32_t>(num_groups() * kGroupWidth);
+  if (type != WeightType::kInt8) return;
+  scales = make_aligned<float>(num_groups() * kGroupWidth);
+  sums = make_aligned<std::int32_t>(num_groups() * kGroupWidth);
+}
+
+PackedWeights::PackedWeights(WeightType weight_type, std::span<const float> weight,
+                             std::span<const float> bias_values, std::size_t in, std::size_t out)
+    : PackedWeights(weight_type, bias_values, in, out) {
+  assert(weight.size() == in * out);
+  for (std::size_t first = 0; first < out; first += kGroupWidth) {
+    pack_group(first, {weight.data() + first * in, std::min(kGroupWidth, out - first), in, in});
   }
-  const auto row_of = [&](std::size_t n) { return weight.subspan(n * in, in); };
-  const auto column_of = [this](std::size_t n) {
-    return cells.get() + n / kGroupWidth * group_cells * kGroupWidth + n % kGroupWidth;
-  };
+}
+
+PackedWeights::PackedWeights(WeightType weight_type, const ReadWeightRows& read,
+                             std::span<const float> bias_values, std::size_t in, std::size_t out)
+    : PackedWeights(weight_type, bias_values, in, out) {
+  Matrix rows(std::min(kGroupWidth, out), in);
+  for (std::size_t first = 0; first < out; first += kGroupWidth) {
+    const MatrixView<float> group = rows.view().rows_from(0, std::min(kGroupWidth, out - first));
+    read(first, group);
+    pack_group(first, group);
+  }
+}
+
+void PackedWeights::pack_group(std::size_t first, MatrixView<const float> rows) {
+  std::uint32_t* const group_begin = cells.get() + first / kGroupWidth * group_cells * kGroupWidth;
   if (type == WeightType::kInt8) {
-    for (std::size_t n = 0; n < out; ++n) scales[n] = scale_of(row_of(n));
+    for (std::size_t n = 0; n < rows.rows(); ++n) scales[first + n] = scale_of(rows.row(n));
   }
   // A few cells of all columns of a group, then the next few: what is written stays in the cache
   // until its lines are full.
   constexpr std::size_t kBlockCells = 16;
   const std::size_t each = inputs_per_cell(type);
-  for (std::size_t first = 0; first < out; first += kGroupWidth) {
-    const std::size_t last = std::min(first + kGroupWidth, out);
-    for (std::size_t block = 0; block < row_cells; block += kBlockCells) {
-      const std::size_t end = std::min(block + kBlockCells, row_cells);
-      for (std::size_t n = first; n < last; ++n) {
-        const float scale = type == WeightType::kInt8 ? scales[n] : 1.0f;
-        const std::span<const float> row = row_of(n);
-        std::uint32_t* const column = column_of(n);
-        if (type == WeightType::kF32) {  // without a question for each value
-          for (std::size_t c = block; c < end; ++c) {
-            column[c * kGroupWidth] = std::bit_cast<std::uint32_t>(row[c]);
-          }
-          continue;
-        }
+  for (std::size_t block = 0; block < row_cells; block += kBlockCells) {
+    const std::size_t end = std::min(block + kBlockCells, row_cells);
+    for (std::size_t n = 0; n < rows.rows(); ++n) {
+      const float scale = type == WeightType::kInt8 ? scales[first + n] : 1.0f;
+      const std::span<const float> row = rows.row(n);
+      std::uint32_t* const column = group_begin + n;
+      if (type == WeightType::kF32) {  // without a question for each value
         for (std::size_t c = block; c < end; ++c) {
-          column[c * kGroupWidth] = pack_cell(type, row, c * each, scale);
+          column[c * kGroupWidth] = std::bit_cast<std::uint32_t>(row[c]);
         }
+        continue;
+      }
+      for (std::size_t c = block; c < end; ++c) {
+        column[c * kGroupWidth] = pack_cell(type, row, c * each, scale);
       }
     }
   }
   if (type != WeightType::kInt8) return;
-  for (std::size_t n = 0; n < out; ++n) {
-    const std::uint32_t* const column = column_of(n);
+  for (std::size_t n = 0; n < rows.rows(); ++n) {
     for (std::size_t c = 0; c < row_cells; ++c) {
       for (int i = 0; i < 4; ++i) {
-        sums[n] += static_cast<std::int8_t>(column[c * kGroupWidth] >> (8 * i));
+        sums[first + n] += static_cast<std::int8_t>(group_begin[c * kGroupWidth + n] >> (8 * i));
       }
     }
   }

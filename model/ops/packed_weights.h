@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "model/core/tensor.h"
@@ -28,11 +29,17 @@ std::size_t input_stride(std::size_t row_cells);
 // Columns of W^T that lie side by side: four AVX-512 registers.
 inline constexpr std::size_t kGroupWidth = 64;
 
+// Reads rows first .. first + rows.rows() - 1 of a matrix that is nowhere whole in f32.
+using ReadWeightRows = std::function<void(std::size_t first, MatrixView<float> rows)>;
+
 // W and b as the kernels read them.
 struct PackedWeights {
   // weight: [out_features, in_features]; bias: [out_features]. int8 is symmetric, with one scale
   // for each output.
   PackedWeights(WeightType type, std::span<const float> weight, std::span<const float> bias,
+                std::size_t in_features, std::size_t out_features);
+  // The same of rows that are read kGroupWidth at a time, in order.
+  PackedWeights(WeightType type, const ReadWeightRows& read, std::span<const float> bias,
                 std::size_t in_features, std::size_t out_features);
 
   std::size_t num_groups() const { return (out_features + kGroupWidth - 1) / kGroupWidth; }
@@ -54,6 +61,12 @@ struct PackedWeights {
   AlignedArray<float> bias;           // [groups * kGroupWidth], padded, as those below
   AlignedArray<float> scales;         // int8: what a unit of each output's weights is worth
   AlignedArray<std::int32_t> sums;    // int8: the sum of each output's weights
+
+ private:
+  PackedWeights(WeightType type, std::span<const float> bias, std::size_t in_features,
+                std::size_t out_features);
+  // Rows of one group, from its first on.
+  void pack_group(std::size_t first, MatrixView<const float> rows);
 };
 
 }  // namespace lintel
