@@ -50,16 +50,16 @@ std::unique_ptr<const nlohmann::json> parse_checkpoint(const std::string& text,
   return is_checkpoint ? std::move(json) : nullptr;
 }
 
-const Family& family_of(const nlohmann::json& json, const std::string& file) {
+const ModelFamily& family_of(const nlohmann::json& json, const std::string& file) {
   const nlohmann::json& type = json["model_type"];
-  const Family* const family =
+  const ModelFamily* const family =
       type.is_string() ? find_family(type.get_ref<const std::string&>()) : nullptr;
   if (family != nullptr) return *family;
   throw ModelError(file + ": key \"model_type\": found " + found_text(type) + ", expected one of " +
                    family_names());
 }
 
-const Family& family_of(const GgufFile& file) {
+const ModelFamily& family_of(const GgufFile& file) {
   const auto fail = [&](const std::string& what) -> void {
     throw ModelError(file.name() + ": " + what + ", expected one of " + architecture_names());
   };
@@ -67,7 +67,7 @@ const Family& family_of(const GgufFile& file) {
     fail("general.type is " + quote(file.text("general.type")) + ", no model");
   }
   const std::string_view name = file.text("general.architecture");
-  const Family* const family = find_architecture(name);
+  const ModelFamily* const family = find_architecture(name);
   if (name == "clip") fail("the vision part of another file");
   if (family == nullptr) fail("general.architecture is " + quote(name));
   return *family;

@@ -36,7 +36,7 @@ class ModelFiles {
   const SafetensorsFile& weights() const { return *weights_; }
 
   // Null of our own format.
-  const Family* family() const { return family_; }
+  const ModelFamily* family() const { return family_; }
   // Reads it: of a byte model that of bytes, of a directory tokenizer.json or the like, of a GGUF
   // file its own. Null: the model has ids alone; `notes` says why where there is a reason. Throws
   // ModelError, also for a token that the model has no row for.
@@ -52,7 +52,7 @@ class ModelFiles {
   std::string config_file_;
   std::string config_json_;
   std::unique_ptr<const nlohmann::json> json_;  // of a directory of a family
-  const Family* family_ = nullptr;
+  const ModelFamily* family_ = nullptr;
   std::unique_ptr<const WeightSource> source_;      // of a family
   const GgufFile* gguf_ = nullptr;                  // the same, where it is a GGUF file
   std::unique_ptr<const SafetensorsFile> weights_;  // of our own format

@@ -6,12 +6,12 @@
 namespace lintel {
 namespace {
 
-constexpr const Family* kFamilies[] = {&family_qwen3_5, &family_rwkv7};
+constexpr const ModelFamily* kFamilies[] = {&family_qwen3_5, &family_rwkv7};
 
 }  // namespace
 
-const Family* find_family(std::string_view model_type) {
-  for (const Family* const family : kFamilies) {
+const ModelFamily* find_family(std::string_view model_type) {
+  for (const ModelFamily* const family : kFamilies) {
     if (std::ranges::find(family->model_types, model_type) != family->model_types.end()) {
       return family;
     }
@@ -19,8 +19,8 @@ const Family* find_family(std::string_view model_type) {
   return nullptr;
 }
 
-const Family* find_architecture(std::string_view architecture) {
-  for (const Family* const family : kFamilies) {
+const ModelFamily* find_architecture(std::string_view architecture) {
+  for (const ModelFamily* const family : kFamilies) {
     if (architecture == family->architecture) return family;
   }
   return nullptr;
@@ -28,7 +28,7 @@ const Family* find_architecture(std::string_view architecture) {
 
 std::string architecture_names() {
   std::string names;
-  for (const Family* const family : kFamilies) {
+  for (const ModelFamily* const family : kFamilies) {
     names += (names.empty() ? "" : ", ") + std::string(family->architecture);
   }
   return names;
@@ -36,7 +36,7 @@ std::string architecture_names() {
 
 std::string family_names() {
   std::string names;
-  for (const Family* const family : kFamilies) {
+  for (const ModelFamily* const family : kFamilies) {
     for (const char* const name : family->model_types) {
       names += (names.empty() ? "" : ", ") + std::string(name);
     }

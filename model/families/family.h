@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Family: checkpoints of one model_type, from their keys and tensors to a Decoder.
+// ModelFamily: checkpoints of one model_type, from their keys and tensors to a Decoder.
 #pragma once
 
 #include <memory>
@@ -26,7 +26,7 @@ struct Checkpoint {
   const WeightSource& tensors;
 };
 
-struct Family {
+struct ModelFamily {
   std::span<const char* const> model_types;  // of config.json
   const char* architecture = nullptr;        // of GGUF files
   // Checks every key and fills what is common to all models. Throws ModelError naming the key, what
@@ -39,15 +39,15 @@ struct Family {
                                          std::vector<std::string>& notes);
 };
 
-extern const Family family_qwen3_5;
-extern const Family family_rwkv7;
+extern const ModelFamily family_qwen3_5;
+extern const ModelFamily family_rwkv7;
 
 // Null where model_type is none of any family.
-const Family* find_family(std::string_view model_type);
+const ModelFamily* find_family(std::string_view model_type);
 // "qwen3_5, qwen3_5_text, rwkv7".
 std::string family_names();
 // The same of general.architecture in GGUF files.
-const Family* find_architecture(std::string_view architecture);
+const ModelFamily* find_architecture(std::string_view architecture);
 std::string architecture_names();
 
 }  // namespace lintel

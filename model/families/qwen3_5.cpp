@@ -481,9 +481,9 @@ std::unique_ptr<const Decoder> make(const Checkpoint& checkpoint, const Dense::O
 }  // namespace
 }  // namespace qwen3_5
 
-const Family family_qwen3_5{.model_types = qwen3_5::kModelTypes,
-                            .architecture = "qwen35",
-                            .read_config = qwen3_5::read_config,
-                            .make = qwen3_5::make};
+const ModelFamily family_qwen3_5{.model_types = qwen3_5::kModelTypes,
+                                 .architecture = "qwen35",
+                                 .read_config = qwen3_5::read_config,
+                                 .make = qwen3_5::make};
 
 }  // namespace lintel

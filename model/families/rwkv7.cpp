@@ -419,9 +419,9 @@ std::unique_ptr<const Decoder> make(const Checkpoint& checkpoint, const Dense::O
 }  // namespace
 }  // namespace rwkv7
 
-const Family family_rwkv7{.model_types = rwkv7::kModelTypes,
-                          .architecture = "rwkv7",
-                          .read_config = rwkv7::read_config,
-                          .make = rwkv7::make};
+const ModelFamily family_rwkv7{.model_types = rwkv7::kModelTypes,
+                               .architecture = "rwkv7",
+                               .read_config = rwkv7::read_config,
+                               .make = rwkv7::make};
 
 }  // namespace lintel

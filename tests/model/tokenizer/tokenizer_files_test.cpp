@@ -19,6 +19,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 using nlohmann::json;
+using testing::TemporaryDirectory;
 
 const std::filesystem::path kGoldenFiles = LINTEL_TEST_DATA "/golden/tokenizers";
 
