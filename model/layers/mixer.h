@@ -76,6 +76,7 @@ class Mixer {
 
   // What it keeps of a sequence; null: nothing.
   virtual std::shared_ptr<const StateLayout> layout() const { return nullptr; }
+  virtual bool keeps_state() const { return layout() != nullptr; }
   // add_to += what it makes of the rows. add_to: [rows, E].
   virtual void step(const MixerRows& rows, MatrixView<float> add_to,
                     MixerScratch& scratch) const = 0;

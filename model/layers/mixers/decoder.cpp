@@ -23,7 +23,7 @@ void TokenEmbedding::row(std::int32_t token, std::span<float> out) const {
 std::vector<std::shared_ptr<const StateLayout>> Decoder::layouts() const {
   std::vector<std::shared_ptr<const StateLayout>> all;
   for (const DecoderLayer& layer : layers) {
-    for (const Mixer* mixer : {layer.token_mixer.get(), layer.channel_mixer.get()}) {
+    for (const Mixer* const mixer : layer.mixers()) {
       if (auto layout = mixer->layout()) all.push_back(std::move(layout));
     }
   }
@@ -33,7 +33,7 @@ std::vector<std::shared_ptr<const StateLayout>> Decoder::layouts() const {
 std::vector<const Dense*> Decoder::products() const {
   std::vector<const Dense*> all;
   for (const DecoderLayer& layer : layers) {
-    for (const Mixer* mixer : {layer.token_mixer.get(), layer.channel_mixer.get()}) {
+    for (const Mixer* const mixer : layer.mixers()) {
       const auto of_mixer = mixer->products();
       all.insert(all.end(), of_mixer.begin(), of_mixer.end());
     }

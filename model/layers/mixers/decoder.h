@@ -3,6 +3,7 @@
 // are served as.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -41,6 +42,9 @@ struct DecoderLayer {
   std::unique_ptr<const Mixer> token_mixer;
   RowNorm channel_norm;
   std::unique_ptr<const Mixer> channel_mixer;
+
+  // The mixers in their order.
+  std::array<const Mixer*, 2> mixers() const { return {token_mixer.get(), channel_mixer.get()}; }
 };
 
 //   x = embedding[token], normed where there is an input_norm
@@ -101,7 +105,7 @@ class DecoderPass {
     std::size_t count = rows.size();
     const auto list_states = [&](const Mixer& mixer) {
       buffers.states_.clear();
-      if (mixer.layout() == nullptr) return;
+      if (!mixer.keeps_state()) return;
       for (std::size_t r = 0; r < rows.size(); ++r) {
         buffers.states_.push_back(state_of(r, layout));
       }

@@ -52,6 +52,7 @@ class GatedDelta final : public Mixer {
   ~GatedDelta() override;
 
   std::shared_ptr<const StateLayout> layout() const override;
+  bool keeps_state() const override { return true; }
   void step(const MixerRows& rows, MatrixView<float> add_to, MixerScratch& scratch) const override;
   std::vector<const Dense*> products() const override;
 

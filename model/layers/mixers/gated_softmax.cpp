@@ -98,11 +98,14 @@ std::vector<const Dense*> GatedSoftmax::products() const { return {&*weights_.in
 
 // Norms and rotates queries and keys in place, and moves the queries of a head to their places
 // without gates: q is [rows, H D] then, and the gates follow.
-void GatedSoftmax::prepare(const MixerRows& rows, MatrixView<float> in) const {
+void GatedSoftmax::prepare(const MixerRows& rows, MatrixView<float> in,
+                           MixerScratch& scratch) const {
   const std::size_t width = shape_.head_width;
   const std::size_t half = shape_.rotated / 2;
-  std::vector<float> angles(2 * half);
-  std::vector<float> gates(shape_.has_gate ? shape_.queries() : 0);
+  const std::size_t floats = 2 * half + shape_.queries();
+  if (scratch.floats.size() < floats) scratch.floats.resize(floats);
+  const std::span<float> angles(scratch.floats.data(), 2 * half);  // cosines and sines
+  const std::span<float> gates(angles.data() + angles.size(), shape_.queries());
   const auto turn = [&](float* head) {
     for (std::size_t i = 0; i < half; ++i) {
       const float cosine = angles[2 * i];
@@ -200,7 +203,7 @@ void GatedSoftmax::step(const MixerRows& rows, MatrixView<float> add_to,
   const MatrixView<float> in = scratch.matrix(0, count, weights_.in->out_features());
   const MatrixView<float> out = scratch.matrix(1, count, queries);
   weights_.in->apply(rows.input, in, Dense::Output::kStore, nullptr, rows.team);
-  prepare(rows, in);
+  prepare(rows, in, scratch);
   const std::size_t first_key = shape_.has_gate ? 2 * queries : queries;
   for_each_run(rows.states, [&](std::size_t first, std::size_t length) {
     auto& state = static_cast<State&>(*rows.states[first]);

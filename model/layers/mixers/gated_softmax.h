@@ -44,13 +44,14 @@ class GatedSoftmax final : public Mixer {
   ~GatedSoftmax() override;
 
   std::shared_ptr<const StateLayout> layout() const override;
+  bool keeps_state() const override { return true; }
   void step(const MixerRows& rows, MatrixView<float> add_to, MixerScratch& scratch) const override;
   std::vector<const Dense*> products() const override;
 
  private:
   class Layout;
   class State;
-  void prepare(const MixerRows& rows, MatrixView<float> in) const;
+  void prepare(const MixerRows& rows, MatrixView<float> in, MixerScratch& scratch) const;
   void attend(const State& state, std::size_t first_position, MatrixView<const float> q,
               MatrixView<float> out, MixerScratch& scratch) const;
 

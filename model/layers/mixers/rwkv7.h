@@ -45,6 +45,7 @@ class Rwkv7TimeMixer final : public Mixer {
   ~Rwkv7TimeMixer() override;
 
   std::shared_ptr<const StateLayout> layout() const override;
+  bool keeps_state() const override { return true; }
   void step(const MixerRows& rows, MatrixView<float> add_to, MixerScratch& scratch) const override;
   std::vector<const Dense*> products() const override;
 
@@ -64,6 +65,7 @@ class Rwkv7ChannelMixer final : public Mixer {
   ~Rwkv7ChannelMixer() override;
 
   std::shared_ptr<const StateLayout> layout() const override;
+  bool keeps_state() const override { return true; }
   void step(const MixerRows& rows, MatrixView<float> add_to, MixerScratch& scratch) const override;
   std::vector<const Dense*> products() const override { return {&key_, &value_}; }
 
