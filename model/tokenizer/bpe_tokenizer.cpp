@@ -527,7 +527,7 @@ std::unique_ptr<Tokenizer> WorldTokenizer::make(const std::vector<std::string>& 
     texts.push_back({entries[i], id});
     parts.texts.set(id, entries[i]);
   }
-  std::ranges::sort(texts, {}, &TextId::text);
+  std::ranges::stable_sort(texts, {}, &TextId::text);
   const auto twice = std::ranges::adjacent_find(texts, {}, &TextId::text);
   if (twice != texts.end()) {
     throw ModelError(name + ": found the ids " + std::to_string(twice->id) + " and " +

@@ -113,7 +113,7 @@ class GgufReader {
         added.push_back({token, static_cast<std::int32_t>(i), type == kControlType, false});
       } else if (type == kNormalType) {
         if (i == 0) fail_token(i, "a control token: id 0 ends texts");
-        constexpr LiteralForm kForm{.takes_double_quote = true};
+        constexpr LiteralForm kForm{.is_bytes = true, .is_bare = true};
         if (!read_python_literal(token, kForm, entries[i]) || entries[i].empty() ||
             entries[i].size() > kMostEntryBytes) {
           fail_token(i, "the inside of a bytes literal of Python, of 1 to " +

@@ -64,7 +64,7 @@ class TokenizerFileReader final : public nlohmann::json_sax<json> {
     member_ = &member->second;
     path_.resize(open_.size() - 1);
     path_.push_back(name);
-    return count(name.size());
+    return count();
   }
   bool start_object(std::size_t) override {
     if (is_at("vocab")) {
@@ -131,7 +131,8 @@ class TokenizerFileReader final : public nlohmann::json_sax<json> {
       place += "vocab";
       if (texts_.size() > 0) place += "[" + quote(texts_[texts_.size() - 1]) + "]";
     } else {
-      place += "merges[" + std::to_string(merges_.size() / 2) + "]";
+      const std::size_t begin = merges_.size() - (mode_ == Mode::kPair ? num_in_pair_ : 0);
+      place += "merges[" + std::to_string(begin / 2) + "]";
     }
     throw ModelError(place + ": found " + found + ", expected " + expected);
   }
@@ -150,7 +151,7 @@ class TokenizerFileReader final : public nlohmann::json_sax<json> {
     merges_.add(std::string_view(merge).substr(space + 1));
     return true;
   }
-  bool count(std::size_t) {
+  bool count() {
     if (++num_values_ > kMostValues) {
       throw ModelError(name_ + ": found more than " + limit(kMostValues) +
                        " values outside model.vocab and model.merges, expected fewer");
@@ -161,7 +162,7 @@ class TokenizerFileReader final : public nlohmann::json_sax<json> {
   bool put(const Value& value) {
     if (mode_ == Mode::kVocab) fail_here(json(value).dump(), kAnId);
     if (mode_ != Mode::kTree) fail_here(json(value).dump(), kAMerge);
-    count(0);
+    count();
     if (open_.empty()) {
       root_ = value;
       last_ = &root_;
@@ -200,7 +201,7 @@ class TokenizerFileReader final : public nlohmann::json_sax<json> {
   TextList texts_;
   std::vector<std::int32_t> ids_;
   TextList merges_;
-  int num_in_pair_ = 0;
+  std::size_t num_in_pair_ = 0;
   json root_;
   std::vector<json*> open_;  // outermost first; none moves while it is open
   json* member_ = nullptr;   // of the innermost object: the value of its last name
@@ -307,9 +308,7 @@ class TokenizerFile {
   void read_model(const JsonField& model) {
     model.only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
                 "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
-    if (model.at("vocab").is_object() || !model.at("vocab").is_string()) {
-      model.at("vocab").refuse("an object of ids");
-    }
+    if (!model.at("vocab").is_string()) model.at("vocab").refuse("an object of ids");
     if (!model.at("merges").is_string()) model.at("merges").refuse("a list");
     model.want_null("dropout");
     for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
@@ -389,7 +388,6 @@ class TokenizerFile {
     split.want("behavior", "Isolated");
     split.want_flag("invert", false);
     if (read_byte_level(steps[1])) {
-      steps[1].place();
       throw ModelError(steps[1].place() + ".use_regex: found true, expected false after a Split");
     }
   }

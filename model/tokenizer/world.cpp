@@ -113,7 +113,7 @@ bool read_escape(std::string_view& rest, const LiteralForm& form, std::string& b
       return true;
     case '"':
       bytes += kind;
-      return form.takes_double_quote;
+      return form.is_bare;
     case 'x':
     case 'u':
       break;
@@ -149,7 +149,7 @@ class WorldLine {
       fail("an id from 1 to " + std::to_string(kMostTokens - 1));
     }
     std::string_view literal = line_.substr(first + 1, last - first - 1);
-    LiteralForm form{.is_bytes = literal.starts_with('b'), .takes_raw_quotes = false};
+    LiteralForm form{.is_bytes = literal.starts_with('b')};
     if (form.is_bytes) literal.remove_prefix(1);
     form.quote = literal.empty() ? '\0' : literal.front();
     const bool is_quoted = literal.size() >= 2 && (form.quote == '\'' || form.quote == '"') &&
@@ -189,8 +189,8 @@ bool read_python_literal(std::string_view inside, const LiteralForm& form, std::
       if (!read_escape(inside, form, bytes)) return false;
       continue;
     }
-    const bool ends_it = !form.takes_raw_quotes && c == form.quote;
-    if (ends_it || (form.is_bytes && static_cast<unsigned char>(c) >= 0x80)) return false;
+    const bool is_ascii = static_cast<unsigned char>(c) < 0x80;
+    if (!form.is_bare && (c == form.quote || (form.is_bytes && !is_ascii))) return false;
     bytes += c;
   }
   return true;

@@ -63,14 +63,17 @@ using WorldEntries = std::vector<std::string>;
 // number of its bytes. Throws ModelError, with `name` for the file and the line's number.
 WorldEntries parse_world_vocabulary(std::string_view text, const std::string& name);
 
-// The bytes of a Python literal's inside: \t \n \r \\ \' \xHH, and \" \uHHHH where allowed. Of
-// bytes \xHH is a byte, else a code point. False: something else.
+// How Python writes a text or bytes between quotes.
 struct LiteralForm {
-  bool is_bytes = false;
-  bool takes_double_quote = false;  // the escape \"
-  bool takes_raw_quotes = true;     // an unescaped quote that ends the literal in Python
-  char quote = '\'';
+  bool is_bytes = false;  // \xHH is a byte, not a code point, and there is no \uHHHH
+  // No quotes stand around it, as in GGUF files: quotes within are themselves, escaped or not, and
+  // so are bytes that are not ASCII.
+  bool is_bare = false;
+  char quote = '\'';  // around it
 };
+
+// Sets `bytes` to what the inside of a literal stands for; its escapes are \t \n \r \\ \' \xHH
+// \uHHHH. False: something else.
 bool read_python_literal(std::string_view inside, const LiteralForm& form, std::string& bytes);
 
 // Throws ModelError where one of the 256 single bytes has no entry: some texts would have no ids.

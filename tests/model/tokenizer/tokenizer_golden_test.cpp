@@ -30,7 +30,7 @@ struct GoldenCase {
   const char* kind;
   std::size_t cases;  // texts to encode
 };
-constexpr GoldenCase kCases[] = {
+constexpr GoldenCase kGoldenCases[] = {
     {"byte-level", "byte-level BPE", 24},
     {"byte-level-nfc-added", "byte-level BPE", 24},
     {"byte-fallback", "byte-fallback BPE", 24},
@@ -117,7 +117,7 @@ std::string without_marked_spaces(const std::string& text) {
 }  // namespace
 
 TEST_CASE("tokenizer goldens: ids and decoded texts are equal") {
-  for (const GoldenCase& golden : kCases) {
+  for (const GoldenCase& golden : kGoldenCases) {
     INFO(golden.name);
     const auto tokenizer = load_tokenizer(kGoldens / golden.name);
     REQUIRE(tokenizer);
@@ -139,7 +139,7 @@ TEST_CASE("tokenizer goldens: ids and decoded texts are equal") {
 }
 
 TEST_CASE("tokenizer goldens: streams complete characters token by token") {
-  for (const GoldenCase& golden : kCases) {
+  for (const GoldenCase& golden : kGoldenCases) {
     INFO(golden.name);
     const auto tokenizer = load_tokenizer(kGoldens / golden.name);
     const json cases = read_golden(kGoldens / golden.name / "golden.json");
