@@ -103,7 +103,7 @@ std::size_t memory_of(const std::string& key) {
 struct Changed {
   Changed(const std::string& name, const json& changes) {
     std::filesystem::copy(golden_family(name), directory.path(),
-                          std::filesystem::copy_options::overwrite_existing);
+                          std::filesystem::copy_options::recursive);
     std::ifstream in(golden_family(name) / "config.json");
     json config = json::parse(in);
     config.merge_patch(changes);

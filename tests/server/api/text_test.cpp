@@ -47,7 +47,7 @@ struct TextServer : TestServer {
 };
 const SteadyClock TextServer::clock;
 
-const std::string kText = "Hello, w\u00f6rld! \u6f22\u5b57 <|endoftext|>";
+const std::string kText = "Hello, w\u00f6rld! ---------------- \u6f22\u5b57 <|endoftext|>";
 
 v1::GenerateRequest text_request(const std::string& text, unsigned max_new_tokens) {
   v1::GenerateRequest request = request_for("world", {}, max_new_tokens);
