@@ -58,8 +58,9 @@ struct ScaleAndMinimum {
 ScaleAndMinimum scale_and_minimum(const std::byte* s, int j) {
   if (j < 4) return {unsigned_at(s + j) & 63, unsigned_at(s + j + 4) & 63};
   const int low = unsigned_at(s + j + 4);
-  return {(low & 15) | (unsigned_at(s + j - 4) >> 6) << 4, (low >> 4) | (unsigned_at(s + j) >> 6)
-                                                                            << 4};
+  const int scale_high = unsigned_at(s + j - 4) >> 6;
+  const int minimum_high = unsigned_at(s + j) >> 6;
+  return {(low & 15) | scale_high << 4, (low >> 4) | minimum_high << 4};
 }
 
 // d f16, dmin f16, scales and minima u8[12], q u8[128]; a Q5_K has h u8[32] before q, whose byte i
