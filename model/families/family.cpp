@@ -6,7 +6,7 @@
 namespace lintel {
 namespace {
 
-constexpr const ModelFamily* kFamilies[] = {&family_qwen3_5, &family_rwkv7};
+constexpr const ModelFamily* kFamilies[] = {&family_qwen3_5, &family_rwkv7, &family_fla};
 
 }  // namespace
 
@@ -21,7 +21,7 @@ const ModelFamily* find_family(std::string_view model_type) {
 
 const ModelFamily* find_architecture(std::string_view architecture) {
   for (const ModelFamily* const family : kFamilies) {
-    if (architecture == family->architecture) return family;
+    if (family->architecture != nullptr && architecture == family->architecture) return family;
   }
   return nullptr;
 }
@@ -29,6 +29,7 @@ const ModelFamily* find_architecture(std::string_view architecture) {
 std::string architecture_names() {
   std::string names;
   for (const ModelFamily* const family : kFamilies) {
+    if (family->architecture == nullptr) continue;
     names += (names.empty() ? "" : ", ") + std::string(family->architecture);
   }
   return names;

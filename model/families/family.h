@@ -28,7 +28,7 @@ struct Checkpoint {
 
 struct ModelFamily {
   std::span<const char* const> model_types;  // of config.json
-  const char* architecture = nullptr;        // of GGUF files
+  const char* architecture = nullptr;        // of GGUF files; null: there are none
   // Checks every key and fills what is common to all models. Throws ModelError naming the key, what
   // was found and what was expected.
   ModelConfig (*read_config)(const Checkpoint& checkpoint);
@@ -41,6 +41,7 @@ struct ModelFamily {
 
 extern const ModelFamily family_qwen3_5;
 extern const ModelFamily family_rwkv7;
+extern const ModelFamily family_fla;
 
 // Null where model_type is none of any family.
 const ModelFamily* find_family(std::string_view model_type);

@@ -72,10 +72,17 @@ void Interpolate(const float* a, const float* b, const float* mix, size_t n, flo
   });
 }
 
-void ShortConvolution(size_t taps, size_t channels, const float* weight, float* tail,
-                      const float* x, float* out) {
+void Silu(const float* x, size_t n, float* y) {
+  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
+    const auto value = hn::LoadU(d, x + i);
+    hn::StoreU(hn::Mul(value, sigmoid_of(d, value)), d, y + i);
+  });
+}
+
+void Convolve(size_t taps, size_t channels, const float* weight, const float* bias,
+              bool has_activation, float* tail, const float* x, float* out) {
   for_each_vector(channels, [=](auto d, size_t i) HWY_ATTR {
-    auto sum = hn::Zero(d);
+    auto sum = bias == nullptr ? hn::Zero(d) : hn::LoadU(d, bias + i);
     for (size_t j = 0; j + 1 < taps; ++j) {
       const auto row = hn::LoadU(d, tail + j * channels + i);
       sum = hn::MulAdd(hn::LoadU(d, weight + j * channels + i), row, sum);
@@ -84,7 +91,7 @@ void ShortConvolution(size_t taps, size_t channels, const float* weight, float* 
     const auto newest = hn::LoadU(d, x + i);
     sum = hn::MulAdd(hn::LoadU(d, weight + (taps - 1) * channels + i), newest, sum);
     if (taps > 1) hn::StoreU(newest, d, tail + (taps - 2) * channels + i);
-    hn::StoreU(hn::Mul(sum, sigmoid_of(d, sum)), d, out + i);
+    hn::StoreU(has_activation ? hn::Mul(sum, sigmoid_of(d, sum)) : sum, d, out + i);
   });
 }
 
@@ -179,7 +186,8 @@ HWY_EXPORT(MultiplySilu);
 HWY_EXPORT(MultiplySigmoid);
 HWY_EXPORT(SquaredRelu);
 HWY_EXPORT(Interpolate);
-HWY_EXPORT(ShortConvolution);
+HWY_EXPORT(Silu);
+HWY_EXPORT(Convolve);
 HWY_EXPORT(FeedRecurrence);
 }  // namespace
 
@@ -219,11 +227,16 @@ void interpolate(std::span<const float> a, std::span<const float> b, std::span<c
   HWY_DYNAMIC_DISPATCH(Interpolate)(a.data(), b.data(), mix.data(), out.size(), out.data());
 }
 
-void short_convolution(std::size_t taps, std::span<const float> weight, std::span<float> tail,
+void silu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(Silu)(x.data(), x.size(), x.data()); }
+
+void short_convolution(const ShortConvolution& convolution, std::span<float> tail,
                        std::span<const float> x, std::span<float> out) {
-  assert(weight.size() == taps * x.size() && tail.size() == (taps - 1) * x.size());
-  HWY_DYNAMIC_DISPATCH(ShortConvolution)
-  (taps, x.size(), weight.data(), tail.data(), x.data(), out.data());
+  assert(convolution.weight.size() == convolution.taps * x.size());
+  assert(tail.size() == (convolution.taps - 1) * x.size());
+  const float* const bias = convolution.bias.empty() ? nullptr : convolution.bias.data();
+  HWY_DYNAMIC_DISPATCH(Convolve)
+  (convolution.taps, x.size(), convolution.weight.data(), bias, convolution.has_activation,
+   tail.data(), x.data(), out.data());
 }
 
 void feed_recurrence(std::size_t dk, std::size_t dv, float* s,

@@ -41,11 +41,20 @@ void squared_relu(std::span<float> x);
 void interpolate(std::span<const float> a, std::span<const float> b, std::span<const float> mix,
                  std::span<float> out);
 
-// A causal convolution of each channel with the `taps` - 1 rows before, then silu.
-// out[c] = silu(sum over j of weight[j, c] row_j[c]), where the last row is x. weight: [taps, C];
+// In place: silu(x).
+void silu(std::span<float> x);
+
+// A causal convolution of each channel with the `taps` - 1 rows before, then silu where
+// has_activation. out[c] = bias[c] + sum over j of weight[j, c] row_j[c], where the last row is x.
+struct ShortConvolution {
+  std::size_t taps = 0;
+  std::span<const float> weight;  // [taps, C]
+  std::span<const float> bias;    // [C]; empty: none
+  bool has_activation = true;
+};
 // tail: [taps - 1, C], the rows before x, oldest first; afterwards x is the last of them. x, out:
 // [C]; out is not x.
-void short_convolution(std::size_t taps, std::span<const float> weight, std::span<float> tail,
+void short_convolution(const ShortConvolution& convolution, std::span<float> tail,
                        std::span<const float> x, std::span<float> out);
 
 // One token of one head in a recurrence on S [DK, DV].

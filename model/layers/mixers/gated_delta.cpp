@@ -5,8 +5,10 @@
 #include <array>
 #include <cassert>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
+#include "model/layers/attention/common/sum_kernels.h"
 #include "model/layers/recurrent_state.h"
 #include "model/ops/mixer_kernels.h"
 
@@ -22,7 +24,7 @@ class GatedDelta::Layout final : public StateLayout {
   }
   std::size_t tail_floats() const { return (shape.taps - 1) * shape.channels(); }
   // What is kept of a draft: its rows of q, k, v before the convolution, and its rates.
-  std::size_t kept_floats() const { return shape.channels() + 2 * shape.value_heads; }
+  std::size_t kept_floats() const { return shape.channels() + shape.rates(); }
 
   std::size_t block_floats() const override { return matrix_floats() + tail_floats(); }
   std::unique_ptr<LayerState> new_state(std::span<float> block) const override;
@@ -51,20 +53,26 @@ class GatedDeltaState final : public RecurrentState {
         weights_(weights),
         matrix_floats_(matrix_floats) {}
 
-  // Tokens of this sequence. channels: [count, C] before the convolution; rates: [count, 2 HV];
+  // Tokens of this sequence. channels: [count, C] before the convolution; rates: [count, rates()];
   // work: [count, C]; out: [count, HV DV], null: none is needed.
   void feed(MatrixView<const float> channels, MatrixView<const float> rates, MatrixView<float> work,
             float* out, std::size_t out_stride, StepThreadPool* team) {
     const std::size_t count = channels.rows();
     const std::span<float> tail = block().subspan(matrix_floats_);
     const float scale = 1.0f / std::sqrt(static_cast<float>(shape_.key_width));
+    const ShortConvolution convolution{
+        .taps = shape_.taps,
+        .weight = weights_.convolution.values(),
+        .bias = weights_.convolution_bias.values(),
+        .has_activation = shape_.key_activation == KeyActivation::kSilu};
     for (std::size_t r = 0; r < count; ++r) {
       const std::span<float> row = work.row(r);
-      short_convolution(shape_.taps, weights_.convolution.values(), tail, channels.row(r), row);
+      short_convolution(convolution, tail, channels.row(r), row);
+      if (!convolution.has_activation) activate(row);
       for (std::size_t h = 0; h < shape_.key_heads; ++h) {
         const std::size_t at = h * shape_.key_width;
-        to_unit_length(row.subspan(at, shape_.key_width), UnitLength::kAddInside, scale);
-        to_unit_length(row.subspan(shape_.keys() + at, shape_.key_width), UnitLength::kAddInside);
+        norm(row.subspan(at, shape_.key_width), scale);
+        norm(row.subspan(shape_.keys() + at, shape_.key_width), 1.0f);
       }
     }
     split_among(team, shape_.value_heads, [&](std::size_t begin, std::size_t end, bool) {
@@ -78,15 +86,39 @@ class GatedDeltaState final : public RecurrentState {
     const std::size_t stride = kept_floats();
     const std::size_t channels = shape_.channels();
     Matrix work(count, channels);
-    feed({kept, count, channels, stride}, {kept + channels, count, 2 * shape_.value_heads, stride},
+    feed({kept, count, channels, stride}, {kept + channels, count, shape_.rates(), stride},
          work.view(), nullptr, 0, nullptr);
     zero_memory(work.values());
   }
 
  private:
+  // A row after the convolution where q and k have another activation than v.
+  void activate(std::span<float> row) const {
+    const std::span<float> keys = row.first(2 * shape_.keys());
+    if (shape_.key_activation == KeyActivation::kEluPlusOne) elu_plus_one(keys, keys);
+    if (shape_.key_activation == KeyActivation::kRelu) {
+      for (float& x : keys) x = std::max(x, 0.0f);
+    }
+    silu(row.subspan(2 * shape_.keys()));
+  }
+
+  // One head's q or k, then times `scale`.
+  void norm(std::span<float> head, float scale) const {
+    if (shape_.key_norm == KeyNorm::kLength) {
+      return to_unit_length(head, UnitLength::kAddInside, scale);
+    }
+    const float factor = scale / std::accumulate(head.begin(), head.end(), 0.0f);
+    for (float& x : head) x *= factor;
+  }
+
+  float decay_of(std::size_t h, float a) const {
+    return std::exp(weights_.decay.values()[h] * softplus(a + weights_.decay_bias.values()[h]));
+  }
+
   void feed_head(std::size_t h, MatrixView<const float> rates, MatrixView<const float> rows,
                  float* out, std::size_t out_stride) {
     const std::size_t key = shape_.key_head_of(h) * shape_.key_width;
+    const std::size_t heads = shape_.value_heads;
     float* const s = block().data() + h * shape_.key_width * shape_.value_width;
     std::array<RecurrenceToken, 32> tokens;
     for (std::size_t first = 0; first < rows.rows(); first += tokens.size()) {
@@ -94,8 +126,8 @@ class GatedDeltaState final : public RecurrentState {
       for (std::size_t i = 0; i < count; ++i) {
         const std::size_t r = first + i;
         const float* const row = rows.row(r).data();
-        const float a = rates.row(r)[shape_.value_heads + h] + weights_.decay_bias.values()[h];
-        const float decay = std::exp(weights_.decay.values()[h] * softplus(a));
+        const float rate = shape_.has_rate ? sigmoid(rates.row(r)[h]) : 1.0f;
+        const float decay = shape_.has_decay ? decay_of(h, rates.row(r).last(heads)[h]) : 1.0f;
         tokens[i] = {
             .read = row + shape_.keys() + key,
             .write = row + shape_.keys() + key,
@@ -104,7 +136,7 @@ class GatedDeltaState final : public RecurrentState {
             .out = out == nullptr ? nullptr : out + r * out_stride + h * shape_.value_width,
             .decay_of_all = decay,
             .read_scale = decay,
-            .beta = sigmoid(rates.row(r)[h])};
+            .beta = shape_.most_rate * rate};
       }
       feed_recurrence(shape_.key_width, shape_.value_width, s, std::span(tokens.data(), count));
     }
@@ -129,7 +161,10 @@ GatedDelta::~GatedDelta() = default;
 std::shared_ptr<const StateLayout> GatedDelta::layout() const { return layout_; }
 
 std::vector<const Dense*> GatedDelta::products() const {
-  return {&*layout_->weights.in, &*layout_->weights.rate, &*layout_->weights.out};
+  std::vector<const Dense*> all = {&*layout_->weights.in};
+  if (layout_->weights.rate.has_value()) all.push_back(&*layout_->weights.rate);
+  all.push_back(&*layout_->weights.out);
+  return all;
 }
 
 void GatedDelta::step(const MixerRows& rows, MatrixView<float> add_to,
@@ -139,12 +174,14 @@ void GatedDelta::step(const MixerRows& rows, MatrixView<float> add_to,
   const std::size_t count = rows.count();
   const std::size_t channels = shape.channels();
   const std::size_t values = shape.values();
-  const MatrixView<float> in = scratch.matrix(0, count, channels + values);
-  const MatrixView<float> rates = scratch.matrix(1, count, 2 * shape.value_heads);
+  const MatrixView<float> in = scratch.matrix(0, count, weights.in->out_features());
+  const MatrixView<float> rates = scratch.matrix(1, count, shape.rates());
   const MatrixView<float> work = scratch.matrix(2, count, channels);
   const MatrixView<float> out = scratch.matrix(3, count, values);
   weights.in->apply(rows.input, in, Dense::Output::kStore, nullptr, rows.team);
-  weights.rate->apply(rows.exact, rates, Dense::Output::kStore, nullptr, rows.team);
+  if (weights.rate.has_value()) {
+    weights.rate->apply(rows.exact, rates, Dense::Output::kStore, nullptr, rows.team);
+  }
 
   for_each_run(rows.states, [&](std::size_t first, std::size_t length) {
     auto& state = static_cast<GatedDeltaState&>(*rows.states[first]);
@@ -168,7 +205,7 @@ void GatedDelta::step(const MixerRows& rows, MatrixView<float> add_to,
     const MatrixView<float> heads(out.row(r).data(), shape.value_heads, shape.value_width,
                                   shape.value_width);
     rms_norm(heads, weights.norm.values(), weights.norm_eps, heads);
-    multiply_silu(in.row(r).subspan(channels), out.row(r));
+    if (shape.has_gate) multiply_silu(in.row(r).subspan(channels), out.row(r));
     gated.assign(r, out.row(r));
   }
   weights.out->apply(gated, add_to, Dense::Output::kAdd, nullptr, rows.team);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// GatedDelta: the gated delta rule (Yang, Kautz and Hatamizadeh 2024) with short convolutions, the
-// linear layers of Qwen3.5.
+// GatedDelta: the delta rule (Schlag, Irie and Schmidhuber 2021), with a decay (Yang, Kautz and
+// Hatamizadeh 2024) or without, and short convolutions. The linear layers of Qwen3.5, DeltaNet and
+// Gated DeltaNet.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +13,13 @@
 
 namespace lintel {
 
+// What q and k pass after the convolution.
+enum class KeyActivation { kIdentity, kSilu, kRelu, kEluPlusOne };
+enum class KeyNorm {
+  kLength,  // x / sqrt(sum x^2 + 1e-6) of each head
+  kSum      // x / sum x
+};
+
 struct GatedDeltaShape {
   std::size_t key_heads = 0;    // HK
   std::size_t value_heads = 0;  // HV, a multiple of HK
@@ -20,28 +28,38 @@ struct GatedDeltaShape {
   std::size_t taps = 0;         // K of the convolution
   // Which key head value head j reads: j / (HV / HK), or j % HK as GGUF files order them.
   bool key_heads_are_tiled = false;
+  KeyActivation key_activation = KeyActivation::kSilu;
+  KeyNorm key_norm = KeyNorm::kLength;
+  bool has_rate = true;    // else sigmoid(b) is 1
+  float most_rate = 1.0f;  // what sigmoid(b) is multiplied by: 2 lets eigenvalues be negative
+  bool has_decay = true;   // else d is 1
+  bool has_gate = true;
 
   std::size_t keys() const { return key_heads * key_width; }
   std::size_t values() const { return value_heads * value_width; }
   std::size_t channels() const { return 2 * keys() + values(); }  // C of the convolution
+  // Of each row: b where there is a rate, then a where there is a decay.
+  std::size_t rates() const { return (has_rate ? value_heads : 0) + (has_decay ? value_heads : 0); }
   std::size_t key_head_of(std::size_t value_head) const {
     return key_heads_are_tiled ? value_head % key_heads : value_head / (value_heads / key_heads);
   }
 };
 
 struct GatedDeltaWeights {
-  std::optional<Dense> in;    // [C + HV DV, E]: rows of q, k and v, then of z
-  std::optional<Dense> rate;  // [2 HV, E] in f32: rows of b, then of a
-  Matrix convolution;         // [K, C]: the transposed weights, the newest row's last
-  Matrix decay;               // [1, HV] -exp(A_log)
-  Matrix decay_bias;          // [1, HV] dt_bias
-  Matrix norm;                // [1, DV]
+  std::optional<Dense> in;    // [C + HV DV, E]: rows of q, k and v, then of z with a gate
+  std::optional<Dense> rate;  // [rates(), E] in f32: rows of b, then of a; null: neither
+  // [K, C]: the transposed weights, the newest row's last. Without a convolution one row of ones.
+  Matrix convolution;
+  Matrix convolution_bias;  // [1, C]; empty: none
+  Matrix decay;             // [1, HV] -exp(A_log); as decay_bias, empty without a decay
+  Matrix decay_bias;        // [1, HV] dt_bias
+  Matrix norm;              // [1, DV]
   float norm_eps = 0.0f;
   std::optional<Dense> out;  // [E, HV DV]
 };
 
-//   q, k, v = silu(conv(in h));  q, k brought to length one for each head
-//   beta = sigmoid(b),  d = exp(decay * softplus(a + decay_bias))
+//   q, k, v = act(conv(in h)), silu for v;  q, k normed for each head
+//   beta = most_rate sigmoid(b),  d = exp(decay * softplus(a + decay_bias))
 //   S = d S,  S = S + k (beta (v - S^T k))^T,  o = S^T q / sqrt(DK)
 //   y = out(rms(o) * silu(z))
 //

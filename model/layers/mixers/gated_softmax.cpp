@@ -11,18 +11,6 @@
 #include "model/ops/mixer_kernels.h"
 
 namespace lintel {
-namespace {
-
-std::vector<double> frequencies_of(const GatedSoftmaxShape& shape) {
-  std::vector<double> frequencies(shape.rotated / 2);
-  for (std::size_t i = 0; i < frequencies.size(); ++i) {
-    frequencies[i] = std::pow(shape.rope_theta,
-                              -2.0 * static_cast<double>(i) / static_cast<double>(shape.rotated));
-  }
-  return frequencies;
-}
-
-}  // namespace
 
 static_assert(History::kPage == kSoftmaxPage);
 
@@ -88,7 +76,7 @@ class GatedSoftmax::Layout final : public StateLayout {
 GatedSoftmax::GatedSoftmax(const GatedSoftmaxShape& shape, GatedSoftmaxWeights weights)
     : shape_(shape),
       weights_(std::move(weights)),
-      frequencies_(frequencies_of(shape)),
+      rotary_(shape.rotated, shape.rope_theta),
       layout_(std::make_shared<const Layout>(shape)) {}
 GatedSoftmax::~GatedSoftmax() = default;
 
@@ -101,32 +89,17 @@ std::vector<const Dense*> GatedSoftmax::products() const { return {&*weights_.in
 void GatedSoftmax::prepare(const MixerRows& rows, MatrixView<float> in,
                            MixerScratch& scratch) const {
   const std::size_t width = shape_.head_width;
-  const std::size_t half = shape_.rotated / 2;
-  const std::size_t floats = 2 * half + shape_.queries();
+  const std::size_t floats = rotary_.rotated() + shape_.queries();
   if (scratch.floats.size() < floats) scratch.floats.resize(floats);
-  const std::span<float> angles(scratch.floats.data(), 2 * half);  // cosines and sines
-  const std::span<float> gates(angles.data() + angles.size(), shape_.queries());
-  const auto turn = [&](float* head) {
-    for (std::size_t i = 0; i < half; ++i) {
-      const float cosine = angles[2 * i];
-      const float sine = angles[2 * i + 1];
-      const float a = head[i];
-      const float b = head[i + half];
-      head[i] = a * cosine - b * sine;
-      head[i + half] = b * cosine + a * sine;
-    }
-  };
+  const std::span<float> turns(scratch.floats.data(), rotary_.rotated());
+  const std::span<float> gates(turns.data() + turns.size(), shape_.queries());
   const auto norm = [&](float* heads, std::size_t count, const Matrix& gain) {
     if (gain.values().empty()) return;
     const MatrixView<float> view(heads, count, width, width);
     rms_norm(view, gain.values(), weights_.norm_eps, view);
   };
   for (std::size_t r = 0; r < rows.count(); ++r) {
-    for (std::size_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(rows.positions[r]) * frequencies_[i];
-      angles[2 * i] = static_cast<float>(std::cos(angle));
-      angles[2 * i + 1] = static_cast<float>(std::sin(angle));
-    }
+    rotary_.list_turns(rows.positions[r], turns);
     float* const q = in.row(r).data();
     float* k = q + shape_.queries();
     if (shape_.has_gate) {
@@ -139,8 +112,8 @@ void GatedSoftmax::prepare(const MixerRows& rows, MatrixView<float> in,
     }
     norm(q, shape_.heads, weights_.query_norm);
     norm(k, shape_.kv_heads, weights_.key_norm);
-    for (std::size_t h = 0; h < shape_.heads; ++h) turn(q + h * width);
-    for (std::size_t h = 0; h < shape_.kv_heads; ++h) turn(k + h * width);
+    for (std::size_t h = 0; h < shape_.heads; ++h) Rotary::turn(turns, q + h * width);
+    for (std::size_t h = 0; h < shape_.kv_heads; ++h) Rotary::turn(turns, k + h * width);
   }
 }
 
@@ -179,11 +152,15 @@ void GatedSoftmax::attend(const State& state, std::size_t first_position, Matrix
                          .out = sums.row(r).data(),
                          .out_stride = sums.stride()};
     };
-    for (std::size_t begin = 0; begin < history.length(); begin += kSoftmaxPage) {
+    // No row sees what the first one does not.
+    const std::size_t seen = first_position + 1;
+    const std::size_t least = seen > shape_.window ? seen - shape_.window : 0;
+    for (std::size_t begin = least / kSoftmaxPage * kSoftmaxPage; begin < history.length();
+         begin += kSoftmaxPage) {
       // Rows before `begin` see nothing of the page.
       const std::size_t r = begin > first_position ? begin - first_position : 0;
       softmax_add_page(softmax, rows_from(r), history.page_of(begin),
-                       first_position + r + 1 - begin);
+                       first_position + r + 1 - begin, shape_.window);
     }
     softmax_finish(softmax, rows_from(0));
     for (std::size_t r = 0; r < rows; ++r) {

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// GatedSoftmax: grouped softmax attention with rotary positions and an output gate, the full layers
-// of Qwen3.5.
+// GatedSoftmax: grouped softmax attention with rotary positions, the full layers of Qwen3.5, which
+// have an output gate, and the windowed ones of hybrids without it.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "model/layers/mixer.h"
+#include "model/layers/mixers/rotary.h"
 
 namespace lintel {
 
@@ -18,7 +20,8 @@ struct GatedSoftmaxShape {
   std::size_t head_width = 0;  // D
   std::size_t rotated = 0;     // R of each head's D values turn, even; 0: none
   double rope_theta = 0.0;
-  bool has_gate = false;  // each query head is followed by its gate
+  bool has_gate = false;          // each query head is followed by its gate
+  std::size_t window = SIZE_MAX;  // positions that a query sees, its own among them
 
   std::size_t queries() const { return heads * head_width; }
   std::size_t keys() const { return kv_heads * head_width; }
@@ -34,10 +37,11 @@ struct GatedSoftmaxWeights {
 };
 
 //   q, k = rope(rms(q; query_norm)), rope(rms(k; key_norm))
-//   a = softmax over s <= t of q . k_s / sqrt(D),  y = out((sum a v) * sigmoid(gate))
-//   rope: pairs (i, i + R/2), i < R/2, turn by t theta^(-2i/R), in double
+//   a = softmax over t - window < s <= t of q . k_s / sqrt(D)
+//   y = out((sum a v) * sigmoid(gate))                             without gates: out(sum a v)
 //
-// The state of a sequence is a cache of rotated keys and of values [t, HKV, D].
+// The state of a sequence is a cache of rotated keys and of values [t, HKV, D]. It grows with every
+// token even where a window sees the last of them only.
 class GatedSoftmax final : public Mixer {
  public:
   GatedSoftmax(const GatedSoftmaxShape& shape, GatedSoftmaxWeights weights);
@@ -57,7 +61,7 @@ class GatedSoftmax final : public Mixer {
 
   const GatedSoftmaxShape shape_;
   const GatedSoftmaxWeights weights_;
-  const std::vector<double> frequencies_;  // [R / 2]
+  const Rotary rotary_;
   const std::shared_ptr<const Layout> layout_;
 };
 
