@@ -39,6 +39,9 @@ std::uint8_t value_in(std::span<const CodePointRange> ranges, char32_t code_poin
   return code_point <= range.last ? range.value : 0;
 }
 
+// Of three bytes that would be a surrogate; the second is 0xA0 or more.
+constexpr char kSurrogateLead = '\xED';
+
 constexpr char32_t kFirstUnstable = 0x300;
 
 constexpr std::array<std::uint8_t, 128> kAsciiClasses = [] {
@@ -240,6 +243,11 @@ bool normalize_nfc(std::string_view text, std::string& normalized) {
   return true;
 }
 
+bool Utf8Stream::holds_surrogate() const {
+  return num_waiting_ == 2 && waiting_[0] == kSurrogateLead &&
+         static_cast<unsigned char>(waiting_[1]) >= 0xA0;
+}
+
 void Utf8Stream::begin(unsigned char byte, std::string& text) {
   if (byte < 0x80) {
     text += static_cast<char>(byte);
@@ -263,9 +271,12 @@ void Utf8Stream::push(std::string_view bytes, std::string& text) {
       begin(byte, text);
       continue;
     }
-    if (byte < low_ || byte > high_) {
-      text += kReplacement;
-      num_waiting_ = 0;
+    if (holds_surrogate() || byte < low_ || byte > high_) {
+      if (num_waiting_ == 1 && waiting_[0] == kSurrogateLead && byte >= 0xA0 && byte <= 0xBF) {
+        waiting_[num_waiting_++] = c;
+        continue;
+      }
+      finish(text);
       begin(byte, text);
       continue;
     }
@@ -280,6 +291,7 @@ void Utf8Stream::push(std::string_view bytes, std::string& text) {
 
 void Utf8Stream::finish(std::string& text) {
   if (num_waiting_ > 0) text += kReplacement;
+  if (holds_surrogate()) text += kReplacement;
   num_waiting_ = 0;
 }
 

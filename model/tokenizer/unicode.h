@@ -39,8 +39,9 @@ void append_utf8(std::string& text, char32_t code_point);
 bool normalize_nfc(std::string_view text, std::string& normalized);
 
 // UTF-8 that arrives in pieces, cut anywhere, as whole characters. What can no longer become one is
-// one U+FFFD for each maximal beginning of a character, as WHATWG's decoder and Python have it. At
-// most 3 bytes wait. Used by one thread at a time.
+// one U+FFFD for each maximal beginning of a character, as WHATWG's decoder and Python have it; two
+// bytes of a surrogate wait for the third, as in Python's incremental decoder. At most 3 bytes
+// wait. Used by one thread at a time.
 class Utf8Stream {
  public:
   // Appends to `text` the characters that end within `bytes`.
@@ -50,6 +51,7 @@ class Utf8Stream {
 
  private:
   void begin(unsigned char byte, std::string& text);
+  bool holds_surrogate() const;
 
   char waiting_[4] = {};
   std::size_t num_waiting_ = 0;

@@ -72,7 +72,8 @@ TEST_CASE("BPE: short and long pieces are joined as the definition says") {
 TEST_CASE("text index: what was inserted is found, a second time refused") {
   TextIndex index(3000);
   std::vector<std::string> texts;
-  for (int i = 0; i < 3000; ++i) texts.push_back(std::string(static_cast<std::size_t>(i % 40), 'x') + std::to_string(i));
+  for (int i = 0; i < 3000; ++i)
+    texts.push_back(std::string(static_cast<std::size_t>(i % 40), 'x') + std::to_string(i));
   texts[7] = "";
   for (int i = 0; i < 3000; ++i) CHECK_FALSE(index.insert(texts[static_cast<std::size_t>(i)], i));
   for (int i = 0; i < 3000; ++i) {
@@ -84,7 +85,8 @@ TEST_CASE("text index: what was inserted is found, a second time refused") {
 }
 
 TEST_CASE("byte trie: all beginnings of a text are found, shortest first") {
-  const ByteTrie trie({{"a", 1}, {"ab", 2}, {"abcd", 3}, {"\xff", 4}, {std::string_view("\0b", 2), 5}});
+  const ByteTrie trie(
+      {{"a", 1}, {"ab", 2}, {"abcd", 3}, {"\xff", 4}, {std::string_view("\0b", 2), 5}});
   const auto found = [&](std::string_view text) {
     std::vector<std::pair<std::int32_t, std::size_t>> ids;
     trie.each_prefix(text, [&](std::int32_t id, std::size_t bytes) { ids.push_back({id, bytes}); });

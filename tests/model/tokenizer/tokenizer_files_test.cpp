@@ -97,7 +97,7 @@ std::string gguf_error(const GgufVocabulary& vocabulary) {
 }
 
 std::string world_error(const std::string& more, bool with_bytes = true) {
-  TemporaryDirectory directory;
+  testing::TemporaryDirectory directory;
   std::string text;
   for (int byte = 0; with_bytes && byte < 256; ++byte) {
     char line[32];
@@ -116,7 +116,7 @@ std::string world_error(const std::string& more, bool with_bytes = true) {
 }  // namespace
 
 TEST_CASE("a directory without a tokenizer has none") {
-  TemporaryDirectory directory;
+  testing::TemporaryDirectory directory;
   CHECK(load_tokenizer(directory.path()) == nullptr);
   CHECK(stop_ids(directory.path(), nullptr).empty());
 }
@@ -349,7 +349,7 @@ TEST_CASE("tokenizer_config.json completes the added tokens") {
 }
 
 TEST_CASE("stop ids: the union of what a directory's files name") {
-  TemporaryDirectory directory;
+  testing::TemporaryDirectory directory;
   const auto write = [&](const char* name, const std::string& text) {
     write_file(directory.path() / name, text);
   };
