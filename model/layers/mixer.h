@@ -36,6 +36,7 @@ class MixerScratch {
     return found.input;
   }
   std::vector<float> floats;
+  std::vector<std::uint32_t> numbers;
 
  private:
   struct Key {
