@@ -6,7 +6,8 @@
 namespace lintel {
 namespace {
 
-constexpr const ModelFamily* kFamilies[] = {&family_qwen3_5, &family_rwkv7, &family_fla};
+constexpr const ModelFamily* kFamilies[] = {&family_qwen3_5, &family_qwen3_5_moe, &family_rwkv7,
+                                            &family_fla};
 
 }  // namespace
 

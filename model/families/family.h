@@ -40,6 +40,7 @@ struct ModelFamily {
 };
 
 extern const ModelFamily family_qwen3_5;
+extern const ModelFamily family_qwen3_5_moe;  // and qwen3_next
 extern const ModelFamily family_rwkv7;
 extern const ModelFamily family_fla;
 

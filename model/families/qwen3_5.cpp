@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Qwen3.5 dense: three layers of four are gated delta networks, the fourth gated softmax attention.
-// transformers' model_types qwen3_5_text, and of directories with a vision tower qwen3_5, of which
-// the text is served.
+// Qwen3.5 and Qwen3-Next: three layers of four are gated delta networks, the fourth gated softmax
+// attention; channels are mixed by a gated layer or by a mixture of experts. transformers'
+// model_types qwen3_5_text, qwen3_5_moe_text and qwen3_next, and of directories with a vision tower
+// qwen3_5 and qwen3_5_moe, of which the text is served.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +17,7 @@
 #include "model/families/family.h"
 #include "model/families/gguf_keys.h"
 #include "model/families/tensor_reader.h"
+#include "model/layers/mixers/experts.h"
 #include "model/layers/mixers/gated_delta.h"
 #include "model/layers/mixers/gated_softmax.h"
 #include "model/layers/mixers/swiglu.h"
@@ -25,20 +29,63 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kModelTypes[] = {"qwen3_5", "qwen3_5_text"};
+constexpr const char* kMoeModelTypes[] = {"qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next"};
+constexpr const char* kArchitecture = "qwen35";
+constexpr const char* kMoeArchitecture = "qwen35moe";
+
+constexpr std::int64_t kMaxExperts = 4096;
+
+enum class Kind { kDense, kMoe, kNext };  // of names and defaults: Qwen3.5's two, Qwen3-Next's
+
+const char* name_of(Kind kind) {
+  switch (kind) {
+    case Kind::kDense:
+      return "qwen3_5";
+    case Kind::kMoe:
+      return "qwen3_5_moe";
+    case Kind::kNext:
+      return "qwen3_next";
+  }
+  return "";
+}
+
+Kind kind_of(const Checkpoint& checkpoint) {
+  if (checkpoint.gguf != nullptr) {
+    const bool is_moe = checkpoint.gguf->text("general.architecture") == kMoeArchitecture;
+    return is_moe ? Kind::kMoe : Kind::kDense;
+  }
+  const json& type = checkpoint.config->at("model_type");
+  if (type == "qwen3_next") return Kind::kNext;
+  const bool is_moe =
+      std::ranges::any_of(kMoeModelTypes, [&](const char* const name) { return type == name; });
+  return is_moe ? Kind::kMoe : Kind::kDense;
+}
+
+// Of the layers that have experts.
+struct ExpertsShape {
+  std::size_t experts = 0;       // N
+  std::size_t chosen = 0;        // k
+  std::size_t width = 0;         // FM
+  std::size_t shared_width = 0;  // FS
+  bool is_normalized = true;
+};
 
 // What the keys of the text say.
 struct Shape {
   std::size_t vocabulary = 0;
   std::size_t width = 0;     // E
-  std::size_t ff_width = 0;  // F
+  std::size_t ff_width = 0;  // F of layers without experts
   std::int64_t max_length = 0;
   double eps = 0.0;
   bool has_attention_bias = false;
   bool is_tied = false;
   bool is_gguf = false;
-  std::vector<bool> is_full;  // [layers]
+  Kind kind = Kind::kDense;
+  std::vector<bool> is_full;      // [layers]
+  std::vector<bool> has_experts;  // [layers]
   GatedSoftmaxShape full;
   GatedDeltaShape linear;
+  ExpertsShape experts;
 };
 
 void read_layer_types(CheckpointKeys& keys, std::size_t layers, std::vector<bool>& is_full) {
@@ -83,8 +130,63 @@ void read_rope(CheckpointKeys& keys, const std::string& file, const std::string&
   }
 }
 
-Shape read_text(CheckpointKeys& keys, const std::string& file, const std::string& path) {
+// Which layers have experts, by the keys that only Qwen3-Next has.
+void read_sparse_layers(CheckpointKeys& keys, std::vector<bool>& has_experts) {
+  const auto layers = static_cast<std::int64_t>(has_experts.size());
+  const auto step = static_cast<std::size_t>(keys.integer("decoder_sparse_step", 1, kMaxLayers, 1));
+  for (std::size_t i = 0; i < has_experts.size(); ++i) has_experts[i] = (i + 1) % step == 0;
+  const json* const dense = keys.find("mlp_only_layers");
+  if (dense == nullptr) return;
+  const std::string expected = "a list of layers, 0 to " + std::to_string(layers - 1);
+  if (!dense->is_array()) keys.fail("mlp_only_layers", expected);
+  for (const json& layer : *dense) {
+    const std::int64_t number = layer.is_number_integer() ? layer.get<std::int64_t>() : -1;
+    if (number < 0 || number >= layers) keys.fail("mlp_only_layers", expected);
+    has_experts[static_cast<std::size_t>(number)] = false;
+  }
+}
+
+void read_experts(CheckpointKeys& keys, Shape& shape) {
+  shape.has_experts.assign(shape.is_full.size(), shape.kind != Kind::kDense);
+  if (shape.kind == Kind::kDense) {
+    keys.ignore({"moe_intermediate_size", "shared_expert_intermediate_size", "num_experts_per_tok",
+                 "norm_topk_prob"});
+    return;
+  }
+  const bool is_next = shape.kind == Kind::kNext;
+  const std::int64_t experts =
+      keys.integer("num_experts", is_next ? 0 : 1, kMaxExperts, is_next ? 512 : 256);
+  const auto width = [&](const char* key) {
+    return static_cast<std::size_t>(keys.integer(key, 1, kMaxFeedForwardWidth, 512));
+  };
+  shape.experts = {.experts = static_cast<std::size_t>(experts),
+                   .width = width("moe_intermediate_size"),
+                   .shared_width = width("shared_expert_intermediate_size")};
+  if (is_next) {
+    shape.experts.is_normalized = keys.boolean("norm_topk_prob", true);
+    read_sparse_layers(keys, shape.has_experts);
+  } else {
+    keys.only("norm_topk_prob", true);
+    if (keys.integer("decoder_sparse_step", 0, kMaxLayers, 1) > 1) {
+      keys.fail("decoder_sparse_step", "1: every layer has experts");
+    }
+  }
+  if (experts == 0) {
+    shape.has_experts.assign(shape.is_full.size(), false);
+    keys.ignore({"num_experts_per_tok"});
+    return;
+  }
+  // A default above the number of experts is refused, too.
+  shape.experts.chosen =
+      static_cast<std::size_t>(keys.integer("num_experts_per_tok", 1, experts, is_next ? 10 : 8));
+  if (shape.experts.chosen > shape.experts.experts) {
+    keys.fail("num_experts_per_tok", "at most num_experts, " + std::to_string(experts));
+  }
+}
+
+Shape read_text(CheckpointKeys& keys, const std::string& file, const std::string& path, Kind kind) {
   Shape shape;
+  shape.kind = kind;
   const auto required = [&](const char* key, std::int64_t high) {
     return static_cast<std::size_t>(keys.required(key, 1, high));
   };
@@ -93,10 +195,9 @@ Shape read_text(CheckpointKeys& keys, const std::string& file, const std::string
   };
   shape.vocabulary = required("vocab_size", kMaxVocabSize);
   shape.width = required("hidden_size", kMaxModelWidth);
-  shape.ff_width = required("intermediate_size", kMaxFeedForwardWidth);
   const std::size_t layers = required("num_hidden_layers", kMaxLayers);
   shape.full = {.heads = number("num_attention_heads", kMaxHeads, 16),
-                .kv_heads = number("num_key_value_heads", kMaxHeads, 4),
+                .kv_heads = number("num_key_value_heads", kMaxHeads, kind == Kind::kDense ? 4 : 2),
                 .head_width = number("head_dim", kMaxHeadWidth, 256),
                 .has_gate = true};
   shape.linear = {.key_heads = number("linear_num_key_heads", kMaxHeads, 16),
@@ -113,6 +214,10 @@ Shape read_text(CheckpointKeys& keys, const std::string& file, const std::string
               "a multiple of linear_num_key_heads, " + std::to_string(shape.linear.key_heads));
   }
   read_layer_types(keys, layers, shape.is_full);
+  read_experts(keys, shape);
+  const bool has_dense = std::ranges::find(shape.has_experts, false) != shape.has_experts.end();
+  shape.ff_width = has_dense ? required("intermediate_size", kMaxFeedForwardWidth)
+                             : number("intermediate_size", kMaxFeedForwardWidth, 1);
   read_rope(keys, file, path, shape.full);
   shape.eps = keys.positive("rms_norm_eps", kMaxEpsilon, 1e-6);
   shape.has_attention_bias = keys.boolean("attention_bias", false);
@@ -124,8 +229,7 @@ Shape read_text(CheckpointKeys& keys, const std::string& file, const std::string
   keys.ignore({"architectures", "model_type", "torch_dtype", "dtype", "transformers_version",
                "use_cache", "initializer_range", "attention_dropout", "bos_token_id",
                "eos_token_id", "pad_token_id", "mamba_ssm_dtype", "router_aux_loss_coef",
-               "output_router_logits", "language_model_only", "moe_intermediate_size",
-               "shared_expert_intermediate_size", "num_experts_per_tok", "norm_topk_prob"});
+               "output_router_logits", "language_model_only"});
   keys.ignore_prefix("mtp_");
   keys.finish();
   return shape;
@@ -158,16 +262,34 @@ void read_layer_types(ArchitectureKeys& keys, std::size_t layers, std::vector<bo
   }
 }
 
-Shape read_gguf(const GgufFile& file) {
-  ArchitectureKeys keys(file, "qwen35");
+void read_experts(ArchitectureKeys& keys, ExpertsShape& experts) {
+  const auto number = [&](const char* key, std::int64_t high) {
+    return static_cast<std::size_t>(keys.required(key, 1, high));
+  };
+  experts.experts = number("expert_count", kMaxExperts);
+  experts.chosen = number("expert_used_count", static_cast<std::int64_t>(experts.experts));
+  experts.width = number("expert_feed_forward_length", kMaxFeedForwardWidth);
+  experts.shared_width = number("expert_shared_feed_forward_length", kMaxFeedForwardWidth);
+}
+
+Shape read_gguf(const GgufFile& file, Kind kind) {
+  const bool is_moe = kind == Kind::kMoe;
+  ArchitectureKeys keys(file, is_moe ? kMoeArchitecture : kArchitecture);
   Shape shape;
   shape.is_gguf = true;
+  shape.kind = kind;
   const auto number = [&](const char* key, std::int64_t high) {
     return static_cast<std::size_t>(keys.required(key, 1, high));
   };
   const std::size_t layers = count_layers(keys);
   shape.width = number("embedding_length", kMaxModelWidth);
-  shape.ff_width = number("feed_forward_length", kMaxFeedForwardWidth);
+  shape.has_experts.assign(layers, is_moe);
+  if (is_moe) {
+    read_experts(keys, shape.experts);
+    keys.ignore("feed_forward_length");
+  } else {
+    shape.ff_width = number("feed_forward_length", kMaxFeedForwardWidth);
+  }
   shape.max_length = keys.required("context_length", 1, kMaxMaxLength);
   shape.full = {
       .heads = static_cast<std::size_t>(keys.largest("attention.head_count", 1, kMaxHeads)),
@@ -210,14 +332,24 @@ Shape read_gguf(const GgufFile& file) {
 }
 
 Shape read_shape(const Checkpoint& checkpoint) {
-  if (checkpoint.gguf != nullptr) return read_gguf(*checkpoint.gguf);
+  const Kind kind = kind_of(checkpoint);
+  if (checkpoint.gguf != nullptr) return read_gguf(*checkpoint.gguf, kind);
   const std::string& file = checkpoint.config_file;
   CheckpointKeys root(*checkpoint.config, file, "");
   const json* const text = root.find("text_config");
-  if (text == nullptr) return read_text(root, file, "");
+  if (text == nullptr) return read_text(root, file, "", kind);
   CheckpointKeys keys(*text, file, "text_config.");
-  keys.only("model_type", {"qwen3_5_text", "qwen3_5"});
-  Shape shape = read_text(keys, file, "text_config.");
+  switch (kind) {
+    case Kind::kDense:
+      keys.only("model_type", {"qwen3_5_text", "qwen3_5"});
+      break;
+    case Kind::kMoe:
+      keys.only("model_type", {"qwen3_5_moe_text", "qwen3_5_moe"});
+      break;
+    case Kind::kNext:
+      root.fail("text_config", "no such key in a model of type qwen3_next");
+  }
+  Shape shape = read_text(keys, file, "text_config.", kind);
   if (const json* const tied = root.find("tie_word_embeddings")) {
     const bool is_nested = text->contains("tie_word_embeddings");
     if (!tied->is_boolean()) root.fail("tie_word_embeddings", "true or false");
@@ -237,7 +369,7 @@ Shape read_shape(const Checkpoint& checkpoint) {
 ModelConfig read_config(const Checkpoint& checkpoint) {
   const Shape shape = read_shape(checkpoint);
   ModelConfig config;
-  config.family = "qwen3_5";
+  config.family = name_of(shape.kind);
   config.vocab_size = static_cast<int>(shape.vocabulary);
   config.max_length = shape.max_length;
   config.d_model = static_cast<int>(shape.width);
@@ -258,6 +390,15 @@ constexpr std::pair<const char*, const char*> kGgufNames[] = {
     {"mlp.gate_proj", "ffn_gate"},
     {"mlp.up_proj", "ffn_up"},
     {"mlp.down_proj", "ffn_down"},
+    {"mlp.gate", "ffn_gate_inp"},
+    {"mlp.experts.gate_up_proj", "ffn_gate_up_exps"},
+    {"mlp.experts.gate_proj", "ffn_gate_exps"},
+    {"mlp.experts.up_proj", "ffn_up_exps"},
+    {"mlp.experts.down_proj", "ffn_down_exps"},
+    {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
+    {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
+    {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
+    {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
     {"self_attn.q_proj", "attn_q"},
     {"self_attn.k_proj", "attn_k"},
     {"self_attn.v_proj", "attn_v"},
@@ -342,7 +483,7 @@ class Builder {
           {.token_norm = norm(names_.of_layer(i, "input_layernorm.weight")),
            .token_mixer = shape_.is_full[i] ? softmax(i) : delta(i),
            .channel_norm = norm(names_.of_layer(i, "post_attention_layernorm.weight")),
-           .channel_mixer = swiglu(i)});
+           .channel_mixer = channel_mixer(i)});
     }
     decoder->final_norm = norm(names_.of("norm.weight"));
     const std::string head = names_.head();
@@ -428,18 +569,53 @@ class Builder {
     return std::make_unique<GatedSoftmax>(full, std::move(weights));
   }
 
+  // Of a tensor that has rows of several kinds for each key head, those of one kind after the
+  // other. rows: of each kind, for one key head.
+  std::vector<TensorReader::Part> parts_by_kind(const std::string& name,
+                                                const std::vector<std::size_t>& rows) const {
+    const std::size_t of_head = std::reduce(rows.begin(), rows.end());
+    const std::size_t heads = shape_.linear.key_heads;
+    std::vector<TensorReader::Part> parts;
+    std::size_t before = 0;
+    for (const std::size_t count : rows) {
+      for (std::size_t head = 0; head < heads; ++head) {
+        parts.push_back({.name = name,
+                         .rows = count,
+                         .whole = {static_cast<std::int64_t>(heads * of_head),
+                                   static_cast<std::int64_t>(shape_.width)},
+                         .first = head * of_head + before});
+      }
+      before += count;
+    }
+    return parts;
+  }
+  std::vector<TensorReader::Part> parts_of_qkvz(const std::string& name) const {
+    const GatedDeltaShape& linear = shape_.linear;
+    const std::size_t values = linear.values() / linear.key_heads;
+    return parts_by_kind(name, {linear.key_width, linear.key_width, values, values});
+  }
+  std::vector<TensorReader::Part> parts_of_ba(const std::string& name) const {
+    const std::size_t values = shape_.linear.value_heads / shape_.linear.key_heads;
+    return parts_by_kind(name, {values, values});
+  }
+
   std::unique_ptr<const Mixer> delta(std::size_t layer) {
     const GatedDeltaShape& linear = shape_.linear;
     const auto name = [&](const std::string& of) {
       return names_.of_layer(layer, "linear_attn." + of);
     };
     GatedDeltaWeights weights;
-    weights.in = dense({{name("in_proj_qkv.weight"), linear.channels()},
-                        {name("in_proj_z.weight"), linear.values()}});
+    const bool is_fused = shape_.kind == Kind::kNext;
+    weights.in = dense(
+        is_fused ? parts_of_qkvz(name("in_proj_qkvz.weight"))
+                 : std::vector<TensorReader::Part>{{name("in_proj_qkv.weight"), linear.channels()},
+                                                   {name("in_proj_z.weight"), linear.values()}});
     // They feed exponentials: never in fewer bits.
-    weights.rate = tensors_.dense({{name("in_proj_b.weight"), linear.value_heads},
-                                   {name("in_proj_a.weight"), linear.value_heads}},
-                                  shape_.width, exact_);
+    weights.rate = tensors_.dense(
+        is_fused ? parts_of_ba(name("in_proj_ba.weight"))
+                 : std::vector<TensorReader::Part>{{name("in_proj_b.weight"), linear.value_heads},
+                                                   {name("in_proj_a.weight"), linear.value_heads}},
+        shape_.width, exact_);
     const Matrix taps =
         tensors_.matrix(name("conv1d.weight"), linear.channels(), linear.taps);  // [C, 1, K]
     weights.convolution = Matrix(linear.taps, linear.channels());
@@ -458,12 +634,59 @@ class Builder {
     return std::make_unique<GatedDelta>(linear, std::move(weights));
   }
 
-  std::unique_ptr<const Mixer> swiglu(std::size_t layer) {
-    const auto name = [&](const std::string& of) { return names_.of_layer(layer, "mlp." + of); };
-    Dense gate_up = dense(
-        {{name("gate_proj.weight"), shape_.ff_width}, {name("up_proj.weight"), shape_.ff_width}});
-    return std::make_unique<Swiglu>(std::move(gate_up),
-                                    dense_out(name("down_proj.weight"), shape_.ff_width));
+  std::unique_ptr<const Mixer> channel_mixer(std::size_t layer) {
+    if (shape_.has_experts[layer]) return experts(layer);
+    return std::make_unique<Swiglu>(swiglu(layer, "mlp.", shape_.ff_width));
+  }
+
+  // prefix: "mlp.shared_expert."; width: F of it.
+  Swiglu swiglu(std::size_t layer, const std::string& prefix, std::size_t width) {
+    const auto name = [&](const std::string& of) { return names_.of_layer(layer, prefix + of); };
+    Dense gate_up = dense({{name("gate_proj.weight"), width}, {name("up_proj.weight"), width}});
+    return Swiglu(std::move(gate_up), dense_out(name("down_proj.weight"), width));
+  }
+
+  std::unique_ptr<const Mixer> experts(std::size_t layer) {
+    const ExpertsShape& of = shape_.experts;
+    ExpertsWeights weights;
+    // One choice that flips changes an output: never in fewer bits.
+    weights.router = tensors_.dense({{names_.of_layer(layer, "mlp.gate.weight"), of.experts},
+                                     {names_.of_layer(layer, "mlp.shared_expert_gate.weight"), 1}},
+                                    shape_.width, exact_);
+    // One tensor for all experts, or for each its own.
+    const std::string suffix = shape_.is_gguf ? ".weight" : "";
+    const bool is_joined =
+        shape_.is_gguf || tensors_.has(names_.of_layer(layer, "mlp.experts.down_proj"));
+    for (std::size_t i = 0; i < of.experts; ++i) {
+      weights.experts.push_back(
+          is_joined ? expert(layer, i, suffix)
+                    : swiglu(layer, "mlp.experts." + std::to_string(i) + ".", of.width));
+    }
+    weights.shared = swiglu(layer, "mlp.shared_expert.", of.shared_width);
+    return std::make_unique<Experts>(of.chosen, of.is_normalized, std::move(weights));
+  }
+
+  // Expert i from tensors [N, .., ..] of all.
+  Swiglu expert(std::size_t layer, std::size_t i, const std::string& suffix) {
+    const std::size_t width = shape_.experts.width;
+    const auto name = [&](const std::string& of) {
+      return names_.of_layer(layer, "mlp.experts." + of + suffix);
+    };
+    const auto part = [&](const std::string& of, std::size_t rows, std::size_t cols) {
+      return TensorReader::Part{
+          .name = name(of),
+          .rows = rows,
+          .whole = {static_cast<std::int64_t>(shape_.experts.experts),
+                    static_cast<std::int64_t>(rows), static_cast<std::int64_t>(cols)},
+          .first = i * rows};
+    };
+    const bool is_cut = shape_.is_gguf && !tensors_.has(name("gate_up_proj"));
+    Dense gate_up =
+        is_cut
+            ? dense({part("gate_proj", width, shape_.width), part("up_proj", width, shape_.width)})
+            : dense({part("gate_up_proj", 2 * width, shape_.width)});
+    return Swiglu(std::move(gate_up),
+                  tensors_.dense({part("down_proj", shape_.width, width)}, width, options_));
   }
 
   const Shape shape_;
@@ -482,8 +705,12 @@ std::unique_ptr<const Decoder> make(const Checkpoint& checkpoint, const Dense::O
 }  // namespace qwen3_5
 
 const ModelFamily family_qwen3_5{.model_types = qwen3_5::kModelTypes,
-                                 .architecture = "qwen35",
+                                 .architecture = qwen3_5::kArchitecture,
                                  .read_config = qwen3_5::read_config,
                                  .make = qwen3_5::make};
+const ModelFamily family_qwen3_5_moe{.model_types = qwen3_5::kMoeModelTypes,
+                                     .architecture = qwen3_5::kMoeArchitecture,
+                                     .read_config = qwen3_5::read_config,
+                                     .make = qwen3_5::make};
 
 }  // namespace lintel

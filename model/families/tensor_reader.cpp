@@ -2,6 +2,7 @@
 #include "model/families/tensor_reader.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "model/core/errors.h"
@@ -38,10 +39,13 @@ void TensorReader::fail_shape(const TensorInfo& tensor,
                    shape_to_string(tensor.shape) + ", expected " + shape_to_string(expected));
 }
 
-void TensorReader::check_shape(const TensorInfo& tensor, std::size_t rows, std::size_t cols) const {
-  const std::int64_t expected[] = {static_cast<std::int64_t>(rows),
-                                   static_cast<std::int64_t>(cols)};
+void TensorReader::check_shape(const TensorInfo& tensor,
+                               std::span<const std::int64_t> expected) const {
   if (squeezed(tensor.shape) != squeezed(expected)) fail_shape(tensor, expected);
+}
+
+void TensorReader::check_shape(const TensorInfo& tensor, std::size_t rows, std::size_t cols) const {
+  check_shape(tensor, std::array{static_cast<std::int64_t>(rows), static_cast<std::int64_t>(cols)});
 }
 
 void TensorReader::read(const TensorInfo& tensor, std::span<float> out, std::size_t first) const {
@@ -88,16 +92,22 @@ Dense TensorReader::dense(const std::vector<Part>& parts, std::size_t cols,
     std::size_t first = 0;
     std::size_t count = 0;
     const TensorInfo* tensor = nullptr;
-    Matrix columns;  // [cols, count]; empty: rows are read from the tensor
+    std::size_t first_row = 0;  // of the tensor's rows
+    Matrix columns;             // [cols, count]; empty: rows are read from the tensor
   };
   std::vector<Rows> stacked;
   std::size_t rows = 0;
   for (const Part& part : parts) {
-    Rows of{.first = rows, .count = part.rows, .tensor = &take(part.name), .columns = {}};
+    Rows of{.first = rows,
+            .count = part.rows,
+            .tensor = &take(part.name),
+            .first_row = part.first,
+            .columns = {}};
     if (part.transposed) {
       of.columns = matrix(part.name, cols, part.rows);
     } else {
-      check_shape(*of.tensor, part.rows, cols);
+      part.whole.empty() ? check_shape(*of.tensor, part.rows, cols)
+                         : check_shape(*of.tensor, part.whole);
     }
     stacked.push_back(std::move(of));
     rows += part.rows;
@@ -117,7 +127,7 @@ Dense TensorReader::dense(const std::vector<Part>& parts, std::size_t cols,
       const MatrixView<float> of_part = to.rows_from(begin - first, last - begin);
       const std::size_t row = begin - part.first;
       if (part.columns.rows() == 0) {
-        read(*part.tensor, {of_part.data(), of_part.rows() * cols}, row * cols);
+        read(*part.tensor, {of_part.data(), of_part.rows() * cols}, (part.first_row + row) * cols);
         continue;
       }
       for (std::size_t r = 0; r < of_part.rows(); ++r) {

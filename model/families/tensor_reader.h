@@ -36,6 +36,9 @@ class TensorReader {
     std::size_t rows = 0;
     std::string bias = {};    // empty: none
     bool transposed = false;  // the file has [cols, rows]
+    // Of a tensor of this shape, [.., cols], only the rows from `first` on. Empty: all of it.
+    std::vector<std::int64_t> whole = {};
+    std::size_t first = 0;
   };
   Dense dense(const std::vector<Part>& parts, std::size_t cols, const Dense::Options& options);
   TokenEmbedding embedding(const std::string& name, std::size_t rows, std::size_t width);
@@ -55,6 +58,7 @@ class TensorReader {
   std::int64_t num_parameters() const { return num_parameters_; }  // of all that were taken
 
  private:
+  void check_shape(const TensorInfo& tensor, std::span<const std::int64_t> expected) const;
   void check_shape(const TensorInfo& tensor, std::size_t rows, std::size_t cols) const;
   [[noreturn]] void fail_shape(const TensorInfo& tensor,
                                std::span<const std::int64_t> expected) const;

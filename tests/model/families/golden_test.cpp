@@ -39,6 +39,8 @@ std::ostream& operator<<(std::ostream& out, const FamilyCase& which) { return ou
 const std::vector<FamilyCase> kCases = {
     {"qwen3_5", 1e-3},
     {"qwen3_5-multimodal", 1e-3},
+    {"qwen3_next", 1e-3},
+    {"qwen3_5_moe", 1e-3},
     {"rwkv7-official"},
     {"rwkv7"},
     {"retnet"},
@@ -52,6 +54,7 @@ const std::vector<FamilyCase> kCases = {
     {"qwen35-q8_0.gguf", 1e-3},
     {"qwen35-q8_0-00001-of-00003.gguf", 1e-3},
     {"qwen35-kmix.gguf"},
+    {"qwen35moe-f32.gguf", 1e-3},
     {"rwkv7-f32.gguf"},
     {"rwkv7-q8_0.gguf"},
     {"rwkv7-kmix.gguf"},
