@@ -126,6 +126,14 @@ std::size_t stacked_bytes(const ModelConfig& config) {
 // Small matrices of a family's layers feed exponentials and stay in f32.
 constexpr std::uint64_t kMostExactElements = std::uint64_t{1} << 20;
 
+// Matrices in a tensor of a family: one, those of all experts [N, rows, cols], or 0: it is a vector
+// or a convolution [C, 1, K].
+std::size_t num_matrices(const TensorInfo& tensor) {
+  if (tensor.shape.size() == 2) return 1;
+  if (tensor.shape.size() != 3 || tensor.shape[1] == 1) return 0;
+  return static_cast<std::size_t>(tensor.shape[0]);
+}
+
 // An upper bound from names and shapes alone: the embedding as it is stored, the head packed, and
 // of each other matrix the packed form; while one is packed, some of its rows in f32.
 ModelSize measure_family(const ModelFiles& files, WeightType type) {
@@ -137,16 +145,17 @@ ModelSize measure_family(const ModelFiles& files, WeightType type) {
     const std::size_t floats = product(elements, sizeof(float));
     constexpr std::size_t kRowsAtOnce = 64;
     constexpr std::size_t kPieces = std::size_t{8} << 20;  // of files
-    const bool is_held = tensor.shape.size() != 2 || elements <= kMostExactElements;
+    const std::size_t matrices = num_matrices(tensor);
+    const bool is_held = matrices == 0 || elements <= kMostExactElements;
     const std::size_t row = product(static_cast<std::size_t>(tensor.shape.back()), sizeof(float));
     const std::size_t beside = is_held ? product(floats, 2) : product(row, kRowsAtOnce);
     size.loading_bytes = std::max(size.loading_bytes, beside + kPieces);
-    if (tensor.shape.size() != 2) {
+    if (matrices == 0) {
       add(size.resident_bytes, floats);
       continue;
     }
-    const auto rows = static_cast<std::size_t>(tensor.shape[0]);
-    const auto cols = static_cast<std::size_t>(tensor.shape[1]);
+    const auto rows = static_cast<std::size_t>(*(tensor.shape.end() - 2));
+    const auto cols = static_cast<std::size_t>(tensor.shape.back());
     if (type == WeightType::kInt8 && cols > Dense::kMostInt8Inputs) {
       throw ModelError(tensor.name + ": has " + std::to_string(cols) +
                        " inputs, weight type int8 takes at most " +
@@ -154,7 +163,9 @@ ModelSize measure_family(const ModelFiles& files, WeightType type) {
     }
     const std::size_t exact = Dense::most_weight_bytes(cols, rows, WeightType::kF32);
     const std::size_t packed = Dense::most_weight_bytes(cols, rows, type);
-    if (rows == static_cast<std::size_t>(files.config().vocab_size)) {
+    if (tensor.shape.size() == 3) {
+      add(size.resident_bytes, product(matrices, packed));
+    } else if (rows == static_cast<std::size_t>(files.config().vocab_size)) {
       embedding = std::max<std::size_t>(embedding, tensor.num_bytes());
       head = std::max(head, packed);
     } else {
@@ -234,7 +245,7 @@ std::int64_t num_weights(const ModelFiles& files) {
   std::int64_t weights = 0;
   if (files.family() != nullptr) {
     for (const TensorInfo& tensor : files.checkpoint().tensors.tensors()) {
-      if (tensor.shape.size() == 2) weights += tensor.num_elements();
+      if (num_matrices(tensor) > 0) weights += tensor.num_elements();
     }
     return weights;
   }
