@@ -73,7 +73,9 @@ Argument read_option(CLI::Option& option) {
 
 }  // namespace
 
-bool Argument::is_file() const { return value.find("FILE") != std::string::npos; }
+bool Argument::is_file() const {
+  return value.find("FILE") != std::string::npos || value.find("PATH") != std::string::npos;
+}
 bool Argument::is_directory() const { return value.find("DIR") != std::string::npos; }
 
 Command read_command(const CLI::App& app, const std::string& parent) {
