@@ -420,8 +420,8 @@ std::vector<float> SafetensorsFile::read_f32(std::string_view name) const {
 std::vector<std::int32_t> SafetensorsFile::read_i32(std::string_view name) const {
   const TensorEntry& entry = tensor(name);
   if (entry.type != TensorType::kI32) {
-    throw ModelError(file_.name() + ": tensor " + quote(name) + ": found dtype " + to_string(entry.type) +
-                     ", expected I32");
+    throw ModelError(file_.name() + ": tensor " + quote(name) + ": found dtype " +
+                     to_string(entry.type) + ", expected I32");
   }
   std::vector<std::int32_t> values(static_cast<std::size_t>(entry.num_elements()));
   read(header_.data_offset + entry.begin, chars_of(std::span(values)));

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <iostream>
 
-#include "model/model_files.h"
 #include "model/lora/adapter.h"
+#include "model/model_files.h"
 #include "tests/support/random_model.h"
 
 int main(int argc, char** argv) {

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "model/config/config.h"
-#include "model/model_files.h"
 #include "model/formats/safetensors.h"
 #include "model/formats/weights.h"
 #include "model/lora/adapter.h"
+#include "model/model_files.h"
 
 namespace lintel {
 namespace {

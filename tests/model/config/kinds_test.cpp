@@ -7,8 +7,8 @@
 
 #include "model/config/attention_spec.h"
 #include "model/fastest_type.h"
-#include "model/model_files.h"
 #include "model/formats/weights.h"
+#include "model/model_files.h"
 #include "model/transformer.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"

@@ -11,8 +11,8 @@
 
 #include "model/config/attention_spec.h"
 #include "model/core/float_formats.h"
-#include "model/model_files.h"
 #include "model/formats/safetensors.h"
+#include "model/model_files.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -10,8 +10,8 @@
 
 #include "model/config/attention_spec.h"
 #include "model/core/state_bytes.h"
-#include "model/model_files.h"
 #include "model/lora/adapter.h"
+#include "model/model_files.h"
 #include "model/transformer.h"
 #include "tests/model/attention/attention_layer.h"
 #include "tests/model/support/whole_models.h"

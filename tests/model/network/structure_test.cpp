@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "model/fastest_type.h"
-#include "model/model_files.h"
 #include "model/formats/safetensors.h"
 #include "model/formats/weights.h"
+#include "model/model_files.h"
 #include "tests/model/support/whole_models.h"
 
 namespace lintel {

@@ -5,8 +5,8 @@
 #include <future>
 #include <optional>
 
-#include "model/model_files.h"
 #include "model/lora/adapter.h"
+#include "model/model_files.h"
 #include "server/models/model_manager.h"
 #include "tests/server/support/models_fixture.h"
 #include "tests/support/eventually.h"
