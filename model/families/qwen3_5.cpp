@@ -197,7 +197,7 @@ Shape read_text(CheckpointKeys& keys, const std::string& file, const std::string
   shape.width = required("hidden_size", kMaxModelWidth);
   const std::size_t layers = required("num_hidden_layers", kMaxLayers);
   shape.full = {.heads = number("num_attention_heads", kMaxHeads, 16),
-                .kv_heads = number("num_key_value_heads", kMaxHeads, kind == Kind::kDense ? 4 : 2),
+                .kv_heads = number("num_key_value_heads", kMaxHeads, kind == Kind::kNext ? 2 : 4),
                 .head_width = number("head_dim", kMaxHeadWidth, 256),
                 .has_gate = true};
   shape.linear = {.key_heads = number("linear_num_key_heads", kMaxHeads, 16),
