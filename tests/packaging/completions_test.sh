@@ -54,8 +54,8 @@ expect "debug" _lintel lintel admin log-level --address 127.0.0.1 : 50051 deb
 expect "bash zsh" _lintel lintel --completion ""
 expect "auto bf16 f32 int8" _lintel_server lintel-server --weight-type ""
 expect "auto off on" _lintel_server lintel-server --model x --speculation ""
-expect "models" _lintel_server lintel-server --model m
-expect "models" _lintel_server lintel-server --model name = m
+expect "model.safetensors models" _lintel_server lintel-server --model m
+expect "model.safetensors models" _lintel_server lintel-server --model name = m
 expect "models" _lintel_convert lintel-convert m
 expect "bf16" _lintel_convert lintel-convert a b --weight-type b
 expect "paper" _lintel_bench lintel-bench p
