@@ -133,6 +133,9 @@ PromptRows measure_prompt_rows(const Transformer& model, int most, const Clock& 
       model.num_parameters() < kLeastMeasuredParameters) {
     return {.rows = most, .measured = {}};
   }
+  if (model.num_parameters() > kMostMeasuredParameters) {
+    return {.rows = std::min(most, kLargeModelRows), .measured = {}};
+  }
   PromptReader reader(model, candidates.back(), clock);
   return choose_prompt_rows(candidates, [&](int rows) { return reader.seconds_of_row(rows); });
 }

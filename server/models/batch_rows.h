@@ -63,5 +63,9 @@ PromptRows measure_prompt_rows(const Transformer& model, int most, const Clock& 
 
 // Below it a step takes microseconds.
 inline constexpr std::int64_t kLeastMeasuredParameters = 200'000;
+// Models with more are not measured, which would take half a minute: their weights are read from
+// memory once a step, and from kLargeModelRows on a row takes about the same time.
+inline constexpr std::int64_t kMostMeasuredParameters = 50'000'000;
+inline constexpr int kLargeModelRows = 64;
 
 }  // namespace lintel
