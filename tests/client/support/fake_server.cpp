@@ -237,6 +237,21 @@ struct FakeServer::Services {
       return detailed_status(grpc::StatusCode::INVALID_ARGUMENT, "name: several models are loaded",
                              "name", "", std::nullopt, "several models are loaded, name one");
     }
+    // A token is a byte.
+    grpc::Status Tokenize(grpc::ServerContext* context, const v1::TokenizeRequest* request,
+                          v1::TokenizeResponse* reply) override {
+      services.note(*context, request->model());
+      if (request->add_special()) reply->add_ids(1000);
+      if (request->parse_special()) reply->add_ids(1001);
+      for (const char c : request->text()) reply->add_ids(static_cast<unsigned char>(c));
+      return fake.failure.value_or(grpc::Status::OK);
+    }
+    grpc::Status Detokenize(grpc::ServerContext* context, const v1::DetokenizeRequest* request,
+                            v1::DetokenizeResponse* reply) override {
+      services.note(*context, request->model());
+      for (const std::int32_t id : request->ids()) *reply->mutable_text() += static_cast<char>(id);
+      return fake.failure.value_or(grpc::Status::OK);
+    }
     FakeServer& fake;
     Services& services;
   };
