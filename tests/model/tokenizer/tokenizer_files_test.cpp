@@ -328,6 +328,19 @@ TEST_CASE("byte fallback: a text that continues another gets no marked space") {
   }
 }
 
+TEST_CASE("byte fallback: a merge may join a marked space to the letter before it") {
+  json file = golden_file("byte-fallback");
+  const std::string joined = "e\xE2\x96\x81";
+  const std::size_t id = file["model"]["vocab"].size();
+  file["model"]["vocab"][joined] = id;
+  json& merges = file["model"]["merges"];
+  merges.insert(merges.begin(), json::array({"e", "\xE2\x96\x81"}));
+  const auto tokenizer = parse_tokenizer_json(file.dump(), "f", "", "c");
+  const auto ids = tokenizer->encode("see me");
+  CHECK(std::ranges::count(ids, static_cast<std::int32_t>(id)) == 1);
+  CHECK(to_text(*tokenizer, ids) == "see me");
+}
+
 TEST_CASE("tokenizer_config.json completes the added tokens") {
   const std::string file = golden_file("qwen3").dump();
   const auto decoder = [](const std::string& id, const std::string& content) {
