@@ -6,50 +6,11 @@
 #include <cmath>
 #include <utility>
 
-#include "model/layers/attention/common/history.h"
 #include "model/layers/attention/common/softmax_kernels.h"
+#include "model/layers/attention/common/softmax_state.h"
 #include "model/ops/mixer_kernels.h"
 
 namespace lintel {
-
-static_assert(History::kPage == kSoftmaxPage);
-
-// Keys and values of every position fed.
-class GatedSoftmax::State final : public LayerState {
- public:
-  explicit State(const SoftmaxShape& shape) : shape_(shape), history_(softmax_page_floats(shape)) {}
-
-  std::size_t bytes() const override { return history_.bytes(); }
-  void assign(const LayerState& other) override {
-    history_.assign(static_cast<const State&>(other).history_);
-  }
-  void reset() override { history_.clear(); }
-  void begin_speculation(std::size_t /*num_rows*/, std::span<float> /*memory*/) override {}
-  void rollback(std::size_t num_rows) override {
-    assert(num_rows <= history_.length());
-    for (; num_rows > 0; --num_rows) {
-      const std::size_t position = history_.remove_last();
-      softmax_erase(shape_, History::slot_of(position), history_.page_of(position));
-    }
-    history_.shrink();
-  }
-  void save(std::int64_t since, StateWriter& writer) const override {
-    history_.save(static_cast<std::size_t>(since), writer);
-  }
-  void load(std::int64_t position, StateReader& reader) override {
-    history_.load(static_cast<std::size_t>(position), reader);
-  }
-
-  const History& history() const { return history_; }
-  void append(const float* k, const float* v) {
-    const std::size_t position = history_.append();
-    softmax_append(shape_, k, v, History::slot_of(position), history_.page_of(position));
-  }
-
- private:
-  const SoftmaxShape& shape_;  // the layout's
-  History history_;
-};
 
 class GatedSoftmax::Layout final : public StateLayout {
  public:
@@ -58,10 +19,10 @@ class GatedSoftmax::Layout final : public StateLayout {
 
   std::size_t block_floats() const override { return 0; }
   std::unique_ptr<LayerState> new_state(std::span<float> /*block*/) const override {
-    return std::make_unique<State>(shape_);
+    return std::make_unique<SoftmaxState>(shape_);
   }
   std::size_t state_bytes(std::int64_t num_tokens) const override {
-    return History::bytes_of(num_tokens, softmax_page_floats(shape_));
+    return SoftmaxState::bytes_of(shape_, num_tokens);
   }
   std::int64_t tokens_until_full() const override { return kNeverFull; }
   std::size_t rollback_floats(std::size_t /*num_rows*/, std::int64_t /*end*/) const override {
@@ -119,8 +80,9 @@ void GatedSoftmax::prepare(const MixerRows& rows, MatrixView<float> in,
 
 // Queries of one sequence at consecutive positions. Those of the heads that share keys are
 // attended one after the other: member g of each group, [rows, HKV D], reads the same pages.
-void GatedSoftmax::attend(const State& state, std::size_t first_position, MatrixView<const float> q,
-                          MatrixView<float> out, MixerScratch& scratch) const {
+void GatedSoftmax::attend(const SoftmaxState& state, std::size_t first_position,
+                          MatrixView<const float> q, MatrixView<float> out,
+                          MixerScratch& scratch) const {
   const SoftmaxShape& softmax = layout_->softmax();
   const History& history = state.history();
   const std::size_t width = shape_.head_width;
@@ -183,7 +145,7 @@ void GatedSoftmax::step(const MixerRows& rows, MatrixView<float> add_to,
   prepare(rows, in, scratch);
   const std::size_t first_key = shape_.has_gate ? 2 * queries : queries;
   for_each_run(rows.states, [&](std::size_t first, std::size_t length) {
-    auto& state = static_cast<State&>(*rows.states[first]);
+    auto& state = static_cast<SoftmaxState&>(*rows.states[first]);
     const std::size_t first_position = state.history().length();
     for (std::size_t r = first; r < first + length; ++r) {
       const float* const k = in.row(r).data() + first_key;

@@ -14,6 +14,8 @@
 
 namespace lintel {
 
+class SoftmaxState;  // model/layers/attention/common/softmax_state.h
+
 struct GatedSoftmaxShape {
   std::size_t heads = 0;       // H of queries
   std::size_t kv_heads = 0;    // HKV of keys and values; query head j reads j / (H / HKV)
@@ -54,9 +56,8 @@ class GatedSoftmax final : public Mixer {
 
  private:
   class Layout;
-  class State;
   void prepare(const MixerRows& rows, MatrixView<float> in, MixerScratch& scratch) const;
-  void attend(const State& state, std::size_t first_position, MatrixView<const float> q,
+  void attend(const SoftmaxState& state, std::size_t first_position, MatrixView<const float> q,
               MatrixView<float> out, MixerScratch& scratch) const;
 
   const GatedSoftmaxShape shape_;
