@@ -168,4 +168,25 @@ class RecurrentState : public LayerState {
   Kept pending_;                    // of the run before, judged, not in the sums
 };
 
+// Sizes such states where a block is copied before its first draft.
+class RecurrentLayout : public StateLayout {
+ public:
+  RecurrentLayout(std::size_t block_floats, std::size_t kept_floats)
+      : block_floats_(block_floats), kept_floats_(kept_floats) {}
+
+  std::size_t block_floats() const final { return block_floats_; }
+  std::size_t state_bytes(std::int64_t /*num_tokens*/) const final {
+    return block_floats_ * sizeof(float);
+  }
+  std::int64_t tokens_until_full() const final { return 0; }
+  std::size_t rollback_floats(std::size_t num_rows, std::int64_t /*end*/) const final {
+    return RecurrentState::rollback_floats(block_floats_, kept_floats_, num_rows);
+  }
+  std::size_t kept_floats() const { return kept_floats_; }
+
+ private:
+  const std::size_t block_floats_;
+  const std::size_t kept_floats_;
+};
+
 }  // namespace lintel

@@ -13,28 +13,25 @@
 #include "model/ops/mixer_kernels.h"
 
 namespace lintel {
+namespace {
+
+std::size_t matrix_floats_of(const GatedDeltaShape& shape) {
+  return shape.value_heads * shape.key_width * shape.value_width;
+}
+
+}  // namespace
+
 // Const and shareable between threads; outlives the states that it makes, which hold a reference.
-class GatedDelta::Layout final : public StateLayout {
+class GatedDelta::Layout final : public RecurrentLayout {
  public:
+  // Of a draft its rows of q, k, v before the convolution are kept, and its rates.
   Layout(const GatedDeltaShape& of, GatedDeltaWeights packed)
-      : shape(of), weights(std::move(packed)) {}
+      : RecurrentLayout(matrix_floats_of(of) + (of.taps - 1) * of.channels(),
+                        of.channels() + of.rates()),
+        shape(of),
+        weights(std::move(packed)) {}
 
-  std::size_t matrix_floats() const {
-    return shape.value_heads * shape.key_width * shape.value_width;
-  }
-  std::size_t tail_floats() const { return (shape.taps - 1) * shape.channels(); }
-  // What is kept of a draft: its rows of q, k, v before the convolution, and its rates.
-  std::size_t kept_floats() const { return shape.channels() + shape.rates(); }
-
-  std::size_t block_floats() const override { return matrix_floats() + tail_floats(); }
   std::unique_ptr<LayerState> new_state(std::span<float> block) const override;
-  std::size_t state_bytes(std::int64_t /*num_tokens*/) const override {
-    return block_floats() * sizeof(float);
-  }
-  std::int64_t tokens_until_full() const override { return 0; }
-  std::size_t rollback_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
-    return RecurrentState::rollback_floats(block_floats(), kept_floats(), num_rows);
-  }
 
   const GatedDeltaShape shape;
   const GatedDeltaWeights weights;
@@ -151,7 +148,8 @@ class GatedDeltaState final : public RecurrentState {
 
 std::unique_ptr<LayerState> GatedDelta::Layout::new_state(std::span<float> block) const {
   assert(block.size() == block_floats());
-  return std::make_unique<GatedDeltaState>(block, shape, weights, matrix_floats(), kept_floats());
+  return std::make_unique<GatedDeltaState>(block, shape, weights, matrix_floats_of(shape),
+                                           kept_floats());
 }
 
 GatedDelta::GatedDelta(const GatedDeltaShape& shape, GatedDeltaWeights weights)

@@ -13,33 +13,28 @@
 #include "model/ops/mixer_kernels.h"
 
 namespace lintel {
+namespace {
+
+std::size_t matrix_floats_of(const GatedLinearShape& shape) {
+  return shape.heads * shape.feature_width() * shape.sum_width();
+}
+std::size_t tail_floats_of(const GatedLinearShape& shape) {
+  return shape.taps == 0 ? 0 : (shape.taps - 1) * shape.channels();
+}
+
+}  // namespace
+
 // Const and shareable between threads; outlives the states that it makes, which hold a reference.
-class GatedLinear::Layout final : public StateLayout {
+class GatedLinear::Layout final : public RecurrentLayout {
  public:
+  // Of a draft its rows of q, k, v before the convolution are kept, and its decays.
   Layout(const GatedLinearShape& of, GatedLinearWeights packed)
-      : shape(of), weights(std::move(packed)) {}
+      : RecurrentLayout(matrix_floats_of(of) + tail_floats_of(of),
+                        of.channels() + (packed.decay ? packed.decay->out_features() : 0)),
+        shape(of),
+        weights(std::move(packed)) {}
 
-  std::size_t matrix_floats() const {
-    return shape.heads * shape.feature_width() * shape.sum_width();
-  }
-  std::size_t tail_floats() const {
-    return shape.taps == 0 ? 0 : (shape.taps - 1) * shape.channels();
-  }
-  std::size_t decay_floats() const {
-    return weights.decay.has_value() ? weights.decay->out_features() : 0;
-  }
-  // What is kept of a draft: its rows of q, k, v before the convolution, and its decays.
-  std::size_t kept_floats() const { return shape.channels() + decay_floats(); }
-
-  std::size_t block_floats() const override { return matrix_floats() + tail_floats(); }
   std::unique_ptr<LayerState> new_state(std::span<float> block) const override;
-  std::size_t state_bytes(std::int64_t /*num_tokens*/) const override {
-    return block_floats() * sizeof(float);
-  }
-  std::int64_t tokens_until_full() const override { return 0; }
-  std::size_t rollback_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
-    return RecurrentState::rollback_floats(block_floats(), kept_floats(), num_rows);
-  }
 
   const GatedLinearShape shape;
   const GatedLinearWeights weights;
@@ -192,7 +187,8 @@ void map_heads_of(const GatedLinearShape& shape, const GatedLinearWeights::Map& 
 
 std::unique_ptr<LayerState> GatedLinear::Layout::new_state(std::span<float> block) const {
   assert(block.size() == block_floats());
-  return std::make_unique<GatedLinearState>(block, shape, weights, matrix_floats(), kept_floats());
+  return std::make_unique<GatedLinearState>(block, shape, weights, matrix_floats_of(shape),
+                                            kept_floats());
 }
 
 GatedLinear::GatedLinear(const GatedLinearShape& shape, GatedLinearWeights weights)
@@ -259,7 +255,8 @@ MatrixView<float> GatedLinear::map_heads(MatrixView<float> in, MixerScratch& scr
 MatrixView<float> GatedLinear::decays(const MixerRows& rows, MixerScratch& scratch) const {
   const GatedLinearWeights& weights = layout_->weights;
   const std::size_t count = rows.count();
-  const MatrixView<float> decays = scratch.matrix(2, count, layout_->decay_floats());
+  const MatrixView<float> decays =
+      scratch.matrix(2, count, layout_->kept_floats() - layout_->shape.channels());
   if (!weights.decay.has_value()) return decays;
   DenseInput& inner = scratch.input(1, WeightType::kF32, count, weights.decay_rank->out_features());
   weights.decay_rank->apply(rows.exact, inner.values().rows_from(0, count), Dense::Output::kStore,

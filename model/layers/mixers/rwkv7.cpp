@@ -126,30 +126,10 @@ class TimeState final : public RecurrentState {
   const std::size_t head_width_;
 };
 
-// States of one constant size.
-class ConstantLayout : public StateLayout {
- public:
-  ConstantLayout(std::size_t block_floats, std::size_t kept_floats)
-      : block_floats_(block_floats), kept_floats_(kept_floats) {}
-
-  std::size_t block_floats() const override { return block_floats_; }
-  std::size_t state_bytes(std::int64_t /*num_tokens*/) const override {
-    return block_floats_ * sizeof(float);
-  }
-  std::int64_t tokens_until_full() const override { return 0; }
-  std::size_t rollback_floats(std::size_t num_rows, std::int64_t /*end*/) const override {
-    return RecurrentState::rollback_floats(block_floats_, kept_floats_, num_rows);
-  }
-
- private:
-  const std::size_t block_floats_;
-  const std::size_t kept_floats_;
-};
-
-class TimeLayout final : public ConstantLayout {
+class TimeLayout final : public RecurrentLayout {
  public:
   TimeLayout(std::size_t width, std::size_t head_width)
-      : ConstantLayout(width * head_width + width, Tokens::kKept * width),
+      : RecurrentLayout(width * head_width + width, Tokens::kKept * width),
         width_(width),
         head_width_(head_width) {}
 
@@ -163,9 +143,9 @@ class TimeLayout final : public ConstantLayout {
   const std::size_t head_width_;
 };
 
-class ShiftLayout final : public ConstantLayout {
+class ShiftLayout final : public RecurrentLayout {
  public:
-  explicit ShiftLayout(std::size_t width) : ConstantLayout(width, width) {}
+  explicit ShiftLayout(std::size_t width) : RecurrentLayout(width, width) {}
   std::unique_ptr<LayerState> new_state(std::span<float> block) const override {
     return std::make_unique<ShiftState>(block);
   }
