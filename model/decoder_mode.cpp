@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // A stack of mixers as a DecodeMode.
-#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -45,19 +44,6 @@ class DecoderMode final : public DecodeMode {
   // Nothing: copies of states of many megabytes are made when there are drafts.
   void reserve_drafts(std::size_t /*rows*/, Activations& /*buffers*/) const override {}
   DraftMemory::Layouts layouts() const override { return layouts_; }
-
-  std::size_t state_bytes(std::int64_t num_tokens) const override {
-    std::size_t total = 0;
-    for (const auto& layout : layouts_) {
-      if (__builtin_add_overflow(total, layout->state_bytes(num_tokens), &total)) return SIZE_MAX;
-    }
-    return total;
-  }
-  std::int64_t tokens_until_full() const override {
-    std::int64_t tokens = 0;
-    for (const auto& layout : layouts_) tokens = std::max(tokens, layout->tokens_until_full());
-    return tokens;
-  }
 
  private:
   const Decoder& decoder_;

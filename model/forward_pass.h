@@ -199,8 +199,18 @@ class DecodeMode {
   // What a sequence keeps a state of.
   virtual DraftMemory::Layouts layouts() const = 0;
   // Bytes of what a sequence keeps, as StateLayout::state_bytes and tokens_until_full.
-  virtual std::size_t state_bytes(std::int64_t num_tokens) const = 0;
-  virtual std::int64_t tokens_until_full() const = 0;
+  virtual std::size_t state_bytes(std::int64_t num_tokens) const {
+    std::size_t total = 0;
+    for (const auto& layout : layouts()) {
+      if (__builtin_add_overflow(total, layout->state_bytes(num_tokens), &total)) return SIZE_MAX;
+    }
+    return total;
+  }
+  virtual std::int64_t tokens_until_full() const {
+    std::int64_t tokens = 0;
+    for (const auto& layout : layouts()) tokens = std::max(tokens, layout->tokens_until_full());
+    return tokens;
+  }
 };
 
 // From the states of the sequences.

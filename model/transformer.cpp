@@ -51,19 +51,6 @@ class StateMode final : public DecodeMode {
   }
   DraftMemory::Layouts layouts() const override { return layouts_; }
 
-  std::size_t state_bytes(std::int64_t num_tokens) const override {
-    std::size_t total = 0;
-    for (const auto& layout : layouts_) {
-      if (__builtin_add_overflow(total, layout->state_bytes(num_tokens), &total)) return SIZE_MAX;
-    }
-    return total;
-  }
-  std::int64_t tokens_until_full() const override {
-    std::int64_t tokens = 0;
-    for (const auto& layout : layouts_) tokens = std::max(tokens, layout->tokens_until_full());
-    return tokens;
-  }
-
  private:
   const std::vector<std::shared_ptr<const StateLayout>> layouts_;
   const ForwardPass pass_;
