@@ -56,7 +56,7 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& file)
     const std::filesystem::path path(shard);
     if (path.filename() != path || !shard.ends_with(".safetensors")) {
       fail("weight_map[" + quote(name) + "]: found " + quote(shard) +
-           ", expected the name of a .safetensors file beside the index");
+           ", expected the name of a .safetensors file in the directory of the index");
     }
     files[name] = shard;
   }

@@ -330,9 +330,9 @@ TEST_CASE("families: a directory in shards is the same model, and a bad index is
   refused(wrong, "not in model.safetensors.index.json");
   wrong = map;
   wrong.begin().value() = "../a.safetensors";
-  refused(wrong, "beside the index");
+  refused(wrong, "in the directory of the index");
   wrong.begin().value() = "/etc/passwd";
-  refused(wrong, "beside the index");
+  refused(wrong, "in the directory of the index");
   wrong.begin().value() = 7;
   refused(wrong, "expected the name of a file");
   refused(json::array(), "no object \"weight_map\"");
