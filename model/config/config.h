@@ -67,7 +67,7 @@ struct ModelConfig {
   ModalityKind modality = ModalityKind::kTokens;
   ImageShape image;  // modality image
   // Of a family of checkpoints (model/families/): its name, and what each layer mixes tokens with.
-  // All that is not said here is its own affair. Empty: a model of our own format.
+  // The family reads its other keys itself. Empty: a model of our own format.
   std::string family;
   std::vector<std::string> mixers;  // [n_layers]
   // Length in tokens of the training sequences: advice for longer generation. 0: unknown.

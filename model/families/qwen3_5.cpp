@@ -475,7 +475,7 @@ class Builder {
     auto decoder = std::make_unique<Decoder>();
     decoder->weight_type = options_.weight_type;
     decoder->width = shape_.width;
-    ignore_what_is_no_text(notes);
+    ignore_vision_and_drafts(notes);
     const std::string embedding = names_.of("embed_tokens.weight");
     decoder->embedding = tensors_.embedding(embedding, shape_.vocabulary, shape_.width);
     for (std::size_t i = 0; i < shape_.is_full.size(); ++i) {
@@ -495,7 +495,7 @@ class Builder {
   }
 
  private:
-  void ignore_what_is_no_text(std::vector<std::string>& notes) {
+  void ignore_vision_and_drafts(std::vector<std::string>& notes) {
     const auto starts = [](std::string_view name, std::initializer_list<const char*> prefixes) {
       for (const char* const prefix : prefixes) {
         if (name.starts_with(prefix)) return true;
