@@ -93,7 +93,7 @@ void write_random_model(const std::filesystem::path& directory, const ModelConfi
 // --attention: another attention on the same weights.
 
 // Puts `spec` in place of every layer's attention. Tensors keep their values where the new kind has
-// one of the same name and shape; what it has beside them is drawn: projections with weights from
+// one of the same name and shape; all its other tensors are drawn: projections with weights from
 // N(0, 1/E) and no bias, its own tensors as it declares, by the seed of the spec. Returns whether
 // the model is what it was. Throws ModelError as with_attention().
 bool replace_attention(const AttentionSpec& spec, ModelConfig& config, ModelWeights& weights);
