@@ -16,6 +16,7 @@
 #include "model/formats/weights.h"
 #include "model/layer.h"
 #include "model/model_files.h"
+#include "model/ops/block_matrix.h"
 #include "model/ops/dense.h"
 
 namespace lintel {
@@ -134,6 +135,13 @@ std::size_t num_matrices(const TensorInfo& tensor) {
   return static_cast<std::size_t>(tensor.shape[0]);
 }
 
+std::size_t most_weight_bytes(const TensorInfo& tensor, std::size_t cols, std::size_t rows,
+                              WeightType type) {
+  if (type != WeightType::kBlocks) return Dense::most_weight_bytes(cols, rows, type);
+  if (is_quantized(tensor.type)) return BlockMatrix::bytes_of(tensor.type, cols, rows);
+  return Dense::most_weight_bytes(cols, rows, WeightType::kF32);
+}
+
 // An upper bound from names and shapes alone: the embedding as it is stored, the head packed, and
 // of each other matrix the packed form; while one is packed, some of its rows in f32.
 ModelSize measure_family(const ModelFiles& files, WeightType type) {
@@ -162,7 +170,7 @@ ModelSize measure_family(const ModelFiles& files, WeightType type) {
                        std::to_string(Dense::kMostInt8Inputs));
     }
     const std::size_t exact = Dense::most_weight_bytes(cols, rows, WeightType::kF32);
-    const std::size_t packed = Dense::most_weight_bytes(cols, rows, type);
+    const std::size_t packed = most_weight_bytes(tensor, cols, rows, type);
     if (tensor.shape.size() == 3) {
       add(size.resident_bytes, product(matrices, packed));
     } else if (rows == static_cast<std::size_t>(files.config().vocab_size)) {
@@ -180,6 +188,7 @@ ModelSize measure_family(const ModelFiles& files, WeightType type) {
 }  // namespace
 
 ModelSize measure_model(const ModelFiles& files, const Transformer::Options& options) {
+  check_has_blocks(files, options.weight_type);
   if (files.family() != nullptr) return measure_family(files, options.weight_type);
   const ModelConfig& config = files.config();
   const SafetensorsFile& file = files.weights();
@@ -292,6 +301,9 @@ std::vector<WeightType> faster_types() {
 LoadPlan plan_to_load(const ModelFiles& files, std::optional<WeightType> weight_type,
                       const std::optional<AttentionSpec>& attention) {
   LoadPlan plan{.options = {.attention = attention}};
+  if (!weight_type && has_quantized_tensors(files)) {
+    weight_type = WeightType::kBlocks;
+  }
   plan.compares = !weight_type && is_worth_comparing(files, plan.options);
   const std::vector<WeightType> faster = faster_types();
   const bool is_large = num_weights(files) > kMostComparedWeights && !faster.empty();
@@ -302,7 +314,11 @@ LoadPlan plan_to_load(const ModelFiles& files, std::optional<WeightType> weight_
 }
 
 LoadedModel load_as_planned(const ModelFiles& files, const LoadPlan& plan) {
-  if (!plan.compares) return {Transformer::load(files, plan.options), ""};
+  if (!plan.compares) {
+    const bool is_stored = plan.options.weight_type == WeightType::kBlocks;
+    return {Transformer::load(files, plan.options),
+            is_stored ? "as the file stores its quantised tensors" : ""};
+  }
   Transformer::Options options = plan.options;
   options.weight_type = WeightType::kF32;
   std::unique_ptr<const Transformer> exact = Transformer::load(files, options);

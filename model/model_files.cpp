@@ -13,6 +13,7 @@
 #include "model/core/sha256.h"
 #include "model/formats/gguf.h"
 #include "model/formats/safetensors_source.h"
+#include "model/ops/block_formats.h"
 
 namespace lintel {
 namespace {
@@ -211,6 +212,18 @@ std::shared_ptr<const Tokenizer> ModelFiles::load_tokenizer(std::vector<std::str
                      std::to_string(config_.vocab_size) + " rows of the embedding");
   }
   return tokenizer;
+}
+
+bool has_quantized_tensors(const ModelFiles& files) {
+  if (files.family() == nullptr) return false;
+  return std::ranges::any_of(files.checkpoint().tensors.tensors(),
+                             [](const TensorInfo& tensor) { return is_quantized(tensor.type); });
+}
+
+void check_has_blocks(const ModelFiles& files, WeightType type) {
+  if (type != WeightType::kBlocks || has_quantized_tensors(files)) return;
+  throw ModelError(files.config_file() +
+                   ": weight type blocks: found no quantised tensors, expected some");
 }
 
 bool is_model_directory(const std::filesystem::path& directory) {

@@ -15,6 +15,7 @@
 #include "model/formats/safetensors.h"
 #include "model/formats/weight_source.h"
 #include "model/formats/weights.h"
+#include "model/ops/weight_type.h"
 #include "model/tokenizer/tokenizer.h"
 
 namespace lintel {
@@ -31,6 +32,8 @@ class ModelFiles {
 
   // Of a GGUF file {"general.architecture": NAME} and its keys that are no lists.
   const std::string& config_json() const { return config_json_; }
+  // What has the keys: config.json, or the GGUF file.
+  const std::string& config_file() const { return config_file_; }
   const ModelConfig& config() const { return config_; }
   // REQUIRES: of our own format.
   const SafetensorsFile& weights() const { return *weights_; }
@@ -58,6 +61,11 @@ class ModelFiles {
   std::unique_ptr<const SafetensorsFile> weights_;  // of our own format
   ModelConfig config_;
 };
+
+// Whether a GGUF file has tensors of blocks.
+bool has_quantized_tensors(const ModelFiles& files);
+// Throws ModelError for weight type blocks of files without.
+void check_has_blocks(const ModelFiles& files, WeightType type);
 
 // Whether the directory has a config.json, or exactly one GGUF file (or the first of its parts).
 bool is_model_directory(const std::filesystem::path& directory);

@@ -198,6 +198,7 @@ TransformerParts load_family(const ModelFiles& files, const Transformer::Options
 }  // namespace
 
 std::unique_ptr<Transformer> Transformer::load(const ModelFiles& files, const Options& options) {
+  check_has_blocks(files, options.weight_type);
   if (files.family() != nullptr) {
     return std::unique_ptr<Transformer>(new Transformer(load_family(files, options)));
   }

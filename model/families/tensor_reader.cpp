@@ -68,6 +68,20 @@ void TensorReader::read(const TensorInfo& tensor, std::span<float> out, std::siz
   }
 }
 
+void TensorReader::read_blocks(const TensorInfo& tensor, std::span<std::byte> blocks,
+                               std::size_t first) const {
+  const std::size_t values = values_per_block(tensor.type);
+  source_.read(tensor, first / values * bytes_per_block(tensor.type), blocks);
+  if (const auto bad = first_non_finite(tensor.type, blocks)) {
+    fail_non_finite(tensor.name, first + *bad * values);
+  }
+}
+
+void TensorReader::fail_non_finite(const std::string& name, std::size_t index) const {
+  throw ModelError(source_.name() + ": tensor " + quote(name) + ": found a value that is not " +
+                   "finite at index " + std::to_string(index) + ", expected a finite number");
+}
+
 Matrix TensorReader::vector(const std::string& name, std::size_t size) {
   const TensorInfo& tensor = take(name);
   const std::int64_t expected[] = {static_cast<std::int64_t>(size)};
@@ -135,7 +149,25 @@ Dense TensorReader::dense(const std::vector<Part>& parts, std::size_t cols,
       }
     }
   };
-  return Dense(read_rows, bias.values(), cols, rows, options);
+  if (options.weight_type != WeightType::kBlocks) {
+    return Dense(read_rows, bias.values(), cols, rows, options);
+  }
+  std::vector<Dense::StoredRows> stored;
+  for (const Rows& part : stacked) {
+    Dense::StoredRows of{.count = part.count, .type = part.tensor->type};
+    if (is_quantized(of.type) && part.columns.rows() == 0) {
+      of.read_blocks = [this, &part, cols](std::size_t first, std::size_t /*count*/,
+                                           std::span<std::byte> blocks) {
+        read_blocks(*part.tensor, blocks, (part.first_row + first) * cols);
+      };
+    } else {
+      of.read_floats = [&read_rows, &part](std::size_t first, MatrixView<float> to) {
+        read_rows(part.first + first, to);
+      };
+    }
+    stored.push_back(std::move(of));
+  }
+  return Dense(stored, bias.values(), cols, options);
 }
 
 TokenEmbedding TensorReader::embedding(const std::string& name, std::size_t rows,
@@ -145,10 +177,8 @@ TokenEmbedding TensorReader::embedding(const std::string& name, std::size_t rows
   TokenEmbedding embedding(tensor.type, width, rows);
   source_.read(tensor, 0, embedding.bytes());
   const auto bad = first_non_finite(tensor.type, embedding.bytes());
-  if (!bad.has_value()) return embedding;
-  throw ModelError(source_.name() + ": tensor " + quote(name) + ": found a value that is not " +
-                   "finite at index " + std::to_string(*bad * values_per_block(tensor.type)) +
-                   ", expected a finite number");
+  if (bad.has_value()) fail_non_finite(name, *bad * values_per_block(tensor.type));
+  return embedding;
 }
 
 void TensorReader::check_equal(const std::string& name, const std::string& other) {

@@ -40,6 +40,7 @@ class TensorReader {
     std::vector<std::int64_t> whole = {};
     std::size_t first = 0;
   };
+  // Of weight type blocks: quantised parts stay as they are stored, others are f32.
   Dense dense(const std::vector<Part>& parts, std::size_t cols, const Dense::Options& options);
   TokenEmbedding embedding(const std::string& name, std::size_t rows, std::size_t width);
 
@@ -60,10 +61,13 @@ class TensorReader {
  private:
   void check_shape(const TensorInfo& tensor, std::span<const std::int64_t> expected) const;
   void check_shape(const TensorInfo& tensor, std::size_t rows, std::size_t cols) const;
+  [[noreturn]] void fail_non_finite(const std::string& name, std::size_t index) const;
   [[noreturn]] void fail_shape(const TensorInfo& tensor,
                                std::span<const std::int64_t> expected) const;
   // out: so many values, from number `first` on; whole blocks.
   void read(const TensorInfo& tensor, std::span<float> out, std::size_t first = 0) const;
+  // The same of whole blocks as they are stored.
+  void read_blocks(const TensorInfo& tensor, std::span<std::byte> blocks, std::size_t first) const;
 
   const WeightSource& source_;
   std::set<std::string, std::less<>> taken_;

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
 #include "model/core/kernels.h"
 #include "model/core/step_thread_pool.h"
+#include "model/ops/block_product.h"
 #include "model/ops/dense_kernels.h"
 #include "model/ops/dense_onednn.h"
 #include "model/ops/library_product.h"
@@ -33,24 +35,70 @@ std::size_t rows_for_library(const ProductLibrary& library, WeightType type, Ker
 
 }  // namespace
 
+namespace {
+
+Product product_of(const PackedWeights& weights, const DenseInput& x, MatrixView<float> y) {
+  return {.weights = &weights,
+          .x = x.cells_of(weights.type),
+          .x_stride = x.stride_of(weights.type),
+          .x_scales = x.scales(),
+          .x_zero = x.zero(),
+          .rows = y.rows(),
+          .y = y.data(),
+          .y_stride = y.stride()};
+}
+
+// Rows of a matrix of blocks: blocks, or f32, whose groups of columns are as wide as panels.
+struct StoredPart {
+  static_assert(BlockMatrix::kPanel == kGroupWidth);
+
+  std::size_t first = 0;  // output
+  std::size_t count = 0;
+  std::optional<BlockMatrix> blocks;
+  std::optional<PackedWeights> floats;
+
+  std::size_t num_panels() const { return (count + kGroupWidth - 1) / kGroupWidth; }
+  std::size_t bytes() const { return blocks.has_value() ? blocks->bytes() : floats->bytes(); }
+
+  // Panels begin .. end - 1 of this part; y has the outputs of all parts.
+  void multiply_panels(std::size_t begin, std::size_t end, const DenseInput& x, MatrixView<float> y,
+                       std::span<const float> bias, bool add) const {
+    const MatrixView<float> own = y.cols_from(first, count);
+    if (blocks.has_value()) {
+      return multiply(BlockProduct{.weights = &*blocks,
+                                   .x = x.blocks(),
+                                   .bias = bias.empty() ? nullptr : bias.data() + first,
+                                   .y = own,
+                                   .add = add,
+                                   .first_panel = begin,
+                                   .end_panel = end});
+    }
+    Product product = product_of(*floats, x, own);
+    product.add = add;
+    product.first_group = begin;
+    product.end_group = end;
+    multiply(product);
+  }
+};
+
+}  // namespace
+
 struct Dense::Impl {
-  PackedWeights weights;  // without their cells where the library multiplies all rows
+  WeightType type = WeightType::kF32;
+  std::size_t in_features = 0;
+  std::size_t out_features = 0;
   Fused fused = Fused::kNone;
+  // Of blocks: no weights, but parts. Without cells where the library multiplies all rows.
+  std::optional<PackedWeights> weights;
+  std::vector<StoredPart> parts;
+  std::vector<float> bias;                  // of parts; empty: none
   std::unique_ptr<LibraryProduct> library;  // of the same weights; null where it does not pay
   std::size_t library_rows = kNever;        // from which on it multiplies
   std::string why_not;                      // the library that would pay does not run
 
   Product product(const DenseInput& x, MatrixView<float> y) const {
-    assert(x.type() == weights.type && x.cols() == weights.in_features);
-    assert(y.cols() == weights.out_features);
-    return {.weights = &weights,
-            .x = x.cells(),
-            .x_stride = x.stride(),
-            .x_scales = x.scales(),
-            .x_zero = x.zero(),
-            .rows = y.rows(),
-            .y = y.data(),
-            .y_stride = y.stride()};
+    assert(x.type() == type && x.cols() == in_features && y.cols() == out_features);
+    return product_of(*weights, x, y);
   }
   bool is_multiplied_here(std::size_t rows) const {
     return library == nullptr || rows < library_rows;
@@ -64,7 +112,23 @@ struct Dense::Impl {
       if (!is_leader) part.prefetch = nullptr;  // which is one thread's, for its own cache
       multiply(part);
     };
-    split_among(team, weights.num_groups(), groups);
+    split_among(team, weights->num_groups(), groups);
+  }
+
+  void apply_parts(const DenseInput& x, MatrixView<float> y, bool add, StepThreadPool* team) const {
+    assert(x.type() == type && x.cols() == in_features && y.cols() == out_features);
+    std::size_t panels = 0;
+    for (const StoredPart& part : parts) panels += part.num_panels();
+    split_among(team, panels, [&](std::size_t begin, std::size_t end, bool /*is_leader*/) {
+      std::size_t first = 0;  // panel of the part
+      for (const StoredPart& part : parts) {
+        const std::size_t own_begin = std::max(begin, first) - first;
+        const std::size_t own_end = std::min(end, first + part.num_panels());
+        if (own_end > first + own_begin)
+          part.multiply_panels(own_begin, own_end - first, x, y, bias, add);
+        first += part.num_panels();
+      }
+    });
   }
 };
 
@@ -95,20 +159,45 @@ Dense::Dense(const ReadWeightRows& read, std::span<const float> bias, std::size_
           PackedWeights(checked_type(in_features, options), read, bias, in_features, out_features),
           options) {}
 
-Dense::Dense(PackedWeights weights, const Options& options)
-    : impl_(std::make_unique<Impl>(Impl{.weights = std::move(weights),
-                                        .fused = options.fused,
-                                        .library = nullptr,
-                                        .why_not = ""})) {
+Dense::Dense(PackedWeights weights, const Options& options) : impl_(std::make_unique<Impl>()) {
+  impl_->type = weights.type;
+  impl_->in_features = weights.in_features;
+  impl_->out_features = weights.out_features;
+  impl_->fused = options.fused;
+  impl_->weights = std::move(weights);
   const ProductLibrary& library = options.library != nullptr ? *options.library : onednn_library();
   impl_->library_rows = rows_for_library(library, options.weight_type, options.kernels);
   if (impl_->library_rows == kNever) return;
   std::string why_not;
-  impl_->library = LibraryProduct::make(library, impl_->weights, why_not);
+  impl_->library = LibraryProduct::make(library, *impl_->weights, why_not);
   if (impl_->library == nullptr) {
     impl_->why_not = "not " + library.name() + ": " + why_not;
   } else if (impl_->library_rows <= 1) {
-    impl_->weights.drop_cells();
+    impl_->weights->drop_cells();
+  }
+}
+
+Dense::Dense(std::span<const StoredRows> parts, std::span<const float> bias,
+             std::size_t in_features, const Options& options)
+    : impl_(std::make_unique<Impl>()) {
+  follow_instruction_set_of_onednn();
+  impl_->type = WeightType::kBlocks;
+  impl_->in_features = in_features;
+  impl_->fused = options.fused;
+  for (const StoredRows& rows : parts) {
+    StoredPart part{.first = impl_->out_features, .count = rows.count};
+    if (rows.read_blocks != nullptr) {
+      part.blocks.emplace(rows.type, in_features, rows.count, rows.read_blocks);
+    } else {
+      part.floats.emplace(WeightType::kF32, rows.read_floats, bias.subspan(part.first, part.count),
+                          in_features, rows.count);
+    }
+    impl_->out_features += rows.count;
+    impl_->parts.push_back(std::move(part));
+  }
+  assert(bias.size() == impl_->out_features);
+  if (std::ranges::any_of(bias, [](float value) { return value != 0.0f; })) {
+    impl_->bias.assign(bias.begin(), bias.end());
   }
 }
 
@@ -119,6 +208,11 @@ Dense& Dense::operator=(Dense&&) noexcept = default;
 void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output, PrefetchList* prefetch,
                   StepThreadPool* team) const {
   assert(output != Output::kAdd || impl_->fused == Fused::kNone);
+  if (!impl_->weights.has_value()) {
+    impl_->apply_parts(x, y, output == Output::kAdd, team);
+    if (output == Output::kStore) fuse(y);
+    return;
+  }
   Product product = impl_->product(x, y);
   product.relu = impl_->fused == Fused::kRelu && output == Output::kStore;
   product.add = output == Output::kAdd;
@@ -151,15 +245,19 @@ void Dense::fuse(MatrixView<float> y) const {
   }
 }
 
-WeightType Dense::weight_type() const { return impl_->weights.type; }
-std::size_t Dense::in_features() const { return impl_->weights.in_features; }
-std::size_t Dense::out_features() const { return impl_->weights.out_features; }
+WeightType Dense::weight_type() const { return impl_->type; }
+std::size_t Dense::in_features() const { return impl_->in_features; }
+std::size_t Dense::out_features() const { return impl_->out_features; }
 std::size_t Dense::weight_bytes() const {
-  return impl_->weights.bytes() + (impl_->library != nullptr ? impl_->library->bytes() : 0);
+  std::size_t bytes = impl_->bias.size() * sizeof(float);
+  for (const StoredPart& part : impl_->parts) bytes += part.bytes();
+  if (!impl_->weights.has_value()) return bytes;
+  return impl_->weights->bytes() + (impl_->library != nullptr ? impl_->library->bytes() : 0);
 }
 
 std::string Dense::kernels() const {
-  const std::string own = multiply_description(impl_->weights.type);
+  if (!impl_->weights.has_value()) return block_product_description();
+  const std::string own = multiply_description(impl_->type);
   if (impl_->library == nullptr) {
     return impl_->why_not.empty() ? own : own + ", " + impl_->why_not;
   }
@@ -185,6 +283,7 @@ std::size_t Dense::most_weight_bytes(std::size_t in_features, std::size_t out_fe
 }
 
 bool is_faster_than_f32(WeightType type) {
+  assert(type != WeightType::kBlocks);
   follow_instruction_set_of_onednn();
   if (type == WeightType::kF32) return false;
   if (has_special_tiles(type)) return true;

@@ -6,8 +6,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "model/core/tensor.h"
+#include "model/ops/block_matrix.h"
 #include "model/ops/dense_input.h"
 #include "model/ops/packed_weights.h"
 #include "model/ops/weight_type.h"
@@ -43,6 +45,17 @@ class Dense {
   // The same of a matrix that is read some rows at a time, in order, and never whole in f32.
   Dense(const ReadWeightRows& read, std::span<const float> bias, std::size_t in_features,
         std::size_t out_features, const Options& options);
+  // Rows of a matrix of blocks, or in f32 where read_blocks is null.
+  struct StoredRows {
+    std::size_t count = 0;
+    DType type = DType::kF32;  // of read_blocks
+    BlockMatrix::ReadBlocks read_blocks = nullptr;
+    ReadWeightRows read_floats = nullptr;
+  };
+  // A matrix of weight type blocks, of parts that lie one below the other. in_features are whole
+  // blocks of every part that has some.
+  Dense(std::span<const StoredRows> parts, std::span<const float> bias, std::size_t in_features,
+        const Options& options);
   ~Dense();
   Dense(Dense&&) noexcept;
   Dense& operator=(Dense&&) noexcept;

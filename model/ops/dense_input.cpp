@@ -21,12 +21,25 @@ DenseInput::DenseInput(WeightType type, std::size_t max_rows, std::size_t cols, 
   const std::size_t rows = (max_rows + kTileRows - 1) / kTileRows * kTileRows;
   cells_ = make_aligned<std::uint32_t>(rows * stride_);
   if (type == WeightType::kInt8) scales_ = make_aligned<float>(max_rows);
+  if (type != WeightType::kBlocks) return;
+  group_stride_ = (cols + BlockMatrix::kSpan - 1) / BlockMatrix::kSpan;
+  scales_ = make_aligned<float>(max_rows * group_stride_);
+  sums_ = make_aligned<std::int32_t>(max_rows * group_stride_ * 2);
 }
 
-const std::uint32_t* DenseInput::cells() const {
+const std::uint32_t* DenseInput::cells_of(WeightType type) const {
   // A cell of f32 is the float itself.
-  return type_ == WeightType::kF32 ? reinterpret_cast<const std::uint32_t*>(values_.get())
-                                   : cells_.get();
+  return type == WeightType::kF32 ? reinterpret_cast<const std::uint32_t*>(values_.get())
+                                  : cells_.get();
+}
+
+BlockInput DenseInput::blocks() const {
+  assert(type_ == WeightType::kBlocks);
+  return {.cells = cells_.get(),
+          .cell_stride = stride_,
+          .scales = scales_.get(),
+          .sums = sums_.get(),
+          .scale_stride = group_stride_};
 }
 
 void DenseInput::prepare(std::size_t first, std::size_t count) {
@@ -37,17 +50,19 @@ void DenseInput::prepare(std::size_t first, std::size_t count) {
 
 void DenseInput::assign(std::size_t r, std::span<const float> values) {
   assert(values.size() == cols_);
-  if (type_ == WeightType::kF32) {
+  if (type_ == WeightType::kF32 || type_ == WeightType::kBlocks) {
     std::memcpy(values_.get() + r * value_stride_, values.data(), values.size_bytes());
-  } else {
-    convert(r, values);
   }
+  if (type_ != WeightType::kF32) convert(r, values);
 }
 
 void DenseInput::convert(std::size_t r, std::span<const float> values) {
   std::uint32_t* cells = cells_.get() + r * stride_;
   if (type_ == WeightType::kBf16) {
     round_to_bf16(values, cells);
+  } else if (type_ == WeightType::kBlocks) {
+    quantize_groups(values, cells, scales_.get() + r * group_stride_,
+                    sums_.get() + r * group_stride_ * 2);
   } else if (range_ == Range::kSigned) {
     scales_[r] = quantize_signed(values, cells);
   } else {

@@ -7,12 +7,14 @@
 #include <span>
 
 #include "model/core/tensor.h"
+#include "model/ops/block_product.h"
 #include "model/ops/weight_type.h"
 
 namespace lintel {
 
-// f32 as they are, rounded to bf16, or quantised to bytes with a scale for each row. One thread's.
-// Write rows into values(), then prepare() them; what a row becomes depends on that row alone.
+// f32 as they are, rounded to bf16, or quantised to bytes with a scale for each row (int8) or each
+// 32 values (blocks, which keep the floats, too). One thread's. Write rows into values(), then
+// prepare() them; what a row becomes depends on that row alone.
 class DenseInput {
  public:
   // What int8 assumes of the values. kNonNegative uses the whole byte for them: one more bit.
@@ -28,7 +30,8 @@ class DenseInput {
 
   // REQUIRES: first + count <= max_rows.
   void prepare(std::size_t first, std::size_t count);
-  // Row r from values that lie elsewhere; values() may or may not hold them afterwards.
+  // Row r from values that lie elsewhere; values() may or may not hold them afterwards, but for
+  // blocks, where they do.
   void assign(std::size_t r, std::span<const float> values);
 
   // For who writes rows in the form in which they are read: [max_rows, cols], 2 * stride() apart.
@@ -37,8 +40,15 @@ class DenseInput {
 
   // For the kernels: cells of rows (as Product::x), how far apart these are, the scale of each row,
   // the byte for 0.
-  const std::uint32_t* cells() const;
-  std::size_t stride() const { return stride_; }
+  const std::uint32_t* cells() const { return cells_of(type_); }
+  std::size_t stride() const { return stride_of(type_); }
+  // The same of f32, for blocks beside their own.
+  const std::uint32_t* cells_of(WeightType type) const;
+  std::size_t stride_of(WeightType type) const {
+    return type == WeightType::kF32 ? value_stride_ : stride_;
+  }
+  // REQUIRES: blocks.
+  BlockInput blocks() const;
   const float* scales() const { return scales_.get(); }
   std::int32_t zero() const { return range_ == Range::kSigned ? 128 : 0; }
 
@@ -53,7 +63,9 @@ class DenseInput {
   std::size_t value_stride_ = 0;       // of values
   AlignedArray<float> values_;         // [max_rows, value_stride]
   AlignedArray<std::uint32_t> cells_;  // [max_rows in whole tiles, stride]; none for f32
-  AlignedArray<float> scales_;         // [max_rows]; int8 only
+  AlignedArray<float> scales_;         // int8: [max_rows]; blocks: [max_rows, group_stride]
+  AlignedArray<std::int32_t> sums_;    // blocks: [max_rows, 2 group_stride]
+  std::size_t group_stride_ = 0;       // groups of 32 values of a row
 };
 
 }  // namespace lintel

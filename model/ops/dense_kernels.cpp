@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 
 #include "model/core/kernels.h"
 #include "model/ops/amx_check.h"
@@ -375,6 +376,8 @@ void multiply(const Product& product, bool portable) {
       return HWY_DYNAMIC_DISPATCH(MultiplyBf16)(product);
     case WeightType::kInt8:
       return HWY_DYNAMIC_DISPATCH(MultiplyInt8)(product);
+    case WeightType::kBlocks:
+      assert(false);  // see block_product.h
   }
 }
 
@@ -384,6 +387,8 @@ void finish_sums(const Product& product, const std::uint32_t* raw) {
 }
 
 bool writes_bf16(WeightType type) { return type == WeightType::kBf16 && runs_on_tiles(type); }
+
+bool has_vnni() { return special_tiles(WeightType::kInt8) != nullptr; }
 
 bool has_special_tiles(WeightType type) {
   return runs_on_tiles(type) || special_tiles(type) != nullptr;

@@ -53,6 +53,9 @@ void finish_sums(const Product& product, const std::uint32_t* raw);
 // Whether there are instructions for the type alone, and multiply() takes them.
 bool has_special_tiles(WeightType type);
 
+// Whether vpdpbusd may be used.
+bool has_vnni();
+
 // Whether multiply() knows Product::y_bf16 for the type: where it runs on tiles, which leave their
 // sums to be finished block by block.
 bool writes_bf16(WeightType type);

@@ -12,6 +12,7 @@
 
 #include "model/ops/quantize.h"
 
+#include <algorithm>
 #include <bit>
 
 HWY_BEFORE_NAMESPACE();
@@ -62,6 +63,44 @@ float Quantize(const float* x, size_t n, float levels, int32_t zero, uint8_t* ou
   return scale;
 }
 
+void RoundToLevels(const float* x, size_t n, float scale, int8_t* out) {
+  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
+    const hn::Rebind<int8_t, decltype(d)> bytes;
+    const auto level = hn::NearestInt(hn::Div(hn::LoadU(d, x + i), hn::Set(d, scale)));
+    hn::StoreU(hn::DemoteTo(bytes, level), bytes, out + i);
+  });
+}
+
+// Of 32 values.
+HWY_INLINE float quantize_group(const float* x, int8_t* out, int32_t* sums) {
+  const float largest = largest_magnitude(x, 32);
+  const float scale = largest == 0.0f ? 1.0f : largest / 127.0f;
+  const float inverse = 1.0f / scale;
+  const Lanes d;
+  const hn::RebindToSigned<Lanes> s;
+  const hn::Rebind<int8_t, Lanes> bytes;
+  const auto rounder = hn::Set(d, 12582912.0f);  // as above
+  for (size_t half = 0; half < 2; ++half) {
+    auto sum = hn::Zero(s);
+    for (size_t i = half * 16; i < half * 16 + 16; i += hn::Lanes(d)) {
+      const auto level =
+          hn::Sub(hn::BitCast(s, hn::MulAdd(hn::LoadU(d, x + i), hn::Set(d, inverse), rounder)),
+                  hn::BitCast(s, rounder));
+      const auto narrow = hn::DemoteTo(bytes, level);
+      hn::StoreU(narrow, bytes, out + i);
+      sum = hn::Add(sum, hn::PromoteTo(s, narrow));
+    }
+    sums[half] = hn::GetLane(hn::SumOfLanes(s, sum));
+  }
+  return scale;
+}
+
+void QuantizeGroups(const float* x, size_t groups, int8_t* out, float* scales, int32_t* sums) {
+  for (size_t g = 0; g < groups; ++g) {
+    scales[g] = quantize_group(x + g * 32, out + g * 32, sums + 2 * g);
+  }
+}
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace lintel
@@ -73,6 +112,8 @@ namespace {
 
 HWY_EXPORT(RoundToBf16);
 HWY_EXPORT(Quantize);
+HWY_EXPORT(QuantizeGroups);
+HWY_EXPORT(RoundToLevels);
 
 float quantize(std::span<const float> x, float levels, std::int32_t zero, std::uint32_t* cells) {
   if (x.size() % 4 != 0) cells[x.size() / 4] = 0;
@@ -93,6 +134,25 @@ float quantize_signed(std::span<const float> x, std::uint32_t* cells) {
 
 float quantize_non_negative(std::span<const float> x, std::uint32_t* cells) {
   return quantize(x, 255.0f, 0, cells);
+}
+
+void round_to_levels(std::span<const float> x, float scale, std::uint32_t* cells) {
+  if (x.size() % 4 != 0) cells[x.size() / 4] = 0;
+  HWY_DYNAMIC_DISPATCH(RoundToLevels)
+  (x.data(), x.size(), scale, reinterpret_cast<std::int8_t*>(cells));
+}
+
+void quantize_groups(std::span<const float> x, std::uint32_t* cells, float* scales,
+                     std::int32_t* sums) {
+  constexpr std::size_t kGroup = 32;
+  auto* const bytes = reinterpret_cast<std::int8_t*>(cells);
+  const std::size_t whole = x.size() / kGroup;
+  HWY_DYNAMIC_DISPATCH(QuantizeGroups)(x.data(), whole, bytes, scales, sums);
+  if (x.size() % kGroup == 0) return;
+  float last[kGroup] = {};
+  std::ranges::copy(x.subspan(whole * kGroup), last);
+  HWY_DYNAMIC_DISPATCH(QuantizeGroups)
+  (last, 1, bytes + whole * kGroup, scales + whole, sums + 2 * whole);
 }
 
 }  // namespace lintel

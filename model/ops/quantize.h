@@ -21,4 +21,13 @@ float quantize_signed(std::span<const float> x, std::uint32_t* cells);
 // bytes = round(x / scale) with scale = max x / 255. REQUIRES: no x < 0.
 float quantize_non_negative(std::span<const float> x, std::uint32_t* cells);
 
+// bytes = round(x / scale), signed, to nearest, ties to even. REQUIRES: |x| <= 127 scale.
+void round_to_levels(std::span<const float> x, float scale, std::uint32_t* cells);
+
+// bytes = round(x / scale), signed, with scale = max |x| / 127 of each 32 values, 1 if all are 0.
+// scales: [x.size() / 32, rounded up]; sums: of the bytes of each 16, twice as many. What is left
+// of the last 32 values is 0. Infinity and NaN as in quantize_signed.
+void quantize_groups(std::span<const float> x, std::uint32_t* cells, float* scales,
+                     std::int32_t* sums);
+
 }  // namespace lintel

@@ -13,6 +13,8 @@ const char* to_string(WeightType type) {
       return "bf16";
     case WeightType::kInt8:
       return "int8";
+    case WeightType::kBlocks:
+      return "blocks";
   }
   return "unknown";
 }
@@ -21,6 +23,7 @@ std::optional<WeightType> weight_type_named(std::string_view name) {
   for (const WeightType type : kWeightTypes) {
     if (name == to_string(type)) return type;
   }
+  if (name == to_string(WeightType::kBlocks)) return WeightType::kBlocks;
   return std::nullopt;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How weights are held in memory and multiplied. Any model directory can be loaded as any of them.
+// How weights are held in memory and multiplied.
 #pragma once
 
 #include <array>
@@ -12,11 +12,17 @@
 
 namespace lintel {
 
-enum class WeightType { kF32, kBf16, kInt8 };
+enum class WeightType {
+  kF32,
+  kBf16,
+  kInt8,
+  kBlocks,  // as a GGUF file holds them: blocks of integers, and f32 where it has floats
+};
 
+// Those that any model can be loaded as.
 inline constexpr std::array kWeightTypes = {WeightType::kF32, WeightType::kBf16, WeightType::kInt8};
 
-const char* to_string(WeightType type);  // "f32", "bf16", "int8"
+const char* to_string(WeightType type);  // "f32", "bf16", "int8", "blocks"
 std::optional<WeightType> weight_type_named(std::string_view name);
 
 // Who multiplies matrices: our own kernels, or oneDNN.

@@ -183,7 +183,7 @@ std::vector<Flag> model_flags() {
           "and the states stay in f32. auto: the fastest of them that loses at most 0.002 bits a "
           "token against f32, found while the model is loaded (`lintel model get` says what was "
           "found); "
-          "f32 of small models"),
+          "f32 of small models; of a GGUF file its quantised tensors as they are stored"),
       choice_flag<Options, KernelChoice>(
           "--kernels", models, &Options::kernels, "WHOSE",
           {{"auto", KernelChoice::kAuto},

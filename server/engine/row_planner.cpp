@@ -66,7 +66,8 @@ class MeasuredSteps {
 }  // namespace
 
 StepCost assumed_step_cost(WeightType type) {
-  const float row = type == WeightType::kInt8 ? 0.35f : 0.25f;
+  const bool is_integer = type == WeightType::kInt8 || type == WeightType::kBlocks;
+  const float row = is_integer ? 0.35f : 0.25f;
   return {.fixed = 1.0f - row, .row = row, .state = 0.0f};
 }
 

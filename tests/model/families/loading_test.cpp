@@ -179,6 +179,32 @@ TEST_CASE("families: loading takes little more than the model, in any weight typ
   }
 }
 
+TEST_CASE("families: quantised tensors of a GGUF file stay as they are stored") {
+  const std::filesystem::path gguf = std::filesystem::path(LINTEL_TEST_DATA) / "golden" / "gguf";
+  const std::string name = GENERATE("qwen35-kmix.gguf", "rwkv7-kmix.gguf", "qwen35-q8_0.gguf");
+  CAPTURE(name);
+  const ModelFiles files(gguf / name);
+  const LoadPlan plan = plan_to_load(files, std::nullopt, std::nullopt);
+  CHECK(plan.options.weight_type == WeightType::kBlocks);
+  CHECK_FALSE(plan.compares);
+  const LoadedModel loaded = load_as_planned(files, plan);
+  CHECK(loaded.reason == "as the file stores its quantised tensors");
+  CHECK(loaded.transformer->weight_bytes() <= plan.size.resident_bytes);
+  const auto exact = Transformer::load(files, {.weight_type = WeightType::kF32});
+  CHECK(loaded.transformer->weight_bytes() < exact->weight_bytes());
+}
+
+TEST_CASE("families: weight type blocks is refused where a file has no quantised tensors") {
+  const std::filesystem::path golden = std::filesystem::path(LINTEL_TEST_DATA) / "golden";
+  const Transformer::Options options{.weight_type = WeightType::kBlocks};
+  CHECK_THROWS_WITH(measure_model(ModelFiles(golden / "gguf" / "rwkv7-f32.gguf"), options),
+                    Catch::Contains("weight type blocks: found no quantised tensors"));
+  CHECK_THROWS_WITH(Transformer::load(golden / "families" / "rwkv7", options),
+                    Catch::Contains("weight type blocks: found no quantised tensors"));
+  CHECK_THROWS_WITH(Transformer::load(golden / "linear-small", options),
+                    Catch::Contains("weight type blocks: found no quantised tensors"));
+}
+
 TEST_CASE("families: keys that would change the function are refused by name") {
   Changed("qwen3_5", {{"logit_scale", 2.0}})
       .refused("key \"logit_scale\": found 2.0, expected no such key");

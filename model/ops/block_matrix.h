@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// BlockMatrix: W of blocks of integers, as block_product.h multiplies it, without loss.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "model/core/dtype.h"
+#include "model/core/tensor.h"
+#include "model/ops/block_formats.h"
+
+namespace lintel {
+
+// Const and shareable between threads.
+//
+// Outputs lie in panels of 64, those in four units of 16. Four inputs of a unit's outputs are a
+// cell: 64 bytes, a byte each. For every 32 inputs a unit has lines of 64 bytes: of 8-bit levels
+// eight cells; of fewer bits four lines whose bytes have the lower four bits of cell 2 p in their
+// lower half and those of cell 2 p + 1 in the upper one, then the fifth bits of all cells c (bit c
+// of a byte), or the fifth and sixth (bits 2 c and 2 c + 1 of a byte, four cells a line).
+class BlockMatrix {
+ public:
+  static constexpr std::size_t kPanel = 64;
+  static constexpr std::size_t kUnit = 16;
+  static constexpr std::size_t kSpan = 32;  // inputs of a unit's lines
+
+  // Reads `count` rows of blocks from row `first` on, in order.
+  using ReadBlocks =
+      std::function<void(std::size_t first, std::size_t count, std::span<std::byte> blocks)>;
+
+  // REQUIRES: is_quantized(type); in_features are whole blocks.
+  BlockMatrix(DType type, std::size_t in_features, std::size_t out_features,
+              const ReadBlocks& read);
+
+  DType type() const { return type_; }
+  std::size_t in_features() const { return in_; }
+  std::size_t out_features() const { return out_; }
+  std::size_t num_panels() const { return (out_ + kPanel - 1) / kPanel; }
+  std::size_t num_spans() const { return in_ / kSpan; }
+  std::size_t bytes() const { return bytes_of(type_, in_, out_); }
+  static std::size_t bytes_of(DType type, std::size_t in_features, std::size_t out_features);
+
+  // Lines of a unit for every span.
+  static constexpr std::size_t lines_of(const BlockFormat& format) {
+    return format.bits == 8 ? 8 : static_cast<std::size_t>(format.bits);
+  }
+
+  // For the kernels. levels: [panels, spans, 4 units, lines, 64]. d: f16 [panels, blocks, 1 or 2
+  // (then dmin), 64]. scales: [panels, spans, 1 or 2 (of 16 inputs each; else the minima), 64]
+  // where the format has scales of groups. Padded with zeros.
+  const std::uint8_t* levels() const { return levels_.get(); }
+  const std::uint16_t* d() const { return d_.get(); }
+  const std::uint8_t* scales() const { return scales_.get(); }
+
+  // Output n's weights, bit for bit those of the file. out: [in_features].
+  void dequantize_row(std::size_t n, std::span<float> out) const;
+
+ private:
+  struct Place;  // of a block in the arrays
+  Place place_of(std::size_t n, std::size_t block) const;
+  void pack(std::size_t n, std::size_t block, const UnpackedBlock& from);
+  UnpackedBlock unpack(std::size_t n, std::size_t block) const;
+
+  DType type_;
+  BlockFormat format_;
+  std::size_t in_;
+  std::size_t out_;
+  AlignedArray<std::uint8_t> levels_;
+  AlignedArray<std::uint16_t> d_;
+  AlignedArray<std::uint8_t> scales_;
+};
+
+}  // namespace lintel

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+// Highway includes this file once per instruction set: the order matters.
+// clang-format off
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "model/ops/block_product.cpp"
+#include "model/core/simd_targets.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+// clang-format on
+
+#include "model/ops/block_product.h"
+
+#include <algorithm>
+
+#include "model/core/kernels.h"
+#include "model/ops/dense_kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lintel {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using F = hn::CappedTag<float, 16>;
+using U = hn::RebindToUnsigned<F>;
+using I = hn::RebindToSigned<F>;
+using Half = hn::Rebind<hwy::float16_t, F>;
+using VF = hn::Vec<F>;
+using VU = hn::Vec<U>;
+using VI = hn::Vec<I>;
+
+constexpr size_t kLanes = hn::MaxLanes(F());
+constexpr size_t kPanelVectors = BlockMatrix::kPanel / kLanes;
+constexpr size_t kUnitVectors = BlockMatrix::kUnit / kLanes;
+constexpr size_t kSpanCells = BlockMatrix::kSpan / 4;
+constexpr size_t kLine = 64;  // bytes
+
+// Adds the products of four levels of each lane, 0 to 2^kBits - 1, and four signed bytes.
+struct Widened {
+  template <int kBits>
+  static HWY_INLINE void add(VI& sum, VU levels, uint32_t x) {
+#if HWY_TARGET == HWY_AVX2
+    if (kBits < 8) {  // two products fit 16 bits
+      sum = hn::Add(sum, add_pairs(multiply_bytes(levels, hn::Set(U(), x))));
+      return;
+    }
+    const hn::Repartition<int16_t, I> halves;
+    const auto inputs = hn::BitCast(halves, hn::Set(U(), x));
+    const VI x_even = hn::BitCast(I(), hn::ShiftRight<8>(hn::ShiftLeft<8>(inputs)));
+    const VI x_odd = hn::BitCast(I(), hn::ShiftRight<8>(inputs));
+    const VU even = hn::And(levels, hn::Set(U(), 0x00ff00ffu));
+    const VU odd = hn::And(hn::ShiftRight<8>(levels), hn::Set(U(), 0x00ff00ffu));
+    sum = hn::Add(sum, hn::Add(multiply_halves(hn::BitCast(I(), even), x_even),
+                               multiply_halves(hn::BitCast(I(), odd), x_odd)));
+#else
+    for (int i = 0; i < 4; ++i) {
+      const auto byte = static_cast<int8_t>(x >> (8 * i));
+      const VU level = hn::And(hn::ShiftRightSame(levels, 8 * i), hn::Set(U(), 0xffu));
+      sum = hn::Add(sum, hn::Mul(hn::BitCast(I(), level), hn::Set(I(), byte)));
+    }
+#endif
+  }
+#if HWY_TARGET == HWY_AVX2
+  static HWY_INLINE VI multiply_bytes(VU levels, VU x) {
+    return VI{_mm256_maddubs_epi16(levels.raw, x.raw)};
+  }
+  static HWY_INLINE VI multiply_halves(VI a, VI b) { return VI{_mm256_madd_epi16(a.raw, b.raw)}; }
+  static HWY_INLINE VI add_pairs(VI a) {
+    return VI{_mm256_madd_epi16(a.raw, _mm256_set1_epi16(1))};
+  }
+#endif
+};
+
+#if HWY_TARGET == HWY_AVX3
+// vpdpbusd, which is no part of the target. Not the intrinsic: GCC 12 keeps its sums on the stack.
+struct Vnni {
+  template <int kBits>
+  static HWY_INLINE void add(VI& sum, VU levels, uint32_t x) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(levels.raw), "v"(hn::Set(U(), x).raw));
+  }
+};
+#endif
+
+// Levels of cells 2 p and 2 p + 1 of kVectors vectors of outputs.
+template <int kBits, size_t kVectors>
+HWY_INLINE void load_pair(const uint8_t* const (&lines)[kVectors], size_t p, VU (&even)[kVectors],
+                          VU (&odd)[kVectors]) {
+  const auto line = [&](size_t v, size_t number) HWY_ATTR {
+    return hn::Load(U(), reinterpret_cast<const uint32_t*>(lines[v] + number * kLine));
+  };
+  LINTEL_UNROLL
+  for (size_t v = 0; v < kVectors; ++v) {
+    if (kBits == 8) {
+      even[v] = line(v, 2 * p);
+      odd[v] = line(v, 2 * p + 1);
+      continue;
+    }
+    const VU low = hn::Set(U(), 0x0f0f0f0fu);
+    const VU both = line(v, p);
+    even[v] = hn::And(both, low);
+    odd[v] = hn::And(hn::ShiftRight<4>(both), low);
+    if (kBits == 5) {
+      const VU bit = hn::Set(U(), 0x10101010u);
+      const VU fifth = line(v, 4);
+      const int shift = static_cast<int>(2 * p);
+      even[v] = hn::Or(even[v], hn::And(hn::ShiftLeft<4>(hn::ShiftRightSame(fifth, shift)), bit));
+      odd[v] = hn::Or(odd[v], hn::And(hn::ShiftLeft<4>(hn::ShiftRightSame(fifth, shift + 1)), bit));
+    }
+    if (kBits == 6) {
+      const VU bits = hn::Set(U(), 0x30303030u);
+      const VU high = line(v, 4 + p / 2);
+      const int shift = static_cast<int>(p % 2 * 4);
+      even[v] = hn::Or(even[v], hn::And(hn::ShiftLeft<4>(hn::ShiftRightSame(high, shift)), bits));
+      odd[v] = hn::Or(odd[v], hn::And(hn::ShiftLeft<4>(hn::ShiftRightSame(high, shift + 2)), bits));
+    }
+  }
+}
+
+HWY_INLINE VF load_half(const uint16_t* from) {
+  return hn::PromoteTo(F(), hn::Load(Half(), reinterpret_cast<const hwy::float16_t*>(from)));
+}
+
+template <typename Byte>
+HWY_INLINE VF load_bytes(const uint8_t* from) {
+  const hn::Rebind<Byte, F> bytes;
+  return hn::ConvertTo(F(),
+                       hn::PromoteTo(I(), hn::Load(bytes, reinterpret_cast<const Byte*>(from))));
+}
+
+// kRows rows times kVectors vectors of outputs from `vector` on, within their panel.
+template <class Dot, DType kType, size_t kRows, size_t kVectors>
+HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t row, size_t vector) {
+  constexpr BlockFormat kFormat = block_format(kType);
+  constexpr size_t kLines = BlockMatrix::lines_of(kFormat);
+  constexpr size_t kUnits = BlockMatrix::kPanel / BlockMatrix::kUnit;
+  constexpr size_t kSpansPerBlock = static_cast<size_t>(kFormat.values) / BlockMatrix::kSpan;
+  constexpr size_t kHalves = kFormat.has_minima ? 2 : 1;
+  constexpr size_t kGroups = BlockMatrix::kSpan / static_cast<size_t>(kFormat.group);  // of a span
+  constexpr size_t kPairs = kSpanCells / 2 / kGroups;  // pairs of cells of a group
+  const BlockMatrix& weights = *product.weights;
+  const size_t spans = weights.num_spans();
+  const uint8_t* lines[kVectors];
+  LINTEL_UNROLL
+  for (size_t v = 0; v < kVectors; ++v) {
+    const size_t unit = (vector + v) / kUnitVectors;
+    lines[v] = weights.levels() + (panel * spans * kUnits + unit) * kLines * kLine +
+               (vector + v) % kUnitVectors * kLanes * 4;
+  }
+  const size_t column = vector * kLanes;
+  const uint16_t* d =
+      weights.d() + panel * (spans / kSpansPerBlock) * kHalves * BlockMatrix::kPanel + column;
+  const uint8_t* scales = weights.scales() + panel * spans * 2 * BlockMatrix::kPanel + column;
+  const uint32_t* x = product.x.cells + row * product.x.cell_stride;
+  const float* x_scales = product.x.scales + row * product.x.scale_stride;
+  const int32_t* x_sums = product.x.sums + row * product.x.scale_stride * 2;
+
+  VF sums[kRows][kVectors];
+  LINTEL_UNROLL
+  for (size_t r = 0; r < kRows; ++r) {
+    LINTEL_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::Zero(F());
+  }
+  for (size_t s = 0; s < spans; ++s) {
+    LINTEL_UNROLL
+    for (size_t g = 0; g < kGroups; ++g) {
+      VI exact[kRows][kVectors];
+      LINTEL_UNROLL
+      for (size_t r = 0; r < kRows; ++r) {
+        const int32_t* const of_span = x_sums + r * product.x.scale_stride * 2 + 2 * s;
+        const int32_t sum = kGroups == 2 ? of_span[g] : of_span[0] + of_span[1];
+        LINTEL_UNROLL
+        for (size_t v = 0; v < kVectors; ++v) {
+          exact[r][v] = kFormat.zero == 0 ? hn::Zero(I()) : hn::Set(I(), -kFormat.zero * sum);
+        }
+      }
+      LINTEL_UNROLL
+      for (size_t p = g * kPairs; p < (g + 1) * kPairs; ++p) {
+        VU even[kVectors];
+        VU odd[kVectors];
+        load_pair<kFormat.bits>(lines, p, even, odd);
+        LINTEL_UNROLL
+        for (size_t r = 0; r < kRows; ++r) {
+          const uint32_t* const cells = x + r * product.x.cell_stride + s * kSpanCells + 2 * p;
+          LINTEL_UNROLL
+          for (size_t v = 0; v < kVectors; ++v) {
+            Dot::template add<kFormat.bits>(exact[r][v], even[v], cells[0]);
+          }
+          LINTEL_UNROLL
+          for (size_t v = 0; v < kVectors; ++v) {
+            Dot::template add<kFormat.bits>(exact[r][v], odd[v], cells[1]);
+          }
+        }
+      }
+      LINTEL_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) {
+        VF scale = load_half(d + v * kLanes);
+        VF minimum = hn::Zero(F());
+        if (kFormat.has_minima) {
+          scale = hn::Mul(scale, load_bytes<uint8_t>(scales + v * kLanes));
+          minimum = hn::Mul(load_half(d + BlockMatrix::kPanel + v * kLanes),
+                            load_bytes<uint8_t>(scales + BlockMatrix::kPanel + v * kLanes));
+        } else if (kFormat.has_group_scales) {
+          scale = hn::Mul(scale, load_bytes<int8_t>(scales + g * BlockMatrix::kPanel + v * kLanes));
+        }
+        LINTEL_UNROLL
+        for (size_t r = 0; r < kRows; ++r) {
+          const float x_scale = x_scales[r * product.x.scale_stride + s];
+          const VF unit = hn::Mul(scale, hn::Set(F(), x_scale));
+          sums[r][v] = hn::MulAdd(hn::ConvertTo(F(), exact[r][v]), unit, sums[r][v]);
+          if (!kFormat.has_minima) continue;
+          const int32_t* const of_span = x_sums + r * product.x.scale_stride * 2 + 2 * s;
+          const float sum = x_scale * static_cast<float>(of_span[0] + of_span[1]);
+          sums[r][v] = hn::NegMulAdd(minimum, hn::Set(F(), sum), sums[r][v]);
+        }
+      }
+    }
+    LINTEL_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) lines[v] += kUnits * kLines * kLine;
+    scales += 2 * BlockMatrix::kPanel;
+    if ((s + 1) % kSpansPerBlock == 0) d += kHalves * BlockMatrix::kPanel;
+  }
+
+  const size_t first = panel * BlockMatrix::kPanel + column;
+  LINTEL_UNROLL
+  for (size_t v = 0; v < kVectors; ++v) {
+    const size_t at = first + v * kLanes;
+    if (at >= weights.out_features()) break;
+    const size_t width = std::min(kLanes, weights.out_features() - at);
+    LINTEL_UNROLL
+    for (size_t r = 0; r < kRows; ++r) {
+      float* const y = product.y.row(row + r).data() + at;
+      VF bias = hn::Zero(F());
+      if (width == kLanes) {
+        if (product.bias != nullptr) bias = hn::LoadU(F(), product.bias + at);
+        const VF value = hn::Add(sums[r][v], bias);
+        hn::StoreU(product.add ? hn::Add(hn::LoadU(F(), y), value) : value, F(), y);
+        continue;
+      }
+      HWY_ALIGN float last[kLanes];
+      hn::Store(sums[r][v], F(), last);
+      for (size_t i = 0; i < width; ++i) {
+        const float value = last[i] + (product.bias != nullptr ? product.bias[at + i] : 0.0f);
+        y[i] = product.add ? y[i] + value : value;
+      }
+    }
+  }
+}
+
+template <class Dot, DType kType, size_t kRows, size_t kVectors>
+HWY_NOINLINE void tile(const BlockProduct& product, size_t panel, size_t row) {
+  for (size_t vector = 0; vector < kPanelVectors; vector += kVectors) {
+    if (panel * BlockMatrix::kPanel + vector * kLanes >= product.weights->out_features()) return;
+    compute_tile<Dot, kType, kRows, kVectors>(product, panel, row, vector);
+  }
+}
+
+// Panel by panel, so that its levels stay in the cache while the rows pass by. Tiles have an
+// integer and a float sum of each row and vector in registers.
+template <class Dot, DType kType>
+void run(const BlockProduct& product) {
+  constexpr bool kHasManyRegisters = kLanes == 16;
+  constexpr size_t kMostRows = kHasManyRegisters ? 6 : 4;
+  constexpr size_t kOfMost = kHasManyRegisters ? 2 : 1;
+  constexpr size_t kOfFour = kHasManyRegisters ? 2 : 1;
+  constexpr size_t kOfTwo = kHasManyRegisters ? 4 : std::min<size_t>(2, kPanelVectors);
+  constexpr size_t kOfOne = std::min<size_t>(4, kPanelVectors);
+  const size_t rows = product.y.rows();
+  for (size_t panel = product.first_panel; panel < product.end_panel; ++panel) {
+    size_t row = 0;
+    for (; row + kMostRows <= rows; row += kMostRows) {
+      tile<Dot, kType, kMostRows, kOfMost>(product, panel, row);
+    }
+    if (row + 4 <= rows) {
+      tile<Dot, kType, 4, kOfFour>(product, panel, row);
+      row += 4;
+    }
+    if (row + 2 <= rows) {
+      tile<Dot, kType, 2, kOfTwo>(product, panel, row);
+      row += 2;
+    }
+    if (row < rows) tile<Dot, kType, 1, kOfOne>(product, panel, row);
+  }
+}
+
+template <class Dot>
+void run(const BlockProduct& product) {
+  switch (product.weights->type()) {
+    case DType::kQ8_0:
+      return run<Dot, DType::kQ8_0>(product);
+    case DType::kQ4_0:
+      return run<Dot, DType::kQ4_0>(product);
+    case DType::kQ4_K:
+      return run<Dot, DType::kQ4_K>(product);
+    case DType::kQ5_K:
+      return run<Dot, DType::kQ5_K>(product);
+    case DType::kQ6_K:
+      return run<Dot, DType::kQ6_K>(product);
+    default:
+      return;
+  }
+}
+
+#if HWY_TARGET == HWY_AVX3
+void MultiplyBlocks(const BlockProduct& product) { run<Vnni>(product); }
+#else
+void MultiplyBlocks(const BlockProduct& product) { run<Widened>(product); }
+#endif
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lintel
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lintel {
+namespace {
+
+HWY_EXPORT(MultiplyBlocks);
+
+bool has_avx2() { return (hwy::SupportedTargets() & HWY_AVX2) != 0; }
+
+}  // namespace
+
+// The kernels for AVX-512 take vpdpbusd, which its first machines have not.
+void multiply(const BlockProduct& product, bool portable) {
+#if HWY_ARCH_X86
+  if (portable || !has_vnni()) {
+    return has_avx2() ? N_AVX2::MultiplyBlocks(product) : N_SCALAR::MultiplyBlocks(product);
+  }
+#endif
+  HWY_DYNAMIC_DISPATCH(MultiplyBlocks)(product);
+}
+
+std::string block_product_description() {
+  return has_vnni() ? "avx512_vnni" : "highway (" + kernel_target() + ")";
+}
+
+}  // namespace lintel
+#endif  // HWY_ONCE

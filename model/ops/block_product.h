@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products with matrices of blocks of integers. SIMD by Highway; the same rules as dense_kernels.h.
+//
+// Inputs are bytes with a scale for each 32. An output is the sum over groups of inputs, in order,
+// of an exact integer times the group's scales: the bits depend neither on the tile nor on the
+// instruction set, where it has fused multiply-adds.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "model/core/tensor.h"
+#include "model/ops/block_matrix.h"
+
+namespace lintel {
+
+// Rows of inputs as the kernels read them.
+struct BlockInput {
+  const std::uint32_t* cells = nullptr;  // [rows, inputs / 4] of four signed bytes
+  std::size_t cell_stride = 0;
+  const float* scales = nullptr;       // [rows, inputs / 32]
+  const std::int32_t* sums = nullptr;  // [rows, inputs / 16] of the bytes
+  std::size_t scale_stride = 0;        // of scales; of sums twice as many
+};
+
+// y = x W^T + b, or y += that, of the panels first_panel .. end_panel - 1.
+struct BlockProduct {
+  const BlockMatrix* weights = nullptr;
+  BlockInput x;
+  const float* bias = nullptr;  // [out_features]
+  MatrixView<float> y;          // [rows, out_features]
+  bool add = false;
+  std::size_t first_panel = 0;
+  std::size_t end_panel = 0;
+};
+
+// The fastest kernels of this machine, or where `portable` those of Highway. Allocates nothing.
+void multiply(const BlockProduct& product, bool portable = false);
+
+// "avx512_vnni", "highway (AVX2)".
+std::string block_product_description();
+
+}  // namespace lintel

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrices of blocks: packing without loss, and products beside a twin in double precision.
+#include "model/ops/block_product.h"
+
+#include <algorithm>
+#include <array>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "model/core/float_formats.h"
+#include "model/core/step_thread_pool.h"
+#include "model/ops/dense.h"
+#include "tests/model/support/helpers.h"
+
+namespace lintel {
+namespace {
+
+constexpr std::array kTypes = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ5_K,
+                               DType::kQ6_K};
+
+// Random blocks, or the largest levels of all where `extreme`.
+class Stored {
+ public:
+  Stored(DType of_type, std::size_t inputs, std::size_t outputs, bool extreme = false)
+      : type(of_type),
+        in(inputs),
+        out(outputs),
+        row_bytes_(in / values_per_block(type) * bytes_per_block(type)),
+        bytes_(row_bytes_ * out),
+        values(in * out) {
+    std::mt19937 generator(static_cast<unsigned>(in * 31 + out));
+    for (std::byte& byte : bytes_) {
+      byte = extreme ? std::byte{0xff} : static_cast<std::byte>(generator());
+    }
+    for (std::size_t at = 0; at < bytes_.size(); at += bytes_per_block(type)) {
+      if (extreme && type == DType::kQ8_0) {  // 127, which is level 255
+        std::fill_n(bytes_.begin() + static_cast<std::ptrdiff_t>(at + 2), 32, std::byte{0x7f});
+      }
+      put_half(at + (type == DType::kQ6_K ? 208 : 0), generator);
+      if (type == DType::kQ4_K || type == DType::kQ5_K) put_half(at + 2, generator);
+    }
+    dequantize(type, bytes_, values);
+  }
+
+  BlockMatrix::ReadBlocks reader() const {
+    return [this](std::size_t first, std::size_t count, std::span<std::byte> blocks) {
+      REQUIRE(blocks.size() == count * row_bytes_);
+      std::memcpy(blocks.data(), bytes_.data() + first * row_bytes_, blocks.size());
+    };
+  }
+  BlockMatrix matrix() const { return BlockMatrix(type, in, out, reader()); }
+
+  const DType type;
+  const std::size_t in;
+  const std::size_t out;
+
+ private:
+  // 0.0625 to 0.125, of either sign.
+  void put_half(std::size_t at, std::mt19937& generator) {
+    const auto half = static_cast<std::uint16_t>((generator() & 0x83ffu) | 0x2c00u);
+    std::memcpy(bytes_.data() + at, &half, sizeof half);
+  }
+
+  std::size_t row_bytes_;
+  std::vector<std::byte> bytes_;
+
+ public:
+  std::vector<float> values;  // [out, in]
+};
+
+DenseInput drawn_input(std::size_t rows, std::size_t cols, bool extreme = false) {
+  std::mt19937 generator(7);
+  std::normal_distribution<float> normal(0.0f, 1.0f);
+  DenseInput x(WeightType::kBlocks, rows, cols);
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (float& value : x.values().row(r)) {
+      value = extreme ? (r % 2 == 0 ? 1.0f : -1.0f) : normal(generator);
+    }
+  }
+  x.prepare(0, rows);
+  return x;
+}
+
+// Of the quantised inputs, in double precision.
+double twin(const Stored& stored, const BlockInput& x, std::size_t r, std::size_t n) {
+  const auto* const bytes = reinterpret_cast<const std::int8_t*>(x.cells + r * x.cell_stride);
+  double sum = 0.0;
+  for (std::size_t i = 0; i < stored.in; ++i) {
+    sum +=
+        double{stored.values[n * stored.in + i]} * bytes[i] * x.scales[r * x.scale_stride + i / 32];
+  }
+  return sum;
+}
+
+std::vector<float> product(const BlockMatrix& weights, const DenseInput& x, std::size_t first_row,
+                           std::size_t rows, bool portable = false) {
+  BlockInput from = x.blocks();
+  from.cells += first_row * from.cell_stride;
+  from.scales += first_row * from.scale_stride;
+  from.sums += 2 * first_row * from.scale_stride;
+  std::vector<float> y(rows * weights.out_features());
+  multiply({.weights = &weights,
+            .x = from,
+            .y = {y.data(), rows, weights.out_features(), weights.out_features()},
+            .end_panel = weights.num_panels()},
+           portable);
+  return y;
+}
+
+bool equal_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+TEST_CASE("block matrix: rows have the bits of the file", "[rows]") {
+  const DType type = GENERATE(from_range(kTypes));
+  CAPTURE(to_string(type));
+  const Stored stored(type, 512, 130);
+  const BlockMatrix matrix = stored.matrix();
+  std::vector<float> row(stored.in);
+  for (std::size_t n = 0; n < stored.out; ++n) {
+    matrix.dequantize_row(n, row);
+    REQUIRE(equal_bits(row, std::span(stored.values).subspan(n * stored.in, stored.in)));
+  }
+  // Nothing beside what the file has, but the last panel's padding.
+  const std::size_t file_bits = 8 * bytes_per_block(type) / values_per_block(type);
+  CHECK(matrix.bytes() * 8 <= (file_bits + 1) * stored.in * 192);
+}
+
+TEST_CASE("block product: outputs equal those of a twin in double precision", "[rows]") {
+  const DType type = GENERATE(from_range(kTypes));
+  const bool extreme = GENERATE(false, true);
+  CAPTURE(to_string(type), extreme);
+  for (const auto& [in, out] : std::vector<std::pair<std::size_t, std::size_t>>{
+           {256, 1}, {256, 64}, {512, 100}, {1280, 200}}) {
+    const Stored stored(type, in, out, extreme);
+    const BlockMatrix matrix = stored.matrix();
+    const DenseInput x = drawn_input(13, in, extreme);
+    const std::vector<float> y = product(matrix, x, 0, 13);
+    for (std::size_t r = 0; r < 13; ++r) {
+      for (std::size_t n = 0; n < out; ++n) {
+        double size = 0.0;  // of the terms, whose rounding errors add up
+        for (std::size_t i = 0; i < in; ++i) size += std::abs(stored.values[n * in + i]);
+        CAPTURE(in, out, r, n);
+        REQUIRE(std::abs(y[r * out + n] - twin(stored, x.blocks(), r, n)) <= 1e-5 * size);
+      }
+    }
+  }
+}
+
+TEST_CASE("block product: a row has the same bits alone and by every kernel", "[rows]") {
+  const DType type = GENERATE(from_range(kTypes));
+  CAPTURE(to_string(type));
+  const Stored stored(type, 768, 150);
+  const BlockMatrix matrix = stored.matrix();
+  constexpr std::size_t kRows = 17;
+  const DenseInput x = drawn_input(kRows, stored.in);
+  const std::vector<float> all = product(matrix, x, 0, kRows);
+  CHECK(equal_bits(product(matrix, x, 0, kRows, /*portable=*/true), all));
+  for (std::size_t count = 1; count < kRows; ++count) {
+    for (std::size_t first = 0; first + count <= kRows; first += count) {
+      CAPTURE(first, count);
+      REQUIRE(equal_bits(product(matrix, x, first, count),
+                         std::span(all).subspan(first * stored.out, count * stored.out)));
+    }
+  }
+}
+
+TEST_CASE("dense of blocks: parts of blocks and floats are one product", "[rows]") {
+  const Stored first(DType::kQ4_K, 256, 70);
+  const Stored second(DType::kQ6_K, 256, 64);
+  std::mt19937 generator(3);
+  std::normal_distribution<float> normal(0.0f, 1.0f);
+  Matrix floats(5, 256);
+  for (float& value : floats.values()) value = normal(generator);
+  const std::size_t out = 70 + 5 + 64;
+  std::vector<float> bias(out);
+  for (float& value : bias) value = normal(generator);
+  const std::vector<Dense::StoredRows> parts = {
+      {.count = 70, .type = first.type, .read_blocks = first.reader()},
+      {.count = 5,
+       .read_floats =
+           [&](std::size_t row, MatrixView<float> to) {
+             for (std::size_t r = 0; r < to.rows(); ++r) {
+               std::ranges::copy(floats.row(row + r), to.row(r).begin());
+             }
+           }},
+      {.count = 64, .type = second.type, .read_blocks = second.reader()}};
+  const Dense dense(parts, bias, 256, {.weight_type = WeightType::kBlocks});
+  REQUIRE(dense.out_features() == out);
+  REQUIRE(dense.weight_type() == WeightType::kBlocks);
+
+  constexpr std::size_t kRows = 7;
+  const DenseInput x = drawn_input(kRows, 256);
+  Matrix y(kRows, out);
+  dense.apply(x, y.view());
+  const BlockMatrix first_matrix = first.matrix();
+  const std::vector<float> of_first = product(first_matrix, x, 0, kRows);
+  DenseInput copy = drawn_input(kRows, 256);
+  for (std::size_t r = 0; r < kRows; ++r) {
+    for (std::size_t n = 0; n < 70; ++n) {
+      REQUIRE(y.row(r)[n] == of_first[r * 70 + n] + bias[n]);
+    }
+    for (std::size_t n = 0; n < 5; ++n) {
+      double sum = bias[70 + n];
+      for (std::size_t i = 0; i < 256; ++i)
+        sum += double{floats.row(n)[i]} * copy.values().row(r)[i];
+      REQUIRE(y.row(r)[70 + n] == Approx(sum).margin(1e-4));
+    }
+    for (std::size_t n = 0; n < 64; ++n) {
+      REQUIRE(y.row(r)[75 + n] ==
+              Approx(twin(second, x.blocks(), r, n) + bias[75 + n]).margin(0.05));
+    }
+  }
+
+  Matrix added(kRows, out);
+  std::ranges::fill(added.values(), 1.0f);
+  dense.apply(x, added.view(), Dense::Output::kAdd);
+  for (std::size_t i = 0; i < added.values().size(); ++i) {
+    REQUIRE(added.values()[i] == 1.0f + y.values()[i]);
+  }
+}
+
+TEST_CASE("dense of blocks: a team computes the bits of one thread", "[rows]") {
+  const Stored stored(DType::kQ5_K, 512, 500);
+  const std::vector<Dense::StoredRows> parts = {
+      {.count = 500, .type = stored.type, .read_blocks = stored.reader()}};
+  const Dense dense(parts, std::vector<float>(500), 512, {.weight_type = WeightType::kBlocks});
+  const DenseInput x = drawn_input(9, 512);
+  Matrix alone(9, 500);
+  dense.apply(x, alone.view());
+  StepThreadPool team;
+  const testing::Helpers helpers(team, 3);
+  for (int i = 0; i < 20; ++i) {
+    Matrix shared(9, 500);
+    dense.apply(x, shared.view(), Dense::Output::kStore, nullptr, &team);
+    REQUIRE(equal_bits(shared.values(), alone.values()));
+  }
+}
+
+TEST_CASE("inputs of blocks: bytes have a scale for each 32 values", "[rows]") {
+  DenseInput x(WeightType::kBlocks, 1, 40);
+  for (std::size_t i = 0; i < 40; ++i) {
+    x.values().row(0)[i] = i < 32 ? static_cast<float>(i) - 16.0f : 1000.0f;
+  }
+  x.prepare(0, 1);
+  const BlockInput of = x.blocks();
+  const auto* const bytes = reinterpret_cast<const std::int8_t*>(of.cells);
+  CHECK(of.scales[0] == 16.0f / 127.0f);
+  CHECK(of.scales[1] == 1000.0f / 127.0f);
+  std::int32_t sums[4] = {};
+  for (std::size_t i = 0; i < 40; ++i) {
+    const double expected = x.values().row(0)[i] / of.scales[i / 32];
+    CHECK(std::abs(bytes[i] - expected) <= 0.5 + 1e-5);
+    sums[i / 16] += bytes[i];
+  }
+  for (std::size_t i = 40; i < 64; ++i) CHECK(bytes[i] == 0);
+  CHECK(std::ranges::equal(sums, std::span(of.sums, 4)));
+}
+
+}  // namespace
+}  // namespace lintel
