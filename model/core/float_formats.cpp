@@ -5,8 +5,6 @@
 
 namespace lintel {
 
-float bf16_to_f32(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
-
 float f16_to_f32(std::uint16_t bits) {
   const std::uint32_t sign = std::uint32_t{bits & 0x8000u} << 16;
   const std::uint32_t exponent = (bits >> 10) & 0x1fu;

@@ -2,35 +2,31 @@
 #include "model/ops/packed_weights.h"
 
 #include <algorithm>
-#include <bit>
 #include <cassert>
 #include <cmath>
+#include <cstring>
+#include <vector>
 
-#include "model/core/float_formats.h"
+#include "model/ops/quantize.h"
 
 namespace lintel {
 namespace {
 
-std::uint32_t pack_cell(WeightType type, std::span<const float> row, std::size_t first,
-                        float scale) {
-  std::uint32_t cell = 0;
-  const std::size_t count = inputs_per_cell(type);
-  for (std::size_t i = 0; i < count && first + i < row.size(); ++i) {
-    const float value = row[first + i];
-    switch (type) {
-      case WeightType::kF32:
-        return std::bit_cast<std::uint32_t>(value);
-      case WeightType::kBf16:
-        cell |= std::uint32_t{f32_to_bf16(value)} << (16 * i);
-        break;
-      case WeightType::kInt8: {
-        const auto level = static_cast<std::int8_t>(std::lrint(value / scale));
-        cell |= std::uint32_t{static_cast<std::uint8_t>(level)} << (8 * i);
-        break;
-      }
-    }
+// A row's cells. cells: num_cells(type, row.size()) of them.
+void convert_row(WeightType type, std::span<const float> row, float scale,
+                 std::span<std::uint32_t> cells) {
+  switch (type) {
+    case WeightType::kF32:
+      std::memcpy(cells.data(), row.data(), row.size_bytes());
+      return;
+    case WeightType::kBf16:
+      return round_to_bf16(row, cells.data());
+    case WeightType::kInt8:
+      return round_to_levels(row, scale, cells.data());
+    case WeightType::kBlocks:
+      assert(false);  // of a BlockMatrix
+      return;
   }
-  return cell;
 }
 
 std::size_t up_to(std::size_t n, std::size_t block) { return (n + block - 1) / block * block; }
@@ -103,34 +99,28 @@ void PackedWeights::pack_group(std::size_t first, MatrixView<const float> rows) 
   if (type == WeightType::kInt8) {
     for (std::size_t n = 0; n < rows.rows(); ++n) scales[first + n] = scale_of(rows.row(n));
   }
+  std::vector<std::uint32_t> converted(rows.rows() * row_cells);
+  for (std::size_t n = 0; n < rows.rows(); ++n) {
+    const float scale = type == WeightType::kInt8 ? scales[first + n] : 1.0f;
+    convert_row(type, rows.row(n), scale, std::span(converted).subspan(n * row_cells, row_cells));
+  }
   // A few cells of all columns of a group, then the next few: what is written stays in the cache
   // until its lines are full.
   constexpr std::size_t kBlockCells = 16;
-  const std::size_t each = inputs_per_cell(type);
   for (std::size_t block = 0; block < row_cells; block += kBlockCells) {
     const std::size_t end = std::min(block + kBlockCells, row_cells);
     for (std::size_t n = 0; n < rows.rows(); ++n) {
-      const float scale = type == WeightType::kInt8 ? scales[first + n] : 1.0f;
-      const std::span<const float> row = rows.row(n);
+      const std::uint32_t* const row = converted.data() + n * row_cells;
       std::uint32_t* const column = group_begin + n;
-      if (type == WeightType::kF32) {  // without a question for each value
-        for (std::size_t c = block; c < end; ++c) {
-          column[c * kGroupWidth] = std::bit_cast<std::uint32_t>(row[c]);
-        }
-        continue;
-      }
-      for (std::size_t c = block; c < end; ++c) {
-        column[c * kGroupWidth] = pack_cell(type, row, c * each, scale);
-      }
+      for (std::size_t c = block; c < end; ++c) column[c * kGroupWidth] = row[c];
     }
   }
   if (type != WeightType::kInt8) return;
+  const auto* const levels = reinterpret_cast<const std::int8_t*>(converted.data());
   for (std::size_t n = 0; n < rows.rows(); ++n) {
-    for (std::size_t c = 0; c < row_cells; ++c) {
-      for (int i = 0; i < 4; ++i) {
-        sums[first + n] += static_cast<std::int8_t>(group_begin[c * kGroupWidth + n] >> (8 * i));
-      }
-    }
+    std::int32_t sum = 0;
+    for (std::size_t i = 0; i < 4 * row_cells; ++i) sum += levels[n * 4 * row_cells + i];
+    sums[first + n] = sum;
   }
 }
 
