@@ -21,7 +21,8 @@ class DecoderMode final : public DecodeMode {
     for (const BatchRow& row : rows) {
       fed.push_back({.token = row.token,
                      .position = row.sequence->position(),
-                     .wants_output = row.wants_output});
+                     .wants_output = row.wants_output,
+                     .adapter = row.sequence->adapter().get()});
       row.sequence->advance();
     }
     if (buffers.observer != nullptr) buffers.observer->enter(StepPart::kProducts);

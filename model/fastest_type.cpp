@@ -148,6 +148,8 @@ ModelSize measure_family(const ModelFiles& files, WeightType type) {
   ModelSize size;
   std::size_t embedding = 0;
   std::size_t head = 0;
+  std::size_t vocabularies = 0;                 // 1: embedding and head are tied
+  bool is_rounded = type == WeightType::kInt8;  // the head, so that it is no embedding
   for (const TensorInfo& tensor : files.checkpoint().tensors.tensors()) {
     const auto elements = static_cast<std::uint64_t>(tensor.num_elements());
     const std::size_t floats = product(elements, sizeof(float));
@@ -176,11 +178,15 @@ ModelSize measure_family(const ModelFiles& files, WeightType type) {
     } else if (rows == static_cast<std::size_t>(files.config().vocab_size)) {
       embedding = std::max<std::size_t>(embedding, tensor.num_bytes());
       head = std::max(head, packed);
+      ++vocabularies;
+      is_rounded |= type == WeightType::kBf16 && tensor.type != DType::kBf16;
     } else {
       add(size.resident_bytes, elements > kMostExactElements ? packed : std::max(exact, packed));
     }
   }
-  add(size.resident_bytes, embedding);
+  const bool is_one_copy =
+      vocabularies == 1 && !is_rounded && chosen_kernels() != KernelChoice::kOneDnn;
+  if (!is_one_copy) add(size.resident_bytes, embedding);
   add(size.resident_bytes, head);
   return size;
 }

@@ -106,7 +106,7 @@ void ForwardPass::add_inputs(std::size_t i, const Rows& at) const {
 void ForwardPass::list_states(std::size_t layer, const Rows& at) const {
   Activations& w = at.workspace;
   w.prefetch.clear();
-  w.adapted.list(AdaptedProduct::kProjections, weights_of(layer), w.prefetch);
+  w.adapted.list(product_number(AdaptedProduct::kProjections, weights_of(layer)), w.prefetch);
   for (std::size_t r = 0; r < at.rows.size(); ++r) {
     w.states[r] = at.rows[r].sequence->layer(layer);
     if (r == 0 || w.states[r] != w.states[r - 1]) w.prefetch.add(w.states[r]->read_next());
@@ -155,7 +155,8 @@ bool ForwardPass::attend(std::size_t i, const Rows& at) const {
   list_states(i, at);
   at.enter(StepPart::kProducts);
   layer.projections.apply(w.sublayer, all, Dense::Output::kStore, &w.prefetch, w.team);
-  w.adapted.add(AdaptedProduct::kProjections, weights_of(i), sublayer_input(at), all);
+  w.adapted.add(product_number(AdaptedProduct::kProjections, weights_of(i)), sublayer_input(at),
+                all);
   w.inputs.clear();
   std::size_t first = 0;
   for (const std::size_t width : layer.input_widths) {
@@ -187,9 +188,10 @@ void ForwardPass::add_attended(std::size_t i, bool is_prepared, const Rows& at) 
   if (!is_prepared) attended.prepare(0, at.count);
   at.enter(StepPart::kProducts);
   w.prefetch.clear();
-  w.adapted.list(AdaptedProduct::kOut, weights_of(i), w.prefetch);
+  w.adapted.list(product_number(AdaptedProduct::kOut, weights_of(i)), w.prefetch);
   layer.out.apply(attended, at.x(), Dense::Output::kAdd, &w.prefetch, w.team);
-  w.adapted.add(AdaptedProduct::kOut, weights_of(i), at.of(attended.values()), at.x());
+  w.adapted.add(product_number(AdaptedProduct::kOut, weights_of(i)), at.of(attended.values()),
+                at.x());
 }
 
 // y += W_2 activation(W_1 sublayer). What an adapter adds comes before the activation.
@@ -203,18 +205,19 @@ void ForwardPass::feed_forward(std::size_t i, const Rows& at) const {
     is_prepared = layer.linear1.apply_into(w.sublayer, at.count, w.hidden, w.team);
   } else {
     w.prefetch.clear();
-    w.adapted.list(AdaptedProduct::kLinear1, weights_of(i), w.prefetch);
+    w.adapted.list(product_number(AdaptedProduct::kLinear1, weights_of(i)), w.prefetch);
     layer.linear1.apply(w.sublayer, hidden, Dense::Output::kStoreUnfused, &w.prefetch, w.team);
-    w.adapted.add(AdaptedProduct::kLinear1, weights_of(i), sublayer_input(at), hidden);
+    w.adapted.add(product_number(AdaptedProduct::kLinear1, weights_of(i)), sublayer_input(at),
+                  hidden);
     layer.linear1.fuse(hidden);
   }
   at.enter(StepPart::kOther);
   if (!is_prepared) w.hidden.prepare(0, at.count);
   at.enter(StepPart::kProducts);
   w.prefetch.clear();
-  w.adapted.list(AdaptedProduct::kLinear2, weights_of(i), w.prefetch);
+  w.adapted.list(product_number(AdaptedProduct::kLinear2, weights_of(i)), w.prefetch);
   layer.linear2.apply(w.hidden, at.y(), Dense::Output::kAdd, &w.prefetch, w.team);
-  w.adapted.add(AdaptedProduct::kLinear2, weights_of(i), hidden, at.y());
+  w.adapted.add(product_number(AdaptedProduct::kLinear2, weights_of(i)), hidden, at.y());
   at.enter(StepPart::kOther);
 }
 
@@ -316,7 +319,7 @@ MatrixView<const float> ForwardPass::predict(std::size_t wanted, Activations& w)
   parts_.final_norm != nullptr ? parts_.final_norm->apply(last, w.last, true) : take(last, w.last);
   at.enter(StepPart::kProducts);
   parts_.predictor->apply(w.last, outputs, Dense::Output::kStore, nullptr, w.team);
-  w.adapted.add(AdaptedProduct::kPredictor, 0, at.of(w.last.values()), outputs);
+  w.adapted.add(product_number(AdaptedProduct::kPredictor, 0), at.of(w.last.values()), outputs);
   at.enter(StepPart::kOther);
   return outputs;
 }

@@ -63,7 +63,11 @@ std::unique_ptr<DecodeMode> step_from_states(const TransformerParts& parts) {
 }
 
 struct Transformer::Impl {
-  explicit Impl(TransformerParts given) : parts(std::move(given)), stepper(mode_of(parts)) {}
+  explicit Impl(TransformerParts given)
+      : parts(std::move(given)),
+        native_modules(parts.decoder != nullptr ? std::vector<AdaptableModule>()
+                                                : adaptable_modules(parts.config)),
+        stepper(mode_of(parts)) {}
 
   static std::unique_ptr<DecodeMode> mode_of(const TransformerParts& parts) {
     if (parts.decoder != nullptr) return decoder_mode(*parts.decoder);
@@ -72,7 +76,12 @@ struct Transformer::Impl {
 
   int num_counts() const { return parts.head->supports_filters() ? parts.config.vocab_size : 0; }
 
+  std::span<const AdaptableModule> modules() const {
+    return parts.decoder != nullptr ? parts.decoder->modules : native_modules;
+  }
+
   const TransformerParts parts;
+  const std::vector<AdaptableModule> native_modules;  // of our own format
   const std::unique_ptr<DecodeMode> stepper;
 };
 
@@ -87,7 +96,6 @@ Workspace Transformer::new_workspace(std::size_t max_rows, std::size_t max_draft
 }
 
 SequenceState Transformer::new_sequence(std::shared_ptr<const Adapter> adapter) const {
-  assert(adapter == nullptr || adapter->num_layer_weights() == impl_->parts.layers.size());
   const ModelConfig& config = impl_->parts.config;
   return SequenceState(impl_->stepper->layouts(), impl_->num_counts(), std::move(adapter),
                        {.max_length = config.max_length, .vocab_size = config.vocab_size});
@@ -101,6 +109,7 @@ MatrixView<const float> Transformer::step(std::span<const BatchRow> rows,
 }
 
 const ModelConfig& Transformer::config() const { return impl_->parts.config; }
+std::span<const AdaptableModule> Transformer::modules() const { return impl_->modules(); }
 const Head& Transformer::head() const { return *impl_->parts.head; }
 WeightType Transformer::weight_type() const { return impl_->parts.weight_type; }
 // What a step does once, reading the weights above all, is no longer seen from here on. In f32

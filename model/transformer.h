@@ -14,6 +14,7 @@
 #include "model/config/attention_spec.h"
 #include "model/config/config.h"
 #include "model/core/tensor.h"
+#include "model/lora/adapter.h"
 #include "model/ops/dense.h"
 #include "model/sampling/head.h"
 #include "model/sequence.h"
@@ -103,6 +104,8 @@ class Transformer {
   MatrixView<const float> step(std::span<const BatchRow> rows, Workspace& workspace) const;
 
   const ModelConfig& config() const;  // with the attention that runs
+  // Those that an adapter may adapt.
+  std::span<const AdaptableModule> modules() const;
   const Head& head() const;
   WeightType weight_type() const;
   // Rows of one sequence for a step that does nothing but read its prompt: with more of them a row

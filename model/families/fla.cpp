@@ -342,9 +342,6 @@ class Builder {
     auto decoder = std::make_unique<Decoder>();
     decoder->weight_type = options_.weight_type;
     decoder->width = shape_.width;
-    const std::string embedding = "model.embeddings.weight";
-    const std::string head = "lm_head.weight";
-    decoder->embedding = tensors_.embedding(embedding, shape_.vocabulary, shape_.width);
     tensors_.ignore([](std::string_view name) { return name.ends_with(".rotary.inv_freq"); });
     for (std::size_t i = 0; i < shape_.softmax.size(); ++i) {
       const std::string prefix = "model.layers." + std::to_string(i) + ".";
@@ -354,8 +351,11 @@ class Builder {
                                  .channel_mixer = swiglu(prefix + "mlp.")});
     }
     decoder->final_norm = norm("model.norm.weight");
-    if (shape_.is_tied && tensors_.has(head)) tensors_.check_equal(head, embedding);
-    decoder->head = served({{shape_.is_tied ? embedding : head, shape_.vocabulary}}, shape_.width);
+    tensors_.read_vocabulary({.embedding = "model.embeddings.weight",
+                              .head = "lm_head.weight",
+                              .is_tied = shape_.is_tied,
+                              .rows = shape_.vocabulary},
+                             options_, *decoder);
     tensors_.finish();
     decoder->num_parameters = tensors_.num_parameters();
     return decoder;
@@ -514,7 +514,11 @@ class Builder {
       };
       const std::string bias = stored(".bias");
       const bool reads_bias = has_bias || tensors_.has(bias);
-      return exact({{stored(".weight"), width, reads_bias ? bias : ""}}, width);
+      return exact({{.name = stored(".weight"),
+                     .rows = width,
+                     .bias = reads_bias ? bias : "",
+                     .is_adaptable = false}},
+                   width);
     };
     GatedLinearWeights::Map map;
     switch (shape_.linear.features) {

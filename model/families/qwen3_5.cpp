@@ -476,8 +476,6 @@ class Builder {
     decoder->weight_type = options_.weight_type;
     decoder->width = shape_.width;
     ignore_vision_and_drafts(notes);
-    const std::string embedding = names_.of("embed_tokens.weight");
-    decoder->embedding = tensors_.embedding(embedding, shape_.vocabulary, shape_.width);
     for (std::size_t i = 0; i < shape_.is_full.size(); ++i) {
       decoder->layers.push_back(
           {.token_norm = norm(names_.of_layer(i, "input_layernorm.weight")),
@@ -486,9 +484,11 @@ class Builder {
            .channel_mixer = channel_mixer(i)});
     }
     decoder->final_norm = norm(names_.of("norm.weight"));
-    const std::string head = names_.head();
-    if (shape_.is_tied && tensors_.has(head)) tensors_.check_equal(head, embedding);
-    decoder->head = dense({{shape_.is_tied ? embedding : head, shape_.vocabulary}});
+    tensors_.read_vocabulary({.embedding = names_.of("embed_tokens.weight"),
+                              .head = names_.head(),
+                              .is_tied = shape_.is_tied,
+                              .rows = shape_.vocabulary},
+                             options_, *decoder);
     tensors_.finish();
     decoder->num_parameters = tensors_.num_parameters();
     return decoder;
@@ -640,10 +640,15 @@ class Builder {
   }
 
   // prefix: "mlp.shared_expert."; width: F of it.
-  Swiglu swiglu(std::size_t layer, const std::string& prefix, std::size_t width) {
-    const auto name = [&](const std::string& of) { return names_.of_layer(layer, prefix + of); };
-    Dense gate_up = dense({{name("gate_proj.weight"), width}, {name("up_proj.weight"), width}});
-    return Swiglu(std::move(gate_up), dense_out(name("down_proj.weight"), width));
+  Swiglu swiglu(std::size_t layer, const std::string& prefix, std::size_t width,
+                bool is_adaptable = true) {
+    const auto part = [&](const std::string& of, std::size_t rows) {
+      return TensorReader::Part{
+          .name = names_.of_layer(layer, prefix + of), .rows = rows, .is_adaptable = is_adaptable};
+    };
+    Dense gate_up = dense({part("gate_proj.weight", width), part("up_proj.weight", width)});
+    return Swiglu(std::move(gate_up),
+                  tensors_.dense({part("down_proj.weight", shape_.width)}, width, options_));
   }
 
   std::unique_ptr<const Mixer> experts(std::size_t layer) {
@@ -658,9 +663,10 @@ class Builder {
     const bool is_joined =
         shape_.is_gguf || tensors_.has(names_.of_layer(layer, "mlp.experts.down_proj"));
     for (std::size_t i = 0; i < of.experts; ++i) {
-      weights.experts.push_back(
-          is_joined ? expert(layer, i, suffix)
-                    : swiglu(layer, "mlp.experts." + std::to_string(i) + ".", of.width));
+      weights.experts.push_back(is_joined ? expert(layer, i, suffix)
+                                          : swiglu(layer, "mlp.experts." + std::to_string(i) + ".",
+                                                   of.width,
+                                                   /*is_adaptable=*/false));
     }
     weights.shared = swiglu(layer, "mlp.shared_expert.", of.shared_width);
     return std::make_unique<Experts>(of.chosen, of.is_normalized, std::move(weights));

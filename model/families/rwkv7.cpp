@@ -284,8 +284,6 @@ class Builder {
     auto decoder = std::make_unique<Decoder>();
     decoder->weight_type = options_.weight_type;
     decoder->width = shape_.width;
-    const std::string embedding = embedding_name(shape_.layout);
-    decoder->embedding = tensors_.embedding(embedding, shape_.vocabulary, shape_.width);
     if (shape_.has_input_norm) decoder->input_norm = norm(name(0, "ln0."));
     ignore_first_value_of_layer_0();
     for (std::size_t i = 0; i < shape_.layers; ++i) {
@@ -295,10 +293,11 @@ class Builder {
                                  .channel_mixer = channel_mixer(i)});
     }
     decoder->final_norm = norm(final_norm_name(shape_.layout));
-    const std::string head = head_name(shape_.layout);
-    if (shape_.is_tied && tensors_.has(head)) tensors_.check_equal(head, embedding);
-    decoder->head = tensors_.dense({{shape_.is_tied ? embedding : head, shape_.vocabulary}},
-                                   shape_.width, options_);
+    tensors_.read_vocabulary({.embedding = embedding_name(shape_.layout),
+                              .head = head_name(shape_.layout),
+                              .is_tied = shape_.is_tied,
+                              .rows = shape_.vocabulary},
+                             options_, *decoder);
     tensors_.finish();
     decoder->num_parameters = tensors_.num_parameters();
     return decoder;

@@ -99,8 +99,30 @@ Matrix TensorReader::matrix(const std::string& name, std::size_t rows, std::size
   return values;
 }
 
+// Notes the modules of a product.
+void TensorReader::note_modules(const std::vector<Part>& parts, std::size_t cols,
+                                std::size_t product) {
+  std::size_t first_output = 0;
+  for (const Part& part : parts) {
+    const std::string_view name = part.name;
+    constexpr std::string_view kWeight = ".weight";
+    const bool is_module = name.ends_with(kWeight) && part.whole.empty() && !part.transposed;
+    if (is_module && part.is_adaptable) {
+      modules_.push_back({.name = std::string(name.substr(0, name.size() - kWeight.size())),
+                          .in = cols,
+                          .out = part.rows,
+                          .product = product,
+                          .first_output = first_output});
+    }
+    first_output += part.rows;
+  }
+}
+
 Dense TensorReader::dense(const std::vector<Part>& parts, std::size_t cols,
-                          const Dense::Options& options) {
+                          const Dense::Options& given) {
+  Dense::Options options = given;
+  options.number = num_products_++;
+  note_modules(parts, cols, options.number);
   // A part whose columns are the file's rows is held until it is packed.
   struct Rows {
     std::size_t first = 0;
@@ -168,6 +190,22 @@ Dense TensorReader::dense(const std::vector<Part>& parts, std::size_t cols,
     stored.push_back(std::move(of));
   }
   return Dense(stored, bias.values(), cols, options);
+}
+
+void TensorReader::read_vocabulary(const Vocabulary& names, const Dense::Options& options,
+                                   Decoder& decoder) {
+  if (names.is_tied && has(names.head)) check_equal(names.head, names.embedding);
+  const std::string& head = names.is_tied ? names.embedding : names.head;
+  decoder.head = dense({{head, names.rows}}, decoder.width, options);
+  // PEFT adapts the head of a tied pair alone under its own name.
+  if (names.is_tied && !modules_.empty()) {
+    modules_.back().name = names.head.substr(0, names.head.rfind(".weight"));
+  }
+  decoder.modules = modules_;
+  const bool is_rounded =
+      options.weight_type == WeightType::kBf16 && take(names.embedding).type != DType::kBf16;
+  if (names.is_tied && decoder.head->has_rows() && !is_rounded) return;
+  decoder.embedding = embedding(names.embedding, names.rows, decoder.width);
 }
 
 TokenEmbedding TensorReader::embedding(const std::string& name, std::size_t rows,

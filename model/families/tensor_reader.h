@@ -13,6 +13,7 @@
 #include "model/core/tensor.h"
 #include "model/formats/weight_source.h"
 #include "model/layers/mixers/decoder.h"
+#include "model/lora/adapter.h"
 #include "model/ops/dense.h"
 
 namespace lintel {
@@ -39,10 +40,20 @@ class TensorReader {
     // Of a tensor of this shape, [.., cols], only the rows from `first` on. Empty: all of it.
     std::vector<std::int64_t> whole = {};
     std::size_t first = 0;
+    // By an adapter, where the tensor is the weight of a module: NAME.weight.
+    bool is_adaptable = true;
   };
   // Of weight type blocks: quantised parts stay as they are stored, others are f32.
   Dense dense(const std::vector<Part>& parts, std::size_t cols, const Dense::Options& options);
-  TokenEmbedding embedding(const std::string& name, std::size_t rows, std::size_t width);
+  // The embedding and the head of a decoder: one copy where they are tied and the packed head has
+  // the values of the file.
+  struct Vocabulary {
+    std::string embedding;
+    std::string head;
+    bool is_tied = false;  // the head may be missing, else it equals the embedding
+    std::size_t rows = 0;
+  };
+  void read_vocabulary(const Vocabulary& names, const Dense::Options& options, Decoder& decoder);
 
   // Refuses two that are not the same, bit for bit. Marks `name` as taken.
   void check_equal(const std::string& name, const std::string& other);
@@ -57,10 +68,14 @@ class TensorReader {
   void finish() const;
 
   std::int64_t num_parameters() const { return num_parameters_; }  // of all that were taken
+  // Of the products that were made, whose numbers are in their order.
+  const std::vector<AdaptableModule>& modules() const { return modules_; }
 
  private:
   void check_shape(const TensorInfo& tensor, std::span<const std::int64_t> expected) const;
   void check_shape(const TensorInfo& tensor, std::size_t rows, std::size_t cols) const;
+  TokenEmbedding embedding(const std::string& name, std::size_t rows, std::size_t width);
+  void note_modules(const std::vector<Part>& parts, std::size_t cols, std::size_t product);
   [[noreturn]] void fail_non_finite(const std::string& name, std::size_t index) const;
   [[noreturn]] void fail_shape(const TensorInfo& tensor,
                                std::span<const std::int64_t> expected) const;
@@ -72,6 +87,8 @@ class TensorReader {
   const WeightSource& source_;
   std::set<std::string, std::less<>> taken_;
   std::int64_t num_parameters_ = 0;
+  std::size_t num_products_ = 0;
+  std::vector<AdaptableModule> modules_;
 };
 
 }  // namespace lintel

@@ -10,8 +10,6 @@
 #include <span>
 #include <string>
 
-#include "model/core/errors.h"
-#include "model/core/kernels.h"
 #include "model/core/state_bytes.h"
 
 namespace lintel {
@@ -99,17 +97,9 @@ inline std::size_t run_length(std::span<LayerState* const> states) {
 // What loading a saved state has to refuse, for every kind of layer.
 
 // Throws ModelError unless what was read is what the state has to have.
-inline void check_saved(const char* what, std::uint64_t found, std::uint64_t expected) {
-  if (found == expected) return;
-  throw ModelError(std::string("saved state: found ") + what + " " + std::to_string(found) +
-                   ", expected " + std::to_string(expected));
-}
-
+void check_saved(const char* what, std::uint64_t found, std::uint64_t expected);
 // Reads as many floats. Throws ModelError where one is not finite: it would spread to all that is
 // computed from the state.
-inline void read_finite(StateReader& reader, std::span<float> values) {
-  reader.values(values);
-  if (!all_finite(values)) throw ModelError("saved state: found a float that is not finite");
-}
+void read_finite(StateReader& reader, std::span<float> values);
 
 }  // namespace lintel

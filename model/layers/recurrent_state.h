@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "model/core/errors.h"
 #include "model/core/tensor.h"
 #include "model/layers/layer_state.h"
 

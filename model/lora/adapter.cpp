@@ -31,8 +31,10 @@ void add_modules(const ModelConfig& config, int weights, std::vector<AdaptableMo
   const auto f = static_cast<std::size_t>(config.d_ff);
   const auto add = [&](const std::string& name, std::size_t in, std::size_t out,
                        AdaptedProduct product) -> AdaptableModule& {
-    modules.push_back({.name = prefix + name, .in = in, .out = out, .product = product});
-    modules.back().weights = static_cast<std::size_t>(weights);
+    modules.push_back({.name = prefix + name,
+                       .in = in,
+                       .out = out,
+                       .product = product_number(product, static_cast<std::size_t>(weights))});
     return modules.back();
   };
   std::size_t first_output = 0;
@@ -60,7 +62,8 @@ std::vector<AdaptableModule> adaptable_modules(const ModelConfig& config) {
   for (int i = 0; i < config.num_layer_weights(); ++i) add_modules(config, i, modules);
   modules.push_back({.name = "predictor",
                      .in = static_cast<std::size_t>(config.last_width()),
-                     .out = static_cast<std::size_t>(config.num_outputs())});
+                     .out = static_cast<std::size_t>(config.num_outputs()),
+                     .product = product_number(AdaptedProduct::kPredictor, 0)});
   return modules;
 }
 
@@ -257,19 +260,14 @@ std::size_t Adapter::bytes_of(const AdaptedModule& adapted) {
   return module.is_read ? LowRankInput::bytes_of(module.in, rank) + output : 0;
 }
 
-std::size_t Adapter::object_bytes(std::size_t num_modules, std::size_t num_layer_weights) {
+std::size_t Adapter::object_bytes(std::size_t num_modules, std::size_t num_products) {
   constexpr std::size_t kNameBytes = 128;  // a name, its string, and the allocator's share
   return sizeof(Adapter) + num_modules * (sizeof(Part) + kNameBytes) +
-         num_layer_weights * sizeof(std::array<Product, kLayerProducts>);
-}
-
-Adapter::Product& Adapter::product(const AdaptableModule& module) {
-  if (module.product == AdaptedProduct::kPredictor) return predictor_;
-  return layers_[module.weights][static_cast<std::size_t>(module.product)];
+         num_products * sizeof(Product);
 }
 
 Adapter::Adapter(const AdapterFiles& files)
-    : bytes_(files.bytes()), layers_(files.num_layer_weights()) {
+    : bytes_(files.bytes()), products_(files.num_products()) {
   for (const AdaptedModule& adapted : files.modules()) {
     modules_.push_back(adapted.module.name);
     max_rank_ = std::max(max_rank_, static_cast<int>(adapted.rank));
@@ -287,10 +285,11 @@ void Adapter::read_tensors(const AdapterFiles& files) {
   for (const AdaptedModule& adapted : files.modules()) {
     const AdaptableModule& module = adapted.module;
     if (module.is_embedding || !module.is_read) continue;
-    product(module).push_back({.first_output = module.first_output,
-                               .matrices = {.a = LowRankInput(module.in, adapted.rank),
-                                            .b = LowRankOutput(module.out, adapted.rank),
-                                            .scaling = static_cast<float>(adapted.scaling)}});
+    products_[module.product].push_back(
+        {.first_output = module.first_output,
+         .matrices = {.a = LowRankInput(module.in, adapted.rank),
+                      .b = LowRankOutput(module.out, adapted.rank),
+                      .scaling = static_cast<float>(adapted.scaling)}});
   }
   for (const AdaptedModule& adapted : files.modules()) {
     const AdaptableModule& module = adapted.module;
@@ -305,7 +304,7 @@ void Adapter::read_tensors(const AdapterFiles& files) {
       });
       place(adapted.b, [this](std::span<const float> b) { value_output_.assign(b); });
     } else if (module.is_read) {
-      Product& parts = product(module);
+      Product& parts = products_[module.product];
       Part* const part = &*std::ranges::find(parts, module.first_output, &Part::first_output);
       place(adapted.a, [part](std::span<const float> a) { part->matrices.a.assign(a); });
       place(adapted.b, [part](std::span<const float> b) { part->matrices.b.assign(b); });
@@ -335,15 +334,15 @@ std::shared_ptr<const Adapter> Adapter::load(const AdapterFiles& files) {
   return adapter;
 }
 
-void Adapter::add(AdaptedProduct product, std::size_t weights, std::span<const std::uint32_t> rows,
+void Adapter::add(std::size_t product, std::span<const std::uint32_t> rows,
                   MatrixView<const float> x, MatrixView<float> y) const {
-  for (const Part& part : this->product(product, weights)) {
+  for (const Part& part : products_[product]) {
     part.matrices.add(rows, x, y.cols_from(part.first_output, part.matrices.b.out));
   }
 }
 
-void Adapter::list(AdaptedProduct product, std::size_t weights, PrefetchList& prefetch) const {
-  for (const auto& [first_output, matrices] : this->product(product, weights)) {
+void Adapter::list(std::size_t product, PrefetchList& prefetch) const {
+  for (const auto& [first_output, matrices] : products_[product]) {
     prefetch.add(matrices.a.values());
     prefetch.add(matrices.b.values());
   }
@@ -410,22 +409,20 @@ class TensorFinder {
 
 }  // namespace
 
-AdapterFiles::AdapterFiles(const std::filesystem::path& directory, const ModelConfig& config)
+AdapterFiles::AdapterFiles(const std::filesystem::path& directory,
+                           std::span<const AdaptableModule> modules)
     : config_json_(read_config_text(directory / "adapter_config.json")),
       config_(parse_adapter_config(config_json_, (directory / "adapter_config.json").string())),
-      tensors_(directory / "adapter_model.safetensors"),
-      num_layer_weights_(static_cast<std::size_t>(config.num_layer_weights())) {
-  find_modules(tensors_.name(), config);
+      tensors_(directory / "adapter_model.safetensors") {
+  find_modules(tensors_.name(), modules);
   measure();
 }
 
-void AdapterFiles::find_modules(const std::string& file, const ModelConfig& config) {
-  if (!config.family.empty()) {
-    throw ModelError(file + ": adapters of models of family " + config.family +
-                     " are not served yet");
-  }
+void AdapterFiles::find_modules(const std::string& file, std::span<const AdaptableModule> modules) {
+  if (modules.empty()) throw ModelError(file + ": found an adapter of a model that takes none");
   TensorFinder finder(tensors_);
-  for (AdaptableModule& module : adaptable_modules(config)) {
+  for (const AdaptableModule& module : modules) {
+    num_products_ = std::max(num_products_, module.product + 1);
     const TensorNames names(module);
     if (!finder.has(names.a) && !finder.has(names.b)) continue;
     const auto rank = static_cast<std::int64_t>(config_.rank_of(module.name));
@@ -435,15 +432,14 @@ void AdapterFiles::find_modules(const std::string& file, const ModelConfig& conf
     const auto rows = static_cast<std::size_t>(rank);
     const TensorEntry* const a = finder.find(names.a, {rank, in}, rows);
     const TensorEntry* const b = finder.find(names.b, {out, rank}, rows);
-    modules_.push_back(
-        {.module = std::move(module), .rank = rows, .scaling = scaling, .a = a, .b = b});
+    modules_.push_back({.module = module, .rank = rows, .scaling = scaling, .a = a, .b = b});
   }
   finder.refuse_surplus();
   if (modules_.empty()) throw ModelError(file + ": found no tensor, expected an adapted module");
 }
 
 void AdapterFiles::measure() {
-  bytes_ = Adapter::object_bytes(modules_.size(), num_layer_weights_);
+  bytes_ = Adapter::object_bytes(modules_.size(), num_products_);
   for (const AdaptedModule& adapted : modules_) {
     bytes_ += Adapter::bytes_of(adapted);
     for (const TensorEntry* tensor : {adapted.a, adapted.b}) {
@@ -472,22 +468,21 @@ void AdaptedRows::group() {
   }
 }
 
-void AdaptedRows::list(AdaptedProduct product, std::size_t weights, PrefetchList& prefetch) const {
+void AdaptedRows::list(std::size_t product, PrefetchList& prefetch) const {
   constexpr std::size_t kMostGroups = 16;
   for (const Group& group : std::span(groups_).first(std::min(groups_.size(), kMostGroups))) {
-    group.adapter->list(product, weights, prefetch);
+    group.adapter->list(product, prefetch);
   }
 }
 
-void AdaptedRows::add(AdaptedProduct product, std::size_t weights, MatrixView<const float> x,
-                      MatrixView<float> y) const {
+void AdaptedRows::add(std::size_t product, MatrixView<const float> x, MatrixView<float> y) const {
   for (const auto& [adapter, first, count] : groups_) {
-    adapter->add(product, weights, std::span(rows_).subspan(first, count), x, y);
+    adapter->add(product, std::span(rows_).subspan(first, count), x, y);
   }
 }
 
-void write_random_adapter(const std::filesystem::path& directory, const ModelConfig& config,
-                          const RandomAdapter& options) {
+void write_random_adapter(const std::filesystem::path& directory,
+                          std::span<const AdaptableModule> modules, const RandomAdapter& options) {
   std::filesystem::create_directories(directory);
   std::ofstream(directory / "adapter_config.json")
       << "{\"peft_type\": \"LORA\", \"r\": " << options.rank
@@ -503,7 +498,7 @@ void write_random_adapter(const std::filesystem::path& directory, const ModelCon
         {name, {static_cast<std::int64_t>(rows), static_cast<std::int64_t>(cols)}, values.back()});
   };
   const auto rank = static_cast<std::size_t>(options.rank);
-  for (const AdaptableModule& module : adaptable_modules(config)) {
+  for (const AdaptableModule& module : modules) {
     if (options.adapts != nullptr && !options.adapts(module.name)) continue;
     const std::string name = "base_model.model." + module.name;
     const double a_scale = module.is_embedding ? 1.0 : 1.0 / std::sqrt(module.in);

@@ -2,7 +2,6 @@
 // Adapter: a LoRA adapter in memory (Hu et al. 2021).
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -25,22 +24,26 @@ namespace lintel {
 
 // The matrices of a model that an adapter may adapt.
 
-// A product of the model. Projections of a layer are one, side by side.
+// Products of a model of our own format. Projections of a layer are one, side by side.
 enum class AdaptedProduct { kProjections, kOut, kLinear1, kLinear2, kPredictor };
-inline constexpr std::size_t kLayerProducts = 4;  // of them, a layer's
+// Their numbers. weights: the set of layer tensors; 0 for the predictor.
+inline std::size_t product_number(AdaptedProduct product, std::size_t weights) {
+  constexpr std::size_t kLayerProducts = 4;
+  if (product == AdaptedProduct::kPredictor) return 0;
+  return 1 + weights * kLayerProducts + static_cast<std::size_t>(product);
+}
 
 struct AdaptableModule {
   std::string name;    // as in the state_dict: "transformer.layers.0.linear1"
   std::size_t in = 0;  // of an embedding: V
   std::size_t out = 0;
-  bool is_embedding = false;  // value_embedding: of no product
-  AdaptedProduct product = AdaptedProduct::kPredictor;
-  std::size_t weights = 0;       // the set of layer tensors that it is of
+  bool is_embedding = false;     // value_embedding: of no product
+  std::size_t product = 0;       // its number in the model
   std::size_t first_output = 0;  // where its outputs begin in those of the product
   bool is_read = true;           // false: stored by the format and never computed
 };
 
-// Of a model, in the order of its tensors.
+// Of a model of our own format, in the order of its tensors.
 std::vector<AdaptableModule> adaptable_modules(const ModelConfig& config);
 
 // AdapterConfig: what adapter_config.json says, as PEFT writes it.
@@ -86,9 +89,12 @@ struct AdaptedModule {
 // also when others take their places meanwhile.
 class AdapterFiles {
  public:
-  // Reads and checks both headers against a model of `config`; no tensor. Throws ModelError naming
-  // file, key or tensor, and both values.
-  AdapterFiles(const std::filesystem::path& directory, const ModelConfig& config);
+  // Reads and checks both headers against a model of these modules (Transformer::modules); no
+  // tensor. Throws ModelError naming file, key or tensor, and both values.
+  AdapterFiles(const std::filesystem::path& directory, std::span<const AdaptableModule> modules);
+  // Against a model of our own format.
+  AdapterFiles(const std::filesystem::path& directory, const ModelConfig& config)
+      : AdapterFiles(directory, adaptable_modules(config)) {}
 
   // Upper bounds: of Adapter::bytes(), and of what Adapter::load takes beside that until it
   // returns.
@@ -97,17 +103,17 @@ class AdapterFiles {
 
   const std::string& config_json() const { return config_json_; }
   const SafetensorsFile& tensors() const { return tensors_; }
-  std::span<const AdaptedModule> modules() const { return modules_; }   // at least one
-  std::size_t num_layer_weights() const { return num_layer_weights_; }  // of the model
+  std::span<const AdaptedModule> modules() const { return modules_; }  // at least one
+  std::size_t num_products() const { return num_products_; }           // of the model
 
  private:
-  void find_modules(const std::string& file, const ModelConfig& config);
+  void find_modules(const std::string& file, std::span<const AdaptableModule> modules);
   void measure();
 
   const std::string config_json_;
   const AdapterConfig config_;
   const SafetensorsFile tensors_;
-  const std::size_t num_layer_weights_;
+  std::size_t num_products_ = 0;
   std::vector<AdaptedModule> modules_;
   std::size_t bytes_ = 0;
   std::size_t loading_bytes_ = 0;
@@ -130,18 +136,18 @@ class Adapter {
   const std::vector<std::string>& modules() const { return modules_; }
 
   // For Transformer. Adds to a product of rows `rows` of x; nothing where the adapter leaves the
-  // product as it is. `weights`: the set of layer tensors; 0 for the predictor.
-  void add(AdaptedProduct product, std::size_t weights, std::span<const std::uint32_t> rows,
-           MatrixView<const float> x, MatrixView<float> y) const;
+  // product as it is.
+  void add(std::size_t product, std::span<const std::uint32_t> rows, MatrixView<const float> x,
+           MatrixView<float> y) const;
   // The matrices that add() reads there.
-  void list(AdaptedProduct product, std::size_t weights, PrefetchList& prefetch) const;
+  void list(std::size_t product, PrefetchList& prefetch) const;
   // The same to the value's part of an embedded row.
   void add_value(std::int32_t token, std::span<float> row) const;
-  std::size_t num_layer_weights() const { return layers_.size(); }  // of its models
+  std::size_t num_products() const { return products_.size(); }  // of its models
 
   // What a module's matrices take, and an adapter beside them.
   static std::size_t bytes_of(const AdaptedModule& adapted);
-  static std::size_t object_bytes(std::size_t num_modules, std::size_t num_layer_weights);
+  static std::size_t object_bytes(std::size_t num_modules, std::size_t num_products);
 
  private:
   // A module's outputs among those of its product.
@@ -153,18 +159,12 @@ class Adapter {
 
   explicit Adapter(const AdapterFiles& files);
   void read_tensors(const AdapterFiles& files);
-  Product& product(const AdaptableModule& module);
-  const Product& product(AdaptedProduct which, std::size_t weights) const {
-    return which == AdaptedProduct::kPredictor ? predictor_
-                                               : layers_[weights][static_cast<std::size_t>(which)];
-  }
 
   std::string fingerprint_;
   std::size_t bytes_ = 0;
   int max_rank_ = 0;
   std::vector<std::string> modules_;
-  std::vector<std::array<Product, kLayerProducts>> layers_;  // [sets of layer tensors]
-  Product predictor_;
+  std::vector<Product> products_;  // by number
   Matrix value_numbers_;  // [V, r]: A of the embedding, transposed; empty where it is not adapted
   LowRankOutput value_output_;
   float value_scaling_ = 0.0f;
@@ -186,12 +186,11 @@ class AdaptedRows {
 
   // What add() will read, as far as a core's cache is likely to hold it: a product that goes before
   // asks for it.
-  void list(AdaptedProduct product, std::size_t weights, PrefetchList& prefetch) const;
+  void list(std::size_t product, PrefetchList& prefetch) const;
 
   bool empty() const { return rows_.empty(); }
   // What the adapters add to a product of x.
-  void add(AdaptedProduct product, std::size_t weights, MatrixView<const float> x,
-           MatrixView<float> y) const;
+  void add(std::size_t product, MatrixView<const float> x, MatrixView<float> y) const;
 
  private:
   struct Group {
@@ -217,8 +216,13 @@ struct RandomAdapter {
 };
 
 // Writes adapter_config.json and adapter_model.safetensors (F32) into `directory`, made if absent,
-// for models of `config`. A is N(0, 1 / in), B is N(0, 0.1): outputs change visibly.
-void write_random_adapter(const std::filesystem::path& directory, const ModelConfig& config,
+// for models of these modules. A is N(0, 1 / in), B is N(0, 0.1): outputs change visibly.
+void write_random_adapter(const std::filesystem::path& directory,
+                          std::span<const AdaptableModule> modules,
                           const RandomAdapter& options = {});
+inline void write_random_adapter(const std::filesystem::path& directory, const ModelConfig& config,
+                                 const RandomAdapter& options = {}) {
+  write_random_adapter(directory, adaptable_modules(config), options);
+}
 
 }  // namespace lintel

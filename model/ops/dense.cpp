@@ -87,6 +87,7 @@ struct Dense::Impl {
   WeightType type = WeightType::kF32;
   std::size_t in_features = 0;
   std::size_t out_features = 0;
+  std::size_t number = 0;
   Fused fused = Fused::kNone;
   // Of blocks: no weights, but parts. Without cells where the library multiplies all rows.
   std::optional<PackedWeights> weights;
@@ -164,6 +165,7 @@ Dense::Dense(PackedWeights weights, const Options& options) : impl_(std::make_un
   impl_->in_features = weights.in_features;
   impl_->out_features = weights.out_features;
   impl_->fused = options.fused;
+  impl_->number = options.number;
   impl_->weights = std::move(weights);
   const ProductLibrary& library = options.library != nullptr ? *options.library : onednn_library();
   impl_->library_rows = rows_for_library(library, options.weight_type, options.kernels);
@@ -184,6 +186,7 @@ Dense::Dense(std::span<const StoredRows> parts, std::span<const float> bias,
   impl_->type = WeightType::kBlocks;
   impl_->in_features = in_features;
   impl_->fused = options.fused;
+  impl_->number = options.number;
   for (const StoredRows& rows : parts) {
     StoredPart part{.first = impl_->out_features, .count = rows.count};
     if (rows.read_blocks != nullptr) {
@@ -245,6 +248,22 @@ void Dense::fuse(MatrixView<float> y) const {
   }
 }
 
+bool Dense::has_rows() const {
+  if (!impl_->weights.has_value()) return true;
+  return impl_->type != WeightType::kInt8 && impl_->weights->cells != nullptr;
+}
+
+void Dense::row(std::size_t n, std::span<float> out) const {
+  assert(has_rows() && n < impl_->out_features && out.size() == impl_->in_features);
+  if (impl_->weights.has_value()) return impl_->weights->row(n, out);
+  for (const StoredPart& part : impl_->parts) {
+    if (n < part.first || n >= part.first + part.count) continue;
+    part.blocks.has_value() ? part.blocks->dequantize_row(n - part.first, out)
+                            : part.floats->row(n - part.first, out);
+  }
+}
+
+std::size_t Dense::number() const { return impl_->number; }
 WeightType Dense::weight_type() const { return impl_->type; }
 std::size_t Dense::in_features() const { return impl_->in_features; }
 std::size_t Dense::out_features() const { return impl_->out_features; }

@@ -36,6 +36,7 @@ class Dense {
     KernelChoice kernels = chosen_kernels();
     // The library that is chosen from. Null: oneDNN. Outlives the layer.
     const ProductLibrary* library = nullptr;
+    std::size_t number = 0;  // of the product in its model, for who adds to it
   };
 
   // weight: [out_features, in_features]; bias: [out_features]. Both are copied into packed form.
@@ -78,6 +79,12 @@ class Dense {
   // came between.
   void fuse(MatrixView<float> y) const;
 
+  // Whether row() can be asked: not of int8, nor where a library has the only copy.
+  bool has_rows() const;
+  // The weights of output n, as they were rounded when they were packed. out: [in_features].
+  void row(std::size_t n, std::span<float> out) const;
+
+  std::size_t number() const;  // of the options
   WeightType weight_type() const;
   std::size_t in_features() const;
   std::size_t out_features() const;

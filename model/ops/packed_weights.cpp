@@ -2,11 +2,13 @@
 #include "model/ops/packed_weights.h"
 
 #include <algorithm>
+#include <bit>
 #include <cassert>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
+#include "model/core/float_formats.h"
 #include "model/ops/quantize.h"
 
 namespace lintel {
@@ -121,6 +123,20 @@ void PackedWeights::pack_group(std::size_t first, MatrixView<const float> rows) 
     std::int32_t sum = 0;
     for (std::size_t i = 0; i < 4 * row_cells; ++i) sum += levels[n * 4 * row_cells + i];
     sums[first + n] = sum;
+  }
+}
+
+void PackedWeights::row(std::size_t n, std::span<float> out) const {
+  assert(type != WeightType::kInt8 && cells != nullptr);
+  const std::uint32_t* const column = group(n / kGroupWidth) + n % kGroupWidth;
+  const std::size_t each = inputs_per_cell(type);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const std::uint32_t cell = column[i / each * kGroupWidth];
+    if (type == WeightType::kF32) {
+      out[i] = std::bit_cast<float>(cell);
+    } else {
+      out[i] = bf16_to_f32(static_cast<std::uint16_t>(cell >> (16 * (i % 2))));
+    }
   }
 }
 

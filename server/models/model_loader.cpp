@@ -283,7 +283,7 @@ SharedAdapter ModelLoader::load_adapter(const ServedModel& model,
   const std::string subject = "adapter " + source.name + " of model " + model.name;
   const auto load = [&]() -> std::shared_ptr<const Adapter> {
     try {
-      const AdapterFiles files(source.directory, model.transformer->config());
+      const AdapterFiles files(source.directory, model.transformer->modules());
       const std::size_t peak_bytes = files.bytes() + files.loading_bytes();
       std::optional<ModelMemory::Reservation> reservation = memory_->reserve(peak_bytes);
       if (!reservation) {

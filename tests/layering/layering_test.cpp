@@ -115,7 +115,6 @@ TEST_CASE("headers that one file of their module includes, and no test, are on t
   const std::set<std::string> list = {
       "client/cli/complete_output.h",
       "model/ops/dense_avx512.h",  // compiled for its instruction set
-      "model/ops/quantize.h",
       "model/ops/tiles-inl.h",
       "model/tokenizer/added_tokens.h",
       "model/tokenizer/unicode_tables.inc",

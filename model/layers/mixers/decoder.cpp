@@ -49,14 +49,18 @@ DecoderBuffers::DecoderBuffers(const Decoder& decoder, std::size_t max_rows)
       exact_(WeightType::kF32, max_rows, decoder.width) {
   states_.reserve(max_rows);
   positions_.reserve(max_rows);
+  adapted_.reserve(max_rows);
 }
 
 void DecoderPass::embed(std::span<const DecoderRow> rows, DecoderBuffers& buffers) const {
   buffers.positions_.clear();
+  buffers.adapted_.clear();
   for (std::size_t r = 0; r < rows.size(); ++r) {
-    decoder_.embedding.row(rows[r].token, buffers.x_.row(r));
+    decoder_.embed(rows[r].token, buffers.x_.row(r));
     buffers.positions_.push_back(rows[r].position);
+    buffers.adapted_.note(r, rows[r].adapter);
   }
+  buffers.adapted_.group();
   if (!decoder_.input_norm.has_value()) return;
   const MatrixView<float> x = buffers.x_.view().rows_from(0, rows.size());
   decoder_.input_norm->apply(x, x);
@@ -78,18 +82,21 @@ void DecoderPass::mix(const RowNorm& norm, const Mixer& mixer, std::size_t count
               .input = is_exact ? buffers.exact_ : buffers.input_,
               .exact = buffers.exact_,
               .carry = buffers.carry_.view().rows_from(0, count),
-              .team = team},
+              .team = team,
+              .adapted = &buffers.adapted_},
              x, buffers.scratch_);
 }
 
 // Moves the rows whose output is wanted to the front: nothing reads the others any more.
 std::size_t DecoderPass::keep_wanted(std::span<const DecoderRow> rows, DecoderBuffers& buffers) {
   std::size_t kept = 0;
+  buffers.adapted_.clear();
   for (std::size_t r = 0; r < rows.size(); ++r) {
     if (!rows[r].wants_output) continue;
     if (kept != r) std::ranges::copy(buffers.x_.row(r), buffers.x_.row(kept).begin());
-    ++kept;
+    buffers.adapted_.note(kept++, rows[r].adapter);
   }
+  buffers.adapted_.group();
   return kept;
 }
 
@@ -105,6 +112,7 @@ MatrixView<const float> DecoderPass::predict(std::size_t count, DecoderBuffers& 
   for (std::size_t r = 0; r < count; ++r) input.assign(r, normed.row(r));
   const MatrixView<float> outputs = buffers.outputs_.view().rows_from(0, count);
   decoder_.head->apply(input, outputs, Dense::Output::kStore, nullptr, team);
+  if (!buffers.adapted_.empty()) buffers.adapted_.add(decoder_.head->number(), normed, outputs);
   return outputs;
 }
 

@@ -13,7 +13,8 @@
 
 #include "model/core/dtype.h"
 #include "model/core/tensor.h"
-#include "model/layers/mixer.h"
+#include "model/layers/mixers/mixer.h"
+#include "model/lora/adapter.h"
 #include "model/ops/dense.h"
 
 namespace lintel {
@@ -52,17 +53,23 @@ struct DecoderLayer {
 //   logits = head(final_norm(x))
 struct Decoder {
   WeightType weight_type = WeightType::kF32;
-  std::size_t width = 0;  // E
-  TokenEmbedding embedding;
+  std::size_t width = 0;     // E
+  TokenEmbedding embedding;  // empty: the rows of `head`
   std::optional<RowNorm> input_norm;
   std::vector<DecoderLayer> layers;
   RowNorm final_norm;
   std::optional<Dense> head;  // [V, E]
   std::int64_t num_parameters = 0;
+  std::vector<AdaptableModule> modules;
 
   // The states of a sequence: of each layer those of its mixers that keep one, in order.
   std::vector<std::shared_ptr<const StateLayout>> layouts() const;
   std::vector<const Dense*> products() const;
+  // What a token enters the first layer as. out: [E]. REQUIRES: token in 0 .. V-1.
+  void embed(std::int32_t token, std::span<float> out) const {
+    if (embedding.size_bytes() > 0) return embedding.row(token, out);
+    head->row(static_cast<std::size_t>(token), out);
+  }
 };
 
 // A row of a step of a Decoder. states: as many as layouts().
@@ -70,6 +77,7 @@ struct DecoderRow {
   std::int32_t token = 0;
   std::int64_t position = 0;
   bool wants_output = false;
+  const Adapter* adapter = nullptr;  // null: none
 };
 
 // Working memory of one thread.
@@ -87,6 +95,7 @@ class DecoderBuffers {
   Matrix outputs_;    // [rows that want one, V], which grows
   std::vector<LayerState*> states_;
   std::vector<std::int64_t> positions_;
+  AdaptedRows adapted_;
   MixerScratch scratch_;
 };
 

@@ -96,7 +96,7 @@ void Experts::add_expert(const Swiglu& expert, const MixerRows& rows,
     input = &gathered;
   }
   const MatrixView<float> y = scratch.matrix(kOutput, rows.count(), sum.cols()).rows_from(0, count);
-  expert.apply(*input, y, Dense::Output::kStore, rows.team, scratch);
+  expert.apply(*input, y, rows.team, scratch);
   for (std::size_t i = 0; i < count; ++i) {
     add_scaled(weights[of_expert[i]], y.row(i), sum.row(of_expert[i] / chosen_));
   }
@@ -107,7 +107,7 @@ void Experts::step(const MixerRows& rows, MatrixView<float> add_to, MixerScratch
   const std::size_t experts = weights_.experts.size();
   const std::size_t places = count * chosen_;  // place r k + i: choice i of row r
   const MatrixView<float> logits = scratch.matrix(kLogits, count, experts + 1);
-  weights_.router->apply(rows.exact, logits, Dense::Output::kStore, nullptr, rows.team);
+  rows.apply(*weights_.router, rows.exact, rows.normed, logits);
 
   // The expert of each place, the places in order of experts, and where those of each expert end.
   scratch.numbers.assign(2 * places + experts + 1, 0);
@@ -133,7 +133,7 @@ void Experts::step(const MixerRows& rows, MatrixView<float> add_to, MixerScratch
                {weights.data(), places}, sum, scratch);
   }
   const MatrixView<float> shared = scratch.matrix(kOutput, count, add_to.cols());
-  weights_.shared->apply(rows.input, shared, Dense::Output::kStore, rows.team, scratch);
+  weights_.shared->apply(rows, shared, Dense::Output::kStore, scratch);
   for (std::size_t r = 0; r < count; ++r) {
     add_scaled(sigmoid(logits.row(r)[experts]), shared.row(r), sum.row(r));
     for (std::size_t i = 0; i < add_to.cols(); ++i) add_to.row(r)[i] += sum.row(r)[i];

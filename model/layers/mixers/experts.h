@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "model/layers/mixer.h"
+#include "model/layers/mixers/mixer.h"
 #include "model/layers/mixers/swiglu.h"
 
 namespace lintel {

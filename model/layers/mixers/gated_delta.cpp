@@ -176,10 +176,8 @@ void GatedDelta::step(const MixerRows& rows, MatrixView<float> add_to,
   const MatrixView<float> rates = scratch.matrix(1, count, shape.rates());
   const MatrixView<float> work = scratch.matrix(2, count, channels);
   const MatrixView<float> out = scratch.matrix(3, count, values);
-  weights.in->apply(rows.input, in, Dense::Output::kStore, nullptr, rows.team);
-  if (weights.rate.has_value()) {
-    weights.rate->apply(rows.exact, rates, Dense::Output::kStore, nullptr, rows.team);
-  }
+  rows.apply(*weights.in, rows.input, rows.normed, in);
+  if (weights.rate.has_value()) rows.apply(*weights.rate, rows.exact, rows.normed, rates);
 
   for_each_run(rows.states, [&](std::size_t first, std::size_t length) {
     auto& state = static_cast<GatedDeltaState&>(*rows.states[first]);
@@ -206,7 +204,7 @@ void GatedDelta::step(const MixerRows& rows, MatrixView<float> add_to,
     if (shape.has_gate) multiply_silu(in.row(r).subspan(channels), out.row(r));
     gated.assign(r, out.row(r));
   }
-  weights.out->apply(gated, add_to, Dense::Output::kAdd, nullptr, rows.team);
+  rows.apply(*weights.out, gated, out, add_to, Dense::Output::kAdd);
 }
 
 }  // namespace lintel

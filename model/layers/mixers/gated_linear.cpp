@@ -259,10 +259,10 @@ MatrixView<float> GatedLinear::decays(const MixerRows& rows, MixerScratch& scrat
       scratch.matrix(2, count, layout_->kept_floats() - layout_->shape.channels());
   if (!weights.decay.has_value()) return decays;
   DenseInput& inner = scratch.input(1, WeightType::kF32, count, weights.decay_rank->out_features());
-  weights.decay_rank->apply(rows.exact, inner.values().rows_from(0, count), Dense::Output::kStore,
-                            nullptr, rows.team);
+  const MatrixView<float> ranks = inner.values().rows_from(0, count);
+  rows.apply(*weights.decay_rank, rows.exact, rows.normed, ranks);
   inner.prepare(0, count);
-  weights.decay->apply(inner, decays, Dense::Output::kStore, nullptr, rows.team);
+  rows.apply(*weights.decay, inner, ranks, decays);
   for (std::size_t r = 0; r < count; ++r) {
     for (float& x : decays.row(r)) {
       const float log_decay = -softplus(-x) / weights.decay_divisor;
@@ -300,7 +300,7 @@ void GatedLinear::step(const MixerRows& rows, MatrixView<float> add_to,
   const GatedLinearWeights& weights = layout_->weights;
   const std::size_t count = rows.count();
   const MatrixView<float> in = scratch.matrix(0, count, weights.in->out_features());
-  weights.in->apply(rows.input, in, Dense::Output::kStore, nullptr, rows.team);
+  rows.apply(*weights.in, rows.input, rows.normed, in);
   rotate(rows, in);
   const MatrixView<float> channels = map_heads(in, scratch);
   const MatrixView<float> decay = decays(rows, scratch);
@@ -328,7 +328,7 @@ void GatedLinear::step(const MixerRows& rows, MatrixView<float> add_to,
   finish(in, out);
   DenseInput& gated = scratch.input(0, weights.out->weight_type(), count, shape.outputs());
   for (std::size_t r = 0; r < count; ++r) gated.assign(r, out.row(r).first(shape.outputs()));
-  weights.out->apply(gated, add_to, Dense::Output::kAdd, nullptr, rows.team);
+  rows.apply(*weights.out, gated, out.cols_from(0, shape.outputs()), add_to, Dense::Output::kAdd);
 }
 
 }  // namespace lintel

@@ -141,7 +141,7 @@ void GatedSoftmax::step(const MixerRows& rows, MatrixView<float> add_to,
   const std::size_t keys = shape_.keys();
   const MatrixView<float> in = scratch.matrix(0, count, weights_.in->out_features());
   const MatrixView<float> out = scratch.matrix(1, count, queries);
-  weights_.in->apply(rows.input, in, Dense::Output::kStore, nullptr, rows.team);
+  rows.apply(*weights_.in, rows.input, rows.normed, in);
   prepare(rows, in, scratch);
   const std::size_t first_key = shape_.has_gate ? 2 * queries : queries;
   for_each_run(rows.states, [&](std::size_t first, std::size_t length) {
@@ -159,7 +159,7 @@ void GatedSoftmax::step(const MixerRows& rows, MatrixView<float> add_to,
     if (shape_.has_gate) multiply_sigmoid(in.row(r).subspan(queries, queries), out.row(r));
     gated.assign(r, out.row(r));
   }
-  weights_.out->apply(gated, add_to, Dense::Output::kAdd, nullptr, rows.team);
+  rows.apply(*weights_.out, gated, out, add_to, Dense::Output::kAdd);
 }
 
 }  // namespace lintel

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "model/layers/mixer.h"
+#include "model/layers/mixers/mixer.h"
 #include "model/layers/mixers/rotary.h"
 
 namespace lintel {

@@ -151,15 +151,16 @@ class ShiftLayout final : public RecurrentLayout {
   }
 };
 
-void apply_pair(const LowRankPair& pair, DenseInput& input, std::size_t rows,
-                void (*between)(std::span<float>), MatrixView<float> out, MixerScratch& scratch,
-                StepThreadPool* team) {
-  DenseInput& inner = scratch.input(1, WeightType::kF32, rows, pair.first->out_features());
-  const MatrixView<float> values = inner.values().rows_from(0, rows);
-  pair.first->apply(input, values, Dense::Output::kStore, nullptr, team);
-  for (std::size_t r = 0; between != nullptr && r < rows; ++r) between(values.row(r));
-  inner.prepare(0, rows);
-  pair.second->apply(inner, out, Dense::Output::kStore, nullptr, team);
+// input: of f32.
+void apply_pair(const LowRankPair& pair, const MixerRows& rows, DenseInput& input,
+                void (*between)(std::span<float>), MatrixView<float> out, MixerScratch& scratch) {
+  const std::size_t count = rows.count();
+  DenseInput& inner = scratch.input(1, WeightType::kF32, count, pair.first->out_features());
+  const MatrixView<float> values = inner.values().rows_from(0, count);
+  rows.apply(*pair.first, input, input.values().rows_from(0, count), values);
+  for (std::size_t r = 0; between != nullptr && r < count; ++r) between(values.row(r));
+  inner.prepare(0, count);
+  rows.apply(*pair.second, inner, values, out);
 }
 
 }  // namespace
@@ -203,12 +204,12 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
   DenseInput& exact = scratch.input(2, WeightType::kF32, count, width);
   const auto product = [&](std::size_t mix, const Dense& dense, MatrixView<float> to) {
     mix_into(rows, before, weights_.mix[mix], work, served);
-    dense.apply(served, to, Dense::Output::kStore, nullptr, rows.team);
+    rows.apply(dense, served, work, to);
   };
   const auto pair = [&](std::size_t mix, const LowRankPair& low_rank,
                         void (*between)(std::span<float>), MatrixView<float> to) {
     mix_into(rows, before, weights_.mix[mix], work, exact);
-    apply_pair(low_rank, exact, count, between, to, scratch, rows.team);
+    apply_pair(low_rank, rows, exact, between, to, scratch);
   };
   product(0, *weights_.r, r);
   pair(
@@ -225,7 +226,7 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
     }
   } else {
     mix_into(rows, before, weights_.mix[3], work, exact);
-    apply_pair(weights_.first_value, exact, count, nullptr, a, scratch, rows.team);
+    apply_pair(weights_.first_value, rows, exact, nullptr, a, scratch);
     for (std::size_t i = 0; i < count; ++i) {
       for (std::size_t c = 0; c < width; ++c) {
         v.row(i)[c] += (rows.carry.row(i)[c] - v.row(i)[c]) * sigmoid(a.row(i)[c]);
@@ -293,7 +294,7 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
     }
     served.assign(i, y);
   }
-  weights_.out->apply(served, add_to, Dense::Output::kAdd, nullptr, rows.team);
+  rows.apply(*weights_.out, served, out, add_to, Dense::Output::kAdd);
 }
 
 Rwkv7ChannelMixer::Rwkv7ChannelMixer(Matrix mix, Dense key, Dense value)
@@ -324,13 +325,13 @@ void Rwkv7ChannelMixer::step(const MixerRows& rows, MatrixView<float> add_to,
     }
     state.feed(rows.normed.rows_from(first + staying, length - staying));
   });
-  key_.apply(mixed, hidden, Dense::Output::kStore, nullptr, rows.team);
+  rows.apply(key_, mixed, work, hidden);
   DenseInput& squared = scratch.input(1, value_.weight_type(), count, key_.out_features());
   for (std::size_t r = 0; r < count; ++r) {
     squared_relu(hidden.row(r));
     squared.assign(r, hidden.row(r));
   }
-  value_.apply(squared, add_to, Dense::Output::kAdd, nullptr, rows.team);
+  rows.apply(value_, squared, hidden, add_to, Dense::Output::kAdd);
 }
 
 }  // namespace lintel

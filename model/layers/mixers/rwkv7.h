@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "model/layers/mixer.h"
+#include "model/layers/mixers/mixer.h"
 #include "model/ops/mixer_kernels.h"
 
 namespace lintel {

@@ -5,28 +5,37 @@
 
 namespace lintel {
 
-void Swiglu::apply(const DenseInput& input, MatrixView<float> y, Dense::Output output,
-                   StepThreadPool* team, MixerScratch& scratch) const {
+const DenseInput& Swiglu::activate(MatrixView<float> both, MixerScratch& scratch) const {
   const std::size_t width = down_.in_features();
-  const MatrixView<float> both = scratch.matrix(0, y.rows(), 2 * width);
-  gate_up_.apply(input, both, Dense::Output::kStore, nullptr, team);
-  DenseInput& hidden = scratch.input(0, down_.weight_type(), y.rows(), width);
-  for (std::size_t r = 0; r < y.rows(); ++r) {
+  DenseInput& hidden = scratch.input(0, down_.weight_type(), both.rows(), width);
+  for (std::size_t r = 0; r < both.rows(); ++r) {
     const std::span<float> up = both.row(r).subspan(width);
     multiply_silu(both.row(r).first(width), up);
     hidden.assign(r, up);
   }
-  down_.apply(hidden, y, output, nullptr, team);
+  return hidden;
+}
+
+void Swiglu::apply(const DenseInput& input, MatrixView<float> y, StepThreadPool* team,
+                   MixerScratch& scratch) const {
+  const MatrixView<float> both = scratch.matrix(0, y.rows(), gate_up_.out_features());
+  gate_up_.apply(input, both, Dense::Output::kStore, nullptr, team);
+  down_.apply(activate(both, scratch), y, Dense::Output::kStore, nullptr, team);
+}
+
+void Swiglu::apply(const MixerRows& rows, MatrixView<float> y, Dense::Output output,
+                   MixerScratch& scratch) const {
+  const std::size_t width = down_.in_features();
+  const MatrixView<float> both = scratch.matrix(0, y.rows(), 2 * width);
+  rows.apply(gate_up_, rows.input, rows.normed, both);
+  const DenseInput& hidden = activate(both, scratch);
+  rows.apply(down_, hidden, both.cols_from(width, width), y, output);
 }
 
 void Swiglu::reserve(std::size_t rows, MixerScratch& scratch) const {
   const std::size_t width = down_.in_features();
   scratch.matrix(0, rows, 2 * width);
   scratch.input(0, down_.weight_type(), rows, width);
-}
-
-void Swiglu::step(const MixerRows& rows, MatrixView<float> add_to, MixerScratch& scratch) const {
-  apply(rows.input, add_to.rows_from(0, rows.count()), Dense::Output::kAdd, rows.team, scratch);
 }
 
 }  // namespace lintel

@@ -250,7 +250,7 @@ TEST_CASE("experts: the sum of a row is in order of index, the shared expert las
     std::vector<float> sum(width);
     const auto add = [&](float weight, const RandomExpert& expert) {
       const Swiglu alone = expert.mixer(WeightType::kF32);
-      alone.apply(input, part.view(), Dense::Output::kStore, nullptr, scratch);
+      alone.apply(input, part.view(), nullptr, scratch);
       for (std::size_t i = 0; i < width; ++i) sum[i] += weight * part.row(0)[i];
     };
     for (const std::size_t e : chosen) add(weights[e] / of_chosen, mixture.experts[e]);

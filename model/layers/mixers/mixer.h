@@ -14,6 +14,7 @@
 #include "model/core/step_thread_pool.h"
 #include "model/core/tensor.h"
 #include "model/layers/layer_state.h"
+#include "model/lora/adapter.h"
 #include "model/ops/dense.h"
 #include "model/ops/dense_input.h"
 
@@ -64,9 +65,17 @@ struct MixerRows {
   const DenseInput& exact;
   // [rows, E] what the first layer leaves to the others (RWKV-7: v of layer 0).
   MatrixView<float> carry;
-  StepThreadPool* team = nullptr;  // whose leader is this thread; null: this thread alone
+  StepThreadPool* team = nullptr;        // whose leader is this thread; null: this thread alone
+  const AdaptedRows* adapted = nullptr;  // which rows have adapters; null: none
 
   std::size_t count() const { return normed.rows(); }
+
+  // A product of all rows, and what their adapters add to it. x: what `from` was prepared from.
+  void apply(const Dense& dense, const DenseInput& from, MatrixView<const float> x,
+             MatrixView<float> y, Dense::Output output = Dense::Output::kStore) const {
+    dense.apply(from, y, output, nullptr, team);
+    if (adapted != nullptr && !adapted->empty()) adapted->add(dense.number(), x, y);
+  }
 };
 
 // Const and shareable between threads. Rows are independent but for the state of their sequence:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/layers/mixer.h"
+#include "model/layers/mixers/mixer.h"
 
 #include "model/core/kernels.h"
 #include "model/ops/mixer_kernels.h"
