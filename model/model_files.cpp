@@ -2,6 +2,7 @@
 #include "model/model_files.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -150,6 +151,50 @@ void ModelFiles::open_gguf(const std::filesystem::path& file) {
 }
 
 ModelFiles::~ModelFiles() = default;
+
+namespace {
+
+// Another source, whose reads are reported.
+class ReportedSource final : public WeightSource {
+ public:
+  ReportedSource(std::unique_ptr<const WeightSource> source, ModelFiles::ReportReads report)
+      : source_(std::move(source)), report_(std::move(report)) {
+    for (const TensorInfo& tensor : source_->tensors()) total_ += 2 * tensor.num_bytes();
+  }
+
+  const std::string& name() const override { return source_->name(); }
+  const std::vector<TensorInfo>& tensors() const override { return source_->tensors(); }
+  const TensorInfo* find(std::string_view name) const override { return source_->find(name); }
+  void read(const TensorInfo& tensor, std::uint64_t offset,
+            std::span<std::byte> bytes) const override {
+    source_->read(tensor, offset, bytes);
+    add(bytes.size());
+  }
+  void read_all(const std::function<void(std::span<const std::byte>)>& take) const override {
+    source_->read_all([&](std::span<const std::byte> bytes) {
+      take(bytes);
+      add(bytes.size());
+    });
+  }
+
+ private:
+  void add(std::uint64_t bytes) const {
+    const std::uint64_t done = done_.fetch_add(bytes) + bytes;
+    report_(std::min(done, total_), total_);
+  }
+
+  const std::unique_ptr<const WeightSource> source_;
+  const ModelFiles::ReportReads report_;
+  std::uint64_t total_ = 0;
+  mutable std::atomic<std::uint64_t> done_ = 0;
+};
+
+}  // namespace
+
+void ModelFiles::report_reads(ReportReads report) {
+  if (source_ == nullptr) return;
+  source_ = std::make_unique<const ReportedSource>(std::move(source_), std::move(report));
+}
 
 namespace {
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -46,6 +47,11 @@ class ModelFiles {
   std::shared_ptr<const Tokenizer> load_tokenizer(std::vector<std::string>& notes) const;
   // REQUIRES: of a family.
   Checkpoint checkpoint() const { return {json_.get(), gguf_, config_file_, *source_}; }
+
+  // Of a family: called after every read of tensors with the bytes that were read so far, and those
+  // that loading the model and its fingerprint read together. By the thread that reads.
+  using ReportReads = std::function<void(std::uint64_t done, std::uint64_t total)>;
+  void report_reads(ReportReads report);
 
  private:
   void open_gguf(const std::filesystem::path& file);

@@ -2,9 +2,11 @@
 #include "server/models/model_loader.h"
 
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -222,8 +224,40 @@ ModelError there_twice(const ServedModel& model, const std::string& adapter) {
 
 }  // namespace
 
+namespace {
+
+// One line on a terminal, of large models alone.
+class LoadProgress {
+ public:
+  explicit LoadProgress(std::string model) : model_(std::move(model)) {}
+
+  void show(std::uint64_t done, std::uint64_t total) {
+    constexpr std::uint64_t kLeastBytes = 100'000'000;
+    const auto percent = total < kLeastBytes ? 100 : static_cast<int>(done * 100 / total);
+    if (percent == percent_) return;
+    percent_ = percent;
+    std::fputs(fmt::format("\r\033[Kmodel {}: {} % of {:.1f} GB read", model_, percent,
+                           static_cast<double>(total) / 2e9)
+                   .c_str(),
+               stderr);
+    if (percent == 100) std::fputs("\r\033[K", stderr);
+    std::fflush(stderr);
+  }
+
+ private:
+  const std::string model_;
+  int percent_ = 100;
+};
+
+}  // namespace
+
 std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const {
-  const ModelFiles files(source.directory);
+  ModelFiles files(source.directory);
+  LoadProgress progress(source.name);
+  if (isatty(STDERR_FILENO) != 0) {
+    files.report_reads(
+        [&](std::uint64_t done, std::uint64_t total) { progress.show(done, total); });
+  }
   LoadPlan plan = plan_to_load(files, options_.weight_type, options_.attention);
   ModelMemory::Reservation reservation = admit(source.name, plan.size);
   LoadedModel loaded = load_as_planned(files, plan);

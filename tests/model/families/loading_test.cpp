@@ -216,6 +216,25 @@ TEST_CASE("families: a tied embedding and head are one copy where no value is ro
   CHECK(model->weight_bytes() <= measure_model(files, {.weight_type = which.type}).resident_bytes);
 }
 
+TEST_CASE("families: loading reports the bytes that it has read") {
+  const std::filesystem::path golden = std::filesystem::path(LINTEL_TEST_DATA) / "golden";
+  const std::string name = GENERATE("families/rwkv7", "gguf/qwen35-q8_0.gguf");
+  CAPTURE(name);
+  ModelFiles files(golden / name);
+  std::uint64_t last = 0;
+  std::uint64_t all = 0;
+  files.report_reads([&](std::uint64_t done, std::uint64_t total) {
+    CHECK(done >= last);
+    CHECK(done <= total);
+    last = done;
+    all = total;
+  });
+  const auto reported = Transformer::load(files, {.weight_type = WeightType::kF32});
+  CHECK(last >= all * 9 / 10);
+  const auto plain = Transformer::load(golden / name, {.weight_type = WeightType::kF32});
+  CHECK(reported->fingerprint() == plain->fingerprint());
+}
+
 TEST_CASE("families: weight type blocks is refused where a file has no quantised tensors") {
   const std::filesystem::path golden = std::filesystem::path(LINTEL_TEST_DATA) / "golden";
   const Transformer::Options options{.weight_type = WeightType::kBlocks};
