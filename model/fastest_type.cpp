@@ -148,8 +148,7 @@ ModelSize measure_family(const ModelFiles& files, WeightType type) {
   ModelSize size;
   std::size_t embedding = 0;
   std::size_t head = 0;
-  std::size_t vocabularies = 0;                 // 1: embedding and head are tied
-  bool is_rounded = type == WeightType::kInt8;  // the head, so that it is no embedding
+  std::size_t vocabularies = 0;  // 1: embedding and head are tied
   for (const TensorInfo& tensor : files.checkpoint().tensors.tensors()) {
     const auto elements = static_cast<std::uint64_t>(tensor.num_elements());
     const std::size_t floats = product(elements, sizeof(float));
@@ -179,13 +178,11 @@ ModelSize measure_family(const ModelFiles& files, WeightType type) {
       embedding = std::max<std::size_t>(embedding, tensor.num_bytes());
       head = std::max(head, packed);
       ++vocabularies;
-      is_rounded |= type == WeightType::kBf16 && tensor.type != DType::kBf16;
     } else {
       add(size.resident_bytes, elements > kMostExactElements ? packed : std::max(exact, packed));
     }
   }
-  const bool is_one_copy =
-      vocabularies == 1 && !is_rounded && chosen_kernels() != KernelChoice::kOneDnn;
+  const bool is_one_copy = vocabularies == 1 && chosen_kernels() != KernelChoice::kOneDnn;
   if (!is_one_copy) add(size.resident_bytes, embedding);
   add(size.resident_bytes, head);
   return size;

@@ -202,9 +202,7 @@ void TensorReader::read_vocabulary(const Vocabulary& names, const Dense::Options
     modules_.back().name = names.head.substr(0, names.head.rfind(".weight"));
   }
   decoder.modules = modules_;
-  const bool is_rounded =
-      options.weight_type == WeightType::kBf16 && take(names.embedding).type != DType::kBf16;
-  if (names.is_tied && decoder.head->has_rows() && !is_rounded) return;
+  if (names.is_tied && decoder.head->has_rows()) return;
   decoder.embedding = embedding(names.embedding, names.rows, decoder.width);
 }
 

@@ -45,8 +45,8 @@ class TensorReader {
   };
   // Of weight type blocks: quantised parts stay as they are stored, others are f32.
   Dense dense(const std::vector<Part>& parts, std::size_t cols, const Dense::Options& options);
-  // The embedding and the head of a decoder: one copy where they are tied and the packed head has
-  // the values of the file.
+  // The embedding and the head of a decoder. They are one copy, of the weight type, where they are
+  // tied and no library has the head alone.
   struct Vocabulary {
     std::string embedding;
     std::string head;

@@ -249,8 +249,7 @@ void Dense::fuse(MatrixView<float> y) const {
 }
 
 bool Dense::has_rows() const {
-  if (!impl_->weights.has_value()) return true;
-  return impl_->type != WeightType::kInt8 && impl_->weights->cells != nullptr;
+  return !impl_->weights.has_value() || impl_->weights->cells != nullptr;
 }
 
 void Dense::row(std::size_t n, std::span<float> out) const {

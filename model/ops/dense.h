@@ -79,9 +79,9 @@ class Dense {
   // came between.
   void fuse(MatrixView<float> y) const;
 
-  // Whether row() can be asked: not of int8, nor where a library has the only copy.
+  // Whether row() can be asked: not where a library has the only copy.
   bool has_rows() const;
-  // The weights of output n, as they were rounded when they were packed. out: [in_features].
+  // The weights of output n, as the products have them: rounded to the type. out: [in_features].
   void row(std::size_t n, std::span<float> out) const;
 
   std::size_t number() const;  // of the options

@@ -127,15 +127,17 @@ void PackedWeights::pack_group(std::size_t first, MatrixView<const float> rows) 
 }
 
 void PackedWeights::row(std::size_t n, std::span<float> out) const {
-  assert(type != WeightType::kInt8 && cells != nullptr);
+  assert(cells != nullptr && out.size() == in_features);
   const std::uint32_t* const column = group(n / kGroupWidth) + n % kGroupWidth;
   const std::size_t each = inputs_per_cell(type);
   for (std::size_t i = 0; i < out.size(); ++i) {
     const std::uint32_t cell = column[i / each * kGroupWidth];
     if (type == WeightType::kF32) {
       out[i] = std::bit_cast<float>(cell);
-    } else {
+    } else if (type == WeightType::kBf16) {
       out[i] = bf16_to_f32(static_cast<std::uint16_t>(cell >> (16 * (i % 2))));
+    } else {
+      out[i] = static_cast<float>(static_cast<std::int8_t>(cell >> (8 * (i % 4)))) * scales[n];
     }
   }
 }

@@ -46,8 +46,7 @@ struct PackedWeights {
   const std::uint32_t* group(std::size_t g) const {
     return cells.get() + g * group_cells * kGroupWidth;
   }
-  // The weights of output n, as they are held. REQUIRES: f32 or bf16, with its cells. out:
-  // [in_features].
+  // The weights of output n, as they are held. REQUIRES: it has its cells. out: [in_features].
   void row(std::size_t n, std::span<float> out) const;
   std::size_t bytes() const;
   // What bytes() is of such weights.
