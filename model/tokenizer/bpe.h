@@ -26,6 +26,8 @@ class BpeMerges {
   void encode(std::span<const std::int32_t> tokens, std::vector<std::int32_t>& ids) const;
 
  private:
+  class LongPiece;
+
   void encode_short(std::span<const std::int32_t> tokens, std::vector<std::int32_t>& ids) const;
   void encode_long(std::span<const std::int32_t> tokens, std::vector<std::int32_t>& ids) const;
 

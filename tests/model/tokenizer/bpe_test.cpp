@@ -2,10 +2,14 @@
 // Byte-pair encoding against its definition, for short pieces and long ones; the tables below it.
 #include "model/tokenizer/bpe.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "model/tokenizer/world.h"
 
@@ -18,23 +22,68 @@ struct Merge {
   std::int32_t joined;
 };
 
+// Ranks by pair, for the definition.
+class Ranks {
+ public:
+  static constexpr std::size_t kNone = ~std::size_t{0};
+  explicit Ranks(const std::vector<Merge>& merges) {
+    for (std::size_t i = 0; i < merges.size(); ++i) {
+      ranks_.emplace(std::pair(merges[i].left, merges[i].right), i);
+    }
+  }
+  std::size_t of(const std::vector<std::int32_t>& tokens, std::size_t at) const {
+    if (at + 1 >= tokens.size()) return kNone;
+    const auto found = ranks_.find({tokens[at], tokens[at + 1]});
+    return found == ranks_.end() ? kNone : found->second;
+  }
+
+ private:
+  std::map<std::pair<std::int32_t, std::int32_t>, std::size_t> ranks_;
+};
+
 // The definition: while there is a pair, the one of lowest rank, the leftmost of equal ones.
 std::vector<std::int32_t> by_definition(std::vector<std::int32_t> tokens,
                                         const std::vector<Merge>& merges) {
-  for (;;) {
-    std::size_t best = merges.size();
-    std::size_t at = 0;
-    for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
-      for (std::size_t rank = 0; rank < best; ++rank) {
-        if (merges[rank].left != tokens[i] || merges[rank].right != tokens[i + 1]) continue;
-        best = rank;
-        at = i;
-      }
-    }
-    if (best == merges.size()) return tokens;
-    tokens[at] = merges[best].joined;
+  const Ranks table(merges);
+  std::vector<std::size_t> ranks;
+  for (std::size_t i = 0; i < tokens.size(); ++i) ranks.push_back(table.of(tokens, i));
+  while (!tokens.empty()) {
+    const auto best = std::ranges::min_element(ranks);
+    if (*best == Ranks::kNone) break;
+    const auto at = static_cast<std::size_t>(best - ranks.begin());
+    tokens[at] = merges[*best].joined;
     tokens.erase(tokens.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+    ranks.erase(best);
+    ranks[at] = table.of(tokens, at);
+    if (at > 0) ranks[at - 1] = table.of(tokens, at - 1);
   }
+  return tokens;
+}
+
+std::vector<std::int32_t> encoded(const std::vector<std::int32_t>& tokens,
+                                  const std::vector<Merge>& merges) {
+  BpeMerges bpe(merges.size());
+  for (const Merge& merge : merges) REQUIRE(bpe.add(merge.left, merge.right, merge.joined));
+  CHECK_FALSE(bpe.add(merges[0].left, merges[0].right, 1));
+  std::vector<std::int32_t> ids{-1};
+  bpe.encode(tokens, ids);
+  REQUIRE(ids.front() == -1);
+  ids.erase(ids.begin());
+  return ids;
+}
+
+// Merges of tokens made of `letters` letters and of what these merges make.
+std::vector<Merge> random_merges(std::mt19937_64& random, std::size_t letters, std::size_t count) {
+  std::vector<Merge> merges;
+  std::set<std::pair<std::int32_t, std::int32_t>> pairs;
+  while (merges.size() < count) {
+    const std::size_t ids = letters + merges.size();
+    const auto left = static_cast<std::int32_t>(random() % ids);
+    const auto right = static_cast<std::int32_t>(random() % ids);
+    if (!pairs.emplace(left, right).second) continue;
+    merges.push_back({left, right, static_cast<std::int32_t>(ids)});
+  }
+  return merges;
 }
 
 }  // namespace
@@ -42,30 +91,47 @@ std::vector<std::int32_t> by_definition(std::vector<std::int32_t> tokens,
 TEST_CASE("BPE: short and long pieces are joined as the definition says") {
   std::mt19937_64 random(20260812);
   for (int round = 0; round < 60; ++round) {
-    std::vector<Merge> merges;
-    std::map<std::pair<std::int32_t, std::int32_t>, bool> pairs;
-    const int letters = 2 + static_cast<int>(random() % 3);
-    while (merges.size() < 40) {
-      const auto ids = static_cast<std::size_t>(letters) + merges.size();
-      const auto left = static_cast<std::int32_t>(random() % ids);
-      const auto right = static_cast<std::int32_t>(random() % ids);
-      if (!pairs.emplace(std::pair(left, right), true).second) continue;
-      merges.push_back({left, right, static_cast<std::int32_t>(ids)});
-    }
-    BpeMerges bpe(merges.size());
-    for (const Merge& merge : merges) REQUIRE(bpe.add(merge.left, merge.right, merge.joined));
-    CHECK_FALSE(bpe.add(merges[0].left, merges[0].right, 1));
-    for (const std::size_t length : {0, 1, 2, 3, 7, 47, 48, 49, 50, 300}) {
+    const std::size_t letters = 2 + random() % 3;
+    const std::vector<Merge> merges = random_merges(random, letters, 40);
+    for (const std::size_t length : {0, 1, 2, 3, 7, 47, 48, 49, 50, 300, 1024, 1025, 3000}) {
+      if (length > 1000 && round % 6 != 0) continue;
       std::vector<std::int32_t> tokens(length);
-      for (std::int32_t& token : tokens) {
-        token = static_cast<std::int32_t>(random() % static_cast<unsigned>(letters));
-      }
-      std::vector<std::int32_t> ids{-1};
-      bpe.encode(tokens, ids);
-      REQUIRE(ids.front() == -1);
-      ids.erase(ids.begin());
-      REQUIRE(ids == by_definition(tokens, merges));
+      for (std::int32_t& token : tokens) token = static_cast<std::int32_t>(random() % letters);
+      INFO(round << ", " << length);
+      REQUIRE(encoded(tokens, merges) == by_definition(tokens, merges));
     }
+  }
+}
+
+// In ascending runs the last two letters are joined first, then those before them: the last letter
+// decides whether the first one is joined with the second.
+TEST_CASE("BPE: what lies far behind a token decides how it is joined") {
+  constexpr std::int32_t kLetters = 2600;
+  std::vector<Merge> merges;
+  for (std::int32_t i = kLetters - 2; i >= 0; --i) merges.push_back({i, i + 1, kLetters + i});
+  for (const std::int32_t most : {50, 63, 64, 65, 200, 1100, 2599}) {
+    std::vector<std::int32_t> tokens;
+    for (std::int32_t run = most; run > most - 5 && tokens.size() < 8000; --run) {
+      for (std::int32_t i = 0; i <= run; ++i) tokens.push_back(i);
+    }
+    INFO(most);
+    const bool is_equal = encoded(tokens, merges) == by_definition(tokens, merges);
+    REQUIRE(is_equal);
+  }
+}
+
+TEST_CASE("BPE: a token is longer than any window") {
+  std::vector<Merge> merges;
+  for (std::int32_t i = 0; i < 14; ++i) merges.push_back({i, i, i + 1});
+  for (const std::size_t length : {1024, 16384, 20000, 40001}) {
+    const std::vector<std::int32_t> tokens(length, 0);
+    std::vector<std::int32_t> expected;
+    std::size_t rest = length;
+    for (std::int32_t i = 14; i >= 0; --i) {
+      for (; rest >= std::size_t{1} << i; rest -= std::size_t{1} << i) expected.push_back(i);
+    }
+    INFO(length);
+    REQUIRE(encoded(tokens, merges) == expected);
   }
 }
 

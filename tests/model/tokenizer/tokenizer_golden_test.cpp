@@ -251,7 +251,7 @@ TEST_CASE("long texts: words that are repeated, and one long word, have the toke
     ids.insert(ids.end(), line.begin(), line.end());
   }
   CHECK(tokenizer->encode(text) == ids);
-  // One piece of 300 letters goes through the heap: as letters of one kind it has a known form.
+  // One piece of 300 letters: as letters of one kind it has a known form.
   const std::string word(300, 'a');
   CHECK(bytes_of_all(*tokenizer, tokenizer->encode(word)) == word);
 }
