@@ -34,8 +34,8 @@ DecodedCharacter decode_character(std::string_view text);
 // REQUIRES: a code point that is no surrogate.
 void append_utf8(std::string& text, char32_t code_point);
 
-// NFC of Unicode 14 without U+11938, as the same library has it. Bytes that are not UTF-8 stay as
-// they are. False: `text` is NFC already, and `normalized` is unchanged.
+// NFC of Unicode 9, as the same library has it: it does not move later marks. Bytes that are not
+// UTF-8 stay as they are. False: `text` is NFC already, and `normalized` is unchanged.
 bool normalize_nfc(std::string_view text, std::string& normalized);
 
 // UTF-8 that arrives in pieces, cut anywhere, as whole characters. What can no longer become one is
