@@ -99,6 +99,26 @@ TEST_CASE("thousands of fresh mutations are parsed or refused, within their memo
   }
 }
 
+TEST_CASE("thousands of mutated tokenizers are parsed or refused, within their memory",
+          "[threat-75]") {
+  // The largest id that a file may name has tables of so much.
+  constexpr std::size_t kLimit = 64 << 20;
+  const std::vector<std::string> files = tokenizer_json_seeds();
+  const std::vector<std::string> worlds = world_vocabulary_seeds();
+  for (const std::string& file : files) REQUIRE(try_limited(try_tokenizer_json, file, kLimit));
+  for (const std::string& world : worlds) REQUIRE(try_limited(try_world_vocabulary, world, kLimit));
+  int taken = 0;
+  for (std::uint64_t number = 0; number < 5000; ++number) {
+    INFO("mutation " << number);
+    const std::string file = mutate_text(files[number % files.size()], number);
+    REQUIRE_NOTHROW(taken += try_limited(try_tokenizer_json, file, kLimit) ? 1 : 0);
+    const std::string world = mutate_text(worlds[number % worlds.size()], number);
+    REQUIRE_NOTHROW(taken += try_limited(try_world_vocabulary, world, kLimit) ? 1 : 0);
+  }
+  CHECK(taken >= 20);
+  CHECK(taken < 2500);
+}
+
 TEST_CASE("no header of 50 MB takes more than 64 MB to refuse") {
   const std::string tensor = R"("dtype":"F32","shape":[0],"data_offsets":[0,0])";
   const auto refused = [](const std::string& header) {

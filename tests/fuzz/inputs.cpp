@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -14,6 +15,9 @@
 #include "model/formats/gguf_header.h"
 #include "model/formats/safetensors.h"
 #include "model/lora/adapter.h"
+#include "model/tokenizer/bpe_tokenizer.h"
+#include "model/tokenizer/tokenizer.h"
+#include "model/tokenizer/world.h"
 #include "server/sessions/snapshot.h"
 
 namespace lintel::fuzz {
@@ -32,6 +36,26 @@ void check_printable(const std::string& text, const char* begin) {
 }
 
 void check_text(const std::string& text) { check_printable(text, "FILE: "); }
+
+// Every byte, words, marks, numbers, and what files of seeds name.
+std::string text_to_encode() {
+  std::string text =
+      "The it's in\n\n  t\xCC\xA3\xCC\x81 1234 <|end|><think><s>\xE4\xBD\xA0\xE2\x96\x81t";
+  for (int byte = 0; byte < 256; ++byte) text += static_cast<char>(byte);
+  for (int i = 0; i < 100; ++i) text += "the";
+  return text;
+}
+
+void check_tokenizer(const Tokenizer& tokenizer) {
+  const std::string text = text_to_encode();
+  for (const bool parse : {false, true}) {
+    const EncodeOptions options{.add_special = parse, .parse_special = parse, .parse_added = parse};
+    for (const std::int32_t id : tokenizer.encode(text, options)) {
+      require(id >= 0 && id < tokenizer.vocab_size(), "ids are below the vocabulary's size");
+      require(parse || !tokenizer.is_special(id), "a text does not become a special token");
+    }
+  }
+}
 
 }  // namespace
 
@@ -126,6 +150,34 @@ bool try_adapter_config(std::string_view bytes) {
     const double scaling = config.scaling_of(module);
     require(scaling >= 0.0 && scaling <= kMaxAdapterAlpha, "a scaling is within its limits");
   }
+  return true;
+}
+
+bool try_tokenizer_json(std::string_view bytes) {
+  std::unique_ptr<Tokenizer> tokenizer;
+  try {
+    tokenizer = parse_tokenizer_json(bytes, "FILE", {}, "CONFIG");
+  } catch (const ModelError& error) {
+    check_printable(error.what(), "FILE");
+    return false;
+  }
+  check_tokenizer(*tokenizer);
+  return true;
+}
+
+bool try_world_vocabulary(std::string_view bytes) {
+  std::unique_ptr<Tokenizer> tokenizer;
+  try {
+    tokenizer = make_world_tokenizer(parse_world_vocabulary(bytes, "FILE"), {}, "FILE");
+  } catch (const ModelError& error) {
+    check_printable(error.what(), "FILE");
+    return false;
+  }
+  check_tokenizer(*tokenizer);
+  const std::string text = text_to_encode();
+  std::string decoded;
+  for (const std::int32_t id : tokenizer->encode(text)) decoded += tokenizer->bytes_of(id);
+  require(decoded == text, "the tokens of a text are its bytes");
   return true;
 }
 

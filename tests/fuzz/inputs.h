@@ -12,6 +12,8 @@ bool try_config(std::string_view bytes);
 bool try_safetensors(std::string_view bytes);
 bool try_gguf(std::string_view bytes);
 bool try_adapter_config(std::string_view bytes);
+bool try_tokenizer_json(std::string_view bytes);
+bool try_world_vocabulary(std::string_view bytes);
 // A refusal is a SnapshotError. In one piece and in several the outcome is the same.
 bool try_snapshot(std::string_view bytes);
 
