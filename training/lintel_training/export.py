@@ -1,33 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model directories: config.json and model.safetensors."""
 
+import json
 import os
 
 import torch
 
 from . import safetensors_io
 from .adapter_files import load_adapter
-from .config import ModelConfig
 from .grow import SIZES, grown
-from .model import Model
+from .models import config_of, is_family, make_model
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 def export_model(model, directory, dtype="bf16"):
     """Writes a model directory, each file atomically; weights are rounded to `dtype`."""
-    os.makedirs(directory, exist_ok=True)
     tensors = {name: tensor.detach().to("cpu", DTYPES[dtype])
                for name, tensor in model.state_dict().items()}
-    safetensors_io.write_atomically(os.path.join(directory, "config.json"),
-                                    model.config.to_json().encode())
-    safetensors_io.save(tensors, os.path.join(directory, "model.safetensors"))
+    write_directory(directory, model.config.to_json(), tensors, is_family(model.config))
+
+
+def write_directory(directory, config, tensors, is_hugging_face):
+    """config.json, a text, and model.safetensors."""
+    os.makedirs(directory, exist_ok=True)
+    safetensors_io.write_atomically(os.path.join(directory, "config.json"), config.encode())
+    # transformers refuses a file that does not say so.
+    metadata = {"format": "pt"} if is_hugging_face else None
+    safetensors_io.save(tensors, os.path.join(directory, "model.safetensors"), metadata)
 
 
 def load_model(directory, device="cpu", adapter=None):
-    """A model directory, with the LoRA adapter of a directory, as a float32 Model in evaluation mode."""
-    config = ModelConfig.load(os.path.join(directory, "config.json"))
-    model = Model(config)
+    """A model directory, with the LoRA adapter of a directory, as a float32 model in evaluation mode."""
+    with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
+        config = config_of(json.load(file))
+    model = make_model(config)
     tensors = safetensors_io.load(os.path.join(directory, "model.safetensors"))
     model.load_tensors({name: tensor.float() for name, tensor in tensors.items()})
     if adapter is not None:
@@ -44,6 +51,11 @@ def start_from(model, directory):
     larger one (grow.py). ValueError for another architecture.
     """
     source = load_model(directory)
+    if is_family(source.config) or is_family(model.config):
+        if source.config != model.config:
+            raise ValueError(f"{directory} cannot start this model: its config.json differs")
+        model.load_state_dict(source.state_dict())
+        return
     other_head = source.config.head != model.config.head
     given, own = source.state_dict(), model.state_dict()
     if any(getattr(source.config, key) != getattr(model.config, key) for key in SIZES):

@@ -25,9 +25,9 @@ _DTYPES = {
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
-def encode(tensors):
-    """The bytes of a file that holds `tensors` {name: tensor}."""
-    header, blobs, offset = {}, [], 0
+def encode(tensors, metadata=None):
+    """The bytes of a file that holds `tensors` {name: tensor}; metadata: {name: text}."""
+    header, blobs, offset = {"__metadata__": metadata} if metadata else {}, [], 0
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         # NumPy knows no bfloat16, so the bytes are taken from a view as int16.
@@ -83,12 +83,12 @@ def write_atomically(path, data):
         raise
 
 
-def save(tensors, path):
+def save(tensors, path, metadata=None):
     """Writes {name: tensor} to `path`, atomically."""
     if _save_bytes is None:
-        data = encode(tensors)
+        data = encode(tensors, metadata)
     else:
-        data = _save_bytes({k: v.detach().cpu().contiguous() for k, v in tensors.items()})
+        data = _save_bytes({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, metadata)
     write_atomically(path, data)
 
 
