@@ -3,12 +3,14 @@
 """Turns a PyTorch checkpoint into a model directory.
 
 Takes a checkpoint of idiap/linear-transformer-experiments (a dict with `model_state`), a bare
-state_dict, or one nested under `state_dict`, `model_state_dict` or `model`; or a Transformer-XL of
-kimiyoung/transformer-xl, as train.py saves it or as a state_dict. Prefixes of the names (`module.`,
+state_dict, or one nested under `state_dict`, `model_state_dict` or `model`; a Transformer-XL of
+kimiyoung/transformer-xl, as train.py saves it or as a state_dict; or RWKV-7 of BlinkDL, which becomes a
+directory of transformers. Prefixes of the names (`module.`,
 `_orig_mod.`, `model.`) are removed:
 
     python3 training/convert_checkpoint.py model.pth --out DIR --heads 8
     python3 training/convert_checkpoint.py model.pt --out DIR --same-length --memory-length 2100
+    python3 training/convert_checkpoint.py rwkv7.pth --out DIR --tokenizer rwkv_vocab_v20230424.txt
 
 Widths and the number of layers are read off the tensors. The number of heads cannot be, unless the
 layers hold LSH planes, random features or biases of each head; what else the tensors do not tell are
@@ -17,6 +19,7 @@ flags. Tensors that do not fit are named with both shapes, and the exit status i
 
 import argparse
 import itertools
+import json
 import os
 import re
 import sys
@@ -25,11 +28,12 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import torch  # noqa: E402
 
-from lintel_training import foreign, from_fast_transformers, from_transformer_xl  # noqa: E402
+from lintel_training import foreign, from_fast_transformers, from_rwkv7, from_transformer_xl  # noqa: E402
 from lintel_training.attention import KINDS, module_of, own_tensors_of  # noqa: E402
 from lintel_training.config import ModelConfig  # noqa: E402
-from lintel_training.export import DTYPES, export_model  # noqa: E402
+from lintel_training.export import DTYPES, export_model, write_directory  # noqa: E402
 from lintel_training.model import Model  # noqa: E402
+from lintel_training.safetensors_io import write_atomically  # noqa: E402
 
 _LAYER = "transformer.layers.0."
 _OWN = _LAYER + "attention.inner_attention."
@@ -239,7 +243,8 @@ def make_parser():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", help=".pth file")
     parser.add_argument("--out", required=True, help="model directory to write")
-    parser.add_argument("--dtype", choices=list(DTYPES), default="f32")
+    parser.add_argument("--dtype", choices=list(DTYPES),
+                        help="default: f32, or of RWKV-7 that of each tensor")
     parser.add_argument("--heads", type=int,
                         help="not in any shape: a wrong number that divides the width converts "
                              "without a word, so compare the model's likelihood with your own")
@@ -258,6 +263,8 @@ def make_parser():
     xl.add_argument("--clamp-length", type=int, help="clamp_len; 0: none")
     xl.add_argument("--same-length", action="store_true", default=None,
                     help="every position sees mem_len positions: a segment of one")
+    rwkv = parser.add_argument_group("RWKV-7")
+    rwkv.add_argument("--tokenizer", metavar="FILE", help=f"World's vocabulary, {from_rwkv7.WORLD}, to copy")
     parser.add_argument("--activation", choices=["relu", "gelu"], default="relu")
     parser.add_argument("--norm-placement", choices=["post", "pre"],
                         help="default: post, or what a Transformer-XL says")
@@ -283,9 +290,30 @@ def make_parser():
     return parser
 
 
+def _convert_rwkv7(state, args):
+    if args.dtype:  # before the check: what is too large for the type becomes infinite here
+        state = {name: tensor.to(DTYPES[args.dtype]) for name, tensor in state.items()}
+    config, tensors = from_rwkv7.directory_of(state, args.layer_norm_eps)
+    if args.heads not in (None, config["num_heads"]):
+        raise ConversionError(f"--heads {args.heads}: blocks.0.att.r_k has {config['num_heads']} heads")
+    vocabulary = None
+    if args.tokenizer:
+        vocabulary = from_rwkv7.world_vocabulary(args.tokenizer, config["vocab_size"])
+    write_directory(args.out, json.dumps(config, indent=2) + "\n", tensors, is_hugging_face=True)
+    if vocabulary is not None:
+        write_atomically(os.path.join(args.out, from_rwkv7.WORLD), vocabulary)
+    return (f"RWKV-7, {config['num_hidden_layers']} layers, {config['num_heads']} heads of {config['head_dim']}, "
+            f"hidden_size {config['hidden_size']}" + ("" if vocabulary else "; without a tokenizer (--tokenizer)"))
+
+
 def convert(args):
+    """Writes the directory; what was converted, in words."""
     state, attributes = read_state(args.checkpoint, args.trust)
-    attention = None
+    if from_rwkv7.is_one(state):
+        return _convert_rwkv7(state, args)
+    if args.tokenizer:
+        raise ConversionError("--tokenizer: is for RWKV-7, and the checkpoint has no tensor blocks.0.att.*")
+    attention, dtype = None, args.dtype or "f32"
     if from_transformer_xl.is_one(state):
         settings = from_transformer_xl.Settings(
             tgt_len=args.segment_length, mem_len=args.memory_length, clamp_len=args.clamp_length,
@@ -302,22 +330,22 @@ def convert(args):
         if config.max_length == 0:  # computed for any position, so there is none to store
             del state["pos_embedding.pe"]
     # As they will be written: what is too large for the type becomes infinite here.
-    model.load_tensors({name: tensor.to(DTYPES[args.dtype]).float()
+    model.load_tensors({name: tensor.to(DTYPES[dtype]).float()
                         for name, tensor in state.items()})
-    export_model(model, args.out, args.dtype)
-    return config
+    export_model(model, args.out, dtype)
+    return (f"{config.n_layers} layers, {config.n_heads} heads of {config.d_head}, "
+            f"d_model {config.d_model}, {config.attention[0].type} attention")
 
 
 def main(argv=None):
     args = make_parser().parse_args(argv)
     try:
-        config = convert(args)
+        summary = convert(args)
     # RuntimeError and MemoryError: sizes of tensors that no machine holds.
     except (ConversionError, ValueError, OSError, RuntimeError, MemoryError) as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"{args.out}: {config.n_layers} layers, {config.n_heads} heads of {config.d_head}, "
-          f"d_model {config.d_model}, {config.attention[0].type} attention")
+    print(f"{args.out}: {summary}")
     return 0
 
 
