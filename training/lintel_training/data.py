@@ -142,6 +142,46 @@ def shift_images(images, shifts, height, width):
     return images.gather(1, source.flatten(1)) * inside.flatten(1)
 
 
+# With a carried state a row begins a text at a window with this probability: it must know both.
+RESTART = 1 / 16
+
+
+def token_batches(ids, recipe, device):
+    """Batches of a text of tokens, int64 [count]: windows that follow each other, or random ones."""
+    kind = CarriedBatches if recipe.carry else TokenBatches
+    return kind(ids, recipe.context, recipe.batch_size, recipe.seed, device)
+
+
+class CarriedBatches(_Batches):
+    """Each row reads its own part of the text, window by window, from a place that changes with the epoch.
+
+    The third part of a batch says which rows begin a text there: all in the first batch of an epoch,
+    then a few. The others continue from the batch before.
+    """
+
+    def __init__(self, ids, context, batch_size, seed, device):
+        super().__init__(batch_size, seed)
+        self.part = len(ids) // batch_size  # tokens of a row
+        if self.part <= context:
+            raise ValueError(f"{len(ids)} tokens of text do not fill {batch_size} windows of {context}")
+        self.ids, self.context, self.device = ids.to(device), context, device
+        self.batches_per_epoch = (self.part - 1) // context
+
+    def _plan_epoch(self, generator):
+        n = self.batches_per_epoch
+        first = torch.randint(len(self.ids), (1,), generator=generator)
+        starts = first + (torch.arange(n) * self.context).unsqueeze(1) + torch.arange(self.batch_size) * self.part
+        begins = torch.rand(n, self.batch_size, generator=generator) < RESTART
+        begins[0] = True
+        return [starts.flatten().to(self.device), begins.flatten().to(self.device)]
+
+    def _gather(self, plan, augment):
+        starts, begins = plan
+        window = torch.arange(self.context + 1, device=self.device)
+        tokens = self.ids[(starts.unsqueeze(1) + window) % len(self.ids)]  # the end is followed by the start
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), begins
+
+
 class TextBatches(_Batches):
     """Random windows of `context` bytes; an epoch has as many as fit side by side."""
 
@@ -167,3 +207,11 @@ class TextBatches(_Batches):
         window = torch.arange(self.context + 1, device=self.device)
         tokens = self.data[starts.unsqueeze(1) + window].long()
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), offsets
+
+
+class TokenBatches(TextBatches):
+    """Random windows of tokens that each begin a text."""
+
+    def _gather(self, plan, augment):
+        inputs, targets, _ = super()._gather(plan, augment)
+        return inputs, targets, None

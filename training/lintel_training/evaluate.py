@@ -8,9 +8,9 @@ The network runs in float32 with the weights as stored; the likelihood is evalua
 its float32 outputs, since it subtracts two nearby sigmoids.
 
 Images: bits/dim is the mean of -log2 p over pixels 1..P-1; the first pixel is given.
-Text: the last 10 % of the file, in windows of `context` predicted bytes that advance by half a
-window; a window scores its second half only (the first one both), so each byte but the first few is
-predicted from at least context/2 bytes. Positions start at 0 in every window.
+Text: the last 10 % of the file, in windows of `context` predicted bytes, or tokens, that advance by half a
+window; a window scores its second half only (the first one both), so each but the first few is
+predicted from at least context/2 of them. Positions start at 0 in every window.
 """
 
 import argparse
@@ -24,6 +24,7 @@ import torch
 from .data import read_images, read_text, split_text
 from .export import load_model
 from .losses import LN2, nll
+from .vocabulary import EncodedText, read_tokenizer
 
 
 @contextlib.contextmanager
@@ -77,7 +78,7 @@ def text_windows(size, context):
 @torch.no_grad()
 def text_nats(model, data, context, batch_size=16):
     """Mean nats/byte over data[1:], uint8 [count], with overlapping windows (see above)."""
-    device = model.predictor.weight.device
+    device = next(model.parameters()).device
     was_training = model.training
     model.eval()
     total = 0.0
@@ -96,6 +97,12 @@ def text_nats(model, data, context, batch_size=16):
     return float(total) / (len(data) - 1)
 
 
+def token_nats(model, text, context, batch_size=16):
+    """Mean nats/byte of an EncodedText, in windows of `context` tokens; its first token is given."""
+    per_token = text_nats(model, text.ids, context, batch_size)
+    return per_token * (len(text.ids) - 1) / text.scored_bytes
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -105,7 +112,7 @@ def main(argv=None):
     source.add_argument("--images", help="IDX file, gzipped or not")
     source.add_argument("--text", help="text file; its last 10 %% are scored")
     parser.add_argument("--limit", type=int, help="first images, or bytes of the text's last 10 %%")
-    parser.add_argument("--context", type=int, default=512, help="bytes in a text window")
+    parser.add_argument("--context", type=int, default=512, help="bytes or tokens in a text window")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--json", action="store_true", help="add the bits/dim of each image")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -121,8 +128,13 @@ def main(argv=None):
             report["per_image"] = bits.tolist()
     else:
         data = split_text(read_text(args.text))[1][:args.limit]
-        nats = text_nats(model, data, args.context, args.batch_size)
-        report.update(bytes=len(data) - 1, context=args.context, nats_per_byte=nats,
+        tokenizer = read_tokenizer(args.model)
+        if tokenizer is None:
+            size, nats = len(data) - 1, text_nats(model, data, args.context, args.batch_size)
+        else:
+            text = EncodedText(tokenizer, bytes(data.tolist()))
+            size, nats = text.scored_bytes, token_nats(model, text, args.context, args.batch_size)
+        report.update(bytes=size, context=args.context, nats_per_byte=nats,
                       bits_per_byte=nats / LN2)
     report["seconds"] = round(time.monotonic() - began, 2)
     json.dump(report, sys.stdout, indent=2)

@@ -18,10 +18,13 @@ from .adapter_files import CONFIG, TENSORS
 from .attention import KINDS
 from .attention_config import ATTENTION_FLAGS
 from .outputs import require_directory
+from .families import FLAGS, is_family
 from .presets import PRESETS, Recipe
 from .sample import TEXT_SAMPLE_BYTES
+from .vocabulary import TOKENIZER, TOKENIZER_CONFIG
 
 _NO_FLAG = ("steps", "epochs", "beta1", "beta2")
+_FAMILIES = {"rwkv7": "RWKV-7", "qwen3_5_text": "Qwen3.5's hybrid"}
 _ARCHITECTURE = ("n_layers", "n_heads", "d_model", "d_head", "d_ff", "activation")
 
 
@@ -50,6 +53,9 @@ def _initial(config, key):
 
 def _architecture_flags(config, preset):
     usual = PRESETS[preset].config if preset in PRESETS else {}
+    if is_family(config):
+        return [f"--{flag.replace('_', '-')} {config[key]}" for flag, key in FLAGS.items()
+                if config[key] != usual.get(key)]
     changed = {k: config[k] for k in _ARCHITECTURE if config[k] != usual.get(k)}
     for part in ("attention", "head"):
         if isinstance(config[part], dict):
@@ -77,7 +83,7 @@ def _figures(result):
 def _data_lines(facts):
     lines = []
     for part, about in facts.items():
-        size = ", ".join(f"{about[k]:,} {k}" for k in ("images", "bytes") if k in about)
+        size = ", ".join(f"{about[k]:,} {k}" for k in ("images", "bytes", "tokens") if k in about)
         source = f"`{about['file']}`" if "file" in about else about.get("taken from", "")
         digest = f" (SHA-256 {about['sha256'][:16]}...)" if "sha256" in about else ""
         chosen = f"; {about['selected']}" if "selected" in about else ""
@@ -101,18 +107,26 @@ def _stored(result):
             "stored in float32.")
 
 
+def _architecture(c):
+    if not is_family(c):
+        attention = c["attention"] if isinstance(c["attention"], dict) else c["attention"][0]
+        return (f"{c['n_layers']} layers, {c['n_heads']} heads of {c['d_head']}, d_model {c['d_model']}, "
+                f"feed-forward {c['d_ff']}, {attention['type']} attention; ")
+    heads = c["num_heads"] if "num_heads" in c else c["num_attention_heads"]
+    return (f"{_FAMILIES[c['model_type']]}, {c['num_hidden_layers']} layers, {heads} heads of {c['head_dim']}, "
+            f"width {c['hidden_size']}, feed-forward {c['intermediate_size']}, a vocabulary of "
+            f"{c['vocab_size']:,} tokens, as transformers stores it; ")
+
+
 def card(result, name, curve=None, samples=None, sample_text=None):
     """The text of README.md; curve and samples: names of pictures."""
     c, r = result["config"], result["recipe"]
-    attention = c["attention"] if isinstance(c["attention"], dict) else c["attention"][0]
     machine = result["hardware"].get("gpu") or \
         f"{result['hardware']['cpu']}, {result['hardware']['threads']} threads"
     epochs = f"{result['epochs']:.{1 if result['epochs'] >= 1 else 2}f}"
     lines = [
         f"# {name}", "",
-        f"{c['n_layers']} layers, {c['n_heads']} heads of {c['d_head']}, d_model {c['d_model']}, "
-        f"feed-forward {c['d_ff']}, {attention['type']} attention; "
-        + _stored(result), "",
+        _architecture(c) + _stored(result), "",
         *_figures(result), "",
         f"Evaluated with: {result['arithmetic']}.", "",
         "## Data", "", *_data_lines(result["data"]), "",
@@ -172,6 +186,8 @@ def main(argv=None):
     if args.copy_model:
         bring("model/config.json", "config.json")
         bring("model/model.safetensors", "model.safetensors")
+        for name in (TOKENIZER, TOKENIZER_CONFIG):
+            bring(f"model/{name}", name)
         for adapter in (CONFIG, TENSORS):
             bring(f"adapter/{adapter}", adapter)
 

@@ -7,6 +7,7 @@ import math
 import torch
 
 # No weight decay: what is no matrix of a linear map.
+_HEADS = ("predictor.", "head.", "lm_head.")
 _NOT_DECAYED = ("value_embedding.", "pos_embedding.", "step_embedding.", ".norm")
 
 
@@ -16,8 +17,11 @@ def make_optimizer(model, recipe, fused):
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        plain = name.endswith("bias") or any(part in name for part in _NOT_DECAYED)
-        if name.startswith("predictor."):
+        if hasattr(model, "is_decayed"):
+            plain = not model.is_decayed(name, parameter)
+        else:
+            plain = name.endswith("bias") or any(part in name for part in _NOT_DECAYED)
+        if name.startswith(_HEADS):
             head.append(parameter)
         else:
             (others if plain else decayed).append(parameter)

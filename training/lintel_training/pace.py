@@ -6,7 +6,7 @@ import time
 import torch
 
 from .attention import module_of
-from .recurrent import Session
+from .recurrent import session_of
 from .sample import TEXT_SAMPLE_BYTES
 
 # Start-up of matplotlib, hashing of files, and what else is not measured.
@@ -87,7 +87,7 @@ def _sampling_seconds(trainer, steps=12):
     image = config.modality.type == "image"
     length = config.length if image else TEXT_SAMPLE_BYTES
     batch = options.sample_count if image else 1
-    session = Session(trainer.average.model, batch, length)
+    session = session_of(trainer.average.model, batch, length)
     tokens = torch.zeros(batch, dtype=torch.int64, device=options.device)
     session.step(tokens)  # not timed: it loads kernels
     trainer.sync()

@@ -31,7 +31,8 @@ class Recipe:
     precision: str = "bf16"  # of matrix products in training: "bf16" (autocast) or "f32"
     dropout: float = 0.0
     shift_augment: float = 0.0  # images: probability of a shift by up to a pixel
-    context: int = 512  # text: bytes in a training window
+    context: int = 512  # text: bytes or tokens in a training window
+    carry: bool = False  # text: windows follow each other, and the state goes from one to the next
     valid_count: int = 2000  # images: the last of the training file, for validation
     init_from: Optional[str] = None  # model directory to start from, with any attention
     labels: Optional[str] = None  # images: only those with these labels, "0-4,7"
@@ -97,6 +98,29 @@ _TEXT = {
     "head": {"type": "categorical"}, "modality": {"type": "bytes"},
 }
 
+# As transformers writes them. No id ends a text: what is trained on has no end.
+_RWKV7 = {
+    "architectures": ["Rwkv7ForCausalLM"], "model_type": "rwkv7", "vocab_size": 1024, "hidden_size": 256,
+    "num_hidden_layers": 4, "head_dim": 64, "num_heads": 4, "intermediate_size": 1024,
+    "decay_low_rank_dim": 32, "a_low_rank_dim": 32, "v_low_rank_dim": 16, "gate_low_rank_dim": 64,
+    "norm_eps": 1e-5, "norm_bias": True, "tie_word_embeddings": False, "bos_token_id": None,
+    "eos_token_id": None, "pad_token_id": None, "dtype": "bfloat16", "wkv_state_dtype": "float32",
+}
+_QWEN3_5 = {
+    "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "vocab_size": 1024,
+    "hidden_size": 256, "num_hidden_layers": 4, "intermediate_size": 640, "hidden_act": "silu",
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "linear_num_key_heads": 4,
+    "linear_num_value_heads": 4, "linear_key_head_dim": 64, "linear_value_head_dim": 64,
+    "linear_conv_kernel_dim": 4, "full_attention_interval": 4, "attention_bias": False,
+    "rms_norm_eps": 1e-6, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
+                                              "partial_rotary_factor": 0.25},
+    "max_position_embeddings": 32768, "tie_word_embeddings": True, "bos_token_id": None,
+    "eos_token_id": None, "dtype": "bfloat16",
+}
+
+_FAMILY_RECIPE = Recipe(epochs=10, batch_size=4, context=256, learning_rate=2e-3, warmup_steps=200,
+                        final_learning_rate=0.02, weight_decay=0.1, dropout=0.15, ema_decay=0.997)
+
 # head_rate: after 500 updates at this rate, 1.36 bits/dim against 1.57 with 0.02; the full rate was
 # still at 1.50 after 800.
 _IMAGE_RECIPE = Recipe(epochs=250, dropout=0.05, head_rate=0.1)
@@ -133,6 +157,10 @@ PRESETS = {
        for name, (about, attention) in _OF_SMALL.items()},
     "text-linear": Preset("bytes of text, linear attention, unbounded length", _TEXT,
                           Recipe(epochs=60, batch_size=64, dropout=0.2)),
+    "text-rwkv7-small": Preset("tokens of text, RWKV-7, 4 layers, as a Hugging Face directory", _RWKV7,
+                               replace(_FAMILY_RECIPE, carry=True)),
+    "text-qwen3_5-small": Preset("the same, Qwen3.5: three gated delta layers and one of softmax", _QWEN3_5,
+                                 _FAMILY_RECIPE),
     "text-linear-small": Preset("the same with 4 layers, small enough for a CPU",
                                 dict(_TEXT, n_layers=4),
                                 Recipe(epochs=24, batch_size=8, context=256, learning_rate=2e-3,

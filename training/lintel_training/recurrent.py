@@ -10,6 +10,11 @@ import torch
 from .attention import module_of
 
 
+def session_of(model, batch, length):
+    """A batch of sequences of any model; `length` bounds the tokens that can be fed."""
+    return model.session(batch) if hasattr(model, "session") else Session(model, batch, length)
+
+
 class Session:
     """A batch of sequences being decoded; `length` bounds the tokens that can be fed."""
 

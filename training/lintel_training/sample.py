@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from .export import load_model
 from .outputs import require_file
-from .recurrent import Session
+from .recurrent import session_of
 
 TEXT_SAMPLE_BYTES = 500  # of a sample drawn while training
 
@@ -46,12 +46,12 @@ def draw(config, outputs, generator, temperature=1.0):
 @torch.no_grad()
 def sample(model, prompts, length, seed=0, temperature=1.0):
     """Continues prompts [B, at least 1] to `length` tokens: int64 [B, length]."""
-    device = model.predictor.weight.device
+    device = prompts.device
     generator = torch.Generator(device).manual_seed(seed)
     tokens = torch.zeros(prompts.shape[0], length, dtype=torch.int64, device=device)
     given = prompts.shape[1]
     tokens[:, :given] = prompts
-    session = Session(model, prompts.shape[0], length)
+    session = session_of(model, prompts.shape[0], length)
     for t in range(length - 1):
         outputs = session.step(tokens[:, t])
         if t + 1 >= given:

@@ -8,6 +8,7 @@ from . import data
 from .attention import module_of
 from .evaluate import bytes_of_windows, image_bits, text_nats, text_windows
 from .losses import LN2
+from .sample import sample_text
 from .selection import Selection
 
 
@@ -20,6 +21,7 @@ class ImageTask:
     """MNIST-like images. Validation: the last `valid_count` of the training file; test: its own."""
 
     unit = "bits/dim"
+    files = {}  # name: bytes, beside the model in its directory
     scale = 1 / LN2  # from nats
 
     def __init__(self, config, recipe, device, train_path, test_path, test_limit=None, labels=None):
@@ -70,6 +72,7 @@ class TextTask:
 
     unit = "nats/byte"
     scale = 1.0
+    files = {}
 
     def __init__(self, config, recipe, device, path):
         train, valid = data.split_text(data.read_text(path))
@@ -91,3 +94,7 @@ class TextTask:
     def test_score(self, model):
         """There is no third part: the figure is of the validation part."""
         return self.validate(model)
+
+    def sample_text(self, model, length):
+        """A text that follows a line break."""
+        return sample_text(model, b"\n", length)

@@ -30,14 +30,16 @@ from dataclasses import fields, replace  # noqa: E402
 
 import torch  # noqa: E402
 
-from . import data  # noqa: E402
+from . import data, families  # noqa: E402
 from .attention import module_of  # noqa: E402
 from .attention_config import ATTENTION_FLAGS  # noqa: E402
 from .config import ConfigError, ModelConfig  # noqa: E402
 from .lora import DEFAULT_MODULES, MAX_RANK, parse_modules  # noqa: E402
+from .models import is_family  # noqa: E402
 from .presets import MIXTURES, PRESETS, Recipe, override  # noqa: E402
 from .selection import FILTERS, parse_labels  # noqa: E402
 from .tasks import ImageTask, TextTask  # noqa: E402
+from .token_task import TokenTask  # noqa: E402
 from .trainer import Options, Trainer  # noqa: E402
 
 
@@ -76,7 +78,7 @@ def make_parser():
     recipe.add_argument("--dropout", type=float)
     recipe.add_argument("--shift-augment", type=float, metavar="P",
                         help="images: probability of a shift by up to a pixel each way")
-    recipe.add_argument("--context", type=int, help="text: bytes in a window")
+    recipe.add_argument("--context", type=int, help="text: bytes or tokens in a window")
     recipe.add_argument("--valid-count", type=int, help="images taken from training")
     recipe.add_argument("--init-from", metavar="DIR",
                         help="start from this model's weights; its attention may be another, and "
@@ -99,6 +101,7 @@ def make_parser():
     model = parser.add_argument_group("architecture (default: the preset's)")
     for name in ("n-layers", "n-heads", "d-model", "d-head", "d-ff", "mixtures"):
         model.add_argument("--" + name, type=int)
+    model.add_argument("--vocab-size", type=int, help="of a tokenizer that is trained from the text")
     model.add_argument("--head", choices=["mixture_of_logistics", "categorical"],
                        help=f"a mixture has {MIXTURES} components unless --mixtures says otherwise")
     model.add_argument("--activation", choices=["relu", "gelu"])
@@ -138,12 +141,21 @@ def _make_head(args, usual):
     return {"type": kind, "mixtures": mixtures}
 
 
+_ARCHITECTURE = ("n_layers", "n_heads", "d_model", "d_head", "d_ff", "mixtures", "vocab_size", "head",
+                 "activation", *ATTENTION_FLAGS)
+
+
 def make_config(args):
     """The preset's architecture with the overrides of the command line.
 
     ConfigError naming the flag or key that does not fit.
     """
     config = dict(PRESETS[args.preset].config)
+    if families.is_family(config):
+        given = {flag: getattr(args, flag) for flag in _ARCHITECTURE if getattr(args, flag) is not None}
+        return families.config_of(families.overridden(config, given))
+    if args.vocab_size is not None:
+        raise ConfigError("--vocab-size: the preset is a model of pixels or bytes, which has 256")
     for key in ("n_layers", "n_heads", "d_model", "d_head", "d_ff", "activation"):
         if getattr(args, key) is not None:
             config[key] = getattr(args, key)
@@ -167,10 +179,12 @@ def make_recipe(args):
                     **{field.name: getattr(args, field.name, None) for field in fields(Recipe)})
 
 
-def check_recipe(recipe):
+def check_recipe(recipe, is_family=False):
     """ConfigError naming a flag that makes no sense without another, or at all."""
     if recipe.labels is not None:
         parse_labels(recipe.labels)
+    if is_family and recipe.lora_rank is not None:
+        raise ConfigError("--lora-rank: the preset is a model of a Hugging Face directory, which takes no adapter")
     if recipe.lora_rank is None:
         for flag in ("lora_alpha", "lora_modules"):
             if getattr(recipe, flag) is not None:
@@ -185,6 +199,8 @@ def check_recipe(recipe):
 
 
 def make_task(args, config, recipe):
+    if config.modality.type == "tokens":
+        return TokenTask(config, recipe, args.device, args.data)
     if config.modality.type == "bytes":
         return TextTask(config, recipe, args.device, args.data)
     train = args.train_images or data.find_images(args.data, "train")
@@ -203,6 +219,8 @@ def make_trainer(args, began=None):
     on_cuda = args.device.startswith("cuda")
     config = make_config(args)
     recipe = make_recipe(args)
+    if args.checkpointing and is_family(config):
+        raise ConfigError("--checkpointing: not for models of a Hugging Face directory")
     if args.cuda_graphs and recipe.accumulate > 1:
         raise ConfigError("--cuda-graphs: not with --accumulate, whose passes would write over each "
                           "other's gradients")
@@ -211,7 +229,8 @@ def make_trainer(args, began=None):
         is_cheap = all(module_of(a.type).Attention.samples_cheaply for a in config.attention)
         sample_count = 64 if is_cheap or args.sample_every else 0
     options = Options(
-        out=args.out, device=args.device, compile=args.compile if on_cuda else "none",
+        out=args.out, device=args.device,
+        compile=args.compile if on_cuda and not is_family(config) else "none",
         cuda_graphs=args.cuda_graphs and on_cuda and args.compile == "model",
         checkpointing=args.checkpointing, time_budget=args.time_budget, began=began,
         log_every=args.log_every or (50 if on_cuda else 10), validations=args.validations,
@@ -227,7 +246,7 @@ def main(argv=None):
         parser.error("--data is needed")
     try:
         make_config(args)
-        check_recipe(make_recipe(args))
+        check_recipe(make_recipe(args), families.is_family(PRESETS[args.preset].config))
     except ValueError as error:
         parser.error(str(error))
     if args.threads:

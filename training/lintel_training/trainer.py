@@ -14,17 +14,17 @@ from . import checkpoint
 from .adapter_files import save_adapter
 from .attention import module_of
 from .compiled import compile_layers, loss_function
-from .config import ModelConfig
 from .curve import draw_curve
 from .export import export_model, round_weights, start_from
 from .lora import DEFAULT_MODULES, adapt, parse_modules, without_adapter
-from .model import Model, initialise
+from .models import config_of, make_model, set_initial_weights
 from .optim import Average, learning_rate, make_optimizer
 from .pace import Pace, reserve_seconds
+from .presets import Recipe
 from .report import hardware, versions
 from .run_log import RunLock, RunLog
 from .safetensors_io import write_atomically
-from .sample import TEXT_SAMPLE_BYTES, image_grid, sample_images, sample_text, write_png
+from .sample import TEXT_SAMPLE_BYTES, image_grid, sample_images, write_png
 
 # Updates that may be skipped for a loss or gradient that is not finite, before giving up.
 MAX_SKIPPED = 100
@@ -69,8 +69,8 @@ class Trainer:
         """Everything that a run has, new or as the checkpoint `saved` has it."""
         config, recipe, options = self.config, self.recipe, self.options
         torch.manual_seed(recipe.seed)
-        model = Model(config, recipe.dropout, options.checkpointing)
-        initialise(model, recipe.seed)
+        model = make_model(config, recipe.dropout, options.checkpointing)
+        set_initial_weights(model, recipe.seed)
         if recipe.init_from and saved is None:
             start_from(model, recipe.init_from)
         if recipe.lora_rank is not None:
@@ -105,18 +105,21 @@ class Trainer:
         return max(1, int(r.epochs * self.task.batches.batches_per_epoch / r.accumulate))
 
     def _restore(self, state):
-        config = ModelConfig.from_dict(json.loads(state["config"]))
+        config = config_of(json.loads(state["config"]))
         # It follows from the recipe, and runs of before did not note it.
         config = replace(config, trained_length=self.config.trained_length)
+        recipe = {**Recipe().to_dict(), **json.loads(state["recipe"])}
         differing = [key for key, mine, theirs in (
             ("config", self.config.to_dict(), config.to_dict()),
-            *((k, v, json.loads(state["recipe"]).get(k)) for k, v in self.recipe.to_dict().items()))
+            *((k, v, recipe.get(k)) for k, v in self.recipe.to_dict().items()))
             if mine != theirs]
         if differing:
             raise ValueError(f"{self.options.out} holds a run with another "
                              f"{', '.join(differing)}; repeat its flags or choose another directory")
         self._check_data(state)
         self.model.load_state_dict(state["model"])
+        if state.get("carried") is not None:
+            self.model.carried = [tensor.to(self.options.device) for tensor in state["carried"]]
         self.average.model.load_state_dict(state["average"])
         for group in state["optimizer"]["param_groups"]:
             group["fused"] = self.on_cuda  # the run may have started on the other kind of device
@@ -235,7 +238,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(), "rng": checkpoint.rng_state(self.options.device),
             "step": self.step, "total_steps": self.total_steps, "seconds": self._seconds(),
             "skipped": self.skipped.item(), "loss_sum": self.loss_sum.item(),
-            "loss_count": self.loss_count,
+            "loss_count": self.loss_count, "carried": getattr(self.model, "carried", None),
         }, self.options.out)
 
     def _validate(self):
@@ -252,6 +255,8 @@ class Trainer:
         out, model = self.options.out, self.average.model
         if self.recipe.lora_rank is None:
             export_model(model, os.path.join(out, "model"))
+            for name, content in self.task.files.items():
+                write_atomically(os.path.join(out, "model", name), content)
             return
         base = os.path.basename(os.path.normpath(self.recipe.init_from))
         save_adapter(model, os.path.join(out, "adapter"), self._lora_alpha(), base)
@@ -279,7 +284,7 @@ class Trainer:
             write_png(stem + ".png", image_grid(sample_images(self.average.model, count)))
         else:
             with open(stem + ".txt", "wb") as file:
-                file.write(sample_text(self.average.model, b"\n", TEXT_SAMPLE_BYTES) + b"\n")
+                file.write(self.task.sample_text(self.average.model, TEXT_SAMPLE_BYTES) + b"\n")
 
     # ---- the run ----
 

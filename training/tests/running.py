@@ -27,7 +27,7 @@ class RunCase(unittest.TestCase):
         self.root = self._directory.name
         # Images of 5 x 4 in presets of 28 x 28.
         for name, preset in PRESETS.items():
-            if preset.config["modality"]["type"] == "image":
+            if preset.config.get("modality", {}).get("type") == "image":
                 changes = {"max_length": 19, "modality": dict(preset.config["modality"], height=5,
                                                               width=4)}
                 before = {k: preset.config[k] for k in changes}

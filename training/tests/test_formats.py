@@ -17,14 +17,15 @@ from converting import convert, run
 from lintel_training import safetensors_io
 from lintel_training.config import ConfigError, ModelConfig
 from lintel_training.export import export_model, load_model, round_weights, start_from
+from lintel_training.models import config_of
 from lintel_training.presets import PRESETS
 
 
 class ConfigTest(unittest.TestCase):
     def test_every_preset_survives_a_round_trip(self):
         for name, preset in PRESETS.items():
-            config = ModelConfig.from_dict(preset.config)
-            self.assertEqual(ModelConfig.from_dict(config.to_dict()), config, name)
+            config = config_of(preset.config)
+            self.assertEqual(config_of(config.to_dict()), config, name)
 
     def test_a_key_that_does_not_belong_is_named(self):
         good = small.config({"type": "linear"}).to_dict()
