@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/core/errors.h"
+#include "model/core/shared_block.h"
 
 namespace lintel {
 
@@ -29,6 +30,8 @@ class StateWriter {
   void value(const T& value) {
     values(std::span<const T>(&value, 1));
   }
+  // The bytes of a block; a writer that stays in the process may keep a reference in their place.
+  virtual void block(const SharedBlock& block) { values(block.bytes()); }
 
  private:
   virtual void write(std::span<const std::byte> bytes) = 0;
@@ -38,6 +41,15 @@ class StateWriter {
 class StateReader {
  public:
   virtual ~StateReader() = default;
+
+  // A block of so many bytes, which has no other owner unless the reader is trusted.
+  virtual SharedBlock block(std::size_t bytes) {
+    SharedBlock made(bytes);
+    values(std::span(made.data(), bytes));
+    return made;
+  }
+  // Whether all that it reads was written by this process and has been nowhere else.
+  virtual bool is_trusted() const { return false; }
 
   template <typename T>
   void values(std::span<T> values) {
@@ -99,6 +111,70 @@ class StateByteReader final : public StateReader {
   }
 
   std::span<const std::byte> bytes_;
+};
+
+// A state in this process, which shares the blocks of what was saved.
+struct SharedState {
+  SharedState() = default;
+  SharedState(const SharedState&) = delete;
+  SharedState& operator=(const SharedState&) = delete;
+  ~SharedState() { zero_memory(std::span(bytes)); }
+
+  std::vector<std::byte> bytes;  // all but the blocks
+  std::vector<SharedBlock> blocks;
+};
+
+// Appends to `state`, which outlives it.
+class SharedStateWriter final : public StateWriter {
+ public:
+  explicit SharedStateWriter(SharedState& state) : state_(state) {}
+
+  void block(const SharedBlock& block) override { state_.blocks.push_back(block); }
+
+ private:
+  void write(std::span<const std::byte> from) override {
+    state_.bytes.insert(state_.bytes.end(), from.begin(), from.end());
+  }
+
+  SharedState& state_;
+};
+
+// What SharedStateWriter will append.
+class SharedStateCount final : public StateWriter {
+ public:
+  std::size_t bytes() const { return bytes_; }
+  std::size_t blocks() const { return blocks_; }
+
+  void block(const SharedBlock& /*block*/) override { ++blocks_; }
+
+ private:
+  void write(std::span<const std::byte> from) override { bytes_ += from.size(); }
+
+  std::size_t bytes_ = 0;
+  std::size_t blocks_ = 0;
+};
+
+// Borrows the state. Thread-safe among readers of one state.
+class SharedStateReader final : public StateReader {
+ public:
+  explicit SharedStateReader(const SharedState& state)
+      : bytes_(state.bytes), blocks_(state.blocks) {}
+
+  SharedBlock block(std::size_t bytes) override {
+    if (blocks_.empty() || blocks_.front().bytes().size() != bytes) {
+      throw ModelError("saved state: found no block of " + std::to_string(bytes) + " bytes");
+    }
+    SharedBlock next = blocks_.front();
+    blocks_ = blocks_.subspan(1);
+    return next;
+  }
+  bool is_trusted() const override { return true; }
+
+ private:
+  void read(std::span<std::byte> to) override { bytes_.values(to); }
+
+  StateByteReader bytes_;
+  std::span<const SharedBlock> blocks_;
 };
 
 }  // namespace lintel
