@@ -41,7 +41,8 @@ class SequenceState {
   SequenceState& operator=(SequenceState&& other) noexcept;  // zeroes what this one held
   ~SequenceState();  // zeroes what it held: nothing shows in the next owner of the memory
 
-  // A copy that shares nothing with this one.
+  // A copy: what happens to one of the two is not seen in the other. They share pages that neither
+  // writes again (KvCache), so a copy may be used on another thread.
   SequenceState clone() const;
   // Becomes such a copy of `other`, a sequence of the same model and adapter; in the memory that it
   // has, where states do not grow.

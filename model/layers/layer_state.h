@@ -20,12 +20,13 @@ class LayerState {
  public:
   virtual ~LayerState() = default;
 
-  // Bytes held now, the flat block included. At most state_bytes(tokens seen).
+  // Bytes held now, the flat block and what is shared included. At most state_bytes(tokens seen).
   virtual std::size_t bytes() const = 0;
   // What the next step reads regardless of its row, where that is known and contiguous: it can be
   // prefetched. Else empty.
   virtual std::span<const float> read_next() const { return {}; }
-  // Becomes equal to `other`, a state of the same layer. The two share nothing afterwards.
+  // Becomes equal to `other`, a state of the same layer. What happens to one of the two afterwards
+  // is not seen in the other, though memory that neither changes may be shared.
   virtual void assign(const LayerState& other) = 0;
   // Back to the state of an empty sequence; what it held is zeroed.
   virtual void reset() = 0;

@@ -6,39 +6,25 @@
 #include <cmath>
 #include <utility>
 
-#include "model/layers/attention/common/softmax_kernels.h"
-#include "model/layers/attention/common/softmax_state.h"
+#include "model/layers/mixers/kv_cache.h"
+#include "model/ops/kv_kernels.h"
 #include "model/ops/mixer_kernels.h"
 
 namespace lintel {
+namespace {
 
-class GatedSoftmax::Layout final : public StateLayout {
- public:
-  explicit Layout(const GatedSoftmaxShape& shape)
-      : shape_{.n_heads = shape.kv_heads, .d_head = shape.head_width} {}
+// Queries times positions from which on several threads attend.
+constexpr std::size_t kWorthSharing = 2048;
 
-  std::size_t block_floats() const override { return 0; }
-  std::unique_ptr<LayerState> new_state(std::span<float> /*block*/) const override {
-    return std::make_unique<SoftmaxState>(shape_);
-  }
-  std::size_t state_bytes(std::int64_t num_tokens) const override {
-    return SoftmaxState::bytes_of(shape_, num_tokens);
-  }
-  std::int64_t tokens_until_full() const override { return kNeverFull; }
-  std::size_t rollback_floats(std::size_t /*num_rows*/, std::int64_t /*end*/) const override {
-    return 0;
-  }
-  const SoftmaxShape& softmax() const { return shape_; }
-
- private:
-  const SoftmaxShape shape_;
-};
+}  // namespace
 
 GatedSoftmax::GatedSoftmax(const GatedSoftmaxShape& shape, GatedSoftmaxWeights weights)
     : shape_(shape),
       weights_(std::move(weights)),
       rotary_(shape.rotated, shape.rope_theta),
-      layout_(std::make_shared<const Layout>(shape)) {}
+      layout_(std::make_shared<const KvCacheLayout>(
+          KvShape{.heads = shape.kv_heads, .width = shape.head_width, .type = shape.kv_type},
+          shape.window)) {}
 GatedSoftmax::~GatedSoftmax() = default;
 
 std::shared_ptr<const StateLayout> GatedSoftmax::layout() const { return layout_; }
@@ -78,60 +64,38 @@ void GatedSoftmax::prepare(const MixerRows& rows, MatrixView<float> in,
   }
 }
 
-// Queries of one sequence at consecutive positions. Those of the heads that share keys are
-// attended one after the other: member g of each group, [rows, HKV D], reads the same pages.
-void GatedSoftmax::attend(const SoftmaxState& state, std::size_t first_position,
-                          MatrixView<const float> q, MatrixView<float> out,
-                          MixerScratch& scratch) const {
-  const SoftmaxShape& softmax = layout_->softmax();
-  const History& history = state.history();
-  const std::size_t width = shape_.head_width;
-  const std::size_t keys = shape_.keys();
-  const std::size_t members = shape_.heads / shape_.kv_heads;
+// Queries of the last rows of the cache. All that share keys read a page together.
+void GatedSoftmax::attend(const KvCache& cache, MatrixView<const float> q, MatrixView<float> out,
+                          MixerScratch& scratch, StepThreadPool* team) const {
   const std::size_t rows = q.rows();
-  const float scale = 1.0f / std::sqrt(static_cast<float>(width));
-  const MatrixView<float> scaled = scratch.matrix(8, rows, keys);
-  const MatrixView<float> sums = scratch.matrix(9, rows, keys);
-  const MatrixView<float> totals = scratch.matrix(10, 2 * rows, shape_.kv_heads);
-  float* const max = totals.data();
-  float* const sum = max + rows * shape_.kv_heads;
-  for (std::size_t g = 0; g < members; ++g) {
-    for (std::size_t r = 0; r < rows; ++r) {
-      for (std::size_t h = 0; h < shape_.kv_heads; ++h) {
-        const float* const from = q.row(r).data() + (h * members + g) * width;
-        std::transform(from, from + width, scaled.row(r).data() + h * width,
-                       [scale](float x) { return x * scale; });
-      }
-      std::ranges::fill(sums.row(r), 0.0f);
-    }
-    std::fill(max, sum, softmax_least());
-    std::fill_n(sum, rows * shape_.kv_heads, 0.0f);
-    const auto rows_from = [&](std::size_t r) {
-      return SoftmaxRows{.count = rows - r,
-                         .q = scaled.row(r).data(),
-                         .max = max + r * shape_.kv_heads,
-                         .sum = sum + r * shape_.kv_heads,
-                         .out = sums.row(r).data(),
-                         .out_stride = sums.stride()};
-    };
-    // No row sees what the first one does not.
-    const std::size_t seen = first_position + 1;
-    const std::size_t least = seen > shape_.window ? seen - shape_.window : 0;
-    for (std::size_t begin = least / kSoftmaxPage * kSoftmaxPage; begin < history.length();
-         begin += kSoftmaxPage) {
-      // Rows before `begin` see nothing of the page.
-      const std::size_t r = begin > first_position ? begin - first_position : 0;
-      softmax_add_page(softmax, rows_from(r), history.page_of(begin),
-                       first_position + r + 1 - begin, shape_.window);
-    }
-    softmax_finish(softmax, rows_from(0));
-    for (std::size_t r = 0; r < rows; ++r) {
-      for (std::size_t h = 0; h < shape_.kv_heads; ++h) {
-        std::copy_n(sums.row(r).data() + h * width, width,
-                    out.row(r).data() + (h * members + g) * width);
-      }
-    }
-  }
+  const std::size_t first_position = cache.length() - rows;
+  const MatrixView<float> totals = scratch.matrix(8, 2 * rows, shape_.heads);
+  const KvQueries queries{.count = rows,
+                          .first_position = first_position,
+                          .members = shape_.heads / shape_.kv_heads,
+                          .window = shape_.window,
+                          .scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_width)),
+                          .q = q.data(),
+                          .q_stride = q.stride(),
+                          .max = totals.data(),
+                          .sum = totals.data() + rows * shape_.heads,
+                          .out = out.data(),
+                          .out_stride = out.stride()};
+  // No row sees what the first one does not.
+  const std::size_t seen = first_position + 1;
+  const std::size_t least = seen > shape_.window ? seen - shape_.window : 0;
+  const bool is_long = rows * (cache.length() - least) >= kWorthSharing;
+  const KvShape& shape = layout_->shape();
+  split_among(is_long ? team : nullptr, shape.heads,
+              [&](std::size_t begin, std::size_t end, bool /*is_leader*/) {
+                const KvHeads heads{.begin = begin, .end = end};
+                kv_begin(shape, heads, queries);
+                for (std::size_t first = least / kKvPage * kKvPage; first < cache.length();
+                     first += kKvPage) {
+                  kv_add_page(shape, heads, queries, cache.page_of(first), first);
+                }
+                kv_finish(shape, heads, queries);
+              });
 }
 
 void GatedSoftmax::step(const MixerRows& rows, MatrixView<float> add_to,
@@ -145,14 +109,22 @@ void GatedSoftmax::step(const MixerRows& rows, MatrixView<float> add_to,
   prepare(rows, in, scratch);
   const std::size_t first_key = shape_.has_gate ? 2 * queries : queries;
   for_each_run(rows.states, [&](std::size_t first, std::size_t length) {
-    auto& state = static_cast<SoftmaxState&>(*rows.states[first]);
-    const std::size_t first_position = state.history().length();
-    for (std::size_t r = first; r < first + length; ++r) {
-      const float* const k = in.row(r).data() + first_key;
-      state.append(k, k + keys);
+    auto& cache = static_cast<KvCache&>(*rows.states[first]);
+    cache.begin_run(length);
+    for (std::size_t r = first; r < first + length;) {
+      // In a window a page at a time, so that those before it can go.
+      const std::size_t left = first + length - r;
+      const std::size_t of_page = kKvPage - cache.length() % kKvPage;
+      const std::size_t fed = shape_.window == SIZE_MAX ? left : std::min(left, of_page);
+      for (std::size_t i = r; i < r + fed; ++i) {
+        const float* const k = in.row(i).data() + first_key;
+        cache.append(k, k + keys);
+      }
+      attend(cache, in.cols_from(0, queries).rows_from(r, fed), out.rows_from(r, fed), scratch,
+             rows.team);
+      cache.release_unseen();
+      r += fed;
     }
-    attend(state, first_position, in.cols_from(0, queries).rows_from(first, length),
-           out.rows_from(first, length), scratch);
   });
   DenseInput& gated = scratch.input(0, weights_.out->weight_type(), count, queries);
   for (std::size_t r = 0; r < count; ++r) {

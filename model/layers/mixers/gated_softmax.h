@@ -11,10 +11,12 @@
 
 #include "model/layers/mixers/mixer.h"
 #include "model/layers/mixers/rotary.h"
+#include "model/ops/kv_type.h"
 
 namespace lintel {
 
-class SoftmaxState;  // model/layers/attention/common/softmax_state.h
+class KvCache;        // model/layers/mixers/kv_cache.h
+class KvCacheLayout;  // the same
 
 struct GatedSoftmaxShape {
   std::size_t heads = 0;       // H of queries
@@ -22,7 +24,8 @@ struct GatedSoftmaxShape {
   std::size_t head_width = 0;  // D
   std::size_t rotated = 0;     // R of each head's D values turn, even; 0: none
   double rope_theta = 0.0;
-  bool has_gate = false;          // each query head is followed by its gate
+  bool has_gate = false;  // each query head is followed by its gate
+  KvType kv_type = KvType::kF32;
   std::size_t window = SIZE_MAX;  // positions that a query sees, its own among them
 
   std::size_t queries() const { return heads * head_width; }
@@ -42,8 +45,8 @@ struct GatedSoftmaxWeights {
 //   a = softmax over t - window < s <= t of q . k_s / sqrt(D)
 //   y = out((sum a v) * sigmoid(gate))                             without gates: out(sum a v)
 //
-// The state of a sequence is a cache of rotated keys and of values [t, HKV, D]. It grows with every
-// token even where a window sees the last of them only.
+// The state of a sequence is a KvCache of rotated keys and of values [t, HKV, D]; where queries see
+// a window, of the last of them.
 class GatedSoftmax final : public Mixer {
  public:
   GatedSoftmax(const GatedSoftmaxShape& shape, GatedSoftmaxWeights weights);
@@ -55,15 +58,14 @@ class GatedSoftmax final : public Mixer {
   std::vector<const Dense*> products() const override;
 
  private:
-  class Layout;
   void prepare(const MixerRows& rows, MatrixView<float> in, MixerScratch& scratch) const;
-  void attend(const SoftmaxState& state, std::size_t first_position, MatrixView<const float> q,
-              MatrixView<float> out, MixerScratch& scratch) const;
+  void attend(const KvCache& cache, MatrixView<const float> q, MatrixView<float> out,
+              MixerScratch& scratch, StepThreadPool* team) const;
 
   const GatedSoftmaxShape shape_;
   const GatedSoftmaxWeights weights_;
   const Rotary rotary_;
-  const std::shared_ptr<const Layout> layout_;
+  const std::shared_ptr<const KvCacheLayout> layout_;
 };
 
 }  // namespace lintel
