@@ -12,7 +12,6 @@
 #include "model/layers/attention/common/softmax_kernels.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <limits>
 
 HWY_BEFORE_NAMESPACE();
@@ -20,29 +19,25 @@ namespace lintel {
 namespace HWY_NAMESPACE {
 namespace {
 
-// One head of one row over n positions of a page, of which the first `hidden` are not seen.
+// One head of one row over n positions of a page.
 HWY_INLINE void add_block(const float* q, size_t d_head, const float* keys, const float* values,
-                          size_t hidden, size_t n, float* max, float* sum, float* out) {
+                          size_t n, float* max, float* sum, float* out) {
   HWY_ALIGN float p[kSoftmaxPage];
   const size_t computed = multiply_all_columns(q, d_head, keys, kSoftmaxPage, n, p);
-  std::fill_n(p, hidden, std::numeric_limits<float>::lowest());  // their weights become exactly 0
   add_softmax_block(
       p, n, computed, d_head, [values, d_head](size_t i) { return values + i * d_head; }, max, sum,
       out);
 }
 
-void AddPage(const SoftmaxShape& shape, const SoftmaxRows& rows, const float* page, size_t visible,
-             size_t window) {
+void AddPage(const SoftmaxShape& shape, const SoftmaxRows& rows, const float* page,
+             size_t visible) {
   const size_t d_head = shape.d_head;
   for (size_t h = 0; h < shape.n_heads; ++h) {
     const float* const keys = page + h * 2 * kSoftmaxPage * d_head;
     const float* const values = keys + kSoftmaxPage * d_head;
     for (size_t r = 0; r < rows.count; ++r) {
-      const size_t seen = visible + r;
-      const size_t hidden = seen > window ? seen - window : 0;
-      if (hidden >= kSoftmaxPage) break;  // as of every row after it
       const size_t at = r * shape.n_heads + h;
-      add_block(rows.q + at * d_head, d_head, keys, values, hidden, std::min(seen, kSoftmaxPage),
+      add_block(rows.q + at * d_head, d_head, keys, values, std::min(visible + r, kSoftmaxPage),
                 rows.max + at, rows.sum + at, rows.out + r * rows.out_stride + h * d_head);
     }
   }
@@ -101,11 +96,7 @@ float softmax_least() { return std::numeric_limits<float>::lowest(); }
 
 void softmax_add_page(const SoftmaxShape& shape, const SoftmaxRows& rows, const float* page,
                       std::size_t visible) {
-  softmax_add_page(shape, rows, page, visible, SIZE_MAX);
-}
-void softmax_add_page(const SoftmaxShape& shape, const SoftmaxRows& rows, const float* page,
-                      std::size_t visible, std::size_t window) {
-  HWY_DYNAMIC_DISPATCH(AddPage)(shape, rows, page, visible, window);
+  HWY_DYNAMIC_DISPATCH(AddPage)(shape, rows, page, visible);
 }
 
 void softmax_finish(const SoftmaxShape& shape, const SoftmaxRows& rows) {

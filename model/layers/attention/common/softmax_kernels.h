@@ -50,10 +50,6 @@ float softmax_least();
 // row, one more by each row after it, until the page is full. REQUIRES: visible >= 1.
 void softmax_add_page(const SoftmaxShape& shape, const SoftmaxRows& rows, const float* page,
                       std::size_t visible);
-// The same where a row sees no more than the last `window` positions up to its own, which may lie
-// in a later page. REQUIRES: visible, window >= 1.
-void softmax_add_page(const SoftmaxShape& shape, const SoftmaxRows& rows, const float* page,
-                      std::size_t visible, std::size_t window);
 
 // out /= sum.
 void softmax_finish(const SoftmaxShape& shape, const SoftmaxRows& rows);
