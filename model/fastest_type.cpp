@@ -302,8 +302,8 @@ std::vector<WeightType> faster_types() {
 }
 
 LoadPlan plan_to_load(const ModelFiles& files, std::optional<WeightType> weight_type,
-                      const std::optional<AttentionSpec>& attention) {
-  LoadPlan plan{.options = {.attention = attention}};
+                      const std::optional<AttentionSpec>& attention, KvType kv_type) {
+  LoadPlan plan{.options = {.attention = attention, .kv_type = kv_type}};
   if (!weight_type && has_quantized_tensors(files)) {
     weight_type = WeightType::kBlocks;
   }

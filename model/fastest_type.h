@@ -62,7 +62,7 @@ struct LoadPlan {
 // weight_type: nothing: the fastest that serves, but f32 of a small model and of one that keeps no
 // state. Throws ModelError for what cannot be loaded, as far as is seen without reading weights.
 LoadPlan plan_to_load(const ModelFiles& files, std::optional<WeightType> weight_type,
-                      const std::optional<AttentionSpec>& attention);
+                      const std::optional<AttentionSpec>& attention, KvType kv_type = KvType::kF32);
 
 struct LoadedModel {
   std::unique_ptr<const Transformer> transformer;

@@ -80,9 +80,12 @@ NumericsFingerprint numerics_of(const Transformer& model, std::size_t slice) {
   add_text(model.config().family.empty() ? to_json(model.config()) : model.config_json());
   add_text(model.recomputes() ? "recompute" : "state");
   add_text(type);
+  const std::string kv_type = model.kv_type() ? to_string(*model.kv_type()) : "";
+  if (!kv_type.empty()) add_text("kv " + kv_type);
   add_probe(model, slice, hash);
   return {.hex = hash.hex(),
-          .text = std::string(type) + " " + model.kernels() + ", " + kernel_target() +
+          .text = std::string(type) + " " + model.kernels() + ", " +
+                  (kv_type.empty() ? "" : "KV cache " + kv_type + ", ") + kernel_target() +
                   ", lintel " LINTEL_VERSION};
 }
 

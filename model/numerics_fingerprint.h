@@ -12,7 +12,9 @@ namespace lintel {
 // Two of one `hex` continue a sequence with the same bits, as far as a probe of 64 tokens can tell;
 // where it differs both are right, and not the same.
 struct NumericsFingerprint {
-  std::string hex;   // SHA-256 of the model, its attention, its weight type and what the probe gave
+  // SHA-256 of the model, its attention, its weight type, the type of its KV caches and what the
+  // probe gave.
+  std::string hex;
   std::string text;  // for people: "int8 avx512_vnni, AVX3_ZEN4, lintel 0.2.0"
 };
 

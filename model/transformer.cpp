@@ -112,6 +112,10 @@ const ModelConfig& Transformer::config() const { return impl_->parts.config; }
 std::span<const AdaptableModule> Transformer::modules() const { return impl_->modules(); }
 const Head& Transformer::head() const { return *impl_->parts.head; }
 WeightType Transformer::weight_type() const { return impl_->parts.weight_type; }
+std::optional<KvType> Transformer::kv_type() const {
+  const TransformerParts& parts = impl_->parts;
+  return parts.decoder != nullptr ? parts.decoder->kv_type : std::nullopt;
+}
 // What a step does once, reading the weights above all, is no longer seen from here on. In f32
 // products wait for arithmetic sooner, and of more rows less stays in the caches.
 std::size_t Transformer::most_prompt_rows() const {
@@ -173,6 +177,12 @@ void warn_of_recomputing(TransformerParts& parts) {
       (as_stepped ? "" : "; its outputs differ from those of a session with state"));
 }
 
+void warn_of_no_kv_cache(KvType type, TransformerParts& parts) {
+  if (type == KvType::kF32) return;
+  parts.warnings.push_back("--kv-type " + std::string(to_string(type)) +
+                           " changes nothing: the model has no KV cache, its states stay in f32");
+}
+
 void warn_of_part_of_an_image(TransformerParts& parts) {
   const ModelConfig& config = parts.config;
   if (config.modality != ModalityKind::kImage) return;
@@ -200,7 +210,7 @@ TransformerParts load_family(const ModelFiles& files, const Transformer::Options
   parts.tokenizer = files.load_tokenizer(parts.warnings);
   parts.decoder = files.family()->make(
       files.checkpoint(), {.weight_type = options.weight_type, .library = options.product_library},
-      parts.warnings);
+      options.kv_type, parts.warnings);
   return parts;
 }
 
@@ -209,7 +219,9 @@ TransformerParts load_family(const ModelFiles& files, const Transformer::Options
 std::unique_ptr<Transformer> Transformer::load(const ModelFiles& files, const Options& options) {
   check_has_blocks(files, options.weight_type);
   if (files.family() != nullptr) {
-    return std::unique_ptr<Transformer>(new Transformer(load_family(files, options)));
+    TransformerParts parts = load_family(files, options);
+    if (!parts.decoder->kv_type) warn_of_no_kv_cache(options.kv_type, parts);
+    return std::unique_ptr<Transformer>(new Transformer(std::move(parts)));
   }
   TransformerParts parts;
   parts.config = files.config();
@@ -246,6 +258,7 @@ std::unique_ptr<Transformer> Transformer::load(const ModelFiles& files, const Op
         make_layer(config, attention, own,
                    {.weight_type = options.weight_type, .library = options.product_library}));
   }
+  warn_of_no_kv_cache(options.kv_type, parts);
   if (parts.recompute) warn_of_recomputing(parts);
   warn_of_part_of_an_image(parts);
   if (config.final_norm) {

@@ -16,6 +16,7 @@
 #include "model/core/tensor.h"
 #include "model/lora/adapter.h"
 #include "model/ops/dense.h"
+#include "model/ops/kv_type.h"
 #include "model/sampling/head.h"
 #include "model/sequence.h"
 
@@ -78,6 +79,8 @@ class Transformer {
     WeightType weight_type = WeightType::kF32;
     // In place of the attention of config.json: to compare speed on the same weights.
     std::optional<AttentionSpec> attention;
+    // Of KV caches; a model without one gets a warning unless it is f32.
+    KvType kv_type = KvType::kF32;
     // What multiplies where it is worthwhile. Null: this machine's. Outlives the model.
     const ProductLibrary* product_library = nullptr;
   };
@@ -108,6 +111,8 @@ class Transformer {
   std::span<const AdaptableModule> modules() const;
   const Head& head() const;
   WeightType weight_type() const;
+  // Nothing: the layers have no KV cache.
+  std::optional<KvType> kv_type() const;
   // Rows of one sequence for a step that does nothing but read its prompt: with more of them a row
   // takes no less time on any machine. On some it takes least with fewer.
   std::size_t most_prompt_rows() const;

@@ -13,6 +13,7 @@
 #include "model/formats/weight_source.h"
 #include "model/layers/mixers/decoder.h"
 #include "model/ops/dense.h"
+#include "model/ops/kv_type.h"
 
 namespace lintel {
 
@@ -33,9 +34,10 @@ struct ModelFamily {
   // was found and what was expected.
   ModelConfig (*read_config)(const Checkpoint& checkpoint);
   // Reads every tensor once. Throws ModelError for a tensor that is missing, surplus, mis-shaped or
-  // not finite. notes: what an operator should know, a sentence each.
+  // not finite. kv_type: of KV caches, where the layers have some. notes: what an operator should
+  // know, a sentence each.
   std::unique_ptr<const Decoder> (*make)(const Checkpoint& checkpoint,
-                                         const Dense::Options& options,
+                                         const Dense::Options& options, KvType kv_type,
                                          std::vector<std::string>& notes);
 };
 

@@ -330,9 +330,10 @@ ModelConfig read_config(const Checkpoint& checkpoint) {
 
 class Builder {
  public:
-  Builder(const Checkpoint& checkpoint, const Dense::Options& options)
+  Builder(const Checkpoint& checkpoint, const Dense::Options& options, KvType kv_type)
       : shape_(read_shape(checkpoint)),
         options_(options),
+        kv_type_(kv_type),
         exact_(options),
         tensors_(checkpoint.tensors) {
     exact_.weight_type = WeightType::kF32;
@@ -344,6 +345,7 @@ class Builder {
     decoder->width = shape_.width;
     tensors_.ignore([](std::string_view name) { return name.ends_with(".rotary.inv_freq"); });
     for (std::size_t i = 0; i < shape_.softmax.size(); ++i) {
+      if (shape_.softmax[i].has_value()) decoder->kv_type = kv_type_;
       const std::string prefix = "model.layers." + std::to_string(i) + ".";
       decoder->layers.push_back({.token_norm = norm(prefix + "attn_norm.weight"),
                                  .token_mixer = token_mixer(i, prefix + "attn."),
@@ -391,7 +393,9 @@ class Builder {
     weights.in =
         served({part("q_proj", queries), part("k_proj", keys), part("v_proj", keys)}, shape_.width);
     weights.out = served({{prefix + "o_proj.weight", shape_.width}}, queries);
-    return std::make_unique<GatedSoftmax>(layer.shape, std::move(weights));
+    GatedSoftmaxShape shape = layer.shape;
+    shape.kv_type = kv_type_;
+    return std::make_unique<GatedSoftmax>(shape, std::move(weights));
   }
 
   std::unique_ptr<const Mixer> delta(const std::string& prefix) {
@@ -551,13 +555,14 @@ class Builder {
 
   const Shape shape_;
   const Dense::Options options_;
+  const KvType kv_type_;
   Dense::Options exact_;
   TensorReader tensors_;
 };
 
 std::unique_ptr<const Decoder> make(const Checkpoint& checkpoint, const Dense::Options& options,
-                                    std::vector<std::string>& /*notes*/) {
-  return Builder(checkpoint, options).build();
+                                    KvType kv_type, std::vector<std::string>& /*notes*/) {
+  return Builder(checkpoint, options, kv_type).build();
 }
 
 }  // namespace

@@ -462,8 +462,8 @@ class Names {
 
 class Builder {
  public:
-  Builder(const Checkpoint& checkpoint, const Dense::Options& options)
-      : shape_(read_shape(checkpoint)),
+  Builder(const Checkpoint& checkpoint, const Dense::Options& options, KvType kv_type)
+      : shape_(with_kv_type(read_shape(checkpoint), kv_type)),
         options_(options),
         exact_(options),
         tensors_(checkpoint.tensors),
@@ -475,6 +475,9 @@ class Builder {
     auto decoder = std::make_unique<Decoder>();
     decoder->weight_type = options_.weight_type;
     decoder->width = shape_.width;
+    if (std::ranges::find(shape_.is_full, true) != shape_.is_full.end()) {
+      decoder->kv_type = shape_.full.kv_type;
+    }
     ignore_vision_and_drafts(notes);
     for (std::size_t i = 0; i < shape_.is_full.size(); ++i) {
       decoder->layers.push_back(
@@ -495,6 +498,11 @@ class Builder {
   }
 
  private:
+  static Shape with_kv_type(Shape shape, KvType kv_type) {
+    shape.full.kv_type = kv_type;
+    return shape;
+  }
+
   void ignore_vision_and_drafts(std::vector<std::string>& notes) {
     const auto starts = [](std::string_view name, std::initializer_list<const char*> prefixes) {
       for (const char* const prefix : prefixes) {
@@ -703,8 +711,8 @@ class Builder {
 };
 
 std::unique_ptr<const Decoder> make(const Checkpoint& checkpoint, const Dense::Options& options,
-                                    std::vector<std::string>& notes) {
-  return Builder(checkpoint, options).build(notes);
+                                    KvType kv_type, std::vector<std::string>& notes) {
+  return Builder(checkpoint, options, kv_type).build(notes);
 }
 
 }  // namespace

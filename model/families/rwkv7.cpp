@@ -411,7 +411,7 @@ class Builder {
 };
 
 std::unique_ptr<const Decoder> make(const Checkpoint& checkpoint, const Dense::Options& options,
-                                    std::vector<std::string>& /*notes*/) {
+                                    KvType /*kv_type*/, std::vector<std::string>& /*notes*/) {
   return Builder(checkpoint, options).build();
 }
 

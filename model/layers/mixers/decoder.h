@@ -16,6 +16,7 @@
 #include "model/layers/mixers/mixer.h"
 #include "model/lora/adapter.h"
 #include "model/ops/dense.h"
+#include "model/ops/kv_type.h"
 
 namespace lintel {
 
@@ -61,6 +62,7 @@ struct Decoder {
   std::optional<Dense> head;  // [V, E]
   std::int64_t num_parameters = 0;
   std::vector<AdaptableModule> modules;
+  std::optional<KvType> kv_type;  // of its KV caches; nothing: it has none
 
   // The states of a sequence: of each layer those of its mixers that keep one, in order.
   std::vector<std::shared_ptr<const StateLayout>> layouts() const;
