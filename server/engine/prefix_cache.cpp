@@ -9,7 +9,6 @@
 #include <memory>
 #include <utility>
 
-#include "model/core/state_bytes.h"
 #include "model/core/tensor.h"
 #include "server/core/threads.h"
 
@@ -22,6 +21,20 @@ constexpr std::size_t kNodeBytes = 320;
 constexpr std::size_t kRootBytes = 512;
 // The same of a state: its object, and its place in the order of worth.
 constexpr std::size_t kStateBytes = 192;
+// A reference to a block, and its place among those that are counted.
+constexpr std::size_t kHandleBytes = sizeof(SharedBlock);
+constexpr std::size_t kBlockBytes = 48;
+
+std::size_t bytes_of_block(const SharedBlock& block) {
+  return kHandleBytes + kBlockBytes + SharedBlock::bytes_of(block.bytes().size());
+}
+
+// Of a state that shares nothing.
+std::size_t bytes_alone(const SavedState& state) {
+  std::size_t bytes = state.bytes.size();
+  for (const SharedBlock& block : state.blocks) bytes += bytes_of_block(block);
+  return bytes;
+}
 
 // Where a child whose edge begins with the token stands, or would.
 auto place_of(std::vector<PrefixTree::Node*>& children, std::int32_t token) {
@@ -36,12 +49,43 @@ std::size_t bytes_of(const PrefixTree::Node& node) {
 
 }  // namespace
 
-SavedState::~SavedState() { zero_memory(std::span(bytes)); }
-
 PrefixTree::Node::~Node() { zero_memory(std::span(edge)); }
 
 std::size_t PrefixTree::bytes_of_state(std::size_t saved_bytes) {
   return saved_bytes + kStateBytes;
+}
+
+std::size_t PrefixTree::bytes_added_by(const SavedState& state) const {
+  std::size_t bytes = bytes_of_state(state.bytes.size());
+  for (const SharedBlock& block : state.blocks) {
+    bytes += blocks_.contains(block.data()) ? kHandleBytes : bytes_of_block(block);
+  }
+  return bytes;
+}
+
+void PrefixTree::hold_blocks(const SavedState& state) {
+  state_bytes_ += bytes_of_state(state.bytes.size());
+  std::size_t count = 0;
+  try {
+    for (const SharedBlock& block : state.blocks) {
+      const bool is_new = blocks_[block.data()]++ == 0;
+      state_bytes_ += is_new ? bytes_of_block(block) : kHandleBytes;
+      ++count;
+    }
+  } catch (...) {
+    let_go_of_blocks(state, count);
+    throw;
+  }
+}
+
+void PrefixTree::let_go_of_blocks(const SavedState& state, std::size_t count) noexcept {
+  state_bytes_ -= bytes_of_state(state.bytes.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto found = blocks_.find(state.blocks[i].data());
+    const bool is_last = --found->second == 0;
+    state_bytes_ -= is_last ? bytes_of_block(state.blocks[i]) : kHandleBytes;
+    if (is_last) blocks_.erase(found);
+  }
 }
 
 std::size_t PrefixTree::bytes_of_path(std::size_t num_tokens) {
@@ -147,11 +191,15 @@ std::shared_ptr<const SavedState> PrefixTree::state_of(Node& node) const {
 
 void PrefixTree::put_state(Node& node, std::shared_ptr<const SavedState> state) {
   assert(node.parent != nullptr && !node.has_state);
-  const std::size_t bytes = bytes_of_state(state->bytes.size());
   node.worth = 0;
-  states_.emplace(std::pair(node.worth, &node), std::move(state));
+  const auto made = states_.emplace(std::pair(node.worth, &node), std::move(state)).first;
+  try {
+    hold_blocks(*made->second);
+  } catch (...) {
+    states_.erase(made);
+    throw;
+  }
   node.has_state = true;
-  state_bytes_ += bytes;
   note_use(node);
 }
 
@@ -160,7 +208,7 @@ void PrefixTree::note_use(Node& node) {
   while (before->parent != nullptr && !before->has_state) before = before->parent;
   const auto saved = static_cast<double>(node.end - before->end);
   auto state = states_.extract({node.worth, &node});
-  node.worth = gone_worth_ + saved / static_cast<double>(state.mapped()->bytes.size());
+  node.worth = gone_worth_ + saved / static_cast<double>(bytes_alone(*state.mapped()));
   state.key().first = node.worth;
   states_.insert(std::move(state));
 }
@@ -168,7 +216,7 @@ void PrefixTree::note_use(Node& node) {
 void PrefixTree::take_state(Node& node, Gone& gone) {
   if (!node.has_state) return;
   auto state = states_.extract({node.worth, &node});
-  state_bytes_ -= bytes_of_state(state.mapped()->bytes.size());
+  let_go_of_blocks(*state.mapped(), state.mapped()->blocks.size());
   node.has_state = false;
   gone.states.insert(std::move(state));
 }
@@ -211,8 +259,11 @@ PrefixPartKey key_of(const PrefixCache::Reader& reader) {
 
 std::shared_ptr<const SavedState> saved(const SequenceState& sequence) {
   auto state = std::make_shared<SavedState>();
-  state->bytes.reserve(sequence.saved_bytes());
-  StateByteWriter writer(state->bytes);
+  SharedStateCount count;
+  sequence.save(count);
+  state->bytes.reserve(count.bytes());
+  state->blocks.reserve(count.blocks());
+  SharedStateWriter writer(*state);
   sequence.save(writer);
   return state;
 }
@@ -221,7 +272,7 @@ std::shared_ptr<const SavedState> saved(const SequenceState& sequence) {
 bool load(const SavedState& state, SequenceState& sequence) noexcept {
   return catch_exceptions(
       [&] {
-        StateByteReader reader(state.bytes);
+        SharedStateReader reader(state);
         sequence.load(reader);
         return true;
       },
@@ -325,7 +376,7 @@ void PrefixCache::keep(const Reader& reader, std::span<const std::int32_t> token
     Tree::Node& node = tree_.node_behind(tokens, tree_.walk(root, tokens));
     if (node.has_state) return;
     // Those that are worth less make room before it comes: it has not been used yet.
-    const std::size_t bytes = Tree::bytes_of_state(state->bytes.size());
+    const std::size_t bytes = tree_.bytes_added_by(*state);
     const std::size_t most = options_.memory_bytes - options_.memory_bytes / kPathShare;
     while (tree_.state_bytes() + bytes > most && tree_.least_worth() != nullptr) {
       tree_.evict_state(*tree_.least_worth(), gone);

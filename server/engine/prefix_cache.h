@@ -12,9 +12,11 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "model/core/state_bytes.h"
 #include "model/transformer.h"
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
@@ -29,15 +31,9 @@ namespace lintel {
 
 class Transformer;
 
-// A sequence after some tokens, as SequenceState::save writes it: bytes that refer to nothing.
-struct SavedState {
-  SavedState() = default;
-  SavedState(const SavedState&) = delete;
-  SavedState& operator=(const SavedState&) = delete;
-  ~SavedState();  // zeroes them
-
-  std::vector<std::byte> bytes;
-};
+// A sequence after some tokens, as SequenceState::save writes it. It refers to nothing but blocks
+// (pages of KV caches), which it shares with sequences and other states.
+using SavedState = SharedState;
 
 // Whose prompts: they are computed alike, and belong to one owner. None but its own sees them.
 struct PrefixPartKey {
@@ -127,8 +123,12 @@ class PrefixTree {
     }
   }
 
+  // Of all states; a block that several of them share counts once.
   std::size_t state_bytes() const { return state_bytes_; }
   std::size_t path_bytes() const { return path_bytes_; }
+  // What a state would add.
+  std::size_t bytes_added_by(const SavedState& state) const;
+  // The same where it shares nothing. saved_bytes: with its blocks.
   static std::size_t bytes_of_state(std::size_t saved_bytes);
   static std::size_t bytes_of_path(std::size_t num_tokens);  // of one more node
 
@@ -140,10 +140,14 @@ class PrefixTree {
   // Makes the node and all before it the last used.
   void use(Node* node);
   void take_state(Node& node, Gone& gone);
+  void hold_blocks(const SavedState& state);
+  // Of the first `count` blocks.
+  void let_go_of_blocks(const SavedState& state, std::size_t count) noexcept;
 
   std::map<PrefixPartKey, Part> parts_;
   std::list<Node> nodes_;  // the last used first, parents before their children
   States states_;
+  std::unordered_map<const std::byte*, std::uint32_t> blocks_;  // how many states have each
   double gone_worth_ = 0;  // of the state that went last for want of memory
   std::size_t state_bytes_ = 0;
   std::size_t path_bytes_ = 0;

@@ -144,6 +144,45 @@ TEST_CASE("of two states the one goes that saves less for its bytes, unless it w
   CHECK(tree.least_worth() == late);
 }
 
+TEST_CASE("blocks that several states share count once, as long as one of them is there") {
+  constexpr std::size_t kBlock = 4096;
+  std::vector<SharedBlock> blocks;
+  for (int i = 0; i < 6; ++i) blocks.emplace_back(kBlock);
+  const auto state_of = [&](std::size_t first, std::size_t count) {
+    auto state = std::make_shared<SavedState>();
+    state->bytes.resize(10);
+    for (std::size_t i = first; i < first + count; ++i) state->blocks.push_back(blocks[i]);
+    return state;
+  };
+  PrefixTree tree;
+  PrefixTree::Gone gone;
+  const auto put = [&](std::int32_t token, std::shared_ptr<const SavedState> state) {
+    const Tokens prompt(40, token);
+    PrefixTree::Node& root = tree.root({}, nullptr, gone);
+    PrefixTree::Node& node = tree.node_behind(prompt, tree.walk(root, prompt));
+    const std::size_t before = tree.state_bytes();
+    const std::size_t added = tree.bytes_added_by(*state);
+    tree.put_state(node, std::move(state));
+    CHECK(tree.state_bytes() == before + added);
+    return &node;
+  };
+  const auto whole_blocks = [&] { return tree.state_bytes() / kBlock; };
+  PrefixTree::Node* const shorter = put(1, state_of(0, 3));
+  CHECK(whole_blocks() == 3);
+  PrefixTree::Node* const longer = put(2, state_of(0, 5));
+  CHECK(whole_blocks() == 5);
+  PrefixTree::Node* const other = put(3, state_of(4, 2));
+  CHECK(whole_blocks() == 6);
+  tree.evict_state(*shorter, gone);
+  CHECK(whole_blocks() == 6);
+  tree.evict_state(*longer, gone);
+  CHECK(whole_blocks() == 2);
+  tree.evict_state(*other, gone);
+  CHECK(tree.state_bytes() == 0);
+  gone.states.clear();
+  for (const SharedBlock& block : blocks) CHECK_FALSE(block.is_shared());
+}
+
 TEST_CASE("an adapter at the address of one that is gone finds nothing of it") {
   PrefixTree tree;
   PrefixTree::Gone gone;
