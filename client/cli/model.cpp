@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "client/cli/commands.h"
 #include "client/cli/model_choice.h"
@@ -170,6 +172,10 @@ void write_model(JsonWriter& json, const v1::Model& model) {
   if (model.state_bytes_per_value() > 0) {
     json.field("state_bytes_per_value", model.state_bytes_per_value());
   }
+  if (!model.kv_type().empty()) {
+    json.field("kv_type", model.kv_type()).field("kv_session_bytes", model.kv_session_bytes());
+    json.field("kv_token_bytes", model.kv_token_bytes());
+  }
   json.field("constant_state", model.constant_state());
   json.field("fingerprint", model.fingerprint());
   json.field("numerics", model.numerics()).field("numerics_text", model.numerics_text());
@@ -256,6 +262,14 @@ std::string describe(const v1::Model& model) {
       {"samples", "at most " + std::to_string(model.limits().max_samples())},
   };
   rows.insert(rows.end(), more.begin(), more.end());
+  if (!model.kv_type().empty()) {
+    const auto state = std::ranges::find_if(
+        rows, [](const std::vector<std::string>& row) { return row.front() == "session state"; });
+    rows.insert(state + 1,
+                {"KV cache", model.kv_type() + ", " + std::to_string(model.kv_session_bytes()) +
+                                 " bytes a session and " + std::to_string(model.kv_token_bytes()) +
+                                 " a token"});
+  }
   for (const v1::Adapter& adapter : model.adapters()) {
     rows.push_back({"adapter", adapter_text(adapter)});
   }

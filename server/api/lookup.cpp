@@ -155,8 +155,10 @@ grpc::Status check_session_adapter(const std::string& name, const SessionLease& 
 
 std::string model_identity(const ServedModel& model) {
   const Transformer& transformer = *model.transformer;
+  const std::string cache =
+      transformer.kv_type() ? " kv " + std::string(to_string(*transformer.kv_type())) : "";
   return transformer.fingerprint() + " " + to_string(transformer.weight_type()) + " " +
-         attention_names(transformer.config());
+         attention_names(transformer.config()) + cache;
 }
 
 grpc::Status state_not_found(const std::string& name) {

@@ -80,7 +80,10 @@ grpc::Status stored_refusal(const SessionRefusal& refusal, std::string_view sess
   switch (refusal.error) {
     case SessionError::kModelMismatch:
       return wrong_state("MODEL_MISMATCH",
-                         session + " is of a model that is not loaded, or of other weights", {});
+                         session +
+                             " is of a model that is not loaded, of other weights, or of "
+                             "another --kv-type",
+                         {});
     case SessionError::kCallInterrupted:
       return wrong_state(
           "CALL_INTERRUPTED",

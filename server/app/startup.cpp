@@ -127,9 +127,9 @@ void check_before_loading(const ServerOptions& options) {
 void print_numerics(const ModelOptions& options, std::ostream& out) {
   for (const ModelSource& source : start_sources(options, ModelRepository(options.repository))) {
     const ModelFiles files(source.directory);
-    const auto model =
-        load_as_planned(files, plan_to_load(files, options.weight_type, options.attention))
-            .transformer;
+    const auto model = load_as_planned(files, plan_to_load(files, options.weight_type,
+                                                           options.attention, options.kv_type))
+                           .transformer;
     const NumericsFingerprint numerics = numerics_of(*model);
     out << source.name << '\t' << source.version << '\t' << numerics.hex << '\t' << numerics.text
         << '\n';

@@ -184,6 +184,13 @@ std::vector<Flag> model_flags() {
           "token against f32, found while the model is loaded (`lintel model get` says what was "
           "found); "
           "f32 of small models; of a GGUF file its quantised tensors as they are stored"),
+      choice_flag<Options, KvType>(
+          "--kv-type", models, &Options::kv_type, "TYPE",
+          {{"f32", KvType::kF32}, {"bf16", KvType::kBf16}, {"int8", KvType::kInt8}},
+          "Type of cached keys and values in the softmax layers of checkpoints (Qwen3.5, hybrids): "
+          "f32, bf16, or int8 with a scale for each position and head. `lintel model get` shows "
+          "bytes a token. Sessions, snapshots and named states of another type are refused. Other "
+          "models have no such cache: they get a warning unless it is f32"),
       choice_flag<Options, KernelChoice>(
           "--kernels", models, &Options::kernels, "WHOSE",
           {{"auto", KernelChoice::kAuto},

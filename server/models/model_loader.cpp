@@ -148,17 +148,20 @@ bool rows_are_independent(const Transformer& model, int max_rows, const StepFunc
 
 namespace {
 
-// "271360 bytes a session"
+// "271360 bytes a session", "KV cache bf16, at most ..."
 std::string state_description(const Transformer& transformer) {
+  const std::string cache =
+      transformer.kv_type() ? "KV cache " + std::string(to_string(*transformer.kv_type())) + ", "
+                            : "";
   const std::int64_t longest = transformer.config().max_length;
   const auto bytes = [&](std::int64_t tokens) {
     return std::to_string(transformer.state_bytes(tokens)) + " bytes a session";
   };
   if (transformer.constant_state()) return bytes(longest);
-  if (longest > 0) return "at most " + bytes(longest) + " of full length";
+  if (longest > 0) return cache + "at most " + bytes(longest) + " of full length";
   const std::int64_t full = transformer.tokens_until_full();
-  if (full != kNeverFull) return "at most " + bytes(full);
-  return bytes(1000) + " of 1000 tokens, growing";
+  if (full != kNeverFull) return cache + "at most " + bytes(full);
+  return cache + bytes(1000) + " of 1000 tokens, growing";
 }
 
 // A model that not one sequence of fits beside would be ready, and refuse every call.
@@ -222,10 +225,6 @@ ModelError there_twice(const ServedModel& model, const std::string& adapter) {
                     " is in the model's directory, and --adapter gives it, too");
 }
 
-}  // namespace
-
-namespace {
-
 // One line on a terminal, of large models alone.
 class LoadProgress {
  public:
@@ -258,7 +257,7 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
     files.report_reads(
         [&](std::uint64_t done, std::uint64_t total) { progress.show(done, total); });
   }
-  LoadPlan plan = plan_to_load(files, options_.weight_type, options_.attention);
+  LoadPlan plan = plan_to_load(files, options_.weight_type, options_.attention, options_.kv_type);
   ModelMemory::Reservation reservation = admit(source.name, plan.size);
   LoadedModel loaded = load_as_planned(files, plan);
   std::shared_ptr<const Transformer> transformer = std::move(loaded.transformer);

@@ -12,6 +12,7 @@
 
 #include "model/config/attention_spec.h"
 #include "model/ops/dense.h"
+#include "model/ops/kv_type.h"
 #include "server/engine/request.h"
 #include "server/engine/scheduler.h"
 
@@ -56,6 +57,7 @@ struct ModelOptions {
   std::vector<std::string> load;          // of the repository, at the start; "*": all
   std::size_t memory_bytes = 0;           // of all models and adapters together; 0: no bound
   std::optional<WeightType> weight_type;  // nothing: of each model, load_in_fastest_type()
+  KvType kv_type = KvType::kF32;          // of KV caches, where a model has some
   KernelChoice kernels = KernelChoice::kAuto;  // of the process: choose_kernels()
   std::optional<AttentionSpec> attention;      // of every model, in place of its own
   // Of each model. max_batch_rows 0: batch_rows_for() of the model.

@@ -262,8 +262,8 @@ inline constexpr std::size_t kMostSnapshotTextBytes = 4096;
 inline constexpr std::int64_t kMostSnapshotMillis = std::int64_t{1} << 53;
 
 // All but the sections. `each` has, with a key and what it is of: text(), digest(), number() with
-// the range, and number_unless_0() for what is left out where it is 0; each reads into the field,
-// or writes what is there. What was read bounds what follows.
+// the range, and number_unless_0() and text_unless_empty() for what is left out where it is 0 or
+// empty; each reads into the field, or writes what is there. What was read bounds what follows.
 template <typename Each>
 void each_header_field(Each& each, SnapshotHeader& header) {
   SnapshotOf& of = header.of;
@@ -282,6 +282,7 @@ void each_header_field(Each& each, SnapshotHeader& header) {
   each.text("model_fingerprint", of.model_fingerprint);
   each.text("attention", of.attention);
   each.text("weight_type", of.weight_type);
+  each.text_unless_empty("kv_type", of.kv_type);
   each.text("numerics", of.numerics);
   each.text("numerics_text", of.numerics_text);
   each.number_unless_0("numerics_changed_at", of.numerics_changed_at, image.position);
@@ -332,6 +333,9 @@ class HeaderWriter {
                               json::error_handler_t::replace);
     }
   }
+  void text_unless_empty(std::string_view key, const std::string& value) {
+    if (!value.empty()) text(key, value);
+  }
   void digest(std::string_view key, const Digest& value) { text(key, to_hex(value)); }
   void number(std::string_view key, std::int64_t value, std::int64_t = 0, std::int64_t = 0) {
     name(key);
@@ -370,6 +374,9 @@ class HeaderReader {
     value = left_.substr(0, size);
     left_.remove_prefix(size);
     skip("\"");
+  }
+  void text_unless_empty(std::string_view key, std::string& value) {
+    if (left_.starts_with(",\"" + std::string(key) + "\"")) text(key, value);
   }
   void digest(std::string_view key, Digest& value) {
     std::string hex;
@@ -494,6 +501,9 @@ Digest digest_field(Fields& fields, const char* key) {
 // What each_header_field() asks, of parsed JSON.
 struct JsonFields {
   void text(const char* key, std::string& value) { value = text_field(fields, key); }
+  void text_unless_empty(const char* key, std::string& value) {
+    if (fields.has(key)) value = text_field(fields, key);
+  }
   void digest(const char* key, Digest& value) { value = digest_field(fields, key); }
   void number(const char* key, std::int64_t& value, std::int64_t low, std::int64_t high) {
     value = fields.integer(key, low, high);

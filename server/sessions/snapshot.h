@@ -76,6 +76,7 @@ struct SnapshotAbout {
   std::string model_fingerprint;  // Transformer::fingerprint
   std::string attention;          // that ran, as Model.attention
   std::string weight_type;
+  std::string kv_type;   // of KV caches; empty: the model has none
   std::string numerics;  // that its last tokens were computed with; equal ones continue bit for bit
   std::string numerics_text;
   std::int64_t numerics_changed_at = 0;  // tokens before it were with others; 0: there are none

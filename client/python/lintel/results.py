@@ -173,6 +173,9 @@ class Model:
     adapters: tuple[Adapter, ...] = ()  # that calls can name
     state_bytes_per_value: int = 0  # what a token adds to a state that grows without an end
     prompt_rows: int = 0  # of a step that reads nothing but prompts
+    kv_type: str = ""  # of cached keys and values: "f32", "bf16", "int8"; empty: no KV cache
+    kv_session_bytes: int = 0  # with a KV cache: of a session before its first token
+    kv_token_bytes: int = 0  # what each token adds
 
 
 class Durability(enum.Enum):
@@ -316,6 +319,9 @@ def read_model(wire: model_pb2.Model) -> Model:
             Adapter(a.name, a.rank, a.modules, a.bytes, a.fingerprint) for a in wire.adapters
         ),
         state_bytes_per_value=wire.state_bytes_per_value,
+        kv_type=wire.kv_type,
+        kv_session_bytes=wire.kv_session_bytes,
+        kv_token_bytes=wire.kv_token_bytes,
         prompt_rows=wire.prompt_rows,
     )
 

@@ -89,6 +89,19 @@ std::int64_t state_bytes_per_value(const Transformer& transformer) {
   return (static_cast<std::int64_t>(more) + kValues - 1) / kValues;
 }
 
+// Bytes of a session with a KV cache, and of each token: the mean of many, as memory comes in
+// pages.
+void write_kv_cache(const Transformer& transformer, v1::Model& wire) {
+  if (!transformer.kv_type()) return;
+  constexpr std::int64_t kTokens = 1 << 16;
+  const std::int64_t tokens = std::min(kTokens, transformer.tokens_until_full());
+  const auto at_first = static_cast<std::int64_t>(transformer.state_bytes(0));
+  const auto at_last = static_cast<std::int64_t>(transformer.state_bytes(tokens));
+  wire.set_kv_type(to_string(*transformer.kv_type()));
+  wire.set_kv_session_bytes(at_first);
+  wire.set_kv_token_bytes((at_last - at_first + tokens - 1) / tokens);
+}
+
 v1::ModelState wire_state(ModelState state) {
   switch (state) {
     case ModelState::kLoading:
@@ -154,6 +167,7 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   } else {
     wire.set_state_bytes_per_value(state_bytes_per_value(transformer));
   }
+  write_kv_cache(transformer, wire);
   wire.set_constant_state(transformer.constant_state());
   if (most != kNeverFull && !transformer.constant_state()) {
     write_state_growth(transformer, std::min(most, transformer.tokens_until_full()), wire);

@@ -79,6 +79,10 @@ grpc::Status check_restored(const SnapshotOf& snapshot, const ServedModel& model
   if (snapshot.weight_type != here.weight_type) {
     return differs("weight type", snapshot.weight_type, here.weight_type);
   }
+  if (snapshot.kv_type != here.kv_type) {
+    const auto name = [](const std::string& type) { return type.empty() ? "none" : type; };
+    return differs("KV type", name(snapshot.kv_type), name(here.kv_type));
+  }
   if (snapshot.numerics != here.numerics && !accept_other_numerics) {
     return wrong_state("NUMERICS_CHANGED",
                        "this machine computes other bits than the one that made the snapshot (" +

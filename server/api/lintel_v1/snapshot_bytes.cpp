@@ -36,6 +36,7 @@ SnapshotOf snapshot_of(SessionImage image, const ServedModel& model) {
   out.model_fingerprint = transformer.fingerprint();
   out.attention = attention_names(transformer.config());
   out.weight_type = to_string(transformer.weight_type());
+  if (transformer.kv_type()) out.kv_type = to_string(*transformer.kv_type());
   out.numerics = model.numerics.hex;
   out.numerics_text = model.numerics.text;
   out.lintel_version = LINTEL_VERSION;

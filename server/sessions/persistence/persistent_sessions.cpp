@@ -64,10 +64,20 @@ std::chrono::system_clock::time_point PersistentSessions::expiry(
   return clock_.wall_time() + (has_own ? session.expire_after : options_.expire_after);
 }
 
+namespace {
+
+// What a stored session continues on: the weights, and the type of KV caches unless it is f32.
+std::string print_of(const Transformer& model) {
+  const KvType type = model.kv_type().value_or(KvType::kF32);
+  return model.fingerprint() + (type == KvType::kF32 ? "" : std::string(" kv ") + to_string(type));
+}
+
+}  // namespace
+
 SharedModel PersistentSessions::model_of(const SessionStorage::Row& row) const {
   const std::vector<SharedModel> ready = models_.ready();
   for (const SharedModel& model : std::views::reverse(ready)) {  // the highest version first
-    if (model->name == row.model && model->transformer->fingerprint() == row.model_print) {
+    if (model->name == row.model && print_of(*model->transformer) == row.model_print) {
       return model;
     }
   }
@@ -441,7 +451,7 @@ SessionRefusal PersistentSessions::persist(const std::string& id, const Owner& o
   row.id = id;
   row.owner = owner;
   row.model = image.model;
-  row.model_print = model->transformer->fingerprint();
+  row.model_print = print_of(*model->transformer);
   row.numerics = model->numerics.hex;
   row.durability = made_as->durability;
   row.max_tokens = image.max_tokens;

@@ -48,7 +48,7 @@ class SessionStorage {
  public:
   using SessionId = std::string;    // 1 to 128 bytes, never used again after kRemove
   using Owner = std::string;        // of an identity
-  using Fingerprint = std::string;  // hexadecimal
+  using Fingerprint = std::string;  // hexadecimal; of a model with what else its states depend on
 
   // The right to write a session, from open() to kEnd, kRelease or kRemove.
   struct Claim {

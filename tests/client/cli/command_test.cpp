@@ -280,6 +280,25 @@ TEST_CASE("a model whose state grows without an end is shown with the bytes of a
   CHECK_THAT(shown({"model", "get"}), Catch::Contains("700 bytes, at its largest"));
 }
 
+TEST_CASE("a model with a KV cache is shown with its type and the bytes of a session and a token") {
+  FakeServer server;
+  const auto shown = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--address", server.address()});
+    return run_lintel(arguments).out;
+  };
+  CHECK_THAT(shown({"model", "get"}), !Catch::Contains("KV cache"));
+  CHECK_FALSE(nlohmann::json::parse(shown({"model", "get", "--json"})).contains("kv_type"));
+  server.model.set_kv_type("int8");
+  server.model.set_kv_session_bytes(21'200'000);
+  server.model.set_kv_token_bytes(6384);
+  CHECK_THAT(shown({"model", "get"}),
+             Catch::Contains("int8, 21200000 bytes a session and 6384 a token"));
+  const auto json = nlohmann::json::parse(shown({"model", "get", "--json"}));
+  CHECK(json["kv_type"] == "int8");
+  CHECK(json["kv_session_bytes"] == 21'200'000);
+  CHECK(json["kv_token_bytes"] == 6384);
+}
+
 TEST_CASE("sessions, models and health are shown, and as JSON nothing else is") {
   FakeServer server;
   const auto json_of = [&](std::vector<std::string> arguments) {

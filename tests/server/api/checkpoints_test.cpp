@@ -3,11 +3,13 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "model/transformer.h"
+#include "server/sessions/snapshot.h"
 #include "tests/server/support/session_calls.h"
 #include "tests/server/support/snapshot_calls.h"
 
@@ -18,18 +20,29 @@ std::filesystem::path golden(const std::string& name) {
   return std::filesystem::path(LINTEL_TEST_DATA) / "golden" / name;
 }
 
-// One of each family and kind of file.
-const std::map<std::string, std::string> kCheckpoints = {
-    {"qwen", "families/qwen3_5"},           {"qwen-text", "families/qwen3_5-multimodal"},
-    {"qwen-gguf", "gguf/qwen35-kmix.gguf"}, {"rwkv", "families/rwkv7-official"},
-    {"rwkv-fla", "families/rwkv7"},         {"rwkv-gguf", "gguf/rwkv7-kmix.gguf"},
+struct ServedCheckpoint {
+  std::string path;
+  KvType kv_type = KvType::kF32;
+};
+
+// One of each family, kind of file and type of KV caches.
+const std::map<std::string, ServedCheckpoint> kCheckpoints = {
+    {"qwen", {"families/qwen3_5"}},
+    {"qwen-bf16", {"families/qwen3_5", KvType::kBf16}},
+    {"qwen-int8", {"families/qwen3_5", KvType::kInt8}},
+    {"qwen-text", {"families/qwen3_5-multimodal"}},
+    {"qwen-gguf", {"gguf/qwen35-kmix.gguf"}},
+    {"hybrid-int8", {"families/gated-deltanet-hybrid", KvType::kInt8}},
+    {"rwkv", {"families/rwkv7-official"}},
+    {"rwkv-fla", {"families/rwkv7"}},
+    {"rwkv-gguf", {"gguf/rwkv7-kmix.gguf"}},
 };
 
 const GivenModels& checkpoints() {
   static const GivenModels models = [] {
     GivenModels loaded;
-    for (const auto& [name, path] : kCheckpoints) {
-      loaded[name] = Transformer::load(golden(path), {});
+    for (const auto& [name, checkpoint] : kCheckpoints) {
+      loaded[name] = Transformer::load(golden(checkpoint.path), {.kv_type = checkpoint.kv_type});
     }
     return loaded;
   }();
@@ -101,7 +114,7 @@ TEST_CASE(
 
 TEST_CASE("checkpoints: forks, rewinds and restored snapshots continue as the session") {
   CheckpointServer server;
-  for (const auto& [model, path] : kCheckpoints) {
+  for (const auto& [model, checkpoint] : kCheckpoints) {
     CAPTURE(model);
     const v1::Session session = create_session(server, model);
     const std::vector<std::int32_t> prompt = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5};
@@ -119,7 +132,81 @@ TEST_CASE("checkpoints: forks, rewinds and restored snapshots continue as the se
     REQUIRE(rewind_session(server, session.id(), 15, &rewound).ok());
     const std::vector<std::int32_t> again = {first.tokens.begin() + 4, first.tokens.end()};
     CHECK(go_on(server, session.id(), 1, again, 21).tokens.size() == 1);
+    v1::Session restored;
+    REQUIRE(restore(server, messages_of(snapshot.bytes, /*verify=*/true), &restored).ok());
+    CHECK(go_on(server, restored.id(), 12, {8}, 21).tokens == next.tokens);
   }
+}
+
+TEST_CASE("checkpoints: forks of a fork, checkpoints and rewinds share pages and keep their bits") {
+  CheckpointServer server;
+  const std::string model = GENERATE("qwen", "qwen-int8", "hybrid-int8");
+  CAPTURE(model);
+  v1::CreateSessionRequest request;
+  request.set_model(model);
+  request.set_max_tokens(400);
+  request.mutable_checkpoints()->set_every_tokens(16);
+  request.mutable_checkpoints()->set_keep(8);
+  v1::Session session;
+  grpc::ClientContext context;
+  REQUIRE(server.sessions->Create(&context, request, &session).ok());
+  const Sample whole = go_on(server, session.id(), 90, {1, 2, 3});
+  for (const std::int64_t position : {88, 64, 33, 17}) {
+    CAPTURE(position);
+    v1::ForkSessionResponse forked;
+    REQUIRE(fork_session(server, session.id(), position, 2, &forked).ok());
+    const Sample one = go_on(server, forked.sessions(0).id(), 30, {5}, 4);
+    v1::ForkSessionResponse again;
+    REQUIRE(fork_session(server, forked.sessions(1).id(), std::nullopt, 1, &again).ok());
+    CHECK(go_on(server, again.sessions(0).id(), 30, {5}, 4).tokens == one.tokens);
+    CHECK(go_on(server, forked.sessions(1).id(), 30, {5}, 4).tokens == one.tokens);
+  }
+  v1::Session rewound;
+  REQUIRE(rewind_session(server, session.id(), 3, &rewound).ok());
+  CHECK(go_on(server, session.id(), 90).tokens == whole.tokens);
+}
+
+TEST_CASE("checkpoints: prompts that begin alike continue from shared pages with the same tokens") {
+  CheckpointServer server;
+  const std::string model = GENERATE("qwen", "qwen-bf16", "qwen-int8", "hybrid-int8");
+  CAPTURE(model);
+  std::vector<int> prompt;
+  for (int i = 0; i < 75; ++i) prompt.push_back((11 * i * i + 5) % 80);
+  std::vector<std::int32_t> expected;
+  for (int i = 0; i < 4; ++i) {
+    CAPTURE(i);
+    const Generated generated = generate(server, request_for(model, prompt, 40));
+    REQUIRE(generated.status.ok());
+    const Sample& sample = generated.samples.at(0);
+    CHECK((sample.finish.cached_tokens() > 0) == (i > 1));
+    if (i == 0) expected = sample.tokens;
+    CHECK(sample.tokens == expected);
+  }
+}
+
+TEST_CASE("checkpoints: a snapshot of another KV type is refused by name") {
+  CheckpointServer server;
+  const v1::Session session = create_session(server, "qwen-int8");
+  go_on(server, session.id(), 9, {3, 1, 4});
+  const std::string bytes = snapshot_of(server, session.id()).bytes;
+  SnapshotOf snapshot = read_snapshot(std::as_bytes(std::span(bytes)));
+  CHECK(snapshot.kv_type == "int8");
+  const auto refusal = [&](const std::string& model) {
+    snapshot.image.model = model;
+    const std::vector<std::byte> other = write_snapshot(snapshot);
+    Messages messages =
+        messages_of(std::string(reinterpret_cast<const char*>(other.data()), other.size()));
+    messages[0].mutable_header()->set_accept_other_numerics(true);
+    v1::Session restored;
+    const grpc::Status status = restore(server, messages, &restored);
+    return status.ok() ? "" : status.error_message();
+  };
+  CHECK_THAT(refusal("qwen-bf16"),
+             Catch::Contains("another KV type than model qwen-bf16 here: int8, not bf16"));
+  CHECK_THAT(refusal("qwen"), Catch::Contains("int8, not f32"));
+  CHECK(refusal("qwen-int8").empty());
+  snapshot.kv_type = "";
+  CHECK_THAT(refusal("qwen-int8"), Catch::Contains("none, not int8"));
 }
 
 TEST_CASE("checkpoints: a model says what it is made of and what a session takes") {
@@ -138,11 +225,17 @@ TEST_CASE("checkpoints: a model says what it is made of and what a session takes
   CHECK(model.state_growth(model.state_growth_size() - 1).bytes() > model.state_growth(0).bytes());
   REQUIRE(model.warnings_size() == 1);
   CHECK_THAT(model.warnings(0), Catch::StartsWith("text only: "));
+  CHECK(model.kv_type() == "f32");
+  CHECK(model.kv_session_bytes() == model.state_growth(0).bytes());
+  // Keys and values of 2 heads of 16, with a page's count and address for 16 positions.
+  CHECK(model.kv_token_bytes() == 256 + (64 + 8) / 16 + 1);
 
   request.set_name("rwkv");
   grpc::ClientContext second;
   REQUIRE(server.models->Get(&second, request, &model).ok());
   CHECK(model.attention() == "rwkv7");
+  CHECK(model.kv_type().empty());
+  CHECK(model.kv_token_bytes() == 0);
   CHECK(model.constant_state());
   CHECK(model.max_length() == 0);
 }

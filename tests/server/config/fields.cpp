@@ -50,14 +50,15 @@ class Fields {
 };
 
 void add_models(ModelOptions& models, Fields& fields) {
-  auto& [directories, adapters, repository, load, memory_bytes, weight_type, kernels, attention,
-         scheduling, limits, drain_timeout_ms] = models;
+  auto& [directories, adapters, repository, load, memory_bytes, weight_type, kv_type, kernels,
+         attention, scheduling, limits, drain_timeout_ms] = models;
   fields.add("models.directories", directories);
   fields.add("models.adapters", adapters);
   fields.add("models.repository", repository);
   fields.add("models.load", load);
   fields.add("models.memory_bytes", memory_bytes);
   fields.add("models.weight_type", weight_type);
+  fields.add("models.kv_type", kv_type);
   fields.add("models.kernels", kernels);
   fields.add("models.attention", attention);
   fields.add("models.drain_timeout_ms", drain_timeout_ms);

@@ -62,6 +62,21 @@ TEST_CASE("the position of a change of numerics is present only with one, and wi
   CHECK_THAT(with(9), Contains("numerics_changed_at"));
 }
 
+TEST_CASE("the type of a KV cache is present only with one, as a text") {
+  const auto with = [](const ordered_json& type) {
+    return refusal_with([&](ordered_json& h, Bytes&) { h["kv_type"] = type; });
+  };
+  SnapshotOf of = small_snapshot();
+  CHECK(parts_of(write_snapshot(of)).header.find("kv_type") == std::string::npos);
+  of.kv_type = "bf16";
+  CHECK(
+      parts_of(write_snapshot(of)).header.find("\"weight_type\":\"int8\",\"kv_type\":\"bf16\",") !=
+      std::string::npos);
+  CHECK(with("int8") == "taken");
+  CHECK_THAT(with(8), Contains("kv_type"));
+  CHECK_THAT(with("a\nb"), Contains("kv_type"));
+}
+
 TEST_CASE("contradictory positions are refused") {
   const auto with = [](const char* key, auto value) {
     return refusal_with([&](ordered_json& h, Bytes&) { h[key] = value; });

@@ -19,6 +19,7 @@ TEST_CASE("a snapshot that is written reads back as it was") {
   SnapshotOf of = small_snapshot();
   SECTION("as it is") {}
   SECTION("of tokens that two machines computed") { of.numerics_changed_at = 5; }
+  SECTION("of a model with a KV cache") { of.kv_type = "int8"; }
   SECTION("without its history") {
     of.image.tokens.clear();
     of.image.marks.clear();

@@ -50,9 +50,10 @@ inline bool same(const SnapshotOf& a, const SnapshotOf& b) {
          x.tokens == y.tokens && x.marks == y.marks && x.digest == y.digest &&
          x.base_digest == y.base_digest && std::ranges::equal(x.state_bytes(), y.state_bytes()) &&
          x.state_position == y.state_position && a.model_fingerprint == b.model_fingerprint &&
-         a.attention == b.attention && a.weight_type == b.weight_type && a.numerics == b.numerics &&
-         a.numerics_text == b.numerics_text && a.numerics_changed_at == b.numerics_changed_at &&
-         a.lintel_version == b.lintel_version && a.made == b.made;
+         a.attention == b.attention && a.weight_type == b.weight_type && a.kv_type == b.kv_type &&
+         a.numerics == b.numerics && a.numerics_text == b.numerics_text &&
+         a.numerics_changed_at == b.numerics_changed_at && a.lintel_version == b.lintel_version &&
+         a.made == b.made;
 }
 
 // Of a header and a body, with the right lengths and checksum: what a stranger would send.
