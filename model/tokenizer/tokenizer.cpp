@@ -12,6 +12,7 @@ void TokenTexts::set(std::int32_t id, std::string_view bytes) {
   assert(place.size == 0);
   place = {static_cast<std::uint32_t>(bytes_.size()), static_cast<std::uint32_t>(bytes.size())};
   bytes_ += bytes;
+  longest_ = std::max(longest_, bytes.size());
 }
 
 void TokenTexts::set_special(std::int32_t id, std::string text) {

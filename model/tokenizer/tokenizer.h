@@ -43,6 +43,7 @@ class TokenTexts {
   void set_special(std::int32_t id, std::string text);
 
   std::size_t size() const { return places_.size(); }
+  std::size_t longest() const { return longest_; }  // bytes of a token
   std::string_view bytes_of(std::int32_t id) const;
   bool is_special(std::int32_t id) const { return special_.contains(id); }
   std::string_view text_of_special(std::int32_t id) const;
@@ -53,6 +54,7 @@ class TokenTexts {
     std::uint32_t size = 0;
   };
   std::string bytes_;  // of all tokens
+  std::size_t longest_ = 0;
   std::vector<Place> places_;
   std::map<std::int32_t, std::string> special_;
 };
@@ -76,6 +78,7 @@ class Tokenizer {
   // What a token contributes to a text, often a part of a character. Empty: it is special, or has
   // no text. Valid as long as the tokenizer.
   std::string_view bytes_of(std::int32_t id) const { return texts_.bytes_of(id); }
+  std::size_t longest() const { return texts_.longest(); }  // bytes of a token
   bool is_special(std::int32_t id) const { return texts_.is_special(id); }
   // How a special token is spelt; empty: it is none, or is not spelt at all.
   std::string_view text_of_special(std::int32_t id) const { return texts_.text_of_special(id); }
@@ -106,6 +109,13 @@ class Tokenizer {
   std::vector<std::int32_t> eos_;
   bool drops_first_space_;
 };
+
+// What a token contributes to a text that ends `cut` bytes before the token does.
+inline std::string_view text_of_token(const Tokenizer& tokenizer, std::int32_t id,
+                                      std::int32_t cut) {
+  const std::string_view bytes = tokenizer.bytes_of(id);
+  return bytes.substr(0, bytes.size() - static_cast<std::size_t>(cut));
+}
 
 // A token is a byte, as byte models have it. No token is special.
 class ByteTokenizer final : public Tokenizer {

@@ -130,7 +130,7 @@ SequencePosition position_of(GenerationTarget& target, const GenerationRequest& 
 
 // An empty sequence takes the image's state, if it has one; the rest of its tokens has to be read
 // again.
-void begin_with(const SessionImage& image, const ModelConfig& config, SequenceState& sequence,
+void begin_with(const SessionImage& image, const Transformer& model, SequenceState& sequence,
                 GenerationRequest& request) {
   if (!image.state.empty()) {
     StateByteReader reader(image.state);
@@ -142,8 +142,8 @@ void begin_with(const SessionImage& image, const ModelConfig& config, SequenceSt
   }
   if (end == image.tokens.end()) return;
   request.replay.assign(end, image.tokens.end());
-  SessionHistory history({.vocab_size = config.vocab_size,
-                          .is_bytes = config.modality == ModalityKind::kBytes,
+  SessionHistory history({.vocab_size = model.config().vocab_size,
+                          .tokenizer = model.tokenizer(),
                           .max_tokens = image.position});
   if (image.base > 0) {
     history.begin_at(image.base, image.base_digest, sequence.generated_tail);
@@ -270,8 +270,7 @@ class Preparation {
     }
     target_.lease = std::move(leased.lease);
     if (target_.initial != nullptr) {
-      begin_with(target_.initial->image, model_.transformer->config(), target_.lease.sequence(),
-                 request_);
+      begin_with(target_.initial->image, *model_.transformer, target_.lease.sequence(), request_);
     }
     return grpc::Status::OK;
   }

@@ -244,7 +244,9 @@ SamplingOptions read_sampling(const v1::Sampling& wire, const ModelConfig& confi
 
 namespace {
 
-void check_stop(const v1::Stop& wire, const ModelConfig& config, const RequestLimits& limits,
+constexpr const char* kNeedsTokenizer = "applies to models with a tokenizer only";
+
+void check_stop(const v1::Stop& wire, const Transformer& model, const RequestLimits& limits,
                 StopOptions& out, Violations& violations) {
   if (wire.token_ids_size() > limits.max_stop_tokens) {
     violations.add("stop.token_ids", std::to_string(wire.token_ids_size()) +
@@ -254,15 +256,12 @@ void check_stop(const v1::Stop& wire, const ModelConfig& config, const RequestLi
   }
   for (int i = 0; i < wire.token_ids_size(); ++i) {
     check_token(wire.token_ids(i), indexed("stop.token_ids", static_cast<std::size_t>(i)),
-                config.vocab_size, violations);
+                model.config().vocab_size, violations);
   }
   out.tokens.assign(wire.token_ids().begin(), wire.token_ids().end());
   out.include_in_output = wire.include_in_output();
   if (wire.strings_size() == 0) return;
-  if (config.modality != ModalityKind::kBytes) {
-    violations.add("stop.strings", "applies to models of modality bytes only");
-    return;
-  }
+  if (model.tokenizer() == nullptr) return violations.add("stop.strings", kNeedsTokenizer);
   if (wire.strings_size() > limits.max_stop_strings) {
     violations.add("stop.strings", std::to_string(wire.strings_size()) +
                                        " stop strings are more than " +
@@ -517,14 +516,14 @@ CheckedGenerate check_generate(const v1::GenerateRequest& wire,
   request.sampling = read_sampling(wire.sampling(), config, model.transformer->head(), violations);
   out.has_seed = wire.sampling().has_seed();
   request.seed = wire.sampling().seed();
-  check_stop(wire.stop(), config, limits, request.stop, violations);
+  check_stop(wire.stop(), *model.transformer, limits, request.stop, violations);
   if (is_text) {
     request.stop.tokens.insert(request.stop.tokens.end(), tokenizer->eos().begin(),
                                tokenizer->eos().end());
   }
   out.token_bytes = wire.token_bytes();
   if (out.token_bytes && tokenizer == nullptr) {
-    violations.add("token_bytes", "applies to models with a tokenizer only");
+    violations.add("token_bytes", kNeedsTokenizer);
   }
   request.echo_prompt = wire.echo_prompt();
   check_given(wire, config, capacity, limits, request.given, violations);

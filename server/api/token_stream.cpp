@@ -94,6 +94,7 @@ bool TokenStream::on_token(const TokenEvent& event) {
   entry.has_log2_prob = event.log2_prob.has_value();
   entry.log2_prob = event.log2_prob.value_or(0.0f);
   entry.top.assign(event.top.begin(), event.top.end());
+  entry.cut_bytes = event.cut_bytes;
   gathered_.push_back(std::move(entry));
   ++gathered_tokens_;
   const auto most = static_cast<std::size_t>(options_.outbox_tokens);

@@ -35,6 +35,7 @@ struct OutboxEntry {
   float log2_prob = 0;
   bool has_log2_prob = false;
   TokenSource source = TokenSource::kSampled;
+  std::int32_t cut_bytes = 0;  // as TokenEvent's
 };
 
 // How one protocol writes. Called by the stream, on any thread that has work for it:

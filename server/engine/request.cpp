@@ -76,7 +76,7 @@ RequestContext::RequestContext(GenerationRequest given_request, const Transforme
       stop_strings(request.stop.strings),
       max_tokens(most_tokens),
       first_position(sequence.next_position() + static_cast<std::int64_t>(request.replay.size())),
-      is_bytes(model.config().modality == ModalityKind::kBytes),
+      tokenizer(model.tokenizer().get()),
       uses_penalties(model.head().supports_filters() && has_penalties(request.sampling)) {
   if (first_position == 0 && request.prompt.empty() && given_token(0) == nullptr) {
     if (model.config().modality != ModalityKind::kImage) {

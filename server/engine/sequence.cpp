@@ -14,37 +14,43 @@ void StopCriteria::replay(const std::string& tail) {
   matcher_.replay(tail);
 }
 
-std::optional<FinishReason> StopCriteria::pass(const TokenEvent& event, std::string& tail) {
-  const StopOptions& stop = context_.request.stop;
-  std::optional<std::size_t> match;
-  if (context_.is_bytes) {
-    const char byte = static_cast<char>(event.token);
-    match = matcher_.push(byte);
-    if (tail.size() >= kMaxStopStringBytes - 1)
-      tail.erase(0, tail.size() - kMaxStopStringBytes + 2);
-    tail.push_back(byte);
-  }
+namespace {
 
-  std::optional<FinishReason> reason;
+// In the memory that the tail has.
+void extend_tail(std::string_view bytes, std::string& tail) {
+  constexpr std::size_t kMost = kMaxStopStringBytes - 1;
+  if (bytes.size() > kMost) bytes.remove_prefix(bytes.size() - kMost);
+  if (tail.size() + bytes.size() > kMost) tail.erase(0, tail.size() + bytes.size() - kMost);
+  tail += bytes;
+}
+
+}  // namespace
+
+std::optional<FinishReason> StopCriteria::pass(TokenEvent event, std::string& tail) {
+  const StopOptions& stop = context_.request.stop;
+  const std::string_view bytes = context_.bytes_of(event.token);
+  std::optional<std::size_t> match;
+  std::size_t matched = 0;  // bytes of the token up to the end of the match
+  while (!match && matched < bytes.size()) match = matcher_.push(bytes[matched++]);
+  extend_tail(bytes, tail);
+
   if (std::find(stop.tokens.begin(), stop.tokens.end(), event.token) != stop.tokens.end()) {
-    reason = FinishReason::kStopToken;
     flush();
-    if (stop.include_in_output) outlet_.emit(event);
-  } else if (context_.stop_strings.empty() || stop.include_in_output) {
-    outlet_.emit(event);
+    if (stop.include_in_output) emit(event);
+    return FinishReason::kStopToken;
+  }
+  const std::size_t after = bytes.size() - matched;  // the match
+  if (stop.include_in_output && match) event.cut_bytes = static_cast<std::int32_t>(after);
+  if (context_.stop_strings.empty() || stop.include_in_output) {
+    emit(event);
   } else {
     held_.emplace_back(event);
     if (!match) flush(matcher_.undecided());
   }
-  if (!match || reason) return reason;
+  if (!match) return std::nullopt;
 
   stop_string_ = context_.stop_strings[*match];
-  if (!stop.include_in_output) {
-    // The match may begin in an earlier call, whose output is out already.
-    const std::size_t excluded = std::min(stop_string_.size(), held_.size());
-    flush(excluded);
-    held_.clear();
-  }
+  drop(stop_string_.size() + after);
   tail.clear();  // the next match begins after this one
   return FinishReason::kStopString;
 }
@@ -56,10 +62,31 @@ void StopCriteria::interrupt(std::string& tail) {
 }
 
 void StopCriteria::flush(std::size_t keep) {
-  if (held_.size() <= keep) return;
-  const auto end = held_.end() - static_cast<std::ptrdiff_t>(keep);
-  for (auto held = held_.begin(); held != end; ++held) outlet_.emit(held->event());
+  auto end = held_.end();
+  for (std::size_t bytes = 0; end != held_.begin() && bytes < keep;) {
+    bytes += context_.bytes_of((--end)->token()).size();
+  }
+  for (auto held = held_.begin(); held != end; ++held) emit(held->event());
   held_.erase(held_.begin(), end);
+}
+
+void StopCriteria::drop(std::size_t bytes) {
+  // The match may begin in an earlier call, whose output is out already.
+  while (!held_.empty() && bytes > 0) {
+    const std::size_t size = context_.bytes_of(held_.back().token()).size();
+    if (size > bytes) {
+      held_.back().cut(bytes);
+      break;
+    }
+    bytes -= size;
+    held_.pop_back();
+  }
+  flush();
+}
+
+void StopCriteria::emit(const TokenEvent& event) {
+  cut_bytes_ = event.cut_bytes;
+  outlet_.emit(event);
 }
 
 namespace {
@@ -141,7 +168,7 @@ void Sequence::begin_first(StepContext& step) {
   begin_penalty_window();
   if (request.window > 0) recent_.begin(request.window);
   pass_cached();
-  if (context_.is_bytes) sequence_->generated_tail.reserve(kMaxStopStringBytes);
+  if (context_.tokenizer != nullptr) sequence_->generated_tail.reserve(kMaxStopStringBytes);
   if (request.window > 0) begin_window(step);
 }
 
@@ -491,6 +518,7 @@ SampleResult Sequence::result(TimePoint submitted, std::optional<TimePoint> star
   if (started) result.prompt = first_new_.value_or(now) - *started;
   if (first_new_) result.generation = last_new_ - *first_new_;
   result.stop_string = gate_.stop_string();
+  result.cut_bytes = gate_.cut_bytes();
   result.position = num_tokens_;
   result.window = context_.request.window;
   result.restarts = window_restarts(result.window, context_.first_position, num_tokens_);

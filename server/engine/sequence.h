@@ -55,8 +55,9 @@ class OutputRows {
 // exclude.
 
 // Tokens that may turn out to be the beginning of an excluded stop string are held back until that
-// is known. `tail` is the sequence's generated_tail: what a match may begin in. Used by the one
-// thread that runs the request.
+// is known. One that the stop string begins inside of comes out without those bytes. `tail` is the
+// sequence's generated_tail: what a match may begin in. Used by the one thread that runs the
+// request.
 class StopCriteria {
  public:
   // The references outlive the gate.
@@ -65,25 +66,30 @@ class StopCriteria {
 
   // Takes the text that the sequence begins with, in place of what there was.
   void replay(const std::string& tail);
-  // Takes the next sampled token, and its byte into the tail. Returns why the sample ends, if it
+  // Takes the next sampled token, and its bytes into the tail. Returns why the sample ends, if it
   // does.
-  std::optional<FinishReason> pass(const TokenEvent& event, std::string& tail);
+  std::optional<FinishReason> pass(TokenEvent event, std::string& tail);
   // A token that was not sampled comes next: nothing is held back, and no match reaches across it.
   void interrupt(std::string& tail);
   // Nothing comes any more that could complete a match: lets go of what is held back.
   void flush() { flush(0); }
 
   const std::string& stop_string() const { return stop_string_; }  // the match; empty: none
+  std::int32_t cut_bytes() const { return cut_bytes_; }  // of the last token that it let go
 
  private:
-  // Lets go of held-back tokens but the last `keep`.
+  // Lets go of held-back tokens but those with any of the last `keep` bytes.
   void flush(std::size_t keep);
+  // Lets go of held-back tokens but for the last `bytes` bytes, which are dropped.
+  void drop(std::size_t bytes);
+  void emit(const TokenEvent& event);
 
   const RequestContext& context_;
   SampleEvents& outlet_;
   StopMatcher matcher_;
   std::vector<HeldToken> held_;
   std::string stop_string_;
+  std::int32_t cut_bytes_ = 0;
 };
 
 // A sequence is empty or has a pending token, its last. A row feeds the pending token; the token at

@@ -30,6 +30,9 @@ struct TokenEvent {
   std::optional<float>
       log2_prob;                  // absent when not asked for, or for the first token of a sequence
   std::span<const TopToken> top;  // valid during the call only
+  // Of the token's bytes, those at the end that are not of the text: a stop string took them, or
+  // ended before them.
+  std::int32_t cut_bytes = 0;
 };
 
 // A TokenEvent that waits, and what its `top` refers to.
@@ -39,6 +42,8 @@ class HeldToken {
       : event_(event), top_(event.top.begin(), event.top.end()) {}
 
   std::int64_t position() const { return event_.position; }
+  std::int32_t token() const { return event_.token; }
+  void cut(std::size_t bytes) { event_.cut_bytes = static_cast<std::int32_t>(bytes); }
   // Valid until the object is moved.
   const TokenEvent& event() {
     event_.top = top_;
@@ -77,6 +82,7 @@ struct SampleResult {
   Duration prompt{};                    // until the first new token (or the end)
   Duration generation{};                // first new token until the last
   std::string stop_string;
+  std::int32_t cut_bytes = 0;     // of the last token that was reported: TokenEvent::cut_bytes
   std::int64_t position = 0;      // tokens of the sequence so far
   std::int64_t window = 0;        // of the call, in tokens; 0: none
   std::int64_t restarts = 0;      // of the state, for the tokens of this call

@@ -6,6 +6,8 @@
 #include <cassert>
 #include <utility>
 
+#include "model/tokenizer/tokenizer.h"
+
 namespace lintel {
 namespace {
 
@@ -178,31 +180,43 @@ std::vector<HistoryMark> SessionHistory::marks(std::int64_t from, std::int64_t t
   return marks;
 }
 
+std::string_view SessionHistory::bytes_at(std::int64_t position) const {
+  const Place place = at(position);
+  return options_.tokenizer->bytes_of(place.chunk.token(place.index));
+}
+
 std::string SessionHistory::tail_of(std::int64_t position) const {
   std::string tail;
-  if (!options_.is_bytes || match_begins_at(position)) return tail;
+  if (options_.tokenizer == nullptr || match_begins_at(position)) return tail;
   std::int64_t first = position;
-  const std::int64_t least = std::max(base_, position - static_cast<std::int64_t>(kMostTailBytes));
+  std::size_t bytes = 0;
   bool ends = false;  // before `first`
-  while (first > least && !ends) {
+  while (first > base_ && bytes < kMostTailBytes && !ends) {
     const Place place = at(first - 1);
     ends = place.chunk.source(place.index) != TokenSource::kSampled;
     if (ends) break;
-    --first;
+    bytes += bytes_at(--first).size();
     ends = place.chunk.new_match(place.index);
   }
   // So that no copy of it remains in memory that was outgrown.
   tail.reserve(kMostTailBytes);
-  if (!ends && first == base_) {
-    const std::size_t room = kMostTailBytes - static_cast<std::size_t>(position - first);
+  if (!ends && first == base_ && bytes < kMostTailBytes) {
+    const std::size_t room = kMostTailBytes - bytes;
     const std::size_t from = base_tail_.size() - std::min(base_tail_.size(), room);
     tail.append(base_tail_, from);
   }
-  for (; first < position; ++first) {
-    const Place place = at(first);
-    tail.push_back(static_cast<char>(place.chunk.token(place.index)));
-  }
+  std::size_t over = bytes - std::min(bytes, kMostTailBytes);  // of the first token
+  for (; first < position; ++first) tail += bytes_at(first).substr(std::exchange(over, 0));
   return tail;
+}
+
+std::int64_t SessionHistory::first_of_match(std::int64_t position) const {
+  std::int64_t first = position - 1;
+  if (options_.tokenizer == nullptr) return first;
+  MutexLock lock(mutex_);
+  std::size_t bytes = 0;
+  while (first > base_ && bytes < kMostTailBytes) bytes += bytes_at(--first).size();
+  return bytes < kMostTailBytes ? base_ - 1 : first;
 }
 
 std::string SessionHistory::tail_at(std::int64_t position) const {

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/core/tensor.h"
@@ -18,6 +19,8 @@
 #include "server/sessions/digest.h"
 
 namespace lintel {
+
+class Tokenizer;  // model/tokenizer/tokenizer.h
 
 // TokenSource: where a token of a sequence came from.
 
@@ -169,8 +172,9 @@ class SessionHistory final : public TokenLog {
   static constexpr std::size_t kMostTailBytes = 255;
 
   struct Options {
-    int vocab_size = 0;           // decides how many bytes a token takes
-    bool is_bytes = false;        // tokens are text that stop strings are looked for in
+    int vocab_size = 0;  // decides how many bytes a token takes
+    // Of the text that stop strings are looked for in; null: there is none.
+    std::shared_ptr<const Tokenizer> tokenizer = nullptr;
     std::int64_t max_tokens = 0;  // that it will ever have; 0: unbounded
     // At least so many of the last tokens are kept; before them whole chunks go. 0: all are.
     std::int64_t kept_tokens = 0;
@@ -207,6 +211,9 @@ class SessionHistory final : public TokenLog {
   std::vector<HistoryMark> marks(std::int64_t from, std::int64_t to) const EXCLUDES(mutex_);
   // The generated_tail of a sequence that has `position` tokens.
   std::string tail_at(std::int64_t position) const EXCLUDES(mutex_);
+  // Of the tokens before `position` the first that a match may begin in which the last of them is
+  // part of. May lie before base().
+  std::int64_t first_of_match(std::int64_t position) const EXCLUDES(mutex_);
 
   // One with the same past up to there; null where it does not reach there. Whole chunks are
   // shared.
@@ -231,6 +238,7 @@ class SessionHistory final : public TokenLog {
   Digest digest_of(std::int64_t position) const REQUIRES(mutex_);
   std::string tail_of(std::int64_t position) const REQUIRES(mutex_);
   bool match_begins_at(std::int64_t position) const REQUIRES(mutex_);
+  std::string_view bytes_at(std::int64_t position) const REQUIRES(mutex_);
   std::shared_ptr<HistoryChunk> new_chunk(std::int64_t first) const REQUIRES(mutex_);
 
   const Options options_;

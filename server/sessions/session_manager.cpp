@@ -87,7 +87,7 @@ SessionHistory::Options SessionManager::history_of(const Transformer& model,
                                                    const SessionImage* image) {
   SessionHistory::Options history;
   history.vocab_size = model.head().vocab_size();
-  history.is_bytes = model.config().modality == ModalityKind::kBytes;
+  history.tokenizer = model.tokenizer();
   history.max_tokens = tokens_limit(model, session);
   history.kept_tokens = least_limit(session.history_tokens, history_tokens);
   // What the state lacks has to be there until it was read.

@@ -166,17 +166,18 @@ void GenerateStream::append_token(const OutboxEntry& entry) {
     chunk->set_source(wire_source(entry.source));
   }
   chunk->add_tokens(entry.token);
-  const auto add_bytes = [this](std::int32_t token, auto& message) {
-    if (tokenizer_ != nullptr) message.add_token_bytes(std::string(tokenizer_->bytes_of(token)));
+  const auto add_bytes = [this](std::int32_t token, std::int32_t cut, auto& message) {
+    if (tokenizer_ == nullptr) return;
+    message.add_token_bytes(std::string(text_of_token(*tokenizer_, token, cut)));
   };
-  add_bytes(entry.token, *chunk);
+  add_bytes(entry.token, entry.cut_bytes, *chunk);
   if (!entry.has_log2_prob) return;
   chunk->add_log2_probs(entry.log2_prob);
   if (top_log2_probs_ == 0) return;
   v1::TopValues& top = *chunk->add_top();
   for (const TopToken& value : entry.top) {
     top.add_tokens(value.token);
-    add_bytes(value.token, top);
+    add_bytes(value.token, 0, top);
     top.add_log2_probs(value.log2_prob);
   }
 }

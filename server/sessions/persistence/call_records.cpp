@@ -13,6 +13,9 @@ namespace lintel {
 namespace {
 
 constexpr std::uint8_t kVersion = 1;  // of each of them
+// Of last calls where one ended inside a token: older servers, which would repeat all of it, refuse
+// this one.
+constexpr std::uint8_t kVersionWithCuts = 2;
 
 std::string text_of(RecordWriter& to) {
   const std::vector<std::byte> bytes = to.take();
@@ -169,7 +172,9 @@ std::optional<StoredCall> decode_call(const std::string& bytes) {
 
 std::string encode_last_calls(const std::vector<LastCall>& calls) {
   RecordWriter to;
-  to.number(kVersion);
+  const bool has_cuts =
+      std::ranges::any_of(calls, [](const LastCall& call) { return call.result.cut_bytes != 0; });
+  to.number(has_cuts ? kVersionWithCuts : kVersion);
   to.varint(calls.size());
   for (const LastCall& call : calls) {
     to.text(call.id);
@@ -179,6 +184,7 @@ std::string encode_last_calls(const std::vector<LastCall>& calls) {
     to.number(call.shown_end);
     to.number(static_cast<std::uint8_t>(call.finished));
     put_result(to, call.result);
+    if (has_cuts) to.number(call.result.cut_bytes);
   }
   return text_of(to);
 }
@@ -187,7 +193,8 @@ std::optional<std::vector<LastCall>> decode_last_calls(const std::string& bytes)
   std::vector<LastCall> calls;
   if (bytes.empty()) return calls;
   RecordReader from = reader_of(bytes);
-  if (from.number<std::uint8_t>() != kVersion) return std::nullopt;
+  const auto version = from.number<std::uint8_t>();
+  if (version != kVersion && version != kVersionWithCuts) return std::nullopt;
   for (std::uint64_t left = from.varint(); from.ok() && left > 0; --left) {
     LastCall call;
     call.id = from.text();
@@ -197,6 +204,7 @@ std::optional<std::vector<LastCall>> decode_last_calls(const std::string& bytes)
     call.shown_end = from.number<std::int64_t>();
     call.finished = from.number<std::uint8_t>() != 0;
     call.result = get_result(from);
+    if (version == kVersionWithCuts) call.result.cut_bytes = from.number<std::int32_t>();
     calls.push_back(std::move(call));
   }
   if (!from.all_read()) return std::nullopt;

@@ -300,10 +300,9 @@ SessionRefusal PersistentSessions::open_call_of(SessionLease& lease, const Share
   };
   // Where the last of a call's tokens may have stopped it, or what they are the beginning of, that
   // is to be found once more.
-  const bool is_bytes = model->transformer->config().modality == ModalityKind::kBytes;
-  const std::int64_t stops = is_bytes ? kMaxStopStringBytes : 1;
   const std::optional<StoredCall>& open = stored.call;
   const std::int64_t position = stored.row.position;
+  const std::int64_t stops_from = lease.history()->first_of_match(position);
   if (open && !terms.id.empty() && open->id == terms.id) {
     if (differs(terms, open->request, open->seed)) return {SessionError::kCallDiffers};
     // What its client has seen may be more than what is stored, and would come out otherwise here.
@@ -312,7 +311,7 @@ SessionRefusal PersistentSessions::open_call_of(SessionLease& lease, const Share
     }
     begin(open->start, /*draws=*/true);
     const std::int64_t at =
-        needed_from(terms, open->start, first_new_of(*open), position - stops, position);
+        needed_from(terms, open->start, first_new_of(*open), stops_from, position);
     return replay(lease, stored.row, open->start, at, open->seed, opened);
   }
   if (open) {
@@ -348,8 +347,9 @@ SessionRefusal PersistentSessions::open_call_of(SessionLease& lease, const Share
   const bool is_last = known + 1 == calls->end() && known->end == position;
   if (is_last && (!known->finished || terms.log2_probs)) {
     begin(known->start, /*draws=*/!known->finished);
-    // One that was cut off has met no stop; what may be the beginning of one is in bytes alone.
-    const std::int64_t from = position - (known->finished || is_bytes ? stops : 0);
+    // One that was cut off has met no stop; what may be the beginning of one is in text alone.
+    const bool has_text = model->transformer->tokenizer() != nullptr;
+    const std::int64_t from = known->finished || has_text ? stops_from : position;
     const std::int64_t at = needed_from(terms, known->start, first_new_of(*known), from, position);
     const SessionRefusal refusal =
         replay(lease, stored.row, known->start, at, known->result.seed, opened);

@@ -135,6 +135,7 @@ std::optional<RequestOutcome> ReplayedResponse::tell_piece() {
     event.position = next_;
     event.token = value;
     event.source = source_at(next_++);
+    if (next_ == end_) event.cut_bytes = told_.cut_bytes;
     has_room_ = sink->on_token(event);
   }
   zero_memory(std::span(tokens));

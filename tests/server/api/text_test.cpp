@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tests/server/support/service_fixture.h"
-#include "tests/server/support/text_model.h"
+#include "tests/support/text_model.h"
 
 namespace lintel::testing {
 namespace {

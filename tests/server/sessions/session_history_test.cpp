@@ -6,8 +6,10 @@
 #include <random>
 #include <thread>
 
+#include "model/tokenizer/tokenizer.h"
 #include "server/engine/request.h"
 #include "tests/support/sanitized.h"
+#include "tests/support/text_model.h"
 #include "tests/support/watched_memory.h"
 
 namespace lintel::testing {
@@ -43,12 +45,12 @@ struct PlainHistory {
     return result;
   }
   // As SequenceState::generated_tail comes to be: from the first token on.
-  std::string tail_at(std::size_t position) const {
+  std::string tail_at(std::size_t position, const Tokenizer& tokenizer) const {
     std::string tail;
     for (std::size_t p = 0; p < position; ++p) {
       if (entries[p].source != TokenSource::kSampled || entries[p].new_match) tail.clear();
       if (entries[p].source == TokenSource::kSampled) {
-        tail.push_back(static_cast<char>(entries[p].token));
+        tail += tokenizer.bytes_of(entries[p].token);
       }
     }
     if (begins_at(position)) tail.clear();
@@ -57,9 +59,16 @@ struct PlainHistory {
   }
 };
 
+// Of models with 256 and 300 tokens.
+std::shared_ptr<const Tokenizer> tokenizer_of(int vocab_size) {
+  static const auto bytes = std::make_shared<const ByteTokenizer>();
+  if (vocab_size == 300) return text_model()->tokenizer();
+  return vocab_size == 256 ? bytes : nullptr;
+}
+
 SessionHistory::Options options_of(int vocab_size, std::int64_t max_tokens = 0,
                                    std::int64_t kept_tokens = 0) {
-  return {vocab_size, vocab_size == 256, max_tokens, kept_tokens};
+  return {vocab_size, tokenizer_of(vocab_size), max_tokens, kept_tokens};
 }
 
 void require_equal(const SessionHistory& history, const PlainHistory& plain, std::size_t from,
@@ -78,7 +87,7 @@ void require_equal(const SessionHistory& history, const PlainHistory& plain, std
 }
 
 TEST_CASE("a history agrees with a plain vector over random appends, forks and rewinds") {
-  const int vocab_size = GENERATE(2, 256, 257, 65'536, 65'537);
+  const int vocab_size = GENERATE(2, 256, 257, 300, 65'536, 65'537);
   const unsigned seed = 4711;
   CAPTURE(vocab_size, seed);
   std::mt19937 random(seed);
@@ -127,9 +136,10 @@ TEST_CASE("a history agrees with a plain vector over random appends, forks and r
     REQUIRE(any.history->position() == static_cast<std::int64_t>(size));
     const std::size_t from = below(size + 1);
     require_equal(*any.history, any.plain, from, from + below(size - from + 1));
-    if (vocab_size == 256) {
+    if (const auto tokenizer = tokenizer_of(vocab_size)) {
       const std::size_t p = below(size + 1);
-      REQUIRE(any.history->tail_at(static_cast<std::int64_t>(p)) == any.plain.tail_at(p));
+      REQUIRE(any.history->tail_at(static_cast<std::int64_t>(p)) ==
+              any.plain.tail_at(p, *tokenizer));
     }
     // However it came to be: the digest is that of the same tokens in one go.
     SessionHistory straight(options_of(vocab_size));
@@ -197,12 +207,14 @@ TEST_CASE("a history that is bounded keeps what it promises and lets whole chunk
   const std::int64_t kept = GENERATE(1, 100, 1024, 3000);
   const std::int64_t max_tokens = GENERATE(0, 9000);
   CAPTURE(kept, max_tokens);
-  SessionHistory history(options_of(256, max_tokens, kept));
-  SessionHistory whole(options_of(256));
+  const int vocab_size = GENERATE(256, 300);
+  SessionHistory history(options_of(vocab_size, max_tokens, kept));
+  SessionHistory whole(options_of(vocab_size));
   for (std::int64_t i = 0; i < 9000; ++i) {
     const auto source = i % 700 == 0 ? TokenSource::kGiven : TokenSource::kSampled;
-    history.append(static_cast<std::int32_t>(i * i % 251), source);
-    whole.append(static_cast<std::int32_t>(i * i % 251), source);
+    const auto token = static_cast<std::int32_t>((i * i + i % 7 * 41) % (vocab_size - 5));
+    history.append(token, source);
+    whole.append(token, source);
     const std::int64_t base = history.base();
     REQUIRE(base % SessionHistory::kChunkTokens == 0);
     REQUIRE((base == 0 || i + 1 - base >= kept));
@@ -216,6 +228,23 @@ TEST_CASE("a history that is bounded keeps what it promises and lets whole chunk
   CHECK_FALSE(history.digest_at(base - 1));
   // What lies before the base is remembered as far as stop strings may reach back.
   for (std::int64_t p = base; p < base + 300; ++p) REQUIRE(history.tail_at(p) == whole.tail_at(p));
+}
+
+TEST_CASE("a match that ends in a token began within the bytes of a stop string before it") {
+  SessionHistory bytes(options_of(256)), text(options_of(300)), ids(options_of(257));
+  for (int i = 0; i < 600; ++i) {
+    for (SessionHistory* history : {&bytes, &text, &ids}) {
+      history->append(i % 2 == 0 ? 97 : 98, TokenSource::kSampled);
+    }
+  }
+  CHECK(bytes.first_of_match(500) == 500 - 256);
+  CHECK(text.first_of_match(500) == 500 - 256);
+  CHECK(ids.first_of_match(500) == 499);
+  CHECK(bytes.first_of_match(100) < 0);
+  // Of 16 bytes, and of none.
+  for (int i = 0; i < 20; ++i) text.append(i < 10 ? 285 : 0, TokenSource::kSampled);
+  CHECK(text.first_of_match(620) == 600 - 95);
+  CHECK(text.first_of_match(601) == 600 - 255);
 }
 
 TEST_CASE("whole chunks are shared between forks, and none that is written") {

@@ -57,6 +57,7 @@ std::ostream& operator<<(std::ostream& out, const RecordedToken& recorded) {
   if (recorded.source == TokenSource::kGiven) out << "g";
   if (recorded.source == TokenSource::kPrompt) out << "p";
   if (recorded.log2_prob) out << "(" << *recorded.log2_prob << ")";
+  if (recorded.cut_bytes > 0) out << "-" << recorded.cut_bytes;
   return out;
 }
 
@@ -69,7 +70,8 @@ RecordingSink::RecordingSink(int num_samples)
 bool RecordingSink::on_token(const TokenEvent& event) {
   const std::size_t sample = static_cast<std::size_t>(event.sample);
   if (finishes > 0 || results.at(sample)) ++out_of_order;
-  RecordedToken copy{event.position, event.token, event.source, event.log2_prob, {}};
+  RecordedToken copy{event.position,  event.token, event.source,
+                     event.log2_prob, {},          event.cut_bytes};
   for (const TopToken& top : event.top) copy.top.emplace_back(top.token, top.log2_prob);
   recorded.at(sample).push_back(std::move(copy));
   if (when_token) when_token(event);

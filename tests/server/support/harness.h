@@ -45,6 +45,7 @@ struct RecordedToken {
   TokenSource source = TokenSource::kSampled;
   std::optional<float> log2_prob;
   std::vector<std::pair<std::int32_t, float>> top;
+  std::int32_t cut_bytes = 0;
 
   bool operator==(const RecordedToken&) const = default;  // bit for bit: no NaN among them
 };

@@ -11,8 +11,8 @@
 #include "model/tokenizer/tokenizer.h"
 #include "server/http/encoding/utf8_text.h"
 #include "tests/server/support/http_client.h"
-#include "tests/server/support/text_model.h"
 #include "tests/server/support/token_file.h"
+#include "tests/support/text_model.h"
 
 namespace lintel::testing {
 namespace {

@@ -15,6 +15,7 @@
 #include "tests/support/eventually.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/text_model.h"
 
 namespace lintel::testing {
 namespace {
@@ -241,6 +242,38 @@ TEST_CASE("a stop string is found across the place where the process died", "[du
   GenerationRequest third = second;
   third.stop.strings = {text.substr(30, 8)};
   require_same_after_death(model, level, /*on_disk=*/false, {{first, second, third}}, kStride);
+}
+
+TEST_CASE("a stop string inside of tokens is found across the place where the process died",
+          "[durable]") {
+  const auto model = text_model();
+  const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
+  const bool is_included = GENERATE(false, true);
+  Core core(model);
+  GenerationRequest request;
+  request.prompt = {3, 1, 4};
+  request.max_new_tokens = 60;
+  request.seed = 5;
+  request.log2_probs = true;
+  for (std::int32_t token = 257; token < 292; ++token) {  // of several bytes, and of none
+    request.sampling.logit_bias.emplace_back(token, 100.0f);
+  }
+  std::string text;
+  std::vector<std::size_t> ends;  // of each token
+  for (const std::int32_t token : core.generate(request)->tokens()) {
+    text += model->tokenizer()->bytes_of(token);
+    ends.push_back(text.size());
+  }
+  GenerationRequest first = request;
+  first.max_new_tokens = 20;
+  GenerationRequest second = request;
+  second.prompt.clear();
+  second.max_new_tokens = 40;
+  second.stop.include_in_output = is_included;
+  second.stop.strings = {text.substr(ends[12] - 1, ends[35] - ends[12])};
+  require_same_after_death(model, level, /*on_disk=*/false, {{first, second}}, kStride);
+  second.stop.strings = {text.substr(ends[24] - 1, ends[30] - ends[24])};
+  require_same_after_death(model, level, /*on_disk=*/false, {{first, second}}, kStride);
 }
 
 TEST_CASE("an image that is killed and repeated is the same to its last pixel", "[durable]") {

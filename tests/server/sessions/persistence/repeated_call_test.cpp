@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/server/sessions/persistence/persistent_requests.h"
+#include "tests/support/text_model.h"
 
 namespace lintel::testing {
 namespace {
@@ -72,6 +73,43 @@ TEST_CASE("one of the last calls is replayed from the history", "[durable]") {
   const std::int64_t position = calls.stored(id);
   const auto fresh = calls.process->finish(tokens_request(1, 5, 3), id, {.id = "a"});
   CHECK(fresh->recorded[0][0].position == position + 1);
+}
+
+TEST_CASE("a replay ends inside of the token that a stop string began in", "[durable]") {
+  Calls calls(Durability::kInput, text_model());
+  const bool dies = GENERATE(false, true);
+  const std::string id = calls.kept();
+  GenerationRequest request;
+  request.prompt = {3, 1, 4};
+  request.max_new_tokens = 20;
+  request.sampling.logit_bias = {{264, 10'000.0f}};  // "there", for ever
+  request.stop.strings = {"ereth"};
+  const auto first = calls.process->finish(request, id, {.id = "a"});
+  REQUIRE(first->recorded[0].size() == 1);
+  REQUIRE(first->recorded[0][0].cut_bytes == 3);
+  // Not the last call any more: it is not run again.
+  request.stop.strings = {"no such"};
+  calls.process->finish(request, id, {.id = "b"});
+  if (dies) calls.begin();
+  request.stop.strings = {"ereth"};
+  const auto again = calls.process->call(request, id, {.id = "a"});
+  REQUIRE_FALSE(again.refusal);
+  REQUIRE(again.past != nullptr);
+  CHECK(again.sink->recorded == first->recorded);
+  CHECK(again.sink->result().stop_string == "ereth");
+}
+
+TEST_CASE("calls are stored as servers of the last release read them, unless a token was cut") {
+  LastCall call{.id = "a", .start = 2, .end = 12, .shown_end = 11};
+  const std::string whole = encode_last_calls({call});
+  CHECK(whole[0] == 1);
+  call.result.cut_bytes = 7;
+  const std::string cut = encode_last_calls({call});
+  CHECK(cut[0] == 2);
+  const auto calls = decode_last_calls(cut);
+  REQUIRE(calls);
+  CHECK(calls->at(0).result.cut_bytes == 7);
+  CHECK(decode_last_calls(whole)->at(0).result.cut_bytes == 0);
 }
 
 TEST_CASE("a replay leaves the prompt out, read or not, unless it is echoed", "[durable]") {
