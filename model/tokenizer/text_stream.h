@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "model/core/utf8.h"
 #include "model/tokenizer/tokenizer.h"
-#include "model/tokenizer/unicode.h"
 
 namespace lintel {
 

@@ -29,8 +29,6 @@ struct Composition {
 
 #include "model/tokenizer/unicode_tables.inc"
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
-
 // 0: in none of the ranges.
 std::uint8_t value_in(std::span<const CodePointRange> ranges, char32_t code_point) {
   const auto after = std::ranges::upper_bound(ranges, code_point, {}, &CodePointRange::first);
@@ -40,7 +38,6 @@ std::uint8_t value_in(std::span<const CodePointRange> ranges, char32_t code_poin
 }
 
 // Of three bytes that would be a surrogate; the second is 0xA0 or more.
-constexpr char kSurrogateLead = '\xED';
 
 constexpr char32_t kFirstUnstable = 0x300;
 
@@ -241,58 +238,6 @@ bool normalize_nfc(std::string_view text, std::string& normalized) {
   if (made == text) return false;
   normalized = std::move(made);
   return true;
-}
-
-bool Utf8Stream::holds_surrogate() const {
-  return num_waiting_ == 2 && waiting_[0] == kSurrogateLead &&
-         static_cast<unsigned char>(waiting_[1]) >= 0xA0;
-}
-
-void Utf8Stream::begin(unsigned char byte, std::string& text) {
-  if (byte < 0x80) {
-    text += static_cast<char>(byte);
-    return;
-  }
-  if (byte < 0xC2 || byte > 0xF4) {
-    text += kReplacement;
-    return;
-  }
-  length_ = byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
-  low_ = byte == 0xE0 ? 0xA0 : byte == 0xF0 ? 0x90 : 0x80;
-  high_ = byte == 0xED ? 0x9F : byte == 0xF4 ? 0x8F : 0xBF;
-  waiting_[0] = static_cast<char>(byte);
-  num_waiting_ = 1;
-}
-
-void Utf8Stream::push(std::string_view bytes, std::string& text) {
-  for (const char c : bytes) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (num_waiting_ == 0) {
-      begin(byte, text);
-      continue;
-    }
-    if (holds_surrogate() || byte < low_ || byte > high_) {
-      if (num_waiting_ == 1 && waiting_[0] == kSurrogateLead && byte >= 0xA0 && byte <= 0xBF) {
-        waiting_[num_waiting_++] = c;
-        continue;
-      }
-      finish(text);
-      begin(byte, text);
-      continue;
-    }
-    waiting_[num_waiting_++] = c;
-    low_ = 0x80;
-    high_ = 0xBF;
-    if (num_waiting_ < length_) continue;
-    text.append(waiting_, num_waiting_);
-    num_waiting_ = 0;
-  }
-}
-
-void Utf8Stream::finish(std::string& text) {
-  if (num_waiting_ > 0) text += kReplacement;
-  if (holds_surrogate()) text += kReplacement;
-  num_waiting_ = 0;
 }
 
 }  // namespace lintel

@@ -38,26 +38,4 @@ void append_utf8(std::string& text, char32_t code_point);
 // UTF-8 stay as they are. False: `text` is NFC already, and `normalized` is unchanged.
 bool normalize_nfc(std::string_view text, std::string& normalized);
 
-// UTF-8 that arrives in pieces, cut anywhere, as whole characters. What can no longer become one is
-// one U+FFFD for each maximal beginning of a character, as WHATWG's decoder and Python have it; two
-// bytes of a surrogate wait for the third, as in Python's incremental decoder. At most 3 bytes
-// wait. Used by one thread at a time.
-class Utf8Stream {
- public:
-  // Appends to `text` the characters that end within `bytes`.
-  void push(std::string_view bytes, std::string& text);
-  // The stream ends: a character that is not complete becomes U+FFFD. Then it is as new.
-  void finish(std::string& text);
-
- private:
-  void begin(unsigned char byte, std::string& text);
-  bool holds_surrogate() const;
-
-  char waiting_[4] = {};
-  std::size_t num_waiting_ = 0;
-  std::size_t length_ = 0;     // of the character that waits
-  unsigned char low_ = 0x80;   // the least and the largest byte
-  unsigned char high_ = 0xBF;  // that may come next
-};
-
 }  // namespace lintel

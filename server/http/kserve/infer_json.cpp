@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "model/core/utf8.h"
 #include "server/http/encoding/bounded_json.h"
-#include "server/http/encoding/utf8_text.h"
 
 namespace lintel {
 namespace {
@@ -195,10 +195,10 @@ OrderedJson tensor_values(const inference::ModelInferResponse::InferOutputTensor
     });
   }
   return list_of(contents.bytes_contents(), [](const std::string& bytes) {
-    Utf8Text utf8;
+    Utf8Stream utf8;
     std::string text;
-    utf8.add(bytes, text);
-    utf8.end(text);
+    utf8.push(bytes, text);
+    utf8.finish(text);
     return text;
   });
 }
@@ -311,8 +311,8 @@ std::string GenerateJson::of(const inference::ModelInferResponse& wire, bool is_
   for (const auto& tensor : wire.outputs()) {
     if (tensor.name() == "text_output") {
       std::string text;
-      for (const std::string& piece : tensor.contents().bytes_contents()) utf8_.add(piece, text);
-      if (is_last) utf8_.end(text);
+      for (const std::string& piece : tensor.contents().bytes_contents()) utf8_.push(piece, text);
+      if (is_last) utf8_.finish(text);
       flat[tensor.name()] = std::move(text);
     } else if (tensor.name() == "score" || tensor.name() == "log2_evidence") {
       const OrderedJson values = tensor_values(tensor);

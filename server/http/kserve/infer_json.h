@@ -7,7 +7,7 @@
 #include <string>
 
 #include "inference/grpc_service.pb.h"
-#include "server/http/encoding/utf8_text.h"
+#include "model/core/utf8.h"
 
 namespace lintel {
 
@@ -29,7 +29,7 @@ class GenerateJson {
   std::string of(const inference::ModelInferResponse& wire, bool is_last);
 
  private:
-  Utf8Text utf8_;
+  Utf8Stream utf8_;
 };
 
 }  // namespace lintel

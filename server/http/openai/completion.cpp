@@ -19,8 +19,9 @@
 
 #include "lintel/v1/generation.pb.h"
 #include "lintel/v1/model.pb.h"
+#include "model/core/utf8.h"
 #include "server/http/encoding/bounded_json.h"
-#include "server/http/encoding/utf8_text.h"
+#include "server/http/encoding/server_sent_events.h"
 #include "server/http/openai/completion_request.h"
 #include "server/rpc/message_bounds.h"
 #include "server/rpc/status.h"
@@ -78,7 +79,7 @@ class ChoiceText {
   // No token follows: what is held back of a character comes out. The next choice that take()
   // returns has the evidence of particles, and the window.
   void end(const v1::SampleFinish& finish) {
-    if (form_ != TextForm::kIds) utf8_.end(text_);
+    if (form_ != TextForm::kIds) utf8_.finish(text_);
     if (finish.has_log2_evidence()) log2_evidence_ = finish.log2_evidence();
     window_ = finish.window();
     window_restarts_ = finish.window_restarts();
@@ -117,11 +118,11 @@ class ChoiceText {
   void add_token(const v1::Chunk& chunk, int i) {
     const std::int32_t token = chunk.tokens(i);
     if (form_ == TextForm::kText) {
-      return i < chunk.token_bytes_size() ? utf8_.add(chunk.token_bytes(i), text_) : void();
+      return i < chunk.token_bytes_size() ? utf8_.push(chunk.token_bytes(i), text_) : void();
     }
     if (form_ == TextForm::kBytes) {
       const auto byte = static_cast<char>(token);
-      return utf8_.add({&byte, 1}, text_);
+      return utf8_.push({&byte, 1}, text_);
     }
     const std::string id = (num_characters_ > 0 ? " " : "") + std::to_string(token);
     num_characters_ += id.size();
@@ -153,9 +154,9 @@ class ChoiceText {
   }
 
   static bool is_whole_utf8(std::string_view bytes) {
-    Utf8Text utf8;
+    Utf8Stream utf8;
     std::string text;
-    utf8.add(bytes, text);
+    utf8.push(bytes, text);
     return !utf8.holds_back() && text == bytes;
   }
 
@@ -195,7 +196,7 @@ class ChoiceText {
   const TextForm form_;
   const bool logprobs_;
   const std::size_t first_offset_;
-  Utf8Text utf8_;
+  Utf8Stream utf8_;
   std::size_t num_characters_ = 0;  // of ids' text
   std::string text_;
   // Lists of OpenAI's `logprobs`, without their brackets.
@@ -245,9 +246,9 @@ PromptSize size_of(const v1::Values& prompt, TextForm form) {
     }
   }
   if (form == TextForm::kIds) return size;
-  Utf8Text utf8;
-  utf8.add(bytes, text);
-  utf8.end(text);
+  Utf8Stream utf8;
+  utf8.push(bytes, text);
+  utf8.finish(text);
   size.characters = utf8.num_characters();
   return size;
 }

@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "model/tokenizer/unicode.h"
+#include "model/core/utf8.h"
 
 namespace lintel {
 namespace {

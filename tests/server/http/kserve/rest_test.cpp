@@ -4,7 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "server/http/encoding/utf8_text.h"
+#include "model/core/utf8.h"
 #include "tests/server/support/http_client.h"
 #include "tests/server/support/token_file.h"
 
@@ -36,9 +36,9 @@ struct RestServer : TestServer {
     for (const int token : generated.only().tokens) {
       bytes.push_back(static_cast<char>(token));
     }
-    Utf8Text utf8;
-    utf8.add(bytes, text);
-    utf8.end(text);
+    Utf8Stream utf8;
+    utf8.push(bytes, text);
+    utf8.finish(text);
     return text;
   }
 };

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <numbers>
 
+#include "model/core/utf8.h"
 #include "model/tokenizer/tokenizer.h"
-#include "server/http/encoding/utf8_text.h"
 #include "tests/server/support/http_client.h"
 #include "tests/server/support/token_file.h"
 #include "tests/support/text_model.h"
@@ -41,9 +41,9 @@ json completion_of(const std::string& prompt, int max_tokens) {
 std::string spelled(const std::vector<std::int32_t>& tokens) {
   std::string bytes, text;
   for (const std::int32_t token : tokens) bytes.push_back(static_cast<char>(token));
-  Utf8Text utf8;
-  utf8.add(bytes, text);
-  utf8.end(text);
+  Utf8Stream utf8;
+  utf8.push(bytes, text);
+  utf8.finish(text);
   return text;
 }
 
@@ -171,9 +171,9 @@ TEST_CASE("completions of a model with a tokenizer are text, with the tokens' na
   const Generated generated = generate(server, request);
   std::string bytes, text;
   for (const std::int32_t id : generated.only().tokens) bytes += tokenizer.bytes_of(id);
-  Utf8Text utf8;
-  utf8.add(bytes, text);
-  utf8.end(text);
+  Utf8Stream utf8;
+  utf8.push(bytes, text);
+  utf8.finish(text);
   const json& choice = got["choices"][0];
   CHECK(choice["text"] == text);
   CHECK(got["usage"]["prompt_tokens"] == ids.size());

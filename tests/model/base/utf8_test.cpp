@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bytes as text, in pieces.
-#include "server/http/encoding/utf8_text.h"
+#include "model/core/utf8.h"
 
 #include <catch2/catch.hpp>
 #include <utility>
@@ -10,14 +10,14 @@ namespace {
 
 // In pieces that end before `cuts`' bits say so.
 std::string text_in_pieces(const std::string& bytes, unsigned cuts) {
-  Utf8Text utf8;
+  Utf8Stream utf8;
   std::string text, piece;
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     piece += bytes[i];
-    if ((cuts >> i & 1u) != 0) utf8.add(std::exchange(piece, {}), text);
+    if ((cuts >> i & 1u) != 0) utf8.push(std::exchange(piece, {}), text);
   }
-  utf8.add(piece, text);
-  utf8.end(text);
+  utf8.push(piece, text);
+  utf8.finish(text);
   return text;
 }
 
@@ -60,18 +60,18 @@ TEST_CASE(
 }
 
 TEST_CASE("a character is held back until it is whole, and counted then") {
-  Utf8Text utf8;
+  Utf8Stream utf8;
   std::string text;
-  utf8.add("a\xe2\x82", text);
+  utf8.push("a\xe2\x82", text);
   CHECK(text == "a");
   CHECK(utf8.num_characters() == 1);
   CHECK(utf8.holds_back());
-  utf8.add("\xac", text);
+  utf8.push("\xac", text);
   CHECK(text == "a\xe2\x82\xac");
   CHECK(utf8.num_characters() == 2);
   CHECK_FALSE(utf8.holds_back());
-  utf8.add("\xf0\x9f", text);
-  utf8.end(text);
+  utf8.push("\xf0\x9f", text);
+  utf8.finish(text);
   CHECK(text == "a\xe2\x82\xac" + kReplaced);
   CHECK(utf8.num_characters() == 3);
 }
