@@ -210,7 +210,8 @@ TEST_CASE("families: a tied embedding and head are one copy") {
   CAPTURE(which.name, to_string(which.type));
   const ModelFiles files(golden / which.name);
   std::vector<std::string> notes;
-  const auto decoder = files.family()->make(files.checkpoint(), {.weight_type = which.type}, notes);
+  const auto decoder =
+      files.family()->make(files.checkpoint(), {.weight_type = which.type}, KvType::kF32, notes);
   CHECK((decoder->embedding.size_bytes() == 0) == which.is_one_copy);
   const auto model = Transformer::load(files, {.weight_type = which.type});
   CHECK(model->weight_bytes() <= measure_model(files, {.weight_type = which.type}).resident_bytes);

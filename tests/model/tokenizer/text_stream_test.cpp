@@ -6,6 +6,7 @@
 #include <random>
 
 #include "model/core/utf8.h"
+#include "model/tokenizer/unicode.h"
 
 namespace lintel {
 namespace {
