@@ -110,7 +110,7 @@ std::vector<float> product(const BlockMatrix& weights, const DenseInput& x, std:
   return y;
 }
 
-bool equal_bits(std::span<const float> a, std::span<const float> b) {
+bool equal_floats(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
@@ -122,7 +122,7 @@ TEST_CASE("block matrix: rows have the bits of the file", "[rows]") {
   std::vector<float> row(stored.in);
   for (std::size_t n = 0; n < stored.out; ++n) {
     matrix.dequantize_row(n, row);
-    REQUIRE(equal_bits(row, std::span(stored.values).subspan(n * stored.in, stored.in)));
+    REQUIRE(equal_floats(row, std::span(stored.values).subspan(n * stored.in, stored.in)));
   }
   // Nothing beside what the file has, but the last panel's padding.
   const std::size_t file_bits = 8 * bytes_per_block(type) / values_per_block(type);
@@ -158,12 +158,12 @@ TEST_CASE("block product: a row has the same bits alone and by every kernel", "[
   constexpr std::size_t kRows = 17;
   const DenseInput x = drawn_input(kRows, stored.in);
   const std::vector<float> all = product(matrix, x, 0, kRows);
-  CHECK(equal_bits(product(matrix, x, 0, kRows, /*portable=*/true), all));
+  CHECK(equal_floats(product(matrix, x, 0, kRows, /*portable=*/true), all));
   for (std::size_t count = 1; count < kRows; ++count) {
     for (std::size_t first = 0; first + count <= kRows; first += count) {
       CAPTURE(first, count);
-      REQUIRE(equal_bits(product(matrix, x, first, count),
-                         std::span(all).subspan(first * stored.out, count * stored.out)));
+      REQUIRE(equal_floats(product(matrix, x, first, count),
+                           std::span(all).subspan(first * stored.out, count * stored.out)));
     }
   }
 }
@@ -236,7 +236,7 @@ TEST_CASE("dense of blocks: a team computes the bits of one thread", "[rows]") {
   for (int i = 0; i < 20; ++i) {
     Matrix shared(9, 500);
     dense.apply(x, shared.view(), Dense::Output::kStore, nullptr, &team);
-    REQUIRE(equal_bits(shared.values(), alone.values()));
+    REQUIRE(equal_floats(shared.values(), alone.values()));
   }
 }
 
