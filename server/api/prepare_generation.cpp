@@ -155,12 +155,13 @@ void begin_with(const SessionImage& image, const Transformer& model, SequenceSta
 // The steps from a target to a request that the scheduler takes; each fills more of `out`.
 class Preparation {
  public:
-  // All outlive it.
+  // All outlive it. prompt: that of `wire`, or another.
   Preparation(const ServiceContext& context, const Owner& caller, const v1::GenerateRequest& wire,
-              GenerationTarget target, PreparedGeneration& out)
+              const v1::Values& prompt, GenerationTarget target, PreparedGeneration& out)
       : context_(context),
         caller_(caller),
         wire_(wire),
+        prompt_(prompt),
         target_(std::move(target)),
         model_(*target_.model),
         out_(out),
@@ -168,10 +169,9 @@ class Preparation {
     out_.model = target_.model;  // also of a request that is refused
   }
 
-  // Once. prompt: nothing, where it is the one of `wire`.
-  grpc::Status run(std::optional<std::vector<std::int32_t>> prompt,
-                   std::optional<TimePoint> deadline) {
-    grpc::Status status = validate(std::move(prompt));
+  // Once.
+  grpc::Status run(std::optional<TimePoint> deadline) {
+    grpc::Status status = validate();
     if (status.ok()) status = open();
     if (!status.ok() || out_.past != nullptr) return status;
     status = place();
@@ -189,17 +189,17 @@ class Preparation {
 
  private:
   // The fields, and what the session or the initial state allows.
-  grpc::Status validate(std::optional<std::vector<std::int32_t>> prompt) {
+  grpc::Status validate() {
     Violations violations;
     std::optional<std::int64_t> session_window;
     if (target_.lease) session_window = target_.lease.window();
     const SessionImage* const initial =
         target_.initial == nullptr ? nullptr : &target_.initial->image;
-    const bool has_other_prompt = prompt.has_value();
+    begins_ = target_.lease ? target_.lease.num_tokens() == 0 : initial == nullptr;
     out_.checked =
-        check_generate(wire_, std::move(prompt), model_, session_window, initial, violations);
-    terms_ = check_call_terms(wire_, has_other_prompt ? &request_.prompt : nullptr, target_.lease,
-                              violations);
+        check_generate(wire_, prompt_, model_, session_window, initial, begins_, violations);
+    terms_ = check_call_terms(wire_, &prompt_ == &wire_.prompt() ? nullptr : &prompt_,
+                              target_.lease, violations);
     if (!violations.empty()) return violations.status();
     return initial == nullptr ? grpc::Status::OK : check_window_of_state(request_.window, *initial);
   }
@@ -222,6 +222,11 @@ class Preparation {
     stands_at_ = at_.num_tokens;
     if (opened_.call != nullptr) {
       at_ = {opened_.start, /*has_pending=*/opened_.start > 0, at_.max_tokens};
+      // Run again, it begins where it began.
+      if (prompt_.has_text() && begins_ != (opened_.start == 0)) {
+        request_.prompt = encode_prompt(wire_, prompt_.text(), *model_.transformer->tokenizer(),
+                                        /*begins=*/opened_.start == 0);
+      }
     }
     const std::string& subject = target_.lease ? target_.lease.session_id() : model_.name;
     grpc::Status placed = check_position(at_, model_, subject, out_.checked);
@@ -298,10 +303,12 @@ class Preparation {
   const ServiceContext& context_;
   const Owner& caller_;
   const v1::GenerateRequest& wire_;
+  const v1::Values& prompt_;
   GenerationTarget target_;
   const ServedModel& model_;
   PreparedGeneration& out_;
   GenerationRequest& request_;
+  bool begins_ = false;  // the sequence has no tokens yet
   IdempotencyKey terms_;
   PersistentSessions::OpenedCall opened_;
   SequencePosition at_;         // where the call begins
@@ -332,15 +339,14 @@ grpc::Status prepare_generation(const ServiceContext& context, const Owner& call
                                 PreparedGeneration& out) {
   GenerationTarget target;
   if (grpc::Status found = find_target(context, caller, wire, target); !found.ok()) return found;
-  return Preparation(context, caller, wire, std::move(target), out).run(std::nullopt, deadline);
+  return Preparation(context, caller, wire, wire.prompt(), std::move(target), out).run(deadline);
 }
 
 grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
-                                const v1::GenerateRequest& wire, std::vector<std::int32_t> prompt,
+                                const v1::GenerateRequest& wire, const v1::Values& prompt,
                                 std::optional<TimePoint> deadline, GenerationTarget target,
                                 PreparedGeneration& out) {
-  return Preparation(context, caller, wire, std::move(target), out)
-      .run(std::move(prompt), deadline);
+  return Preparation(context, caller, wire, prompt, std::move(target), out).run(deadline);
 }
 
 }  // namespace lintel

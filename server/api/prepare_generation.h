@@ -47,10 +47,10 @@ struct PreparedGeneration {
 grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
                                 const v1::GenerateRequest& wire, std::optional<TimePoint> deadline,
                                 PreparedGeneration& out);
-// The same on `target`, with a prompt that came in another form; the session and model that `wire`
-// names are not looked at.
+// The same on `target`, with another prompt; the session and model that `wire` names are not looked
+// at.
 grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
-                                const v1::GenerateRequest& wire, std::vector<std::int32_t> prompt,
+                                const v1::GenerateRequest& wire, const v1::Values& prompt,
                                 std::optional<TimePoint> deadline, GenerationTarget target,
                                 PreparedGeneration& out);
 

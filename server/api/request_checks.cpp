@@ -14,7 +14,6 @@
 #include "lintel/v1/generation.pb.h"
 #include "model/config/config.h"
 #include "model/sampling/head.h"
-#include "model/tokenizer/tokenizer.h"
 #include "server/rpc/status.h"
 
 namespace lintel {
@@ -467,10 +466,17 @@ grpc::Status check_penalty_window(std::int64_t penalty_window, std::int64_t base
                                        " are no longer known"}});
 }
 
-CheckedGenerate check_generate(const v1::GenerateRequest& wire,
-                               std::optional<std::vector<std::int32_t>> prompt,
+std::vector<std::int32_t> encode_prompt(const v1::GenerateRequest& wire, const std::string& text,
+                                        const Tokenizer& tokenizer, bool begins) {
+  return tokenizer.encode(text,
+                          {.add_special = wire.has_add_special() ? wire.add_special() : begins,
+                           .parse_special = wire.parse_special(),
+                           .continues = !begins});
+}
+
+CheckedGenerate check_generate(const v1::GenerateRequest& wire, const v1::Values& prompt,
                                const ServedModel& model, std::optional<std::int64_t> session_window,
-                               const SessionImage* initial, Violations& violations) {
+                               const SessionImage* initial, bool begins, Violations& violations) {
   const ModelConfig& config = model.transformer->config();
   const RequestLimits& limits = model.limits;
   CheckedGenerate out;
@@ -491,20 +497,13 @@ CheckedGenerate check_generate(const v1::GenerateRequest& wire,
   const std::int64_t max_prompt =
       capacity == 0 ? limits.max_prompt_tokens : std::min(limits.max_prompt_tokens, capacity);
   const Tokenizer* const tokenizer = model.transformer->tokenizer().get();
-  const bool is_text = !prompt && wire.prompt().has_text() && tokenizer != nullptr &&
-                       config.modality == ModalityKind::kTokens;
-  if (is_text) {
-    request.prompt = tokenizer->encode(
-        wire.prompt().text(),
-        {.add_special = wire.has_add_special() ? wire.add_special() : !session_window,
-         .parse_special = wire.parse_special(),
-         .continues = session_window.has_value()});
-    check_tokens(request.prompt, "prompt", config, max_prompt, violations);
-  } else if (prompt) {
-    check_tokens(*prompt, "prompt", config, max_prompt, violations);
-    request.prompt = std::move(*prompt);
+  if (!prompt.has_text()) {
+    read_tokens(prompt, "prompt", config, max_prompt, request.prompt, violations);
+  } else if (tokenizer == nullptr) {
+    violations.add("prompt.text", kNeedsTokenizer);
   } else {
-    read_tokens(wire.prompt(), "prompt", config, max_prompt, request.prompt, violations);
+    request.prompt = encode_prompt(wire, prompt.text(), *tokenizer, begins);
+    check_tokens(request.prompt, "prompt", config, max_prompt, violations);
   }
   if (wire.cache_prefix_tokens() > request.prompt.size() && violations.empty()) {
     violations.add("cache_prefix_tokens",
@@ -517,12 +516,13 @@ CheckedGenerate check_generate(const v1::GenerateRequest& wire,
   out.has_seed = wire.sampling().has_seed();
   request.seed = wire.sampling().seed();
   check_stop(wire.stop(), *model.transformer, limits, request.stop, violations);
-  if (is_text) {
+  // Particles go through all positions.
+  if (prompt.has_text() && tokenizer != nullptr && !request.uses_particles()) {
     request.stop.tokens.insert(request.stop.tokens.end(), tokenizer->eos().begin(),
                                tokenizer->eos().end());
   }
   out.token_bytes = wire.token_bytes();
-  if (out.token_bytes && tokenizer == nullptr) {
+  if (out.token_bytes && tokenizer == nullptr && !prompt.has_text()) {
     violations.add("token_bytes", kNeedsTokenizer);
   }
   request.echo_prompt = wire.echo_prompt();
@@ -604,9 +604,11 @@ std::int64_t tokens_needed(const SequencePosition& at, const CheckedGenerate& ch
 }
 
 ScoreSequences check_score(const v1::ScoreRequest& wire, const ModelConfig& config,
-                           const RequestLimits& limits, Violations& violations) {
+                           const Tokenizer* tokenizer, const RequestLimits& limits,
+                           Violations& violations) {
   ScoreSequences out;
   const int count = wire.sequences_size();
+  if (wire.token_bytes() && tokenizer == nullptr) violations.add("token_bytes", kNeedsTokenizer);
   if (count == 0) violations.add("sequences", "is empty");
   if (count > kMaxScoreSequences) {
     violations.add("sequences", std::to_string(count) + " sequences are more than " +
@@ -620,7 +622,18 @@ ScoreSequences check_score(const v1::ScoreRequest& wire, const ModelConfig& conf
     if (violations.full()) break;
     const v1::Values& values = wire.sequences(static_cast<int>(i));
     const std::string path = indexed("sequences", i);
-    const std::int64_t size = num_tokens(values);
+    std::vector<std::int32_t> of_text;
+    if (values.has_text()) {
+      if (tokenizer == nullptr) {
+        violations.add(path + ".text", kNeedsTokenizer);
+        continue;
+      }
+      of_text = tokenizer->encode(values.text(),
+                                  {.add_special = !wire.has_add_special() || wire.add_special(),
+                                   .parse_special = wire.parse_special()});
+    }
+    const std::int64_t size =
+        values.has_text() ? static_cast<std::int64_t>(of_text.size()) : num_tokens(values);
     total += size;
     if (total > limits.max_score_tokens) {
       violations.add("sequences",
@@ -632,7 +645,12 @@ ScoreSequences check_score(const v1::ScoreRequest& wire, const ModelConfig& conf
           path, std::to_string(size) + " tokens are fewer than 2: the first is given, not scored");
       continue;
     }
-    read_tokens(values, path, config, longest == 0 ? size : longest, out.tokens, violations);
+    const std::int64_t most = longest == 0 ? size : longest;
+    if (!values.has_text()) {
+      read_tokens(values, path, config, most, out.tokens, violations);
+    } else if (check_tokens(of_text, path, config, most, violations)) {
+      out.tokens.insert(out.tokens.end(), of_text.begin(), of_text.end());
+    }
     out.ends.push_back(out.tokens.size());
   }
   return violations.empty() ? out : ScoreSequences();
@@ -642,10 +660,8 @@ namespace {
 
 // Of all that makes the tokens but the seed, which a repeat need not know. When a repeat is sent,
 // where it stands and how long it may take are its own.
-Digest digest_of_call(v1::GenerateRequest wire, const std::vector<std::int32_t>* prompt) {
-  if (prompt != nullptr) {
-    wire.mutable_prompt()->mutable_tokens()->mutable_ids()->Assign(prompt->begin(), prompt->end());
-  }
+Digest digest_of_call(v1::GenerateRequest wire, const v1::Values* prompt) {
+  if (prompt != nullptr) *wire.mutable_prompt() = *prompt;
   wire.clear_from_position();
   wire.clear_expected_position();
   wire.clear_time_limit();
@@ -664,9 +680,8 @@ Digest digest_of_call(v1::GenerateRequest wire, const std::vector<std::int32_t>*
 
 }  // namespace
 
-IdempotencyKey check_call_terms(const v1::GenerateRequest& wire,
-                                const std::vector<std::int32_t>* prompt, const SessionLease& lease,
-                                Violations& violations) {
+IdempotencyKey check_call_terms(const v1::GenerateRequest& wire, const v1::Values* prompt,
+                                const SessionLease& lease, Violations& violations) {
   IdempotencyKey terms;
   const std::string& id = wire.call_id();
   const bool is_durable = lease && lease.durability() != Durability::kNone;

@@ -12,6 +12,7 @@
 
 #include "lintel/v1/generation.pb.h"
 #include "model/config/config.h"
+#include "model/tokenizer/tokenizer.h"
 #include "server/engine/request.h"
 #include "server/models/model_options.h"
 #include "server/models/model_registry.h"
@@ -103,13 +104,16 @@ struct CheckedGenerate {
   bool token_bytes = false;             // the client wants those of every token
 };
 
+// The tokens of a text prompt. begins: its sequence has none yet.
+std::vector<std::int32_t> encode_prompt(const v1::GenerateRequest& wire, const std::string& text,
+                                        const Tokenizer& tokenizer, bool begins);
+
 // Everything of a GenerateRequest that does not depend on the sequence it continues. `prompt`
-// stands for the request's where it came in another form; session_window: of the session that it
-// continues; initial: the state that it begins with, or null.
-CheckedGenerate check_generate(const v1::GenerateRequest& wire,
-                               std::optional<std::vector<std::int32_t>> prompt,
+// stands for the request's; session_window: of the session that it continues; initial: the state
+// that it begins with, or null; begins: the sequence has no tokens yet.
+CheckedGenerate check_generate(const v1::GenerateRequest& wire, const v1::Values& prompt,
                                const ServedModel& model, std::optional<std::int64_t> session_window,
-                               const SessionImage* initial, Violations& violations);
+                               const SessionImage* initial, bool begins, Violations& violations);
 
 // The rest: prompt, given positions and max_new_tokens against where the sequence stands; settles
 // checked.request.max_new_tokens. Not OK when the sequence, which errors call `subject`, is
@@ -143,9 +147,10 @@ struct ScoreSequences {
   }
 };
 
-// Fills none when something is wrong.
+// Fills none when something is wrong. tokenizer: of the model; null: it has none.
 ScoreSequences check_score(const v1::ScoreRequest& wire, const ModelConfig& config,
-                           const RequestLimits& limits, Violations& violations);
+                           const Tokenizer* tokenizer, const RequestLimits& limits,
+                           Violations& violations);
 
 // Checks of the fields that name a call and its repeats.
 
@@ -154,9 +159,8 @@ inline constexpr std::size_t kMostCallIdBytes = 64;
 
 // `prompt`: where it came in another form than the request's; else null. `lease`: of the session
 // that the call continues; none: a one-shot call.
-IdempotencyKey check_call_terms(const v1::GenerateRequest& wire,
-                                const std::vector<std::int32_t>* prompt, const SessionLease& lease,
-                                Violations& violations);
+IdempotencyKey check_call_terms(const v1::GenerateRequest& wire, const v1::Values* prompt,
+                                const SessionLease& lease, Violations& violations);
 // Of a call on a session that nothing of outlives the process: kPositionMismatch.
 SessionRefusal check_expected_position(const IdempotencyKey& terms, std::int64_t num_tokens);
 

@@ -138,7 +138,7 @@ void refuse_parameters(const google::protobuf::Map<std::string, inference::Infer
 template <typename Number>
 void read_token_rows(const InputTensor& tensor,
                      const google::protobuf::RepeatedField<Number>& typed,
-                     std::vector<std::vector<std::int32_t>>& prompts, Violations& violations) {
+                     std::vector<v1::Values>& prompts, Violations& violations) {
   const auto numbers = numbers_of(tensor, typed, violations);
   if (!numbers) return;
   // By division: the product of a hostile shape may overflow.
@@ -147,14 +147,17 @@ void read_token_rows(const InputTensor& tensor,
   if (numbers->size % num_rows != 0 || static_cast<std::int64_t>(length) != tensor.wire.shape(1)) {
     return add_size_violation(tensor, numbers->size, violations);
   }
-  prompts.assign(num_rows, std::vector<std::int32_t>(length));
+  prompts.resize(num_rows);
+  for (v1::Values& prompt : prompts) {
+    prompt.mutable_tokens()->mutable_ids()->Reserve(static_cast<int>(length));
+  }
   for (std::size_t i = 0; i < numbers->size; ++i) {
     const Number token = (*numbers)[i];
     if (!std::in_range<std::int32_t>(token)) {
       violations.add(indexed(tensor.path, i), std::to_string(token) + " is not a token id");
       if (violations.full()) return;
     }
-    prompts[i / length][i % length] = static_cast<std::int32_t>(token);
+    prompts[i / length].mutable_tokens()->add_ids(static_cast<std::int32_t>(token));
   }
 }
 
@@ -173,7 +176,6 @@ void read_tokens(const InputTensor& tensor, int max_rows, TensorRequest& request
   });
 }
 
-// A text's bytes are its tokens.
 void read_text(const InputTensor& tensor, int max_rows, TensorRequest& request,
                Violations& violations) {
   const auto texts = bytes_of(tensor, violations);
@@ -189,9 +191,7 @@ void read_text(const InputTensor& tensor, int max_rows, TensorRequest& request,
     return add_size_violation(tensor, texts->size(), violations);
   }
   for (const std::string_view text : *texts) {
-    std::vector<std::int32_t>& prompt = request.prompts.emplace_back();
-    prompt.reserve(text.size());
-    for (const char byte : text) prompt.push_back(static_cast<unsigned char>(byte));
+    request.prompts.emplace_back().set_text(std::string(text));
   }
 }
 
@@ -444,6 +444,8 @@ constexpr ParameterReader kParameters[] = {
     {"frequency_penalty", read_field<&v1::Sampling::set_frequency_penalty>},
     {"top_log2_probs", read_field<&v1::GenerateRequest::set_top_log2_probs>},
     {"echo", read_field<&v1::GenerateRequest::set_echo_prompt>},
+    {"add_special", read_field<&v1::GenerateRequest::set_add_special>},
+    {"parse_special", read_field<&v1::GenerateRequest::set_parse_special>},
     {"stop", read_stop_string},
     {"include_stop_str_in_output", read_field<&v1::Stop::set_include_in_output>},
     {"penalty_window", read_field<&v1::Sampling::set_penalty_window>},
@@ -520,7 +522,7 @@ void settle_end(TensorRequest& request) {
   const v1::GenerateRequest& settings = request.settings;
   request.only_ends = request.sequence_end && !request.sequence_start &&
                       !request.sequence_id.empty() && request.prompts.size() == 1 &&
-                      request.prompts.front().empty() && settings.given_size() == 0 &&
+                      num_tokens(request.prompts.front()) == 0 && settings.given_size() == 0 &&
                       settings.max_new_tokens() == 0;
 }
 

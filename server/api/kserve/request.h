@@ -4,19 +4,21 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "inference/grpc_service.pb.h"
 #include "lintel/v1/generation.pb.h"
 #include "lintel/v1/session.pb.h"
+#include "model/tokenizer/tokenizer.h"
 #include "server/api/request_checks.h"
 
 namespace lintel {
 
 struct TensorRequest {
-  v1::GenerateRequest settings;                    // what each row asks for, but for its prompt
-  std::vector<std::vector<std::int32_t>> prompts;  // none once they are prepared
+  v1::GenerateRequest settings;     // what each row asks for, but for its prompt
+  std::vector<v1::Values> prompts;  // none once they are prepared
   // Of each prompt: consecutive rows of the response.
   std::size_t num_samples = 1;
   bool from_text = false;  // they came as text_input
@@ -26,6 +28,7 @@ struct TensorRequest {
   // Outputs that are asked for.
   bool tokens = false;
   bool text = false;
+  std::shared_ptr<const Tokenizer> tokenizer;  // of the model, if it has one; set after reading
   bool log2_probs = false;
   bool score = false;              // the sum of a row's log2-probabilities
   bool log2_evidence = false;      // of particles

@@ -55,10 +55,11 @@ grpc::Status prepare_rows(const ServiceContext& context, const RpcCall& call,
   std::int64_t longest = 0;
   for (std::size_t i = 0; i < request.prompts.size(); ++i) {
     PreparedGeneration& row = prepared.emplace_back();
-    grpc::Status status = prepare_generation(context, stream.scope.caller().name, request.settings,
-                                             std::move(request.prompts[i]), deadline,
-                                             // A request that has a lease has one row.
-                                             {target.model, std::move(target.lease)}, row);
+    const v1::Values prompt = std::move(request.prompts[i]);
+    grpc::Status status =
+        prepare_generation(context, stream.scope.caller().name, request.settings, prompt, deadline,
+                           // A request that has a lease has one row.
+                           {target.model, std::move(target.lease)}, row);
     if (!status.ok()) return status;
     GenerationRequest& ready = row.checked.request;
     request.window = std::max(request.window, ready.window);
@@ -97,20 +98,14 @@ bool is_complete(const grpc::Status& status) {
   });
 }
 
-// Text is of models whose tokens are bytes.
-bool has_text(const ServedModel& model) {
-  return model.transformer->config().modality == ModalityKind::kBytes;
-}
+bool has_text(const ServedModel& model) { return model.transformer->tokenizer() != nullptr; }
 
-void check_text(const TensorRequest& request, const ModelConfig& config, Violations& violations) {
-  if (config.modality == ModalityKind::kBytes) return;
-  const std::string why =
-      std::string(" applies to models of modality bytes only; this one is of ") +
-      to_string(config.modality);
+void check_text(const TensorRequest& request, Violations& violations) {
+  if (request.tokenizer != nullptr) return;
   if (request.from_text) {
-    violations.add("inputs", "text_input" + why);
+    violations.add("inputs", "text_input applies to models with a tokenizer only");
   } else if (request.text) {
-    violations.add("outputs", "text_output" + why);
+    violations.add("outputs", "text_output applies to models with a tokenizer only");
   }
 }
 
@@ -136,7 +131,8 @@ grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& s
       read_tensor_request(wire, model->limits.max_samples, violations));
   infer.request = request;
   if (request->has_no_input && wire.outputs_size() == 0) choose_outputs(has_text(*model), *request);
-  check_text(*request, model->transformer->config(), violations);
+  request->tokenizer = model->transformer->tokenizer();
+  check_text(*request, violations);
   if (request->streams && !may_stream) {
     violations.add("parameters[stream]", "is for ModelStreamInfer: here is one response");
   }
@@ -465,7 +461,7 @@ struct Tensor {
   const char* datatype;
   inference::DataType type;
   std::vector<std::int64_t> row_shape;
-  bool is_text = false;  // of models of bytes alone
+  bool is_text = false;  // of models with a tokenizer alone
 };
 
 const Tensor kInputs[] = {

@@ -83,13 +83,6 @@ std::vector<Value> filled(const std::vector<RowTokens>& rows, std::vector<Value>
   return all;
 }
 
-std::string text_of(const RowTokens& row) {
-  std::string text;
-  text.reserve(row.tokens.size());
-  for (const std::int32_t token : row.tokens) text.push_back(static_cast<char>(token));
-  return text;
-}
-
 double score_of(const RowTokens& row) {
   double sum = 0;
   for (const float log2_prob : row.log2_probs) {
@@ -100,9 +93,10 @@ double score_of(const RowTokens& row) {
 
 }  // namespace
 
-void append_token(const TensorRequest& request, std::int32_t token, std::optional<float> log2_prob,
-                  std::span<const TopToken> top, RowTokens& row) {
+void append_token(const TensorRequest& request, std::int32_t token, std::int32_t cut_bytes,
+                  std::optional<float> log2_prob, std::span<const TopToken> top, RowTokens& row) {
   row.tokens.push_back(token);
+  if (request.text) row.text += text_of_token(*request.tokenizer, token, cut_bytes);
   if (request.log2_probs || request.score) row.log2_probs.push_back(log2_prob.value_or(kNoProb));
   for (std::size_t i = 0; i < request.top_log2_probs; ++i) {
     row.top_tokens.push_back(i < top.size() ? top[i].token : kNoToken);
@@ -113,7 +107,8 @@ void append_token(const TensorRequest& request, std::int32_t token, std::optiona
 std::size_t most_response_bytes(const TensorRequest& request, std::int64_t longest) {
   // As varints, ids below 2^21 take three bytes.
   const std::size_t token_bytes = request.raw ? sizeof(std::int32_t) : 3;
-  const std::size_t bytes_each = (request.tokens ? token_bytes : 0) + (request.text ? 1 : 0) +
+  const std::size_t bytes_each = (request.tokens ? token_bytes : 0) +
+                                 (request.text ? request.tokenizer->longest() : 0) +
                                  (request.log2_probs ? sizeof(float) : 0) +
                                  request.top_log2_probs * (token_bytes + sizeof(float));
   return request.prompts.size() * request.num_samples * static_cast<std::size_t>(longest) *
@@ -148,7 +143,7 @@ void write_tensor_response(const TensorRequest& request, const std::vector<RowTo
   if (request.text) {
     std::vector<std::string> texts;
     texts.reserve(n);
-    for (const RowTokens& row : rows) texts.push_back(text_of(row));
+    for (const RowTokens& row : rows) texts.push_back(row.text);
     out.add_texts("text_output", std::move(texts));
   }
   if (const std::size_t k = request.top_log2_probs; k > 0) {
@@ -201,6 +196,7 @@ void StreamedResponse::fill(std::span<const OutboxEntry> entries, bool is_last) 
   clear();
   RowTokens& row = rows_.front();
   row.tokens.clear();
+  row.text.clear();
   row.log2_probs.clear();
   row.top_tokens.clear();
   row.top_log2_probs.clear();
@@ -211,7 +207,7 @@ void StreamedResponse::fill(std::span<const OutboxEntry> entries, bool is_last) 
       row.restarts = entry.finished->restarts;
       continue;
     }
-    append_token(*request_, entry.token,
+    append_token(*request_, entry.token, entry.cut_bytes,
                  entry.has_log2_prob ? std::optional(entry.log2_prob) : std::nullopt, entry.top,
                  row);
     row.position = entry.position + 1;
@@ -239,7 +235,8 @@ class RowGatherer::RowSink final : public TokenSink {
         rows_(run_->request_->num_samples) {}
 
   bool on_token(const TokenEvent& event) override {
-    append_token(*run_->request_, event.token, event.log2_prob, event.top, row_of(event.sample));
+    append_token(*run_->request_, event.token, event.cut_bytes, event.log2_prob, event.top,
+                 row_of(event.sample));
     return true;  // bounded by max_new_tokens
   }
   void on_sample_finish(const SampleResult& result) override {

@@ -29,6 +29,7 @@ namespace lintel {
 // it has none), and the k most likely ones of its position (-1 and NaN where there are none).
 struct RowTokens {
   std::vector<std::int32_t> tokens;      // [length]
+  std::string text;                      // of the tokens
   std::vector<float> log2_probs;         // [length]
   std::vector<std::int32_t> top_tokens;  // [length, k]
   std::vector<float> top_log2_probs;     // [length, k]
@@ -37,8 +38,9 @@ struct RowTokens {
   std::optional<double> log2_evidence;   // of particles
 };
 
-void append_token(const TensorRequest& request, std::int32_t token, std::optional<float> log2_prob,
-                  std::span<const TopToken> top, RowTokens& row);
+// cut_bytes: as TokenEvent's.
+void append_token(const TensorRequest& request, std::int32_t token, std::int32_t cut_bytes,
+                  std::optional<float> log2_prob, std::span<const TopToken> top, RowTokens& row);
 
 // Most bytes of a response whose rows have up to `longest` tokens, echoed ones included.
 std::size_t most_response_bytes(const TensorRequest& request, std::int64_t longest);

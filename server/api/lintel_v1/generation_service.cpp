@@ -399,6 +399,12 @@ ResponseStream<v1::ScoreResponse>::Next ScoreStream::next(v1::ScoreResponse& mes
     const Slot& slot = slots_.front();
     grpc::Status filled = catch_exceptions([&] {
       write_score(index, slot.log2_probs, message);
+      if (options_.tokenizer != nullptr) {
+        for (const std::int32_t token : sequences_[index]) {
+          message.add_tokens(token);
+          message.add_token_bytes(std::string(options_.tokenizer->bytes_of(token)));
+        }
+      }
       return grpc::Status::OK;
     });
     if (filled.ok()) {
@@ -445,10 +451,12 @@ grpc::Status GenerationService::score(const RpcCall& context, const v1::ScoreReq
   if (model == nullptr) return status;
   call.scope.set_model(model->name);
   Violations violations;
+  const auto& tokenizer = model->transformer->tokenizer();
   ScoreSequences sequences =
-      check_score(wire, model->transformer->config(), model->limits, violations);
+      check_score(wire, model->transformer->config(), tokenizer.get(), model->limits, violations);
   if (!violations.empty()) return violations.status();
   ScoreStream::Options options;
+  if (wire.token_bytes()) options.tokenizer = tokenizer;
   status = resolve_adapter(wire.adapter(), *model, &options.adapter);
   if (!status.ok()) return status;
 

@@ -87,6 +87,7 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Capac
     std::string caller;     // GenerationRequest::caller
     SharedAdapter adapter;  // null: none
     std::optional<TimePoint> deadline;
+    std::shared_ptr<const Tokenizer> tokenizer;  // where the client wants the bytes of tokens
   };
 
   ScoreStream(SharedModel model, SessionManager& store, ScoreSequences sequences,

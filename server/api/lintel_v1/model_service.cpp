@@ -9,6 +9,7 @@
 #include "model/lora/adapter.h"
 #include "model/tokenizer/text_stream.h"
 #include "server/api/lookup.h"
+#include "server/api/request_checks.h"
 #include "server/api/service_context.h"
 #include "server/rpc/answer.h"
 #include "server/rpc/status.h"
@@ -235,18 +236,16 @@ RpcReactor* ModelService::Get(RpcCall* call, const LazyMessage<v1::GetModelReque
 
 namespace {
 
-// Null with a status where there is no such model, or it has no tokenizer.
-std::shared_ptr<const Tokenizer> resolve_tokenizer(const std::string& name,
-                                                   const ServiceContext& context, CallScope& scope,
-                                                   grpc::Status* status) {
-  const SharedModel model = resolve_model(name, context.models, status);
-  if (model == nullptr) return nullptr;
+// Not OK where there is no such model, or it has no tokenizer.
+grpc::Status resolve_text_model(const std::string& name, const ServiceContext& context,
+                                CallScope& scope, SharedModel& model) {
+  grpc::Status status;
+  model = resolve_model(name, context.models, &status);
+  if (model == nullptr) return status;
   scope.set_model(model->name);
-  if (model->transformer->tokenizer() == nullptr) {
-    *status = grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
-                           "model " + model->name + " has no tokenizer: its tokens are ids alone");
-  }
-  return model->transformer->tokenizer();
+  if (model->transformer->tokenizer() != nullptr) return status;
+  return {grpc::StatusCode::FAILED_PRECONDITION,
+          "model " + model->name + " has no tokenizer: its tokens are ids alone"};
 }
 
 }  // namespace
@@ -255,10 +254,10 @@ RpcReactor* ModelService::Tokenize(RpcCall* call, const LazyMessage<v1::Tokenize
                                    v1::TokenizeResponse* response) {
   return answer(context_.gate, *call, Method::kTokenize, *request,
                 [&](CallScope& scope, const auto& wire) {
-                  grpc::Status status;
-                  const auto tokenizer = resolve_tokenizer(wire.model(), context_, scope, &status);
+                  SharedModel model;
+                  grpc::Status status = resolve_text_model(wire.model(), context_, scope, model);
                   if (!status.ok()) return status;
-                  const std::vector<std::int32_t> ids = tokenizer->encode(
+                  const std::vector<std::int32_t> ids = model->transformer->tokenizer()->encode(
                       wire.text(),
                       {.add_special = wire.add_special(), .parse_special = wire.parse_special()});
                   response->mutable_ids()->Add(ids.begin(), ids.end());
@@ -269,20 +268,22 @@ RpcReactor* ModelService::Tokenize(RpcCall* call, const LazyMessage<v1::Tokenize
 RpcReactor* ModelService::Detokenize(RpcCall* call,
                                      const LazyMessage<v1::DetokenizeRequest>* request,
                                      v1::DetokenizeResponse* response) {
-  return answer(
-      context_.gate, *call, Method::kDetokenize, *request, [&](CallScope& scope, const auto& wire) {
-        grpc::Status status;
-        const auto tokenizer = resolve_tokenizer(wire.model(), context_, scope, &status);
-        if (!status.ok()) return status;
-        for (int i = 0; i < wire.ids_size(); ++i) {
-          if (wire.ids(i) >= 0) continue;
-          return invalid_argument(
-              {{"ids[" + std::to_string(i) + "]", std::to_string(wire.ids(i)) + " is below 0"}});
-        }
-        response->set_text(to_text(
-            *tokenizer, std::span(wire.ids().data(), static_cast<std::size_t>(wire.ids_size()))));
-        return status;
-      });
+  return answer(context_.gate, *call, Method::kDetokenize, *request,
+                [&](CallScope& scope, const auto& wire) {
+                  SharedModel model;
+                  grpc::Status status = resolve_text_model(wire.model(), context_, scope, model);
+                  if (!status.ok()) return status;
+                  const std::span ids(wire.ids().data(), static_cast<std::size_t>(wire.ids_size()));
+                  const int vocab_size = model->transformer->config().vocab_size;
+                  Violations violations;
+                  for (std::size_t i = 0; i < ids.size() && !violations.full(); ++i) {
+                    if (ids[i] >= 0 && ids[i] < vocab_size) continue;
+                    check_token(ids[i], indexed("ids", i), vocab_size, violations);
+                  }
+                  if (!violations.empty()) return violations.status();
+                  response->set_text(to_text(*model->transformer->tokenizer(), ids));
+                  return status;
+                });
 }
 
 RpcReactor* ModelService::Statistics(RpcCall* call,

@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <optional>
 
 #include "tests/server/api/kserve/inference_server.h"
+#include "tests/support/text_model.h"
 
 namespace lintel::testing {
 namespace {
@@ -310,8 +312,97 @@ TEST_CASE("text model with a trained length: KServe's requests and sequences hav
   }
 }
 
+namespace {
+
+// A server with a model whose tokens have several bytes, "world", and one that wants a token before
+// a text, "llama".
+struct TokenizerServer {
+  TokenizerServer() {
+    write_text_model(directory.path() / "world");
+    write_llama_text_model(directory.path() / "llama");
+    server.emplace(std::vector<std::string>{"--model", (directory.path() / "world").string(),
+                                            "--model", (directory.path() / "llama").string()});
+  }
+  const InferenceServer& operator*() const { return *server; }
+
+  TemporaryDirectory directory;
+  std::optional<InferenceServer> server;
+};
+
+}  // namespace
+
+TEST_CASE("text of a model with a tokenizer goes in and out, up to stop strings inside of tokens") {
+  const TokenizerServer servers;
+  const InferenceServer& server = *servers;
+  TextRequest request = text_request({"Hello, w\u00f6rld", "there"}, 60);
+  request.set_model_name("world");
+  ask_for(request, {"tokens", "text_output", "score"});
+  const TextResponse response = answer(server, request);
+  for (int row = 0; row < 2; ++row) {
+    const Result generated =
+        server.lintel({"generate", "--model", "world", "--prompt",
+                       request.inputs(0).contents().bytes_contents(row), "--max-new-tokens", "60",
+                       "--seed", std::to_string(7 + row), "--format", "text"});
+    REQUIRE(generated.code == 0);
+    CHECK(text_of(response, row) == generated.out);
+    std::string joined;
+    for (int i = 0; i < 60; ++i) {
+      const int id = output_of(response, "tokens").contents().int_contents(60 * row + i);
+      if (id >= 0) joined += text_model()->tokenizer()->bytes_of(id);
+    }
+    CHECK(text_of(response, row) == joined);
+  }
+  const std::string whole = text_of(response, 0);
+  const std::string stop = whole.substr(20, 5);
+  TextRequest stopped = text_request({"Hello, w\u00f6rld"}, 60);
+  stopped.set_model_name("world");
+  add_stop(stopped, {stop});
+  CHECK(text_of(answer(server, stopped)) == whole.substr(0, whole.find(stop)));
+
+  // As it comes.
+  auto& parameters = *stopped.mutable_parameters();
+  parameters["stream"].set_bool_param(true);
+  parameters["max_tokens_per_message"].set_int64_param(1);
+  grpc::ClientContext context;
+  const auto stream = server.stub->ModelStreamInfer(&context);
+  stream->Write(stopped);
+  stream->WritesDone();
+  std::string streamed;
+  inference::ModelStreamInferResponse message;
+  while (stream->Read(&message)) {
+    REQUIRE(message.error_message().empty());
+    streamed += text_of(message.infer_response());
+  }
+  CHECK(streamed == whole.substr(0, whole.find(stop)));
+}
+
+TEST_CASE(
+    "an echoed text is its tokens, with those before it and special ones as the request says") {
+  const TokenizerServer servers;
+  const InferenceServer& server = *servers;
+  const std::string text = "Hello<|eot_id|>";
+  TextRequest request = text_request({text}, 0);
+  request.set_model_name("llama");
+  auto& parameters = *request.mutable_parameters();
+  parameters["echo"].set_bool_param(true);
+  ask_for(request, {"tokens", "text_output"});
+  const Tokenizer& tokenizer = *llama_text_model()->tokenizer();
+  const auto ids = [&] {
+    const auto& got = output_of(answer(server, request), "tokens").contents().int_contents();
+    return std::vector<std::int32_t>(got.begin(), got.end());
+  };
+  CHECK(ids() == tokenizer.encode(text));
+  CHECK(ids().front() == kLlamaBegin);
+  CHECK(text_of(answer(server, request)) == text);
+  parameters["add_special"].set_bool_param(false);
+  parameters["parse_special"].set_bool_param(true);
+  CHECK(ids() == tokenizer.encode(text, {.add_special = false, .parse_special = true}));
+  CHECK(text_of(answer(server, request)) == "Hello");
+}
+
 TEST_CASE("metadata has text tensors for models of text only") {
-  const InferenceServer server;
+  const TokenizerServer servers;
+  const InferenceServer& server = *servers;
   const auto described = [&](const std::string& model) {
     inference::ModelMetadataRequest request;
     request.set_name(model);
@@ -327,6 +418,7 @@ TEST_CASE("metadata has text tensors for models of text only") {
     }
     return all;
   };
+  CHECK(described("world") == described("bytes"));
   CHECK(described("bytes") ==
         "tokens:INT32 text_input:BYTES stop:BYTES -> tokens:INT32 log2_probs:FP32 "
         "text_output:BYTES top_tokens:INT32 top_log2_probs:FP32 score:FP64 log2_evidence:FP64 ");
@@ -346,12 +438,12 @@ TEST_CASE("invalid text, stop strings and outputs are refused by name") {
     return status.error_message();
   };
   CHECK_THAT(refusal([](TextRequest& r) { r.set_model_name("tokens"); }),
-             Contains("text_input applies to models of modality bytes only"));
+             Contains("text_input applies to models with a tokenizer only"));
   CHECK_THAT(refusal([](TextRequest& r) {
                r = request_of({{1}}, 3);
                ask_for(r, {"text_output"});
              }),
-             Contains("text_output applies to models of modality bytes only"));
+             Contains("text_output applies to models with a tokenizer only"));
   CHECK_THAT(refusal([](TextRequest& r) {
                r = request_of({{1}}, 3);
                add_stop(r, {"x"});

@@ -87,7 +87,7 @@ TEST_CASE("a Score of more sequences than are served is refused, however short t
   request.mutable_sequences()->RemoveLast();
   Violations violations;
   const ScoreSequences most =
-      check_score(request, tiny_config(TinyModel::kTokens), RequestLimits(), violations);
+      check_score(request, tiny_config(TinyModel::kTokens), nullptr, RequestLimits(), violations);
   CHECK(violations.empty());
   REQUIRE(most.size() == kMaxScoreSequences);
   CHECK(most[0].size() == 2);

@@ -5,8 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "model/core/utf8.h"
+#include "model/tokenizer/text_stream.h"
 #include "tests/server/support/http_client.h"
 #include "tests/server/support/token_file.h"
+#include "tests/support/text_model.h"
 
 namespace lintel::testing {
 namespace {
@@ -15,7 +17,13 @@ using Catch::Matchers::Contains;
 using nlohmann::json;
 
 struct RestServer : TestServer {
-  RestServer() : TestServer({"image", "bytes", "tokens"}, with_http()) {}
+  RestServer() : TestServer(with_http(), clock, models_of_all_kinds()) {}
+  static GivenModels models_of_all_kinds() {
+    GivenModels all = tiny_models({"image", "bytes", "tokens"});
+    all["world"] = text_model();
+    return all;
+  }
+  static const SteadyClock clock;
   HttpReply get(const std::string& path) {
     return request(server().http_port(), "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
   }
@@ -42,6 +50,8 @@ struct RestServer : TestServer {
     return text;
   }
 };
+
+const SteadyClock RestServer::clock;
 
 json tensor(const std::string& name, const std::string& datatype, const json& shape,
             const json& data) {
@@ -244,13 +254,44 @@ TEST_CASE("fields that the protocol's REST does not have are refused by name") {
   CHECK_THAT(refusal(infer, infer_body(tensor("tokens", "INT32", {1, 2}, {1}), 1)),
              Contains("shape"));
   CHECK_THAT(refusal("/v2/models/tokens/generate", {{"text_input", "x"}}),
-             Contains("modality bytes only"));
+             Contains("models with a tokenizer only"));
   CHECK_THAT(refusal("/v2/models/tokens/generate_stream", {{"text_input", "x"}}),
-             Contains("modality bytes only"));
+             Contains("models with a tokenizer only"));
   CHECK_THAT(refusal("/v2/models/nosuch/generate_stream", {{"text_input", "x"}}),
              Contains("nosuch"));
   CHECK_THAT(refusal("/v2/models/bytes/generate", {{"text_input", "x"}, {"bad_words", "y"}}),
              Contains("bad_words"));
+}
+
+TEST_CASE("text of a model with a tokenizer: infer, generate and its stream of whole characters") {
+  RestServer server;
+  const std::string prompt = "Hello, w\u00f6rld";
+  v1::GenerateRequest request = request_for("world", {}, 60);
+  request.mutable_prompt()->set_text(prompt);
+  const Tokenizer& tokenizer = *text_model()->tokenizer();
+  const std::string expected = to_text(tokenizer, generate(server, request).only().tokens, false);
+  CHECK(expected.size() > 60);
+
+  const json inferred = server.sent(
+      "/v2/models/world/infer", infer_body(tensor("text_input", "BYTES", {1, 1}, {prompt}), 60));
+  CHECK(output(inferred, "text_output")["data"][0] == expected);
+  json body = {{"text_input", prompt}, {"max_tokens", 60}, {"seed", 7}};
+  CHECK(server.sent("/v2/models/world/generate", body)["text_output"] == expected);
+  body["max_tokens_per_message"] = 1;
+  std::string streamed;
+  const HttpReply reply = server.send("/v2/models/world/generate_stream", body);
+  for (std::size_t at = reply.body.find("data: "); at != std::string::npos;
+       at = reply.body.find("data: ", at + 1)) {
+    const std::size_t end = reply.body.find('\n', at);
+    streamed += json::parse(reply.body.substr(at + 6, end - at - 6))["text_output"];
+  }
+  CHECK(streamed == expected);
+  std::size_t at = 10;
+  while (static_cast<unsigned char>(expected[at]) >= 0x80) ++at;
+  const std::string stop = expected.substr(at, 1);
+  body["stop"] = {stop};
+  CHECK(server.sent("/v2/models/world/generate", body)["text_output"] ==
+        expected.substr(0, expected.find(stop)));
 }
 
 TEST_CASE("generate_stream refuses with the status of its cause and a time to retry") {

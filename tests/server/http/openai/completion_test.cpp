@@ -193,13 +193,38 @@ TEST_CASE("completions of a model with a tokenizer are text, with the tokens' na
     CHECK(choice["logprobs"]["tokens"][i] == std::string(token));
   }
 
+  // The prompt's tokens have probabilities, too.
+  json echoed = body;
+  echoed["echo"] = true;
+  const json with_prompt = json::parse(post_body(echoed).body)["choices"][0];
+  CHECK(with_prompt["text"] == prompt + text);
+  REQUIRE(with_prompt["logprobs"]["tokens"].size() == ids.size() + 40);
+  CHECK(with_prompt["logprobs"]["tokens"][0] == std::string(tokenizer.bytes_of(ids[0])));
+  CHECK(with_prompt["logprobs"]["token_logprobs"][0].is_null());
+  CHECK(with_prompt["logprobs"]["token_logprobs"][1].is_number());
+
   body["stream"] = true;
   body.erase("logprobs");
-  std::string streamed;
-  for (const std::string& event : events(post_body(body).body)) {
-    if (event != "[DONE]") streamed += json::parse(event)["choices"][0]["text"].get<std::string>();
+  const auto stream = [&] {
+    std::string streamed, reason;
+    for (const std::string& event : events(post_body(body).body)) {
+      if (event == "[DONE]") continue;
+      const json part = json::parse(event)["choices"][0];
+      streamed += part["text"].get<std::string>();
+      if (part["finish_reason"].is_string()) reason = part["finish_reason"];
+    }
+    return std::pair(streamed, reason);
+  };
+  CHECK(stream() == std::pair(text, std::string("length")));
+
+  // Up to a stop string, which may begin inside of a token.
+  for (const std::int32_t token : {264, 265, 284, 285}) {
+    body["logit_bias"][std::to_string(token)] = 100;
   }
-  CHECK(streamed == text);
+  const std::string whole = stream().first;
+  const std::string stop = whole.substr(whole.find_first_of("-h", 20) + 1, 5);
+  body["stop"] = stop;
+  CHECK(stream() == std::pair(whole.substr(0, whole.find(stop)), std::string("stop")));
 }
 
 TEST_CASE("a stop string ends a choice without being in it, alone or in a list") {
