@@ -157,11 +157,9 @@ class GrpcWebStream final : public RpcStream {
 };
 
 // A line of JSON for each message, and one with "error" where the call failed after the first.
-// `with_text`: chunks have `text` in addition to `tokens`, which are bytes.
 class PlainJsonStream final : public RpcStream {
  public:
-  PlainJsonStream(const RpcFormat& format, bool with_text)
-      : RpcStream(format), messages_(with_text) {}
+  PlainJsonStream(const RpcFormat& format, PlainText text) : RpcStream(format), messages_(text) {}
 
   grpc::Status piece(const google::protobuf::Message& message, std::string& out) override {
     out = messages_.line(message) + "\n";
@@ -185,11 +183,11 @@ std::string name_of(const pb::MethodDescriptor* method) {
 
 std::string path_of(const pb::MethodDescriptor* method) { return "/" + name_of(method); }
 
-// A request's body as the message's bytes. `with_text`: set where it gives its prompt as text, in
-// plain JSON. `budget`: null: none.
+// A request's body as the message's bytes. `text`: set where it gives its prompt as text, in plain
+// JSON: then it asks for the bytes of tokens. `budget`: null: none.
 grpc::Status read_message(const RpcFormat& format, const pb::Descriptor* type,
                           const std::string& body, JsonBudget* budget, grpc::ByteBuffer& bytes,
-                          bool& with_text) {
+                          PlainText& text) {
   std::string decoded;
   std::string_view message = body;
   if (format.is_text) {
@@ -212,8 +210,11 @@ grpc::Status read_message(const RpcFormat& format, const pb::Descriptor* type,
   if (!read.ok()) return read;
   if (is_plain && type == v1::GenerateRequest::descriptor()) {
     v1::GenerateRequest generate;
-    with_text =
-        generate.ParseFromString(binary) && generate.prompt().form_case() == v1::Values::kText;
+    if (generate.ParseFromString(binary) && generate.prompt().has_text()) {
+      text = generate.token_bytes() ? PlainText::kWithBytes : PlainText::kAlone;
+      generate.set_token_bytes(true);
+      binary = generate.SerializeAsString();
+    }
   }
   bytes = bytes_of(binary);
   return grpc::Status::OK;
@@ -236,7 +237,7 @@ void answer_unary(const SharedExchange& exchange, const pb::MethodDescriptor* me
 
 // The call that a request asks for, answered in the request's format.
 void begin_call(const SharedExchange& exchange, const pb::MethodDescriptor* method,
-                const RpcFormat& format, grpc::ByteBuffer bytes, bool with_text,
+                const RpcFormat& format, grpc::ByteBuffer bytes, PlainText text,
                 HttpCalls::Timeout timeout, HttpCalls& calls) {
   const std::string name = name_of(method);
   switch (format.protocol) {
@@ -248,7 +249,7 @@ void begin_call(const SharedExchange& exchange, const pb::MethodDescriptor* meth
                           timeout);
     case RpcProtocol::kPlainJson:
       return calls.stream(exchange, name, std::move(bytes),
-                          std::make_unique<PlainJsonStream>(format, with_text), timeout);
+                          std::make_unique<PlainJsonStream>(format, text), timeout);
     default:
       return answer_unary(exchange, method, format, std::move(bytes), timeout, calls);
   }
@@ -294,11 +295,10 @@ void answer_call(const SharedExchange& exchange, const pb::MethodDescriptor* met
       exchange,
       [exchange, method, format, timeout, &calls](const std::string& body, JsonBudget& budget) {
         grpc::ByteBuffer bytes;
-        bool with_text = false;
-        grpc::Status read =
-            read_message(format, method->input_type(), body, &budget, bytes, with_text);
+        PlainText text = PlainText::kNone;
+        grpc::Status read = read_message(format, method->input_type(), body, &budget, bytes, text);
         if (read.ok()) {
-          begin_call(exchange, method, format, std::move(bytes), with_text, timeout, calls);
+          begin_call(exchange, method, format, std::move(bytes), text, timeout, calls);
         }
         return read;
       },
@@ -316,11 +316,11 @@ void answer_get(const SharedExchange& exchange, const pb::MethodDescriptor* meth
   HttpCalls::Timeout timeout;
   if (read.ok()) read = read_headers(request, get.format, timeout);
   grpc::ByteBuffer bytes;
-  bool with_text = false;
+  PlainText text = PlainText::kNone;
   if (read.ok()) {
     // Not longer than a request's first line may be.
     read = read_message(get.format, method->input_type(), get.message, /*budget=*/nullptr, bytes,
-                        with_text);
+                        text);
   }
   if (!read.ok()) return exchange->answer(rpc_refusal(get.format, read));
   answer_unary(exchange, method, get.format, std::move(bytes), timeout, calls);

@@ -99,6 +99,15 @@ void add_list(std::string& json, std::string_view name, const Values& values, Ad
   json += ']';
 }
 
+template <typename Message>
+void add_token_bytes(std::string& json, const Message& message) {
+  add_list(json, "tokenBytes", message.token_bytes(), [&json](const std::string& bytes) {
+    json += '"';
+    json += absl::Base64Escape(bytes);
+    json += '"';
+  });
+}
+
 // Of a chunk, and of the most likely tokens in place of one of its own.
 template <typename Message>
 void add_tokens(std::string& json, const Message& message, JsonReader reader) {
@@ -108,9 +117,9 @@ void add_tokens(std::string& json, const Message& message, JsonReader reader) {
            [&json, reader](float value) { add_float(json, value, reader); });
 }
 
-// A chunk as protobuf's JSON has it. By hand, because protobuf's printer goes by reflection, which
-// costs more than all else that happens to a message.
-void add_chunk(std::string& json, const v1::Chunk& chunk, JsonReader reader) {
+// A chunk as protobuf's JSON has it, token_bytes if `with_bytes`. By hand, because protobuf's
+// printer goes by reflection, which costs more than all else that happens to a message.
+void add_chunk(std::string& json, const v1::Chunk& chunk, JsonReader reader, bool with_bytes) {
   json += '{';
   if (chunk.sample() != 0) {
     add_name(json, "sample");
@@ -132,26 +141,22 @@ void add_chunk(std::string& json, const v1::Chunk& chunk, JsonReader reader) {
     }
   }
   add_tokens(json, chunk, reader);
-  add_list(json, "top", chunk.top(), [&json, reader](const v1::TopValues& top) {
+  add_list(json, "top", chunk.top(), [&json, reader, with_bytes](const v1::TopValues& top) {
     json += '{';
     add_tokens(json, top, reader);
+    if (with_bytes) add_token_bytes(json, top);
     json += '}';
   });
+  if (with_bytes) add_token_bytes(json, chunk);
   json += '}';
 }
 
-// Whether json_of_tokens() has all of it.
-bool has_tokens_alone(const v1::GenerateResponse& message) {
-  return message.finished().empty() &&
-         std::ranges::all_of(message.chunks(),
-                             [](const v1::Chunk& chunk) { return chunk.token_bytes().empty(); });
-}
-
-// The whole message, as protobuf prints it. REQUIRES: has_tokens_alone().
+// The whole message, as protobuf prints it. REQUIRES: no sample ends in it.
 std::string json_of_tokens(const v1::GenerateResponse& message) {
   std::string json = "{";
-  add_list(json, "chunks", message.chunks(),
-           [&json](const v1::Chunk& chunk) { add_chunk(json, chunk, JsonReader::kProgram); });
+  add_list(json, "chunks", message.chunks(), [&json](const v1::Chunk& chunk) {
+    add_chunk(json, chunk, JsonReader::kProgram, /*with_bytes=*/true);
+  });
   return json + '}';
 }
 
@@ -321,7 +326,7 @@ grpc::Status json_to_bytes(std::string_view json, const pb::Descriptor* type, Js
 
 std::string write_json(const pb::Message& message) {
   const auto* const response = dynamic_cast<const v1::GenerateResponse*>(&message);
-  if (response != nullptr && has_tokens_alone(*response)) return json_of_tokens(*response);
+  if (response != nullptr && response->finished().empty()) return json_of_tokens(*response);
   std::string json;
   // What cannot be written would be a message that no service makes.
   (void)pb::util::MessageToJsonString(message, &json);
@@ -375,32 +380,27 @@ void show_text(Json& json, const pb::Descriptor* type) {
 
 }  // namespace
 
-std::size_t whole_utf8(std::string_view text) {
-  // The last character begins within the last four bytes, where there is one.
-  for (std::size_t back = 1; back <= 3 && back <= text.size(); ++back) {
-    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
-    if ((byte & 0xc0) == 0x80) continue;  // inside of one
-    const std::size_t length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
-    return length > back ? text.size() - back : text.size();
-  }
-  return text.size();
-}
-
 std::string PlainMessages::line(const pb::Message& message) {
   const auto* const response = dynamic_cast<const v1::GenerateResponse*>(&message);
   // All but the last messages of a sample.
   if (response != nullptr && response->finished().empty()) return line_of_tokens(*response);
   Json json = Json::parse(write_json(message));
   show_text(json, message.GetDescriptor());
-  if (response != nullptr && with_text_) {
+  if (response != nullptr && text_ != PlainText::kNone) {
     for (int i = 0; i < response->chunks_size(); ++i) {
-      json["chunks"][static_cast<std::size_t>(i)]["text"] = text_of(response->chunks(i));
+      Json& chunk = json["chunks"][static_cast<std::size_t>(i)];
+      if (text_ == PlainText::kAlone) {
+        chunk.erase("tokenBytes");
+        if (chunk.contains("top")) {
+          for (Json& top : chunk["top"]) top.erase("tokenBytes");
+        }
+      }
+      chunk["text"] = text_of(response->chunks(i));
     }
     for (int i = 0; i < response->finished_size(); ++i) {
-      const auto cut = cut_.find(response->finished(i).sample());
-      if (cut == cut_.end()) continue;
-      if (!cut->second.empty()) json["finished"][static_cast<std::size_t>(i)]["text"] = "\ufffd";
-      cut_.erase(cut);
+      std::string rest;
+      characters_[response->finished(i).sample()].finish(rest);
+      if (!rest.empty()) json["finished"][static_cast<std::size_t>(i)]["text"] = rest;
     }
   }
   return dumped(json);
@@ -410,8 +410,8 @@ std::string PlainMessages::line_of_tokens(const v1::GenerateResponse& message) {
   std::string line = "{";
   for (const v1::Chunk& chunk : message.chunks()) {
     line += line.size() == 1 ? "\"chunks\":[" : ",";
-    add_chunk(line, chunk, JsonReader::kPerson);
-    if (!with_text_) continue;
+    add_chunk(line, chunk, JsonReader::kPerson, /*with_bytes=*/text_ != PlainText::kAlone);
+    if (text_ == PlainText::kNone) continue;
     line.pop_back();  // the brace
     if (line.back() != '{') line += ',';
     line += "\"text\":" + dumped(Json(text_of(chunk))) + '}';
@@ -420,11 +420,10 @@ std::string PlainMessages::line_of_tokens(const v1::GenerateResponse& message) {
 }
 
 std::string PlainMessages::text_of(const v1::Chunk& chunk) {
-  std::string& cut = cut_[chunk.sample()];
-  for (const std::int32_t byte : chunk.tokens()) cut += static_cast<char>(byte);
-  const std::size_t whole = whole_utf8(cut);
-  std::string text = cut.substr(0, whole);
-  cut.erase(0, whole);
+  std::string text;
+  for (const std::string& bytes : chunk.token_bytes()) {
+    characters_[chunk.sample()].push(bytes, text);
+  }
   return text;
 }
 

@@ -14,6 +14,7 @@
 
 #include "lintel/v1/generation.pb.h"
 #include "model/core/json_reader.h"
+#include "model/core/utf8.h"
 
 namespace lintel {
 
@@ -32,15 +33,18 @@ grpc::Status plain_json_to_bytes(std::string_view json, const google::protobuf::
 
 // PlainMessages: the messages of one answer as JSON for people.
 
-// protobuf's JSON, but such fields as text. With text, chunks of a
-// GenerateResponse have "text" besides: their tokens as bytes of UTF-8. A character that is cut by
-// the end of a chunk comes with the next chunk of its sample, and where there is none in the
-// sample's "finished" as U+FFFD, which also stands for what is no UTF-8.
+// What chunks of a GenerateResponse have: all that the service sends; "text" in place of
+// "tokenBytes"; or both.
+enum class PlainText { kNone, kAlone, kWithBytes };
+
+// protobuf's JSON, but such fields as text. "text" of a chunk is made of its token_bytes. A
+// character that is cut by the end of a chunk comes with the next chunk of its sample, and where
+// there is none in the sample's "finished" as U+FFFD, which also stands for what is no UTF-8.
 //
 // Used by one thread at a time, for the messages of one call in their order.
 class PlainMessages {
  public:
-  explicit PlainMessages(bool with_text) : with_text_(with_text) {}
+  explicit PlainMessages(PlainText text) : text_(text) {}
 
   std::string line(const google::protobuf::Message& message);
 
@@ -49,12 +53,8 @@ class PlainMessages {
   // The whole characters of a chunk and of what was cut before it.
   std::string text_of(const v1::Chunk& chunk);
 
-  const bool with_text_;
-  std::map<std::uint32_t, std::string> cut_;  // by sample: bytes of a character that is not whole
+  const PlainText text_;
+  std::map<std::uint32_t, Utf8Stream> characters_;  // by sample
 };
-
-// How many bytes of `text` are whole characters, if more bytes may follow its end: "a\xc3"
-// has 1.
-std::size_t whole_utf8(std::string_view text);
 
 }  // namespace lintel

@@ -7,8 +7,10 @@
 #include <nlohmann/json.hpp>
 
 #include "lintel/v1/model.pb.h"
+#include "model/tokenizer/text_stream.h"
 #include "server/http/connect/rpc_format.h"
 #include "tests/server/support/http_client.h"
+#include "tests/support/text_model.h"
 
 namespace lintel::testing {
 namespace {
@@ -159,6 +161,52 @@ TEST_CASE("HTTP gives the bits that gRPC gives, in every protocol") {
     // The tokens are bytes: with what is no UTF-8 replaced there are at least as many characters.
     for (const auto& [sample, text] : texts) CHECK_FALSE(text.empty());
   }
+}
+
+TEST_CASE("lines of JSON: the text of a model with a tokenizer, in whole characters") {
+  GivenModels models;
+  models["world"] = text_model();
+  const SteadyClock clock;
+  TestServer server(with_http(), clock, models);
+  const Tokenizer& tokenizer = *text_model()->tokenizer();
+  v1::GenerateRequest request = request_for("world", {}, 60);
+  request.mutable_prompt()->set_text("there");
+  const Generated expected = generate(server, request);
+  const std::string text = to_text(tokenizer, expected.only().tokens, false);
+  json body = {{"model", "world"},
+               {"prompt", {{"text", "there"}}},
+               {"maxNewTokens", 60},
+               {"maxTokensPerMessage", 1},
+               {"sampling", {{"seed", "7"}}}};
+  const auto lines_of = [&] {
+    std::vector<json> all;
+    std::istringstream lines(
+        post(server.server().http_port(), kGeneratePath, body.dump(), "").body);
+    for (std::string line; std::getline(lines, line);) all.push_back(json::parse(line));
+    return all;
+  };
+  std::string shown;
+  for (const json& line : lines_of()) {
+    for (const json& chunk : line.value("chunks", json::array())) {
+      CHECK_FALSE(chunk.contains("tokenBytes"));
+      shown += chunk.at("text").get<std::string>();
+    }
+    for (const json& end : line.value("finished", json::array())) shown += end.value("text", "");
+  }
+  CHECK(shown == text);
+
+  body["tokenBytes"] = true;
+  std::string bytes;
+  for (const json& line : lines_of()) {
+    for (const json& chunk : line.value("chunks", json::array())) {
+      std::string part;
+      REQUIRE(absl::Base64Unescape(chunk.at("tokenBytes").at(0).get<std::string>(), &part));
+      bytes += part;
+    }
+  }
+  std::string joined;
+  for (const std::int32_t id : expected.only().tokens) joined += tokenizer.bytes_of(id);
+  CHECK(bytes == joined);
 }
 
 TEST_CASE("text model with a trained length: its window over Connect, where a request has none") {

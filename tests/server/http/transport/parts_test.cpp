@@ -179,19 +179,20 @@ TEST_CASE("a message's JSON that is read in pieces is what it is as a whole") {
 TEST_CASE("text in lines of JSON is whole characters, cut anywhere") {
   const std::string text = "a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80z";
   for (std::size_t cut = 0; cut <= text.size(); ++cut) {
-    PlainMessages messages(/*with_text=*/true);
+    PlainMessages messages(PlainText::kAlone);
     std::string together;
     for (const std::string& part : {text.substr(0, cut), text.substr(cut)}) {
       v1::GenerateResponse response;
       v1::Chunk& chunk = *response.add_chunks();
-      for (const char c : part) chunk.add_tokens(static_cast<unsigned char>(c));
+      chunk.add_tokens(1);
+      chunk.add_token_bytes(part);
       together += json::parse(messages.line(response))["chunks"][0]["text"].get<std::string>();
     }
     CHECK(together == text);
   }
-  PlainMessages messages(/*with_text=*/true);
+  PlainMessages messages(PlainText::kAlone);
   v1::GenerateResponse response;
-  response.add_chunks()->add_tokens(0xc3);
+  response.add_chunks()->add_token_bytes("\xc3");
   CHECK(json::parse(messages.line(response))["chunks"][0]["text"] == "");
   response.clear_chunks();
   response.add_finished()->set_stop_string("end");
@@ -220,6 +221,7 @@ TEST_CASE(
   for (int round = 0; round < 2000; ++round) {
     v1::GenerateResponse message;
     const bool with_text = round % 2 == 1;
+    const bool with_bytes = round % 3 == 1;
     json texts = json::array();
     for (auto chunks = random() % 3; chunks > 0; --chunks) {
       v1::Chunk& chunk = *message.add_chunks();
@@ -230,12 +232,17 @@ TEST_CASE(
       for (auto tokens = random() % 4; tokens > 0; --tokens) {
         const int token = static_cast<int>(with_text ? random() % 128 : random());
         chunk.add_tokens(token);
-        text += static_cast<char>(token);
+        if (with_text || with_bytes) {
+          const std::string bytes(random() % 3, static_cast<char>(random() % 128));
+          chunk.add_token_bytes(bytes);
+          text += bytes;
+        }
         chunk.add_log2_probs(any_float());
         v1::TopValues& top = *chunk.add_top();
         for (auto best = random() % 3; best > 0; --best) {
           top.add_tokens(static_cast<int>(best));
           top.add_log2_probs(any_float());
+          if (with_text || with_bytes) top.add_token_bytes("x\xff");
         }
       }
       texts.push_back(text);
@@ -245,18 +252,18 @@ TEST_CASE(
     REQUIRE(write_json(message) == printed);
     auto read_again = nlohmann::ordered_json::parse(printed);
     for (std::size_t i = 0; with_text && i < texts.size(); ++i) {
+      if (!with_bytes) {
+        read_again["chunks"][i].erase("tokenBytes");
+        for (auto& top : read_again["chunks"][i]["top"]) top.erase("tokenBytes");
+        if (read_again["chunks"][i]["top"].empty()) read_again["chunks"][i].erase("top");
+      }
       read_again["chunks"][i]["text"] = texts[i];
     }
-    REQUIRE(PlainMessages(with_text).line(message) == read_again.dump());
+    const PlainText shown = !with_text   ? PlainText::kNone
+                            : with_bytes ? PlainText::kWithBytes
+                                         : PlainText::kAlone;
+    REQUIRE(PlainMessages(shown).line(message) == read_again.dump());
   }
-}
-
-TEST_CASE("an incomplete character at the end of a text is not counted as whole") {
-  CHECK(whole_utf8("") == 0);
-  CHECK(whole_utf8("a\xc3") == 1);
-  CHECK(whole_utf8("a\xc3\xa4") == 3);
-  CHECK(whole_utf8("\xf0\x9f\x98") == 0);
-  CHECK(whole_utf8("\x80\x80\x80\x80") == 4);  // no character begins there
 }
 
 TEST_CASE("every gRPC code has Connect's name and HTTP status") {
