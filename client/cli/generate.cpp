@@ -35,13 +35,19 @@ double parse_patience(std::string_view flag, std::string_view text) {
 void GenerateFlags::add_to(CLI::App& app, bool for_session) {
   command = &app;
   auto* text =
-      add_parsed(app, "--prompt", prompt, any_text, "TEXT", "Prompt for a model of bytes (text)");
+      add_parsed(app, "--prompt", prompt, any_text, "TEXT", "Prompt for a model with a tokenizer");
   auto* ids = add_parsed(app, "--prompt-tokens", prompt_tokens, any_text, "ID,ID,...",
                          "Prompt as token ids, for any model; of an image: its pixels, row by row");
-  auto* file = add_parsed(app, "--prompt-file", prompt_file, any_text, "FILE",
-                          "Prompt: the file's bytes, each one a token; - is standard input");
+  auto* file =
+      add_parsed(app, "--prompt-file", prompt_file, any_text, "FILE",
+                 "Prompt: a file's text, of a model without a tokenizer its bytes, each one "
+                 "a token; - is standard input");
   text->excludes(ids)->excludes(file);
   ids->excludes(file);
+  app.add_flag("--parse-special", parse_special,
+               "Special tokens that are spelt out in a text prompt become their ids");
+  app.add_flag("--no-special", no_special,
+               "A text prompt without the tokens that the model wants before it, as <s>");
   if (for_session) {
     app.add_option("ID", session_id, "The session to continue")->required();
   } else {
@@ -80,8 +86,9 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
 
   sampling.add_to(app, "Seed: the same one gives the same tokens [the server draws one]");
 
-  add_repeated(app, "--stop", stop_strings, "TEXT",
-               "Stop at this text (byte models); \\n, \\t, \\\\ and \\xHH are understood")
+  add_repeated(
+      app, "--stop", stop_strings, "TEXT",
+      "Stop at this text (models with a tokenizer); \\n, \\t, \\\\ and \\xHH are understood")
       ->group("Stopping");
   add_repeated(app, "--stop-token", stop_tokens, "ID[,ID...]", "Stop at this token")
       ->group("Stopping");
@@ -90,7 +97,7 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
   app.add_option(
          "--format", format,
          "text: bytes as they are, streamed; tokens: ids; jsonl: one object per sample with "
-         "everything [text for byte models, else tokens]")
+         "everything [text for byte models and for text prompts, else tokens]")
       ->check(CLI::IsMember({"text", "tokens", "jsonl"}))
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
       ->group("Output");
@@ -126,11 +133,10 @@ v1::GenerateRequest GenerateFlags::request(Console& console) const {
   } else if (prompt_tokens) {
     *request.mutable_prompt() = token_values(parse_ids("--prompt-tokens", *prompt_tokens));
   } else if (prompt_file) {
-    const std::string bytes = console.read_file("--prompt-file", *prompt_file);
-    std::vector<std::int32_t> ids;
-    for (const char byte : bytes) ids.push_back(static_cast<unsigned char>(byte));
-    *request.mutable_prompt() = token_values(ids);
+    *request.mutable_prompt() = text_values(console.read_file("--prompt-file", *prompt_file));
   }
+  request.set_parse_special(parse_special);
+  if (no_special) request.set_add_special(false);
   if (max_new_tokens) request.set_max_new_tokens(*max_new_tokens);
   sampling.fill(*request.mutable_sampling());
   for (const std::string& stop : stop_strings) {
@@ -173,8 +179,8 @@ std::string format_for(const GenerateFlags& flags, const v1::Model& model) {
   if (flags.format == "text" && !bytes && model.tokenizer().empty()) {
     throw UsageError("--format text: this model's tokens are no text; use tokens or jsonl");
   }
-  const bool has_text =
-      bytes || (!model.tokenizer().empty() && (flags.prompt || flags.prompt_file));
+  const bool has_text = bytes || (!model.tokenizer().empty() &&
+                                  (flags.prompt || flags.prompt_file || flags.interactive));
   const std::string format = !flags.format.empty() ? flags.format : has_text ? "text" : "tokens";
   if (flags.log_probs && format == "text") {
     throw UsageError("--log-probs goes with --format tokens or jsonl");
@@ -196,8 +202,8 @@ Examples:
   lintel generate --interactive --temperature 0.7
   lintel generate --max-new-tokens 783 --given 100=0,0,255 --samples 4 --format jsonl
 
-jsonl has per sample: tokens (sampled and given ones), of byte models text (what is no UTF-8 is U+FFFD
-there), log2_probs (base 2, parallel to tokens, of the
+jsonl has per sample: tokens (sampled and given ones), of models with a tokenizer text (what is no UTF-8
+is U+FFFD there), log2_probs (base 2, parallel to tokens, of the
 model before temperature and filters, null where a token has none), finish_reason (length, stop_token,
 stop_string, end_of_sequence, cancelled, deadline), seed, first_position, counts (prompt_tokens,
 reused_tokens, generated_tokens, given_tokens, position; drafted_tokens and accepted_tokens of the
@@ -240,12 +246,12 @@ int run_generate(const GenerateFlags& flags, Console& console) {
   const v1::Model model = model_of(client, flags, console);
   ViewOptions view;
   view.print = {.format = format_for(flags, model), .is_bytes = model.modality() == "bytes"};
-  if (model.modality() != "bytes" && !model.tokenizer().empty()) {
-    request.set_token_bytes(view.print.format == "text");
-    if (flags.prompt_file) {
-      *request.mutable_prompt() =
-          text_values(console.read_file("--prompt-file", *flags.prompt_file));
-    }
+  if (!view.print.is_bytes && !model.tokenizer().empty()) {
+    request.set_token_bytes(view.print.format != "tokens");
+  } else if (!view.print.is_bytes && flags.prompt_file) {  // its bytes, each one a token
+    std::vector<std::int32_t> ids;
+    for (const char byte : request.prompt().text()) ids.push_back(static_cast<unsigned char>(byte));
+    *request.mutable_prompt() = token_values(ids);
   }
   view.patience = std::chrono::milliseconds(static_cast<std::int64_t>(flags.retry_seconds * 1000));
   view.quiet = flags.quiet;

@@ -19,6 +19,7 @@ struct GenerateFlags {
   std::optional<std::uint32_t> samples;
   std::vector<std::string> stop_strings, stop_tokens;
   bool include_stop = false;
+  bool parse_special = false, no_special = false;
   bool log_probs = false;
   std::optional<std::uint32_t> top_log_probs;
   bool echo = false;

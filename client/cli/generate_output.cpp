@@ -280,6 +280,7 @@ struct JsonParts {
   bool prompt = false;
   bool top = false;
   bool text = false;
+  bool is_bytes = false;  // a token is a byte of the text
 };
 
 // What a sample's tokens are, in any state of it.
@@ -314,7 +315,7 @@ std::string text_of(const std::vector<std::int32_t>& tokens) {
 void write_sample_tokens(JsonWriter& json, const Sample& sample, const JsonParts& parts) {
   json.key("tokens");
   write_tokens(json, sample.tokens);
-  if (parts.text) json.field("text", text_of(sample.tokens));
+  if (parts.text) json.field("text", parts.is_bytes ? text_of(sample.tokens) : sample.text);
   json.key("log2_probs");
   write_log2_probs(json, sample.log2_probs);
 }
@@ -383,7 +384,8 @@ class JsonlPrinter : public GenerationPrinter {
         request_(request),
         parts_{.prompt = request.echo_prompt(),
                .top = request.top_log2_probs() > 0,
-               .text = is_bytes} {}
+               .text = is_bytes || request.token_bytes(),
+               .is_bytes = is_bytes} {}
 
   void on_chunk(const v1::Chunk& chunk) override { collector_.add(chunk); }
   void on_finish(const v1::SampleFinish& finish) override { collector_.finish(finish); }

@@ -361,7 +361,7 @@ void Conversation::end() {
 constexpr const char* kHelp =
     R"(The model reads what you type and continues from there; an empty line continues without input. A line that
 ends with \ continues on the next, with a newline between them; one that begins with // is text with one
-/ less. Of a model whose tokens are no bytes: ids, as 3,1,4. Ctrl-C stops the model, not the program.
+/ less. Of a model without a tokenizer: ids, as 3,1,4. Ctrl-C stops the model, not the program.
 
 /fork              continue in a copy; /session ID goes back to the one before
 /rewind [N]        take back the last N turns, what you typed and what came [1]
@@ -450,8 +450,9 @@ class Interactive {
   void say_line(const std::string& line) {
     v1::Values prompt;
     if (!line.empty()) {
-      prompt = setting_.model.modality() == "bytes" ? text_values(line)
-                                                    : token_values(parse_ids("ids", line));
+      const bool has_text =
+          setting_.model.modality() == "bytes" || !setting_.model.tokenizer().empty();
+      prompt = has_text ? text_values(line) : token_values(parse_ids("ids", line));
     } else if (conversation_.position() == 0 && !setting_.model.has_image()) {
       return;  // there is nothing to continue
     }

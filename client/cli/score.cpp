@@ -28,7 +28,7 @@ namespace {
 // Sequences for `lintel score`, one at a time.
 
 struct ScoreItem {
-  std::vector<std::int32_t> tokens;
+  v1::Values values;
   std::string name;  // for messages: "sequences.jsonl:17" or "image 17"
   // Scored tokens before those that count: they are context of a window of a text.
   int num_context = 0;
@@ -43,14 +43,19 @@ class ScoreInput {
 
 constexpr std::size_t kMaxLineBytes = 64 * 1024 * 1024;
 
-std::vector<std::int32_t> parse_line(const std::string& line, const std::string& name) {
+v1::Values parse_line(const std::string& line, const std::string& name) {
   // A file of the user's own: as large as a line may be.
   JsonFailure failure;
   auto read = read_json_tree(line, {.max_bytes = std::int64_t{4} << 30}, failure);
   if (!read) throw Failure(name + ": no JSON");
   nlohmann::json json = *std::move(read);
   if (json.is_object()) {
-    if (!json.contains("tokens")) throw Failure(name + ": an object without \"tokens\"");
+    if (json.contains("text") && json["text"].is_string()) {
+      return text_values(json["text"].get_ref<const std::string&>());
+    }
+    if (!json.contains("tokens")) {
+      throw Failure(name + ": an object without \"tokens\" or \"text\"");
+    }
     json = nlohmann::json(std::move(json["tokens"]));
   }
   if (!json.is_array()) throw Failure(name + ": no array of token ids");
@@ -72,10 +77,11 @@ std::vector<std::int32_t> parse_line(const std::string& line, const std::string&
     throw Failure(name + ": " + std::to_string(tokens.size()) +
                   " token(s); the first is given and never scored, so at least 2 are needed");
   }
-  return tokens;
+  return token_values(tokens);
 }
 
-// Lines of JSON: an array of token ids, or an object with such an array under "tokens". Lines with
+// Lines of JSON: an array of token ids, or an object with such an array under "tokens" or with a
+// text under "text". Lines with
 // nothing but white space are refused like any other that is no JSON. `file` "-": standard input.
 class JsonlInput : public ScoreInput {
  public:
@@ -118,7 +124,8 @@ class ImageInput : public ScoreInput {
   std::optional<ScoreItem> next() override {
     if (next_ == images_.size()) return std::nullopt;
     const auto& [index, image] = images_[next_++];
-    return ScoreItem{{image.pixels.begin(), image.pixels.end()}, "image " + std::to_string(index)};
+    const std::vector<std::int32_t> tokens(image.pixels.begin(), image.pixels.end());
+    return ScoreItem{token_values(tokens), "image " + std::to_string(index)};
   }
 
  private:
@@ -126,25 +133,26 @@ class ImageInput : public ScoreInput {
   std::size_t next_ = 0;
 };
 
-// A text in windows of `context` predicted bytes that advance by half a window, each from position
-// 0 on. A window counts its second half, the first one both: every byte after the first is counted
-// once, and all but the first `context` are predicted from at least context/2 bytes.
+// A text in windows of `context` predicted tokens that advance by half a window, each from position
+// 0 on. A window counts its second half, the first one both: every token after the first is counted
+// once, and all but the first `context` are predicted from at least context/2 tokens.
 class TextInput : public ScoreInput {
  public:
-  TextInput(std::string text, std::int64_t context)
-      : text_(std::move(text)),
-        last_(static_cast<std::int64_t>(text_.size()) - 1),
-        context_(context) {}
+  // unit: what tokens are, in messages.
+  TextInput(std::vector<std::int32_t> tokens, std::int64_t context, std::string unit)
+      : tokens_(std::move(tokens)),
+        last_(static_cast<std::int64_t>(tokens_.size()) - 1),
+        context_(context),
+        unit_(std::move(unit)) {}
 
   std::optional<ScoreItem> next() override {
     if (counted_ >= last_) return std::nullopt;
     const std::int64_t end = std::min(begin_ + context_, last_);
-    ScoreItem item{.tokens = {},
-                   .name = "bytes " + std::to_string(begin_) + " to " + std::to_string(end),
+    const std::span window = std::span(tokens_).subspan(static_cast<std::size_t>(begin_),
+                                                        static_cast<std::size_t>(end - begin_ + 1));
+    ScoreItem item{.values = token_values(window),
+                   .name = unit_ + "s " + std::to_string(begin_) + " to " + std::to_string(end),
                    .num_context = static_cast<int>(counted_ - begin_)};
-    for (std::int64_t i = begin_; i <= end; ++i) {
-      item.tokens.push_back(static_cast<unsigned char>(text_[static_cast<std::size_t>(i)]));
-    }
     counted_ = end;
     begin_ += half_window();
     return item;
@@ -158,26 +166,29 @@ class TextInput : public ScoreInput {
  private:
   std::int64_t half_window() const { return std::max<std::int64_t>(context_ / 2, 1); }
 
-  const std::string text_;
-  const std::int64_t last_;  // index of the last byte
+  const std::vector<std::int32_t> tokens_;
+  const std::int64_t last_;  // index of the last token
   const std::int64_t context_;
+  const std::string unit_;
   std::int64_t begin_ = 0;    // of the next window
-  std::int64_t counted_ = 0;  // bytes up to this one
+  std::int64_t counted_ = 0;  // tokens up to this one
 };
 
 constexpr const char* kScoreFooter = R"(
-Each input line is a JSON array of token ids, or an object with one under "tokens". Each output line
-is {"bits_per_dim": X, "log2_probs": [...]}, with one log2-probability for every token after the
-first, which is given and never scored; bits_per_dim is minus their mean. A summary goes to standard
-error.
+Each input line is a JSON array of token ids, an object with one under "tokens", or, of models with a
+tokenizer, an object with a text under "text". Each output line is {"bits_per_dim": X, "log2_probs":
+[...]}, with one log2-probability for every token after the first, which is given and never scored;
+bits_per_dim is minus their mean. Of a text the line also has all its tokens, and what each adds to the
+text, under "texts" (a part of a character is U+FFFD). A summary goes to standard error.
 
---text takes a file of any length: windows of --context bytes overlap by half, each byte is predicted
+--text takes a file of any length: windows of --context tokens overlap by half, each token is predicted
 from at least half a window before it (but in the first one), and a line holds those it is first to
 predict.
 
 Examples:
   lintel score --input sequences.jsonl --output scores.jsonl
   lintel score --input - < sequences.jsonl | jq .bits_per_dim
+  echo '{"text": "Once upon a time"}' | lintel score --input -
   lintel score --images t10k-images-idx3-ubyte.gz --limit 100 --output /dev/null
   tail -c 111540 tinyshakespeare.txt | lintel score --text - --output /dev/null)";
 
@@ -244,12 +255,19 @@ struct Counted {
   std::span<const float> log2_probs;
 };
 
-std::string score_json(const Counted& score) {
+std::string score_json(const Counted& score, const v1::ScoreResponse& response) {
   JsonWriter json;
   json.begin_object().field("bits_per_dim", score.bits_per_dim).key("log2_probs").begin_array();
   for (const float log2_prob : score.log2_probs) json.value(log2_prob);
-  json.end_array().end_object();
-  return json.take();
+  json.end_array();
+  if (response.tokens_size() > 0) {
+    json.key("tokens").begin_array();
+    for (const std::int32_t token : response.tokens()) json.value(token);
+    json.end_array().key("texts").begin_array();
+    for (const std::string& bytes : response.token_bytes()) json.value(bytes);
+    json.end_array();
+  }
+  return json.end_object().take();
 }
 
 // "sequences[3].tokens" is the field of a refusal that concerns batch[3].
@@ -291,7 +309,10 @@ class Scorer {
     v1::ScoreRequest request;
     request.set_model(model_);
     request.set_adapter(adapter_);
-    for (const ScoreItem& item : batch) *request.add_sequences() = token_values(item.tokens);
+    for (const ScoreItem& item : batch) {
+      *request.add_sequences() = item.values;
+      if (item.values.has_text()) request.set_token_bytes(true);
+    }
     const std::int64_t before = totals_.sequences;
     try {
       retry_when_full(
@@ -324,10 +345,10 @@ class Scorer {
   void take(const v1::ScoreResponse& score, const std::vector<ScoreItem>& batch) {
     const ScoreItem& item = batch.at(score.index());
     const Counted counted(score, item.num_context);
-    output_.write(score_json(counted));
+    output_.write(score_json(counted, score));
     totals_.sequences += 1;
     totals_.scored += counted.num_tokens;
-    totals_.tokens += static_cast<std::int64_t>(item.tokens.size());
+    totals_.tokens += score.log2_probs_size() + 1;
     totals_.bits += counted.bits_per_dim * counted.num_tokens;
     progress_.add(1);
   }
@@ -340,6 +361,12 @@ class Scorer {
   Cancellation& cancellation_;
   ScoreTotals totals_;
 };
+
+// Tokens at most: a text has no more of them than bytes and the token before it.
+std::int64_t size_of(const v1::Values& values) {
+  return values.has_text() ? static_cast<std::int64_t>(values.text().size()) + 1
+                           : values.tokens().ids_size();
+}
 
 // Everything in batches. What precedes an item that makes no sense is scored before that is said.
 void score_all(ScoreInput& input, Scorer& scorer, std::int64_t max_tokens, std::int64_t limit) {
@@ -354,7 +381,7 @@ void score_all(ScoreInput& input, Scorer& scorer, std::int64_t max_tokens, std::
       defect = std::current_exception();
     }
     if (!item) break;
-    const auto size = static_cast<std::int64_t>(item->tokens.size());
+    const std::int64_t size = size_of(item->values);
     if (batch.size() == kMaxSequences || (!batch.empty() && tokens + size > max_tokens)) {
       scorer.score(batch);
       batch.clear();
@@ -375,10 +402,22 @@ std::unique_ptr<ScoreInput> open_images(const ScoreFlags& flags, const v1::Model
   return std::make_unique<ImageInput>(std::move(images));
 }
 
-std::unique_ptr<ScoreInput> open_text(const ScoreFlags& flags, std::string text,
-                                      const v1::Model& model, std::int64_t& total) {
-  if (model.modality() != "bytes") {
-    throw Failure("--text: the tokens of model " + model.name() + " are no bytes");
+std::unique_ptr<ScoreInput> open_text(const ScoreFlags& flags, const std::string& text,
+                                      const Client& client, const v1::Model& model,
+                                      std::int64_t& total, Console& console) {
+  const bool is_bytes = model.modality() == "bytes";
+  if (!is_bytes && model.tokenizer().empty()) {
+    throw Failure("--text: model " + model.name() + " has no tokenizer");
+  }
+  std::vector<std::int32_t> tokens;
+  if (is_bytes) {
+    for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
+  } else {
+    v1::TokenizeRequest request;
+    request.set_model(model.name());
+    request.set_text(text);
+    request.set_add_special(true);
+    tokens = client.tokenize(request, &console.cancellation());
   }
   std::int64_t context = flags.context.value_or(kDefaultContext);
   if (model.max_length() > 0 && context > model.max_length()) {
@@ -388,7 +427,7 @@ std::unique_ptr<ScoreInput> open_text(const ScoreFlags& flags, std::string text,
     }
     context = model.max_length();
   }
-  auto input = std::make_unique<TextInput>(std::move(text), context);
+  auto input = std::make_unique<TextInput>(std::move(tokens), context, is_bytes ? "byte" : "token");
   total = std::min(total, input->num_windows());
   return input;
 }
@@ -404,7 +443,7 @@ void check_flags(const ScoreFlags& flags) {
   }
   if (!flags.context) return;
   if (flags.text.empty()) throw UsageError("--context goes with --text");
-  if (*flags.context == 0) throw UsageError("--context 0: expected at least 1 byte");
+  if (*flags.context == 0) throw UsageError("--context 0: expected at least 1 token");
 }
 
 // "1 sequence"
@@ -412,14 +451,17 @@ std::string counted(std::int64_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
-std::string summary(const ScoreTotals& totals, bool of_text, double seconds) {
+// text_unit: "byte" or "token", of a text; else empty.
+std::string summary(const ScoreTotals& totals, const std::string& text_unit, double seconds) {
   const double bits = totals.scored > 0 ? totals.bits / static_cast<double>(totals.scored) : 0.0;
   char nats[40] = "";
-  if (of_text) std::snprintf(nats, sizeof nats, "%.4f nats/byte, ", bits * std::numbers::ln2);
+  if (!text_unit.empty()) {
+    std::snprintf(nats, sizeof nats, "%.4f nats/%s, ", bits * std::numbers::ln2, text_unit.c_str());
+  }
   char rest[160];
   std::snprintf(rest, sizeof rest, ": %.4f bits/dim, %s%.0f tokens/s\n", bits, nats,
                 static_cast<double>(totals.tokens) / std::max(seconds, 1e-9));
-  return counted(totals.sequences, of_text ? "window" : "sequence") + ", " +
+  return counted(totals.sequences, text_unit.empty() ? "sequence" : "window") + ", " +
          counted(totals.scored, "token") + rest;
 }
 
@@ -443,7 +485,7 @@ int run_score(const ScoreFlags& flags, Console& console) {
   const std::int64_t limit = flags.limit ? *flags.limit : kEverything;
   std::int64_t total = limit;
   if (!input) {
-    input = of_text ? open_text(flags, std::move(text), model, total)
+    input = of_text ? open_text(flags, text, client, model, total, console)
                     : open_images(flags, model, total, console);
   }
   const std::int64_t served = model.limits().max_score_tokens();
@@ -464,7 +506,8 @@ int run_score(const ScoreFlags& flags, Console& console) {
     totals = scorer.totals();
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  if (totals.sequences > 0) console.err(summary(totals, of_text, seconds.count()));
+  const std::string text_unit = !of_text ? "" : model.modality() == "bytes" ? "byte" : "token";
+  if (totals.sequences > 0) console.err(summary(totals, text_unit, seconds.count()));
   if (failure) std::rethrow_exception(failure);
   if (totals.sequences == 0 && limit > 0) {
     throw Failure("--input " + flags.input + ": holds no sequence");
@@ -483,9 +526,9 @@ void add_score(CLI::App& app, CommandLine& command_line) {
       ->capture_default_str();
   flags->images.add_to(*command, "Score images instead: IDX (also .gz) or PNG", "all");
   add_text(*command, "--text", flags->text, "FILE",
-           "Score the bytes of a text instead; - is standard input");
+           "Score the tokens of a text instead; - is standard input");
   add_parsed(*command, "--context", flags->context, parse_uint32, "N",
-             "Bytes of a text predicted in a window [512, or what the model takes]");
+             "Tokens of a text predicted in a window [512, or what the model takes]");
   add_parsed(*command, "--limit", flags->limit, parse_uint32, "N", "Score the first N only [all]");
   add_adapter_flag(*command, flags->adapter);
   flags->connection.add_to(*command);

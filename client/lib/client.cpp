@@ -818,7 +818,10 @@ void Client::delete_state(const std::string& name, bool is_public,
 }
 
 Sample& SampleCollector::sample(std::uint32_t index) {
-  if (index >= samples_.size()) samples_.resize(index + 1);
+  if (index >= samples_.size()) {
+    samples_.resize(index + 1);
+    texts_.resize(index + 1);
+  }
   return samples_[index];
 }
 
@@ -836,6 +839,7 @@ void SampleCollector::add(const v1::Chunk& chunk) {
     return;
   }
   if (to.tokens.empty()) to.first_position = chunk.first_position();
+  to.text += texts_[chunk.sample()].add(chunk);
   for (int i = 0; i < chunk.tokens_size(); ++i) {
     to.tokens.push_back(chunk.tokens(i));
     to.log2_probs.push_back(log2_prob(i));
@@ -845,7 +849,9 @@ void SampleCollector::add(const v1::Chunk& chunk) {
 }
 
 void SampleCollector::finish(const v1::SampleFinish& finish) {
-  sample(finish.sample()).finish = finish;
+  Sample& to = sample(finish.sample());
+  to.finish = finish;
+  to.text += texts_[finish.sample()].finish();
 }
 
 }  // namespace lintel

@@ -20,8 +20,30 @@
 #include "lintel/v1/generation.grpc.pb.h"
 #include "lintel/v1/model.grpc.pb.h"
 #include "lintel/v1/session.grpc.pb.h"
+#include "model/core/utf8.h"
 
 namespace lintel {
+
+// The text of one sample's chunks as they come. Whole characters, so that the pieces can be shown
+// one by one; what is no UTF-8 is U+FFFD. REQUIRES: the request asks for token_bytes.
+class ChunkText {
+ public:
+  // The characters that end within the chunk's tokens.
+  std::string add(const v1::Chunk& chunk) {
+    std::string text;
+    for (const std::string& bytes : chunk.token_bytes()) characters_.push(bytes, text);
+    return text;
+  }
+  // The sample is over: U+FFFD for a character that is not complete, else nothing.
+  std::string finish() {
+    std::string text;
+    characters_.finish(text);
+    return text;
+  }
+
+ private:
+  Utf8Stream characters_;
+};
 
 // One sample of a Generate call, its chunks joined.
 struct Sample {
@@ -32,6 +54,7 @@ struct Sample {
   std::vector<bool> given;                       // parallel to tokens: fed rather than sampled
   std::vector<v1::TopValues> top;   // parallel to tokens; empty entries where there is none
   std::int64_t first_position = 0;  // of tokens[0] in the sequence
+  std::string text;                 // of the tokens, when the request asked for token_bytes
 
   // The prompt, when the request asked for echo_prompt.
   std::vector<std::int32_t> prompt;
@@ -51,6 +74,7 @@ class SampleCollector {
  private:
   Sample& sample(std::uint32_t index);
   std::vector<Sample> samples_;
+  std::vector<ChunkText> texts_;  // of samples_
 };
 
 // Calls one server, or one of several with the same sessions. Requests are the messages of
@@ -60,7 +84,9 @@ class SampleCollector {
 //   lintel::v1::GenerateRequest request;
 //   *request.mutable_prompt() = lintel::text_values("Once upon");
 //   request.set_max_new_tokens(100);
-//   client.generate(request, [](const lintel::v1::Chunk& chunk) { show(chunk.tokens()); });
+//   request.set_token_bytes(true);
+//   lintel::ChunkText text;
+//   client.generate(request, [&](const lintel::v1::Chunk& chunk) { show(text.add(chunk)); });
 //
 // Every call has a deadline. A call that does not end with OK throws CallError. Calls take an
 // optional Cancellation, through which another thread ends them. A connection that fails for no
@@ -246,7 +272,7 @@ class Client {
 
 // The three ways to write tokens.
 v1::Values token_values(std::span<const std::int32_t> ids);
-v1::Values text_values(std::string_view bytes);                 // models with modality "bytes"
+v1::Values text_values(std::string_view bytes);                 // models with a tokenizer
 v1::Values pixel_tokens(std::span<const std::uint8_t> pixels);  // models with modality "image"
 
 }  // namespace lintel

@@ -125,8 +125,9 @@ void drop_first(Fields& fields, int count) {
   fields.erase(fields.begin(), fields.begin() + std::min(count, fields.size()));
 }
 
-void drop_first(google::protobuf::RepeatedPtrField<v1::TopValues>& top, int count) {
-  top.DeleteSubrange(0, std::min(count, top.size()));
+template <typename Element>
+void drop_first(google::protobuf::RepeatedPtrField<Element>& elements, int count) {
+  elements.DeleteSubrange(0, std::min(count, elements.size()));
 }
 
 }  // namespace
@@ -200,6 +201,7 @@ const v1::Chunk* SeenPositions::new_part(const v1::Chunk& chunk) {
   drop_first(*cut_.mutable_tokens(), static_cast<int>(seen));
   drop_first(*cut_.mutable_log2_probs(), static_cast<int>(seen));
   drop_first(*cut_.mutable_top(), static_cast<int>(seen));
+  drop_first(*cut_.mutable_token_bytes(), static_cast<int>(seen));
   cut_.set_first_position(first + seen);
   return &cut_;
 }

@@ -3,7 +3,9 @@
 #include <fstream>
 #include <sstream>
 
+#include "model/tokenizer/text_stream.h"
 #include "tests/cli/processes.h"
+#include "tests/support/text_model.h"
 
 namespace lintel::testing {
 namespace {
@@ -205,6 +207,73 @@ TEST_CASE("a byte model's text streams, stops at a text, and is found by its mod
             .code == 1);
   CHECK(server.lintel({"generate", "--model", "tokens", "--prompt-tokens", "1", "--format", "text"})
             .code == 2);
+}
+
+TEST_CASE("text of a model with a tokenizer: generate, stop strings and scores") {
+  const TemporaryDirectory directory;
+  write_text_model(directory.path() / "world");
+  const ServerProcess server({TinyModel::kTokens},
+                             {"--model", (directory.path() / "world").string()});
+  const Tokenizer& tokenizer = *text_model()->tokenizer();
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"generate", "--model", "world", "--max-new-tokens",
+                                          "40",       "--seed",  "3",     "--prompt",
+                                          "Hello",    "--format"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Result result = server.lintel(arguments);
+    INFO(result.err);
+    REQUIRE(result.code == 0);
+    return result;
+  };
+  const auto sample = with({"jsonl"}).lines()[0];
+  const auto ids = sample["tokens"].get<std::vector<std::int32_t>>();
+  std::string bytes;
+  for (const std::int32_t id : ids) bytes += tokenizer.bytes_of(id);
+  CHECK(with({"text"}).out == bytes);
+  CHECK(sample["text"] == to_text(tokenizer, ids, false));
+  CHECK(sample["prompt_tokens"] == tokenizer.encode("Hello").size());
+  CHECK(with({"text", "--echo"}).out == "Hello" + bytes);
+  std::string stop;
+  for (const char c : bytes.substr(9, 3)) {
+    char escaped[8];
+    std::snprintf(escaped, sizeof escaped, "\\x%02x", static_cast<unsigned char>(c));
+    stop += escaped;
+  }
+  CHECK(with({"text", "--stop", stop}).out == bytes.substr(0, bytes.find(bytes.substr(9, 3))));
+  const std::string file = server.write("prompt", "Hello");
+  const Result from_file = server.lintel({"generate", "--model", "world", "--prompt-file", file,
+                                          "--max-new-tokens", "40", "--seed", "3"});
+  CHECK(from_file.out == bytes);
+
+  // A text and its ids have the same probabilities, and the text's are named.
+  const std::string text = "there, there you \u4f60";
+  const auto encoded = tokenizer.encode(text);
+  const std::string lines = nlohmann::json{{"text", text}}.dump() + "\n" +
+                            nlohmann::json{{"tokens", encoded}}.dump() + "\n";
+  const Result scored =
+      server.lintel({"score", "--model", "world", "--input", server.write("in.jsonl", lines)});
+  INFO(scored.err);
+  REQUIRE(scored.code == 0);
+  const auto of_text = scored.lines()[0], of_ids = scored.lines()[1];
+  CHECK(text_of(of_text["log2_probs"]) == text_of(of_ids["log2_probs"]));
+  CHECK(of_text["tokens"] == encoded);
+  CHECK(of_text["texts"].size() == encoded.size());
+  CHECK(of_text["texts"][0] == std::string(tokenizer.bytes_of(encoded[0])));
+  CHECK_FALSE(of_ids.contains("texts"));
+
+  // A file in windows of tokens.
+  std::string story;
+  for (int i = 0; i < 30; ++i) story += "there the ab";
+  const std::size_t tokens = tokenizer.encode(story).size();
+  const Result windows = server.lintel(
+      {"score", "--model", "world", "--context", "20", "--text", server.write("story", story)});
+  CHECK(windows.code == 0);
+  CHECK_THAT(windows.err, Catch::Contains(std::to_string(tokens - 1) + " tokens") &&
+                              Catch::Contains("nats/token"));
+  const Result refused =
+      server.lintel({"score", "--model", "tokens", "--text", server.write("story", story)});
+  CHECK(refused.code == 1);
+  CHECK_THAT(refused.err, Catch::Contains("model tokens has no tokenizer"));
 }
 
 TEST_CASE("model list and health print what the server reports") {

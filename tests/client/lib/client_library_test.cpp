@@ -58,6 +58,40 @@ TEST_CASE("generate collects the samples of a stream in order") {
   }
 }
 
+TEST_CASE("text comes in whole characters, of each sample by itself") {
+  const auto chunk_of = [](std::uint32_t sample, const std::vector<std::string>& bytes) {
+    v1::Chunk chunk;
+    chunk.set_sample(sample);
+    chunk.set_source(v1::VALUE_SOURCE_SAMPLED);
+    for (const std::string& part : bytes) {
+      chunk.add_tokens(1);
+      chunk.add_token_bytes(part);
+    }
+    return chunk;
+  };
+  ChunkText text;
+  CHECK(text.add(chunk_of(0, {"a", "\xe2"})) == "a");
+  CHECK(text.add(chunk_of(0, {"\x82"})).empty());
+  CHECK(text.add(chunk_of(0, {"\xac!", "\xf0\x9f"})) == "\xe2\x82\xac!");
+  CHECK(text.finish() == "\xef\xbf\xbd");
+  CHECK(text.finish().empty());
+
+  SampleCollector collector;
+  collector.add(chunk_of(0, {"a\xe2"}));
+  collector.add(chunk_of(1, {"b", "\xe2"}));
+  v1::Chunk prompt = chunk_of(0, {"prompt"});
+  prompt.set_source(v1::VALUE_SOURCE_PROMPT);
+  collector.add(prompt);
+  collector.add(chunk_of(0, {"\x82\xac"}));
+  v1::SampleFinish finish;
+  for (const unsigned sample : {0u, 1u}) {
+    finish.set_sample(sample);
+    collector.finish(finish);
+  }
+  CHECK(collector.samples()[0].text == "a\xe2\x82\xac");
+  CHECK(collector.samples()[1].text == "b\xef\xbf\xbd");
+}
+
 TEST_CASE("generate streams chunks to the callback as they come") {
   FakeServer server;
   std::vector<std::int64_t> positions;

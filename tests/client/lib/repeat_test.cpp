@@ -159,6 +159,7 @@ TEST_CASE("tokens that were seen already are skipped") {
     chunk.add_tokens(token);
     chunk.add_log2_probs(static_cast<float>(-token));
     chunk.add_top()->add_tokens(token);
+    chunk.add_token_bytes(std::to_string(token));
   }
   CHECK(seen.new_part(chunk) == &chunk);
   CHECK(seen.new_part(chunk) == nullptr);
@@ -166,7 +167,7 @@ TEST_CASE("tokens that were seen already are skipped") {
   const v1::Chunk* part = seen.new_part(chunk);
   REQUIRE(part != nullptr);
   CHECK(part->ShortDebugString() ==
-        "first_position: 7 tokens: 60 log2_probs: -60 top { tokens: 60 }");
+        "first_position: 7 tokens: 60 log2_probs: -60 top { tokens: 60 } token_bytes: \"60\"");
   CHECK(seen.next() == 8);
   chunk.set_first_position(9);
   CHECK_THROWS_AS(seen.new_part(chunk), CallError);
