@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections import defaultdict
 from typing import Iterator, Optional
 
@@ -36,20 +37,31 @@ def _top(wire: pb.TopValues) -> tuple[TopValue, ...]:
     return tuple(map(TopValue, wire.tokens, wire.log2_probs))
 
 
-def tokens_of(response: pb.GenerateResponse) -> Iterator[Token]:
-    """The tokens of one message, in order."""
-    for chunk in response.chunks:
-        source = _SOURCES.get(chunk.source, Source.UNSPECIFIED)
-        log2_probs, top = chunk.log2_probs, chunk.top
-        for i, token in enumerate(chunk.tokens):
-            yield Token(
-                chunk.first_position + i,
-                token,
-                source,
-                chunk.sample,
-                log2_probs[i] if i < len(log2_probs) else None,
-                _top(top[i]) if i < len(top) else (),
-            )
+class TokenReader:
+    """The tokens of a stream's messages."""
+
+    def __init__(self) -> None:
+        utf8 = codecs.getincrementaldecoder("utf-8")
+        self._characters: defaultdict[int, codecs.IncrementalDecoder] = defaultdict(
+            lambda: utf8("replace")
+        )
+
+    def tokens_of(self, response: pb.GenerateResponse) -> Iterator[Token]:
+        """Those of one message, in order."""
+        for chunk in response.chunks:
+            source = _SOURCES.get(chunk.source, Source.UNSPECIFIED)
+            log2_probs, top, token_bytes = chunk.log2_probs, chunk.top, chunk.token_bytes
+            characters = self._characters[chunk.sample]
+            for i, token in enumerate(chunk.tokens):
+                yield Token(
+                    chunk.first_position + i,
+                    token,
+                    source,
+                    chunk.sample,
+                    log2_probs[i] if i < len(log2_probs) else None,
+                    _top(top[i]) if i < len(top) else (),
+                    characters.decode(token_bytes[i]) if i < len(token_bytes) else "",
+                )
 
 
 class Results:
@@ -140,6 +152,7 @@ class _Parts:
         self.log2_probs: list[float] = []
         self.given: list[bool] = []
         self.top: list[tuple[TopValue, ...]] = []
+        self.token_bytes: list[bytes] = []
         self.prompt: list[int] = []
         self.prompt_log2_probs: list[float] = []
 
@@ -153,6 +166,7 @@ class _Parts:
         if self.first_position is None:
             self.first_position = chunk.first_position
         self.tokens += chunk.tokens
+        self.token_bytes += chunk.token_bytes
         self.log2_probs += log2_probs
         self.given += [chunk.source == pb.VALUE_SOURCE_GIVEN] * len(chunk.tokens)
         top = list(map(_top, chunk.top))
@@ -185,4 +199,5 @@ class _Parts:
             prompt=np.array(self.prompt, dtype=np.int32),
             prompt_log2_probs=np.array(self.prompt_log2_probs, dtype=np.float32),
             result=result,
+            token_bytes=tuple(self.token_bytes),
         )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DEFAULT_NEW_TOKENS = 256  # of a model that is none of images
 _PIECE_BYTES = 256 << 10  # of a snapshot, in a message
 
-# Text for models with modality "bytes" (str is sent as UTF-8), token ids for every model, and for
+# Text for models with a tokenizer (str is sent as UTF-8), token ids for every model, and for
 # image models a uint8 array of two or more dimensions, in raster order. A uint8 array of one
 # dimension is token ids, like any other array of integers.
 Values = Union[str, bytes, bytearray, memoryview, Iterable[int], "npt.NDArray[Any]"]
@@ -67,13 +67,16 @@ class Generates(Generic[GenerationT]):
         log2_probs: bool = False,
         top_log2_probs: int = 0,
         echo_prompt: bool = False,
+        add_special: Optional[bool] = None,
+        parse_special: bool = False,
+        text: Optional[bool] = None,
         max_tokens_per_message: int = 0,
         time_limit: Optional[float] = None,
         timeout: Optional[float] = None,
     ) -> GenerationT:
         """Reads a prompt and streams what follows: iterate over what this returns.
 
-        prompt: str or bytes for byte models, token ids (any iterable or array of integers), or a
+        prompt: str or bytes for models with a tokenizer, token ids (any iterable or array of integers), or a
             uint8 image of two or more dimensions in raster order. None: the start token, or what a
             session has pending.
         model: may be empty when one model is loaded; of a session, the session's.
@@ -88,7 +91,8 @@ class Generates(Generic[GenerationT]):
         temperature to logit_bias: see message Sampling of proto/lintel/v1/generation.proto; what is
             None has the server's default.
         seed: repeats a generation, bit for bit. None: the server draws one, see result.seed.
-        stop: token ids, and for byte models str or bytes; one or several.
+        stop: token ids, and for models with a tokenizer str or bytes; one or several. A text prompt
+            also stops at the model's eos_tokens.
         include_stop: the stop token or text is part of the output.
         given: tokens from a position on that are fed in place of samples: {position: tokens}.
         particles: so many draw side by side, weighed by what they make of `given`, and the samples are
@@ -96,6 +100,11 @@ class Generates(Generic[GenerationT]):
         num_samples: of one prompt; sample i is what seed + i gives. Not with a session.
         log2_probs, top_log2_probs: each token's log2-probability, and the N most likely tokens.
         echo_prompt: streams the prompt too.
+        add_special: of a text prompt, the tokens that the model wants before and after a text, as <s>.
+            None: at the beginning of a sequence.
+        parse_special: special tokens spelt out in a text prompt become their ids.
+        text: tokens come with what they add to the text, Token.text and Sample.text. None: where the
+            prompt is text.
         max_tokens_per_message: 0: the server gathers; 1: every token as soon as it is there.
         time_limit: seconds after which generation ends, with what there is and DEADLINE.
         timeout: seconds after which the call fails, retries included; None: the client's. What came
@@ -111,6 +120,7 @@ class Generates(Generic[GenerationT]):
             log2_probs=log2_probs,
             top_log2_probs=top_log2_probs,
             echo_prompt=echo_prompt,
+            parse_special=parse_special,
             num_samples=num_samples,
             particles=particles,
             max_tokens_per_message=max_tokens_per_message,
@@ -129,6 +139,9 @@ class Generates(Generic[GenerationT]):
         )
         if prompt is not None:
             request.prompt.CopyFrom(to_wire(prompt))
+        if add_special is not None:
+            request.add_special = add_special
+        request.token_bytes = request.prompt.HasField("text") if text is None else text
         if stop is not None:
             _fill_stop(stop, include_stop, request.stop)
         if given is not None:
@@ -172,7 +185,11 @@ def bound(request: pb.GenerateRequest, modality: str) -> None:
 
 
 def score_request(
-    model: str, adapter: str, sequences: Iterable[Values]
+    model: str,
+    adapter: str,
+    sequences: Iterable[Values],
+    add_special: Optional[bool] = None,
+    parse_special: bool = False,
 ) -> pb.ScoreRequest:
     """TypeError for a single sequence: its tokens, or the rows of an image, would be taken for
     sequences.
@@ -187,11 +204,14 @@ def score_request(
             "several, so write score([image]) or score(image[np.newaxis]); rows of token ids are "
             "an array of another type, e.g. astype(np.int32)"
         )
-    request = pb.ScoreRequest(model=model, adapter=adapter)
+    request = pb.ScoreRequest(model=model, adapter=adapter, parse_special=parse_special)
+    if add_special is not None:
+        request.add_special = add_special
     for sequence in sequences:
         if isinstance(sequence, (int, np.integer)):
             raise TypeError("score takes several sequences: put a single one into a list")
         request.sequences.append(to_wire(sequence))
+    request.token_bytes = any(sequence.HasField("text") for sequence in request.sequences)
     return request
 
 

@@ -22,6 +22,8 @@ class Stubs:
         self.score = generation.Score
         self.list_models = models.List
         self.get_model = models.Get
+        self.tokenize = models.Tokenize
+        self.detokenize = models.Detokenize
         self.create_session = sessions.Create
         self.get_session = sessions.Get
         self.list_sessions = sessions.List

@@ -20,7 +20,7 @@ class AsyncClient(ClientBase[AsyncGeneration, NewAsyncSession]):
 
         async with lintel.AsyncClient("127.0.0.1:50051") as client:
             async for token in client.generate("Once upon", max_new_tokens=100):
-                print(token.token)
+                print(token.text, end="", flush=True)
 
     Arguments and errors are Client's. A task that is cancelled while it waits for a call ends the
     call on the server.
@@ -76,4 +76,6 @@ class AsyncClient(ClientBase[AsyncGeneration, NewAsyncSession]):
     delete_state = awaiting(Client.delete_state)
     models = awaiting(Client.models)
     model = awaiting(Client.model)
+    tokenize = awaiting(Client.tokenize)
+    detokenize = awaiting(Client.detokenize)
     serving = awaiting(Client.serving)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import AsyncIterator, Iterator
 
-from lintel import _collect
 from lintel._calls import awaiting
 from lintel.generation import Generation, GenerationBase
 from lintel.results import Token
@@ -49,7 +48,7 @@ class _Tokens(AsyncIterator[Token]):
             response = await self._generation._read()
             if response is None:
                 raise StopAsyncIteration
-            self._here = _collect.tokens_of(response)
+            self._here = self._generation._tokens.tokens_of(response)
 
     def __del__(self) -> None:
         _close_quietly(self._generation)

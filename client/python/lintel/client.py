@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Optional, TypeVar, Union
 
 from lintel import _channel, _collect, _image, _request
 from lintel import _foreign_pb2 as foreign
@@ -157,7 +157,7 @@ class Client(ClientBase[Generation, Session]):
 
         with lintel.Client("127.0.0.1:50051") as client:
             for token in client.generate("Once upon", max_new_tokens=100):
-                print(token.token)
+                print(token.text, end="", flush=True)
 
     Every call has a timeout; what does not end with OK raises LintelError. Does not connect before
     the first call. Any number of threads may call. ValueError for options that make no sense
@@ -249,6 +249,8 @@ class Client(ClientBase[Generation, Session]):
         *,
         model: str = "",
         adapter: str = "",
+        add_special: Optional[bool] = None,
+        parse_special: bool = False,
         timeout: Optional[float] = None,
     ) -> list[Score]:
         """The probabilities of given sequences' tokens, in their order.
@@ -257,9 +259,11 @@ class Client(ClientBase[Generation, Session]):
             sequence a row, a uint8 array [n, height, width] or [n, height, width, channels] an
             image each. A uint8 array [height, width] is a single image: TypeError; write
             score([image]) or score(image[np.newaxis]).
+        add_special, parse_special: of texts, as generate()'s; add_special None: true. Scores of texts
+            have their tokens and the bytes of each.
         """
         calls = self._calls
-        request = _request.score_request(model, adapter, sequences)
+        request = _request.score_request(model, adapter, sequences, add_special, parse_special)
         stream = calls.stream(calls.stubs.score, request, calls.attempts(timeout))
         collector = _collect.ScoreCollector(len(request.sequences), stream.request_id)
         await stream.read_all(collector.take)
@@ -336,6 +340,41 @@ class Client(ClientBase[Generation, Session]):
     async def model(self, name: str = "", *, timeout: Optional[float] = None) -> Model:
         """`name` may be empty when one model is loaded."""
         return await self._model(name, timeout)
+
+    @blocking
+    async def tokenize(
+        self,
+        text: Union[str, bytes],
+        *,
+        model: str = "",
+        add_special: bool = False,
+        parse_special: bool = False,
+        timeout: Optional[float] = None,
+    ) -> list[int]:
+        """A text as token ids, of models with a tokenizer.
+
+        add_special: with the tokens that the model wants before and after a text, as <s>.
+        parse_special: special tokens spelt out in the text become their ids.
+        """
+        request = model_pb2.TokenizeRequest(
+            model=model,
+            text=text.encode() if isinstance(text, str) else text,
+            add_special=add_special,
+            parse_special=parse_special,
+        )
+        calls = self._calls
+        response = await calls.unary(calls.stubs.tokenize, request, calls.attempts(timeout))
+        return list(response.ids)
+
+    @blocking
+    async def detokenize(
+        self, ids: Iterable[int], *, model: str = "", timeout: Optional[float] = None
+    ) -> str:
+        """Token ids as text. Special tokens add nothing; what is no UTF-8 is U+FFFD."""
+        request = model_pb2.DetokenizeRequest(model=model, ids=_request.to_wire(ids).tokens.ids)
+        calls = self._calls
+        response = await calls.unary(calls.stubs.detokenize, request, calls.attempts(timeout))
+        return str(response.text)
 
     @blocking
     async def serving(self, service: str = "", *, timeout: Optional[float] = None) -> bool:

@@ -21,6 +21,7 @@ class GenerationBase:
     def __init__(self, stream: StreamBase[pb.GenerateResponse], num_samples: int) -> None:
         self._stream = stream
         self._results = _collect.Results(num_samples, stream.request_id)
+        self._tokens = _collect.TokenReader()
 
     @classmethod
     def _begin(
@@ -90,7 +91,7 @@ class Generation(GenerationBase):
     def __iter__(self) -> Iterator[Token]:
         try:
             while (response := run(self._read())) is not None:
-                yield from _collect.tokens_of(response)
+                yield from self._tokens.tokens_of(response)
         finally:
             self._stream.cancel()  # however the reader went away
 

@@ -56,6 +56,8 @@ class Token(NamedTuple):
     sample: int
     log2_prob: Optional[float] = None  # None: not asked for, or the first token of its sequence
     top: tuple[TopValue, ...] = ()  # most likely first
+    # What it adds to the text, in whole characters: one of several tokens comes with its last one.
+    text: str = ""
 
 
 class Timings(NamedTuple):
@@ -106,11 +108,14 @@ class Sample:
     prompt: npt.NDArray[np.int32]  # with echo_prompt
     prompt_log2_probs: npt.NDArray[np.float32]
     result: SampleResult
+    token_bytes: tuple[bytes, ...] = ()  # what each token adds to the text, where that was asked for
 
     @property
     def text(self) -> bytes:
-        """Tokens of a byte model as bytes. ValueError where a token is no byte."""
-        return bytes(self.tokens.tolist())
+        """The text of the tokens, which generate(text=True) or a text prompt asks for; of a byte model
+        always. It ends before a stop string. ValueError where it is not known.
+        """
+        return b"".join(self.token_bytes) if self.token_bytes else bytes(self.tokens.tolist())
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,9 @@ class Score:
 
     log2_probs: npt.NDArray[np.float32]  # of tokens 1, 2, ...; the first has no probability
     bits_per_dim: float  # their mean, negated
+    # Where a sequence was text: all its tokens, and what each of them adds to the text.
+    tokens: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    token_bytes: tuple[bytes, ...] = ()
 
     @property
     def bits(self) -> npt.NDArray[np.float32]:
@@ -176,6 +184,8 @@ class Model:
     kv_type: str = ""  # of cached keys and values: "f32", "bf16", "int8"; empty: no KV cache
     kv_session_bytes: int = 0  # with a KV cache: of a session before its first token
     kv_token_bytes: int = 0  # what each token adds
+    tokenizer: str = ""  # what kind; empty: its tokens are ids alone
+    eos_tokens: tuple[int, ...] = ()  # at which a text prompt stops
 
 
 class Durability(enum.Enum):
@@ -284,7 +294,12 @@ def read_finish(wire: pb.SampleFinish) -> SampleResult:
 
 
 def read_score(wire: pb.ScoreResponse) -> Score:
-    return Score(np.array(wire.log2_probs, dtype=np.float32), wire.bits_per_dim)
+    return Score(
+        np.array(wire.log2_probs, dtype=np.float32),
+        wire.bits_per_dim,
+        np.array(wire.tokens, dtype=np.int32),
+        tuple(wire.token_bytes),
+    )
 
 
 def read_model(wire: model_pb2.Model) -> Model:
@@ -323,6 +338,8 @@ def read_model(wire: model_pb2.Model) -> Model:
         kv_session_bytes=wire.kv_session_bytes,
         kv_token_bytes=wire.kv_token_bytes,
         prompt_rows=wire.prompt_rows,
+        tokenizer=wire.tokenizer,
+        eos_tokens=tuple(wire.eos_tokens),
     )
 
 

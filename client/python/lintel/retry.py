@@ -108,7 +108,7 @@ class Repeat:
             if seen > 0:
                 seen = min(seen, len(chunk.tokens))
                 chunk.first_position += seen
-                for field in (chunk.tokens, chunk.log2_probs, chunk.top):
+                for field in (chunk.tokens, chunk.log2_probs, chunk.top, chunk.token_bytes):
                     del field[:seen]
             if chunk.tokens:
                 self._request.from_position = chunk.first_position + len(chunk.tokens)
