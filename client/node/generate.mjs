@@ -32,9 +32,9 @@ let finish;
 let separator = '';
 try {
   const options = { onFinish: (f) => (finish = f), signal: interrupted.signal };
-  for await (const { token } of client.generate(request, options)) {
+  for await (const { token, text } of client.generate(request, options)) {
     if (flags.prompt !== undefined) {
-      process.stdout.write(Uint8Array.of(token)); // a byte model's
+      process.stdout.write(text);
     } else {
       process.stdout.write(`${separator}${token}`);
       separator = ',';

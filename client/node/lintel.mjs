@@ -2,8 +2,8 @@
 // A small client of a Lintel server: connects, streams tokens, completes images.
 //
 //   const client = new Client('127.0.0.1:50051');
-//   for await (const { token } of client.generate({ prompt: [0, 0, 12], maxNewTokens: 100 })) {
-//     console.log(token);
+//   for await (const { text } of client.generate({ prompt: 'Once upon', maxNewTokens: 100 })) {
+//     process.stdout.write(text);
 //   }
 //   client.close();
 //
@@ -30,13 +30,20 @@ const { v1 } = grpc.loadPackageDefinition(
   ),
 ).lintel;
 
-// The ways to write tokens: text for byte models (a string, sent as UTF-8), pixels of 8-bit image
+// The ways to write tokens: text for models with a tokenizer (a string, sent as UTF-8), pixels of 8-bit image
 // models (a Uint8Array in raster order), or token ids (an array of integers).
 export function values(given) {
   if (typeof given === 'string') return { text: Buffer.from(given) };
   if (given instanceof Uint8Array) return { pixels: given };
   if (Array.isArray(given)) return { tokens: { ids: given } };
   return given; // a Values message
+}
+
+// {stop} with its strings as bytes.
+function withStrings(stop) {
+  if (!stop?.strings) return {};
+  const strings = stop.strings.map((text) => (typeof text === 'string' ? Buffer.from(text) : text));
+  return { stop: { ...stop, strings } };
 }
 
 // A message with its BigInts, at any depth, as text: protobufjs reads 64-bit numbers from that, and
@@ -56,7 +63,7 @@ const MOST_KNOWN = 4096;
 
 // Methods that a server may have had and another one is asked all the same: they change nothing, or leave
 // what expires.
-const IS_SAFE = new Set(['get', 'list', 'listStates', 'create', 'fork']);
+const IS_SAFE = new Set(['get', 'tokenize', 'detokenize', 'list', 'listStates', 'create', 'fork']);
 
 // Of a snapshot in a message; the server takes 1 MiB.
 const PIECE_BYTES = 256 * 1024;
@@ -115,8 +122,9 @@ export class Client {
     return server.services[name];
   }
 
-  // Streams {position, token, source, sample, log2Prob}; source is SAMPLED, GIVEN or PROMPT. Leaving
-  // the loop, or aborting `signal`, ends the call on the server. `onFinish` gets the SampleFinish of
+  // Streams {position, token, source, sample, log2Prob, text}; source is SAMPLED, GIVEN or PROMPT. `text` is
+  // what the token adds to the text, in whole characters (one of several tokens comes with its last one), where
+  // the prompt is text or the request has tokenBytes. Leaving the loop, or aborting `signal`, ends the call on the server. `onFinish` gets the SampleFinish of
   // each sample. Without maxNewTokens and timeLimit an image goes to its end, and anything else to 256
   // tokens. A call on a session that outlives the server is repeated where it was cut off, for `retry` ms
   // and within the timeout: each position comes once, and one finish.
@@ -127,6 +135,8 @@ export class Client {
       ...rest,
       ...(await this.#bound(request, timeout)),
       ...(prompt !== undefined && { prompt: values(prompt) }),
+      tokenBytes: request.tokenBytes ?? typeof prompt === 'string',
+      ...withStrings(request.stop),
       given: given.map((span) => ({ position: span.position, values: values(span.values) })),
       // A Number beyond 2^63 would be cut to it.
       sampling: { ...sampling, ...(sampling?.seed !== undefined && { seed: String(sampling.seed) }) },
@@ -135,16 +145,20 @@ export class Client {
     const messages = (await this.#outlivesServer(request, retry, timeout))
       ? this.#repeated(new Repeat(wire, retry), options)
       : this.#read('generation', 'generate', wire, options, !request.sessionId);
+    const characters = new Map(); // of each sample
     for await (const { chunks, finished } of messages) {
       for (const chunk of chunks) {
         const first = Number(chunk.firstPosition);
+        const { sample } = chunk;
+        if (!characters.has(sample)) characters.set(sample, new TextDecoder('utf-8', { ignoreBOM: true }));
         for (const [i, token] of chunk.tokens.entries()) {
           yield {
             position: first + i,
             token,
             source: chunk.source.replace('VALUE_SOURCE_', ''),
-            sample: chunk.sample,
+            sample,
             log2Prob: chunk.log2Probs[i],
+            text: characters.get(sample).decode(chunk.tokenBytes[i], { stream: true }),
           };
         }
       }
@@ -286,6 +300,18 @@ export class Client {
   // `name` may be empty when one model is loaded.
   model(name = '') {
     return this.#unary('models', 'get', { name });
+  }
+
+  // A text as token ids, of models with a tokenizer. addSpecial: with the tokens that the model wants before and
+  // after a text, as <s>; parseSpecial: special tokens spelt out in it become their ids.
+  async tokenize(text, { model = '', addSpecial = false, parseSpecial = false } = {}) {
+    const request = { model, text: Buffer.from(text), addSpecial, parseSpecial };
+    return (await this.#unary('models', 'tokenize', request)).ids;
+  }
+
+  // Token ids as text: special tokens add nothing, and what is no UTF-8 is U+FFFD.
+  async detokenize(ids, { model = '' } = {}) {
+    return (await this.#unary('models', 'detokenize', { model, ids })).text;
   }
 
   // State on the server that lives between calls: its id goes into generate's sessionId. durability, one

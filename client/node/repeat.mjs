@@ -41,7 +41,7 @@ export class Repeat {
       }
       const seen = Math.max(from - first, 0);
       if (seen >= chunk.tokens.length) continue;
-      const cut = Object.fromEntries(['tokens', 'log2Probs', 'top'].map((key) => [key, chunk[key].slice(seen)]));
+      const cut = Object.fromEntries(['tokens', 'log2Probs', 'top', 'tokenBytes'].map((key) => [key, chunk[key].slice(seen)]));
       news.push({ ...chunk, ...cut, firstPosition: String(first + seen) });
       this.request.fromPosition = first + chunk.tokens.length;
       this.#seen = true;

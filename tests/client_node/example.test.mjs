@@ -284,16 +284,19 @@ describe('the Node example', () => {
   });
 
   it('runs the commands of the READMEs', async () => {
+    const texts = await serve(join(LINTEL_ROOT, 'weights', 'text-linear-small'));
     for (const readme of ['client/README.md', 'client/node/README.md']) {
       const blocks = [...readFileSync(join(LINTEL_ROOT, readme), 'utf8').matchAll(/^```js\n(.*?)^```$/gms)];
       assert.notEqual(blocks.length, 0, readme);
       for (const [, block] of blocks) {
         const file = join(LINTEL_EXAMPLE, 'snippet.mjs');
-        writeFileSync(file, block.replace('127.0.0.1:50051', mnist.address).replace('./client/node/', './'));
+        const { address } = block.includes('text-linear-small') ? texts : mnist;
+        writeFileSync(file, block.replace('127.0.0.1:50051', address).replace('./client/node/', './'));
         const { stdout } = await run(process.execPath, [file]);
         assert.match(stdout.trim(), /^[\d. \n-]+$/);
       }
     }
+    assert.equal(await texts.stop(), 0);
   });
 
   it('runs the code of the page of sessions', async () => {
