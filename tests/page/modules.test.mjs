@@ -13,7 +13,7 @@ import { MASKS, knownRuns } from '../../web/js/image/masks.js';
 import { attentionName, stateBytes } from '../../web/js/wire/models.js';
 import { isReached, look, noteReach, onReach, whenReached } from '../../web/js/wire/reach.js';
 import { stream, unary } from '../../web/js/wire/rpc.js';
-import { bitsPerToken, branchName, characters, common, surprise, take } from '../../web/js/text/story.js';
+import { bitsPerToken, branchName, characters, common, surprise, take, tokenName } from '../../web/js/text/story.js';
 
 const close = (a, b, within = 1e-9) => assert.ok(Math.abs(a - b) <= within, `${a} is not ${b}`);
 
@@ -372,7 +372,7 @@ describe('the size of a state', () => {
 
 describe('text', () => {
   const tokens = (text, log2 = -1) =>
-    [...Buffer.from(text)].map((token) => ({ token, log2, source: 'VALUE_SOURCE_SAMPLED' }));
+    [...Buffer.from(text)].map((token) => ({ token, bytes: [token], log2, source: 'VALUE_SOURCE_SAMPLED' }));
 
   it('is counted in characters, however many bytes they have', () => {
     const out = characters(tokens('aé€😀b'));
@@ -391,16 +391,28 @@ describe('text', () => {
   });
 
   it('that makes no character is a mark for each byte', () => {
-    const out = characters([
-      { token: 0xc3, log2: -1 },
-      { token: 0x41, log2: -1 },
-      { token: 0xe2, log2: -1 },
-      { token: 0x82, log2: -1 },
-    ]);
+    const out = characters([0xc3, 0x41, 0xe2, 0x82].map((token) => ({ token, bytes: [token], log2: -1 })));
     assert.deepEqual(
       out.map((c) => c.text),
       ['\ufffd', 'A', '\ufffd', '\ufffd'],
     );
+  });
+
+  it('has the fewest tokens that make whole characters in one piece', () => {
+    const pieces = [[...Buffer.from('over the ')], [0xe2, 0x82], [0xac, 0x21], [], [0xf0], [0x41, 0x42]];
+    const out = characters(pieces.map((bytes, token) => ({ token, bytes, log2: -1 })));
+    assert.deepEqual(
+      out.map((c) => [c.start, c.end, c.text]),
+      [[0, 1, 'over the '], [1, 3, '€!'], [3, 4, ''], [4, 5, '\ufffd'], [5, 6, 'AB']],
+    );
+  });
+
+  it('has tokens with names', () => {
+    const name = (bytes) => tokenName({ token: 7, bytes: Uint8Array.from(bytes) });
+    assert.equal(name(Buffer.from(' the\n')), '␣the↵');
+    assert.equal(name([0xe2, 0x82]), '0xe20x82');
+    assert.equal(name([0x00]), '0x00');
+    assert.equal(name([]), '#7');
   });
 
   it('is put together from messages, wherever a branch began', () => {
@@ -411,8 +423,9 @@ describe('text', () => {
           firstPosition: '2',
           source: 'VALUE_SOURCE_SAMPLED',
           tokens: [99],
+          tokenBytes: ['Yw=='],
           log2Probs: [-3],
-          top: [{ tokens: [99, 100], log2Probs: [-3, -4] }],
+          top: [{ tokens: [99, 100], tokenBytes: ['Yw==', 'ZA=='], log2Probs: [-3, -4] }],
         },
       ],
     });
@@ -423,8 +436,8 @@ describe('text', () => {
       'abc',
     );
     assert.deepEqual(text[2].top, [
-      { token: 99, log2: -3 },
-      { token: 100, log2: -4 },
+      { token: 99, bytes: Uint8Array.of(99), log2: -3 },
+      { token: 100, bytes: Uint8Array.of(100), log2: -4 },
     ]);
     close(bitsPerToken(text), 5 / 3);
   });

@@ -12,7 +12,6 @@ import { stream, unary } from '../wire/rpc.js';
 import { deleteSession } from '../wire/sessions.js';
 
 const TOP = 8; // alternatives of a token
-const NOTHING = new Uint8Array(0);
 
 export function start() {
   const form = byId('text-form');
@@ -21,6 +20,7 @@ export function start() {
   const status = byId('text-status');
   const board = byId('branches');
   const branches = [];
+  const served = new Map(); // models of text, by name
   const inspector = new Inspector(fork, rewind);
   let made = 0; // branches so far
 
@@ -33,6 +33,7 @@ export function start() {
   whenReached(
     async () => {
       const models = await textModels();
+      for (const each of models) served.set(each.name, each);
       options(
         model,
         models.map((m) => [m.name, `${m.name} (${attentionName(m)})`]),
@@ -63,13 +64,14 @@ export function start() {
   }
 
   // from: {card, position} of the branch it forked from.
-  function add(sessionId, tokens, from) {
+  function add(sessionId, model, tokens, from) {
     const card = new BranchCard({
       name: branchName(made++),
       sessionId,
+      model,
       tokens,
       from,
-      onContinue: () => go(card, NOTHING),
+      onContinue: () => go(card),
       onDelete: () => remove(card),
       onLook: (character) => inspector.look(card, character),
       onChoose: (character) => inspector.choose(card, character),
@@ -84,17 +86,19 @@ export function start() {
       const text = new TextEncoder().encode(byId('text-prompt').value);
       if (text.length === 0) throw new Error('a text begins with a prompt of a character or more');
       const session = await unary('SessionService/Create', { model: model.value, durability: 'DURABILITY_NONE' });
-      await go(add(session.id, []), text);
+      await go(add(session.id, served.get(session.model), []), { text: toBase64(text) });
     });
   }
 
-  // Feeds `text`, and has the model write on.
-  function go(card, text) {
+  // Feeds the prompt, if there is one, and has the model write on, up to the end of a text.
+  function go(card, prompt) {
     return guarded(async () => {
       if (card.running) return;
       const request = {
         sessionId: card.sessionId,
-        ...(text.length > 0 && { prompt: { text: toBase64(text) }, echoPrompt: true }),
+        ...(prompt && { prompt, echoPrompt: true }),
+        stop: { tokenIds: card.model.eosTokens ?? [], includeInOutput: true },
+        tokenBytes: true,
         maxNewTokens: Math.max(1, Number(byId('text-count').value)),
         sampling: sampling(),
         log2Probs: true,
@@ -113,14 +117,14 @@ export function start() {
     });
   }
 
-  // A new branch with the tokens before `position`, which continues with `text`, by itself.
-  function fork(card, position, text) {
+  // A new branch with the tokens before `position`, which continues with `token`, or by itself.
+  function fork(card, position, token) {
     return guarded(async () => {
       inspector.close();
       const { sessions } = await unary('SessionService/Fork', { id: card.sessionId, position });
-      const other = add(sessions[0].id, card.tokens.slice(0, position), { card, position });
+      const other = add(sessions[0].id, card.model, card.tokens.slice(0, position), { card, position });
       mark();
-      await go(other, text);
+      await go(other, token === undefined ? undefined : { tokens: { ids: [token] } });
     });
   }
 

@@ -2,8 +2,7 @@
 // One text of the tab Text: a session, its tokens, and its card.
 import { h, say } from '../dom.js';
 import { digits, duration, percent, whole } from '../format.js';
-import { glyph } from './inspector.js';
-import { bitsPerToken, characters, surprise, take } from './story.js';
+import { bitsPerToken, characters, surprise, take, visible } from './story.js';
 
 export class BranchCard {
   shared = 0; // tokens that are the same in the branch it came from
@@ -14,8 +13,9 @@ export class BranchCard {
 
   // from: {card, position} of the branch it forked from. onLook(character) when one is pointed at, with nothing when
   // none is; onChoose(character) when one is chosen.
-  constructor({ name, sessionId, tokens, from, onContinue, onDelete, onLook, onChoose }) {
-    Object.assign(this, { name, sessionId, tokens, from, onLook, onChoose });
+  constructor({ name, sessionId, model, tokens, from, onContinue, onDelete, onLook, onChoose }) {
+    Object.assign(this, { name, sessionId, model, tokens, from, onLook, onChoose });
+    this.unit = model.modality === 'bytes' ? 'byte' : 'token';
     this.go = h('button', { type: 'button', onclick: onContinue }, 'Continue');
     this.stop = h('button', { type: 'button', onclick: () => this.#writing?.abort.abort(), hidden: true }, 'Stop');
     const remove = h('button', { type: 'button', 'aria-label': `Delete branch ${name}`, onclick: onDelete }, 'Delete');
@@ -123,9 +123,9 @@ export class BranchCard {
   }
 
   #summary() {
-    const parts = [`${whole(this.tokens.length)} bytes`];
+    const parts = [`${whole(this.tokens.length)} ${this.unit}s`];
     const bits = bitsPerToken(this.tokens);
-    if (!Number.isNaN(bits)) parts.push(`${digits(bits)} bits a byte`);
+    if (!Number.isNaN(bits)) parts.push(`${digits(bits)} bits a ${this.unit}`);
     const perToken = duration(this.finish?.timings?.perToken);
     if (perToken > 0) parts.push(`${whole(1 / perToken)} tokens/s`);
     else if (this.running && this.count > 1)
@@ -152,7 +152,7 @@ export class BranchCard {
     span.scrollIntoView({ block: 'nearest' });
     const { text, log2 } = this.characters[to];
     this.onLook(this.characters[to]);
-    say(`${glyph(text)}, ${Number.isNaN(log2) ? 'no probability' : percent(log2)}`);
+    say(`${visible(text)}, ${Number.isNaN(log2) ? 'no probability' : percent(log2)}`);
   }
 
   #key(event) {

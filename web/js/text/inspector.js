@@ -2,22 +2,17 @@
 // What the model thought at a character, and what can be done there.
 import { byId, h } from '../dom.js';
 import { digits, percent } from '../format.js';
-import { byteName } from './story.js';
+import { tokenName, visible } from './story.js';
 
 const HINT =
   'Point at a character, or go through a branch with the arrow keys, to see what else the model thought of. ' +
   'Click it, or press enter, to fork or rewind there.';
 
-// A character for people.
-export function glyph(text) {
-  return [...text].map((c) => (c.trim() ? c : byteName(c.charCodeAt(0)))).join('');
-}
-
 export class Inspector {
   #element = byId('inspector');
   #isPinned = false;
 
-  // fork(card, position, bytes), rewind(card, position): what the buttons do.
+  // fork(card, position, token), rewind(card, position): what the buttons do.
   constructor(fork, rewind) {
     Object.assign(this, { fork, rewind });
     this.close();
@@ -49,8 +44,9 @@ export class Inspector {
     const chance = Number.isNaN(character.log2)
       ? 'The first token of a sequence has no probability.'
       : `${percent(character.log2)} · ${digits(-character.log2)} bits`;
+    const name = visible(character.text) || tokenName(card.tokens[character.start]);
     this.#element.replaceChildren(
-      h('h2', {}, h('span', { class: 'glyph' }, glyph(character.text)), ` in ${card.name}, ${from}`),
+      h('h2', {}, h('span', { class: 'glyph' }, name), ` in ${card.name}, ${from}`),
       h('p', {}, chance),
       h(
         'ul',
@@ -61,20 +57,21 @@ export class Inspector {
     );
   }
 
-  #alternative(card, { start }, { token, log2 }, likeliest) {
+  #alternative(card, { start }, other, likeliest) {
+    const { token, log2 } = other;
     const bar = h('span', { class: 'bar' });
     bar.style.setProperty('--share', 2 ** (log2 - likeliest.log2));
     const isTaken = token === card.tokens[start].token;
     const instead = {
       type: 'button',
-      'aria-label': `Fork with ${byteName(token)} instead`,
+      'aria-label': `Fork with ${tokenName(other)} instead`,
       disabled: isTaken || start === 0,
-      onclick: () => this.fork(card, start, Uint8Array.of(token)),
+      onclick: () => this.fork(card, start, token),
     };
     return h(
       'li',
       { class: isTaken ? 'taken' : '' },
-      h('span', { class: 'glyph' }, byteName(token)),
+      h('span', { class: 'glyph' }, tokenName(other)),
       bar,
       h('span', { class: 'number' }, percent(log2)),
       this.#isPinned && h('button', instead, 'Try'),
@@ -86,7 +83,7 @@ export class Inspector {
     return h(
       'div',
       { class: 'row' },
-      button('Fork after it', { class: 'primary', onclick: () => this.fork(card, end, new Uint8Array(0)) }),
+      button('Fork after it', { class: 'primary', onclick: () => this.fork(card, end) }),
       button('Rewind to it', { disabled: Boolean(card.running), onclick: () => this.rewind(card, end) }),
       button('Close', { onclick: () => this.close() }),
     );

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text of a model of bytes: tokens with their probabilities, as characters and branches.
+// Text of a model with a tokenizer: tokens with their bytes and probabilities, as characters and branches.
+import { fromBase64 } from '../wire/base64.js';
 
-const utf8 = new TextDecoder('utf-8', { fatal: true });
+const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
 // How many bytes the character has that begins with `lead`; 1 for what begins none.
 function lengthOf(lead) {
@@ -11,18 +12,34 @@ function lengthOf(lead) {
   return 1;
 }
 
-// tokens: [{token, log2, ...}] -> [{start, end, text, log2}], in characters: start and end are of the tokens, log2 is
-// their sum, NaN where one has none. Bytes that make no character are one each, as U+FFFD.
+// Whether `bytes` end within a character.
+function isCut(bytes) {
+  const lead = bytes.findLastIndex((byte) => (byte & 0xc0) !== 0x80);
+  if (lead < 0) return false;
+  return bytes.length - lead < lengthOf(bytes[lead]);
+}
+
+function textOf(bytes) {
+  try {
+    return utf8.decode(Uint8Array.from(bytes));
+  } catch {
+    return undefined;
+  }
+}
+
+// tokens: [{token, bytes, log2, ...}] -> [{start, end, text, log2}]: the fewest tokens that make whole characters,
+// start and end are of the tokens, log2 is their sum, NaN where one has none. A token whose bytes make no characters
+// is one U+FFFD.
 export function characters(tokens) {
   const out = [];
   for (let start = 0; start < tokens.length;) {
-    let end = Math.min(tokens.length, start + lengthOf(tokens[start].token));
-    let text;
-    try {
-      text = utf8.decode(Uint8Array.from(tokens.slice(start, end), (t) => t.token));
-    } catch {
+    let end = start + 1;
+    const bytes = [...tokens[start].bytes];
+    while (end < tokens.length && isCut(bytes)) bytes.push(...tokens[end++].bytes);
+    let text = textOf(bytes);
+    if (text === undefined) {
       end = start + 1;
-      text = '\ufffd';
+      text = textOf(tokens[start].bytes) ?? '\ufffd';
     }
     const log2 = tokens.slice(start, end).reduce((sum, t) => sum + (t.log2 ?? NaN), 0);
     out.push({ start, end, text, log2 });
@@ -31,23 +48,38 @@ export function characters(tokens) {
   return out;
 }
 
-// A byte for people: its character where it is one, else its number.
-export function byteName(token) {
-  const names = { 9: '⇥', 10: '↵', 32: '␣' };
-  if (names[token]) return names[token];
-  return token > 32 && token < 127 ? String.fromCharCode(token) : `0x${token.toString(16).padStart(2, '0')}`;
+function numbers(bytes) {
+  return [...bytes].map((byte) => `0x${byte.toString(16).padStart(2, '0')}`).join('');
 }
 
-// One GenerateResponse onto `sequence`, all of its tokens: [{token, source, log2, top}].
+// A text for people, its white space visible.
+export function visible(text) {
+  const names = { '\t': '⇥', '\n': '↵', ' ': '␣' };
+  const isSeen = (c) => c.trim() && c >= ' ' && c !== '\x7f';
+  return [...text].map((c) => names[c] ?? (isSeen(c) ? c : numbers(new TextEncoder().encode(c)))).join('');
+}
+
+// A token for people: its text where it has one, else its bytes, else its id.
+export function tokenName({ token, bytes }) {
+  if (bytes.length === 0) return `#${token}`;
+  return visible(textOf(bytes) ?? '') || numbers(bytes);
+}
+
+// One GenerateResponse, with token_bytes, onto `sequence`, all of its tokens: [{token, bytes, source, log2, top}].
 export function take(sequence, { chunks = [] }) {
-  for (const { firstPosition = 0, source, tokens = [], log2Probs = [], top = [] } of chunks) {
+  for (const { firstPosition = 0, source, tokens = [], tokenBytes = [], log2Probs = [], top = [] } of chunks) {
     tokens.forEach((token, i) => {
-      const ranked = top[i] && (top[i].tokens ?? []).map((t, n) => ({ token: t, log2: Number(top[i].log2Probs[n]) }));
+      const ranked = (top[i]?.tokens ?? []).map((other, n) => ({
+        token: other,
+        bytes: fromBase64(top[i].tokenBytes[n]),
+        log2: Number(top[i].log2Probs[n]),
+      }));
       sequence[Number(firstPosition) + i] = {
         token,
+        bytes: fromBase64(tokenBytes[i]),
         source,
         log2: log2Probs[i] === undefined ? undefined : Number(log2Probs[i]),
-        top: ranked,
+        top: top[i] && ranked,
       };
     });
   }

@@ -21,7 +21,7 @@ export async function imageModels() {
 }
 
 export async function textModels() {
-  return (await models()).filter((m) => m.modality === 'bytes');
+  return (await models()).filter((m) => m.tokenizer);
 }
 
 // The kind of attention, with its parameters: 'linear, favor', 'lsh, 4 rounds'.
