@@ -49,7 +49,6 @@ std::size_t KvCache::shared_pages() const {
 
 void KvCache::assign(const LayerState& other) {
   const auto& from = static_cast<const KvCache&>(other);
-  assert(from.settled_ == from.length_);
   std::vector<SharedBlock> pages;
   pages.reserve(table_size(from.pages_.size()));
   pages.assign(from.pages_.begin(), from.pages_.end());
