@@ -24,7 +24,7 @@ import torch
 from .data import read_images, read_text, split_text
 from .export import load_model
 from .losses import LN2, nll
-from .vocabulary import EncodedText, read_tokenizer
+from .vocabulary import encoded, read_tokenizer
 
 
 @contextlib.contextmanager
@@ -132,7 +132,7 @@ def main(argv=None):
         if tokenizer is None:
             size, nats = len(data) - 1, text_nats(model, data, args.context, args.batch_size)
         else:
-            text = EncodedText(tokenizer, bytes(data.tolist()))
+            text = encoded(tokenizer, bytes(data.tolist()))
             size, nats = text.scored_bytes, token_nats(model, text, args.context, args.batch_size)
         report.update(bytes=size, context=args.context, nats_per_byte=nats,
                       bits_per_byte=nats / LN2)

@@ -10,7 +10,7 @@ from . import bpe, data
 from .checks import ConfigError
 from .evaluate import bytes_of_windows, text_nats, text_windows, token_nats
 from .sample import sample
-from .vocabulary import TOKENIZER, TOKENIZER_CONFIG, EncodedText
+from .vocabulary import TOKENIZER, TOKENIZER_CONFIG, encoded
 
 # What transformers needs to load tokenizer.json by itself.
 _CLASS = b'{"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false}\n'
@@ -30,14 +30,14 @@ class TokenTask:
             self.tokenizer = bpe.train(train.decode(errors="replace"), config.vocab_size)
         except ValueError as error:
             raise ConfigError(f"{path}: {error}") from error
-        encoded = EncodedText(self.tokenizer, train)
-        self.batches = data.token_batches(encoded.ids, recipe, device)
+        train_text = encoded(self.tokenizer, train)
+        self.batches = data.token_batches(train_text.ids, recipe, device)
         self.context = recipe.context
-        self.valid = EncodedText(self.tokenizer, parts[1])
-        self.scale = len(encoded.ids) / int(encoded.sizes.sum())  # from nats a token
+        self.valid = encoded(self.tokenizer, parts[1])
+        self.scale = len(train_text.ids) / int(train_text.sizes.sum())  # from nats a token
         self.facts = {
             "train": {"file": os.path.basename(path), "sha256": hashlib.sha256(raw).hexdigest(),
-                      "bytes": len(train), "tokens": len(encoded.ids)},
+                      "bytes": len(train), "tokens": len(train_text.ids)},
             "validation": {"bytes": len(parts[1]), "tokens": len(self.valid.ids),
                            "taken from": "the end of the file"}}
         # Beside the model in its directory.

@@ -24,14 +24,24 @@ def read_tokenizer(directory):
 
 
 class EncodedText:
-    """The tokens of a text, bytes of UTF-8, and how many bytes each has."""
+    """The tokens of a text, int64 [count], and how many bytes each has."""
 
-    def __init__(self, tokenizer, text):
-        ids = tokenizer.encode(text.decode(errors="replace"))
-        self.ids = torch.tensor(ids, dtype=torch.int64)
-        self.sizes = torch.tensor([len(tokenizer.tokens[i]) for i in ids], dtype=torch.int64)
+    def __init__(self, ids, sizes):
+        self.ids, self.sizes = ids, sizes
 
     @property
     def scored_bytes(self):
         """The first token is given."""
         return int(self.sizes[1:].sum())
+
+
+def encoded(tokenizer, text):
+    """An EncodedText of bytes of UTF-8."""
+    ids = tokenizer.encode(text.decode(errors="replace"))
+    return EncodedText(torch.tensor(ids, dtype=torch.int64),
+                       torch.tensor([len(tokenizer.tokens[i]) for i in ids], dtype=torch.int64))
+
+
+def as_bytes(data):
+    """An EncodedText for a model whose tokens are bytes: uint8 [count]."""
+    return EncodedText(data.long(), torch.ones(len(data), dtype=torch.int64))

@@ -33,7 +33,7 @@ class BpeTest(unittest.TestCase):
     def test_pieces_are_words_with_their_space_numbers_and_the_rest(self):
         for text, pieces in (("I'm here  now.\n", ["I", "'m", " here", " ", " now", ".", "\n"]),
                              ("  \n x", ["  \n", " x"]), ("a1b 23, !?", ["a", "1", "b", " 23", ",", " !?"]),
-                             ("x\x1fy\u2003z", ["x", "\x1f", "y", "\u2003", "z"]),
+                             ("x \x1fy\u2003z", ["x", " \x1f", "y", "\u2003", "z"]),
                              ("é ², ", ["é", " ²", ",", " "])):
             self.assertEqual(bpe.split(text), pieces)
 

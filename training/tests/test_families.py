@@ -73,7 +73,7 @@ class DeltaRuleTest(unittest.TestCase):
                                         (one - other).abs().max())
 
     def test_a_chunk_of_the_fastest_decay_stays_exact_in_float32(self):
-        inputs = [x.detach() for x in random_rule(96, 6)]
+        inputs = [x.detach() for x in random_rule(300, 6)]
         inputs[0] = torch.full_like(inputs[0], -0.6065)
         exact = delta_rule.recurrent(*inputs)
         found = delta_rule.chunked(*(x.float() for x in inputs))
@@ -132,11 +132,12 @@ class FamilyTest(unittest.TestCase):
 
     def test_a_carried_state_continues_rows_that_do_not_start(self):
         model, text = tiny("rwkv7"), tokens(60)
+        model(text[:, :30], torch.tensor([True, True]))
         with torch.no_grad():
-            model(text[:, :30], torch.tensor([True, True]))
             found = model(text[:, 30:], torch.tensor([False, True]))
             self.assertLess((found[0] - model(text)[0, 30:]).abs().max().item(), 1e-4)
             self.assertLess((found[1] - model(text[:, 30:])[1]).abs().max().item(), 1e-5)
+        model(text[:, :30], torch.tensor([False, True]))
         self.assertFalse(any(t.requires_grad for t in model.carried))
 
     def test_tensors_that_do_not_fit_are_named(self):

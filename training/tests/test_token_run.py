@@ -131,7 +131,7 @@ class BatchesTest(unittest.TestCase):
         recipe = Recipe(batch_size=2, context=7, carry=True)
         batches = data.token_batches(ids, recipe, "cpu")
         self.assertEqual(batches.batches_per_epoch, 7)
-        before, begun = None, 0
+        before, later = None, 0
         for i in range(14):
             inputs, targets, begins = batches.batch(i)
             self.assertTrue(torch.equal((inputs + 1) % 100, targets))
@@ -139,10 +139,10 @@ class BatchesTest(unittest.TestCase):
                 self.assertTrue(begins.all())
             else:
                 self.assertTrue(torch.equal(inputs[:, 0], before))
-                begun += int(begins.sum())
+                later += int(begins.sum())
             before = targets[:, -1]
             self.assertEqual((inputs[1, 0] - inputs[0, 0]) % 100, 50)
-        self.assertLess(begun, 12)
+        self.assertLess(later, 12)
         again = data.token_batches(ids, recipe, "cpu").batch(9)
         self.assertTrue(all(torch.equal(a, b) for a, b in zip(again, batches.batch(9))))
 
