@@ -118,7 +118,7 @@ _QWEN3_5 = {
     "eos_token_id": None, "dtype": "bfloat16",
 }
 
-_FAMILY_RECIPE = Recipe(epochs=10, batch_size=4, context=256, learning_rate=2e-3, warmup_steps=200,
+_FAMILY_RECIPE = Recipe(epochs=6, batch_size=4, context=256, learning_rate=2e-3, warmup_steps=200,
                         final_learning_rate=0.02, weight_decay=0.1, dropout=0.15, ema_decay=0.997)
 
 # head_rate: after 500 updates at this rate, 1.36 bits/dim against 1.57 with 0.02; the full rate was
