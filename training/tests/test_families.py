@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of Hugging Face directories: as the reference vectors have them, in chunks and step by step."""
 
+import json
 import os
 import unittest
 
@@ -15,7 +16,14 @@ from lintel_training.losses import LN2, categorical_nll
 
 GOLDEN = os.path.join(REPOSITORY, "tests", "golden", "families")
 # Directory: tolerance of logits, by the page of the vectors.
-CASES = {"rwkv7-official": 5e-5, "qwen3_5": 1e-3}
+CASES = {"rwkv7-official": 5e-5, "rwkv7": 5e-5, "qwen3_5": 1e-3, "qwen3_5-multimodal": 1e-3}
+# Names in flash-linear-attention's layout, and those of transformers.
+FLA_NAMES = {
+    "model.embeddings.": "rwkv7.emb.", "model.norm.": "rwkv7.ln_out.", "lm_head.": "head.",
+    "model.layers.": "rwkv7.blocks.", ".pre_norm.": ".ln0.", ".attn_norm.": ".ln1.", ".ffn_norm.": ".ln2.",
+    ".attn.g_norm.": ".att.ln_x.", ".attn.r_proj.": ".att.receptance.", ".attn.k_proj.": ".att.key.",
+    ".attn.v_proj.": ".att.value.", ".attn.o_proj.": ".att.output.", "_lora.lora.0.weight": "1",
+    "_lora.lora.2.weight": "2", "_lora.lora.2.bias": "0", ".attn.": ".att."}
 TINY = {
     "rwkv7": {"vocab_size": 11, "hidden_size": 16, "num_hidden_layers": 2, "head_dim": 8,
               "intermediate_size": 24, "decay_low_rank_dim": 3, "a_low_rank_dim": 4, "v_low_rank_dim": 2,
@@ -57,6 +65,38 @@ def tokens(length, seed=1):
     return torch.randint(0, 11, (2, length), generator=torch.Generator().manual_seed(seed))
 
 
+def of_fla(tensors):
+    """Tensors of flash-linear-attention's layout in that of transformers."""
+    out = {}
+    for name, tensor in tensors.items():
+        is_pair = ".lora." in name and name.endswith(".weight")
+        for theirs, ours in FLA_NAMES.items():
+            name = name.replace(theirs, ours)
+        last = name.rpartition(".")[2]
+        is_vector = tensor.numel() == tensor.shape[-1] and last not in ("weight", "bias")
+        out[name] = tensor.T if is_pair else tensor.view(1, 1, -1) if is_vector or last in ("w0", "a0", "v0") else tensor
+    return out
+
+
+def of_text(tensors):
+    """The language model of a multimodal directory."""
+    return {name.replace("model.language_model.", "model."): tensor for name, tensor in tensors.items()
+            if not name.startswith(("model.visual.", "mtp.", "model.mtp.", "visual."))}
+
+
+def golden_model(name):
+    directory = os.path.join(GOLDEN, name)
+    if name in ("rwkv7-official", "qwen3_5"):
+        return load_model(directory)
+    with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
+        data = json.load(file)
+    tensors = safetensors_io.load(os.path.join(directory, "model.safetensors"))
+    rename = of_fla if name == "rwkv7" else of_text
+    model = families.make(families.config_of(data.get("text_config", data))).eval()
+    model.load_tensors({n: tensor.float() for n, tensor in rename(tensors).items()})
+    return model
+
+
 class DeltaRuleTest(unittest.TestCase):
     def test_chunks_equal_single_steps_and_so_do_their_gradients(self):
         for decay_width in (6, 1):
@@ -94,7 +134,7 @@ class FamilyTest(unittest.TestCase):
         for name, tolerance in CASES.items():
             with self.subTest(name):
                 directory = os.path.join(GOLDEN, name)
-                model = load_model(directory)
+                model = golden_model(name)
                 golden = safetensors_io.load(os.path.join(directory, "golden.safetensors"))
                 inputs = golden["tokens"].long()
                 session = model.session(len(inputs))

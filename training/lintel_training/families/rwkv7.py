@@ -33,8 +33,6 @@ class TimeMix(nn.Module):
         width, self.head_width = config.width, config.get("head_dim", 64)
         self.heads, self.layer = width // self.head_width, layer
         self.eps = self.head_width * config.get("norm_eps", 1e-5)
-        # FLA's fuse_norm: the sum of squares has an addend of 1e-6 in place of a least length.
-        self.adds_to_length = config.data.get("fuse_norm", False)
         for mix in _MIXES:
             setattr(self, f"x_{mix}", nn.Parameter(torch.zeros(1, 1, width)))
         for pair, key in _RANKS.items():
@@ -49,11 +47,6 @@ class TimeMix(nn.Module):
         for name in ("receptance", "key", "value", "output"):
             setattr(self, name, nn.Linear(width, width, bias=False))
         self.ln_x = nn.GroupNorm(self.heads, width, eps=self.eps)
-
-    def _unit(self, x):
-        if self.adds_to_length:
-            return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + 1e-6)
-        return F.normalize(x, dim=-1, eps=1e-12)
 
     def forward(self, x, last, state, first_value, rule):
         """x [B, T, E] -> (the same, last row of x, state, value of layer 0)."""
@@ -72,7 +65,7 @@ class TimeMix(nn.Module):
         def heads(y):  # [B, T, E] -> [B, T, H, D]
             return y.unflatten(-1, (self.heads, self.head_width))
 
-        erased = self._unit(heads(k * self.k_k))
+        erased = F.normalize(heads(k * self.k_k), dim=-1, eps=1e-12)
         k = k * (1.0 + (rate - 1.0) * self.k_a)
         r, k, v = heads(r), heads(k), heads(v)
         # The recurrence stays in float32 also under autocast: rounded decays lose the past.
