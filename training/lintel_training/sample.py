@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from .export import load_model
 from .outputs import require_file
 from .recurrent import session_of
+from .vocabulary import read_tokenizer
 
 TEXT_SAMPLE_BYTES = 500  # of a sample drawn while training
 
@@ -77,6 +78,13 @@ def sample_text(model, prompt, length, seed=0, temperature=1.0):
     return bytes(sample(model, prompts, length, seed, temperature)[0].tolist())
 
 
+def sample_tokens(model, tokenizer, prompt, length, seed=0, temperature=1.0):
+    """A text, as bytes, of `length` tokens that begins with `prompt` (a text, not empty)."""
+    prompts = torch.tensor([tokenizer.encode(prompt)], device=next(model.parameters()).device)
+    ids = sample(model, prompts, max(length, prompts.shape[1]), seed, temperature)
+    return tokenizer.decode(ids[0].tolist())
+
+
 def image_grid(images, gap=2):
     """uint8 [count, height, width] -> one picture, about as wide as high: uint8 [rows, columns]."""
     count, height, width = images.shape
@@ -113,7 +121,7 @@ def main(argv=None):
     parser.add_argument("--out", help="PNG to write (images); text goes to standard output")
     parser.add_argument("--count", type=int, default=64, help="images in the grid")
     parser.add_argument("--prompt", default="\n", help="what a text begins with")
-    parser.add_argument("--length", type=int, default=TEXT_SAMPLE_BYTES, help="bytes of text")
+    parser.add_argument("--length", type=int, default=TEXT_SAMPLE_BYTES, help="bytes or tokens of text")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -127,6 +135,9 @@ def main(argv=None):
             parser.error("--out is needed for images")
         images = sample_images(model, args.count, args.seed, args.temperature)
         write_png(args.out, image_grid(images))
+    elif (tokenizer := read_tokenizer(args.model)) is not None:
+        text = sample_tokens(model, tokenizer, args.prompt, args.length, args.seed, args.temperature)
+        sys.stdout.buffer.write(text + b"\n")
     else:
         text = sample_text(model, args.prompt.encode(), args.length, args.seed, args.temperature)
         sys.stdout.buffer.write(text + b"\n")

@@ -4,12 +4,10 @@
 import hashlib
 import os
 
-import torch
-
 from . import bpe, data
 from .checks import ConfigError
 from .evaluate import bytes_of_windows, text_nats, text_windows, token_nats
-from .sample import sample
+from .sample import sample_tokens
 from .vocabulary import TOKENIZER, TOKENIZER_CONFIG, encoded
 
 # What transformers needs to load tokenizer.json by itself.
@@ -58,6 +56,4 @@ class TokenTask:
 
     def sample_text(self, model, length):
         """About `length` bytes that follow a line break."""
-        prompt = torch.tensor([self.tokenizer.encode("\n")], device=next(model.parameters()).device)
-        ids = sample(model, prompt, max(2, round(length * self.scale)))
-        return self.tokenizer.decode(ids[0].tolist())
+        return sample_tokens(model, self.tokenizer, "\n", round(length * self.scale))

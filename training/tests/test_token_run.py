@@ -3,11 +3,13 @@
 
 import json
 import os
+import subprocess
+import sys
 import unittest
 
 import torch
 
-import context  # noqa: F401
+from context import TRAINING
 from lintel_training import bpe, checkpoint, data, evaluate, families, model_card, train
 from lintel_training.checks import ConfigError
 from lintel_training.export import load_model
@@ -95,6 +97,14 @@ class TokenRunTest(RunCase):
             self.assertIn(part, text)
         for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
             self.assertTrue(os.path.exists(self.path("card", name)), name)
+
+    def test_a_text_is_drawn_from_a_prompt(self):
+        self.train("run", "--steps", "2")
+        command = [sys.executable, "-m", "lintel_training.sample", "--model", self.path("run", "model"), "--prompt",
+                   "the cats", "--length", "30"]
+        text = subprocess.run(command, cwd=TRAINING, capture_output=True, check=True).stdout
+        self.assertTrue(text.startswith(b"the cats"))
+        self.assertGreater(len(text), 30)
 
     def test_flags_that_make_no_sense_are_refused(self):
         path = self.write("text.txt", TEXT)
