@@ -255,16 +255,17 @@ struct Counted {
   std::span<const float> log2_probs;
 };
 
-std::string score_json(const Counted& score, const v1::ScoreResponse& response) {
+// `response`: of a text, whose tokens are named; else null.
+std::string score_json(const Counted& score, const v1::ScoreResponse* response) {
   JsonWriter json;
   json.begin_object().field("bits_per_dim", score.bits_per_dim).key("log2_probs").begin_array();
   for (const float log2_prob : score.log2_probs) json.value(log2_prob);
   json.end_array();
-  if (response.tokens_size() > 0) {
+  if (response != nullptr) {
     json.key("tokens").begin_array();
-    for (const std::int32_t token : response.tokens()) json.value(token);
+    for (const std::int32_t token : response->tokens()) json.value(token);
     json.end_array().key("texts").begin_array();
-    for (const std::string& bytes : response.token_bytes()) json.value(bytes);
+    for (const std::string& bytes : response->token_bytes()) json.value(bytes);
     json.end_array();
   }
   return json.end_object().take();
@@ -345,7 +346,7 @@ class Scorer {
   void take(const v1::ScoreResponse& score, const std::vector<ScoreItem>& batch) {
     const ScoreItem& item = batch.at(score.index());
     const Counted counted(score, item.num_context);
-    output_.write(score_json(counted, score));
+    output_.write(score_json(counted, item.values.has_text() ? &score : nullptr));
     totals_.sequences += 1;
     totals_.scored += counted.num_tokens;
     totals_.tokens += score.log2_probs_size() + 1;
