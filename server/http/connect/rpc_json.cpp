@@ -43,7 +43,8 @@ void add_integer(std::string& json, Integer value) {
   json.append(text, std::to_chars(text, text + sizeof text, value).ptr);
 }
 
-// protobuf's digits (SimpleFtoa): FLT_DIG of them, or three more where fewer are not the float.
+// protobuf's digits (SimpleFtoa): FLT_DIG of them, or three more where fewer are not the float, or
+// where strtof reports a subnormal number as out of range.
 std::string_view spell(float value, char (&text)[32]) {
   constexpr int kDigits = std::numeric_limits<float>::digits10;
   const auto with = [&](int digits) {
@@ -51,6 +52,7 @@ std::string_view spell(float value, char (&text)[32]) {
         std::to_chars(text, text + sizeof text, value, std::chars_format::general, digits).ptr;
     return std::string_view(text, static_cast<std::size_t>(end - text));
   };
+  if (std::fpclassify(value) == FP_SUBNORMAL) return with(kDigits + 3);
   const std::string_view few = with(kDigits);
   float back = 0;
   std::from_chars(few.begin(), few.end(), back);

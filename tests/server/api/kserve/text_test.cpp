@@ -388,7 +388,8 @@ TEST_CASE(
   ask_for(request, {"tokens", "text_output"});
   const Tokenizer& tokenizer = *llama_text_model()->tokenizer();
   const auto ids = [&] {
-    const auto& got = output_of(answer(server, request), "tokens").contents().int_contents();
+    const auto response = answer(server, request);
+    const auto& got = output_of(response, "tokens").contents().int_contents();
     return std::vector<std::int32_t>(got.begin(), got.end());
   };
   CHECK(ids() == tokenizer.encode(text));

@@ -207,8 +207,9 @@ TEST_CASE(
   std::mt19937 random(seed);
   INFO("seed " << seed);
   const auto any_float = [&random] {
-    constexpr float kSpecial[] = {0.0f,  -0.0f, -1.0f,    -0.5f, 1e6f,      1.5e9f,     -1e-5f,
-                                  1e-4f, 3e38f, INFINITY, NAN,   -INFINITY, 16777216.0f};
+    constexpr float kSpecial[] = {0.0f,   -0.0f,     -1.0f,       -0.5f,          1e6f,
+                                  1.5e9f, -1e-5f,    1e-4f,       3e38f,          INFINITY,
+                                  NAN,    -INFINITY, 16777216.0f, 7.78118056e-39f};
     switch (random() % 4) {
       case 0:
         return kSpecial[random() % std::size(kSpecial)];
