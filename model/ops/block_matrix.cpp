@@ -8,8 +8,6 @@
 namespace lintel {
 namespace {
 
-constexpr std::size_t kLine = 64;  // bytes
-constexpr std::size_t kUnits = BlockMatrix::kPanel / BlockMatrix::kUnit;
 constexpr int kCellInputs = 4;
 
 std::size_t values_of(const BlockFormat& format) { return static_cast<std::size_t>(format.values); }
@@ -29,12 +27,12 @@ struct BlockMatrix::Place {
 BlockMatrix::Place BlockMatrix::place_of(std::size_t n, std::size_t block) const {
   const std::size_t panel = n / kPanel;
   const std::size_t column = n % kPanel;
-  const std::size_t unit_bytes = lines_of(format_) * kLine;
+  const std::size_t span_bytes = lines_of(format_) * kLineBytes;
   const std::size_t span = panel * num_spans() + block * spans_of(format_);
   const std::size_t blocks = in_ / values_of(format_);
   const std::size_t halves = format_.has_minima ? 2 : 1;
-  return {.level = (span * kUnits + column / kUnit) * unit_bytes + column % kUnit * kCellInputs,
-          .span_bytes = kUnits * unit_bytes,
+  return {.level = span * span_bytes + column * kCellInputs,
+          .span_bytes = span_bytes,
           .d = (panel * blocks + block) * halves * kPanel + column,
           .scale = span * 2 * kPanel + column};
 }
@@ -77,14 +75,15 @@ void BlockMatrix::pack(std::size_t n, std::size_t block, const UnpackedBlock& fr
     for (std::size_t cell = 0; cell < kSpan / kCellInputs; ++cell) {
       for (int i = 0; i < kCellInputs; ++i, ++level) {
         if (format_.bits == 8) {
-          lines[cell * kLine + i] = *level;
+          lines[cell * kLineBytes + i] = *level;
           continue;
         }
-        lines[cell / 2 * kLine + i] |= static_cast<std::uint8_t>((*level & 15) << cell % 2 * 4);
+        lines[cell / 2 * kLineBytes + i] |=
+            static_cast<std::uint8_t>((*level & 15) << cell % 2 * 4);
         const int high = *level >> 4;
-        if (format_.bits == 5) lines[4 * kLine + i] |= static_cast<std::uint8_t>(high << cell);
+        if (format_.bits == 5) lines[4 * kLineBytes + i] |= static_cast<std::uint8_t>(high << cell);
         if (format_.bits == 6) {
-          lines[(4 + cell / 4) * kLine + i] |= static_cast<std::uint8_t>(high << cell % 4 * 2);
+          lines[(4 + cell / 4) * kLineBytes + i] |= static_cast<std::uint8_t>(high << cell % 4 * 2);
         }
       }
     }
@@ -110,13 +109,13 @@ UnpackedBlock BlockMatrix::unpack(std::size_t n, std::size_t block) const {
     for (std::size_t cell = 0; cell < kSpan / kCellInputs; ++cell) {
       for (int i = 0; i < kCellInputs; ++i, ++level) {
         if (format_.bits == 8) {
-          *level = lines[cell * kLine + i];
+          *level = lines[cell * kLineBytes + i];
           continue;
         }
-        int value = lines[cell / 2 * kLine + i] >> cell % 2 * 4 & 15;
-        if (format_.bits == 5) value |= (lines[4 * kLine + i] >> cell & 1) << 4;
+        int value = lines[cell / 2 * kLineBytes + i] >> cell % 2 * 4 & 15;
+        if (format_.bits == 5) value |= (lines[4 * kLineBytes + i] >> cell & 1) << 4;
         if (format_.bits == 6) {
-          value |= (lines[(4 + cell / 4) * kLine + i] >> cell % 4 * 2 & 3) << 4;
+          value |= (lines[(4 + cell / 4) * kLineBytes + i] >> cell % 4 * 2 & 3) << 4;
         }
         *level = static_cast<std::uint8_t>(value);
       }

@@ -15,16 +15,16 @@ namespace lintel {
 
 // Const and shareable between threads.
 //
-// Outputs lie in panels of 64, those in four units of 16. Four inputs of a unit's outputs are a
-// cell: 64 bytes, a byte each. For every 32 inputs a unit has lines of 64 bytes: of 8-bit levels
-// eight cells; of fewer bits four lines whose bytes have the lower four bits of cell 2 p in their
-// lower half and those of cell 2 p + 1 in the upper one, then the fifth bits of all cells c (bit c
-// of a byte), or the fifth and sixth (bits 2 c and 2 c + 1 of a byte, four cells a line).
+// Outputs lie in panels of 64. Four inputs of a panel's outputs are a cell: 256 bytes, a byte each,
+// those of an output side by side. For every 32 inputs a panel has lines of 256 bytes: of 8-bit
+// levels eight cells; of fewer bits four lines whose bytes have the lower four bits of cell 2 p in
+// their lower half and those of cell 2 p + 1 in the upper one, then the fifth bits of all cells c
+// (bit c of a byte), or the fifth and sixth (bits 2 c and 2 c + 1 of a byte, four cells a line).
 class BlockMatrix {
  public:
   static constexpr std::size_t kPanel = 64;
-  static constexpr std::size_t kUnit = 16;
-  static constexpr std::size_t kSpan = 32;  // inputs of a unit's lines
+  static constexpr std::size_t kSpan = 32;  // inputs of a panel's lines
+  static constexpr std::size_t kLineBytes = 4 * kPanel;
 
   // Reads `count` rows of blocks from row `first` on, in order.
   using ReadBlocks =
@@ -42,12 +42,12 @@ class BlockMatrix {
   std::size_t bytes() const { return bytes_of(type_, in_, out_); }
   static std::size_t bytes_of(DType type, std::size_t in_features, std::size_t out_features);
 
-  // Lines of a unit for every span.
+  // Lines of a panel for every span.
   static constexpr std::size_t lines_of(const BlockFormat& format) {
     return format.bits == 8 ? 8 : static_cast<std::size_t>(format.bits);
   }
 
-  // For the kernels. levels: [panels, spans, 4 units, lines, 64]. d: f16 [panels, blocks, 1 or 2
+  // For the kernels. levels: [panels, spans, lines, 64, 4]. d: f16 [panels, blocks, 1 or 2
   // (then dmin), 64]. scales: [panels, spans, 1 or 2 (of 16 inputs each; else the minima), 64]
   // where the format has scales of groups. Padded with zeros.
   const std::uint8_t* levels() const { return levels_.get(); }

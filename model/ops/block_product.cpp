@@ -5,6 +5,7 @@
 #define HWY_TARGET_INCLUDE "model/ops/block_product.cpp"
 #include "model/core/simd_targets.h"
 #include "hwy/foreach_target.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 // clang-format on
 
@@ -32,9 +33,10 @@ using VI = hn::Vec<I>;
 
 constexpr size_t kLanes = hn::MaxLanes(F());
 constexpr size_t kPanelVectors = BlockMatrix::kPanel / kLanes;
-constexpr size_t kUnitVectors = BlockMatrix::kUnit / kLanes;
 constexpr size_t kSpanCells = BlockMatrix::kSpan / 4;
-constexpr size_t kLine = 64;  // bytes
+// Levels are asked for so many bytes before they are read, by the first rows alone: then they are
+// in the cache.
+constexpr size_t kFetchAhead = 4096;
 
 // Adds the products of four levels of each lane, 0 to 2^kBits - 1, and four signed bytes.
 struct Widened {
@@ -83,11 +85,13 @@ struct Vnni {
 #endif
 
 // Levels of cells 2 p and 2 p + 1 of kVectors vectors of outputs.
-template <int kBits, size_t kVectors>
+template <int kBits, bool kFetches, size_t kVectors>
 HWY_INLINE void load_pair(const uint8_t* const (&lines)[kVectors], size_t p, VU (&even)[kVectors],
                           VU (&odd)[kVectors]) {
   const auto line = [&](size_t v, size_t number) HWY_ATTR {
-    return hn::Load(U(), reinterpret_cast<const uint32_t*>(lines[v] + number * kLine));
+    const uint8_t* const from = lines[v] + number * BlockMatrix::kLineBytes;
+    if (kFetches) hwy::Prefetch(from + kFetchAhead);
+    return hn::Load(U(), reinterpret_cast<const uint32_t*>(from));
   };
   LINTEL_UNROLL
   for (size_t v = 0; v < kVectors; ++v) {
@@ -129,11 +133,10 @@ HWY_INLINE VF load_bytes(const uint8_t* from) {
 }
 
 // kRows rows times kVectors vectors of outputs from `vector` on, within their panel.
-template <class Dot, DType kType, size_t kRows, size_t kVectors>
+template <class Dot, DType kType, size_t kRows, size_t kVectors, bool kFetches>
 HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t row, size_t vector) {
   constexpr BlockFormat kFormat = block_format(kType);
   constexpr size_t kLines = BlockMatrix::lines_of(kFormat);
-  constexpr size_t kUnits = BlockMatrix::kPanel / BlockMatrix::kUnit;
   constexpr size_t kSpansPerBlock = static_cast<size_t>(kFormat.values) / BlockMatrix::kSpan;
   constexpr size_t kHalves = kFormat.has_minima ? 2 : 1;
   constexpr size_t kGroups = BlockMatrix::kSpan / static_cast<size_t>(kFormat.group);  // of a span
@@ -143,9 +146,8 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
   const uint8_t* lines[kVectors];
   LINTEL_UNROLL
   for (size_t v = 0; v < kVectors; ++v) {
-    const size_t unit = (vector + v) / kUnitVectors;
-    lines[v] = weights.levels() + (panel * spans * kUnits + unit) * kLines * kLine +
-               (vector + v) % kUnitVectors * kLanes * 4;
+    lines[v] = weights.levels() + panel * spans * kLines * BlockMatrix::kLineBytes +
+               (vector + v) * kLanes * 4;
   }
   const size_t column = vector * kLanes;
   const uint16_t* d =
@@ -178,7 +180,7 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
       for (size_t p = g * kPairs; p < (g + 1) * kPairs; ++p) {
         VU even[kVectors];
         VU odd[kVectors];
-        load_pair<kFormat.bits>(lines, p, even, odd);
+        load_pair<kFormat.bits, kFetches>(lines, p, even, odd);
         LINTEL_UNROLL
         for (size_t r = 0; r < kRows; ++r) {
           const uint32_t* const cells = x + r * product.x.cell_stride + s * kSpanCells + 2 * p;
@@ -216,7 +218,7 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
       }
     }
     LINTEL_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) lines[v] += kUnits * kLines * kLine;
+    for (size_t v = 0; v < kVectors; ++v) lines[v] += kLines * BlockMatrix::kLineBytes;
     scales += 2 * BlockMatrix::kPanel;
     if ((s + 1) % kSpansPerBlock == 0) d += kHalves * BlockMatrix::kPanel;
   }
@@ -251,7 +253,11 @@ template <class Dot, DType kType, size_t kRows, size_t kVectors>
 HWY_NOINLINE void tile(const BlockProduct& product, size_t panel, size_t row) {
   for (size_t vector = 0; vector < kPanelVectors; vector += kVectors) {
     if (panel * BlockMatrix::kPanel + vector * kLanes >= product.weights->out_features()) return;
-    compute_tile<Dot, kType, kRows, kVectors>(product, panel, row, vector);
+    if (row == 0) {
+      compute_tile<Dot, kType, kRows, kVectors, true>(product, panel, row, vector);
+    } else {
+      compute_tile<Dot, kType, kRows, kVectors, false>(product, panel, row, vector);
+    }
   }
 }
 
@@ -266,8 +272,14 @@ void run(const BlockProduct& product) {
   constexpr size_t kOfTwo = kHasManyRegisters ? 4 : std::min<size_t>(2, kPanelVectors);
   constexpr size_t kOfOne = std::min<size_t>(4, kPanelVectors);
   const size_t rows = product.y.rows();
+  // Two rows read whole lines, as memory has them best; of bytes they come first.
+  constexpr bool kTwoFirst = block_format(kType).bits == 8;
   for (size_t panel = product.first_panel; panel < product.end_panel; ++panel) {
     size_t row = 0;
+    if (kTwoFirst && rows >= 2) {
+      tile<Dot, kType, 2, kOfTwo>(product, panel, row);
+      row += 2;
+    }
     for (; row + kMostRows <= rows; row += kMostRows) {
       tile<Dot, kType, kMostRows, kOfMost>(product, panel, row);
     }
