@@ -38,6 +38,13 @@ constexpr size_t kSpanCells = BlockMatrix::kSpan / 4;
 // in the cache.
 constexpr size_t kFetchAhead = 4096;
 
+// Sanitizers take eight minutes to compile the tiles of several rows.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kRowsAlone = true;
+#else
+constexpr bool kRowsAlone = false;
+#endif
+
 // Adds the products of four levels of each lane, 0 to 2^kBits - 1, and four signed bytes.
 struct Widened {
   template <int kBits>
@@ -270,28 +277,30 @@ void run(const BlockProduct& product) {
   constexpr size_t kOfMost = kHasManyRegisters ? 2 : 1;
   constexpr size_t kOfFour = kHasManyRegisters ? 2 : 1;
   constexpr size_t kOfTwo = kHasManyRegisters ? 4 : std::min<size_t>(2, kPanelVectors);
-  constexpr size_t kOfOne = std::min<size_t>(4, kPanelVectors);
+  constexpr size_t kOfOne = kRowsAlone ? 1 : std::min<size_t>(4, kPanelVectors);
   const size_t rows = product.y.rows();
   // Two rows read whole lines, as memory has them best; of bytes they come first.
   constexpr bool kTwoFirst = block_format(kType).bits == 8;
   for (size_t panel = product.first_panel; panel < product.end_panel; ++panel) {
     size_t row = 0;
-    if (kTwoFirst && rows >= 2) {
-      tile<Dot, kType, 2, kOfTwo>(product, panel, row);
-      row += 2;
+    if constexpr (!kRowsAlone) {
+      if (kTwoFirst && rows >= 2) {
+        tile<Dot, kType, 2, kOfTwo>(product, panel, row);
+        row += 2;
+      }
+      for (; row + kMostRows <= rows; row += kMostRows) {
+        tile<Dot, kType, kMostRows, kOfMost>(product, panel, row);
+      }
+      if (row + 4 <= rows) {
+        tile<Dot, kType, 4, kOfFour>(product, panel, row);
+        row += 4;
+      }
+      if (row + 2 <= rows) {
+        tile<Dot, kType, 2, kOfTwo>(product, panel, row);
+        row += 2;
+      }
     }
-    for (; row + kMostRows <= rows; row += kMostRows) {
-      tile<Dot, kType, kMostRows, kOfMost>(product, panel, row);
-    }
-    if (row + 4 <= rows) {
-      tile<Dot, kType, 4, kOfFour>(product, panel, row);
-      row += 4;
-    }
-    if (row + 2 <= rows) {
-      tile<Dot, kType, 2, kOfTwo>(product, panel, row);
-      row += 2;
-    }
-    if (row < rows) tile<Dot, kType, 1, kOfOne>(product, panel, row);
+    for (; row < rows; ++row) tile<Dot, kType, 1, kOfOne>(product, panel, row);
   }
 }
 
