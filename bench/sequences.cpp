@@ -12,6 +12,7 @@
 #include "bench/measure.h"
 #include "client/cli/console.h"
 #include "model/config/attention_spec.h"
+#include "model/core/errors.h"
 #include "model/model_files.h"
 
 namespace lintel::bench {
@@ -220,7 +221,12 @@ std::shared_ptr<const Transformer> ModelFiles::load(WeightType weight_type,
                                                     const std::string& attention) const {
   Transformer::Options options{.weight_type = weight_type, .attention = std::nullopt};
   if (!attention.empty()) options.attention = parse_attention_spec(attention);
-  return Transformer::load(directory_, options);
+  const lintel::ModelFiles files(directory_);
+  if (files.family() != nullptr) {
+    throw ModelError(directory_.string() + ": a checkpoint of family " + files.config().family +
+                     "; lintel-bench measures models of Lintel's own format only");
+  }
+  return Transformer::load(files, options);
 }
 
 std::string describe(const std::string& name, const ModelConfig& config) {

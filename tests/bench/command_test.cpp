@@ -85,6 +85,18 @@ TEST_CASE("speed names every figure, in every weight type") {
   }
 }
 
+TEST_CASE("checkpoints of other projects are refused by name") {
+  const Bench bench;
+  const std::string model = LINTEL_TEST_DATA "/golden/families/rwkv7";
+  for (const char* command : {"speed", "serve", "sessions"}) {
+    const Result result = bench.run({command, "--model", model});
+    CAPTURE(command, result.err);
+    CHECK(result.code == 1);
+    CHECK(result.err.find(model + ": a checkpoint of family rwkv7") != std::string::npos);
+    CHECK(result.out.empty());
+  }
+}
+
 TEST_CASE("adapters reports the cost of each number of adapters and rows") {
   const Bench bench;
   const Result result =
