@@ -229,23 +229,32 @@ ModelError there_twice(const ServedModel& model, const std::string& adapter) {
 class LoadProgress {
  public:
   explicit LoadProgress(std::string model) : model_(std::move(model)) {}
+  ~LoadProgress() { finish(); }
+  LoadProgress(const LoadProgress&) = delete;
+  LoadProgress& operator=(const LoadProgress&) = delete;
 
   void show(std::uint64_t done, std::uint64_t total) {
     constexpr std::uint64_t kLeastBytes = 100'000'000;
-    const auto percent = total < kLeastBytes ? 100 : static_cast<int>(done * 100 / total);
-    if (percent == percent_) return;
+    const auto percent = static_cast<int>(done * 100 / std::max<std::uint64_t>(total, 1));
+    if (total < kLeastBytes || percent == percent_) return;
     percent_ = percent;
-    std::fputs(fmt::format("\r\033[Kmodel {}: {} % of {:.1f} GB read", model_, percent,
-                           static_cast<double>(total) / 2e9)
-                   .c_str(),
-               stderr);
-    if (percent == 100) std::fputs("\r\033[K", stderr);
-    std::fflush(stderr);
+    // Weights and fingerprint read the files once each.
+    const double gigabytes = static_cast<double>(total) / 2e9;
+    write(fmt::format("\r\033[Kmodel {}: {} % of {:.1f} GB read", model_, percent, gigabytes));
+  }
+  // Clears the line: fewer bytes may have been read than there are.
+  void finish() {
+    if (std::exchange(percent_, -1) >= 0) write("\r\033[K");
   }
 
  private:
+  static void write(const std::string& text) {
+    std::fputs(text.c_str(), stderr);
+    std::fflush(stderr);
+  }
+
   const std::string model_;
-  int percent_ = 100;
+  int percent_ = -1;  // shown; -1: nothing is
 };
 
 }  // namespace
@@ -260,6 +269,7 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
   LoadPlan plan = plan_to_load(files, options_.weight_type, options_.attention, options_.kv_type);
   ModelMemory::Reservation reservation = admit(source.name, plan.size);
   LoadedModel loaded = load_as_planned(files, plan);
+  progress.finish();
   std::shared_ptr<const Transformer> transformer = std::move(loaded.transformer);
   check_session_memory(sessions_, source.name, *transformer);
   plan.options.weight_type = transformer->weight_type();
