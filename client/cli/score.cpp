@@ -81,8 +81,8 @@ v1::Values parse_line(const std::string& line, const std::string& name) {
 }
 
 // Lines of JSON: an array of token ids, or an object with such an array under "tokens" or with a
-// text under "text". Lines with
-// nothing but white space are refused like any other that is no JSON. `file` "-": standard input.
+// text under "text". Lines with nothing but white space are refused like any other that is no JSON.
+// `file` "-": standard input.
 class JsonlInput : public ScoreInput {
  public:
   JsonlInput(const std::string& file, Console& console)

@@ -68,8 +68,6 @@ class TensorReader {
   void finish() const;
 
   std::int64_t num_parameters() const { return num_parameters_; }  // of all that were taken
-  // Of the products that were made, whose numbers are in their order.
-  const std::vector<AdaptableModule>& modules() const { return modules_; }
 
  private:
   void check_shape(const TensorInfo& tensor, std::span<const std::int64_t> expected) const;
@@ -88,7 +86,7 @@ class TensorReader {
   std::set<std::string, std::less<>> taken_;
   std::int64_t num_parameters_ = 0;
   std::size_t num_products_ = 0;
-  std::vector<AdaptableModule> modules_;
+  std::vector<AdaptableModule> modules_;  // of the products so far
 };
 
 }  // namespace lintel

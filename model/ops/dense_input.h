@@ -42,7 +42,7 @@ class DenseInput {
   // the byte for 0.
   const std::uint32_t* cells() const { return cells_of(type_); }
   std::size_t stride() const { return stride_of(type_); }
-  // The same of f32, for blocks beside their own.
+  // The same for products of f32, which the input of blocks serves, too.
   const std::uint32_t* cells_of(WeightType type) const;
   std::size_t stride_of(WeightType type) const {
     return type == WeightType::kF32 ? value_stride_ : stride_;

@@ -15,11 +15,4 @@ const char* to_string(KvType type) {
   return "unknown";
 }
 
-std::optional<KvType> kv_type_named(std::string_view name) {
-  for (const KvType type : kKvTypes) {
-    if (name == to_string(type)) return type;
-  }
-  return std::nullopt;
-}
-
 }  // namespace lintel

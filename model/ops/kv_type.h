@@ -4,8 +4,6 @@
 
 #include <array>
 #include <cstddef>
-#include <optional>
-#include <string_view>
 
 namespace lintel {
 
@@ -15,6 +13,5 @@ enum class KvType { kF32, kBf16, kInt8 };
 inline constexpr std::array kKvTypes = {KvType::kF32, KvType::kBf16, KvType::kInt8};
 
 const char* to_string(KvType type);  // "f32", "bf16", "int8"
-std::optional<KvType> kv_type_named(std::string_view name);
 
 }  // namespace lintel

@@ -73,12 +73,12 @@ void PrefixTree::hold_blocks(const SavedState& state) {
       ++count;
     }
   } catch (...) {
-    let_go_of_blocks(state, count);
+    release_blocks(state, count);
     throw;
   }
 }
 
-void PrefixTree::let_go_of_blocks(const SavedState& state, std::size_t count) noexcept {
+void PrefixTree::release_blocks(const SavedState& state, std::size_t count) noexcept {
   state_bytes_ -= bytes_of_state(state.bytes.size());
   for (std::size_t i = 0; i < count; ++i) {
     const auto found = blocks_.find(state.blocks[i].data());
@@ -216,7 +216,7 @@ void PrefixTree::note_use(Node& node) {
 void PrefixTree::take_state(Node& node, Gone& gone) {
   if (!node.has_state) return;
   auto state = states_.extract({node.worth, &node});
-  let_go_of_blocks(*state.mapped(), state.mapped()->blocks.size());
+  release_blocks(*state.mapped(), state.mapped()->blocks.size());
   node.has_state = false;
   gone.states.insert(std::move(state));
 }

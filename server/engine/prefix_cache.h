@@ -142,7 +142,7 @@ class PrefixTree {
   void take_state(Node& node, Gone& gone);
   void hold_blocks(const SavedState& state);
   // Of the first `count` blocks.
-  void let_go_of_blocks(const SavedState& state, std::size_t count) noexcept;
+  void release_blocks(const SavedState& state, std::size_t count) noexcept;
 
   std::map<PrefixPartKey, Part> parts_;
   std::list<Node> nodes_;  // the last used first, parents before their children

@@ -21,7 +21,7 @@ class ImageTask:
     """MNIST-like images. Validation: the last `valid_count` of the training file; test: its own."""
 
     unit = "bits/dim"
-    files = {}  # name: bytes, beside the model in its directory
+    files = {}  # name: bytes, in addition to the model in its directory
     scale = 1 / LN2  # from nats
 
     def __init__(self, config, recipe, device, train_path, test_path, test_limit=None, labels=None):
