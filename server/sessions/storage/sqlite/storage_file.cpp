@@ -69,14 +69,11 @@ class PosixStorageFile : public StorageFile {
       body = body.subspan(static_cast<std::size_t>(count) - of_head);
       done += count;
     }
-    // The reader of a state has it in memory from now on.
-    posix_fadvise(file_, begin, all, POSIX_FADV_DONTNEED);
     return static_cast<std::size_t>(done);
   }
 
   void sync() override {
     if (fdatasync(file_) != 0) throw_errno("fdatasync");
-    posix_fadvise(file_, 0, 0, POSIX_FADV_DONTNEED);
   }
 
   void punch(std::uint64_t offset, std::uint64_t bytes) override {

@@ -32,7 +32,7 @@ class StorageFile {
   // end alone.
   virtual std::size_t read(std::uint64_t offset, std::span<std::byte> head,
                            std::span<std::byte> body) = 0;
-  // What was written is on the disk when it returns, and no longer held in memory.
+  // What was written is on the disk when it returns.
   virtual void sync() = 0;
   // The bytes read as zeros from now on, and take no room where the file system can do that.
   virtual void punch(std::uint64_t offset, std::uint64_t bytes) = 0;
