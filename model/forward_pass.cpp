@@ -356,6 +356,7 @@ class RecomputeMode final : public DecodeMode {
     return SequenceState::token_bytes(num_tokens);
   }
   std::int64_t tokens_until_full() const override { return kNeverFull; }
+  std::int64_t page_tokens() const override { return 0; }
 
  private:
   // What leaves the last layer at the last position.

@@ -211,6 +211,16 @@ class DecodeMode {
     for (const auto& layout : layouts()) tokens = std::max(tokens, layout->tokens_until_full());
     return tokens;
   }
+  // As StateLayout::page_tokens, of all that grows; 0 where nothing does, or not all in pages.
+  virtual std::int64_t page_tokens() const {
+    std::int64_t tokens = 0;
+    for (const auto& layout : layouts()) {
+      if (layout->tokens_until_full() == 0) continue;
+      tokens = layout->page_tokens();
+      if (tokens == 0) return 0;
+    }
+    return tokens;
+  }
 };
 
 // From the states of the sequences.

@@ -2,6 +2,7 @@
 #include "model/sequence.h"
 
 #include <algorithm>
+#include <bit>
 #include <cassert>
 #include <string>
 #include <utility>
@@ -165,6 +166,60 @@ void check_size(const char* what, std::size_t found, std::size_t expected) {
 }
 
 }  // namespace
+
+namespace {
+
+// Counts what is not in full pages.
+class BytesWithoutPages final : public StateWriter {
+ public:
+  std::size_t bytes() const { return bytes_; }
+  void block(const SharedBlock& block, std::int64_t end) override {
+    if (end == 0) values(block.bytes());
+  }
+
+ private:
+  void write(std::span<const std::byte> from) override { bytes_ += from.size(); }
+
+  std::size_t bytes_ = 0;
+};
+
+// Tokens of a page of the states; 0 where one of them grows otherwise, or none grows.
+std::int64_t page_tokens(SequenceState::Layouts layouts) {
+  std::int64_t tokens = 0;
+  for (const auto& layout : layouts) {
+    if (layout->tokens_until_full() == 0) continue;
+    tokens = layout->page_tokens();
+    if (tokens == 0) return 0;
+  }
+  return tokens;
+}
+
+}  // namespace
+
+std::int64_t SequenceState::full_pages() const {
+  const std::int64_t tokens = origin == 0 ? page_tokens(layouts_) : 0;
+  return tokens == 0 ? 0 : position_ / tokens * tokens;
+}
+
+void SequenceState::save_pages(std::int64_t from, std::vector<std::byte>& bytes,
+                               std::vector<PageRun>& pages) const {
+  constexpr std::int64_t kMostPages = 256;
+  const std::int64_t end = full_pages();
+  assert(0 <= from && from <= end);
+  const std::int64_t tokens = page_tokens(layouts_);
+  const std::size_t first = pages.size();
+  while (from < end) {
+    const auto left = static_cast<std::uint64_t>((end - from) / tokens);
+    const std::int64_t run = std::min(static_cast<std::int64_t>(std::bit_floor(left)), kMostPages);
+    pages.push_back({.first = from, .end = from + run * tokens, .blocks = {}});
+    from += run * tokens;
+  }
+  BytesWithoutPages count;
+  save(count);
+  bytes.reserve(bytes.size() + count.bytes());  // what a vector outgrows is not zeroed
+  PagedStateWriter writer(bytes, std::span(pages).subspan(first), from);
+  save(writer);
+}
 
 void SequenceState::save(StateWriter& writer) const {
   assert(generated_tail.size() <= kMostTailBytes && !has_drafts_);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "model/core/state_bytes.h"
 #include "model/core/tensor.h"
 #include "model/layers/layer_state.h"
 
@@ -65,6 +66,15 @@ class SequenceState {
   // begin_speculation drafts and rollback().
   void save(StateWriter& writer) const;
   std::size_t saved_bytes() const;  // that save() writes now
+  // Where the full pages of the states end: none of the tokens before it changes them any more. 0
+  // where states do not lie in pages, or not all of the sequence does (origin).
+  std::int64_t full_pages() const;
+  // As save(), without the full pages of tokens before `from`, which were saved before; those of
+  // [from, full_pages()) are appended to `pages`, in runs of powers of two up to 256, the rest to
+  // `bytes`. load() takes all of it through a PagedStateReader. REQUIRES: from <= full_pages(), and
+  // pages end there.
+  void save_pages(std::int64_t from, std::vector<std::byte>& bytes,
+                  std::vector<PageRun>& pages) const;
   // Becomes the sequence that was saved: it continues bit for bit as that one. REQUIRES: an empty
   // sequence of an equal model with the same adapter.
   //

@@ -155,6 +155,7 @@ std::size_t Transformer::sequence_bytes(std::int64_t num_tokens) const {
 }
 
 std::int64_t Transformer::tokens_until_full() const { return impl_->stepper->tokens_until_full(); }
+std::int64_t Transformer::page_tokens() const { return impl_->stepper->page_tokens(); }
 bool Transformer::recomputes() const { return impl_->parts.recompute; }
 
 const std::string& Transformer::fingerprint() const { return impl_->parts.fingerprint; }

@@ -1,3 +1,4 @@
+#include "tests/mutations/mutation.h"
 // SPDX-License-Identifier: Apache-2.0
 #include "client/lib/client.h"
 
@@ -674,7 +675,7 @@ std::vector<v1::Session> Client::list_sessions(const std::string& model,
     if (!page.next_page_token().empty() && page.next_page_token() == request.page_token()) {
       throw CallError(grpc::StatusCode::INTERNAL, "the server's list of sessions does not advance");
     }
-    request.set_page_token(page.next_page_token());
+    request.set_page_token(LINTEL_MUTATION("pages-not-followed") ? "" : page.next_page_token());
   } while (!request.page_token().empty());
   return sessions;
 }

@@ -14,8 +14,8 @@
 
 namespace lintel {
 
-// A handle of a block whose references are counted. The block is zeroed when it is made, and again
-// before its memory is freed with the last reference.
+// A handle of a block whose references are counted. The block is zeroed when it is made without
+// content, and before its memory is freed with the last reference.
 //
 // Handles of one block may be copied, read through and released on different threads, each handle
 // by one thread at a time. Only the sole owner (is_shared() is false) may write, and others then
@@ -27,6 +27,12 @@ class SharedBlock {
   explicit SharedBlock(std::size_t bytes)
       : head_(new (allocate_block(bytes_of(bytes))) Head{.references{1}, .bytes = bytes}) {
     std::memset(data(), 0, bytes);
+  }
+  // A block with a copy of `bytes`, at least one. Throws std::bad_alloc.
+  explicit SharedBlock(std::span<const std::byte> bytes)
+      : head_(new (allocate_block(bytes_of(bytes.size())))
+                  Head{.references{1}, .bytes = bytes.size()}) {
+    std::memcpy(data(), bytes.data(), bytes.size());
   }
   SharedBlock(const SharedBlock& other) noexcept : head_(other.head_) {
     if (head_ != nullptr) head_->references.fetch_add(1, std::memory_order_relaxed);
@@ -49,11 +55,7 @@ class SharedBlock {
   // Whether there are other owners. Where there are none, all that they did is seen here.
   bool is_shared() const { return head_->references.load(std::memory_order_acquire) > 1; }
   // Another block with the same bytes. Throws std::bad_alloc.
-  SharedBlock copy() const {
-    SharedBlock made(head_->bytes);
-    std::memcpy(made.data(), data(), head_->bytes);
-    return made;
-  }
+  SharedBlock copy() const { return SharedBlock(bytes()); }
 
   // At a cache line's boundary.
   std::byte* data() { return reinterpret_cast<std::byte*>(head_) + sizeof(Head); }

@@ -2,11 +2,14 @@
 // What a sequence remembers as bytes in memory.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "model/core/errors.h"
@@ -30,8 +33,9 @@ class StateWriter {
   void value(const T& value) {
     values(std::span<const T>(&value, 1));
   }
-  // The bytes of a block; a writer that stays in the process may keep a reference in their place.
-  virtual void block(const SharedBlock& block) { values(block.bytes()); }
+  // The bytes of a block; a writer may keep a reference in their place. `end`: the block is full
+  // with the tokens before it, and is never written again; 0 where it may be.
+  virtual void block(const SharedBlock& block, std::int64_t /*end*/) { values(block.bytes()); }
 
  private:
   virtual void write(std::span<const std::byte> bytes) = 0;
@@ -42,8 +46,9 @@ class StateReader {
  public:
   virtual ~StateReader() = default;
 
-  // A block of so many bytes, which has no other owner unless the reader is trusted.
-  virtual SharedBlock block(std::size_t bytes) {
+  // A block of so many bytes, written with this `end`. None of its other owners, if it has some,
+  // writes to it.
+  virtual SharedBlock block(std::size_t bytes, std::int64_t /*end*/) {
     SharedBlock made(bytes);
     values(std::span(made.data(), bytes));
     return made;
@@ -129,7 +134,9 @@ class SharedStateWriter final : public StateWriter {
  public:
   explicit SharedStateWriter(SharedState& state) : state_(state) {}
 
-  void block(const SharedBlock& block) override { state_.blocks.push_back(block); }
+  void block(const SharedBlock& block, std::int64_t /*end*/) override {
+    state_.blocks.push_back(block);
+  }
 
  private:
   void write(std::span<const std::byte> from) override {
@@ -145,7 +152,7 @@ class SharedStateCount final : public StateWriter {
   std::size_t bytes() const { return bytes_; }
   std::size_t blocks() const { return blocks_; }
 
-  void block(const SharedBlock& /*block*/) override { ++blocks_; }
+  void block(const SharedBlock& /*block*/, std::int64_t /*end*/) override { ++blocks_; }
 
  private:
   void write(std::span<const std::byte> from) override { bytes_ += from.size(); }
@@ -160,7 +167,7 @@ class SharedStateReader final : public StateReader {
   explicit SharedStateReader(const SharedState& state)
       : bytes_(state.bytes), blocks_(state.blocks) {}
 
-  SharedBlock block(std::size_t bytes) override {
+  SharedBlock block(std::size_t bytes, std::int64_t /*end*/) override {
     if (blocks_.empty() || blocks_.front().bytes().size() != bytes) {
       throw ModelError("saved state: found no block of " + std::to_string(bytes) + " bytes");
     }
@@ -175,6 +182,71 @@ class SharedStateReader final : public StateReader {
 
   StateByteReader bytes_;
   std::span<const SharedBlock> blocks_;
+};
+
+// Pages of the tokens [first, end), as SequenceState::save writes them: layer by layer, and the
+// pages of a layer by position.
+struct PageRun {
+  std::int64_t first = 0, end = 0;
+  std::vector<SharedBlock> blocks;
+};
+
+// Appends to `bytes`; full pages of the runs' tokens go to those in place of it, and those of
+// tokens before `saved` that no run has nowhere. Both outlive it. REQUIRES: the runs are in
+// ascending order.
+class PagedStateWriter final : public StateWriter {
+ public:
+  PagedStateWriter(std::vector<std::byte>& bytes, std::span<PageRun> runs, std::int64_t saved)
+      : bytes_(bytes), runs_(runs), saved_(saved) {}
+
+  void block(const SharedBlock& block, std::int64_t end) override {
+    if (end == 0 || end > saved_) return values(block.bytes());
+    const auto run = std::ranges::lower_bound(runs_, end, {}, &PageRun::end);
+    if (run != runs_.end() && end > run->first) run->blocks.push_back(block);
+  }
+
+ private:
+  void write(std::span<const std::byte> from) override {
+    bytes_.insert(bytes_.end(), from.begin(), from.end());
+  }
+
+  std::vector<std::byte>& bytes_;
+  const std::span<PageRun> runs_;
+  const std::int64_t saved_;
+};
+
+// Reads what several PagedStateWriters wrote: the bytes of the last one, and all runs, whose blocks
+// it shares. Borrows both.
+class PagedStateReader final : public StateReader {
+ public:
+  PagedStateReader(std::span<const std::byte> bytes, std::span<const PageRun> runs)
+      : bytes_(bytes), runs_(runs), taken_(runs.size()) {}
+
+  bool all_read() const {
+    for (std::size_t i = 0; i < runs_.size(); ++i) {
+      if (taken_[i] != runs_[i].blocks.size()) return false;
+    }
+    return bytes_.bytes_left() == 0;
+  }
+
+  SharedBlock block(std::size_t bytes, std::int64_t end) override {
+    const auto run = std::ranges::lower_bound(runs_, end, {}, &PageRun::end);
+    if (end == 0 || run == runs_.end() || end <= run->first) {
+      return StateReader::block(bytes, end);
+    }
+    std::size_t& next = taken_[static_cast<std::size_t>(run - runs_.begin())];
+    if (next == run->blocks.size() || run->blocks[next].bytes().size() != bytes) {
+      throw ModelError("saved state: found no page of " + std::to_string(bytes) + " bytes");
+    }
+    return run->blocks[next++];
+  }
+
+ private:
+  void read(std::span<std::byte> to) override { bytes_.values(to); }
+
+  StateByteReader bytes_;
+  const std::span<const PageRun> runs_;
+  std::vector<std::size_t> taken_;  // blocks of each run
 };
 
 }  // namespace lintel

@@ -83,6 +83,10 @@ class StateLayout {
   // it has no end.
   virtual std::int64_t tokens_until_full() const = 0;
 
+  // What a state gains lies in pages of so many tokens, which are never written again once they are
+  // full; 0: it does not grow, or in another way.
+  virtual std::int64_t page_tokens() const { return 0; }
+
   // Floats of working memory that a step keeps for LayerState::rollback of up to num_rows
   // rows, with which a sequence has `end` tokens.
   virtual std::size_t rollback_floats(std::size_t num_rows, std::int64_t end) const = 0;

@@ -117,7 +117,7 @@ PersistentSessions::Options session_options(const ServerOptions& all) {
   PersistentSessions::Options sessions;
   sessions.durability = options.durability.value_or(Durability::kInput);
   sessions.commit_interval = options.commit_interval_ms;
-  sessions.park_tokens = options.park_tokens;
+  sessions.park.tokens = options.park_tokens;
   sessions.expire_after = options.expire;
   sessions.takes_other_numerics = options.takes_other_numerics;
   sessions.threads = options.store_threads;

@@ -484,11 +484,12 @@ std::vector<Flag> session_store_flags() {
                     "several write; so much later come tokens at the level token, and up to four "
                     "times as much where more than 16 streams write"),
       number_flag(
-          "--session-park-tokens", durable, &Options::park_tokens, 1, 1'000'000'000,
-          "The state is stored, too, on a call's way and at its end, if so many tokens have "
+          "--session-park-tokens", durable, &Options::park_tokens, 0, 1'000'000'000,
+          "The state is stored, too, during a call and at its end, if so many tokens have "
           "come since the last time; at its end a quarter of them where memory is short, and "
           "when the server ends. A session that is not in memory reads the others again, at "
-          "the speed of a prompt"),
+          "the speed of a prompt. 0: 1024, but at the end of each call where a state has 1 MiB "
+          "or more"),
       bytes_flag("--session-store-size", durable, &Options::store_size_bytes, 1 << 20, kMostBytes,
                  "Room on the disk for states of each size; where it is full, sessions read their "
                  "tokens again"),

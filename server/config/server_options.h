@@ -61,7 +61,7 @@ struct ServerOptions {
     // Of sessions whose maker does not say; nothing: kInput with a store, kNone without.
     std::optional<Durability> durability;
     std::chrono::milliseconds commit_interval_ms{5};
-    std::int64_t park_tokens = 1024;
+    std::int64_t park_tokens = 0;  // 0: by the size of a model's states (ParkPolicy)
     std::uint64_t store_size_bytes = std::uint64_t{64} << 30;
     int store_threads = 2;
     std::size_t load_queue = 1024;

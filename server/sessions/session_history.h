@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/core/state_bytes.h"
 #include "model/core/tensor.h"
 #include "server/core/mutex.h"
 #include "server/sessions/digest.h"
@@ -70,6 +71,8 @@ struct SessionImage : SessionImageHead {
   // The same where it is not the image's own but lies in what the image was read from, which
   // outlives it; a state is several hundred times the rest.
   std::span<const std::byte> state_elsewhere;
+  // Full pages that the state's bytes lack (SequenceState::save_pages).
+  std::vector<PageRun> pages;
 
   std::span<const std::byte> state_bytes() const { return state.empty() ? state_elsewhere : state; }
 };
@@ -80,6 +83,7 @@ inline void zero(SessionImage& image) {
   zero_memory(std::span(image.state));
   image.tokens.clear();
   image.state.clear();
+  image.pages.clear();
   image.state_elsewhere = {};
 }
 

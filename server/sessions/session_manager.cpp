@@ -581,7 +581,7 @@ SessionRefusal SessionManager::rewind(SessionLease& lease, std::int64_t position
       const SessionMemory::Reservation both =
           memory_.take(lease.owner(), record.reservation.bytes());
       SequenceState loaded = record.model->new_sequence(weights_of(record.adapter));
-      StateByteReader reader(stored->bytes);
+      PagedStateReader reader(stored->bytes, stored->pages);
       loaded.load(reader, stored->num_tokens);
       sequence = std::move(loaded);
     } else if (nearest.is_empty()) {
@@ -685,9 +685,9 @@ SessionManager::Made SessionManager::new_session(const std::string& model_name,
     if (image == nullptr) return made;
     SequenceState& sequence = *record.sequence;
     if (!image->state_bytes().empty()) {
-      StateByteReader reader(image->state_bytes());
+      PagedStateReader reader(image->state_bytes(), image->pages);
       sequence.load(reader, image->state_position);
-      if (sequence.next_position() != image->state_position || reader.bytes_left() > 0) {
+      if (sequence.next_position() != image->state_position || !reader.all_read()) {
         throw ModelError("session image: its state is not as long as it says");
       }
     }
@@ -750,7 +750,7 @@ SessionManager::LoadResult SessionManager::load(const StoredSession& stored,
 SessionManager::ImageResult SessionManager::image(const std::string& id, const Owner& owner,
                                                   std::optional<std::int64_t> position,
                                                   bool with_history, bool with_state,
-                                                  const StatePlace& place) {
+                                                  const StatePlace& place, bool in_pages) {
   ImageResult result;
   const Source source = find_source(id, owner);
   result.refusal = source.refusal;
@@ -789,7 +789,11 @@ SessionManager::ImageResult SessionManager::image(const std::string& id, const O
     image.marks = past->marks(image.base, image.position);
     image.digest = past->extent().digest;
     image.base_digest = *past->digest_at(image.base);
-    if (has_state) nearest.save(place ? place(image, nearest.saved_bytes()) : image.state);
+    if (has_state && in_pages) {
+      nearest.save_pages(image.state, image.pages);
+    } else if (has_state) {
+      nearest.save(place ? place(image, nearest.saved_bytes()) : image.state);
+    }
   } catch (const std::bad_alloc&) {
     result.refusal.error = SessionError::kOutOfMemory;
   }

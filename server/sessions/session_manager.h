@@ -184,10 +184,11 @@ class SessionManager {
   // Takes back all tokens from `position` on, if the history is the expected one.
   CreateResult rewind(const std::string& id, const Owner& owner, std::int64_t position,
                       const std::optional<Digest>& expected);
-  // A state of a session that its store has, as SequenceState::save wrote it.
+  // A state of a session that its store has, as SequenceState::save_pages wrote it.
   struct StoredState {
     std::int64_t num_tokens = 0;
     std::span<const std::byte> bytes;
+    std::span<const PageRun> pages;  // that the bytes lack
   };
   // The same of a session that is leased. stored: another state to go back to, which is taken where
   // none at hand is as near.
@@ -203,8 +204,10 @@ class SessionManager {
   // Where a state of so many bytes is appended in place of image.state, called once the rest of the
   // image is known: so a snapshot needs no copy of the state. Not called without a state.
   using StatePlace = std::function<std::vector<std::byte>&(const SessionImage&, std::size_t)>;
+  // in_pages: the image's state leaves full pages to its `pages`; `place` is not called.
   ImageResult image(const std::string& id, const Owner& owner, std::optional<std::int64_t> position,
-                    bool with_history, bool with_state, const StatePlace& place);
+                    bool with_history, bool with_state, const StatePlace& place,
+                    bool in_pages = false);
   // A session out of an image, admitted as by create. Throws ModelError for one that is not of this
   // model, or contradicts itself.
   CreateResult restore(const std::string& model_name, std::shared_ptr<const Transformer> model,

@@ -142,6 +142,11 @@ void NearestState::save(std::vector<std::byte>& to) const {
   }
 }
 
+void NearestState::save_pages(std::vector<std::byte>& to, std::vector<PageRun>& pages) const {
+  if (sequence_ == nullptr) return save(to);
+  sequence_->save_pages(/*from=*/0, to, pages);
+}
+
 std::size_t NearestState::saved_bytes() const {
   return sequence_ == nullptr ? record_.options.initial->state.size() : sequence_->saved_bytes();
 }

@@ -137,6 +137,8 @@ class NearestState {
   // Appends it as SequenceState::save writes it. REQUIRES: not empty.
   void save(std::vector<std::byte>& to) const;
   std::size_t saved_bytes() const;  // that save() appends
+  // The same with full pages in `pages`, as SequenceState::save_pages.
+  void save_pages(std::vector<std::byte>& to, std::vector<PageRun>& pages) const;
 
  private:
   const SessionRecord& record_;

@@ -68,6 +68,12 @@ void KvCache::begin_run(std::size_t num_rows) {
   settled_ = length_ + num_rows - std::exchange(drafts_, 0);
 }
 
+std::int64_t KvCache::full_at(std::size_t page, std::size_t length) const {
+  const std::size_t end = (page + 1) * kKvPage;
+  // Pages that leave the window are not there for every state of the sequence.
+  return end > length || window_ <= INT32_MAX ? 0 : static_cast<std::int64_t>(end);
+}
+
 std::byte* KvCache::writable(std::size_t page) {
   SharedBlock& block = pages_[page - first_page_];
   if (block.is_shared()) block = block.copy();
@@ -116,7 +122,7 @@ void KvCache::save(std::int64_t since, StateWriter& writer) const {
   const std::size_t first =
       std::max(static_cast<std::size_t>(since) / kKvPage, first_seen_page(length_, window_));
   for (std::size_t p = first; p < first_page_ + pages_.size(); ++p) {
-    writer.block(pages_[p - first_page_]);
+    writer.block(pages_[p - first_page_], full_at(p, length_));
   }
 }
 
@@ -146,7 +152,8 @@ void KvCache::load(std::int64_t position, StateReader& reader) {
     first_page_ = first;
   }
   for (std::size_t p = first; p < pages_of(length); ++p) {
-    SharedBlock page = reader.block(kv_page_bytes(shape_));  // one by one: the length may be a lie
+    // One by one: the length may be a lie.
+    SharedBlock page = reader.block(kv_page_bytes(shape_), full_at(p, length));
     if (!reader.is_trusted() && !kv_is_finite(shape_, page.data())) {
       throw ModelError("saved state: found keys or values that are not finite");
     }

@@ -54,6 +54,8 @@ class KvCache final : public LayerState {
 
  private:
   std::byte* writable(std::size_t page);
+  // Of a page of a cache of so many positions: StateWriter::block's `end`.
+  std::int64_t full_at(std::size_t page, std::size_t length) const;
 
   const KvShape& shape_;
   const std::size_t window_;
@@ -75,6 +77,7 @@ class KvCacheLayout final : public StateLayout {
   }
   std::size_t state_bytes(std::int64_t num_tokens) const override;
   std::int64_t tokens_until_full() const override;
+  std::int64_t page_tokens() const override { return kKvPage; }
   std::size_t rollback_floats(std::size_t /*num_rows*/, std::int64_t /*end*/) const override {
     return 0;
   }

@@ -221,27 +221,6 @@ std::int64_t skipped_prompt(std::int64_t window, bool scores, std::int64_t begin
   return scores ? 0 : window_skips(window, begin, end);
 }
 
-void add_state(std::vector<SessionStorage::StateRef>& states, const SessionStorage::StateRef& state,
-               std::int64_t start) {
-  states.push_back(state);
-  while (states.size() > kMostStates) {
-    std::size_t least = 0;
-    double least_loss = std::numeric_limits<double>::infinity();
-    for (std::size_t i = 0; i + 1 < states.size(); ++i) {
-      const std::int64_t after = states[i + 1].position;
-      if (states[i].position <= start && start < after) continue;
-      const std::int64_t before = i == 0 ? 0 : states[i - 1].position;
-      // Without it there is a gap; how long, against how far one has to go back to feel it.
-      const double loss =
-          static_cast<double>(after - before) / static_cast<double>(state.position - before);
-      if (loss >= least_loss) continue;
-      least_loss = loss;
-      least = i;
-    }
-    states.erase(states.begin() + static_cast<std::ptrdiff_t>(least));
-  }
-}
-
 std::int64_t release_tokens(const std::vector<LastCall>& calls, std::int64_t base,
                             StoredMarks& marks) {
   std::int64_t wanted = std::numeric_limits<std::int64_t>::max();

@@ -86,14 +86,6 @@ std::int64_t first_new_of(const LastCall& call);
 // scores: it reports their probabilities, and reads them all.
 std::int64_t skipped_prompt(std::int64_t window, bool scores, std::int64_t begin, std::int64_t end);
 
-// Most of Row.states.
-inline constexpr std::size_t kMostStates = 4;
-// Row.states with one more, which is the latest. Where they become too many, the one whose loss
-// costs least is dropped (going back d tokens means reading about d again), but not the last one at
-// or before `start`, from where a call may have to be run again.
-void add_state(std::vector<SessionStorage::StateRef>& states, const SessionStorage::StateRef& state,
-               std::int64_t start);
-
 // The storage need not keep tokens that neither memory has nor one of `calls`: moves
 // marks.base_digest and marks.bases on. Returns the row's new base.
 std::int64_t release_tokens(const std::vector<LastCall>& calls, std::int64_t base,

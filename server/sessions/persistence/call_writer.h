@@ -12,6 +12,7 @@
 
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
+#include "server/sessions/persistence/paged_state.h"
 #include "server/sessions/session_memory.h"
 #include "server/sessions/session_options.h"
 #include "server/sessions/storage/session_storage.h"
@@ -90,15 +91,9 @@ class CallWriter {
     Duration lazy_interval{};                     // of INPUT calls so often, or
     std::int64_t lazy_tokens = 0;                 // once they are so many
     Duration patience = std::chrono::seconds(1);  // with a store that is full or away
-    std::int64_t park_tokens = 0;                 // pays_to_park()
+    ParkPolicy park{};                            // when states are stored
     std::chrono::seconds expire_after{};
     bool has_thread = true;  // else write() is called by its owner
-
-    // Whether a state is stored whose last `tokens` no stored one has: a quarter of park_tokens
-    // suffices where the session is about to leave memory.
-    bool pays_to_park(std::int64_t tokens, bool leaves_memory) const {
-      return tokens >= (leaves_memory ? (park_tokens + 3) / 4 : park_tokens);
-    }
   };
 
   // All outlive it.

@@ -60,7 +60,6 @@ PersistentRequest::PersistentRequest(CallWriter& writer, SharedModel model,
 }
 
 PersistentRequest::~PersistentRequest() {
-  zero_memory(std::span(checkpoint_));
   MutexLock lock(mutex_);
   if ((!has_claim_ && claim_lease_ == nullptr) || is_over()) return;
   // It was refused for something else, or the writer never had it, for want of memory.
@@ -78,7 +77,7 @@ SessionRefusal PersistentRequest::begin(const SessionLease& lease, const Generat
            .start = call_.start,
            .seed = request.seed,
            .marks = marks_of_call(call_.start, prompt_tokens, request.given)};
-  checkpoint_.reserve(checkpoint_bytes(request));  // rather than in a step
+  checkpoint_.bytes.reserve(checkpoint_bytes(request));  // rather than in a step
   std::string id, owner;
   {
     MutexLock lock(mutex_);
@@ -351,33 +350,35 @@ bool PersistentRequest::is_urgent() const {
 void PersistentRequest::put_state(SessionLease& lease) {
   const SessionHistory::Extent extent = history_->extent();
   const SequenceState& sequence = lease.sequence();
+  StoredStates stored;
   {
     MutexLock lock(mutex_);
-    const std::int64_t last = row_.states.empty() ? 0 : row_.states.back().position;
+    const std::int64_t last = last_state_of(row_.states);
     const bool drops_tokens =
         extent.base > decode_marks(row_.marks).value_or(StoredMarks()).oldest(row_);
-    const bool is_worth_it =
-        lease.transformer().constant_state() &&
-        writer_.options().pays_to_park(extent.position - last, lease.memory_is_short());
+    const bool is_worth_it = writer_.options().park.pays(
+        lease.transformer(), extent.position - last, lease.memory_is_short());
     if (std::exchange(state_was_tried_, true) || sequence.next_position() != extent.position ||
         extent.position <= last || (!drops_tokens && !is_worth_it)) {
       return;
     }
+    stored = states_with_own_pages();
   }
   try {
-    std::vector<std::byte> bytes;
-    bytes.reserve(sequence.saved_bytes());
-    StateByteWriter writer(bytes);
-    sequence.save(writer);
-    SessionStorage::StateRef ref{.position = extent.position};
-    const SessionError put = writer_.storage().put_state(lease.session_id(), bytes, &ref);
-    zero_memory(std::span(bytes));
-    if (put != SessionError::kNone) return;
+    PagedState saved;
+    saved.save(sequence, stored);
+    StoredStates put;
+    if (saved.put(writer_.storage(), lease.session_id(), put) != SessionError::kNone) return;
     writer_.count_state();
     MutexLock lock(mutex_);
-    end_state_ = ref;
+    end_state_ = std::move(put);
   } catch (const std::bad_alloc&) {  // it costs time only
   }
+}
+
+StoredStates PersistentRequest::states_with_own_pages() const {
+  // Tokens that were read again on another machine have made other pages.
+  return numerics_changed_ ? StoredStates() : row_.states;
 }
 
 std::size_t PersistentRequest::checkpoint_bytes(const GenerationRequest& request) const {
@@ -389,28 +390,26 @@ std::size_t PersistentRequest::checkpoint_bytes(const GenerationRequest& request
 }
 
 std::int64_t PersistentRequest::next_checkpoint() const {
-  // A state that grows would be written over and over again; one that does not is a few hundred
-  // times the tokens that need not be read again.
-  if (!draws_ || !model_->transformer->constant_state()) {
+  // A state that grows otherwise than in pages would be written over and over again.
+  if (!draws_ || !model_->transformer->appends_state()) {
     return std::numeric_limits<std::int64_t>::max();
   }
-  const std::int64_t last = row_.states.empty() ? 0 : row_.states.back().position;
-  return std::max({last, checkpoint_at_, call_.start}) + writer_.options().park_tokens;
+  return std::max({last_state_of(row_.states), checkpoint_at_, call_.start}) +
+         writer_.options().park.on_the_way();
 }
 
 void PersistentRequest::at_rest(const SequenceState& sequence) noexcept {
   if (sequence.next_position() < next_checkpoint_.load(std::memory_order_relaxed)) return;
-  {
-    MutexLock lock(mutex_);
-    const bool is_written = level_ != Durability::kCall || is_long_;
-    if (!has_claim_ || failure_ || !is_written || checkpoint_at_ > 0) return;
-  }
   try {
-    checkpoint_.reserve(sequence.saved_bytes());
-    StateByteWriter writer(checkpoint_);
-    sequence.save(writer);
+    StoredStates stored;
+    {
+      MutexLock lock(mutex_);
+      const bool is_written = level_ != Durability::kCall || is_long_;
+      if (!has_claim_ || failure_ || !is_written || checkpoint_at_ > 0) return;
+      stored = states_with_own_pages();
+    }
+    checkpoint_.save(sequence, stored);
   } catch (const std::bad_alloc&) {  // it costs time only
-    zero_memory(std::span(checkpoint_));
     checkpoint_.clear();
     return;
   }
@@ -421,14 +420,12 @@ void PersistentRequest::at_rest(const SequenceState& sequence) noexcept {
 
 void PersistentRequest::collect_checkpoint(WriteBatch& batch) {
   SessionStorage::SessionId id;
-  std::int64_t position = 0;
   {
     MutexLock lock(mutex_);
     id = row_.id;
-    position = checkpoint_at_;
   }
   const std::size_t before = batch.size();
-  const std::optional<SessionStorage::StateRef> put = put_checkpoint(id, position);
+  const StoredStates put = put_checkpoint(id);
   MutexLock lock(mutex_);
   checkpoint_at_ = 0;
   const SessionHistory::Extent extent = history_->extent();
@@ -438,31 +435,29 @@ void PersistentRequest::collect_checkpoint(WriteBatch& batch) {
     add_tokens(extent, batch);
     last_write_ = writer_.clock().now();
   }
-  if (is_well && put) {
+  if (is_well && !put.empty()) {
     SessionStorage::Write write = next_write(SessionStorage::Write::Kind::kState);
     write.before = write.after = extent.digest;
     write.position = extent.position;
-    std::vector<SessionStorage::StateRef> states = row_.states;
-    add_state(states, *put, call_.start);
+    StoredStates states = row_.states;
+    add_states(states, put, call_.start);
     batch.add(write, encode_change({.states = states}));
     writing_states_ = std::move(states);
   }
   if (batch.size() == before) writing_ = Writing::kNothing;
 }
 
-std::optional<SessionStorage::StateRef> PersistentRequest::put_checkpoint(
-    const SessionStorage::SessionId& id, std::int64_t position) noexcept {
-  SessionStorage::StateRef ref{.position = position};
-  SessionError put = SessionError::kStoreAway;
+StoredStates PersistentRequest::put_checkpoint(const SessionStorage::SessionId& id) noexcept {
+  StoredStates put;
+  SessionError outcome = SessionError::kStoreAway;
   try {
-    put = writer_.storage().put_state(id, checkpoint_, &ref);
+    outcome = checkpoint_.put(writer_.storage(), id, put);
   } catch (const std::bad_alloc&) {
   }
-  zero_memory(std::span(checkpoint_));
   checkpoint_.clear();
-  if (put != SessionError::kNone) return std::nullopt;
+  if (outcome != SessionError::kNone) return {};
   writer_.count_state();
-  return ref;
+  return put;
 }
 
 // PersistentRequest, what it writes to the storage.
@@ -575,7 +570,7 @@ void PersistentRequest::add_tokens(const SessionHistory::Extent& extent, WriteBa
 void PersistentRequest::collect_end(WriteBatch& batch) {
   SessionLease* lease = nullptr;  // exclusive, while its end is being written
   bool stores = false;
-  std::vector<SessionStorage::StateRef> needed;  // one of them, for tokens to be let go of
+  StoredStates all, needed;  // one of `needed`, for tokens to be let go of
   {
     MutexLock lock(mutex_);
     lease = &lease_;
@@ -583,10 +578,11 @@ void PersistentRequest::collect_end(WriteBatch& batch) {
     stores = !failure_ && !lease->discarded() && extends_storage(history_->extent()) &&
              !has_shown_more();
     if (stores) needed = states_of_tokens();
+    if (!needed.empty()) all = row_.states;
   }
   if (stores) put_state(*lease);
   const bool has_state = std::ranges::any_of(needed, [&](const SessionStorage::StateRef& state) {
-    return writer_.storage().holds_state(state);
+    return holds_state(writer_.storage(), all, state);
   });
 
   MutexLock lock(mutex_);
@@ -610,12 +606,13 @@ void PersistentRequest::not_collected() {
   writing_states_.reset();
 }
 
-std::vector<SessionStorage::StateRef> PersistentRequest::states_of_tokens() const {
-  std::vector<SessionStorage::StateRef> states;
+StoredStates PersistentRequest::states_of_tokens() const {
+  StoredStates states;
   const StoredMarks marks = decode_marks(row_.marks).value_or(StoredMarks());
   if (marks.bases.empty()) return states;
-  std::ranges::copy_if(row_.states, std::back_inserter(states),
-                       [&](const auto& state) { return state.position >= marks.oldest(row_); });
+  std::ranges::copy_if(row_.states, std::back_inserter(states), [&](const auto& state) {
+    return !state.is_pages && state.position >= marks.oldest(row_);
+  });
   return states;
 }
 
@@ -637,13 +634,15 @@ void PersistentRequest::add_end(WriteBatch& batch, bool has_state) {
   write.position = extent.position;
   StoredMarks marks = decode_marks(row_.marks).value_or(StoredMarks());
   RowChange change;
-  if (end_state_) {
-    std::vector<SessionStorage::StateRef> states = row_.states;
-    add_state(states, *end_state_, call_.start);
+  if (!end_state_.empty()) {
+    StoredStates states = row_.states;
+    add_states(states, end_state_, call_.start);
     // For tokens that memory has let go of a state stands.
     if (extent.base > marks.oldest(row_)) {
       marks.bases.push_back({extent.base, *history_->digest_at(extent.base)});
-      std::erase_if(states, [&](const auto& state) { return state.position < extent.base; });
+      std::erase_if(states, [&](const auto& state) {
+        return !state.is_pages && state.position < extent.base;
+      });
     }
     batch.add(write, encode_change({.states = std::move(states)}));
   }
@@ -654,7 +653,7 @@ void PersistentRequest::add_end(WriteBatch& batch, bool has_state) {
   const std::vector<LastCall> calls = last_calls(extent.position);
   // A state may have been dropped to make room: without one the tokens are what leads on.
   const std::int64_t base =
-      end_state_ || has_state ? release_tokens(calls, row_.base, marks) : row_.base;
+      !end_state_.empty() || has_state ? release_tokens(calls, row_.base, marks) : row_.base;
   if (base > row_.base) change.base = base;
   if (extent.base > call_.start) {  // memory has let go of its first tokens
     std::erase_if(marks.marks, [&](const auto& mark) { return mark.position > call_.start; });

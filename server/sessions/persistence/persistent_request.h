@@ -19,6 +19,7 @@
 #include "server/sessions/lease.h"
 #include "server/sessions/persistence/call_records.h"
 #include "server/sessions/persistence/call_writer.h"
+#include "server/sessions/persistence/paged_state.h"
 #include "server/sessions/session_memory.h"
 #include "server/sessions/storage/session_storage.h"
 
@@ -140,9 +141,10 @@ class PersistentRequest final : public TokenSink,
   void put_state(SessionLease& lease) EXCLUDES(mutex_);
   // A state of the call's way, with all tokens up to now.
   void collect_checkpoint(WriteBatch& batch) EXCLUDES(mutex_);
-  // Puts what lies in checkpoint_, and zeroes that; nothing where there was no room.
-  std::optional<SessionStorage::StateRef> put_checkpoint(const SessionStorage::SessionId& id,
-                                                         std::int64_t position) noexcept;
+  // Puts what lies in checkpoint_, and zeroes that; empty where there was no room.
+  StoredStates put_checkpoint(const SessionStorage::SessionId& id) noexcept;
+  // Those of the row whose pages are the sequence's own.
+  StoredStates states_with_own_pages() const REQUIRES(mutex_);
   // Position from which on a state is due once more.
   std::int64_t next_checkpoint() const REQUIRES(mutex_);
   // Takes out of the request what lies before the position at which it resumes.
@@ -154,7 +156,7 @@ class PersistentRequest final : public TokenSink,
   // What the row has of calls once this one has ended so.
   std::vector<LastCall> last_calls(std::int64_t end) const REQUIRES(mutex_);
   // The states of the row of which one has to be there before tokens are let go of.
-  std::vector<SessionStorage::StateRef> states_of_tokens() const REQUIRES(mutex_);
+  StoredStates states_of_tokens() const REQUIRES(mutex_);
   // has_state: one of those is there.
   void add_end(WriteBatch& batch, bool has_state) REQUIRES(mutex_);
   void fail(RequestOutcome why) REQUIRES(mutex_);
@@ -193,7 +195,7 @@ class PersistentRequest final : public TokenSink,
   Writing writing_ GUARDED_BY(mutex_) = Writing::kNothing;
   std::int64_t writing_to_ GUARDED_BY(mutex_) = 0;  // position and digest after it
   Digest writing_digest_ GUARDED_BY(mutex_);
-  std::optional<std::vector<SessionStorage::StateRef>> writing_states_ GUARDED_BY(mutex_);
+  std::optional<StoredStates> writing_states_ GUARDED_BY(mutex_);
   TimePoint last_write_ GUARDED_BY(mutex_);
   std::optional<TimePoint> failing_since_ GUARDED_BY(mutex_);
   std::optional<RequestOutcome> failure_ GUARDED_BY(mutex_);  // of the storage
@@ -201,8 +203,7 @@ class PersistentRequest final : public TokenSink,
   SessionLease lease_ GUARDED_BY(mutex_);  // once the request is over
   bool is_handed_over_ GUARDED_BY(mutex_) = false;
   bool state_was_tried_ GUARDED_BY(mutex_) = false;
-  std::optional<SessionStorage::StateRef> end_state_
-      GUARDED_BY(mutex_);  // put, for the end to name
+  StoredStates end_state_ GUARDED_BY(mutex_);  // put, for the end to name
   std::optional<SampleResult> result_ GUARDED_BY(mutex_);
   std::optional<RequestOutcome> outcome_ GUARDED_BY(mutex_);
   std::int64_t shown_end_ GUARDED_BY(mutex_) = 0;  // after the last token that came
@@ -211,7 +212,7 @@ class PersistentRequest final : public TokenSink,
 
   // A state on its way to the storage: the worker's until checkpoint_at_ says how many tokens it
   // has, then the collecting thread's, which zeroes checkpoint_at_.
-  std::vector<std::byte> checkpoint_;
+  PagedState checkpoint_;
   std::int64_t checkpoint_at_ GUARDED_BY(mutex_) = 0;
   std::atomic<std::int64_t> next_checkpoint_;  // due where the sequence has so many
 

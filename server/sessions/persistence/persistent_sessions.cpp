@@ -37,7 +37,7 @@ PersistentSessions::PersistentSessions(SessionStorage& storage, SessionManager& 
                .lazy_interval = options.lazy_interval,
                .lazy_tokens = options.lazy_tokens,
                .patience = options.patience,
-               .park_tokens = options.park_tokens,
+               .park = options.park,
                .expire_after = options.expire_after,
                .has_thread = options.threads > 0}),
       threads_(options.threads, options.queue) {}
@@ -395,13 +395,10 @@ SessionRefusal PersistentSessions::rewind(SessionLease& lease, const SessionStor
   // The session's own state, where it is one of those, is nearer than what was stored before it.
   const std::int64_t own = lease.sequence().next_position();
   const std::int64_t least = std::max(lease.history()->base(), own <= position ? own + 1 : 1);
-  std::vector<std::byte> state;
-  SessionManager::StoredState stored;
-  stored.num_tokens = read_state(row, least, position, state);
-  stored.bytes = state;
-  const SessionRefusal refusal = sessions_.rewind(lease, position, expected, &stored);
-  zero_memory(std::span(state));
-  return refusal;
+  const PagedState saved = read_state(row, least, position);
+  const SessionManager::StoredState stored{
+      .num_tokens = saved.position, .bytes = saved.bytes, .pages = saved.pages};
+  return sessions_.rewind(lease, position, expected, &stored);
 }
 
 SessionError PersistentSessions::read_past(const ReplayedResponse& past, std::int64_t first,
@@ -426,7 +423,9 @@ using Kind = SessionStorage::Write::Kind;
 
 // Whether one is stored that is left where the session goes back to `position`.
 bool keeps_state(const SessionStorage::Row& row, std::int64_t position) {
-  return !row.states.empty() && row.states.front().position <= position;
+  return std::ranges::any_of(row.states, [&](const SessionStorage::StateRef& state) {
+    return !state.is_pages && state.position <= position;
+  });
 }
 
 }  // namespace
@@ -441,9 +440,9 @@ SessionRefusal PersistentSessions::persist(const std::string& id, const Owner& o
   if (model == nullptr) return {SessionError::kUnloaded};
   // A state of few tokens is made of them as soon as it is read.
   const bool with_state =
-      model->transformer->constant_state() && info->num_tokens - 1 >= options_.park_tokens;
-  SessionManager::ImageResult made =
-      sessions_.image(id, owner, std::nullopt, /*with_history=*/true, with_state);
+      options_.park.pays(*model->transformer, info->num_tokens - 1, /*leaves_memory=*/false);
+  SessionManager::ImageResult made = sessions_.image(id, owner, std::nullopt, /*with_history=*/true,
+                                                     with_state, nullptr, /*in_pages=*/true);
   if (made.refusal) return made.refusal;
   SessionImage& image = made.image;
   NewSession created;
@@ -488,11 +487,16 @@ SessionRefusal PersistentSessions::persist(const std::string& id, const Owner& o
 }
 
 bool PersistentSessions::store_state(const std::string& id, const Owner& owner,
-                                     const SessionImage& image) {
+                                     SessionImage& image) {
   const SessionStorage::Opened opened = storage_.open(id, owner, nullptr);
   if (opened.outcome != SessionError::kNone) return false;
-  SessionStorage::StateRef ref{.position = image.state_position};
-  const bool has_state = storage_.put_state(id, image.state, &ref) == SessionError::kNone;
+  PagedState saved;
+  saved.position = image.state_position;
+  saved.pages_end = image.pages.empty() ? 0 : image.pages.back().end;
+  saved.bytes = std::move(image.state);
+  saved.pages = std::move(image.pages);
+  StoredStates refs;
+  const bool has_state = saved.put(storage_, id, refs) == SessionError::kNone;
   SessionStorage::Write write{.kind = Kind::kState,
                               .id = id,
                               .claim = opened.claim,
@@ -500,7 +504,7 @@ bool PersistentSessions::store_state(const std::string& id, const Owner& owner,
                               .after = opened.row.digest,
                               .position = opened.row.position};
   WriteBatch batch;
-  if (has_state) batch.add(write, encode_change({.states = {{ref}}}));
+  if (has_state) batch.add(write, encode_change({.states = std::move(refs)}));
   write.kind = Kind::kRelease;
   batch.add(write, {});
   const bool is_kept =
@@ -532,37 +536,34 @@ bool PersistentSessions::store_idle_state(const std::string& id, const Owner& ow
                                           WriteBatch& batch) {
   const std::optional<SessionInfo> info = sessions_.get(id, owner);
   const auto pays = [&](const SessionStorage::Row& row) {
-    const std::int64_t stored = row.states.empty() ? 0 : row.states.back().position;
-    return writer_.options().pays_to_park(info->num_tokens - stored, /*leaves_memory=*/true);
+    return options_.park.pays(*info->transformer, info->num_tokens - last_state_of(row.states),
+                              /*leaves_memory=*/true);
   };
-  if (!info || !info->transformer->constant_state() || !pays({})) return false;
+  if (!info || !pays({})) return false;
   const SessionStorage::Opened opened = storage_.open(id, owner, nullptr);
   if (opened.outcome != SessionError::kNone) return false;
+  const SessionStorage::Row& row = opened.row;
   SessionStorage::Write write{.kind = Kind::kState,
                               .id = id,
                               .claim = opened.claim,
-                              .before = opened.row.digest,
-                              .after = opened.row.digest,
-                              .position = opened.row.position};
-  bool is_put = false;
-  if (opened.row.call.empty() && pays(opened.row)) {
-    SessionImage image = sessions_
-                             .image(id, owner, std::nullopt, /*with_history=*/false,
-                                    /*with_state=*/true)
-                             .image;
-    SessionStorage::StateRef ref{.position = image.state_position};
-    is_put = image.digest == opened.row.digest && image.state_position == image.position &&
-             storage_.put_state(id, image.state, &ref) == SessionError::kNone;
-    zero(image);
-    if (is_put) {
-      std::vector<SessionStorage::StateRef> states = opened.row.states;
-      add_state(states, ref, states.empty() ? 0 : states.back().position);
-      batch.add(write, encode_change({.states = std::move(states)}));
-    }
+                              .before = row.digest,
+                              .after = row.digest,
+                              .position = row.position};
+  StoredStates put;
+  if (row.call.empty() && pays(row)) {
+    SessionLease lease = sessions_.lease(id, owner).lease;
+    const bool is_whole = lease && lease.history()->extent().digest == row.digest &&
+                          lease.sequence().next_position() == row.position;
+    if (is_whole) put = put_state(lease, row.states);
+  }
+  if (!put.empty()) {
+    StoredStates states = row.states;
+    add_states(states, put, last_state_of(states));
+    batch.add(write, encode_change({.states = std::move(states)}));
   }
   write.kind = Kind::kRelease;
   batch.add(write, {});
-  return is_put;
+  return !put.empty();
 }
 
 SessionRefusal PersistentSessions::remove(const std::string& id, const Owner& owner) {
@@ -615,15 +616,12 @@ SessionManager::CreateResult PersistentSessions::rewind(const std::string& id, c
   return result;
 }
 
-std::optional<SessionStorage::StateRef> PersistentSessions::put_state(SessionLease& lease) {
-  std::vector<std::byte> bytes;
-  StateByteWriter writer(bytes);
-  lease.sequence().save(writer);
-  SessionStorage::StateRef ref{.position = lease.sequence().next_position()};
-  const SessionError put = storage_.put_state(lease.session_id(), bytes, &ref);
-  zero_memory(std::span(bytes));
-  if (put != SessionError::kNone) return std::nullopt;
-  return ref;
+StoredStates PersistentSessions::put_state(SessionLease& lease, const StoredStates& stored) {
+  StoredStates refs;
+  PagedState saved;
+  saved.save(lease.sequence(), stored);
+  return saved.put(storage_, lease.session_id(), refs) == SessionError::kNone ? refs
+                                                                              : StoredStates();
 }
 
 SessionRefusal PersistentSessions::rewind(SessionLease& lease, std::int64_t position,
@@ -645,10 +643,10 @@ SessionRefusal PersistentSessions::rewind(SessionLease& lease, std::int64_t posi
                               .after = now.digest,
                               .position = now.position};
   WriteBatch batch;
-  std::optional<SessionStorage::StateRef> state;
+  StoredStates states;
   if (!refusal && row.base > 0 && !keeps_state(row, now.position)) {
-    state = put_state(lease);
-    if (!state) {  // as it was: without one nothing would lead there
+    states = put_state(lease, {});
+    if (states.empty()) {  // as it was: without one nothing would lead there
       lease.discard();
       write.after = row.digest;
       write.kind = Kind::kRelease;
@@ -675,7 +673,7 @@ SessionRefusal PersistentSessions::rewind(SessionLease& lease, std::int64_t posi
                                     .expires = expiry(marks.options)}));
     write.before = now.digest;
     write.kind = Kind::kState;
-    if (state) batch.add(write, encode_change({.states = {{*state}}}));
+    if (!states.empty()) batch.add(write, encode_change({.states = std::move(states)}));
   } else {
     write.after = row.digest;
   }
@@ -863,7 +861,10 @@ SessionRefusal PersistentSessions::read_image(const FoundSession& stored, Sessio
       stored.marks.bases.empty() ? stored.marks.base_digest : stored.marks.bases.back().digest;
   // A repeated call may restart where it began; open_call() decides.
   const std::int64_t latest = stored.call ? stored.call->start : row.position;
-  image.state_position = read_state(row, image.base, latest, image.state);
+  PagedState saved = read_state(row, image.base, latest);
+  image.state_position = saved.position;
+  image.state = std::move(saved.bytes);
+  image.pages = std::move(saved.pages);
   if (image.state_position < image.base) {
     // Without the tokens before its base the state after them is no cache.
     if (row.base > 0) return {SessionError::kDamaged};
@@ -882,17 +883,17 @@ SessionRefusal PersistentSessions::read_image(const FoundSession& stored, Sessio
   return refusal_of(storage_.read_tokens(row.id, image.base, image.tokens));
 }
 
-std::int64_t PersistentSessions::read_state(const SessionStorage::Row& row, std::int64_t least,
-                                            std::int64_t most, std::vector<std::byte>& state) {
+PagedState PersistentSessions::read_state(const SessionStorage::Row& row, std::int64_t least,
+                                          std::int64_t most) {
   for (const SessionStorage::StateRef& ref : std::views::reverse(row.states)) {
-    if (ref.position > most) continue;
+    if (ref.is_pages || ref.position > most) continue;
     if (ref.position < least) break;
-    if (ref.bytes > sessions_.options().session_memory_bytes) continue;
-    state.resize(ref.bytes);
-    if (storage_.read_state(ref, state) == SessionError::kNone) return ref.position;
+    PagedState saved;
+    if (saved.read(storage_, row.states, ref, sessions_.options().session_memory_bytes)) {
+      return saved;
+    }
   }
-  state.clear();
-  return 0;
+  return {};
 }
 
 }  // namespace lintel

@@ -20,6 +20,7 @@
 #include "server/sessions/digest.h"
 #include "server/sessions/persistence/call_records.h"
 #include "server/sessions/persistence/call_writer.h"
+#include "server/sessions/persistence/paged_state.h"
 #include "server/sessions/persistence/persistent_request.h"
 #include "server/sessions/persistence/replayed_response.h"
 #include "server/sessions/session_manager.h"
@@ -57,10 +58,7 @@ class PersistentSessions {
     Duration commit_interval = std::chrono::milliseconds(5);
     Duration lazy_interval = std::chrono::seconds(1);
     std::int64_t lazy_tokens = 256;
-    // A state is many hundred times its tokens, so that one is stored only where reading those
-    // since the last stored one again would take long: at a call's end if they are so many, and a
-    // quarter of them where the session is about to leave memory.
-    std::int64_t park_tokens = 1024;
+    ParkPolicy park{};
     std::chrono::seconds expire_after = std::chrono::hours(720);
     // Whether a session whose tokens another machine computed, with other bits, continues here.
     bool takes_other_numerics = true;
@@ -202,10 +200,8 @@ class PersistentSessions {
   // back to `at`, the first of them that its client, or what may stop it, needs once more.
   SessionRefusal replay(SessionLease& lease, const SessionStorage::Row& row, std::int64_t start,
                         std::int64_t at, std::uint64_t seed, OpenedCall& opened);
-  // The latest state with `least` to `most` tokens that can be read, and how many it has; 0: there
-  // is none.
-  std::int64_t read_state(const SessionStorage::Row& row, std::int64_t least, std::int64_t most,
-                          std::vector<std::byte>& state);
+  // The latest state with `least` to `most` tokens that can be read; position 0: there is none.
+  PagedState read_state(const SessionStorage::Row& row, std::int64_t least, std::int64_t most);
   // As SessionManager::rewind, from the nearest state in memory or in the storage.
   SessionRefusal rewind(SessionLease& lease, const SessionStorage::Row& row, std::int64_t position,
                         const std::optional<Digest>& expected);
@@ -214,11 +210,11 @@ class PersistentSessions {
   SessionRefusal remove_stored(const std::string& id, const Owner& owner);
   // What stores the state of an idle session where that pays, and releases its claim.
   bool store_idle_state(const std::string& id, const Owner& owner, WriteBatch& batch);
-  // The state of a session whose claim the caller has, for a write to name; nothing where there is
-  // no room.
-  std::optional<SessionStorage::StateRef> put_state(SessionLease& lease);
+  // The state of a session whose claim the caller has, for a write to name; empty where there is no
+  // room. stored: as PagedState::of.
+  StoredStates put_state(SessionLease& lease, const StoredStates& stored);
   // Of a session that was just made: its state, so that it loads without reading its tokens.
-  bool store_state(const std::string& id, const Owner& owner, const SessionImage& image);
+  bool store_state(const std::string& id, const Owner& owner, SessionImage& image);
   SessionInfo info_of(const SessionStorage::Row& row) const;
   // Whether another process has continued what is in memory.
   bool is_stale(const SessionStorage::Row& row, const SessionInfo& info) const;

@@ -57,10 +57,13 @@ class SessionStorage {
     bool operator==(const Claim&) const = default;
   };
 
-  // A state that was put. The checksum is that of the very bytes: a slot that holds anything else
-  // by now, be it of the same session at the same position, is refused.
+  // A state that was put, or pages that states of the session share (paged_state.h). The checksum
+  // is that of the very bytes: a slot that holds anything else by now, be it of the same session at
+  // the same position, is refused.
   struct StateRef {
-    std::int64_t position = 0;
+    std::int64_t position = 0;  // tokens of the state; of pages: where they end
+    std::int64_t first = 0;     // pages hold the tokens from here on; a state needs those before it
+    bool is_pages = false;
     std::uint64_t where = 0;
     std::size_t bytes = 0;
     Digest checksum;
@@ -78,7 +81,7 @@ class SessionStorage {
     Digest digest;                                        // of the history up to `position`
     std::string call;                     // the call in progress, as kBegin wrote it; empty: none
     std::string last_calls, marks, tail;  // serialised by their writer; empty: none
-    std::vector<StateRef> states;         // ascending, none above `position`
+    std::vector<StateRef> states;         // ascending, pages first; none above `position`
     std::chrono::system_clock::time_point created, used, expires;  // microseconds are kept
     bool operator==(const Row&) const = default;
   };
@@ -162,9 +165,9 @@ class SessionStorage {
   // Tokens [first, first + tokens.size()); kNotFound where it has not all of them.
   virtual SessionError read_tokens(const SessionId& id, std::int64_t first,
                                    std::span<std::int32_t> tokens) = 0;
-  // Fills in all but ref->position, which is the caller's. Kept once a kState or kCreate names it;
-  // dropped when the claim on `id` is released and none has. kFull and kUnavailable cost time only:
-  // the session's tokens are there.
+  // Fills in `where`, `bytes` and `checksum`; the rest of the reference is the caller's. Kept once
+  // a kState or kCreate names it; dropped when the claim on `id` is released and none has. kFull
+  // and kUnavailable cost time only: the session's tokens are there.
   virtual SessionError put_state(const SessionId& id, std::span<const std::byte> state,
                                  StateRef* ref) = 0;
   // REQUIRES: state.size() == ref.bytes. kCorrupt: what is there is not that state.

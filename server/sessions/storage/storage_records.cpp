@@ -37,24 +37,38 @@ std::size_t width_of(std::span<const std::int32_t> tokens) {
   return all < 256 ? 1 : all < 65536 ? 2 : 4;
 }
 
+// In the number of states: each has `first` and `is_pages`, too. Without it, as before there were
+// pages, they are 0.
+constexpr std::uint32_t kWithPages = std::uint32_t{1} << 31;
+
 void put_states(RecordWriter& to, const std::vector<StateRef>& states) {
-  to.number(static_cast<std::uint32_t>(states.size()));
+  const bool with_pages = std::ranges::any_of(
+      states, [](const StateRef& state) { return state.is_pages || state.first != 0; });
+  to.number(static_cast<std::uint32_t>(states.size()) | (with_pages ? kWithPages : 0));
   for (const StateRef& state : states) {
     to.number(state.position);
     to.number(state.where);
     to.number<std::uint64_t>(state.bytes);
     to.raw(state.checksum.bytes);
+    if (!with_pages) continue;
+    to.number(state.first);
+    to.number<std::uint8_t>(state.is_pages ? 1 : 0);
   }
 }
 
 std::vector<StateRef> get_states(RecordReader& from) {
   std::vector<StateRef> states;
-  for (std::uint32_t left = from.number<std::uint32_t>(); from.ok() && left > 0; --left) {
+  const auto count = from.number<std::uint32_t>();
+  for (std::uint32_t left = count & ~kWithPages; from.ok() && left > 0; --left) {
     StateRef state;
     state.position = from.number<std::int64_t>();
     state.where = from.number<std::uint64_t>();
     state.bytes = from.number<std::uint64_t>();
     state.checksum = from.digest();
+    if ((count & kWithPages) != 0) {
+      state.first = from.number<std::int64_t>();
+      state.is_pages = from.number<std::uint8_t>() != 0;
+    }
     states.push_back(state);
   }
   return states;

@@ -3,6 +3,8 @@
 // on the same storage.
 #pragma once
 
+#include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -13,6 +15,16 @@
 #include "tests/support/manual_clock.h"
 
 namespace lintel::testing {
+
+// A model whose states grow in pages: gated delta rule, and softmax attention in every fourth
+// layer.
+inline std::shared_ptr<const Transformer> hybrid_model(KvType type = KvType::kF32) {
+  static std::map<KvType, std::shared_ptr<const Transformer>> models;
+  std::shared_ptr<const Transformer>& model = models[type];
+  const auto path = std::filesystem::path(LINTEL_TEST_DATA) / "golden/families/qwen3_5";
+  if (model == nullptr) model = Transformer::load(path, {.kv_type = type});
+  return model;
+}
 
 inline const Owner kAlice = "alice";
 

@@ -102,9 +102,8 @@ void require_same_after_death(const std::shared_ptr<const Transformer>& model, D
     LastingStorage storage(on_disk, clock);
     std::optional<DurableProcess> process;
     const auto begin = [&] {
-      process.emplace(
-          *storage, model, clock,
-          PersistentSessions::Options{.lazy_tokens = 3, .park_tokens = 20, .threads = 0});
+      process.emplace(*storage, model, clock,
+                      PersistentSessions::Options{.lazy_tokens = 3, .park = {20}, .threads = 0});
     };
     std::vector<RecordedToken> seen;
     std::shared_ptr<MortalSink> sink;  // of the process that is to die
@@ -197,6 +196,15 @@ TEST_CASE("a call that is killed at any token and repeated gives each position o
   CAPTURE(attention, static_cast<int>(level));
   require_same_after_death(tiny_model(TinyModel::kTokens, attention), level, /*on_disk=*/false,
                            {{rich_call(0), rich_call(27)}}, kStride);
+}
+
+TEST_CASE("a call that is killed at any token and repeated gives each position once: KV pages",
+          "[durable]") {
+  const KvType type = GENERATE(KvType::kF32, KvType::kInt8);
+  const Durability level = GENERATE(Durability::kCall, Durability::kInput, Durability::kToken);
+  const bool on_disk = GENERATE(false, true);
+  require_same_after_death(hybrid_model(type), level, on_disk, {{rich_call(0), rich_call(27)}},
+                           on_disk ? 5 * kStride : kStride);
 }
 
 TEST_CASE("a call that is killed at any token and repeated gives each position once: on a disk",

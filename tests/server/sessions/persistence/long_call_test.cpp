@@ -35,7 +35,7 @@ struct LongCalls : Calls {
   explicit LongCalls(Durability level,
                      std::shared_ptr<const Transformer> model = tiny_model(TinyModel::kTokens))
       : Calls(level, std::move(model)) {
-    options.park_tokens = kBetweenStates;
+    options.park.tokens = kBetweenStates;
     begin();
   }
   // Until the session has so many tokens.
@@ -48,8 +48,9 @@ struct LongCalls : Calls {
   }
   std::vector<std::int64_t> states(const std::string& id) {
     std::vector<std::int64_t> positions;
-    for (const auto& state : storage.find(id, kAlice).row.states)
-      positions.push_back(state.position);
+    for (const auto& state : storage.find(id, kAlice).row.states) {
+      if (!state.is_pages) positions.push_back(state.position);
+    }
     return positions;
   }
 };
@@ -82,7 +83,7 @@ void require_few_are_read_again(const std::shared_ptr<const Transformer>& model,
     take(*call.sink);
     calls.begin();
   }
-  const bool has_states = model->constant_state();
+  const bool has_states = model->appends_state();
   CHECK(calls.states(id).size() == (has_states ? kMostStates : 0));
   {
     const auto call = calls.process->call(request, id, terms);
@@ -126,6 +127,12 @@ TEST_CASE("a killed long call resumes from a state stored on its way: every kind
   const Durability level = GENERATE(Durability::kInput, Durability::kToken);
   CAPTURE(attention);
   require_few_are_read_again(tiny_model(TinyModel::kTokens, attention), level, {}, false, 0);
+}
+
+TEST_CASE("a killed long call resumes from a state stored on its way: KV pages", "[durable]") {
+  const KvType type = GENERATE(KvType::kF32, KvType::kBf16, KvType::kInt8);
+  const std::int64_t lag = GENERATE(0, 300);
+  require_few_are_read_again(hybrid_model(type), Durability::kInput, {}, false, lag);
 }
 
 TEST_CASE("a killed long call resumes from a state stored on its way: every weight", "[durable]") {
@@ -211,7 +218,7 @@ TEST_CASE("a repeat ends at the stop that an earlier run reached", "[durable]") 
 TEST_CASE("the states of a call that it may be repeated from are kept", "[durable]") {
   std::vector<SessionStorage::StateRef> states{{.position = 90}};
   for (std::int64_t position = 1024; position <= 64 * 1024; position += 1024) {
-    add_state(states, {.position = position}, /*start=*/100);
+    add_states(states, {{.position = position}}, /*start=*/100);
     REQUIRE(states.size() <= kMostStates);
     CHECK(states.front().position == 90);
     CHECK(states.back().position == position);

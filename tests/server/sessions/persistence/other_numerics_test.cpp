@@ -63,6 +63,29 @@ TEST_CASE(
   CHECK(calls.process->durable.find(id, kAlice)->numerics_changed_at == 35);
 }
 
+TEST_CASE("KV pages are stored once more where another machine may have computed them",
+          "[durable]") {
+  Calls calls(Durability::kToken, hybrid_model());
+  calls.options.park = {1};
+  calls.begin();
+  const std::string id = calls.kept();
+  const auto first_pages = [&] {
+    const SessionStorage::StateRef ref = calls.storage.find(id, kAlice).row.states.front();
+    REQUIRE(ref.is_pages);
+    return ref.where;
+  };
+  calls.process->finish(tokens_call(5, 40, 3), id, named("a"));
+  const std::uint64_t here = first_pages();
+  calls.process->finish(tokens_call(1, 40, 3), id, named("b"));
+  CHECK(first_pages() == here);
+  move_machine(calls, "4567");
+  calls.process->finish(tokens_call(1, 40, 3), id, named("c"));
+  const std::uint64_t there = first_pages();
+  CHECK(there != here);
+  calls.process->finish(tokens_call(1, 40, 3), id, named("d"));
+  CHECK(first_pages() == there);
+}
+
 TEST_CASE("strict numerics: a session that another machine computed is refused",
           "[durable][threat-71]") {
   Calls calls(Durability::kToken);

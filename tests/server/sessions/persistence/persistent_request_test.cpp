@@ -134,7 +134,7 @@ TEST_CASE("a CALL call that is longer than its history is written before its end
 TEST_CASE("at a call's end the state is stored where many tokens came, or memory is short",
           "[durable]") {
   Calls calls(Durability::kInput);
-  calls.options.park_tokens = 80;
+  calls.options.park.tokens = 80;
   calls.begin();
   const std::string id = calls.kept();
   const auto states = [&] { return calls.storage.find(id, kAlice).row.states; };

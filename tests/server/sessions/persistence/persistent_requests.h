@@ -57,7 +57,7 @@ struct Calls {
   const Durability durability;
   ManualClock clock;
   MemoryStorage storage{clock};
-  PersistentSessions::Options options{.lazy_tokens = 7, .park_tokens = 20, .threads = 0};
+  PersistentSessions::Options options{.lazy_tokens = 7, .park = {20}, .threads = 0};
   std::optional<FaultyStorage> dying;
   std::optional<DurableProcess> process;
 };

@@ -56,7 +56,7 @@ TEST_CASE("a stored session continues after the process died as one that never l
   const std::int64_t window = attention == "linear" ? GENERATE(0, 16) : 0;
   CAPTURE(attention, tokens, window);
   Room room(tiny_model(TinyModel::kTokens, attention));
-  room.begin({.park_tokens = 256, .threads = 0});
+  room.begin({.park = {256}, .threads = 0});
   SessionOptions session = kInput;
   session.window = window;
   const std::string id = room.kept(tokens, session);
@@ -86,7 +86,7 @@ TEST_CASE("the states of idle sessions are stored before the process ends where 
   const std::string attention = GENERATE("linear", "softmax");
   Room room(tiny_model(TinyModel::kTokens, attention));
   const bool is_constant = room.transformer->constant_state();
-  room.begin({.park_tokens = 400, .threads = 0});
+  room.begin({.park = {400}, .threads = 0});
   const std::string longer = room.kept(300), shorter = room.kept(40), busy = room.kept(300);
   const std::string elsewhere = room.kept(300, {.max_tokens = 400});  // not durable
   const auto image = room.process->store.image(longer, kAlice, std::nullopt, true, false).image;

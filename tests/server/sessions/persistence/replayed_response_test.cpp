@@ -149,7 +149,7 @@ TEST_CASE("a store keeps the tokens of calls that it remembers, and not those be
 
 TEST_CASE("a session whose first tokens the store has dropped is rewound and loaded", "[durable]") {
   Calls calls(Durability::kInput);
-  calls.options.park_tokens = 100'000;
+  calls.options.park.tokens = 100'000;
   calls.begin();
   SessionOptions session{.max_tokens = 30'000, .history_tokens = 2048};
   session.checkpoint_every = 500;
