@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Measures the first turn of a long session after kill -9 and a restart of its server.
+
+    scripts/random_checkpoint.py qwen3.5-0.8b /tmp/qwen
+    scripts/restart_turn.py /tmp/qwen --kv-type int8 --tokens 20000
+
+A session reads so many random tokens, the server is killed, another one starts with the same --session-store, and
+the session continues. Printed as JSON: milliseconds from the request to its first token, the tokens that were read
+again (0: the state was loaded), bytes of the store, and the time of a second turn, whose state is in memory.
+"""
+
+import argparse
+import http.client
+import json
+import pathlib
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Server:
+    """A lintel-server of one model, and its HTTP port."""
+
+    def __init__(self, arguments: argparse.Namespace, store: pathlib.Path) -> None:
+        self.port = free_port()
+        command = [str(arguments.bin / "lintel-server"), "--model", f"m={arguments.model}",
+                   "--listen", f"127.0.0.1:{free_port()}", "--http-listen", f"127.0.0.1:{self.port}",
+                   "--session-store", str(store), "--session-memory", "4GiB",
+                   "--weight-type", arguments.weight_type, "--kv-type", arguments.kv_type, "--log-level", "warning",
+                   *arguments.server_flag]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 300
+        while not self.is_ready():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit("the server does not start")
+            time.sleep(0.05)
+
+    def is_ready(self) -> bool:
+        try:
+            return "models" in self.call("ModelService/List", {})
+        except OSError:
+            return False
+
+    def call(self, method: str, request: dict) -> dict:
+        return list(self.stream(method, request))[-1]
+
+    def stream(self, method: str, request: dict):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=3600)
+        connection.request("POST", f"/lintel.v1.{method}", json.dumps(request), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise SystemExit(f"{method}: {answer.read().decode()}")
+        for line in answer:
+            message = json.loads(line)
+            if "error" in message:
+                raise SystemExit(f"{method}: {line.decode()}")
+            yield message
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+def turn(server: Server, session: str, ids: list[int], new_tokens: int) -> tuple[float, dict]:
+    """Milliseconds to the first token, and what the end says."""
+    begin = time.monotonic()
+    first = None
+    finish: dict = {}
+    for message in server.stream("GenerationService/Generate", {
+            "sessionId": session, "prompt": {"tokens": {"ids": ids}}, "maxNewTokens": new_tokens,
+            "sampling": {"temperature": 0}, "maxTokensPerMessage": 1}):
+        if first is None:
+            first = time.monotonic() - begin
+        if "finished" in message:
+            finish = message["finished"][0]
+    return 1e3 * (first or 0), finish
+
+
+def measure(arguments: argparse.Namespace, folder: pathlib.Path) -> dict:
+    store = folder / "store"
+    draw = random.Random(arguments.seed)
+    server = Server(arguments, store)
+    try:
+        session = server.call("SessionService/Create", {
+            "maxTokens": str(arguments.tokens + 4096), "durability": "DURABILITY_INPUT"})["id"]
+        begin = time.monotonic()
+        turn(server, session, [draw.randrange(1000) for _ in range(arguments.tokens - 8)], 8)
+        read_seconds = time.monotonic() - begin
+        first, again, replayed = [], [], 0
+        for _ in range(arguments.rounds):
+            server.kill()
+            server = Server(arguments, store)
+            for times in (first, again):
+                taken, finish = turn(server, session, [draw.randrange(1000)], 2)
+                times.append(taken)
+                replayed += int(finish.get("replayedTokens", 0))
+    finally:
+        server.kill()
+    return {
+        "model": str(arguments.model), "weight_type": arguments.weight_type, "kv_type": arguments.kv_type,
+        "tokens": arguments.tokens, "read_seconds": round(read_seconds, 1),
+        "first_token_after_restart_ms": round(statistics.median(first), 1),
+        "first_token_after_restart_ms_all": [round(each, 1) for each in first],
+        "first_token_in_memory_ms": round(statistics.median(again), 1),
+        "replayed_tokens": replayed,
+        "store_bytes": sum(512 * path.stat().st_blocks for path in store.rglob("*") if path.is_file()),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=pathlib.Path)
+    parser.add_argument("--tokens", type=int, default=20000)
+    parser.add_argument("--rounds", type=int, default=5, help="restarts")
+    parser.add_argument("--weight-type", default="int8")
+    parser.add_argument("--kv-type", default="f32")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--server-flag", action="append", default=[], help="one more word for lintel-server")
+    parser.add_argument("--bin", type=pathlib.Path, default=pathlib.Path("build/ci/bin"))
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        print(json.dumps(measure(arguments, pathlib.Path(folder)), indent=1))
+
+
+if __name__ == "__main__":
+    main()
