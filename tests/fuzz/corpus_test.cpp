@@ -119,6 +119,18 @@ TEST_CASE("thousands of mutated tokenizers are parsed or refused, within their m
   CHECK(taken < 2500);
 }
 
+TEST_CASE("thousands of mutated outputs: one reading in every cut, within their memory") {
+  int with_calls = 0;
+  const std::vector<std::string> seeds = reader_seeds();
+  for (std::uint64_t number = 0; number < 5000; ++number) {
+    INFO("mutation " << number);
+    const std::string output = mutate_text(seeds[number % seeds.size()], number);
+    REQUIRE_NOTHROW(with_calls += try_limited(try_reader, output, kSmallFileLimit) ? 1 : 0);
+  }
+  CHECK(with_calls >= 500);
+  CHECK(with_calls < 4500);
+}
+
 TEST_CASE("no header of 50 MB takes more than 64 MB to refuse") {
   const std::string tensor = R"("dtype":"F32","shape":[0],"data_offsets":[0,0])";
   const auto refused = [](const std::string& header) {

@@ -16,5 +16,8 @@ bool try_tokenizer_json(std::string_view bytes);
 bool try_world_vocabulary(std::string_view bytes);
 // A refusal is a SnapshotError. In one piece and in several the outcome is the same.
 bool try_snapshot(std::string_view bytes);
+// A model's output, read as its first byte says: mode, dialect, whether calls are parallel, how it
+// ends. True: it has a call. In one piece and in several the outcome is the same.
+bool try_reader(std::string_view bytes);
 
 }  // namespace lintel::fuzz

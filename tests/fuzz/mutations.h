@@ -16,6 +16,7 @@ std::vector<std::string> adapter_config_seeds();
 std::vector<std::string> snapshot_seeds();
 std::vector<std::string> tokenizer_json_seeds();
 std::vector<std::string> world_vocabulary_seeds();
+std::vector<std::string> reader_seeds();
 
 // A few random edits of `seed`: bytes flipped, dropped, inserted; slices repeated or swapped;
 // numbers and strings replaced by awkward ones. A pure function of its arguments.

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// OutputReader: a model's output as it streams, as reasoning, content and calls of tools.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/core/utf8.h"
+#include "server/chat/reader/call_reader.h"
+#include "server/chat/reader/lookahead.h"
+#include "server/chat/reader/tool_types.h"
+
+namespace lintel {
+
+enum class ReasoningMode {
+  kNone,    // the output is content
+  kTags,    // reasoning, if the output begins with <think>
+  kOpened,  // the prompt ended with <think>
+};
+
+enum class ToolDialect {
+  kNone,      // tags of calls are text
+  kHermes,    // <tool_call>{"name": "f", "arguments": {}}</tool_call>
+  kXml,       // <tool_call><function=f><parameter=k>...</parameter></function></tool_call>
+  kPythonic,  // <|tool_call_start|>[f(k='v')]<|tool_call_end|>
+};
+
+enum class OutputEnd {
+  kStop,    // the model ended: what waits is text
+  kLength,  // a limit ended it: what waits is dropped, as it may be a part of a tag
+};
+
+// What a piece of output adds.
+struct OutputDelta {
+  enum class Kind { kReasoning, kContent, kCall };
+
+  Kind kind = Kind::kContent;
+  // Whole characters of reasoning or content; of a call, the next piece of its arguments.
+  std::string text;
+  // Of reasoning and content: the bytes of output before `text`, which is there byte for byte.
+  std::uint64_t offset = 0;
+  std::size_t call = 0;  // of a call: its index, from 0
+  std::string name;      // of the first delta of a call; empty in others
+};
+
+// Reads one output. The joined deltas do not depend on how the bytes were cut, a delta comes as
+// soon as nothing that follows can change it, and nothing is taken back. A call that breaks off, or
+// whose arguments cannot be read, stays without its closing brace. Bytes that are no UTF-8 are read
+// as U+FFFD, and offsets count its bytes.
+//
+// Time is linear in the output. What waits is at most kMaxWaitingBytes for white space and for the
+// white space in tags, and kMaxHeldBytes for a call whose name has not come and for an argument
+// that comes whole; longer ones are text. Used by one thread at a time.
+class OutputReader {
+ public:
+  struct Options {
+    ReasoningMode reasoning = ReasoningMode::kNone;
+    ToolDialect dialect = ToolDialect::kNone;
+    bool parallel = true;  // false: the reader stops at the end of the first call
+  };
+
+  // `tools`: types of parameters for kXml, null if unknown; it outlives the reader.
+  explicit OutputReader(const Options& options, const ToolTypes* tools = nullptr);
+  ~OutputReader();
+  OutputReader(OutputReader&&) noexcept;
+  OutputReader& operator=(OutputReader&&) noexcept;
+
+  // Appends to `deltas` what `bytes` add. Nothing once the reader has stopped.
+  void push(std::string_view bytes, std::vector<OutputDelta>& deltas);
+  // The output ends. REQUIRES: called once, and no push after it.
+  void finish(OutputEnd end, std::vector<OutputDelta>& deltas);
+
+  // Whether the first call is complete and `parallel` is false: generation can end.
+  bool stopped() const { return mode_ == Mode::kStopped; }
+  std::size_t num_calls() const { return num_calls_; }
+  // Whether what comes next belongs to the reasoning, as far as the output is decided.
+  bool in_reasoning() const { return mode_ == Mode::kReasoning; }
+
+  // Where the reasoning lies in the output, in bytes: after <think>, and before </think> or the tag
+  // of the call that ends it. Tokens between are tokens of reasoning.
+  struct ReasoningSpan {
+    std::uint64_t begin = 0;
+    std::optional<std::uint64_t> end;  // nothing while it is open
+  };
+  // Nothing: there is none so far.
+  const std::optional<ReasoningSpan>& reasoning() const { return reasoning_; }
+
+ private:
+  enum class Mode {
+    kStart,  // only white space so far, where <think> may come
+    kReasoning,
+    kContent,
+    kDropping,  // after a call, up to its closing tag
+    kStopped,
+  };
+  class Sink;
+
+  void run();
+  void step(char byte);
+  void step_text(char byte);
+  void step_tag(char byte);
+  void step_call(char byte);
+  void take_tag(Tag tag);
+  void begin_call(Tag tag);
+  void announce();
+  void end_section();
+  void end_reasoning();
+  void not_a_tag();
+  void not_a_call();
+  void add_text(char byte, std::uint64_t offset);
+  void flush_white_space(std::uint64_t end);
+  void append(std::string_view text, std::uint64_t offset);
+  bool keeps_white_space() const;
+  Tags tags_here() const;
+
+  Options options_;
+  const ToolTypes* tools_;
+  Mode mode_;
+  Utf8Stream characters_;
+  Lookahead input_;
+  std::vector<OutputDelta>* deltas_ = nullptr;  // of the call of push or finish,
+  std::size_t first_delta_ = 0;                 // its own from this one
+
+  // What is marked in the input: a tag that may be coming, or a call without a name.
+  bool in_tag_ = false;
+  TagMatcher tag_;
+  std::unique_ptr<CallReader> call_;  // after the start tag, until the call or its list ends
+  bool announced_ = false;            // `call_` has announced a call
+  bool bare_ = false;                 // `call_` began with <function=
+  std::uint64_t plain_until_ = 0;     // no call is looked for before this offset
+
+  bool line_start_ = true;    // the next byte of text begins a line
+  bool takes_think_ = false;  // a <think> at the start of opened reasoning is dropped
+  std::string white_space_;   // waits for what follows
+  bool has_reasoning_text_ = false;
+  bool has_content_ = false;
+  bool trims_content_ = false;         // white space before the first content is dropped
+  bool closing_tag_may_come_ = false;  // only white space since a </function>
+  bool stops_after_tag_ = false;       // then the first call is complete
+  std::size_t num_calls_ = 0;
+  std::optional<ReasoningSpan> reasoning_;
+};
+
+}  // namespace lintel

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the golden outputs leave open, each in every cut.
+#include <catch2/catch.hpp>
+
+#include "tests/server/chat/reader/reader_cases.h"
+
+namespace lintel::testing {
+namespace {
+
+using Calls = std::vector<JoinedOutput::Call>;
+
+const ToolTypes& some_tools() {
+  static const ToolTypes kTools(nlohmann::json::parse(R"([
+    {"type": "function", "function": {"name": "run", "parameters": {"type": "object", "properties": {
+      "code": {"type": "string"}, "n": {"type": "integer"}, "list": {"type": "array"},
+      "maybe": {"type": "string", "nullable": true}}}}},
+    {"type": "function", "name": "flat", "parameters": {"properties": {
+      "x": {"oneOf": [{"const": 1.5}, {"enum": [true]}]}, "o": {"anyOf": [{"type": "object"}]}}}},
+    7, {"function": {"name": 1}}, {"function": {"name": "bare"}}])"));
+  return kTools;
+}
+
+ReadOutput read_in_all_cuts(ToolDialect dialect, const std::string& text,
+                            ReasoningMode reasoning = ReasoningMode::kNone,
+                            OutputEnd end = OutputEnd::kStop, bool parallel = true) {
+  const ReaderCase of{"", text, {reasoning, dialect, parallel}, end};
+  const ReadOutput whole = read_pieces(of, {text}, &some_tools());
+  for (const OutputPieces& pieces : cuts_of(text, 2)) {
+    const ReadOutput read = read_pieces(of, pieces, &some_tools());
+    CAPTURE(text, pieces.size());
+    REQUIRE(read.joined == whole.joined);
+    REQUIRE(read.stopped == whole.stopped);
+  }
+  return whole;
+}
+
+JoinedOutput hermes(const std::string& text) {
+  return read_in_all_cuts(ToolDialect::kHermes, text).joined;
+}
+JoinedOutput xml(const std::string& text) {
+  return read_in_all_cuts(ToolDialect::kXml, text).joined;
+}
+JoinedOutput pythonic(const std::string& list) {
+  return read_in_all_cuts(ToolDialect::kPythonic,
+                          "<|tool_call_start|>" + list + "<|tool_call_end|>")
+      .joined;
+}
+// The arguments of the only call of a function `run`.
+std::string xml_arguments(const std::string& parameters) {
+  const JoinedOutput read =
+      xml("<tool_call>\n<function=run>\n" + parameters + "</function>\n</tool_call>");
+  REQUIRE(read.calls.size() == 1);
+  return read.calls[0].arguments;
+}
+std::string python_arguments(const std::string& keywords) {
+  const JoinedOutput read = pythonic("[f(" + keywords + ")]");
+  REQUIRE(read.calls.size() == 1);
+  return read.calls[0].arguments;
+}
+
+}  // namespace
+
+TEST_CASE("white space: kept in content, dropped around reasoning and before calls") {
+  const auto read = [](const std::string& text, ReasoningMode mode, OutputEnd end) {
+    return read_in_all_cuts(ToolDialect::kHermes, text, mode, end).joined;
+  };
+  const std::string call = "<tool_call>{\"name\": \"f\"}</tool_call>";
+  const Calls one = {{"f", "{}"}};
+  CHECK(hermes(" \n a \n") == JoinedOutput{"", " \n a \n", {}});
+  CHECK(hermes("a \n" + call + " \n") == JoinedOutput{"", "a", one});
+  CHECK(hermes(" " + call + " b ") == JoinedOutput{"", "b", one});
+  CHECK(hermes("a" + call + " b") == JoinedOutput{"", "a b", one});
+  CHECK(read("\n", ReasoningMode::kTags, OutputEnd::kStop) == JoinedOutput{"", "\n", {}});
+  CHECK(read(" <think> a \n</think> ", ReasoningMode::kTags, OutputEnd::kStop) ==
+        JoinedOutput{"a", "", {}});
+  CHECK(read("a </think>\n" + call + "\nb", ReasoningMode::kOpened, OutputEnd::kStop) ==
+        JoinedOutput{"a", "b", one});
+  CHECK(read("a \n", ReasoningMode::kNone, OutputEnd::kLength) == JoinedOutput{"", "a", {}});
+  CHECK(read("a </think> b", ReasoningMode::kOpened, OutputEnd::kLength) ==
+        JoinedOutput{"a", "b", {}});
+}
+
+TEST_CASE("reasoning: its place in the output is known") {
+  struct Place {
+    const char* text;
+    ReasoningMode mode;
+    std::uint64_t begin, end;
+  };
+  for (const Place& place :
+       {Place{"ab\n</think>\nc", ReasoningMode::kOpened, 0, 3},
+        Place{"<think>ab</think>c", ReasoningMode::kOpened, 7, 9},
+        Place{"\n<think>ab</think>c", ReasoningMode::kTags, 8, 10},
+        Place{"é\n<tool_call>{\"name\": \"f\"}", ReasoningMode::kOpened, 0, 3}}) {
+    OutputReader reader({place.mode, ToolDialect::kHermes, true});
+    std::vector<OutputDelta> deltas;
+    bool was_in_reasoning = false;
+    for (const char c : std::string_view(place.text)) {
+      was_in_reasoning = was_in_reasoning || reader.in_reasoning();
+      reader.push(std::string_view(&c, 1), deltas);
+    }
+    CHECK(was_in_reasoning);
+    CHECK_FALSE(reader.in_reasoning());
+    REQUIRE(reader.reasoning().has_value());
+    CHECK(reader.reasoning()->begin == place.begin);
+    CHECK(reader.reasoning()->end == place.end);
+  }
+  CHECK_FALSE(OutputReader({ReasoningMode::kTags}).reasoning().has_value());
+  CHECK(OutputReader({ReasoningMode::kOpened}).in_reasoning());
+}
+
+TEST_CASE("deltas: text stands at its offset in the output") {
+  const std::string text =
+      "<think> a b\n</think>\n c d <tool_call>{\"name\": \"f\"}</tool_call>\n e";
+  for (const OutputPieces& pieces : cuts_of(text, 3)) {
+    OutputReader reader({ReasoningMode::kTags, ToolDialect::kHermes, true});
+    std::vector<OutputDelta> deltas;
+    for (const std::string& piece : pieces) reader.push(piece, deltas);
+    reader.finish(OutputEnd::kStop, deltas);
+    for (const OutputDelta& delta : deltas) {
+      if (delta.kind == OutputDelta::Kind::kCall) continue;
+      REQUIRE(text.substr(delta.offset, delta.text.size()) == delta.text);
+    }
+  }
+}
+
+TEST_CASE("bytes that are no UTF-8: read as U+FFFD, whole characters come out") {
+  OutputReader reader({});
+  std::vector<OutputDelta> deltas;
+  reader.push("a\xC3", deltas);
+  REQUIRE(deltas.size() == 1);
+  reader.push("\xA9\xFF\xE2\x82", deltas);
+  reader.finish(OutputEnd::kStop, deltas);
+  std::string text;
+  for (const OutputDelta& delta : deltas) text += delta.text;
+  CHECK(text == "aé\uFFFD\uFFFD");
+  CHECK(hermes("\xF0\x9F\x98\x80\xC0").content == "😀\uFFFD");
+}
+
+TEST_CASE("parallel off: the reader stops at the end of the first call") {
+  const auto read = [](ToolDialect dialect, const std::string& text) {
+    return read_in_all_cuts(dialect, text, ReasoningMode::kNone, OutputEnd::kStop, false);
+  };
+  const ReadOutput one{{"", "a", {{"f", "{}"}}}, true};
+  const std::string call = "a <tool_call>{\"name\": \"f\"}";
+  CHECK(read(ToolDialect::kHermes, call + "</tool_call> b") == one);
+  CHECK(read(ToolDialect::kHermes, call + "\n<tool_call>{\"name\": \"g\"}") == one);
+  CHECK_FALSE(read(ToolDialect::kHermes, call).stopped);
+  const std::string function = "<function=f>\n</function>";
+  CHECK(read(ToolDialect::kXml, "a\n" + function) == one);
+  CHECK(read(ToolDialect::kXml, "a\n<tool_call>" + function + "\n</tool_call>b") == one);
+  CHECK(read(ToolDialect::kXml, "a\n<tool_call>" + function + "\n" + function) == one);
+  CHECK(read(ToolDialect::kXml, "a\n<tool_call>" + function + " b") == one);
+  const std::string list = "a<|tool_call_start|>[f(), g()]<|tool_call_end|>";
+  CHECK(read(ToolDialect::kPythonic, list) == one);
+  CHECK(read(ToolDialect::kPythonic, "a<|tool_call_start|>[{\"name\": \"f\"}, {}]") == one);
+}
+
+TEST_CASE("a call in reasoning: only at the beginning of a line, and only a whole head") {
+  const auto read = [](ToolDialect dialect, const std::string& text) {
+    return read_in_all_cuts(dialect, text, ReasoningMode::kOpened).joined;
+  };
+  const std::string call = "<tool_call>{\"name\": \"f\"}</tool_call>";
+  CHECK(read(ToolDialect::kHermes, call) == JoinedOutput{"", "", {{"f", "{}"}}});
+  CHECK(read(ToolDialect::kHermes, "<think>" + call) == JoinedOutput{"", "", {{"f", "{}"}}});
+  CHECK(read(ToolDialect::kHermes, "a " + call) == JoinedOutput{"a " + call, "", {}});
+  CHECK(read(ToolDialect::kXml, "a\n<function=f>\n</function>\n</tool_call>\nb") ==
+        JoinedOutput{"a", "b", {{"f", "{}"}}});
+  CHECK(read(ToolDialect::kXml, "a\n<function f>\n</think>b") ==
+        JoinedOutput{"a\n<function f>", "b", {}});
+  CHECK(read(ToolDialect::kPythonic, "a\n<|tool_call_start|>[f()]<|tool_call_end|>b") ==
+        JoinedOutput{"a", "b", {{"f", "{}"}}});
+}
+
+TEST_CASE("hermes: names and members") {
+  const auto is_text = [](const std::string& head) {
+    const std::string text = "<tool_call>" + head;
+    return hermes(text) == JoinedOutput{"", text, {}};
+  };
+  const std::string longest(256, 'n');
+  CHECK(hermes("<tool_call>{\"name\": \"" + longest + "\"}").calls == Calls{{longest, "{}"}});
+  CHECK(hermes("<tool_call>{\"name\": \"\\u00e9\\/\"}").calls == Calls{{"é/", "{}"}});
+  CHECK(is_text("{\"name\": \"" + longest + "n\"}"));
+  for (const char* name : {"\"\"", "\"a b\"", "\"a(b\"", "\"<f>\"", "1", "null", "[\"f\"]"}) {
+    INFO(name);
+    CHECK(is_text(std::string("{\"name\": ") + name + ", \"arguments\": {}}"));
+  }
+  for (const char* arguments : {"[]", "\"[]\"", "\"\"", "1", "null", "true"}) {
+    INFO(arguments);
+    CHECK(is_text(std::string("{\"name\": \"f\", \"arguments\": ") + arguments + "}"));
+  }
+  CHECK(is_text("[{\"name\": \"f\"}]"));
+  CHECK(is_text("{\"name\" \"f\"}"));
+  CHECK(is_text("{name: \"f\"}"));
+  // Of each member the first counts; others are passed over, however they are nested.
+  CHECK(hermes("<tool_call>{\"a\": {\"name\": [\"}\", 1]}, \"b\": -1.5e3, \"name\": \"f\", "
+               "\"name\": \"g\", \"parameters\": {\"n\": 1}, \"arguments\": {}, }</tool_call>b") ==
+        JoinedOutput{"", "b", {{"f", "{\"n\": 1}"}}});
+  CHECK(hermes("<tool_call>{\"arguments\": \"{\\\"n\\\": 1}\", \"name\": \"f\"}") ==
+        JoinedOutput{"", "", {{"f", "{\"n\": 1}"}}});
+}
+
+TEST_CASE("hermes: a broken call never looks whole") {
+  const std::string head = "<tool_call>{\"name\": \"f\", \"arguments\": ";
+  CHECK(hermes(head + "{\"a\": [1}</tool_call>").calls == Calls{{"f", "{\"a\": [1}</tool_call>"}});
+  CHECK(hermes(head + "\"{\\\"n\\\": ").calls == Calls{{"f", ""}});
+  CHECK(hermes(head + "\"{\\\"n\\\": \"}</tool_call>b") ==
+        JoinedOutput{"", "b", {{"f", "{\"n\": "}}});
+  CHECK(hermes(head + "{\"a\": \"\\\n\x01\\\"}\"}").calls ==
+        Calls{{"f", "{\"a\": \"\\n\\u0001\\\"}\"}"}});
+}
+
+TEST_CASE("hermes: what a tag that is text holds is read again") {
+  const std::string call = "<tool_call>{\"name\": \"f\"}</tool_call>";
+  CHECK(hermes("<tool_call>" + call) == JoinedOutput{"", "<tool_call>", {{"f", "{}"}}});
+  CHECK(hermes("<tool_call>{\"arguments\": {" + call) ==
+        JoinedOutput{"", "<tool_call>{\"arguments\": {", {{"f", "{}"}}});
+  CHECK(hermes("<<tool_call><" + call) == JoinedOutput{"", "<<tool_call><", {{"f", "{}"}}});
+}
+
+TEST_CASE("xml: where a value ends") {
+  CHECK(xml_arguments("<parameter=code>\r\na\r\n</parameter>\r\n") == R"({"code": "a"})");
+  CHECK(xml_arguments("<parameter=code>\r\ra\r\r\n</parameter>") == "{\"code\": \"\\r\\ra\\r\"}");
+  CHECK(xml_arguments("<parameter=code>a\n\n</parameter>") == R"({"code": "a\n"})");
+  CHECK(xml_arguments("<parameter=code>a</parameter></parameter>") ==
+        R"({"code": "a</parameter>"})");
+  CHECK(xml_arguments("<parameter=code>a\n<parameter=m>\n<parameter=n>1</parameter>") ==
+        R"({"code": "a\n<parameter=m>", "n": 1})");
+  CHECK(xml_arguments("<parameter=code>a <parameter=n>1</parameter>") ==
+        R"({"code": "a <parameter=n>1"})");
+  CHECK(xml("<tool_call><function=run><parameter=n>1</parameter></tool_call>b") ==
+        JoinedOutput{"", "b", {{"run", R"({"n": 1})"}}});
+  const std::string begin = "<tool_call><function=run><parameter=code>\na";
+  CHECK(xml(begin + "</parameter>\n").calls == Calls{{"run", R"({"code": "a")"}});
+  CHECK(xml(begin + "</parameter>\n</fun").calls ==
+        Calls{{"run", R"({"code": "a</parameter>\n</fun)"}});
+  CHECK(xml(begin + "\n</function>\n").calls == Calls{{"run", R"({"code": "a\n</function>\n)"}});
+  CHECK(read_in_all_cuts(ToolDialect::kXml, begin + "\n</parameter>\n", ReasoningMode::kNone,
+                         OutputEnd::kLength)
+            .joined.calls == Calls{{"run", R"({"code": "a)"}});
+  CHECK(xml("<tool_call><function=run><parameter=n>1").calls == Calls{{"run", R"({"n": )"}});
+}
+
+TEST_CASE("xml: names without blanks and quotes") {
+  CHECK(xml("<function= \"f\" >\n<parameter='a b'>1</parameter>\n</function>\n</tool_call>b") ==
+        JoinedOutput{"", "b", {{"f", R"({"a b": "1"})"}}});
+  for (const char* text : {"<function=>", "<function=a b>", "<function=a<b>", "<function=a=b>",
+                           "<tool_call><function=f", "<tool_call>f"}) {
+    INFO(text);
+    CHECK(xml(text) == JoinedOutput{"", text, {}});
+  }
+  CHECK(xml_arguments("<parameter=>1</parameter><parameter=a\"b>\n\"\n</parameter>") ==
+        R"({"a\"b": "\""})");
+}
+
+TEST_CASE("xml: a function without a closing tag, and several in one") {
+  const std::string one = "<function=f>\n</function>";
+  CHECK(xml("<tool_call>" + one + "\na\n" + one + "</tool_call> b") ==
+        JoinedOutput{"", "a b", {{"f", "{}"}, {"f", "{}"}}});
+  CHECK(xml("a " + one) == JoinedOutput{"", "a " + one, {}});
+}
+
+TEST_CASE("xml: types by the schema") {
+  const auto flat = [](const std::string& key, const std::string& value) {
+    const JoinedOutput read =
+        xml("<function=flat><parameter=" + key + ">" + value + "</parameter></function>");
+    REQUIRE(read.calls.size() == 1);
+    return read.calls[0].arguments;
+  };
+  CHECK(flat("x", "2.5") == R"({"x": 2.5})");
+  CHECK(flat("x", "TRUE") == R"({"x": true})");
+  CHECK(flat("x", " 01 ") == R"({"x": " 01 "})");
+  CHECK(flat("o", "{'a': (1, -2.5e3, [], {}), \"b\": None,}") ==
+        R"({"o": {"a": [1, -2.5e3, [], {}], "b": null}})");
+  CHECK(flat("o", "{\"a\" :1}") == R"({"o": {"a" :1}})");
+  CHECK(flat("o", "[1]") == R"({"o": "[1]"})");
+  CHECK(flat("o", "{'a': 1} b") == R"({"o": "{'a': 1} b"})");
+  CHECK(xml_arguments("<parameter=maybe>None</parameter>") == R"({"maybe": null})");
+  CHECK(xml_arguments("<parameter=list>(1,)</parameter>") == R"({"list": [1]})");
+  CHECK(xml_arguments("<parameter=n>1.0</parameter>") == R"({"n": "1.0"})");
+  // Without types all is text.
+  const ReaderCase of{"",
+                      "<function=run><parameter=n>1</parameter></function>",
+                      {ReasoningMode::kNone, ToolDialect::kXml, true},
+                      OutputEnd::kStop};
+  CHECK(read_pieces(of, {of.text}, nullptr).joined.calls == Calls{{"run", R"({"n": "1"})"}});
+}
+
+TEST_CASE("pythonic: literals") {
+  CHECK(python_arguments("a='\\ud83d\\ude00\\ud83dx\\udc00', b=\"\\/\\0\\u12\"") ==
+        "{\"a\": \"😀\uFFFDx\uFFFD\", \"b\": \"/\\u0000\\\\u12\"}");
+  CHECK(python_arguments("a='\\U00110000\\x4g\\xe9'") == "{\"a\": \"\uFFFD\\\\x4gé\"}");
+  CHECK(python_arguments("a = ( 1 , ) , b = -0") == R"({"a": [1], "b": -0})");
+  CHECK(python_arguments("a={'b': [()]}, a=2") == R"({"a": {"b": [[]]}})");
+  CHECK(python_arguments("a='x\ny'") == R"({"a": "x\ny"})");
+  const std::string deep = "a=" + std::string(32, '[') + std::string(32, ']');
+  CHECK(python_arguments(deep) == "{\"a\": " + std::string(32, '[') + std::string(32, ']') + "}");
+}
+
+TEST_CASE("pythonic: a broken call never looks whole") {
+  for (const char* value : {"1.", "+1", "x", "'a", "[1", "[1, 2", "[,]", "[1)", "{1: 2}", "{'a'}",
+                            "Trueish", "f(1)", "{'a': }", "b'a'"}) {
+    INFO(value);
+    CHECK(python_arguments(std::string("a=") + value) == "{");
+  }
+  for (const char* value : {"01", "1 2", "1_000", "1+1"}) {
+    INFO(value);
+    const std::string arguments = python_arguments(std::string("a=") + value);
+    CHECK(arguments.starts_with("{\"a\": "));
+    CHECK_FALSE(arguments.ends_with('}'));
+  }
+  CHECK(python_arguments("a='b' 'c'") == R"({"a": "b")");
+  CHECK(python_arguments("*a") == "{");
+  CHECK(python_arguments("a=" + std::string(33, '[') + std::string(33, ']')) == "{");
+  CHECK(pythonic("[f(a=1), 7, g()]b") == JoinedOutput{"", "", {{"f", R"({"a": 1})"}}});
+  CHECK(pythonic("[{\"name\": \"f\", \"arguments\": {\"a\": 1}]").calls ==
+        Calls{{"f", R"({"a": 1})"}});
+}
+
+TEST_CASE("pythonic: what is no list of calls is text") {
+  for (const char* list : {"[]", "f", "[f]", "[f g()]", "[1]", "[{\"arguments\": {}}]", "()"}) {
+    INFO(list);
+    const std::string text = std::string("<|tool_call_start|>") + list + "<|tool_call_end|>";
+    CHECK(pythonic(list) == JoinedOutput{"", text, {}});
+  }
+  CHECK(pythonic(" [ f ( ) , ] ").calls == Calls{{"f", "{}"}});
+}
+
+}  // namespace lintel::testing
