@@ -238,7 +238,49 @@ GgufVocabulary vocabulary_of(const GgufFile& file) {
   return vocabulary;
 }
 
+// A key of another type is not there.
+std::optional<std::string> optional_text(const GgufFile& file, const std::string& key) {
+  const GgufValue* const value = file.find_key(key);
+  if (value == nullptr || value->is_array()) return std::nullopt;
+  const auto text = value->text();
+  return text ? std::optional<std::string>(*text) : std::nullopt;
+}
+
+ChatTemplateSources template_sources_of(const GgufFile& file) {
+  ChatTemplateSources sources;
+  const std::string key = "tokenizer.chat_template";
+  if (auto source = optional_text(file, key)) sources.templates["default"] = std::move(*source);
+  const GgufValue* const names = file.find_key("tokenizer.chat_templates");
+  for (std::size_t i = 0; names != nullptr && i < names->size(); ++i) {
+    const auto name = names->text(i);
+    if (!name) break;
+    auto source = optional_text(file, key + "." + std::string(*name));
+    if (source) sources.templates.try_emplace(std::string(*name), std::move(*source));
+  }
+  const GgufValue* const tokens = file.find_key("tokenizer.ggml.tokens");
+  constexpr std::pair<const char*, const char*> kTokens[] = {{"bos_token", "bos"},
+                                                             {"eos_token", "eos"},
+                                                             {"pad_token", "padding"},
+                                                             {"unk_token", "unknown"}};
+  for (const auto& [variable, kind] : kTokens) {
+    const GgufValue* const value =
+        file.find_key(std::string("tokenizer.ggml.") + kind + "_token_id");
+    const auto id = value == nullptr || value->is_array() ? std::nullopt : value->integer();
+    if (!id || tokens == nullptr || *id < 0 || static_cast<std::size_t>(*id) >= tokens->size()) {
+      continue;
+    }
+    if (const auto text = tokens->text(static_cast<std::size_t>(*id))) {
+      sources.special_tokens.emplace(variable, *text);
+    }
+  }
+  return sources;
+}
+
 }  // namespace
+
+ChatTemplateSources ModelFiles::load_chat_template_sources() const {
+  return gguf_ != nullptr ? template_sources_of(*gguf_) : lintel::load_chat_template_sources(path_);
+}
 
 std::shared_ptr<const Tokenizer> ModelFiles::load_tokenizer(std::vector<std::string>& notes) const {
   if (config_.modality == ModalityKind::kBytes) return std::make_shared<const ByteTokenizer>();

@@ -17,6 +17,7 @@
 #include "model/formats/weight_source.h"
 #include "model/formats/weights.h"
 #include "model/ops/weight_type.h"
+#include "model/tokenizer/chat_template_files.h"
 #include "model/tokenizer/tokenizer.h"
 
 namespace lintel {
@@ -45,6 +46,9 @@ class ModelFiles {
   // file its own. Null: the model has ids alone; `notes` says why where there is a reason. Throws
   // ModelError, also for a token that the model has no row for.
   std::shared_ptr<const Tokenizer> load_tokenizer(std::vector<std::string>& notes) const;
+  // The texts of its chat templates: of a GGUF file tokenizer.chat_template and
+  // tokenizer.chat_template.NAME, of a directory its files.
+  ChatTemplateSources load_chat_template_sources() const;
   // REQUIRES: of a family.
   Checkpoint checkpoint() const { return {json_.get(), gguf_, config_file_, *source_}; }
 

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages made ready for a template.
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "server/chat/template/request_json.h"
+#include "server/chat/template/traits.h"
+
+namespace lintel {
+namespace {
+
+using Message = nlohmann::ordered_json;
+using CallArguments = TemplateTraits::CallArguments;
+
+constexpr const char* kReasoningMembers[] = {"reasoning_content", "reasoning", "thinking"};
+constexpr int kMostArgumentDepth = 64;
+
+std::string place_of(std::size_t message) { return "messages[" + std::to_string(message) + "]"; }
+
+const Message* member(const Message& object, const char* name) {
+  const auto found = object.find(name);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+bool has_role(const Message& message, const char* role) {
+  const Message* const found = member(message, "role");
+  return found != nullptr && found->is_string() && *found == role;
+}
+
+void check_parts(const Message& parts, const std::string& place) {
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::string at = place + ".content[" + std::to_string(i) + "]";
+    if (!parts[i].is_object()) throw MessageError(at + " is no object");
+    const Message* const type = member(parts[i], "type");
+    if (type == nullptr || !type->is_string()) throw MessageError(at + ".type is missing");
+    if (*type != "text") {
+      std::string name = type->get<std::string>().substr(0, 64);
+      std::ranges::replace_if(
+          name, [](char c) { return c < ' ' || c > '~'; }, '?');
+      throw MessageError(at + ".type is \"" + name + "\", expected \"text\"");
+    }
+    const Message* const text = member(parts[i], "text");
+    if (text == nullptr || !text->is_string()) throw MessageError(at + ".text is missing");
+  }
+}
+
+std::string joined_parts(const Message& parts) {
+  std::string joined;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (i > 0) joined += '\n';
+    joined += parts[i]["text"].get_ref<const std::string&>();
+  }
+  return joined;
+}
+
+// Python's separators, which models have seen.
+void write_json(const Message& value, std::string& out, int depth) {
+  if (depth > kMostArgumentDepth) throw MessageError("function.arguments is nested too deep");
+  if (const auto digits = big_integer_digits(value)) {
+    out += *digits;
+  } else if (value.is_object() || value.is_array()) {
+    const bool is_object = value.is_object();
+    out += is_object ? '{' : '[';
+    bool is_first = true;
+    for (const auto& [key, item] : value.items()) {
+      if (!std::exchange(is_first, false)) out += ", ";
+      if (is_object) out += Message(key).dump() + ": ";
+      write_json(item, out, depth + 1);
+    }
+    out += is_object ? '}' : ']';
+  } else {
+    out += value.dump();
+  }
+}
+
+Message argument_object(const Message& arguments) {
+  if (arguments.is_object()) return arguments;
+  if (arguments.is_string()) {
+    JsonBounds bounds;
+    bounds.max_depth = kMostArgumentDepth;
+    JsonFailure failure;
+    auto parsed = read_request_json(arguments.get_ref<const std::string&>(), bounds, failure);
+    if (parsed && parsed->is_object()) return std::move(*parsed);
+  }
+  return {{"arguments", arguments}};
+}
+
+class MessagePreparation {
+ public:
+  explicit MessagePreparation(const TemplateTraits& traits) : traits_(traits) {}
+
+  Message run(const Message& messages) {
+    if (!messages.is_array()) throw MessageError("messages is no list");
+    Message prepared = Message::array();
+    for (std::size_t i = 0; i < messages.size(); ++i) {
+      if (!messages[i].is_object()) throw MessageError(place_of(i) + " is no object");
+      add(messages[i], place_of(i), prepared);
+    }
+    return prepared;
+  }
+
+ private:
+  void add(const Message& given, const std::string& place, Message& prepared) {
+    Message message = given;
+    if (has_role(message, "developer") && !traits_.has_developer) message["role"] = "system";
+    prepare_content(message, place);
+    const bool joins =
+        has_role(message, "system") && prepared.size() == 1 && has_role(prepared[0], "system");
+    if (joins) {
+      prepared[0]["content"] =
+          text_of(prepared[0]["content"]) + "\n\n" + text_of(message["content"]);
+      return;
+    }
+    prepare_calls(message, place);
+    name_reasoning(message);
+    name_tool(message);
+    prepared.push_back(std::move(message));
+  }
+
+  static std::string text_of(const Message& content) {
+    if (content.is_array()) return joined_parts(content);
+    return content.is_string() ? content.get<std::string>() : std::string();
+  }
+
+  void prepare_content(Message& message, const std::string& place) const {
+    const Message* const content = member(message, "content");
+    if (content == nullptr) {
+      message["content"] = traits_.null_content ? Message(nullptr) : Message("");
+    } else if (content->is_array()) {
+      check_parts(*content, place);
+      if (!traits_.parts) message["content"] = joined_parts(*content);
+    } else if (!content->is_string()) {
+      throw MessageError(place + ".content is no text and no list of parts");
+    }
+  }
+
+  void prepare_calls(Message& message, const std::string& place) {
+    const auto calls = message.find("tool_calls");
+    if (calls == message.end() || calls->is_null()) return;
+    if (!calls->is_array()) throw MessageError(place + ".tool_calls is no list");
+    for (Message& call : *calls) {
+      if (!call.is_object())
+        throw MessageError(place + ".tool_calls has an item that is no object");
+      const auto function = call.find("function");
+      if (function == call.end() || !function->is_object()) continue;
+      const Message* const id = member(call, "id");
+      const Message* const name = member(*function, "name");
+      if (id != nullptr && id->is_string() && name != nullptr && name->is_string()) {
+        names_[id->get<std::string>()] = name->get<std::string>();
+      }
+      const auto arguments = function->find("arguments");
+      if (arguments == function->end()) continue;
+      if (traits_.arguments == CallArguments::kObject) *arguments = argument_object(*arguments);
+      if (traits_.arguments == CallArguments::kText && !arguments->is_string()) {
+        std::string text;
+        write_json(*arguments, text, 0);
+        *arguments = text;
+      }
+    }
+  }
+
+  void name_reasoning(Message& message) const {
+    Message reasoning;
+    for (const char* const name : kReasoningMembers) {
+      if (const Message* const found = member(message, name)) {
+        reasoning = *found;
+        break;
+      }
+    }
+    if (reasoning.is_null() || traits_.reasoning_names.empty()) return;
+    for (const char* const name : kReasoningMembers) message.erase(name);
+    for (const std::string& name : traits_.reasoning_names) message[name] = reasoning;
+  }
+
+  void name_tool(Message& message) const {
+    if (!has_role(message, "tool") || member(message, "name") != nullptr) return;
+    const Message* const id = member(message, "tool_call_id");
+    if (id == nullptr || !id->is_string()) return;
+    const auto found = names_.find(id->get_ref<const std::string&>());
+    if (found != names_.end()) message["name"] = found->second;
+  }
+
+  const TemplateTraits& traits_;
+  std::map<std::string, std::string, std::less<>> names_;  // of tools, by the id of a call
+};
+
+}  // namespace
+
+Message prepare_messages(const Message& messages, const TemplateTraits& traits) {
+  return MessagePreparation(traits).run(messages);
+}
+
+}  // namespace lintel

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "server/chat/template/traits.h"
+
+namespace lintel {
+namespace {
+
+using ProbeJson = nlohmann::ordered_json;
+
+constexpr const char* kUserWords = "probe_user";
+constexpr std::string_view kKwargNames[] = {"enable_thinking", "thinking", "reasoning_effort",
+                                            "preserve_thinking", "verbosity"};
+constexpr std::string_view kReasoningNames[] = {"reasoning_content", "reasoning", "thinking"};
+
+ProbeJson user_message() { return {{"role", "user"}, {"content", kUserWords}}; }
+
+ProbeJson call_message(const ProbeJson& arguments, const ProbeJson& content) {
+  const ProbeJson function = {{"name", "probe_tool"}, {"arguments", arguments}};
+  return {
+      {"role", "assistant"},
+      {"content", content},
+      {"tool_calls",
+       ProbeJson::array({{{"id", "abc123DEF"}, {"type", "function"}, {"function", function}}})}};
+}
+
+ProbeJson probe_tools() {
+  const ProbeJson parameters = {{"type", "object"},
+                                {"properties", {{"probe_key", {{"type", "string"}}}}},
+                                {"required", ProbeJson::array({"probe_key"})}};
+  const ProbeJson function = {
+      {"name", "probe_tool"}, {"description", "A tool."}, {"parameters", parameters}};
+  return ProbeJson::array({{{"type", "function"}, {"function", function}}});
+}
+
+// The text of a render; nothing: it fails.
+std::optional<std::string> rendered(const ChatTemplate& chat_template, const ProbeJson& messages,
+                                    bool add_generation_prompt, const ProbeJson& kwargs,
+                                    const ProbeJson* tools) {
+  RenderInput input;
+  input.messages = &messages;
+  input.tools = tools;
+  input.kwargs = &kwargs;
+  input.add_generation_prompt = add_generation_prompt;
+  try {
+    return chat_template.render(input).text;
+  } catch (const TemplateError&) {
+  } catch (const TemplateRefusal&) {
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> rendered(const ChatTemplate& chat_template, const ProbeJson& messages,
+                                    const ProbeJson* tools = nullptr) {
+  return rendered(chat_template, messages, false, ProbeJson::object(), tools);
+}
+
+bool has(const std::optional<std::string>& text, std::string_view words) {
+  return text && text->find(words) != std::string::npos;
+}
+
+// Whether the words of the call stand after the user's.
+bool shows_call(const std::optional<std::string>& text) {
+  if (!text) return false;
+  const std::size_t user = text->find(kUserWords);
+  const std::size_t from = user == std::string::npos ? 0 : user;
+  return text->find("probe_key", from) != std::string::npos &&
+         text->find("probe_value", from) != std::string::npos;
+}
+
+ToolDialect dialect_of(const std::optional<std::string>& text) {
+  if (has(text, "<tool_call>\n<function=probe_tool>")) return ToolDialect::kXml;
+  if (has(text, "<|tool_call_start|>")) return ToolDialect::kPythonic;
+  const bool is_hermes = has(text, "<tool_call>") && has(text, "\"probe_tool\"");
+  return is_hermes ? ToolDialect::kHermes : ToolDialect::kNone;
+}
+
+bool opens_thinking_with(const ChatTemplate& chat_template, const ProbeJson& kwargs) {
+  const ProbeJson messages = ProbeJson::array({user_message()});
+  const auto with = rendered(chat_template, messages, true, kwargs, nullptr);
+  const auto without = rendered(chat_template, messages, false, kwargs, nullptr);
+  if (!with || !without) return false;
+  const auto differs = std::ranges::mismatch(*with, *without).in1;
+  const std::string added(differs, with->end());
+  const std::size_t begin = added.rfind("<think>");
+  return begin != std::string::npos && added.find("</think>", begin) == std::string::npos;
+}
+
+}  // namespace
+
+std::string_view name_of(ToolDialect dialect) {
+  switch (dialect) {
+    case ToolDialect::kHermes:
+      return "hermes";
+    case ToolDialect::kXml:
+      return "xml";
+    case ToolDialect::kPythonic:
+      return "pythonic";
+    case ToolDialect::kNone:
+      break;
+  }
+  return "none";
+}
+
+bool TemplateTraits::has_variable(std::string_view name) const {
+  return std::ranges::find(variables, name) != variables.end();
+}
+
+TemplateTraits probe(const ChatTemplate& chat_template) {
+  TemplateTraits traits;
+  const ProbeJson arguments = {{"probe_key", "probe_value"}};
+  const ProbeJson tools = probe_tools();
+  const auto call = [&](const ProbeJson& given, const ProbeJson& content) {
+    return rendered(chat_template, ProbeJson::array({user_message(), call_message(given, content)}),
+                    &tools);
+  };
+  std::optional<std::string> shown = call(arguments, "");
+  if (shows_call(shown)) {
+    traits.arguments = TemplateTraits::CallArguments::kObject;
+  } else {
+    shown = call(arguments.dump(), "");
+    if (shows_call(shown)) traits.arguments = TemplateTraits::CallArguments::kText;
+  }
+  traits.dialect = dialect_of(shown);
+  const bool wants_text = traits.arguments == TemplateTraits::CallArguments::kText;
+  traits.null_content =
+      call(wants_text ? ProbeJson(arguments.dump()) : arguments, nullptr).has_value();
+  const ProbeJson parts = ProbeJson::array({{{"type", "text"}, {"text", "probe_part"}}});
+  const auto in_parts =
+      rendered(chat_template, ProbeJson::array({{{"role", "user"}, {"content", parts}}}));
+  traits.parts =
+      has(in_parts, "probe_part") && !has(in_parts, "'type'") && !has(in_parts, "\"type\"");
+  traits.tools =
+      has(rendered(chat_template, ProbeJson::array({user_message()}), &tools), "probe_tool");
+  traits.system = has(
+      rendered(chat_template, ProbeJson::array({{{"role", "system"}, {"content", "probe_system"}},
+                                                user_message()})),
+      "probe_system");
+  const auto thinking = [](bool on) {
+    return ProbeJson{{"enable_thinking", on}, {"thinking", on}};
+  };
+  traits.opens_thinking = opens_thinking_with(chat_template, ProbeJson::object());
+  traits.opens_thinking_on = opens_thinking_with(chat_template, thinking(true));
+  traits.opens_thinking_off = opens_thinking_with(chat_template, thinking(false));
+  for (const std::string_view name : kKwargNames) {
+    if (chat_template.has_variable(name)) traits.variables.emplace_back(name);
+  }
+  for (const std::string_view name : kReasoningNames) {
+    if (chat_template.source().find(name) != std::string::npos) {
+      traits.reasoning_names.emplace_back(name);
+    }
+  }
+  traits.has_developer = chat_template.source().find("developer") != std::string::npos;
+  return traits;
+}
+
+const ChatTemplate* ChatTemplates::find(bool has_tools) const {
+  const auto by_name = [&](std::string_view name) {
+    const auto found = templates.find(name);
+    return found == templates.end() ? nullptr : &found->second;
+  };
+  if (has_tools) {
+    if (const ChatTemplate* const found = by_name("tool_use")) return found;
+  }
+  return by_name("default");
+}
+
+ChatTemplates compile_chat_templates(const std::map<std::string, std::string>& sources,
+                                     const SpecialTokenTexts& special_tokens,
+                                     const TemplateLimits& limits) {
+  ChatTemplates compiled;
+  for (const auto& [name, source] : sources) {
+    const bool is_named = source == kRwkvWorldTemplateName;
+    try {
+      compiled.templates.emplace(
+          name, ChatTemplate(is_named ? std::string(kRwkvWorldTemplate) : source, special_tokens,
+                             limits));
+    } catch (const TemplateError& error) {
+      compiled.failures.emplace(name, error);
+    }
+  }
+  return compiled;
+}
+
+}  // namespace lintel

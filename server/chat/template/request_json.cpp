@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/chat/template/request_json.h"
+
+#include <cstdint>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace lintel {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr std::uint8_t kBigIntegerSubtype = 1;
+// As the allocator gives them out: a value with its name.
+constexpr std::int64_t kOrderedMemberBytes = 64;
+// Names of smaller objects are compared one by one.
+constexpr std::size_t kIndexedMembers = 16;
+
+// The map's own functions compare all names.
+using Members = ordered_json::object_t::Container;
+
+class OrderedTreeBuilder final : public nlohmann::json_sax<json> {
+ public:
+  OrderedTreeBuilder(const JsonBounds& bounds, JsonFailure& failure)
+      : bounds_(bounds), failure_(failure) {}
+  ~OrderedTreeBuilder() override {
+    if (bounds_.budget != nullptr && !finished_) bounds_.budget->charge(-charged_);
+  }
+  OrderedTreeBuilder(const OrderedTreeBuilder&) = delete;
+  OrderedTreeBuilder& operator=(const OrderedTreeBuilder&) = delete;
+
+  ordered_json take() {
+    finished_ = true;
+    return std::move(root_);
+  }
+
+  bool null() override { return put(nullptr, 0); }
+  bool boolean(bool value) override { return put(value, 0); }
+  bool number_integer(std::int64_t value) override { return put(value, 0); }
+  bool number_unsigned(std::uint64_t value) override { return put(value, 0); }
+  bool number_float(double value, const std::string& text) override {
+    if (text.find_first_of(".eE") != std::string::npos) return put(value, 0);
+    return put(big_integer(text), text.size());
+  }
+  bool string(std::string& value) override {
+    const std::size_t bytes = value.size();
+    return put(std::move(value), bytes);
+  }
+  bool binary(json::binary_t&) override { return false; }  // not in JSON
+  bool start_object(std::size_t) override { return open(ordered_json::object()); }
+  bool start_array(std::size_t) override { return open(ordered_json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(std::string& name) override {
+    if (!charge(name.size())) return false;
+    Level& level = levels_.back();
+    Members& members = level.value->get_ref<ordered_json::object_t&>();
+    level.member = find(level, members, name);
+    if (level.member < members.size()) {
+      if (bounds_.takes_repeated_names) return true;
+      failure_.kind = JsonFailure::Kind::kRepeatedName;
+      failure_.what = "has a name twice";
+      failure_.name = name;
+      return false;
+    }
+    if (members.size() >= kIndexedMembers) level.places.emplace(name, members.size());
+    members.emplace_back(std::move(name), nullptr);
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const json::exception&) override {
+    return false;  // read_json_events notes it
+  }
+
+ private:
+  struct Level {
+    ordered_json* value;
+    std::size_t member = 0;  // of an object, whose value comes next
+    std::unordered_map<std::string, std::size_t> places;
+  };
+
+  // The number of members: there is none of the name.
+  static std::size_t find(Level& level, const Members& members, const std::string& name) {
+    if (members.size() <= kIndexedMembers) {
+      std::size_t i = 0;
+      while (i < members.size() && members[i].first != name) ++i;
+      return i;
+    }
+    if (level.places.size() < kIndexedMembers) {
+      for (std::size_t i = 0; i < members.size(); ++i) level.places.emplace(members[i].first, i);
+    }
+    const auto found = level.places.find(name);
+    return found == level.places.end() ? members.size() : found->second;
+  }
+
+  bool charge(std::size_t bytes) {
+    const auto more = kOrderedMemberBytes + static_cast<std::int64_t>(bytes);
+    if (charged_ + more > bounds_.max_bytes) {
+      failure_.kind = JsonFailure::Kind::kTooLarge;
+      failure_.what = "takes more than " + std::to_string(bounds_.max_bytes >> 20) +
+                      " MiB of memory: it has too many values, names, objects or lists";
+      return false;
+    }
+    if (bounds_.budget != nullptr && !bounds_.budget->charge(more)) {
+      failure_.kind = JsonFailure::Kind::kNoSpace;
+      failure_.what = "finds no room in the memory there is for requests";
+      return false;
+    }
+    charged_ += more;
+    return true;
+  }
+
+  ordered_json* place(ordered_json value) {
+    if (levels_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    Level& level = levels_.back();
+    if (level.value->is_array()) {
+      level.value->push_back(std::move(value));
+      return &level.value->back();
+    }
+    Members& members = level.value->get_ref<ordered_json::object_t&>();
+    ordered_json& member = members[level.member].second;
+    member = std::move(value);
+    return &member;
+  }
+  bool put(ordered_json value, std::size_t bytes) {
+    if (!charge(bytes)) return false;
+    place(std::move(value));
+    return true;
+  }
+  bool open(ordered_json value) {
+    if (!charge(0)) return false;
+    levels_.push_back({place(std::move(value)), 0, {}});
+    return true;
+  }
+  bool close() {
+    levels_.pop_back();
+    return true;
+  }
+
+  const JsonBounds& bounds_;
+  JsonFailure& failure_;
+  ordered_json root_;
+  std::vector<Level> levels_;
+  std::int64_t charged_ = 0;
+  bool finished_ = false;
+};
+
+}  // namespace
+
+std::optional<ordered_json> read_request_json(std::string_view text, const JsonBounds& bounds,
+                                              JsonFailure& failure) {
+  OrderedTreeBuilder builder(bounds, failure);
+  if (!read_json_events(text, bounds, builder, failure)) return std::nullopt;
+  return builder.take();
+}
+
+ordered_json big_integer(std::string_view digits) {
+  return ordered_json::binary({digits.begin(), digits.end()}, kBigIntegerSubtype);
+}
+
+std::optional<std::string> big_integer_digits(const ordered_json& value) {
+  if (!value.is_binary()) return std::nullopt;
+  const auto& bytes = value.get_binary();
+  if (!bytes.has_subtype() || bytes.subtype() != kBigIntegerSubtype) return std::nullopt;
+  return std::string(bytes.begin(), bytes.end());
+}
+
+}  // namespace lintel

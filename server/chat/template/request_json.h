@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// JSON of a request as templates see it: members in the client's order, digits of large integers.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "model/core/json_reader.h"
+
+namespace lintel {
+
+// The whole text as a tree whose members are in the order in which they came; a repeated name keeps
+// its first place and its last value. An integer beyond 64 bits is kept as its digits
+// (big_integer_digits). Nothing: `failure` says why. Takes time and memory linear in the text.
+std::optional<nlohmann::ordered_json> read_request_json(std::string_view text,
+                                                        const JsonBounds& bounds,
+                                                        JsonFailure& failure);
+
+// An integer beyond 64 bits, as nlohmann::json has none: a binary value of a subtype of its own.
+nlohmann::ordered_json big_integer(std::string_view digits);
+// The digits of such a value, with its sign; nothing: it is another value.
+std::optional<std::string> big_integer_digits(const nlohmann::ordered_json& value);
+
+}  // namespace lintel

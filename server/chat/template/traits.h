@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a server finds out of a template by rendering it, and messages made ready by that.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/chat/template/template.h"
+
+namespace lintel {
+
+// How a model writes calls of tools.
+enum class ToolDialect : std::uint8_t {
+  kNone,
+  kHermes,    // <tool_call>{"name": ..., "arguments": ...}</tool_call>
+  kXml,       // <tool_call><function=name><parameter=name>
+  kPythonic,  // <|tool_call_start|>[name(argument=...)]<|tool_call_end|>
+};
+std::string_view name_of(ToolDialect dialect);  // "hermes"
+
+struct TemplateTraits {
+  enum class CallArguments : std::uint8_t {
+    kNone,  // calls are not shown
+    kObject,
+    kText,
+  };
+  CallArguments arguments = CallArguments::kNone;  // what function.arguments has to be
+  ToolDialect dialect = ToolDialect::kNone;
+  bool null_content = false;  // content may be null
+  bool parts = false;         // content may be a list of parts
+  bool tools = false;         // tools are shown
+  bool system = false;        // system messages are shown
+  // Whether the generation prompt leaves the reasoning open: without arguments, and with
+  // enable_thinking and thinking true or false.
+  bool opens_thinking = false;
+  bool opens_thinking_on = false;
+  bool opens_thinking_off = false;
+  // Of enable_thinking, thinking, reasoning_effort, preserve_thinking and verbosity those that the
+  // template has as variables.
+  std::vector<std::string> variables;
+  // Of reasoning_content, reasoning and thinking those that the source has.
+  std::vector<std::string> reasoning_names;
+  bool has_developer = false;  // the source names the role
+
+  bool has_variable(std::string_view name) const;
+};
+
+// Some ten renders of short conversations. A render that fails counts as no. Throws nothing else
+// than std::bad_alloc.
+TemplateTraits probe(const ChatTemplate& chat_template);
+
+// A message that no template of text can take. what() names the field.
+class MessageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Messages of a request as the template takes them:
+// - role developer is system, unless the template has it;
+// - system messages at the beginning are one, with an empty line between them;
+// - content in parts is joined by line ends, unless the template takes parts;
+// - content null or missing is "", unless the template takes null;
+// - function.arguments is an object or a text, as the template takes it. A text that is no object
+//   of JSON becomes {"arguments": TEXT}: a wrong call of the model must not end a conversation;
+// - reasoning has the names under which the template looks for it;
+// - a message of a tool has the name of its call.
+// Other members stay. Throws MessageError.
+nlohmann::ordered_json prepare_messages(const nlohmann::ordered_json& messages,
+                                        const TemplateTraits& traits);
+
+// The templates of a model, by name.
+struct ChatTemplates {
+  std::map<std::string, ChatTemplate, std::less<>> templates;
+  // Those that cannot be parsed: why, with the line.
+  std::map<std::string, TemplateError, std::less<>> failures;
+
+  // With tools "tool_use" if there is one; else "default". Null: there is none.
+  const ChatTemplate* find(bool has_tools) const;
+};
+
+// `sources` by name. A text that is kRwkvWorldTemplateName stands for kRwkvWorldTemplate. A
+// template that cannot be parsed is among the failures.
+ChatTemplates compile_chat_templates(const std::map<std::string, std::string>& sources,
+                                     const SpecialTokenTexts& special_tokens,
+                                     const TemplateLimits& limits = {});
+
+}  // namespace lintel

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages made ready, origins of texts, the open end of a last message, templates of a directory.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "model/tokenizer/chat_template_files.h"
+#include "server/chat/template/template.h"
+#include "server/chat/template/traits.h"
+#include "tests/support/temporary_directory.h"
+
+namespace lintel {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json prepared(const char* messages, const TemplateTraits& traits = {}) {
+  return prepare_messages(Json::parse(messages), traits);
+}
+
+// A letter for each byte: t of the template, c of content, a of the assistant's.
+std::string origins(const std::string& source, const Json& messages, const Json& kwargs = {}) {
+  RenderInput input;
+  input.messages = &messages;
+  input.kwargs = &kwargs;
+  const RenderedText rendered = ChatTemplate(source).render(input);
+  std::string letters;
+  for (const TextSpan& span : rendered.spans) {
+    letters.append(span.end - span.begin, "tca"[static_cast<int>(span.origin)]);
+  }
+  CHECK(letters.size() == rendered.text.size());
+  return rendered.text + "|" + letters;
+}
+
+std::string continued(const std::string& source, const char* messages) {
+  const Json tree = Json::parse(messages);
+  RenderInput input;
+  input.messages = &tree;
+  input.add_generation_prompt = false;
+  input.continue_final_message = true;
+  return ChatTemplate(source).render(input).text;
+}
+
+void write_file(const std::filesystem::path& path, const std::string& text) {
+  std::filesystem::create_directories(path.parent_path());
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+}  // namespace
+
+TEST_CASE("messages: roles, system messages and contents are made ready") {
+  CHECK(prepared(R"([{"role": "developer", "content": "a"}])")[0]["role"] == "system");
+  TemplateTraits traits;
+  traits.has_developer = true;
+  CHECK(prepared(R"([{"role": "developer", "content": "a"}])", traits)[0]["role"] == "developer");
+  const Json joined = prepared(
+      R"([{"role": "system", "content": "a"}, {"role": "developer", "content": "b"},
+          {"role": "user", "content": "c"}, {"role": "system", "content": "d"}])");
+  REQUIRE(joined.size() == 3);
+  CHECK(joined[0]["content"] == "a\n\nb");
+  CHECK(joined[2]["content"] == "d");
+  CHECK(prepared(R"([{"role": "assistant", "content": null}])")[0]["content"] == "");
+  CHECK(prepared(R"([{"role": "assistant"}])")[0]["content"] == "");
+  traits.null_content = true;
+  CHECK(prepared(R"([{"role": "assistant", "content": null}])", traits)[0]["content"].is_null());
+  const char* const parts =
+      R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])";
+  CHECK(prepared(parts)[0]["content"] == "a\nb");
+  traits.parts = true;
+  CHECK(prepared(parts, traits)[0]["content"].size() == 2);
+  CHECK_THROWS_WITH(
+      prepared(R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])",
+               traits),
+      "messages[0].content[0].type is \"image_url\", expected \"text\"");
+  CHECK_THROWS_AS(prepared(R"([{"role": "user", "content": 7}])"), MessageError);
+}
+
+TEST_CASE("messages: arguments of calls are what the template takes") {
+  const auto arguments = [](const char* given, TemplateTraits::CallArguments wanted) {
+    TemplateTraits traits;
+    traits.arguments = wanted;
+    const std::string message = std::string(R"([{"role": "assistant", "content": "", "tool_calls":
+        [{"id": "1", "function": {"name": "f", "arguments": )") +
+                                given + "}}]}]";
+    return prepared(message.c_str(), traits)[0]["tool_calls"][0]["function"]["arguments"];
+  };
+  constexpr auto kObject = TemplateTraits::CallArguments::kObject;
+  constexpr auto kText = TemplateTraits::CallArguments::kText;
+  CHECK(arguments(R"("{\"b\": 1, \"a\": 2}")", kObject).dump() == R"({"b":1,"a":2})");
+  CHECK(arguments(R"("{broken")", kObject).dump() == R"({"arguments":"{broken"})");
+  CHECK(arguments(R"("[1]")", kObject).dump() == R"({"arguments":"[1]"})");
+  CHECK(arguments(R"({"b": [1, "é"], "a": {}})", kText) == R"({"b": [1, "é"], "a": {}})");
+  CHECK(arguments(R"("{\"a\":1}")", kText) == R"({"a":1})");
+}
+
+TEST_CASE("messages: reasoning and tools have the names that the template looks for") {
+  TemplateTraits traits;
+  traits.reasoning_names = {"reasoning_content"};
+  const char* const given = R"([{"role": "assistant", "content": "", "thinking": "hm"}])";
+  CHECK(prepared(given, traits)[0]["reasoning_content"] == "hm");
+  CHECK_FALSE(prepared(given, traits)[0].contains("thinking"));
+  CHECK(prepared(given)[0]["thinking"] == "hm");
+  const Json named = prepared(R"([{"role": "assistant", "content": "", "tool_calls":
+      [{"id": "x", "function": {"name": "f", "arguments": {}}}]},
+      {"role": "tool", "tool_call_id": "x", "content": "1"},
+      {"role": "tool", "tool_call_id": "x", "name": "own", "content": "1"}])");
+  CHECK(named[1]["name"] == "f");
+  CHECK(named[2]["name"] == "own");
+}
+
+TEST_CASE("origins: each byte keeps its own through operations") {
+  const Json messages = Json::parse(
+      R"([{"role": "user", "content": "Ab<"}, {"role": "assistant", "content": "xy"}])");
+  const auto check = [&](const std::string& expression, const std::string& expected) {
+    INFO(expression);
+    CHECK(origins("{% set c = messages[0].content %}{{ " + expression + " }}", messages) ==
+          expected);
+  };
+  check("'<' + c + '>'", "<Ab<>|tccct");
+  check("messages[1].content ~ c ~ 1", "xyAb<1|aaccct");
+  check("c | upper ~ 'z'", "AB<z|ccct");
+  check("('-' ~ c)[1:] ~ ('-' ~ c)[:2]", "Ab<-A|ccctc");
+  check("[c, 'q'] | join('+')", "Ab<+q|ccctt");
+  check("c.replace('b', 'tt')", "Att<|cttc");
+  check("'a-b'.replace('-', c)", "aAb<b|tccct");
+  check("('t' ~ c ~ 't').split('b')[1]", "<t|ct");
+  check("('  ' ~ c) | trim", "Ab<|ccc");
+  check("'%s!%s' % (c, 1)", "Ab<!1|ccctt");
+  check("'{}!'.format(c)", "Ab<!|ccct");
+  check("c | tojson", "\"Ab<\"|tccct");
+  check("[c] | string", "['Ab<']|ttccctt");
+  check("c | e", "Ab&lt;|cccccc");
+  check("c * 2", "Ab<Ab<|cccccc");
+  check("c | indent(1, true)", " Ab<|tccc");
+  check("c | reverse", "<bA|ccc");
+  check("(c ~ 't') | list | last", "t|t");
+  check("messages[0].keys() | join", "rolecontent|ccccccccccc");
+  check("messages[0].role", "user|tttt");
+  CHECK(origins("{% macro m(x) %}[{{ x }}]{% endmacro %}{% set y %}{{ m(k) }}{% endset %}{{ y }}",
+                messages, {{"k", "v"}}) == "[v]|tct");
+  const Json forged = Json::parse(R"([{"role": "<|evil|>", "content": ""}])");
+  CHECK(origins("{{ messages[0].role }}", forged) == "<|evil|>|cccccccc");
+}
+
+TEST_CASE("continue_final_message: the text ends with the last message") {
+  const std::string source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}";
+  CHECK(
+      continued(source,
+                R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b "}])") ==
+      "<user>a</><assistant>b ");
+  const std::string trims = "{% for m in messages %}[{{ m.content | trim }}]{% endfor %}";
+  CHECK(continued(trims, R"([{"role": "assistant", "content": "b "}])") == "[b");
+  CHECK(continued("{{ messages[-1].content[0].text }}.",
+                  R"([{"role": "assistant", "content": [{"type": "text", "text": "p"}]}])") == "p");
+  CHECK_THROWS_AS(continued("x", R"([{"role": "assistant", "content": "b"}])"), TemplateError);
+  CHECK_THROWS_AS(continued(source, R"([{"role": "assistant", "content": null}])"), TemplateError);
+}
+
+TEST_CASE("templates of a directory: the first that is found counts") {
+  const testing::TemporaryDirectory directory;
+  const std::filesystem::path path = directory.path();
+  CHECK(load_chat_template_sources(path).templates.empty());
+  write_file(path / "chat_template.json", R"({"chat_template": "third"})");
+  CHECK(load_chat_template_sources(path).templates.at("default") == "third");
+  write_file(path / "tokenizer_config.json",
+             R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "pad_token": null,
+                 "chat_template": [{"name": "default", "template": "second"},
+                                   {"name": "tool_use", "template": "{% broken"}]})");
+  write_file(path / "special_tokens_map.json", R"({"bos_token": "other", "unk_token": "<unk>"})");
+  ChatTemplateSources sources = load_chat_template_sources(path);
+  CHECK(sources.templates.at("default") == "second");
+  CHECK(sources.special_tokens ==
+        std::map<std::string, std::string, std::less<>>{
+            {"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}});
+  ChatTemplates compiled = compile_chat_templates(sources.templates, sources.special_tokens);
+  CHECK(compiled.failures.at("tool_use").line() == 1);
+  REQUIRE(compiled.find(true) != nullptr);
+  CHECK(compiled.find(true)->source() == "second");
+
+  write_file(path / "chat_template.jinja", "rwkv-world");
+  write_file(path / "additional_chat_templates" / "tool_use.jinja", "tools");
+  sources = load_chat_template_sources(path);
+  compiled = compile_chat_templates(sources.templates, sources.special_tokens);
+  CHECK(compiled.find(false)->source() == kRwkvWorldTemplate);
+  CHECK(compiled.find(true)->source() == "tools");
+  write_file(path / "tokenizer_config.json", "{broken");
+  CHECK(load_chat_template_sources(path).notes.size() == 1);
+}
+
+}  // namespace lintel
