@@ -14,6 +14,7 @@ void add_state(CLI::App& app, CommandLine& command_line);
 void add_model(CLI::App& app, CommandLine& command_line);
 void add_health(CLI::App& app, CommandLine& command_line);
 void add_admin(CLI::App& app, CommandLine& command_line);
+void add_chat(CLI::App& app, CommandLine& command_line);
 void add_tokenize(CLI::App& app, CommandLine& command_line);  // and detokenize
 void add_token(CLI::App& app, CommandLine& command_line);
 

@@ -281,6 +281,7 @@ int run_command_line(std::vector<std::string> arguments, Console& console) {
   add_model(app, command_line);
   add_health(app, command_line);
   add_admin(app, command_line);
+  add_chat(app, command_line);
   add_tokenize(app, command_line);
   add_token(app, command_line);
   return run_program(app, command_line, std::move(arguments));

@@ -1,4 +1,3 @@
-#include "tests/mutations/mutation.h"
 // SPDX-License-Identifier: Apache-2.0
 #include "client/lib/client.h"
 
@@ -28,6 +27,7 @@ struct Client::Stubs {
       : channel(c),
         address(std::move(at)),
         generation(c),
+        chat(c),
         sessions(c),
         models(c),
         admin(c),
@@ -35,6 +35,7 @@ struct Client::Stubs {
   const std::shared_ptr<grpc::ChannelInterface> channel;
   const std::string address;  // empty over the caller's own channel
   v1::GenerationService::Stub generation;
+  v1::ChatService::Stub chat;
   v1::SessionService::Stub sessions;
   v1::ModelService::Stub models;
   v1::AdminService::Stub admin;
@@ -303,6 +304,36 @@ Client::Client(std::chrono::milliseconds deadline, std::string token)
 Client::~Client() = default;
 Client::Client(Client&&) noexcept = default;
 Client& Client::operator=(Client&&) noexcept = default;
+
+v1::RenderChatResponse Client::render_chat(const std::string& body,
+                                           Cancellation* cancellation) const {
+  v1::RenderChatRequest request;
+  request.set_body(body);
+  v1::RenderChatResponse response;
+  Call call(*this, cancellation);
+  call.unary([&](Stubs& server,
+                 auto* context) { return server.chat.Render(context, request, &response); },
+             Again::kSafe);
+  return response;
+}
+
+void Client::complete_chat(const std::string& body, const OnChat& on_message,
+                           Cancellation* cancellation) const {
+  v1::ChatRequest request;
+  request.set_body(body);
+  Call call(*this, cancellation);
+  bool has_ended = false;
+  call.stream<v1::ChatResponse>(
+      [&](Stubs& server, auto* context) { return server.chat.Complete(context, request); },
+      [&](const v1::ChatResponse& response) {
+        has_ended |= response.has_usage();
+        on_message(response);
+      },
+      Again::kNever);
+  if (!has_ended) {
+    throw CallError(grpc::StatusCode::INTERNAL, "the stream ended before the answer did");
+  }
+}
 
 void Client::score(const v1::ScoreRequest& request, const OnScore& on_score,
                    Cancellation* cancellation) const {
@@ -675,7 +706,7 @@ std::vector<v1::Session> Client::list_sessions(const std::string& model,
     if (!page.next_page_token().empty() && page.next_page_token() == request.page_token()) {
       throw CallError(grpc::StatusCode::INTERNAL, "the server's list of sessions does not advance");
     }
-    request.set_page_token(LINTEL_MUTATION("pages-not-followed") ? "" : page.next_page_token());
+    request.set_page_token(page.next_page_token());
   } while (!request.page_token().empty());
   return sessions;
 }

@@ -17,6 +17,7 @@
 #include "client/lib/call_error.h"
 #include "client/lib/channel.h"
 #include "lintel/v1/admin.grpc.pb.h"
+#include "lintel/v1/chat.grpc.pb.h"
 #include "lintel/v1/generation.grpc.pb.h"
 #include "lintel/v1/model.grpc.pb.h"
 #include "lintel/v1/session.grpc.pb.h"
@@ -165,6 +166,14 @@ class Client {
   // Collects the whole stream.
   std::vector<Sample> generate(const v1::GenerateRequest& request,
                                Cancellation* cancellation = nullptr) const;
+
+  // The body of OpenAI's POST /v1/chat/completions, as JSON (docs/chat.md).
+  v1::RenderChatResponse render_chat(const std::string& body,
+                                     Cancellation* cancellation = nullptr) const;
+  // Streams. As OnChunk; the last message has the usage.
+  using OnChat = std::function<void(const v1::ChatResponse&)>;
+  void complete_chat(const std::string& body, const OnChat& on_message,
+                     Cancellation* cancellation = nullptr) const;
 
   // Called in the order of the request, once per sequence; else as OnChunk.
   using OnScore = std::function<void(const v1::ScoreResponse&)>;

@@ -2,7 +2,10 @@
 // Tokens that are found in a text before it is split: special ones and others.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,10 +32,11 @@ class AddedTokens {
   bool empty() const { return trie_.empty(); }
 
   // Cuts `text` at tokens, leftmost first, of those the longest: calls on_text(part) for what lies
-  // between them where that is not empty, and on_token(id).
+  // between them where that is not empty, and on_token(id). offset: of `text` in what options.plain
+  // counts.
   template <typename OnText, typename OnToken>
-  void cut(std::string_view text, const EncodeOptions& options, OnText on_text,
-           OnToken on_token) const {
+  void cut(std::string_view text, const EncodeOptions& options, OnText on_text, OnToken on_token,
+           std::size_t offset = 0) const {
     if (trie_.empty() || !(options.parse_special || options.parse_added)) {
       if (!text.empty()) on_text(text);
       return;
@@ -44,6 +48,7 @@ class AddedTokens {
       trie_.each_prefix(text.substr(at), [&](std::int32_t i, std::size_t length) {
         const Entry& entry = entries_[static_cast<std::size_t>(i)];
         if (!(entry.is_special ? options.parse_special : options.parse_added)) return;
+        if (is_plain(options.plain, offset + at, length, entry.is_special)) return;
         token = entry.id;
         bytes = length;
       });
@@ -58,6 +63,16 @@ class AddedTokens {
   }
 
  private:
+  static bool is_plain(std::span<const PlainText> plain, std::size_t begin, std::size_t length,
+                       bool is_special) {
+    const auto ends_before = [&](const PlainText& part) { return part.end <= begin; };
+    auto part = std::ranges::partition_point(plain, ends_before);
+    for (; part != plain.end() && part->begin < begin + length; ++part) {
+      if (is_special || !part->special_only) return true;
+    }
+    return false;
+  }
+
   struct Entry {
     std::int32_t id;
     bool is_special;

@@ -123,8 +123,8 @@ class BpeTokenizer final : public Tokenizer {
   // Where a part lies in the text: at its beginning, or after other text.
   enum class Position { kBegin, kContinued, kInside };
 
-  void encode_part(std::string_view part, Position position, const EncodeOptions& options,
-                   std::vector<std::int32_t>& ids) const;
+  void encode_part(std::string_view part, std::size_t offset, Position begin,
+                   const EncodeOptions& options, std::vector<std::int32_t>& ids) const;
   void encode_split(std::string_view text, std::vector<std::int32_t>& ids) const;
   bool gets_mark(std::string_view text, Position position) const;
   void encode_marked(std::string_view text, Position position,
@@ -148,21 +148,27 @@ std::vector<std::int32_t> BpeTokenizer::encode(std::string_view text,
       text, options,
       [&](std::string_view part) {
         const Position begin = options.continues ? Position::kContinued : Position::kBegin;
-        encode_part(part, part.data() == text.data() ? begin : Position::kInside, options, ids);
+        encode_part(part, static_cast<std::size_t>(part.data() - text.data()), begin, options, ids);
       },
       [&](std::int32_t id) { ids.push_back(id); });
   if (options.add_special) ids.insert(ids.end(), rules.after.begin(), rules.after.end());
   return ids;
 }
 
-// What lies between added tokens of the raw text.
-void BpeTokenizer::encode_part(std::string_view part, Position position,
+// What lies between added tokens of the raw text, from `offset` on. begin: of the text's first
+// part.
+void BpeTokenizer::encode_part(std::string_view part, std::size_t offset, Position begin,
                                const EncodeOptions& options, std::vector<std::int32_t>& ids) const {
+  const Position position = offset == 0 ? begin : Position::kInside;
   std::string normalized;
-  const std::string_view text =
-      model_.rules.nfc && normalize_nfc(part, normalized) ? std::string_view(normalized) : part;
+  const bool is_changed = model_.rules.nfc && normalize_nfc(part, normalized);
+  const std::string_view text = is_changed ? std::string_view(normalized) : part;
+  // Where characters were joined, plain parts have other places: no token is cut out of the whole.
+  const PlainText whole{.begin = offset, .end = offset + text.size()};
+  EncodeOptions changed = options;
+  if (is_changed && !options.plain.empty()) changed.plain = std::span(&whole, 1);
   model_.normalized_added.cut(
-      text, options,
+      text, changed,
       [&](std::string_view piece) {
         if (model_.rules.byte_fallback) {
           const bool is_front = piece.data() == text.data();
@@ -171,7 +177,7 @@ void BpeTokenizer::encode_part(std::string_view part, Position position,
           encode_split(piece, ids);
         }
       },
-      [&](std::int32_t id) { ids.push_back(id); });
+      [&](std::int32_t id) { ids.push_back(id); }, offset);
 }
 
 void BpeTokenizer::encode_split(std::string_view text, std::vector<std::int32_t>& ids) const {

@@ -17,6 +17,14 @@
 
 namespace lintel {
 
+// Bytes of a text that do not come from who may name tokens: a token whose spelling has one of them
+// is not cut out there, and they are encoded as any other letters.
+struct PlainText {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  bool special_only = false;  // added tokens that are not special are cut out
+};
+
 struct EncodeOptions {
   // The tokens that the model wants before and after a text, as <s>.
   bool add_special = true;
@@ -29,6 +37,8 @@ struct EncodeOptions {
   // The text follows another of the same sequence: vocabularies that mark words by a space in front
   // put none before its first.
   bool continues = false;
+  // Ascending, without overlaps. What parse_special and parse_added do not apply to.
+  std::span<const PlainText> plain{};
 };
 
 // What each token contributes to a text. Filled while a tokenizer is made; immutable then.

@@ -22,6 +22,7 @@
 #include "grpc/health/v1/health.pb.h"
 #include "server/api/kserve/service.h"
 #include "server/api/lintel_v1/admin_service.h"
+#include "server/api/lintel_v1/chat_service.h"
 #include "server/api/lintel_v1/generation_service.h"
 #include "server/api/lintel_v1/initial_states.h"
 #include "server/api/lintel_v1/model_service.h"
@@ -139,9 +140,9 @@ namespace {
 constexpr std::chrono::milliseconds kShutdownTime{250};
 // Then the process ends even if calls are left because of a defect.
 constexpr std::chrono::seconds kLastWait{30};
-constexpr const char* kServices[] = {"lintel.v1.GenerationService", "lintel.v1.SessionService",
-                                     "lintel.v1.ModelService", "lintel.v1.AdminService",
-                                     "inference.GRPCInferenceService"};
+constexpr const char* kServices[] = {
+    "lintel.v1.GenerationService", "lintel.v1.ChatService",  "lintel.v1.SessionService",
+    "lintel.v1.ModelService",      "lintel.v1.AdminService", "inference.GRPCInferenceService"};
 
 std::vector<std::string> reflected_services(const ServerOptions& options) {
   std::vector<std::string> services(std::begin(kServices), std::end(kServices));
@@ -221,6 +222,7 @@ struct LintelServer::Impl {
                 clock,    options.streaming,
                 health,   stored == nullptr ? nullptr : &stored->sessions()},
         generation(context),
+        chat(context),
         session(context),
         model(context),
         admin(context),
@@ -270,6 +272,7 @@ struct LintelServer::Impl {
   ServerHealth health;
   ServiceContext context;
   GenerationService generation;
+  ChatService chat;
   SessionService session;
   ModelService model;
   AdminService admin;
@@ -277,8 +280,8 @@ struct LintelServer::Impl {
   ReflectionService reflection;
   ChannelzService channelz;
   // The services that HTTP has, too, and those over gRPC.
-  const std::array<const RpcService*, 5> services{&generation, &session, &model, &admin,
-                                                  &inference};
+  const std::array<const RpcService*, 6> services{&generation, &chat,  &session,
+                                                  &model,      &admin, &inference};
   std::deque<GrpcService> grpc_services;
   HttpCounters http_counters;
   const Metrics metrics;

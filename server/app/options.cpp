@@ -522,6 +522,31 @@ void check_adapters(ModelOptions& models) {
   }
 }
 
+// Each names a model that may be served, one each.
+template <typename Given>
+void check_of_models(const char* flag, const ModelOptions& models, std::vector<Given>& all) {
+  std::vector<std::string> served;
+  for (const auto& model : models.directories) served.push_back(model.name);
+  served.insert(served.end(), models.load.begin(), models.load.end());
+  std::set<std::string> names;
+  for (Given& given : all) {
+    const std::string name = flag;
+    if (given.model.empty()) {
+      if (served.size() != 1 || served.front() == "*") {
+        throw UsageError(name + ": name the model, as in " + name + " MODEL=...");
+      }
+      given.model = served.front();
+    }
+    if (models.repository.empty() &&
+        std::find(served.begin(), served.end(), given.model) == served.end()) {
+      throw UsageError(name + ": no --model is named '" + given.model + "'");
+    }
+    if (!names.insert(given.model).second) {
+      throw UsageError(name + ": model '" + given.model + "' has two");
+    }
+  }
+}
+
 }  // namespace
 
 void check_together(ServerOptions& options, bool prefill_rows_given) {
@@ -553,6 +578,8 @@ void check_together(ServerOptions& options, bool prefill_rows_given) {
     }
   }
   check_adapters(options.models);
+  check_of_models("--chat-template", options.models, options.models.chat_templates);
+  check_of_models("--tool-dialect", options.models, options.models.tool_dialects);
   if (options.initial_states.accept_other_numerics && options.initial_states.directory.empty()) {
     throw UsageError("--accept-other-numerics needs --initial-states");
   }

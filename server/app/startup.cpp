@@ -109,6 +109,11 @@ void check_before_loading(const ServerOptions& options) {
   check_repository(options);
   for (const auto& model : options.models.directories) check_model(model.path);
   for (const auto& adapter : options.models.adapters) check_directory("--adapter", adapter.path);
+  for (const auto& file : options.models.chat_templates) {
+    if (!std::filesystem::is_regular_file(file.path)) {
+      throw UsageError("--chat-template: " + file.path.string() + " is not a file");
+    }
+  }
   if (const auto& states = options.initial_states.directory; !states.empty()) {
     check_directory("--initial-states", states);
   }

@@ -167,6 +167,16 @@ std::vector<Flag> model_flags() {
           "LoRA adapter of a model, as PEFT writes it, in addition to those in adapters/NAME/ of "
           "the model's directory, which are loaded with it; repeat for several. MODEL may be left "
           "out where one model is served. Requests name it: `lintel generate --adapter NAME`"),
+      list_flag(
+          "--chat-template", models, &Options::chat_templates, "[MODEL=]FILE",
+          parse_chat_template_file,
+          "Chat template of a model, a Jinja text, in place of its own; repeat for several models. "
+          "MODEL may be left out where one model is served"),
+      list_flag("--tool-dialect", models, &Options::tool_dialects, "[MODEL=]NAME",
+                parse_tool_dialect,
+                "How a model writes calls of tools: none, hermes, xml or pythonic. Found out from "
+                "the chat "
+                "template unless given"),
       bytes_flag(
           "--model-memory", models, &Options::memory_bytes, 0, kMostBytes,
           "Memory for the weights and tables of all models and adapters, and for what loading "

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <limits>
 
+#include "server/chat/template/traits.h"
 #include "server/core/random_bytes.h"
 #include "server/models/model_repository.h"
 
@@ -184,6 +185,44 @@ AdapterDirectory parse_adapter_directory(const std::string& text) {
                      "not beginning with '.'");
   }
   return adapter;
+}
+
+namespace {
+
+// The model of [MODEL=]VALUE, which is left with the value. Empty: none is named.
+std::string take_model(std::string& text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos) return "";
+  std::string model = text.substr(0, equals);
+  if (!is_model_name(model)) {
+    throw UsageError("'" + model + "' of '" + text + "' cannot name a model");
+  }
+  text.erase(0, equals + 1);
+  return model;
+}
+
+}  // namespace
+
+ChatTemplateFile parse_chat_template_file(const std::string& text) {
+  std::string path = text;
+  ChatTemplateFile file;
+  file.model = take_model(path);
+  if (path.empty()) throw UsageError("'" + text + "' names no file");
+  file.path = path;
+  return file;
+}
+
+GivenToolDialect parse_tool_dialect(const std::string& text) {
+  std::string name = text;
+  GivenToolDialect given;
+  given.model = take_model(name);
+  for (const ToolDialect dialect :
+       {ToolDialect::kNone, ToolDialect::kHermes, ToolDialect::kXml, ToolDialect::kPythonic}) {
+    if (name_of(dialect) != name) continue;
+    given.dialect = dialect;
+    return given;
+  }
+  throw UsageError("'" + name + "' is not none, hermes, xml or pythonic");
 }
 
 std::int64_t parse_whole_number(std::string_view text, std::int64_t low, std::int64_t high) {

@@ -42,6 +42,8 @@ ListenAddress parse_listen_address(const std::string& text);
 // "[NAME=]PATH"; without a name, the last component of PATH, of a GGUF file without its extension.
 ModelDirectory parse_model_directory(const std::string& text);
 // "[MODEL:]NAME=DIR"; `model` is empty where none is named.
+ChatTemplateFile parse_chat_template_file(const std::string& text);
+GivenToolDialect parse_tool_dialect(const std::string& text);
 AdapterDirectory parse_adapter_directory(const std::string& text);
 
 }  // namespace lintel

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <system_error>
@@ -18,6 +20,7 @@
 #include "model/fastest_type.h"
 #include "model/lora/adapter.h"
 #include "model/model_files.h"
+#include "server/chat/template/chat_model.h"
 #include "server/models/batch_rows.h"
 #include "server/models/model_repository.h"
 
@@ -225,6 +228,47 @@ ModelError there_twice(const ServedModel& model, const std::string& adapter) {
                     " is in the model's directory, and --adapter gives it, too");
 }
 
+std::string read_text_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file.good() && !file.eof()) throw ModelError(path.string() + " cannot be read");
+  return text;
+}
+
+// A template that is not served keeps chat off for the model, and no more.
+std::shared_ptr<const ChatModel> load_chat(const ModelFiles& files, const ModelSource& source,
+                                           const ModelOptions& options) {
+  ChatTemplateSources sources = files.load_chat_template_sources();
+  for (const ChatTemplateFile& given : options.chat_templates) {
+    if (given.model != source.name) continue;
+    sources.templates.clear();
+    sources.templates["default"] = read_text_file(given.path);
+  }
+  std::optional<ToolDialect> dialect;
+  for (const GivenToolDialect& given : options.tool_dialects) {
+    if (given.model == source.name) dialect = given.dialect;
+  }
+  for (const std::string& note : sources.notes) {
+    spdlog::warn("model {}: chat templates: {}", source.name, note);
+  }
+  const auto defaults = std::filesystem::is_directory(source.directory)
+                            ? load_sampling_defaults(source.directory)
+                            : SamplingDefaults();
+  auto chat = std::make_shared<const ChatModel>(
+      compile_chat_templates(sources.templates, sources.special_tokens), defaults, dialect);
+  for (const auto& [name, error] : chat->templates().failures) {
+    spdlog::warn("model {}: chat template '{}' is not served: line {}: {}", source.name, name,
+                 error.line(), error.what());
+  }
+  if (const ChatTemplate* const found = chat->find(/*has_tools=*/true)) {
+    const TemplateTraits& traits = chat->traits(*found);
+    spdlog::info("model {}: chat template of {} bytes{}{}", source.name, found->source().size(),
+                 traits.tools ? ", calls of tools: " + std::string(name_of(traits.dialect)) : "",
+                 traits.opens_thinking_on ? ", thinks" : "");
+  }
+  return chat;
+}
+
 // One line on a terminal, of large models alone.
 class LoadProgress {
  public:
@@ -287,8 +331,12 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
     warnings.push_back("on this machine the tokens of a request depend on what shares its batch");
     spdlog::error("model {}: {}", source.name, warnings.back());
   }
-  return serve(source, counted(std::move(transformer), std::move(reservation)), std::move(warnings),
-               rows, std::move(loaded.reason));
+  std::shared_ptr<const ChatModel> chat = load_chat(files, source, options_);
+  std::shared_ptr<ServedModel> served =
+      serve(source, counted(std::move(transformer), std::move(reservation)), std::move(warnings),
+            rows, std::move(loaded.reason));
+  served->chat = std::move(chat);
+  return served;
 }
 
 std::vector<AdapterSource> ModelLoader::adapter_sources(const ServedModel& model) const {

@@ -13,6 +13,7 @@
 #include "model/config/attention_spec.h"
 #include "model/ops/dense.h"
 #include "model/ops/kv_type.h"
+#include "server/chat/reader/tool_dialect.h"
 #include "server/engine/request.h"
 #include "server/engine/scheduler.h"
 
@@ -49,10 +50,23 @@ struct AdapterDirectory {
   std::filesystem::path path;
 };
 
+// A chat template in place of the model's own.
+struct ChatTemplateFile {
+  std::string model;  // empty: the only one
+  std::filesystem::path path;
+};
+// How a model writes calls of tools, in place of what its template shows.
+struct GivenToolDialect {
+  std::string model;  // empty: the only one
+  ToolDialect dialect = ToolDialect::kNone;
+};
+
 struct ModelOptions {
   std::vector<ModelDirectory> directories;  // loaded at the start; names differ
   // Loaded with their models, beside those in the models' directories; names of a model differ.
   std::vector<AdapterDirectory> adapters;
+  std::vector<ChatTemplateFile> chat_templates;  // one a model at most
+  std::vector<GivenToolDialect> tool_dialects;   // likewise
   std::filesystem::path repository;       // ModelRepository; empty: nothing is loaded at run time
   std::vector<std::string> load;          // of the repository, at the start; "*": all
   std::size_t memory_bytes = 0;           // of all models and adapters together; 0: no bound

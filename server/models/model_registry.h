@@ -15,6 +15,7 @@
 
 #include "model/numerics_fingerprint.h"
 #include "model/transformer.h"
+#include "server/chat/template/chat_model.h"
 #include "server/core/mutex.h"
 #include "server/core/notification.h"
 #include "server/engine/scheduler.h"
@@ -40,10 +41,11 @@ struct ServedModel {
   // requests use them.
   const std::unique_ptr<AdapterTable> adapters = std::make_unique<AdapterTable>();
   std::unique_ptr<Scheduler> scheduler;
-  std::string weight_type_reason;     // why its weight type; empty: it was given, or is f32
-  NumericsFingerprint numerics;       // of this machine with this model
-  RequestLimits limits;               // max_samples no more than max_batch_rows
-  std::vector<std::string> warnings;  // what an operator should know
+  std::string weight_type_reason;         // why its weight type; empty: it was given, or is f32
+  NumericsFingerprint numerics;           // of this machine with this model
+  RequestLimits limits;                   // max_samples no more than max_batch_rows
+  std::vector<std::string> warnings;      // what an operator should know
+  std::shared_ptr<const ChatModel> chat;  // null: of a model that is served without one
   // It was unloaded, or another took its place: what is still running may be ended for that.
   mutable std::atomic<bool> retired{false};
 };

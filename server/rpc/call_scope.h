@@ -35,6 +35,8 @@ class RpcCall;
 enum class Method {
   kGenerate,
   kScore,
+  kRenderChat,
+  kCompleteChat,
   kCreateSession,
   kGetSession,
   kListSessions,
@@ -83,6 +85,8 @@ struct MethodInfo {
 inline constexpr std::array kMethods = {
     MethodInfo{Method::kGenerate, "lintel.v1.GenerationService/Generate", Role::kGenerate},
     MethodInfo{Method::kScore, "lintel.v1.GenerationService/Score", Role::kScore},
+    MethodInfo{Method::kRenderChat, "lintel.v1.ChatService/Render", std::nullopt},
+    MethodInfo{Method::kCompleteChat, "lintel.v1.ChatService/Complete", Role::kGenerate},
     MethodInfo{Method::kCreateSession, "lintel.v1.SessionService/Create", Role::kGenerate},
     MethodInfo{Method::kGetSession, "lintel.v1.SessionService/Get", Role::kGenerate},
     // An admin lists all sessions, others their own.

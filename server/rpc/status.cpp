@@ -123,7 +123,9 @@ const char* code_name(int code) {
 
 std::string clip(std::string_view text) { return clipped(text, kMaxNameBytes); }
 
-grpc::Status invalid_argument(const std::vector<FieldViolation>& violations) {
+namespace {
+
+google::rpc::BadRequest bad_request(const std::vector<FieldViolation>& violations) {
   assert(!violations.empty());
   google::rpc::BadRequest bad;
   for (std::size_t i = 0; i < std::min(violations.size(), kMaxViolations); ++i) {
@@ -131,6 +133,19 @@ grpc::Status invalid_argument(const std::vector<FieldViolation>& violations) {
     violation->set_field(clipped(violations[i].field, kMaxTextBytes));
     violation->set_description(clipped(violations[i].description, kMaxTextBytes));
   }
+  return bad;
+}
+
+}  // namespace
+
+grpc::Status invalid_argument(const std::vector<FieldViolation>& violations, const char* reason) {
+  const google::rpc::BadRequest bad = bad_request(violations);
+  return with_detail(grpc::StatusCode::INVALID_ARGUMENT, violations_text(bad, violations.size()),
+                     bad, error_info(reason));
+}
+
+grpc::Status invalid_argument(const std::vector<FieldViolation>& violations) {
+  const google::rpc::BadRequest bad = bad_request(violations);
   return with_detail(grpc::StatusCode::INVALID_ARGUMENT, violations_text(bad, violations.size()),
                      bad);
 }

@@ -44,6 +44,8 @@ struct FieldViolation {
 // INVALID_ARGUMENT with google.rpc.BadRequest. REQUIRES: violations is not empty. Trailers have to
 // stay small: at most 16 violations are listed, long texts are clipped.
 grpc::Status invalid_argument(const std::vector<FieldViolation>& violations);
+// The same with google.rpc.ErrorInfo: for what a program distinguishes by the reason.
+grpc::Status invalid_argument(const std::vector<FieldViolation>& violations, const char* reason);
 
 // NOT_FOUND with google.rpc.ResourceInfo. type: "model" or "session".
 grpc::Status not_found(std::string_view type, std::string_view name, std::string_view message);

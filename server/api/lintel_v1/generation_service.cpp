@@ -17,8 +17,6 @@
 namespace lintel {
 namespace {
 
-constexpr int kDefaultMessageTokens = 1024;  // of a client that does not say how many it wants
-
 v1::FinishReason wire_reason(FinishReason reason) {
   switch (reason) {
     case FinishReason::kLength:
@@ -70,105 +68,42 @@ void write_result(const SampleResult& result, v1::SampleFinish& wire) {
 
 grpc::Status GenerateStream::begin(PreparedGeneration prepared, const StreamingOptions& streaming,
                                    const Clock& clock) {
-  GenerationRequest& request = prepared.checked.request;
-  TokenStream::Options options;
-  options.chunk_interval = streaming.chunk_interval_ms;
-  options.outbox_tokens = streaming.outbox_tokens;
-  options.max_tokens_per_message = prepared.checked.max_tokens_per_message > 0
-                                       ? prepared.checked.max_tokens_per_message
-                                       : kDefaultMessageTokens;
-  options.top_log2_probs = top_log2_probs_ = request.top_log2_probs;
+  const GenerationRequest& request = prepared.checked.request;
+  top_log2_probs_ = request.top_log2_probs;
   if (prepared.checked.token_bytes) tokenizer_ = prepared.model->transformer->tokenizer();
-  options.tells_sample_ends = true;
-  options.deadline_ends_well = !prepared.deadline_is_calls;
-  if (prepared.lease) options.session_id = prepared.lease.session_id();
-  options.session_is_stored = prepared.durable != nullptr;
   chunk_of_sample_.resize(static_cast<std::size_t>(request.num_samples));
-  const auto outbox = std::make_shared<TokenStream>(
-      static_cast<ResponseWriter&>(*this), prepared.model, clock, calls(), std::move(options));
-  // Before it runs: a write may be out, and the stream with it, before submit() returns.
-  if (!set_outbox(outbox)) return cancelled();
-  if (prepared.past) {  // it has been run
-    outbox->tell(std::move(prepared.past));
-    return grpc::Status::OK;
-  }
-  grpc::Status submitted = catch_exceptions([&] {
-    return outbox->submit(std::move(request), std::move(prepared.lease), prepared.durable);
-  });
-  if (!submitted.ok()) set_outbox(nullptr);
-  return submitted;
+  return run(std::move(prepared), streaming, clock);
 }
 
-std::shared_ptr<TokenStream> GenerateStream::outbox() const {
-  MutexLock lock(mutex_);
-  return outbox_;
-}
-
-bool GenerateStream::set_outbox(std::shared_ptr<TokenStream> outbox) {
-  MutexLock lock(mutex_);
-  outbox_.swap(outbox);  // what was there goes without the mutex
-  return !gone_;
-}
-
-void GenerateStream::write(std::span<const OutboxEntry> entries) {
-  fill(entries);
-  StartWrite(&message_);
-}
-
-void GenerateStream::end(std::span<const OutboxEntry> entries, grpc::Status status, TokenUse used) {
-  fill(entries);
-  finish(entries.empty() ? nullptr : &message_, std::move(status), used);
-}
-
-void GenerateStream::gone(grpc::Status status, TokenUse used) noexcept {
-  finish(nullptr, std::move(status), used);
-}
-
-void GenerateStream::OnWriteDone(bool ok) {
-  // A copy: the reactor may be gone as soon as it is finished.
-  const std::shared_ptr<TokenStream> outbox = this->outbox();
-  if (outbox != nullptr) outbox->written(ok);
-}
-
-void GenerateStream::OnCancel() {
-  std::shared_ptr<TokenStream> outbox;
-  {
-    MutexLock lock(mutex_);
-    gone_ = true;
-    outbox = outbox_;
-  }
-  if (outbox != nullptr) outbox->gone();
-}
-
-void GenerateStream::fill(std::span<const OutboxEntry> entries) {
-  message_.Clear();
+void GenerateStream::fill(std::span<const OutboxEntry> entries, bool /*is_last*/,
+                          v1::GenerateResponse& message) {
   std::fill(chunk_of_sample_.begin(), chunk_of_sample_.end(), -1);
   for (const OutboxEntry& entry : entries) {
     if (entry.finished != nullptr) {
-      write_result(*entry.finished, *message_.add_finished());
+      write_result(*entry.finished, *message.add_finished());
     } else {
-      append_token(entry);
+      append_token(entry, message);
     }
   }
 }
 
-void GenerateStream::append_token(const OutboxEntry& entry) {
+void GenerateStream::append_token(const OutboxEntry& entry, v1::GenerateResponse& message) {
   int& index = chunk_of_sample_[static_cast<std::size_t>(entry.sample)];
-  v1::Chunk* chunk = index < 0 ? nullptr : message_.mutable_chunks(index);
+  v1::Chunk* chunk = index < 0 ? nullptr : message.mutable_chunks(index);
   const bool continues = chunk != nullptr && chunk->source() == wire_source(entry.source) &&
                          chunk->first_position() + chunk->tokens_size() == entry.position &&
                          (chunk->log2_probs_size() > 0) == entry.has_log2_prob;
   if (!continues) {
-    index = message_.chunks_size();
-    chunk = message_.add_chunks();
+    index = message.chunks_size();
+    chunk = message.add_chunks();
     chunk->set_sample(static_cast<std::uint32_t>(entry.sample));
     chunk->set_first_position(entry.position);
     chunk->set_source(wire_source(entry.source));
   }
   chunk->add_tokens(entry.token);
-  const auto add_bytes = [this](std::int32_t token, std::int32_t cut, auto& message) {
+  const auto add_bytes = [this](std::int32_t token, std::int32_t cut, auto& list) {
     if (tokenizer_ == nullptr) return;
-    message.add_token_bytes(std::string(text_of_token(*tokenizer_, token, cut)));
+    list.add_token_bytes(std::string(text_of_token(*tokenizer_, token, cut)));
   };
   add_bytes(entry.token, entry.cut_bytes, *chunk);
   if (!entry.has_log2_prob) return;

@@ -15,7 +15,7 @@
 #include "server/api/request_checks.h"
 #include "server/api/response_stream.h"
 #include "server/api/service_context.h"
-#include "server/api/token_stream.h"
+#include "server/api/token_reactor.h"
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
 #include "server/core/notification.h"
@@ -30,38 +30,21 @@ namespace lintel {
 // GenerateStream: one Generate call, and how it writes.
 
 // Puts what the outbox has into chunks: consecutive tokens of a sample, of one source.
-class GenerateStream final : public StreamReactor<v1::GenerateResponse>, private ResponseWriter {
+class GenerateStream final : public TokenReactor<v1::GenerateResponse> {
  public:
-  using StreamReactor::StreamReactor;
+  using TokenReactor::TokenReactor;
 
-  // Submits the request; then the call ends with it, and the stream may be gone when this returns.
-  // Once, by the method or, after it has returned, by another thread. Not OK, or an exception:
-  // nothing runs.
+  // As run().
   grpc::Status begin(PreparedGeneration prepared, const StreamingOptions& streaming,
                      const Clock& clock);
 
-  void OnWriteDone(bool ok) override;
-  void OnCancel() override;
-
  private:
-  void write(std::span<const OutboxEntry> entries) override;
-  void end(std::span<const OutboxEntry> entries, grpc::Status status, TokenUse used) override;
-  void gone(grpc::Status status, TokenUse used) noexcept override;
+  void fill(std::span<const OutboxEntry> entries, bool is_last,
+            v1::GenerateResponse& message) override;
+  void append_token(const OutboxEntry& entry, v1::GenerateResponse& message);
 
-  void fill(std::span<const OutboxEntry> entries);
-  void append_token(const OutboxEntry& entry);
-
-  // What OnCancel finds, which may come before begin() does.
-  std::shared_ptr<TokenStream> outbox() const EXCLUDES(mutex_);
-  // False where the client is gone.
-  bool set_outbox(std::shared_ptr<TokenStream> outbox) EXCLUDES(mutex_);
-
-  mutable Mutex mutex_;
-  std::shared_ptr<TokenStream> outbox_ GUARDED_BY(mutex_);  // null: nothing runs
-  bool gone_ GUARDED_BY(mutex_) = false;
   int top_log2_probs_ = 0;
   std::shared_ptr<const Tokenizer> tokenizer_;  // where the client wants the bytes of tokens
-  v1::GenerateResponse message_;                // the write in flight's, else of whose turn it is
   std::vector<int> chunk_of_sample_;            // in the message being filled; -1: none
 };
 

@@ -13,6 +13,7 @@
 #include "model/core/utf8.h"
 #include "server/chat/reader/call_reader.h"
 #include "server/chat/reader/lookahead.h"
+#include "server/chat/reader/tool_dialect.h"
 #include "server/chat/reader/tool_types.h"
 
 namespace lintel {
@@ -21,13 +22,6 @@ enum class ReasoningMode {
   kNone,    // the output is content
   kTags,    // reasoning, if the output begins with <think>
   kOpened,  // the prompt ended with <think>
-};
-
-enum class ToolDialect {
-  kNone,      // tags of calls are text
-  kHermes,    // <tool_call>{"name": "f", "arguments": {}}</tool_call>
-  kXml,       // <tool_call><function=f><parameter=k>...</parameter></function></tool_call>
-  kPythonic,  // <|tool_call_start|>[f(k='v')]<|tool_call_end|>
 };
 
 enum class OutputEnd {

@@ -11,17 +11,11 @@
 #include <string_view>
 #include <vector>
 
+#include "server/chat/reader/tool_dialect.h"
 #include "server/chat/template/template.h"
 
 namespace lintel {
 
-// How a model writes calls of tools.
-enum class ToolDialect : std::uint8_t {
-  kNone,
-  kHermes,    // <tool_call>{"name": ..., "arguments": ...}</tool_call>
-  kXml,       // <tool_call><function=name><parameter=name>
-  kPythonic,  // <|tool_call_start|>[name(argument=...)]<|tool_call_end|>
-};
 std::string_view name_of(ToolDialect dialect);  // "hermes"
 
 struct TemplateTraits {

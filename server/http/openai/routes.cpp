@@ -9,6 +9,7 @@
 
 #include "lintel/v1/model.pb.h"
 #include "server/http/encoding/bounded_json.h"
+#include "server/http/openai/chat.h"
 #include "server/http/openai/completion.h"
 #include "server/http/openai/completion_request.h"
 #include "server/rpc/status.h"
@@ -74,6 +75,30 @@ grpc::Status read_completion(const SharedExchange& exchange, const std::string& 
   return grpc::Status::OK;
 }
 
+// What the answer's form depends on; what is wrong with the rest of the body the service says.
+grpc::Status read_chat(const SharedExchange& exchange, const std::string& body, JsonBudget& budget,
+                       HttpCalls& calls) {
+  ChatForm form;
+  {
+    nlohmann::json object;
+    grpc::Status parsed = parse_object(body, &budget, object);
+    if (!parsed.ok()) return parsed;
+    const auto is_true = [](const nlohmann::json& json, const char* name) {
+      const auto found = json.find(name);
+      return found != json.end() && found->is_boolean() && found->get<bool>();
+    };
+    if (object.contains("model") && object["model"].is_string()) form.model = object["model"];
+    form.streams = is_true(object, "stream");
+    form.logprobs = is_true(object, "logprobs");
+    if (const auto options = object.find("stream_options");
+        options != object.end() && options->is_object()) {
+      form.include_usage = is_true(*options, "include_usage");
+    }
+  }
+  complete_chat(exchange, calls, body, std::move(form));
+  return grpc::Status::OK;
+}
+
 }  // namespace
 
 void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies) {
@@ -94,11 +119,13 @@ void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies) {
         },
         [exchange](const grpc::Status& status) { exchange->answer(openai_answer(status)); });
   });
-  add("POST", "/v1/chat/completions", [](const SharedExchange& exchange) {
-    exchange->answer(openai_refusal(
-        exchange->request(), 404,
-        grpc::Status(grpc::StatusCode::UNIMPLEMENTED,
-                     "chat is not served: models here continue a text, see /v1/completions")));
+  add("POST", "/v1/chat/completions", [&calls, &bodies](const SharedExchange& exchange) {
+    bodies.read(
+        exchange,
+        [exchange, &calls](const std::string& body, JsonBudget& budget) {
+          return read_chat(exchange, body, budget, calls);
+        },
+        [exchange](const grpc::Status& status) { exchange->answer(openai_answer(status)); });
   });
 }
 

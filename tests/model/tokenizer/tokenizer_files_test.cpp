@@ -315,6 +315,40 @@ TEST_CASE("special tokens: the text of a user does not make them") {
   for (const std::int32_t made : forged->encode(" the")) CHECK(made != id);
 }
 
+TEST_CASE("plain parts of a text: no token that has one of their bytes is cut out") {
+  const auto tokenizer = load_tokenizer(kGoldenFiles / "qwen3");
+  const std::string end = "<|im_end|>", think = "<think>", text = end + think + end;
+  const auto encode = [&](const std::vector<PlainText>& plain) {
+    return tokenizer->encode(text, {.parse_special = true, .plain = plain});
+  };
+  const auto has = [](const std::vector<std::int32_t>& ids, std::int32_t id) {
+    return std::ranges::count(ids, id);
+  };
+  CHECK(encode({}) == std::vector<std::int32_t>{2858, 2880, 2858});
+  // One byte suffices, wherever it is.
+  for (std::size_t at = 0; at < end.size(); ++at) {
+    const auto ids = encode({{at, at + 1}});
+    CHECK(has(ids, 2858) == 1);
+    CHECK(ids.back() == 2858);
+    CHECK(has(ids, 2880) == 1);
+    CHECK(to_text(*tokenizer, ids) == end + think);  // special tokens have no text
+  }
+  CHECK(has(encode({{0, text.size()}}), 2858) == 0);
+  CHECK(has(encode({{0, text.size()}}), 2880) == 0);
+  CHECK(encode({{0, text.size()}}) ==
+        tokenizer->encode(text, {.parse_special = false, .parse_added = false}));
+  // What a model wrote: its special tokens alone are letters.
+  const auto written = encode({{.begin = 0, .end = text.size(), .special_only = true}});
+  CHECK(has(written, 2858) == 0);
+  CHECK(has(written, 2880) == 1);
+  // Parts that only touch a token, and several parts.
+  CHECK(has(encode({{end.size(), end.size() + think.size()}}), 2858) == 2);
+  CHECK(has(encode({{1, 2}, {text.size() - 1, text.size()}}), 2858) == 0);
+  // Where normalisation joins characters, nothing of the part is cut out.
+  const std::string joined = "e\xcc\x81" + think;
+  CHECK(has(tokenizer->encode(joined, {.plain = std::vector<PlainText>{{0, 3}}}), 2880) == 1);
+}
+
 TEST_CASE("byte fallback: a text that continues another gets no marked space") {
   for (const char* name : {"byte-fallback", "byte-fallback-metaspace"}) {
     const auto tokenizer = load_tokenizer(kGoldenFiles / name);

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/api/lintel_v1/chat_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <string>
+#include <utility>
+
+#include "server/api/lintel_v1/session_calls.h"
+#include "server/api/lookup.h"
+#include "server/api/prepare_generation.h"
+#include "server/chat/chat_prompt.h"
+#include "server/chat/chat_request.h"
+#include "server/rpc/answer.h"
+#include "server/rpc/status.h"
+
+namespace lintel {
+namespace {
+
+constexpr std::int64_t kDefaultMaxTokens = 8192;  // of an answer whose request does not say
+
+// A request with the model that it names, and the prompt that it becomes.
+struct ReadChat {
+  ChatRequest request;
+  SharedModel model;
+  ChatPrompt prompt;
+};
+
+grpc::Status read_chat(const ServiceContext& context, const std::string& body, CallScope& scope,
+                       ReadChat& chat) {
+  grpc::Status status = read_chat_request(body, {}, chat.request);
+  if (!status.ok()) return status;
+  chat.model = resolve_model(chat.request.model, context.models, &status);
+  if (chat.model == nullptr) return status;
+  scope.set_model(chat.model->name);
+  const Transformer& transformer = *chat.model->transformer;
+  const Tokenizer* const tokenizer = transformer.tokenizer().get();
+  if (chat.model->chat == nullptr || tokenizer == nullptr) {
+    return chat_refusal("NO_CHAT_TEMPLATE", "model",
+                        tokenizer == nullptr
+                            ? "the model has no tokenizer: its tokens are ids alone"
+                            : "the model has no chat template (--chat-template)");
+  }
+  const std::time_t now = std::chrono::system_clock::to_time_t(context.clock.wall_time());
+  return make_chat_prompt(*chat.model->chat, *tokenizer, chat.request, local_time(now),
+                          chat.prompt);
+}
+
+// The request's sampling, and what the checkpoint recommends where it names none.
+v1::Sampling sampling_of(const ChatRequest& request, const SamplingDefaults& defaults) {
+  v1::Sampling sampling = request.sampling;
+  if (!sampling.has_temperature() && defaults.temperature) {
+    sampling.set_temperature(*defaults.temperature);
+  }
+  if (!sampling.has_top_p() && defaults.top_p) sampling.set_top_p(*defaults.top_p);
+  if (!sampling.has_top_k() && defaults.top_k) sampling.set_top_k(*defaults.top_k);
+  if (!sampling.has_min_p() && defaults.min_p) sampling.set_min_p(*defaults.min_p);
+  if (!sampling.has_repetition_penalty() && defaults.repetition_penalty) {
+    sampling.set_repetition_penalty(*defaults.repetition_penalty);
+  }
+  return sampling;
+}
+
+// The first token of what a call begins with cannot be drawn.
+void forbid_calls(const Tokenizer& tokenizer, ToolDialect dialect, v1::Sampling& sampling) {
+  if (dialect == ToolDialect::kNone) return;
+  const std::string tag = dialect == ToolDialect::kPythonic ? "<|tool_call_start|>" : "<tool_call>";
+  const std::optional<std::int32_t> token = tokenizer.find_token(tag);
+  if (!token) return;  // of several tokens, which text may have, too: it is read as text
+  (*sampling.mutable_logit_bias())[*token] = -100.0f;
+}
+
+v1::GenerateRequest generate_request(const ReadChat& chat) {
+  const Transformer& transformer = *chat.model->transformer;
+  v1::GenerateRequest wire;
+  wire.set_model(chat.model->name);
+  wire.mutable_prompt()->mutable_tokens()->mutable_ids()->Add(chat.prompt.ids.begin(),
+                                                              chat.prompt.ids.end());
+  *wire.mutable_sampling() = sampling_of(chat.request, chat.model->chat->defaults());
+  if (!chat.request.tools.is_null() && chat.request.tool_choice == ChatRequest::ToolChoice::kNone) {
+    forbid_calls(*transformer.tokenizer(), chat.prompt.traits.dialect, *wire.mutable_sampling());
+  }
+  std::int64_t most = std::min<std::int64_t>(kDefaultMaxTokens, chat.model->limits.max_new_tokens);
+  if (transformer.config().max_tokens() > 0) {
+    most = std::min(most, transformer.config().max_tokens() -
+                              static_cast<std::int64_t>(chat.prompt.ids.size()));
+  }
+  wire.set_max_new_tokens(chat.request.max_tokens.value_or(
+      static_cast<std::uint32_t>(std::max<std::int64_t>(most, 0))));
+  for (const std::int32_t id : transformer.tokenizer()->eos()) {
+    wire.mutable_stop()->add_token_ids(id);
+  }
+  wire.set_num_samples(chat.request.num_choices);
+  wire.set_log2_probs(chat.request.logprobs);
+  wire.set_top_log2_probs(chat.request.top_logprobs);
+  wire.set_adapter(chat.request.adapter);
+  wire.set_cache_prefix_tokens(static_cast<std::uint32_t>(chat.prompt.turn_boundary));
+  return wire;
+}
+
+bool ended_by_itself(FinishReason reason) {
+  return reason == FinishReason::kStopToken || reason == FinishReason::kStopString;
+}
+
+}  // namespace
+
+grpc::Status ChatStream::begin(ChatOutput output, PreparedGeneration prepared,
+                               const StreamingOptions& streaming, const Clock& clock) {
+  output_ = std::move(output);
+  output_.seed = prepared.checked.request.seed;
+  const auto count = static_cast<std::uint32_t>(prepared.checked.request.num_samples);
+  choices_.reserve(count);
+  for (std::uint32_t i = 0; i < count; ++i) choices_.emplace_back(output_, i);
+  return run(std::move(prepared), streaming, clock);
+}
+
+void ChatStream::fill(std::span<const OutboxEntry> entries, bool is_last,
+                      v1::ChatResponse& message) {
+  std::vector<std::pair<std::int32_t, float>> top;
+  for (const OutboxEntry& entry : entries) {
+    ChatChoice& choice = choices_.at(static_cast<std::size_t>(entry.sample));
+    if (entry.finished != nullptr) {
+      const SampleResult& result = *entry.finished;
+      // The prompt is read once for all its samples.
+      prompt_tokens_ = std::max<std::int64_t>(
+          prompt_tokens_, result.prompt_tokens + result.cached_tokens + result.skipped_tokens);
+      cached_tokens_ = std::max<std::int64_t>(cached_tokens_, result.cached_tokens);
+      choice.finish(ended_by_itself(result.reason), message);
+      continue;
+    }
+    top.clear();
+    for (const TopToken& token : entry.top) top.emplace_back(token.token, token.log2_prob);
+    choice.push({.id = entry.token,
+                 .log2_prob = entry.has_log2_prob ? std::optional(entry.log2_prob) : std::nullopt,
+                 .top = top},
+                message);
+  }
+  if (is_last || ends_early()) add_usage(message);
+}
+
+bool ChatStream::ends_early() const { return std::ranges::all_of(choices_, &ChatChoice::is_over); }
+
+void ChatStream::add_usage(v1::ChatResponse& message) const {
+  v1::ChatUsage& usage = *message.mutable_usage();
+  usage.set_prompt_tokens(prompt_tokens_);
+  usage.set_cached_tokens(cached_tokens_);
+  for (const ChatChoice& choice : choices_) {
+    usage.set_completion_tokens(usage.completion_tokens() + choice.tokens());
+    usage.set_reasoning_tokens(usage.reasoning_tokens() + choice.reasoning_tokens());
+  }
+}
+
+ChatService::ChatService(const ServiceContext& context) : context_(context) {
+  serve(info_of(Method::kRenderChat).name, this, &ChatService::Render);
+  serve_stream<v1::ChatResponse>(info_of(Method::kCompleteChat).name, this, &ChatService::Complete);
+}
+
+RpcReactor* ChatService::Render(RpcCall* call, const LazyMessage<v1::RenderChatRequest>* request,
+                                v1::RenderChatResponse* response) {
+  return answer(context_.gate, *call, Method::kRenderChat, *request,
+                [&](CallScope& scope, const auto& wire) {
+                  ReadChat chat;
+                  grpc::Status status = read_chat(context_, wire.body(), scope, chat);
+                  if (!status.ok()) return status;
+                  response->set_text(std::move(chat.prompt.rendered.text));
+                  response->mutable_ids()->Add(chat.prompt.ids.begin(), chat.prompt.ids.end());
+                  response->set_turn_boundary(chat.prompt.turn_boundary);
+                  response->set_before_generation_prompt(chat.prompt.before_generation_prompt);
+                  response->set_model(chat.model->name);
+                  return status;
+                });
+}
+
+grpc::Status ChatService::complete(const RpcCall& context, const v1::ChatRequest& wire,
+                                   ChatStream& stream) {
+  StreamCall& call = stream.call();
+  if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
+  ReadChat chat;
+  grpc::Status status = read_chat(context_, wire.body(), call.scope, chat);
+  if (!status.ok()) return status;
+  const std::int64_t most = chat.model->transformer->config().max_tokens();
+  if (most > 0 && static_cast<std::int64_t>(chat.prompt.ids.size()) >= most) {
+    return chat_refusal("CONTEXT_LENGTH_EXCEEDED", "messages",
+                        "have " + std::to_string(chat.prompt.ids.size()) +
+                            " tokens, the model takes fewer than " + std::to_string(most));
+  }
+  ChatOutput output = chat_output(chat.request, chat.prompt, chat.model->transformer->tokenizer());
+  const v1::GenerateRequest generate = generate_request(chat);
+  PreparedGeneration prepared;
+  GenerationTarget target;
+  target.model = chat.model;
+  status = prepare_generation(context_, call.scope.caller().name, generate, generate.prompt(),
+                              call_deadline(context, context_.clock), std::move(target), prepared);
+  if (!status.ok()) return status;
+  prepared.checked.request.allowance = call.quota.allowance();
+  prepared.checked.request.caller = call.scope.turn_name();
+  return stream.begin(std::move(output), std::move(prepared), context_.streaming, context_.clock);
+}
+
+RpcReactor* ChatService::Complete(RpcCall* context, const LazyMessage<v1::ChatRequest>* request) {
+  return open_stream<ChatStream>(context_, *context, Method::kCompleteChat, *request,
+                                 [this, context](ChatStream& stream, const v1::ChatRequest& wire) {
+                                   return complete(*context, wire, stream);
+                                 });
+}
+
+}  // namespace lintel

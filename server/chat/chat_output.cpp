@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/chat/chat_output.h"
+
+#include <algorithm>
+#include <string>
+
+#include "model/core/sha256.h"
+
+namespace lintel {
+
+ChatOutput chat_output(const ChatRequest& request, const ChatPrompt& prompt,
+                       std::shared_ptr<const Tokenizer> tokenizer) {
+  ChatOutput output;
+  output.tokenizer = std::move(tokenizer);
+  const bool reads_calls =
+      !request.tools.is_null() && request.tool_choice != ChatRequest::ToolChoice::kNone;
+  output.thinking = prompt.thinking;
+  output.reader.reasoning =
+      prompt.thinking == ThinkingStart::kOpened ? ReasoningMode::kOpened : ReasoningMode::kTags;
+  output.reader.dialect = reads_calls ? prompt.traits.dialect : ToolDialect::kNone;
+  output.reader.parallel = request.parallel_tool_calls;
+  if (reads_calls) output.tools = ToolTypes(request.tools);
+  output.stops = request.stops;
+  output.logprobs = request.logprobs;
+  return output;
+}
+
+ChatChoice::ChatChoice(const ChatOutput& output, std::uint32_t index)
+    : output_(output), index_(index), reader_(output.reader, &output.tools), stop_(output.stops) {
+  if (output.thinking != ThinkingStart::kOpenedHalf) return;
+  // What the prompt has of the tag.
+  constexpr std::string_view kHalf = "<think";
+  std::vector<OutputDelta> none;
+  reader_.push(kHalf, none);
+  bytes_ = kHalf.size();
+}
+
+v1::ContentToken ChatChoice::content_token(std::int32_t id, float log2_prob) const {
+  v1::ContentToken token;
+  token.set_id(id);
+  token.set_text(std::string(output_.tokenizer->bytes_of(id)));
+  token.set_log2_prob(log2_prob);
+  return token;
+}
+
+void ChatChoice::push(const ChatToken& token, v1::ChatResponse& message) {
+  if (is_over_) return;
+  ++tokens_;
+  begins_.push_back(bytes_);
+  const std::string_view text = output_.tokenizer->bytes_of(token.id);
+  if (output_.logprobs && token.log2_prob && !text.empty()) {
+    Waiting waiting{bytes_, content_token(token.id, *token.log2_prob)};
+    for (const auto& [id, log2_prob] : token.top) {
+      *waiting.token.add_top() = content_token(id, log2_prob);
+    }
+    waiting_.push_back(std::move(waiting));
+  }
+  bytes_ += text.size();
+  std::vector<OutputDelta> deltas;
+  reader_.push(text, deltas);
+  add(deltas, message);
+  count_reasoning();
+  if (is_over_) return;
+  if (reader_.stopped()) end(v1::CHAT_FINISH_REASON_TOOL_CALLS, message);
+}
+
+// Tokens before the content are of reasoning where they begin within it.
+void ChatChoice::count_reasoning() {
+  const auto& span = reader_.reasoning();
+  if (!span) return;
+  const std::uint64_t end = span->end.value_or(bytes_);
+  for (const std::uint64_t begin : begins_) {
+    if (span->begin <= begin && begin < end) ++reasoning_tokens_;
+  }
+  begins_.clear();
+}
+
+void ChatChoice::add(std::span<const OutputDelta> deltas, v1::ChatResponse& message) {
+  for (const OutputDelta& delta : deltas) {
+    if (is_over_) return;
+    if (delta.kind == OutputDelta::Kind::kContent) {
+      add_content(delta, message);
+      continue;
+    }
+    v1::ChatDelta& wire = *message.add_deltas();
+    wire.set_choice(index_);
+    if (delta.kind == OutputDelta::Kind::kReasoning) {
+      wire.set_reasoning(delta.text);
+      continue;
+    }
+    v1::ToolCallDelta& call = *wire.mutable_call();
+    call.set_index(static_cast<std::uint32_t>(delta.call));
+    call.set_arguments(delta.text);
+    if (delta.name.empty()) continue;
+    call.set_name(delta.name);
+    call.set_id(call_id(delta.call));
+  }
+}
+
+void ChatChoice::add_content(const OutputDelta& delta, v1::ChatResponse& message) {
+  std::string text;
+  has_stopped_ = stop_.push(delta.text, text);
+  if (!text.empty()) {
+    v1::ChatDelta& wire = *message.add_deltas();
+    wire.set_choice(index_);
+    wire.set_content(text);
+    // Of what a stop text holds back the tokens come with the text.
+    add_tokens(delta.offset + delta.text.size(), wire);
+  }
+  if (has_stopped_) end(v1::CHAT_FINISH_REASON_STOP, message);
+}
+
+void ChatChoice::add_tokens(std::uint64_t end, v1::ChatDelta& delta) {
+  const auto& span = reader_.reasoning();
+  const std::uint64_t content = span ? span->end.value_or(bytes_) : 0;
+  while (!waiting_.empty() && waiting_.front().begin < end) {
+    if (waiting_.front().begin >= content) *delta.add_tokens() = std::move(waiting_.front().token);
+    waiting_.pop_front();
+  }
+}
+
+void ChatChoice::finish(bool by_itself, v1::ChatResponse& message) {
+  if (is_over_) return;
+  std::vector<OutputDelta> deltas;
+  reader_.finish(by_itself ? OutputEnd::kStop : OutputEnd::kLength, deltas);
+  add(deltas, message);
+  count_reasoning();
+  if (is_over_) return;
+  std::string rest;
+  stop_.finish(rest);
+  if (!rest.empty()) {
+    v1::ChatDelta& wire = *message.add_deltas();
+    wire.set_choice(index_);
+    wire.set_content(rest);
+    add_tokens(bytes_, wire);
+  }
+  end(!by_itself                ? v1::CHAT_FINISH_REASON_LENGTH
+      : reader_.num_calls() > 0 ? v1::CHAT_FINISH_REASON_TOOL_CALLS
+                                : v1::CHAT_FINISH_REASON_STOP,
+      message);
+}
+
+void ChatChoice::end(v1::ChatFinishReason reason, v1::ChatResponse& message) {
+  is_over_ = true;
+  v1::ChatFinish& finish = *message.add_finished();
+  finish.set_choice(index_);
+  finish.set_reason(reason);
+  finish.set_seed(output_.seed + index_);
+}
+
+// 9 of A-Z a-z 0-9, which templates of Mistral demand.
+std::string ChatChoice::call_id(std::size_t call) const {
+  constexpr std::string_view kLetters =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+  const std::string text =
+      std::to_string(output_.seed) + " " + std::to_string(index_) + " " + std::to_string(call);
+  Sha256 hasher;
+  hasher.add(text);
+  const std::string hash = hasher.hex();
+  std::string id;
+  for (std::size_t i = 0; i < 9; ++i) {
+    id += kLetters[static_cast<std::size_t>(std::stoi(hash.substr(2 * i, 2), nullptr, 16)) %
+                   kLetters.size()];
+  }
+  return id;
+}
+
+}  // namespace lintel

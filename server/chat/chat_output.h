@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// ChatChoice: one sample's tokens as reasoning, content and calls of tools.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lintel/v1/chat.pb.h"
+#include "model/tokenizer/text_stream.h"
+#include "model/tokenizer/tokenizer.h"
+#include "server/chat/chat_prompt.h"
+#include "server/chat/reader/output_reader.h"
+
+namespace lintel {
+
+// What the choices of one request have in common. Constant; outlives them.
+struct ChatOutput {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  OutputReader::Options reader;
+  ToolTypes tools;
+  ThinkingStart thinking = ThinkingStart::kClosed;
+  std::vector<std::string> stops;  // of the content
+  bool logprobs = false;
+  std::uint64_t seed = 0;
+};
+// Of a request and its prompt.
+ChatOutput chat_output(const ChatRequest& request, const ChatPrompt& prompt,
+                       std::shared_ptr<const Tokenizer> tokenizer);
+
+// A token that was drawn, with its log2-probability and the most likely ones in its place.
+struct ChatToken {
+  std::int32_t id = 0;
+  std::optional<float> log2_prob;
+  std::span<const std::pair<std::int32_t, float>> top{};
+};
+
+// The deltas do not depend on how tokens are grouped. Used by one thread at a time.
+class ChatChoice {
+ public:
+  ChatChoice(const ChatOutput& output, std::uint32_t index);
+
+  // Appends what the token adds. Nothing once the choice is over.
+  void push(const ChatToken& token, v1::ChatResponse& message);
+  // The sample ended. by_itself: not by a limit.
+  void finish(bool by_itself, v1::ChatResponse& message);
+  // Whether a stop text, or the end of the only call, has ended it before its sample did.
+  bool is_over() const { return is_over_; }
+
+  std::int64_t tokens() const { return tokens_; }
+  std::int64_t reasoning_tokens() const { return reasoning_tokens_; }
+
+ private:
+  struct Waiting {  // for logprobs: whether the token is of the content is not known yet
+    std::uint64_t begin = 0;
+    v1::ContentToken token;
+  };
+
+  void add(std::span<const OutputDelta> deltas, v1::ChatResponse& message);
+  void add_content(const OutputDelta& delta, v1::ChatResponse& message);
+  // Those of the content that begin before `end`.
+  void add_tokens(std::uint64_t end, v1::ChatDelta& delta);
+  void count_reasoning();
+  v1::ContentToken content_token(std::int32_t id, float log2_prob) const;
+  void end(v1::ChatFinishReason reason, v1::ChatResponse& message);
+  std::string call_id(std::size_t call) const;
+
+  const ChatOutput& output_;
+  const std::uint32_t index_;
+  OutputReader reader_;
+  StopFilter stop_;
+  bool is_over_ = false;
+  bool has_stopped_ = false;  // by a stop text
+  std::uint64_t bytes_ = 0;   // of output
+  std::int64_t tokens_ = 0;
+  std::int64_t reasoning_tokens_ = 0;
+  std::vector<std::uint64_t> begins_;  // of tokens that may be of reasoning
+  std::deque<Waiting> waiting_;
+};
+
+}  // namespace lintel

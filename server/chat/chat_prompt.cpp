@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/chat/chat_prompt.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "server/rpc/status.h"
+
+namespace lintel {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Renders one request in several ways.
+class Conversation {
+ public:
+  Conversation(const ChatTemplate& chat_template, const TemplateTraits& traits,
+               const ChatRequest& request, const LocalTime& now)
+      : chat_template_(chat_template), traits_(traits), request_(request) {
+    input_.tools = request.tools.is_null() ? nullptr : &request.tools;
+    input_.documents = request.documents.is_null() ? nullptr : &request.documents;
+    input_.now = now;
+    kwargs_ = request.kwargs.is_null() ? Json::object() : request.kwargs;
+    messages_ = prepare_messages(request.messages, traits);
+    set_effort();
+  }
+
+  // The prompt. Throws what ChatTemplate::render does.
+  RenderedText prompt() {
+    return render(messages_, request_.add_generation_prompt, request_.continue_final_message);
+  }
+  // Without what asks for an answer, and with `more` messages behind. Nothing: the template
+  // refuses.
+  std::optional<std::string> without_prompt(const Json& more = Json::array()) {
+    Json messages = messages_;
+    for (const Json& message : more) messages.push_back(message);
+    try {
+      return render(messages, false, false).text;
+    } catch (const TemplateError&) {
+    } catch (const TemplateRefusal&) {
+    }
+    return std::nullopt;
+  }
+
+ private:
+  RenderedText render(const Json& messages, bool asks, bool continues) {
+    input_.messages = &messages;
+    input_.kwargs = &kwargs_;
+    input_.add_generation_prompt = asks;
+    input_.continue_final_message = continues;
+    return chat_template_.render(input_);
+  }
+
+  void set_default(const char* name, Json value) {
+    if (!kwargs_.contains(name)) kwargs_[name] = std::move(value);
+  }
+
+  // reasoning_effort as the variables that templates have for it; those of the request are
+  // stronger.
+  void set_effort() {
+    const std::string& effort = request_.reasoning_effort;
+    if (effort.empty()) return;
+    for (const char* const name : {"enable_thinking", "thinking"}) {
+      set_default(name, effort != "none");
+    }
+    const bool is_named = traits_.has_variable("reasoning_effort");
+    if (effort == "none" || !is_named || kwargs_.contains("reasoning_effort")) return;
+    // The value, or the nearest that the template does not refuse, upward first.
+    constexpr std::array kEfforts = {"minimal", "low", "medium", "high", "xhigh", "max"};
+    const auto at = std::ranges::find(kEfforts, effort) - kEfforts.begin();
+    const auto size = static_cast<std::ptrdiff_t>(kEfforts.size());
+    for (std::ptrdiff_t distance = 0; distance < size; ++distance) {
+      for (const std::ptrdiff_t near : {at + distance, at - distance}) {
+        if (near < 0 || near >= size) continue;
+        kwargs_["reasoning_effort"] = kEfforts[static_cast<std::size_t>(near)];
+        if (without_prompt()) return;
+      }
+    }
+    kwargs_["reasoning_effort"] = effort;
+  }
+
+  const ChatTemplate& chat_template_;
+  const TemplateTraits& traits_;
+  const ChatRequest& request_;
+  RenderInput input_;
+  Json kwargs_;
+  Json messages_;
+};
+
+std::vector<PlainText> plain_parts(const std::vector<TextSpan>& spans) {
+  std::vector<PlainText> plain;
+  for (const TextSpan& span : spans) {
+    if (span.origin == TextOrigin::kTemplate) continue;
+    plain.push_back({span.begin, span.end, span.origin == TextOrigin::kAssistant});
+  }
+  return plain;
+}
+
+std::size_t common_bytes(std::string_view a, std::string_view b) {
+  return static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
+// Tokens of a prompt that another text begins with, too.
+class CommonTokens {
+ public:
+  CommonTokens(const Tokenizer& tokenizer, const ChatPrompt& prompt,
+               const std::vector<PlainText>& plain)
+      : tokenizer_(tokenizer), prompt_(prompt), plain_(plain) {
+    // Where each token ends, if they are the text byte for byte (normalisation may change it).
+    std::size_t end = 0;
+    ends_.reserve(prompt.ids.size());
+    for (const std::int32_t id : prompt.ids) {
+      end += tokenizer.is_special(id) ? tokenizer.text_of_special(id).size()
+                                      : tokenizer.bytes_of(id).size();
+      ends_.push_back(end);
+    }
+    if (end != prompt.rendered.text.size()) ends_.clear();
+  }
+
+  std::int64_t with(std::string_view other) const {
+    const std::string_view text = prompt_.rendered.text;
+    const std::size_t common = common_bytes(text, other);
+    if (common == text.size() && other.size() == text.size()) return size();
+    // Text is cut at special tokens, so that what follows the last one before the difference is
+    // encoded alone.
+    std::size_t first = 0;
+    for (std::size_t i = 0; i < ends_.size() && ends_[i] <= common; ++i) {
+      if (tokenizer_.is_special(prompt_.ids[i])) first = i + 1;
+    }
+    const std::size_t begin = first == 0 ? 0 : ends_[first - 1];
+    const std::vector<std::int32_t> ids = encode(other, begin, common);
+    const auto ours = std::span(prompt_.ids).subspan(first);
+    const auto same = std::ranges::mismatch(ours, ids).in1 - ours.begin();
+    return static_cast<std::int64_t>(first) + same;
+  }
+
+ private:
+  std::int64_t size() const { return static_cast<std::int64_t>(prompt_.ids.size()); }
+
+  // The part of another text from `begin` on, as the prompt would have it: up to `common` the plain
+  // parts are the same, after it nothing is compared that matters.
+  std::vector<std::int32_t> encode(std::string_view other, std::size_t begin,
+                                   std::size_t common) const {
+    std::vector<PlainText> plain;
+    for (const PlainText& part : plain_) {
+      const std::size_t end = std::min(part.end, common);
+      if (end <= begin || part.begin >= end) continue;
+      plain.push_back({std::max(part.begin, begin) - begin, end - begin, part.special_only});
+    }
+    // Far enough beyond the difference for every token that could end there.
+    const std::size_t most = common - begin + 4 * std::max<std::size_t>(tokenizer_.longest(), 64);
+    return tokenizer_.encode(
+        other.substr(begin).substr(0, most),
+        {.add_special = false, .parse_special = true, .continues = begin > 0, .plain = plain});
+  }
+
+  const Tokenizer& tokenizer_;
+  const ChatPrompt& prompt_;
+  const std::vector<PlainText>& plain_;
+  std::vector<std::size_t> ends_;
+};
+
+ThinkingStart thinking_of(std::string_view generation_prompt) {
+  constexpr std::string_view kOpen = "<think>", kHalf = "<think", kClose = "</think>";
+  const std::size_t open = generation_prompt.rfind(kOpen);
+  if (open != std::string_view::npos) {
+    const bool is_closed = generation_prompt.find(kClose, open) != std::string_view::npos;
+    return is_closed ? ThinkingStart::kClosed : ThinkingStart::kOpened;
+  }
+  return generation_prompt.ends_with(kHalf) ? ThinkingStart::kOpenedHalf : ThinkingStart::kClosed;
+}
+
+// What the next turn may be, in two ways whose texts have no beginning in common.
+const std::array<Json, 2>& next_turns() {
+  static const std::array<Json, 2> turns = {
+      Json::parse(R"([{"role":"assistant","content":"A"},{"role":"user","content":"B"}])"),
+      Json::parse(R"([{"role":"assistant","content":"x"},{"role":"user","content":"y"}])")};
+  return turns;
+}
+
+void find_boundaries(Conversation& conversation, const Tokenizer& tokenizer,
+                     const std::vector<PlainText>& plain, ChatPrompt& prompt) {
+  const CommonTokens common(tokenizer, prompt, plain);
+  const auto last = static_cast<std::int64_t>(prompt.ids.size()) - 1;
+  const std::optional<std::string> off = conversation.without_prompt();
+  prompt.before_generation_prompt = off ? common.with(*off) : last;
+  const std::string_view text = prompt.rendered.text;
+  prompt.thinking = thinking_of(off ? text.substr(common_bytes(text, *off)) : text);
+  prompt.turn_boundary = last;
+  for (const Json& turn : next_turns()) {
+    const std::optional<std::string> next = conversation.without_prompt(turn);
+    prompt.turn_boundary =
+        std::min(prompt.turn_boundary, next ? common.with(*next) : prompt.before_generation_prompt);
+  }
+  prompt.turn_boundary = std::max<std::int64_t>(prompt.turn_boundary, 0);
+}
+
+}  // namespace
+
+grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer,
+                              const ChatRequest& request, const LocalTime& now,
+                              ChatPrompt& prompt) {
+  const bool has_tools = !request.tools.is_null();
+  const ChatTemplate* const chat_template = model.find(has_tools);
+  if (chat_template == nullptr) {
+    return chat_refusal("NO_CHAT_TEMPLATE", "model", model.failure());
+  }
+  prompt.traits = model.traits(*chat_template);
+  if (has_tools && !prompt.traits.tools) {
+    return chat_refusal("TOOLS_NOT_SUPPORTED", "tools",
+                        "are not served: the model's chat template does not show them");
+  }
+  try {
+    Conversation conversation(*chat_template, prompt.traits, request, now);
+    prompt.rendered = conversation.prompt();
+    const std::vector<PlainText> plain = plain_parts(prompt.rendered.spans);
+    prompt.ids = tokenizer.encode(prompt.rendered.text,
+                                  {.add_special = false, .parse_special = true, .plain = plain});
+    if (prompt.ids.empty()) {
+      return chat_refusal("TEMPLATE_FAILED", "messages", "make an empty prompt");
+    }
+    find_boundaries(conversation, tokenizer, plain, prompt);
+  } catch (const MessageError& error) {
+    return invalid_argument({{"messages", error.what()}});
+  } catch (const TemplateRefusal& refusal) {
+    return chat_refusal("TEMPLATE_REFUSED", "messages", refusal.what());
+  } catch (const TemplateError& error) {
+    std::string what = "the chat template failed in line " + std::to_string(error.line()) + ": ";
+    if (!error.bound().empty()) what += "beyond " + error.bound() + ": ";
+    return chat_refusal("TEMPLATE_FAILED", "messages", what + error.what());
+  }
+  return grpc::Status::OK;
+}
+
+}  // namespace lintel

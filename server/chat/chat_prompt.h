@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// ChatPrompt: the request of a chat as its tokens.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "model/tokenizer/tokenizer.h"
+#include "server/chat/chat_request.h"
+#include "server/chat/template/chat_model.h"
+#include "server/chat/template/template.h"
+#include "server/chat/template/traits.h"
+
+namespace lintel {
+
+// How a model's output continues the prompt's end.
+enum class ThinkingStart {
+  kClosed,      // the output may begin with <think>
+  kOpened,      // the prompt ends with <think>
+  kOpenedHalf,  // the prompt ends with "<think"
+};
+
+struct ChatPrompt {
+  RenderedText rendered;
+  std::vector<std::int32_t> ids;
+  // Tokens that the prompt has in common with that of the next turn, whatever is answered and asked
+  // then; at most ids.size() - 1.
+  std::int64_t turn_boundary = 0;
+  // Tokens that it has in common with the conversation without a generation prompt.
+  std::int64_t before_generation_prompt = 0;
+  ThinkingStart thinking = ThinkingStart::kClosed;
+  TemplateTraits traits;
+};
+
+// Renders the conversation and encodes it: control tokens are cut out where all their bytes are the
+// template's own. Bounded by TemplateLimits; on the caller's thread. INVALID_ARGUMENT with a reason
+// (chat_refusal): NO_CHAT_TEMPLATE, TOOLS_NOT_SUPPORTED, TEMPLATE_REFUSED, TEMPLATE_FAILED.
+grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer,
+                              const ChatRequest& request, const LocalTime& now, ChatPrompt& prompt);
+
+}  // namespace lintel

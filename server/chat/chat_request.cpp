@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/chat/chat_request.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <utility>
+
+#include "server/chat/template/request_json.h"
+#include "server/chat/template/template.h"
+#include "server/rpc/status.h"
+
+namespace lintel {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// What a reader returns of a member that it takes.
+const std::string kTaken;
+
+bool is_count(const Json& value) {
+  if (value.is_number_unsigned()) {
+    return value.get<std::uint64_t>() <= std::numeric_limits<std::uint32_t>::max();
+  }
+  return value.is_number_integer() && value.get<std::int64_t>() >= 0;
+}
+
+std::string read_count(const Json& value, std::uint32_t& count) {
+  if (!is_count(value)) return "is not a whole number from 0 to 4294967295";
+  count = value.get<std::uint32_t>();
+  return kTaken;
+}
+
+std::string read_flag(const Json& value, bool& flag) {
+  if (!value.is_boolean()) return "is not true or false";
+  flag = value.get<bool>();
+  return kTaken;
+}
+
+std::string read_text(const Json& value, std::string& text) {
+  if (!value.is_string()) return "is not a text";
+  text = value.get<std::string>();
+  return kTaken;
+}
+
+template <void (v1::Sampling::*set)(float)>
+std::string read_number(const Json& value, ChatRequest& request) {
+  if (!value.is_number()) return "is not a number";
+  (request.sampling.*set)(value.get<float>());
+  return kTaken;
+}
+
+std::string read_messages(const Json& value, ChatRequest& request) {
+  if (!value.is_array() || value.empty()) return "is not a list of at least one message";
+  if (value.size() > kMostMessages) {
+    return "has " + std::to_string(value.size()) + " messages, at most " +
+           std::to_string(kMostMessages) + " are taken";
+  }
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const Json& message = value[i];
+    const std::string at = "[" + std::to_string(i) + "]";
+    if (!message.is_object()) return at + " is not an object";
+    const auto role = message.find("role");
+    if (role == message.end() || !role->is_string()) return at + ".role is not a text";
+  }
+  request.messages = value;
+  return kTaken;
+}
+
+bool is_tool_name(const std::string& name) {
+  return !name.empty() && name.size() <= 64 && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '.' || c == '-';
+  });
+}
+
+std::string read_tools(const Json& value, ChatRequest& request) {
+  if (!value.is_array()) return "is not a list of tools";
+  if (value.empty()) return kTaken;  // as if there were none
+  if (value.size() > kMostTools) {
+    return "has " + std::to_string(value.size()) + " tools, at most " + std::to_string(kMostTools) +
+           " are taken";
+  }
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const Json& tool = value[i];
+    const std::string at = "[" + std::to_string(i) + "]";
+    if (!tool.is_object() || tool.value("type", Json()) != "function") {
+      return at + ".type is not \"function\"";
+    }
+    const Json function = tool.value("function", Json());
+    if (!function.is_object()) return at + ".function is not an object";
+    const Json name = function.value("name", Json());
+    if (!name.is_string() || !is_tool_name(name.get_ref<const std::string&>())) {
+      return at + ".function.name is not of 1 to 64 of a-z A-Z 0-9 _ . -";
+    }
+  }
+  const std::size_t bytes = value.dump(-1, ' ', false, Json::error_handler_t::replace).size();
+  if (bytes > kMostToolBytes) {
+    return "has " + std::to_string(bytes) + " bytes, at most " + std::to_string(kMostToolBytes) +
+           " are taken";
+  }
+  request.tools = value;
+  return kTaken;
+}
+
+std::string read_tool_choice(const Json& value, ChatRequest& request) {
+  if (value == "auto") return kTaken;
+  if (value == "none") {
+    request.tool_choice = ChatRequest::ToolChoice::kNone;
+    return kTaken;
+  }
+  if (value == "required" || value.is_object()) {
+    return "is \"auto\" or \"none\" here: forced calls are not served";
+  }
+  return "is not \"auto\" or \"none\"";
+}
+
+std::string read_response_format(const Json& value, ChatRequest&) {
+  if (value.is_object() && value.value("type", Json()) == "text") return kTaken;
+  return "is {\"type\": \"text\"} here: structured output is not served";
+}
+
+std::string read_stops(const Json& value, ChatRequest& request) {
+  const auto read = [&request](const Json& text) {
+    if (!text.is_string()) return false;
+    const auto& stop = text.get_ref<const std::string&>();
+    if (stop.empty() || stop.size() > kMostStopBytes) return false;
+    request.stops.push_back(stop);
+    return true;
+  };
+  const bool is_well = value.is_string() ? read(value)
+                                         : value.is_array() && value.size() <= kMostStops &&
+                                               std::ranges::all_of(value, read);
+  return is_well ? kTaken : "is not a text, or a list of at most 16 texts, of 1 to 256 bytes each";
+}
+
+std::string read_seed(const Json& value, ChatRequest& request) {
+  if (!value.is_number_integer()) return "is not a whole number of 64 bits";
+  request.sampling.set_seed(value.is_number_unsigned()
+                                ? value.get<std::uint64_t>()
+                                : static_cast<std::uint64_t>(value.get<std::int64_t>()));
+  return kTaken;
+}
+
+std::string read_logit_bias(const Json& value, ChatRequest& request) {
+  if (!value.is_object()) return "is not an object of token ids and biases";
+  for (const auto& [name, bias] : value.items()) {
+    std::int32_t token = 0;
+    const auto [rest, error] = std::from_chars(name.data(), name.data() + name.size(), token);
+    if (error != std::errc() || rest != name.data() + name.size()) {
+      return "has a name that is not a token id";
+    }
+    if (!bias.is_number()) return "has a bias that is not a number";
+    (*request.sampling.mutable_logit_bias())[token] = bias.get<float>();
+  }
+  return kTaken;
+}
+
+std::string read_stream_options(const Json& value, ChatRequest& request) {
+  if (!value.is_object()) return "is not an object";
+  for (const auto& [name, option] : value.items()) {
+    if (name == "include_obfuscation") continue;  // nothing is obscured in any case
+    if (name != "include_usage") return "has '" + clip(name) + "', which is not served";
+    const std::string wrong = read_flag(option, request.include_usage);
+    if (!wrong.empty()) return "has an include_usage that " + wrong;
+  }
+  return kTaken;
+}
+
+std::string read_effort(const Json& value, ChatRequest& request) {
+  constexpr const char* kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+  if (std::ranges::none_of(kEfforts, [&](const char* effort) { return value == effort; })) {
+    return "is not none, minimal, low, medium, high, xhigh or max";
+  }
+  return read_text(value, request.reasoning_effort);
+}
+
+int depth_of(const Json& value, int limit) {
+  if (!value.is_structured()) return 0;
+  if (limit == 0) return 1;
+  int depth = 0;
+  for (const Json& item : value) depth = std::max(depth, depth_of(item, limit - 1));
+  return depth + 1;
+}
+
+std::string read_kwargs(const Json& value, ChatRequest& request) {
+  constexpr int kMostDepth = 16;
+  if (!value.is_object()) return "is not an object";
+  if (value.dump(-1, ' ', false, Json::error_handler_t::replace).size() > kMostKwargsBytes) {
+    return "has more than " + std::to_string(kMostKwargsBytes) + " bytes";
+  }
+  if (depth_of(value, kMostDepth) > kMostDepth) {
+    return "is deeper than " + std::to_string(kMostDepth);
+  }
+  for (const auto& [name, member] : value.items()) {
+    if (is_given_variable(name)) return "has '" + clip(name) + "', which the server sets";
+  }
+  request.kwargs = value;
+  return kTaken;
+}
+
+std::string read_documents(const Json& value, ChatRequest& request) {
+  if (!value.is_array()) return "is not a list";
+  request.documents = value;
+  return kTaken;
+}
+
+std::string read_modalities(const Json& value, ChatRequest&) {
+  return value == Json::array({"text"}) ? kTaken : "is not [\"text\"]";
+}
+
+std::string ignore(const Json&, ChatRequest&) { return kTaken; }
+
+template <int reason>
+std::string refuse(const Json&, ChatRequest&) {
+  constexpr const char* kReasons[] = {
+      "is not served: models here read and write text",
+      "is not served: `tools` has its place",
+      "is not taken from a request: the model's own is used",
+      "is not served",
+  };
+  return kReasons[reason];
+}
+
+struct Member {
+  const char* name;
+  // Not empty: what is wrong with it.
+  std::string (*read)(const Json& value, ChatRequest& request);
+};
+
+constexpr Member kMembers[] = {
+    {"model", [](const Json& v, ChatRequest& r) { return read_text(v, r.model); }},
+    {"messages", read_messages},
+    {"tools", read_tools},
+    {"tool_choice", read_tool_choice},
+    {"parallel_tool_calls",
+     [](const Json& v, ChatRequest& r) { return read_flag(v, r.parallel_tool_calls); }},
+    {"max_completion_tokens", nullptr},  // with max_tokens, below
+    {"max_tokens", nullptr},
+    {"temperature",
+     [](const Json& v, ChatRequest& r) {
+       r.has_temperature = true;
+       return read_number<&v1::Sampling::set_temperature>(v, r);
+     }},
+    {"top_p",
+     [](const Json& v, ChatRequest& r) {
+       r.has_top_p = true;
+       return read_number<&v1::Sampling::set_top_p>(v, r);
+     }},
+    {"presence_penalty", read_number<&v1::Sampling::set_presence_penalty>},
+    {"frequency_penalty", read_number<&v1::Sampling::set_frequency_penalty>},
+    {"logit_bias", read_logit_bias},
+    {"seed", read_seed},
+    {"stop", read_stops},
+    {"n", [](const Json& v, ChatRequest& r) { return read_count(v, r.num_choices); }},
+    {"stream", [](const Json& v, ChatRequest& r) { return read_flag(v, r.streams); }},
+    {"stream_options", read_stream_options},
+    {"logprobs", [](const Json& v, ChatRequest& r) { return read_flag(v, r.logprobs); }},
+    {"top_logprobs", [](const Json& v, ChatRequest& r) { return read_count(v, r.top_logprobs); }},
+    {"response_format", read_response_format},
+    {"reasoning_effort", read_effort},
+    {"chat_template_kwargs", read_kwargs},
+    {"documents", read_documents},
+    {"add_generation_prompt",
+     [](const Json& v, ChatRequest& r) { return read_flag(v, r.add_generation_prompt); }},
+    {"continue_final_message",
+     [](const Json& v, ChatRequest& r) { return read_flag(v, r.continue_final_message); }},
+    {"user", [](const Json& v, ChatRequest&) { return v.is_string() ? kTaken : "is not a text"; }},
+    // Not OpenAI's.
+    {"top_k",
+     [](const Json& v, ChatRequest& r) -> std::string {
+       std::uint32_t count = 0;
+       std::string wrong = read_count(v, count);
+       r.has_top_k = true;
+       r.sampling.set_top_k(count);
+       return wrong;
+     }},
+    {"min_p",
+     [](const Json& v, ChatRequest& r) {
+       r.has_min_p = true;
+       return read_number<&v1::Sampling::set_min_p>(v, r);
+     }},
+    {"repetition_penalty",
+     [](const Json& v, ChatRequest& r) {
+       r.has_repetition_penalty = true;
+       return read_number<&v1::Sampling::set_repetition_penalty>(v, r);
+     }},
+    {"penalty_window",
+     [](const Json& v, ChatRequest& r) -> std::string {
+       if (!is_count(v)) return "is not a whole number from 0 on";
+       r.sampling.set_penalty_window(v.get<std::int64_t>());
+       return kTaken;
+     }},
+    {"adapter", [](const Json& v, ChatRequest& r) { return read_text(v, r.adapter); }},
+    {"modalities", read_modalities},
+    {"metadata", ignore},
+    {"store", ignore},
+    {"service_tier", ignore},
+    {"safety_identifier", ignore},
+    {"prompt_cache_key", ignore},
+    {"prompt_cache_retention", ignore},
+    {"prompt_cache_options", ignore},
+    {"verbosity", ignore},
+    {"audio", refuse<0>},
+    {"prediction", refuse<3>},
+    {"web_search_options", refuse<3>},
+    {"moderation", refuse<3>},
+    {"functions", refuse<1>},
+    {"function_call", refuse<1>},
+    {"chat_template", refuse<2>},
+};
+
+// max_completion_tokens and max_tokens, which are the same.
+std::string read_max_tokens(const Json& body, ChatRequest& request, std::string& name) {
+  for (const char* const member : {"max_completion_tokens", "max_tokens"}) {
+    const auto found = body.find(member);
+    if (found == body.end() || found->is_null()) continue;
+    name = member;
+    std::uint32_t count = 0;
+    std::string wrong = read_count(*found, count);
+    if (!wrong.empty()) return wrong;
+    if (request.max_tokens && *request.max_tokens != count) {
+      return "is not equal to max_completion_tokens";
+    }
+    request.max_tokens = count;
+  }
+  return kTaken;
+}
+
+}  // namespace
+
+grpc::Status chat_refusal(const char* reason, const std::string& param,
+                          const std::string& message) {
+  return invalid_argument({{param, message}}, reason);
+}
+
+grpc::Status read_chat_request(std::string_view text, const JsonBounds& bounds,
+                               ChatRequest& request) {
+  JsonFailure failure;
+  const std::optional<Json> body = read_request_json(text, bounds, failure);
+  if (!body) {
+    const bool is_json = failure.kind != JsonFailure::Kind::kNotJson;
+    return invalid_argument({{"body", is_json ? failure.what
+                                              : "is not JSON: " + failure.what + " (byte " +
+                                                    std::to_string(failure.byte) + ")"}});
+  }
+  if (!body->is_object()) return invalid_argument({{"body", "is not an object of JSON"}});
+  const auto wrong = [](const std::string& name, const std::string& what) {
+    return invalid_argument({{name, what}});
+  };
+  for (const auto& [name, value] : body->items()) {
+    if (value.is_null()) continue;  // as if it were not there
+    const auto* const known =
+        std::ranges::find_if(kMembers, [&](const Member& member) { return name == member.name; });
+    if (known == std::end(kMembers)) {
+      return wrong(clip(name), "is not a parameter of this server");
+    }
+    if (known->read == nullptr) continue;
+    const std::string what = known->read(value, request);
+    if (!what.empty()) return wrong(name, what);
+  }
+  std::string name;
+  const std::string what = read_max_tokens(*body, request, name);
+  if (!what.empty()) return wrong(name, what);
+  if (request.messages.is_null()) return wrong("messages", "is missing");
+  if (request.num_choices == 0) return wrong("n", "is 0, at least 1 is required");
+  if (request.top_logprobs > 20) return wrong("top_logprobs", "is larger than 20");
+  if (request.top_logprobs > 0 && !request.logprobs) {
+    return wrong("top_logprobs", "goes with logprobs");
+  }
+  if (request.include_usage && !request.streams) return wrong("stream_options", "goes with stream");
+  if (request.continue_final_message && request.add_generation_prompt) {
+    if (body->contains("add_generation_prompt")) {
+      return wrong("continue_final_message", "goes with add_generation_prompt false");
+    }
+    request.add_generation_prompt = false;
+  }
+  return grpc::Status::OK;
+}
+
+}  // namespace lintel

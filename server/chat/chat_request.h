@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// ChatRequest: the body of a chat completion, as OpenAI's API has it
+// (https://platform.openai.com/docs/api-reference/chat/create), checked member by member.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lintel/v1/generation.pb.h"
+#include "model/core/json_reader.h"
+
+namespace lintel {
+
+// Of one request. docs/chat.md names them.
+inline constexpr std::size_t kMostMessages = 10'000;
+inline constexpr std::size_t kMostTools = 128;
+inline constexpr std::size_t kMostToolBytes = std::size_t{1} << 20;  // of all tools
+inline constexpr std::size_t kMostKwargsBytes = std::size_t{64} << 10;
+inline constexpr std::size_t kMostStops = 16;
+inline constexpr std::size_t kMostStopBytes = 256;
+
+struct ChatRequest {
+  enum class ToolChoice { kAuto, kNone };
+
+  std::string model;
+  nlohmann::ordered_json messages;  // a list of objects with a role
+  nlohmann::ordered_json tools;     // null: none
+  nlohmann::ordered_json documents;
+  nlohmann::ordered_json kwargs;  // chat_template_kwargs; null: none
+  ToolChoice tool_choice = ToolChoice::kAuto;
+  bool parallel_tool_calls = true;
+  std::string reasoning_effort;  // empty: not given
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;
+  std::optional<std::uint32_t> max_tokens;
+  std::vector<std::string> stops;  // of the content
+  bool logprobs = false;
+  std::uint32_t top_logprobs = 0;
+  std::uint32_t num_choices = 1;
+  bool streams = false;        // of HTTP alone
+  bool include_usage = false;  // at the end of a stream
+  bool has_temperature = false, has_top_p = false, has_top_k = false, has_min_p = false,
+       has_repetition_penalty = false;
+  v1::Sampling sampling;
+  std::string adapter;
+};
+
+// INVALID_ARGUMENT names the member. Takes time linear in the text, memory within the bounds.
+grpc::Status read_chat_request(std::string_view body, const JsonBounds& bounds,
+                               ChatRequest& request);
+
+// Refusals that programs distinguish: INVALID_ARGUMENT with google.rpc.ErrorInfo of this reason,
+// which is the `code` of OpenAI's errors in capitals.
+grpc::Status chat_refusal(const char* reason, const std::string& param, const std::string& message);
+
+}  // namespace lintel

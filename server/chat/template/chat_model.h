@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// ChatModel: what a served model has for conversations.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/chat/template/template.h"
+#include "server/chat/template/traits.h"
+
+namespace lintel {
+
+// What a checkpoint recommends (generation_config.json). A member that is not set is not named
+// there.
+struct SamplingDefaults {
+  std::optional<float> temperature, top_p, min_p, repetition_penalty;
+  std::optional<std::uint32_t> top_k;
+};
+// Of a model directory; nothing where there is no such file, or its values are none of these.
+SamplingDefaults load_sampling_defaults(const std::filesystem::path& directory);
+
+// Made once when a model is loaded; shared by threads.
+class ChatModel {
+ public:
+  // dialect: in place of what the templates show.
+  ChatModel(ChatTemplates templates, SamplingDefaults defaults,
+            std::optional<ToolDialect> dialect = std::nullopt);
+
+  const ChatTemplates& templates() const { return templates_; }
+  const SamplingDefaults& defaults() const { return defaults_; }
+  // Null: chat is not served, failure() says why.
+  const ChatTemplate* find(bool has_tools) const { return templates_.find(has_tools); }
+  // Of a template of find().
+  const TemplateTraits& traits(const ChatTemplate& chat_template) const;
+  std::string failure() const;
+
+ private:
+  ChatTemplates templates_;
+  SamplingDefaults defaults_;
+  std::vector<std::pair<const ChatTemplate*, TemplateTraits>> traits_;
+};
+
+}  // namespace lintel

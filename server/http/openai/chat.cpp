@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/http/openai/chat.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <numbers>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lintel/v1/chat.pb.h"
+#include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/server_sent_events.h"
+#include "server/http/openai/completion_request.h"
+#include "server/rpc/message_bounds.h"
+#include "server/rpc/status.h"
+
+namespace lintel {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kCompleteMethod = "lintel.v1.ChatService/Complete";
+
+Json reason_of(v1::ChatFinishReason reason) {
+  switch (reason) {
+    case v1::CHAT_FINISH_REASON_STOP:
+      return "stop";
+    case v1::CHAT_FINISH_REASON_TOOL_CALLS:
+      return "tool_calls";
+    default:
+      return "length";
+  }
+}
+
+// A natural logarithm; what has no probability at all is OpenAI's -9999.
+Json natural_log(float log2_prob) {
+  const auto value = static_cast<float>(log2_prob * std::numbers::ln2);
+  return std::isfinite(value) ? short_number(value) : Json(-9999.0);
+}
+
+Json token_json(const v1::ContentToken& token) {
+  Json bytes = Json::array();
+  for (const char byte : token.text()) bytes.push_back(static_cast<unsigned char>(byte));
+  return {{"token", token.text()}, {"logprob", natural_log(token.log2_prob())}, {"bytes", bytes}};
+}
+
+void add_tokens(const v1::ChatDelta& delta, Json& list) {
+  for (const v1::ContentToken& token : delta.tokens()) {
+    Json json = token_json(token);
+    json["top_logprobs"] = Json::array();
+    for (const v1::ContentToken& top : token.top()) {
+      json["top_logprobs"].push_back(token_json(top));
+    }
+    list.push_back(std::move(json));
+  }
+}
+
+Json usage_json(const v1::ChatUsage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens()},
+          {"completion_tokens", usage.completion_tokens()},
+          {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens()}}},
+          {"completion_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens()}}}};
+}
+
+// A call as a message or a delta has it.
+Json call_json(const v1::ToolCallDelta& call, bool is_delta) {
+  Json json = Json::object();
+  if (is_delta) json["index"] = call.index();
+  const bool is_first = !call.id().empty();
+  if (is_first) {
+    json["id"] = call.id();
+    json["type"] = "function";
+    json["function"] = {{"name", call.name()}, {"arguments", call.arguments()}};
+  } else {
+    json["function"] = {{"arguments", call.arguments()}};
+  }
+  return json;
+}
+
+// A choice of an answer that is whole.
+struct WholeChoice {
+  std::string content, reasoning;
+  bool has_reasoning = false;
+  std::vector<v1::ToolCallDelta> calls;
+  Json tokens = Json::array();
+  Json finish_reason;
+
+  void add(const v1::ChatDelta& delta) {
+    content += delta.content();
+    reasoning += delta.reasoning();
+    has_reasoning |= !delta.reasoning().empty();
+    add_tokens(delta, tokens);
+    if (!delta.has_call()) return;
+    if (!delta.call().id().empty()) {
+      calls.push_back(delta.call());
+    } else if (!calls.empty()) {
+      calls.back().mutable_arguments()->append(delta.call().arguments());
+    }
+  }
+
+  Json json(std::uint32_t index, bool logprobs) const {
+    Json message = {{"role", "assistant"}};
+    message["content"] = content.empty() && !calls.empty() ? Json() : Json(content);
+    if (has_reasoning) message["reasoning_content"] = reasoning;
+    for (const v1::ToolCallDelta& call : calls) {
+      message["tool_calls"].push_back(call_json(call, /*is_delta=*/false));
+    }
+    return {{"index", index},
+            {"message", message},
+            {"logprobs", logprobs ? Json{{"content", tokens}} : Json()},
+            {"finish_reason", finish_reason}};
+  }
+};
+
+// Held by its call; one thread at a time has it.
+class Chat {
+ public:
+  Chat(const SharedExchange& exchange, ChatForm form)
+      : form_(std::move(form)), id_("chatcmpl-" + exchange->request().request_id) {}
+
+  const ChatForm& form() const { return form_; }
+
+  // Of a stream: events that the message makes.
+  std::string events(const v1::ChatResponse& message) {
+    std::string out;
+    if (message.has_usage()) usage_ = message.usage();
+    for (const v1::ChatDelta& delta : message.deltas()) {
+      begin(delta.choice(), out);
+      Json json = Json::object();
+      if (!delta.reasoning().empty()) json["reasoning_content"] = delta.reasoning();
+      if (!delta.content().empty()) json["content"] = delta.content();
+      if (delta.has_call()) {
+        json["tool_calls"] = Json::array({call_json(delta.call(), /*is_delta=*/true)});
+      }
+      Json tokens = Json::array();
+      add_tokens(delta, tokens);
+      const bool has_tokens = form_.logprobs && !delta.content().empty();
+      out += event(delta.choice(), std::move(json),
+                   has_tokens ? Json{{"content", std::move(tokens)}} : Json(), nullptr);
+    }
+    for (const v1::ChatFinish& finish : message.finished()) {
+      begin(finish.choice(), out);
+      out += event(finish.choice(), Json::object(), nullptr, reason_of(finish.reason()));
+    }
+    return out;
+  }
+  std::string last_events() const {
+    std::string out;
+    if (form_.include_usage) {
+      Json chunk = head("chat.completion.chunk");
+      chunk["choices"] = Json::array();
+      chunk["usage"] = usage_json(usage_);
+      out = server_sent_event(dumped(chunk));
+    }
+    return out + server_sent_event("[DONE]");
+  }
+
+  // Of an answer that is whole.
+  grpc::Status gather(const v1::ChatResponse& message) {
+    if (message.has_usage()) usage_ = message.usage();
+    for (const v1::ChatDelta& delta : message.deltas()) choices_[delta.choice()].add(delta);
+    for (const v1::ChatFinish& finish : message.finished()) {
+      choices_[finish.choice()].finish_reason = reason_of(finish.reason());
+    }
+    gathered_ += message.ByteSizeLong();
+    if (gathered_ <= kMaxMessageBytes) return grpc::Status::OK;
+    return invalid_argument(
+        {{"max_tokens",
+          "the answer is larger than " + std::to_string(kMaxMessageBytes) + " bytes: stream it"}});
+  }
+  std::string body() const {
+    Json json = head("chat.completion");
+    json["choices"] = Json::array();
+    for (const auto& [index, choice] : choices_) {
+      json["choices"].push_back(choice.json(index, form_.logprobs));
+    }
+    json["usage"] = usage_json(usage_);
+    return dumped(json);
+  }
+
+ private:
+  Json head(const char* object) const {
+    return {{"id", id_}, {"object", object}, {"created", created_}, {"model", form_.model}};
+  }
+  // A choice begins with its role.
+  void begin(std::uint32_t choice, std::string& out) {
+    if (!begun_.emplace(choice, true).second) return;
+    out += event(choice, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
+  }
+  std::string event(std::uint32_t choice, Json delta, Json logprobs, Json finish_reason) const {
+    Json chunk = head("chat.completion.chunk");
+    chunk["choices"] = Json::array({{{"index", choice},
+                                     {"delta", std::move(delta)},
+                                     {"logprobs", std::move(logprobs)},
+                                     {"finish_reason", std::move(finish_reason)}}});
+    if (form_.include_usage) chunk["usage"] = nullptr;
+    return server_sent_event(dumped(chunk));
+  }
+
+  const ChatForm form_;
+  const std::string id_;
+  const std::int64_t created_ = std::chrono::duration_cast<std::chrono::seconds>(
+                                    std::chrono::system_clock::now().time_since_epoch())
+                                    .count();
+  v1::ChatUsage usage_;
+  std::map<std::uint32_t, bool> begun_;
+  std::map<std::uint32_t, WholeChoice> choices_;
+  std::size_t gathered_ = 0;
+};
+
+class ChatAnswer final : public StreamAnswer {
+ public:
+  explicit ChatAnswer(std::shared_ptr<Chat> chat) : chat_(std::move(chat)) {}
+
+  HttpAnswer head() override { return server_sent_head(); }
+  grpc::Status piece(const google::protobuf::Message& message, std::string& out) override {
+    out += chat_->events(static_cast<const v1::ChatResponse&>(message));
+    return grpc::Status::OK;
+  }
+  std::optional<std::string> tail(const grpc::Status& status) override {
+    if (!status.ok()) return server_sent_event(openai_answer(status).body);
+    return chat_->last_events();
+  }
+  HttpAnswer refusal(const grpc::Status& status) override { return openai_answer(status); }
+
+ private:
+  const std::shared_ptr<Chat> chat_;
+};
+
+}  // namespace
+
+void complete_chat(SharedExchange exchange, HttpCalls& calls, const std::string& body,
+                   ChatForm form) {
+  v1::ChatRequest request;
+  request.set_body(body);
+  const auto chat = std::make_shared<Chat>(exchange, std::move(form));
+  if (chat->form().streams) {
+    calls.stream(exchange, kCompleteMethod, bytes_of(request), std::make_unique<ChatAnswer>(chat));
+    return;
+  }
+  calls.gather(
+      exchange, kCompleteMethod, bytes_of(request),
+      [chat](const google::protobuf::Message& message) {
+        return chat->gather(static_cast<const v1::ChatResponse&>(message));
+      },
+      [chat, exchange](const grpc::Status& status) {
+        exchange->answer(status.ok() ? json_answer(200, chat->body()) : openai_answer(status));
+      });
+}
+
+}  // namespace lintel
