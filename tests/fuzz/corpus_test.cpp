@@ -4,10 +4,12 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <random>
 
 #include "tests/fuzz/counted_memory.h"
 #include "tests/fuzz/inputs.h"
 #include "tests/fuzz/mutations.h"
+#include "tests/fuzz/template_inputs.h"
 
 namespace lintel::fuzz {
 namespace {
@@ -129,6 +131,29 @@ TEST_CASE("thousands of mutated outputs: one reading in every cut, within their 
   }
   CHECK(with_calls >= 500);
   CHECK(with_calls < 4500);
+}
+
+TEST_CASE("templates, mutated or made by a grammar, are rendered or refused, within their memory") {
+  const Counts corpus = run_corpus("template", try_template);
+  CHECK(corpus.files >= 50);
+  CHECK(corpus.taken >= 5);
+  const std::vector<std::string> seeds = template_seeds();
+  for (const std::string& seed : seeds) REQUIRE(try_limited(try_template, seed, kSmallFileLimit));
+  std::mt19937 random(1);
+  int taken = 0;
+  for (std::uint64_t number = 0; number < 2000; ++number) {
+    INFO("mutation " << number);
+    const std::string mutated = mutate_text(seeds[number % seeds.size()], number);
+    REQUIRE_NOTHROW(try_limited(try_template, mutated, 2 * kSmallFileLimit));
+    std::string choices;
+    for (std::size_t left = random() % 60; left > 0; --left) {
+      choices += static_cast<char>(random() % 256);
+    }
+    const std::string made = template_of(choices);
+    INFO(made);
+    REQUIRE_NOTHROW(taken += try_limited(try_template, made, 2 * kSmallFileLimit) ? 1 : 0);
+  }
+  CHECK(taken >= 200);
 }
 
 TEST_CASE("no header of 50 MB takes more than 64 MB to refuse") {

@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "tests/fuzz/mutations.h"
+#include "tests/fuzz/template_inputs.h"
 #include "tests/fuzz/web_seeds.h"
 
 namespace {
@@ -42,6 +43,7 @@ int main(int argc, char** argv) {
   write_corpus(directory / "safetensors", safetensors_seeds(), mutate_safetensors, files);
   write_corpus(directory / "gguf", gguf_seeds(), mutate_gguf, files / 2);
   write_corpus(directory / "snapshot", snapshot_seeds(), mutate_snapshot, files / 2);
+  write_corpus(directory / "template", template_seeds(), mutate_text, files / 3);
   write_corpus(directory / "web_frame", web_frame_seeds(), mutate_text, files / 3);
   write_corpus(directory / "web_json", web_json_seeds(), mutate_text, files / 2);
   write_corpus(directory / "web_head", web_head_seeds(), mutate_text, files / 2);

@@ -72,7 +72,7 @@ TEST_CASE("expressions: values are as Python's") {
        "[\"it's\", 'say \"x\"', '\\u200b\\x00\\n']"},
       {"{{ 'abcdef'[1:-1:2] }}{{ 'äöü'[::-1] }}{{ [1, 2, 3][-2:] }}", "bdüöä[2, 3]"},
       {"{{ {'items': 1}.items is callable }}{{ {'items': 1}['items'] }}", "True1"},
-      {"{{ x.y is defined if false }}|{{ x }}|{{ x ~ 'a' }}|{{ x | length }}", "||a|0"},
+      {"{{ (x.y is defined) if false }}|{{ x }}|{{ x ~ 'a' }}|{{ x | length }}", "||a|0"},
       {"{{ 'a' 'b' }}{{ 1_000 }}{{ 0x1F }}{{ '\\101\\q' }}", "ab100031A\\q"},
       {"{{ 'x' if false }}{{ 1 if 0 else 2 if 0 else 3 }}", "3"},
       {"{{ 'a' in 'cat' }}{{ 2 not in [1] }}{{ 'k' in {'k': 0} }}", "TrueTrueTrue"},
