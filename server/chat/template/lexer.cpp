@@ -47,7 +47,7 @@ std::size_t read_escape(std::string_view text, std::size_t at, std::string& out)
   constexpr std::string_view kFrom = "\n\\'\"abfnrtv";
   constexpr std::string_view kTo = "\n\\'\"\a\b\f\n\r\t\v";
   const char c = text[at];
-  if (c == '\n') return 1;  // a line goes on
+  if (c == '\n') return 1;  // the line continues
   if (const std::size_t place = kFrom.find(c); place != kNowhere) {
     out += kTo[place];
     return 1;

@@ -203,7 +203,7 @@ TEST_CASE("an unknown filter, test or function: an error only when it is reached
   CHECK_THROWS_AS(render("{{ nosuch() }}"), TemplateError);
 }
 
-TEST_CASE("what changes a value is an error") {
+TEST_CASE("a method that changes a value: an error") {
   for (const char* const source :
        {"{{ [].append(1) }}", "{{ {}.update({'a': 1}) }}", "{{ {'a': 1}.pop('a') }}",
         "{% set d = {} %}{% set d.a = 1 %}"}) {
