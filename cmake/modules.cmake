@@ -19,6 +19,7 @@ set(lintel_package_openssl OpenSSL::Crypto)
 set(lintel_package_png PNG::PNG ZLIB::ZLIB)
 set(lintel_package_prometheus prometheus-cpp::core)
 set(lintel_package_spdlog spdlog::spdlog)
+set(lintel_package_curl CURL::libcurl)
 set(lintel_package_edit Edit::Edit)
 set(lintel_package_sqlite SQLite::SQLite3)
 set(lintel_package_hiredis Hiredis::Hiredis OpenSSL::SSL)  # TLS to Redis is OpenSSL's

@@ -29,7 +29,7 @@ packages=(
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler grpc-proto
   libdnnl-dev opencl-headers ocl-icd-opencl-dev  # the last two: dnnl's CMake package asks for them
   libhwy-dev libssl-dev openssl libspdlog-dev nlohmann-json3-dev libcli11-dev libpng-dev zlib1g-dev
-  libsqlite3-dev libhiredis-dev libxxhash-dev libboost-dev libedit-dev
+  libsqlite3-dev libhiredis-dev libxxhash-dev libboost-dev libedit-dev libcurl4-openssl-dev
   prometheus-cpp-dev libcivetweb-dev
   catch2
 )

@@ -284,6 +284,7 @@ int run_command_line(std::vector<std::string> arguments, Console& console) {
   add_chat(app, command_line);
   add_tokenize(app, command_line);
   add_token(app, command_line);
+  add_pull(app, command_line);
   return run_program(app, command_line, std::move(arguments));
 }
 

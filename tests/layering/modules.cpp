@@ -17,6 +17,7 @@ namespace {
 const std::map<std::string, std::regex> kPackages = {
     {"<boost>", std::regex("^boost/")},
     {"<cli>", std::regex("^CLI/")},
+    {"<curl>", std::regex("^curl/")},
     {"<dnnl>", std::regex("^(dnnl|oneapi/dnnl)")},
     {"<edit>", std::regex("^histedit\\.h")},
     {"<grpc>", std::regex("^(grpc|grpcpp|absl|google/protobuf)/")},

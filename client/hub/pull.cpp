@@ -1,0 +1,726 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/hub/pull.h"
+
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <openssl/evp.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "model/core/json_reader.h"
+
+namespace lintel::hub {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxListBytes = std::size_t{32} << 20;
+constexpr std::size_t kMaxFiles = 10'000;
+constexpr std::size_t kMaxPathBytes = 1'024;
+constexpr std::size_t kMaxNameBytes = 255;
+constexpr std::size_t kCommitDigits = 40;
+constexpr std::size_t kSha256Digits = 64;
+constexpr int kMaxTries = 5;  // without a byte in between
+constexpr auto kMaxDelay = std::chrono::minutes(5);
+constexpr auto kPollInterval = std::chrono::milliseconds(100);
+constexpr std::string_view kKinds[] = {".safetensors", ".gguf", ".json",
+                                       ".jinja",       ".txt",  ".model"};
+constexpr const char* kKindsText = "*.safetensors *.gguf *.json *.jinja *.txt *.model";
+
+std::string lower_case(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return result;
+}
+
+bool is_alphanumeric(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+bool is_hex(std::string_view text) {
+  return std::ranges::all_of(
+      text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+}
+
+bool is_commit(std::string_view text) { return text.size() == kCommitDigits && is_hex(text); }
+
+// Letters, digits and -._ , beginning with a letter, digit or '_'.
+bool is_plain_name(std::string_view name, std::size_t max_bytes) {
+  return !name.empty() && name.size() <= max_bytes &&
+         (is_alphanumeric(name.front()) || name.front() == '_') &&
+         std::ranges::all_of(
+             name, [](char c) { return is_alphanumeric(c) || c == '-' || c == '.' || c == '_'; });
+}
+
+// Whether a path stays below the directory that it is appended to.
+bool is_safe_path(std::string_view path) {
+  if (path.empty() || path.size() > kMaxPathBytes) return false;
+  for (const char c : path) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F || c == '\\') return false;
+  }
+  for (std::size_t at = 0; at <= path.size();) {
+    const std::size_t end = std::min(path.find('/', at), path.size());
+    const std::string_view part = path.substr(at, end - at);
+    if (part.empty() || part == "." || part == ".." || part.size() > kMaxNameBytes) return false;
+    at = end + 1;
+  }
+  return true;
+}
+
+bool is_allowed_kind(std::string_view path) {
+  return std::ranges::any_of(kKinds, [&](std::string_view kind) { return path.ends_with(kind); });
+}
+
+[[noreturn]] void fail_at(const fs::path& path, const char* what) {
+  throw HubError(path.string() + ": " + what + ": " + std::strerror(errno));
+}
+
+// What a repository has in the cache.
+struct RepoCache {
+  RepoCache(const HubSettings& hub, const std::string& repo) {
+    std::string folder = "models--" + repo;
+    if (const std::size_t slash = folder.find('/'); slash != std::string::npos) {
+      folder.replace(slash, 1, "--");
+    }
+    root = hub.cache / folder;
+    locks = hub.cache / ".locks" / folder;
+  }
+  fs::path blob(const std::string& etag) const { return root / "blobs" / etag; }
+  fs::path ref(const std::string& revision) const { return root / "refs" / revision; }
+  fs::path snapshot(const std::string& commit) const { return root / "snapshots" / commit; }
+
+  fs::path root, locks;
+};
+
+void make_directories(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) throw HubError(path.string() + ": cannot be made: " + error.message());
+}
+
+// A descriptor, closed at the end.
+class OpenFile {
+ public:
+  OpenFile(const fs::path& path, int flags)
+      : path_(path), file_(open(path.c_str(), flags | O_CLOEXEC, 0644)) {
+    if (file_ < 0) fail_at(path_, "cannot be opened");
+  }
+  ~OpenFile() { close(file_); }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+
+  int get() const { return file_; }
+  void write(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(file_, bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) fail_at(path_, "cannot be written");
+      bytes.remove_prefix(static_cast<std::size_t>(written));
+    }
+  }
+  // The file is empty again.
+  void clear() {
+    if (ftruncate(file_, 0) != 0 || lseek(file_, 0, SEEK_SET) != 0)
+      fail_at(path_, "cannot be written");
+  }
+  void sync() {
+    if (fsync(file_) != 0) fail_at(path_, "cannot be written");
+  }
+
+ private:
+  const fs::path path_;
+  const int file_;
+};
+
+// The hash that an entity tag is of: SHA-256 of the content, or git's SHA-1 of a blob.
+std::string content_hash(const fs::path& path, std::uint64_t size, bool sha256,
+                         const std::function<bool()>& cancelled) {
+  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
+                                                                        EVP_MD_CTX_free);
+  const auto check = [](int result) {
+    if (result != 1) throw HubError("a hash cannot be computed");
+  };
+  check(EVP_DigestInit_ex(context.get(), sha256 ? EVP_sha256() : EVP_sha1(), nullptr));
+  if (!sha256) {
+    const std::string head = "blob " + std::to_string(size);
+    check(EVP_DigestUpdate(context.get(), head.c_str(), head.size() + 1));
+  }
+  const OpenFile file(path, O_RDONLY);
+  std::vector<char> buffer(std::size_t{1} << 20);
+  while (true) {
+    if (cancelled && cancelled()) throw HubError("cancelled");
+    const ssize_t count = read(file.get(), buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail_at(path, "cannot be read");
+    if (count == 0) break;
+    check(EVP_DigestUpdate(context.get(), buffer.data(), static_cast<std::size_t>(count)));
+  }
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
+  unsigned length = 0;
+  check(EVP_DigestFinal_ex(context.get(), digest.data(), &length));
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (unsigned i = 0; i < length; ++i) {
+    text += kDigits[digest[i] >> 4];
+    text += kDigits[digest[i] & 15];
+  }
+  return text;
+}
+
+std::uint64_t size_of(const fs::path& path) {
+  std::error_code error;
+  const std::uintmax_t size = fs::file_size(path, error);
+  return error ? 0 : size;
+}
+
+// Sets a text or a link at `path` in one step.
+void replace_file(const fs::path& path, const std::function<void(const fs::path&)>& make) {
+  const fs::path temporary = path.parent_path() / ("." + path.filename().string().substr(0, 200) +
+                                                   "." + std::to_string(getpid()) + ".tmp");
+  ::unlink(temporary.c_str());
+  make(temporary);
+  if (rename(temporary.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(temporary.c_str());
+    errno = error;
+    fail_at(path, "cannot be made");
+  }
+}
+
+// "a-00001-of-00003.gguf" is part 1 of 3 of "a-.gguf".
+struct GgufPart {
+  std::string model;
+  int part = 1, parts = 1;
+};
+
+GgufPart gguf_part(const std::string& path) {
+  constexpr std::string_view kForm = "-00000-of-00000.gguf";
+  GgufPart whole{path};
+  if (path.size() <= kForm.size()) return whole;
+  const std::string tail = path.substr(path.size() - kForm.size());
+  for (std::size_t i = 0; i < kForm.size(); ++i) {
+    const bool digit = tail[i] >= '0' && tail[i] <= '9';
+    if (kForm[i] == '0' ? !digit : tail[i] != kForm[i]) return whole;
+  }
+  const int part = std::stoi(tail.substr(1, 5)), parts = std::stoi(tail.substr(10, 5));
+  if (part < 1 || part > parts) return whole;
+  return {path.substr(0, path.size() - kForm.size()) + ".gguf", part, parts};
+}
+
+// Whether `word` is in `text` with no letter or digit before or after it.
+bool has_word(std::string_view text, std::string_view word) {
+  for (std::size_t at = text.find(word); at != std::string_view::npos;
+       at = text.find(word, at + 1)) {
+    const std::size_t end = at + word.size();
+    if ((at == 0 || !is_alphanumeric(text[at - 1])) &&
+        (end == text.size() || !is_alphanumeric(text[end]))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// The .gguf file of a quant, or its parts in order.
+std::vector<std::string> files_of_quant(const std::vector<std::string>& files,
+                                        const std::string& quant) {
+  std::map<std::string, std::map<int, std::string>> models;
+  std::map<std::string, int> num_parts;
+  for (const std::string& file : files) {
+    if (!file.ends_with(".gguf")) continue;
+    const GgufPart part = gguf_part(file);
+    models[part.model][part.part] = file;
+    num_parts[part.model] = part.parts;
+  }
+  const std::string wanted = lower_case(quant);
+  std::vector<std::string> matches, whole_words;
+  for (const auto& [model, parts] : models) {
+    const std::string name = lower_case(fs::path(model).filename().string());
+    if (name.find(wanted) == std::string::npos) continue;
+    matches.push_back(model);
+    if (has_word(name, wanted)) whole_words.push_back(model);
+  }
+  if (whole_words.size() == 1) matches = whole_words;  // F16 is not BF16
+  if (matches.size() != 1) {
+    std::string text = matches.empty() ? "no .gguf file has '" + quant + "' in its name; there are:"
+                                       : "several .gguf files have '" + quant + "' in their names:";
+    for (const auto& [model, parts] : models) {
+      if (matches.empty() || std::ranges::find(matches, model) != matches.end()) {
+        text += ' ' + printable(model);
+      }
+    }
+    throw HubError(models.empty() ? "there are no .gguf files" : text);
+  }
+  std::vector<std::string> result;
+  for (const auto& [part, file] : models[matches[0]]) result.push_back(file);
+  if (result.size() != static_cast<std::size_t>(num_parts[matches[0]])) {
+    throw HubError(printable(matches[0]) + " has " + std::to_string(result.size()) + " of its " +
+                   std::to_string(num_parts[matches[0]]) + " parts");
+  }
+  return result;
+}
+
+// What is pulled of the files that there are, in their order.
+std::vector<std::string> selected_files(const std::vector<std::string>& files,
+                                        const std::string& quant,
+                                        const std::vector<std::string>& globs) {
+  if (!quant.empty()) return files_of_quant(files, quant);
+  std::vector<std::string> selected;
+  for (const std::string& file : files) {
+    if (!is_allowed_kind(file)) continue;
+    const bool wanted = globs.empty() || std::ranges::any_of(globs, [&](const std::string& glob) {
+                          return fnmatch(glob.c_str(), file.c_str(), 0) == 0;
+                        });
+    if (wanted) selected.push_back(file);
+  }
+  for (const std::string& glob : globs) {
+    if (std::ranges::none_of(selected, [&](const std::string& file) {
+          return fnmatch(glob.c_str(), file.c_str(), 0) == 0;
+        })) {
+      throw HubError("--file " + printable(glob) + ": no file of " + kKindsText + " matches");
+    }
+  }
+  if (selected.empty()) throw HubError(std::string("there is no file of ") + kKindsText);
+  return selected;
+}
+
+// One pull over the network.
+class Download {
+ public:
+  Download(const PullSource& source, const PullOptions& options)
+      : source_(source),
+        options_(options),
+        cache_(options.hub, source.repo),
+        fetch_(options.hub.endpoint, options.hub.token, options.cancelled) {}
+
+  fs::path run();
+
+ private:
+  struct File {
+    std::string path, etag;
+    std::uint64_t size = 0;
+  };
+  // The tries of one thing, and how long to wait between them.
+  struct Tries {
+    int failed = 0;
+  };
+
+  std::string url(const std::string& path) const { return options_.hub.endpoint + path; }
+  HttpReply try_often(const std::function<HttpReply()>& ask);
+  void wait_for_next_try(Tries& tries, const std::string& why,
+                         std::optional<std::chrono::seconds> retry_after);
+  void wait(std::chrono::milliseconds duration);
+  void check_cancelled() const;
+  [[noreturn]] void refuse(const HttpReply& reply, const std::string& what) const;
+  void read_list();
+  File look_up(const std::string& path);
+  void check_space(const std::vector<File>& files);
+  void get_blob(const File& file);
+  void transfer(const File& file, const fs::path& incomplete);
+  void link(const File& file);
+
+  const PullSource& source_;
+  const PullOptions& options_;
+  const RepoCache cache_;
+  HttpFetch fetch_;
+  std::string commit_;
+  std::vector<std::string> files_;  // of the repository
+};
+
+void Download::check_cancelled() const {
+  if (options_.cancelled && options_.cancelled()) throw HubError("cancelled");
+}
+
+void Download::wait(std::chrono::milliseconds duration) {
+  const auto end = std::chrono::steady_clock::now() + duration;
+  for (auto now = std::chrono::steady_clock::now(); now < end;
+       now = std::chrono::steady_clock::now()) {
+    check_cancelled();
+    std::this_thread::sleep_for(
+        std::min<std::chrono::steady_clock::duration>(kPollInterval, end - now));
+  }
+}
+
+void Download::wait_for_next_try(Tries& tries, const std::string& why,
+                                 std::optional<std::chrono::seconds> retry_after) {
+  std::chrono::milliseconds delay = options_.first_delay * (1 << tries.failed);
+  if (retry_after) delay = *retry_after;
+  ++tries.failed;
+  if (tries.failed >= kMaxTries) throw HubError(why + "; gave up after 5 tries");
+  if (delay > kMaxDelay) {
+    throw HubError(why + "; it asks to come back in " + std::to_string(delay.count() / 1000) +
+                   " s");
+  }
+  if (options_.on_note) {
+    options_.on_note(why + "; next try in " + std::to_string(delay.count()) + " ms");
+  }
+  wait(delay);
+}
+
+bool may_pass(int status) { return status == 429 || status >= 500; }
+
+HttpReply Download::try_often(const std::function<HttpReply()>& ask) {
+  for (Tries tries;;) {
+    try {
+      HttpReply reply = ask();
+      if (!may_pass(reply.status)) return reply;
+      wait_for_next_try(tries, "status " + std::to_string(reply.status), reply.retry_after);
+    } catch (const ConnectionError& error) {
+      wait_for_next_try(tries, error.what(), {});
+    }
+  }
+}
+
+void Download::refuse(const HttpReply& reply, const std::string& what) const {
+  std::string text = what + ": status " + std::to_string(reply.status);
+  if (!reply.header("x-error-message").empty()) {
+    text += ", " + printable(reply.header("x-error-message"));
+  }
+  if (reply.status == 401 || reply.status == 403) {
+    text += options_.hub.token.empty() ? "; HF_TOKEN is not set" : "; is HF_TOKEN right?";
+  }
+  throw HubError(text);
+}
+
+void Download::read_list() {
+  const std::string what = source_.repo + "@" + source_.revision;
+  const HttpReply reply = try_often([&] {
+    return fetch_.get_text(url("/api/models/" + escape_path(source_.repo) + "/revision/" +
+                               escape_path(source_.revision, true)),
+                           kMaxListBytes);
+  });
+  if (reply.status != 200) refuse(reply, what);
+  JsonFailure failure;
+  const auto list = read_json_tree(reply.body, JsonBounds{.max_bytes = 1 << 30}, failure);
+  if (!list) throw HubError(what + ": its list " + failure.what);
+  const auto text_at = [](const nlohmann::json& object, const char* key) -> std::string {
+    if (!object.is_object()) return {};
+    const auto found = object.find(key);
+    return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+  };
+  commit_ = text_at(*list, "sha");
+  if (!is_commit(commit_)) throw HubError(what + ": its list names no commit");
+  const auto siblings = list->find("siblings");
+  if (siblings == list->end() || !siblings->is_array()) {
+    throw HubError(what + ": its list has no files");
+  }
+  if (siblings->size() > kMaxFiles) throw HubError(what + ": it has more than 10,000 files");
+  std::set<std::string> names;
+  for (const auto& sibling : *siblings) {
+    const std::string path = text_at(sibling, "rfilename");
+    if (!is_allowed_kind(path)) continue;
+    if (!is_safe_path(path)) throw HubError(what + ": a file has the name " + printable(path));
+    if (names.insert(path).second) files_.push_back(path);
+  }
+}
+
+Download::File Download::look_up(const std::string& path) {
+  const HttpReply reply = try_often([&] {
+    return fetch_.head(
+        url("/" + escape_path(source_.repo) + "/resolve/" + commit_ + "/" + escape_path(path)));
+  });
+  const bool elsewhere = reply.status >= 300 && reply.status < 400;
+  if (reply.status != 200 && !elsewhere) refuse(reply, printable(path));
+  const std::string& commit = reply.header("x-repo-commit");
+  if (!commit.empty() && commit != commit_) {
+    throw HubError(printable(path) + ": it is of commit " + printable(commit));
+  }
+  const bool linked = !reply.header("x-linked-etag").empty();
+  std::string etag = reply.header(linked ? "x-linked-etag" : "etag");
+  if (etag.starts_with("W/")) etag.erase(0, 2);
+  if (etag.size() >= 2 && etag.front() == '"' && etag.back() == '"') {
+    etag = etag.substr(1, etag.size() - 2);
+  }
+  if ((etag.size() != kSha256Digits && etag.size() != kCommitDigits) || !is_hex(etag)) {
+    throw HubError(printable(path) + ": its entity tag is no hash: " + printable(etag));
+  }
+  std::string size = reply.header("x-linked-size");
+  if (size.empty() && !elsewhere) size = reply.header("content-length");
+  if (size.empty() || size.size() > 15 ||
+      !std::ranges::all_of(size, [](char c) { return c >= '0' && c <= '9'; })) {
+    throw HubError(printable(path) + ": its size is not known");
+  }
+  return {path, etag, std::stoull(size)};
+}
+
+void Download::check_space(const std::vector<File>& files) {
+  std::map<std::string, std::uint64_t> missing;  // by tag: several paths may be one file
+  for (const File& file : files) {
+    if (fs::exists(cache_.blob(file.etag))) continue;
+    const std::uint64_t have = size_of(cache_.blob(file.etag + ".incomplete"));
+    missing[file.etag] = file.size - std::min(file.size, have);
+  }
+  std::uint64_t needed = 0;
+  for (const auto& [etag, bytes] : missing) needed += bytes;
+  struct statvfs space {};
+  if (statvfs(cache_.root.c_str(), &space) != 0)
+    fail_at(cache_.root, "its free space is not known");
+  const std::uint64_t available = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
+  if (needed > available) {
+    throw HubError(cache_.root.string() + ": " + std::to_string(needed) + " bytes are needed, " +
+                   std::to_string(available) + " are free");
+  }
+  if (options_.on_size) options_.on_size(needed);
+}
+
+// One download at a time of each file, by all processes: the lock is that of huggingface_hub.
+class FileLock {
+ public:
+  FileLock(const fs::path& path, const std::function<void()>& wait)
+      : file_(path, O_RDWR | O_CREAT) {
+    while (flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK && errno != EINTR) fail_at(path, "cannot be locked");
+      wait();
+    }
+  }
+
+ private:
+  OpenFile file_;
+};
+
+void Download::get_blob(const File& file) {
+  const fs::path blob = cache_.blob(file.etag), incomplete = cache_.blob(file.etag + ".incomplete");
+  bool noted = false;
+  const FileLock lock(cache_.locks / (file.etag + ".lock"), [&] {
+    if (!noted && options_.on_note) {
+      options_.on_note(printable(file.path) + ": another process downloads it");
+    }
+    noted = true;
+    wait(kPollInterval);
+  });
+  if (fs::exists(blob)) return;
+  for (int tries = 0; tries < 2; ++tries) {
+    transfer(file, incomplete);
+    const bool sha256 = file.etag.size() == kSha256Digits;
+    if (content_hash(incomplete, file.size, sha256, options_.cancelled) == file.etag) {
+      OpenFile(incomplete, O_RDWR).sync();
+      if (rename(incomplete.c_str(), blob.c_str()) != 0) fail_at(blob, "cannot be made");
+      return;
+    }
+    if (::unlink(incomplete.c_str()) != 0) fail_at(incomplete, "cannot be removed");
+  }
+  throw HubError(printable(file.path) + ": its content does not have the hash " + file.etag +
+                 ", twice; it was deleted");
+}
+
+// Appends what is missing of the file.
+void Download::transfer(const File& file, const fs::path& incomplete) {
+  OpenFile out(incomplete, O_WRONLY | O_CREAT | O_APPEND);
+  std::uint64_t have = size_of(incomplete);
+  if (have > file.size) {
+    out.clear();
+    have = 0;
+  }
+  for (Tries tries; have < file.size;) {
+    const std::uint64_t from = have;
+    std::string why;
+    std::optional<std::chrono::seconds> retry_after;
+    try {
+      const HttpReply reply = fetch_.get(
+          url("/" + escape_path(source_.repo) + "/resolve/" + commit_ + "/" +
+              escape_path(file.path)),
+          from,
+          [&](const HttpReply& head) {
+            const std::string range = "bytes " + std::to_string(from) + "-";
+            if (from == 0 ||
+                (head.status == 206 && head.header("content-range").starts_with(range))) {
+              return;
+            }
+            out.clear();  // the whole file comes
+            have = 0;
+            if (head.status == 206) throw HubError(printable(file.path) + ": another range came");
+          },
+          [&](std::string_view bytes) {
+            if (bytes.size() > file.size - have) {
+              throw HubError(printable(file.path) + ": it is longer than " +
+                             std::to_string(file.size) + " bytes");
+            }
+            out.write(bytes);
+            have += bytes.size();
+            if (options_.on_bytes) options_.on_bytes(bytes.size());
+          });
+      if (reply.status == 200 || reply.status == 206) {
+        if (have == file.size) return;
+        why = printable(file.path) + ": it is shorter than " + std::to_string(file.size) + " bytes";
+      } else if (reply.status == 416) {
+        out.clear();
+        have = 0;
+        why = printable(file.path) + ": status 416";
+      } else if (may_pass(reply.status)) {
+        why = printable(file.path) + ": status " + std::to_string(reply.status);
+        retry_after = reply.retry_after;
+      } else {
+        refuse(reply, printable(file.path));
+      }
+    } catch (const ConnectionError& error) {
+      why = error.what();
+    }
+    if (have > from) tries = {};
+    wait_for_next_try(tries, why, retry_after);
+  }
+}
+
+void Download::link(const File& file) {
+  const fs::path path = cache_.snapshot(commit_) / file.path;
+  make_directories(path.parent_path());
+  fs::path target = fs::path("..") / "..";
+  for (auto depth = std::ranges::count(file.path, '/'); depth > 0; --depth) target /= "..";
+  target = target / "blobs" / file.etag;
+  replace_file(path, [&](const fs::path& temporary) {
+    if (symlink(target.c_str(), temporary.c_str()) != 0) fail_at(path, "cannot be made");
+  });
+}
+
+fs::path Download::run() {
+  read_list();
+  const std::vector<std::string> selected = selected_files(files_, source_.quant, options_.globs);
+  const fs::path snapshot = cache_.snapshot(commit_);
+  for (const fs::path& path : {cache_.root / "blobs", snapshot, cache_.locks})
+    make_directories(path);
+  std::vector<File> missing;
+  for (const std::string& path : selected) {
+    check_cancelled();
+    if (!fs::exists(snapshot / path)) missing.push_back(look_up(path));
+  }
+  check_space(missing);
+  for (const File& file : missing) {
+    get_blob(file);
+    link(file);
+  }
+  if (source_.revision != commit_) {
+    const fs::path ref = cache_.ref(source_.revision);
+    make_directories(ref.parent_path());
+    replace_file(ref, [&](const fs::path& temporary) {
+      OpenFile(temporary, O_WRONLY | O_CREAT | O_EXCL).write(commit_);
+    });
+  }
+  return source_.quant.empty() ? snapshot : snapshot / selected[0];
+}
+
+fs::path pull_offline(const PullSource& source, const PullOptions& options) {
+  const RepoCache cache(options.hub, source.repo);
+  const std::string what = source.repo + "@" + source.revision;
+  std::string commit = source.revision;
+  if (!is_commit(commit)) {
+    std::ifstream in(cache.ref(source.revision));
+    commit.clear();
+    in >> commit;
+  }
+  const fs::path snapshot = cache.snapshot(commit);
+  std::error_code error;
+  if (!is_commit(commit) || !fs::is_directory(snapshot, error)) {
+    throw HubError(what + " is not in the cache " + options.hub.cache.string());
+  }
+  std::vector<std::string> files;
+  for (auto at = fs::recursive_directory_iterator(snapshot, error);
+       !error && at != fs::recursive_directory_iterator(); at.increment(error)) {
+    // Links to files that are there.
+    if (at->is_regular_file(error))
+      files.push_back(at->path().lexically_relative(snapshot).string());
+    error.clear();
+  }
+  std::ranges::sort(files);
+  try {
+    const std::vector<std::string> selected = selected_files(files, source.quant, options.globs);
+    return source.quant.empty() ? snapshot : snapshot / selected[0];
+  } catch (const HubError& why) {
+    throw HubError("offline, in the cache of " + what + ": " + why.what());
+  }
+}
+
+std::string environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+PullSource parse_pull_source(std::string_view text) {
+  PullSource source;
+  const std::size_t colon = text.find(':');
+  if (colon != std::string_view::npos) {
+    source.quant = text.substr(colon + 1);
+    if (!is_plain_name(source.quant, kMaxNameBytes)) {
+      throw HubError("QUANT '" + printable(source.quant) + "' is not of letters, digits and -._");
+    }
+    text = text.substr(0, colon);
+  }
+  const std::size_t at = text.find('@');
+  if (at != std::string_view::npos) {
+    source.revision = text.substr(at + 1);
+    const bool plain = std::ranges::all_of(source.revision, [](char c) {
+      return is_alphanumeric(c) || c == '-' || c == '.' || c == '_' || c == '/';
+    });
+    if (!plain || !is_safe_path(source.revision) || source.revision.size() > kMaxNameBytes) {
+      throw HubError("REVISION '" + printable(source.revision) +
+                     "' is no branch, tag or commit of letters, digits and -._/");
+    }
+    text = text.substr(0, at);
+  }
+  source.repo = text;
+  const std::size_t slash = text.find('/');
+  const std::string_view name = slash == std::string_view::npos ? text : text.substr(slash + 1);
+  constexpr std::size_t kMaxRepoBytes = 96;
+  if ((slash != std::string_view::npos && !is_plain_name(text.substr(0, slash), kMaxRepoBytes)) ||
+      !is_plain_name(name, kMaxRepoBytes) || text.find("--") != std::string_view::npos ||
+      text.find("..") != std::string_view::npos) {
+    throw HubError("REPO '" + printable(text) + "' is not ORG/NAME of letters, digits and -._");
+  }
+  return source;
+}
+
+HubSettings hub_settings_from_environment() {
+  HubSettings settings;
+  if (std::string endpoint = environment("HF_ENDPOINT"); !endpoint.empty()) {
+    while (endpoint.ends_with('/')) endpoint.pop_back();
+    settings.endpoint = endpoint;
+  }
+  settings.token = environment("HF_TOKEN");
+  const std::string offline = lower_case(environment("HF_HUB_OFFLINE"));
+  settings.offline = offline == "1" || offline == "true" || offline == "yes" || offline == "on";
+  const std::string home = environment("HOME");
+  const auto expanded = [&](const std::string& path) -> fs::path {
+    return path.starts_with("~/") && !home.empty() ? fs::path(home) / path.substr(2)
+                                                   : fs::path(path);
+  };
+  if (const std::string cache = environment("HF_HUB_CACHE"); !cache.empty()) {
+    settings.cache = expanded(cache);
+  } else if (const std::string hf_home = environment("HF_HOME"); !hf_home.empty()) {
+    settings.cache = expanded(hf_home) / "hub";
+  } else if (const std::string xdg = environment("XDG_CACHE_HOME"); !xdg.empty()) {
+    settings.cache = expanded(xdg) / "huggingface" / "hub";
+  } else if (!home.empty()) {
+    settings.cache = fs::path(home) / ".cache" / "huggingface" / "hub";
+  } else {
+    throw HubError("there is no cache: set HF_HUB_CACHE, HF_HOME or HOME");
+  }
+  settings.cache = fs::absolute(settings.cache);
+  return settings;
+}
+
+fs::path pull(const PullSource& source, const PullOptions& options) {
+  if (!source.quant.empty() && !options.globs.empty()) {
+    throw HubError("--file does not go with :" + source.quant);
+  }
+  if (options.hub.offline) return pull_offline(source, options);
+  return Download(source, options).run();
+}
+
+}  // namespace lintel::hub
