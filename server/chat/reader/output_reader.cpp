@@ -47,7 +47,7 @@ OutputReader::OutputReader(const Options& options, const ToolTypes* tools)
   if (options.reasoning == ReasoningMode::kOpened) {
     mode_ = Mode::kReasoning;
     takes_think_ = true;
-    reasoning_.emplace();
+    reasoning_ = ReasoningSpan{};
   }
 }
 

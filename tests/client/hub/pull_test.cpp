@@ -209,11 +209,10 @@ TEST_CASE_METHOD(PullFixture, "pull: two at once download each file once") {
 }
 
 TEST_CASE_METHOD(PullFixture, "pull: names that leave the cache are refused") {
-  for (const char* name : {"../a.json", "a/../../b.json", "/a.json", "a//b.json", "a\\\\b.json",
-                           "./a.json", "a\\nb.json", "..\\u0000/a.json"}) {
+  for (const char* name : {"../a.json", "a/../../b.json", "/a.json", "a//b.json", "a\\b.json",
+                           "./a.json", "a\nb.json", ".json/../../c.json"}) {
     INFO(name);
-    hub.set_list(std::string(R"({"sha": ")") + FakeHub::kCommit +
-                 R"(", "siblings": [{"rfilename": ")" + name + "\"}]}");
+    hub.list_name(name);
     CHECK_THAT(error(), Contains("a file has the name"));
   }
   CHECK(hub.count("HEAD", "/") == 0);
@@ -289,10 +288,9 @@ TEST_CASE_METHOD(PullFixture, "pull: offline the cache alone is looked at") {
 }
 
 TEST_CASE_METHOD(PullFixture, "pull: refusals of the hub name file, status and token") {
-  hub.set_list(std::string(R"({"sha": ")") + FakeHub::kCommit +
-               R"(", "siblings": [{"rfilename": "gone.json"}]})");
+  hub.list_name("gone.json");
   CHECK_THAT(error(), Contains("gone.json: status 404, no?thing"));
-  hub.set_list("");
+  hub.list_name("");
   hub.add_fault({.status = 403});
   CHECK_THAT(error(), Contains("status 403; HF_TOKEN is not set"));
   options.hub.endpoint = "ftp://127.0.0.1";

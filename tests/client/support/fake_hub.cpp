@@ -88,6 +88,11 @@ void FakeHub::add_file(const std::string& path, const std::string& content, bool
                   large};
 }
 
+void FakeHub::list_name(const std::string& name) {
+  const nlohmann::json list = {{"sha", kCommit}, {"siblings", {{{"rfilename", name}}}}};
+  list_ = name.empty() ? "" : list.dump();
+}
+
 void FakeHub::add_fault(const HubFault& fault) {
   const std::lock_guard lock(mutex_);
   faults_.push_back(fault);

@@ -53,6 +53,8 @@ class FakeHub {
   void claim_size(const std::string& size) { claimed_size_ = size; }
   // The list of files has this JSON in place of the files.
   void set_list(const std::string& json) { list_ = json; }
+  // The list has this file alone; "": what there is.
+  void list_name(const std::string& name);
   // GETs of files wait for this until it is false.
   std::atomic<bool> held{false};
 
