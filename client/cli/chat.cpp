@@ -62,7 +62,8 @@ void check_think(const std::string& word) {
        {"", "on", "off", "minimal", "low", "medium", "high", "xhigh", "max"}) {
     if (word == known) return;
   }
-  throw UsageError("--think: '" + word + "' is not on, off, minimal, low, medium, high, xhigh or max");
+  throw UsageError("--think: '" + word +
+                   "' is not on, off, minimal, low, medium, high, xhigh or max");
 }
 
 Json parse(const std::string& text, const std::string& what) {
@@ -88,9 +89,8 @@ class Chat {
  public:
   Chat(const Client& client, const ChatFlags& flags, Console& console)
       : client_(client), flags_(flags), console_(console), think_(flags.think) {
-    system_ = flags.system.starts_with('@')
-                  ? console.read_file("--system", flags.system.substr(1))
-                  : flags.system;
+    system_ = flags.system.starts_with('@') ? console.read_file("--system", flags.system.substr(1))
+                                            : flags.system;
     if (!flags.tools.empty()) {
       tools_ = parse(console.read_file("--tools", flags.tools), "--tools " + flags.tools);
     }
@@ -285,7 +285,8 @@ bool run_command(const std::string& line, Chat& chat, Console& console) {
     file << chat.messages().dump(1, ' ', false, Json::error_handler_t::replace) << "\n";
     if (!file.flush()) throw Failure("/save " + rest + ": cannot be written");
   } else {
-    throw UsageError("/" + name + " is no command: /undo /tree /branch /system /think /stats "
+    throw UsageError("/" + name +
+                     " is no command: /undo /tree /branch /system /think /stats "
                      "/save /exit");
   }
   return true;

@@ -311,9 +311,9 @@ v1::RenderChatResponse Client::render_chat(const std::string& body,
   request.set_body(body);
   v1::RenderChatResponse response;
   Call call(*this, cancellation);
-  call.unary([&](Stubs& server,
-                 auto* context) { return server.chat.Render(context, request, &response); },
-             Again::kSafe);
+  call.unary(
+      [&](Stubs& server, auto* context) { return server.chat.Render(context, request, &response); },
+      Again::kSafe);
   return response;
 }
 

@@ -77,6 +77,8 @@ class TokenReactor : public StreamReactor<Response>, protected ResponseWriter {
   virtual void fill(std::span<const OutboxEntry> entries, bool is_last, Response& message) = 0;
   // Asked after fill(): whether the call ends with this message, though the request runs.
   virtual bool ends_early() const { return false; }
+  // Of the last message of a call that ended early: what the request had used.
+  virtual void add_use(TokenUse /*used*/, Response& /*message*/) noexcept {}
 
  private:
   void write(std::span<const OutboxEntry> entries) override {
@@ -94,7 +96,10 @@ class TokenReactor : public StreamReactor<Response>, protected ResponseWriter {
     this->finish(is_empty ? nullptr : &message_, std::move(status), used);
   }
   void gone(grpc::Status status, TokenUse used) noexcept override {
-    if (has_ended_) return this->finish(&message_, grpc::Status::OK, used);
+    if (has_ended_) {
+      add_use(used, message_);
+      return this->finish(&message_, grpc::Status::OK, used);
+    }
     this->finish(nullptr, std::move(status), used);
   }
 

@@ -227,7 +227,13 @@ grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer
     }
     find_boundaries(conversation, tokenizer, plain, prompt);
   } catch (const MessageError& error) {
-    return invalid_argument({{"messages", error.what()}});
+    // "messages[0].content is ..."
+    const std::string what = error.what();
+    const std::size_t blank = what.find(' ');
+    if (!what.starts_with("messages") || blank == std::string::npos) {
+      return invalid_argument({{"messages", what}});
+    }
+    return invalid_argument({{what.substr(0, blank), what.substr(blank + 1)}});
   } catch (const TemplateRefusal& refusal) {
     return chat_refusal("TEMPLATE_REFUSED", "messages", refusal.what());
   } catch (const TemplateError& error) {

@@ -341,7 +341,8 @@ std::int64_t PrefixCache::place_for(const Transformer& model, const Tree::Walk& 
   } else if (walk.matched >= cached + options_.least_tokens) {
     place = walk.matched;
   }
-  if (place < options_.least_tokens) return 0;
+  // What was asked for is wanted however short it is.
+  if (place == 0 || (asked == 0 && place < options_.least_tokens)) return 0;
   return may_keep(model, place) ? place : 0;
 }
 

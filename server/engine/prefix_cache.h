@@ -175,7 +175,7 @@ class PrefixCache final : public SpareMemory {
   static constexpr std::int64_t kLeastTokens = 32;
 
   struct Options {
-    std::size_t memory_bytes = std::size_t{64} << 20;  // 0: nothing is kept
+    std::size_t memory_bytes = std::size_t{512} << 20;  // 0: nothing is kept
     std::int64_t least_tokens = kLeastTokens;          // shorter beginnings are not looked at
   };
   struct Stats {

@@ -236,9 +236,8 @@ std::string read_text_file(const std::filesystem::path& path) {
 }
 
 // A template that is not served keeps chat off for the model, and no more.
-std::shared_ptr<const ChatModel> load_chat(const ModelFiles& files, const ModelSource& source,
+std::shared_ptr<const ChatModel> load_chat(ChatTemplateSources sources, const ModelSource& source,
                                            const ModelOptions& options) {
-  ChatTemplateSources sources = files.load_chat_template_sources();
   for (const ChatTemplateFile& given : options.chat_templates) {
     if (given.model != source.name) continue;
     sources.templates.clear();
@@ -331,7 +330,8 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
     warnings.push_back("on this machine the tokens of a request depend on what shares its batch");
     spdlog::error("model {}: {}", source.name, warnings.back());
   }
-  std::shared_ptr<const ChatModel> chat = load_chat(files, source, options_);
+  std::shared_ptr<const ChatModel> chat =
+      load_chat(files.load_chat_template_sources(), source, options_);
   std::shared_ptr<ServedModel> served =
       serve(source, counted(std::move(transformer), std::move(reservation)), std::move(warnings),
             rows, std::move(loaded.reason));
@@ -409,7 +409,11 @@ std::shared_ptr<ServedModel> ModelLoader::serve(
     std::shared_ptr<const Transformer> transformer) const {
   const int rows = batch_rows(*transformer);
   std::vector<std::string> warnings = transformer->warnings();
-  return serve({name, version, {}}, std::move(transformer), std::move(warnings), rows, "");
+  const ModelSource source{name, version, {}};
+  std::shared_ptr<ServedModel> served =
+      serve(source, std::move(transformer), std::move(warnings), rows, "");
+  served->chat = load_chat({}, source, options_);
+  return served;
 }
 
 ModelMemory::Reservation ModelLoader::admit(const std::string& name, const ModelSize& size) const {

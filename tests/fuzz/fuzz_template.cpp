@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer target template_fuzz: bytes as a chat template; and, where they begin with 0xFF, as
+// libFuzzer target fuzz_template: bytes as a chat template; and, where they begin with 0xFF, as
 // choices of the grammar of template_seeds.cpp.
 #include <cstddef>
 #include <cstdint>

@@ -105,9 +105,11 @@ bool ended_by_itself(FinishReason reason) {
 
 }  // namespace
 
-grpc::Status ChatStream::begin(ChatOutput output, PreparedGeneration prepared,
-                               const StreamingOptions& streaming, const Clock& clock) {
+grpc::Status ChatStream::begin(ChatOutput output, std::int64_t prompt_tokens,
+                               PreparedGeneration prepared, const StreamingOptions& streaming,
+                               const Clock& clock) {
   output_ = std::move(output);
+  prompt_tokens_ = prompt_tokens;
   output_.seed = prepared.checked.request.seed;
   const auto count = static_cast<std::uint32_t>(prepared.checked.request.num_samples);
   choices_.reserve(count);
@@ -123,8 +125,6 @@ void ChatStream::fill(std::span<const OutboxEntry> entries, bool is_last,
     if (entry.finished != nullptr) {
       const SampleResult& result = *entry.finished;
       // The prompt is read once for all its samples.
-      prompt_tokens_ = std::max<std::int64_t>(
-          prompt_tokens_, result.prompt_tokens + result.cached_tokens + result.skipped_tokens);
       cached_tokens_ = std::max<std::int64_t>(cached_tokens_, result.cached_tokens);
       choice.finish(ended_by_itself(result.reason), message);
       continue;
@@ -140,6 +140,12 @@ void ChatStream::fill(std::span<const OutboxEntry> entries, bool is_last,
 }
 
 bool ChatStream::ends_early() const { return std::ranges::all_of(choices_, &ChatChoice::is_over); }
+
+void ChatStream::add_use(TokenUse used, v1::ChatResponse& message) noexcept {
+  // The sample that would say it was cut off.
+  message.mutable_usage()->set_cached_tokens(
+      std::max<std::int64_t>(cached_tokens_, used.prompt > 0 ? prompt_tokens_ - used.prompt : 0));
+}
 
 void ChatStream::add_usage(v1::ChatResponse& message) const {
   v1::ChatUsage& usage = *message.mutable_usage();
@@ -195,7 +201,8 @@ grpc::Status ChatService::complete(const RpcCall& context, const v1::ChatRequest
   if (!status.ok()) return status;
   prepared.checked.request.allowance = call.quota.allowance();
   prepared.checked.request.caller = call.scope.turn_name();
-  return stream.begin(std::move(output), std::move(prepared), context_.streaming, context_.clock);
+  return stream.begin(std::move(output), static_cast<std::int64_t>(chat.prompt.ids.size()),
+                      std::move(prepared), context_.streaming, context_.clock);
 }
 
 RpcReactor* ChatService::Complete(RpcCall* context, const LazyMessage<v1::ChatRequest>* request) {

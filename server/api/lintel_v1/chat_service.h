@@ -20,12 +20,13 @@ class ChatStream final : public TokenReactor<v1::ChatResponse> {
   using TokenReactor::TokenReactor;
 
   // As run().
-  grpc::Status begin(ChatOutput output, PreparedGeneration prepared,
+  grpc::Status begin(ChatOutput output, std::int64_t prompt_tokens, PreparedGeneration prepared,
                      const StreamingOptions& streaming, const Clock& clock);
 
  private:
   void fill(std::span<const OutboxEntry> entries, bool is_last, v1::ChatResponse& message) override;
   bool ends_early() const override;
+  void add_use(TokenUse used, v1::ChatResponse& message) noexcept override;
   void add_usage(v1::ChatResponse& message) const;
 
   ChatOutput output_;

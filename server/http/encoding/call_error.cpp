@@ -13,6 +13,7 @@ CallError read_call_error(const grpc::Status& status) {
   for (const auto& detail : details.details()) {
     google::rpc::BadRequest bad;
     google::rpc::RetryInfo retry;
+    google::rpc::ErrorInfo info;
     if (detail.UnpackTo(&bad)) {
       for (const auto& violation : bad.field_violations()) {
         error.violations.emplace_back(violation.field(), violation.description());
@@ -20,6 +21,8 @@ CallError read_call_error(const grpc::Status& status) {
     } else if (detail.UnpackTo(&retry)) {
       error.retry_after = std::chrono::seconds(retry.retry_delay().seconds()) +
                           std::chrono::nanoseconds(retry.retry_delay().nanos());
+    } else if (detail.UnpackTo(&info)) {
+      error.reason = info.reason();
     }
   }
   return error;

@@ -15,6 +15,7 @@
 namespace lintel {
 
 struct CallError {
+  std::string reason;  // of google.rpc.ErrorInfo; empty: there is none
   std::vector<std::pair<std::string, std::string>> violations;  // field, and what is wrong with it
   std::optional<std::chrono::nanoseconds> retry_after;          // when trying again may help
 };

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <numbers>
 #include <optional>
@@ -21,11 +20,11 @@
 namespace lintel {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kCompleteMethod = "lintel.v1.ChatService/Complete";
 
-Json reason_of(v1::ChatFinishReason reason) {
+OrderedJson reason_of(v1::ChatFinishReason reason) {
   switch (reason) {
     case v1::CHAT_FINISH_REASON_STOP:
       return "stop";
@@ -37,21 +36,21 @@ Json reason_of(v1::ChatFinishReason reason) {
 }
 
 // A natural logarithm; what has no probability at all is OpenAI's -9999.
-Json natural_log(float log2_prob) {
+OrderedJson natural_log(float log2_prob) {
   const auto value = static_cast<float>(log2_prob * std::numbers::ln2);
-  return std::isfinite(value) ? short_number(value) : Json(-9999.0);
+  return std::isfinite(value) ? short_number(value) : OrderedJson(-9999.0);
 }
 
-Json token_json(const v1::ContentToken& token) {
-  Json bytes = Json::array();
+OrderedJson token_json(const v1::ContentToken& token) {
+  OrderedJson bytes = OrderedJson::array();
   for (const char byte : token.text()) bytes.push_back(static_cast<unsigned char>(byte));
   return {{"token", token.text()}, {"logprob", natural_log(token.log2_prob())}, {"bytes", bytes}};
 }
 
-void add_tokens(const v1::ChatDelta& delta, Json& list) {
+void add_tokens(const v1::ChatDelta& delta, OrderedJson& list) {
   for (const v1::ContentToken& token : delta.tokens()) {
-    Json json = token_json(token);
-    json["top_logprobs"] = Json::array();
+    OrderedJson json = token_json(token);
+    json["top_logprobs"] = OrderedJson::array();
     for (const v1::ContentToken& top : token.top()) {
       json["top_logprobs"].push_back(token_json(top));
     }
@@ -59,7 +58,7 @@ void add_tokens(const v1::ChatDelta& delta, Json& list) {
   }
 }
 
-Json usage_json(const v1::ChatUsage& usage) {
+OrderedJson usage_json(const v1::ChatUsage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens()},
           {"completion_tokens", usage.completion_tokens()},
           {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()},
@@ -68,8 +67,8 @@ Json usage_json(const v1::ChatUsage& usage) {
 }
 
 // A call as a message or a delta has it.
-Json call_json(const v1::ToolCallDelta& call, bool is_delta) {
-  Json json = Json::object();
+OrderedJson call_json(const v1::ToolCallDelta& call, bool is_delta) {
+  OrderedJson json = OrderedJson::object();
   if (is_delta) json["index"] = call.index();
   const bool is_first = !call.id().empty();
   if (is_first) {
@@ -82,140 +81,116 @@ Json call_json(const v1::ToolCallDelta& call, bool is_delta) {
   return json;
 }
 
-// A choice of an answer that is whole.
-struct WholeChoice {
-  std::string content, reasoning;
-  bool has_reasoning = false;
-  std::vector<v1::ToolCallDelta> calls;
-  Json tokens = Json::array();
-  Json finish_reason;
+}  // namespace
 
-  void add(const v1::ChatDelta& delta) {
-    content += delta.content();
-    reasoning += delta.reasoning();
-    has_reasoning |= !delta.reasoning().empty();
+OrderedJson ChatJson::head(const char* object) const {
+  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", form_.model}};
+}
+
+void ChatJson::begin(std::uint32_t choice, std::string& out) {
+  if (!begun_.insert(choice).second) return;
+  out += event(choice, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
+}
+
+std::string ChatJson::event(std::uint32_t choice, OrderedJson delta, OrderedJson logprobs,
+                            OrderedJson finish_reason) const {
+  OrderedJson chunk = head("chat.completion.chunk");
+  chunk["choices"] = OrderedJson::array({{{"index", choice},
+                                          {"delta", std::move(delta)},
+                                          {"logprobs", std::move(logprobs)},
+                                          {"finish_reason", std::move(finish_reason)}}});
+  if (form_.include_usage) chunk["usage"] = nullptr;
+  return server_sent_event(dumped(chunk));
+}
+
+std::string ChatJson::events(const v1::ChatResponse& message) {
+  std::string out;
+  if (message.has_usage()) usage_ = message.usage();
+  for (const v1::ChatDelta& delta : message.deltas()) {
+    begin(delta.choice(), out);
+    OrderedJson json = OrderedJson::object();
+    if (!delta.reasoning().empty()) json["reasoning_content"] = delta.reasoning();
+    if (!delta.content().empty()) json["content"] = delta.content();
+    if (delta.has_call()) {
+      json["tool_calls"] = OrderedJson::array({call_json(delta.call(), /*is_delta=*/true)});
+    }
+    OrderedJson tokens = OrderedJson::array();
     add_tokens(delta, tokens);
-    if (!delta.has_call()) return;
+    const bool has_tokens = form_.logprobs && !delta.content().empty();
+    out += event(delta.choice(), std::move(json),
+                 has_tokens ? OrderedJson{{"content", std::move(tokens)}} : OrderedJson(), nullptr);
+  }
+  for (const v1::ChatFinish& finish : message.finished()) {
+    begin(finish.choice(), out);
+    out += event(finish.choice(), OrderedJson::object(), nullptr, reason_of(finish.reason()));
+  }
+  return out;
+}
+
+std::string ChatJson::last_events() const {
+  std::string out;
+  if (form_.include_usage) {
+    OrderedJson chunk = head("chat.completion.chunk");
+    chunk["choices"] = OrderedJson::array();
+    chunk["usage"] = usage_json(usage_);
+    out = server_sent_event(dumped(chunk));
+  }
+  return out + server_sent_event("[DONE]");
+}
+
+grpc::Status ChatJson::gather(const v1::ChatResponse& message) {
+  if (message.has_usage()) usage_ = message.usage();
+  for (const v1::ChatDelta& delta : message.deltas()) {
+    Choice& choice = choices_[delta.choice()];
+    choice.content += delta.content();
+    choice.reasoning += delta.reasoning();
+    add_tokens(delta, choice.tokens);
+    if (!delta.has_call()) continue;
     if (!delta.call().id().empty()) {
-      calls.push_back(delta.call());
-    } else if (!calls.empty()) {
-      calls.back().mutable_arguments()->append(delta.call().arguments());
+      choice.calls.push_back(delta.call());
+    } else if (!choice.calls.empty()) {
+      choice.calls.back().mutable_arguments()->append(delta.call().arguments());
     }
   }
+  for (const v1::ChatFinish& finish : message.finished()) {
+    choices_[finish.choice()].finish_reason = reason_of(finish.reason());
+  }
+  gathered_ += message.ByteSizeLong();
+  if (gathered_ <= kMaxMessageBytes) return grpc::Status::OK;
+  return invalid_argument(
+      {{"max_tokens",
+        "the answer is larger than " + std::to_string(kMaxMessageBytes) + " bytes: stream it"}});
+}
 
-  Json json(std::uint32_t index, bool logprobs) const {
-    Json message = {{"role", "assistant"}};
-    message["content"] = content.empty() && !calls.empty() ? Json() : Json(content);
-    if (has_reasoning) message["reasoning_content"] = reasoning;
-    for (const v1::ToolCallDelta& call : calls) {
-      message["tool_calls"].push_back(call_json(call, /*is_delta=*/false));
-    }
-    return {{"index", index},
-            {"message", message},
-            {"logprobs", logprobs ? Json{{"content", tokens}} : Json()},
-            {"finish_reason", finish_reason}};
+OrderedJson ChatJson::choice_json(std::uint32_t index, const Choice& choice) const {
+  OrderedJson message = {{"role", "assistant"}};
+  message["content"] =
+      choice.content.empty() && !choice.calls.empty() ? OrderedJson() : OrderedJson(choice.content);
+  if (!choice.reasoning.empty()) message["reasoning_content"] = choice.reasoning;
+  for (const v1::ToolCallDelta& call : choice.calls) {
+    message["tool_calls"].push_back(call_json(call, /*is_delta=*/false));
   }
-};
+  return {{"index", index},
+          {"message", message},
+          {"logprobs", form_.logprobs ? OrderedJson{{"content", choice.tokens}} : OrderedJson()},
+          {"finish_reason", choice.finish_reason}};
+}
 
-// Held by its call; one thread at a time has it.
-class Chat {
- public:
-  Chat(const SharedExchange& exchange, ChatForm form)
-      : form_(std::move(form)), id_("chatcmpl-" + exchange->request().request_id) {}
+std::string ChatJson::body() const {
+  OrderedJson json = head("chat.completion");
+  json["choices"] = OrderedJson::array();
+  for (const auto& [index, choice] : choices_) {
+    json["choices"].push_back(choice_json(index, choice));
+  }
+  json["usage"] = usage_json(usage_);
+  return dumped(json);
+}
 
-  const ChatForm& form() const { return form_; }
-
-  // Of a stream: events that the message makes.
-  std::string events(const v1::ChatResponse& message) {
-    std::string out;
-    if (message.has_usage()) usage_ = message.usage();
-    for (const v1::ChatDelta& delta : message.deltas()) {
-      begin(delta.choice(), out);
-      Json json = Json::object();
-      if (!delta.reasoning().empty()) json["reasoning_content"] = delta.reasoning();
-      if (!delta.content().empty()) json["content"] = delta.content();
-      if (delta.has_call()) {
-        json["tool_calls"] = Json::array({call_json(delta.call(), /*is_delta=*/true)});
-      }
-      Json tokens = Json::array();
-      add_tokens(delta, tokens);
-      const bool has_tokens = form_.logprobs && !delta.content().empty();
-      out += event(delta.choice(), std::move(json),
-                   has_tokens ? Json{{"content", std::move(tokens)}} : Json(), nullptr);
-    }
-    for (const v1::ChatFinish& finish : message.finished()) {
-      begin(finish.choice(), out);
-      out += event(finish.choice(), Json::object(), nullptr, reason_of(finish.reason()));
-    }
-    return out;
-  }
-  std::string last_events() const {
-    std::string out;
-    if (form_.include_usage) {
-      Json chunk = head("chat.completion.chunk");
-      chunk["choices"] = Json::array();
-      chunk["usage"] = usage_json(usage_);
-      out = server_sent_event(dumped(chunk));
-    }
-    return out + server_sent_event("[DONE]");
-  }
-
-  // Of an answer that is whole.
-  grpc::Status gather(const v1::ChatResponse& message) {
-    if (message.has_usage()) usage_ = message.usage();
-    for (const v1::ChatDelta& delta : message.deltas()) choices_[delta.choice()].add(delta);
-    for (const v1::ChatFinish& finish : message.finished()) {
-      choices_[finish.choice()].finish_reason = reason_of(finish.reason());
-    }
-    gathered_ += message.ByteSizeLong();
-    if (gathered_ <= kMaxMessageBytes) return grpc::Status::OK;
-    return invalid_argument(
-        {{"max_tokens",
-          "the answer is larger than " + std::to_string(kMaxMessageBytes) + " bytes: stream it"}});
-  }
-  std::string body() const {
-    Json json = head("chat.completion");
-    json["choices"] = Json::array();
-    for (const auto& [index, choice] : choices_) {
-      json["choices"].push_back(choice.json(index, form_.logprobs));
-    }
-    json["usage"] = usage_json(usage_);
-    return dumped(json);
-  }
-
- private:
-  Json head(const char* object) const {
-    return {{"id", id_}, {"object", object}, {"created", created_}, {"model", form_.model}};
-  }
-  // A choice begins with its role.
-  void begin(std::uint32_t choice, std::string& out) {
-    if (!begun_.emplace(choice, true).second) return;
-    out += event(choice, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
-  }
-  std::string event(std::uint32_t choice, Json delta, Json logprobs, Json finish_reason) const {
-    Json chunk = head("chat.completion.chunk");
-    chunk["choices"] = Json::array({{{"index", choice},
-                                     {"delta", std::move(delta)},
-                                     {"logprobs", std::move(logprobs)},
-                                     {"finish_reason", std::move(finish_reason)}}});
-    if (form_.include_usage) chunk["usage"] = nullptr;
-    return server_sent_event(dumped(chunk));
-  }
-
-  const ChatForm form_;
-  const std::string id_;
-  const std::int64_t created_ = std::chrono::duration_cast<std::chrono::seconds>(
-                                    std::chrono::system_clock::now().time_since_epoch())
-                                    .count();
-  v1::ChatUsage usage_;
-  std::map<std::uint32_t, bool> begun_;
-  std::map<std::uint32_t, WholeChoice> choices_;
-  std::size_t gathered_ = 0;
-};
+namespace {
 
 class ChatAnswer final : public StreamAnswer {
  public:
-  explicit ChatAnswer(std::shared_ptr<Chat> chat) : chat_(std::move(chat)) {}
+  explicit ChatAnswer(std::shared_ptr<ChatJson> chat) : chat_(std::move(chat)) {}
 
   HttpAnswer head() override { return server_sent_head(); }
   grpc::Status piece(const google::protobuf::Message& message, std::string& out) override {
@@ -229,7 +204,7 @@ class ChatAnswer final : public StreamAnswer {
   HttpAnswer refusal(const grpc::Status& status) override { return openai_answer(status); }
 
  private:
-  const std::shared_ptr<Chat> chat_;
+  const std::shared_ptr<ChatJson> chat_;
 };
 
 }  // namespace
@@ -238,7 +213,11 @@ void complete_chat(SharedExchange exchange, HttpCalls& calls, const std::string&
                    ChatForm form) {
   v1::ChatRequest request;
   request.set_body(body);
-  const auto chat = std::make_shared<Chat>(exchange, std::move(form));
+  const std::int64_t now = std::chrono::duration_cast<std::chrono::seconds>(
+                               std::chrono::system_clock::now().time_since_epoch())
+                               .count();
+  const auto chat = std::make_shared<ChatJson>(std::move(form),
+                                               "chatcmpl-" + exchange->request().request_id, now);
   if (chat->form().streams) {
     calls.stream(exchange, kCompleteMethod, bytes_of(request), std::make_unique<ChatAnswer>(chat));
     return;

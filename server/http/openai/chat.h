@@ -2,8 +2,18 @@
 // One request of /v1/chat/completions, from its body to its last byte.
 #pragma once
 
-#include <string>
+#include <grpcpp/support/status.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lintel/v1/chat.pb.h"
 #include "server/http/transport/http_calls.h"
 #include "server/http/transport/http_message.h"
 
@@ -15,6 +25,46 @@ struct ChatForm {
   bool streams = false;
   bool include_usage = false;
   bool logprobs = false;
+};
+
+// The messages of lintel.v1.ChatService/Complete as OpenAI's JSON. Used by one thread at a time.
+class ChatJson {
+ public:
+  // created: seconds since 1970.
+  ChatJson(ChatForm form, std::string id, std::int64_t created)
+      : form_(std::move(form)), id_(std::move(id)), created_(created) {}
+
+  const ChatForm& form() const { return form_; }
+
+  // Of a stream: the events that a message makes, and the last ones.
+  std::string events(const v1::ChatResponse& message);
+  std::string last_events() const;
+  // Of an answer that is whole. Not OK: it is too large.
+  grpc::Status gather(const v1::ChatResponse& message);
+  std::string body() const;
+
+ private:
+  struct Choice {
+    std::string content, reasoning;
+    std::vector<v1::ToolCallDelta> calls;
+    nlohmann::ordered_json tokens = nlohmann::ordered_json::array();
+    nlohmann::ordered_json finish_reason;
+  };
+
+  nlohmann::ordered_json head(const char* object) const;
+  // A choice begins with its role.
+  void begin(std::uint32_t choice, std::string& out);
+  std::string event(std::uint32_t choice, nlohmann::ordered_json delta,
+                    nlohmann::ordered_json logprobs, nlohmann::ordered_json finish_reason) const;
+  nlohmann::ordered_json choice_json(std::uint32_t index, const Choice& choice) const;
+
+  const ChatForm form_;
+  const std::string id_;
+  const std::int64_t created_;
+  v1::ChatUsage usage_;
+  std::set<std::uint32_t> begun_;
+  std::map<std::uint32_t, Choice> choices_;
+  std::size_t gathered_ = 0;
 };
 
 // Answers the exchange. `calls` outlives its answer.

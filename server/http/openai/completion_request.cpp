@@ -2,6 +2,7 @@
 #include "server/http/openai/completion_request.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <limits>
 #include <string_view>
@@ -83,6 +84,11 @@ HttpAnswer openai_answer(const grpc::Status& status) {
 HttpAnswer openai_refusal(const HttpRequest&, int http_status, const grpc::Status& status) {
   const CallError details = read_call_error(status);
   OpenAiError error{status.error_message(), "", code_of(http_status, status)};
+  if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT && !details.reason.empty()) {
+    error.code = details.reason;  // "NO_CHAT_TEMPLATE"
+    std::ranges::transform(error.code, error.code.begin(),
+                           [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  }
   if (!details.violations.empty()) {
     error.message.clear();
     for (const auto& [field, description] : details.violations) {

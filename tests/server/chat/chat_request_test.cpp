@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/chat/chat_request.h"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace lintel::testing {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Catch::Contains;
+
+Json valid() {
+  return {{"model", "m"}, {"messages", Json::array({{{"role", "user"}, {"content", "a"}}})}};
+}
+
+// What is wrong with the body; empty: nothing.
+std::string wrong_with(const std::string& body) {
+  ChatRequest request;
+  return read_chat_request(body, {}, request).error_message();
+}
+std::string wrong_with(const char* name, const Json& value) {
+  Json body = valid();
+  body[name] = value;
+  return wrong_with(body.dump());
+}
+
+TEST_CASE("every member of a chat completion is served, ignored or refused by name") {
+  CHECK(wrong_with(valid().dump()).empty());
+  for (const char* const name :
+       {"metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+        "prompt_cache_retention", "prompt_cache_options", "verbosity"}) {
+    CHECK(wrong_with(name, "x").empty());
+  }
+  for (const char* const name : {"audio", "prediction", "web_search_options", "moderation",
+                                 "functions", "function_call", "chat_template", "no_such"}) {
+    CHECK_THAT(wrong_with(name, "x"), Contains(std::string(name) + ": is"));
+    CHECK(wrong_with(name, nullptr).empty());  // as if it were not there
+  }
+  CHECK(wrong_with("modalities", {"text"}).empty());
+  CHECK_THAT(wrong_with("modalities", {"text", "audio"}), Contains("modalities"));
+  CHECK(wrong_with("response_format", {{"type", "text"}}).empty());
+  CHECK_THAT(wrong_with("response_format", {{"type", "json_object"}}), Contains("response_format"));
+}
+
+TEST_CASE("wrong values are refused with the member and the limit") {
+  CHECK_THAT(wrong_with("not json"), Contains("is not JSON"));
+  CHECK_THAT(wrong_with("[]"), Contains("is not an object"));
+  CHECK_THAT(wrong_with("{}"), Contains("messages: is missing"));
+  CHECK_THAT(wrong_with("messages", Json::array()), Contains("at least one message"));
+  CHECK_THAT(wrong_with("messages", Json::array({1})), Contains("[0] is not an object"));
+  CHECK_THAT(wrong_with("messages", Json::array({{{"content", "a"}}})), Contains("[0].role"));
+  Json many = Json::array();
+  for (std::size_t i = 0; i <= kMostMessages; ++i) many.push_back({{"role", "user"}});
+  CHECK_THAT(wrong_with("messages", many), Contains("at most 10000"));
+  CHECK_THAT(wrong_with("temperature", "hot"), Contains("is not a number"));
+  CHECK_THAT(wrong_with("n", 0), Contains("at least 1"));
+  CHECK_THAT(wrong_with("n", -1), Contains("whole number"));
+  CHECK_THAT(wrong_with("stop", std::string(257, 'a')), Contains("1 to 256 bytes"));
+  CHECK_THAT(wrong_with("stop", Json::array({"a", ""})), Contains("1 to 256 bytes"));
+  CHECK_THAT(wrong_with("top_logprobs", 3), Contains("goes with logprobs"));
+  CHECK_THAT(wrong_with("reasoning_effort", "much"), Contains("reasoning_effort"));
+  CHECK_THAT(wrong_with("chat_template_kwargs", {{"messages", 1}}), Contains("the server sets"));
+  Json deep = 1;
+  for (int i = 0; i < 17; ++i) deep = Json{{"a", deep}};
+  CHECK_THAT(wrong_with("chat_template_kwargs", deep), Contains("deeper than 16"));
+  CHECK_THAT(wrong_with("chat_template_kwargs", {{"a", std::string(70'000, 'a')}}),
+             Contains("more than 65536 bytes"));
+  CHECK_THAT(wrong_with("stream_options", {{"include_usage", true}}), Contains("goes with stream"));
+  CHECK_THAT(wrong_with("tools", Json::array({{{"type", "web"}}})), Contains("[0].type"));
+  CHECK_THAT(
+      wrong_with("tools", Json::array({{{"type", "function"}, {"function", {{"name", "a b"}}}}})),
+      Contains("function.name"));
+  CHECK_THAT(wrong_with("logit_bias", {{"x", 1}}), Contains("not a token id"));
+}
+
+TEST_CASE("max_tokens and max_completion_tokens are the same") {
+  ChatRequest request;
+  Json body = valid();
+  body["max_tokens"] = 5;
+  REQUIRE(read_chat_request(body.dump(), {}, request).ok());
+  CHECK(request.max_tokens == 5);
+  body["max_completion_tokens"] = 5;
+  CHECK(wrong_with(body.dump()).empty());
+  body["max_completion_tokens"] = 6;
+  CHECK_THAT(wrong_with(body.dump()), Contains("max_tokens"));
+}
+
+TEST_CASE("members of tools and messages keep the client's order and digits") {
+  ChatRequest request;
+  REQUIRE(read_chat_request(R"({"messages": [{"role": "user", "z": 1, "content": "a", "b": 2}],
+                                "chat_template_kwargs": {"n": 123456789012345678901234567890}})",
+                            {}, request)
+              .ok());
+  std::string names;
+  for (const auto& [name, value] : request.messages[0].items()) names += name + " ";
+  CHECK(names == "role z content b ");
+  CHECK(request.kwargs["n"].is_binary());
+}
+
+}  // namespace
+}  // namespace lintel::testing

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+// /v1/chat/completions.
+#include "server/http/openai/chat.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lintel/v1/chat.grpc.pb.h"
+#include "server/chat/chat_output.h"
+#include "tests/server/support/http_client.h"
+#include "tests/server/support/token_file.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/text_model.h"
+
+namespace lintel::testing {
+namespace {
+
+using Catch::Matchers::Contains;
+using ojson = nlohmann::ordered_json;
+
+ojson golden_chat(const std::string& path) {
+  std::ifstream file(std::filesystem::path(LINTEL_TEST_DATA) / "golden/chat" / path);
+  REQUIRE(file);
+  return ojson::parse(file);
+}
+
+std::vector<std::string> data_of(const std::string& body) {
+  std::vector<std::string> all;
+  for (std::size_t at = 0; at < body.size();) {
+    const std::size_t end = body.find("\n\n", at);
+    REQUIRE(end != std::string::npos);
+    REQUIRE(body.substr(at, 6) == "data: ");
+    all.push_back(body.substr(at + 6, end - at - 6));
+    at = end + 2;
+  }
+  return all;
+}
+
+// Tokens that are the pieces of an output.
+class PiecesTokenizer final : public Tokenizer {
+ public:
+  explicit PiecesTokenizer(const std::vector<std::string>& pieces) : Tokenizer(parts_of(pieces)) {}
+  std::vector<std::int32_t> encode(std::string_view, const EncodeOptions&) const override {
+    return {};
+  }
+
+ private:
+  static Parts parts_of(const std::vector<std::string>& pieces) {
+    Parts parts{.kind = "pieces", .texts = TokenTexts(pieces.size()), .named = {}};
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      if (!pieces[i].empty()) parts.texts.set(static_cast<std::int32_t>(i), pieces[i]);
+    }
+    return parts;
+  }
+};
+
+// Without what draws make: ids of calls, and with the placeholder of usage.
+ojson comparable(ojson chunk) {
+  if (chunk.contains("choices")) {
+    for (ojson& choice : chunk["choices"]) {
+      if (!choice["delta"].contains("tool_calls")) continue;
+      for (ojson& call : choice["delta"]["tool_calls"]) {
+        if (call.contains("id")) call["id"] = "id";
+      }
+    }
+  }
+  return chunk;
+}
+
+TEST_CASE("goldens: an output as the chunks of a stream, and the same as a whole answer") {
+  const ojson file = golden_chat("responses/streams.json");
+  for (const ojson& item : file["cases"]) {
+    CAPTURE(item["name"].get<std::string>());
+    const std::vector<std::string> pieces = item["pieces"];
+    ChatRequest request;
+    request.tools = item["dialect"] == "none" ? ojson() : file["tools"];
+    request.parallel_tool_calls = item["parallel"];
+    ChatPrompt prompt;
+    for (const ToolDialect dialect :
+         {ToolDialect::kHermes, ToolDialect::kXml, ToolDialect::kPythonic}) {
+      if (name_of(dialect) == item["dialect"]) prompt.traits.dialect = dialect;
+    }
+    if (item["reasoning"] == "opened") prompt.thinking = ThinkingStart::kOpened;
+    const ChatOutput output =
+        chat_output(request, prompt, std::make_shared<PiecesTokenizer>(pieces));
+    ChatJson stream({.model = "m", .streams = true, .include_usage = true}, "chatcmpl-0",
+                    1764000000);
+    ChatJson whole({.model = "m"}, "chatcmpl-0", 1764000000);
+    ChatChoice choice(output, 0);
+    std::string events;
+    for (std::size_t i = 0; i <= pieces.size(); ++i) {
+      v1::ChatResponse message;
+      if (i < pieces.size()) {
+        choice.push({.id = static_cast<std::int32_t>(i)}, message);
+      } else {
+        choice.finish(item["end"] == "stop", message);
+        message.mutable_usage()->set_prompt_tokens(10);
+        message.mutable_usage()->set_cached_tokens(4);
+        message.mutable_usage()->set_completion_tokens(20);
+        message.mutable_usage()->set_reasoning_tokens(5);
+      }
+      events += stream.events(message);
+      REQUIRE(whole.gather(message).ok());
+    }
+    const std::vector<std::string> got = data_of(events + stream.last_events());
+    const ojson& expected = item["chat_chunks"];
+    CHECK(got.back() == "[DONE]");
+    REQUIRE(got.size() == expected.size() + 1);
+    std::string content, reasoning;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      CHECK(comparable(ojson::parse(got[i])).dump() == comparable(expected[i]).dump());
+      for (const ojson& each : expected[i]["choices"]) {
+        content += each["delta"].value("content", "");
+        reasoning += each["delta"].value("reasoning_content", "");
+      }
+    }
+    const ojson message = ojson::parse(whole.body())["choices"][0]["message"];
+    CHECK(message.value("reasoning_content", "") == reasoning);
+    CHECK((message["content"].is_null() ? "" : message["content"].get<std::string>()) == content);
+  }
+}
+
+// A model with World's tokens, and a template.
+struct ChatServer : TestServer {
+  explicit ChatServer(const TemporaryDirectory& files = TemporaryDirectory())
+      : TestServer(options_with(files), clock(), {{"m", text_model()}}) {}
+
+  static const Clock& clock() {
+    static const SteadyClock steady;
+    return steady;
+  }
+  static ServerOptions options_with(const TemporaryDirectory& files) {
+    const auto path = files.path() / "chat.jinja";
+    std::ofstream(path) << golden_chat("templates/chatml.json")["template"].get<std::string>();
+    ServerOptions options = with_http();
+    options.models.chat_templates = {{"m", path}};
+    return options;
+  }
+  HttpReply chat(const ojson& body) {
+    return post(server().http_port(), "/v1/chat/completions", body.dump());
+  }
+  ojson answered(const ojson& body) {
+    const HttpReply reply = chat(body);
+    INFO(reply.body);
+    REQUIRE(reply.status == 200);
+    return ojson::parse(reply.body);
+  }
+};
+
+ojson question(const std::string& text, int max_tokens = 12) {
+  return {{"model", "m"},
+          {"messages", ojson::array({{{"role", "user"}, {"content", text}}})},
+          {"max_tokens", max_tokens},
+          {"seed", 7}};
+}
+
+TEST_CASE("chat: a stream has the pieces of the whole answer, and both have their usage") {
+  ChatServer server;
+  ojson body = question("Hello");
+  const ojson whole = server.answered(body);
+  CHECK(whole["object"] == "chat.completion");
+  CHECK_THAT(whole["id"].get<std::string>(), Catch::StartsWith("chatcmpl-"));
+  CHECK(whole["choices"][0]["finish_reason"] == "length");
+  CHECK(whole["usage"]["completion_tokens"] == 12);
+  CHECK(whole["usage"]["total_tokens"] == 12 + whole["usage"]["prompt_tokens"].get<int>());
+  const std::string text = whole["choices"][0]["message"]["content"];
+  REQUIRE_FALSE(text.empty());
+
+  body["stream"] = true;
+  body["stream_options"] = {{"include_usage", true}};
+  const HttpReply reply = server.chat(body);
+  REQUIRE(reply.status == 200);
+  CHECK_THAT(reply.header("content-type"), Contains("text/event-stream"));
+  const std::vector<std::string> events = data_of(reply.body);
+  REQUIRE(events.size() > 3);
+  CHECK(events.back() == "[DONE]");
+  CHECK(ojson::parse(events.front())["choices"][0]["delta"] ==
+        ojson({{"role", "assistant"}, {"content", ""}}));
+  std::string joined;
+  for (std::size_t i = 0; i + 2 < events.size(); ++i) {
+    joined += ojson::parse(events[i])["choices"][0]["delta"].value("content", "");
+  }
+  CHECK(joined == text);
+  const ojson usage = ojson::parse(events[events.size() - 2])["usage"];
+  CHECK(usage["completion_tokens"] == 12);
+  // The second request has the state that the first one kept.
+  CHECK(usage["prompt_tokens_details"]["cached_tokens"].get<int>() > 0);
+}
+
+TEST_CASE(
+    "chat: each turn of a conversation reads at most the turn before, with the same answers") {
+  ChatServer server;
+  const TemporaryDirectory files;
+  ServerOptions without = ChatServer::options_with(files);
+  without.prefixes.memory_bytes = 0;
+  TestServer uncached(without, ChatServer::clock(), {{"m", text_model()}});
+  ojson messages = ojson::array({{{"role", "system"}, {"content", "You are brief."}}});
+  std::int64_t kept = 0, reads = 0;
+  for (int turn = 0; turn < 12; ++turn) {
+    CAPTURE(turn);
+    messages.push_back({{"role", "user"}, {"content", "Question " + std::to_string(turn)}});
+    ojson body = question("");
+    body["messages"] = messages;
+    body["seed"] = turn;
+    const ojson answer = server.answered(body);
+    const HttpReply twin = post(uncached.server().http_port(), "/v1/chat/completions", body.dump());
+    REQUIRE(twin.status == 200);
+    CHECK(ojson::parse(twin.body)["choices"] == answer["choices"]);
+    CHECK(ojson::parse(twin.body)["usage"]["prompt_tokens_details"]["cached_tokens"] == 0);
+    const std::int64_t prompt = answer["usage"]["prompt_tokens"];
+    const std::int64_t cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"];
+    CHECK(cached >= kept);
+    reads += prompt - cached;
+    v1::RenderChatResponse rendered;
+    v1::RenderChatRequest render;
+    render.set_body(body.dump());
+    grpc::ClientContext context;
+    REQUIRE(v1::ChatService::NewStub(server.channel())->Render(&context, render, &rendered).ok());
+    CHECK(rendered.ids_size() == prompt);
+    kept = rendered.turn_boundary();
+    CHECK(kept > cached);
+    messages.push_back(answer["choices"][0]["message"]);
+  }
+  CHECK(reads < 12 * 100);  // linear: each reads its own turn and the answer before it
+}
+
+TEST_CASE("chat: stop texts end the content, choices draw with seeds of their own") {
+  ChatServer server;
+  const std::string text =
+      server.answered(question("Hello", 40))["choices"][0]["message"]["content"];
+  // A character that has not come before.
+  std::size_t at = 1;
+  const auto begins_character = [&](std::size_t i) { return (text[i] & 0xC0) != 0x80; };
+  while (at < text.size() && (!begins_character(at) || text.find(text[at]) < at)) ++at;
+  REQUIRE(at < text.size());
+  std::size_t end = at + 1;
+  while (end < text.size() && !begins_character(end)) ++end;
+  ojson body = question("Hello", 40);
+  body["stop"] = ojson::array({"no such text", text.substr(at, end - at)});
+  const ojson stopped = server.answered(body);
+  CHECK(stopped["choices"][0]["message"]["content"] == text.substr(0, at));
+  CHECK(stopped["choices"][0]["finish_reason"] == "stop");
+  CHECK(stopped["usage"]["completion_tokens"].get<int>() <= 40);
+  CHECK(stopped["usage"]["prompt_tokens"].get<int>() > 0);
+
+  body = question("Hello", 10);
+  body["n"] = 3;
+  const ojson several = server.answered(body);
+  REQUIRE(several["choices"].size() == 3);
+  for (int i = 0; i < 3; ++i) {
+    ojson one = question("Hello", 10);
+    one["seed"] = 7 + i;
+    CHECK(server.answered(one)["choices"][0]["message"] == several["choices"][i]["message"]);
+    CHECK(several["choices"][i]["index"] == i);
+  }
+  CHECK(several["usage"]["completion_tokens"] == 30);
+}
+
+TEST_CASE("chat: logprobs are of the content's tokens") {
+  ChatServer server;
+  ojson body = question("Hello", 10);
+  body["logprobs"] = true;
+  body["top_logprobs"] = 2;
+  const ojson choice = server.answered(body)["choices"][0];
+  const ojson& tokens = choice["logprobs"]["content"];
+  REQUIRE_FALSE(tokens.empty());
+  std::string bytes;
+  for (const ojson& token : tokens) {
+    CHECK(token["logprob"].get<double>() <= 0);
+    CHECK(token["top_logprobs"].size() == 2);
+    for (const ojson& byte : token["bytes"]) bytes += static_cast<char>(byte.get<int>());
+  }
+  std::string text;
+  Utf8Stream utf8;
+  utf8.push(bytes, text);
+  utf8.finish(text);
+  CHECK(text == choice["message"]["content"]);
+}
+
+TEST_CASE("chat: what cannot be served is an error of OpenAI's shape, with its code") {
+  ChatServer server;
+  const auto error_of = [&](const ojson& body) {
+    const HttpReply reply = server.chat(body);
+    CHECK(reply.status == 400);
+    return ojson::parse(reply.body)["error"];
+  };
+  ojson body = question("a");
+  body["tools"] = ojson::array({{{"type", "function"}, {"function", {{"name", "f"}}}}});
+  CHECK(error_of(body)["code"] == "tools_not_supported");
+  CHECK(error_of(body)["param"] == "tools");
+  body = question("a");
+  body["functions"] = ojson::array();
+  CHECK(error_of(body)["param"] == "functions");
+  body = question("a");
+  body["temperature"] = -1;
+  CHECK(error_of(body)["param"] == "temperature");
+  body = question("a");
+  body["messages"][0]["content"] = ojson::array({{{"type", "image_url"}}});
+  CHECK_THAT(error_of(body)["message"].get<std::string>(), Contains("image_url"));
+  CHECK(server.chat({{"model", "none"}, {"messages", question("a")["messages"]}}).status == 404);
+  const HttpReply none = post(server.server().http_port(), "/v1/chat/completions", "nonsense");
+  CHECK(none.status == 400);
+
+  TestServer plain({"bytes"}, with_http());
+  body = question("a");
+  body["model"] = "bytes";
+  const HttpReply refused = post(plain.server().http_port(), "/v1/chat/completions", body.dump());
+  CHECK(refused.status == 400);
+  CHECK(ojson::parse(refused.body)["error"]["code"] == "no_chat_template");
+}
+
+}  // namespace
+}  // namespace lintel::testing
