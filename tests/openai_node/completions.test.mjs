@@ -34,6 +34,7 @@ describe("OpenAI's client", () => {
     directory = mkdtempSync(join(tmpdir(), 'lintel-openai-'));
     await run(LINTEL_WRITE_TINY_MODELS, [directory]);
     server = await serve(`text=${join(directory, 'bytes')}`, '--model', join(directory, 'image'), '--model', join(directory, 'tokens'),
+      '--model', `chat=${join(import.meta.dirname, '../../weights/text-rwkv7-small')}`,
       '--http-listen', '127.0.0.1:0', '--max-new-tokens', '1000000000');
     url = await server.httpAddress();
     client = new OpenAI({ baseURL: `${url}/v1`, apiKey: 'none', maxRetries: 0 });
@@ -49,7 +50,7 @@ describe("OpenAI's client", () => {
       names.push(model.id);
       assert.ok(Math.abs(Date.now() / 1000 - model.created) < 86_400); // not of 1970
     }
-    assert.deepEqual(names.sort(), ['image', 'text', 'tokens']);
+    assert.deepEqual(names.sort(), ['chat', 'image', 'text', 'tokens']);
     assert.equal((await client.models.retrieve('text')).id, 'text');
   });
 
@@ -80,6 +81,30 @@ describe("OpenAI's client", () => {
       assert.equal(logprobs.token_logprobs[0], null);
       for (const value of logprobs.token_logprobs.slice(1)) assert.ok(value < 0);
     }
+  });
+
+  it('chats: a stream is the whole answer in pieces, and the next turn reads no history', async () => {
+    const messages = [{ role: 'system', content: 'Two lords meet before the castle of the king.' },
+      { role: 'user', content: 'Good morrow, my lord. What news?' }];
+    const request = { model: 'chat', messages, max_completion_tokens: 30, seed: 5 };
+    const whole = await client.chat.completions.create(request);
+    assert.equal(whole.choices[0].finish_reason, 'length');
+    assert.equal(whole.usage.completion_tokens, 30);
+    const stream = client.chat.completions.stream({ ...request, stream_options: { include_usage: true } });
+    const last = await stream.finalChatCompletion();
+    assert.equal(last.choices[0].message.content, whole.choices[0].message.content);
+    assert.equal(last.usage.prompt_tokens, whole.usage.prompt_tokens);
+    assert.ok(last.usage.prompt_tokens_details.cached_tokens > 0);
+
+    const next = await client.chat.completions.create({
+      ...request, messages: [...messages, whole.choices[0].message, { role: 'user', content: 'And the queen?' }] });
+    assert.ok(next.usage.prompt_tokens_details.cached_tokens >= last.usage.prompt_tokens_details.cached_tokens);
+    assert.ok(next.usage.prompt_tokens - next.usage.prompt_tokens_details.cached_tokens < 80);
+    await assert.rejects(client.chat.completions.create({ ...request, model: 'text' }), (error) => {
+      assert.ok(error instanceof OpenAI.BadRequestError);
+      assert.equal(error.code, 'no_chat_template');
+      return true;
+    });
   });
 
   it('gets errors as its own kinds of them', async () => {

@@ -37,7 +37,7 @@ std::string bound_of(const std::string& source, const TemplateLimits& limits = {
 
 }  // namespace
 
-TEST_CASE("parser: source, nesting and nodes are bounded") {
+TEST_CASE("parser: source, nesting and nodes are bounded", "[threat-81]") {
   TemplateLimits limits;
   limits.source_bytes = 10;
   CHECK(bound_of("0123456789", limits) == "rendered");
