@@ -1,0 +1,726 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grammar/dfa.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <string>
+#include <unordered_map>
+
+namespace lintel::grammar {
+namespace {
+
+constexpr std::size_t kMaxNfaStates = 60'000;
+// Of putting an automaton together, and of making it deterministic: some 10 ms.
+constexpr std::size_t kMaxNfaWork = 400'000;
+constexpr std::size_t kMaxDfaWork = 4'000'000;
+constexpr std::uint32_t kMaxIndent = 32;
+
+constexpr char32_t kFirstSurrogate = 0xD800, kLastSurrogate = 0xDFFF;
+
+std::uint64_t next_dfa_id() {
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+struct HashOfStates {
+  std::size_t operator()(const std::vector<std::uint32_t>& states) const {
+    std::uint64_t hash = 0x9E3779B97F4A7C15u;
+    for (const std::uint32_t state : states) {
+      hash = (hash ^ state) * 0xD6E8FEB86659FD93u;
+      hash ^= hash >> 32;
+    }
+    return static_cast<std::size_t>(hash);
+  }
+};
+
+std::string utf8_of(char32_t c) {
+  std::string text;
+  if (c < 0x80) {
+    text += static_cast<char>(c);
+  } else if (c < 0x800) {
+    text += static_cast<char>(0xC0 | (c >> 6));
+    text += static_cast<char>(0x80 | (c & 0x3F));
+  } else if (c < 0x10000) {
+    text += static_cast<char>(0xE0 | (c >> 12));
+    text += static_cast<char>(0x80 | ((c >> 6) & 0x3F));
+    text += static_cast<char>(0x80 | (c & 0x3F));
+  } else {
+    text += static_cast<char>(0xF0 | (c >> 18));
+    text += static_cast<char>(0x80 | ((c >> 12) & 0x3F));
+    text += static_cast<char>(0x80 | ((c >> 6) & 0x3F));
+    text += static_cast<char>(0x80 | (c & 0x3F));
+  }
+  return text;
+}
+
+// How a character that JSON demands to be escaped is spelt; empty: it needs no escape.
+std::string json_escape(char32_t c) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  switch (c) {
+    case '"':
+      return "\\\"";
+    case '\\':
+      return "\\\\";
+    case '\b':
+      return "\\b";
+    case '\f':
+      return "\\f";
+    case '\n':
+      return "\\n";
+    case '\r':
+      return "\\r";
+    case '\t':
+      return "\\t";
+    default:
+      break;
+  }
+  if (c >= 0x20) return {};
+  return std::string("\\u00") + kDigits[c >> 4] + kDigits[c & 15];
+}
+
+const CodePointSet& all_code_points() {
+  static const CodePointSet all = {{0, kLastCodePoint}};
+  return all;
+}
+
+}  // namespace
+
+// Makes automata out of tables.
+class DfaMaker {
+ public:
+  struct Raw {
+    std::array<std::uint8_t, 256> classes{};
+    std::uint16_t num_classes = 1;
+    std::vector<Dfa::State> table;
+    std::vector<bool> accepting;
+  };
+
+  // State 0 is the start. Transitions to states without a way to an accepting one become dead.
+  static Dfa make(Raw raw) {
+    const std::size_t n = raw.accepting.size();
+    const std::size_t k = raw.num_classes;
+    std::vector<std::vector<std::uint32_t>> sources(n);
+    for (std::size_t s = 0; s < n; ++s) {
+      for (std::size_t c = 0; c < k; ++c) {
+        const Dfa::State to = raw.table[s * k + c];
+        if (to != Dfa::kDead && (sources[to].empty() || sources[to].back() != s)) {
+          sources[to].push_back(static_cast<std::uint32_t>(s));
+        }
+      }
+    }
+    std::vector<bool> useful(n, false);
+    std::vector<std::uint32_t> pending;
+    for (std::uint32_t s = 0; s < n; ++s) {
+      if (raw.accepting[s]) pending.push_back(s), useful[s] = true;
+    }
+    while (!pending.empty()) {
+      const std::uint32_t to = pending.back();
+      pending.pop_back();
+      for (const std::uint32_t from : sources[to]) {
+        if (!useful[from]) pending.push_back(from), useful[from] = true;
+      }
+    }
+    std::vector<Dfa::State> renamed(n, Dfa::kDead);
+    Dfa::State count = 0;
+    for (std::size_t s = 0; s < n; ++s) {
+      if (useful[s]) renamed[s] = count++;
+    }
+    Dfa dfa;
+    dfa.id_ = next_dfa_id();
+    dfa.classes_ = raw.classes;
+    dfa.num_classes_ = raw.num_classes;
+    if (n == 0 || !useful[0]) return dfa;
+    dfa.start_ = renamed[0];
+    dfa.table_.reserve(count * k);
+    for (std::size_t s = 0; s < n; ++s) {
+      if (!useful[s]) continue;
+      std::uint8_t flags = raw.accepting[s] ? Dfa::kAccepts : std::uint8_t{0};
+      for (std::size_t c = 0; c < k; ++c) {
+        const Dfa::State to = raw.table[s * k + c];
+        const Dfa::State kept = to == Dfa::kDead ? Dfa::kDead : renamed[to];
+        if (kept != Dfa::kDead) flags |= Dfa::kContinues;
+        dfa.table_.push_back(kept);
+      }
+      dfa.flags_.push_back(flags);
+    }
+    return dfa;
+  }
+
+  // Makes an automaton whose states are `Name`s, found from `start`. `step(name, byte)` is the
+  // next one or nothing; bytes of one class of all `parts` behave alike.
+  template <typename Name, typename Step, typename Accepts>
+  static Dfa explore(const Name& start, std::initializer_list<const Dfa*> parts, Step&& step,
+                     Accepts&& accepts, std::size_t* work) {
+    Raw raw;
+    std::map<std::vector<std::uint8_t>, std::uint8_t> known;
+    std::vector<unsigned char> samples;
+    for (int byte = 0; byte < 256; ++byte) {
+      std::vector<std::uint8_t> key;
+      for (const Dfa* part : parts) key.push_back(part->classes_[static_cast<std::size_t>(byte)]);
+      const auto [found, fresh] = known.emplace(key, static_cast<std::uint8_t>(samples.size()));
+      if (fresh) samples.push_back(static_cast<unsigned char>(byte));
+      raw.classes[static_cast<std::size_t>(byte)] = found->second;
+    }
+    raw.num_classes = static_cast<std::uint16_t>(samples.size());
+    std::map<Name, Dfa::State> states;
+    std::vector<Name> names;
+    const auto find = [&](const Name& name) {
+      const auto [found, fresh] = states.emplace(name, static_cast<Dfa::State>(names.size()));
+      if (fresh) {
+        if (names.size() >= kMaxDfaStates) throw TooLarge("needs more than 4096 states");
+        names.push_back(name);
+      }
+      return found->second;
+    };
+    find(start);
+    for (std::size_t at = 0; at < names.size(); ++at) {
+      const Name name = names[at];
+      raw.accepting.push_back(accepts(name));
+      for (const unsigned char byte : samples) {
+        const std::optional<Name> next = step(name, byte);
+        raw.table.push_back(next ? find(*next) : Dfa::kDead);
+      }
+    }
+    // A state of a product takes longer to find than one of a set.
+    if (work != nullptr) *work += raw.table.size() * 8;
+    return make(std::move(raw));
+  }
+};
+
+CodePointSet normalized(CodePointSet ranges) {
+  std::ranges::sort(ranges, {}, &CodePoints::first);
+  CodePointSet set;
+  for (const CodePoints& range : ranges) {
+    if (!set.empty() && range.first <= set.back().last + 1) {
+      set.back().last = std::max(set.back().last, range.last);
+    } else {
+      set.push_back(range);
+    }
+  }
+  return set;
+}
+
+CodePointSet complement(const CodePointSet& set) {
+  CodePointSet rest;
+  char32_t next = 0;
+  for (const CodePoints& range : set) {
+    if (range.first > next) rest.push_back({next, range.first - 1});
+    next = range.last + 1;
+  }
+  if (next <= kLastCodePoint) rest.push_back({next, kLastCodePoint});
+  return rest;
+}
+
+bool Dfa::matches(std::string_view text) const {
+  State state = start_;
+  for (const char c : text) {
+    if (state == kDead) return false;
+    state = step(state, static_cast<unsigned char>(c));
+  }
+  return state != kDead && accepts(state);
+}
+
+Nfa::State Nfa::add_state() {
+  if (nodes_.size() >= kMaxNfaStates) throw TooLarge("is too large");
+  count_work();
+  nodes_.emplace_back();
+  return static_cast<State>(nodes_.size() - 1);
+}
+
+void Nfa::count_work(std::size_t units) {
+  work_ += units;
+  if (work_ > kMaxNfaWork) throw TooLarge("is too large");
+}
+
+void Nfa::add_edge(State from, unsigned char first, unsigned char last, State to) {
+  nodes_[from].edges.push_back({first, last, to});
+}
+
+void Nfa::add_empty(State from, State to) { nodes_[from].empty.push_back(to); }
+
+Nfa::State Nfa::add_bytes(State from, std::string_view bytes) {
+  for (const char c : bytes) {
+    const State to = add_state();
+    add_edge(from, static_cast<unsigned char>(c), static_cast<unsigned char>(c), to);
+    from = to;
+  }
+  return from;
+}
+
+// The range is split until all of its code points have as many bytes, and each byte runs over its
+// own range whatever the others are.
+void Nfa::add_utf8(State from, CodePoints range, State to) {
+  std::vector<CodePoints> pending = {range};
+  while (!pending.empty()) {
+    CodePoints part = pending.back();
+    pending.pop_back();
+    const auto split_at = [&](char32_t last) {
+      if (part.first > last || part.last <= last) return false;
+      pending.push_back({last + 1, part.last});
+      pending.push_back({part.first, last});
+      return true;
+    };
+    if (split_at(0x7F) || split_at(0x7FF) || split_at(0xFFFF)) continue;
+    bool is_split = false;
+    const int num_bytes = part.first < 0x80      ? 1
+                          : part.first < 0x800   ? 2
+                          : part.first < 0x10000 ? 3
+                                                 : 4;
+    for (int i = 1; i < num_bytes && !is_split; ++i) {
+      const char32_t mask = (char32_t{1} << (6 * i)) - 1;
+      if ((part.first & ~mask) == (part.last & ~mask)) continue;
+      if ((part.first & mask) != 0) {
+        is_split = split_at(part.first | mask);
+      } else if ((part.last & mask) != mask) {
+        is_split = split_at((part.last & ~mask) - 1);
+      }
+    }
+    if (is_split) continue;
+    const std::string first = utf8_of(part.first), last = utf8_of(part.last);
+    State at = from;
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      const State next = i + 1 == first.size() ? to : add_state();
+      add_edge(at, static_cast<unsigned char>(first[i]), static_cast<unsigned char>(last[i]), next);
+      at = next;
+    }
+  }
+}
+
+Nfa::State Nfa::add_code_points(State from, const CodePointSet& set, Spelling spelling) {
+  const State to = add_state();
+  const auto add = [&](char32_t first, char32_t last) {
+    count_work();
+    if (first <= last) add_utf8(from, {first, last}, to);
+  };
+  const auto add_outside_surrogates = [&](char32_t first, char32_t last) {
+    add(first, std::min<char32_t>(last, kFirstSurrogate - 1));
+    add(std::max<char32_t>(first, kLastSurrogate + 1), last);
+  };
+  for (const CodePoints& range : set) {
+    if (spelling == Spelling::kUtf8) {
+      add_outside_surrogates(range.first, range.last);
+      continue;
+    }
+    char32_t first = range.first;
+    const char32_t last_special = std::min<char32_t>(range.last, '\\');
+    for (char32_t c = first; c <= last_special; ++c) {
+      const std::string escape = json_escape(c);
+      if (escape.empty()) continue;
+      if (c > first) add(first, c - 1);
+      first = c + 1;
+      const State before = add_bytes(from, std::string_view(escape).substr(0, escape.size() - 1));
+      const auto byte = static_cast<unsigned char>(escape.back());
+      add_edge(before, byte, byte, to);
+    }
+    if (first <= range.last) add_outside_surrogates(first, range.last);
+  }
+  return to;
+}
+
+Nfa::State Nfa::add_any(State from, Spelling spelling) {
+  const State loop = add_state();
+  add_empty(from, loop);
+  add_empty(add_code_points(loop, all_code_points(), spelling), loop);
+  return loop;
+}
+
+Dfa Nfa::determinize(State start, State accept, std::size_t* total_work) const {
+  DfaMaker::Raw raw;
+  // Bytes that no edge tells apart are one class.
+  std::array<bool, 257> begins{};
+  begins[0] = true;
+  for (const Node& node : nodes_) {
+    for (const Edge& edge : node.edges) {
+      begins[edge.first] = true;
+      begins[std::size_t{edge.last} + 1] = true;
+    }
+  }
+  int current = -1;
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    if (begins[byte]) ++current;
+    raw.classes[byte] = static_cast<std::uint8_t>(current);
+  }
+  const auto num_classes = static_cast<std::size_t>(current + 1);
+  raw.num_classes = static_cast<std::uint16_t>(num_classes);
+
+  std::size_t work = 0;
+  std::vector<std::uint32_t> seen_in(nodes_.size(), 0);
+  std::uint32_t round = 0;
+  std::vector<State> pending;
+  const auto close = [&](std::vector<State>& states) {
+    ++round;
+    pending = states;
+    states.clear();
+    while (!pending.empty()) {
+      const State state = pending.back();
+      pending.pop_back();
+      if (seen_in[state] == round) continue;
+      seen_in[state] = round;
+      work += 1 + nodes_[state].empty.size();
+      // States that only lead on by the empty text say nothing.
+      if (!nodes_[state].edges.empty() || state == accept) states.push_back(state);
+      pending.insert(pending.end(), nodes_[state].empty.begin(), nodes_[state].empty.end());
+    }
+    std::ranges::sort(states);
+  };
+
+  std::unordered_map<std::vector<State>, Dfa::State, HashOfStates> known;
+  std::vector<std::vector<State>> sets;
+  const auto find = [&](std::vector<State> states) {
+    const auto found = known.find(states);
+    if (found != known.end()) return found->second;
+    if (sets.size() >= kMaxDfaStates) throw TooLarge("needs more than 4096 states");
+    const auto name = static_cast<Dfa::State>(sets.size());
+    sets.push_back(states);
+    known.emplace(std::move(states), name);
+    return name;
+  };
+  std::vector<State> first = {start};
+  close(first);
+  find(std::move(first));
+  std::vector<std::vector<State>> targets(num_classes);
+  for (std::size_t at = 0; at < sets.size(); ++at) {
+    const std::vector<State> states = sets[at];
+    raw.accepting.push_back(std::ranges::binary_search(states, accept));
+    for (const State state : states) {
+      for (const Edge& edge : nodes_[state].edges) {
+        for (std::size_t c = raw.classes[edge.first]; c <= raw.classes[edge.last]; ++c) {
+          targets[c].push_back(edge.to);
+          ++work;
+        }
+      }
+    }
+    for (std::vector<State>& to : targets) {
+      if (to.empty()) {
+        raw.table.push_back(Dfa::kDead);
+      } else {
+        close(to);
+        raw.table.push_back(find(std::move(to)));
+        to.clear();
+      }
+    }
+    work += num_classes;
+    if (work > kMaxDfaWork) throw TooLarge("is too large");
+  }
+  if (total_work != nullptr) *total_work += work + work_;
+  return DfaMaker::make(std::move(raw));
+}
+
+const std::shared_ptr<const StringDfa>& json_string() {
+  static const std::shared_ptr<const StringDfa> made = [] {
+    Nfa nfa;
+    const Nfa::State start = nfa.add_state();
+    const Nfa::State inside = nfa.add_bytes(start, "\"");
+    nfa.add_empty(nfa.add_code_points(
+                      inside, {{0x20, '"' - 1}, {'"' + 1, '\\' - 1}, {'\\' + 1, kLastCodePoint}},
+                      Spelling::kUtf8),
+                  inside);
+    const Nfa::State escape = nfa.add_bytes(inside, "\\");
+    for (const char c : std::string_view("\"\\/bfnrt")) {
+      nfa.add_edge(escape, static_cast<unsigned char>(c), static_cast<unsigned char>(c), inside);
+    }
+    const auto add_hex = [&](Nfa::State from, std::string_view ranges, Nfa::State to) {
+      for (std::size_t i = 0; i < ranges.size(); i += 2) {
+        nfa.add_edge(from, static_cast<unsigned char>(ranges[i]),
+                     static_cast<unsigned char>(ranges[i + 1]), to);
+      }
+    };
+    constexpr std::string_view kHex = "09afAF";
+    const auto add_two = [&](Nfa::State from, Nfa::State to) {
+      const Nfa::State between = nfa.add_state();
+      add_hex(from, kHex, between);
+      add_hex(between, kHex, to);
+    };
+    const Nfa::State u = nfa.add_bytes(escape, "u");
+    const Nfa::State plain = nfa.add_state(), d = nfa.add_state();
+    add_hex(u, "09acefACEF", plain);
+    add_hex(u, "ddDD", d);
+    const Nfa::State two = nfa.add_state(), high = nfa.add_state(), pair = nfa.add_state();
+    add_hex(plain, kHex, two);
+    add_hex(d, "07", two);
+    add_two(two, inside);
+    add_hex(d, "89abAB", high);
+    add_two(high, pair);
+    const Nfa::State low = nfa.add_bytes(pair, "\\u");
+    const Nfa::State low_d = nfa.add_state(), last = nfa.add_state();
+    add_hex(low, "ddDD", low_d);
+    add_hex(low_d, "cfCF", last);
+    add_two(last, inside);
+    const Nfa::State end = nfa.add_bytes(inside, "\"");
+    auto text = std::make_shared<StringDfa>();
+    text->dfa = nfa.determinize(start, end);
+    text->inside = text->dfa.step(text->dfa.start(), '"');
+    return text;
+  }();
+  return made;
+}
+
+const std::shared_ptr<const StringDfa>& json_key() {
+  static const std::shared_ptr<const StringDfa> made = [] {
+    Nfa nfa;
+    const Nfa::State start = nfa.add_state();
+    const Nfa::State end = nfa.add_bytes(nfa.add_any(start, Spelling::kJsonString), "\"");
+    auto key = std::make_shared<StringDfa>();
+    key->dfa = nfa.determinize(start, end);
+    key->inside = key->dfa.step(key->dfa.start(), 'a');
+    return key;
+  }();
+  return made;
+}
+
+const std::shared_ptr<const StringDfa>& plain_text() {
+  static const std::shared_ptr<const StringDfa> made = [] {
+    Nfa nfa;
+    const Nfa::State start = nfa.add_state();
+    const Nfa::State loop = nfa.add_any(start, Spelling::kUtf8);
+    auto text = std::make_shared<StringDfa>();
+    text->dfa = nfa.determinize(start, loop);
+    text->inside = text->dfa.start();
+    return text;
+  }();
+  return made;
+}
+
+const std::shared_ptr<const Dfa>& json_number() {
+  static const std::shared_ptr<const Dfa> made = [] {
+    Nfa nfa;
+    const auto digits = [&](Nfa::State from) {
+      const Nfa::State to = nfa.add_state();
+      nfa.add_edge(from, '0', '9', to);
+      nfa.add_edge(to, '0', '9', to);
+      return to;
+    };
+    const Nfa::State start = nfa.add_state(), end = nfa.add_state();
+    const Nfa::State minus = nfa.add_bytes(start, "-");
+    const Nfa::State whole = nfa.add_state();
+    nfa.add_edge(start, '1', '9', whole);
+    nfa.add_edge(minus, '1', '9', whole);
+    nfa.add_edge(whole, '0', '9', whole);
+    nfa.add_edge(start, '0', '0', end);
+    nfa.add_empty(whole, end);
+    const Nfa::State point = nfa.add_state();
+    nfa.add_edge(whole, '.', '.', point);
+    nfa.add_edge(nfa.add_bytes(start, "0"), '.', '.', point);
+    nfa.add_edge(nfa.add_bytes(minus, "0"), '.', '.', point);
+    const Nfa::State fraction = digits(point);
+    nfa.add_empty(fraction, end);
+    const Nfa::State exponent = nfa.add_state(), sign = nfa.add_state();
+    for (const char c : {'e', 'E'}) {
+      const auto byte = static_cast<unsigned char>(c);
+      nfa.add_edge(whole, byte, byte, exponent);
+      nfa.add_edge(nfa.add_bytes(start, "0"), byte, byte, exponent);
+      nfa.add_edge(fraction, byte, byte, exponent);
+    }
+    nfa.add_edge(exponent, '+', '+', sign);
+    nfa.add_edge(exponent, '-', '-', sign);
+    nfa.add_empty(exponent, sign);
+    nfa.add_empty(digits(sign), end);
+    return std::make_shared<const Dfa>(nfa.determinize(start, end));
+  }();
+  return made;
+}
+
+const std::shared_ptr<const Dfa>& json_space() {
+  static const std::shared_ptr<const Dfa> made = [] {
+    Nfa nfa;
+    const Nfa::State start = nfa.add_state(), end = nfa.add_state();
+    nfa.add_empty(start, end);
+    nfa.add_empty(nfa.add_bytes(start, " "), end);
+    Nfa::State line = nfa.add_bytes(start, "\n");
+    for (std::uint32_t i = 0; i <= kMaxIndent; ++i) {
+      nfa.add_empty(line, end);
+      if (i < kMaxIndent) line = nfa.add_bytes(line, " ");
+    }
+    return std::make_shared<const Dfa>(nfa.determinize(start, end));
+  }();
+  return made;
+}
+
+namespace {
+
+std::string digits_of(unsigned __int128 value) {
+  std::string digits;
+  do {
+    digits += static_cast<char>('0' + static_cast<int>(value % 10));
+    value /= 10;
+  } while (value > 0);
+  std::ranges::reverse(digits);
+  return digits;
+}
+
+// Integers without sign from `least` to `most`, which have as many digits; "0" is of one digit.
+void add_same_length(Nfa& nfa, Nfa::State from, std::string_view least, std::string_view most,
+                     Nfa::State end) {
+  // States by whether the digits so far are those of `least` and of `most`.
+  Nfa::State at[2][2] = {};
+  bool has[2][2] = {};
+  at[1][1] = from;
+  has[1][1] = true;
+  for (std::size_t i = 0; i < least.size(); ++i) {
+    Nfa::State next[2][2] = {};
+    bool has_next[2][2] = {};
+    for (int low = 0; low < 2; ++low) {
+      for (int high = 0; high < 2; ++high) {
+        if (!has[low][high]) continue;
+        const char first = low ? least[i] : '0';
+        const char last = high ? most[i] : '9';
+        for (char digit = first; digit <= last; ++digit) {
+          const int l = low && digit == least[i];
+          const int h = high && digit == most[i];
+          if (!has_next[l][h]) {
+            has_next[l][h] = true;
+            next[l][h] = nfa.add_state();
+          }
+          nfa.add_edge(at[low][high], static_cast<unsigned char>(digit),
+                       static_cast<unsigned char>(digit), next[l][h]);
+        }
+      }
+    }
+    std::copy(&next[0][0], &next[0][0] + 4, &at[0][0]);
+    std::copy(&has_next[0][0], &has_next[0][0] + 4, &has[0][0]);
+  }
+  for (int low = 0; low < 2; ++low) {
+    for (int high = 0; high < 2; ++high) {
+      if (has[low][high]) nfa.add_empty(at[low][high], end);
+    }
+  }
+}
+
+// The same for any lengths; without `most` they are open.
+void add_magnitudes(Nfa& nfa, Nfa::State from, const std::string& least,
+                    const std::optional<std::string>& most, Nfa::State end) {
+  const std::size_t longest = most ? most->size() : least.size();
+  for (std::size_t size = least.size(); size <= longest; ++size) {
+    const std::string low = size == least.size() ? least : "1" + std::string(size - 1, '0');
+    const std::string high = most && size == most->size() ? *most : std::string(size, '9');
+    add_same_length(nfa, from, low, high, end);
+  }
+  if (!most) {
+    Nfa::State at = nfa.add_state();
+    nfa.add_edge(from, '1', '9', at);
+    for (std::size_t i = 0; i < least.size(); ++i) {
+      const Nfa::State next = nfa.add_state();
+      nfa.add_edge(at, '0', '9', next);
+      at = next;
+    }
+    nfa.add_edge(at, '0', '9', at);
+    nfa.add_empty(at, end);
+  }
+}
+
+}  // namespace
+
+Dfa integers_between(std::optional<Integer> least, std::optional<Integer> most) {
+  using Magnitude = unsigned __int128;
+  Nfa nfa;
+  const Nfa::State start = nfa.add_state(), end = nfa.add_state();
+  if (!most || *most >= 0) {
+    const Integer low = std::max<Integer>(least.value_or(0), 0);
+    if (!most || low <= *most) {
+      add_magnitudes(nfa, start, digits_of(static_cast<Magnitude>(low)),
+                     most ? std::optional(digits_of(static_cast<Magnitude>(*most))) : std::nullopt,
+                     end);
+    }
+  }
+  if (!least || *least < 0) {
+    const Integer high = std::min<Integer>(most.value_or(-1), -1);
+    if (!least || *least <= high) {
+      add_magnitudes(
+          nfa, nfa.add_bytes(start, "-"), digits_of(static_cast<Magnitude>(-high)),
+          least ? std::optional(digits_of(static_cast<Magnitude>(-*least))) : std::nullopt, end);
+    }
+  }
+  return nfa.determinize(start, end);
+}
+
+namespace {
+
+Dfa search_dfa(std::string_view tag, bool with_tag) {
+  // Knuth, Morris, Pratt: the state is how much of the tag the text ends with.
+  std::vector<std::size_t> border(tag.size() + 1, 0);
+  for (std::size_t i = 1, k = 0; i < tag.size(); ++i) {
+    while (k > 0 && tag[i] != tag[k]) k = border[k];
+    if (tag[i] == tag[k]) ++k;
+    border[i + 1] = k;
+  }
+  DfaMaker::Raw raw;
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    raw.classes[byte] = static_cast<std::uint8_t>(byte);
+  }
+  raw.num_classes = 256;
+  for (std::size_t state = 0; state <= tag.size(); ++state) {
+    raw.accepting.push_back((state == tag.size()) == with_tag);
+    for (int byte = 0; byte < 256; ++byte) {
+      if (state == tag.size()) {
+        raw.table.push_back(Dfa::kDead);
+        continue;
+      }
+      std::size_t k = state;
+      while (k > 0 && static_cast<unsigned char>(tag[k]) != byte) k = border[k];
+      if (static_cast<unsigned char>(tag[k]) == byte) ++k;
+      const bool dead = k == tag.size() && !with_tag;
+      raw.table.push_back(dead ? Dfa::kDead : static_cast<Dfa::State>(k));
+    }
+  }
+  return DfaMaker::make(std::move(raw));
+}
+
+}  // namespace
+
+Dfa text_up_to(std::string_view tag) { return search_dfa(tag, true); }
+Dfa text_without(std::string_view tag) { return search_dfa(tag, false); }
+
+Dfa intersection(const Dfa& one, const Dfa& other, std::size_t* work) {
+  using Name = std::pair<Dfa::State, Dfa::State>;
+  if (one.start() == Dfa::kDead) return one;
+  if (other.start() == Dfa::kDead) return other;
+  return DfaMaker::explore<Name>(
+      Name(one.start(), other.start()), {&one, &other},
+      [&](const Name& at, unsigned char byte) -> std::optional<Name> {
+        const Name next(one.step(at.first, byte), other.step(at.second, byte));
+        if (next.first == Dfa::kDead || next.second == Dfa::kDead) return std::nullopt;
+        return next;
+      },
+      [&](const Name& at) { return one.accepts(at.first) && other.accepts(at.second); }, work);
+}
+
+Dfa with_lengths(const Dfa& text, const StringDfa& shape, std::uint32_t least, std::uint32_t most,
+                 std::size_t* work) {
+  struct Name {
+    Dfa::State text, shape;
+    std::uint32_t count;
+    auto operator<=>(const Name&) const = default;
+  };
+  if (text.start() == Dfa::kDead) return text;
+  const std::uint32_t cap = most == kUnbounded ? least : most;
+  return DfaMaker::explore<Name>(
+      Name{text.start(), shape.dfa.start(), 0}, {&text, &shape.dfa},
+      [&](const Name& at, unsigned char byte) -> std::optional<Name> {
+        Name next{text.step(at.text, byte), shape.dfa.step(at.shape, byte), at.count};
+        if (next.text == Dfa::kDead || next.shape == Dfa::kDead) return std::nullopt;
+        const bool opens = at.shape == shape.dfa.start() && at.shape != shape.inside;
+        if (next.shape == shape.inside && !opens) {
+          if (at.count == most) return std::nullopt;
+          next.count = std::min(at.count + 1, cap);
+        }
+        return next;
+      },
+      [&](const Name& at) { return text.accepts(at.text) && at.count >= least; }, work);
+}
+
+std::string json_spelling(std::string_view text) {
+  std::string spelt;
+  spelt.reserve(text.size());
+  for (const char c : text) {
+    const std::string escape = json_escape(static_cast<unsigned char>(c));
+    if (escape.empty()) {
+      spelt += c;
+    } else {
+      spelt += escape;
+    }
+  }
+  return spelt;
+}
+
+}  // namespace lintel::grammar

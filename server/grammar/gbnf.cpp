@@ -1,0 +1,612 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grammar/gbnf.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/grammar/expression.h"
+#include "server/grammar/json_value.h"
+
+namespace lintel::grammar {
+namespace {
+
+constexpr int kMostGbnfGroups = 64;  // within one another
+constexpr std::size_t kMostExpressions = 100'000;
+// Rules without recursion that name one another in a longer chain stay rules.
+constexpr int kMostRanks = 64;
+constexpr std::size_t kMaxGbnfWork = 10'000'000;  // some 50 ms
+
+using Kind = Expression::Kind;
+
+struct Rules {
+  Expressions expressions;
+  std::vector<ExpressionId> bodies;  // by number
+  std::vector<std::string> names;
+  std::uint32_t root = 0;
+};
+
+class GbnfParser {
+ public:
+  explicit GbnfParser(std::string_view text) : text_(text) {}
+
+  Rules parse() {
+    if (text_.size() > kMaxSchemaBytes) {
+      throw GrammarError(GrammarError::Kind::kTooLarge, "",
+                         "has " + std::to_string(text_.size()) + " bytes, at most " +
+                             std::to_string(kMaxSchemaBytes) + " are served");
+    }
+    skip_space(true);
+    while (at_ < text_.size()) parse_rule();
+    for (std::size_t i = 0; i < rules_.names.size(); ++i) {
+      if (!defined_[i]) {
+        throw GrammarError(GrammarError::Kind::kInvalid, "",
+                           "rule " + rules_.names[i] + " is missing");
+      }
+    }
+    const auto root = numbers_.find("root");
+    if (root == numbers_.end()) {
+      throw GrammarError(GrammarError::Kind::kInvalid, "", "rule root is missing");
+    }
+    rules_.root = root->second;
+    return std::move(rules_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& reason,
+                         GrammarError::Kind kind = GrammarError::Kind::kInvalid) const {
+    const auto lines =
+        std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(at_), '\n');
+    throw GrammarError(kind, "line " + std::to_string(lines + 1), reason);
+  }
+
+  bool has(char c) const { return at_ < text_.size() && text_[at_] == c; }
+  bool take(char c) {
+    if (!has(c)) return false;
+    ++at_;
+    return true;
+  }
+
+  void skip_space(bool lines) {
+    while (at_ < text_.size()) {
+      const char c = text_[at_];
+      if (c == '#') {
+        while (at_ < text_.size() && text_[at_] != '\n' && text_[at_] != '\r') ++at_;
+      } else if (c == ' ' || c == '\t' || (lines && (c == '\n' || c == '\r'))) {
+        ++at_;
+      } else {
+        return;
+      }
+    }
+  }
+
+  static bool is_name(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_';
+  }
+
+  std::string parse_name() {
+    const std::size_t begin = at_;
+    while (at_ < text_.size() && is_name(text_[at_])) ++at_;
+    if (at_ == begin) fail("a name is expected");
+    return std::string(text_.substr(begin, at_ - begin));
+  }
+
+  std::uint32_t number_of(const std::string& name) {
+    const auto [found, fresh] =
+        numbers_.emplace(name, static_cast<std::uint32_t>(rules_.names.size()));
+    if (fresh) {
+      rules_.names.push_back(name);
+      rules_.bodies.push_back(0);
+      defined_.push_back(false);
+    }
+    return found->second;
+  }
+
+  void parse_rule() {
+    const std::string name = parse_name();
+    const std::uint32_t number = number_of(name);
+    skip_space(false);
+    if (text_.substr(at_, 3) != "::=") fail("::= is expected");
+    at_ += 3;
+    if (defined_[number]) fail("rule " + name + " is defined twice");
+    skip_space(true);
+    rules_.bodies[number] = parse_choice(0);
+    defined_[number] = true;
+    if (at_ < text_.size() && !has('\n') && !has('\r')) fail("the end of the line is expected");
+    skip_space(true);
+  }
+
+  ExpressionId parse_choice(int depth) {
+    std::vector<ExpressionId> parts = {parse_sequence(depth)};
+    while (true) {
+      const std::size_t begin = at_;
+      skip_space(true);  // an alternative may begin a line
+      if (!take('|')) {
+        if (depth == 0) at_ = begin;
+        break;
+      }
+      skip_space(true);
+      parts.push_back(parse_sequence(depth));
+    }
+    return add_parts(Kind::kChoice, std::move(parts));
+  }
+
+  ExpressionId parse_sequence(int depth) {
+    std::vector<ExpressionId> parts;
+    while (at_ < text_.size()) {
+      const char c = text_[at_];
+      ExpressionId part = 0;
+      if (c == '"') {
+        part = parse_text();
+      } else if (c == '[') {
+        part = parse_class();
+      } else if (c == '.') {
+        ++at_;
+        part = rules_.expressions.add_class({{0, kLastCodePoint}});
+      } else if (c == '(') {
+        if (depth >= kMostGbnfGroups)
+          fail("groups are nested more than 64 deep", GrammarError::Kind::kTooLarge);
+        ++at_;
+        skip_space(true);
+        part = parse_choice(depth + 1);
+        if (!take(')')) fail(") is expected");
+      } else if (is_name(c)) {
+        Expression rule;
+        rule.kind = Kind::kRule;
+        rule.rule = number_of(parse_name());
+        part = rules_.expressions.add(std::move(rule));
+      } else {
+        break;
+      }
+      check_size();
+      parts.push_back(parse_repetition(part));
+      skip_space(depth > 0);
+    }
+    return add_parts(Kind::kSequence, std::move(parts));
+  }
+
+  ExpressionId parse_repetition(ExpressionId part) {
+    skip_space(false);
+    std::uint32_t least = 0, most = kUnbounded;
+    if (take('*')) {
+    } else if (take('+')) {
+      least = 1;
+    } else if (take('?')) {
+      most = 1;
+    } else if (take('{')) {
+      skip_space(false);
+      if (!has(',')) least = most = parse_number();
+      skip_space(false);
+      if (take(',')) {
+        skip_space(false);
+        most = has('}') ? kUnbounded : parse_number();
+        skip_space(false);
+      }
+      if (!take('}') || least > most) fail("{m}, {m,} or {m,n} is expected");
+    } else {
+      return part;
+    }
+    skip_space(false);
+    if (has('*') || has('+') || has('?') || has('{')) fail("one repetition is allowed");
+    return rules_.expressions.add_repeat(part, least, most);
+  }
+
+  std::uint32_t parse_number() {
+    const std::size_t begin = at_;
+    std::uint32_t value = 0;
+    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') {
+      value = value * 10 + static_cast<std::uint32_t>(text_[at_++] - '0');
+      if (value > kMaxRepetition) {
+        fail("repetition above " + std::to_string(kMaxRepetition), GrammarError::Kind::kTooLarge);
+      }
+    }
+    if (at_ == begin) fail("a number is expected");
+    return value;
+  }
+
+  char32_t parse_character() {
+    char32_t c = 0;
+    if (!take('\\')) {
+      if (!read_code_point(text_, &at_, &c)) fail("is not UTF-8");
+      return c;
+    }
+    if (at_ >= text_.size()) fail("an escape is not complete");
+    const char kind = text_[at_++];
+    const auto hex = [&](int digits) {
+      if (!read_hex(text_, &at_, digits, &c) || c > kLastCodePoint) fail("a wrong escape");
+      return c;
+    };
+    switch (kind) {
+      case 'x':
+        return hex(2);
+      case 'u':
+        return hex(4);
+      case 'U':
+        return hex(8);
+      case 'n':
+        return '\n';
+      case 'r':
+        return '\r';
+      case 't':
+        return '\t';
+      case '\\':
+      case '"':
+      case '[':
+      case ']':
+      case '-':
+      case '^':
+        return static_cast<char32_t>(kind);
+      default:
+        fail("a wrong escape");
+    }
+  }
+
+  ExpressionId parse_text() {
+    ++at_;
+    std::vector<ExpressionId> parts;
+    while (!take('"')) {
+      if (at_ >= text_.size()) fail("\" is missing");
+      const char32_t c = parse_character();
+      parts.push_back(rules_.expressions.add_class({{c, c}}));
+    }
+    return add_parts(Kind::kSequence, std::move(parts));
+  }
+
+  ExpressionId parse_class() {
+    ++at_;
+    const bool negated = take('^');
+    CodePointSet set;
+    while (!take(']')) {
+      if (at_ >= text_.size()) fail("] is missing");
+      const char32_t first = parse_character();
+      char32_t last = first;
+      if (has('-') && at_ + 1 < text_.size() && text_[at_ + 1] != ']') {
+        ++at_;
+        last = parse_character();
+        if (last < first) fail("a range is empty");
+      }
+      set.push_back({first, last});
+    }
+    set = normalized(std::move(set));
+    return rules_.expressions.add_class(negated ? complement(set) : std::move(set));
+  }
+
+  ExpressionId add_parts(Kind kind, std::vector<ExpressionId> parts) {
+    return rules_.expressions.add_parts(kind, std::move(parts));
+  }
+
+  void check_size() const {
+    if (rules_.expressions.size() > kMostExpressions) {
+      fail("has more than 100000 parts", GrammarError::Kind::kTooLarge);
+    }
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  Rules rules_;
+  std::vector<bool> defined_;
+  std::map<std::string, std::uint32_t> numbers_;
+};
+
+// Turns rules into nodes. Expressions are as deep as groups and repetitions are nested.
+class GbnfCompiler {
+ public:
+  explicit GbnfCompiler(Rules rules)
+      : rules_(std::move(rules)), grammar_(std::make_shared<Grammar>(kMaxGbnfDepth)) {}
+
+  std::shared_ptr<const Grammar> compile() {
+    find_nullable();
+    refuse_left_recursion();
+    find_ranks();
+    const NodeId root = node_of_rule(rules_.root);
+    while (!pending_.empty()) {
+      const auto [rule, node] = pending_.front();
+      pending_.pop_front();
+      for (; !unmade_.empty(); unmade_.pop_front()) {
+        const auto [added, original] = unmade_.front();
+        rules_.bodies[added] = without_empty(rules_.bodies[original]);
+      }
+      const NodeId body = node_of(rules_.bodies[rule]);
+      Node alias;
+      alias.kind = Node::Kind::kChoice;
+      alias.children = {body};
+      grammar_->at(node) = std::move(alias);
+    }
+    for (NodeId id = 0; id < grammar_->num_nodes(); ++id) {
+      Node& node = grammar_->at(id);
+      const bool is_open = node.kind == Node::Kind::kSequence || node.kind == Node::Kind::kRepeat;
+      node.cost = is_open ? 1 : 0;
+    }
+    grammar_->finish(root);
+    return grammar_;
+  }
+
+ private:
+  const Expression& expression(ExpressionId id) const { return rules_.expressions[id]; }
+
+  bool is_nullable(ExpressionId id) const {
+    const Expression& at = expression(id);
+    switch (at.kind) {
+      case Kind::kClass:
+        return false;
+      case Kind::kRule:
+        return nullable_[at.rule];
+      case Kind::kRepeat:
+        return at.least == 0 || is_nullable(at.parts[0]);
+      case Kind::kSequence:
+        return std::ranges::all_of(at.parts, [&](ExpressionId part) { return is_nullable(part); });
+      case Kind::kChoice:
+        return std::ranges::any_of(at.parts, [&](ExpressionId part) { return is_nullable(part); });
+    }
+    return false;
+  }
+
+  // Calls `visit` with the rules that an expression names.
+  template <typename Visit>
+  void for_rules(ExpressionId id, const Visit& visit) const {
+    const Expression& at = expression(id);
+    if (at.kind == Kind::kRule) visit(at.rule);
+    for (const ExpressionId part : at.parts) for_rules(part, visit);
+  }
+
+  // The rules that name each rule: what a change of it may change.
+  std::vector<std::vector<std::uint32_t>> find_users() const {
+    std::vector<std::vector<std::uint32_t>> users(rules_.bodies.size());
+    for (std::uint32_t rule = 0; rule < rules_.bodies.size(); ++rule) {
+      for_rules(rules_.bodies[rule], [&](std::uint32_t other) {
+        if (users[other].empty() || users[other].back() != rule) users[other].push_back(rule);
+      });
+    }
+    return users;
+  }
+
+  void spend(std::size_t work) {
+    work_ += work;
+    if (work_ > kMaxGbnfWork) {
+      throw GrammarError(GrammarError::Kind::kTooLarge, "", "takes too much work to compile");
+    }
+  }
+
+  void find_nullable() {
+    const auto users = find_users();
+    nullable_.assign(rules_.bodies.size(), false);
+    std::deque<std::uint32_t> pending;
+    for (std::uint32_t rule = 0; rule < rules_.bodies.size(); ++rule) pending.push_back(rule);
+    while (!pending.empty()) {
+      const std::uint32_t rule = pending.front();
+      pending.pop_front();
+      spend(100);
+      if (nullable_[rule] || !is_nullable(rules_.bodies[rule])) continue;
+      nullable_[rule] = true;
+      pending.insert(pending.end(), users[rule].begin(), users[rule].end());
+    }
+  }
+
+  // Rules that may begin a text of the expression.
+  void find_first_rules(ExpressionId id, std::vector<std::uint32_t>& rules) const {
+    const Expression& at = expression(id);
+    if (at.kind == Kind::kRule) rules.push_back(at.rule);
+    for (const ExpressionId part : at.parts) {
+      find_first_rules(part, rules);
+      if (at.kind == Kind::kSequence && !is_nullable(part)) return;
+    }
+  }
+
+  void refuse_left_recursion() {
+    enum Mark : std::uint8_t { kNew, kOpen, kDone };
+    std::vector<Mark> marks(rules_.bodies.size(), kNew);
+    struct Step {
+      std::uint32_t rule;
+      std::vector<std::uint32_t> first;
+      std::size_t next = 0;
+    };
+    for (std::uint32_t rule = 0; rule < rules_.bodies.size(); ++rule) {
+      if (marks[rule] != kNew) continue;
+      std::vector<Step> steps;
+      const auto open = [&](std::uint32_t opened) {
+        marks[opened] = kOpen;
+        steps.push_back({opened, {}});
+        find_first_rules(rules_.bodies[opened], steps.back().first);
+        spend(100 + steps.back().first.size());
+      };
+      open(rule);
+      while (!steps.empty()) {
+        Step& step = steps.back();
+        if (step.next == step.first.size()) {
+          marks[step.rule] = kDone;
+          steps.pop_back();
+          continue;
+        }
+        const std::uint32_t other = step.first[step.next++];
+        if (marks[other] == kOpen) {
+          throw GrammarError(GrammarError::Kind::kUnsupported, "",
+                             "left recursion of rule " + rules_.names[other]);
+        }
+        if (marks[other] == kNew) open(other);
+      }
+    }
+  }
+
+  // The longest chain of rules below a rule; none for those with recursion, or above kMostRanks.
+  void find_ranks() {
+    const auto users = find_users();
+    ranks_.assign(rules_.bodies.size(), -1);
+    std::vector<std::uint32_t> unranked(rules_.bodies.size(), 0);
+    std::deque<std::uint32_t> pending;
+    for (std::uint32_t rule = 0; rule < rules_.bodies.size(); ++rule) {
+      for (const std::uint32_t user : users[rule]) ++unranked[user];
+    }
+    for (std::uint32_t rule = 0; rule < rules_.bodies.size(); ++rule) {
+      if (unranked[rule] == 0) pending.push_back(rule);
+    }
+    while (!pending.empty()) {
+      const std::uint32_t rule = pending.front();
+      pending.pop_front();
+      int rank = 0;
+      for_rules(rules_.bodies[rule],
+                [&](std::uint32_t other) { rank = std::max(rank, ranks_[other] + 1); });
+      if (rank > kMostRanks) continue;
+      ranks_[rule] = rank;
+      for (const std::uint32_t user : users[rule]) {
+        if (--unranked[user] == 0) pending.push_back(user);
+      }
+    }
+  }
+
+  bool is_regular(ExpressionId id) const {
+    bool regular = true;
+    for_rules(id, [&](std::uint32_t rule) { regular = regular && ranks_[rule] >= 0; });
+    return regular;
+  }
+
+  // --- nodes
+
+  NodeId node_of_rule(std::uint32_t rule) {
+    if (nodes_.size() <= rule) nodes_.resize(rules_.bodies.size(), kNoNode);
+    if (nodes_[rule] == kNoNode) {
+      nodes_[rule] = grammar_->add();
+      pending_.emplace_back(rule, nodes_[rule]);
+    }
+    return nodes_[rule];
+  }
+
+  NodeId node_of(ExpressionId id) {
+    spend(100);
+    if (is_regular(id)) {
+      const NodeId node = add_automaton(id);
+      if (node != kNoNode) return node;
+    }
+    const Expression at = expression(id);  // more are added below
+    switch (at.kind) {
+      case Kind::kRule:
+        return node_of_rule(at.rule);
+      case Kind::kRepeat: {
+        const bool is_empty = is_nullable(at.parts[0]);
+        const ExpressionId part = is_empty ? without_empty(at.parts[0]) : at.parts[0];
+        return grammar_->add_repeat(node_of(part), is_empty ? 0 : at.least, at.most);
+      }
+      case Kind::kClass:  // its automaton is never too large
+      case Kind::kSequence:
+      case Kind::kChoice:
+        return node_of_parts(at);
+    }
+    return kNoNode;
+  }
+
+  // Parts without recursion that are side by side become one automaton.
+  NodeId node_of_parts(const Expression& at) {
+    std::vector<NodeId> nodes;
+    std::vector<ExpressionId> regular;
+    const auto flush = [&] {
+      if (regular.empty()) return;
+      const ExpressionId together = rules_.expressions.add_parts(at.kind, regular);
+      const NodeId node = regular.size() < at.parts.size() ? add_automaton(together) : kNoNode;
+      if (node != kNoNode) {
+        nodes.push_back(node);
+      } else {
+        for (const ExpressionId part : regular) nodes.push_back(node_of(part));
+      }
+      regular.clear();
+    };
+    const bool in_order = at.kind == Kind::kSequence;
+    for (const ExpressionId part : at.parts) {
+      if (is_regular(part)) {
+        regular.push_back(part);
+        continue;
+      }
+      if (in_order) flush();
+      nodes.push_back(node_of(part));
+    }
+    flush();
+    return in_order ? grammar_->add_sequence(std::move(nodes))
+                    : grammar_->add_choice(std::move(nodes));
+  }
+
+  // None: it would be too large.
+  NodeId add_automaton(ExpressionId id) {
+    std::size_t work = 0;
+    try {
+      Nfa nfa;
+      const Nfa::State start = nfa.add_state();
+      const Nfa::State end =
+          add_expression(nfa, rules_.expressions, id, rules_.bodies, start, Spelling::kUtf8);
+      auto dfa = std::make_shared<const Dfa>(nfa.determinize(start, end, &work));
+      spend(work + dfa->bytes());
+      return grammar_->add_dfa(std::move(dfa));
+    } catch (const TooLarge&) {
+      spend(kMaxGbnfWork / 10);
+      return kNoNode;
+    }
+  }
+
+  // What `id` accepts but for the empty text.
+  ExpressionId without_empty(ExpressionId id) {
+    spend(100);
+    if (rules_.expressions.size() > kMostExpressions) {
+      throw GrammarError(GrammarError::Kind::kTooLarge, "", "has more than 100000 parts");
+    }
+    if (!is_nullable(id)) return id;
+    const Expression at = expression(id);
+    std::vector<ExpressionId> parts;
+    switch (at.kind) {
+      case Kind::kClass:
+        return id;
+      case Kind::kRepeat: {
+        const ExpressionId part = without_empty(at.parts[0]);
+        const bool was_empty = is_nullable(at.parts[0]);
+        return rules_.expressions.add_repeat(part, was_empty ? 1 : std::max(at.least, 1u), at.most);
+      }
+      case Kind::kChoice:
+        for (const ExpressionId part : at.parts) parts.push_back(without_empty(part));
+        return rules_.expressions.add_parts(Kind::kChoice, std::move(parts));
+      case Kind::kSequence:
+        // The first part that is not empty, and what follows it.
+        for (std::size_t i = 0; i < at.parts.size(); ++i) {
+          std::vector<ExpressionId> rest = {without_empty(at.parts[i])};
+          rest.insert(rest.end(), at.parts.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                      at.parts.end());
+          parts.push_back(rules_.expressions.add_parts(Kind::kSequence, std::move(rest)));
+        }
+        // Nothing: the empty sequence has no other text.
+        return rules_.expressions.add({Kind::kChoice, {}, std::move(parts), 0, 0, 0});
+      case Kind::kRule: {
+        const auto added = static_cast<std::uint32_t>(rules_.bodies.size());
+        const auto [other, fresh] = without_empty_.emplace(at.rule, added);
+        if (fresh) {
+          rules_.bodies.push_back(0);
+          rules_.names.push_back(rules_.names[at.rule]);
+          nullable_.push_back(false);
+          ranks_.push_back(-1);
+          unmade_.emplace_back(added, at.rule);
+        }
+        Expression rule;
+        rule.kind = Kind::kRule;
+        rule.rule = other->second;
+        return rules_.expressions.add(std::move(rule));
+      }
+    }
+    return id;
+  }
+
+  Rules rules_;
+  std::shared_ptr<Grammar> grammar_;
+  std::vector<bool> nullable_;
+  std::vector<int> ranks_;
+  std::vector<NodeId> nodes_;
+  std::deque<std::pair<std::uint32_t, NodeId>> pending_;
+  std::map<std::uint32_t, std::uint32_t> without_empty_;
+  std::deque<std::pair<std::uint32_t, std::uint32_t>> unmade_;  // rules without the empty text
+  std::size_t work_ = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<const Grammar> compile_gbnf(std::string_view text) {
+  return GbnfCompiler(GbnfParser(text).parse()).compile();
+}
+
+}  // namespace lintel::grammar

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// GBNF, the grammar notation of llama.cpp, as a grammar.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "server/grammar/grammar.h"
+
+namespace lintel::grammar {
+
+// Rules `name ::= ...` of texts "...", classes [...], `.`, groups, alternatives and the repetitions
+// * + ? {m} {m,} {m,n}; # begins a comment. The rule `root` is the whole. Rules without recursion
+// become automata where those are small enough. Refused: left recursion, more than 256 KiB, groups
+// more than 64 deep, repetitions above 10,000, and what no finite text meets. Throws GrammarError,
+// with "line N" as its path.
+std::shared_ptr<const Grammar> compile_gbnf(std::string_view text);
+
+}  // namespace lintel::grammar

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grammar/grammar.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "model/core/errors.h"
+
+namespace lintel::grammar {
+namespace {
+
+std::string joined(const std::string& path, const std::string& reason) {
+  const std::string text = lintel::one_line(lintel::shorten(reason, 200));
+  return path.empty() ? text : lintel::one_line(lintel::shorten(path, 200)) + ": " + text;
+}
+
+std::uint32_t deeper(std::uint32_t height, std::uint32_t cost) {
+  return height == kEndless ? kEndless : height + cost;
+}
+
+std::size_t bytes_of(const std::vector<std::string>& texts) {
+  std::size_t bytes = texts.size() * sizeof(std::string);
+  for (const std::string& text : texts) bytes += text.size();
+  return bytes;
+}
+
+}  // namespace
+
+GrammarError::GrammarError(Kind kind, std::string path, std::string reason)
+    : std::runtime_error(joined(path, reason)),
+      kind_(kind),
+      path_(std::move(path)),
+      reason_(std::move(reason)) {}
+
+NodeId Grammar::add(Node node) {
+  if (nodes_.size() >= kMaxNodes) {
+    throw GrammarError(GrammarError::Kind::kTooLarge, "",
+                       "takes more than " + std::to_string(kMaxNodes) + " nodes");
+  }
+  nodes_.push_back(std::move(node));
+  return static_cast<NodeId>(nodes_.size() - 1);
+}
+
+NodeId Grammar::add_dfa(std::shared_ptr<const Dfa> dfa) {
+  Node node;
+  node.kind = Node::Kind::kDfa;
+  node.dfa = std::move(dfa);
+  return add(std::move(node));
+}
+
+NodeId Grammar::add_text(std::string text) {
+  Node node;
+  node.kind = Node::Kind::kTexts;
+  node.texts = {std::move(text)};
+  return add(std::move(node));
+}
+
+NodeId Grammar::add_sequence(std::vector<NodeId> children) {
+  if (children.size() == 1) return children[0];
+  Node node;
+  node.children = std::move(children);
+  return add(std::move(node));
+}
+
+NodeId Grammar::add_choice(std::vector<NodeId> children) {
+  if (children.size() == 1) return children[0];
+  Node node;
+  node.kind = Node::Kind::kChoice;
+  node.children = std::move(children);
+  return add(std::move(node));
+}
+
+NodeId Grammar::add_repeat(NodeId child, std::uint32_t least, std::uint32_t most) {
+  Node node;
+  node.kind = Node::Kind::kRepeat;
+  node.children = {child};
+  node.least = least;
+  node.most = most;
+  return add(std::move(node));
+}
+
+std::uint32_t Grammar::height_of(const Node& node) const {
+  const auto height = [&](NodeId id) { return id == kNoNode ? 0 : nodes_[id].height; };
+  std::uint32_t most = 0;
+  switch (node.kind) {
+    case Node::Kind::kDfa:
+      return node.dfa->start() == Dfa::kDead || node.least > node.most ? kEndless : 0;
+    case Node::Kind::kTexts:
+      if (node.texts.empty()) return kEndless;
+      if (node.children.empty()) return 0;
+      [[fallthrough]];
+    case Node::Kind::kChoice: {
+      std::uint32_t least = kEndless;
+      for (const NodeId child : node.children) least = std::min(least, height(child));
+      return least;
+    }
+    case Node::Kind::kSequence:
+      for (std::size_t i = 0; i < node.children.size(); ++i) {
+        const bool is_last = i + 1 == node.children.size();
+        most = std::max(most, deeper(height(node.children[i]), is_last ? 0 : node.cost));
+      }
+      return most;
+    case Node::Kind::kRepeat:
+      return node.least == 0 ? 0 : deeper(height(node.children[0]), node.cost);
+    case Node::Kind::kArray:
+      for (std::size_t i = 0; i < node.least && most != kEndless; ++i) {
+        if (i >= node.children.size()) {
+          most = std::max(most, node.rest == kNoNode ? kEndless : height(node.rest));
+          break;
+        }
+        most = std::max(most, height(node.children[i]));
+      }
+      return node.least > node.most ? kEndless : deeper(most, node.cost);
+    case Node::Kind::kObject:
+    case Node::Kind::kMembers:
+      for (std::size_t i = 0; i < node.children.size(); ++i) {
+        if ((node.required[i / 64] >> (i % 64) & 1) != 0) {
+          most = std::max(most, height(node.children[i]));
+        }
+      }
+      return deeper(most, node.cost);
+  }
+  return kEndless;
+}
+
+void Grammar::measure_bytes() {
+  std::unordered_set<std::uint64_t> counted;
+  bytes_ = sizeof(*this);
+  for (const Node& node : nodes_) {
+    bytes_ += sizeof(Node) + node.children.size() * sizeof(NodeId) + bytes_of(node.texts) +
+              bytes_of(node.later_texts) + node.required.size() * sizeof(std::uint64_t) +
+              (node.members.size() + node.later_members.size()) * sizeof(std::uint32_t);
+    if (node.dfa != nullptr && counted.insert(node.dfa->id()).second) bytes_ += node.dfa->bytes();
+  }
+  if (bytes_ > kMaxGrammarBytes) {
+    throw GrammarError(GrammarError::Kind::kTooLarge, "", "takes more than 16 MiB of memory");
+  }
+}
+
+void Grammar::finish(NodeId root) {
+  // Heights grow from the leaves; children mostly follow their parents.
+  constexpr int kMostPasses = 2000;
+  bool changes = true;
+  for (int pass = 0; changes && pass < kMostPasses; ++pass) {
+    changes = false;
+    for (std::size_t i = nodes_.size(); i-- > 0;) {
+      const std::uint32_t height = height_of(nodes_[i]);
+      if (height < nodes_[i].height) {
+        nodes_[i].height = height;
+        changes = true;
+      }
+    }
+  }
+  root_ = root;
+  if (nodes_[root].height > max_depth_) {
+    throw GrammarError(GrammarError::Kind::kUnmet, "",
+                       nodes_[root].height == kEndless ? "cannot be met by any text"
+                                                       : "needs to be nested more than " +
+                                                             std::to_string(max_depth_) + " deep");
+  }
+  measure_bytes();
+}
+
+}  // namespace lintel::grammar

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Grammar: what a text may be, as nodes that a Matcher walks. Made of JSON Schema (schema.h), GBNF
+// (gbnf.h) and the frames of tool calls (tool_calls.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/grammar/dfa.h"
+
+namespace lintel::grammar {
+
+// Objects and arrays that are open at once, in what a schema makes.
+inline constexpr std::uint32_t kMaxJsonDepth = 64;
+// Rules and repetitions that are open at once, in what GBNF makes.
+inline constexpr std::uint32_t kMaxGbnfDepth = 512;
+inline constexpr std::size_t kMaxNodes = 10'000;
+inline constexpr std::size_t kMaxGrammarBytes = std::size_t{16} << 20;
+
+// Why a schema, a pattern or a GBNF text is not served. what() is `path`, a colon and `reason`,
+// short and printable.
+class GrammarError : public std::runtime_error {
+ public:
+  enum class Kind {
+    kUnsupported,  // a keyword or construct that is not served
+    kInvalid,      // a text that is no schema, no GBNF
+    kTooLarge,     // beyond a bound
+    kUnmet,        // no text meets it
+  };
+  GrammarError(Kind kind, std::string path, std::string reason);
+  Kind kind() const { return kind_; }
+  // A JSON pointer, "line 3" of GBNF, or empty.
+  const std::string& path() const { return path_; }
+  // The keyword or the construct, printable: "minProperties", "format uri", "$ref loop".
+  const std::string& reason() const { return reason_; }
+
+ private:
+  Kind kind_;
+  std::string path_;
+  std::string reason_;
+};
+
+using NodeId = std::uint32_t;
+inline constexpr NodeId kNoNode = 0xFFFFFFFF;
+// The height of a node that no finite text meets.
+inline constexpr std::uint32_t kEndless = 0xFFFFFFFF;
+
+struct Node {
+  enum class Kind : std::uint8_t {
+    kDfa,       // what an automaton accepts
+    kTexts,     // one of `texts`; then what `children` has in its place, if it has any
+    kSequence,  // the children, one after the other
+    kChoice,    // one of the children
+    kRepeat,    // children[0], `least` to `most` times
+    kArray,     // a JSON array: children are prefixItems, `rest` are items
+    kObject,    // a JSON object, its members in any order: see below
+    kMembers,   // arguments in any order, between texts: see below
+  };
+  Kind kind = Kind::kSequence;
+  // How many levels an open node is of the grammar's depth.
+  std::uint32_t cost = 0;
+  // The levels that its least deep text needs; kEndless: there is none.
+  std::uint32_t height = kEndless;
+
+  std::shared_ptr<const Dfa> dfa;
+  // kDfa: a state that is entered once a character, which count then; the automaton accepts
+  // between `least` and `most` of them. kDead: nothing is counted.
+  Dfa::State counted = Dfa::kDead;
+  std::uint32_t least = 0;
+  std::uint32_t most = kUnbounded;
+
+  std::vector<NodeId> children;
+  NodeId rest = kNoNode;  // of items, or of members that `texts` does not name
+
+  // kTexts: sorted, without equal ones. kObject: keys as JSON spells them, without quotes, sorted.
+  // kMembers: what comes in front of the first member, sorted.
+  std::vector<std::string> texts;
+  // kObject: a bit for each text that must occur. kMembers: for each child.
+  std::vector<std::uint64_t> required;
+
+  // kMembers: in front of further members, sorted; and for each text of both lists the child that
+  // follows. kNoNode: the text ends the list.
+  std::vector<std::string> later_texts;
+  std::vector<std::uint32_t> members;
+  std::vector<std::uint32_t> later_members;
+};
+
+// Immutable once finished; shared by threads.
+class Grammar {
+ public:
+  explicit Grammar(std::uint32_t max_depth) : max_depth_(max_depth) {}
+
+  // While it is made. Throws GrammarError for more than kMaxNodes.
+  NodeId add(Node node = {});
+  Node& at(NodeId id) { return nodes_[id]; }
+  NodeId add_dfa(std::shared_ptr<const Dfa> dfa);
+  NodeId add_text(std::string text);
+  NodeId add_sequence(std::vector<NodeId> children);
+  NodeId add_choice(std::vector<NodeId> children);
+  NodeId add_repeat(NodeId child, std::uint32_t least, std::uint32_t most);
+  // Measures all nodes. Throws GrammarError if no text meets `root`, or it is too large.
+  void finish(NodeId root);
+
+  const Node& operator[](NodeId id) const { return nodes_[id]; }
+  NodeId root() const { return root_; }
+  std::uint32_t max_depth() const { return max_depth_; }
+  std::size_t num_nodes() const { return nodes_.size(); }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::uint32_t height_of(const Node& node) const;
+  void measure_bytes();
+
+  std::vector<Node> nodes_;
+  NodeId root_ = kNoNode;
+  std::uint32_t max_depth_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace lintel::grammar

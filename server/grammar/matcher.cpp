@@ -1,0 +1,544 @@
+// SPDX-License-Identifier: Apache-2.0
+// The numbers of a place, by the kind of its node:
+//   kDfa       a: state · b: characters counted
+//   kTexts     texts[a, b) share the c bytes that have come
+//   kSequence  a: the next child (below others only)
+//   kRepeat    b: how many children have begun (below others only)
+//   kArray     a: phase, state of white space · b: items begun
+//   kObject    a: phase, state of white space or of a free key · b, c, d: in a key texts[b, c)
+//   share
+//              its d bytes; after it b is the member, kRest for others
+//   kMembers   a: 1 after the first member · b, c, d: as in a key
+#include "server/grammar/matcher.h"
+
+#include <algorithm>
+
+namespace lintel::grammar {
+namespace {
+
+// Ways from a byte to the next that are looked at; beyond them alternatives are left out.
+constexpr std::size_t kMostExpansions = 4096;
+constexpr std::uint32_t kRest = 0xFFFFFFFF;
+
+enum Phase : std::uint32_t {
+  kOpen,      // { or [ comes next
+  kFirst,     // after it
+  kNext,      // after a comma
+  kAfter,     // after a value
+  kKeyNamed,  // in a key of `properties`
+  kKeyFree,   // in another key
+  kColon,     // after a key
+  kValue,     // after the colon
+};
+
+constexpr std::uint32_t phase_of(const Place& place) { return place.a & 0xFFu; }
+constexpr Dfa::State state_of(const Place& place) { return static_cast<Dfa::State>(place.a >> 8); }
+constexpr std::uint32_t packed(std::uint32_t phase, Dfa::State state) {
+  return phase | std::uint32_t{state} << 8;
+}
+std::uint32_t at_space(std::uint32_t phase) { return packed(phase, json_space()->start()); }
+
+// The same place one byte of white space later.
+bool step_space(const Place& top, unsigned char byte, Place* next) {
+  const Dfa::State state = json_space()->step(state_of(top), byte);
+  if (state == Dfa::kDead) return false;
+  *next = top;
+  next->a = packed(phase_of(top), state);
+  return true;
+}
+
+// Of texts[begin, end), which share `size` bytes: those that have `byte` next.
+std::pair<std::uint32_t, std::uint32_t> narrow(const std::vector<std::string>& texts,
+                                               std::uint32_t begin, std::uint32_t end,
+                                               std::uint32_t size, unsigned char byte) {
+  const auto first = texts.begin() + begin, last = texts.begin() + end;
+  const auto byte_of = [size](const std::string& text) {
+    return text.size() > size ? static_cast<unsigned char>(text[size]) : -1;
+  };
+  const auto low = std::lower_bound(first, last, int{byte},
+                                    [&](const std::string& t, int b) { return byte_of(t) < b; });
+  const auto high = std::upper_bound(low, last, int{byte},
+                                     [&](int b, const std::string& t) { return b < byte_of(t); });
+  return {static_cast<std::uint32_t>(low - texts.begin()),
+          static_cast<std::uint32_t>(high - texts.begin())};
+}
+
+bool has_seen(const Place& place, std::size_t member) {
+  if (member < 64) return (place.seen >> member & 1) != 0;
+  const std::size_t word = member / 64 - 1;
+  return place.more_seen != nullptr && word < place.more_seen->size() &&
+         ((*place.more_seen)[word] >> (member % 64) & 1) != 0;
+}
+
+void mark_seen(Place& place, std::size_t member) {
+  if (member < 64) {
+    place.seen |= std::uint64_t{1} << member;
+    return;
+  }
+  auto words = place.more_seen == nullptr ? std::vector<std::uint64_t>() : *place.more_seen;
+  const std::size_t word = member / 64 - 1;
+  if (words.size() <= word) words.resize(word + 1);
+  words[word] |= std::uint64_t{1} << (member % 64);
+  place.more_seen = std::make_shared<const std::vector<std::uint64_t>>(std::move(words));
+}
+
+bool has_seen_all(const Place& place, const std::vector<std::uint64_t>& required) {
+  for (std::size_t i = 0; i < required.size(); ++i) {
+    std::uint64_t seen = i == 0 ? place.seen : 0;
+    if (i > 0 && place.more_seen != nullptr && i - 1 < place.more_seen->size()) {
+      seen = (*place.more_seen)[i - 1];
+    }
+    if ((required[i] & ~seen) != 0) return false;
+  }
+  return true;
+}
+
+std::uint32_t depth_of(const FramePtr& frame) { return frame ? frame->depth : 0; }
+
+bool same(const FramePtr& one, const FramePtr& other);
+
+bool same(const Place& one, const Place& other) {
+  if (one.node != other.node || one.a != other.a || one.b != other.b || one.c != other.c ||
+      one.d != other.d || one.seen != other.seen) {
+    return false;
+  }
+  if (one.more_seen == other.more_seen) return true;
+  return one.more_seen != nullptr && other.more_seen != nullptr &&
+         *one.more_seen == *other.more_seen;
+}
+
+bool same(const FramePtr& one, const FramePtr& other) {
+  const Frame* a = one.get();
+  const Frame* b = other.get();
+  while (a != b) {
+    if (a == nullptr || b == nullptr || a->depth != b->depth || !same(a->place, b->place)) {
+      return false;
+    }
+    a = a->place.below.get();
+    b = b->place.below.get();
+  }
+  return true;
+}
+
+}  // namespace
+
+FramePtr::FramePtr(const FramePtr& other) noexcept : frame_(other.frame_) {
+  if (frame_ != nullptr) frame_->references.fetch_add(1, std::memory_order_relaxed);
+}
+
+void FramePtr::release() {
+  // A chain ends without recursion.
+  Frame* frame = std::exchange(frame_, nullptr);
+  while (frame != nullptr && frame->references.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    Frame* const below = std::exchange(frame->place.below.frame_, nullptr);
+    delete frame;
+    frame = below;
+  }
+}
+
+FramePtr Stepper::make_frame(Place place) const {
+  auto* const frame = new Frame;
+  frame->depth = depth_of(place.below) + (*grammar_)[place.node].cost;
+  frame->place = std::move(place);
+  return FramePtr(frame);
+}
+
+bool Stepper::fits(NodeId node, std::uint32_t depth) const {
+  const std::uint32_t height = (*grammar_)[node].height;
+  return height != kEndless && depth + height <= grammar_->max_depth();
+}
+
+bool Stepper::fits_in(const Node& parent, const FramePtr& below, NodeId child) const {
+  return fits(child, depth_of(below) + parent.cost);
+}
+
+void Stepper::push(Stacks& to, Place place) const {
+  if (to.tops.size() >= kMaxStacks) return;
+  for (const Place& other : to.tops) {
+    if (same(place, other) && same(place.below, other.below)) return;
+  }
+  to.tops.push_back(std::move(place));
+}
+
+void Stepper::start(Stacks& to) { run(grammar_->root(), FramePtr(), to); }
+
+void Stepper::complete(const FramePtr& below, Stacks& to) { run(kNoNode, below, to); }
+
+void Stepper::step(const Stacks& from, unsigned char byte, Stacks& to) {
+  for (const Place& top : from.tops) step(top, byte, to);
+}
+
+void Stepper::run(NodeId node, FramePtr below, Stacks& to) {
+  // step() calls this with a list of its own while another may be under way.
+  const std::size_t first = pending_.size();
+  pending_.push_back({node, std::move(below)});
+  for (std::size_t i = 0; pending_.size() > first && i < kMostExpansions; ++i) {
+    Pending next = std::move(pending_.back());
+    pending_.pop_back();
+    if (next.node == kNoNode) {
+      pop(next.below, to);
+    } else {
+      expand((*grammar_)[next.node], next.node, std::move(next.below), to);
+    }
+  }
+  pending_.resize(first);
+}
+
+void Stepper::expand(const Node& node, NodeId id, FramePtr below, Stacks& to) {
+  if (!fits(id, depth_of(below))) return;
+  Place place;
+  place.node = id;
+  switch (node.kind) {
+    case Node::Kind::kDfa: {
+      const Dfa::State state = node.dfa->start();
+      if (node.dfa->accepts(state) && node.least == 0) pending_.push_back({kNoNode, below});
+      if (!node.dfa->continues(state)) return;
+      place.a = state;
+      break;
+    }
+    case Node::Kind::kTexts:
+      place.b = static_cast<std::uint32_t>(node.texts.size());
+      if (node.texts[0].empty()) {
+        pending_.push_back({node.children.empty() ? kNoNode : node.children[0], below});
+        if (++place.a == place.b) return;
+      }
+      break;
+    case Node::Kind::kSequence: {
+      if (node.children.empty()) return pending_.push_back({kNoNode, std::move(below)});
+      place.a = 1;
+      place.below = std::move(below);
+      return pending_.push_back({node.children[0], make_frame(std::move(place))});
+    }
+    case Node::Kind::kChoice:
+      for (std::size_t i = node.children.size(); i-- > 0;) {
+        pending_.push_back({node.children[i], below});
+      }
+      return;
+    case Node::Kind::kRepeat:
+      if (node.least == 0) pending_.push_back({kNoNode, below});
+      if (node.most == 0 || !fits_in(node, below, node.children[0])) return;
+      place.b = 1;
+      place.below = std::move(below);
+      return pending_.push_back({node.children[0], make_frame(std::move(place))});
+    case Node::Kind::kArray:
+    case Node::Kind::kObject:
+      place.a = kOpen;
+      break;
+    case Node::Kind::kMembers:
+      place.c = static_cast<std::uint32_t>(node.texts.size());
+      break;
+  }
+  place.below = std::move(below);
+  push(to, std::move(place));
+}
+
+void Stepper::pop(const FramePtr& below, Stacks& to) {
+  if (!below) {
+    to.accepts = true;
+    return;
+  }
+  Place place = below->place;
+  const Node& node = (*grammar_)[place.node];
+  switch (node.kind) {
+    case Node::Kind::kSequence: {
+      const NodeId child = node.children[place.a];
+      if (place.a + 1 == node.children.size()) {
+        return pending_.push_back({child, std::move(place.below)});
+      }
+      ++place.a;
+      return pending_.push_back({child, make_frame(std::move(place))});
+    }
+    case Node::Kind::kRepeat: {
+      if (place.b >= node.least) pending_.push_back({kNoNode, place.below});
+      if (place.b >= node.most || !fits_in(node, place.below, node.children[0])) return;
+      // Without an upper bound it only matters that the lower one is met.
+      if (node.most != kUnbounded || place.b < node.least) ++place.b;
+      return pending_.push_back({node.children[0], make_frame(std::move(place))});
+    }
+    case Node::Kind::kArray:
+    case Node::Kind::kObject:
+      place.a = at_space(kAfter);
+      return push(to, std::move(place));
+    case Node::Kind::kMembers:
+      place.a = 1;
+      place.b = 0;
+      place.c = static_cast<std::uint32_t>(node.later_texts.size());
+      place.d = 0;
+      return push(to, std::move(place));
+    default:
+      return;  // no others are below
+  }
+}
+
+void Stepper::step(const Place& top, unsigned char byte, Stacks& to) {
+  const Node& node = (*grammar_)[top.node];
+  switch (node.kind) {
+    case Node::Kind::kDfa:
+      return step_dfa(node, top, byte, to);
+    case Node::Kind::kTexts:
+      return step_texts(node, top, byte, to);
+    case Node::Kind::kArray:
+      return step_array(node, top, byte, to);
+    case Node::Kind::kObject:
+      return step_object(node, top, byte, to);
+    case Node::Kind::kMembers:
+      return step_members(node, top, byte, to);
+    default:
+      return;  // no others are on top
+  }
+}
+
+void Stepper::step_dfa(const Node& node, const Place& top, unsigned char byte, Stacks& to) {
+  const auto state = static_cast<Dfa::State>(top.a);
+  const Dfa::State next = node.dfa->step(state, byte);
+  if (next == Dfa::kDead) return;
+  std::uint32_t count = top.b;
+  if (node.counted != Dfa::kDead) {
+    if (state == node.counted) {
+      const bool ends = node.dfa->accepts(next);
+      if (ends ? count < node.least : count >= node.most) return;
+    }
+    if (next == node.counted && state != node.dfa->start()) {
+      // Without an upper bound it only matters that the lower one is met.
+      if (node.most != kUnbounded || count < node.least) ++count;
+    }
+  }
+  if (node.dfa->continues(next)) {
+    Place place;
+    place.node = top.node;
+    place.a = next;
+    place.b = count;
+    place.below = top.below;
+    push(to, std::move(place));
+  }
+  if (node.dfa->accepts(next)) complete(top.below, to);
+}
+
+void Stepper::step_texts(const Node& node, const Place& top, unsigned char byte, Stacks& to) {
+  auto [begin, end] = narrow(node.texts, top.a, top.b, top.c, byte);
+  if (begin == end) return;
+  if (node.texts[begin].size() == top.c + 1) {
+    run(node.children.empty() ? kNoNode : node.children[begin], top.below, to);
+    if (++begin == end) return;
+  }
+  Place place;
+  place.node = top.node;
+  place.a = begin;
+  place.b = end;
+  place.c = top.c + 1;
+  place.below = top.below;
+  push(to, std::move(place));
+}
+
+void Stepper::begin_child(NodeId child, FramePtr below, unsigned char byte, Stacks& to) {
+  // The first byte of a value never begins another value: one list is enough.
+  Stacks begun = std::move(begun_);
+  begun.clear();
+  run(child, std::move(below), begun);
+  step(begun, byte, to);
+  begun.clear();
+  begun_ = std::move(begun);
+}
+
+void Stepper::step_array(const Node& node, const Place& top, unsigned char byte, Stacks& to) {
+  const auto next_item = [&] {
+    if (top.b >= node.most) return kNoNode;
+    const NodeId item = top.b < node.children.size() ? node.children[top.b] : node.rest;
+    return item != kNoNode && fits_in(node, top.below, item) ? item : kNoNode;
+  };
+  const std::uint32_t phase = phase_of(top);
+  Place next;
+  if (phase == kOpen) {
+    if (byte != '[') return;
+    next = top;
+    next.a = at_space(kFirst);
+    return push(to, std::move(next));
+  }
+  if (step_space(top, byte, &next)) return push(to, std::move(next));
+  if (byte == ']' && phase != kNext) {
+    if (top.b >= node.least) complete(top.below, to);
+    return;
+  }
+  const NodeId item = next_item();
+  if (item == kNoNode) return;
+  if (phase == kAfter) {
+    if (byte != ',') return;
+    next = top;
+    next.a = at_space(kNext);
+    return push(to, std::move(next));
+  }
+  next = top;
+  // Items beyond both the named ones and the bounds are alike.
+  if (node.most != kUnbounded || top.b < node.children.size() || top.b < node.least) ++next.b;
+  begin_child(item, make_frame(std::move(next)), byte, to);
+}
+
+bool Stepper::is_usable(const Node& node, const Place& top, std::size_t member) const {
+  return !has_seen(top, member) && fits_in(node, top.below, node.children[member]);
+}
+
+bool Stepper::may_have_key(const Node& node, const Place& top) const {
+  if (node.rest != kNoNode && fits_in(node, top.below, node.rest)) return true;
+  for (std::size_t i = 0; i < node.texts.size(); ++i) {
+    if (is_usable(node, top, i)) return true;
+  }
+  return false;
+}
+
+void Stepper::begin_key(const Node& node, const Place& top, Stacks& to) const {
+  Place key = top;
+  key.b = 0;
+  key.c = static_cast<std::uint32_t>(node.texts.size());
+  key.d = 0;
+  if (node.rest != kNoNode && fits_in(node, top.below, node.rest)) {
+    key.a = packed(kKeyFree, json_key()->dfa.start());
+    push(to, key);
+  }
+  for (std::size_t i = 0; i < node.texts.size(); ++i) {
+    if (is_usable(node, top, i)) {
+      key.a = kKeyNamed;
+      return push(to, std::move(key));
+    }
+  }
+}
+
+void Stepper::step_object(const Node& node, const Place& top, unsigned char byte, Stacks& to) {
+  const std::uint32_t phase = phase_of(top);
+  Place next;
+  switch (phase) {
+    case kOpen:
+      if (byte != '{') return;
+      next = top;
+      next.a = at_space(kFirst);
+      return push(to, std::move(next));
+    case kKeyNamed: {
+      // A quote within a key follows a backslash, and no key ends with one.
+      if (byte == '"' && node.texts[top.b].size() == top.d) {
+        if (!is_usable(node, top, top.b)) return;
+        next = top;
+        mark_seen(next, top.b);
+        next.a = at_space(kColon);
+        next.c = next.d = 0;
+        return push(to, std::move(next));
+      }
+      const auto [begin, end] = narrow(node.texts, top.b, top.c, top.d, byte);
+      for (std::uint32_t i = begin; i < end; ++i) {
+        if (!is_usable(node, top, i)) continue;
+        next = top;
+        next.b = begin;
+        next.c = end;
+        ++next.d;
+        return push(to, std::move(next));
+      }
+      return;
+    }
+    case kKeyFree: {
+      const Dfa& dfa = json_key()->dfa;
+      const Dfa::State state = dfa.step(state_of(top), byte);
+      if (state == Dfa::kDead) return;
+      if (dfa.accepts(state)) {
+        const bool is_named = top.b < top.c && node.texts[top.b].size() == top.d;
+        if (!is_named) end_free_key(top, to);
+        return;
+      }
+      const auto [begin, end] = narrow(node.texts, top.b, top.c, top.d, byte);
+      next = top;
+      next.a = packed(kKeyFree, state);
+      next.b = begin == end ? 0 : begin;
+      next.c = begin == end ? 0 : end;
+      next.d = begin == end ? 0 : top.d + 1;
+      return push(to, std::move(next));
+    }
+    default:
+      break;
+  }
+  if (step_space(top, byte, &next)) return push(to, std::move(next));
+  next = top;
+  switch (phase) {
+    case kFirst:
+    case kNext:
+      if (byte == '}' && phase == kFirst) {
+        if (has_seen_all(top, node.required)) complete(top.below, to);
+      } else if (byte == '"') {
+        begin_key(node, top, to);
+      }
+      return;
+    case kAfter:
+      if (byte == '}' && has_seen_all(top, node.required)) return complete(top.below, to);
+      if (byte != ',' || !may_have_key(node, top)) return;
+      next.a = at_space(kNext);
+      return push(to, std::move(next));
+    case kColon:
+      if (byte != ':') return;
+      next.a = at_space(kValue);
+      return push(to, std::move(next));
+    case kValue: {
+      const NodeId child = top.b == kRest ? node.rest : node.children[top.b];
+      next.a = kAfter;
+      next.b = 0;
+      return begin_child(child, make_frame(std::move(next)), byte, to);
+    }
+    default:
+      return;
+  }
+}
+
+void Stepper::step_members(const Node& node, const Place& top, unsigned char byte, Stacks& to) {
+  const std::vector<std::string>& texts = top.a == 0 ? node.texts : node.later_texts;
+  const std::vector<std::uint32_t>& members = top.a == 0 ? node.members : node.later_members;
+  const auto [begin, end] = narrow(texts, top.b, top.c, top.d, byte);
+  const auto usable = [&](std::uint32_t text) {
+    const std::uint32_t member = members[text];
+    return member == kNoNode ? has_seen_all(top, node.required) : is_usable(node, top, member);
+  };
+  std::uint32_t first = begin;
+  while (first < end && !usable(first)) ++first;
+  if (first == end) return;
+  if (texts[begin].size() == top.d + 1) {
+    // No text is the beginning of another.
+    if (members[begin] == kNoNode) return complete(top.below, to);
+    Place next = top;
+    mark_seen(next, members[begin]);
+    next.b = next.c = next.d = 0;
+    const NodeId child = node.children[members[begin]];
+    return run(child, make_frame(std::move(next)), to);
+  }
+  Place next = top;
+  next.b = begin;
+  next.c = end;
+  ++next.d;
+  push(to, std::move(next));
+}
+
+bool is_free_key(const Grammar& grammar, const Place& place, FreeKey* key) {
+  if (grammar[place.node].kind != Node::Kind::kObject || phase_of(place) != kKeyFree) return false;
+  *key = {state_of(place), place.b, place.c, place.d};
+  return true;
+}
+
+void end_free_key(const Place& place, Stacks& to) {
+  Place next = place;
+  next.a = at_space(kColon);
+  next.b = kRest;
+  next.c = next.d = 0;
+  to.tops.push_back(std::move(next));
+}
+
+Matcher::Matcher(std::shared_ptr<const Grammar> grammar) : grammar_(std::move(grammar)) {
+  Stepper(*grammar_).start(stacks_);
+}
+
+bool Matcher::advance(std::string_view bytes) {
+  Stepper stepper(*grammar_);
+  Stacks now = stacks_, next;
+  for (const char c : bytes) {
+    next.clear();
+    stepper.step(now, static_cast<unsigned char>(c), next);
+    if (next.tops.empty() && !next.accepts) return false;
+    std::swap(now, next);
+  }
+  stacks_ = std::move(now);
+  return true;
+}
+
+}  // namespace lintel::grammar

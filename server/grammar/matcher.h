@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matcher: how far a text has come in a grammar, byte by byte.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/grammar/grammar.h"
+
+namespace lintel::grammar {
+
+// Alternatives that are followed at once. Further ones are left out, which makes the language
+// narrower: an ambiguous grammar of GBNF may lose texts, but each text that is begun can be ended.
+inline constexpr std::size_t kMaxStacks = 256;
+
+struct Frame;
+
+// Shares a frame: what is below the top of a stack. Null: the bottom.
+class FramePtr {
+ public:
+  FramePtr() = default;
+  explicit FramePtr(Frame* frame) : frame_(frame) {}  // takes the first reference
+  FramePtr(const FramePtr& other) noexcept;
+  FramePtr(FramePtr&& other) noexcept : frame_(std::exchange(other.frame_, nullptr)) {}
+  FramePtr& operator=(FramePtr other) noexcept {
+    std::swap(frame_, other.frame_);
+    return *this;
+  }
+  ~FramePtr() { release(); }
+
+  const Frame* get() const { return frame_; }
+  const Frame& operator*() const { return *frame_; }
+  const Frame* operator->() const { return frame_; }
+  explicit operator bool() const { return frame_ != nullptr; }
+
+ private:
+  void release();
+  Frame* frame_ = nullptr;
+};
+
+// Where one node has come to. What the numbers mean depends on the node's kind: matcher.cpp.
+struct Place {
+  NodeId node = kNoNode;
+  std::uint32_t a = 0, b = 0, c = 0, d = 0;
+  std::uint64_t seen = 0;  // the first 64 members that occurred
+  std::shared_ptr<const std::vector<std::uint64_t>> more_seen;  // the others; null: none
+  FramePtr below;
+};
+
+// An open node below others. Immutable.
+struct Frame {
+  Place place;
+  std::uint32_t depth = 0;  // levels that are open, this one included
+  mutable std::atomic<std::uint32_t> references{1};
+};
+
+// Alternatives: the tops of stacks, each of which takes a byte next.
+struct Stacks {
+  std::vector<Place> tops;
+  bool accepts = false;  // the text may end here
+
+  void clear() {
+    tops.clear();
+    accepts = false;
+  }
+};
+
+// Moves stacks by bytes. Holds scratch memory alone: one for each thread, or each matcher.
+class Stepper {
+ public:
+  explicit Stepper(const Grammar& grammar) : grammar_(&grammar) {}
+
+  void start(Stacks& to);
+  // Appends to `to` where `top` comes to by `byte`; nothing: it does not take it.
+  void step(const Place& top, unsigned char byte, Stacks& to);
+  void step(const Stacks& from, unsigned char byte, Stacks& to);
+  // Appends what follows when the node above `below` has ended.
+  void complete(const FramePtr& below, Stacks& to);
+
+ private:
+  struct Pending {
+    NodeId node;  // kNoNode: what is above `below` has ended
+    FramePtr below;
+  };
+  void run(NodeId node, FramePtr below, Stacks& to);
+  void expand(const Node& node, NodeId id, FramePtr below, Stacks& to);
+  void pop(const FramePtr& below, Stacks& to);
+  void push(Stacks& to, Place place) const;
+  bool fits(NodeId node, std::uint32_t depth) const;
+  bool fits_in(const Node& parent, const FramePtr& below, NodeId child) const;
+  FramePtr make_frame(Place place) const;
+
+  void step_dfa(const Node& node, const Place& top, unsigned char byte, Stacks& to);
+  void step_texts(const Node& node, const Place& top, unsigned char byte, Stacks& to);
+  void step_array(const Node& node, const Place& top, unsigned char byte, Stacks& to);
+  void step_object(const Node& node, const Place& top, unsigned char byte, Stacks& to);
+  void step_members(const Node& node, const Place& top, unsigned char byte, Stacks& to);
+  void begin_key(const Node& node, const Place& top, Stacks& to) const;
+  void begin_child(NodeId child, FramePtr below, unsigned char byte, Stacks& to);
+  bool may_have_key(const Node& node, const Place& top) const;
+  bool is_usable(const Node& node, const Place& top, std::size_t member) const;
+
+  const Grammar* grammar_;
+  std::vector<Pending> pending_;
+  Stacks begun_;
+};
+
+// The place of a key that `properties` need not name, in an object: the state of its automaton, and
+// the names that it must not become: texts[begin, end) share its first `size` bytes.
+struct FreeKey {
+  Dfa::State state;
+  std::uint32_t begin, end, size;
+};
+bool is_free_key(const Grammar& grammar, const Place& place, FreeKey* key);
+// Appends what follows the closing quote of such a key.
+void end_free_key(const Place& place, Stacks& to);
+
+// The text so far in a grammar. Copying costs a few references: for drafts, forks and kept states.
+// Used by one thread at a time; copies are independent.
+class Matcher {
+ public:
+  explicit Matcher(std::shared_ptr<const Grammar> grammar);
+
+  // False: the text cannot go on so, and the matcher stays as it was.
+  bool advance(std::string_view bytes);
+  // Whether the text may end here.
+  bool accepts() const { return stacks_.accepts; }
+  // Whether a byte may follow.
+  bool continues() const { return !stacks_.tops.empty(); }
+
+  const Stacks& stacks() const { return stacks_; }
+  const Grammar& grammar() const { return *grammar_; }
+  const std::shared_ptr<const Grammar>& shared_grammar() const { return grammar_; }
+
+ private:
+  std::shared_ptr<const Grammar> grammar_;
+  Stacks stacks_;
+};
+
+}  // namespace lintel::grammar

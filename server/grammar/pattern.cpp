@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grammar/pattern.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/grammar/expression.h"
+#include "server/grammar/grammar.h"
+
+namespace lintel::grammar {
+namespace {
+
+constexpr int kMostPatternGroups = 64;  // within one another
+
+const CodePointSet kDigits = {{'0', '9'}};
+const CodePointSet kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
+const CodePointSet kBlank = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680},
+                             {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F},
+                             {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+const CodePointSet kLineEnds = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
+
+class PatternParser {
+ public:
+  PatternParser(std::string_view text, Expressions& expressions)
+      : text_(text), expressions_(expressions) {}
+
+  struct Branch {
+    bool anchored_begin = false;
+    bool anchored_end = false;
+    ExpressionId expression = 0;
+  };
+
+  // The alternatives of the whole; they alone may have anchors.
+  std::vector<Branch> parse() {
+    std::vector<Branch> branches;
+    do {
+      Branch branch;
+      while (take('^')) branch.anchored_begin = true;
+      branch.expression = parse_sequence(0);
+      while (take('$')) branch.anchored_end = true;
+      branches.push_back(branch);
+    } while (take('|'));
+    if (at_ < text_.size()) refuse();
+    return branches;
+  }
+
+  [[noreturn]] void refuse() const {
+    throw GrammarError(GrammarError::Kind::kUnsupported, "", "pattern " + std::string(text_));
+  }
+
+ private:
+  bool has(char c) const { return at_ < text_.size() && text_[at_] == c; }
+  bool take(char c) {
+    if (!has(c)) return false;
+    ++at_;
+    return true;
+  }
+  char next() {
+    if (at_ >= text_.size()) refuse();
+    return text_[at_++];
+  }
+
+  ExpressionId parse_choice(int depth) {
+    std::vector<ExpressionId> parts;
+    do parts.push_back(parse_sequence(depth));
+    while (take('|'));
+    return expressions_.add_parts(Expression::Kind::kChoice, std::move(parts));
+  }
+
+  ExpressionId parse_sequence(int depth) {
+    std::vector<ExpressionId> parts;
+    while (at_ < text_.size() && !has('|') && !has(')')) {
+      if (has('$')) {
+        if (depth > 0) refuse();
+        break;
+      }
+      parts.push_back(parse_quantifiers(parse_atom(depth)));
+    }
+    return expressions_.add_parts(Expression::Kind::kSequence, std::move(parts));
+  }
+
+  ExpressionId parse_quantifiers(ExpressionId atom) {
+    std::uint32_t least = 0, most = kUnbounded;
+    if (take('*')) {
+    } else if (take('+')) {
+      least = 1;
+    } else if (take('?')) {
+      most = 1;
+    } else if (has('{')) {
+      if (!parse_bounds(&least, &most)) refuse();
+    } else {
+      return atom;
+    }
+    take('?');  // a lazy quantifier accepts the same texts
+    if (has('*') || has('+') || has('?') || has('{')) refuse();
+    return expressions_.add_repeat(atom, least, most);
+  }
+
+  bool parse_number(std::uint32_t* value) {
+    const std::size_t begin = at_;
+    *value = 0;
+    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') {
+      *value = *value * 10 + static_cast<std::uint32_t>(text_[at_++] - '0');
+      if (*value > kMaxRepetition) refuse();
+    }
+    return at_ > begin;
+  }
+
+  bool parse_bounds(std::uint32_t* least, std::uint32_t* most) {
+    if (!take('{') || !parse_number(least)) return false;
+    *most = *least;
+    if (take(',')) {
+      *most = kUnbounded;
+      if (!has('}') && !parse_number(most)) return false;
+    }
+    return take('}') && *least <= *most;
+  }
+
+  ExpressionId parse_atom(int depth) {
+    switch (text_[at_]) {
+      case '(':
+        return parse_group(depth);
+      case '[':
+        return parse_class();
+      case '.':
+        ++at_;
+        return expressions_.add_class(complement(kLineEnds));
+      case '\\':
+        return expressions_.add_class(parse_escape(false));
+      case '^':
+      case '*':
+      case '+':
+      case '?':
+      case '{':
+      case '}':
+      case ']':
+        refuse();
+      default:
+        return expressions_.add_class(one(read()));
+    }
+  }
+
+  ExpressionId parse_group(int depth) {
+    if (depth >= kMostPatternGroups) refuse();
+    ++at_;
+    if (take('?')) {
+      if (take('<')) {
+        if (has('=') || has('!')) refuse();
+        while (next() != '>') {
+        }
+      } else if (!take(':')) {
+        refuse();
+      }
+    }
+    const ExpressionId group = parse_choice(depth + 1);
+    if (!take(')')) refuse();
+    return group;
+  }
+
+  static CodePointSet one(char32_t c) { return {{c, c}}; }
+
+  char32_t read() {
+    char32_t c = 0;
+    if (!read_code_point(text_, &at_, &c)) refuse();
+    return c;
+  }
+
+  char32_t parse_hex(int digits) {
+    char32_t value = 0;
+    if (!read_hex(text_, &at_, digits, &value)) refuse();
+    return value;
+  }
+
+  char32_t parse_unicode() {
+    if (take('{')) {
+      char32_t value = 0;
+      const std::size_t begin = at_;
+      while (!has('}')) {
+        value = value << 4 | parse_hex(1);
+        if (value > kLastCodePoint) refuse();
+      }
+      if (at_ == begin) refuse();
+      ++at_;
+      return value;
+    }
+    const char32_t high = parse_hex(4);
+    if (high < 0xD800 || high > 0xDFFF) return high;
+    if (high > 0xDBFF || !take('\\') || !take('u')) refuse();
+    const char32_t low = parse_hex(4);
+    if (low < 0xDC00 || low > 0xDFFF) refuse();
+    return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
+  }
+
+  CodePointSet parse_escape(bool in_class) {
+    ++at_;
+    const char c = next();
+    switch (c) {
+      case 'd':
+        return kDigits;
+      case 'D':
+        return complement(kDigits);
+      case 'w':
+        return kWord;
+      case 'W':
+        return complement(kWord);
+      case 's':
+        return kBlank;
+      case 'S':
+        return complement(kBlank);
+      case 'n':
+        return one('\n');
+      case 'r':
+        return one('\r');
+      case 't':
+        return one('\t');
+      case 'f':
+        return one('\f');
+      case 'v':
+        return one('\v');
+      case '0':
+        if (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') refuse();
+        return one(0);
+      case 'x':
+        return one(parse_hex(2));
+      case 'u':
+        return one(parse_unicode());
+      case 'c': {
+        const char letter = next();
+        if (!((letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z'))) refuse();
+        return one(static_cast<char32_t>(letter & 0x1F));
+      }
+      case 'b':
+        if (!in_class) refuse();
+        return one('\b');
+      default:
+        // Letters and digits mean something else, or nothing.
+        if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')) refuse();
+        --at_;
+        return one(read());
+    }
+  }
+
+  ExpressionId parse_class() {
+    ++at_;
+    const bool negated = take('^');
+    CodePointSet set;
+    while (!take(']')) {
+      const bool is_escape = has('\\');
+      if (at_ >= text_.size()) refuse();
+      const CodePointSet first = is_escape ? parse_escape(true) : one(read());
+      const bool is_range = has('-') && at_ + 1 < text_.size() && text_[at_ + 1] != ']';
+      if (!is_range) {
+        set.insert(set.end(), first.begin(), first.end());
+        continue;
+      }
+      ++at_;
+      const CodePointSet last = has('\\') ? parse_escape(true) : one(read());
+      const auto is_one = [](const CodePointSet& s) {
+        return s.size() == 1 && s[0].first == s[0].last;
+      };
+      if (!is_one(first) || !is_one(last) || first[0].first > last[0].first) refuse();
+      set.push_back({first[0].first, last[0].first});
+    }
+    set = normalized(std::move(set));
+    return expressions_.add_class(negated ? complement(set) : std::move(set));
+  }
+
+  std::string_view text_;
+  Expressions& expressions_;
+  std::size_t at_ = 0;
+};
+
+Dfa make_pattern_dfa(std::string_view pattern, Spelling spelling, std::size_t* work) {
+  Expressions expressions;
+  PatternParser parser(pattern, expressions);
+  const std::vector<PatternParser::Branch> branches = parser.parse();
+  try {
+    Nfa nfa;
+    const Nfa::State start = nfa.add_state();
+    const bool is_quoted = spelling == Spelling::kJsonString;
+    const Nfa::State begin = is_quoted ? nfa.add_bytes(start, "\"") : start;
+    const Nfa::State end = nfa.add_state();
+    for (const PatternParser::Branch& branch : branches) {
+      Nfa::State at = nfa.add_state();
+      nfa.add_empty(begin, at);
+      if (!branch.anchored_begin) at = nfa.add_any(at, spelling);
+      at = add_expression(nfa, expressions, branch.expression, {}, at, spelling);
+      if (!branch.anchored_end) at = nfa.add_any(at, spelling);
+      nfa.add_empty(at, end);
+    }
+    return nfa.determinize(start, is_quoted ? nfa.add_bytes(end, "\"") : end, work);
+  } catch (const TooLarge&) {
+    parser.refuse();
+  }
+}
+
+#define LINTEL_HOUR_MINUTE "(?:[01]\\d|2[0-3]):[0-5]\\d"
+#define LINTEL_YEAR "(?:[1-9]\\d{3}|0[1-9]\\d\\d|00[1-9]\\d|000[1-9])"
+#define LINTEL_LEAP_YEAR                        \
+  "(?:\\d\\d(?:0[48]|[2468][048]|[13579][26])|" \
+  "(?:0[48]|[2468][048]|[13579][26])00)"
+#define LINTEL_DATE                                  \
+  "(?:" LINTEL_YEAR                                  \
+  "-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|" \
+  "(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|02-(?:0[1-9]|1\\d|2[0-8]))|" LINTEL_LEAP_YEAR "-02-29)"
+#define LINTEL_TIME LINTEL_HOUR_MINUTE ":[0-5]\\d(?:\\.\\d{1,9})?(?:Z|[+-]" LINTEL_HOUR_MINUTE ")"
+// A label has at most 61 bytes, four of them less than 253.
+#define LINTEL_LABEL "[A-Za-z0-9](?:-?[A-Za-z0-9]){0,30}"
+#define LINTEL_OCTET "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
+
+constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kFormats = {{
+    {"date", "^" LINTEL_DATE "$"},
+    {"time", "^" LINTEL_TIME "$"},
+    {"date-time", "^" LINTEL_DATE "T" LINTEL_TIME "$"},
+    {"uuid", "^[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"},
+    {"ipv4", "^" LINTEL_OCTET "(?:\\." LINTEL_OCTET "){3}$"},
+    {"email",
+     "^[A-Za-z0-9](?:[._+-]?[A-Za-z0-9]){0,31}@" LINTEL_LABEL "(?:\\." LINTEL_LABEL "){1,3}$"},
+    {"hostname", "^" LINTEL_LABEL "(?:\\." LINTEL_LABEL "){0,3}$"},
+}};
+
+#undef LINTEL_HOUR_MINUTE
+#undef LINTEL_YEAR
+#undef LINTEL_LEAP_YEAR
+#undef LINTEL_DATE
+#undef LINTEL_TIME
+#undef LINTEL_LABEL
+#undef LINTEL_OCTET
+
+using FormatDfas = std::array<std::shared_ptr<const Dfa>, kFormats.size()>;
+
+FormatDfas make_formats(Spelling spelling) {
+  FormatDfas made;
+  for (std::size_t i = 0; i < kFormats.size(); ++i) {
+    made[i] = std::make_shared<const Dfa>(make_pattern_dfa(kFormats[i].second, spelling, nullptr));
+  }
+  return made;
+}
+
+}  // namespace
+
+Dfa pattern_dfa(std::string_view pattern, Spelling spelling, std::size_t* work) {
+  return make_pattern_dfa(pattern, spelling, work);
+}
+
+std::shared_ptr<const Dfa> format_dfa(std::string_view format, Spelling spelling) {
+  static const FormatDfas in_json = make_formats(Spelling::kJsonString);
+  static const FormatDfas plain = make_formats(Spelling::kUtf8);
+  for (std::size_t i = 0; i < kFormats.size(); ++i) {
+    if (kFormats[i].first == format) {
+      return spelling == Spelling::kJsonString ? in_json[i] : plain[i];
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace lintel::grammar

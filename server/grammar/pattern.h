@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// `pattern` and `format` of JSON Schema as automata.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string_view>
+
+#include "server/grammar/dfa.h"
+
+namespace lintel::grammar {
+
+// Texts in which `pattern` occurs, an expression as ECMA-262 has it: with kJsonString between the
+// quotes that belong to it, with kUtf8 alone. Throws GrammarError, with "pattern TEXT" as its
+// reason: look-around, back references, \b, \p and anchors inside are refused, as is what needs
+// more states than an automaton may have. Adds its work to *work, if there is one.
+Dfa pattern_dfa(std::string_view pattern, Spelling spelling, std::size_t* work = nullptr);
+
+// The texts of a format in the same way; null: it is not served. ASCII, and narrower than the
+// standards: no leap seconds, labels of host names of at most 31 letters and digits.
+std::shared_ptr<const Dfa> format_dfa(std::string_view format, Spelling spelling);
+
+}  // namespace lintel::grammar

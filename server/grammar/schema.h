@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// JSON Schema as a grammar. The language is narrower than the schema and never wider, but for equal
+// keys that `properties` does not name: integers have no fraction or exponent, constants are spelt
+// as in the schema, and objects, arrays and white space are bounded.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/grammar/grammar.h"
+#include "server/grammar/json_value.h"
+
+namespace lintel::grammar {
+
+// What was left out of a schema.
+struct RelaxedKeyword {
+  std::string path;     // a JSON pointer
+  std::string keyword;  // as GrammarError::reason()
+};
+
+struct SchemaOptions {
+  // Keywords that are not served are left out, at the price of a wider language. What is no schema,
+  // too large, or met by no text is refused all the same.
+  bool relaxed = false;
+  // true, false and null may be True, False and None.
+  bool python_literals = false;
+  // The whole is an object, whatever else the schema permits.
+  bool objects_only = false;
+};
+
+// How arguments are spelt that are no JSON object.
+struct MemberStyle {
+  std::string first_prefix, later_prefix;  // before the name of the first and of further members
+  std::string name_end;                    // after it
+  std::string value_end;                   // after each value
+  std::string first_end, later_end;        // the end of a list without members, and of others
+  // Where they are set values that may be texts are written without quotes: `plain_value` accepts a
+  // text that ends with `value_end`, `plain_inside` one without that.
+  std::shared_ptr<const Dfa> plain_value, plain_inside;
+};
+
+// Adds the texts that `schema` describes to `grammar`. `relaxed`: what was left out is appended,
+// 64 keywords at most. Bounds: 10,000 nodes, and work that takes some 50 ms. Throws GrammarError.
+NodeId add_schema(Grammar& grammar, const JsonValue& schema, const SchemaOptions& options,
+                  std::vector<RelaxedKeyword>* relaxed);
+
+// The same for an object whose members are spelt in another way, each named by `properties`.
+NodeId add_schema_members(Grammar& grammar, const JsonValue& schema, const MemberStyle& style,
+                          const SchemaOptions& options, std::vector<RelaxedKeyword>* relaxed);
+
+// A schema as a grammar of its own. Throws GrammarError.
+std::shared_ptr<const Grammar> compile_schema(std::string_view schema,
+                                              const SchemaOptions& options = {},
+                                              std::vector<RelaxedKeyword>* relaxed = nullptr);
+
+}  // namespace lintel::grammar

@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grammar/token_matcher.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lintel::grammar {
+namespace {
+
+// Masks of automata that visit fewer nodes of the vocabulary are made each time.
+constexpr std::size_t kKeptAbove = 1'000;
+// Subtrees of the vocabulary below which it does not pay to walk an automaton alone.
+constexpr std::uint32_t kSmallSubtree = 16;
+// Rests of tokens that are listed for one state.
+constexpr std::size_t kMostRests = 50'000;
+constexpr std::size_t kStepCost = 10;  // of stacks, in visits of an automaton alone
+
+void set_bits(std::span<const std::int32_t> ids, std::span<std::uint64_t> words) {
+  for (const std::int32_t id : ids) {
+    words[static_cast<std::size_t>(id) / 64] |= std::uint64_t{1} << (id % 64);
+  }
+}
+
+void clear_bits(std::span<const std::int32_t> ids, std::span<std::uint64_t> words) {
+  for (const std::int32_t id : ids) {
+    words[static_cast<std::size_t>(id) / 64] &= ~(std::uint64_t{1} << (id % 64));
+  }
+}
+
+void add_words(std::span<const std::uint64_t> from, std::span<std::uint64_t> to) {
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] |= from[i];
+}
+
+// An automaton alone, as a place of a grammar has it.
+struct LocalPlace {
+  const Dfa* dfa = nullptr;
+  Dfa::State counted = Dfa::kDead;
+  LocalState at;
+};
+
+// Walks nodes [begin, end) of a trie, which are below a node of depth `depth`. Sets the bits of
+// tokens that end within the automaton, and appends the nodes at which it accepts while more bytes
+// follow. Returns the number of nodes visited.
+std::size_t walk_locally(const ByteTrie& trie, std::uint32_t begin, std::uint32_t end,
+                         std::size_t depth, const LocalPlace& place, std::span<std::uint64_t> words,
+                         std::vector<std::uint32_t>& leaves) {
+  struct Level {
+    Dfa::State state;
+    std::uint32_t needed, left;
+  };
+  const Dfa& dfa = *place.dfa;
+  const bool counts = place.counted != Dfa::kDead;
+  std::vector<Level> levels(1, {place.at.state, place.at.needed, place.at.left});
+  std::size_t visited = 0;
+  for (std::uint32_t node = begin; node < end; ++visited) {
+    const std::size_t level = trie.depth(node) - depth;
+    const Level from = levels[level - 1];
+    Level to = from;
+    to.state = dfa.step(from.state, trie.byte(node));
+    if (to.state == Dfa::kDead) {
+      node = trie.skip(node);
+      continue;
+    }
+    const bool accepts = dfa.accepts(to.state);
+    if (counts) {
+      if (from.state == place.counted && (accepts ? from.needed > 0 : from.left == 0)) {
+        node = trie.skip(node);
+        continue;
+      }
+      if (to.state == place.counted && from.state != dfa.start()) {
+        if (to.needed > 0) --to.needed;
+        if (to.left != kUnbounded) --to.left;
+      }
+    }
+    set_bits(trie.ids(node), words);
+    if (accepts && trie.skip(node) > node + 1) leaves.push_back(node);
+    if (!dfa.continues(to.state)) {
+      node = trie.skip(node);
+      continue;
+    }
+    if (levels.size() <= level) levels.resize(level + 1);
+    levels[level] = to;
+    ++node;
+  }
+  return visited;
+}
+
+std::size_t count_rests(const ByteTrie& trie, const std::vector<std::uint32_t>& leaves) {
+  std::size_t count = 0;
+  for (const std::uint32_t leaf : leaves) count += trie.ids(leaf + 1, trie.skip(leaf)).size();
+  return count;
+}
+
+// What follows the nodes `leaves`, with the ids of the tokens, as one trie.
+ByteTrie rests_of(const Vocabulary& vocabulary, const std::vector<std::uint32_t>& leaves) {
+  const ByteTrie& trie = vocabulary.trie();
+  std::vector<std::pair<std::string_view, std::int32_t>> rests;
+  for (const std::uint32_t leaf : leaves) {
+    for (const std::int32_t id : trie.ids(leaf + 1, trie.skip(leaf))) {
+      rests.emplace_back(vocabulary.bytes_of(id).substr(trie.depth(leaf)), id);
+    }
+  }
+  return ByteTrie(std::move(rests));
+}
+
+std::shared_ptr<const LocalMask> make_local_mask(const Vocabulary& vocabulary,
+                                                 const LocalPlace& place, std::size_t* visited) {
+  auto mask = std::make_shared<LocalMask>();
+  mask->inside.resize(vocabulary.mask_words());
+  std::vector<std::uint32_t> leaves;
+  *visited =
+      walk_locally(vocabulary.trie(), 0, vocabulary.trie().size(), 0, place, mask->inside, leaves);
+  mask->ends_anywhere = count_rests(vocabulary.trie(), leaves) > kMostRests;
+  if (!mask->ends_anywhere) mask->rests = rests_of(vocabulary, leaves);
+  return mask;
+}
+
+// The automaton of `place`, if its node is one.
+bool find_local(const Grammar& grammar, const Place& place, std::size_t longest,
+                LocalPlace* local) {
+  const Node& node = grammar[place.node];
+  if (node.kind != Node::Kind::kDfa) return false;
+  // What no token can reach makes no difference.
+  const auto capped = [&](std::uint32_t count) {
+    return static_cast<std::uint32_t>(std::min<std::size_t>(count, longest + 1));
+  };
+  local->dfa = node.dfa.get();
+  local->counted = node.counted;
+  local->at = {node.dfa->id(), static_cast<Dfa::State>(place.a), 0, kUnbounded};
+  if (node.counted == Dfa::kDead) return true;
+  if (place.b < node.least) local->at.needed = capped(node.least - place.b);
+  if (node.most != kUnbounded && node.most - place.b <= longest) {
+    local->at.left = node.most - place.b;
+  }
+  return true;
+}
+
+}  // namespace
+
+// A mask while it is made: jobs, each of which walks a part of a trie with stacks.
+class MaskMaker {
+ public:
+  explicit MaskMaker(const Vocabulary& vocabulary)
+      : vocabulary_(vocabulary), words_(vocabulary.mask_words()) {}
+
+  bool is_ready() const { return ready_; }
+  std::span<const std::uint64_t> words() const { return words_; }
+  void forget() {
+    started_ = ready_ = false;
+    stages_.clear();
+    jobs_.clear();
+  }
+
+  bool run(const Matcher& matcher, bool ended, std::size_t* budget) {
+    if (ready_) return true;
+    Stepper stepper(matcher.grammar());
+    if (!started_) start(matcher, ended, stepper, budget);
+    while (true) {
+      if (!jobs_.empty()) {
+        if (*budget == 0) return false;
+        run_job(matcher.grammar(), stepper, budget);
+      } else if (!stages_.empty()) {
+        finish_stage();
+      } else {
+        ready_ = true;
+        return true;
+      }
+      if (*budget == 0) return false;
+    }
+  }
+
+ private:
+  struct Job {
+    std::shared_ptr<const LocalMask> owner;  // of `trie`; null: the vocabulary
+    const ByteTrie* trie;
+    std::uint32_t next, end;  // nodes that are left
+    std::size_t depth;        // of the node above the first
+    Stacks stacks;            // there
+    bool into_stage;
+    bool in_steps = false;       // no automaton is walked alone
+    std::vector<Stacks> levels;  // by depth, once the job has begun
+  };
+  // Keys that must not become one of `names`: their words are made apart.
+  struct Stage {
+    const Node* node;
+    FreeKey key;
+    std::shared_ptr<const LocalMask> local;
+    Place place;
+  };
+
+  void start(const Matcher& matcher, bool ended, Stepper& stepper, std::size_t* budget) {
+    started_ = true;
+    std::ranges::fill(words_, 0);
+    if (ended) return;
+    const Grammar& grammar = matcher.grammar();
+    if (matcher.accepts()) set_bits(vocabulary_.end_tokens(), words_);
+    Stacks together;
+    for (const Place& place : matcher.stacks().tops) {
+      LocalPlace local;
+      FreeKey key{};
+      if (find_local(grammar, place, vocabulary_.longest(), &local)) {
+        add_local(local, place, stepper, budget);
+      } else if (is_free_key(grammar, place, &key)) {
+        add_free_key(grammar, key, place, budget);
+      } else {
+        together.tops.push_back(place);
+      }
+    }
+    if (!together.tops.empty()) {
+      jobs_.push_back({nullptr,
+                       &vocabulary_.trie(),
+                       0,
+                       vocabulary_.trie().size(),
+                       0,
+                       std::move(together),
+                       false,
+                       false,
+                       {}});
+    }
+    if (!stages_.empty()) begin_stage();
+  }
+
+  static void spend(std::size_t work, std::size_t* budget) { *budget -= std::min(work, *budget); }
+
+  std::shared_ptr<const LocalMask> local_mask(const LocalPlace& local, std::size_t* budget) {
+    std::shared_ptr<const LocalMask> mask = vocabulary_.find(local.at);
+    if (mask != nullptr) return mask;
+    std::size_t visited = 0;
+    mask = make_local_mask(vocabulary_, local, &visited);
+    spend(visited, budget);
+    if (visited > kKeptAbove) vocabulary_.keep(local.at, mask);
+    return mask;
+  }
+
+  void add_local(const LocalPlace& local, const Place& place, Stepper& stepper,
+                 std::size_t* budget) {
+    const std::shared_ptr<const LocalMask> mask = local_mask(local, budget);
+    add_words(mask->inside, words_);
+    if (mask->rests.size() == 0 && !mask->ends_anywhere) return;
+    Stacks after;
+    stepper.complete(place.below, after);
+    if (after.tops.empty()) return;
+    if (mask->ends_anywhere) {
+      after.clear();
+      after.tops.push_back(place);
+      jobs_.push_back({nullptr,
+                       &vocabulary_.trie(),
+                       0,
+                       vocabulary_.trie().size(),
+                       0,
+                       std::move(after),
+                       false,
+                       true,
+                       {}});
+      return;
+    }
+    jobs_.push_back(
+        {mask, &mask->rests, 0, mask->rests.size(), 0, std::move(after), false, false, {}});
+  }
+
+  void add_free_key(const Grammar& grammar, const FreeKey& key, const Place& place,
+                    std::size_t* budget) {
+    const LocalPlace local{
+        &json_key()->dfa, Dfa::kDead, {json_key()->dfa.id(), key.state, 0, kUnbounded}};
+    stages_.push_back({&grammar[place.node], key, local_mask(local, budget), place});
+  }
+
+  void begin_stage() {
+    const Stage& stage = stages_.back();
+    stage_words_ = stage.local->inside;
+    Stacks after;
+    end_free_key(stage.place, after);
+    jobs_.push_back({stage.local,
+                     &stage.local->rests,
+                     0,
+                     stage.local->rests.size(),
+                     0,
+                     std::move(after),
+                     true,
+                     false,
+                     {}});
+  }
+
+  // Tokens that would end a key as one of the names are left to the names.
+  void finish_stage() {
+    const Stage& stage = stages_.back();
+    const ByteTrie& trie = vocabulary_.trie();
+    for (std::uint32_t i = stage.key.begin; i < stage.key.end; ++i) {
+      const std::string rest = stage.node->texts[i].substr(stage.key.size) + '"';
+      const std::uint32_t node = trie.find(rest);
+      if (node < trie.size()) clear_bits(trie.ids(node, trie.skip(node)), stage_words_);
+    }
+    add_words(stage_words_, words_);
+    stages_.pop_back();
+    if (!stages_.empty()) begin_stage();
+  }
+
+  // The last job, until it ends or the budget is used up.
+  void run_job(const Grammar& grammar, Stepper& stepper, std::size_t* budget) {
+    Job job = std::move(jobs_.back());
+    jobs_.pop_back();
+    const ByteTrie& trie = *job.trie;
+    const std::span<std::uint64_t> words = job.into_stage ? stage_words_ : words_;
+    if (job.levels.empty()) {
+      job.levels = std::move(levels_);
+      if (job.levels.empty()) job.levels.resize(1);
+      job.levels[0] = std::move(job.stacks);
+    }
+    std::vector<Stacks>& levels = job.levels;
+    while (job.next < job.end) {
+      const std::uint32_t node = job.next;
+      const std::size_t level = trie.depth(node) - job.depth;
+      if (levels.size() <= level) levels.resize(level + 1);
+      Stacks& to = levels[level];
+      to.clear();
+      stepper.step(levels[level - 1], trie.byte(node), to);
+      spend(kStepCost * (1 + levels[level - 1].tops.size()), budget);
+      const std::uint32_t skip = trie.skip(node);
+      job.next = skip;
+      if (!to.tops.empty() || to.accepts) {
+        set_bits(trie.ids(node), words);
+        LocalPlace local;
+        if (!job.in_steps && skip - node > kSmallSubtree && to.tops.size() == 1 &&
+            find_local(grammar, to.tops[0], vocabulary_.longest(), &local)) {
+          add_subtree(job, node, local, to.tops[0], stepper, words, budget);
+        } else {
+          job.next = node + 1;
+        }
+      }
+      if (*budget == 0) break;
+    }
+    if (job.next < job.end) {
+      jobs_.push_back(std::move(job));
+    } else {
+      levels_ = std::move(levels);
+    }
+  }
+
+  // The nodes below `node`, at which an automaton is alone.
+  void add_subtree(const Job& job, std::uint32_t node, const LocalPlace& local, const Place& place,
+                   Stepper& stepper, std::span<std::uint64_t> words, std::size_t* budget) {
+    const ByteTrie& trie = *job.trie;
+    std::vector<std::uint32_t> leaves;
+    spend(walk_locally(trie, node + 1, trie.skip(node), trie.depth(node), local, words, leaves),
+          budget);
+    if (leaves.empty()) return;
+    Stacks after;
+    stepper.complete(place.below, after);
+    if (after.tops.empty()) return;
+    if (count_rests(trie, leaves) > kMostRests) {
+      after.clear();
+      after.tops.push_back(place);
+      jobs_.push_back({job.owner,
+                       &trie,
+                       node + 1,
+                       trie.skip(node),
+                       trie.depth(node),
+                       std::move(after),
+                       job.into_stage,
+                       true,
+                       {}});
+      return;
+    }
+    for (const std::uint32_t leaf : leaves) {
+      jobs_.push_back({job.owner,
+                       &trie,
+                       leaf + 1,
+                       trie.skip(leaf),
+                       trie.depth(leaf),
+                       after,
+                       job.into_stage,
+                       false,
+                       {}});
+    }
+  }
+
+  const Vocabulary& vocabulary_;
+  MaskWords words_;
+  MaskWords stage_words_;
+  std::vector<Stage> stages_;
+  std::vector<Job> jobs_;
+  std::vector<Stacks> levels_;  // memory for the next job
+  bool started_ = false;
+  bool ready_ = false;
+};
+
+TokenMatcher::TokenMatcher(std::shared_ptr<const Grammar> grammar,
+                           std::shared_ptr<const Vocabulary> vocabulary)
+    : vocabulary_(std::move(vocabulary)), matcher_(std::move(grammar)) {}
+
+TokenMatcher::TokenMatcher(const TokenMatcher& other)
+    : vocabulary_(other.vocabulary_), matcher_(other.matcher_), ended_(other.ended_) {}
+
+TokenMatcher& TokenMatcher::operator=(const TokenMatcher& other) {
+  if (this == &other) return *this;
+  // The memory of the mask stays, if it is of the same vocabulary.
+  if (vocabulary_ != other.vocabulary_) maker_.reset();
+  if (maker_ != nullptr) maker_->forget();
+  vocabulary_ = other.vocabulary_;
+  matcher_ = other.matcher_;
+  ended_ = other.ended_;
+  return *this;
+}
+
+TokenMatcher::TokenMatcher(TokenMatcher&&) noexcept = default;
+TokenMatcher& TokenMatcher::operator=(TokenMatcher&&) noexcept = default;
+TokenMatcher::~TokenMatcher() = default;
+
+bool TokenMatcher::prepare(std::size_t* budget) {
+  if (maker_ == nullptr) maker_ = std::make_unique<MaskMaker>(*vocabulary_);
+  return maker_->run(matcher_, ended_, budget);
+}
+
+std::span<const std::uint64_t> TokenMatcher::mask() {
+  std::size_t budget = kMaskBudget;
+  while (!prepare(&budget)) budget = kMaskBudget;
+  return maker_->words();
+}
+
+std::int32_t TokenMatcher::only_token() {
+  std::int32_t only = -1;
+  const std::span<const std::uint64_t> words = mask();
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == 0) continue;
+    if (only >= 0 || !std::has_single_bit(words[i])) return -1;
+    only = static_cast<std::int32_t>(i * 64) + std::countr_zero(words[i]);
+  }
+  return only;
+}
+
+bool TokenMatcher::advance(std::int32_t token) {
+  if (ended_) return false;
+  if (vocabulary_->ends(token)) {
+    if (!matcher_.accepts()) return false;
+    ended_ = true;
+  } else {
+    const std::string_view bytes = vocabulary_->bytes_of(token);
+    if (bytes.empty() || !matcher_.advance(bytes)) return false;
+  }
+  if (maker_ != nullptr) maker_->forget();
+  return true;
+}
+
+void warm_masks(const Vocabulary& vocabulary,
+                std::span<const std::shared_ptr<const Dfa>> automata) {
+  const auto warm = [&](const Dfa& dfa, Dfa::State state) {
+    const LocalPlace place{&dfa, Dfa::kDead, {dfa.id(), state, 0, kUnbounded}};
+    if (vocabulary.find(place.at) != nullptr) return;
+    std::size_t visited = 0;
+    std::shared_ptr<const LocalMask> mask = make_local_mask(vocabulary, place, &visited);
+    if (visited > kKeptAbove) vocabulary.keep(place.at, std::move(mask));
+  };
+  const auto warm_all = [&](const Dfa& dfa) {
+    for (std::size_t i = 0; i < dfa.num_states(); ++i) warm(dfa, static_cast<Dfa::State>(i));
+  };
+  warm_all(json_string()->dfa);
+  warm_all(json_key()->dfa);
+  for (const std::shared_ptr<const Dfa>& dfa : automata) warm_all(*dfa);
+}
+
+}  // namespace lintel::grammar

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// TokenMatcher: which tokens may come next in a text that follows a grammar.
+//
+// The sampling loop of a row asks for the mask before it samples, and advances by the token after:
+//
+//   TokenMatcher row(grammar, vocabulary);
+//   while (!row.prepare(&budget)) ...             // the row waits a step
+//   sample(logits, row.mask());
+//   row.advance(token);
+//
+// Draft tokens: a copy is made before the draft; the mask of each position follows from the tokens
+// before it. A draft token is rejected where advance() says so or the model does; the copy then
+// replaces the matcher.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "server/grammar/matcher.h"
+#include "server/grammar/vocabulary.h"
+
+namespace lintel::grammar {
+
+// Work of masks: a unit is about 5 ns. The default is what a row may take in a step (2 ms).
+inline constexpr std::size_t kMaskBudget = 400'000;
+
+class MaskMaker;
+
+// Used by one thread at a time; copies are independent and cost a few references, as the mask is
+// not copied.
+class TokenMatcher {
+ public:
+  TokenMatcher(std::shared_ptr<const Grammar> grammar,
+               std::shared_ptr<const Vocabulary> vocabulary);
+  TokenMatcher(const TokenMatcher& other);
+  TokenMatcher(TokenMatcher&&) noexcept;
+  TokenMatcher& operator=(const TokenMatcher& other);
+  TokenMatcher& operator=(TokenMatcher&&) noexcept;
+  ~TokenMatcher();
+
+  // Makes the mask of the next token, or continues to. False: *budget was used up, and another call
+  // is needed. The budget is reduced by the work; one automaton's first visit may exceed it by its
+  // walk through the vocabulary (3 ms).
+  bool prepare(std::size_t* budget);
+  // The tokens that may come next: a bit for each id. Empty words alone: no token is left, which
+  // cannot happen with a vocabulary that has every byte. Made without a budget if prepare() has not
+  // done it. Valid until the matcher changes.
+  std::span<const std::uint64_t> mask();
+  // The only token of the mask; -1: there are several, or none.
+  std::int32_t only_token();
+
+  // False: the token cannot come next, and the matcher stays as it was. An end token ends the text.
+  bool advance(std::int32_t token);
+  // Whether an end token may come next.
+  bool accepts() const { return matcher_.accepts() && !ended_; }
+  // Whether an end token has come.
+  bool ended() const { return ended_; }
+
+  const Matcher& matcher() const { return matcher_; }
+  const std::shared_ptr<const Vocabulary>& vocabulary() const { return vocabulary_; }
+
+ private:
+  std::shared_ptr<const Vocabulary> vocabulary_;
+  Matcher matcher_;
+  bool ended_ = false;
+  std::unique_ptr<MaskMaker> maker_;  // of the mask; made when it is first asked for
+};
+
+// Makes the masks that grammars share: the insides of JSON's texts and keys, and the states of
+// `automata`. For when a model is loaded; takes some 3 ms for a state in which most tokens may
+// come.
+void warm_masks(const Vocabulary& vocabulary,
+                std::span<const std::shared_ptr<const Dfa>> automata = {});
+
+}  // namespace lintel::grammar

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grammar/tool_calls.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "server/grammar/pattern.h"
+
+namespace lintel::grammar {
+namespace {
+
+struct Tags {
+  std::string begin, end;
+  std::shared_ptr<const Dfa> up_to_begin, without_begin;
+};
+
+std::shared_ptr<const Dfa> shared(Dfa dfa) { return std::make_shared<const Dfa>(std::move(dfa)); }
+
+Tags make_tags(std::string begin, std::string end) {
+  Tags tags{std::move(begin), std::move(end), nullptr, nullptr};
+  tags.up_to_begin = shared(text_up_to(tags.begin));
+  tags.without_begin = shared(text_without(tags.begin));
+  return tags;
+}
+
+const Tags& tags_of(ToolDialect dialect) {
+  static const Tags common = make_tags("<tool_call>", "</tool_call>");
+  static const Tags pythonic = make_tags("<|tool_call_start|>", "<|tool_call_end|>");
+  return dialect == ToolDialect::kPythonic ? pythonic : common;
+}
+
+constexpr std::string_view kValueEnd = "\n</parameter>";
+
+// A text between the tags of a parameter: without what a reader takes for the end of it.
+const std::shared_ptr<const Dfa>& xml_text() {
+  static const std::shared_ptr<const Dfa> made =
+      shared(intersection(intersection(text_without("</parameter>"), text_without("</function>")),
+                          text_without("\n<parameter=")));
+  return made;
+}
+
+// The same with the end of the value.
+const std::shared_ptr<const Dfa>& xml_value() {
+  static const std::shared_ptr<const Dfa> made = shared(
+      intersection(intersection(text_up_to("</parameter>"), text_up_to(kValueEnd)),
+                   intersection(text_without("</function>"), text_without("\n<parameter="))));
+  return made;
+}
+
+const std::shared_ptr<const Dfa>& any_key() {
+  static const std::shared_ptr<const Dfa> made =
+      shared(pattern_dfa("^[A-Za-z0-9_.-]{1,64}$", Spelling::kUtf8));
+  return made;
+}
+
+const std::shared_ptr<const Dfa>& leading_lines() {
+  static const std::shared_ptr<const Dfa> made = shared(pattern_dfa("^\\n{0,2}$", Spelling::kUtf8));
+  return made;
+}
+
+MemberStyle xml_style() {
+  MemberStyle style;
+  style.first_prefix = "<parameter=";
+  style.later_prefix = "\n<parameter=";
+  style.name_end = ">\n";
+  style.value_end = kValueEnd;
+  style.first_end = "</function>";
+  style.later_end = "\n</function>";
+  style.plain_value = xml_value();
+  style.plain_inside = xml_text();
+  return style;
+}
+
+MemberStyle pythonic_style() {
+  MemberStyle style;
+  style.later_prefix = ", ";
+  style.name_end = "=";
+  style.first_end = style.later_end = ")";
+  return style;
+}
+
+class ToolCompiler {
+ public:
+  ToolCompiler(std::span<const ToolSpec> tools, const ToolGrammarOptions& options,
+               std::vector<RelaxedKeyword>* relaxed)
+      : tools_(tools),
+        options_(options),
+        relaxed_(relaxed),
+        tags_(tags_of(options.dialect)),
+        grammar_(std::make_shared<Grammar>(kMaxJsonDepth)) {}
+
+  std::shared_ptr<const Grammar> compile() {
+    grammar_->finish(add_root());
+    return grammar_;
+  }
+
+ private:
+  using Mode = ToolGrammarOptions::Mode;
+
+  NodeId add_root() {
+    Grammar& g = *grammar_;
+    const NodeId text = g.add_dfa(tags_.without_begin);
+    if (options_.mode == Mode::kNone || (tools_.empty() && options_.mode == Mode::kAuto)) {
+      return text;
+    }
+    if (tools_.empty()) throw GrammarError(GrammarError::Kind::kUnmet, "", "no tool is offered");
+    const NodeId call = add_call();
+    if (options_.mode == Mode::kRequired) {
+      const NodeId begin = g.add_text(tags_.begin);
+      std::vector<NodeId> parts = {g.add_dfa(leading_lines()), begin, call};
+      if (options_.parallel && options_.dialect != ToolDialect::kPythonic) {
+        const NodeId more = g.add_sequence({space(), begin, call});
+        parts.push_back(g.add_repeat(more, 0, kMaxCalls - 1));
+      }
+      return g.add_sequence(std::move(parts));
+    }
+    const NodeId with_call = g.add_sequence({g.add_dfa(tags_.up_to_begin), call});
+    if (!options_.parallel) return g.add_choice({text, with_call});
+    return g.add_sequence({g.add_repeat(with_call, 0, kMaxCalls), text});
+  }
+
+  // What follows the start tag, with the end tag.
+  NodeId add_call() {
+    Grammar& g = *grammar_;
+    std::vector<std::pair<std::string, NodeId>> by_name;
+    for (const ToolSpec& tool : tools_) {
+      by_name.emplace_back(name_text(tool.name), add_tool(tool));
+    }
+    std::ranges::sort(by_name);
+    const auto same = std::ranges::unique(by_name, {}, &std::pair<std::string, NodeId>::first);
+    by_name.erase(same.begin(), same.end());
+    Node names;
+    names.kind = Node::Kind::kTexts;
+    for (auto& [text, node] : by_name) {
+      names.texts.push_back(std::move(text));
+      names.children.push_back(node);
+    }
+    const NodeId named = g.add(std::move(names));
+    switch (options_.dialect) {
+      case ToolDialect::kHermes:
+        return g.add_sequence({space(), g.add_text("{"), space(), g.add_text("\"name\""), space(),
+                               g.add_text(":"), space(), named, space(), g.add_text("}"), space(),
+                               g.add_text(tags_.end)});
+      case ToolDialect::kXml:
+        return g.add_sequence(
+            {space(), g.add_text("<function="), named, space(), g.add_text(tags_.end)});
+      case ToolDialect::kPythonic: {
+        std::vector<NodeId> parts = {g.add_text("["), named};
+        if (options_.parallel) {
+          parts.push_back(
+              g.add_repeat(g.add_sequence({g.add_text(", "), named}), 0, kMaxCalls - 1));
+        }
+        parts.push_back(g.add_text("]" + tags_.end));
+        return g.add_sequence(std::move(parts));
+      }
+    }
+    return kNoNode;
+  }
+
+  std::string name_text(const std::string& name) const {
+    switch (options_.dialect) {
+      case ToolDialect::kHermes:
+        return '"' + json_spelling(name) + '"';
+      case ToolDialect::kXml:
+        return name + ">\n";
+      case ToolDialect::kPythonic:
+        return name + "(";
+    }
+    return name;
+  }
+
+  NodeId space() {
+    if (space_ == kNoNode) space_ = grammar_->add_dfa(json_space());
+    return space_;
+  }
+
+  // What follows the name of a tool.
+  NodeId add_tool(const ToolSpec& tool) {
+    try {
+      std::vector<RelaxedKeyword> relaxed;
+      const NodeId node = add_arguments(tool, &relaxed);
+      for (RelaxedKeyword& keyword : relaxed) {
+        if (relaxed_ != nullptr) relaxed_->push_back({tool.name + keyword.path, keyword.keyword});
+      }
+      return node;
+    } catch (const GrammarError& error) {
+      throw GrammarError(error.kind(), tool.name + error.path(), error.reason());
+    }
+  }
+
+  NodeId add_arguments(const ToolSpec& tool, std::vector<RelaxedKeyword>* relaxed) {
+    Grammar& g = *grammar_;
+    const bool any = tool.parameters.empty() || tool.arguments == ToolSpec::Arguments::kAny;
+    SchemaOptions options;
+    options.relaxed = tool.arguments == ToolSpec::Arguments::kRelaxed;
+    options.python_literals = options_.dialect == ToolDialect::kPythonic;
+    if (options_.dialect == ToolDialect::kHermes) {
+      options.objects_only = true;
+      const JsonValue schema = parse_json(any ? "true" : tool.parameters);
+      const NodeId object = add_schema(g, schema, options, relaxed);
+      return g.add_sequence({space(), g.add_text(","), space(), g.add_text("\"arguments\""),
+                             space(), g.add_text(":"), space(), object});
+    }
+    const bool is_xml = options_.dialect == ToolDialect::kXml;
+    if (!any) {
+      return add_schema_members(g, parse_json(tool.parameters),
+                                is_xml ? xml_style() : pythonic_style(), options, relaxed);
+    }
+    const NodeId key = g.add_dfa(any_key());
+    if (is_xml) {
+      const NodeId value = g.add_dfa(xml_value());
+      const NodeId member = g.add_sequence(
+          {g.add_text("<parameter="), key, g.add_text(">\n"), value, g.add_text("\n")});
+      return g.add_sequence({g.add_repeat(member, 0, kUnbounded), g.add_text("</function>")});
+    }
+    const NodeId value = add_schema(g, parse_json("true"), options, relaxed);
+    const NodeId member = g.add_sequence({key, g.add_text("="), value});
+    const NodeId more = g.add_repeat(g.add_sequence({g.add_text(", "), member}), 0, kUnbounded);
+    const NodeId end = g.add_text(")");
+    return g.add_choice({end, g.add_sequence({member, more, end})});
+  }
+
+  std::span<const ToolSpec> tools_;
+  const ToolGrammarOptions options_;
+  std::vector<RelaxedKeyword>* relaxed_;
+  const Tags& tags_;
+  std::shared_ptr<Grammar> grammar_;
+  NodeId space_ = kNoNode;
+};
+
+}  // namespace
+
+std::shared_ptr<const Grammar> compile_tools(std::span<const ToolSpec> tools,
+                                             const ToolGrammarOptions& options,
+                                             std::vector<RelaxedKeyword>* relaxed) {
+  return ToolCompiler(tools, options, relaxed).compile();
+}
+
+std::vector<std::string> tool_call_tags(ToolDialect dialect) {
+  return {tags_of(dialect).begin, tags_of(dialect).end};
+}
+
+std::vector<std::shared_ptr<const Dfa>> tool_call_automata(ToolDialect dialect) {
+  const Tags& tags = tags_of(dialect);
+  std::vector<std::shared_ptr<const Dfa>> automata = {tags.up_to_begin, tags.without_begin};
+  if (dialect == ToolDialect::kXml) automata.push_back(xml_value());
+  return automata;
+}
+
+}  // namespace lintel::grammar

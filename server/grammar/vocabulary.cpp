@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grammar/vocabulary.h"
+
+#include <algorithm>
+
+namespace lintel::grammar {
+
+ByteTrie::ByteTrie(std::vector<std::pair<std::string_view, std::int32_t>> texts) {
+  std::ranges::sort(texts);
+  ids_.reserve(texts.size());
+  std::vector<std::uint32_t> open;  // the nodes of the last text
+  std::string_view last;
+  const auto close_to = [&](std::size_t depth) {
+    while (open.size() > depth) {
+      nodes_[open.back()].skip = static_cast<std::uint32_t>(nodes_.size());
+      open.pop_back();
+    }
+  };
+  for (const auto& [text, id] : texts) {
+    const auto common = std::ranges::mismatch(last, text).in2 - text.begin();
+    close_to(static_cast<std::size_t>(common));
+    while (open.size() < text.size()) {
+      open.push_back(static_cast<std::uint32_t>(nodes_.size()));
+      nodes_.push_back({0, static_cast<std::uint32_t>(ids_.size()),
+                        static_cast<std::uint16_t>(open.size()),
+                        static_cast<std::uint8_t>(text[open.size() - 1])});
+    }
+    ids_.push_back(id);
+    last = text;
+  }
+  close_to(0);
+}
+
+std::uint32_t ByteTrie::find(std::string_view text) const {
+  std::uint32_t begin = 0, end = size(), found = size();
+  for (const char c : text) {
+    const auto wanted = static_cast<unsigned char>(c);
+    while (begin < end && byte(begin) < wanted) begin = skip(begin);
+    if (begin >= end || byte(begin) != wanted) return size();
+    found = begin;
+    end = skip(begin);
+    ++begin;
+  }
+  return found;
+}
+
+Vocabulary::Vocabulary(std::vector<std::string> tokens, std::vector<std::int32_t> end_tokens,
+                       std::size_t cached_bytes)
+    : end_tokens_(std::move(end_tokens)), most_cached_(cached_bytes) {
+  std::ranges::sort(end_tokens_);
+  std::erase_if(end_tokens_, [&](std::int32_t id) {
+    return id < 0 || static_cast<std::size_t>(id) >= tokens.size();
+  });
+  places_.resize(tokens.size());
+  for (std::size_t id = 0; id < tokens.size(); ++id) {
+    places_[id] = {static_cast<std::uint32_t>(text_.size()),
+                   static_cast<std::uint32_t>(tokens[id].size())};
+    text_ += tokens[id];
+    longest_ = std::max(longest_, tokens[id].size());
+  }
+  std::vector<std::pair<std::string_view, std::int32_t>> texts;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const auto id = static_cast<std::int32_t>(i);
+    if (!tokens[i].empty() && !ends(id)) texts.emplace_back(bytes_of(id), id);
+  }
+  trie_ = ByteTrie(std::move(texts));
+}
+
+std::string_view Vocabulary::bytes_of(std::int32_t id) const {
+  if (id < 0 || static_cast<std::size_t>(id) >= places_.size()) return {};
+  const Place& place = places_[static_cast<std::size_t>(id)];
+  return std::string_view(text_).substr(place.begin, place.size);
+}
+
+bool Vocabulary::ends(std::int32_t id) const { return std::ranges::binary_search(end_tokens_, id); }
+
+std::size_t Vocabulary::bytes() const {
+  return sizeof(*this) + text_.size() + places_.size() * sizeof(Place) + trie_.bytes();
+}
+
+std::size_t Vocabulary::HashOfState::operator()(const LocalState& state) const {
+  std::uint64_t hash = state.dfa * 0x9E3779B97F4A7C15u ^ state.state;
+  hash = (hash ^ (std::uint64_t{state.needed} << 32 | state.left)) * 0xD6E8FEB86659FD93u;
+  return static_cast<std::size_t>(hash ^ hash >> 32);
+}
+
+std::shared_ptr<const LocalMask> Vocabulary::find(const LocalState& state) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_state_.find(state);
+  if (found == by_state_.end()) return nullptr;
+  kept_.splice(kept_.begin(), kept_, found->second);
+  return found->second->mask;
+}
+
+void Vocabulary::keep(const LocalState& state, std::shared_ptr<const LocalMask> mask) const {
+  const std::lock_guard lock(mutex_);
+  if (by_state_.contains(state)) return;
+  cached_ += mask->bytes();
+  kept_.push_front({state, std::move(mask)});
+  by_state_.emplace(state, kept_.begin());
+  while (cached_ > most_cached_ && !kept_.empty()) {
+    cached_ -= kept_.back().mask->bytes();
+    by_state_.erase(kept_.back().state);
+    kept_.pop_back();
+  }
+}
+
+std::size_t Vocabulary::cached_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return cached_;
+}
+
+std::shared_ptr<const Vocabulary> make_vocabulary(const Tokenizer& tokenizer, std::size_t num_ids,
+                                                  std::span<const std::string> spelt) {
+  std::vector<std::string> tokens(num_ids);
+  for (std::size_t i = 0; i < num_ids; ++i) {
+    const auto id = static_cast<std::int32_t>(i);
+    if (id >= tokenizer.vocab_size()) break;
+    if (!tokenizer.is_special(id)) {
+      tokens[i] = tokenizer.bytes_of(id);
+    } else if (const std::string_view text = tokenizer.text_of_special(id);
+               std::ranges::find(spelt, text) != spelt.end()) {
+      tokens[i] = text;
+    }
+  }
+  const std::span<const std::int32_t> ends = tokenizer.eos();
+  return std::make_shared<const Vocabulary>(std::move(tokens),
+                                            std::vector<std::int32_t>(ends.begin(), ends.end()));
+}
+
+}  // namespace lintel::grammar

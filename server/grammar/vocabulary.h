@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Vocabulary: the tokens of a model as a trie of bytes, and masks that every grammar shares.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "model/tokenizer/tokenizer.h"
+#include "server/grammar/dfa.h"
+
+namespace lintel::grammar {
+
+// Texts with an id each, as a trie in depth-first order: a text follows its beginnings, and the
+// nodes below node i are i + 1 to skip(i) - 1. There is no node for the empty text. Immutable.
+class ByteTrie {
+ public:
+  ByteTrie() = default;
+  // Sorts `texts`; none is empty.
+  explicit ByteTrie(std::vector<std::pair<std::string_view, std::int32_t>> texts);
+
+  std::uint32_t size() const { return static_cast<std::uint32_t>(nodes_.size()); }
+  unsigned char byte(std::uint32_t node) const { return nodes_[node].byte; }
+  std::size_t depth(std::uint32_t node) const { return nodes_[node].depth; }  // from 1
+  std::uint32_t skip(std::uint32_t node) const { return nodes_[node].skip; }
+  // Of the texts that end at a node.
+  std::span<const std::int32_t> ids(std::uint32_t node) const { return ids(node, node + 1); }
+  // Of the texts that end at nodes `begin` to `end` - 1.
+  std::span<const std::int32_t> ids(std::uint32_t begin, std::uint32_t end) const {
+    return std::span(ids_).subspan(first_id(begin), first_id(end) - first_id(begin));
+  }
+  // The node of `text` as seen from the root; size(): there is none.
+  std::uint32_t find(std::string_view text) const;
+  std::size_t bytes() const { return nodes_.size() * sizeof(Node) + ids_.size() * sizeof(int); }
+
+ private:
+  struct Node {
+    std::uint32_t skip = 0;
+    std::uint32_t first_id = 0;
+    std::uint16_t depth = 0;
+    std::uint8_t byte = 0;
+  };
+  std::size_t first_id(std::uint32_t node) const {
+    return node < nodes_.size() ? nodes_[node].first_id : ids_.size();
+  }
+  std::vector<Node> nodes_;
+  std::vector<std::int32_t> ids_;
+};
+
+// A set of ids, as words of 64 bits: id i is bit i % 64 of word i / 64.
+using MaskWords = std::vector<std::uint64_t>;
+
+// What the vocabulary has for one state of an automaton. Immutable.
+struct LocalMask {
+  MaskWords inside;  // tokens that end within the automaton, or just as it accepts
+  ByteTrie rests;    // of the others, what follows once it accepts
+  // The automaton may end almost anywhere: there are too many rests, and none is listed.
+  bool ends_anywhere = false;
+  std::size_t bytes() const { return inside.size() * sizeof(inside[0]) + rests.bytes(); }
+};
+
+// A state of an automaton, and how many characters it still needs and may have.
+struct LocalState {
+  std::uint64_t dfa = 0;
+  Dfa::State state = 0;
+  std::uint32_t needed = 0;
+  std::uint32_t left = kUnbounded;
+  bool operator==(const LocalState&) const = default;
+};
+
+// Immutable but for the masks it keeps; shared by the threads of a model.
+class Vocabulary {
+ public:
+  // `tokens`: the bytes of each id; an empty one is in no text. `end_tokens` end a text whatever
+  // their bytes are. `cached_bytes` bounds the masks that are kept.
+  Vocabulary(std::vector<std::string> tokens, std::vector<std::int32_t> end_tokens,
+             std::size_t cached_bytes = std::size_t{64} << 20);
+
+  // Ids a mask has bits for.
+  std::size_t size() const { return places_.size(); }
+  std::size_t mask_words() const { return (size() + 63) / 64; }
+  std::string_view bytes_of(std::int32_t id) const;
+  bool ends(std::int32_t id) const;
+  std::span<const std::int32_t> end_tokens() const { return end_tokens_; }
+  std::size_t longest() const { return longest_; }  // bytes of a token
+  const ByteTrie& trie() const { return trie_; }
+  std::size_t bytes() const;
+
+  // Null: it is not kept.
+  std::shared_ptr<const LocalMask> find(const LocalState& state) const;
+  void keep(const LocalState& state, std::shared_ptr<const LocalMask> mask) const;
+  std::size_t cached_bytes() const;
+
+ private:
+  struct HashOfState {
+    std::size_t operator()(const LocalState& state) const;
+  };
+  struct Kept {
+    LocalState state;
+    std::shared_ptr<const LocalMask> mask;
+  };
+  struct Place {
+    std::uint32_t begin = 0;
+    std::uint32_t size = 0;
+  };
+
+  std::string text_;  // of all tokens
+  std::vector<Place> places_;
+  std::vector<std::int32_t> end_tokens_;  // ascending
+  std::size_t longest_ = 0;
+  ByteTrie trie_;
+
+  const std::size_t most_cached_;
+  mutable std::mutex mutex_;
+  mutable std::list<Kept> kept_;  // the last used first
+  mutable std::unordered_map<LocalState, std::list<Kept>::iterator, HashOfState> by_state_;
+  mutable std::size_t cached_ = 0;
+};
+
+// The vocabulary of a model with `num_ids` rows. Special tokens are in no text, but for those that
+// `spelt` names by their texts: tags that the model has as special tokens.
+std::shared_ptr<const Vocabulary> make_vocabulary(const Tokenizer& tokenizer, std::size_t num_ids,
+                                                  std::span<const std::string> spelt = {});
+
+}  // namespace lintel::grammar
