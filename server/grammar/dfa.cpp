@@ -249,7 +249,7 @@ Nfa::State Nfa::add_bytes(State from, std::string_view bytes) {
 }
 
 // The range is split until all of its code points have as many bytes, and each byte runs over its
-// own range whatever the others are.
+// own range independently of the others.
 void Nfa::add_utf8(State from, CodePoints range, State to) {
   std::vector<CodePoints> pending = {range};
   while (!pending.empty()) {
@@ -327,7 +327,7 @@ Nfa::State Nfa::add_any(State from, Spelling spelling) {
 
 Dfa Nfa::determinize(State start, State accept, std::size_t* total_work) const {
   DfaMaker::Raw raw;
-  // Bytes that no edge tells apart are one class.
+  // Bytes that every edge treats alike are one class.
   std::array<bool, 257> begins{};
   begins[0] = true;
   for (const Node& node : nodes_) {

@@ -3,8 +3,8 @@
 //   kDfa       a: state · b: characters counted
 //   kTexts     texts[a, b) share the c bytes that have come
 //   kSequence  a: the next child (below others only)
-//   kRepeat    b: how many children have begun (below others only)
-//   kArray     a: phase, state of white space · b: items begun
+//   kRepeat    b: children so far (below others only)
+//   kArray     a: phase, state of white space · b: items so far
 //   kObject    a: phase, state of white space or of a free key · b, c, d: in a key texts[b, c)
 //   share
 //              its d bytes; after it b is the member, kRest for others
@@ -332,12 +332,12 @@ void Stepper::step_texts(const Node& node, const Place& top, unsigned char byte,
 
 void Stepper::begin_child(NodeId child, FramePtr below, unsigned char byte, Stacks& to) {
   // The first byte of a value never begins another value: one list is enough.
-  Stacks begun = std::move(begun_);
-  begun.clear();
-  run(child, std::move(below), begun);
-  step(begun, byte, to);
-  begun.clear();
-  begun_ = std::move(begun);
+  Stacks starts = std::move(starts_);
+  starts.clear();
+  run(child, std::move(below), starts);
+  step(starts, byte, to);
+  starts.clear();
+  starts_ = std::move(starts);
 }
 
 void Stepper::step_array(const Node& node, const Place& top, unsigned char byte, Stacks& to) {

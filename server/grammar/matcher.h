@@ -15,7 +15,7 @@
 namespace lintel::grammar {
 
 // Alternatives that are followed at once. Further ones are left out, which makes the language
-// narrower: an ambiguous grammar of GBNF may lose texts, but each text that is begun can be ended.
+// narrower: an ambiguous grammar of GBNF may lose texts, but every started text can be ended.
 inline constexpr std::size_t kMaxStacks = 256;
 
 struct Frame;
@@ -107,7 +107,7 @@ class Stepper {
 
   const Grammar* grammar_;
   std::vector<Pending> pending_;
-  Stacks begun_;
+  Stacks starts_;
 };
 
 // The place of a key that `properties` need not name, in an object: the state of its automaton, and
@@ -126,7 +126,7 @@ class Matcher {
  public:
   explicit Matcher(std::shared_ptr<const Grammar> grammar);
 
-  // False: the text cannot go on so, and the matcher stays as it was.
+  // False: the text cannot continue so; the matcher stays as it was.
   bool advance(std::string_view bytes);
   // Whether the text may end here.
   bool accepts() const { return stacks_.accepts; }

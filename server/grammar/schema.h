@@ -26,7 +26,7 @@ struct SchemaOptions {
   bool relaxed = false;
   // true, false and null may be True, False and None.
   bool python_literals = false;
-  // The whole is an object, whatever else the schema permits.
+  // The whole is an object; what else the schema permits is left out.
   bool objects_only = false;
 };
 

@@ -44,48 +44,53 @@ struct LocalPlace {
 // Walks nodes [begin, end) of a trie, which are below a node of depth `depth`. Sets the bits of
 // tokens that end within the automaton, and appends the nodes at which it accepts while more bytes
 // follow. Returns the number of nodes visited.
-std::size_t walk_locally(const ByteTrie& trie, std::uint32_t begin, std::uint32_t end,
-                         std::size_t depth, const LocalPlace& place, std::span<std::uint64_t> words,
-                         std::vector<std::uint32_t>& leaves) {
+template <bool kCounts>
+std::size_t walk_automaton(const ByteTrie& trie, std::uint32_t begin, std::uint32_t end,
+                           std::size_t depth, const LocalPlace& place,
+                           std::span<std::uint64_t> words, std::vector<std::uint32_t>& leaves) {
   struct Level {
     Dfa::State state;
     std::uint32_t needed, left;
   };
   const Dfa& dfa = *place.dfa;
-  const bool counts = place.counted != Dfa::kDead;
-  std::vector<Level> levels(1, {place.at.state, place.at.needed, place.at.left});
+  std::vector<Level> levels(trie.longest() + 1);
+  levels[0] = {place.at.state, place.at.needed, place.at.left};
   std::size_t visited = 0;
   for (std::uint32_t node = begin; node < end; ++visited) {
     const std::size_t level = trie.depth(node) - depth;
-    const Level from = levels[level - 1];
-    Level to = from;
-    to.state = dfa.step(from.state, trie.byte(node));
-    if (to.state == Dfa::kDead) {
+    const Level& from = levels[level - 1];
+    const Dfa::State state = dfa.step(from.state, trie.byte(node));
+    if (state == Dfa::kDead) {
       node = trie.skip(node);
       continue;
     }
-    const bool accepts = dfa.accepts(to.state);
-    if (counts) {
+    const bool accepts = dfa.accepts(state);
+    Level& to = levels[level];
+    to.state = state;
+    if constexpr (kCounts) {
       if (from.state == place.counted && (accepts ? from.needed > 0 : from.left == 0)) {
         node = trie.skip(node);
         continue;
       }
-      if (to.state == place.counted && from.state != dfa.start()) {
-        if (to.needed > 0) --to.needed;
-        if (to.left != kUnbounded) --to.left;
-      }
+      const bool is_counted = state == place.counted && from.state != dfa.start();
+      to.needed = from.needed - (is_counted && from.needed > 0 ? 1 : 0);
+      to.left = from.left - (is_counted && from.left != kUnbounded ? 1 : 0);
     }
-    set_bits(trie.ids(node), words);
+    for (const std::int32_t id : trie.ids(node)) {
+      words[static_cast<std::size_t>(id) / 64] |= std::uint64_t{1} << (id % 64);
+    }
     if (accepts && trie.skip(node) > node + 1) leaves.push_back(node);
-    if (!dfa.continues(to.state)) {
-      node = trie.skip(node);
-      continue;
-    }
-    if (levels.size() <= level) levels.resize(level + 1);
-    levels[level] = to;
-    ++node;
+    node = dfa.continues(state) ? node + 1 : trie.skip(node);
   }
   return visited;
+}
+
+std::size_t walk_locally(const ByteTrie& trie, std::uint32_t begin, std::uint32_t end,
+                         std::size_t depth, const LocalPlace& place, std::span<std::uint64_t> words,
+                         std::vector<std::uint32_t>& leaves) {
+  return place.counted == Dfa::kDead
+             ? walk_automaton<false>(trie, begin, end, depth, place, words, leaves)
+             : walk_automaton<true>(trie, begin, end, depth, place, words, leaves);
 }
 
 std::size_t count_rests(const ByteTrie& trie, const std::vector<std::uint32_t>& leaves) {
@@ -181,7 +186,7 @@ class MaskMaker {
     Stacks stacks;            // there
     bool into_stage;
     bool in_steps = false;       // no automaton is walked alone
-    std::vector<Stacks> levels;  // by depth, once the job has begun
+    std::vector<Stacks> levels;  // by depth, once the job has started
   };
   // Keys that must not become one of `names`: their words are made apart.
   struct Stage {

@@ -26,9 +26,11 @@ ByteTrie::ByteTrie(std::vector<std::pair<std::string_view, std::int32_t>> texts)
                         static_cast<std::uint8_t>(text[open.size() - 1])});
     }
     ids_.push_back(id);
+    longest_ = std::max(longest_, text.size());
     last = text;
   }
   close_to(0);
+  nodes_.push_back({0, static_cast<std::uint32_t>(ids_.size()), 0, 0});
 }
 
 std::uint32_t ByteTrie::find(std::string_view text) const {

@@ -27,15 +27,18 @@ class ByteTrie {
   // Sorts `texts`; none is empty.
   explicit ByteTrie(std::vector<std::pair<std::string_view, std::int32_t>> texts);
 
-  std::uint32_t size() const { return static_cast<std::uint32_t>(nodes_.size()); }
+  std::uint32_t size() const {
+    return nodes_.empty() ? 0 : static_cast<std::uint32_t>(nodes_.size() - 1);
+  }
   unsigned char byte(std::uint32_t node) const { return nodes_[node].byte; }
   std::size_t depth(std::uint32_t node) const { return nodes_[node].depth; }  // from 1
   std::uint32_t skip(std::uint32_t node) const { return nodes_[node].skip; }
   // Of the texts that end at a node.
   std::span<const std::int32_t> ids(std::uint32_t node) const { return ids(node, node + 1); }
+  std::size_t longest() const { return longest_; }  // depth of a node
   // Of the texts that end at nodes `begin` to `end` - 1.
   std::span<const std::int32_t> ids(std::uint32_t begin, std::uint32_t end) const {
-    return std::span(ids_).subspan(first_id(begin), first_id(end) - first_id(begin));
+    return {ids_.data() + nodes_[begin].first_id, nodes_[end].first_id - nodes_[begin].first_id};
   }
   // The node of `text` as seen from the root; size(): there is none.
   std::uint32_t find(std::string_view text) const;
@@ -48,11 +51,9 @@ class ByteTrie {
     std::uint16_t depth = 0;
     std::uint8_t byte = 0;
   };
-  std::size_t first_id(std::uint32_t node) const {
-    return node < nodes_.size() ? nodes_[node].first_id : ids_.size();
-  }
-  std::vector<Node> nodes_;
+  std::vector<Node> nodes_;  // and one behind the last
   std::vector<std::int32_t> ids_;
+  std::size_t longest_ = 0;
 };
 
 // A set of ids, as words of 64 bits: id i is bit i % 64 of word i / 64.
@@ -79,8 +80,8 @@ struct LocalState {
 // Immutable but for the masks it keeps; shared by the threads of a model.
 class Vocabulary {
  public:
-  // `tokens`: the bytes of each id; an empty one is in no text. `end_tokens` end a text whatever
-  // their bytes are. `cached_bytes` bounds the masks that are kept.
+  // `tokens`: the bytes of each id; an empty one is in no text. `end_tokens` end a text, their
+  // bytes are not used. `cached_bytes` bounds the masks that are kept.
   Vocabulary(std::vector<std::string> tokens, std::vector<std::int32_t> end_tokens,
              std::size_t cached_bytes = std::size_t{64} << 20);
 

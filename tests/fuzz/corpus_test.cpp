@@ -156,6 +156,25 @@ TEST_CASE("templates, mutated or made by a grammar, are rendered or refused, wit
   CHECK(taken >= 200);
 }
 
+TEST_CASE("mutated schemas and grammars: each is compiled or refused, within its memory") {
+  // A grammar, and what is built on the way to it.
+  constexpr std::size_t kLimit = 64 << 20;
+  const std::vector<std::string> schemas = schema_seeds();
+  const std::vector<std::string> grammars = gbnf_seeds();
+  for (const std::string& schema : schemas) REQUIRE(try_schema(schema));
+  for (const std::string& grammar : grammars) REQUIRE(try_gbnf(grammar));
+  int taken = 0;
+  for (std::uint64_t number = 0; number < 2000; ++number) {
+    INFO("mutation " << number);
+    const std::string schema = mutate_text(schemas[number % schemas.size()], number);
+    REQUIRE_NOTHROW(taken += try_limited(try_schema, schema, kLimit) ? 1 : 0);
+    const std::string grammar = mutate_text(grammars[number % grammars.size()], number);
+    REQUIRE_NOTHROW(taken += try_limited(try_gbnf, grammar, kLimit) ? 1 : 0);
+  }
+  CHECK(taken >= 20);
+  CHECK(taken < 3000);
+}
+
 TEST_CASE("no header of 50 MB takes more than 64 MB to refuse") {
   const std::string tensor = R"("dtype":"F32","shape":[0],"data_offsets":[0,0])";
   const auto refused = [](const std::string& header) {

@@ -18,6 +18,9 @@
 #include "model/tokenizer/bpe_tokenizer.h"
 #include "model/tokenizer/tokenizer.h"
 #include "model/tokenizer/world.h"
+#include "server/grammar/gbnf.h"
+#include "server/grammar/schema.h"
+#include "server/grammar/token_matcher.h"
 #include "server/sessions/snapshot.h"
 
 namespace lintel::fuzz {
@@ -57,7 +60,52 @@ void check_tokenizer(const Tokenizer& tokenizer) {
   }
 }
 
+// Texts of a few tokens, each of the mask.
+void check_grammar(const std::shared_ptr<const grammar::Grammar>& made) {
+  static const auto vocabulary = [] {
+    std::vector<std::string> tokens;
+    for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
+    for (const char* const token : {"{\"", "\":", "\",", "\"}", "[[", "]]", ", ", "aa", "12"}) {
+      tokens.emplace_back(token);
+    }
+    tokens.emplace_back();
+    const auto end = static_cast<std::int32_t>(tokens.size() - 1);
+    return std::make_shared<const grammar::Vocabulary>(std::move(tokens),
+                                                       std::vector<std::int32_t>{end}, 1 << 20);
+  }();
+  grammar::TokenMatcher matcher(made, vocabulary);
+  for (std::size_t step = 0; step < 12 && !matcher.ended(); ++step) {
+    const std::span<const std::uint64_t> mask = matcher.mask();
+    std::vector<std::int32_t> ids;
+    for (std::size_t id = 0; id < vocabulary->size(); ++id) {
+      if ((mask[id / 64] >> (id % 64) & 1) != 0) ids.push_back(static_cast<std::int32_t>(id));
+    }
+    require(!ids.empty(), "every started text can be ended");
+    require(matcher.advance(ids[step * 7 % ids.size()]), "a token of the mask is taken");
+  }
+}
+
+bool try_grammar(std::shared_ptr<const grammar::Grammar> (*compile)(std::string_view),
+                 std::string_view bytes) {
+  std::shared_ptr<const grammar::Grammar> made;
+  try {
+    made = compile(bytes);
+  } catch (const grammar::GrammarError& error) {
+    check_printable(error.what(), "");
+    return false;
+  }
+  require(made->bytes() <= grammar::kMaxGrammarBytes, "a grammar is within its limits");
+  check_grammar(made);
+  return true;
+}
+
 }  // namespace
+
+bool try_schema(std::string_view bytes) {
+  return try_grammar([](std::string_view text) { return grammar::compile_schema(text); }, bytes);
+}
+
+bool try_gbnf(std::string_view bytes) { return try_grammar(grammar::compile_gbnf, bytes); }
 
 bool try_config(std::string_view bytes) {
   ModelConfig config;

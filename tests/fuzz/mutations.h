@@ -17,6 +17,8 @@ std::vector<std::string> snapshot_seeds();
 std::vector<std::string> tokenizer_json_seeds();
 std::vector<std::string> world_vocabulary_seeds();
 std::vector<std::string> reader_seeds();
+std::vector<std::string> schema_seeds();
+std::vector<std::string> gbnf_seeds();
 
 // A few random edits of `seed`: bytes flipped, dropped, inserted; slices repeated or swapped;
 // numbers and strings replaced by awkward ones. A pure function of its arguments.

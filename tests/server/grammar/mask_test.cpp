@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+// Masks of tokens against a naive twin; budgets, copies, GBNF, tool calls, speed.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <string>
+
+#include "server/grammar/gbnf.h"
+#include "server/grammar/schema.h"
+#include "server/grammar/tool_calls.h"
+#include "tests/server/grammar/grammar_support.h"
+
+namespace lintel::grammar {
+namespace {
+
+using Mode = ToolGrammarOptions::Mode;
+
+constexpr const char* kJsonGbnf = R"gbnf(
+root   ::= object  # a comment
+value  ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
+array  ::= "[" ws ( value ("," ws value)* )? "]" ws
+string ::= "\"" ( [^"\\\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
+number ::= "-"? ("0" | [1-9] [0-9]{0,15}) ("." [0-9]+)? ws
+ws     ::= | " " | "\n" [ \t]{0,20}
+)gbnf";
+
+bool gbnf_takes(const char* gbnf, std::string_view text) {
+  Matcher matcher(compile_gbnf(gbnf));
+  return matcher.advance(text) && matcher.accepts();
+}
+
+std::string gbnf_refusal(const std::string& gbnf) {
+  try {
+    compile_gbnf(gbnf);
+  } catch (const GrammarError& error) {
+    return error.reason();
+  }
+  return "taken";
+}
+
+std::vector<ToolSpec> weather_tools(ToolSpec::Arguments arguments) {
+  return {{"weather",
+           R"({"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer"},
+               "opt":{"type":"object"},"on":{"type":"boolean"},"unit":{"enum":["C","F"]}},
+               "required":["city"],"additionalProperties":false})",
+           arguments},
+          {"now", "", arguments}};
+}
+
+std::vector<std::shared_ptr<const Grammar>> grammars() {
+  std::vector<std::shared_ptr<const Grammar>> all;
+  for (const char* const schema :
+       {"true",
+        R"({"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer"},
+            "ci":{"type":"null"}},"required":["city"]})",
+        R"({"type":"object","properties":{"a":{"type":"string","minLength":2,"maxLength":3},
+            "unit":{"enum":["C","Cab","abc",12,123]}},"additionalProperties":false})",
+        R"({"type":"array","items":{"type":"string","pattern":"^(ab|bc)*c?$","maxLength":7}})",
+        R"({"type":"array","items":{"type":"string","format":"date-time"}})",
+        R"({"anyOf":[{"type":"object","properties":{"a":{"type":"integer"}}},
+            {"type":"object","properties":{"ab":{"type":"string"}}},{"type":"number"}]})"}) {
+    all.push_back(compile_schema(schema));
+  }
+  for (const char* const gbnf :
+       {kJsonGbnf, "root ::= \"a\" root \"b\" | \"c\"",
+        "root ::= (\"a\" | \"ab\" | root-2)* \"c\"\n"
+        "root-2 ::= \"(\" root \")\" | [^a-c()]",
+        "root ::= [ab]{2,9000} [.,]", "root ::= ((\"a\"? x?)* \"b\")+\nx ::= \"[\" x* \"]\""}) {
+    all.push_back(compile_gbnf(gbnf));
+  }
+  for (const ToolDialect dialect :
+       {ToolDialect::kHermes, ToolDialect::kXml, ToolDialect::kPythonic}) {
+    for (const auto mode : {Mode::kAuto, Mode::kNone, Mode::kRequired}) {
+      all.push_back(
+          compile_tools(weather_tools(ToolSpec::Arguments::kStrict), {dialect, mode, true}));
+      all.push_back(
+          compile_tools(weather_tools(ToolSpec::Arguments::kAny), {dialect, mode, false}));
+    }
+  }
+  return all;
+}
+
+std::set<std::string> all_tokens() {
+  std::set<std::string> tokens = json_tokens();
+  for (const char* const token : {"<tool_call>",
+                                  "<tool",
+                                  "_call>",
+                                  "</tool_call>",
+                                  "\n</",
+                                  "tool_call>\n",
+                                  "{\"name\": \"",
+                                  "weather",
+                                  "weather\"",
+                                  "now",
+                                  "\"arguments\"",
+                                  "arguments\": {\"",
+                                  "<function=",
+                                  "=weather>\n",
+                                  "<parameter=",
+                                  "parameter=city>\n",
+                                  ">\n",
+                                  "</parameter>",
+                                  "</function>",
+                                  "\n</function",
+                                  "<|tool_call_start|>",
+                                  "[weather(",
+                                  "weather(city=\"",
+                                  ", days=",
+                                  "True",
+                                  ")]",
+                                  "<|tool_call_end|>",
+                                  "((",
+                                  "))",
+                                  "bb",
+                                  "ab(",
+                                  "c)"}) {
+    tokens.insert(token);
+  }
+  return tokens;
+}
+
+TEST_CASE("masks: the trie has the tokens of a naive twin, for every grammar and budget") {
+  const auto vocabulary = vocabulary_of(all_tokens());
+  int number = 0;
+  for (const auto& grammar : grammars()) {
+    ++number;
+    for (std::uint64_t seed = 0; seed < 6; ++seed) {
+      std::mt19937_64 random(seed);
+      TokenMatcher matcher(grammar, vocabulary);
+      for (int step = 0; step < 40 && !matcher.ended(); ++step) {
+        INFO("grammar " << number << ", seed " << seed << ", step " << step);
+        TokenMatcher slow = matcher;
+        for (std::size_t budget = 40; !slow.prepare(&budget); budget = 40) {
+        }
+        const std::vector<std::uint64_t> naive = naive_mask(matcher);
+        REQUIRE(std::ranges::equal(matcher.mask(), naive));
+        REQUIRE(std::ranges::equal(slow.mask(), naive));
+        const std::vector<std::int32_t> ids = ids_of(naive);
+        REQUIRE_FALSE(ids.empty());
+        REQUIRE((matcher.only_token() >= 0) == (ids.size() == 1));
+        // The end comes late, or there is little to see.
+        std::int32_t id = ids[random() % ids.size()];
+        if (vocabulary->ends(id)) id = ids[random() % ids.size()];
+        REQUIRE(matcher.advance(id));
+      }
+    }
+  }
+}
+
+TEST_CASE("a mask that is kept is the mask that was made, for tokens of every length") {
+  // Enough tokens for masks to be kept.
+  std::set<std::string> tokens = all_tokens();
+  std::mt19937_64 random(7);
+  constexpr std::string_view kLetters = "abcity \",:}]\\n1.-\xC3\xA9";
+  while (tokens.size() < 6000) {
+    std::string token;
+    for (std::size_t i = 0; i < 2 + random() % 6; ++i)
+      token += kLetters[random() % kLetters.size()];
+    tokens.insert(token);
+  }
+  const auto vocabulary = vocabulary_of(tokens);
+  for (const char* const schema :
+       {R"({"type":"object","properties":{"city":{"type":"string"},"ci":{"type":"integer"}}})",
+        R"({"type":"array","items":{"type":"string","minLength":3,"maxLength":6}})"}) {
+    const auto grammar = compile_schema(schema);
+    for (std::uint64_t seed = 0; seed < 4; ++seed) {
+      std::mt19937_64 walk(seed);
+      TokenMatcher matcher(grammar, vocabulary);
+      for (int step = 0; step < 8 && !matcher.ended(); ++step) {
+        INFO(schema << ", seed " << seed << ", step " << step);
+        const std::vector<std::uint64_t> naive = naive_mask(matcher);
+        REQUIRE(std::ranges::equal(matcher.mask(), naive));
+        const std::vector<std::int32_t> ids = ids_of(naive);
+        REQUIRE(matcher.advance(ids[walk() % ids.size()]));
+      }
+    }
+  }
+  CHECK(vocabulary->cached_bytes() > 0);
+}
+
+TEST_CASE("draft tokens: a copy is where the text was before them") {
+  const auto vocabulary = vocabulary_of(json_tokens());
+  TokenMatcher row(compile_schema(R"({"type":"array","items":{"type":"integer"}})"), vocabulary);
+  REQUIRE(row.advance('['));
+  const TokenMatcher before = row;
+  const std::vector<std::uint64_t> mask(row.mask().begin(), row.mask().end());
+  REQUIRE(row.advance('1'));
+  REQUIRE(row.advance(','));
+  CHECK_FALSE(row.advance(','));
+  CHECK_FALSE(std::ranges::equal(row.mask(), mask));
+  row = before;
+  CHECK(std::ranges::equal(row.mask(), mask));
+  REQUIRE(row.advance(']'));
+  CHECK(row.accepts());
+  const auto end = static_cast<std::int32_t>(vocabulary->size() - 1);
+  CHECK(row.only_token() == end);
+  REQUIRE(row.advance(end));
+  CHECK(row.ended());
+  CHECK_FALSE(row.advance(end));
+  CHECK(ids_of(row.mask()).empty());
+}
+
+TEST_CASE("cached masks: their memory is bounded") {
+  std::vector<std::string> tokens;
+  for (int i = 0; i < 50'000; ++i) tokens.push_back("t" + std::to_string(i));
+  for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
+  const Vocabulary small(tokens, {}, 20'000);
+  warm_masks(small);
+  CHECK(small.cached_bytes() <= 20'000);
+  const Vocabulary large(tokens, {});
+  warm_masks(large);
+  CHECK(large.cached_bytes() >= 2 * large.mask_words() * 8);
+}
+
+TEST_CASE("GBNF: texts are accepted as their rules say") {
+  CHECK(gbnf_takes(kJsonGbnf, "{\"a\": [1, {\"b\": \"\\u00e9\xC3\xA9\"}, -0.5], \"c\": null}"));
+  CHECK_FALSE(gbnf_takes(kJsonGbnf, "{\"a\": [1,]}"));
+  CHECK_FALSE(gbnf_takes(kJsonGbnf, "[1]"));
+  const char* const nested = "root ::= \"a\" root \"b\" | \"c\"";
+  CHECK(gbnf_takes(nested, "aaacbbb"));
+  CHECK_FALSE(gbnf_takes(nested, "aaacbb"));
+  CHECK(gbnf_takes("root ::= [a-c]{2,3} ( \"x\" | \"y\"\n | \"z\" )?", "abz"));
+  CHECK_FALSE(gbnf_takes("root ::= [a-c]{2,3}", "abca"));
+  CHECK(gbnf_takes("root ::= [^\\x00-\\x1F\"]* \"\\u00e9\" .", "x\xC3\xA9\xE4\xBD\xA0"));
+  // Too large for an automaton: the repetition counts.
+  const char* const counted = "root ::= [ab]{2,9000} [.]";
+  CHECK(gbnf_takes(counted, std::string(9000, 'a') + "."));
+  CHECK_FALSE(gbnf_takes(counted, std::string(9001, 'a') + "."));
+  CHECK_FALSE(gbnf_takes(counted, "a."));
+  // Parts that may be empty are repeated without end.
+  const char* const empty = "root ::= ((\"a\"? x?)* \"b\")+\nx ::= \"[\" x* \"]\"";
+  CHECK(gbnf_takes(empty, "a[[][]]ab"));
+  CHECK(gbnf_takes(empty, "bb"));
+  CHECK_FALSE(gbnf_takes(empty, "a[b"));
+}
+
+TEST_CASE("GBNF: what is not served is refused by name, in little time") {
+  CHECK(gbnf_refusal("root ::= root \"a\" | \"b\"") == "left recursion of rule root");
+  CHECK(gbnf_refusal("root ::= x\nx ::= \"a\"? y\ny ::= root \"b\"") ==
+        "left recursion of rule root");
+  CHECK(gbnf_refusal("a ::= \"b\"") == "rule root is missing");
+  CHECK(gbnf_refusal("root ::= other") == "rule other is missing");
+  CHECK(gbnf_refusal("root ::= \"a\"{10001}") == "repetition above 10000");
+  CHECK(gbnf_refusal("root ::= \"a\" root") == "cannot be met by any text");
+  CHECK(gbnf_refusal("root ::= \"a") == "\" is missing");
+  CHECK(gbnf_refusal("root ::= " + std::string(100, '(')) == "groups are nested more than 64 deep");
+  CHECK(gbnf_refusal(std::string(300'000, ' ')).find("at most 262144") != std::string::npos);
+  // Nested repetitions are counted.
+  CHECK(gbnf_refusal("root ::= (((\"a\"{1,10000} \"b\"){1,10000}){1,10000}){1,10000}") == "taken");
+  std::string chain = "root ::= r0\n";
+  for (int i = 0; i < 9000; ++i) {
+    chain += "r" + std::to_string(i) + " ::= r" + std::to_string(i + 1) + "? \"x\"\n";
+  }
+  CHECK(gbnf_refusal(chain + "r9000 ::= \"y\"") != "");
+}
+
+TEST_CASE("tool calls: each dialect has its frame, arguments in any order") {
+  const auto takes = [](ToolDialect dialect, Mode mode, bool parallel, std::string_view text) {
+    const auto grammar =
+        compile_tools(weather_tools(ToolSpec::Arguments::kStrict), {dialect, mode, parallel});
+    Matcher matcher(grammar);
+    return matcher.advance(text) && matcher.accepts();
+  };
+  const std::string hermes =
+      "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"days\": 3, \"city\": "
+      "\"x\"}}\n</tool_call>";
+  const std::string xml =
+      "<tool_call>\n<function=weather>\n<parameter=days>\n3\n</parameter>\n<parameter=city>\n"
+      "a <b>\n\"c\"\n</parameter>\n<parameter=unit>\nC\n</parameter>\n</function>\n</tool_call>";
+  const std::string pythonic =
+      "<|tool_call_start|>[weather(days=3, city=\"x\", on=True), now()]<|tool_call_end|>";
+  for (const auto& [dialect, call] :
+       {std::pair(ToolDialect::kHermes, hermes), std::pair(ToolDialect::kXml, xml),
+        std::pair(ToolDialect::kPythonic, pythonic)}) {
+    INFO(call);
+    CHECK(takes(dialect, Mode::kRequired, true, call));
+    CHECK(takes(dialect, Mode::kAuto, true, "Some text <tool. " + call + " and more"));
+    CHECK(takes(dialect, Mode::kAuto, true, "no call"));
+    CHECK_FALSE(takes(dialect, Mode::kRequired, true, "no call"));
+    CHECK_FALSE(takes(dialect, Mode::kNone, true, call));
+    CHECK(takes(dialect, Mode::kNone, true, "text"));
+    const bool has_several = dialect == ToolDialect::kPythonic;
+    CHECK(takes(dialect, Mode::kAuto, false, call) != has_several);
+    CHECK_FALSE(takes(dialect, Mode::kAuto, false, call + " more"));
+    CHECK(takes(dialect, Mode::kRequired, true, call + "\n" + call) != has_several);
+    std::string other = call;
+    other.replace(other.find("weather"), 7, "unknown");
+    CHECK_FALSE(takes(dialect, Mode::kAuto, true, other));
+    other = call;
+    other.replace(other.find("city"), 4, "days");
+    CHECK_FALSE(takes(dialect, Mode::kAuto, true, other));
+  }
+  CHECK_FALSE(takes(ToolDialect::kXml, Mode::kRequired, true,
+                    "<tool_call>\n<function=weather>\n<parameter=days>\n3\n</parameter>\n"
+                    "</function>\n</tool_call>"));
+}
+
+TEST_CASE("tool calls: errors and relaxed keywords name the tool") {
+  std::vector<ToolSpec> tools = {
+      {"t", R"({"type":"object","minProperties":1})", ToolSpec::Arguments::kStrict}};
+  try {
+    compile_tools(tools, {});
+    FAIL("taken");
+  } catch (const GrammarError& error) {
+    CHECK(error.path() == "t#");
+    CHECK(error.reason() == "minProperties");
+  }
+  tools[0].arguments = ToolSpec::Arguments::kRelaxed;
+  std::vector<RelaxedKeyword> relaxed;
+  compile_tools(tools, {}, &relaxed);
+  REQUIRE(relaxed.size() == 1);
+  CHECK(relaxed[0].path == "t#");
+}
+
+// A vocabulary of the size of large models'. Words share beginnings as those of languages do.
+std::shared_ptr<const Vocabulary> large_vocabulary() {
+  std::set<std::string> tokens = all_tokens();
+  std::mt19937_64 random(3);
+  std::vector<std::string> parts;
+  constexpr std::string_view kLetters = "etaoinshrdlucmfwypvbgkqjxz";
+  for (int i = 0; i < 400; ++i) {
+    std::string part;
+    for (std::size_t k = 0; k < 1 + random() % 3; ++k) {
+      part += kLetters[std::min(random() % 26, random() % 26)];
+    }
+    parts.push_back(part);
+  }
+  while (tokens.size() < 248'000) {
+    std::string token = random() % 2 == 0 ? " " : "";
+    const std::uint64_t kind = random() % 100;
+    if (kind < 70) {
+      for (std::size_t k = 0; k < 1 + random() % 4; ++k) token += parts[random() % parts.size()];
+    } else if (kind < 95) {
+      for (std::size_t k = 0; k < 1 + random() % 3; ++k) {
+        const auto c = static_cast<unsigned>(0x4E00 + std::min(random() % 6000, random() % 6000));
+        token += static_cast<char>(0xE0 | c >> 12);
+        token += static_cast<char>(0x80 | (c >> 6 & 0x3F));
+        token += static_cast<char>(0x80 | (c & 0x3F));
+      }
+    } else if (kind < 97) {
+      constexpr std::string_view kMarks = "\"'{}[]():;,.<>/\\=+-*&|!?#$%_\n\t ";
+      for (std::size_t k = 0; k < 2 + random() % 4; ++k) token += kMarks[random() % kMarks.size()];
+    } else {
+      token += std::to_string(random() % 1000);
+    }
+    tokens.insert(token);
+  }
+  return vocabulary_of(tokens);
+}
+
+TEST_CASE("speed: the mask of 248,320 tokens takes microseconds", "[speed]") {
+  using Clock = std::chrono::steady_clock;
+  const auto since = [](Clock::time_point begin) {
+    return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+  };
+  const auto begin = Clock::now();
+  const auto vocabulary = large_vocabulary();
+  WARN("made in " << since(begin) / 1000 << " ms, " << vocabulary->trie().size() << " nodes");
+  const auto warm = Clock::now();
+  warm_masks(*vocabulary, tool_call_automata(ToolDialect::kHermes));
+  WARN("masks that all share: " << since(warm) / 1000 << " ms");
+  const auto measured = [&](const char* name, const std::shared_ptr<const Grammar>& grammar) {
+    std::vector<double> times;
+    double first = 0;
+    for (std::uint64_t seed = 0; seed < 24; ++seed) {
+      std::mt19937_64 random(seed);
+      TokenMatcher matcher(grammar, vocabulary);
+      for (int step = 0; step < 50 && !matcher.ended(); ++step) {
+        const auto start = Clock::now();
+        const auto mask = matcher.mask();
+        const double time = since(start);
+        (seed < 8 ? first : times.emplace_back()) = seed < 8 ? std::max(first, time) : time;
+        const std::vector<std::int32_t> ids = ids_of(mask);
+        REQUIRE(matcher.advance(ids[random() % ids.size()]));
+      }
+    }
+    std::ranges::sort(times);
+    WARN(name << ": median " << times[times.size() / 2] << " us, p99 "
+              << times[times.size() * 99 / 100] << " us, largest " << times.back()
+              << " us, largest of the first " << first << " us");
+    // 50 us are the target of a release build; tests share cores, and sanitizers slow them.
+    CHECK(times[times.size() / 2] < 5'000);
+  };
+  measured("object", compile_schema(R"({"type":"object","properties":{"city":{"type":"string"},
+      "days":{"type":"integer","minimum":1,"maximum":14},"unit":{"enum":["C","F"]},"tags":{
+      "type":"array","items":{"type":"string","maxLength":20}}},"required":["city","tags"],
+      "additionalProperties":false})"));
+  measured("any object", compile_schema(R"({"type":"object"})"));
+  measured("GBNF", compile_gbnf(kJsonGbnf));
+  measured("hermes", compile_tools(weather_tools(ToolSpec::Arguments::kStrict), {}));
+}
+
+}  // namespace
+}  // namespace lintel::grammar
