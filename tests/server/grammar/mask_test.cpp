@@ -6,6 +6,7 @@
 #include <string>
 
 #include "server/grammar/gbnf.h"
+#include "server/grammar/grammar_cache.h"
 #include "server/grammar/schema.h"
 #include "server/grammar/tool_calls.h"
 #include "tests/server/grammar/grammar_support.h"
@@ -211,6 +212,21 @@ TEST_CASE("cached masks: their memory is bounded") {
   const Vocabulary large(tokens, {});
   warm_masks(large);
   CHECK(large.cached_bytes() >= 2 * large.mask_words() * 8);
+}
+
+TEST_CASE("compiled grammars: the last used are kept, within the bound") {
+  const auto make = [] { return CompiledGrammar{compile_schema("true"), {}}; };
+  const std::size_t each = make().grammar->bytes();
+  GrammarCache cache(2 * each);
+  const auto first = cache.get("a", make).grammar;
+  CHECK(cache.get("a", make).grammar == first);
+  const auto second = cache.get("b", make).grammar;
+  CHECK(second != first);
+  CHECK(cache.get("a", make).grammar == first);
+  cache.get("c", make);
+  CHECK(cache.get("a", make).grammar == first);
+  CHECK(cache.get("b", make).grammar != second);
+  CHECK(cache.bytes() <= 2 * each);
 }
 
 TEST_CASE("GBNF: texts are accepted as their rules say") {
