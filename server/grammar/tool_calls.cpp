@@ -48,10 +48,14 @@ const std::shared_ptr<const Dfa>& xml_value() {
   return made;
 }
 
-const std::shared_ptr<const Dfa>& any_key() {
-  static const std::shared_ptr<const Dfa> made =
-      shared(pattern_dfa("^[A-Za-z0-9_.-]{1,64}$", Spelling::kUtf8));
-  return made;
+// Any key of an argument, with what ends it: an automaton that accepts at its end alone needs no
+// list of what may follow.
+const std::shared_ptr<const Dfa>& any_key(ToolDialect dialect) {
+  static const std::shared_ptr<const Dfa> xml =
+      shared(pattern_dfa("^[A-Za-z0-9_.-]{1,64}>\\n$", Spelling::kUtf8));
+  static const std::shared_ptr<const Dfa> pythonic =
+      shared(pattern_dfa("^[A-Za-z0-9_.-]{1,64}=$", Spelling::kUtf8));
+  return dialect == ToolDialect::kXml ? xml : pythonic;
 }
 
 const std::shared_ptr<const Dfa>& leading_lines() {
@@ -207,15 +211,15 @@ class ToolCompiler {
       return add_schema_members(g, parse_json(tool.parameters),
                                 is_xml ? xml_style() : pythonic_style(), options, relaxed);
     }
-    const NodeId key = g.add_dfa(any_key());
+    const NodeId key = g.add_dfa(any_key(options_.dialect));
     if (is_xml) {
       const NodeId value = g.add_dfa(xml_value());
-      const NodeId member = g.add_sequence(
-          {g.add_text("<parameter="), key, g.add_text(">\n"), value, g.add_text("\n")});
+      const NodeId member =
+          g.add_sequence({g.add_text("<parameter="), key, value, g.add_text("\n")});
       return g.add_sequence({g.add_repeat(member, 0, kUnbounded), g.add_text("</function>")});
     }
     const NodeId value = add_schema(g, parse_json("true"), options, relaxed);
-    const NodeId member = g.add_sequence({key, g.add_text("="), value});
+    const NodeId member = g.add_sequence({key, value});
     const NodeId more = g.add_repeat(g.add_sequence({g.add_text(", "), member}), 0, kUnbounded);
     const NodeId end = g.add_text(")");
     return g.add_choice({end, g.add_sequence({member, more, end})});

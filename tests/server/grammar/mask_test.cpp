@@ -2,7 +2,7 @@
 // Masks of tokens against a naive twin; budgets, copies, GBNF, tool calls, speed.
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <chrono>
+#include <ctime>
 #include <string>
 
 #include "server/grammar/gbnf.h"
@@ -312,6 +312,24 @@ TEST_CASE("tool calls: each dialect has its frame, arguments in any order") {
                     "</function>\n</tool_call>"));
 }
 
+TEST_CASE("tool calls: any arguments are any keys of the dialect") {
+  for (const auto& [dialect, call] :
+       {std::pair(ToolDialect::kHermes,
+                  "<tool_call>\n{\"name\": \"now\", \"arguments\": {\"a\": "
+                  "[1]}}\n</tool_call>"),
+        std::pair(ToolDialect::kXml,
+                  "<tool_call>\n<function=now>\n<parameter=a>\nx\n</parameter>\n"
+                  "<parameter=b-c>\n\n</parameter>\n</function>\n</tool_call>"),
+        std::pair(ToolDialect::kPythonic,
+                  "<|tool_call_start|>[now(a=1, b_c=[None])]<|tool_call_end|>")}) {
+    Matcher matcher(
+        compile_tools(weather_tools(ToolSpec::Arguments::kAny), {dialect, Mode::kRequired, true}));
+    INFO(call);
+    CHECK(matcher.advance(call));
+    CHECK(matcher.accepts());
+  }
+}
+
 TEST_CASE("tool calls: errors and relaxed keywords name the tool") {
   std::vector<ToolSpec> tools = {
       {"t", R"({"type":"object","minProperties":1})", ToolSpec::Arguments::kStrict}};
@@ -366,16 +384,19 @@ std::shared_ptr<const Vocabulary> large_vocabulary() {
 }
 
 TEST_CASE("speed: the mask of 248,320 tokens takes microseconds", "[speed]") {
-  using Clock = std::chrono::steady_clock;
-  const auto since = [](Clock::time_point begin) {
-    return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+  // Of this thread: tests share cores.
+  const auto cpu_now = [] {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
   };
-  const auto begin = Clock::now();
+  const double begin = cpu_now();
   const auto vocabulary = large_vocabulary();
-  WARN("made in " << since(begin) / 1000 << " ms, " << vocabulary->trie().size() << " nodes");
-  const auto warm = Clock::now();
+  WARN("made in " << (cpu_now() - begin) / 1000 << " ms, " << vocabulary->trie().size()
+                  << " nodes");
+  const double warm = cpu_now();
   warm_masks(*vocabulary, tool_call_automata(ToolDialect::kHermes));
-  WARN("masks that all share: " << since(warm) / 1000 << " ms");
+  WARN("masks that all share: " << (cpu_now() - warm) / 1000 << " ms");
   const auto measured = [&](const char* name, const std::shared_ptr<const Grammar>& grammar) {
     std::vector<double> times;
     double first = 0;
@@ -383,9 +404,9 @@ TEST_CASE("speed: the mask of 248,320 tokens takes microseconds", "[speed]") {
       std::mt19937_64 random(seed);
       TokenMatcher matcher(grammar, vocabulary);
       for (int step = 0; step < 50 && !matcher.ended(); ++step) {
-        const auto start = Clock::now();
+        const double start = cpu_now();
         const auto mask = matcher.mask();
-        const double time = since(start);
+        const double time = cpu_now() - start;
         (seed < 8 ? first : times.emplace_back()) = seed < 8 ? std::max(first, time) : time;
         const std::vector<std::int32_t> ids = ids_of(mask);
         REQUIRE(matcher.advance(ids[random() % ids.size()]));
@@ -395,8 +416,8 @@ TEST_CASE("speed: the mask of 248,320 tokens takes microseconds", "[speed]") {
     WARN(name << ": median " << times[times.size() / 2] << " us, p99 "
               << times[times.size() * 99 / 100] << " us, largest " << times.back()
               << " us, largest of the first " << first << " us");
-    // 50 us are the target of a release build; tests share cores, and sanitizers slow them.
-    CHECK(times[times.size() / 2] < 5'000);
+    // 50 us are the target of a release build; sanitizers are slower.
+    CHECK(times[times.size() / 2] < 2'000);
   };
   measured("object", compile_schema(R"({"type":"object","properties":{"city":{"type":"string"},
       "days":{"type":"integer","minimum":1,"maximum":14},"unit":{"enum":["C","F"]},"tags":{
