@@ -148,16 +148,16 @@ class DfaMaker {
   }
 
   // Makes an automaton whose states are `Name`s, found from `start`. `step(name, byte)` is the
-  // next one or nothing; bytes of one class of all `parts` behave alike.
+  // next one or nothing; bytes of one class of both automata behave alike.
   template <typename Name, typename Step, typename Accepts>
-  static Dfa explore(const Name& start, std::initializer_list<const Dfa*> parts, Step&& step,
+  static Dfa explore(const Name& start, const Dfa& one, const Dfa& other, Step&& step,
                      Accepts&& accepts, std::size_t* work) {
     Raw raw;
-    std::map<std::vector<std::uint8_t>, std::uint8_t> known;
+    std::map<std::pair<int, int>, std::uint8_t> known;
     std::vector<unsigned char> samples;
     for (int byte = 0; byte < 256; ++byte) {
-      std::vector<std::uint8_t> key;
-      for (const Dfa* part : parts) key.push_back(part->classes_[static_cast<std::size_t>(byte)]);
+      const std::pair<int, int> key(one.classes_[static_cast<std::size_t>(byte)],
+                                    other.classes_[static_cast<std::size_t>(byte)]);
       const auto [found, fresh] = known.emplace(key, static_cast<std::uint8_t>(samples.size()));
       if (fresh) samples.push_back(static_cast<unsigned char>(byte));
       raw.classes[static_cast<std::size_t>(byte)] = found->second;
@@ -676,7 +676,7 @@ Dfa intersection(const Dfa& one, const Dfa& other, std::size_t* work) {
   if (one.start() == Dfa::kDead) return one;
   if (other.start() == Dfa::kDead) return other;
   return DfaMaker::explore<Name>(
-      Name(one.start(), other.start()), {&one, &other},
+      Name(one.start(), other.start()), one, other,
       [&](const Name& at, unsigned char byte) -> std::optional<Name> {
         const Name next(one.step(at.first, byte), other.step(at.second, byte));
         if (next.first == Dfa::kDead || next.second == Dfa::kDead) return std::nullopt;
@@ -695,7 +695,7 @@ Dfa with_lengths(const Dfa& text, const StringDfa& shape, std::uint32_t least, s
   if (text.start() == Dfa::kDead) return text;
   const std::uint32_t cap = most == kUnbounded ? least : most;
   return DfaMaker::explore<Name>(
-      Name{text.start(), shape.dfa.start(), 0}, {&text, &shape.dfa},
+      Name{text.start(), shape.dfa.start(), 0}, text, shape.dfa,
       [&](const Name& at, unsigned char byte) -> std::optional<Name> {
         Name next{text.step(at.text, byte), shape.dfa.step(at.shape, byte), at.count};
         if (next.text == Dfa::kDead || next.shape == Dfa::kDead) return std::nullopt;
