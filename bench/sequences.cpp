@@ -96,7 +96,7 @@ void Sequences::start(std::size_t count, std::uint64_t seed) {
 
 void Sequences::draw(std::size_t i, std::span<const float> output) {
   const DrawSource draw{.seed = seed_ + i, .position = sequences_[i].position()};
-  const std::int32_t token = model_.head().sample(output, sampling_, {}, draw, scratch_);
+  const std::int32_t token = model_.head().sample(output, sampling_, {}, {}, draw, scratch_);
   sequences_[i].pending = token;
   drawn_[i].push_back(token);
 }

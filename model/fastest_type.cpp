@@ -88,7 +88,7 @@ double kl_divergence_bits(const Transformer& exact, const Transformer& narrow) {
         if (p[token] > -100.0) sum += std::exp2(p[token]) * (p[token] - q[token]);
       }
       const DrawSource draw{.seed = i, .position = position};
-      tokens[i] = head.sample(wanted.row(i), {}, {}, draw, scratch);
+      tokens[i] = head.sample(wanted.row(i), {}, {}, {}, draw, scratch);
     }
   }
   return sum / static_cast<double>(length * static_cast<std::int64_t>(kSequences));

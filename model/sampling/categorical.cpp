@@ -41,6 +41,17 @@ void apply_penalties(const SamplingOptions& options, std::span<const std::uint32
   }
 }
 
+// Empty: all are allowed.
+void apply_mask(std::span<const std::uint64_t> allowed, std::span<double> logits) {
+  for (std::size_t word = 0; word < allowed.size(); ++word) {
+    if (allowed[word] == ~std::uint64_t{0}) continue;
+    const std::size_t end = std::min(logits.size(), 64 * word + 64);
+    for (std::size_t id = 64 * word; id < end; ++id) {
+      if ((allowed[word] >> (id % 64) & 1) == 0) logits[id] = kBanned;
+    }
+  }
+}
+
 // Lowest id among the highest.
 std::int32_t most_likely(std::span<const double> values) {
   return static_cast<std::int32_t>(std::max_element(values.begin(), values.end()) - values.begin());
@@ -134,9 +145,10 @@ class CategoricalHead final : public Head {
   }
 
   std::int32_t sample(std::span<const float> output, const SamplingOptions& options,
-                      std::span<const std::uint32_t> counts, DrawSource draw,
-                      SamplingScratch& scratch) const override {
+                      std::span<const std::uint32_t> counts, std::span<const std::uint64_t> allowed,
+                      DrawSource draw, SamplingScratch& scratch) const override {
     assert(counts.empty() || counts.size() == output.size());
+    assert(allowed.empty() || allowed.size() == (output.size() + 63) / 64);
     scratch.values.resize(output.size());
     scratch.order.resize(output.size());
     const std::span<double> values(scratch.values);
@@ -144,11 +156,13 @@ class CategoricalHead final : public Head {
     std::copy(output.begin(), output.end(), values.begin());
     apply_bias(options, values);
     apply_penalties(options, counts, values);
+    apply_mask(allowed, values);
     double highest = largest_of(values);
     if (highest == kBanned) {
       // Every token is banned, which leaves no distribution: the biases are void.
       std::copy(output.begin(), output.end(), values.begin());
       apply_penalties(options, counts, values);
+      apply_mask(allowed, values);
       highest = largest_of(values);
     }
     if (options.temperature == 0.0f) return most_likely(values);

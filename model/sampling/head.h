@@ -13,7 +13,7 @@
 
 namespace lintel {
 
-// How a token is drawn. Order: logit_bias, penalties, temperature, top_k, top_p, min_p.
+// How a token is drawn. Order: logit_bias, penalties, a mask, temperature, top_k, top_p, min_p.
 struct SamplingOptions {
   float temperature = 1.0f;  // 0: the most likely token (lowest id among equals)
   int top_k = 0;             // 0: all
@@ -49,12 +49,14 @@ class Head {
 
   // One token; a pure function of its arguments. counts: occurrences of every token in the sequence
   // so far, or among its last penalty_window tokens, [V]; empty when no penalty is set or
-  // supports_filters() is false.
+  // supports_filters() is false. allowed: the tokens that may be drawn, one at least; bit t % 64 of
+  // word t / 64 for token t. Empty: all, as it is when supports_filters() is false.
   virtual std::int32_t sample(std::span<const float> output, const SamplingOptions& options,
-                              std::span<const std::uint32_t> counts, DrawSource draw,
+                              std::span<const std::uint32_t> counts,
+                              std::span<const std::uint64_t> allowed, DrawSource draw,
                               SamplingScratch& scratch) const = 0;
 
-  // Whether penalties, logit_bias, top_k, top_p and min_p mean something for this head.
+  // Whether penalties, logit_bias, masks, top_k, top_p and min_p mean something for this head.
   virtual bool supports_filters() const = 0;
 };
 

@@ -101,7 +101,8 @@ class MixtureOfLogisticsHead final : public Head {
   }
 
   std::int32_t sample(std::span<const float> output, const SamplingOptions& options,
-                      std::span<const std::uint32_t> /*counts*/, DrawSource draw,
+                      std::span<const std::uint32_t> /*counts*/,
+                      std::span<const std::uint64_t> /*allowed*/, DrawSource draw,
                       SamplingScratch& scratch) const override {
     if (options.temperature == 0.0f) return most_likely(output, scratch);
     const double temperature = options.temperature;

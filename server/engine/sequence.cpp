@@ -404,7 +404,7 @@ Sequence::Placed Sequence::decide(std::int64_t position, std::span<const float> 
                                   StepContext& step) const {
   if (const auto found = known(position)) return {position, found->first, found->second};
   const std::int32_t token =
-      context_.model.head().sample(output, context_.request.sampling, penalty_counts(),
+      context_.model.head().sample(output, context_.request.sampling, penalty_counts(), {},
                                    DrawSource{seed_, position}, step.sampling);
   return {position, token, TokenSource::kSampled};
 }

@@ -68,7 +68,7 @@ double mixture_log2_prob(std::span<const float> output, int value) {
 std::int32_t draw(const Head& head, std::span<const float> output, const SamplingOptions& options,
                   std::int64_t position, std::span<const std::uint32_t> counts = {}) {
   SamplingScratch scratch;
-  return head.sample(output, options, counts, {.seed = 11, .position = position}, scratch);
+  return head.sample(output, options, counts, {}, {.seed = 11, .position = position}, scratch);
 }
 
 // How often each token comes out of `draws` draws.
@@ -309,7 +309,7 @@ TEST_CASE("top_p of a large vocabulary keeps what sorting all of it would keep")
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     const DrawSource draw{.seed = seed, .position = 3};
     const std::int32_t found =
-        head->sample(logits, {.top_k = top_k, .top_p = top_p}, {}, draw, scratch);
+        head->sample(logits, {.top_k = top_k, .top_p = top_p}, {}, {}, draw, scratch);
     REQUIRE(share[found] > 0.0);
     const double target = draw.uniform(0) * all;
     const double before = std::accumulate(share.begin(), share.begin() + found, 0.0);
@@ -374,6 +374,31 @@ TEST_CASE("bans of every token are void") {
   CHECK(draw(*head, output, options, 0) == 1);
 }
 
+TEST_CASE("a mask: allowed tokens are drawn as if the others had no weight") {
+  const auto head = categorical(130);
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::vector<std::uint64_t> mask = {0b1011, ~std::uint64_t{0}, 0b10};
+  SamplingScratch scratch;
+  for (int i = 0; i < 200; ++i) {
+    const auto output = normal_values(130, 3.0f, static_cast<unsigned>(i));
+    SamplingOptions options{.top_k = i % 3 * 20, .top_p = i % 2 == 0 ? 0.8f : 1.0f};
+    if (i % 5 == 0) options.temperature = 0.0f;
+    if (i % 7 == 0) options.logit_bias = {{5, infinity}};  // which the mask bans
+    const DrawSource source{.seed = 11, .position = i};
+    SamplingOptions banned = options;
+    for (int v = 4; v < 64; ++v) banned.logit_bias.push_back({v, -infinity});
+    for (const int v : {2, 128}) banned.logit_bias.push_back({v, -infinity});
+    if (i % 7 == 0) std::erase(banned.logit_bias, std::pair(5, infinity));
+    CHECK(head->sample(output, options, {}, mask, source, scratch) ==
+          head->sample(output, banned, {}, {}, source, scratch));
+  }
+  // Biases that ban what the mask allows are void; the mask is not.
+  mask = {0, 0, 0b10};
+  const SamplingOptions options{.logit_bias = {{129, -infinity}}};
+  const auto output = normal_values(130, 3.0f, 1);
+  CHECK(head->sample(output, options, {}, mask, {.seed = 1, .position = 1}, scratch) == 129);
+}
+
 TEST_CASE("filters and banned tokens at once leave a token in range") {
   const auto head = categorical(100);
   const float infinity = std::numeric_limits<float>::infinity();
@@ -398,7 +423,7 @@ TEST_CASE("a sample is a function of its arguments and not of the scratch memory
   const SamplingOptions options{.top_k = 20, .top_p = 0.95f};
   for (int i = 0; i < 100; ++i) {
     const DrawSource source{.seed = 11, .position = i};
-    CHECK(head->sample(output, options, {}, source, used) == draw(*head, output, options, i));
+    CHECK(head->sample(output, options, {}, {}, source, used) == draw(*head, output, options, i));
   }
 }
 

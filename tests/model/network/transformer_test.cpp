@@ -338,8 +338,8 @@ TEST_CASE("a warm step allocates nothing, nor does a sample", "[rows]") {
     for (std::size_t r = 0; r < rows.size(); ++r) {
       const auto& options = r % 2 == 0 ? sampled : greedy;
       const DrawSource draw{.seed = 1, .position = sequences[r].position()};
-      rows[r].token =
-          transformer.head().sample(outputs.row(r), options, sequences[r].counts, draw, scratch);
+      rows[r].token = transformer.head().sample(outputs.row(r), options, sequences[r].counts, {},
+                                                draw, scratch);
       transformer.head().log2_prob(outputs.row(r), rows[r].token);
       transformer.head().log2_probs(outputs.row(r), log2_probs);
     }

@@ -61,7 +61,7 @@ Filtered filter_naively(const Transformer& model, const GenerationRequest& reque
       RecordedToken next{position, given.value_or(0), TokenSource::kGiven, std::nullopt, {}};
       if (!given) {
         next.source = TokenSource::kSampled;
-        next.token = model.head().sample(output, request.sampling, particles[i].counts,
+        next.token = model.head().sample(output, request.sampling, particles[i].counts, {},
                                          {request.seed + i, position}, scratch);
       }
       if (!output.empty()) {

@@ -38,7 +38,7 @@ std::vector<std::int32_t> counted_by_hand(const Transformer& model,
     std::vector<std::uint32_t> counts(static_cast<std::size_t>(model.config().vocab_size), 0);
     const std::size_t first = window == 0 || window > all.size() ? 0 : all.size() - window;
     for (std::size_t i = first; i < all.size(); ++i) ++counts[static_cast<std::size_t>(all[i])];
-    all.push_back(model.head().sample(output, request.sampling, counts,
+    all.push_back(model.head().sample(output, request.sampling, counts, {},
                                       {request.seed + static_cast<std::uint64_t>(sample), position},
                                       scratch));
   }

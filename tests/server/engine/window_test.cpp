@@ -56,7 +56,7 @@ std::vector<RecordedToken> in_windows_by_hand(const Transformer& model,
       next.source = TokenSource::kGiven;
     } else {
       next.token = model.head().sample(
-          output, request.sampling, counts,
+          output, request.sampling, counts, {},
           {request.seed + static_cast<std::uint64_t>(sample), next.position}, scratch);
     }
     if (!output.empty() && request.log2_probs) {

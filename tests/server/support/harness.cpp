@@ -249,7 +249,7 @@ TwinResult generate_naively(const Transformer& model, const GenerationRequest& r
     } else {
       next.token = model.head().sample(
           output, request.sampling,
-          request.sampling.penalty_window > 0 ? counts_of_window() : sequence.counts,
+          request.sampling.penalty_window > 0 ? counts_of_window() : sequence.counts, {},
           {request.seed + static_cast<std::uint64_t>(sample), position}, scratch);
     }
     if (next.source != TokenSource::kPrompt) ++produced;
