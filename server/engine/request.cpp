@@ -67,6 +67,31 @@ bool has_penalties(const SamplingOptions& sampling) {
          sampling.frequency_penalty != 0.0f;
 }
 
+// Why the request cannot have its constraint; null: it can.
+const char* find_fault(const GrammarConstraint& constraint, const GenerationRequest& request,
+                       const Transformer& model) {
+  if (constraint.grammar == nullptr) return "constraint.grammar is missing";
+  if (constraint.vocabulary == nullptr) return "constraint.vocabulary is missing";
+  if (!model.head().supports_filters()) return "constraint: the model's head has no masks";
+  if (constraint.vocabulary->size() != static_cast<std::size_t>(model.head().vocab_size())) {
+    return "constraint.vocabulary is not the model's";
+  }
+  if (request.stop.tokens.empty()) return "constraint: the request has no stop token";
+  if (request.uses_particles()) return "constraint is not for particles";
+  if (!constraint.after_reasoning) return nullptr;
+  if (constraint.reasoning_end.empty()) return "constraint.reasoning_end is empty";
+  return model.tokenizer() == nullptr ? "constraint.after_reasoning: no tokenizer" : nullptr;
+}
+
+// Throws std::invalid_argument.
+std::optional<ConstraintRules> rules_of(const GenerationRequest& request,
+                                        const Transformer& model) {
+  if (!request.constraint) return std::nullopt;
+  const char* const fault = find_fault(*request.constraint, request, model);
+  if (fault != nullptr) throw std::invalid_argument(fault);
+  return ConstraintRules(*request.constraint, request.stop.tokens, model.tokenizer().get());
+}
+
 }  // namespace
 
 RequestContext::RequestContext(GenerationRequest given_request, const Transformer& transformer,
@@ -77,7 +102,8 @@ RequestContext::RequestContext(GenerationRequest given_request, const Transforme
       max_tokens(most_tokens),
       first_position(sequence.next_position() + static_cast<std::int64_t>(request.replay.size())),
       tokenizer(model.tokenizer().get()),
-      uses_penalties(model.head().supports_filters() && has_penalties(request.sampling)) {
+      uses_penalties(model.head().supports_filters() && has_penalties(request.sampling)),
+      constraint(rules_of(request, model)) {
   if (first_position == 0 && request.prompt.empty() && given_token(0) == nullptr) {
     if (model.config().modality != ModalityKind::kImage) {
       throw std::invalid_argument("nothing to begin the sequence with");

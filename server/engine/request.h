@@ -18,6 +18,7 @@
 #include "model/tokenizer/tokenizer.h"
 #include "model/transformer.h"
 #include "server/core/clock.h"
+#include "server/engine/grammar_constraint.h"
 #include "server/engine/token_sink.h"
 
 namespace lintel {
@@ -208,6 +209,9 @@ struct GenerationRequest {
   SamplingOptions sampling;
   std::uint64_t seed = 0;  // sample i draws from seed + i (mod 2^64)
   StopOptions stop;
+  // Of every sample. Needs a stop token, and a head that supports filters; with after_reasoning a
+  // tokenizer, too. Not with particles.
+  std::optional<GrammarConstraint> constraint;
   bool log2_probs = false;
   int top_log2_probs = 0;    // TokenEvent::top; independent of log2_probs
   bool echo_prompt = false;  // every sample gets the echo
@@ -249,7 +253,8 @@ struct GenerationRequest {
 // Constant once made.
 struct RequestContext {
   // Makes the start token the prompt where there is nothing else to begin with; throws
-  // std::invalid_argument where there is no start token either. most_tokens as
+  // std::invalid_argument where there is no start token either, and for a constraint that the
+  // request or the model cannot have. most_tokens as
   // SessionLease::max_tokens.
   RequestContext(GenerationRequest given_request, const Transformer& transformer,
                  const SequenceState& sequence, std::int64_t most_tokens);
@@ -261,6 +266,7 @@ struct RequestContext {
   const std::int64_t first_position;  // of the prompt: tokens the sequence had before, replay's too
   const Tokenizer* const tokenizer;   // of the model; null: it has none
   const bool uses_penalties;
+  const std::optional<ConstraintRules> constraint;
 
   // What a token contributes to a text.
   std::string_view bytes_of(std::int32_t token) const {

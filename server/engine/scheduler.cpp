@@ -46,6 +46,7 @@ Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& op
   check_option("prefill_rows_per_step", options.prefill_rows_per_step, 1);
   check_option("speculation_rows", options.speculation_rows, 1);
   check_option("step_threads", options.step_threads, 0);
+  check_option("mask_budget", options.mask_budget == 0 ? 0 : 1, 1);
   if (options.workers > 1 && options.step_threads != 1) {
     help_ = std::make_unique<IntraOpParallelism>(static_cast<std::size_t>(options.workers),
                                                  cores(options));
@@ -63,6 +64,7 @@ Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& op
   worker_options.drafts = uses_drafts(options.speculation, model_->recomputes());
   worker_options.step_threads = options.step_threads;
   worker_options.help = help_.get();
+  worker_options.mask_budget = options.mask_budget;
   for (int i = 0; i < std::max(options.workers, 1); ++i) {
     worker_options.index = i;
     workers_.push_back(
@@ -178,6 +180,8 @@ Scheduler::Stats Scheduler::stats() const {
   stats.generated_tokens = metrics_->generated_tokens.load();
   stats.drafted_tokens = metrics_->drafted_tokens.load();
   stats.accepted_tokens = metrics_->accepted_tokens.load();
+  stats.mask_waits = metrics_->mask_waits.load();
+  stats.empty_masks = metrics_->empty_masks.load();
   stats.queued = queue_->size();
   const std::uint64_t in_flight = metrics_->in_flight.load();
   stats.running = in_flight > stats.queued ? in_flight - stats.queued : 0;
@@ -196,6 +200,8 @@ void Scheduler::Stats::add(const Stats& other) {
   generated_tokens += other.generated_tokens;
   drafted_tokens += other.drafted_tokens;
   accepted_tokens += other.accepted_tokens;
+  mask_waits += other.mask_waits;
+  empty_masks += other.empty_masks;
   running += other.running;
   queued += other.queued;
   for (std::size_t i = 0; i < kNumOutcomes; ++i) {

@@ -19,6 +19,7 @@
 #include "server/engine/row_planner.h"
 #include "server/engine/token_sink.h"
 #include "server/engine/work_metrics.h"
+#include "server/grammar/token_matcher.h"
 #include "server/sessions/session_manager.h"
 
 namespace lintel {
@@ -61,6 +62,9 @@ class Scheduler {
     // Threads that share a step while fewer workers have requests than there are, and fewer than
     // cores: at most so many; 0: as many as make it faster.
     int step_threads = 0;
+    // Work on the mask of one row under a grammar in a step (grammar::TokenMatcher::prepare); all
+    // rows of a worker may take four times that. A row that is over it waits a step.
+    std::size_t mask_budget = grammar::kMaskBudget;
   };
 
   struct Stats {
@@ -71,6 +75,8 @@ class Scheduler {
     std::uint64_t generated_tokens = 0;
     std::uint64_t drafted_tokens = 0;   // fed before they were drawn
     std::uint64_t accepted_tokens = 0;  // of which right
+    std::uint64_t mask_waits = 0;       // rows that waited a step for a grammar's mask
+    std::uint64_t empty_masks = 0;      // which permitted no token: an error, kInternal
     std::uint64_t running = 0;          // requests in a batch or paused
     std::uint64_t queued = 0;
     std::array<std::uint64_t, kNumOutcomes> ended{};   // by RequestOutcome

@@ -2,8 +2,10 @@
 #include "server/engine/sequence.h"
 
 #include <algorithm>
+#include <bit>
 #include <cassert>
 #include <numeric>
+#include <stdexcept>
 
 #include "model/core/kernels.h"
 
@@ -129,6 +131,7 @@ Sequence::Sequence(const RequestContext& context, SampleEvents& outlet, Sequence
       num_tokens_(context.first_position),
       drafts_(context),
       gate_(context, outlet) {
+  if (context.constraint) constraint_.emplace(*context.constraint);
   gate_.replay(sequence.generated_tail);
 }
 
@@ -328,7 +331,23 @@ int Sequence::rows_wanted(int limit) const {
   int rows = 0;
   while (rows < most && known(next + rows)) ++rows;
   if (rows > 0 && context_.request.uses_particles()) return rows;  // and then it waits
-  return std::min(rows + 1, most);                                 // one more, to be sampled
+  if (rows < most && !has_mask_after(rows)) return rows;
+  return std::min(rows + 1, most);  // one more, to be sampled
+}
+
+void Sequence::prepare_mask(StepContext& step) {
+  if (!constraint_ || constraint_->ready()) return;
+  const std::size_t most = std::min(step.row_masks, step.masks_left);
+  std::size_t left = most;
+  constraint_->prepare(&left);
+  step.masks_left -= most - left;
+}
+
+bool Sequence::has_mask_after(int rows) const {
+  if (!constraint_) return true;
+  if (!constraint_->ready()) return false;
+  // A mask follows from the new tokens before it, which are taken first; a prompt changes none.
+  return rows == 0 || known(sequence_->next_position() + rows - 1)->second == TokenSource::kPrompt;
 }
 
 int Sequence::prompt_rows_wanted(int limit) const {
@@ -340,6 +359,7 @@ bool Sequence::begin_drafts(int rows) {
   const std::int64_t next = sequence_->next_position();
   if (next < num_tokens_) return false;  // they have been observed already
   if (!context_.request.drawn.empty() && next < context_.drawn_end()) return false;
+  if (constraint_ && known(next + rows - 1)) return false;  // nothing is sampled yet
   return drafts_.propose(next, rows, next + tokens_left());
 }
 
@@ -384,8 +404,11 @@ bool Sequence::absorb(int count, OutputRows outputs, StepContext& step) {
       if (!all_finite(output)) return false;
     }
     place(decide(position, output, step), output, step);
-    goes_on =
-        kept < count && !finished() && (kept < first_draft || accept(kept - first_draft, step));
+    goes_on = kept < count && !finished();
+    if (!goes_on || kept < first_draft) continue;
+    // A draft whose next mask takes longer than the step has time for is fed again in another.
+    if (!known(position + 1)) prepare_mask(step);
+    goes_on = (known(position + 1) || has_mask_after(0)) && accept(kept - first_draft, step);
   }
   // Tokens that were drawn before do not continue after a stop, unless they are another request's.
   if (kept < first_draft) return false;
@@ -401,12 +424,29 @@ bool Sequence::absorb(int count, OutputRows outputs, StepContext& step) {
 }
 
 Sequence::Placed Sequence::decide(std::int64_t position, std::span<const float> output,
-                                  StepContext& step) const {
+                                  StepContext& step) {
   if (const auto found = known(position)) return {position, found->first, found->second};
-  const std::int32_t token =
-      context_.model.head().sample(output, context_.request.sampling, penalty_counts(), {},
-                                   DrawSource{seed_, position}, step.sampling);
-  return {position, token, TokenSource::kSampled};
+  return {position, draw(position, output, step), TokenSource::kSampled};
+}
+
+std::int32_t Sequence::draw(std::int64_t position, std::span<const float> output,
+                            StepContext& step) {
+  std::span<const std::uint64_t> allowed;
+  if (constraint_) allowed = constraint_->mask(step.mask);
+  if (!allowed.empty()) {
+    const auto first = std::ranges::find_if(allowed, [](std::uint64_t word) { return word != 0; });
+    if (first == allowed.end()) {
+      ++step.empty_masks;
+      throw std::logic_error("the grammar permits no token");
+    }
+    const bool is_only = std::has_single_bit(*first) &&
+                         std::all_of(first + 1, allowed.end(), [](auto word) { return word == 0; });
+    if (is_only) {
+      return static_cast<std::int32_t>((first - allowed.begin()) * 64) + std::countr_zero(*first);
+    }
+  }
+  return context_.model.head().sample(output, context_.request.sampling, penalty_counts(), allowed,
+                                      DrawSource{seed_, position}, step.sampling);
 }
 
 void Sequence::place(const Placed& placed, std::span<const float> output, StepContext& step) {
@@ -420,6 +460,9 @@ void Sequence::place(const Placed& placed, std::span<const float> output, StepCo
   if (log_ != nullptr) log_->append(placed.token, placed.source);
   count(placed, step);  // before it is emitted: it is paid for, whether or not the sink throws
   emit(placed, output, step);
+  if (constraint_ && placed.source != TokenSource::kPrompt && !finished()) {
+    constraint_->advance(placed.token);
+  }
   check_end(placed.position + 1);
 }
 

@@ -15,6 +15,7 @@
 #include "model/transformer.h"
 #include "server/core/clock.h"
 #include "server/engine/drafter.h"
+#include "server/engine/grammar_constraint.h"
 #include "server/engine/request.h"
 #include "server/engine/token_sink.h"
 #include "server/engine/work_metrics.h"
@@ -32,8 +33,13 @@ struct StepContext {
   std::uint64_t drafted_tokens = 0;
   std::uint64_t accepted_tokens = 0;
   int most_drafts = 0;  // of a sample in a step; constant
+  // Work that masks of grammars may still take in this step, and in it of one row (constant).
+  std::size_t masks_left = 0;
+  std::size_t row_masks = 0;
+  std::uint64_t empty_masks = 0;  // since the counters were taken
   WorkerMetrics metrics;
   SamplingScratch sampling;
+  grammar::MaskWords mask;
   std::vector<double> log2_probs;  // [V]
   std::vector<std::int32_t> order;
   std::vector<TopToken> top;
@@ -140,7 +146,11 @@ class Sequence final : public DraftSource {
   // Tokens of the sequence.
   std::int64_t num_tokens() const { return num_tokens_; }
 
-  // Rows it could use in this step, at most `limit`. REQUIRES: neither finished nor waiting.
+  // Makes the mask of the next new token, if it needs one, as far as this step has time for it. A
+  // token is sampled in no step that began without.
+  void prepare_mask(StepContext& step);
+  // Rows it could use in this step, at most `limit`; 0: it waits for its mask. REQUIRES: neither
+  // finished nor waiting.
   int rows_wanted(int limit) const;
   // Rows until the prompt is read, at most `limit`.
   int prompt_rows_wanted(int limit) const;
@@ -155,7 +165,7 @@ class Sequence final : public DraftSource {
   // count <= rows wanted and drafts.
   int append_rows(int count, std::vector<BatchRow>& rows) const;
   // Takes what those rows gave. Returns false when an output is not finite, or what was drawn
-  // before cannot be the request's.
+  // before cannot be the request's. Throws std::logic_error when its grammar permits no token.
   bool absorb(int count, OutputRows outputs, StepContext& step);
 
   bool finished() const { return reason_.has_value(); }
@@ -172,6 +182,7 @@ class Sequence final : public DraftSource {
   void release() {
     if (sequence_ != nullptr) std::exchange(sequence_, nullptr)->settle();
     own_sequence_.reset();
+    constraint_.reset();
     drafts_.release();
   }
 
@@ -213,7 +224,10 @@ class Sequence final : public DraftSource {
   // empty where needs_output says so, and for the first of the sequence.
   //
   // The known token, or one drawn from the output.
-  Placed decide(std::int64_t position, std::span<const float> output, StepContext& step) const;
+  Placed decide(std::int64_t position, std::span<const float> output, StepContext& step);
+  std::int32_t draw(std::int64_t position, std::span<const float> output, StepContext& step);
+  // Whether the mask is made for a token that is sampled after `rows` known ones.
+  bool has_mask_after(int rows) const;
   // Makes a token the pending one: notes it in the sequence, counts it, emits it, and ends the
   // sample if it was the last.
   void place(const Placed& placed, std::span<const float> output, StepContext& step);
@@ -244,6 +258,7 @@ class Sequence final : public DraftSource {
   RecentTokens recent_;         // with a window: those a state reads again after a reset
   RecentCounts recent_counts_;  // with a window of penalties
   SampleDrafts drafts_;
+  std::optional<ConstraintState> constraint_;  // none: any token may come
   StopCriteria gate_;
   std::optional<FinishReason> reason_;
   bool waits_ = false;

@@ -25,6 +25,7 @@ std::size_t bytes_held_by(const GenerationRequest& request) {
   bytes += request.drawn.capacity() * sizeof(request.drawn.front());
   bytes += request.stop.tokens.capacity() * sizeof(request.stop.tokens.front());
   for (const std::string& text : request.stop.strings) bytes += sizeof(text) + text.capacity();
+  if (request.constraint) bytes += request.constraint->grammar->bytes();
   bytes += request.sampling.logit_bias.size() * sizeof(request.sampling.logit_bias.front());
   return bytes + static_cast<std::size_t>(request.num_sequences()) * sizeof(Sequence);
 }
@@ -203,6 +204,16 @@ void SequenceGroup::fork_when_prompt_read(StepContext& step) {
   for (Sequence& sample : samples_) sample.begin_new_tokens(step);
 }
 
+void SequenceGroup::prepare_masks(StepContext& step) {
+  if (!context_.constraint) return;
+  attempt([&] {
+    if (!forked_ && samples_.size() > 1) return;
+    for (Sequence& sample : samples_) {
+      if (!sample.finished()) sample.prepare_mask(step);
+    }
+  });
+}
+
 void SequenceGroup::propose(int max_rows, std::vector<BatchSlice>& runs) {
   if (failure_) return;
   stop_where_wanted();
@@ -217,6 +228,11 @@ void SequenceGroup::propose(int max_rows, std::vector<BatchSlice>& runs) {
     run.is_decoding = forked_;
     run.samples_next = sample.samples_next();
     run.wanted = shares_prompt ? sample.prompt_rows_wanted(max_rows) : sample.rows_wanted(max_rows);
+    if (context_.constraint && run.wanted == 0) {  // for its mask
+      metrics_.mask_waits.fetch_add(1, std::memory_order_relaxed);
+      sample.settle();
+      continue;
+    }
     runs.push_back(run);
     if (shares_prompt) break;  // the first reads it for all
   }

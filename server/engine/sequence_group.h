@@ -87,6 +87,8 @@ class SequenceGroup {
   bool start(StepContext& step);
   // Gives its rows up between two steps, to get others later.
   void yield();
+  // Makes masks for the tokens that its samples draw next; nothing without a grammar.
+  void prepare_masks(StepContext& step);
   // The rows it could use in a step of at most `max_rows`.
   void propose(int max_rows, std::vector<BatchSlice>& runs);
   // The step failed: ends at end_step with kInternal.

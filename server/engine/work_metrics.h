@@ -81,7 +81,9 @@ struct SchedulerMetrics {
   std::atomic<std::uint64_t> generated_tokens{0};
   std::atomic<std::uint64_t> drafted_tokens{0};
   std::atomic<std::uint64_t> accepted_tokens{0};
-  std::atomic<std::uint64_t> in_flight{0};                       // accepted and not yet ended
+  std::atomic<std::uint64_t> mask_waits{0};   // rows that waited a step for a grammar's mask
+  std::atomic<std::uint64_t> empty_masks{0};  // which permitted no token
+  std::atomic<std::uint64_t> in_flight{0};    // accepted and not yet ended
   std::array<std::atomic<std::uint64_t>, kNumOutcomes> ended{};  // by RequestOutcome
   // Ticks of Duration since they were submitted, summed.
   std::array<std::atomic<Duration::rep>, kNumOutcomes> ended_ticks{};

@@ -9,6 +9,9 @@
 namespace lintel {
 namespace {
 
+// Masks of a step, in budgets of one row.
+constexpr std::size_t kMostMasks = 4;
+
 // Rows of a step that has drafts.
 int most_drafting_rows(const Worker::Options& options) {
   if (!options.drafts) return 0;
@@ -43,6 +46,7 @@ Worker::Worker(const Transformer& model, const Options& options, const Clock& cl
   runs_.reserve(static_cast<std::size_t>(options.max_rows));
   rows_.reserve(static_cast<std::size_t>(options.most_rows));
   step_.most_drafts = options.drafts ? options.speculation_rows - 1 : 0;
+  step_.row_masks = options.mask_budget;
 }
 
 bool Worker::run_one_step() noexcept {
@@ -68,6 +72,7 @@ bool Worker::step() {
   }
   runs_.clear();
   rows_.clear();
+  prepare_masks();
   for (const auto& request : active_) request->propose(options_.most_rows, runs_);
   planner_.plan(runs_);
   step_model();
@@ -147,6 +152,14 @@ bool Worker::yield_rows() {
   return true;
 }
 
+void Worker::prepare_masks() {
+  step_.masks_left = kMostMasks * options_.mask_budget;
+  const std::size_t first = mask_turn_++;
+  for (std::size_t i = 0; i < active_.size(); ++i) {
+    active_[(first + i) % active_.size()]->prepare_masks(step_);
+  }
+}
+
 void Worker::step_model() {
   std::size_t outputs = 0;
   for (BatchSlice& run : runs_) {
@@ -209,6 +222,7 @@ void Worker::settle() {
                                     std::memory_order_relaxed);
   metrics_.accepted_tokens.fetch_add(std::exchange(step_.accepted_tokens, 0),
                                      std::memory_order_relaxed);
+  metrics_.empty_masks.fetch_add(std::exchange(step_.empty_masks, 0), std::memory_order_relaxed);
   for (auto& request : active_) {
     switch (request->end_step(step_)) {
       case SequenceGroup::Status::kRunning:

@@ -16,6 +16,7 @@
 #include "server/engine/row_planner.h"
 #include "server/engine/sequence_group.h"
 #include "server/engine/work_metrics.h"
+#include "server/grammar/token_matcher.h"
 
 namespace lintel {
 
@@ -58,6 +59,7 @@ class Worker {
     StepCost step_cost;
     int step_threads = 0;                // as StepSharing has it
     IntraOpParallelism* help = nullptr;  // of this queue's workers, if they help each other
+    std::size_t mask_budget = grammar::kMaskBudget;  // as Scheduler::Options has it
   };
 
   // The references outlive the worker.
@@ -88,6 +90,9 @@ class Worker {
   void admit();
   // One of the requests gives its rows up if another caller's turn has come. Returns whether.
   bool yield_rows();
+  // Of samples under a grammar. Each step begins with another request: those whose masks take long
+  // leave time for others.
+  void prepare_masks();
   void step_model();
   void end_model();
   void absorb_rows(MatrixView<const float> rows);
@@ -116,6 +121,7 @@ class Worker {
   std::vector<BatchRow> rows_;
   StepContext step_;
   TimePoint part_begun_;
+  std::size_t mask_turn_ = 0;  // whose masks are made first
 };
 
 }  // namespace lintel

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/grammar_constraint.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+namespace lintel {
+namespace {
+
+constexpr std::string_view kBlanks = " \t\r\n";
+
+bool is_blank(std::string_view text) {
+  return text.find_first_not_of(kBlanks) == std::string_view::npos;
+}
+
+void set_bit(std::int32_t token, std::span<std::uint64_t> words) {
+  words[static_cast<std::size_t>(token) / 64] |= std::uint64_t{1} << (token % 64);
+}
+
+void clear_bit(std::int32_t token, std::span<std::uint64_t> words) {
+  words[static_cast<std::size_t>(token) / 64] &= ~(std::uint64_t{1} << (token % 64));
+}
+
+// Whether some text before `text` makes it complete `end` and have more than white space after it.
+bool may_be_overlong(std::string_view text, std::string_view end) {
+  for (std::size_t at = text.find(end.back()); at != std::string_view::npos;
+       at = text.find(end.back(), at + 1)) {
+    const std::string_view before = text.substr(0, at + 1);
+    const bool completes =
+        before.size() < end.size() ? end.ends_with(before) : before.ends_with(end);
+    if (completes && !is_blank(text.substr(at + 1))) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+ConstraintRules::ConstraintRules(GrammarConstraint constraint,
+                                 std::vector<std::int32_t> stop_tokens, const Tokenizer* tokenizer)
+    : constraint_(std::move(constraint)),
+      stop_tokens_(std::move(stop_tokens)),
+      tokenizer_(tokenizer) {
+  if (!constraint_.after_reasoning) return;
+  const auto size = static_cast<std::int32_t>(constraint_.vocabulary->size());
+  for (std::int32_t token = 0; token < size; ++token) {
+    const std::string_view text = text_of(token);
+    if (text.empty()) continue;
+    if (is_blank(text)) blank_.push_back(token);
+    if (may_be_overlong(text, constraint_.reasoning_end)) overlong_.push_back(token);
+  }
+}
+
+std::string_view ConstraintRules::text_of(std::int32_t token) const {
+  const std::string_view bytes = tokenizer_->bytes_of(token);
+  return bytes.empty() ? tokenizer_->text_of_special(token) : bytes;
+}
+
+ConstraintState::ConstraintState(const ConstraintRules& rules)
+    : rules_(&rules), matcher_(rules.constraint_.grammar, rules.constraint_.vocabulary) {
+  enter(rules.constraint_.after_reasoning ? Phase::kReasoning : Phase::kText);
+}
+
+void ConstraintState::enter(Phase phase) {
+  phase_ = phase;
+  ready_ = phase == Phase::kReasoning || phase == Phase::kFree;
+}
+
+bool ConstraintState::prepare(std::size_t* budget) {
+  if (!ready_ && *budget > 0) ready_ = matcher_.prepare(budget);
+  return ready_;
+}
+
+std::span<const std::uint64_t> ConstraintState::mask(grammar::MaskWords& words) {
+  if (phase_ == Phase::kFree) return {};
+  if (phase_ == Phase::kReasoning) return mask_reasoning(words);
+  const std::span<const std::uint64_t> made = matcher_.mask();
+  words.assign(made.begin(), made.end());
+  // The request decides which tokens end its text.
+  for (const std::int32_t token : matcher_.vocabulary()->end_tokens()) clear_bit(token, words);
+  if (matcher_.accepts()) {
+    for (const std::int32_t token : rules_->stop_tokens_) set_bit(token, words);
+  }
+  if (phase_ == Phase::kBeforeText) {
+    for (const std::int32_t token : rules_->blank_) set_bit(token, words);
+  }
+  return words;
+}
+
+std::span<const std::uint64_t> ConstraintState::mask_reasoning(grammar::MaskWords& words) const {
+  words.clear();
+  const bool has_begun = begins_end();
+  for (const std::int32_t token : rules_->overlong_) {
+    const std::string_view text = rules_->text_of(token);
+    if (!has_begun && text.size() <= rules_->constraint_.reasoning_end.size()) continue;
+    const std::size_t end = find_end(text);
+    if (end == std::string_view::npos || is_blank(text.substr(end))) continue;
+    if (words.empty()) words.resize(matcher_.vocabulary()->mask_words(), ~std::uint64_t{0});
+    clear_bit(token, words);
+  }
+  return words;
+}
+
+bool ConstraintState::begins_end() const {
+  for (std::size_t at = 0; at < reasoning_.size(); ++at) {
+    const std::string_view last = std::string_view(reasoning_).substr(at);
+    if (rules_->constraint_.reasoning_end.starts_with(last)) return true;
+  }
+  return false;
+}
+
+std::size_t ConstraintState::find_end(std::string_view text) const {
+  const std::string& end = rules_->constraint_.reasoning_end;
+  // In what is left of earlier tokens and the beginning of this one, else within it.
+  for (std::size_t left = std::min(reasoning_.size(), end.size() - 1); left > 0; --left) {
+    if (!end.starts_with(std::string_view(reasoning_).substr(reasoning_.size() - left))) continue;
+    if (text.starts_with(std::string_view(end).substr(left))) return end.size() - left;
+  }
+  const std::size_t at = text.find(end);
+  return at == std::string_view::npos ? at : at + end.size();
+}
+
+void ConstraintState::advance(std::int32_t token) {
+  switch (phase_) {
+    case Phase::kFree:
+      return;
+    case Phase::kReasoning: {
+      const std::string_view text = rules_->text_of(token);
+      const std::size_t end = find_end(text);
+      if (end != std::string_view::npos) {
+        enter(is_blank(text.substr(end)) ? Phase::kBeforeText : Phase::kFree);
+        return;
+      }
+      reasoning_ += text;
+      const std::size_t kept = rules_->constraint_.reasoning_end.size() - 1;
+      if (reasoning_.size() > kept) reasoning_.erase(0, reasoning_.size() - kept);
+      return;
+    }
+    case Phase::kBeforeText:
+    case Phase::kText:
+      break;
+  }
+  if (matcher_.advance(token)) return enter(matcher_.ended() ? Phase::kFree : Phase::kText);
+  if (phase_ == Phase::kBeforeText && std::ranges::binary_search(rules_->blank_, token)) return;
+  enter(Phase::kFree);
+}
+
+}  // namespace lintel

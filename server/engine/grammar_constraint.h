@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// GrammarConstraint: the grammar that a request's new tokens follow, and how far each sample is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/tokenizer/tokenizer.h"
+#include "server/grammar/grammar.h"
+#include "server/grammar/token_matcher.h"
+#include "server/grammar/vocabulary.h"
+
+namespace lintel {
+
+// The text of a sample's new tokens is one of the grammar's; an end of the text is a stop token of
+// the request. Tokens are masked before they are drawn, so that seed and position still decide what
+// is drawn, with draft tokens and without, alone and in a batch. Log2-probabilities are those of
+// the model, before the mask.
+//
+// - Stop tokens may come where the grammar accepts, and nowhere else unless they are a part of the
+//   text. After a text that cannot continue nothing else may come. Stop strings and limits end a
+//   sample as without a grammar, also amid a text.
+// - A given token, or one of GenerationRequest::drawn, that cannot come next ends the constraint of
+//   its sample: all later tokens are drawn freely. So does a given end token.
+// - after_reasoning: tokens are free until the text of the new tokens has `reasoning_end`; the text
+//   begins with the first new token, the prompt's is not looked at. The token that completes it
+//   ends with it, or has white space (blank, tab, CR, LF) alone after it. Tokens of white space
+//   alone may follow; those with which the grammar may begin are the grammar's, and from the first
+//   of its tokens on only the grammar decides.
+struct GrammarConstraint {
+  std::shared_ptr<const grammar::Grammar> grammar;
+  std::shared_ptr<const grammar::Vocabulary> vocabulary;  // of the model, every byte among it
+  bool after_reasoning = false;
+  std::string reasoning_end = "</think>";
+};
+
+// What the samples of a request have in common. Immutable.
+class ConstraintRules {
+ public:
+  // REQUIRES: grammar, vocabulary; with after_reasoning a tokenizer, which outlives the rules.
+  ConstraintRules(GrammarConstraint constraint, std::vector<std::int32_t> stop_tokens,
+                  const Tokenizer* tokenizer);
+
+ private:
+  friend class ConstraintState;
+
+  // The text of a token; special ones are spelt.
+  std::string_view text_of(std::int32_t token) const;
+
+  GrammarConstraint constraint_;
+  std::vector<std::int32_t> stop_tokens_;
+  const Tokenizer* tokenizer_;
+  // With after_reasoning: tokens of white space alone, and tokens that may complete reasoning_end
+  // and have more than white space after it.
+  std::vector<std::int32_t> blank_;
+  std::vector<std::int32_t> overlong_;
+};
+
+// How far the new tokens of one sample are. Used by one thread at a time.
+class ConstraintState {
+ public:
+  // `rules` outlive the object.
+  explicit ConstraintState(const ConstraintRules& rules);
+
+  // Whether the mask of the next token is made.
+  bool ready() const { return ready_; }
+  // Makes it, or continues to, with what is left of *budget (TokenMatcher::prepare). Returns
+  // ready().
+  bool prepare(std::size_t* budget);
+  // The tokens that may come next, in the memory of `words`; empty: all. Without a bit set: none,
+  // which cannot happen with a vocabulary that has every byte. REQUIRES: ready().
+  std::span<const std::uint64_t> mask(grammar::MaskWords& words);
+  // Takes the next new token, sampled or given.
+  void advance(std::int32_t token);
+
+ private:
+  enum class Phase {
+    kReasoning,
+    kBeforeText,  // white space after the reasoning
+    kText,
+    kFree,
+  };
+  void enter(Phase phase);
+  std::span<const std::uint64_t> mask_reasoning(grammar::MaskWords& words) const;
+  // Whether the reasoning so far ends with a beginning of reasoning_end.
+  bool begins_end() const;
+  // Where in the next token's `text` the reasoning has ended; npos: it has not.
+  std::size_t find_end(std::string_view text) const;
+
+  const ConstraintRules* rules_;
+  grammar::TokenMatcher matcher_;
+  Phase phase_ = Phase::kText;
+  bool ready_ = false;
+  std::string reasoning_;  // its last bytes, fewer than reasoning_end has
+};
+
+}  // namespace lintel
