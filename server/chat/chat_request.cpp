@@ -103,21 +103,77 @@ std::string read_tools(const Json& value, ChatRequest& request) {
   return kTaken;
 }
 
-std::string read_tool_choice(const Json& value, ChatRequest& request) {
-  if (value == "auto") return kTaken;
-  if (value == "none") {
-    request.tool_choice = ChatRequest::ToolChoice::kNone;
-    return kTaken;
-  }
-  if (value == "required" || value.is_object()) {
-    return "is \"auto\" or \"none\" here: forced calls are not served";
-  }
-  return "is not \"auto\" or \"none\"";
+// The name of {"type": "function", "function": {"name": NAME}}; nothing: it is none.
+std::optional<std::string> read_function_name(const Json& value) {
+  if (!value.is_object() || value.value("type", Json()) != "function") return std::nullopt;
+  const Json function = value.value("function", Json());
+  const Json name = function.is_object() ? function.value("name", Json()) : Json();
+  if (!name.is_string()) return std::nullopt;
+  return name.get<std::string>();
 }
 
-std::string read_response_format(const Json& value, ChatRequest&) {
-  if (value.is_object() && value.value("type", Json()) == "text") return kTaken;
-  return "is {\"type\": \"text\"} here: structured output is not served";
+std::string read_tool_choice(const Json& value, ChatRequest& request) {
+  using ToolChoice = ChatRequest::ToolChoice;
+  constexpr const char* kWrong =
+      "is not \"auto\", \"none\", \"required\", a function, or allowed_tools";
+  const auto read_mode = [&](const Json& mode) {
+    if (mode == "auto") return true;
+    if (mode != "none" && mode != "required") return false;
+    request.tool_choice = mode == "none" ? ToolChoice::kNone : ToolChoice::kRequired;
+    return true;
+  };
+  if (value.is_string()) return read_mode(value) ? kTaken : kWrong;
+  if (const std::optional<std::string> name = read_function_name(value)) {
+    request.tool_choice = ToolChoice::kRequired;
+    request.offered_tools = {*name};
+    return kTaken;
+  }
+  if (!value.is_object() || value.value("type", Json()) != "allowed_tools") return kWrong;
+  const Json allowed = value.value("allowed_tools", Json());
+  if (!allowed.is_object() || !read_mode(allowed.value("mode", Json("auto")))) return kWrong;
+  const Json tools = allowed.value("tools", Json());
+  if (!tools.is_array() || tools.empty()) return kWrong;
+  for (const Json& tool : tools) {
+    const std::optional<std::string> name = read_function_name(tool);
+    if (!name) return kWrong;
+    request.offered_tools.push_back(*name);
+  }
+  return kTaken;
+}
+
+std::string read_response_format(const Json& value, ChatRequest& request) {
+  using Format = ChatRequest::Format;
+  const Json type = value.is_object() ? value.value("type", Json()) : Json();
+  if (type == "text") return kTaken;
+  if (type == "json_object") {
+    request.format = Format::kJsonObject;
+    request.format_text = R"({"type": "object"})";
+    return kTaken;
+  }
+  if (type != "json_schema") return "is not of type text, json_object or json_schema";
+  const Json format = value.value("json_schema", Json());
+  if (!format.is_object() || !format.contains("schema")) {
+    return "has no json_schema.schema";
+  }
+  request.format = Format::kJsonSchema;
+  request.format_text = format["schema"].dump(-1, ' ', false, Json::error_handler_t::replace);
+  request.strict_schema = format.value("strict", Json()) == true;
+  return kTaken;
+}
+
+std::string read_grammar(const Json& value, ChatRequest& request) {
+  request.format = ChatRequest::Format::kGrammar;
+  return read_text(value, request.format_text);
+}
+
+std::string read_extension(const Json& value, ChatRequest& request) {
+  if (!value.is_object()) return "is not an object";
+  for (const auto& [name, member] : value.items()) {
+    if (name != "tool_grammar") return "has '" + clip(name) + "', which is not served";
+    const std::string wrong = read_flag(member, request.tool_grammar);
+    if (!wrong.empty()) return "has a tool_grammar that " + wrong;
+  }
+  return kTaken;
 }
 
 std::string read_stops(const Json& value, ChatRequest& request) {
@@ -258,6 +314,8 @@ constexpr Member kMembers[] = {
     {"logprobs", [](const Json& v, ChatRequest& r) { return read_flag(v, r.logprobs); }},
     {"top_logprobs", [](const Json& v, ChatRequest& r) { return read_count(v, r.top_logprobs); }},
     {"response_format", read_response_format},
+    {"grammar", read_grammar},
+    {"lintel", read_extension},
     {"reasoning_effort", read_effort},
     {"chat_template_kwargs", read_kwargs},
     {"documents", read_documents},
@@ -363,6 +421,24 @@ grpc::Status read_chat_request(std::string_view text, const JsonBounds& bounds,
   const std::string what = read_max_tokens(*body, request, name);
   if (!what.empty()) return wrong(name, what);
   if (request.messages.is_null()) return wrong("messages", "is missing");
+  const bool has_format = request.format != ChatRequest::Format::kText;
+  if (has_format && request.tool_choice == ChatRequest::ToolChoice::kRequired) {
+    return wrong("tool_choice", "requires calls, response_format or grammar a text");
+  }
+  const auto has = [&](const char* member) {
+    return body->contains(member) && !body->at(member).is_null();
+  };
+  if (has("grammar") && has("response_format")) {
+    return wrong("grammar", "cannot be combined with response_format");
+  }
+  if (!request.offered_tools.empty() || request.tool_choice == ChatRequest::ToolChoice::kRequired) {
+    if (request.tools.is_null()) return wrong("tool_choice", "goes with tools");
+    for (const std::string& offered : request.offered_tools) {
+      const bool is_there = std::ranges::any_of(
+          request.tools, [&](const Json& tool) { return tool["function"]["name"] == offered; });
+      if (!is_there) return wrong("tool_choice", "names '" + clip(offered) + "', which is no tool");
+    }
+  }
   if (request.num_choices == 0) return wrong("n", "is 0, at least 1 is required");
   if (request.top_logprobs > 20) return wrong("top_logprobs", "is larger than 20");
   if (request.top_logprobs > 0 && !request.logprobs) {

@@ -27,7 +27,8 @@ inline constexpr std::size_t kMostStops = 16;
 inline constexpr std::size_t kMostStopBytes = 256;
 
 struct ChatRequest {
-  enum class ToolChoice { kAuto, kNone };
+  enum class ToolChoice { kAuto, kNone, kRequired };
+  enum class Format { kText, kJsonObject, kJsonSchema, kGrammar };
 
   std::string model;
   nlohmann::ordered_json messages;  // a list of objects with a role
@@ -35,7 +36,12 @@ struct ChatRequest {
   nlohmann::ordered_json documents;
   nlohmann::ordered_json kwargs;  // chat_template_kwargs; null: none
   ToolChoice tool_choice = ToolChoice::kAuto;
+  std::vector<std::string> offered_tools;  // those that may be called; empty: all
   bool parallel_tool_calls = true;
+  bool tool_grammar = true;  // calls that the model begins by itself are held to their form
+  Format format = Format::kText;
+  std::string format_text;  // the schema, or GBNF
+  bool strict_schema = false;
   std::string reasoning_effort;  // empty: not given
   bool add_generation_prompt = true;
   bool continue_final_message = false;

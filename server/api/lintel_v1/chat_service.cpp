@@ -178,7 +178,33 @@ RpcReactor* ChatService::Render(RpcCall* call, const LazyMessage<v1::RenderChatR
                 });
 }
 
-grpc::Status ChatService::complete(const RpcCall& context, const v1::ChatRequest& wire,
+grpc::Status ChatService::add_grammar(RpcCall& context, const ChatRequest& request,
+                                      const ChatPrompt& prompt, const Transformer& transformer,
+                                      GenerationRequest& generation) {
+  ChatGrammar made;
+  grpc::Status status = make_chat_grammar(request, prompt.traits, grammars_, made);
+  if (!status.ok() || made.grammar == nullptr) return status;
+  if (!made.relaxed.empty()) context.add_header("lintel-schema-relaxed", made.relaxed);
+  const bool is_asked_for = request.format != ChatRequest::Format::kText ||
+                            request.tool_choice == ChatRequest::ToolChoice::kRequired;
+  if (generation.stop.tokens.empty()) {
+    // Calls that the model begins by itself are read all the same.
+    if (!is_asked_for) return status;
+    return invalid_argument(
+        {{request.format == ChatRequest::Format::kText ? "tool_choice" : "response_format",
+          "needs a model with a token that ends a text"}});
+  }
+  const ToolDialect dialect = request.tools.is_null() ? ToolDialect::kNone : prompt.traits.dialect;
+  generation.constraint =
+      GrammarConstraint{.grammar = std::move(made.grammar),
+                        .vocabulary = vocabularies_.of(
+                            transformer.tokenizer(),
+                            static_cast<std::size_t>(transformer.config().vocab_size), dialect),
+                        .after_reasoning = prompt.thinking != ThinkingStart::kClosed};
+  return status;
+}
+
+grpc::Status ChatService::complete(RpcCall& context, const v1::ChatRequest& wire,
                                    ChatStream& stream) {
   StreamCall& call = stream.call();
   if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
@@ -198,6 +224,9 @@ grpc::Status ChatService::complete(const RpcCall& context, const v1::ChatRequest
   target.model = chat.model;
   status = prepare_generation(context_, call.scope.caller().name, generate, generate.prompt(),
                               call_deadline(context, context_.clock), std::move(target), prepared);
+  if (!status.ok()) return status;
+  status = add_grammar(context, chat.request, chat.prompt, *chat.model->transformer,
+                       prepared.checked.request);
   if (!status.ok()) return status;
   prepared.checked.request.allowance = call.quota.allowance();
   prepared.checked.request.caller = call.scope.turn_name();

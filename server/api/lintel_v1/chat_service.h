@@ -9,7 +9,10 @@
 #include "lintel/v1/chat.pb.h"
 #include "server/api/service_context.h"
 #include "server/api/token_reactor.h"
+#include "server/chat/chat_grammar.h"
 #include "server/chat/chat_output.h"
+#include "server/engine/request.h"
+#include "server/grammar/grammar_cache.h"
 #include "server/rpc/rpc.h"
 
 namespace lintel {
@@ -46,9 +49,14 @@ class ChatService final : public RpcService {
 
  private:
   grpc::Status render(const v1::RenderChatRequest& wire, v1::RenderChatResponse& response) const;
-  grpc::Status complete(const RpcCall& context, const v1::ChatRequest& wire, ChatStream& stream);
+  grpc::Status complete(RpcCall& context, const v1::ChatRequest& wire, ChatStream& stream);
+  // What the answer may be, in the request that is to be submitted.
+  grpc::Status add_grammar(RpcCall& context, const ChatRequest& request, const ChatPrompt& prompt,
+                           const Transformer& transformer, GenerationRequest& generation);
 
   const ServiceContext context_;
+  grammar::GrammarCache grammars_;
+  ChatVocabularies vocabularies_;
 };
 
 }  // namespace lintel

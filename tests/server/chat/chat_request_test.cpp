@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace lintel::testing {
 namespace {
@@ -41,7 +43,13 @@ TEST_CASE("every member of a chat completion is served, ignored or refused by na
   CHECK(wrong_with("modalities", {"text"}).empty());
   CHECK_THAT(wrong_with("modalities", {"text", "audio"}), Contains("modalities"));
   CHECK(wrong_with("response_format", {{"type", "text"}}).empty());
-  CHECK_THAT(wrong_with("response_format", {{"type", "json_object"}}), Contains("response_format"));
+  CHECK(wrong_with("response_format", {{"type", "json_object"}}).empty());
+  CHECK(wrong_with("grammar", "root ::= \"a\"").empty());
+  CHECK(wrong_with("lintel", {{"tool_grammar", false}}).empty());
+  CHECK_THAT(wrong_with("response_format", {{"type", "xml"}}), Contains("response_format"));
+  CHECK_THAT(wrong_with("response_format", {{"type", "json_schema"}}),
+             Contains("no json_schema.schema"));
+  CHECK_THAT(wrong_with("lintel", {{"no", 1}}), Contains("'no'"));
 }
 
 TEST_CASE("wrong values are refused with the member and the limit") {
@@ -73,6 +81,36 @@ TEST_CASE("wrong values are refused with the member and the limit") {
       wrong_with("tools", Json::array({{{"type", "function"}, {"function", {{"name", "a b"}}}}})),
       Contains("function.name"));
   CHECK_THAT(wrong_with("logit_bias", {{"x", 1}}), Contains("not a token id"));
+}
+
+TEST_CASE("tool_choice names tools of the request") {
+  const auto choice = [](const Json& value, bool has_tools = true) {
+    Json body = valid();
+    if (has_tools) {
+      for (const char* const name : {"f", "g"}) {
+        body["tools"].push_back({{"type", "function"}, {"function", {{"name", name}}}});
+      }
+    }
+    body["tool_choice"] = value;
+    ChatRequest request;
+    const std::string wrong = read_chat_request(body.dump(), {}, request).error_message();
+    return std::pair(wrong, request);
+  };
+  using ToolChoice = ChatRequest::ToolChoice;
+  const Json f = {{"type", "function"}, {"function", {{"name", "f"}}}};
+  CHECK(choice("auto").second.tool_choice == ToolChoice::kAuto);
+  CHECK(choice("none").second.tool_choice == ToolChoice::kNone);
+  CHECK(choice("required").second.tool_choice == ToolChoice::kRequired);
+  CHECK(choice(f).second.offered_tools == std::vector<std::string>{"f"});
+  CHECK(choice(f).second.tool_choice == ToolChoice::kRequired);
+  const Json allowed = {{"type", "allowed_tools"},
+                        {"allowed_tools", {{"mode", "auto"}, {"tools", Json::array({f})}}}};
+  CHECK(choice(allowed).second.tool_choice == ToolChoice::kAuto);
+  CHECK(choice(allowed).second.offered_tools == std::vector<std::string>{"f"});
+  CHECK_THAT(choice("required", false).first, Contains("goes with tools"));
+  CHECK_THAT(choice("maybe").first, Contains("tool_choice"));
+  const Json h = {{"type", "function"}, {"function", {{"name", "h"}}}};
+  CHECK_THAT(choice(h).first, Contains("'h'"));
 }
 
 TEST_CASE("max_tokens and max_completion_tokens are the same") {

@@ -282,6 +282,106 @@ TEST_CASE("chat: logprobs are of the content's tokens") {
   CHECK(text == choice["message"]["content"]);
 }
 
+// A model with Llama's tokens, which have an end, and a template that shows tools.
+struct ToolServer : TestServer {
+  explicit ToolServer(const TemporaryDirectory& files = TemporaryDirectory())
+      : TestServer(options_with(files), ChatServer::clock(), {{"m", llama_text_model()}}) {}
+  static ServerOptions options_with(const TemporaryDirectory& files) {
+    const auto path = files.path() / "chat.jinja";
+    std::ofstream(path) << golden_chat("templates/qwen2_5.json")["template"].get<std::string>();
+    ServerOptions options = with_http();
+    options.models.chat_templates = {{"m", path}};
+    return options;
+  }
+  ojson answered(const ojson& body) {
+    const HttpReply reply = post(server().http_port(), "/v1/chat/completions", body.dump());
+    INFO(reply.body);
+    REQUIRE(reply.status == 200);
+    return ojson::parse(reply.body);
+  }
+};
+
+TEST_CASE("chat: an answer under a schema is a document of it, whatever the model would draw") {
+  ToolServer server;
+  ojson body = question("Name a city.", 400);
+  body["response_format"] = {{"type", "json_schema"},
+                             {"json_schema",
+                              {{"name", "city"},
+                               {"strict", true},
+                               {"schema",
+                                {{"type", "object"},
+                                 {"properties",
+                                  {{"name", {{"type", "string"}, {"maxLength", 8}}},
+                                   {"size", {{"type", "integer"}, {"minimum", 1}, {"maximum", 99}}},
+                                   {"kind", {{"enum", {"old", "new"}}}}}},
+                                 {"required", {"name", "size", "kind"}},
+                                 {"additionalProperties", false}}}}}};
+  for (int seed = 0; seed < 5; ++seed) {
+    body["seed"] = seed;
+    const ojson choice = server.answered(body)["choices"][0];
+    CHECK(choice["finish_reason"] == "stop");
+    const ojson city = ojson::parse(choice["message"]["content"].get<std::string>());
+    CHECK(city.size() == 3);
+    CHECK(city["name"].is_string());
+    CHECK(city["size"].get<int>() >= 1);
+    CHECK(city["size"].get<int>() <= 99);
+    CHECK((city["kind"] == "old" || city["kind"] == "new"));
+  }
+  body["response_format"]["json_schema"]["schema"]["properties"]["name"]["not"] = ojson::object();
+  const HttpReply refused = post(server.server().http_port(), "/v1/chat/completions", body.dump());
+  CHECK(refused.status == 400);
+  CHECK(ojson::parse(refused.body)["error"]["code"] == "unsupported_schema");
+  CHECK_THAT(ojson::parse(refused.body)["error"]["message"].get<std::string>(),
+             Contains("/properties/name") && Contains("not"));
+
+  body = question("Yes or no?", 20);
+  body["grammar"] = "root ::= \"yes\" | \"no\"";
+  const std::string word = server.answered(body)["choices"][0]["message"]["content"];
+  CHECK((word == "yes" || word == "no"));
+}
+
+TEST_CASE("chat: a forced call is one of the tools, with arguments of its schema") {
+  ToolServer server;
+  ojson body = question("Weather?", 400);
+  for (const char* const name : {"get_weather", "get_time"}) {
+    body["tools"].push_back(
+        {{"type", "function"},
+         {"function",
+          {{"name", name},
+           {"strict", true},
+           {"parameters",
+            {{"type", "object"},
+             {"properties", {{"place", {{"type", "string"}, {"maxLength", 6}}}}},
+             {"required", {"place"}},
+             {"additionalProperties", false}}}}}});
+  }
+  body["parallel_tool_calls"] = false;
+  body["tool_choice"] = "required";
+  for (int seed = 0; seed < 4; ++seed) {
+    body["seed"] = seed;
+    const ojson choice = server.answered(body)["choices"][0];
+    CHECK(choice["finish_reason"] == "tool_calls");
+    const ojson& calls = choice["message"]["tool_calls"];
+    REQUIRE(calls.size() == 1);
+    const std::string name = calls[0]["function"]["name"];
+    CHECK((name == "get_weather" || name == "get_time"));
+    const ojson arguments = ojson::parse(calls[0]["function"]["arguments"].get<std::string>());
+    CHECK(arguments["place"].is_string());
+    CHECK(calls[0]["id"].get<std::string>().size() == 9);
+  }
+  body["tool_choice"] = {{"type", "function"}, {"function", {{"name", "get_time"}}}};
+  const ojson named = server.answered(body)["choices"][0]["message"];
+  CHECK(named["tool_calls"][0]["function"]["name"] == "get_time");
+  CHECK(named["content"].is_null());
+  // The result goes back, and the conversation continues.
+  body["messages"].push_back(named);
+  body["messages"].push_back(
+      {{"role", "tool"}, {"tool_call_id", named["tool_calls"][0]["id"]}, {"content", "noon"}});
+  body["tool_choice"] = "none";
+  body["max_tokens"] = 5;
+  CHECK_FALSE(server.answered(body)["choices"][0]["message"].contains("tool_calls"));
+}
+
 TEST_CASE("chat: what cannot be served is an error of OpenAI's shape, with its code") {
   ChatServer server;
   const auto error_of = [&](const ojson& body) {
