@@ -92,7 +92,8 @@ struct Dense::Impl {
   // Of blocks: no weights, but parts. Without cells where the library multiplies all rows.
   std::optional<PackedWeights> weights;
   std::vector<StoredPart> parts;
-  std::vector<float> bias;                  // of parts; empty: none
+  ReadWeightRows stream;                    // in place of weights that are kept
+  std::vector<float> bias;                  // of parts or of a stream; empty: none
   std::unique_ptr<LibraryProduct> library;  // of the same weights; null where it does not pay
   std::size_t library_rows = kNever;        // from which on it multiplies
   std::string why_not;                      // the library that would pay does not run
@@ -114,6 +115,23 @@ struct Dense::Impl {
       multiply(part);
     };
     split_among(team, weights->num_groups(), groups);
+  }
+
+  // Some rows of the weights at a time.
+  void apply_stream(const DenseInput& x, MatrixView<float> y, bool relu, bool add) const {
+    constexpr std::size_t kFloatsAtOnce = std::size_t{1} << 18;
+    const std::size_t groups = std::max<std::size_t>(kFloatsAtOnce / in_features / kGroupWidth, 1);
+    for (std::size_t first = 0; first < out_features; first += groups * kGroupWidth) {
+      const std::size_t count = std::min(groups * kGroupWidth, out_features - first);
+      const PackedWeights some(
+          WeightType::kF32,
+          [&](std::size_t row, MatrixView<float> rows) { stream(first + row, rows); },
+          std::span(bias).subspan(first, count), in_features, count);
+      Product product = product_of(some, x, y.cols_from(first, count));
+      product.relu = relu;
+      product.add = add;
+      multiply(product);
+    }
   }
 
   void apply_parts(const DenseInput& x, MatrixView<float> y, bool add, StepThreadPool* team) const {
@@ -156,9 +174,20 @@ Dense::Dense(std::span<const float> weight, std::span<const float> bias, std::si
 
 Dense::Dense(const ReadWeightRows& read, std::span<const float> bias, std::size_t in_features,
              std::size_t out_features, const Options& options)
-    : Dense(
-          PackedWeights(checked_type(in_features, options), read, bias, in_features, out_features),
-          options) {}
+    : impl_(std::make_unique<Impl>()) {
+  const WeightType type = checked_type(in_features, options);
+  if (!options.streams) {
+    *this = Dense(PackedWeights(type, read, bias, in_features, out_features), options);
+    return;
+  }
+  assert(type == WeightType::kF32 && bias.size() == out_features);
+  impl_->in_features = in_features;
+  impl_->out_features = out_features;
+  impl_->fused = options.fused;
+  impl_->number = options.number;
+  impl_->stream = read;
+  impl_->bias.assign(bias.begin(), bias.end());
+}
 
 Dense::Dense(PackedWeights weights, const Options& options) : impl_(std::make_unique<Impl>()) {
   impl_->type = weights.type;
@@ -211,6 +240,12 @@ Dense& Dense::operator=(Dense&&) noexcept = default;
 void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output, PrefetchList* prefetch,
                   StepThreadPool* team) const {
   assert(output != Output::kAdd || impl_->fused == Fused::kNone);
+  if (impl_->stream != nullptr) {
+    const bool relu = impl_->fused == Fused::kRelu && output == Output::kStore;
+    impl_->apply_stream(x, y, relu, output == Output::kAdd);
+    if (impl_->fused == Fused::kGelu && output == Output::kStore) fuse(y);
+    return;
+  }
   if (!impl_->weights.has_value()) {
     impl_->apply_parts(x, y, output == Output::kAdd, team);
     if (output == Output::kStore) fuse(y);
@@ -254,6 +289,7 @@ bool Dense::has_rows() const {
 
 void Dense::row(std::size_t n, std::span<float> out) const {
   assert(has_rows() && n < impl_->out_features && out.size() == impl_->in_features);
+  if (impl_->stream != nullptr) return impl_->stream(n, {out.data(), 1, out.size(), out.size()});
   if (impl_->weights.has_value()) return impl_->weights->row(n, out);
   for (const StoredPart& part : impl_->parts) {
     if (n < part.first || n >= part.first + part.count) continue;
@@ -274,8 +310,9 @@ std::size_t Dense::weight_bytes() const {
 }
 
 std::string Dense::kernels() const {
-  if (!impl_->weights.has_value()) return block_product_description();
   const std::string own = multiply_description(impl_->type);
+  if (impl_->stream != nullptr) return own + ", weights read for every product";
+  if (!impl_->weights.has_value()) return block_product_description();
   if (impl_->library == nullptr) {
     return impl_->why_not.empty() ? own : own + ", " + impl_->why_not;
   }

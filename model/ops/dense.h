@@ -37,13 +37,16 @@ class Dense {
     // The library that is chosen from. Null: oneDNN. Outlives the layer.
     const ProductLibrary* library = nullptr;
     std::size_t number = 0;  // of the product in its model, for who adds to it
+    // Of f32: no weights are kept, and every product reads them again. Slow, for comparisons.
+    bool streams = false;
   };
 
   // weight: [out_features, in_features]; bias: [out_features]. Both are copied into packed form.
   // Throws std::invalid_argument for int8 with more inputs than exact sums allow.
   Dense(std::span<const float> weight, std::span<const float> bias, std::size_t in_features,
         std::size_t out_features, const Options& options);
-  // The same of a matrix that is read some rows at a time, in order, and never whole in f32.
+  // The same of a matrix that is read some rows at a time, in order, and never whole in f32. With
+  // Options::streams apply() and row() call `read`, on any thread, and pass on what it throws.
   Dense(const ReadWeightRows& read, std::span<const float> bias, std::size_t in_features,
         std::size_t out_features, const Options& options);
   // Rows of a matrix of blocks, or in f32 where read_blocks is null.

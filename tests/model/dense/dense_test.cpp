@@ -132,6 +132,43 @@ TEST_CASE("a row has the same bits alone and among any number of rows", "[rows][
   }
 }
 
+TEST_CASE("weights that are read for every product have the bits of those that are kept",
+          "[rows]") {
+  for (const auto& [in, out] :
+       {std::pair<std::size_t, std::size_t>{33, 17}, {700, 900}, {64, 65}}) {
+    const Problem problem(in, out);
+    std::size_t most_rows = 0;
+    const ReadWeightRows read = [&](std::size_t first, MatrixView<float> rows) {
+      most_rows = std::max(most_rows, rows.rows());
+      for (std::size_t r = 0; r < rows.rows(); ++r) {
+        std::ranges::copy(problem.weight.row(first + r), rows.row(r).begin());
+      }
+    };
+    const Matrix x = normal_matrix(5, in, 3);
+    for (const auto fused : {Dense::Fused::kNone, Dense::Fused::kRelu, Dense::Fused::kGelu}) {
+      const Dense::Options options{.fused = fused, .kernels = KernelChoice::kOwn, .streams = true};
+      const Dense streamed(read, problem.bias.values(), in, out, options);
+      const Dense kept(problem.weight.values(), problem.bias.values(), in, out,
+                       {.fused = fused, .kernels = KernelChoice::kOwn});
+      CHECK(streamed.weight_bytes() == out * sizeof(float));
+      Matrix y(5, out);
+      Matrix expected(5, out);
+      for (const auto output :
+           {Dense::Output::kStore, Dense::Output::kStoreUnfused, Dense::Output::kAdd}) {
+        if (output == Dense::Output::kAdd && fused != Dense::Fused::kNone) continue;
+        streamed.apply(input_of(streamed, x.view()), y.view(), output);
+        kept.apply(input_of(kept, x.view()), expected.view(), output);
+        CAPTURE(in, out, static_cast<int>(fused), static_cast<int>(output));
+        CHECK(same_bits(y.view(), expected.view()));
+      }
+      std::vector<float> row(in);
+      streamed.row(out - 1, row);
+      CHECK(std::ranges::equal(row, problem.weight.row(out - 1)));
+    }
+    CHECK(most_rows <= 64);
+  }
+}
+
 TEST_CASE("an activation that follows has the bits of the fused one", "[rows]") {
   const WeightType type = GENERATE(from_range(kWeightTypes));
   for (const auto fused : {Dense::Fused::kNone, Dense::Fused::kRelu, Dense::Fused::kGelu}) {
