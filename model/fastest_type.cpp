@@ -13,8 +13,8 @@
 
 #include "model/core/errors.h"
 #include "model/core/kernels.h"
+#include "model/families/family.h"
 #include "model/formats/weights.h"
-#include "model/layer.h"
 #include "model/model_files.h"
 #include "model/ops/block_matrix.h"
 #include "model/ops/dense.h"
@@ -22,9 +22,10 @@
 namespace lintel {
 namespace {
 
-constexpr std::size_t kSequences = 4;
-constexpr std::int64_t kLongest = 192;          // tokens
-constexpr std::int64_t kMostTerms = 1'000'000;  // of all sums: a large vocabulary has fewer tokens
+constexpr std::size_t kSequences = 4;         // at a time
+constexpr std::size_t kMostSequences = 16;    // where fewer say too little
+constexpr std::int64_t kLongest = 192;        // tokens
+constexpr std::int64_t kMostTerms = 500'000;  // of all sums: a large vocabulary has fewer tokens
 constexpr std::int64_t kFewestTokens = 8;
 
 std::int64_t tokens_to_draw(const ModelConfig& config, int vocab_size) {
@@ -34,18 +35,52 @@ std::int64_t tokens_to_draw(const ModelConfig& config, int vocab_size) {
   return config.max_length > 0 ? std::min(config.max_length, wanted) : wanted;
 }
 
-// kSequences sequences of one model, of the same tokens as another's.
-class Side {
- public:
-  explicit Side(const Transformer& model)
-      : model_(model), workspace_(model.new_workspace(kSequences)) {
-    for (std::size_t i = 0; i < kSequences; ++i) sequences_.push_back(model.new_sequence());
+// kSequences sequences that the model draws, from number `first` on; empty where one of its outputs
+// is not finite.
+std::vector<std::vector<std::int32_t>> draw_sequences(const Transformer& model, std::size_t first) {
+  const ModelConfig& config = model.config();
+  const Head& head = model.head();
+  const std::int64_t length = tokens_to_draw(config, head.vocab_size());
+  const auto vocab_size = static_cast<std::size_t>(head.vocab_size());
+  std::vector<std::vector<std::int32_t>> tokens(kSequences);
+  std::vector<SequenceState> sequences;
+  // Texts begin with tokens of their own: they have no token that stands before all.
+  const bool is_image = config.modality == ModalityKind::kImage;
+  for (std::size_t i = 0; i < kSequences; ++i) {
+    sequences.push_back(model.new_sequence());
+    tokens[i].push_back(
+        is_image ? config.image.start_token
+                 : static_cast<std::int32_t>((first + i + 1) * vocab_size / (kMostSequences + 1)));
   }
-
-  MatrixView<const float> feed(std::span<const std::int32_t> tokens) {
+  Workspace workspace = model.new_workspace(kSequences);
+  SamplingScratch scratch;
+  for (std::int64_t position = 0; position + 1 < length; ++position) {
     std::vector<BatchRow> rows;
     for (std::size_t i = 0; i < kSequences; ++i) {
-      rows.push_back({tokens[i], &sequences_[i], /*wants_output=*/true});
+      rows.push_back({tokens[i].back(), &sequences[i], /*wants_output=*/true});
+    }
+    const MatrixView<const float> outputs = model.step(rows, workspace);
+    for (std::size_t i = 0; i < kSequences; ++i) {
+      if (!all_finite(outputs.row(i))) return {};
+      const DrawSource draw{.seed = first + i, .position = position};
+      tokens[i].push_back(head.sample(outputs.row(i), {}, {}, {}, draw, scratch));
+    }
+  }
+  return tokens;
+}
+
+// Reads whole sequences, one a step: what streams its matrices reads them as often as it steps.
+class SequenceReader {
+ public:
+  SequenceReader(const Transformer& model, std::size_t length)
+      : model_(model), workspace_(model.new_workspace(length)) {}
+
+  // The output after each token; valid until the next call.
+  MatrixView<const float> read(std::span<const std::int32_t> tokens) {
+    SequenceState sequence = model_.new_sequence();
+    std::vector<BatchRow> rows;
+    for (const std::int32_t token : tokens) {
+      rows.push_back({token, &sequence, /*wants_output=*/true});
     }
     return model_.step(rows, workspace_);
   }
@@ -53,45 +88,41 @@ class Side {
  private:
   const Transformer& model_;
   Workspace workspace_;
-  std::vector<SequenceState> sequences_;
 };
 
 }  // namespace
 
 double kl_divergence_bits(const Transformer& exact, const Transformer& narrow) {
-  const ModelConfig& config = exact.config();
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kFar = 4.0;  // from the limit: more sequences would decide the same
   const Head& head = exact.head();
   const auto vocab_size = static_cast<std::size_t>(head.vocab_size());
-  const std::int64_t length = tokens_to_draw(config, head.vocab_size());
-  Side of_exact(exact);
-  Side of_narrow(narrow);
-  SamplingScratch scratch;
+  const auto length = static_cast<std::size_t>(tokens_to_draw(exact.config(), head.vocab_size()));
+  SequenceReader of_exact(exact, length);
+  SequenceReader of_narrow(narrow, length);
   std::vector<double> p(vocab_size);
   std::vector<double> q(vocab_size);
-  // Texts begin with tokens of their own: they have no token that stands before all.
-  const bool is_image = config.modality == ModalityKind::kImage;
-  std::vector<std::int32_t> tokens(kSequences, config.image.start_token);
-  for (std::size_t i = 0; !is_image && i < kSequences; ++i) {
-    tokens[i] = static_cast<std::int32_t>((i + 1) * vocab_size / (kSequences + 1));
-  }
   double sum = 0.0;
-  for (std::int64_t position = 0; position < length; ++position) {
-    const MatrixView<const float> wanted = of_exact.feed(tokens);
-    const MatrixView<const float> found = of_narrow.feed(tokens);
-    for (std::size_t i = 0; i < kSequences; ++i) {
-      if (!all_finite(wanted.row(i)) || !all_finite(found.row(i))) {
-        return std::numeric_limits<double>::quiet_NaN();
+  double mean = 0.0;
+  for (std::size_t first = 0; first < kMostSequences; first += kSequences) {
+    const std::vector<std::vector<std::int32_t>> sequences = draw_sequences(narrow, first);
+    if (sequences.empty()) return kNaN;
+    for (const std::vector<std::int32_t>& tokens : sequences) {
+      const MatrixView<const float> wanted = of_exact.read(tokens);
+      const MatrixView<const float> found = of_narrow.read(tokens);
+      for (std::size_t t = 0; t < length; ++t) {
+        if (!all_finite(wanted.row(t)) || !all_finite(found.row(t))) return kNaN;
+        head.log2_probs(wanted.row(t), p);
+        head.log2_probs(found.row(t), q);
+        for (std::size_t token = 0; token < vocab_size; ++token) {
+          if (p[token] > -100.0) sum += std::exp2(p[token]) * (p[token] - q[token]);
+        }
       }
-      head.log2_probs(wanted.row(i), p);
-      head.log2_probs(found.row(i), q);
-      for (std::size_t token = 0; token < vocab_size; ++token) {
-        if (p[token] > -100.0) sum += std::exp2(p[token]) * (p[token] - q[token]);
-      }
-      const DrawSource draw{.seed = i, .position = position};
-      tokens[i] = head.sample(wanted.row(i), {}, {}, {}, draw, scratch);
     }
+    mean = sum / static_cast<double>(length * (first + kSequences));
+    if (mean < kMostBitsLost / kFar || mean > kMostBitsLost * kFar) break;
   }
-  return sum / static_cast<double>(length * static_cast<std::int64_t>(kSequences));
+  return mean;
 }
 
 namespace {
@@ -105,24 +136,15 @@ void add(std::size_t& sum, std::size_t bytes) {
   if (__builtin_add_overflow(sum, bytes, &sum)) sum = SIZE_MAX;
 }
 
-std::size_t f32_bytes_of(const TensorSpec& spec) {
+std::size_t f32_bytes_of(std::span<const std::int64_t> shape) {
   std::size_t bytes = sizeof(float);
-  for (const std::int64_t n : spec.shape) bytes = product(bytes, static_cast<std::size_t>(n));
+  for (const std::int64_t n : shape) bytes = product(bytes, static_cast<std::size_t>(n));
   return bytes;
 }
 
-// Projections of a layer are put together before they are packed.
-std::size_t stacked_bytes(const ModelConfig& config) {
-  std::size_t most = 0;
-  for (const AttentionConfig& attention : config.attention) {
-    std::size_t width = 0;
-    for (const Projection& p : attention.kind().projections(attention, config.dims())) {
-      if (p.is_read) width += static_cast<std::size_t>(p.width);
-    }
-    most = std::max(most, product(width * sizeof(float), static_cast<std::size_t>(config.d_model)));
-  }
-  return most;
-}
+// What is held of a matrix in f32 while it is packed, and of a file while it is read.
+constexpr std::size_t kRowsAtOnce = 64;
+constexpr std::size_t kPieces = std::size_t{8} << 20;
 
 // Small matrices of a family's layers feed exponentials and stay in f32.
 constexpr std::uint64_t kMostExactElements = std::uint64_t{1} << 20;
@@ -144,7 +166,8 @@ std::size_t most_weight_bytes(const TensorInfo& tensor, std::size_t cols, std::s
 
 // An upper bound from names and shapes alone: the embedding as it is stored, the head packed, and
 // of each other matrix the packed form; while one is packed, some of its rows in f32.
-ModelSize measure_family(const ModelFiles& files, WeightType type) {
+ModelSize measure_family(const ModelFiles& files, const Transformer::Options& options) {
+  const WeightType type = options.weight_type;
   ModelSize size;
   std::size_t embedding = 0;
   std::size_t head = 0;
@@ -152,8 +175,6 @@ ModelSize measure_family(const ModelFiles& files, WeightType type) {
   for (const TensorInfo& tensor : files.checkpoint().tensors.tensors()) {
     const auto elements = static_cast<std::uint64_t>(tensor.num_elements());
     const std::size_t floats = product(elements, sizeof(float));
-    constexpr std::size_t kRowsAtOnce = 64;
-    constexpr std::size_t kPieces = std::size_t{8} << 20;  // of files
     const std::size_t matrices = num_matrices(tensor);
     const bool is_held = matrices == 0 || elements <= kMostExactElements;
     const std::size_t row = product(static_cast<std::size_t>(tensor.shape.back()), sizeof(float));
@@ -170,8 +191,10 @@ ModelSize measure_family(const ModelFiles& files, WeightType type) {
                        " inputs, weight type int8 takes at most " +
                        std::to_string(Dense::kMostInt8Inputs));
     }
-    const std::size_t exact = Dense::most_weight_bytes(cols, rows, WeightType::kF32);
-    const std::size_t packed = most_weight_bytes(tensor, cols, rows, type);
+    // Small ones may be stored transposed.
+    const std::size_t exact = std::max(Dense::most_weight_bytes(cols, rows, WeightType::kF32),
+                                       Dense::most_weight_bytes(rows, cols, WeightType::kF32));
+    const std::size_t packed = options.streams ? 0 : most_weight_bytes(tensor, cols, rows, type);
     if (tensor.shape.size() == 3) {
       add(size.resident_bytes, product(matrices, packed));
     } else if (rows == static_cast<std::size_t>(files.config().vocab_size)) {
@@ -188,52 +211,64 @@ ModelSize measure_family(const ModelFiles& files, WeightType type) {
   return size;
 }
 
-}  // namespace
-
-ModelSize measure_model(const ModelFiles& files, const Transformer::Options& options) {
-  check_has_blocks(files, options.weight_type);
-  if (files.family() != nullptr) return measure_family(files, options.weight_type);
+ModelSize measure_native(const ModelFiles& files, const Transformer::Options& options) {
   const ModelConfig& config = files.config();
-  const SafetensorsFile& file = files.weights();
-  check_tensors(file, config);
+  const WeightSource& tensors = files.weights();
+  check_tensors(tensors, config);
   check_weight_type(config, options.weight_type);
-  ModelSize size;
-  const auto is_left_out = [&](const TensorSpec& spec) {
-    // A table the file leaves out is computed while loading, or, where it is large, at every call.
-    return !file.tensors().contains(spec.name) && f32_bytes_of(spec) > kMaxComputedTableBytes;
-  };
-  for (const TensorSpec& spec : list_tensors(config)) {
-    if (!is_left_out(spec)) add(size.loading_bytes, f32_bytes_of(spec));
-  }
   const ModelConfig running =
       options.attention.has_value() ? with_attention(config, *options.attention) : config;
   const bool is_seeded = options.attention.has_value() && options.attention->seed.has_value();
+  ModelSize size;
+  const auto weight_bytes = [&](std::size_t cols, std::size_t rows, WeightType type) {
+    return options.streams ? 0 : Dense::most_weight_bytes(cols, rows, type);
+  };
+  std::size_t most_beside = 0;
+  std::size_t most_drawn = 0;  // the last one that was drawn
   for (const TensorSpec& spec : list_tensors(running)) {
-    // Drawn in place of what the file has.
-    const auto found = file.tensors().find(spec.name);
-    const bool is_drawn = (is_seeded && spec.is_own) || found == file.tensors().end() ||
-                          found->second.shape != spec.shape;
-    if (is_drawn && !spec.optional) {
-      add(size.loading_bytes, f32_bytes_of(spec));
-    }
+    const std::size_t floats = f32_bytes_of(spec.shape);
+    const TensorInfo* const found = tensors.find(spec.name);
+    const bool is_drawn = !spec.optional && (found == nullptr || found->shape != spec.shape ||
+                                             (is_seeded && spec.is_own));
+    if (is_drawn) most_drawn = std::max(most_drawn, floats);
     const bool is_predictor = spec.name == "predictor.weight";
-    if (!spec.is_projection && !is_predictor) {
-      if (!is_left_out(spec)) add(size.resident_bytes, f32_bytes_of(spec));
+    if (spec.is_projection || is_predictor) {
+      const auto rows = static_cast<std::size_t>(spec.shape[0]);
+      const auto cols = static_cast<std::size_t>(spec.shape[1]);
+      most_beside = std::max(most_beside, product(cols * sizeof(float), kRowsAtOnce));
+      add(size.resident_bytes,
+          weight_bytes(cols, rows, is_predictor ? WeightType::kF32 : options.weight_type));
       continue;
     }
-    add(size.resident_bytes,
-        Dense::most_weight_bytes(static_cast<std::size_t>(spec.shape[1]),
-                                 static_cast<std::size_t>(spec.shape[0]),
-                                 is_predictor ? WeightType::kF32 : options.weight_type));
+    // A table that the file leaves out is computed while loading, or, where it is large, at every
+    // call.
+    if (found == nullptr && spec.optional && floats > kMaxComputedTableBytes) continue;
+    add(size.resident_bytes, floats);
   }
   for (int i = 0; i < running.num_layer_weights(); ++i) {
-    const AttentionConfig& attention = running.attention[running.first_layer_with(i)];
+    const AttentionConfig& attention =
+        running.attention[static_cast<std::size_t>(running.first_layer_with(i))];
+    std::size_t own = 0;  // which the layer copies
+    for (const OwnTensor& tensor : own_tensors(attention, running.dims())) {
+      add(own, f32_bytes_of(tensor.shape));
+    }
+    most_beside = std::max(most_beside, own);
     const auto table_floats = attention.kind().table_floats;
     if (table_floats == nullptr) continue;
     add(size.resident_bytes, product(table_floats(attention, running.dims()), sizeof(float)));
   }
-  add(size.loading_bytes, stacked_bytes(running));
+  size.loading_bytes = kPieces;
+  add(size.loading_bytes, most_beside);
+  add(size.loading_bytes, most_drawn);
   return size;
+}
+
+}  // namespace
+
+ModelSize measure_model(const ModelFiles& files, const Transformer::Options& options) {
+  check_has_blocks(files, options.weight_type);
+  return files.family() != nullptr ? measure_family(files, options)
+                                   : measure_native(files, options);
 }
 
 namespace {
@@ -276,18 +311,24 @@ bool is_worth_comparing(const ModelFiles& files, const Transformer::Options& opt
   return weights >= kFewestWeights && weights <= kMostComparedWeights && !faster_types().empty();
 }
 
-// While load_as_planned() compares.
+// While load_as_planned() compares: one of the narrow models beside what streams, or the model in
+// f32 alone.
 ModelSize size_of_comparing(const ModelFiles& files, Transformer::Options options) {
   options.weight_type = WeightType::kF32;
   ModelSize size = measure_model(files, options);
-  std::size_t most_beside = 0;
+  options.streams = true;
+  const std::size_t streamed = measure_model(files, options).peak_bytes();
+  options.streams = false;
+  std::size_t peak = size.peak_bytes();
   for (const WeightType type : faster_types()) {
     options.weight_type = type;
-    if (const auto beside = measured(files, options)) {
-      most_beside = std::max(most_beside, beside->resident_bytes);
-    }
+    const auto narrow = measured(files, options);
+    if (!narrow) continue;
+    std::size_t comparing = narrow->resident_bytes;
+    add(comparing, streamed);
+    peak = std::max({peak, comparing, narrow->peak_bytes()});
   }
-  size.loading_bytes += most_beside;
+  size.loading_bytes = peak - size.resident_bytes;
   return size;
 }
 
@@ -323,14 +364,15 @@ LoadedModel load_as_planned(const ModelFiles& files, const LoadPlan& plan) {
             is_stored ? "as the file stores its quantised tensors" : ""};
   }
   Transformer::Options options = plan.options;
-  options.weight_type = WeightType::kF32;
-  std::unique_ptr<const Transformer> exact = Transformer::load(files, options);
+  Transformer::Options streamed = plan.options;
+  streamed.weight_type = WeightType::kF32;
+  streamed.streams = true;
   std::string refused;
   for (const WeightType type : faster_types()) {
     options.weight_type = type;
     if (!measured(files, options)) continue;
     std::unique_ptr<const Transformer> narrow = Transformer::load(files, options);
-    const double lost = kl_divergence_bits(*exact, *narrow);
+    const double lost = kl_divergence_bits(*Transformer::load(files, streamed), *narrow);
     const std::string loss = digits(lost) + " bits a token against f32";
     if (lost <= kMostBitsLost) {  // not of NaN
       return {std::move(narrow), std::string(to_string(type)) + " loses " + loss + ", of at most " +
@@ -339,7 +381,9 @@ LoadedModel load_as_planned(const ModelFiles& files, const LoadPlan& plan) {
     refused += (refused.empty() ? "" : ", ") + std::string(to_string(type)) + " would lose " +
                loss + ", more than " + digits(kMostBitsLost);
   }
-  return {std::move(exact), refused.empty() ? "nothing faster takes this model" : refused};
+  options.weight_type = WeightType::kF32;
+  return {Transformer::load(files, options),
+          refused.empty() ? "nothing faster takes this model" : refused};
 }
 
 }  // namespace lintel

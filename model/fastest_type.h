@@ -17,7 +17,7 @@ namespace lintel {
 // What a model loses by the type that its matrices are computed in.
 
 // Bits that `narrow` loses for each token against `exact`, the same model in f32: the mean
-// Kullback-Leibler divergence of what they expect next, along sequences that `exact` draws.
+// Kullback-Leibler divergence of what they expect next, along sequences that `narrow` draws.
 // Bits/dim of data that the model was made for rise by about as much. A pure function of both;
 // takes as long as drawing some hundred tokens. NaN where one of them is not finite. REQUIRES:
 // neither recomputes.
@@ -29,7 +29,7 @@ double kl_divergence_bits(const Transformer& exact, const Transformer& narrow);
 // the caller that steps the model.
 struct ModelSize {
   std::size_t resident_bytes = 0;  // as long as the Transformer lives
-  std::size_t loading_bytes = 0;  // beside them until Transformer::load returns: the weights in f32
+  std::size_t loading_bytes = 0;   // beside them until Transformer::load returns
 
   std::size_t peak_bytes() const {
     std::size_t sum = 0;
@@ -70,8 +70,9 @@ struct LoadedModel {
   std::string reason;
 };
 
-// Loads the model in f32 and in what is faster, one after the other, until one loses little enough;
-// or in the type of the plan. Throws what Transformer::load does.
+// Loads the model in the type of the plan; or in what is faster than f32, one type after the other,
+// until one loses little enough against matrices that are read from the files as they are needed,
+// so that the model is never there twice. Throws what Transformer::load does.
 LoadedModel load_as_planned(const ModelFiles& files, const LoadPlan& plan);
 
 }  // namespace lintel

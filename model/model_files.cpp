@@ -132,12 +132,11 @@ void ModelFiles::open_directory(const std::filesystem::path& directory) {
   json_ = parse_checkpoint(config_json_, config_file_);
   if (json_ == nullptr) {
     config_ = parse_config(config_json_, config_file_);
-    weights_ = std::make_unique<const SafetensorsFile>(directory / "model.safetensors");
-    return;
+  } else {
+    family_ = &family_of(*json_, config_file_);
   }
-  family_ = &family_of(*json_, config_file_);
   source_ = std::make_unique<const SafetensorsSource>(directory);
-  config_ = family_->read_config(checkpoint());
+  if (family_ != nullptr) config_ = family_->read_config(checkpoint());
 }
 
 void ModelFiles::open_gguf(const std::filesystem::path& file) {
@@ -192,7 +191,6 @@ class ReportedSource final : public WeightSource {
 }  // namespace
 
 void ModelFiles::report_reads(ReportReads report) {
-  if (source_ == nullptr) return;
   source_ = std::make_unique<const ReportedSource>(std::move(source_), std::move(report));
 }
 
@@ -302,8 +300,7 @@ std::shared_ptr<const Tokenizer> ModelFiles::load_tokenizer(std::vector<std::str
 }
 
 bool has_quantized_tensors(const ModelFiles& files) {
-  if (files.family() == nullptr) return false;
-  return std::ranges::any_of(files.checkpoint().tensors.tensors(),
+  return std::ranges::any_of(files.weights().tensors(),
                              [](const TensorInfo& tensor) { return is_quantized(tensor.type); });
 }
 
@@ -321,26 +318,17 @@ bool is_model_directory(const std::filesystem::path& directory) {
 
 std::string fingerprint_of(const ModelFiles& files) {
   Sha256 hash;
-  if (files.checkpoint().gguf == nullptr) {
-    hash.add_length(files.config_json().size());
-    hash.add(files.config_json());
+  const bool is_native = files.family() == nullptr;
+  if (is_native || files.checkpoint().gguf == nullptr) {
+    const std::string config =
+        is_native ? without_trained_length(files.config_json()) : files.config_json();
+    hash.add_length(config.size());
+    hash.add(config);
   }
-  files.checkpoint().tensors.read_all([&](std::span<const std::byte> bytes) {
+  files.weights().read_all([&](std::span<const std::byte> bytes) {
     hash.add({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   });
   return hash.hex();
-}
-
-LoadedWeights load_with_fingerprint(const ModelFiles& files) {
-  Sha256 hash;
-  const std::string config = without_trained_length(files.config_json());
-  hash.add_length(config.size());
-  hash.add(config);
-  hash.add_length(files.weights().size());
-  hash.add(files.weights().read_header());
-  ModelWeights weights = load_weights(files.weights(), files.config(),
-                                      [&](std::span<const char> bytes) { hash.add(bytes); });
-  return {std::move(weights), hash.hex()};
 }
 
 namespace {
@@ -374,82 +362,6 @@ void write_random_model(const std::filesystem::path& directory, const ModelConfi
   std::filesystem::create_directories(directory);
   std::ofstream(directory / "config.json") << to_json(config);
   save_weights(directory / "model.safetensors", config, random_weights(config, seed, scale));
-}
-
-namespace {
-
-LinearWeights drawn_linear(std::size_t out, std::size_t in, bool has_bias, std::uint64_t seed,
-                           int layer, std::size_t number) {
-  LinearWeights linear{Matrix(out, in), has_bias ? Matrix(1, out) : Matrix()};
-  const OwnTensor normal{.name = "", .shape = {1}};
-  draw_tensor(linear.weight.values(), normal, ~seed, layer, number);
-  const float scale = 1.0f / std::sqrt(static_cast<float>(in));
-  for (float& value : linear.weight.values()) value *= scale;
-  return linear;
-}
-
-template <typename Declared>
-auto named(const std::vector<Declared>& all, const std::string& name) {
-  return std::ranges::find(all, name, &Declared::name);
-}
-
-struct Replacement {
-  const AttentionConfig& before;
-  const AttentionConfig& after;
-  const LayerDims dims;
-  const std::optional<std::uint64_t> seed;
-  const int layer;
-
-  std::vector<LinearWeights> projections(std::vector<LinearWeights>&& old) const {
-    const std::vector<Projection> had = before.kind().projections(before, dims);
-    std::vector<LinearWeights> result;
-    for (const Projection& p : after.kind().projections(after, dims)) {
-      const auto same = named(had, p.name);
-      if (same != had.end() && same->width == p.width && same->has_bias == p.has_bias) {
-        result.push_back(std::move(old[static_cast<std::size_t>(same - had.begin())]));
-        continue;
-      }
-      result.push_back(drawn_linear(static_cast<std::size_t>(p.width),
-                                    static_cast<std::size_t>(dims.d_model), p.has_bias,
-                                    seed.value_or(0), layer, result.size()));
-    }
-    return result;
-  }
-
-  std::vector<Matrix> own(std::vector<Matrix>&& old) const {
-    const std::vector<OwnTensor> had = own_tensors(before, dims);
-    std::vector<Matrix> result;
-    for (const OwnTensor& tensor : own_tensors(after, dims)) {
-      const auto same = named(had, tensor.name);
-      if (same != had.end() && same->shape == tensor.shape && !seed.has_value()) {
-        result.push_back(std::move(old[static_cast<std::size_t>(same - had.begin())]));
-        continue;
-      }
-      result.push_back(TensorSpec{tensor.name, tensor.shape}.new_matrix());
-      draw_tensor(result.back().values(), tensor, seed.value_or(0), layer, result.size() - 1);
-    }
-    return result;
-  }
-};
-
-}  // namespace
-
-bool replace_attention(const AttentionSpec& spec, ModelConfig& config, ModelWeights& weights) {
-  const ModelConfig before = std::exchange(config, with_attention(config, spec));
-  const LayerDims dims = config.dims();
-  for (int i = 0; i < config.num_layer_weights(); ++i) {
-    LayerWeights& layer = weights.layers[i];
-    const int first = config.first_layer_with(i);
-    const AttentionConfig& after = config.attention[first];
-    const Replacement replacement{before.attention[first], after, dims, spec.seed, i};
-    layer.projections = replacement.projections(std::move(layer.projections));
-    layer.own = replacement.own(std::move(layer.own));
-    const auto width = static_cast<std::size_t>(out_width(after, dims));
-    if (layer.out.weight.cols() == width) continue;
-    layer.out = drawn_linear(static_cast<std::size_t>(dims.d_model), width, /*has_bias=*/true,
-                             spec.seed.value_or(0), i, layer.projections.size());
-  }
-  return config.attention == before.attention && !spec.seed.has_value();
 }
 
 }  // namespace lintel

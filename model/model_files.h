@@ -10,10 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "model/config/attention_spec.h"
 #include "model/config/config.h"
 #include "model/families/family.h"
-#include "model/formats/safetensors.h"
 #include "model/formats/weight_source.h"
 #include "model/formats/weights.h"
 #include "model/ops/weight_type.h"
@@ -37,8 +35,7 @@ class ModelFiles {
   // What has the keys: config.json, or the GGUF file.
   const std::string& config_file() const { return config_file_; }
   const ModelConfig& config() const { return config_; }
-  // REQUIRES: of our own format.
-  const SafetensorsFile& weights() const { return *weights_; }
+  const WeightSource& weights() const { return *source_; }
 
   // Null of our own format.
   const ModelFamily* family() const { return family_; }
@@ -52,8 +49,8 @@ class ModelFiles {
   // REQUIRES: of a family.
   Checkpoint checkpoint() const { return {json_.get(), gguf_, config_file_, *source_}; }
 
-  // Of a family: called after every read of tensors with the bytes that were read so far, and those
-  // that loading the model and its fingerprint read together. By the thread that reads.
+  // Called after every read of tensors with the bytes that were read so far, and those that loading
+  // the model and its fingerprint read together. By the thread that reads.
   using ReportReads = std::function<void(std::uint64_t done, std::uint64_t total)>;
   void report_reads(ReportReads report);
 
@@ -66,9 +63,8 @@ class ModelFiles {
   std::string config_json_;
   std::unique_ptr<const nlohmann::json> json_;  // of a directory of a family
   const ModelFamily* family_ = nullptr;
-  std::unique_ptr<const WeightSource> source_;      // of a family
-  const GgufFile* gguf_ = nullptr;                  // the same, where it is a GGUF file
-  std::unique_ptr<const SafetensorsFile> weights_;  // of our own format
+  std::unique_ptr<const WeightSource> source_;
+  const GgufFile* gguf_ = nullptr;  // the same, where it is a GGUF file
   ModelConfig config_;
 };
 
@@ -81,19 +77,9 @@ void check_has_blocks(const ModelFiles& files, WeightType type);
 bool is_model_directory(const std::filesystem::path& directory);
 
 // SHA-256 over config.json, where there is one, and all files of the weights: of each its length (8
-// bytes, little-endian), then its bytes. Reads all of them. Hexadecimal. REQUIRES: of a family.
+// bytes, little-endian), then its bytes; of our own format without trained_length. Reads all of
+// them. Hexadecimal, 64 characters. Throws ModelError for files that were written to meanwhile.
 std::string fingerprint_of(const ModelFiles& files);
-
-struct LoadedWeights {
-  ModelWeights weights;
-  // SHA-256 over, for both files in this order, the length (8 bytes, little-endian) and the bytes.
-  // Hexadecimal, 64 characters.
-  std::string fingerprint;
-};
-
-// Reads every byte of the tensors once: the fingerprint is of the bytes that the weights are made
-// of. Throws ModelError as load_weights() does.
-LoadedWeights load_with_fingerprint(const ModelFiles& files);
 
 // Models with random weights: for tests and measurements, which need some model and not a trained
 // one.
@@ -107,13 +93,5 @@ ModelWeights random_weights(const ModelConfig& config, std::uint64_t seed, float
 // absent.
 void write_random_model(const std::filesystem::path& directory, const ModelConfig& config,
                         std::uint64_t seed, float scale = 0.2f);
-
-// --attention: another attention on the same weights.
-
-// Puts `spec` in place of every layer's attention. Tensors keep their values where the new kind has
-// one of the same name and shape; all its other tensors are drawn: projections with weights from
-// N(0, 1/E) and no bias, its own tensors as it declares, by the seed of the spec. Returns whether
-// the model is what it was. Throws ModelError as with_attention().
-bool replace_attention(const AttentionSpec& spec, ModelConfig& config, ModelWeights& weights);
 
 }  // namespace lintel

@@ -183,17 +183,6 @@ class BytesWithoutPages final : public StateWriter {
   std::size_t bytes_ = 0;
 };
 
-// Tokens of a page of the states; 0 where one of them grows otherwise, or none grows.
-std::int64_t page_tokens(SequenceState::Layouts layouts) {
-  std::int64_t tokens = 0;
-  for (const auto& layout : layouts) {
-    if (layout->tokens_until_full() == 0) continue;
-    tokens = layout->page_tokens();
-    if (tokens == 0) return 0;
-  }
-  return tokens;
-}
-
 }  // namespace
 
 std::int64_t SequenceState::full_pages() const {

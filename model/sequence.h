@@ -98,6 +98,7 @@ class SequenceState {
 
   // For Transformer only.
   LayerState* layer(std::size_t i) { return layers_[i].get(); }
+  const std::unique_ptr<LayerState>* layers() const { return layers_.data(); }
   void begin_drafts() { has_drafts_ = true; }  // the step has some
   void advance() { ++position_; }
   // Recompute mode: a token is fed by remembering it.

@@ -2,19 +2,124 @@
 #include "model/transformer.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "model/families/family.h"
 #include "model/formats/weights.h"
-#include "model/forward_pass.h"
-#include "model/layer.h"
+#include "model/layers/mixers/attention_mixer.h"
+#include "model/layers/mixers/decoder.h"
 #include "model/lora/adapter.h"
 #include "model/model_files.h"
 #include "model/ops/tile_scope.h"
+#include "model/tokenizer/tokenizer.h"
 
 namespace lintel {
+namespace {
+
+// What a step keeps so that its drafts can be taken back: two halves in turn, as drafts of one step
+// may enter their states with the rows of the next. Each grows to its high-water mark. One worker
+// thread's.
+class DraftMemory {
+ public:
+  using Layouts = SequenceState::Layouts;
+
+  // Announces the drafts to the states of their sequences, with memory to take them back. What the
+  // step before last announced is no longer needed.
+  void begin_speculation(std::span<const BatchRow> rows, Layouts layouts) {
+    turn_ = 1 - turn_;
+    Half& half = halves_[turn_];
+    std::size_t total = 0;
+    for_each_drafting(rows, [&](SequenceState&, std::size_t drafts, std::int64_t end) {
+      for (const auto& layout : layouts) total += floats_of(*layout, drafts, end);
+    });
+    half.grow(total);
+    float* next = half.memory.get();
+    for_each_drafting(rows, [&](SequenceState& sequence, std::size_t drafts, std::int64_t end) {
+      sequence.begin_drafts();
+      for (std::size_t i = 0; i < layouts.size(); ++i) {
+        const std::size_t floats = floats_of(*layouts[i], drafts, end);
+        sequence.layer(i)->begin_speculation(drafts, {next, floats});
+        next += floats;
+      }
+    });
+  }
+
+  // For any drafts in a step of `rows` rows, but of long sequences: of one, or of half as many as
+  // there are rows. Copies of states of many megabytes are made when there are drafts.
+  void reserve(std::size_t rows, Layouts layouts) {
+    constexpr std::size_t kMostReserved = (std::size_t{64} << 20) / sizeof(float);
+    if (rows < 2) return;
+    std::size_t of_one = 0;
+    std::size_t of_many = 0;
+    for (const auto& layout : layouts) {
+      of_one += floats_of(*layout, rows - 1, 0);
+      of_many += rows / 2 * floats_of(*layout, 2, 0);
+    }
+    const std::size_t floats = std::max(of_one, of_many);
+    if (floats > kMostReserved) return;
+    for (Half& half : halves_) half.grow(floats);
+  }
+
+ private:
+  struct Half {
+    // The states zero what they had there.
+    void grow(std::size_t count) {
+      if (count <= floats) return;
+      memory = make_aligned<float>(count);
+      floats = count;
+    }
+    AlignedArray<float> memory;
+    std::size_t floats = 0;
+  };
+
+  // Calls body(sequence, number of its drafts, where they end) for every sequence that has any.
+  template <typename Body>
+  static void for_each_drafting(std::span<const BatchRow> rows, Body&& body) {
+    for (std::size_t r = 0; r < rows.size();) {
+      const std::size_t first = r;
+      std::size_t drafts = 0;
+      for (; r < rows.size() && rows[r].sequence == rows[first].sequence; ++r) {
+        assert(drafts == 0 || rows[r].is_draft);
+        if (rows[r].is_draft) ++drafts;
+      }
+      if (drafts == 0) continue;
+      SequenceState& sequence = *rows[first].sequence;
+      body(sequence, drafts, sequence.position() + static_cast<std::int64_t>(r - first));
+    }
+  }
+
+  // Memory of a sequence's drafts in a layer, in whole cache lines.
+  static std::size_t floats_of(const StateLayout& layout, std::size_t drafts, std::int64_t end) {
+    constexpr std::size_t kFloatsPerLine = kAlignment / sizeof(float);
+    const std::size_t needed = layout.rollback_floats(drafts, end);
+    return (needed + kFloatsPerLine - 1) / kFloatsPerLine * kFloatsPerLine;
+  }
+
+  std::array<Half, 2> halves_;
+  std::size_t turn_ = 0;  // whose half the last step has
+};
+
+}  // namespace
+
+// Working memory of one thread.
+struct Workspace::Activations {
+  Activations(const Decoder& decoder, std::size_t rows) : max_rows(rows) {
+    buffers.emplace(decoder, rows);
+    fed.reserve(rows);
+  }
+
+  std::size_t max_rows;
+  std::optional<DecoderBuffers> buffers;  // in recompute mode for the longest prefix so far
+  std::vector<DecoderRow> fed;
+  Matrix recomputed;  // [rows that want one, V]
+  DraftMemory drafts;
+  StepObserver* observer = nullptr;
+  StepThreadPool* team = nullptr;  // whose leader is this thread; null: this thread alone
+};
 
 Workspace::Workspace(std::unique_ptr<Activations> buffers) : buffers_(std::move(buffers)) {}
 Workspace::Workspace(Workspace&&) noexcept = default;
@@ -25,79 +130,106 @@ std::size_t Workspace::max_rows() const { return buffers_->max_rows; }
 void Workspace::observe(StepObserver* observer) { buffers_->observer = observer; }
 void Workspace::share_with(StepThreadPool* team) { buffers_->team = team; }
 
-namespace {
+// What load() makes of the files.
+struct Transformer::Parts {
+  ModelConfig config;
+  WeightType weight_type = WeightType::kF32;
+  std::string config_json;
+  std::string fingerprint;
+  std::vector<std::string> warnings;
+  std::shared_ptr<const Tokenizer> tokenizer;  // null: ids alone
+  bool recompute = false;
+  std::unique_ptr<Head> head;
+  std::unique_ptr<const WeightSource> drawn;  // what `decoder` streams from; null: the files
+  std::unique_ptr<const Decoder> decoder;
+};
 
-class StateMode final : public DecodeMode {
- public:
-  explicit StateMode(const TransformerParts& parts)
-      : layouts_(parts.attention.begin(), parts.attention.end()), pass_(parts) {}
+struct Transformer::Impl : Parts {
+  explicit Impl(Parts parts)
+      : Parts(std::move(parts)),
+        layouts(recompute ? std::vector<std::shared_ptr<const StateLayout>>() : decoder->layouts()),
+        pass(*decoder) {}
+
+  int num_counts() const { return head->supports_filters() ? config.vocab_size : 0; }
 
   MatrixView<const float> step(std::span<const BatchRow> rows,
-                               Activations& buffers) const override {
-    buffers.drafts.begin_speculation(rows, layouts_);
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-      SequenceState& sequence = *rows[r].sequence;
-      pass_.embed(rows[r].token, sequence.position(), sequence.adapter().get(), r, buffers);
+                               Workspace::Activations& buffers) const {
+    buffers.drafts.begin_speculation(rows, layouts);
+    buffers.fed.clear();
+    for (const BatchRow& row : rows) {
+      SequenceState& sequence = *row.sequence;
+      buffers.fed.push_back({.token = row.token,
+                             .position = sequence.position(),
+                             .wants_output = row.wants_output,
+                             .adapter = sequence.adapter().get(),
+                             .states = sequence.layers()});
       sequence.advance();
     }
-    return pass_.predict(pass_.run(rows, buffers), buffers);
+    return pass.step(buffers.fed, *buffers.buffers, buffers.team, buffers.observer);
   }
 
-  std::unique_ptr<Activations> new_buffers(std::size_t max_rows) const override {
-    return pass_.new_buffers(max_rows);
+  // Sequences keep their tokens, and rows that want an output run their whole prefix again.
+  MatrixView<const float> recomputing_step(std::span<const BatchRow> rows,
+                                           Workspace::Activations& buffers) const {
+    const auto num_outputs = static_cast<std::size_t>(config.num_outputs());
+    if (buffers.recomputed.rows() < rows.size()) {
+      buffers.recomputed = Matrix(buffers.max_rows, num_outputs);
+    }
+    std::size_t wanted = 0;
+    for (const BatchRow& row : rows) {
+      row.sequence->remember(row.token);
+      if (!row.wants_output) continue;
+      const MatrixView<const float> last = run_prefix(*row.sequence, buffers);
+      std::ranges::copy(last.row(0), buffers.recomputed.row(wanted++).begin());
+    }
+    return {buffers.recomputed.view().data(), wanted, num_outputs, num_outputs};
   }
-  void reserve_drafts(std::size_t rows, Activations& buffers) const override {
-    buffers.drafts.reserve(rows, layouts_);
-  }
-  DraftMemory::Layouts layouts() const override { return layouts_; }
 
- private:
-  const std::vector<std::shared_ptr<const StateLayout>> layouts_;
-  const ForwardPass pass_;
+  MatrixView<const float> run_prefix(const SequenceState& sequence,
+                                     Workspace::Activations& buffers) const {
+    const std::int64_t length = sequence.position();
+    const auto rows = static_cast<std::size_t>(length);
+    if (buffers.buffers->max_rows() < rows) {
+      buffers.buffers.reset();
+      buffers.buffers.emplace(*decoder, rows + rows / 2);
+    }
+    buffers.fed.clear();
+    for (std::int64_t t = 0; t < length; ++t) {
+      buffers.fed.push_back({.token = sequence.token(t),
+                             .position = t,
+                             .wants_output = t + 1 == length,
+                             .adapter = sequence.adapter().get()});
+    }
+    return pass.step(buffers.fed, *buffers.buffers, buffers.team, buffers.observer);
+  }
+
+  // Of what a sequence keeps, as StateLayout::state_bytes.
+  std::size_t state_bytes(std::int64_t num_tokens) const {
+    if (recompute) return SequenceState::token_bytes(num_tokens);
+    std::size_t total = 0;
+    for (const auto& layout : layouts) {
+      if (__builtin_add_overflow(total, layout->state_bytes(num_tokens), &total)) return SIZE_MAX;
+    }
+    return total;
+  }
+
+  // What a sequence keeps a state of; nothing in recompute mode.
+  const std::vector<std::shared_ptr<const StateLayout>> layouts;
+  const DecoderPass pass;
 };
 
-}  // namespace
-
-std::unique_ptr<DecodeMode> step_from_states(const TransformerParts& parts) {
-  return std::make_unique<StateMode>(parts);
-}
-
-struct Transformer::Impl {
-  explicit Impl(TransformerParts given)
-      : parts(std::move(given)),
-        native_modules(parts.decoder != nullptr ? std::vector<AdaptableModule>()
-                                                : adaptable_modules(parts.config)),
-        stepper(mode_of(parts)) {}
-
-  static std::unique_ptr<DecodeMode> mode_of(const TransformerParts& parts) {
-    if (parts.decoder != nullptr) return decoder_mode(*parts.decoder);
-    return parts.recompute ? recompute_mode(parts) : step_from_states(parts);
-  }
-
-  int num_counts() const { return parts.head->supports_filters() ? parts.config.vocab_size : 0; }
-
-  std::span<const AdaptableModule> modules() const {
-    return parts.decoder != nullptr ? parts.decoder->modules : native_modules;
-  }
-
-  const TransformerParts parts;
-  const std::vector<AdaptableModule> native_modules;  // of our own format
-  const std::unique_ptr<DecodeMode> stepper;
-};
-
-Transformer::Transformer(TransformerParts parts)
-    : impl_(std::make_unique<Impl>(std::move(parts))) {}
+Transformer::Transformer(Parts parts) : impl_(std::make_unique<Impl>(std::move(parts))) {}
 Transformer::~Transformer() = default;
 
 Workspace Transformer::new_workspace(std::size_t max_rows, std::size_t max_drafting_rows) const {
-  std::unique_ptr<Activations> buffers = impl_->stepper->new_buffers(max_rows);
-  impl_->stepper->reserve_drafts(max_drafting_rows, *buffers);
+  auto buffers = std::make_unique<Workspace::Activations>(*impl_->decoder, max_rows);
+  buffers->drafts.reserve(max_drafting_rows, impl_->layouts);
   return Workspace(std::move(buffers));
 }
 
 SequenceState Transformer::new_sequence(std::shared_ptr<const Adapter> adapter) const {
-  const ModelConfig& config = impl_->parts.config;
-  return SequenceState(impl_->stepper->layouts(), impl_->num_counts(), std::move(adapter),
+  const ModelConfig& config = impl_->config;
+  return SequenceState(impl_->layouts, impl_->num_counts(), std::move(adapter),
                        {.max_length = config.max_length, .vocab_size = config.vocab_size});
 }
 
@@ -105,42 +237,48 @@ MatrixView<const float> Transformer::step(std::span<const BatchRow> rows,
                                           Workspace& workspace) const {
   assert(!rows.empty() && rows.size() <= workspace.max_rows());
   const TileScope tiles;  // one for all products of the step
-  return impl_->stepper->step(rows, *workspace.buffers_);
+  return impl_->recompute ? impl_->recomputing_step(rows, *workspace.buffers_)
+                          : impl_->step(rows, *workspace.buffers_);
 }
 
-const ModelConfig& Transformer::config() const { return impl_->parts.config; }
-std::span<const AdaptableModule> Transformer::modules() const { return impl_->modules(); }
-const Head& Transformer::head() const { return *impl_->parts.head; }
-WeightType Transformer::weight_type() const { return impl_->parts.weight_type; }
-std::optional<KvType> Transformer::kv_type() const {
-  const TransformerParts& parts = impl_->parts;
-  return parts.decoder != nullptr ? parts.decoder->kv_type : std::nullopt;
-}
+const ModelConfig& Transformer::config() const { return impl_->config; }
+std::span<const AdaptableModule> Transformer::modules() const { return impl_->decoder->modules; }
+const Head& Transformer::head() const { return *impl_->head; }
+WeightType Transformer::weight_type() const { return impl_->weight_type; }
+std::optional<KvType> Transformer::kv_type() const { return impl_->decoder->kv_type; }
 // What a step does once, reading the weights above all, is no longer seen from here on. In f32
 // products wait for arithmetic sooner, and of more rows less stays in the caches.
 std::size_t Transformer::most_prompt_rows() const {
   return weight_type() == WeightType::kF32 ? 64 : 128;
 }
-std::string Transformer::kernels() const { return kernels_of(impl_->parts.products()); }
-std::int64_t Transformer::num_parameters() const {
-  const TransformerParts& parts = impl_->parts;
-  return parts.decoder != nullptr ? parts.decoder->num_parameters : count_parameters(parts.config);
-}
+std::int64_t Transformer::num_parameters() const { return impl_->decoder->num_parameters; }
+std::size_t Transformer::weight_bytes() const { return impl_->decoder->weight_bytes(); }
 
-std::size_t Transformer::weight_bytes() const {
-  const TransformerParts& parts = impl_->parts;
-  std::size_t total = parts.decoder != nullptr ? parts.decoder->embedding.size_bytes() +
-                                                     parts.decoder->head->weight_bytes()
-                                               : parts.predictor->weight_bytes();
-  for (const Dense* dense : parts.products()) total += dense->weight_bytes();
-  return total;
+std::string Transformer::kernels() const {
+  const std::vector<const Dense*> products = impl_->decoder->products();
+  std::vector<std::pair<std::string, int>> found;  // in order, and how many products have them
+  for (const Dense* dense : products) {
+    const std::string kernels = dense->kernels();
+    const auto same = std::ranges::find(found, kernels, &std::pair<std::string, int>::first);
+    if (same == found.end()) {
+      found.emplace_back(kernels, 1);
+    } else {
+      ++same->second;
+    }
+  }
+  if (found.size() == 1) return found.front().first;
+  std::string all;
+  for (const auto& [kernels, count] : found) {
+    all += (all.empty() ? "" : "; ") + std::to_string(count) + " of " +
+           std::to_string(products.size()) + " products " + kernels;
+  }
+  return all;
 }
 
 std::size_t Transformer::state_bytes(std::int64_t num_tokens) const {
   const std::size_t counts = impl_->num_counts() * sizeof(std::uint32_t);
   std::size_t total = 0;
-  return __builtin_add_overflow(counts, impl_->stepper->state_bytes(num_tokens), &total) ? SIZE_MAX
-                                                                                         : total;
+  return __builtin_add_overflow(counts, impl_->state_bytes(num_tokens), &total) ? SIZE_MAX : total;
 }
 
 std::size_t Transformer::sequence_bytes(std::int64_t num_tokens) const {
@@ -148,127 +286,105 @@ std::size_t Transformer::sequence_bytes(std::int64_t num_tokens) const {
   // layer's object and the ends of its blocks; the lists of layers and the tail of stop strings.
   constexpr std::size_t kLayerBytes = 320;
   constexpr std::size_t kSequenceBytes = 512;
-  const std::size_t layers = impl_->stepper->layouts().size();
   std::size_t total = state_bytes(num_tokens);
-  const std::size_t objects = kSequenceBytes + layers * kLayerBytes;
+  const std::size_t objects = kSequenceBytes + impl_->layouts.size() * kLayerBytes;
   return __builtin_add_overflow(total, objects, &total) ? SIZE_MAX : total;
 }
 
-std::int64_t Transformer::tokens_until_full() const { return impl_->stepper->tokens_until_full(); }
-std::int64_t Transformer::page_tokens() const { return impl_->stepper->page_tokens(); }
-bool Transformer::recomputes() const { return impl_->parts.recompute; }
-
-const std::string& Transformer::fingerprint() const { return impl_->parts.fingerprint; }
-const std::string& Transformer::config_json() const { return impl_->parts.config_json; }
-const std::vector<std::string>& Transformer::warnings() const { return impl_->parts.warnings; }
-const std::shared_ptr<const Tokenizer>& Transformer::tokenizer() const {
-  return impl_->parts.tokenizer;
+std::int64_t Transformer::tokens_until_full() const {
+  if (impl_->recompute) return kNeverFull;
+  std::int64_t tokens = 0;
+  for (const auto& layout : impl_->layouts) {
+    tokens = std::max(tokens, layout->tokens_until_full());
+  }
+  return tokens;
 }
+std::int64_t Transformer::page_tokens() const {
+  return impl_->recompute ? 0 : lintel::page_tokens(impl_->layouts);
+}
+
+bool Transformer::recomputes() const { return impl_->recompute; }
+const std::string& Transformer::fingerprint() const { return impl_->fingerprint; }
+const std::string& Transformer::config_json() const { return impl_->config_json; }
+const std::vector<std::string>& Transformer::warnings() const { return impl_->warnings; }
+const std::shared_ptr<const Tokenizer>& Transformer::tokenizer() const { return impl_->tokenizer; }
 
 // Transformer::load: from a model directory to the parts of a transformer.
 
 namespace {
 
-void warn_of_recomputing(TransformerParts& parts) {
-  const bool as_stepped = std::ranges::all_of(
-      parts.attention, [](const auto& backend) { return backend->full_pass_equals_steps(); });
-  parts.warnings.push_back(
-      std::string("recompute mode keeps no state and runs the whole prefix again for every token, "
-                  "as published baselines did: for comparison, not for production") +
-      (as_stepped ? "" : "; its outputs differ from those of a session with state"));
+std::string warning_of_recomputing(const Decoder& decoder) {
+  const bool as_stepped = std::ranges::all_of(decoder.layers, [](const DecoderLayer& layer) {
+    const auto& mixer = static_cast<const AttentionMixer&>(*layer.token_mixer);
+    return mixer.attention().full_pass_equals_steps();
+  });
+  std::string warning =
+      "recompute mode keeps no state and runs the whole prefix again for every token, as published "
+      "baselines did: for comparison, not for production";
+  if (!as_stepped) warning += "; its outputs differ from those of a session with state";
+  return warning;
 }
 
-void warn_of_no_kv_cache(KvType type, TransformerParts& parts) {
-  if (type == KvType::kF32) return;
-  parts.warnings.push_back("--kv-type " + std::string(to_string(type)) +
-                           " changes nothing: the model has no KV cache, its states stay in f32");
-}
-
-void warn_of_part_of_an_image(TransformerParts& parts) {
-  const ModelConfig& config = parts.config;
-  if (config.modality != ModalityKind::kImage) return;
-  if (config.max_tokens() == config.image.num_tokens()) return;
-  parts.warnings.push_back("max_length " + std::to_string(config.max_length) +
-                           " ends a sequence before its image of " +
-                           std::to_string(config.image.num_tokens()) + " tokens is whole");
+bool is_part_of_an_image(const ModelConfig& config) {
+  return config.modality == ModalityKind::kImage &&
+         config.max_tokens() != config.image.num_tokens();
 }
 
 }  // namespace
 
-namespace {
-
-TransformerParts load_family(const ModelFiles& files, const Transformer::Options& options) {
-  TransformerParts parts;
-  parts.config = files.config();
-  if (options.attention.has_value()) {
-    throw ModelError("--attention " + options.attention->text + ": a model of family " +
-                     parts.config.family + " has its own layers");
+void Transformer::load_native(const ModelFiles& files, const Options& options,
+                              const Dense::Options& products, Parts& parts) {
+  check_tensors(files.weights(), parts.config);
+  check_weight_type(parts.config, options.weight_type);
+  if (!options.attention.has_value()) {
+    parts.decoder = make_native(parts.config, files.weights(), products);
+    return;
   }
-  parts.weight_type = options.weight_type;
-  parts.config_json = files.config_json();
-  parts.fingerprint = fingerprint_of(files);
-  parts.head = make_head(parts.config);
-  parts.tokenizer = files.load_tokenizer(parts.warnings);
-  parts.decoder = files.family()->make(
-      files.checkpoint(), {.weight_type = options.weight_type, .library = options.product_library},
-      options.kv_type, parts.warnings);
-  return parts;
+  const AttentionSpec& spec = *options.attention;
+  const std::vector<AttentionConfig> stored = parts.config.attention;
+  parts.drawn = replace_attention(spec, parts.config, files.weights());
+  parts.config = with_attention(std::move(parts.config), spec);
+  if (parts.config.attention != stored || spec.seed.has_value()) {
+    parts.warnings.push_back("the weights were not trained for attention " + spec.text +
+                             ": its speed can be compared, what it generates means nothing");
+  }
+  parts.decoder = make_native(parts.config, *parts.drawn, products);
+  if (!options.streams) parts.drawn.reset();
+  parts.recompute = spec.recompute;
+  if (parts.recompute) parts.warnings.push_back(warning_of_recomputing(*parts.decoder));
 }
-
-}  // namespace
 
 std::unique_ptr<Transformer> Transformer::load(const ModelFiles& files, const Options& options) {
   check_has_blocks(files, options.weight_type);
-  if (files.family() != nullptr) {
-    TransformerParts parts = load_family(files, options);
-    if (!parts.decoder->kv_type) warn_of_no_kv_cache(options.kv_type, parts);
-    return std::unique_ptr<Transformer>(new Transformer(std::move(parts)));
+  const ModelFamily* const family = files.family();
+  if (family != nullptr && options.attention.has_value()) {
+    throw ModelError("--attention " + options.attention->text + ": a model of family " +
+                     files.config().family + " has its own layers");
   }
-  TransformerParts parts;
+  Parts parts;
   parts.config = files.config();
-  const ModelConfig& config = parts.config;
-  check_weight_type(config, options.weight_type);
-  auto [weights, fingerprint] = load_with_fingerprint(files);
-  if (options.attention.has_value()) {
-    const AttentionSpec& spec = *options.attention;
-    parts.recompute = spec.recompute;
-    if (!replace_attention(spec, parts.config, weights)) {
-      parts.warnings.push_back("the weights were not trained for attention " + spec.text +
-                               ": its speed can be compared, what it generates means nothing");
-    }
-  }
   parts.weight_type = options.weight_type;
   parts.config_json = files.config_json();
+  if (!options.streams) parts.fingerprint = fingerprint_of(files);
+  parts.head = make_head(parts.config);
   parts.tokenizer = files.load_tokenizer(parts.warnings);
-  parts.fingerprint = std::move(fingerprint);
-  parts.head = make_head(config);
-  parts.embedding = std::make_unique<Embedding>(config, weights.value_embedding.values(),
-                                                weights.position_embedding.values());
-  parts.step_embedding = std::move(weights.step_embedding);
-  for (int i = 0; i < config.n_layers; ++i) {
-    const AttentionConfig& attention = config.attention[i];
-    const int first = config.first_layer_with(config.weights_of(i));
-    if (first < i) {
-      parts.attention.push_back(parts.attention[first]);
-      continue;
-    }
-    LayerWeights& own = weights.layers[parts.layers.size()];
-    parts.attention.push_back(
-        make_attention({.config = attention, .dims = config.dims(), .own = own.own}));
-    parts.layers.push_back(
-        make_layer(config, attention, own,
-                   {.weight_type = options.weight_type, .library = options.product_library}));
+  const Dense::Options products{.weight_type = options.weight_type,
+                                .library = options.product_library,
+                                .streams = options.streams};
+  if (family != nullptr) {
+    parts.decoder = family->make(files.checkpoint(), products, options.kv_type, parts.warnings);
+  } else {
+    load_native(files, options, products, parts);
   }
-  warn_of_no_kv_cache(options.kv_type, parts);
-  if (parts.recompute) warn_of_recomputing(parts);
-  warn_of_part_of_an_image(parts);
-  if (config.final_norm) {
-    parts.final_norm = std::make_unique<Norm>(std::move(weights.final_norm), config.layer_norm_eps);
+  if (!parts.decoder->kv_type && options.kv_type != KvType::kF32) {
+    parts.warnings.push_back("--kv-type " + std::string(to_string(options.kv_type)) +
+                             " changes nothing: the model has no KV cache, its states stay in f32");
   }
-  // In f32 in every model: it is small, and likelihood is most sensitive to it. Always by our own
-  // kernels, so that an int8 model has the same bits with both.
-  parts.predictor =
-      std::make_unique<Dense>(pack(weights.predictor, {.kernels = KernelChoice::kOwn}));
+  if (is_part_of_an_image(parts.config)) {
+    parts.warnings.push_back("max_length " + std::to_string(parts.config.max_length) +
+                             " ends a sequence before its image of " +
+                             std::to_string(parts.config.image.num_tokens()) + " tokens is whole");
+  }
   return std::unique_ptr<Transformer>(new Transformer(std::move(parts)));
 }
 

@@ -13,6 +13,7 @@
 
 #include "model/config/attention_spec.h"
 #include "model/config/config.h"
+#include "model/core/step_observer.h"
 #include "model/core/tensor.h"
 #include "model/lora/adapter.h"
 #include "model/ops/dense.h"
@@ -26,7 +27,6 @@ namespace lintel {
 
 class SequenceState;
 class StepThreadPool;
-struct Activations;  // model/forward_pass.h
 
 // One token to feed. Consecutive rows of a step may belong to one sequence, in order; rows of one
 // sequence must be consecutive.
@@ -37,16 +37,6 @@ struct BatchRow {
   // Whether SequenceState::rollback may undo it, until the step after this one. Drafts are the
   // last rows of their sequence in the step.
   bool is_draft = false;
-};
-
-// Where the time of a step goes.
-enum class StepPart { kProducts, kAttention, kOther };
-
-// Called when a step enters another part; the model itself has no clock.
-class StepObserver {
- public:
-  virtual ~StepObserver() = default;
-  virtual void enter(StepPart part) = 0;
 };
 
 // Activations of Transformer::step: sized once for max_rows. One per worker thread.
@@ -64,13 +54,13 @@ class Workspace {
 
  private:
   friend class Transformer;
+  struct Activations;
   explicit Workspace(std::unique_ptr<Activations> buffers);
   std::unique_ptr<Activations> buffers_;
 };
 
-class ModelFiles;         // model/model_files.h
-class Tokenizer;          // model/tokenizer/tokenizer.h
-struct TransformerParts;  // model/layer.h
+class ModelFiles;  // model/model_files.h
+class Tokenizer;   // model/tokenizer/tokenizer.h
 
 // Const and shareable: any number of threads may step different sequences, each with its Workspace.
 class Transformer {
@@ -83,10 +73,13 @@ class Transformer {
     KvType kv_type = KvType::kF32;
     // What multiplies where it is worthwhile. Null: this machine's. Outlives the model.
     const ProductLibrary* product_library = nullptr;
+    // Matrices are not kept: every step reads them from the files, which outlive the model. Of f32,
+    // for comparisons, and without a fingerprint.
+    bool streams = false;
   };
 
-  // Reads every byte of the weights once. Throws ModelError naming file, key or tensor and both
-  // values, or what the options ask for and this model cannot do.
+  // Holds one tensor at a time beside what stays. Throws ModelError naming file, key or tensor and
+  // both values, or what the options ask for and this model cannot do.
   static std::unique_ptr<Transformer> load(const ModelFiles& files, const Options& options);
   // Of a directory that is opened for this alone.
   static std::unique_ptr<Transformer> load(const std::filesystem::path& directory,
@@ -147,8 +140,12 @@ class Transformer {
   const std::vector<std::string>& warnings() const;
 
  private:
+  struct Parts;
   struct Impl;
-  explicit Transformer(TransformerParts parts);
+  explicit Transformer(Parts parts);
+  // Of our own format: the decoder, and what goes with it.
+  static void load_native(const ModelFiles& files, const Options& options,
+                          const Dense::Options& products, Parts& parts);
   std::unique_ptr<Impl> impl_;
 };
 

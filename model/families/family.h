@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ModelFamily: checkpoints of one model_type, from their keys and tensors to a Decoder.
+// ModelFamily: checkpoints of one model_type, from their keys and tensors to a Decoder; and models
+// of our own format.
 #pragma once
 
 #include <memory>
@@ -9,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/config/attention_spec.h"
 #include "model/config/config.h"
 #include "model/formats/weight_source.h"
 #include "model/layers/mixers/decoder.h"
@@ -53,5 +55,23 @@ std::string family_names();
 // The same of general.architecture in GGUF files.
 const ModelFamily* find_architecture(std::string_view architecture);
 std::string architecture_names();
+
+// Models of our own format, whose config.json is a ModelConfig.
+
+// Reads every tensor that the layers use once. Throws ModelError for one that is not finite, or
+// refused by its kind of attention. REQUIRES: check_tensors(tensors, config).
+std::unique_ptr<const Decoder> make_native(const ModelConfig& config, const WeightSource& tensors,
+                                           const Dense::Options& options);
+
+// --attention: `tensors` of a model of `config` as those of with_attention(config, spec). They keep
+// their values where the new kind has one of the same name and shape; all its other tensors are
+// drawn: projections with weights from N(0, 1/E) and no bias, its own tensors as it declares, by
+// the seed of the spec. `tensors` outlive the result. Throws ModelError as with_attention().
+std::unique_ptr<const WeightSource> replace_attention(const AttentionSpec& spec,
+                                                      const ModelConfig& config,
+                                                      const WeightSource& tensors);
+
+// Throws ModelError naming the first projection that has more inputs than `type` can sum exactly.
+void check_weight_type(const ModelConfig& config, WeightType type);
 
 }  // namespace lintel

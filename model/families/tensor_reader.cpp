@@ -3,17 +3,16 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <memory>
 
 #include "model/core/errors.h"
-#include "model/core/kernels.h"
 #include "model/formats/safetensors.h"
 #include "model/ops/block_formats.h"
 
 namespace lintel {
 namespace {
 
-constexpr std::size_t kPieceValues = std::size_t{1} << 18;  // read at once; whole blocks
+constexpr std::size_t kPieceBytes = std::size_t{1} << 18;  // compared at once
 
 // Without dimensions of one: [1, 1, E] is [E].
 std::vector<std::int64_t> squeezed(std::span<const std::int64_t> shape) {
@@ -48,26 +47,6 @@ void TensorReader::check_shape(const TensorInfo& tensor, std::size_t rows, std::
   check_shape(tensor, std::array{static_cast<std::int64_t>(rows), static_cast<std::int64_t>(cols)});
 }
 
-void TensorReader::read(const TensorInfo& tensor, std::span<float> out, std::size_t first) const {
-  const std::size_t block = values_per_block(tensor.type);
-  std::vector<std::byte> piece;
-  for (std::size_t done = 0; done < out.size();) {
-    const std::size_t count = std::min(kPieceValues, out.size() - done);
-    piece.resize(count / block * bytes_per_block(tensor.type));
-    source_.read(tensor, (first + done) / block * bytes_per_block(tensor.type), piece);
-    const std::span<float> values = out.subspan(done, count);
-    dequantize(tensor.type, piece, values);
-    if (!all_finite(values)) {
-      const auto bad = std::ranges::find_if(values, [](float x) { return !std::isfinite(x); });
-      const std::size_t index = first + done + static_cast<std::size_t>(bad - values.begin());
-      throw ModelError(source_.name() + ": tensor " + quote(tensor.name) + ": found " +
-                       std::to_string(*bad) + " at index " + std::to_string(index) +
-                       ", expected a finite number");
-    }
-    done += count;
-  }
-}
-
 void TensorReader::read_blocks(const TensorInfo& tensor, std::span<std::byte> blocks,
                                std::size_t first) const {
   const std::size_t values = values_per_block(tensor.type);
@@ -87,7 +66,7 @@ Matrix TensorReader::vector(const std::string& name, std::size_t size) {
   const std::int64_t expected[] = {static_cast<std::int64_t>(size)};
   if (tensor.num_elements() != expected[0]) fail_shape(tensor, expected);
   Matrix values(1, size);
-  read(tensor, values.values());
+  read_f32(source_, tensor, values.values());
   return values;
 }
 
@@ -95,7 +74,7 @@ Matrix TensorReader::matrix(const std::string& name, std::size_t rows, std::size
   const TensorInfo& tensor = take(name);
   check_shape(tensor, rows, cols);
   Matrix values(rows, cols);
-  read(tensor, values.values());
+  read_f32(source_, tensor, values.values());
   return values;
 }
 
@@ -131,7 +110,7 @@ Dense TensorReader::dense(const std::vector<Part>& parts, std::size_t cols,
     std::size_t first_row = 0;  // of the tensor's rows
     Matrix columns;             // [cols, count]; empty: rows are read from the tensor
   };
-  std::vector<Rows> stacked;
+  auto stacked = std::make_shared<std::vector<Rows>>();  // which reading may outlive this
   std::size_t rows = 0;
   for (const Part& part : parts) {
     Rows of{.first = rows,
@@ -145,25 +124,27 @@ Dense TensorReader::dense(const std::vector<Part>& parts, std::size_t cols,
       part.whole.empty() ? check_shape(*of.tensor, part.rows, cols)
                          : check_shape(*of.tensor, part.whole);
     }
-    stacked.push_back(std::move(of));
+    stacked->push_back(std::move(of));
     rows += part.rows;
   }
   Matrix bias(1, rows);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].bias.empty()) continue;
     const Matrix values = vector(parts[i].bias, parts[i].rows);
-    std::ranges::copy(values.values(), bias.values().subspan(stacked[i].first).begin());
+    std::ranges::copy(values.values(), bias.values().subspan((*stacked)[i].first).begin());
   }
-  const auto read_rows = [&](std::size_t first, MatrixView<float> to) {
+  const auto read_rows = [stacked, cols, &source = source_](std::size_t first,
+                                                            MatrixView<float> to) {
     const std::size_t end = first + to.rows();
-    for (const Rows& part : stacked) {
+    for (const Rows& part : *stacked) {
       const std::size_t begin = std::max(first, part.first);
       const std::size_t last = std::min(end, part.first + part.count);
       if (begin >= last) continue;
       const MatrixView<float> of_part = to.rows_from(begin - first, last - begin);
       const std::size_t row = begin - part.first;
       if (part.columns.rows() == 0) {
-        read(*part.tensor, {of_part.data(), of_part.rows() * cols}, (part.first_row + row) * cols);
+        read_f32(source, *part.tensor, {of_part.data(), of_part.rows() * cols},
+                 (part.first_row + row) * cols);
         continue;
       }
       for (std::size_t r = 0; r < of_part.rows(); ++r) {
@@ -175,7 +156,7 @@ Dense TensorReader::dense(const std::vector<Part>& parts, std::size_t cols,
     return Dense(read_rows, bias.values(), cols, rows, options);
   }
   std::vector<Dense::StoredRows> stored;
-  for (const Rows& part : stacked) {
+  for (const Rows& part : *stacked) {
     Dense::StoredRows of{.count = part.count, .type = part.tensor->type};
     if (is_quantized(of.type) && part.columns.rows() == 0) {
       of.read_blocks = [this, &part, cols](std::size_t first, std::size_t /*count*/,
@@ -222,9 +203,9 @@ void TensorReader::check_equal(const std::string& name, const std::string& other
   const TensorInfo* const b = source_.find(other);
   taken_.insert(name);
   bool is_equal = a->type == b->type && a->shape == b->shape;
-  std::vector<std::byte> of_a(kPieceValues), of_b(kPieceValues);
+  std::vector<std::byte> of_a(kPieceBytes), of_b(kPieceBytes);
   for (std::uint64_t done = 0; is_equal && done < a->num_bytes(); done += of_a.size()) {
-    const std::size_t count = std::min<std::uint64_t>(kPieceValues, a->num_bytes() - done);
+    const std::size_t count = std::min<std::uint64_t>(kPieceBytes, a->num_bytes() - done);
     of_a.resize(count);
     of_b.resize(count);
     source_.read(*a, done, of_a);

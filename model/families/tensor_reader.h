@@ -31,6 +31,7 @@ class TensorReader {
   // Vectors are compared by their number of values: [E], [1, 1, E].
   Matrix vector(const std::string& name, std::size_t size);
   Matrix matrix(const std::string& name, std::size_t rows, std::size_t cols);
+  TokenEmbedding embedding(const std::string& name, std::size_t rows, std::size_t width);
   // Matrices with the same inputs, one below the other.
   struct Part {
     std::string name;
@@ -43,7 +44,8 @@ class TensorReader {
     // By an adapter, where the tensor is the weight of a module: NAME.weight.
     bool is_adaptable = true;
   };
-  // Of weight type blocks: quantised parts stay as they are stored, others are f32.
+  // Of weight type blocks: quantised parts stay as they are stored, others are f32. With
+  // Options::streams the source outlives the result.
   Dense dense(const std::vector<Part>& parts, std::size_t cols, const Dense::Options& options);
   // The embedding and the head of a decoder. They are one copy, of the weight type, where they are
   // tied and no library has the head alone.
@@ -72,14 +74,11 @@ class TensorReader {
  private:
   void check_shape(const TensorInfo& tensor, std::span<const std::int64_t> expected) const;
   void check_shape(const TensorInfo& tensor, std::size_t rows, std::size_t cols) const;
-  TokenEmbedding embedding(const std::string& name, std::size_t rows, std::size_t width);
   void note_modules(const std::vector<Part>& parts, std::size_t cols, std::size_t product);
   [[noreturn]] void fail_non_finite(const std::string& name, std::size_t index) const;
   [[noreturn]] void fail_shape(const TensorInfo& tensor,
                                std::span<const std::int64_t> expected) const;
-  // out: so many values, from number `first` on; whole blocks.
-  void read(const TensorInfo& tensor, std::span<float> out, std::size_t first = 0) const;
-  // The same of whole blocks as they are stored.
+  // Whole blocks as they are stored, from value `first` on.
   void read_blocks(const TensorInfo& tensor, std::span<std::byte> blocks, std::size_t first) const;
 
   const WeightSource& source_;

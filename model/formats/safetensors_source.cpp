@@ -72,6 +72,7 @@ SafetensorsSource::SafetensorsSource(const std::filesystem::path& directory)
   if (std::filesystem::exists(directory / "model.safetensors", error) ||
       !std::filesystem::exists(index, error)) {
     open(directory / "model.safetensors");
+    name_ = files_.front()->name();
     return;
   }
   const std::map<std::string, std::string> files = read_index(index);

@@ -33,7 +33,7 @@ class SafetensorsSource final : public WeightSource {
  private:
   void open(const std::filesystem::path& file);
 
-  const std::string name_;
+  std::string name_;
   std::vector<std::unique_ptr<const SafetensorsFile>> files_;
   std::vector<TensorInfo> tensors_;
   std::map<std::string, std::size_t, std::less<>> places_;  // in tensors_

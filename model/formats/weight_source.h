@@ -47,4 +47,9 @@ class WeightSource {
   virtual void read_all(const std::function<void(std::span<const std::byte>)>& take) const = 0;
 };
 
+// Values of a tensor as f32, from number `first` on; whole blocks of its type. Reads some of them
+// at a time. Throws ModelError, also for one that is not finite, naming the tensor and its index.
+void read_f32(const WeightSource& source, const TensorInfo& tensor, std::span<float> out,
+              std::size_t first = 0);
+
 }  // namespace lintel

@@ -3,7 +3,6 @@
 
 #include <cassert>
 #include <cmath>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -110,6 +109,11 @@ std::int64_t TensorSpec::num_elements() const {
   return n;
 }
 
+void TensorSpec::check(std::span<const float> values, const std::string& file) const {
+  const std::string wrong = refuse ? refuse(values) : "";
+  if (!wrong.empty()) throw ModelError(file + ": tensor \"" + name + "\": " + wrong);
+}
+
 Matrix TensorSpec::new_matrix() const {
   const auto cols = static_cast<std::size_t>(shape.back());
   return Matrix(static_cast<std::size_t>(num_elements()) / cols, cols);
@@ -149,68 +153,56 @@ std::int64_t count_parameters(const ModelConfig& config) {
   return count;
 }
 
-namespace {
-
-void compute_positions(const ModelConfig& config, Matrix& table) {
+Matrix computed_positions(const ModelConfig& config) {
   const std::size_t rows = static_cast<std::size_t>(config.max_length);
   const std::size_t cols = static_cast<std::size_t>(position_width(config));
-  if (rows > kMaxComputedTableBytes / sizeof(float) / cols) return;
-  table = Matrix(rows, cols);
+  if (config.position_encoding != PositionEncoding::kSinusoidal || rows == 0 || cols == 0 ||
+      rows > kMaxComputedTableBytes / sizeof(float) / cols) {
+    return {};
+  }
+  Matrix table(rows, cols);
   for (std::size_t p = 0; p < rows; ++p) {
     sinusoidal_position(static_cast<std::int64_t>(p), table.row(p));
   }
+  return table;
 }
 
-}  // namespace
-
-void check_tensors(const SafetensorsFile& file, const ModelConfig& config) {
+void check_tensors(const WeightSource& tensors, const ModelConfig& config) {
   std::set<std::string, std::less<>> expected;
   for (const TensorSpec& spec : list_tensors(config)) {
     expected.insert(spec.name);
-    const auto found = file.tensors().find(spec.name);
-    if (found == file.tensors().end()) {
+    const TensorInfo* const found = tensors.find(spec.name);
+    if (found == nullptr) {
       if (spec.optional) continue;
-      throw ModelError(file.name() + ": tensor \"" + spec.name + "\": missing, expected shape " +
+      throw ModelError(tensors.name() + ": tensor \"" + spec.name + "\": missing, expected shape " +
                        shape_to_string(spec.shape));
     }
-    const TensorEntry& entry = found->second;
-    if (entry.shape != spec.shape) {
-      throw ModelError(file.name() + ": tensor \"" + spec.name + "\": found shape " +
-                       shape_to_string(entry.shape) + ", expected " + shape_to_string(spec.shape));
+    if (found->shape != spec.shape) {
+      throw ModelError(tensors.name() + ": tensor \"" + spec.name + "\": found shape " +
+                       shape_to_string(found->shape) + ", expected " + shape_to_string(spec.shape));
     }
   }
-  for (const auto& [name, entry] : file.tensors()) {
-    if (!expected.contains(name)) {
-      throw ModelError(file.name() + ": tensor " + quote(name) + ": surplus, found shape " +
-                       shape_to_string(entry.shape) + ", expected no such tensor");
+  for (const TensorInfo& tensor : tensors.tensors()) {
+    if (!expected.contains(tensor.name)) {
+      throw ModelError(tensors.name() + ": tensor " + quote(tensor.name) +
+                       ": surplus, found shape " + shape_to_string(tensor.shape) +
+                       ", expected no such tensor");
     }
   }
 }
 
-ModelWeights load_weights(const SafetensorsFile& file, const ModelConfig& config,
-                          const SafetensorsFile::BytesRead& bytes_read) {
-  check_tensors(file, config);
+ModelWeights load_weights(const WeightSource& tensors, const ModelConfig& config) {
+  check_tensors(tensors, config);
   ModelWeights weights;
-  std::multimap<std::uint64_t, std::pair<const TensorEntry*, Matrix*>> by_place;
-  std::vector<std::pair<TensorSpec, const Matrix*>> with_rules;
   for_each_tensor(config, weights, [&](const TensorSpec& spec, Matrix& matrix) {
-    const auto found = file.tensors().find(spec.name);
-    if (found == file.tensors().end()) return;  // optional
+    const TensorInfo* const found = tensors.find(spec.name);
+    if (found == nullptr) return;  // optional
     matrix = spec.new_matrix();
-    by_place.insert({found->second.begin, {&found->second, &matrix}});
-    if (spec.refuse) with_rules.emplace_back(spec, &matrix);
+    read_f32(tensors, *found, matrix.values());
+    spec.check(matrix.values(), tensors.name());
   });
-  for (const auto& [begin, tensor] : by_place) {
-    file.read_f32(*tensor.first, tensor.second->values(), bytes_read);
-  }
-  file.check_unchanged();
-  for (const auto& [spec, matrix] : with_rules) {
-    const std::string wrong = spec.refuse(matrix->values());
-    if (!wrong.empty()) throw ModelError(file.name() + ": tensor \"" + spec.name + "\": " + wrong);
-  }
-  const bool sinusoidal = config.position_encoding == PositionEncoding::kSinusoidal;
-  if (sinusoidal && weights.position_embedding.rows() == 0) {
-    compute_positions(config, weights.position_embedding);
+  if (weights.position_embedding.values().empty()) {
+    weights.position_embedding = computed_positions(config);
   }
   return weights;
 }

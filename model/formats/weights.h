@@ -12,6 +12,7 @@
 #include "model/config/config.h"
 #include "model/core/tensor.h"
 #include "model/formats/safetensors.h"
+#include "model/formats/weight_source.h"
 
 namespace lintel {
 
@@ -79,6 +80,8 @@ struct TensorSpec {
 
   std::int64_t num_elements() const;
   Matrix new_matrix() const;  // zeroed
+  // Throws ModelError naming the file for values that `refuse` refuses.
+  void check(std::span<const float> values, const std::string& file) const;
 };
 
 // Calls visit for every tensor a model of this config has, in a fixed order, with the member of
@@ -97,16 +100,17 @@ std::int64_t count_parameters(const ModelConfig& config);
 
 inline constexpr std::size_t kMaxComputedTableBytes = std::size_t{64} << 20;
 
+// The table of positions where it is sinusoidal and not too large; else empty.
+Matrix computed_positions(const ModelConfig& config);
+
 // Throws ModelError naming file, tensor and both shapes for a missing, surplus or mis-shaped
 // tensor.
-void check_tensors(const SafetensorsFile& file, const ModelConfig& config);
+void check_tensors(const WeightSource& tensors, const ModelConfig& config);
 
-// Reads all tensors, in the order they have in the file: `bytes_read` receives everything after the
-// header. Throws ModelError as check_tensors does, for a tensor that is not finite, and for a
-// file that changes meanwhile. All is copied: afterwards the file may go. Fills position_embedding
-// when it may be left out.
-ModelWeights load_weights(const SafetensorsFile& file, const ModelConfig& config,
-                          const SafetensorsFile::BytesRead& bytes_read = nullptr);
+// All tensors at once, for tools and tests: a Transformer reads one at a time. Throws ModelError as
+// check_tensors does, for a tensor that is not finite, and for a file that changes meanwhile. Fills
+// position_embedding when it may be left out.
+ModelWeights load_weights(const WeightSource& tensors, const ModelConfig& config);
 
 // Writes `file` in F32, or each tensor in the type of floats that `type_of` says; empty optional
 // tensors are left out. REQUIRES: shapes as in the list.

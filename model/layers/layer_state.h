@@ -92,6 +92,18 @@ class StateLayout {
   virtual std::size_t rollback_floats(std::size_t num_rows, std::int64_t end) const = 0;
 };
 
+// Tokens of a page of what grows of several states (StateLayout::page_tokens); 0 where nothing does,
+// or not all in pages.
+inline std::int64_t page_tokens(std::span<const std::shared_ptr<const StateLayout>> layouts) {
+  std::int64_t tokens = 0;
+  for (const auto& layout : layouts) {
+    if (layout->tokens_until_full() == 0) continue;
+    tokens = layout->page_tokens();
+    if (tokens == 0) return 0;
+  }
+  return tokens;
+}
+
 // Rows of the first state, which come first.
 inline std::size_t run_length(std::span<LayerState* const> states) {
   return static_cast<std::size_t>(

@@ -126,20 +126,23 @@ void convert_model(const fs::path& from, const fs::path& given_to, WeightType ty
     throw ModelError(from.string() + ": a checkpoint of family " + config.family +
                      ", which lintel-server serves as it is: there is nothing to convert");
   }
-  const SafetensorsFile& source = files.weights();
+  const WeightSource& source = files.weights();
   ModelWeights weights = load_weights(source, config);
   std::set<std::string> merged;
   if (!adapter.empty()) merged = merge_adapter(AdapterFiles(adapter, config), config, weights);
   // A table that was computed because the file leaves it out is left out again.
   for_each_tensor(config, weights, [&](const TensorSpec& spec, Matrix& matrix) {
-    if (!source.tensors().contains(spec.name)) matrix = Matrix();
+    if (source.find(spec.name) == nullptr) matrix = Matrix();
   });
   Unfinished out(to);
   write_text(out.path() / "config.json", files.config_json());
   save_weights(out.path() / "model.safetensors", config, weights, [&](const TensorSpec& spec) {
     if (type == WeightType::kF32) return TensorType::kF32;
     if (spec.is_projection) return TensorType::kBf16;
-    return merged.contains(spec.name) ? TensorType::kF32 : source.tensor(spec.name).type;
+    if (merged.contains(spec.name)) return TensorType::kF32;
+    const DType stored = source.find(spec.name)->type;
+    if (stored == DType::kF32) return TensorType::kF32;
+    return stored == DType::kBf16 ? TensorType::kBf16 : TensorType::kF16;
   });
   out.finish();
 }

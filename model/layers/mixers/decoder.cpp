@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 
 #include "model/ops/block_formats.h"
 
@@ -10,20 +11,54 @@ namespace lintel {
 
 TokenEmbedding::TokenEmbedding(DType type, std::size_t width, std::size_t rows)
     : type_(type),
+      width_(width),
       row_bytes_(width / values_per_block(type) * bytes_per_block(type)),
       size_(rows * row_bytes_),
       bytes_(make_aligned<std::byte>(size_)) {}
 
 void TokenEmbedding::row(std::int32_t token, std::span<float> out) const {
   const std::size_t begin = static_cast<std::size_t>(token) * row_bytes_;
-  assert(begin + row_bytes_ <= size_);
+  assert(token >= 0 && begin + row_bytes_ <= size_);
   dequantize(type_, std::span<const std::byte>(bytes_.get() + begin, row_bytes_), out);
+}
+
+void PositionEmbedding::set_frequencies() {
+  frequencies_.resize((width_ + 1) / 2);
+  for (std::size_t i = 0; i < frequencies_.size(); ++i) {
+    frequencies_[i] = std::pow(10000.0, -2.0 * static_cast<double>(i) / width_);
+  }
+}
+
+// pe[p, 2i] = sin(p * 10000^(-2i/d)), pe[p, 2i+1] = cos of the same. The angle is a double: a float
+// could not tell positions beyond 2^24 apart.
+template <typename Body>
+void PositionEmbedding::for_each_part(std::int64_t position, Body&& body) const {
+  assert(position >= 0);
+  if (frequencies_.empty()) {
+    const std::span<const float> row = table_.row(static_cast<std::size_t>(position));
+    for (std::size_t i = 0; i < width_; ++i) body(i, row[i]);
+    return;
+  }
+  for (std::size_t i = 0; i < width_; ++i) {
+    const double angle = static_cast<double>(position) * frequencies_[i / 2];
+    body(i, static_cast<float>(i % 2 == 0 ? std::sin(angle) : std::cos(angle)));
+  }
+}
+
+void PositionEmbedding::row(std::int64_t position, std::span<float> out) const {
+  assert(out.size() == width_);
+  for_each_part(position, [&](std::size_t i, float part) { out[i] = part; });
+}
+
+void PositionEmbedding::add_row(std::int64_t position, std::span<float> out) const {
+  assert(out.size() == width_);
+  for_each_part(position, [&](std::size_t i, float part) { out[i] += part; });
 }
 
 std::vector<std::shared_ptr<const StateLayout>> Decoder::layouts() const {
   std::vector<std::shared_ptr<const StateLayout>> all;
-  for (const DecoderLayer& layer : layers) {
-    for (const Mixer* const mixer : layer.mixers()) {
+  for (std::size_t i = 0; i < num_layers(); ++i) {
+    for (const Mixer* const mixer : layer(i).mixers()) {
       if (auto layout = mixer->layout()) all.push_back(std::move(layout));
     }
   }
@@ -41,78 +76,242 @@ std::vector<const Dense*> Decoder::products() const {
   return all;
 }
 
-DecoderBuffers::DecoderBuffers(const Decoder& decoder, std::size_t max_rows)
-    : x_(max_rows, decoder.width),
-      normed_(max_rows, decoder.width),
-      carry_(max_rows, decoder.width),
-      input_(decoder.weight_type, max_rows, decoder.width),
-      exact_(WeightType::kF32, max_rows, decoder.width) {
-  states_.reserve(max_rows);
-  positions_.reserve(max_rows);
-  adapted_.reserve(max_rows);
+std::size_t Decoder::weight_bytes() const {
+  std::size_t total = embedding.size_bytes() + head->weight_bytes();
+  for (const Dense* dense : products()) total += dense->weight_bytes();
+  return total;
 }
 
+void Decoder::embed(std::int32_t token, std::int64_t position, std::span<float> out) const {
+  if (embedding.size_bytes() == 0) return head->row(static_cast<std::size_t>(token), out);
+  embedding.row(token, out.first(embedding.width()));
+  if (embedding.width() < out.size()) {
+    positions.row(position, out.subspan(embedding.width()));
+  } else if (positions.width() > 0) {
+    positions.add_row(position, out);
+  }
+}
+
+DecoderBuffers::DecoderBuffers(const Decoder& decoder, std::size_t max_rows)
+    : x_(max_rows, decoder.width),
+      carry_(max_rows, decoder.width),
+      exact_(WeightType::kF32, max_rows, decoder.width),
+      last_(decoder.head->weight_type(), max_rows, decoder.head->in_features()) {
+  if (decoder.residual != Residual::kSum) second_ = Matrix(max_rows, decoder.width);
+  if (decoder.has_positions_in_layers) positions_ = Matrix(max_rows, decoder.width);
+  if (decoder.weight_type != WeightType::kF32) {
+    input_ = DenseInput(decoder.weight_type, max_rows, decoder.width);
+  }
+  states_.reserve(max_rows);
+  row_positions_.reserve(max_rows);
+  adapted_.reserve(max_rows);
+  kept_.rows.reserve(max_rows);
+  kept_.adapted.reserve(max_rows);
+}
+
+// What a step works on: the first `count` rows of its buffers.
+struct DecoderPass::Rows {
+  std::span<const DecoderRow> rows;
+  std::size_t count = 0;
+  const AdaptedRows* adapted = nullptr;
+  DecoderBuffers& buffers;
+  StepThreadPool* team = nullptr;
+  StepObserver* observer = nullptr;
+
+  // The stream that token mixers add to and the one that they read; the same where there is one.
+  MatrixView<float> x() const { return buffers.x_.view().rows_from(0, count); }
+  MatrixView<float> y() const {
+    return buffers.second_.rows() == 0 ? x() : buffers.second_.view().rows_from(0, count);
+  }
+  bool leaves_some() const { return buffers.kept_.rows.size() < rows.size(); }
+  void enter(StepPart part) const {
+    if (observer != nullptr) observer->enter(part);
+  }
+};
+
 void DecoderPass::embed(std::span<const DecoderRow> rows, DecoderBuffers& buffers) const {
-  buffers.positions_.clear();
+  buffers.row_positions_.clear();
   buffers.adapted_.clear();
+  buffers.kept_.rows.clear();
+  buffers.kept_.adapted.clear();
   for (std::size_t r = 0; r < rows.size(); ++r) {
-    decoder_.embed(rows[r].token, buffers.x_.row(r));
-    buffers.positions_.push_back(rows[r].position);
-    buffers.adapted_.note(r, rows[r].adapter);
+    const DecoderRow& row = rows[r];
+    const std::span<float> x = buffers.x_.row(r);
+    decoder_.embed(row.token, row.position, x);
+    if (row.adapter != nullptr) row.adapter->add_value(row.token, x);
+    if (buffers.second_.rows() > 0) std::ranges::copy(x, buffers.second_.row(r).begin());
+    if (buffers.positions_.rows() > 0) {
+      decoder_.positions.row(row.position, buffers.positions_.row(r));
+    }
+    buffers.row_positions_.push_back(row.position);
+    buffers.adapted_.note(r, row.adapter);
+    if (!row.wants_output) continue;
+    buffers.kept_.adapted.note(buffers.kept_.rows.size(), row.adapter);
+    buffers.kept_.rows.push_back(static_cast<std::uint32_t>(r));
   }
   buffers.adapted_.group();
+  buffers.kept_.adapted.group();
   if (!decoder_.input_norm.has_value()) return;
   const MatrixView<float> x = buffers.x_.view().rows_from(0, rows.size());
   decoder_.input_norm->apply(x, x);
 }
 
-void DecoderPass::mix(const RowNorm& norm, const Mixer& mixer, std::size_t count,
-                      DecoderBuffers& buffers, StepThreadPool* team) const {
-  const MatrixView<float> x = buffers.x_.view().rows_from(0, count);
-  const MatrixView<float> normed = buffers.normed_.view().rows_from(0, count);
-  norm.apply(x, normed);
-  for (std::size_t r = 0; r < count; ++r) {
-    buffers.exact_.assign(r, normed.row(r));
-    if (decoder_.weight_type != WeightType::kF32) buffers.input_.assign(r, normed.row(r));
+// What a layer adds to the streams before anything else: the position again, the row of the step.
+void DecoderPass::add_inputs(std::size_t layer, const Rows& at) const {
+  DecoderBuffers& buffers = at.buffers;
+  const auto add_to_streams = [&](std::size_t r, std::span<const float> row) {
+    const auto add = [&](std::span<float> to) {
+      for (std::size_t i = 0; i < to.size(); ++i) to[i] += row[i];
+    };
+    add(buffers.x_.row(r));
+    if (buffers.second_.rows() > 0) add(buffers.second_.row(r));
+  };
+  const bool has_positions = layer > 0 && buffers.positions_.rows() > 0;
+  const bool has_row = decoder_.layer_rows.rows() > 0;
+  if (!has_positions && !has_row) return;
+  for (std::size_t r = 0; r < at.count; ++r) {
+    if (has_positions) add_to_streams(r, buffers.positions_.row(r));
+    if (has_row) add_to_streams(r, decoder_.layer_rows.row(layer));
   }
+}
+
+// What a mixer reads, a few rows at a time, so that these are prepared for their product while they
+// are in the first cache. norm: null: the rows themselves.
+void DecoderPass::prepare(const RowNorm* norm, MatrixView<const float> x, bool keeps_floats,
+                          DecoderBuffers& buffers) const {
+  constexpr std::size_t kAtOnce = 4;
   const bool is_exact = decoder_.weight_type == WeightType::kF32;
-  mixer.step({.states = buffers.states_,
-              .positions = std::span(buffers.positions_).first(count),
-              .normed = normed,
-              .input = is_exact ? buffers.exact_ : buffers.input_,
-              .exact = buffers.exact_,
-              .carry = buffers.carry_.view().rows_from(0, count),
-              .team = team,
-              .adapted = &buffers.adapted_},
-             x, buffers.scratch_);
+  keeps_floats = keeps_floats || is_exact;
+  for (std::size_t r = 0; r < x.rows(); r += kAtOnce) {
+    const std::size_t count = std::min(kAtOnce, x.rows() - r);
+    MatrixView<const float> rows = x.rows_from(r, count);
+    // Else always the same few rows of floats: written all over memory they would cost more than
+    // the norm.
+    const MatrixView<float> values = buffers.exact_.values().rows_from(keeps_floats ? r : 0, count);
+    if (norm != nullptr) {
+      norm->apply(rows, values);
+    } else if (keeps_floats) {
+      for (std::size_t i = 0; i < count; ++i) {
+        std::ranges::copy(rows.row(i), values.row(i).begin());
+      }
+    }
+    if (is_exact) continue;
+    if (norm != nullptr) rows = values;
+    for (std::size_t i = 0; i < count; ++i) buffers.input_.assign(r + i, rows.row(i));
+  }
 }
 
 // Moves the rows whose output is wanted to the front: nothing reads the others any more.
-std::size_t DecoderPass::keep_wanted(std::span<const DecoderRow> rows, DecoderBuffers& buffers) {
-  std::size_t kept = 0;
-  buffers.adapted_.clear();
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    if (!rows[r].wants_output) continue;
-    if (kept != r) std::ranges::copy(buffers.x_.row(r), buffers.x_.row(kept).begin());
-    buffers.adapted_.note(kept++, rows[r].adapter);
+void DecoderPass::keep_wanted(Rows& at) const {
+  const MatrixView<float> x = at.x();
+  const MatrixView<float> y = at.y();
+  const std::vector<std::uint32_t>& kept = at.buffers.kept_.rows;
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    if (kept[i] == i) continue;
+    std::ranges::copy(x.row(kept[i]), x.row(i).begin());
+    if (y.data() != x.data()) std::ranges::copy(y.row(kept[i]), y.row(i).begin());
   }
-  buffers.adapted_.group();
-  return kept;
+  at.count = kept.size();
+  at.adapted = &at.buffers.kept_.adapted;
 }
 
-MatrixView<const float> DecoderPass::predict(std::size_t count, DecoderBuffers& buffers,
-                                             StepThreadPool* team) const {
-  const std::size_t vocabulary = decoder_.head->out_features();
-  if (buffers.outputs_.rows() < count) buffers.outputs_ = Matrix(count, vocabulary);
-  if (count == 0) return {buffers.outputs_.view().data(), 0, vocabulary, vocabulary};
-  const MatrixView<float> normed = buffers.normed_.view().rows_from(0, count);
-  decoder_.final_norm.apply(buffers.x_.view().rows_from(0, count), normed);
-  const bool is_exact = decoder_.head->weight_type() == WeightType::kF32;
-  DenseInput& input = is_exact ? buffers.exact_ : buffers.input_;
-  for (std::size_t r = 0; r < count; ++r) input.assign(r, normed.row(r));
-  const MatrixView<float> outputs = buffers.outputs_.view().rows_from(0, count);
-  decoder_.head->apply(input, outputs, Dense::Output::kStore, nullptr, team);
-  if (!buffers.adapted_.empty()) buffers.adapted_.add(decoder_.head->number(), normed, outputs);
+// to += mixer(from). first_layout: of the mixer's state, if it keeps one; then of the next one's.
+void DecoderPass::mix(const RowNorm& norm, const Mixer& mixer, bool leaves_out,
+                      std::size_t& first_layout, MatrixView<float> from, MatrixView<float> to,
+                      Rows& at) const {
+  DecoderBuffers& buffers = at.buffers;
+  const std::size_t count = at.count;
+  const AdaptedRows* const adapted = at.adapted;
+  buffers.states_.clear();
+  if (mixer.keeps_state()) {
+    const std::size_t layout = first_layout++;
+    if (at.rows.front().states != nullptr) {
+      for (const DecoderRow& row : at.rows) buffers.states_.push_back(row.states[layout].get());
+    }
+  }
+  prepare(decoder_.has_norms_after ? nullptr : &norm, from,
+          mixer.reads_floats() || !adapted->empty(), buffers);
+  if (leaves_out) keep_wanted(at);
+  const bool is_exact = decoder_.weight_type == WeightType::kF32;
+  at.enter(StepPart::kProducts);
+  mixer.step({.states = buffers.states_,
+              .positions = std::span(buffers.row_positions_).first(count),
+              .normed = buffers.exact_.values().rows_from(0, count),
+              .input = is_exact ? buffers.exact_ : buffers.input_,
+              .exact = buffers.exact_,
+              .carry = buffers.carry_.view().rows_from(0, count),
+              .adapted = adapted,
+              .prefetch = &buffers.prefetch_,
+              .kept = leaves_out ? &buffers.kept_ : nullptr,
+              .team = at.team,
+              .observer = at.observer},
+             to, buffers.scratch_);
+  at.enter(StepPart::kOther);
+  if (!decoder_.has_norms_after) return;
+  const MatrixView<float> left = to.rows_from(0, at.count);
+  norm.apply(left, left);
+}
+
+MatrixView<const float> DecoderPass::step(std::span<const DecoderRow> rows, DecoderBuffers& buffers,
+                                          StepThreadPool* team, StepObserver* observer) const {
+  Rows at{.rows = rows,
+          .count = rows.size(),
+          .adapted = &buffers.adapted_,
+          .buffers = buffers,
+          .team = team,
+          .observer = observer};
+  at.enter(StepPart::kOther);
+  embed(rows, buffers);
+  std::size_t layout = 0;
+  for (std::size_t i = 0; i < decoder_.num_layers() && at.count > 0; ++i) {
+    const DecoderLayer& layer = decoder_.layer(i);
+    const Mixer& tokens = *layer.token_mixer;
+    const Mixer& channels = *layer.channel_mixer;
+    const bool leaves_some = i + 1 == decoder_.num_layers() && at.leaves_some();
+    const bool leaves_early = leaves_some && tokens.can_leave_out();
+    add_inputs(i, at);
+    mix(layer.token_norm, tokens, leaves_early, layout, at.y(), at.x(), at);
+    if (leaves_some && !leaves_early && !channels.keeps_state()) keep_wanted(at);
+    if (at.count == 0) break;
+    mix(layer.channel_norm, channels, /*leaves_out=*/false, layout, at.x(), at.y(), at);
+    if (leaves_some && channels.keeps_state()) keep_wanted(at);
+  }
+  return predict(at);
+}
+
+MatrixView<const float> DecoderPass::predict(const Rows& at) const {
+  DecoderBuffers& buffers = at.buffers;
+  const std::size_t outputs_per_row = decoder_.head->out_features();
+  if (buffers.outputs_.rows() < at.count) buffers.outputs_ = Matrix(at.count, outputs_per_row);
+  if (at.count == 0) return {buffers.outputs_.view().data(), 0, outputs_per_row, outputs_per_row};
+  const MatrixView<float> last = buffers.last_.values().rows_from(0, at.count);
+  const MatrixView<float> x = at.x();
+  const MatrixView<float> y = at.y();
+  const std::size_t width = decoder_.width;
+  MatrixView<const float> from = x;
+  if (decoder_.residual != Residual::kSum) {
+    for (std::size_t r = 0; r < at.count; ++r) {
+      const std::span<float> row = last.row(r);
+      if (decoder_.residual == Residual::kReversibleConcat) {
+        std::ranges::copy(x.row(r), row.begin());
+        std::ranges::copy(y.row(r), row.subspan(width).begin());
+      } else {
+        for (std::size_t i = 0; i < width; ++i) row[i] = (x.row(r)[i] + y.row(r)[i]) / 2;
+      }
+    }
+    from = last;
+  }
+  if (decoder_.final_norm.has_value()) {
+    decoder_.final_norm->apply(from, last);
+  } else if (from.data() != last.data()) {
+    for (std::size_t r = 0; r < at.count; ++r) std::ranges::copy(x.row(r), last.row(r).begin());
+  }
+  buffers.last_.prepare(0, at.count);
+  at.enter(StepPart::kProducts);
+  const MatrixView<float> outputs = buffers.outputs_.view().rows_from(0, at.count);
+  decoder_.head->apply(buffers.last_, outputs, Dense::Output::kStore, nullptr, at.team);
+  at.adapted->add(decoder_.head->number(), last, outputs);
+  at.enter(StepPart::kOther);
   return outputs;
 }
 

@@ -11,8 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "model/core/step_observer.h"
 #include "model/core/step_thread_pool.h"
 #include "model/core/tensor.h"
+#include "model/layers/attention/attention.h"
 #include "model/layers/layer_state.h"
 #include "model/lora/adapter.h"
 #include "model/ops/dense.h"
@@ -31,18 +33,23 @@ class MixerScratch {
     return {found.view().data(), rows, cols, cols};
   }
   // Rows for products of `cols` inputs.
-  DenseInput& input(std::size_t number, WeightType type, std::size_t rows, std::size_t cols) {
-    Input& found = inputs_[{number, type, cols}];
-    if (found.rows < rows) found = {rows, DenseInput(type, rows, cols)};
+  DenseInput& input(std::size_t number, WeightType type, std::size_t rows, std::size_t cols,
+                    DenseInput::Range range = DenseInput::Range::kSigned) {
+    Input& found = inputs_[{number, type, range, cols}];
+    if (found.rows < rows) found = {rows, DenseInput(type, rows, cols, range)};
     return found.input;
   }
   std::vector<float> floats;
   std::vector<std::uint32_t> numbers;
+  std::vector<MatrixView<const float>> views;
+  std::vector<MatrixView<const float>> run_views;
+  AttentionScratch attention;
 
  private:
   struct Key {
     std::size_t number;
     WeightType type;
+    DenseInput::Range range;
     std::size_t cols;
     auto operator<=>(const Key&) const = default;
   };
@@ -54,27 +61,50 @@ class MixerScratch {
   std::map<Key, Input> inputs_;
 };
 
+// Of the rows of a step those that a mixer leaves something of.
+struct KeptRows {
+  std::vector<std::uint32_t> rows;  // ascending
+  AdaptedRows adapted;              // by their places in `rows`
+};
+
 // The rows of a step, as a mixer sees them. Rows of one sequence are consecutive, in order.
 struct MixerRows {
-  // [rows] of this mixer; empty for one that keeps none.
+  // [rows] of this mixer; empty for one that keeps none, and where the rows are one sequence from
+  // its first token on, without states (recompute mode).
   std::span<LayerState* const> states;
   std::span<const std::int64_t> positions;  // [rows] of the tokens in their sequences, from 0
-  MatrixView<const float> normed;           // [rows, E]
-  // The same, prepared for products of the model's weight type and in f32.
+  MatrixView<const float> normed;           // [rows, E]; anything without Mixer::reads_floats()
+  // The same, prepared for products of the model's weight type and, where these are read, in f32.
   const DenseInput& input;
   const DenseInput& exact;
   // [rows, E] what the first layer leaves to the others (RWKV-7: v of layer 0).
   MatrixView<float> carry;
-  StepThreadPool* team = nullptr;        // whose leader is this thread; null: this thread alone
   const AdaptedRows* adapted = nullptr;  // which rows have adapters; null: none
+  PrefetchList* prefetch = nullptr;      // for the next product, which empties it; null: nothing
+  const KeptRows* kept = nullptr;        // null: all; else of a mixer that can_leave_out() rows
+  StepThreadPool* team = nullptr;        // whose leader is this thread; null: this thread alone
+  StepObserver* observer = nullptr;
+
+  bool has_adapters() const { return adapted != nullptr && !adapted->empty(); }
 
   std::size_t count() const { return normed.rows(); }
+  // A mixer begins in kProducts.
+  void enter(StepPart part) const {
+    if (observer != nullptr) observer->enter(part);
+  }
 
   // A product of all rows, and what their adapters add to it. x: what `from` was prepared from.
   void apply(const Dense& dense, const DenseInput& from, MatrixView<const float> x,
              MatrixView<float> y, Dense::Output output = Dense::Output::kStore) const {
-    dense.apply(from, y, output, nullptr, team);
-    if (adapted != nullptr && !adapted->empty()) adapted->add(dense.number(), x, y);
+    apply(adapted, dense, from, x, y, output);
+  }
+  // The same of the rows of which `of` says the adapters.
+  void apply(const AdaptedRows* of, const Dense& dense, const DenseInput& from,
+             MatrixView<const float> x, MatrixView<float> y, Dense::Output output) const {
+    if (of != nullptr && prefetch != nullptr) of->list(dense.number(), *prefetch);
+    dense.apply(from, y, output, prefetch, team);
+    if (prefetch != nullptr) prefetch->clear();
+    if (of != nullptr) of->add(dense.number(), x, y);
   }
 };
 
@@ -87,7 +117,12 @@ class Mixer {
   // What it keeps of a sequence; null: nothing.
   virtual std::shared_ptr<const StateLayout> layout() const { return nullptr; }
   virtual bool keeps_state() const { return layout() != nullptr; }
-  // add_to += what it makes of the rows. add_to: [rows, E].
+  // Whether it reads MixerRows::normed or exact where no row has an adapter.
+  virtual bool reads_floats() const { return true; }
+  // Whether it can leave out the rows of add_to that are not read.
+  virtual bool can_leave_out() const { return false; }
+  // add_to += what it makes of the rows. add_to: [rows, E]; of `kept` those alone. It may lie where
+  // the rows came from, but not where they are.
   virtual void step(const MixerRows& rows, MatrixView<float> add_to,
                     MixerScratch& scratch) const = 0;
   // Its products, for statistics.

@@ -4,17 +4,21 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "model/config/attention_spec.h"
 #include "model/fastest_type.h"
 #include "model/formats/safetensors.h"
 #include "model/model_files.h"
 #include "model/transformer.h"
+#include "tests/support/random_model.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temporary_directory.h"
 
@@ -102,6 +106,51 @@ std::size_t memory_of(const std::string& key) {
   return 0;
 }
 
+// Memory that it takes to make what `load` returns, at the peak.
+template <typename Load>
+std::size_t taken_by(const Load& load, decltype(load())& made) {
+  std::ofstream("/proc/self/clear_refs") << "5";  // starts a new peak
+  const std::size_t before = memory_of("VmRSS");
+  made = load();
+  const std::size_t peak = memory_of("VmHWM");
+  return peak - std::min(before, peak);
+}
+
+// Of our own format, square but for a hidden width of 4 times as much.
+void write_native_model(const std::filesystem::path& directory, int layers, int width) {
+  ModelConfig config = tiny_config(TinyModel::kBytes);
+  config.n_layers = layers;
+  config.attention.assign(static_cast<std::size_t>(layers), attention_of("linear"));
+  config.d_model = width;
+  config.n_heads = width / 64;
+  config.d_head = 64;
+  config.d_ff = 4 * width;
+  write_random_model(directory, config, /*seed=*/7, /*scale=*/0.02f);
+}
+
+// For every weight type and for auto.
+void check_native_loading(int layers, int width) {
+  const TemporaryDirectory directory;
+  write_native_model(directory.path(), layers, width);
+  const ModelFiles files(directory.path());
+  std::vector<std::optional<WeightType>> types(kWeightTypes.begin(), kWeightTypes.end());
+  types.push_back(std::nullopt);
+  for (const std::optional<WeightType> type : types) {
+    CAPTURE(type ? to_string(*type) : "auto", layers, width);
+    const LoadPlan plan = plan_to_load(files, type, std::nullopt);
+    LoadedModel loaded;
+    const std::size_t taken = taken_by([&] { return load_as_planned(files, plan); }, loaded);
+    CAPTURE(loaded.reason);
+    const std::size_t resident = loaded.transformer->weight_bytes();
+    const std::size_t largest = std::size_t{4} * sizeof(float) * static_cast<std::size_t>(width) *
+                                static_cast<std::size_t>(width);
+    constexpr std::size_t kSlack = std::size_t{12} << 20;
+    CHECK(resident <= plan.size.resident_bytes);
+    CHECK(taken <= resident + largest + kSlack);
+    CHECK(taken <= plan.size.peak_bytes() + kSlack);
+  }
+}
+
 // A copy of a directory of tests/golden/families whose config.json was changed.
 struct Changed {
   Changed(const std::string& name, const json& changes) {
@@ -168,15 +217,23 @@ TEST_CASE("families: loading takes little more than the model, in any weight typ
     CAPTURE(to_string(type));
     const ModelFiles files(directory.path());
     const ModelSize size = measure_model(files, {.weight_type = type});
-    std::ofstream("/proc/self/clear_refs") << "5";  // starts a new peak
-    const std::size_t before = memory_of("VmRSS");
-    const auto model = Transformer::load(files, {.weight_type = type});
-    const std::size_t taken = memory_of("VmHWM") - std::min(before, memory_of("VmHWM"));
+    std::unique_ptr<Transformer> model;
+    const std::size_t taken =
+        taken_by([&] { return Transformer::load(files, {.weight_type = type}); }, model);
     CHECK(model->weight_bytes() <= size.resident_bytes);
     constexpr std::size_t kSlack = std::size_t{12} << 20;
     CHECK(taken <= model->weight_bytes() + kSlack);
     CHECK(taken <= size.peak_bytes() + kSlack);
   }
+}
+
+TEST_CASE("our own format: loading takes the model and one tensor, in any weight type") {
+  if (kSanitized) return;  // whose memory is not the model's
+  check_native_loading(/*layers=*/6, /*width=*/512);
+}
+
+TEST_CASE("our own format: so does loading a gigabyte", "[.gigabyte]") {
+  check_native_loading(/*layers=*/5, /*width=*/2048);
 }
 
 TEST_CASE("families: quantised tensors of a GGUF file stay as they are stored") {

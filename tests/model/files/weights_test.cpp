@@ -12,6 +12,7 @@
 #include "model/config/attention_spec.h"
 #include "model/core/float_formats.h"
 #include "model/formats/safetensors.h"
+#include "model/formats/safetensors_source.h"
 #include "model/model_files.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
@@ -44,7 +45,7 @@ struct Fixture {
   }
   ModelWeights load(TensorType type = TensorType::kF32) {
     write_safetensors(directory.path() / "model.safetensors", tensors, type);
-    return load_weights(SafetensorsFile(directory.path() / "model.safetensors"), config);
+    return load_weights(SafetensorsSource(directory.path()), config);
   }
   std::string error() {
     try {

@@ -26,6 +26,12 @@ std::string text_of(const fs::path& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
+float first_value(const ModelFiles& files) {
+  float value = 0.0f;
+  read_f32(files.weights(), *files.weights().find("predictor.weight"), {&value, 1});
+  return value;
+}
+
 TEST_CASE("a model is read from the files that were opened, even if others replace them") {
   const TemporaryDirectory directory;
   for (const char* name : {"a", "b"}) {
@@ -33,16 +39,16 @@ TEST_CASE("a model is read from the files that were opened, even if others repla
     write_random_model(directory.path() / name, kTiny, *name);
   }
   const fs::path model = directory.path() / "a";
-  const std::string before = load_with_fingerprint(ModelFiles(model)).fingerprint;
-  const float first = ModelFiles(model).weights().read_f32("predictor.weight")[0];
+  const std::string before = fingerprint_of(ModelFiles(model));
+  const float first = first_value(ModelFiles(model));
 
   const ModelFiles files(model);
   for (const char* name : {"config.json", "model.safetensors"}) {
     fs::rename(directory.path() / "b" / name, model / name);
   }
-  CHECK(load_with_fingerprint(files).fingerprint == before);
-  CHECK(files.weights().read_f32("predictor.weight")[0] == first);
-  CHECK(load_with_fingerprint(ModelFiles(model)).fingerprint != before);
+  CHECK(fingerprint_of(files) == before);
+  CHECK(first_value(files) == first);
+  CHECK(fingerprint_of(ModelFiles(model)) != before);
 }
 
 TEST_CASE("trained_length is not part of a model's fingerprint, at any place in the config") {
@@ -50,13 +56,13 @@ TEST_CASE("trained_length is not part of a model's fingerprint, at any place in 
   write_random_model(directory.path(), kTiny, 1);
   const fs::path config = directory.path() / "config.json";
   const std::string text = text_of(config);
-  const std::string before = load_with_fingerprint(ModelFiles(directory.path())).fingerprint;
+  const std::string before = fingerprint_of(ModelFiles(directory.path()));
   const auto with = [&](std::size_t at, const std::string& more) {
     std::ofstream(config, std::ios::binary) << text.substr(0, at) + more + text.substr(at);
     const ModelFiles files(directory.path());
     CHECK(files.config().trained_length == 256);
     CHECK(files.config_json().size() == text.size() + more.size());
-    return load_with_fingerprint(files).fingerprint;
+    return fingerprint_of(files);
   };
   const std::size_t first = text.find('"'), second = text.find(',') + 1;
   const std::size_t last = text.rfind('}', text.rfind('}') - 1) + 1;  // after the last value
@@ -64,7 +70,7 @@ TEST_CASE("trained_length is not part of a model's fingerprint, at any place in 
   CHECK(with(second, "\n  \"trained_length\": 256,") == before);
   CHECK(with(last, ",\n  \"trained_length\": 256") == before);
   std::ofstream(config, std::ios::binary) << text << "\n";
-  CHECK(load_with_fingerprint(ModelFiles(directory.path())).fingerprint != before);
+  CHECK(fingerprint_of(ModelFiles(directory.path())) != before);
 }
 
 TEST_CASE("weights that are written to after they were opened have no fingerprint") {
@@ -74,7 +80,7 @@ TEST_CASE("weights that are written to after they were opened have no fingerprin
   const fs::path weights = directory.path() / "model.safetensors";
   const std::string text = text_of(weights);
   std::ofstream(weights, std::ios::binary) << text << "more";
-  CHECK_THROWS_AS(load_with_fingerprint(files), ModelError);
+  CHECK_THROWS_AS(fingerprint_of(files), ModelError);
 }
 
 std::string hash_of_files(const fs::path& model) {
@@ -90,8 +96,7 @@ std::string hash_of_files(const fs::path& model) {
 TEST_CASE("the fingerprint is the hash of both files") {
   const TemporaryDirectory directory;
   write_random_model(directory.path(), kTiny, 1);
-  CHECK(load_with_fingerprint(ModelFiles(directory.path())).fingerprint ==
-        hash_of_files(directory.path()));
+  CHECK(fingerprint_of(ModelFiles(directory.path())) == hash_of_files(directory.path()));
 }
 
 TEST_CASE("the fingerprint is the files' hash, for tensors in any order and of any type") {
@@ -106,12 +111,13 @@ TEST_CASE("the fingerprint is the files' hash, for tensors in any order and of a
   });
   std::ranges::reverse(tensors);
   write_safetensors(directory.path() / "model.safetensors", tensors);
-  const LoadedWeights loaded = load_with_fingerprint(ModelFiles(directory.path()));
-  CHECK(loaded.fingerprint == hash_of_files(directory.path()));
   const ModelFiles files(directory.path());
-  for_each_tensor(kTiny, loaded.weights, [&](const TensorSpec& spec, const Matrix& matrix) {
-    if (!files.weights().tensors().contains(spec.name)) return;
-    CHECK(std::ranges::equal(files.weights().read_f32(spec.name), matrix.values()));
+  CHECK(fingerprint_of(files) == hash_of_files(directory.path()));
+  const SafetensorsFile file(directory.path() / "model.safetensors");
+  const ModelWeights loaded = load_weights(files.weights(), kTiny);
+  for_each_tensor(kTiny, loaded, [&](const TensorSpec& spec, const Matrix& matrix) {
+    if (!file.tensors().contains(spec.name)) return;
+    CHECK(std::ranges::equal(file.read_f32(spec.name), matrix.values()));
   });
 }
 

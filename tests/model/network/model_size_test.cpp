@@ -31,9 +31,8 @@ TEST_CASE("the memory estimate is enough for the weights, and not far above them
   CHECK(memory.resident_bytes >= model->weight_bytes());
   // Beside the packed weights: embeddings, tables, norms.
   CHECK(memory.resident_bytes <= 2 * model->weight_bytes() + (std::size_t{1} << 20));
-  const auto f32_bytes = static_cast<std::size_t>(model->num_parameters()) * sizeof(float);
-  CHECK(memory.loading_bytes >= f32_bytes);
-  CHECK(memory.loading_bytes <= 2 * f32_bytes);
+  // One tensor at a time.
+  CHECK(memory.loading_bytes <= std::size_t{10} << 20);
   CHECK(memory.peak_bytes() == memory.resident_bytes + memory.loading_bytes);
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/families/family.h"
 #include "model/fastest_type.h"
 #include "model/formats/safetensors.h"
 #include "model/formats/weights.h"
@@ -74,9 +75,10 @@ TEST_CASE("another attention is drawn once for layers that share their weights")
   ModelConfig config = structures()[0];
   const Model model(config);
   const ModelFiles files(model.directory.path());
-  ModelWeights weights = load_weights(files.weights(), config);
-  CHECK_FALSE(
-      replace_attention(parse_attention_spec("lsh:rounds=2,bits=4,chunk_size=8"), config, weights));
+  const AttentionSpec spec = parse_attention_spec("lsh:rounds=2,bits=4,chunk_size=8");
+  const auto tensors = replace_attention(spec, config, files.weights());
+  config = with_attention(config, spec);
+  const ModelWeights weights = load_weights(*tensors, config);
   CHECK(weights.layers.size() == 3);
   for (const AttentionConfig& attention : config.attention) {
     CHECK(attention.type() == std::string("lsh"));
