@@ -23,6 +23,13 @@ void AttentionMixer::attend_into(const MixerRows& rows, DenseInput& out,
   });
 }
 
+void AttentionMixer::reserve(std::size_t rows, MixerScratch& scratch) const {
+  scratch.matrix(0, rows, projections_.out_features());
+  scratch.input(1, out_.weight_type(), rows, out_.in_features());
+  scratch.views.reserve(input_widths_.size());
+  scratch.run_views.reserve(input_widths_.size());
+}
+
 void AttentionMixer::step(const MixerRows& rows, MatrixView<float> add_to,
                           MixerScratch& scratch) const {
   const std::size_t count = rows.count();

@@ -31,6 +31,7 @@ class AttentionMixer final : public Mixer {
   bool reads_floats() const override { return false; }
   bool can_leave_out() const override { return true; }
   void step(const MixerRows& rows, MatrixView<float> add_to, MixerScratch& scratch) const override;
+  void reserve(std::size_t rows, MixerScratch& scratch) const override;
   std::vector<const Dense*> products() const override { return {&projections_, &out_}; }
 
  private:

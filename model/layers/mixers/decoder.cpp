@@ -107,6 +107,15 @@ DecoderBuffers::DecoderBuffers(const Decoder& decoder, std::size_t max_rows)
   adapted_.reserve(max_rows);
   kept_.rows.reserve(max_rows);
   kept_.adapted.reserve(max_rows);
+  // Of a large vocabulary few rows want an output.
+  constexpr std::size_t kMostReserved = (std::size_t{16} << 20) / sizeof(float);
+  const std::size_t outputs = max_rows * decoder.head->out_features();
+  if (outputs <= kMostReserved) outputs_ = Matrix(max_rows, decoder.head->out_features());
+  for (const DecoderLayer& layer : decoder.layers) {
+    for (const Mixer* const mixer : layer.mixers()) mixer->reserve(max_rows, scratch_);
+  }
+  constexpr std::size_t kBlocksOfAdapters = 256;  // beside a state for each row
+  prefetch_.reserve(max_rows + kBlocksOfAdapters);
 }
 
 // What a step works on: the first `count` rows of its buffers.

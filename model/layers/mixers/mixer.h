@@ -125,6 +125,8 @@ class Mixer {
   // the rows came from, but not where they are.
   virtual void step(const MixerRows& rows, MatrixView<float> add_to,
                     MixerScratch& scratch) const = 0;
+  // Room in scratch for as many rows: where a mixer can say how much, a step allocates nothing.
+  virtual void reserve(std::size_t /*rows*/, MixerScratch& /*scratch*/) const {}
   // Its products, for statistics.
   virtual std::vector<const Dense*> products() const = 0;
 };

@@ -5,8 +5,7 @@ namespace lintel {
 
 void Mlp::step(const MixerRows& rows, MatrixView<float> add_to, MixerScratch& scratch) const {
   const std::size_t count = rows.count();
-  DenseInput& hidden =
-      scratch.input(0, linear2_.weight_type(), count, linear2_.in_features(), hidden_);
+  DenseInput& hidden = this->hidden(count, scratch);
   const MatrixView<float> values = hidden.values().rows_from(0, count);
   bool is_prepared = false;
   if (rows.has_adapters()) {  // what they add comes before the activation

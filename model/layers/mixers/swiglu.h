@@ -22,8 +22,7 @@ class Swiglu final : public Mixer {
   // Of all rows of a step, with their adapters.
   void apply(const MixerRows& rows, MatrixView<float> y, Dense::Output output,
              MixerScratch& scratch) const;
-  // Room in scratch for as many rows: apply() of no more allocates nothing.
-  void reserve(std::size_t rows, MixerScratch& scratch) const;
+  void reserve(std::size_t rows, MixerScratch& scratch) const override;
   void step(const MixerRows& rows, MatrixView<float> add_to, MixerScratch& scratch) const override {
     apply(rows, add_to.rows_from(0, rows.count()), Dense::Output::kAdd, scratch);
   }
