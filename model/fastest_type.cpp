@@ -172,6 +172,7 @@ ModelSize measure_family(const ModelFiles& files, const Transformer::Options& op
   std::size_t embedding = 0;
   std::size_t head = 0;
   std::size_t vocabularies = 0;  // 1: embedding and head are tied
+  std::size_t as_many_rows = 0;  // bytes of what has their shape, which other matrices may have
   for (const TensorInfo& tensor : files.checkpoint().tensors.tensors()) {
     const auto elements = static_cast<std::uint64_t>(tensor.num_elements());
     const std::size_t floats = product(elements, sizeof(float));
@@ -201,6 +202,7 @@ ModelSize measure_family(const ModelFiles& files, const Transformer::Options& op
       embedding = std::max<std::size_t>(embedding, tensor.num_bytes());
       head = std::max(head, packed);
       ++vocabularies;
+      add(as_many_rows, std::max(exact, packed));
     } else {
       add(size.resident_bytes, elements > kMostExactElements ? packed : std::max(exact, packed));
     }
@@ -208,6 +210,7 @@ ModelSize measure_family(const ModelFiles& files, const Transformer::Options& op
   const bool is_one_copy = vocabularies == 1 && chosen_kernels() != KernelChoice::kOneDnn;
   if (!is_one_copy) add(size.resident_bytes, embedding);
   add(size.resident_bytes, head);
+  if (vocabularies > 2) add(size.resident_bytes, as_many_rows);
   return size;
 }
 

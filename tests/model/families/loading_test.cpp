@@ -236,6 +236,17 @@ TEST_CASE("our own format: so does loading a gigabyte", "[.gigabyte]") {
   check_native_loading(/*layers=*/5, /*width=*/2048);
 }
 
+TEST_CASE("families: matrices with as many rows as the vocabulary are among the memory estimate") {
+  const TemporaryDirectory directory;
+  { RandomRwkv7(directory.path(), /*layers=*/2, /*width=*/64, /*vocabulary=*/256); }
+  for (const WeightType type : kWeightTypes) {
+    CAPTURE(to_string(type));
+    const ModelFiles files(directory.path());
+    const auto model = Transformer::load(files, {.weight_type = type});
+    CHECK(model->weight_bytes() <= measure_model(files, {.weight_type = type}).resident_bytes);
+  }
+}
+
 TEST_CASE("families: quantised tensors of a GGUF file stay as they are stored") {
   const std::filesystem::path gguf = std::filesystem::path(LINTEL_TEST_DATA) / "golden" / "gguf";
   const std::string name = GENERATE("qwen35-kmix.gguf", "rwkv7-kmix.gguf", "qwen35-q8_0.gguf");
