@@ -25,7 +25,7 @@ std::size_t padded(std::size_t floats) {
 
 SequenceState::SequenceState(Layouts layouts, int vocab_size,
                              std::shared_ptr<const Adapter> adapter, const SequenceLimits& limits)
-    : counts(static_cast<std::size_t>(vocab_size), 0),
+    : counts(static_cast<std::size_t>(vocab_size)),
       layouts_(layouts),
       limits_(limits),
       adapter_(std::move(adapter)),
@@ -61,7 +61,7 @@ SequenceState& SequenceState::operator=(SequenceState&& other) noexcept {
 SequenceState::~SequenceState() { forget(); }
 
 SequenceState SequenceState::clone() const {
-  SequenceState copy(layouts_, static_cast<int>(counts.size()), adapter_, limits_);
+  SequenceState copy(layouts_, static_cast<int>(counts.vocab_size()), adapter_, limits_);
   copy.assign(*this);
   return copy;
 }
@@ -93,7 +93,7 @@ void SequenceState::reset() {
 }
 
 std::size_t SequenceState::bytes() const {
-  std::size_t total = counts.size() * sizeof(counts[0]) + tokens_.bytes();
+  std::size_t total = counts.bytes() + tokens_.bytes();
   for (const auto& layer : layers_) total += layer->bytes();
   return total;
 }
@@ -139,7 +139,7 @@ std::size_t SequenceState::token_bytes(std::int64_t num_tokens) {
 
 void SequenceState::forget() {
   if (block_ != nullptr) zero_memory(std::span(block_.get(), block_floats_));
-  zero_memory(std::span(counts));
+  counts.clear();
   // The capacity too: a longer tail may have been there.
   generated_tail.resize(generated_tail.capacity());
   zero_memory(std::span(generated_tail));
@@ -216,11 +216,11 @@ void SequenceState::save(StateWriter& writer) const {
   writer.value(position_);
   writer.value(pending.value_or(kNothingPending));
   writer.value(static_cast<std::uint32_t>(generated_tail.size()));
-  writer.value(static_cast<std::uint32_t>(counts.size()));
+  writer.value(counts.header());
   writer.value(static_cast<std::uint32_t>(layers_.size()));
   writer.value(origin);
   writer.values(std::span<const char>(generated_tail));
-  writer.values(std::span<const std::uint32_t>(counts));
+  counts.save(writer);
   for (const auto& layer : layers_) layer->save(/*since=*/0, writer);
   if (!layers_.empty()) return;
   const auto tokens = static_cast<std::size_t>(position_);
@@ -256,9 +256,9 @@ void SequenceState::load_all(StateReader& reader, std::int64_t most_tokens) {
   const std::int64_t max_length = limits_.max_length == 0 ? kMostPositions : limits_.max_length;
   check_range("position", position, 0, max_length);
   check_range("pending token", token, kNothingPending, limits_.vocab_size - 1);
-  check_range("tokens", position + (token == kNothingPending ? 0 : 1), 0, most_tokens);
+  const std::int64_t num_tokens = position + (token == kNothingPending ? 0 : 1);
+  check_range("tokens", num_tokens, 0, most_tokens);
   check_range("tail of bytes", tail_bytes, 0, static_cast<std::int64_t>(kMostTailBytes));
-  check_size("counts", num_counts, counts.size());
   check_size("layers", num_layers, layers_.size());
   check_range("origin", begin, 0, kMostPositions - position);
 
@@ -268,7 +268,7 @@ void SequenceState::load_all(StateReader& reader, std::int64_t most_tokens) {
     generated_tail.resize(tail_bytes);
     reader.values(std::span<char>(generated_tail));
   }
-  reader.values(std::span<std::uint32_t>(counts));
+  counts.load(num_counts, begin + num_tokens, reader);
   for (const auto& layer : layers_) layer->load(position, reader);
   if (layers_.empty()) {
     const auto tokens = static_cast<std::size_t>(position);

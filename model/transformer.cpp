@@ -276,7 +276,11 @@ std::string Transformer::kernels() const {
 }
 
 std::size_t Transformer::state_bytes(std::int64_t num_tokens) const {
-  const std::size_t counts = impl_->num_counts() * sizeof(std::uint32_t);
+  // One token more than were fed is pending.
+  const std::int64_t counted = std::min(num_tokens, std::int64_t{INT32_MAX}) + 1;
+  const auto vocab_size = static_cast<std::size_t>(impl_->num_counts());
+  const std::size_t counts = num_tokens == 0 ? TokenCounts::most_bytes(vocab_size, 0)
+                                             : TokenCounts::most_bytes(vocab_size, counted);
   std::size_t total = 0;
   return __builtin_add_overflow(counts, impl_->state_bytes(num_tokens), &total) ? SIZE_MAX : total;
 }
@@ -291,9 +295,16 @@ std::size_t Transformer::sequence_bytes(std::int64_t num_tokens) const {
   return __builtin_add_overflow(total, objects, &total) ? SIZE_MAX : total;
 }
 
+bool Transformer::constant_state() const {
+  return !impl_->recompute && std::ranges::all_of(impl_->layouts, [](const auto& layout) {
+    return layout->tokens_until_full() == 0;
+  });
+}
+
 std::int64_t Transformer::tokens_until_full() const {
   if (impl_->recompute) return kNeverFull;
-  std::int64_t tokens = 0;
+  std::int64_t tokens =
+      TokenCounts::tokens_until_full(static_cast<std::size_t>(impl_->num_counts()));
   for (const auto& layout : impl_->layouts) {
     tokens = std::max(tokens, layout->tokens_until_full());
   }

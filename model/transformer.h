@@ -122,12 +122,14 @@ class Transformer {
   // From so many tokens on state_bytes stays as it is: 0 where it is the same for every length,
   // kNeverFull where it has no end.
   std::int64_t tokens_until_full() const;
-  bool constant_state() const { return tokens_until_full() == 0; }
+  // Whether all layers have states of constant size. Counts of the tokens of a large vocabulary
+  // grow with the tokens all the same.
+  bool constant_state() const;
   // What a state gains lies in pages of so many tokens (StateLayout::page_tokens); 0: it does not
   // grow, or in another way.
   std::int64_t page_tokens() const;
-  // Whether storing a state once more costs a constant amount and what the new tokens added: it does
-  // not grow, or in pages.
+  // Whether storing a state once more costs a constant amount and what the new tokens added: it
+  // does not grow, or in pages.
   bool appends_state() const { return constant_state() || page_tokens() > 0; }
   bool recomputes() const;  // keeps no state: every output takes its whole prefix again
   // SHA-256 of config.json and the weights file, hexadecimal.

@@ -32,6 +32,7 @@ struct SamplingOptions {
 struct SamplingScratch {
   std::vector<double> values;
   std::vector<std::int32_t> order;
+  std::vector<std::uint32_t> counts;  // for callers that have to list them
 };
 
 // Const and shareable between threads. `output` is a row of num_outputs() floats, all finite.

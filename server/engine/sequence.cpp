@@ -223,9 +223,9 @@ void Sequence::begin_penalty_window() {
   for (const std::int32_t token : request.replay) recent_counts_.put(token);
 }
 
-std::span<const std::uint32_t> Sequence::penalty_counts() const {
+std::span<const std::uint32_t> Sequence::penalty_counts(StepContext& step) const {
   if (!context_.uses_penalties) return {};
-  return recent_counts_.empty() ? std::span<const std::uint32_t>(sequence_->counts)
+  return recent_counts_.empty() ? sequence_->counts.all(step.sampling.counts)
                                 : recent_counts_.counts();
 }
 
@@ -268,15 +268,15 @@ bool Sequence::skip(StepContext& step) {
     if (request.echo_prompt) outlet_.emit(event);
   }
   skip_end_.reset();
-  std::vector<std::uint32_t> counts = std::move(sequence_->counts);
+  TokenCounts counts = std::move(sequence_->counts);
   std::string tail = std::move(sequence_->generated_tail);
   if (!counts.empty()) {
     const std::int64_t skipped_from = origin - skipped_;
     for (std::int64_t i = sequence_->next_position(); i < skipped_from; ++i) {
-      ++counts[static_cast<std::size_t>(past(i))];  // which the state lacks
+      counts.add(past(i));  // which the state lacks
     }
     for (std::int64_t i = skipped_from; i < origin; ++i) {
-      ++counts[static_cast<std::size_t>(context_.known_token(i)->first)];
+      counts.add(context_.known_token(i)->first);
     }
   }
   sequence_->reset();
@@ -289,12 +289,12 @@ bool Sequence::skip(StepContext& step) {
 }
 
 void Sequence::begin_anew(std::int64_t origin, StepContext& step) {
-  std::vector<std::uint32_t> counts = std::move(sequence_->counts);
+  TokenCounts counts = std::move(sequence_->counts);
   std::string tail = std::move(sequence_->generated_tail);
   const std::int64_t next = sequence_->next_position();
   if (!counts.empty()) {  // as those before `origin` leave them
-    for (std::int64_t i = next; i < origin; ++i) ++counts[static_cast<std::size_t>(past(i))];
-    for (std::int64_t i = origin; i < next; ++i) --counts[static_cast<std::size_t>(past(i))];
+    for (std::int64_t i = next; i < origin; ++i) counts.add(past(i));
+    for (std::int64_t i = origin; i < next; ++i) counts.remove(past(i));
   }
   sequence_->reset();
   sequence_->counts = std::move(counts);
@@ -445,8 +445,8 @@ std::int32_t Sequence::draw(std::int64_t position, std::span<const float> output
       return static_cast<std::int32_t>((first - allowed.begin()) * 64) + std::countr_zero(*first);
     }
   }
-  return context_.model.head().sample(output, context_.request.sampling, penalty_counts(), allowed,
-                                      DrawSource{seed_, position}, step.sampling);
+  return context_.model.head().sample(output, context_.request.sampling, penalty_counts(step),
+                                      allowed, DrawSource{seed_, position}, step.sampling);
 }
 
 void Sequence::place(const Placed& placed, std::span<const float> output, StepContext& step) {
@@ -468,7 +468,7 @@ void Sequence::place(const Placed& placed, std::span<const float> output, StepCo
 
 void Sequence::note(const Placed& placed) {
   sequence_->pending = placed.token;
-  if (!sequence_->counts.empty()) ++sequence_->counts[static_cast<std::size_t>(placed.token)];
+  if (!sequence_->counts.empty()) sequence_->counts.add(placed.token);
 }
 
 void Sequence::place_past(const Placed& placed, StepContext& step) {

@@ -209,7 +209,7 @@ class Sequence final : public DraftSource {
   // What would have come of the tokens that were not read.
   void pass_cached();
   // The counts of the tokens that penalties are for.
-  std::span<const std::uint32_t> penalty_counts() const;
+  std::span<const std::uint32_t> penalty_counts(StepContext& step) const;
   void begin_first(StepContext& step);
   void begin_penalty_window();
   // Begins the ring of recent tokens, and the state where the prompt's last tokens are read.

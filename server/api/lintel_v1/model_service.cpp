@@ -160,9 +160,9 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   wire.set_kernels(transformer.kernels());
   wire.set_weight_bytes(static_cast<std::int64_t>(transformer.weight_bytes()));
   // The last token of a sequence is never fed. Unbounded growing states have no size to report, but
-  // what a token adds.
-  const std::int64_t most =
-      config.max_length > 0 ? config.max_length : transformer.tokens_until_full();
+  // what a token adds; constant ones are reported without counts of the tokens.
+  const std::int64_t endless = transformer.constant_state() ? 0 : transformer.tokens_until_full();
+  const std::int64_t most = config.max_length > 0 ? config.max_length : endless;
   if (most != kNeverFull) {
     wire.set_state_bytes(static_cast<std::int64_t>(transformer.state_bytes(most)));
   } else {

@@ -269,7 +269,7 @@ TEST_CASE(
         CAPTURE(t);
         source.sequence.origin = static_cast<std::int64_t>(100 * t);
         source.sequence.pending = tokens[t];
-        source.sequence.counts[static_cast<std::size_t>(tokens[t])] += 1;
+        source.sequence.counts.add(tokens[t]);
         source.sequence.generated_tail = std::string(t, 'a');
         const Bytes bytes = saved_sequence(source.sequence);
         WholeSequence restored(*model, adapter);
@@ -320,7 +320,7 @@ TEST_CASE("invalid fixed fields of a saved sequence are refused by name") {
     CHECK_THROWS_WITH(other.load(reader), Contains(why));
     CHECK(other.num_tokens() == 0);
     CHECK(other.generated_tail.empty());
-    CHECK(other.counts == std::vector<std::uint32_t>(256, 0));
+    CHECK(other.counts.all() == std::vector<std::uint32_t>(256, 0));
   };
   refused(kPositionAt, std::int64_t{21}, "position 21, expected 0 to 20");
   refused(kPositionAt, std::int64_t{-1}, "position -1");

@@ -66,7 +66,8 @@ struct Fixture {
       auto block = static_cast<WitnessState*>(sequence.layer(i))->block();
       std::fill(block.begin(), block.end(), static_cast<float>(i + 1));
     }
-    sequence.counts = {1, 0, 2, 0};
+    sequence.counts.add(0);
+    sequence.counts.add(2, 2);
     sequence.pending = 2;
     sequence.generated_tail = "tail";
     sequence.advance();
@@ -130,7 +131,7 @@ TEST_CASE("a reset sequence is an empty one") {
   CHECK(sequence.position() == 0);
   CHECK(sequence.num_tokens() == 0);
   CHECK_FALSE(sequence.pending.has_value());
-  CHECK(sequence.counts == std::vector<std::uint32_t>(4, 0));
+  CHECK(sequence.counts.all() == std::vector<std::uint32_t>(4, 0));
   CHECK(sequence.generated_tail.empty());
   for (std::size_t i = 0; i < 3; ++i) {
     for (const float value : f.block(sequence, i)) CHECK(value == 0.0f);

@@ -284,7 +284,7 @@ TEST_CASE("memory of a sequence is the announced size") {
     CHECK(transformer.constant_state());
     SequenceState sequence = transformer.new_sequence();
     CHECK(sequence.bytes() == transformer.state_bytes(0));
-    CHECK(sequence.counts.size() == counts);
+    CHECK(sequence.counts.vocab_size() == counts);
     Workspace workspace = transformer.new_workspace(1);
     const BatchRow row{1, &sequence, false};
     transformer.step({&row, 1}, workspace);
@@ -338,8 +338,8 @@ TEST_CASE("a warm step allocates nothing, nor does a sample", "[rows]") {
     for (std::size_t r = 0; r < rows.size(); ++r) {
       const auto& options = r % 2 == 0 ? sampled : greedy;
       const DrawSource draw{.seed = 1, .position = sequences[r].position()};
-      rows[r].token = transformer.head().sample(outputs.row(r), options, sequences[r].counts, {},
-                                                draw, scratch);
+      rows[r].token = transformer.head().sample(
+          outputs.row(r), options, sequences[r].counts.all(scratch.counts), {}, draw, scratch);
       transformer.head().log2_prob(outputs.row(r), rows[r].token);
       transformer.head().log2_probs(outputs.row(r), log2_probs);
     }

@@ -45,7 +45,9 @@ TEST_CASE("all that a sequence held is zeroed before its memory is freed", "[thr
   Workspace workspace = model->new_workspace(1);
   SequenceState sequence = model->new_sequence();
   for (int token = 1; token < 20; ++token) feed(*model, workspace, sequence, token);
-  for (std::uint32_t& count : sequence.counts) count = 7;
+  for (int token = 0; token < model->config().vocab_size; ++token) {
+    if (!sequence.counts.empty()) sequence.counts.add(token, 7);
+  }
   sequence.generated_tail.reserve(400);
   sequence.generated_tail.assign(390, 'x');
   // The rest is still there, after the string's end.

@@ -156,8 +156,7 @@ TEST_CASE("a new sequence holds nothing of one that ended") {
     REQUIRE(!sequence.pending);
     REQUIRE(sequence.position() == 0);
     REQUIRE(sequence.generated_tail.empty());
-    REQUIRE(std::all_of(sequence.counts.begin(), sequence.counts.end(),
-                        [](std::uint32_t count) { return count == 0; }));
+    REQUIRE(sequence.counts == TokenCounts(sequence.counts.vocab_size()));
   }
 }
 

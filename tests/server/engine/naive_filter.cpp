@@ -32,7 +32,7 @@ Filtered filter_naively(const Transformer& model, const GenerationRequest& reque
   };
   const auto take = [](SequenceState& sequence, std::int32_t token) {
     sequence.pending = token;
-    if (!sequence.counts.empty()) ++sequence.counts[static_cast<std::size_t>(token)];
+    if (!sequence.counts.empty()) sequence.counts.add(token);
   };
   SequenceState first = model.new_sequence();
   for (const std::int32_t token : request.prompt) {
@@ -61,7 +61,7 @@ Filtered filter_naively(const Transformer& model, const GenerationRequest& reque
       RecordedToken next{position, given.value_or(0), TokenSource::kGiven, std::nullopt, {}};
       if (!given) {
         next.source = TokenSource::kSampled;
-        next.token = model.head().sample(output, request.sampling, particles[i].counts, {},
+        next.token = model.head().sample(output, request.sampling, particles[i].counts.all(), {},
                                          {request.seed + i, position}, scratch);
       }
       if (!output.empty()) {

@@ -19,7 +19,7 @@ std::vector<RecordedToken> in_windows_by_hand(const Transformer& model,
                                               std::vector<std::int32_t>& all) {
   Workspace workspace = model.new_workspace(1);
   SamplingScratch scratch;
-  std::vector<std::uint32_t> counts(model.new_sequence().counts.size(), 0);
+  std::vector<std::uint32_t> counts(model.new_sequence().counts.vocab_size(), 0);
   for (const std::int32_t token : all) {
     if (!counts.empty()) ++counts[static_cast<std::size_t>(token)];
   }

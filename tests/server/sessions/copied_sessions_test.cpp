@@ -86,7 +86,7 @@ void at_every_position(const Transformer& model, const std::vector<std::int32_t>
       }
       const std::int32_t token = tokens[static_cast<std::size_t>(position - 1)];
       sequence.pending = token;
-      if (!sequence.counts.empty()) ++sequence.counts[static_cast<std::size_t>(token)];
+      if (!sequence.counts.empty()) sequence.counts.add(token);
     }
     const bool is_last = position == static_cast<std::int64_t>(tokens.size());
     if (position % kStep != 0 && !is_last) continue;

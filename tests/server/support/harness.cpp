@@ -216,7 +216,7 @@ TwinResult generate_naively(const Transformer& model, const GenerationRequest& r
   std::vector<std::int32_t> past = request.recent;
   const auto counts_of_window = [&] {
     const auto window = static_cast<std::size_t>(request.sampling.penalty_window);
-    std::vector<std::uint32_t> counts(sequence.counts.size());
+    std::vector<std::uint32_t> counts(sequence.counts.vocab_size());
     for (std::size_t i = past.size() - std::min(window, past.size()); i < past.size(); ++i) {
       ++counts[static_cast<std::size_t>(past[i])];
     }
@@ -249,7 +249,7 @@ TwinResult generate_naively(const Transformer& model, const GenerationRequest& r
     } else {
       next.token = model.head().sample(
           output, request.sampling,
-          request.sampling.penalty_window > 0 ? counts_of_window() : sequence.counts, {},
+          request.sampling.penalty_window > 0 ? counts_of_window() : sequence.counts.all(), {},
           {request.seed + static_cast<std::uint64_t>(sample), position}, scratch);
     }
     if (next.source != TokenSource::kPrompt) ++produced;
@@ -259,7 +259,7 @@ TwinResult generate_naively(const Transformer& model, const GenerationRequest& r
     if (!output.empty()) next.top = most_likely(model.head(), output, request.top_log2_probs);
     sequence.pending = next.token;
     past.push_back(next.token);
-    if (!sequence.counts.empty()) ++sequence.counts[static_cast<std::size_t>(next.token)];
+    if (!sequence.counts.empty()) sequence.counts.add(next.token);
     const auto& stops = request.stop.tokens;
     const bool stopped = next.source == TokenSource::kSampled &&
                          std::find(stops.begin(), stops.end(), next.token) != stops.end();
