@@ -2,6 +2,7 @@
 #include "server/engine/grammar_constraint.h"
 
 #include <algorithm>
+#include <cassert>
 #include <string_view>
 #include <utility>
 
@@ -72,6 +73,7 @@ bool ConstraintState::prepare(std::size_t* budget) {
 }
 
 std::span<const std::uint64_t> ConstraintState::mask(grammar::MaskWords& words) {
+  assert(ready_);
   if (phase_ == Phase::kFree) return {};
   if (phase_ == Phase::kReasoning) return mask_reasoning(words);
   const std::span<const std::uint64_t> made = matcher_.mask();

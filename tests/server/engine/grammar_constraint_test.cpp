@@ -370,6 +370,23 @@ TEST_CASE("session: each call has a grammar of its own") {
   CHECK(sink->result().reason == FinishReason::kStopToken);
 }
 
+TEST_CASE("window: a state that is reset amid a text under a grammar changes no mask") {
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    GenerationRequest request = seed % 2 == 0 ? constrained(seed) : reasoning(seed);
+    request.window = 16;
+    Core core(text_model(), with_drafts(Speculation::kOff));
+    const auto expected = core.generate(request);
+    const std::string text = text_of(expected->tokens());
+    CAPTURE(seed, text);
+    CHECK((seed % 2 == 1 || is_valid(text)));
+    CHECK(expected->result().restarts > 0);
+    Scheduler::Options options = with_drafts(Speculation::kOn);
+    options.mask_budget = 30;
+    Core drafting(text_model(), options);
+    CHECK(drafting.generate(request)->recorded == expected->recorded);
+  }
+}
+
 TEST_CASE("length: a text under a grammar is cut") {
   Core core(text_model());
   const std::vector<std::int32_t> whole = core.generate(constrained(5))->tokens();
