@@ -66,6 +66,8 @@ TEST_CASE("the metrics count requests and work") {
   CHECK(now.at(R"(lintel_tokens_total{model="tokens",kind="generated"})") == 7 + 2);
   CHECK(now.at(R"(lintel_tokens_total{model="tokens",kind="drafted"})") == 0);
   CHECK(now.at(R"(lintel_tokens_total{model="tokens",kind="accepted"})") == 0);
+  CHECK(now.at(R"(lintel_grammar_masks_total{model="tokens",kind="late"})") == 0);
+  CHECK(now.at(R"(lintel_grammar_masks_total{model="tokens",kind="empty"})") == 0);
   CHECK(now.at(R"(lintel_time_to_first_token_seconds_count{model="tokens"})") == 2);
   CHECK(now.at(R"(lintel_time_between_tokens_seconds_count{model="tokens"})") == 6 + 1);
   CHECK(now.at(R"(lintel_queue_time_seconds_count{model="tokens"})") == 3);
