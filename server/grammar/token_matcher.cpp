@@ -155,6 +155,8 @@ class MaskMaker {
   std::span<const std::uint64_t> words() const { return words_; }
   void forget() {
     started_ = ready_ = false;
+    next_top_ = 0;
+    together_.clear();
     stages_.clear();
     jobs_.clear();
   }
@@ -162,7 +164,7 @@ class MaskMaker {
   bool run(const Matcher& matcher, bool ended, std::size_t* budget) {
     if (ready_) return true;
     Stepper stepper(matcher.grammar());
-    if (!started_) start(matcher, ended, stepper, budget);
+    if (!started_ && !start(matcher, ended, stepper, budget)) return false;
     while (true) {
       if (!jobs_.empty()) {
         if (*budget == 0) return false;
@@ -196,14 +198,17 @@ class MaskMaker {
     Place place;
   };
 
-  void start(const Matcher& matcher, bool ended, Stepper& stepper, std::size_t* budget) {
-    started_ = true;
-    std::ranges::fill(words_, 0);
-    if (ended) return;
+  // Looks at alternatives while there is budget, at one at least. Returns whether it has seen all.
+  bool start(const Matcher& matcher, bool ended, Stepper& stepper, std::size_t* budget) {
     const Grammar& grammar = matcher.grammar();
-    if (matcher.accepts()) set_bits(vocabulary_.end_tokens(), words_);
-    Stacks together;
-    for (const Place& place : matcher.stacks().tops) {
+    const std::vector<Place>& tops = matcher.stacks().tops;
+    if (next_top_ == 0) {
+      std::ranges::fill(words_, 0);
+      if (matcher.accepts() && !ended) set_bits(vocabulary_.end_tokens(), words_);
+    }
+    for (bool is_first = true; next_top_ < tops.size() && !ended; ++next_top_, is_first = false) {
+      if (*budget == 0 && !is_first) return false;
+      const Place& place = tops[next_top_];
       LocalPlace local;
       FreeKey key{};
       if (find_local(grammar, place, vocabulary_.longest(), &local)) {
@@ -211,21 +216,23 @@ class MaskMaker {
       } else if (is_free_key(grammar, place, &key)) {
         add_free_key(grammar, key, place, budget);
       } else {
-        together.tops.push_back(place);
+        together_.tops.push_back(place);
       }
     }
-    if (!together.tops.empty()) {
+    started_ = true;
+    if (!together_.tops.empty()) {
       jobs_.push_back({nullptr,
                        &vocabulary_.trie(),
                        0,
                        vocabulary_.trie().size(),
                        0,
-                       std::move(together),
+                       std::exchange(together_, {}),
                        false,
                        false,
                        {}});
     }
     if (!stages_.empty()) begin_stage();
+    return true;
   }
 
   static void spend(std::size_t work, std::size_t* budget) { *budget -= std::min(work, *budget); }
@@ -388,6 +395,8 @@ class MaskMaker {
   std::vector<Stage> stages_;
   std::vector<Job> jobs_;
   std::vector<Stacks> levels_;  // memory for the next job
+  std::size_t next_top_ = 0;    // of the alternatives, while it starts
+  Stacks together_;             // those that are no automata alone
   bool started_ = false;
   bool ready_ = false;
 };

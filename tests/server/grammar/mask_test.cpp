@@ -149,6 +149,22 @@ TEST_CASE("masks: the trie has the tokens of a naive twin, for every grammar and
   }
 }
 
+TEST_CASE("many alternatives: each call looks at those that its budget is for") {
+  std::string schema;
+  for (int i = 1; i <= 40; ++i) {
+    schema += std::string(schema.empty() ? "" : ",") + R"({"type":"string","pattern":"^a{)" +
+              std::to_string(i) + R"(}b*$"})";
+  }
+  TokenMatcher matcher(compile_schema(R"({"anyOf":[)" + schema + "]}"),
+                       vocabulary_of(all_tokens()));
+  REQUIRE(matcher.advance('"'));
+  REQUIRE(matcher.matcher().stacks().tops.size() == 40);
+  int calls = 1;
+  for (std::size_t budget = 1; !matcher.prepare(&budget); budget = 1) ++calls;
+  CHECK(calls >= 40);
+  CHECK(std::ranges::equal(matcher.mask(), naive_mask(matcher)));
+}
+
 TEST_CASE("a mask that is kept is the mask that was made, for tokens of every length") {
   // Enough tokens for masks to be kept.
   std::set<std::string> tokens = all_tokens();
