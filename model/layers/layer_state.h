@@ -92,8 +92,8 @@ class StateLayout {
   virtual std::size_t rollback_floats(std::size_t num_rows, std::int64_t end) const = 0;
 };
 
-// Tokens of a page of what grows of several states (StateLayout::page_tokens); 0 where nothing does,
-// or not all in pages.
+// Tokens of a page of what grows of several states (StateLayout::page_tokens); 0 where nothing
+// does, or not all in pages.
 inline std::int64_t page_tokens(std::span<const std::shared_ptr<const StateLayout>> layouts) {
   std::int64_t tokens = 0;
   for (const auto& layout : layouts) {

@@ -25,8 +25,8 @@ enum class ThinkingStart {
 struct ChatPrompt {
   RenderedText rendered;
   std::vector<std::int32_t> ids;
-  // Tokens that the prompt has in common with that of the next turn, whatever is answered and asked
-  // then; at most ids.size() - 1.
+  // Tokens that the prompt has in common with that of the next turn, for any answer and question;
+  // at most ids.size() - 1.
   std::int64_t turn_boundary = 0;
   // Tokens that it has in common with the conversation without a generation prompt.
   std::int64_t before_generation_prompt = 0;

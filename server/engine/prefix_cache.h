@@ -176,7 +176,7 @@ class PrefixCache final : public SpareMemory {
 
   struct Options {
     std::size_t memory_bytes = std::size_t{512} << 20;  // 0: nothing is kept
-    std::int64_t least_tokens = kLeastTokens;          // shorter beginnings are not looked at
+    std::int64_t least_tokens = kLeastTokens;           // shorter beginnings are not looked at
   };
   struct Stats {
     std::uint64_t hits = 0, misses = 0;  // prompts

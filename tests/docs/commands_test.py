@@ -24,7 +24,7 @@ import zlib
 
 from pages import ROOT, read
 
-PAGES = ["README.md", "docs/recipes.md", "docs/sessions.md", "docs/operations.md", "docs/from_pytorch.md",
+PAGES = ["README.md", "docs/chat.md", "docs/recipes.md", "docs/sessions.md", "docs/operations.md", "docs/from_pytorch.md",
          *sorted(os.path.relpath(page, ROOT) for page in glob.glob(os.path.join(ROOT, "docs/http*.md")))]
 BUILDS = "builds everything: .ci/run does it"
 # Blocks that are not run: page, how the block begins, why.
@@ -37,7 +37,8 @@ NOT_RUN = [
     ("docs/operations.md", "scripts/package.sh", "installs a package and starts a unit: scripts/package_test.sh"),
 ]
 # What a page's answers have among them.
-ANSWERS = {"docs/http.md": ['"text":"', "FINISH_REASON_LENGTH"], "docs/sessions.md": ["Once upon"],
+ANSWERS = {"docs/chat.md": ['"role":"assistant"', '"cached_tokens"'],
+           "docs/http.md": ['"text":"', "FINISH_REASON_LENGTH"], "docs/sessions.md": ["Once upon"],
            "docs/from_pytorch.md": ["brown fox"]}
 NEEDS = {"docs/from_pytorch.md": "torch, numpy, grpc"}  # modules of Python: its Python is run, too
 PORTS = [8080, 9464, 50051]

@@ -301,7 +301,7 @@ struct ToolServer : TestServer {
   }
 };
 
-TEST_CASE("chat: an answer under a schema is a document of it, whatever the model would draw") {
+TEST_CASE("chat: an answer under a schema is a document of it, for any draws") {
   ToolServer server;
   ojson body = question("Name a city.", 400);
   body["response_format"] = {{"type", "json_schema"},
