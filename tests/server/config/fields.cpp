@@ -6,6 +6,8 @@
 #include <optional>
 #include <type_traits>
 
+#include "server/chat/template/traits.h"
+
 namespace lintel::testing {
 namespace {
 
@@ -27,6 +29,10 @@ std::string text_of(const ListenAddress& address) { return address.to_string(add
 std::string text_of(const ModelDirectory& model) { return model.name + "=" + model.path.string(); }
 std::string text_of(const AdapterDirectory& adapter) {
   return adapter.model + ":" + adapter.name + "=" + adapter.path.string();
+}
+std::string text_of(const ChatTemplateFile& file) { return file.model + "=" + file.path.string(); }
+std::string text_of(const GivenToolDialect& given) {
+  return given.model + "=" + std::string(name_of(given.dialect));
 }
 std::string text_of(const AttentionSpec& attention) { return attention.text; }
 template <typename T>
@@ -50,10 +56,12 @@ class Fields {
 };
 
 void add_models(ModelOptions& models, Fields& fields) {
-  auto& [directories, adapters, repository, load, memory_bytes, weight_type, kv_type, kernels,
-         attention, scheduling, limits, drain_timeout_ms] = models;
+  auto& [directories, adapters, chat_templates, tool_dialects, repository, load, memory_bytes,
+         weight_type, kv_type, kernels, attention, scheduling, limits, drain_timeout_ms] = models;
   fields.add("models.directories", directories);
   fields.add("models.adapters", adapters);
+  fields.add("models.chat_templates", chat_templates);
+  fields.add("models.tool_dialects", tool_dialects);
   fields.add("models.repository", repository);
   fields.add("models.load", load);
   fields.add("models.memory_bytes", memory_bytes);
@@ -64,8 +72,8 @@ void add_models(ModelOptions& models, Fields& fields) {
   fields.add("models.drain_timeout_ms", drain_timeout_ms);
 
   auto& [workers, max_batch_rows, max_queued_requests, max_queued_bytes, prefill_rows_per_step,
-         prompt_rows_per_step, most_rows_per_step, speculation, speculation_rows, step_threads] =
-      scheduling;
+         prompt_rows_per_step, most_rows_per_step, speculation, speculation_rows, step_threads,
+         mask_budget] = scheduling;
   fields.add("models.scheduling.workers", workers);
   fields.add("models.scheduling.max_batch_rows", max_batch_rows);
   fields.add("models.scheduling.max_queued_requests", max_queued_requests);
@@ -76,6 +84,7 @@ void add_models(ModelOptions& models, Fields& fields) {
   fields.add("models.scheduling.speculation", speculation);
   fields.add("models.scheduling.speculation_rows", speculation_rows);
   fields.add("models.scheduling.step_threads", step_threads);
+  fields.add("models.scheduling.mask_budget", mask_budget);
 
   auto& [max_prompt_tokens, max_new_tokens, max_samples, max_top_log2_probs, max_stop_strings,
          max_given_tokens, max_score_tokens] = limits;

@@ -20,6 +20,7 @@ namespace {
 const std::map<std::string, std::string> kWithoutFlag = {
     {"models.scheduling.prompt_rows_per_step", "follows from --max-batch-rows and the model"},
     {"models.scheduling.most_rows_per_step", "follows from --speculation-rows and the model"},
+    {"models.scheduling.mask_budget", "a bound of the engine's own; tests have others"},
     {"serves_packaged_models", "follows from what is not given"},
     {"prefixes.least_tokens", "shorter beginnings save no more than a step; tests have short ones"},
 };
@@ -29,6 +30,8 @@ const std::map<std::string, std::string> kOtherName = {
     {"--model", "models.directories"},
     {"--load-model", "models.load"},
     {"--adapter", "models.adapters"},
+    {"--chat-template", "models.chat_templates"},
+    {"--tool-dialect", "models.tool_dialects"},
     {"--max-message-size", "connections.max_message_bytes"},
     {"--http-cors-origin", "http.cors_origins"},
     {"--http-allowed-host", "http.allowed_hosts"},
@@ -114,6 +117,8 @@ std::string sample(const Flag& flag) {
   }
   static const std::map<std::string, std::string> samples = {
       {"FILE", "other.pem"},
+      {"[MODEL=]FILE", "m=chat.jinja"},
+      {"[MODEL=]NAME", "m=xml"},
       {"DIR", "elsewhere"},
       {"[NAME=]PATH", "other=elsewhere"},
       {"[MODEL:]NAME=DIR", "m:other=elsewhere"},
