@@ -45,9 +45,14 @@ void apply_penalties(const SamplingOptions& options, std::span<const std::uint32
 void apply_mask(std::span<const std::uint64_t> allowed, std::span<double> logits) {
   for (std::size_t word = 0; word < allowed.size(); ++word) {
     if (allowed[word] == ~std::uint64_t{0}) continue;
-    const std::size_t end = std::min(logits.size(), 64 * word + 64);
-    for (std::size_t id = 64 * word; id < end; ++id) {
-      if ((allowed[word] >> (id % 64) & 1) == 0) logits[id] = kBanned;
+    const std::span<double> some =
+        logits.subspan(64 * word, std::min<std::size_t>(64, logits.size() - 64 * word));
+    if (allowed[word] == 0) {
+      std::ranges::fill(some, kBanned);
+      continue;
+    }
+    for (std::size_t bit = 0; bit < some.size(); ++bit) {
+      if ((allowed[word] >> bit & 1) == 0) some[bit] = kBanned;
     }
   }
 }
