@@ -314,13 +314,13 @@ TEST_CASE("given tokens: the grammar takes them, or ends for their sample") {
   };
   for (const auto speculation : {Speculation::kOff, Speculation::kOn}) {
     Core core(text_model(), with_drafts(speculation));
-    GenerationRequest partly_given = constrained(1);
-    give(partly_given, 0, "{\"name\":\"");
-    const auto sink = core.generate(partly_given);
+    GenerationRequest started = constrained(1);
+    give(started, 0, "{\"name\":\"");
+    const auto sink = core.generate(started);
     const std::string text = text_of(sink->tokens());
     CHECK(text.starts_with("{\"name\":\""));
     CHECK(is_valid(text));
-    CHECK(sink->tokens() == draw_naively(partly_given));
+    CHECK(sink->tokens() == draw_naively(started));
 
     // The end of a reasoning that took too long; white space may follow.
     GenerationRequest thinking = reasoning(2);
