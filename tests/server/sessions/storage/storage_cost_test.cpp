@@ -142,7 +142,8 @@ TEST_CASE("cost of opening a store of many sessions", "[.][cost]") {
       session.row.position = 784;
       session.tokens.assign(784, 255);
       if (with_states) {
-        session.row.states = {{784, static_cast<std::uint64_t>(i), 271'360, {}}};
+        session.row.states = {
+            {.position = 784, .where = static_cast<std::uint64_t>(i), .bytes = 271'360}};
       }
       SessionStorage::Write write{.kind = Kind::kCreate, .after = session.row.digest};
       write.id = session.row.id;
