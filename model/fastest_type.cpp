@@ -228,8 +228,10 @@ ModelSize measure_native(const ModelFiles& files, const Transformer::Options& op
   };
   std::size_t most_beside = 0;
   std::size_t most_drawn = 0;  // the last one that was drawn
+  std::size_t all = 0;         // tensors in f32
   for (const TensorSpec& spec : list_tensors(running)) {
     const std::size_t floats = f32_bytes_of(spec.shape);
+    add(all, floats);
     const TensorInfo* const found = tensors.find(spec.name);
     const bool is_drawn = !spec.optional && (found == nullptr || found->shape != spec.shape ||
                                              (is_seeded && spec.is_own));
@@ -260,7 +262,7 @@ ModelSize measure_native(const ModelFiles& files, const Transformer::Options& op
     if (table_floats == nullptr) continue;
     add(size.resident_bytes, product(table_floats(attention, running.dims()), sizeof(float)));
   }
-  size.loading_bytes = kPieces;
+  size.loading_bytes = std::min(kPieces, all);
   add(size.loading_bytes, most_beside);
   add(size.loading_bytes, most_drawn);
   return size;

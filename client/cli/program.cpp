@@ -170,7 +170,6 @@ std::string with_suggestion(const std::string& text, const std::string& suggesti
 // Commands of other programs that serve models, and what does the same here.
 std::string_view command_elsewhere(const std::string& word) {
   static constexpr std::pair<std::string_view, std::string_view> kCommands[] = {
-      {"chat", "`lintel generate --interactive` types to a session"},
       {"run", "`lintel generate --prompt TEXT` runs a model that a server has"},
       {"serve", "`lintel-server --model DIR` serves models"},
       {"start", "`lintel-server --model DIR` serves models"},

@@ -162,7 +162,7 @@ TEST_CASE("an invalid value of a flag is refused by the flag's name") {
       {"--session-durability", "input"},  // of no store
       {"--session-durability", "disk", "--session-store", "d"},
       {"--session-commit-interval", "5"},
-      {"--session-park-tokens", "0"},
+      {"--session-park-tokens", "-1"},
       {"--session-store-size", "1KiB"},
       {"--session-store-threads", "0"},
       {"--session-load-queue", "0"},

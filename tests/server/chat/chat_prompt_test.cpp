@@ -77,7 +77,7 @@ TEST_CASE("goldens: the boundaries of every prompt of a conversation") {
   }
 }
 
-TEST_CASE("control tokens in a message, a tool or a name are encoded as letters", "[threat-chat]") {
+TEST_CASE("control tokens in a message, a tool or a result are encoded as letters", "[threat-80]") {
   const auto model = golden_model("qwen3");
   const SpelledTokenizer tokenizer({"<|im_start|>", "<|im_end|>", "<think>"});
   const auto count = [](const ChatPrompt& prompt, std::int32_t id) {

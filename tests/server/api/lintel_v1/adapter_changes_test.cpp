@@ -23,7 +23,9 @@ struct ChangedServer : AdapterServer {
   explicit ChangedServer(const std::function<void(ServerOptions&)>& change = [](ServerOptions&) {})
       : AdapterServer(change) {
     write("second");
-    REQUIRE(load("second").ok());
+    const grpc::Status loaded = load("second");
+    INFO(loaded.error_message());
+    REQUIRE(loaded.ok());
   }
 };
 
@@ -247,9 +249,12 @@ TEST_CASE("an adapter's memory is admitted before it is loaded, and released aft
     REQUIRE(measured.load_adapter("a").ok());
     room = static_cast<std::size_t>(measured.model().weight_bytes());
   }
-  // Models take some more while they are loaded than the weights alone.
-  const ChangedServer f(
-      [&](ServerOptions& options) { options.models.memory_bytes = 4 * room + (1u << 16); });
+  // Models take some more while they are loaded than the weights alone, and much more where weight
+  // types are compared.
+  const ChangedServer f([&](ServerOptions& options) {
+    options.models.weight_type = WeightType::kF32;
+    options.models.memory_bytes = 4 * room + (1u << 16);
+  });
   f.write_adapter("second", "a", 1);
   REQUIRE(f.load_adapter("a").ok());
   f.write_adapter("second", "huge", 1, /*rank=*/1024);
