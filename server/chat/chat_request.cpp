@@ -293,16 +293,8 @@ constexpr Member kMembers[] = {
      [](const Json& v, ChatRequest& r) { return read_flag(v, r.parallel_tool_calls); }},
     {"max_completion_tokens", nullptr},  // with max_tokens, below
     {"max_tokens", nullptr},
-    {"temperature",
-     [](const Json& v, ChatRequest& r) {
-       r.has_temperature = true;
-       return read_number<&v1::Sampling::set_temperature>(v, r);
-     }},
-    {"top_p",
-     [](const Json& v, ChatRequest& r) {
-       r.has_top_p = true;
-       return read_number<&v1::Sampling::set_top_p>(v, r);
-     }},
+    {"temperature", read_number<&v1::Sampling::set_temperature>},
+    {"top_p", read_number<&v1::Sampling::set_top_p>},
     {"presence_penalty", read_number<&v1::Sampling::set_presence_penalty>},
     {"frequency_penalty", read_number<&v1::Sampling::set_frequency_penalty>},
     {"logit_bias", read_logit_bias},
@@ -329,20 +321,11 @@ constexpr Member kMembers[] = {
      [](const Json& v, ChatRequest& r) -> std::string {
        std::uint32_t count = 0;
        std::string wrong = read_count(v, count);
-       r.has_top_k = true;
        r.sampling.set_top_k(count);
        return wrong;
      }},
-    {"min_p",
-     [](const Json& v, ChatRequest& r) {
-       r.has_min_p = true;
-       return read_number<&v1::Sampling::set_min_p>(v, r);
-     }},
-    {"repetition_penalty",
-     [](const Json& v, ChatRequest& r) {
-       r.has_repetition_penalty = true;
-       return read_number<&v1::Sampling::set_repetition_penalty>(v, r);
-     }},
+    {"min_p", read_number<&v1::Sampling::set_min_p>},
+    {"repetition_penalty", read_number<&v1::Sampling::set_repetition_penalty>},
     {"penalty_window",
      [](const Json& v, ChatRequest& r) -> std::string {
        if (!is_count(v)) return "is not a whole number from 0 on";

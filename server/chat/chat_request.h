@@ -52,8 +52,6 @@ struct ChatRequest {
   std::uint32_t num_choices = 1;
   bool streams = false;        // of HTTP alone
   bool include_usage = false;  // at the end of a stream
-  bool has_temperature = false, has_top_p = false, has_top_k = false, has_min_p = false,
-       has_repetition_penalty = false;
   v1::Sampling sampling;
   std::string adapter;
 };
