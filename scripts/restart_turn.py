@@ -7,7 +7,11 @@
 
 A session reads so many random tokens, the server is killed, another one starts with the same --session-store, and
 the session continues. Printed as JSON: milliseconds from the request to its first token, the tokens that were read
-again (0: the state was loaded), bytes of the store, and the time of a second turn, whose state is in memory.
+again (0: the state was loaded), bytes of the store, the time of a second turn, whose state is in memory, and the
+server's resident memory against the bytes that the model and the session report.
+
+Exit status 1: tokens were read again, loading took longer than --most-load-ms at the median (the difference of both
+times), or the server took more than --most-extra-mb above the bytes that are reported.
 """
 
 import argparse
@@ -67,6 +71,10 @@ class Server:
                 raise SystemExit(f"{method}: {line.decode()}")
             yield message
 
+    def resident_bytes(self) -> int:
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
+        return 1024 * int(status.split("VmRSS:")[1].split()[0])
+
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -105,6 +113,9 @@ def measure(arguments: argparse.Namespace, folder: pathlib.Path) -> dict:
                 taken, finish = turn(server, session, [draw.randrange(1000)], 2)
                 times.append(taken)
                 replayed += int(finish.get("replayedTokens", 0))
+        model = server.call("ModelService/Get", {"name": "m"})
+        reported = int(model["weightBytes"]) + int(server.call("SessionService/Get", {"id": session})["stateBytes"])
+        resident = server.resident_bytes()
     finally:
         server.kill()
     return {
@@ -113,7 +124,10 @@ def measure(arguments: argparse.Namespace, folder: pathlib.Path) -> dict:
         "first_token_after_restart_ms": round(statistics.median(first), 1),
         "first_token_after_restart_ms_all": [round(each, 1) for each in first],
         "first_token_in_memory_ms": round(statistics.median(again), 1),
+        "load_ms": round(statistics.median(first) - statistics.median(again), 1),
         "replayed_tokens": replayed,
+        "resident_bytes": resident,
+        "reported_bytes": reported,
         "store_bytes": sum(512 * path.stat().st_blocks for path in store.rglob("*") if path.is_file()),
     }
 
@@ -127,10 +141,16 @@ def main() -> None:
     parser.add_argument("--kv-type", default="f32")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--server-flag", action="append", default=[], help="one more word for lintel-server")
+    parser.add_argument("--most-load-ms", type=float, default=float("inf"))
+    parser.add_argument("--most-extra-mb", type=float, default=float("inf"))
     parser.add_argument("--bin", type=pathlib.Path, default=pathlib.Path("build/ci/bin"))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps(measure(arguments, pathlib.Path(folder)), indent=1))
+        result = measure(arguments, pathlib.Path(folder))
+    print(json.dumps(result, indent=1))
+    extra_mb = (result["resident_bytes"] - result["reported_bytes"]) / 1e6
+    if result["replayed_tokens"] or result["load_ms"] > arguments.most_load_ms or extra_mb > arguments.most_extra_mb:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":
