@@ -29,7 +29,7 @@ double kl_divergence_bits(const Transformer& exact, const Transformer& narrow);
 // the caller that steps the model.
 struct ModelSize {
   std::size_t resident_bytes = 0;  // as long as the Transformer lives
-  std::size_t loading_bytes = 0;   // beside them until Transformer::load returns
+  std::size_t loading_bytes = 0;   // in addition, until Transformer::load returns
 
   std::size_t peak_bytes() const {
     std::size_t sum = 0;
