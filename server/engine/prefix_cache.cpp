@@ -139,6 +139,7 @@ PrefixTree::Walk PrefixTree::walk(Node& root, std::span<const std::int32_t> prom
     walk.matched += same;
     if (static_cast<std::size_t>(same) < edge.size()) break;
     if (walk.node->has_state) walk.nearest = walk.node;
+    if (walk.node->is_turn) walk.last_turn = walk.node->end;
     prompt = prompt.subspan(edge.size());
   }
   use(walk.node);
@@ -185,14 +186,34 @@ void PrefixTree::use(Node* node) {
   }
 }
 
-std::shared_ptr<const SavedState> PrefixTree::state_of(Node& node) const {
-  return node.has_state ? states_.at({node.worth, &node}) : nullptr;
+PrefixTree::Node* PrefixTree::find(Node& root, std::span<const std::int32_t> tokens) {
+  const Walk found = walk(root, tokens);
+  const bool is_whole = found.matched == static_cast<std::int64_t>(tokens.size());
+  return is_whole && found.node->end == found.matched ? found.node : nullptr;
 }
 
-void PrefixTree::put_state(Node& node, std::shared_ptr<const SavedState> state) {
+std::vector<std::int32_t> PrefixTree::tokens_of(const Node& node) {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(node.end));
+  for (const Node* at = &node; at->parent != nullptr; at = at->parent) {
+    std::ranges::copy(at->edge, tokens.begin() + at->parent->end);
+  }
+  return tokens;
+}
+
+PrefixTree::StateKey PrefixTree::key_of(Node& node) {
+  const int rank = static_cast<int>(std::min(node.kept_for, KeptFor::kTurn));
+  return {rank, node.worth, &node};
+}
+
+std::shared_ptr<const SavedState> PrefixTree::state_of(Node& node) const {
+  return node.has_state ? states_.at(key_of(node)) : nullptr;
+}
+
+void PrefixTree::put_state(Node& node, std::shared_ptr<const SavedState> state, KeptFor kept_for) {
   assert(node.parent != nullptr && !node.has_state);
   node.worth = 0;
-  const auto made = states_.emplace(std::pair(node.worth, &node), std::move(state)).first;
+  node.kept_for = kept_for;
+  const auto made = states_.emplace(key_of(node), std::move(state)).first;
   try {
     hold_blocks(*made->second);
   } catch (...) {
@@ -200,6 +221,7 @@ void PrefixTree::put_state(Node& node, std::shared_ptr<const SavedState> state) 
     throw;
   }
   node.has_state = true;
+  ++num_states_[static_cast<std::size_t>(kept_for)];
   note_use(node);
 }
 
@@ -207,26 +229,80 @@ void PrefixTree::note_use(Node& node) {
   const Node* before = node.parent;
   while (before->parent != nullptr && !before->has_state) before = before->parent;
   const auto saved = static_cast<double>(node.end - before->end);
-  auto state = states_.extract({node.worth, &node});
+  auto state = states_.extract(key_of(node));
   node.worth = gone_worth_ + saved / static_cast<double>(bytes_alone(*state.mapped()));
-  state.key().first = node.worth;
+  state.key() = key_of(node);
+  states_.insert(std::move(state));
+}
+
+void PrefixTree::set_kept_for(Node& node, KeptFor kept_for) {
+  auto state = states_.extract(key_of(node));
+  --num_states_[static_cast<std::size_t>(node.kept_for)];
+  node.kept_for = kept_for;
+  ++num_states_[static_cast<std::size_t>(kept_for)];
+  state.key() = key_of(node);
   states_.insert(std::move(state));
 }
 
 void PrefixTree::take_state(Node& node, Gone& gone) {
   if (!node.has_state) return;
-  auto state = states_.extract({node.worth, &node});
+  auto state = states_.extract(key_of(node));
   release_blocks(*state.mapped(), state.mapped()->blocks.size());
   node.has_state = false;
+  --num_states_[static_cast<std::size_t>(node.kept_for)];
   gone.states.insert(std::move(state));
 }
 
+void PrefixTree::drop_state(Node& node, Gone& gone) {
+  take_state(node, gone);
+  Node* at = &node;
+  while (at->parent != nullptr && at->children.empty() && !at->has_state && !at->is_turn) {
+    Node* const parent = at->parent;
+    take_leaf(*at, gone);
+    at = parent;
+  }
+}
+
+std::size_t PrefixTree::prune_conversation(Node& turn, Gone& gone) {
+  constexpr int kMostBefore = 2;
+  constexpr std::size_t kMostLookedAt = 256;  // nodes behind the turn before
+  const auto is_on_way = [&turn](const Node& node) {
+    const Node* at = &turn;
+    while (at->end > node.end) at = at->parent;
+    return at == &node;
+  };
+  Node* last_turn = turn.parent;
+  while (last_turn != nullptr && !last_turn->is_turn) last_turn = last_turn->parent;
+  std::vector<Node*> answers, left;
+  if (last_turn != nullptr) left.push_back(last_turn);
+  for (std::size_t looked_at = 0; !left.empty() && looked_at < kMostLookedAt; ++looked_at) {
+    Node& node = *left.back();
+    left.pop_back();
+    const bool is_answer = node.kept_for == KeptFor::kCall || node.kept_for == KeptFor::kEnd;
+    if (node.has_state && is_answer && !is_on_way(node)) answers.push_back(&node);
+    left.insert(left.end(), node.children.begin(), node.children.end());
+  }
+  for (Node* const node : answers) drop_state(*node, gone);
+  std::size_t dropped = answers.size();
+  int before = 0;
+  for (Node* node = turn.parent; node != nullptr; node = node->parent) {
+    if (!node->has_state || node->kept_for == KeptFor::kPrefix) continue;
+    if (++before > kMostBefore && node->children.size() < 2) {
+      take_state(*node, gone);
+      ++dropped;
+    } else if (node->kept_for == KeptFor::kTurn) {
+      set_kept_for(*node, KeptFor::kOlderTurn);
+    }
+  }
+  return dropped;
+}
+
 PrefixTree::Node* PrefixTree::least_worth() const {
-  return states_.empty() ? nullptr : states_.begin()->first.second;
+  return states_.empty() ? nullptr : std::get<Node*>(states_.begin()->first);
 }
 
 void PrefixTree::evict_state(Node& node, Gone& gone) {
-  gone_worth_ = node.worth;
+  gone_worth_ = std::max(gone_worth_, node.worth);
   take_state(node, gone);
 }
 
@@ -288,30 +364,84 @@ PrefixCache::PrefixCache(const Options& options, SessionManager& store)
 
 PrefixCache::~PrefixCache() { store_.lend(nullptr); }
 
-bool PrefixCache::takes(const Transformer& model, std::size_t num_tokens) const {
-  return num_tokens >= static_cast<std::size_t>(options_.least_tokens) && !model.recomputes() &&
+bool PrefixCache::takes(const Transformer& model, std::size_t num_tokens, bool is_turn) const {
+  const auto least = static_cast<std::size_t>(is_turn ? 1 : options_.least_tokens);
+  return num_tokens >= least && !model.recomputes() &&
          Tree::bytes_of_path(num_tokens) <= options_.memory_bytes / kPathShare / kLongestPathShare;
 }
 
 template <typename Body>
 void PrefixCache::change(const Body& body) noexcept {
-  Tree::Gone gone;  // freed without the mutex
+  Removed removed;  // freed without the mutex
+  {
+    MutexLock lock(mutex_);
+    catch_exceptions([&] { body(removed); }, [] {});
+    // Before the limit is asked for: either it is less by what was admitted just now, or the
+    // admitting thread sees these bytes.
+    bytes_.store(held());
+    shrink(limit(), removed);
+    bytes_.store(held());
+  }
+  report(removed);
+}
+
+void PrefixCache::evict(Tree::Node& node, Removed& removed) {
+  if (on_evicted_ != nullptr && node.kept_for == KeptFor::kTurn) {
+    // Without memory for it the state is lost.
+    catch_exceptions(
+        [&]() REQUIRES(mutex_) {
+          const PrefixPartKey& key = node.part->key;
+          removed.turns.push_back({.model = key.model,
+                                   .adapter = node.part->adapter,
+                                   .has_adapter = key.adapter != nullptr,
+                                   .owner = key.owner,
+                                   .tokens = Tree::tokens_of(node),
+                                   .state = tree_.state_of(node)});
+        },
+        [] {});
+  }
+  tree_.evict_state(node, removed.gone);
+  evictions_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void PrefixCache::report(Removed& removed) noexcept {
+  if (removed.turns.empty()) return;
+  std::shared_ptr<const std::function<void(EvictedTurn)>> call;
+  {
+    MutexLock lock(mutex_);
+    call = on_evicted_;
+  }
+  if (call == nullptr) return;
+  for (EvictedTurn& turn : removed.turns) {
+    catch_exceptions([&] { (*call)(std::move(turn)); }, [] {});
+  }
+}
+
+void PrefixCache::when_turn_evicted(std::function<void(EvictedTurn)> call) {
+  auto shared = call == nullptr
+                    ? nullptr
+                    : std::make_shared<const std::function<void(EvictedTurn)>>(std::move(call));
   MutexLock lock(mutex_);
-  catch_exceptions([&] { body(gone); }, [] {});
-  // Before the limit is asked for: either it is less by what was admitted just now, or the
-  // admitting thread sees these bytes.
-  bytes_.store(held());
-  shrink(limit(), gone);
-  bytes_.store(held());
+  on_evicted_ = std::move(shared);
+}
+
+std::shared_ptr<const SavedState> PrefixCache::state_after(
+    const Reader& reader, std::span<const std::int32_t> tokens) noexcept {
+  std::shared_ptr<const SavedState> state;
+  change([&](Removed& removed) REQUIRES(mutex_) {
+    Tree::Node& root = tree_.root(key_of(reader), reader.adapter, removed.gone);
+    if (Tree::Node* const node = tree_.find(root, tokens)) state = tree_.state_of(*node);
+  });
+  return state;
 }
 
 PrefixCache::Beginning PrefixCache::begin(const Reader& reader,
-                                          std::span<const std::int32_t> prompt, std::int64_t asked,
-                                          SequenceState& sequence) noexcept {
+                                          std::span<const std::int32_t> prompt,
+                                          const Wanted& wanted, SequenceState& sequence) noexcept {
   Beginning beginning;
   std::shared_ptr<const SavedState> nearest;
-  change([&](Tree::Gone& gone) REQUIRES(mutex_) {
-    Tree::Node& root = tree_.root(key_of(reader), reader.adapter, gone);
+  change([&](Removed& removed) REQUIRES(mutex_) {
+    Tree::Node& root = tree_.root(key_of(reader), reader.adapter, removed.gone);
     const Tree::Walk walk = tree_.walk(root, prompt);
     if (walk.nearest != nullptr) {
       nearest = tree_.state_of(*walk.nearest);
@@ -319,17 +449,35 @@ PrefixCache::Beginning PrefixCache::begin(const Reader& reader,
       beginning.cached = walk.nearest->end;
     }
     const auto size = static_cast<std::int64_t>(prompt.size());
-    const std::int64_t place = place_for(reader.model, walk, asked, size, beginning.cached);
-    const std::int64_t remembered = asked > 0 ? std::min(asked, size) : size;
-    if (walk.matched < remembered) {
+    if (wanted.is_turn) count_turn(walk, size, beginning.cached);
+    const std::int64_t place = place_for(reader.model, walk, wanted.at, size, beginning.cached);
+    const std::int64_t remembered = wanted.at > 0 ? std::min(wanted.at, size) : size;
+    if (wanted.is_turn) {
+      const auto turn = prompt.first(static_cast<std::size_t>(remembered));
+      tree_.node_behind(turn, tree_.walk(root, turn)).is_turn = true;
+    } else if (walk.matched < remembered) {
       tree_.node_behind(prompt.first(static_cast<std::size_t>(remembered)), walk);
     }
     beginning.keep_at = place;
+    if (wanted.call > std::max(wanted.at, beginning.cached)) {
+      beginning.keep_call_at = may_keep(reader.model, wanted.call) ? wanted.call : 0;
+    }
   });
   if (nearest != nullptr && !load(*nearest, sequence)) beginning.cached = 0;
   (beginning.cached > 0 ? hits_ : misses_).fetch_add(1, std::memory_order_relaxed);
   saved_tokens_.fetch_add(static_cast<std::uint64_t>(beginning.cached), std::memory_order_relaxed);
   return beginning;
+}
+
+void PrefixCache::count_turn(const Tree::Walk& walk, std::int64_t prompt_size,
+                             std::int64_t cached) noexcept {
+  const auto add = [](std::atomic<std::uint64_t>& to, std::int64_t count) {
+    to.fetch_add(static_cast<std::uint64_t>(count), std::memory_order_relaxed);
+  };
+  add(chat_cached_, cached);
+  add(chat_read_, prompt_size - cached);
+  add(chat_rereads_, cached < walk.last_turn ? 1 : 0);
+  add(chat_common_not_cached_, walk.matched - cached);
 }
 
 std::int64_t PrefixCache::place_for(const Transformer& model, const Tree::Walk& walk,
@@ -349,8 +497,9 @@ std::int64_t PrefixCache::place_for(const Transformer& model, const Tree::Walk& 
 std::int64_t PrefixCache::look_up(const Reader& reader,
                                   std::span<const std::int32_t> prompt) noexcept {
   std::int64_t cached = 0;
-  change([&](Tree::Gone& gone) REQUIRES(mutex_) {
-    const Tree::Walk walk = tree_.walk(tree_.root(key_of(reader), reader.adapter, gone), prompt);
+  change([&](Removed& removed) REQUIRES(mutex_) {
+    const Tree::Walk walk =
+        tree_.walk(tree_.root(key_of(reader), reader.adapter, removed.gone), prompt);
     if (walk.nearest != nullptr) cached = walk.nearest->end;
   });
   return cached;
@@ -361,7 +510,7 @@ bool PrefixCache::may_keep(const Transformer& model, std::int64_t num_tokens) co
 }
 
 void PrefixCache::keep(const Reader& reader, std::span<const std::int32_t> tokens,
-                       const SequenceState& sequence) noexcept {
+                       const SequenceState& sequence, KeptFor kept_for) noexcept {
   std::shared_ptr<const SavedState> state;
   catch_exceptions(
       [&] {
@@ -372,18 +521,32 @@ void PrefixCache::keep(const Reader& reader, std::span<const std::int32_t> token
       },
       [] {});
   if (state == nullptr) return;
-  change([&](Tree::Gone& gone) REQUIRES(mutex_) {
-    Tree::Node& root = tree_.root(key_of(reader), reader.adapter, gone);
+  change([&](Removed& removed) REQUIRES(mutex_) {
+    Tree::Node& root = tree_.root(key_of(reader), reader.adapter, removed.gone);
     Tree::Node& node = tree_.node_behind(tokens, tree_.walk(root, tokens));
     if (node.has_state) return;
     // Those that are worth less make room before it comes: it has not been used yet.
     const std::size_t bytes = tree_.bytes_added_by(*state);
     const std::size_t most = options_.memory_bytes - options_.memory_bytes / kPathShare;
     while (tree_.state_bytes() + bytes > most && tree_.least_worth() != nullptr) {
-      tree_.evict_state(*tree_.least_worth(), gone);
-      evictions_.fetch_add(1, std::memory_order_relaxed);
+      evict(*tree_.least_worth(), removed);
     }
-    tree_.put_state(node, std::move(state));
+    tree_.put_state(node, std::move(state), kept_for);
+    if (kept_for != KeptFor::kTurn) return;
+    node.is_turn = true;
+    chat_dropped_.fetch_add(tree_.prune_conversation(node, removed.gone),
+                            std::memory_order_relaxed);
+  });
+}
+
+void PrefixCache::drop(const Reader& reader, std::span<const std::int32_t> tokens,
+                       KeptFor kept_for) noexcept {
+  change([&](Removed& removed) REQUIRES(mutex_) {
+    Tree::Node* const node =
+        tree_.find(tree_.root(key_of(reader), reader.adapter, removed.gone), tokens);
+    if (node == nullptr || !node->has_state || node->kept_for != kept_for) return;
+    tree_.drop_state(*node, removed.gone);
+    chat_dropped_.fetch_add(1, std::memory_order_relaxed);
   });
 }
 
@@ -391,53 +554,68 @@ std::size_t PrefixCache::limit() const {
   return std::min(options_.memory_bytes, store_.free_bytes());
 }
 
-void PrefixCache::shrink(std::size_t most, Tree::Gone& gone) {
+void PrefixCache::shrink(std::size_t most, Removed& removed) {
   const std::size_t most_path = options_.memory_bytes / kPathShare;
   while (held() > most || tree_.path_bytes() > most_path) {
     Tree::Node* const state = tree_.path_bytes() > most_path ? nullptr : tree_.least_worth();
     if (state != nullptr) {
-      tree_.evict_state(*state, gone);
-      evictions_.fetch_add(1, std::memory_order_relaxed);
+      evict(*state, removed);
       continue;
     }
     Tree::Node* const leaf = tree_.longest_unused();
     if (leaf == nullptr) return;
     if (leaf->has_state) evictions_.fetch_add(1, std::memory_order_relaxed);
-    tree_.take_leaf(*leaf, gone);
+    tree_.take_leaf(*leaf, removed.gone);
   }
 }
 
 void PrefixCache::keep_within(std::size_t bytes) noexcept {
   if (bytes_.load() <= bytes) return;
-  Tree::Gone gone;  // freed without the mutex
-  MutexLock lock(mutex_);
-  shrink(bytes, gone);
-  bytes_.store(held());
+  Removed removed;  // freed without the mutex
+  {
+    MutexLock lock(mutex_);
+    shrink(bytes, removed);
+    bytes_.store(held());
+  }
+  report(removed);
 }
 
 void PrefixCache::forget(const Transformer& model) noexcept {
-  change([&](Tree::Gone& gone) REQUIRES(mutex_) {
-    tree_.take_parts([&](const Tree::Part& part) { return part.key.model == &model; }, gone);
+  change([&](Removed& removed) REQUIRES(mutex_) {
+    tree_.take_parts([&](const Tree::Part& part) { return part.key.model == &model; },
+                     removed.gone);
   });
 }
 
 void PrefixCache::forget_gone_adapters() noexcept {
-  change([&](Tree::Gone& gone) REQUIRES(mutex_) {
+  change([&](Removed& removed) REQUIRES(mutex_) {
     tree_.take_parts(
         [](const Tree::Part& part) {
           return part.key.adapter != nullptr && part.adapter.expired();
         },
-        gone);
+        removed.gone);
   });
 }
 
 PrefixCache::Stats PrefixCache::stats() const {
+  const auto states = [this](KeptFor kept_for) {
+    MutexLock lock(mutex_);
+    return tree_.num_states(kept_for);
+  };
   return {.hits = hits_.load(),
           .misses = misses_.load(),
           .joins = joins_.load(),
           .saved_tokens = saved_tokens_.load(),
           .evictions = evictions_.load(),
-          .bytes = bytes_.load()};
+          .bytes = bytes_.load(),
+          .chat_cached_tokens = chat_cached_.load(),
+          .chat_read_tokens = chat_read_.load(),
+          .chat_rereads = chat_rereads_.load(),
+          .chat_common_not_cached = chat_common_not_cached_.load(),
+          .turn_states = states(KeptFor::kTurn) + states(KeptFor::kOlderTurn),
+          .call_states = states(KeptFor::kCall),
+          .end_states = states(KeptFor::kEnd),
+          .chat_states_dropped = chat_dropped_.load()};
 }
 
 namespace {

@@ -2,6 +2,7 @@
 // PrefixCache: what prompts of before have left for those that begin alike.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <compare>
 #include <cstddef>
@@ -12,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -43,6 +45,17 @@ struct PrefixPartKey {
   auto operator<=>(const PrefixPartKey&) const = default;
 };
 
+// What a state is kept for, in the order in which states go for want of memory: those of one rank
+// by their worth. The three in the middle are of conversations (docs/chat.md).
+enum class KeptFor : std::uint8_t {
+  kOlderTurn,  // the boundary of a turn with a later one behind it
+  kCall,       // before the generation prompt of an answer that may have called a tool
+  kEnd,        // behind an answer, as it was generated
+  kTurn,       // the boundary of a conversation's last turn
+  kPrefix,     // of kTurn's rank: where prompts part, or where a request asked for it
+};
+inline constexpr std::size_t kNumKeptFor = 5;
+
 // A radix tree for each part, of exact tokens: every node stands for the tokens on the way to it.
 // Nodes know in which order they were used last, states what they are worth; what goes when there
 // is too much of either is for others to say. Not thread-safe.
@@ -62,8 +75,10 @@ class PrefixTree {
     std::int64_t end = 0;            // tokens up to here
     std::vector<Node*> children;     // ascending by the first token of their edges
     bool has_state = false;
-    double worth = 0;                // of the state
-    std::list<Node>::iterator self;  // in the order of use
+    KeptFor kept_for = KeptFor::kPrefix;  // of the state
+    bool is_turn = false;                 // a conversation's turn had its boundary here
+    double worth = 0;                     // of the state
+    std::list<Node>::iterator self;       // in the order of use
   };
   struct Part {
     PrefixPartKey key;
@@ -73,16 +88,21 @@ class PrefixTree {
   };
   // How far a tree has the tokens of a prompt.
   struct Walk {
-    Node* node = nullptr;      // whose edge, or end, it got to
-    std::int64_t matched = 0;  // tokens that are the same
-    Node* nearest = nullptr;   // the last with a state on the way; null: none
+    Node* node = nullptr;        // whose edge, or end, it got to
+    std::int64_t matched = 0;    // tokens that are the same
+    Node* nearest = nullptr;     // the last with a state on the way; null: none
+    std::int64_t last_turn = 0;  // tokens up to the last boundary of a turn on the way; 0: none
   };
-  using States = std::map<std::pair<double, Node*>, std::shared_ptr<const SavedState>>;  // by worth
+  // States by rank, then by worth.
+  using StateKey = std::tuple<int, double, Node*>;
+  using States = std::map<StateKey, std::shared_ptr<const SavedState>>;
   // What was taken out, which asks for no memory; to be freed where no lock is held.
   struct Gone {
     std::list<Node> nodes;
     States states;
   };
+  // The tokens on the way to a node.
+  static std::vector<std::int32_t> tokens_of(const Node& node);
 
   PrefixTree() = default;
   PrefixTree(const PrefixTree&) = delete;
@@ -98,7 +118,14 @@ class PrefixTree {
   // Null: it has none.
   std::shared_ptr<const SavedState> state_of(Node& node) const;
   // REQUIRES: the node is no root and has no state.
-  void put_state(Node& node, std::shared_ptr<const SavedState> state);
+  void put_state(Node& node, std::shared_ptr<const SavedState> state,
+                 KeptFor kept_for = KeptFor::kPrefix);
+  // After a state was put at the boundary of a turn: of the conversation's states before it the
+  // last two stay, and those where another conversation parts; those behind answers that the
+  // conversation left out are dropped. Returns how many were dropped.
+  std::size_t prune_conversation(Node& turn, Gone& gone);
+  // The node after exactly these tokens; null: there is none.
+  Node* find(Node& root, std::span<const std::int32_t> tokens);
   // A state was used now: it is worth what reading its tokens again costs, for its bytes, on top of
   // what the last one was worth that went for want of memory. So what is not used loses against
   // what comes (GreedyDual-Size: Cao and Irani 1997, "Cost-Aware WWW Proxy Caching Algorithms",
@@ -108,6 +135,11 @@ class PrefixTree {
   Node* least_worth() const;
   // It goes for want of memory.
   void evict_state(Node& node, Gone& gone);
+  // It goes, for it is of no more use, and with it the node if it leads nowhere else.
+  void drop_state(Node& node, Gone& gone);
+  std::size_t num_states(KeptFor kept_for) const {
+    return num_states_[static_cast<std::size_t>(kept_for)];
+  }
   // The longest unused node, which has no children; null: there is none.
   Node* longest_unused();
   // REQUIRES: it has no children.
@@ -139,7 +171,9 @@ class PrefixTree {
   Node& split(Node& node, std::int64_t at);
   // Makes the node and all before it the last used.
   void use(Node* node);
+  static StateKey key_of(Node& node);
   void take_state(Node& node, Gone& gone);
+  void set_kept_for(Node& node, KeptFor kept_for);
   void hold_blocks(const SavedState& state);
   // Of the first `count` blocks.
   void release_blocks(const SavedState& state, std::size_t count) noexcept;
@@ -149,6 +183,7 @@ class PrefixTree {
   States states_;
   std::unordered_map<const std::byte*, std::uint32_t> blocks_;  // how many states have each
   double gone_worth_ = 0;  // of the state that went last for want of memory
+  std::array<std::size_t, kNumKeptFor> num_states_{};
   std::size_t state_bytes_ = 0;
   std::size_t path_bytes_ = 0;
 };
@@ -158,6 +193,10 @@ class PrefixTree {
 //
 // States are kept where a prompt asks for one, and where one leaves those that came before, which
 // may be at its end: a beginning is kept when it is seen for the second time, not for the first.
+// Of conversations more is known: the tokens that a turn has in common with the next one, for any
+// answer and question. There a state is kept at once, and others where the next turn may begin
+// later (KeptFor). A conversation has at most four.
+//
 // All kinds of attention have a part in it, those whose states grow too: what a state takes is
 // known before it is copied. Recomputing models have none, their states save nothing.
 //
@@ -184,6 +223,13 @@ class PrefixCache final : public SpareMemory {
     std::uint64_t saved_tokens = 0;      // not read, of hits
     std::uint64_t evictions = 0;         // states that went for want of memory
     std::size_t bytes = 0;               // held now
+    // Of conversations: tokens of their prompts; prompts that were read from before the boundary of
+    // a turn that was there before; tokens that were known from another prompt, but without a state
+    // after them.
+    std::uint64_t chat_cached_tokens = 0, chat_read_tokens = 0;
+    std::uint64_t chat_rereads = 0, chat_common_not_cached = 0;
+    std::size_t turn_states = 0, call_states = 0, end_states = 0;  // held now
+    std::uint64_t chat_states_dropped = 0;  // that a later turn, or the answer, left without use
   };
   // Who asks.
   struct Reader {
@@ -191,10 +237,26 @@ class PrefixCache final : public SpareMemory {
     SharedAdapter adapter;  // null: none
     Owner owner;
   };
+  // After how many tokens of a prompt states are wanted.
+  struct Wanted {
+    std::int64_t at = 0;    // 0: wherever it is worth it
+    bool is_turn = false;   // `at` is the boundary of a conversation's turn
+    std::int64_t call = 0;  // KeptFor::kCall; 0: none
+  };
+  // A conversation's last turn whose state went for want of memory.
+  struct EvictedTurn {
+    const Transformer* model = nullptr;  // to find the model by; not to be used
+    std::weak_ptr<const ServedAdapter> adapter;
+    bool has_adapter = false;
+    Owner owner;
+    std::vector<std::int32_t> tokens;
+    std::shared_ptr<const SavedState> state;
+  };
   // What a prompt begins with.
   struct Beginning {
-    std::int64_t cached = 0;   // tokens that the sequence has now
-    std::int64_t keep_at = 0;  // keep() is wanted when it has so many; 0: it is not
+    std::int64_t cached = 0;        // tokens that the sequence has now
+    std::int64_t keep_at = 0;       // keep() is wanted when it has so many; 0: it is not
+    std::int64_t keep_call_at = 0;  // the same for KeptFor::kCall; more than keep_at
   };
 
   // Lends the store what it holds. The store outlives it.
@@ -203,13 +265,17 @@ class PrefixCache final : public SpareMemory {
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
-  // Whether prompts of so many tokens are looked up.
-  bool takes(const Transformer& model, std::size_t num_tokens) const;
+  // Whether prompts of so many tokens are looked up; of conversations short ones, too.
+  bool takes(const Transformer& model, std::size_t num_tokens, bool is_turn = false) const;
   // An empty sequence becomes what it is after the longest beginning of the prompt that is kept.
-  // Remembers the prompt. asked: tokens after which the caller wants a state kept; 0: wherever it
-  // is worth it. Where there is no memory for anything, nothing is cached. REQUIRES: takes().
-  Beginning begin(const Reader& reader, std::span<const std::int32_t> prompt, std::int64_t asked,
+  // Remembers the prompt. Where there is no memory for anything, nothing is cached. REQUIRES:
+  // takes().
+  Beginning begin(const Reader& reader, std::span<const std::int32_t> prompt, const Wanted& wanted,
                   SequenceState& sequence) noexcept;
+  // A conversation's prompt of so many tokens is read whole, without begin().
+  void count_read(std::size_t num_tokens) noexcept {
+    chat_read_.fetch_add(num_tokens, std::memory_order_relaxed);
+  }
   // How many tokens the longest beginning of the prompt has that is kept.
   std::int64_t look_up(const Reader& reader, std::span<const std::int32_t> prompt) noexcept;
   // Whether a state of so many tokens may be kept.
@@ -219,7 +285,16 @@ class PrefixCache final : public SpareMemory {
   void count_join() noexcept { joins_.fetch_add(1, std::memory_order_relaxed); }
   // Keeps a copy of the sequence, whose tokens are these. Without memory for it nothing happens.
   void keep(const Reader& reader, std::span<const std::int32_t> tokens,
-            const SequenceState& sequence) noexcept;
+            const SequenceState& sequence, KeptFor kept_for = KeptFor::kPrefix) noexcept;
+  // The state after exactly these tokens goes, if it is kept for that.
+  void drop(const Reader& reader, std::span<const std::int32_t> tokens, KeptFor kept_for) noexcept;
+
+  // The state after exactly these tokens; null: there is none.
+  std::shared_ptr<const SavedState> state_after(const Reader& reader,
+                                                std::span<const std::int32_t> tokens) noexcept;
+  // The call receives each such turn, by any thread, and must not block. Null: they are dropped.
+  void when_turn_evicted(std::function<void(EvictedTurn)> call) EXCLUDES(mutex_);
+  std::size_t most_bytes() const { return options_.memory_bytes; }
 
   // The model goes; no request reads with it any more.
   void forget(const Transformer& model) noexcept;
@@ -235,11 +310,19 @@ class PrefixCache final : public SpareMemory {
   // Where a state of this prompt is wanted.
   std::int64_t place_for(const Transformer& model, const Tree::Walk& walk, std::int64_t asked,
                          std::int64_t prompt_size, std::int64_t cached) const;
+  void count_turn(const Tree::Walk& walk, std::int64_t prompt_size, std::int64_t cached) noexcept;
   // What there may be: the budget, or what sessions leave of their memory.
   std::size_t limit() const;
   std::size_t held() const REQUIRES(mutex_) { return tree_.state_bytes() + tree_.path_bytes(); }
+  // What left the tree, to be freed or reported where no lock is held.
+  struct Removed {
+    Tree::Gone gone;
+    std::vector<EvictedTurn> turns;
+  };
   // What is too much goes.
-  void shrink(std::size_t most, Tree::Gone& gone) REQUIRES(mutex_);
+  void shrink(std::size_t most, Removed& removed) REQUIRES(mutex_);
+  void evict(Tree::Node& node, Removed& removed) REQUIRES(mutex_);
+  void report(Removed& removed) noexcept EXCLUDES(mutex_);
   template <typename Body>
   void change(const Body& body) noexcept EXCLUDES(mutex_);
 
@@ -252,9 +335,13 @@ class PrefixCache final : public SpareMemory {
   std::atomic<std::uint64_t> joins_{0};
   std::atomic<std::uint64_t> saved_tokens_{0};
   std::atomic<std::uint64_t> evictions_{0};
+  std::atomic<std::uint64_t> chat_cached_{0}, chat_read_{0};
+  std::atomic<std::uint64_t> chat_rereads_{0}, chat_common_not_cached_{0};
+  std::atomic<std::uint64_t> chat_dropped_{0};
 
   mutable Mutex mutex_;  // no state is copied, made or freed under it
   Tree tree_ GUARDED_BY(mutex_);
+  std::shared_ptr<const std::function<void(EvictedTurn)>> on_evicted_ GUARDED_BY(mutex_);
 };
 
 // PrefillCoalescer: prompts that are being read, for those that begin alike to wait for.

@@ -218,6 +218,17 @@ struct GenerationRequest {
   // Tokens of the prompt after which its caller wants a state kept for later prompts
   // (server/engine/prefix_cache.h); 0: wherever it is worth it.
   std::int64_t cache_prefix_tokens = 0;
+  // Of a conversation's turn: cache_prefix_tokens is its boundary, the tokens that the prompt has
+  // in common with that of the next turn.
+  struct Turn {
+    // Tokens before the generation prompt, where a call of a tool may be answered; 0: no state is
+    // wanted there.
+    std::int64_t call = 0;
+    // Whether the next turn may begin with the answer as it is generated: the state behind one
+    // sample that ends by a stop token is kept.
+    bool keeps_end = false;
+  };
+  std::optional<Turn> turn;
   int num_samples = 1;
   // More than 1: so many copies of the sequence draw, are weighed by the probabilities they give to
   // `given`, and the samples are chosen among them (server/engine). Particle i draws from seed +

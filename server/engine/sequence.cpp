@@ -561,6 +561,7 @@ SampleResult Sequence::result(TimePoint submitted, std::optional<TimePoint> star
   if (started) result.prompt = first_new_.value_or(now) - *started;
   if (first_new_) result.generation = last_new_ - *first_new_;
   result.stop_string = gate_.stop_string();
+  if (reason_ == FinishReason::kStopToken) result.stop_token = sequence_->pending;
   result.cut_bytes = gate_.cut_bytes();
   result.position = num_tokens_;
   result.window = context_.request.window;

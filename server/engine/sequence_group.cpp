@@ -63,9 +63,12 @@ SequenceGroup::SequenceGroup(GenerationRequest request, SessionLease lease,
   const int num_sequences = context_.request.num_sequences();
   assert(num_sequences >= 1);
   samples_.reserve(static_cast<std::size_t>(num_sequences));
+  const auto& turn = context_.request.turn;
+  const bool may_keep_end = turn && turn->keeps_end && num_sequences == 1;
+  if (may_keep_end && prefixes_ != nullptr && lease_.history() == nullptr) turn_log_.emplace();
+  TokenLog* const log = turn_log_ ? &*turn_log_ : static_cast<TokenLog*>(lease_.history());
   for (int i = 0; i < num_sequences; ++i) {
-    samples_.emplace_back(context_, outlet_, lease_.sequence(), i,
-                          i == 0 ? lease_.history() : nullptr);
+    samples_.emplace_back(context_, outlet_, lease_.sequence(), i, i == 0 ? log : nullptr);
   }
   reported_.resize(samples_.size(), false);
 }
@@ -132,7 +135,8 @@ bool SequenceGroup::takes_prefix() const {
   const bool fills_window = request.window > 0 && prompt_size >= request.window;
   if (prefixes_ == nullptr || request.echo_prompt || fills_window) return false;
   // What a sequence has seen before is known to its session alone.
-  return context_.first_position == 0 && prefixes_->takes(context_.model, request.prompt.size());
+  return context_.first_position == 0 &&
+         prefixes_->takes(context_.model, request.prompt.size(), request.turn.has_value());
 }
 
 bool SequenceGroup::waits_for_prefix(TimePoint now) {
@@ -148,38 +152,57 @@ bool SequenceGroup::waits_for_prefix(TimePoint now) {
 }
 
 void SequenceGroup::begin_behind_prefix(TimePoint now) {
-  if (!takes_prefix()) return;
   const GenerationRequest& request = context_.request;
+  if (!takes_prefix()) {
+    if (prefixes_ != nullptr && request.turn) prefixes_->count_read(request.prompt.size());
+    return;
+  }
+  PrefixCache::Wanted wanted{.at = request.cache_prefix_tokens};
+  if (request.turn) wanted = {wanted.at, /*is_turn=*/wanted.at > 0, request.turn->call};
   const PrefixCache::Beginning beginning =
-      prefixes_->begin(reader(), request.prompt, request.cache_prefix_tokens, lease_.sequence());
+      prefixes_->begin(reader(), request.prompt, wanted, lease_.sequence());
   if (wait_until_ && beginning.cached > 0) prefixes_->count_join();
-  keep_prefix_at_ = beginning.keep_at;
-  samples_.front().begin_behind(beginning.cached, beginning.keep_at);
+  if (beginning.keep_at > 0) {
+    keep_at_.push_back({beginning.keep_at, wanted.is_turn ? KeptFor::kTurn : KeptFor::kPrefix});
+  }
+  if (beginning.keep_call_at > 0) keep_at_.push_back({beginning.keep_call_at, KeptFor::kCall});
+  samples_.front().begin_behind(beginning.cached, next_kept());
   const std::int64_t left = static_cast<std::int64_t>(request.prompt.size()) - beginning.cached;
   if (readings_ == nullptr || left < prefixes_->least_tokens()) return;
   reading_ = readings_->begin(prefix_key(), request.prompt, beginning.cached, now);
 }
 
 void SequenceGroup::keep_prefix(TimePoint now) {
-  if (keep_prefix_at_ == 0 && reading_ == nullptr) return;
+  if (keep_at_.empty() && reading_ == nullptr) return;
   const std::vector<std::int32_t>& prompt = context_.request.prompt;
   const std::int64_t at = lease_.sequence().next_position();
   const bool is_waited_for = reading_ != nullptr && readings_->next_wanted(*reading_) == at;
-  if (at == keep_prefix_at_ || is_waited_for) {
+  const bool is_own = at == next_kept();
+  if (is_own || is_waited_for) {
     prefixes_->keep(reader(), std::span(prompt).first(static_cast<std::size_t>(at)),
-                    lease_.sequence());
+                    lease_.sequence(), is_own ? keep_at_.front().kept_for : KeptFor::kPrefix);
   }
-  if (at >= keep_prefix_at_) keep_prefix_at_ = 0;
+  while (!keep_at_.empty() && at >= next_kept()) keep_at_.erase(keep_at_.begin());
+  samples_.front().stop_at(next_kept());
   if (reading_ == nullptr) return;
   readings_->advance(*reading_, at);
   if (at >= static_cast<std::int64_t>(prompt.size())) end_reading(now);
 }
 
+void SequenceGroup::keep_end() {
+  SequenceState& sequence = lease_.sequence();
+  const std::vector<std::int32_t>& tokens = turn_log_->tokens;
+  const bool is_whole = sequence.next_position() == static_cast<std::int64_t>(tokens.size());
+  if (!is_whole || sequence.origin != 0 || !takes_prefix()) return;
+  sequence.generated_tail.clear();  // as reading these tokens leaves it
+  prefixes_->keep(reader(), tokens, sequence, KeptFor::kEnd);
+}
+
 void SequenceGroup::stop_where_wanted() {
   if (reading_ == nullptr) return;
   const std::int64_t wanted = readings_->next_wanted(*reading_);
-  const bool is_own_next = keep_prefix_at_ > 0 && (wanted == 0 || keep_prefix_at_ < wanted);
-  samples_.front().stop_at(is_own_next ? keep_prefix_at_ : wanted);
+  const std::int64_t own = next_kept();
+  samples_.front().stop_at(own > 0 && (wanted == 0 || own < wanted) ? own : wanted);
 }
 
 void SequenceGroup::end_reading(TimePoint now) {
@@ -303,6 +326,7 @@ std::vector<SampleResult> SequenceGroup::take_results(TimePoint now, bool is_las
       results.back().digest = to_hex(history->extent().digest);
       results.back().numerics_changed = context_.request.numerics_changed;
     }
+    if (turn_log_ && results.back().reason == FinishReason::kStopToken) keep_end();
     samples_[i].release();
   }
   return results;

@@ -127,8 +127,12 @@ class SequenceGroup {
   void begin_behind_prefix(TimePoint now);
   // Keeps the state where another prompt may continue from it.
   void keep_prefix(TimePoint now);
+  // Keeps the state behind the answer, where the conversation's next turn may begin with it.
+  // REQUIRES: its only sample has ended by a stop token.
+  void keep_end();
   // Its next step ends where a state is to be kept.
   void stop_where_wanted();
+  std::int64_t next_kept() const { return keep_at_.empty() ? 0 : keep_at_.front().tokens; }
   void end_reading(TimePoint now);
   PrefixCache::Reader reader() const { return {context_.model, lease_.adapter(), lease_.owner()}; }
   PrefixPartKey prefix_key() const {
@@ -152,14 +156,24 @@ class SequenceGroup {
   const std::shared_ptr<RequestControl> control_;
   const RequestContext context_;
   SampleEvents outlet_;
-  std::vector<Sequence> samples_;  // or particles, of which samples are chosen in the end
-  std::vector<bool> reported_;     // per sample
+  // All tokens of a conversation's turn.
+  struct TurnLog final : TokenLog {
+    void append(std::int32_t token, TokenSource /*source*/) override { tokens.push_back(token); }
+    std::vector<std::int32_t> tokens;
+  };
+  std::optional<TurnLog> turn_log_;  // where the state behind the answer may be kept
+  std::vector<Sequence> samples_;    // or particles, of which samples are chosen in the end
+  std::vector<bool> reported_;       // per sample
   std::optional<ParticleFilter>
       particles_;  // once they are forked; none: samples are what they are
 
   PrefixCache* const prefixes_;       // null: none
   PrefillCoalescer* const readings_;  // null: none
-  std::int64_t keep_prefix_at_ = 0;
+  struct KeepPlace {
+    std::int64_t tokens = 0;  // of the prompt
+    KeptFor kept_for = KeptFor::kPrefix;
+  };
+  std::vector<KeepPlace> keep_at_;       // that are to come, ascending
   PrefillCoalescer::Shared reading_;     // its own, while it reads its prompt
   PrefillCoalescer::Wait wait_;          // for another's
   std::optional<TimePoint> wait_until_;  // it has waited, and does no longer than that

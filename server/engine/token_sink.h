@@ -82,6 +82,7 @@ struct SampleResult {
   Duration prompt{};                    // until the first new token (or the end)
   Duration generation{};                // first new token until the last
   std::string stop_string;
+  std::optional<std::int32_t> stop_token;  // that ended it, reported or not
   std::int32_t cut_bytes = 0;     // of the last token that was reported: TokenEvent::cut_bytes
   std::int64_t position = 0;      // tokens of the sequence so far
   std::int64_t window = 0;        // of the call, in tokens; 0: none

@@ -36,7 +36,7 @@ struct CacheFixture {
                     std::int64_t asked = 0) {
     SequenceState sequence = model->new_sequence(weights_of(adapter));
     const PrefixCache::Reader reader{*model, adapter, owner};
-    const auto beginning = cache.begin(reader, prompt, asked, sequence);
+    const auto beginning = cache.begin(reader, prompt, {.at = asked}, sequence);
     REQUIRE(sequence.num_tokens() == beginning.cached);
     if (beginning.keep_at == 0) return beginning.cached;
     REQUIRE(beginning.keep_at > beginning.cached);
