@@ -11,12 +11,14 @@
 
 #include "server/api/streaming_options.h"
 #include "server/core/clock.h"
+#include "server/engine/prefix_cache.h"
 #include "server/models/model_manager.h"
 #include "server/models/model_registry.h"
 #include "server/rpc/active_calls.h"
 #include "server/rpc/call_scope.h"
 #include "server/sessions/named_states.h"
 #include "server/sessions/persistence/persistent_sessions.h"
+#include "server/sessions/persistence/stored_chat_states.h"
 #include "server/sessions/session_manager.h"
 
 namespace lintel {
@@ -63,12 +65,14 @@ struct ServiceContext {
   ModelManager& manager;
   SessionManager& sessions;
   NamedStates& states;
+  PrefixCache& prefixes;
   ActiveCalls& calls;
   const CallPolicy& gate;
   const Clock& clock;
   const StreamingOptions& streaming;
   const ServerHealth& health;
   PersistentSessions* persistent_sessions = nullptr;  // null: nothing outlives the process
+  StoredChatStates* chat_states = nullptr;            // null with persistent_sessions
 };
 
 // Work that may have to wait for the session store.

@@ -175,9 +175,10 @@ std::shared_ptr<Certificates> read_certificates(const SecurityOptions& security)
 
 // Null: no session outlives the server.
 std::unique_ptr<StoredSessions> open_store(const ServerOptions& options, SessionManager& store,
-                                           const ModelRegistry& models, const Clock& clock) {
+                                           PrefixCache& prefixes, const ModelRegistry& models,
+                                           const Clock& clock) {
   if (options.durable.store.empty()) return nullptr;
-  return std::make_unique<StoredSessions>(options, store, models, clock);
+  return std::make_unique<StoredSessions>(options, store, prefixes, models, clock);
 }
 
 // Roles of callers where no token identifies them. Callers that can reach a port of this machine
@@ -212,15 +213,22 @@ struct LintelServer::Impl {
              options.replica_id},
         store(options.sessions, clock),
         prefixes(options.prefixes, store),
-        stored(open_store(options, store, registry, clock)),
+        stored(open_store(options, store, prefixes, registry, clock)),
         manager(options.models, registry, store, clock,
                 options.prefixes.memory_bytes > 0 ? &prefixes : nullptr),
         health(calls, clock, options.durable.store_broken_timeout_ms),
-        context{registry, manager,
-                store,    states,
-                calls,    gate,
-                clock,    options.streaming,
-                health,   stored == nullptr ? nullptr : &stored->sessions()},
+        context{registry,
+                manager,
+                store,
+                states,
+                prefixes,
+                calls,
+                gate,
+                clock,
+                options.streaming,
+                health,
+                stored == nullptr ? nullptr : &stored->sessions(),
+                stored == nullptr ? nullptr : &stored->chat_states()},
         generation(context),
         chat(context),
         session(context),
@@ -229,7 +237,7 @@ struct LintelServer::Impl {
         inference(context),
         reflection(reflected_services(options)),
         metrics(registry, manager.memory(), store, prefixes, calls, counters,
-                context.persistent_sessions,
+                context.persistent_sessions, context.chat_states,
                 stored == nullptr ? std::chrono::duration<double>() : stored->recovery_time(),
                 options.http.listen ? &http_counters : nullptr),
         maintenance({certificates.get(), tokens.get(), store, calls, counters, stored.get()},

@@ -469,6 +469,7 @@ void check_store(const ServerOptions& options) {
     throw UsageError("--session-store: '" + store +
                      "' is neither a directory nor redis:// nor rediss://");
   }
+  if (store.empty() && durable.chat_spill) throw UsageError("--chat-spill needs --session-store");
   if (is_redis && durable.store_size_bytes != defaults.durable.store_size_bytes) {
     throw UsageError(
         "--session-store-size is of a directory: a Redis server is bounded by its own maxmemory");

@@ -138,9 +138,15 @@ std::optional<std::chrono::system_clock::time_point> expiry_of(const SessionStor
 }  // namespace
 
 StoredSessions::StoredSessions(const ServerOptions& options, SessionManager& store,
-                               const ModelRegistry& models, const Clock& clock)
+                               PrefixCache& prefixes, const ModelRegistry& models,
+                               const Clock& clock)
     : place_(options.durable.store.string()),
       storage_(open_storage(options, clock)),
+      chat_states_(*storage_, prefixes, models, clock,
+                   {.stores_all = options.durable.chat_spill,
+                    .idle = options.durable.chat_spill_idle,
+                    .expire_after = options.durable.chat_spill_expire},
+                   [this](std::function<void()> work) { return durable_.run(std::move(work)); }),
       durable_(*storage_, store, models, clock, session_options(options)) {
   if (auto* const disk = dynamic_cast<SqliteStorage*>(storage_.get())) {
     const std::size_t removed = disk->shorten_expiry(
@@ -165,6 +171,7 @@ void StoredSessions::look() {
   if (health.state != logged_state_) log_health(health);
   if (health.state == State::kBroken) return;
   sync_states();
+  chat_states_.look();
   const std::size_t expired = durable_.sweep();
   if (health.clocks_differ && !std::exchange(logged_clocks_differ_, health.clocks_differ)) {
     spdlog::warn(
@@ -181,6 +188,7 @@ void StoredSessions::sync_states() {
 }
 
 void StoredSessions::store_idle_states() {
+  chat_states_.store_all(kStoreIdleStatesTime);
   const std::size_t stored = durable_.store_idle_states(kStoreIdleStatesTime);
   sync_states();
   if (stored > 0) spdlog::info("session store {}: {} states stored", place_, stored);

@@ -12,6 +12,7 @@
 #include "server/core/clock.h"
 #include "server/models/model_registry.h"
 #include "server/sessions/persistence/persistent_sessions.h"
+#include "server/sessions/persistence/stored_chat_states.h"
 #include "server/sessions/session_manager.h"
 #include "server/sessions/storage/session_storage.h"
 
@@ -23,13 +24,14 @@ class StoredSessions {
  public:
   // Takes the directory for this process, or finds the servers, and logs what is there. Throws
   // std::runtime_error. REQUIRES: options.durable.store is not empty; all else outlives it.
-  StoredSessions(const ServerOptions& options, SessionManager& store, const ModelRegistry& models,
-                 const Clock& clock);
+  StoredSessions(const ServerOptions& options, SessionManager& store, PrefixCache& prefixes,
+                 const ModelRegistry& models, const Clock& clock);
   // What was accepted is on the disk when it returns. REQUIRES: no call runs.
   ~StoredSessions() = default;
 
   PersistentSessions& sessions() { return durable_; }
   const PersistentSessions& sessions() const { return durable_; }
+  StoredChatStates& chat_states() { return chat_states_; }
 
   // Writes states to the disk, removes expired sessions, and reports the store's health where it
   // has changed. Waits for the disk.
@@ -51,6 +53,7 @@ class StoredSessions {
   const TimePoint began_ = std::chrono::steady_clock::now();
   const std::unique_ptr<SessionStorage> storage_;
   const std::chrono::duration<double> recovery_time_ = std::chrono::steady_clock::now() - began_;
+  StoredChatStates chat_states_;  // before the threads of durable_, which use it
   PersistentSessions durable_;
   SessionStorage::Health::State logged_state_ = SessionStorage::Health::State::kOk;
   bool logged_clocks_differ_ = false;

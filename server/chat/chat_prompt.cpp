@@ -38,10 +38,15 @@ class Conversation {
   // Without what asks for an answer, and with `more` messages behind. Nothing: the template
   // refuses.
   std::optional<std::string> without_prompt(const Json& more = Json::array()) {
+    std::optional<RenderedText> rendered = rendered_without_prompt(more);
+    if (!rendered) return std::nullopt;
+    return std::move(rendered->text);
+  }
+  std::optional<RenderedText> rendered_without_prompt(const Json& more) {
     Json messages = messages_;
     for (const Json& message : more) messages.push_back(message);
     try {
-      return render(messages, false, false).text;
+      return render(messages, false, false);
     } catch (const TemplateError&) {
     } catch (const TemplateRefusal&) {
     }
@@ -242,6 +247,46 @@ grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer
     return chat_refusal("TEMPLATE_FAILED", "messages", what + error.what());
   }
   return grpc::Status::OK;
+}
+
+bool next_turn_begins_with(const ChatModel& model, const Tokenizer& tokenizer,
+                           const ChatRequest& request, const LocalTime& now, const Json& answer,
+                           std::span<const std::int32_t> tokens) {
+  const ChatTemplate* const chat_template = model.find(!request.tools.is_null());
+  if (chat_template == nullptr) return false;
+  const TemplateTraits traits = model.traits(*chat_template);
+  Json more = Json::array({answer});
+  for (const Json& call : answer.value("tool_calls", Json::array())) {
+    more.push_back({{"role", "tool"},
+                    {"tool_call_id", call["id"]},
+                    {"name", call["function"]["name"]},
+                    {"content", "A"}});
+  }
+  if (more.size() == 1) more.push_back({{"role", "user"}, {"content", "A"}});
+  Conversation conversation(*chat_template, traits, request, now);
+  const std::optional<RenderedText> next =
+      conversation.rendered_without_prompt(prepare_messages(more, traits));
+  if (!next) return false;
+  const std::vector<PlainText> plain = plain_parts(next->spans);
+  const std::vector<std::int32_t> ids =
+      tokenizer.encode(next->text, {.add_special = false, .parse_special = true, .plain = plain});
+  return ids.size() > tokens.size() &&
+         std::ranges::equal(std::span(ids).first(tokens.size()), tokens);
+}
+
+bool sends_reasoning_back(const ChatRequest& request) {
+  bool is_first = true;
+  for (const Json& message : request.messages) {
+    if (message.value("role", "") != "assistant") continue;
+    is_first = false;
+    for (const char* const name : {"reasoning_content", "reasoning", "thinking"}) {
+      const auto found = message.find(name);
+      if (found != message.end() && found->is_string() && !found->get<std::string>().empty()) {
+        return true;
+      }
+    }
+  }
+  return is_first;
 }
 
 }  // namespace lintel

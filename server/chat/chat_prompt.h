@@ -5,6 +5,8 @@
 #include <grpcpp/support/status.h>
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
+#include <span>
 #include <vector>
 
 #include "model/tokenizer/tokenizer.h"
@@ -39,5 +41,16 @@ struct ChatPrompt {
 // (chat_refusal): NO_CHAT_TEMPLATE, TOOLS_NOT_SUPPORTED, TEMPLATE_REFUSED, TEMPLATE_FAILED.
 grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer,
                               const ChatRequest& request, const LocalTime& now, ChatPrompt& prompt);
+
+// Whether the conversation's next turn begins with these tokens, the prompt's and those of the
+// answer with its end, where the client sends `answer` (a message of the assistant) back. Renders
+// the conversation once. False also where the template refuses.
+bool next_turn_begins_with(const ChatModel& model, const Tokenizer& tokenizer,
+                           const ChatRequest& request, const LocalTime& now,
+                           const nlohmann::ordered_json& answer,
+                           std::span<const std::int32_t> tokens);
+// Whether the client sends reasoning back: an assistant's message of the request has some, or there
+// is none yet.
+bool sends_reasoning_back(const ChatRequest& request);
 
 }  // namespace lintel

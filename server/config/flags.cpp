@@ -510,6 +510,18 @@ std::vector<Flag> session_store_flags() {
       duration_flag("--session-expire", durable, &Options::expire, std::chrono::seconds(1),
                     "A stored session that is unused for this long is removed, unless its maker "
                     "says"),
+      switch_flag(
+          "--chat-spill", durable, &Options::chat_spill,
+          "Conversations of clients that send their whole history are stored, too: the state after "
+          "the last turn, with the tokens that lead to it, so that the next turn reads itself "
+          "alone "
+          "after a restart. Needs --session-store"),
+      duration_flag("--chat-spill-idle", durable, &Options::chat_spill_idle,
+                    std::chrono::seconds(0),
+                    "A turn is stored so long after it ended; before, where memory is needed or "
+                    "the server ends; 0: when it ends"),
+      duration_flag("--chat-spill-expire", durable, &Options::chat_spill_expire,
+                    std::chrono::seconds(1), "A stored turn is removed after this time"),
       choice_flag<Options, bool>(
           "--session-numerics", durable, &Options::takes_other_numerics, "WHAT",
           {{"warn", true}, {"strict", false}},

@@ -66,6 +66,10 @@ struct ServerOptions {
     int store_threads = 2;
     std::size_t load_queue = 1024;
     std::chrono::seconds expire = std::chrono::hours(720);
+    // Of conversations whose clients keep the history (StoredChatStates).
+    bool chat_spill = false;
+    std::chrono::seconds chat_spill_idle{60};
+    std::chrono::seconds chat_spill_expire = std::chrono::hours(24);
     bool takes_other_numerics = true;
     // Into a drain calls that can be repeated elsewhere end; nothing: never.
     std::optional<std::chrono::milliseconds> drain_handover_ms;

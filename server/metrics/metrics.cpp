@@ -351,6 +351,37 @@ void collect_prefixes(const PrefixCache& prefixes, std::vector<MetricFamily>& ou
   Family(out, MetricType::Gauge, "prefix_cache_bytes",
          "Memory for states after prompts and for the prompts' tokens")
       .add({}, stats.bytes);
+  Family(out, MetricType::Counter, "chat_prompt_tokens_total",
+         "Tokens of prompts of conversations: those before a kept state, and those that were read")
+      .add({{"how", "cached"}}, stats.chat_cached_tokens)
+      .add({{"how", "read"}}, stats.chat_read_tokens);
+  Family(out, MetricType::Counter, "chat_history_reread_total",
+         "Prompts of conversations that were read from before the boundary of their last turn")
+      .add({}, stats.chat_rereads);
+  Family(out, MetricType::Counter, "chat_common_not_cached_tokens_total",
+         "Tokens that a prompt had in common with an earlier one, read for want of a state")
+      .add({}, stats.chat_common_not_cached);
+  Family(
+      out, MetricType::Gauge, "chat_states",
+      "States of conversations: at boundaries of turns, before answers with calls, behind answers")
+      .add({{"at", "turn"}}, stats.turn_states)
+      .add({{"at", "call"}}, stats.call_states)
+      .add({{"at", "end"}}, stats.end_states);
+  Family(out, MetricType::Counter, "chat_states_dropped_total",
+         "States of conversations that were of no more use")
+      .add({}, stats.chat_states_dropped);
+}
+
+void collect_chat_states(const StoredChatStates& states, std::vector<MetricFamily>& out) {
+  const StoredChatStates::Stats stats = states.stats();
+  Family(out, MetricType::Gauge, "chat_states_stored", "Turns of conversations in the store")
+      .add({}, stats.keys);
+  Family(out, MetricType::Counter, "chat_states_spilled_total",
+         "Turns of conversations whose states were stored")
+      .add({}, stats.stored);
+  Family(out, MetricType::Counter, "chat_states_restored_total",
+         "Stored turns that a prompt continued from")
+      .add({}, stats.restored);
 }
 
 // Of a store that several servers share.
@@ -470,7 +501,8 @@ void collect_thread_failures(std::vector<MetricFamily>& out) {
 Metrics::Metrics(const ModelRegistry& models, const ModelMemory& model_memory,
                  const SessionManager& store, const PrefixCache& prefixes, const ActiveCalls& calls,
                  const RequestCounters& requests, const PersistentSessions* durable,
-                 std::chrono::duration<double> recovery_time, const HttpCounters* http)
+                 const StoredChatStates* chat_states, std::chrono::duration<double> recovery_time,
+                 const HttpCounters* http)
     : models_(models),
       model_memory_(model_memory),
       store_(store),
@@ -478,6 +510,7 @@ Metrics::Metrics(const ModelRegistry& models, const ModelMemory& model_memory,
       calls_(calls),
       requests_(requests),
       durable_(durable),
+      chat_states_(chat_states),
       recovery_time_(recovery_time),
       http_(http) {}
 
@@ -500,6 +533,7 @@ std::vector<MetricFamily> Metrics::Collect() const {
   collect_timings(totals, out);
   collect_sessions(store_, out);
   collect_prefixes(prefixes_, out);
+  if (chat_states_ != nullptr) collect_chat_states(*chat_states_, out);
   if (durable_ != nullptr) collect_store(*durable_, recovery_time_, out);
   if (http_ != nullptr) collect_http(*http_, out);
   collect_thread_failures(out);

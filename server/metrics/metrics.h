@@ -14,6 +14,7 @@
 #include "server/rpc/active_calls.h"
 #include "server/rpc/call_scope.h"
 #include "server/sessions/persistence/persistent_sessions.h"
+#include "server/sessions/persistence/stored_chat_states.h"
 #include "server/sessions/session_manager.h"
 
 namespace lintel {
@@ -28,6 +29,7 @@ class Metrics final : public prometheus::Collectable {
   Metrics(const ModelRegistry& models, const ModelMemory& model_memory, const SessionManager& store,
           const PrefixCache& prefixes, const ActiveCalls& calls, const RequestCounters& requests,
           const PersistentSessions* durable = nullptr,
+          const StoredChatStates* chat_states = nullptr,
           std::chrono::duration<double> recovery_time = {}, const HttpCounters* http = nullptr);
 
   std::vector<prometheus::MetricFamily> Collect() const override;
@@ -40,6 +42,7 @@ class Metrics final : public prometheus::Collectable {
   const ActiveCalls& calls_;
   const RequestCounters& requests_;
   const PersistentSessions* const durable_;
+  const StoredChatStates* const chat_states_;
   const std::chrono::duration<double> recovery_time_;
   const HttpCounters* const http_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();

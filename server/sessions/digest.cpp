@@ -60,6 +60,22 @@ Digest digest_of(std::span<const std::byte> head, std::span<const std::byte> bod
   return canonical(XXH3_128bits_digest(&state));
 }
 
+struct RunningDigest::State {
+  XXH3_state_t hash;
+};
+
+RunningDigest::RunningDigest() : state_(std::make_unique<State>()) {
+  XXH3_128bits_reset(&state_->hash);
+}
+
+RunningDigest::~RunningDigest() = default;
+
+void RunningDigest::add(std::span<const std::byte> bytes) {
+  XXH3_128bits_update(&state_->hash, bytes.data(), bytes.size());
+}
+
+Digest RunningDigest::digest() const { return canonical(XXH3_128bits_digest(&state_->hash)); }
+
 std::string to_hex(const Digest& digest) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string hex;

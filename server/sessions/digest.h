@@ -6,6 +6,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -27,6 +28,22 @@ Digest extend(const Digest& digest, DigestKind kind, std::span<const std::byte> 
 // Of bytes alone; of two pieces as of one after the other.
 Digest digest_of(std::span<const std::byte> bytes);
 Digest digest_of(std::span<const std::byte> head, std::span<const std::byte> body);
+
+// digest_of() of bytes that come in pieces, asked for after any of them.
+class RunningDigest {
+ public:
+  RunningDigest();
+  ~RunningDigest();
+  RunningDigest(const RunningDigest&) = delete;
+  RunningDigest& operator=(const RunningDigest&) = delete;
+
+  void add(std::span<const std::byte> bytes);
+  Digest digest() const;
+
+ private:
+  struct State;
+  const std::unique_ptr<State> state_;
+};
 
 std::string to_hex(const Digest& digest);  // 32 characters
 

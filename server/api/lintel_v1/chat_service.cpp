@@ -16,16 +16,21 @@
 #include "server/rpc/status.h"
 
 namespace lintel {
-namespace {
-
-constexpr std::int64_t kDefaultMaxTokens = 8192;  // of an answer whose request does not say
 
 // A request with the model that it names, and the prompt that it becomes.
 struct ReadChat {
   ChatRequest request;
   SharedModel model;
+  SharedAdapter adapter;  // null: none
+  LocalTime now;
   ChatPrompt prompt;
 };
+
+namespace {
+
+constexpr std::int64_t kDefaultMaxTokens = 8192;  // of an answer whose request does not say
+// Turns whose end waits for its thread; what is kept of more stays until memory is needed.
+constexpr std::size_t kMostTurns = 256;
 
 grpc::Status read_chat(const ServiceContext& context, const std::string& body, CallScope& scope,
                        ReadChat& chat) {
@@ -42,9 +47,8 @@ grpc::Status read_chat(const ServiceContext& context, const std::string& body, C
                             ? "the model has no tokenizer: its tokens are ids alone"
                             : "the model has no chat template (--chat-template)");
   }
-  const std::time_t now = std::chrono::system_clock::to_time_t(context.clock.wall_time());
-  return make_chat_prompt(*chat.model->chat, *tokenizer, chat.request, local_time(now),
-                          chat.prompt);
+  chat.now = local_time(std::chrono::system_clock::to_time_t(context.clock.wall_time()));
+  return make_chat_prompt(*chat.model->chat, *tokenizer, chat.request, chat.now, chat.prompt);
 }
 
 // The request's sampling, and what the checkpoint recommends where it names none.
@@ -99,6 +103,39 @@ v1::GenerateRequest generate_request(const ReadChat& chat) {
   return wire;
 }
 
+// Where states are kept beside the turn's boundary. A template that writes old answers otherwise
+// than they were generated shows it in the boundary, which is then within the prompt; but results
+// of tools may follow such an answer as it is.
+GenerationRequest::Turn turn_of(const ReadChat& chat) {
+  const ChatPrompt& prompt = chat.prompt;
+  const bool may_call =
+      !chat.request.tools.is_null() && chat.request.tool_choice != ChatRequest::ToolChoice::kNone;
+  const bool keeps_prompt =
+      prompt.turn_boundary + 1 >= static_cast<std::int64_t>(prompt.ids.size());
+  GenerationRequest::Turn turn;
+  if (may_call && prompt.before_generation_prompt > prompt.turn_boundary) {
+    turn.call = prompt.before_generation_prompt;
+  }
+  turn.keeps_end = (keeps_prompt || may_call) && chat.request.num_choices == 1 &&
+                   chat.request.add_generation_prompt && !chat.request.continue_final_message;
+  return turn;
+}
+
+nlohmann::ordered_json answer_of(const ChatTurn& turn) {
+  nlohmann::ordered_json answer = {{"role", "assistant"}, {"content", turn.answer.content()}};
+  const std::string& reasoning = turn.answer.reasoning();
+  if (!reasoning.empty() && sends_reasoning_back(turn.request)) {
+    answer["reasoning_content"] = reasoning;
+  }
+  for (const v1::ToolCallDelta& call : turn.calls) {
+    answer["tool_calls"].push_back(
+        {{"id", call.id()},
+         {"type", "function"},
+         {"function", {{"name", call.name()}, {"arguments", call.arguments()}}}});
+  }
+  return answer;
+}
+
 bool ended_by_itself(FinishReason reason) {
   return reason == FinishReason::kStopToken || reason == FinishReason::kStopString;
 }
@@ -107,7 +144,9 @@ bool ended_by_itself(FinishReason reason) {
 
 grpc::Status ChatStream::begin(ChatOutput output, std::int64_t prompt_tokens,
                                PreparedGeneration prepared, const StreamingOptions& streaming,
-                               const Clock& clock) {
+                               const Clock& clock, std::unique_ptr<ChatTurn> turn, OnTurn on_turn) {
+  turn_ = std::move(turn);
+  on_turn_ = std::move(on_turn);
   output_ = std::move(output);
   prompt_tokens_ = prompt_tokens;
   output_.seed = prepared.checked.request.seed;
@@ -127,8 +166,13 @@ void ChatStream::fill(std::span<const OutboxEntry> entries, bool is_last,
       // The prompt is read once for all its samples.
       cached_tokens_ = std::max<std::int64_t>(cached_tokens_, result.cached_tokens);
       choice.finish(ended_by_itself(result.reason), message);
+      if (turn_ != nullptr && result.stop_token) {
+        turn_->ended_by_token = true;
+        turn_->tokens.push_back(*result.stop_token);
+      }
       continue;
     }
+    if (turn_ != nullptr) turn_->tokens.push_back(entry.token);
     top.clear();
     for (const TopToken& token : entry.top) top.emplace_back(token.token, token.log2_prob);
     choice.push({.id = entry.token,
@@ -136,7 +180,24 @@ void ChatStream::fill(std::span<const OutboxEntry> entries, bool is_last,
                  .top = top},
                 message);
   }
-  if (is_last || ends_early()) add_usage(message);
+  gather(message);
+  if (!is_last && !ends_early()) return;
+  add_usage(message);
+  if (turn_ != nullptr) on_turn_(std::move(turn_));
+}
+
+void ChatStream::gather(const v1::ChatResponse& message) {
+  if (turn_ == nullptr) return;
+  for (const v1::ChatDelta& delta : message.deltas()) {
+    turn_->answer.mutable_content()->append(delta.content());
+    turn_->answer.mutable_reasoning()->append(delta.reasoning());
+    if (!delta.has_call()) continue;
+    if (!delta.call().id().empty()) {
+      turn_->calls.push_back(delta.call());
+    } else if (!turn_->calls.empty()) {
+      turn_->calls.back().mutable_arguments()->append(delta.call().arguments());
+    }
+  }
 }
 
 bool ChatStream::ends_early() const { return std::ranges::all_of(choices_, &ChatChoice::is_over); }
@@ -157,7 +218,8 @@ void ChatStream::add_usage(v1::ChatResponse& message) const {
   }
 }
 
-ChatService::ChatService(const ServiceContext& context) : context_(context) {
+ChatService::ChatService(const ServiceContext& context)
+    : context_(context), turns_(/*threads=*/1, kMostTurns) {
   serve(info_of(Method::kRenderChat).name, this, &ChatService::Render);
   serve_stream<v1::ChatResponse>(info_of(Method::kCompleteChat).name, this, &ChatService::Complete);
 }
@@ -208,8 +270,10 @@ grpc::Status ChatService::complete(RpcCall& context, const v1::ChatRequest& wire
                                    ChatStream& stream) {
   StreamCall& call = stream.call();
   if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
-  ReadChat chat;
+  const auto shared = std::make_shared<ReadChat>();
+  ReadChat& chat = *shared;
   grpc::Status status = read_chat(context_, wire.body(), call.scope, chat);
+  if (status.ok()) status = resolve_adapter(chat.request.adapter, *chat.model, &chat.adapter);
   if (!status.ok()) return status;
   const std::int64_t most = chat.model->transformer->config().max_tokens();
   if (most > 0 && static_cast<std::int64_t>(chat.prompt.ids.size()) >= most) {
@@ -217,21 +281,75 @@ grpc::Status ChatService::complete(RpcCall& context, const v1::ChatRequest& wire
                         "have " + std::to_string(chat.prompt.ids.size()) +
                             " tokens, the model takes fewer than " + std::to_string(most));
   }
+  StoredChatStates* const stored = context_.chat_states;
+  const StoredChatStates::Reader reader{chat.model, chat.adapter, call.scope.caller().name};
+  if (stored == nullptr || !stored->has_more(reader, chat.prompt.ids)) {
+    return generate(context, chat, stream);
+  }
+  return run_by_store(
+      context_, call.scope.log_fields(), [this, &context, &stream, stored, reader, shared] {
+        stored->restore(reader, shared->prompt.ids);
+        grpc::Status started = catch_exceptions([&] { return generate(context, *shared, stream); });
+        if (!started.ok()) stream.refuse(std::move(started));
+      });
+}
+
+grpc::Status ChatService::generate(RpcCall& context, ReadChat& chat, ChatStream& stream) {
+  StreamCall& call = stream.call();
   ChatOutput output = chat_output(chat.request, chat.prompt, chat.model->transformer->tokenizer());
   const v1::GenerateRequest generate = generate_request(chat);
   PreparedGeneration prepared;
   GenerationTarget target;
   target.model = chat.model;
-  status = prepare_generation(context_, call.scope.caller().name, generate, generate.prompt(),
-                              call_deadline(context, context_.clock), std::move(target), prepared);
+  grpc::Status status =
+      prepare_generation(context_, call.scope.caller().name, generate, generate.prompt(),
+                         call_deadline(context, context_.clock), std::move(target), prepared);
   if (!status.ok()) return status;
   status = add_grammar(context, chat.request, chat.prompt, *chat.model->transformer,
                        prepared.checked.request);
   if (!status.ok()) return status;
   prepared.checked.request.allowance = call.quota.allowance();
   prepared.checked.request.caller = call.scope.turn_name();
-  return stream.begin(std::move(output), static_cast<std::int64_t>(chat.prompt.ids.size()),
-                      std::move(prepared), context_.streaming, context_.clock);
+  const auto prompt_size = static_cast<std::int64_t>(chat.prompt.ids.size());
+  const GenerationRequest::Turn kept = turn_of(chat);
+  prepared.checked.request.turn = kept;
+  const bool is_stored = context_.chat_states != nullptr;
+  std::unique_ptr<ChatTurn> turn;
+  if (kept.call > 0 || kept.keeps_end || is_stored) {
+    turn = std::make_unique<ChatTurn>(ChatTurn{.model = chat.model,
+                                               .adapter = chat.adapter,
+                                               .owner = call.scope.caller().name,
+                                               .request = std::move(chat.request),
+                                               .now = chat.now,
+                                               .kept = kept,
+                                               .boundary = chat.prompt.turn_boundary,
+                                               .tokens = std::move(chat.prompt.ids)});
+  }
+  const auto on_turn = [this](std::unique_ptr<ChatTurn> ended) {
+    turns_.run(
+        [this, shared = std::shared_ptr<const ChatTurn>(std::move(ended))] { end_turn(*shared); });
+  };
+  return stream.begin(std::move(output), prompt_size, std::move(prepared), context_.streaming,
+                      context_.clock, std::move(turn), on_turn);
+}
+
+void ChatService::end_turn(const ChatTurn& turn) const {
+  const Transformer& transformer = *turn.model->transformer;
+  const PrefixCache::Reader reader{transformer, turn.adapter, turn.owner};
+  const std::span<const std::int32_t> tokens(turn.tokens);
+  const bool has_end = turn.kept.keeps_end && turn.ended_by_token;
+  const bool keeps_end =
+      has_end && next_turn_begins_with(*turn.model->chat, *transformer.tokenizer(), turn.request,
+                                       turn.now, answer_of(turn), tokens);
+  if (has_end && !keeps_end) context_.prefixes.drop(reader, tokens, KeptFor::kEnd);
+  if (turn.kept.call > 0 && (keeps_end || turn.calls.empty())) {
+    context_.prefixes.drop(reader, tokens.first(static_cast<std::size_t>(turn.kept.call)),
+                           KeptFor::kCall);
+  }
+  if (context_.chat_states == nullptr) return;
+  context_.chat_states->note_turn({turn.model, turn.adapter, turn.owner},
+                                  tokens.first(static_cast<std::size_t>(turn.boundary)),
+                                  /*at_once=*/false);
 }
 
 RpcReactor* ChatService::Complete(RpcCall* context, const LazyMessage<v1::ChatRequest>* request) {

@@ -103,6 +103,11 @@ std::string encode_marks(const StoredMarks& marks) {
   return text_of(to);
 }
 
+std::string stored_model_print(const Transformer& model) {
+  const KvType type = model.kv_type().value_or(KvType::kF32);
+  return model.fingerprint() + (type == KvType::kF32 ? "" : std::string(" kv ") + to_string(type));
+}
+
 bool other_numerics(const SessionStorage::Row& row, const StoredMarks& marks,
                     const std::string& numerics) {
   return row.position > 0 && (marks.numerics.empty() ? row.numerics : marks.numerics) != numerics;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "model/transformer.h"
 #include "server/engine/token_sink.h"
 #include "server/sessions/digest.h"
 #include "server/sessions/session_history.h"
@@ -46,6 +47,9 @@ struct StoredMarks {
 };
 std::string encode_marks(const StoredMarks& marks);
 std::optional<StoredMarks> decode_marks(const std::string& bytes);
+// What a stored session continues on (Row.model_print): the weights, and the type of KV caches
+// unless it is f32.
+std::string stored_model_print(const Transformer& model);
 // Whether the tokens of a session were computed with others than these.
 bool other_numerics(const SessionStorage::Row& row, const StoredMarks& marks,
                     const std::string& numerics);

@@ -22,6 +22,8 @@ namespace {
 
 constexpr std::size_t kSweptAtOnce = 256;
 
+bool is_chat_state(const std::string& id) { return id.starts_with(kChatStateIdPrefix); }
+
 }  // namespace
 
 PersistentSessions::PersistentSessions(SessionStorage& storage, SessionManager& store,
@@ -64,20 +66,10 @@ std::chrono::system_clock::time_point PersistentSessions::expiry(
   return clock_.wall_time() + (has_own ? session.expire_after : options_.expire_after);
 }
 
-namespace {
-
-// What a stored session continues on: the weights, and the type of KV caches unless it is f32.
-std::string print_of(const Transformer& model) {
-  const KvType type = model.kv_type().value_or(KvType::kF32);
-  return model.fingerprint() + (type == KvType::kF32 ? "" : std::string(" kv ") + to_string(type));
-}
-
-}  // namespace
-
 SharedModel PersistentSessions::model_of(const SessionStorage::Row& row) const {
   const std::vector<SharedModel> ready = models_.ready();
   for (const SharedModel& model : std::views::reverse(ready)) {  // the highest version first
-    if (model->name == row.model && print_of(*model->transformer) == row.model_print) {
+    if (model->name == row.model && stored_model_print(*model->transformer) == row.model_print) {
       return model;
     }
   }
@@ -126,6 +118,7 @@ bool PersistentSessions::has_expired(const SessionStorage::Row& row) const {
 }
 
 std::optional<SessionInfo> PersistentSessions::find(const std::string& id, const Owner& owner) {
+  if (is_chat_state(id)) return std::nullopt;
   std::optional<SessionInfo> info = sessions_.get(id, owner);
   if (info && info->durability == Durability::kNone) return info;
   const SessionStorage::Opened found = storage_.find(id, owner);
@@ -153,6 +146,7 @@ std::optional<SessionInfo> PersistentSessions::find(const std::string& id, const
 }
 
 SessionRefusal PersistentSessions::absence(const std::string& id, const Owner& owner) {
+  if (is_chat_state(id)) return {SessionError::kNotFound};
   const SessionError outcome = storage_.find(id, owner).outcome;
   const bool is_known = outcome == SessionError::kNone || outcome == SessionError::kNotFound;
   return is_known ? sessions_.absence(id, owner) : refusal_of(outcome);
@@ -176,6 +170,7 @@ std::vector<SessionInfo> PersistentSessions::list(const std::string& model,
     for (const SessionStorage::Row& row : rows) {
       while (next != here.end() && next->id < row.id) take_here();
       const bool is_here = next != here.end() && next->id == row.id;
+      if (is_chat_state(row.id)) continue;
       if (has_expired(row) && !(is_here && next->busy)) {
         if (is_here) ++next;
       } else if (is_here && is_stale(row, *next)) {
@@ -450,7 +445,7 @@ SessionRefusal PersistentSessions::persist(const std::string& id, const Owner& o
   row.id = id;
   row.owner = owner;
   row.model = image.model;
-  row.model_print = print_of(*model->transformer);
+  row.model_print = stored_model_print(*model->transformer);
   row.numerics = model->numerics.hex;
   row.durability = made_as->durability;
   row.max_tokens = image.max_tokens;
@@ -577,6 +572,7 @@ SessionRefusal PersistentSessions::remove(const std::string& id, const Owner& ow
 }
 
 SessionRefusal PersistentSessions::remove_stored(const std::string& id, const Owner& owner) {
+  if (is_chat_state(id)) return {SessionError::kNotFound};
   const SessionStorage::Opened opened = storage_.open(id, owner, nullptr);
   if (opened.outcome != SessionError::kNone) return refusal_of(opened);
   WriteBatch batch;
@@ -756,6 +752,10 @@ SessionManager::LeaseResult PersistentSessions::load_and_lease(const std::string
 SessionManager::LoadResult PersistentSessions::load_current(const std::string& id,
                                                             const Owner& owner) {
   SessionManager::LoadResult result;
+  if (is_chat_state(id)) {
+    result.refusal = {SessionError::kNotFound};
+    return result;
+  }
   if (!storage_.is_shared()) result.pin = sessions_.pin(id, owner);
   if (result.pin) return result;
   const KeyedMutex::Hold alone(locks_, id);

@@ -32,6 +32,10 @@ namespace lintel {
 class ModelRegistry;
 class WriteBatch;
 
+// Sessions that hold the state of a conversation (stored_chat_states.h) have ids that begin so;
+// those of others are hexadecimal. For callers they are not there.
+inline constexpr const char* kChatStateIdPrefix = "chat-";
+
 // Runs `attempt` again for as long as it returns kStale: other processes write to a storage that is
 // shared, between two reads of it as well. kStoreAway after 16 attempts.
 template <typename Attempt>

@@ -77,6 +77,42 @@ TEST_CASE("goldens: the boundaries of every prompt of a conversation") {
   }
 }
 
+TEST_CASE("goldens: whether the next turn begins with the answer as it was generated") {
+  const std::string name =
+      GENERATE("qwen3_5_think", "qwen3_5_nothink", "mistral_nemo", "qwen3_8", "rwkv_world");
+  const Json file = golden("prefix/" + name + ".json");
+  const SpelledTokenizer tokenizer(file["added_tokens"]);
+  const auto model = golden_model(file["template"]);
+  for (const Json& series : file["series"]) {
+    for (std::size_t i = 0; i < series["requests"].size(); ++i) {
+      const Json& given = series["requests"][i];
+      CAPTURE(name, series["name"].get<std::string>(), i);
+      ChatRequest request = request_of(given["messages"], given.value("tools", Json()));
+      request.kwargs = given.value("chat_template_kwargs", given.value("kwargs", Json()));
+      const ChatPrompt prompt = prompt_of(*model, tokenizer, request);
+      std::vector<std::int32_t> tokens = prompt.ids;
+      const std::vector<std::int32_t> generated = tokenizer.encode(
+          given["generated"].get<std::string>(), {.add_special = false, .parse_special = true});
+      CHECK(static_cast<std::int64_t>(generated.size()) == given["expect"]["generated_tokens"]);
+      tokens.insert(tokens.end(), generated.begin(), generated.end());
+      Json answer = given["answer"];
+      answer["role"] = "assistant";
+      CHECK(next_turn_begins_with(*model, tokenizer, request, {}, answer, tokens) ==
+            given["expect"]["end_is_kept"]);
+    }
+  }
+}
+
+TEST_CASE("a client sends reasoning back if a message of its assistant has some") {
+  const Json user = {{"role", "user"}, {"content", "a"}};
+  const Json plain = {{"role", "assistant"}, {"content", "b"}};
+  Json thought = plain;
+  thought["reasoning_content"] = "c";
+  CHECK(sends_reasoning_back(request_of(Json::array({user}))));
+  CHECK_FALSE(sends_reasoning_back(request_of(Json::array({user, plain, user}))));
+  CHECK(sends_reasoning_back(request_of(Json::array({user, plain, user, thought, user}))));
+}
+
 TEST_CASE("control tokens in a message, a tool or a result are encoded as letters", "[threat-80]") {
   const auto model = golden_model("qwen3");
   const SpelledTokenizer tokenizer({"<|im_start|>", "<|im_end|>", "<think>"});

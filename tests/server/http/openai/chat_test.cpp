@@ -13,7 +13,9 @@
 #include "lintel/v1/chat.grpc.pb.h"
 #include "server/chat/chat_output.h"
 #include "tests/server/support/http_client.h"
+#include "tests/server/support/metrics_page.h"
 #include "tests/server/support/token_file.h"
+#include "tests/support/eventually.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_model.h"
 
@@ -201,7 +203,7 @@ TEST_CASE(
   TestServer uncached(without, ChatServer::clock(), {{"m", text_model()}});
   ojson messages = ojson::array({{{"role", "system"}, {"content", "You are brief."}}});
   std::int64_t kept = 0, reads = 0;
-  for (int turn = 0; turn < 12; ++turn) {
+  for (int turn = 0; turn < 50; ++turn) {
     CAPTURE(turn);
     messages.push_back({{"role", "user"}, {"content", "Question " + std::to_string(turn)}});
     ojson body = question("");
@@ -226,7 +228,7 @@ TEST_CASE(
     CHECK(kept > cached);
     messages.push_back(answer["choices"][0]["message"]);
   }
-  CHECK(reads < 12 * 100);  // linear: each reads its own turn and the answer before it
+  CHECK(reads < 50 * 100);  // linear: each reads its own turn and the answer before it
 }
 
 TEST_CASE("chat: stop texts end the content, choices draw with seeds of their own") {
@@ -284,12 +286,14 @@ TEST_CASE("chat: logprobs are of the content's tokens") {
 
 // A model with Llama's tokens, which have an end, and a template that shows tools.
 struct ToolServer : TestServer {
-  explicit ToolServer(const TemporaryDirectory& files = TemporaryDirectory())
-      : TestServer(options_with(files), ChatServer::clock(), {{"m", llama_text_model()}}) {}
-  static ServerOptions options_with(const TemporaryDirectory& files) {
+  explicit ToolServer(const std::string& source = golden_chat("templates/qwen2_5.json")["template"],
+                      const TemporaryDirectory& files = TemporaryDirectory())
+      : TestServer(options_with(source, files), ChatServer::clock(), {{"m", llama_text_model()}}) {}
+  static ServerOptions options_with(const std::string& source, const TemporaryDirectory& files) {
     const auto path = files.path() / "chat.jinja";
-    std::ofstream(path) << golden_chat("templates/qwen2_5.json")["template"].get<std::string>();
+    std::ofstream(path) << source;
     ServerOptions options = with_http();
+    options.monitoring.metrics_listen = ListenAddress{"127.0.0.1", 0, ""};
     options.models.chat_templates = {{"m", path}};
     return options;
   }
@@ -380,6 +384,71 @@ TEST_CASE("chat: a forced call is one of the tools, with arguments of its schema
   body["tool_choice"] = "none";
   body["max_tokens"] = 5;
   CHECK_FALSE(server.answered(body)["choices"][0]["message"].contains("tool_calls"));
+}
+
+TEST_CASE("chat: the next turn begins behind the answer where the template writes it as it came") {
+  // With the model's own end of a text, or with another one.
+  const std::string end = GENERATE("<|end_of_text|>", "<end>");
+  ToolServer server(
+      "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% if m.role == 'assistant' "
+      "%}" +
+      end +
+      "{% endif %}\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n"
+      "{% endif %}");
+  ojson body = question("A digit?", 20);
+  body["grammar"] = "root ::= [0-9]";
+  std::int64_t behind = 0;
+  for (int turn = 0; turn < 5; ++turn) {
+    const ojson answer = server.answered(body);
+    const ojson& usage = answer["usage"];
+    REQUIRE(answer["choices"][0]["finish_reason"] == "stop");
+    const bool is_own = end == "<|end_of_text|>";
+    CHECK(usage["prompt_tokens_details"]["cached_tokens"] ==
+          (is_own ? behind : std::max<std::int64_t>(behind - 3, 0)));
+    // The prompt, the digit and the end.
+    behind = usage["prompt_tokens"].get<std::int64_t>() + 2;
+    body["messages"].push_back(answer["choices"][0]["message"]);
+    body["messages"].push_back({{"role", "user"}, {"content", "Another?"}});
+    // What the next turn cannot begin with is dropped behind the answer.
+    REQUIRE(eventually([&] {
+      return values(server.server()).at("lintel_chat_states{at=\"end\"}") ==
+             (is_own ? std::min(turn + 1, 2) : 0);
+    }));
+  }
+  const auto now = values(server.server());
+  CHECK(now.at("lintel_chat_history_reread_total") == 0);
+  CHECK(now.at("lintel_chat_states{at=\"turn\"}") <= 3);
+  CHECK(now.at("lintel_chat_states{at=\"call\"}") == 0);
+}
+
+TEST_CASE("chat: a state before the generation prompt is kept where a call came, else dropped") {
+  // Its generation prompt is no beginning of what an answer becomes.
+  ToolServer server(
+      "{% for t in tools %}{{ t.function.name }}{% endfor %}{% for m in messages %}<|{{ m.role }}|>"
+      "{{ m.content }}{% for c in m.tool_calls %}<tool_call>{{ c.function | tojson }}</tool_call>"
+      "{% endfor %}\n{% endfor %}{% if messages[-1].role == 'user' %}. {% endif %}"
+      "{% if add_generation_prompt %}<|assistant|><think></think>{% endif %}");
+  ojson body = question("Weather?", 300);
+  body["tools"] = ojson::array({{{"type", "function"},
+                                 {"function",
+                                  {{"name", "f"},
+                                   {"parameters",
+                                    {{"type", "object"},
+                                     {"properties", ojson::object()},
+                                     {"additionalProperties", false}}}}}}});
+  body["parallel_tool_calls"] = false;
+  const auto calls = [&](double expected) {
+    return eventually(
+        [&] { return values(server.server()).at("lintel_chat_states{at=\"call\"}") == expected; });
+  };
+  body["tool_choice"] = "required";
+  CHECK(server.answered(body)["choices"][0]["finish_reason"] == "tool_calls");
+  CHECK(calls(1));
+  body["tool_choice"] = "auto";
+  body["messages"][0]["content"] = "Nothing.";
+  body["max_tokens"] = 1;
+  CHECK(server.answered(body)["choices"][0]["finish_reason"] == "length");
+  CHECK(calls(1));
 }
 
 TEST_CASE("chat: what cannot be served is an error of OpenAI's shape, with its code") {

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/sessions/persistence/stored_chat_states.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <ranges>
+
+#include "model/core/state_bytes.h"
+#include "model/core/tensor.h"
+#include "model/lora/adapter.h"
+#include "server/core/random_bytes.h"
+#include "server/core/threads.h"
+#include "server/sessions/persistence/call_records.h"
+#include "server/sessions/persistence/call_writer.h"
+#include "server/sessions/persistence/paged_state.h"
+#include "server/sessions/persistence/persistent_sessions.h"
+#include "server/sessions/storage/storage_records.h"
+
+namespace lintel {
+namespace {
+
+using Write = SessionStorage::Write;
+
+// Turns that wait to be idle; the longest idle one of more is stored at once.
+constexpr std::size_t kMostIdle = 4096;
+// States that left memory for others and wait to be written, which keeps them in memory.
+constexpr int kMostEvicted = 4;
+constexpr std::size_t kRowsAtOnce = 1024;
+
+std::string new_id() {
+  std::array<std::byte, 16> random;
+  fill_with_random(random);
+  return kChatStateIdPrefix + to_hex(Digest{random});
+}
+
+}  // namespace
+
+StoredChatStates::StoredChatStates(SessionStorage& storage, PrefixCache& prefixes,
+                                   const ModelRegistry& models, const Clock& clock,
+                                   const Options& options, Run run)
+    : storage_(storage),
+      prefixes_(prefixes),
+      models_(models),
+      clock_(clock),
+      options_(options),
+      run_(std::move(run)) {
+  read_keys();
+  if (!options_.stores_all) return;
+  prefixes_.when_turn_evicted(
+      [this](PrefixCache::EvictedTurn turn) { store_evicted(std::move(turn)); });
+}
+
+StoredChatStates::~StoredChatStates() { prefixes_.when_turn_evicted(nullptr); }
+
+StoredChatStates::PartKey StoredChatStates::part_of(const SessionStorage::Row& row,
+                                                    const std::string& adapter_fingerprint) {
+  RecordWriter writer;
+  for (const std::string* const text :
+       {&row.owner, &row.model_print, &row.numerics, &adapter_fingerprint}) {
+    writer.text(*text);
+  }
+  return digest_of(writer.take());
+}
+
+StoredChatStates::PartKey StoredChatStates::part_of(const Reader& reader) {
+  SessionStorage::Row row;
+  row.owner = reader.owner;
+  row.model_print = stored_model_print(*reader.model->transformer);
+  row.numerics = reader.model->numerics.hex;
+  return part_of(row, reader.adapter == nullptr ? "" : reader.adapter->weights->fingerprint());
+}
+
+void StoredChatStates::read_keys() {
+  std::string after = kChatStateIdPrefix;
+  while (true) {
+    const std::vector<SessionStorage::Row> rows =
+        storage_.list(/*model=*/"", after, kRowsAtOnce, std::nullopt);
+    MutexLock lock(mutex_);
+    for (const SessionStorage::Row& row : rows) {
+      if (!row.id.starts_with(kChatStateIdPrefix)) return;  // those behind them
+      const std::optional<StoredMarks> marks = decode_marks(row.marks);
+      if (!marks || row.states.empty()) continue;
+      OfPart& part = keys_[part_of(row, marks->adapter_fingerprint)];
+      num_keys_ +=
+          part[row.position].insert_or_assign(row.digest, Stored{row.id, row.expires}).second;
+    }
+    if (rows.size() < kRowsAtOnce) return;
+    after = rows.back().id;
+  }
+}
+
+std::vector<StoredChatStates::Found> StoredChatStates::find(const PartKey& part,
+                                                            std::span<const std::int32_t> prompt) {
+  std::vector<Found> found;
+  const auto now = clock_.wall_time();
+  RunningDigest digests;
+  std::size_t hashed = 0;
+  MutexLock lock(mutex_);
+  const auto of_part = keys_.find(part);
+  if (of_part == keys_.end()) return found;
+  for (const auto& [tokens, states] : of_part->second) {
+    const auto size = static_cast<std::size_t>(tokens);
+    if (size > prompt.size()) break;
+    digests.add(std::as_bytes(prompt.subspan(hashed, size - hashed)));
+    hashed = size;
+    const auto state = states.find(digests.digest());
+    if (state != states.end() && state->second.expires > now) {
+      found.push_back({tokens, state->second.id});
+    }
+  }
+  return found;
+}
+
+void StoredChatStates::forget(const PartKey& part, std::int64_t tokens, const std::string& id) {
+  MutexLock lock(mutex_);
+  const auto of_part = keys_.find(part);
+  if (of_part == keys_.end()) return;
+  const auto of_length = of_part->second.find(tokens);
+  if (of_length == of_part->second.end()) return;
+  num_keys_ -=
+      std::erase_if(of_length->second, [&](const auto& state) { return state.second.id == id; });
+  if (of_length->second.empty()) of_part->second.erase(of_length);
+  if (of_part->second.empty()) keys_.erase(of_part);
+}
+
+bool StoredChatStates::has_more(const Reader& reader,
+                                std::span<const std::int32_t> prompt) noexcept {
+  return catch_exceptions(
+      [&] {
+        // A prompt's last token is always read: what comes after it is what is asked for.
+        const auto beginning = prompt.first(prompt.size() - 1);
+        const std::vector<Found> found = find(part_of(reader), beginning);
+        if (found.empty()) return false;
+        return found.back().tokens >
+               prefixes_.look_up({*reader.model->transformer, reader.adapter, reader.owner},
+                                 beginning);
+      },
+      [] { return false; });
+}
+
+void StoredChatStates::restore(const Reader& reader,
+                               std::span<const std::int32_t> prompt) noexcept {
+  const auto restore_longest = [&] {
+    const PartKey part = part_of(reader);
+    const Transformer& model = *reader.model->transformer;
+    const PrefixCache::Reader of_cache{model, reader.adapter, reader.owner};
+    const std::vector<Found> found = find(part, prompt.first(prompt.size() - 1));
+    for (const Found& state : found | std::views::reverse) {
+      const auto tokens = prompt.first(static_cast<std::size_t>(state.tokens));
+      if (prefixes_.look_up(of_cache, tokens) >= state.tokens) return true;
+      const SessionStorage::Opened opened = storage_.find(state.id, reader.owner);
+      PagedState saved;
+      const bool is_there =
+          opened.outcome == SessionError::kNone && !opened.row.states.empty() &&
+          saved.read(storage_, opened.row.states, opened.row.states.back(), prefixes_.most_bytes());
+      if (!is_there) {
+        if (opened.outcome == SessionError::kNone || opened.outcome == SessionError::kNotFound) {
+          forget(part, state.tokens, state.id);
+        }
+        continue;
+      }
+      SequenceState sequence = model.new_sequence(weights_of(reader.adapter));
+      PagedStateReader bytes(saved.bytes, saved.pages);
+      sequence.load(bytes);
+      if (sequence.next_position() != state.tokens) continue;
+      prefixes_.keep(of_cache, tokens, sequence, KeptFor::kTurn);
+      restored_.fetch_add(1);
+      return true;
+    }
+    return false;
+  };
+  // What cannot be read is read as a prompt.
+  catch_exceptions(restore_longest, [] { return false; });
+}
+
+void StoredChatStates::note_turn(const Reader& reader, std::span<const std::int32_t> tokens,
+                                 bool at_once) noexcept {
+  if (!at_once && !options_.stores_all) return;
+  catch_exceptions(
+      [&] {
+        auto turn = std::make_shared<Turn>(Turn{.model = reader.model,
+                                                .adapter = reader.adapter,
+                                                .has_adapter = reader.adapter != nullptr,
+                                                .owner = reader.owner,
+                                                .tokens = {tokens.begin(), tokens.end()},
+                                                .ended = clock_.now()});
+        {
+          MutexLock lock(mutex_);
+          // The turn before it of the same conversation is no more idle than this one.
+          const auto before = std::ranges::find_if(idle_, [&](const Turn& other) {
+            return other.owner == turn->owner && other.tokens.size() <= tokens.size() &&
+                   std::ranges::equal(other.tokens, tokens.first(other.tokens.size()));
+          });
+          if (before != idle_.end()) idle_.erase(before);
+          if (!at_once && options_.idle.count() > 0) {
+            idle_.push_back(std::move(*turn));
+            if (idle_.size() <= kMostIdle) return;
+            *turn = std::move(idle_.front());
+            idle_.pop_front();
+          }
+        }
+        run_([this, turn] { store(*turn); });
+      },
+      [] {});
+}
+
+void StoredChatStates::look() {
+  std::vector<std::shared_ptr<const Turn>> due;
+  {
+    MutexLock lock(mutex_);
+    while (!idle_.empty() && idle_.front().ended + options_.idle <= clock_.now()) {
+      due.push_back(std::make_shared<const Turn>(std::move(idle_.front())));
+      idle_.pop_front();
+    }
+  }
+  for (const auto& turn : due) run_([this, turn] { store(*turn); });
+}
+
+void StoredChatStates::store_all(Duration most) {
+  const TimePoint until = clock_.now() + most;
+  std::deque<Turn> left;
+  {
+    MutexLock lock(mutex_);
+    left.swap(idle_);
+  }
+  for (; !left.empty() && clock_.now() < until; left.pop_back()) store(left.back());
+}
+
+std::shared_ptr<const StoredChatStates::Reader> StoredChatStates::reader_of(
+    const Turn& turn) const {
+  Reader reader{turn.model.lock(), turn.adapter.lock(), turn.owner};
+  if (reader.model == nullptr || (turn.has_adapter && reader.adapter == nullptr)) return nullptr;
+  return std::make_shared<const Reader>(std::move(reader));
+}
+
+void StoredChatStates::store(const Turn& turn) noexcept {
+  catch_exceptions(
+      [&] {
+        const auto reader = reader_of(turn);
+        if (reader == nullptr) return;
+        const auto state = prefixes_.state_after(
+            {*reader->model->transformer, reader->adapter, reader->owner}, turn.tokens);
+        if (state != nullptr) store(*reader, turn.tokens, *state);
+      },
+      [] { ThreadFailures::of_process().note(ServerThread::kStoreWork); });
+}
+
+void StoredChatStates::store(const Reader& reader, std::span<const std::int32_t> tokens,
+                             const SavedState& state) {
+  const PartKey part = part_of(reader);
+  const std::vector<Found> before = find(part, tokens);
+  const auto size = static_cast<std::int64_t>(tokens.size());
+  if (!before.empty() && before.back().tokens == size) return;
+  SequenceState sequence = reader.model->transformer->new_sequence(weights_of(reader.adapter));
+  SharedStateReader bytes(state);
+  sequence.load(bytes);
+  if (!put(reader, tokens, sequence)) return;
+  // The turn before this one stays, for another answer or question.
+  for (std::size_t i = 0; i + 1 < before.size(); ++i) {
+    forget(part, before[i].tokens, before[i].id);
+    remove(before[i].id, reader.owner);
+  }
+}
+
+void StoredChatStates::store_evicted(PrefixCache::EvictedTurn turn) noexcept {
+  if (evicted_waiting_.fetch_add(1) >= kMostEvicted) {
+    evicted_waiting_.fetch_sub(1);
+    return;
+  }
+  const auto shared = catch_exceptions(
+      [&] { return std::make_shared<const PrefixCache::EvictedTurn>(std::move(turn)); },
+      [] { return std::shared_ptr<const PrefixCache::EvictedTurn>(); });
+  const auto write = [this, shared] {
+    catch_exceptions(
+        [&] {
+          Reader reader{
+              .model = nullptr, .adapter = shared->adapter.lock(), .owner = shared->owner};
+          for (const SharedModel& model : models_.ready()) {
+            if (model->transformer.get() == shared->model) reader.model = model;
+          }
+          if (reader.model == nullptr) return;
+          if (shared->has_adapter && reader.adapter == nullptr) return;
+          store(reader, shared->tokens, *shared->state);
+        },
+        [] { ThreadFailures::of_process().note(ServerThread::kStoreWork); });
+    evicted_waiting_.fetch_sub(1);
+  };
+  const bool taken =
+      catch_exceptions([&] { return shared != nullptr && run_(write); }, [] { return false; });
+  if (!taken) evicted_waiting_.fetch_sub(1);
+}
+
+bool StoredChatStates::put(const Reader& reader, std::span<const std::int32_t> tokens,
+                           const SequenceState& sequence) {
+  PagedState saved;
+  saved.save(sequence, {});
+  NewSession created;
+  SessionStorage::Row& row = created.row;
+  row.id = new_id();
+  row.owner = reader.owner;
+  row.model = reader.model->name;
+  row.model_print = stored_model_print(*reader.model->transformer);
+  row.numerics = reader.model->numerics.hex;
+  row.durability = Durability::kCall;
+  row.position = static_cast<std::int64_t>(tokens.size());
+  row.digest = digest_of(std::as_bytes(tokens));
+  StoredMarks marks;
+  marks.options.expire_after = options_.expire_after;
+  if (reader.adapter != nullptr) {
+    marks.adapter = reader.adapter->name;
+    marks.adapter_fingerprint = reader.adapter->weights->fingerprint();
+  }
+  row.marks = encode_marks(marks);
+  row.created = row.used = clock_.wall_time();
+  row.expires = row.used + options_.expire_after;
+  created.tokens.assign(tokens.begin(), tokens.end());
+  Write write{
+      .kind = Write::Kind::kCreate, .id = row.id, .after = row.digest, .position = row.position};
+  WriteBatch creation;
+  creation.add(write, encode_new_session(created));
+  const SessionError made = creation.commit_and_wait(storage_);
+  zero_memory(std::span(created.tokens));
+  if (made != SessionError::kNone) return false;
+
+  const SessionStorage::Opened opened = storage_.open(row.id, row.owner, nullptr);
+  if (opened.outcome != SessionError::kNone) return false;
+  StoredStates refs;
+  const bool has_state = saved.put(storage_, row.id, refs) == SessionError::kNone;
+  write.kind = has_state ? Write::Kind::kState : Write::Kind::kRemove;
+  write.claim = opened.claim;
+  write.before = row.digest;
+  WriteBatch batch;
+  batch.add(write, has_state ? encode_change({.states = std::move(refs)}) : StorageBytes());
+  write.kind = Write::Kind::kRelease;
+  if (has_state) batch.add(write, {});
+  if (batch.commit_and_wait(storage_) != SessionError::kNone || !has_state) return false;
+  stored_.fetch_add(1);
+  MutexLock lock(mutex_);
+  const Stored key{row.id, row.expires};
+  num_keys_ += keys_[part_of(reader)][row.position].insert_or_assign(row.digest, key).second;
+  return true;
+}
+
+void StoredChatStates::remove(const std::string& id, const Owner& owner) {
+  const SessionStorage::Opened opened = storage_.open(id, owner, nullptr);
+  if (opened.outcome != SessionError::kNone) return;
+  WriteBatch batch;
+  batch.add({.kind = Write::Kind::kRemove,
+             .id = id,
+             .claim = opened.claim,
+             .before = opened.row.digest,
+             .after = opened.row.digest,
+             .position = opened.row.position},
+            {});
+  batch.commit_and_wait(storage_);
+}
+
+StoredChatStates::Stats StoredChatStates::stats() const {
+  MutexLock lock(mutex_);
+  return {.stored = stored_.load(), .restored = restored_.load(), .keys = num_keys_};
+}
+
+}  // namespace lintel

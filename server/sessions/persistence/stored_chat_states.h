@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// StoredChatStates: states of conversations, beyond this process's memory.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/core/clock.h"
+#include "server/core/mutex.h"
+#include "server/engine/prefix_cache.h"
+#include "server/models/model_registry.h"
+#include "server/sessions/digest.h"
+#include "server/sessions/storage/session_storage.h"
+
+namespace lintel {
+
+// A client that sends its whole history each turn has no session. The state at the boundary of its
+// last turn is kept by the prefix cache; here it is written to session storage, too, as a session
+// of its own whose history is the prompt's tokens up to the boundary. Such a session has no call,
+// is not listed, and belongs to the same owner. Keys of all of them are in memory, so that a prompt
+// is looked up without asking the storage.
+//
+// A state is found by what it is a function of: the owner's own tokens, the weights, the adapter,
+// the type of KV caches and the numerics of the machine. So what continues from it has the same
+// bits. Of a conversation the last two turns are stored.
+//
+// Thread-safe. What is marked "waits" waits for a disk: by PersistentSessions::run().
+class StoredChatStates {
+ public:
+  struct Options {
+    // Whether turns are stored that nobody asked to store.
+    bool stores_all = false;
+    // A turn is stored so long after it ended, or before, when memory is needed.
+    std::chrono::seconds idle{60};
+    std::chrono::seconds expire_after = std::chrono::hours(24);
+  };
+  struct Stats {
+    std::uint64_t stored = 0, restored = 0;
+    std::size_t keys = 0;
+  };
+  // Whose conversation, with what it is computed.
+  struct Reader {
+    SharedModel model;
+    SharedAdapter adapter;  // null: none
+    Owner owner;
+  };
+
+  // All outlive it. Waits: reads the keys that the storage has.
+  //
+  // run: PersistentSessions::run(), which may be there only later; it does not outlive the object.
+  using Run = std::function<bool(std::function<void()>)>;
+  StoredChatStates(SessionStorage& storage, PrefixCache& prefixes, const ModelRegistry& models,
+                   const Clock& clock, const Options& options, Run run);
+  ~StoredChatStates();
+
+  // A turn has ended whose boundary is after these tokens. at_once: its state is stored now,
+  // whatever the options say; else when it has been idle.
+  void note_turn(const Reader& reader, std::span<const std::int32_t> tokens, bool at_once) noexcept;
+  // Whether a longer beginning of the prompt is stored than is in memory.
+  bool has_more(const Reader& reader, std::span<const std::int32_t> prompt) noexcept;
+  // Waits. The longest beginning of the prompt that is stored is in the prefix cache when it
+  // returns, if it can be read.
+  void restore(const Reader& reader, std::span<const std::int32_t> prompt) noexcept;
+
+  // Has the turns stored that have been idle long enough.
+  void look();
+  // Waits. Before the process ends: stores the turns that wait to be idle, the last ones first, but
+  // begins no more once `most` has passed.
+  void store_all(Duration most);
+
+  Stats stats() const;
+
+ private:
+  // What a state depends on beside its tokens.
+  using PartKey = Digest;
+  struct Stored {
+    std::string id;
+    std::chrono::system_clock::time_point expires;
+  };
+  struct Turn {
+    std::weak_ptr<const ServedModel> model;
+    std::weak_ptr<const ServedAdapter> adapter;
+    bool has_adapter = false;
+    Owner owner;
+    std::vector<std::int32_t> tokens;
+    TimePoint ended;
+  };
+  // A stored beginning of a prompt.
+  struct Found {
+    std::int64_t tokens = 0;
+    std::string id;
+  };
+
+  static PartKey part_of(const Reader& reader);
+  static PartKey part_of(const SessionStorage::Row& row, const std::string& adapter_fingerprint);
+  void read_keys();
+  // Those that are stored, ascending by length.
+  std::vector<Found> find(const PartKey& part, std::span<const std::int32_t> prompt)
+      EXCLUDES(mutex_);
+  void forget(const PartKey& part, std::int64_t tokens, const std::string& id) EXCLUDES(mutex_);
+  // Nothing: its model or adapter has gone.
+  std::shared_ptr<const Reader> reader_of(const Turn& turn) const;
+  // Waits. The state is that of the prefix cache, if it is there.
+  void store(const Turn& turn) noexcept;
+  void store(const Reader& reader, std::span<const std::int32_t> tokens, const SavedState& state);
+  void store_evicted(PrefixCache::EvictedTurn turn) noexcept;
+  bool put(const Reader& reader, std::span<const std::int32_t> tokens,
+           const SequenceState& sequence);
+  void remove(const std::string& id, const Owner& owner);
+
+  SessionStorage& storage_;
+  PrefixCache& prefixes_;
+  const ModelRegistry& models_;
+  const Clock& clock_;
+  const Options options_;
+  const Run run_;
+
+  std::atomic<std::uint64_t> stored_{0}, restored_{0};
+  std::atomic<int> evicted_waiting_{0};
+
+  mutable Mutex mutex_;
+  // By the number of tokens, then by their digest.
+  using OfPart = std::map<std::int64_t, std::map<Digest, Stored>>;
+  std::map<PartKey, OfPart> keys_ GUARDED_BY(mutex_);
+  std::size_t num_keys_ GUARDED_BY(mutex_) = 0;
+  std::deque<Turn> idle_ GUARDED_BY(mutex_);  // the longest idle first
+};
+
+}  // namespace lintel
