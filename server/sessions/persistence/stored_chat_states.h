@@ -39,7 +39,7 @@ namespace lintel {
 class StoredChatStates {
  public:
   struct Options {
-    // Whether turns are stored that nobody asked to store.
+    // Whether all turns are stored, not only those of calls that ask for it.
     bool stores_all = false;
     // A turn is stored so long after it ended, or before, when memory is needed.
     std::chrono::seconds idle{60};
@@ -64,8 +64,8 @@ class StoredChatStates {
                    const Clock& clock, const Options& options, Run run);
   ~StoredChatStates();
 
-  // A turn has ended whose boundary is after these tokens. at_once: its state is stored now,
-  // whatever the options say; else when it has been idle.
+  // A turn has ended whose boundary is after these tokens. at_once: its state is stored now; else
+  // by the options, when it has been idle.
   void note_turn(const Reader& reader, std::span<const std::int32_t> tokens, bool at_once) noexcept;
   // Whether a longer beginning of the prompt is stored than is in memory.
   bool has_more(const Reader& reader, std::span<const std::int32_t> prompt) noexcept;

@@ -158,7 +158,7 @@ TEST_CASE("over 50 turns each reads at most the last one, and four states are ke
   }
 }
 
-TEST_CASE("the state where two conversations part stays when either goes on") {
+TEST_CASE("the state where two conversations part stays when either continues") {
   const auto model = tiny_model(TinyModel::kTokens);
   Core core(model, without_threads(), kSessions, kRoomy);
   const Tokens shared = random_tokens(40, 1);
@@ -176,7 +176,7 @@ TEST_CASE("the state where two conversations part stays when either goes on") {
   CHECK(core.generate(turn_of(shared + Tokens{9, 9, 9}, 42))->result().cached_tokens == 40);
 }
 
-TEST_CASE("an answer that the conversation did not go on with leaves no state") {
+TEST_CASE("an answer that the next turn leaves out leaves no state") {
   const auto model = tiny_model(TinyModel::kTokens);
   Core core(model, without_threads(), kSessions, kRoomy);
   const Tokens prompt = random_tokens(40, 1);
