@@ -365,9 +365,7 @@ std::string kinds_help() {
   for (const AttentionKind* kind : attention_kinds()) {
     std::string keys;
     for (const ConfigKey& key : kind->keys) {
-      const std::string left_out = default_of(key);
-      keys += std::string(keys.empty() ? "" : "; ") + key.name + ": " + key.doc + ", " +
-              range_of(key) + (left_out.empty() ? "" : " [" + left_out + "]");
+      keys += std::string(keys.empty() ? "" : ", ") + key.name;
     }
     help += (help.empty() ? "" : "; ") + std::string(kind->type) +
             (keys.empty() ? "" : " (" + keys + ")");

@@ -75,7 +75,7 @@ std::string range_of(const ConfigKey& key);
 // What it is when it is left out: "1e-6", "1/sqrt(d_head)"; empty where it must be given.
 std::string default_of(const ConfigKey& key);
 
-// For --help: "lsh (rounds: hash rounds, a whole number from 1 to 256; ...)" of each kind.
+// For --help: "lsh (rounds, bits, chunk_size)" of each kind.
 std::string kinds_help();
 
 }  // namespace lintel
