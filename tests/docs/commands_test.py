@@ -31,8 +31,6 @@ BUILDS = "builds everything: .ci/run does it"
 NOT_RUN = [
     ("README.md", "scripts/demo.sh", BUILDS),
     ("README.md", "cmake --preset release", BUILDS),
-    ("docs/recipes.md", "scripts/setup.sh", BUILDS),
-    ("docs/recipes.md", "scripts/package.sh", "installs a package: scripts/package_test.sh does it in a root of its own"),
     ("docs/recipes.md", "grpcurl", "Debian 12 has no package of it"),
     ("docs/operations.md", "scripts/package.sh", "installs a package and starts a unit: scripts/package_test.sh"),
 ]
