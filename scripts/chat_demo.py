@@ -46,7 +46,7 @@ class Answer:
 
 
 class Server:
-    """A lintel-server of one model on two workers, with a store."""
+    """A lintel-server of one model on two workers, which stores each turn at its end."""
 
     def __init__(self, arguments: argparse.Namespace, model: pathlib.Path, store: pathlib.Path) -> None:
         self.port, metrics = free_port(), free_port()
@@ -54,7 +54,7 @@ class Server:
         command = [str(arguments.server), "--model", f"m={model}", "--listen", "127.0.0.1:0", "--workers", "2",
                    "--http-listen", f"127.0.0.1:{self.port}", "--metrics-listen", f"127.0.0.1:{metrics}",
                    "--session-memory", "4GiB", "--prefix-cache-memory", "2GiB", "--log-level", "warning",
-                   "--session-store", str(store), *arguments.server_flag]
+                   "--session-store", str(store), "--chat-spill", "--chat-spill-idle", "0s", *arguments.server_flag]
         begin = time.monotonic()
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         ready = self.process.stdout.readline()
@@ -72,6 +72,14 @@ class Server:
         with urllib.request.urlopen(self.metrics) as page:
             text = page.read().decode()
         return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
+
+    def wait_until_stored(self, turns: int) -> None:
+        """Until so many turns are in the store: they are written after their answers have ended."""
+        deadline = time.monotonic() + 10
+        while self.metric("lintel_chat_states_spilled_total") < turns:
+            if time.monotonic() > deadline:
+                raise SystemExit("chat_demo.py: a turn is not stored within ten seconds")
+            time.sleep(0.02)
 
     def chat(self, messages: list[dict], max_tokens: int, seed: int) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=3600)
@@ -109,8 +117,11 @@ def across_restarts(arguments: argparse.Namespace, model: pathlib.Path, store: p
     draw = random.Random(arguments.seed)
     messages: list[dict] = []
     server = Server(arguments, model, store)
+    turns = 0  # of this server
 
     def turn(words: int) -> Answer:
+        nonlocal turns
+        turns += 1
         messages.append(speech(draw, words))
         answer = server.chat(messages, arguments.new_tokens, arguments.seed)
         messages.append({"role": "assistant", "content": answer.text})
@@ -124,8 +135,9 @@ def across_restarts(arguments: argparse.Namespace, model: pathlib.Path, store: p
         after, again, starts = [], [], []
         for number in range(arguments.restarts):
             say(f"kill -9 and restart {number + 1} of {arguments.restarts}")
+            server.wait_until_stored(turns)
             server.end(signal.SIGKILL)
-            server = Server(arguments, model, store)
+            server, turns = Server(arguments, model, store), 0
             starts.append(server.start_ms)
             after.append(turn(5))
             again.append(turn(5))

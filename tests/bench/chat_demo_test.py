@@ -9,7 +9,7 @@ import sys
 import unittest
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts/chat_demo.py"
-FEW = ["--tokens", "600", "--restarts", "1", "--conversations", "6", "--forks", "3", "--new-tokens", "8"]
+FEW = ["--tokens", "1500", "--restarts", "1", "--conversations", "6", "--forks", "3", "--new-tokens", "8"]
 
 
 def run(*words):
@@ -22,13 +22,13 @@ class ChatDemoTest(unittest.TestCase):
     def setUpClass(cls):
         cls.result = json.loads(run("--json").stdout)
 
-    def test_the_long_conversation_has_its_length_and_reads_little_in_memory(self):
+    def test_the_long_conversation_reads_little_in_memory_and_after_a_restart(self):
         long = self.result["long"]
-        self.assertGreaterEqual(long["tokens"], 600)
+        self.assertGreaterEqual(long["tokens"], 1500)
         self.assertLess(max(long["read_in_memory"]), 100)
-        self.assertGreater(long["read_reading_all"], 600)
-        self.assertGreater(long["first_token_after_restart_ms"], 0)
+        self.assertGreater(long["read_reading_all"], 1500)
         self.assertEqual(len(long["read_after_restart"]), 1)
+        self.assertLess(long["read_after_restart"][0], 150)  # not the turn before, of 300 words
 
     def test_conversations_continue_and_forks_share_their_history(self):
         many = self.result["many"]
