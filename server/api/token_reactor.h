@@ -79,6 +79,12 @@ class TokenReactor : public StreamReactor<Response>, protected ResponseWriter {
   virtual bool ends_early() const { return false; }
   // Of the last message of a call that ended early: what the request had used.
   virtual void add_use(TokenUse /*used*/, Response& /*message*/) noexcept {}
+  // The request is over: ends the call by finish(), now or later. `last`: the message that is to be
+  // sent, empty where the status is not OK; null: the client is gone.
+  virtual void conclude(Response* last, grpc::Status status, TokenUse used) noexcept {
+    const bool is_empty = last == nullptr || !status.ok() || last->ByteSizeLong() == 0;
+    this->finish(is_empty ? nullptr : last, std::move(status), used);
+  }
 
  private:
   void write(std::span<const OutboxEntry> entries) override {
@@ -92,15 +98,14 @@ class TokenReactor : public StreamReactor<Response>, protected ResponseWriter {
   void end(std::span<const OutboxEntry> entries, grpc::Status status, TokenUse used) override {
     message_.Clear();
     if (status.ok()) fill(entries, /*is_last=*/true, message_);
-    const bool is_empty = !status.ok() || message_.ByteSizeLong() == 0;
-    this->finish(is_empty ? nullptr : &message_, std::move(status), used);
+    conclude(&message_, std::move(status), used);
   }
   void gone(grpc::Status status, TokenUse used) noexcept override {
     if (has_ended_) {
       add_use(used, message_);
-      return this->finish(&message_, grpc::Status::OK, used);
+      return conclude(&message_, grpc::Status::OK, used);
     }
-    this->finish(nullptr, std::move(status), used);
+    conclude(nullptr, std::move(status), used);
   }
 
   // What OnCancel finds, which may come before run() does.

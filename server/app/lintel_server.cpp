@@ -22,6 +22,7 @@
 #include "grpc/health/v1/health.pb.h"
 #include "server/api/kserve/service.h"
 #include "server/api/lintel_v1/admin_service.h"
+#include "server/api/lintel_v1/chat_generation.h"
 #include "server/api/lintel_v1/chat_service.h"
 #include "server/api/lintel_v1/generation_service.h"
 #include "server/api/lintel_v1/initial_states.h"
@@ -230,7 +231,8 @@ struct LintelServer::Impl {
                 stored == nullptr ? nullptr : &stored->sessions(),
                 stored == nullptr ? nullptr : &stored->chat_states()},
         generation(context),
-        chat(context),
+        chat_generation(context),
+        chat(context, chat_generation),
         session(context),
         model(context),
         admin(context),
@@ -280,6 +282,7 @@ struct LintelServer::Impl {
   ServerHealth health;
   ServiceContext context;
   GenerationService generation;
+  ChatGeneration chat_generation;
   ChatService chat;
   SessionService session;
   ModelService model;

@@ -375,21 +375,33 @@ grpc::Status chat_refusal(const char* reason, const std::string& param,
   return invalid_argument({{param, message}}, reason);
 }
 
-grpc::Status read_chat_request(std::string_view text, const JsonBounds& bounds,
-                               ChatRequest& request) {
+grpc::Status read_json_body(std::string_view text, const JsonBounds& bounds,
+                            nlohmann::ordered_json& body) {
   JsonFailure failure;
-  const std::optional<Json> body = read_request_json(text, bounds, failure);
-  if (!body) {
+  std::optional<Json> read = read_request_json(text, bounds, failure);
+  if (!read) {
     const bool is_json = failure.kind != JsonFailure::Kind::kNotJson;
     return invalid_argument({{"body", is_json ? failure.what
                                               : "is not JSON: " + failure.what + " (byte " +
                                                     std::to_string(failure.byte) + ")"}});
   }
-  if (!body->is_object()) return invalid_argument({{"body", "is not an object of JSON"}});
+  if (!read->is_object()) return invalid_argument({{"body", "is not an object of JSON"}});
+  body = *std::move(read);
+  return grpc::Status::OK;
+}
+
+grpc::Status read_chat_request(std::string_view text, const JsonBounds& bounds,
+                               ChatRequest& request) {
+  Json body;
+  grpc::Status status = read_json_body(text, bounds, body);
+  return status.ok() ? read_chat_request(body, request) : status;
+}
+
+grpc::Status read_chat_request(const nlohmann::ordered_json& body, ChatRequest& request) {
   const auto wrong = [](const std::string& name, const std::string& what) {
     return invalid_argument({{name, what}});
   };
-  for (const auto& [name, value] : body->items()) {
+  for (const auto& [name, value] : body.items()) {
     if (value.is_null()) continue;  // as if it were not there
     const auto* const known =
         std::ranges::find_if(kMembers, [&](const Member& member) { return name == member.name; });
@@ -401,7 +413,7 @@ grpc::Status read_chat_request(std::string_view text, const JsonBounds& bounds,
     if (!what.empty()) return wrong(name, what);
   }
   std::string name;
-  const std::string what = read_max_tokens(*body, request, name);
+  const std::string what = read_max_tokens(body, request, name);
   if (!what.empty()) return wrong(name, what);
   if (request.messages.is_null()) return wrong("messages", "is missing");
   const bool has_format = request.format != ChatRequest::Format::kText;
@@ -409,7 +421,7 @@ grpc::Status read_chat_request(std::string_view text, const JsonBounds& bounds,
     return wrong("tool_choice", "requires calls, response_format or grammar a text");
   }
   const auto has = [&](const char* member) {
-    return body->contains(member) && !body->at(member).is_null();
+    return body.contains(member) && !body.at(member).is_null();
   };
   if (has("grammar") && has("response_format")) {
     return wrong("grammar", "cannot be combined with response_format");
@@ -429,7 +441,7 @@ grpc::Status read_chat_request(std::string_view text, const JsonBounds& bounds,
   }
   if (request.include_usage && !request.streams) return wrong("stream_options", "goes with stream");
   if (request.continue_final_message && request.add_generation_prompt) {
-    if (body->contains("add_generation_prompt")) {
+    if (body.contains("add_generation_prompt")) {
       return wrong("continue_final_message", "goes with add_generation_prompt false");
     }
     request.add_generation_prompt = false;

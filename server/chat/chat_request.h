@@ -56,8 +56,12 @@ struct ChatRequest {
   std::string adapter;
 };
 
-// INVALID_ARGUMENT names the member. Takes time linear in the text, memory within the bounds.
-grpc::Status read_chat_request(std::string_view body, const JsonBounds& bounds,
+// The object that a body is. Takes time linear in the text, memory within the bounds.
+grpc::Status read_json_body(std::string_view text, const JsonBounds& bounds,
+                            nlohmann::ordered_json& body);
+// INVALID_ARGUMENT names the member.
+grpc::Status read_chat_request(const nlohmann::ordered_json& body, ChatRequest& request);
+grpc::Status read_chat_request(std::string_view text, const JsonBounds& bounds,
                                ChatRequest& request);
 
 // Refusals that programs distinguish: INVALID_ARGUMENT with google.rpc.ErrorInfo of this reason,

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/api/lintel_v1/chat_generation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "server/api/lookup.h"
+#include "server/rpc/status.h"
+
+namespace lintel {
+namespace {
+
+constexpr std::int64_t kDefaultMaxTokens = 8192;  // of an answer whose request does not say
+// Turns whose end waits for its thread; what is kept of more stays until memory is needed.
+constexpr std::size_t kMostTurns = 256;
+
+// The first token of what a call begins with cannot be drawn.
+void forbid_calls(const Tokenizer& tokenizer, ToolDialect dialect, v1::Sampling& sampling) {
+  if (dialect == ToolDialect::kNone) return;
+  const std::string tag = dialect == ToolDialect::kPythonic ? "<|tool_call_start|>" : "<tool_call>";
+  const std::optional<std::int32_t> token = tokenizer.find_token(tag);
+  if (!token) return;  // of several tokens, which text may have, too: it is read as text
+  (*sampling.mutable_logit_bias())[*token] = -100.0f;
+}
+
+v1::GenerateRequest generate_request(const ReadChat& chat) {
+  const Transformer& transformer = *chat.model->transformer;
+  v1::GenerateRequest wire;
+  wire.set_model(chat.model->name);
+  wire.mutable_prompt()->mutable_tokens()->mutable_ids()->Add(chat.prompt.ids.begin(),
+                                                              chat.prompt.ids.end());
+  *wire.mutable_sampling() = sampling_of(chat.request, chat.model->chat->defaults());
+  if (!chat.request.tools.is_null() && chat.request.tool_choice == ChatRequest::ToolChoice::kNone) {
+    forbid_calls(*transformer.tokenizer(), chat.prompt.traits.dialect, *wire.mutable_sampling());
+  }
+  std::int64_t most = std::min<std::int64_t>(kDefaultMaxTokens, chat.model->limits.max_new_tokens);
+  if (transformer.config().max_tokens() > 0) {
+    most = std::min(most, transformer.config().max_tokens() -
+                              static_cast<std::int64_t>(chat.prompt.ids.size()));
+  }
+  wire.set_max_new_tokens(chat.request.max_tokens.value_or(
+      static_cast<std::uint32_t>(std::max<std::int64_t>(most, 0))));
+  for (const std::int32_t id : transformer.tokenizer()->eos()) {
+    wire.mutable_stop()->add_token_ids(id);
+  }
+  wire.set_num_samples(chat.request.num_choices);
+  wire.set_log2_probs(chat.request.logprobs);
+  wire.set_top_log2_probs(chat.request.top_logprobs);
+  wire.set_adapter(chat.request.adapter);
+  wire.set_cache_prefix_tokens(static_cast<std::uint32_t>(chat.prompt.turn_boundary));
+  return wire;
+}
+
+// Where states are kept beside the turn's boundary. A template that writes old answers otherwise
+// than they were generated shows it in the boundary, which is then within the prompt; but results
+// of tools may follow such an answer as it is.
+GenerationRequest::Turn turn_of(const ReadChat& chat) {
+  const ChatPrompt& prompt = chat.prompt;
+  const bool may_call =
+      !chat.request.tools.is_null() && chat.request.tool_choice != ChatRequest::ToolChoice::kNone;
+  const bool keeps_prompt =
+      prompt.turn_boundary + 1 >= static_cast<std::int64_t>(prompt.ids.size());
+  GenerationRequest::Turn turn;
+  if (may_call && prompt.before_generation_prompt > prompt.turn_boundary) {
+    turn.call = prompt.before_generation_prompt;
+  }
+  turn.keeps_end = (keeps_prompt || may_call) && chat.request.num_choices == 1 &&
+                   chat.request.add_generation_prompt && !chat.request.continue_final_message;
+  return turn;
+}
+
+nlohmann::ordered_json answer_of(const ChatTurn& turn) {
+  nlohmann::ordered_json answer = {{"role", "assistant"}, {"content", turn.answer.content()}};
+  const std::string& reasoning = turn.answer.reasoning();
+  if (!reasoning.empty() && sends_reasoning_back(turn.request)) {
+    answer["reasoning_content"] = reasoning;
+  }
+  for (const v1::ToolCallDelta& call : turn.calls) {
+    answer["tool_calls"].push_back(
+        {{"id", call.id()},
+         {"type", "function"},
+         {"function", {{"name", call.name()}, {"arguments", call.arguments()}}}});
+  }
+  return answer;
+}
+
+bool ended_by_itself(FinishReason reason) {
+  return reason == FinishReason::kStopToken || reason == FinishReason::kStopString;
+}
+
+StoredChatStates::Reader reader_of(const CallScope& scope, const ReadChat& chat) {
+  return {chat.model, chat.adapter, scope.caller().name};
+}
+
+}  // namespace
+
+grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat& chat) {
+  grpc::Status status;
+  chat.model = resolve_model(chat.request.model, context.models, &status);
+  if (chat.model == nullptr) return status;
+  scope.set_model(chat.model->name);
+  const Transformer& transformer = *chat.model->transformer;
+  const Tokenizer* const tokenizer = transformer.tokenizer().get();
+  if (chat.model->chat == nullptr || tokenizer == nullptr) {
+    return chat_refusal("NO_CHAT_TEMPLATE", "model",
+                        tokenizer == nullptr
+                            ? "the model has no tokenizer: its tokens are ids alone"
+                            : "the model has no chat template (--chat-template)");
+  }
+  chat.now = local_time(std::chrono::system_clock::to_time_t(context.clock.wall_time()));
+  status = make_chat_prompt(*chat.model->chat, *tokenizer, chat.request, chat.now, chat.prompt);
+  if (!status.ok()) return status;
+  return resolve_adapter(chat.request.adapter, *chat.model, &chat.adapter);
+}
+
+v1::Sampling sampling_of(const ChatRequest& request, const SamplingDefaults& defaults) {
+  v1::Sampling sampling = request.sampling;
+  if (!sampling.has_temperature() && defaults.temperature) {
+    sampling.set_temperature(*defaults.temperature);
+  }
+  if (!sampling.has_top_p() && defaults.top_p) sampling.set_top_p(*defaults.top_p);
+  if (!sampling.has_top_k() && defaults.top_k) sampling.set_top_k(*defaults.top_k);
+  if (!sampling.has_min_p() && defaults.min_p) sampling.set_min_p(*defaults.min_p);
+  if (!sampling.has_repetition_penalty() && defaults.repetition_penalty) {
+    sampling.set_repetition_penalty(*defaults.repetition_penalty);
+  }
+  return sampling;
+}
+
+void ChatAnswerWriter::begin(PreparedChat& chat) {
+  turn_ = std::move(chat.turn);
+  on_turn_ = std::move(chat.on_turn);
+  output_ = std::move(chat.output);
+  prompt_tokens_ = chat.prompt_tokens;
+  const GenerationRequest& request = chat.prepared.checked.request;
+  output_.seed = request.seed;
+  const auto count = static_cast<std::uint32_t>(request.num_samples);
+  choices_.reserve(count);
+  for (std::uint32_t i = 0; i < count; ++i) choices_.emplace_back(output_, i);
+}
+
+void ChatAnswerWriter::fill(std::span<const OutboxEntry> entries, bool is_last,
+                            v1::ChatResponse& message) {
+  std::vector<std::pair<std::int32_t, float>> top;
+  for (const OutboxEntry& entry : entries) {
+    ChatChoice& choice = choices_.at(static_cast<std::size_t>(entry.sample));
+    if (entry.finished != nullptr) {
+      const SampleResult& result = *entry.finished;
+      // The prompt is read once for all its samples.
+      cached_tokens_ = std::max<std::int64_t>(cached_tokens_, result.cached_tokens);
+      choice.finish(ended_by_itself(result.reason), message);
+      if (turn_ != nullptr && result.stop_token) {
+        turn_->ended_by_token = true;
+        turn_->tokens.push_back(*result.stop_token);
+      }
+      continue;
+    }
+    if (turn_ != nullptr) turn_->tokens.push_back(entry.token);
+    top.clear();
+    for (const TopToken& token : entry.top) top.emplace_back(token.token, token.log2_prob);
+    choice.push({.id = entry.token,
+                 .log2_prob = entry.has_log2_prob ? std::optional(entry.log2_prob) : std::nullopt,
+                 .top = top},
+                message);
+  }
+  gather(message);
+  if (!is_last && !ends_early()) return;
+  add_usage(message);
+  if (turn_ != nullptr) on_turn_(std::move(turn_));
+}
+
+void ChatAnswerWriter::gather(const v1::ChatResponse& message) {
+  if (turn_ == nullptr) return;
+  for (const v1::ChatDelta& delta : message.deltas()) {
+    turn_->answer.mutable_content()->append(delta.content());
+    turn_->answer.mutable_reasoning()->append(delta.reasoning());
+    if (!delta.has_call()) continue;
+    if (!delta.call().id().empty()) {
+      turn_->calls.push_back(delta.call());
+    } else if (!turn_->calls.empty()) {
+      turn_->calls.back().mutable_arguments()->append(delta.call().arguments());
+    }
+  }
+}
+
+bool ChatAnswerWriter::ends_early() const {
+  return std::ranges::all_of(choices_, &ChatChoice::is_over);
+}
+
+void ChatAnswerWriter::add_use(TokenUse used, v1::ChatResponse& message) const noexcept {
+  message.mutable_usage()->set_cached_tokens(
+      std::max<std::int64_t>(cached_tokens_, used.prompt > 0 ? prompt_tokens_ - used.prompt : 0));
+}
+
+void ChatAnswerWriter::add_usage(v1::ChatResponse& message) const {
+  v1::ChatUsage& usage = *message.mutable_usage();
+  usage.set_prompt_tokens(prompt_tokens_);
+  usage.set_cached_tokens(cached_tokens_);
+  for (const ChatChoice& choice : choices_) {
+    usage.set_completion_tokens(usage.completion_tokens() + choice.tokens());
+    usage.set_reasoning_tokens(usage.reasoning_tokens() + choice.reasoning_tokens());
+  }
+}
+
+ChatGeneration::ChatGeneration(const ServiceContext& context)
+    : context_(context), turns_(/*threads=*/1, kMostTurns) {}
+
+grpc::Status ChatGeneration::add_grammar(RpcCall& rpc, const ReadChat& chat,
+                                         GenerationRequest& generation) {
+  const ChatRequest& request = chat.request;
+  const ChatPrompt& prompt = chat.prompt;
+  const Transformer& transformer = *chat.model->transformer;
+  ChatGrammar made;
+  grpc::Status status = make_chat_grammar(request, prompt.traits, grammars_, made);
+  if (!status.ok() || made.grammar == nullptr) return status;
+  if (!made.relaxed.empty()) rpc.add_header("lintel-schema-relaxed", made.relaxed);
+  const bool is_asked_for = request.format != ChatRequest::Format::kText ||
+                            request.tool_choice == ChatRequest::ToolChoice::kRequired;
+  if (generation.stop.tokens.empty()) {
+    // Calls that the model begins by itself are read all the same.
+    if (!is_asked_for) return status;
+    return invalid_argument(
+        {{request.format == ChatRequest::Format::kText ? "tool_choice" : "response_format",
+          "needs a model with a token that ends a text"}});
+  }
+  const ToolDialect dialect = request.tools.is_null() ? ToolDialect::kNone : prompt.traits.dialect;
+  generation.constraint =
+      GrammarConstraint{.grammar = std::move(made.grammar),
+                        .vocabulary = vocabularies_.of(
+                            transformer.tokenizer(),
+                            static_cast<std::size_t>(transformer.config().vocab_size), dialect),
+                        .after_reasoning = prompt.thinking != ThinkingStart::kClosed};
+  return status;
+}
+
+bool ChatGeneration::has_stored(const CallScope& scope, const ReadChat& chat) const {
+  StoredChatStates* const stored = context_.chat_states;
+  return stored != nullptr && stored->has_more(reader_of(scope, chat), chat.prompt.ids);
+}
+
+void ChatGeneration::restore(const CallScope& scope, const ReadChat& chat) const {
+  context_.chat_states->restore(reader_of(scope, chat), chat.prompt.ids);
+}
+
+grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& chat,
+                                     bool is_stored_at_once, PreparedChat& prepared) {
+  const std::int64_t most = chat.model->transformer->config().max_tokens();
+  if (most > 0 && static_cast<std::int64_t>(chat.prompt.ids.size()) >= most) {
+    return chat_refusal("CONTEXT_LENGTH_EXCEEDED", "messages",
+                        "have " + std::to_string(chat.prompt.ids.size()) +
+                            " tokens, the model takes fewer than " + std::to_string(most));
+  }
+  prepared.output = chat_output(chat.request, chat.prompt, chat.model->transformer->tokenizer());
+  const v1::GenerateRequest generate = generate_request(chat);
+  GenerationTarget target;
+  target.model = chat.model;
+  grpc::Status status =
+      prepare_generation(context_, call.scope.caller().name, generate, generate.prompt(),
+                         call_deadline(rpc, context_.clock), std::move(target), prepared.prepared);
+  if (!status.ok()) return status;
+  GenerationRequest& request = prepared.prepared.checked.request;
+  status = add_grammar(rpc, chat, request);
+  if (!status.ok()) return status;
+  request.allowance = call.quota.allowance();
+  request.caller = call.scope.turn_name();
+  prepared.prompt_tokens = static_cast<std::int64_t>(chat.prompt.ids.size());
+  const GenerationRequest::Turn kept = turn_of(chat);
+  request.turn = kept;
+  const bool is_stored = context_.chat_states != nullptr;
+  if (kept.call > 0 || kept.keeps_end || is_stored) {
+    prepared.turn = std::make_unique<ChatTurn>(ChatTurn{.model = chat.model,
+                                                        .adapter = chat.adapter,
+                                                        .owner = call.scope.caller().name,
+                                                        .request = std::move(chat.request),
+                                                        .now = chat.now,
+                                                        .kept = kept,
+                                                        .is_stored_at_once = is_stored_at_once,
+                                                        .boundary = chat.prompt.turn_boundary,
+                                                        .tokens = std::move(chat.prompt.ids)});
+  }
+  prepared.on_turn = [this](std::unique_ptr<ChatTurn> ended) {
+    turns_.run(
+        [this, shared = std::shared_ptr<const ChatTurn>(std::move(ended))] { end_turn(*shared); });
+  };
+  return status;
+}
+
+void ChatGeneration::end_turn(const ChatTurn& turn) const {
+  const Transformer& transformer = *turn.model->transformer;
+  const PrefixCache::Reader reader{transformer, turn.adapter, turn.owner};
+  const std::span<const std::int32_t> tokens(turn.tokens);
+  const bool has_end = turn.kept.keeps_end && turn.ended_by_token;
+  const bool keeps_end =
+      has_end && next_turn_begins_with(*turn.model->chat, *transformer.tokenizer(), turn.request,
+                                       turn.now, answer_of(turn), tokens);
+  if (has_end && !keeps_end) context_.prefixes.drop(reader, tokens, KeptFor::kEnd);
+  if (turn.kept.call > 0 && (keeps_end || turn.calls.empty())) {
+    context_.prefixes.drop(reader, tokens.first(static_cast<std::size_t>(turn.kept.call)),
+                           KeptFor::kCall);
+  }
+  if (context_.chat_states == nullptr) return;
+  context_.chat_states->note_turn({turn.model, turn.adapter, turn.owner},
+                                  tokens.first(static_cast<std::size_t>(turn.boundary)),
+                                  turn.is_stored_at_once);
+}
+
+}  // namespace lintel

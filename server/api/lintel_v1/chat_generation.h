@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// ChatGeneration: what the services of conversations share, from a request to its tokens.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "lintel/v1/chat.pb.h"
+#include "server/api/prepare_generation.h"
+#include "server/api/service_context.h"
+#include "server/api/token_stream.h"
+#include "server/chat/chat_grammar.h"
+#include "server/chat/chat_output.h"
+#include "server/chat/chat_prompt.h"
+#include "server/chat/chat_request.h"
+#include "server/core/threads.h"
+#include "server/engine/request.h"
+#include "server/grammar/grammar_cache.h"
+#include "server/rpc/answer.h"
+#include "server/rpc/rpc.h"
+
+namespace lintel {
+
+// A request with the model that it names, and the prompt that it becomes.
+struct ReadChat {
+  ChatRequest request;
+  SharedModel model;
+  SharedAdapter adapter;  // null: none
+  LocalTime now;
+  ChatPrompt prompt;
+};
+
+// Fills in what follows from chat.request.
+grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat& chat);
+
+// The request's sampling, and what the checkpoint recommends where it names none.
+v1::Sampling sampling_of(const ChatRequest& request, const SamplingDefaults& defaults);
+
+// A turn of a conversation, from its prompt to its answer: enough to say which of the states that
+// were kept on the way the next turn may begin with.
+struct ChatTurn {
+  SharedModel model;
+  SharedAdapter adapter;
+  Owner owner;
+  ChatRequest request;
+  LocalTime now;
+  GenerationRequest::Turn kept;
+  bool is_stored_at_once = false;        // its state, with a session store
+  std::int64_t boundary = 0;             // of the turn: tokens of the prompt
+  std::vector<std::int32_t> tokens;      // of the prompt, then of the answer with its end
+  v1::ChatDelta answer;                  // its content and reasoning, whole
+  std::vector<v1::ToolCallDelta> calls;  // whole
+  bool ended_by_token = false;
+};
+
+struct PreparedChat {
+  ChatOutput output;
+  std::int64_t prompt_tokens = 0;
+  PreparedGeneration prepared;
+  std::unique_ptr<ChatTurn> turn;  // null: nothing depends on its answer
+  // Called with the turn, once its answer is whole.
+  std::function<void(std::unique_ptr<ChatTurn>)> on_turn;
+};
+
+// The tokens of an answer as deltas. Used by one thread at a time.
+class ChatAnswerWriter {
+ public:
+  // Before chat.prepared is submitted.
+  void begin(PreparedChat& chat);
+  // Appends what the entries add; is_last: and the usage, as where it ends early.
+  void fill(std::span<const OutboxEntry> entries, bool is_last, v1::ChatResponse& message);
+  // Whether a stop text, or the end of the only call, has ended every choice before its sample did.
+  bool ends_early() const;
+  // Of the message that has the usage, of an answer that was ended before its samples: those that
+  // would say what was cached were cut off.
+  void add_use(TokenUse used, v1::ChatResponse& message) const noexcept;
+
+ private:
+  void gather(const v1::ChatResponse& message);
+  void add_usage(v1::ChatResponse& message) const;
+
+  ChatOutput output_;
+  std::vector<ChatChoice> choices_;
+  std::int64_t prompt_tokens_ = 0;
+  std::int64_t cached_tokens_ = 0;
+  std::unique_ptr<ChatTurn> turn_;  // null: not needed, or given away
+  std::function<void(std::unique_ptr<ChatTurn>)> on_turn_;
+};
+
+// Thread-safe.
+class ChatGeneration {
+ public:
+  explicit ChatGeneration(const ServiceContext& context);
+
+  // Checks the request and makes what is to be run of it. Not OK: nothing is held. Takes the
+  // request and the tokens of the prompt.
+  grpc::Status prepare(RpcCall& rpc, StreamCall& call, ReadChat& chat, bool is_stored_at_once,
+                       PreparedChat& prepared);
+  // Whether restore() would help.
+  bool has_stored(const CallScope& scope, const ReadChat& chat) const;
+  // Waits for the session store. What it has of the conversation is in memory when this returns.
+  void restore(const CallScope& scope, const ReadChat& chat) const;
+
+ private:
+  // What the answer may be, in the request that is to be submitted.
+  grpc::Status add_grammar(RpcCall& rpc, const ReadChat& chat, GenerationRequest& generation);
+  // Of the states that were kept in a turn those go that the next one cannot begin with.
+  void end_turn(const ChatTurn& turn) const;
+
+  const ServiceContext context_;
+  grammar::GrammarCache grammars_;
+  ChatVocabularies vocabularies_;
+  WorkThreads turns_;  // last: ends turns while the rest is there
+};
+
+}  // namespace lintel
