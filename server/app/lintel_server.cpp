@@ -27,6 +27,7 @@
 #include "server/api/lintel_v1/generation_service.h"
 #include "server/api/lintel_v1/initial_states.h"
 #include "server/api/lintel_v1/model_service.h"
+#include "server/api/lintel_v1/response_service.h"
 #include "server/api/lintel_v1/session_service.h"
 #include "server/api/service_context.h"
 #include "server/app/maintenance.h"
@@ -141,9 +142,10 @@ namespace {
 constexpr std::chrono::milliseconds kShutdownTime{250};
 // Then the process ends even if calls are left because of a defect.
 constexpr std::chrono::seconds kLastWait{30};
-constexpr const char* kServices[] = {
-    "lintel.v1.GenerationService", "lintel.v1.ChatService",  "lintel.v1.SessionService",
-    "lintel.v1.ModelService",      "lintel.v1.AdminService", "inference.GRPCInferenceService"};
+constexpr const char* kServices[] = {"lintel.v1.GenerationService",   "lintel.v1.ChatService",
+                                     "lintel.v1.ResponseService",     "lintel.v1.SessionService",
+                                     "lintel.v1.ModelService",        "lintel.v1.AdminService",
+                                     "inference.GRPCInferenceService"};
 
 std::vector<std::string> reflected_services(const ServerOptions& options) {
   std::vector<std::string> services(std::begin(kServices), std::end(kServices));
@@ -233,6 +235,7 @@ struct LintelServer::Impl {
         generation(context),
         chat_generation(context),
         chat(context, chat_generation),
+        response(context, chat_generation),
         session(context),
         model(context),
         admin(context),
@@ -284,6 +287,7 @@ struct LintelServer::Impl {
   GenerationService generation;
   ChatGeneration chat_generation;
   ChatService chat;
+  ResponseService response;
   SessionService session;
   ModelService model;
   AdminService admin;
@@ -291,7 +295,7 @@ struct LintelServer::Impl {
   ReflectionService reflection;
   ChannelzService channelz;
   // The services that HTTP has, too, and those over gRPC.
-  const std::array<const RpcService*, 6> services{&generation, &chat,  &session,
+  const std::array<const RpcService*, 7> services{&generation, &chat,  &response, &session,
                                                   &model,      &admin, &inference};
   std::deque<GrpcService> grpc_services;
   HttpCounters http_counters;

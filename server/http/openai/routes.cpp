@@ -12,6 +12,7 @@
 #include "server/http/openai/chat.h"
 #include "server/http/openai/completion.h"
 #include "server/http/openai/completion_request.h"
+#include "server/http/openai/responses.h"
 #include "server/rpc/status.h"
 
 namespace lintel {
@@ -127,6 +128,7 @@ void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies) {
         },
         [exchange](const grpc::Status& status) { exchange->answer(openai_answer(status)); });
   });
+  add_response_routes(routes, calls, bodies);
 }
 
 }  // namespace lintel

@@ -12,6 +12,7 @@
 
 #include "lintel/v1/chat.grpc.pb.h"
 #include "server/chat/chat_output.h"
+#include "tests/server/chat/answer_cases.h"
 #include "tests/server/support/http_client.h"
 #include "tests/server/support/metrics_page.h"
 #include "tests/server/support/token_file.h"
@@ -43,24 +44,6 @@ std::vector<std::string> data_of(const std::string& body) {
   return all;
 }
 
-// Tokens that are the pieces of an output.
-class PiecesTokenizer final : public Tokenizer {
- public:
-  explicit PiecesTokenizer(const std::vector<std::string>& pieces) : Tokenizer(parts_of(pieces)) {}
-  std::vector<std::int32_t> encode(std::string_view, const EncodeOptions&) const override {
-    return {};
-  }
-
- private:
-  static Parts parts_of(const std::vector<std::string>& pieces) {
-    Parts parts{.kind = "pieces", .texts = TokenTexts(pieces.size()), .named = {}};
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-      if (!pieces[i].empty()) parts.texts.set(static_cast<std::int32_t>(i), pieces[i]);
-    }
-    return parts;
-  }
-};
-
 // Without what draws make: ids of calls, and with the placeholder of usage.
 ojson comparable(ojson chunk) {
   if (chunk.contains("choices")) {
@@ -79,17 +62,7 @@ TEST_CASE("goldens: an output as the chunks of a stream, and the same as a whole
   for (const ojson& item : file["cases"]) {
     CAPTURE(item["name"].get<std::string>());
     const std::vector<std::string> pieces = item["pieces"];
-    ChatRequest request;
-    request.tools = item["dialect"] == "none" ? ojson() : file["tools"];
-    request.parallel_tool_calls = item["parallel"];
-    ChatPrompt prompt;
-    for (const ToolDialect dialect :
-         {ToolDialect::kHermes, ToolDialect::kXml, ToolDialect::kPythonic}) {
-      if (name_of(dialect) == item["dialect"]) prompt.traits.dialect = dialect;
-    }
-    if (item["reasoning"] == "opened") prompt.thinking = ThinkingStart::kOpened;
-    const ChatOutput output =
-        chat_output(request, prompt, std::make_shared<PiecesTokenizer>(pieces));
+    const ChatOutput output = output_of_case(file, item);
     ChatJson stream({.model = "m", .streams = true, .include_usage = true}, "chatcmpl-0",
                     1764000000);
     ChatJson whole({.model = "m"}, "chatcmpl-0", 1764000000);
@@ -101,10 +74,7 @@ TEST_CASE("goldens: an output as the chunks of a stream, and the same as a whole
         choice.push({.id = static_cast<std::int32_t>(i)}, message);
       } else {
         choice.finish(item["end"] == "stop", message);
-        message.mutable_usage()->set_prompt_tokens(10);
-        message.mutable_usage()->set_cached_tokens(4);
-        message.mutable_usage()->set_completion_tokens(20);
-        message.mutable_usage()->set_reasoning_tokens(5);
+        set_golden_usage(*message.mutable_usage());
       }
       events += stream.events(message);
       REQUIRE(whole.gather(message).ok());
