@@ -114,9 +114,14 @@ ConnectionExchange::~ConnectionExchange() {
   });
 }
 
+void ConnectionExchange::add_header(std::string name, std::string value) {
+  headers_.emplace_back(std::move(name), std::move(value));
+}
+
 void ConnectionExchange::answer(HttpAnswer answer) {
   if (begun_.load() || over_.exchange(true)) return;
   catch_exceptions([&] {
+    answer.headers.insert(answer.headers.end(), headers_.begin(), headers_.end());
     run([answer = std::move(answer), request = request_](AnsweringConnection& connection) mutable {
       connection.send_whole(std::move(answer), request);
     });
@@ -126,6 +131,7 @@ void ConnectionExchange::answer(HttpAnswer answer) {
 void ConnectionExchange::begin(HttpAnswer head) {
   if (over_.load() || begun_.exchange(true)) return;
   catch_exceptions([&] {
+    head.headers.insert(head.headers.end(), headers_.begin(), headers_.end());
     run([head = std::move(head), request = request_](AnsweringConnection& connection) {
       connection.begin_pieces(head, request);
     });

@@ -47,6 +47,7 @@ class ConnectionExchange final : public HttpExchange {
 
   const HttpRequest& request() const override { return request_; }
   std::string take_body() override { return std::move(body_); }
+  void add_header(std::string name, std::string value) override;
   void answer(HttpAnswer answer) override;
   void begin(HttpAnswer head) override;
   void write(std::string piece, std::function<void(bool)> taken) override;
@@ -65,6 +66,7 @@ class ConnectionExchange final : public HttpExchange {
   const std::shared_ptr<AnsweringConnection> connection_;
   HttpRequest request_;
   std::string body_;
+  HttpHeaders headers_;             // that the answer has besides its own
   std::atomic<bool> begun_{false};  // in pieces
   std::atomic<bool> over_{false};
 };

@@ -102,7 +102,9 @@ class HttpCalls::Call final : public RpcCall,
   }
   const char* via() const override { return "http"; }
   // Those that every answer has are the connection's to add.
-  void add_header(const std::string&, const std::string&) override {}
+  void add_header(const std::string& name, const std::string& value) override {
+    if (name != "x-request-id" && name != "lintel-replica") exchange_->add_header(name, value);
+  }
 
  private:
   void read(RequestBytes& request) override {

@@ -75,6 +75,9 @@ class HttpExchange {
 
   virtual void answer(HttpAnswer answer) = 0;
 
+  // Adds a header to the answer. REQUIRES: before answer() or begin(), and not at the same time.
+  virtual void add_header(std::string /*name*/, std::string /*value*/) {}
+
   // Status and headers of an answer in pieces; `head.body` is its first piece. They go out with
   // what is written next, so that an answer of one piece is one write.
   virtual void begin(HttpAnswer head) = 0;
