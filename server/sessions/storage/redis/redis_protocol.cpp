@@ -169,13 +169,15 @@ const RedisScripts& RedisScripts::get() {
                                     .list = script_named("list", true),
                                     .sweep = script_named("sweep", true),
                                     .state = script_named("state", false),
-                                    .drop_state = script_named("state", true)};
+                                    .drop_state = script_named("state", true),
+                                    .document = script_named("document", false),
+                                    .document_when_full = script_named("document", true)};
   return scripts;
 }
 
 std::vector<const RedisScript*> RedisScripts::all() const {
-  return {&claim, &create, &write, &write_when_full, &check,     &find,
-          &read,  &list,   &sweep, &state,           &drop_state};
+  return {&claim, &create,     &write,    &write_when_full,   &check, &find, &read, &list, &sweep,
+          &state, &drop_state, &document, &document_when_full};
 }
 
 }  // namespace lintel

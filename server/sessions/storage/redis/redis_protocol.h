@@ -100,7 +100,7 @@ struct RedisRequest {
 struct RedisScripts {
   // What may run where a server is full: it makes room, or gives a session back.
   RedisScript claim, create, write, write_when_full, check, find, read, list, sweep, state,
-      drop_state;
+      drop_state, document, document_when_full;
 
   static const RedisScripts& get();
   std::vector<const RedisScript*> all() const;

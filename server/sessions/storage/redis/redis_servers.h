@@ -120,6 +120,7 @@ struct RedisKeys {
   explicit RedisKeys(int bucket);
   std::string session(const SessionStorage::SessionId& id) const { return prefix + id + ":m"; }
   std::string tokens(const SessionStorage::SessionId& id) const { return prefix + id + ":h"; }
+  std::string document(const std::string& id) const { return prefix + id + ":d"; }
 
   std::string prefix;  // of sessions
   std::string ids, expiries, garbage;

@@ -128,7 +128,8 @@ std::string holder_of(int lock) {
 // lost+found is there where a volume is mounted.
 bool is_of_a_storage(const std::string& name) {
   static const std::regex kOurs(
-      R"(lock|acknowledged|reserve|lost\+found|sessions\.db(-wal|-shm|-journal)?|states-[0-9]+\.slab)");
+      R"(lock|acknowledged|reserve|lost\+found|(sessions|documents)\.db(-wal|-shm|-journal)?|)"
+      R"(documents\.key|states-[0-9]+\.slab)");
   return std::regex_match(name, kOurs);
 }
 

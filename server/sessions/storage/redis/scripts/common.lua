@@ -6,7 +6,7 @@
 --   n nonce of who may write, empty: nobody; l of who gave it back last; s of its last write
 --   h holder, b its boot, u until when it holds the session, f number of the claim: grows from claim to
 --   claim, and is that of a time, so that it grows also where a failover has lost claims
--- Nothing here has a time to live, and leases are by this server's clock alone.
+-- Nothing of a session has a time to live, and leases are by this server's clock alone.
 local function milliseconds()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/sessions/storage/document_storage.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/core/random_bytes.h"
+
+namespace lintel {
+namespace {
+
+constexpr std::size_t kBytesOfOne = 512;  // what one takes besides its body
+
+}  // namespace
+
+MemoryDocuments::MemoryDocuments(std::size_t most_bytes, const Clock& clock)
+    : most_bytes_(most_bytes), clock_(clock) {
+  fill_with_random(secret_);
+}
+
+SessionError MemoryDocuments::put(Document& document) {
+  const MutexLock lock(mutex_);
+  const std::size_t bytes = document.body.size() + kBytesOfOne;
+  if (bytes > most_bytes_) return SessionError::kStoreFull;
+  auto found = documents_.find(document.id);
+  const std::int64_t version = found == documents_.end() ? 0 : found->second.document.version;
+  if (version != document.version) return SessionError::kFenced;
+  if (version > 0) {
+    Document& stored = found->second.document;
+    if (stored.owner != document.owner) return SessionError::kFenced;
+    bytes_ -= stored.body.size() + kBytesOfOne;
+    document.is_hidden = stored.is_hidden;
+  } else if (!document.parent.empty()) {
+    const auto parent = documents_.find(document.parent);
+    if (parent == documents_.end() || parent->second.document.owner != document.owner ||
+        parent->second.document.is_hidden) {
+      return SessionError::kNotFound;
+    }
+    ++parent->second.children;
+  }
+  ++document.version;
+  documents_[document.id].document = document;
+  bytes_ += bytes;
+  while (bytes_ > most_bytes_) {
+    const auto first = first_to_expire(document.id);
+    if (first == documents_.end()) break;
+    drop(first);
+  }
+  return SessionError::kNone;
+}
+
+SessionError MemoryDocuments::find(const std::string& id, const std::string& owner,
+                                   std::optional<Time>, Document& found) {
+  const MutexLock lock(mutex_);
+  const auto at = documents_.find(id);
+  if (at == documents_.end() || at->second.document.owner != owner) return SessionError::kNotFound;
+  const bool has_expired = at->second.document.expires <= clock_.wall_time();
+  if (has_expired && at->second.children == 0) return SessionError::kNotFound;
+  found = at->second.document;
+  return SessionError::kNone;
+}
+
+SessionError MemoryDocuments::remove(const std::string& id, const std::string& owner) {
+  const MutexLock lock(mutex_);
+  const auto at = documents_.find(id);
+  if (at == documents_.end() || at->second.document.owner != owner ||
+      at->second.document.is_hidden) {
+    return SessionError::kNotFound;
+  }
+  at->second.document.is_hidden = true;
+  if (at->second.children == 0) drop(at);
+  return SessionError::kNone;
+}
+
+MemoryDocuments::Documents::iterator MemoryDocuments::first_to_expire(const std::string& spared) {
+  auto first = documents_.end();
+  for (auto at = documents_.begin(); at != documents_.end(); ++at) {
+    if (at->second.children > 0 || at->first == spared) continue;
+    if (first == documents_.end() || at->second.document.expires < first->second.document.expires) {
+      first = at;
+    }
+  }
+  return first;
+}
+
+void MemoryDocuments::drop(Documents::iterator at) {
+  while (at != documents_.end()) {
+    const std::string parent = at->second.document.parent;
+    bytes_ -= at->second.document.body.size() + kBytesOfOne;
+    documents_.erase(at);
+    at = documents_.find(parent);
+    if (at == documents_.end() || --at->second.children > 0 || !at->second.document.is_hidden) {
+      break;
+    }
+  }
+}
+
+std::size_t MemoryDocuments::sweep(std::size_t most) {
+  const MutexLock lock(mutex_);
+  std::size_t removed = 0;
+  while (removed < most) {
+    const auto first = first_to_expire("");
+    if (first == documents_.end() || first->second.document.expires > clock_.wall_time()) break;
+    drop(first);
+    ++removed;
+  }
+  return removed;
+}
+
+SessionError MemoryDocuments::secret(Secret& secret) {
+  secret = secret_;
+  return SessionError::kNone;
+}
+
+void MemoryDocuments::note_alive(const std::string& process) {
+  const MutexLock lock(mutex_);
+  processes_[process] = clock_.wall_time();
+}
+
+std::optional<DocumentStorage::Time> MemoryDocuments::last_seen(const std::string& process) {
+  const MutexLock lock(mutex_);
+  const auto found = processes_.find(process);
+  if (found == processes_.end()) return std::nullopt;
+  return found->second;
+}
+
+}  // namespace lintel

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every kind of document storage has to do.
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "tests/server/sessions/storage/any_documents.h"
+
+namespace lintel::testing {
+namespace {
+
+Document document(AnyDocuments& storage, const std::string& id, const std::string& parent = "") {
+  return {.id = id,
+          .owner = "ada",
+          .parent = parent,
+          .body = std::string("body of ") + id + std::string(1, '\0'),
+          .expires = storage.clock.wall_time() + std::chrono::hours(10)};
+}
+SessionError put(AnyDocuments& storage, const std::string& id, const std::string& parent = "") {
+  Document made = document(storage, id, parent);
+  return storage->put(made);
+}
+SessionError find(AnyDocuments& storage, const std::string& id, Document* found = nullptr,
+                  std::optional<DocumentStorage::Time> keep_until = std::nullopt) {
+  Document any;
+  return storage->find(id, "ada", keep_until, found == nullptr ? any : *found);
+}
+
+TEST_CASE("documents: each is as it was written, and its owner's alone") {
+  AnyDocuments storage(GENERATE(range(0, AnyDocuments::sorts())));
+  CHECK(find(storage, "a1") == SessionError::kNotFound);
+  Document made = document(storage, "a1");
+  REQUIRE(storage->put(made) == SessionError::kNone);
+  CHECK(made.version == 1);
+  Document child = document(storage, "a2", "a1");
+  REQUIRE(storage->put(child) == SessionError::kNone);
+  storage.reopen();
+  Document found;
+  REQUIRE(find(storage, "a1", &found) == SessionError::kNone);
+  CHECK(found == made);
+  REQUIRE(find(storage, "a2", &found) == SessionError::kNone);
+  CHECK(found == child);
+  CHECK(storage->find("a1", "eve", std::nullopt, found) == SessionError::kNotFound);
+  CHECK(storage->remove("a1", "eve") == SessionError::kNotFound);
+  Document theirs = document(storage, "b1", "a1");
+  theirs.owner = "eve";
+  CHECK(storage->put(theirs) == SessionError::kNotFound);  // its parent is another's
+}
+
+TEST_CASE("documents: a write names the version that it replaces") {
+  AnyDocuments storage(GENERATE(range(0, AnyDocuments::sorts())));
+  Document made = document(storage, "a1");
+  REQUIRE(storage->put(made) == SessionError::kNone);
+  Document late = document(storage, "a1");
+  CHECK(storage->put(late) == SessionError::kFenced);
+  CHECK(late.version == 0);
+  made.body = "new";
+  REQUIRE(storage->put(made) == SessionError::kNone);
+  CHECK(made.version == 2);
+  late.version = 1;
+  CHECK(storage->put(late) == SessionError::kFenced);
+  Document lost = document(storage, "a3");
+  lost.version = 1;
+  CHECK(storage->put(lost) == SessionError::kFenced);  // it is gone
+  Document found;
+  REQUIRE(find(storage, "a1", &found) == SessionError::kNone);
+  CHECK(found.body == "new");
+}
+
+TEST_CASE("documents: a chain lives from its last use") {
+  AnyDocuments storage(GENERATE(range(0, AnyDocuments::sorts())));
+  REQUIRE(put(storage, "a1") == SessionError::kNone);
+  REQUIRE(put(storage, "c1") == SessionError::kNone);
+  storage.clock.advance(std::chrono::hours(6));
+  REQUIRE(put(storage, "a2", "a1") == SessionError::kNone);
+  storage.clock.advance(std::chrono::hours(6));
+  // Its own time is over, the other's is not.
+  CHECK(find(storage, "a1") == SessionError::kNone);
+  CHECK(find(storage, "c1") == SessionError::kNotFound);
+  const auto until = storage.clock.wall_time() + std::chrono::hours(10);
+  CHECK(find(storage, "a2", nullptr, until) == SessionError::kNone);
+  CHECK(find(storage, "a1", nullptr, until) == SessionError::kNone);
+  REQUIRE(put(storage, "a3", "a2") == SessionError::kNone);
+  storage.clock.advance(std::chrono::hours(8));
+  storage->sweep(100);
+  CHECK(find(storage, "a1") == SessionError::kNone);
+  CHECK(find(storage, "a2") == SessionError::kNone);
+  storage.clock.advance(std::chrono::hours(3));
+  for (int i = 0; i < 3; ++i) storage->sweep(100);
+  for (const char* const id : {"a1", "a2", "a3"}) {
+    CHECK(find(storage, id) == SessionError::kNotFound);
+  }
+}
+
+TEST_CASE("documents: a removed one is hidden at once, and goes when nothing continues it") {
+  AnyDocuments storage(GENERATE(range(0, AnyDocuments::sorts())));
+  REQUIRE(put(storage, "a1") == SessionError::kNone);
+  REQUIRE(put(storage, "a2", "a1") == SessionError::kNone);
+  REQUIRE(put(storage, "a3", "a1") == SessionError::kNone);
+  REQUIRE(storage->remove("a1", "ada") == SessionError::kNone);
+  storage.reopen();
+  CHECK(storage->remove("a1", "ada") == SessionError::kNotFound);
+  Document found;
+  REQUIRE(find(storage, "a1", &found) == SessionError::kNone);
+  CHECK(found.is_hidden);
+  CHECK(put(storage, "a4", "a1") == SessionError::kNotFound);  // nothing new continues it
+  REQUIRE(storage->remove("a2", "ada") == SessionError::kNone);
+  CHECK(find(storage, "a2") == SessionError::kNotFound);
+  CHECK(find(storage, "a1") == SessionError::kNone);
+  REQUIRE(storage->remove("a3", "ada") == SessionError::kNone);
+  CHECK(find(storage, "a1") == SessionError::kNotFound);
+  // A write that began before it was removed finds it gone.
+  Document made = document(storage, "b1");
+  REQUIRE(storage->put(made) == SessionError::kNone);
+  REQUIRE(storage->remove("b1", "ada") == SessionError::kNone);
+  CHECK(storage->put(made) == SessionError::kFenced);
+}
+
+TEST_CASE("documents: the secret of a storage stays the same") {
+  AnyDocuments storage(GENERATE(range(0, AnyDocuments::sorts())));
+  DocumentStorage::Secret first{}, second{};
+  REQUIRE(storage->secret(first) == SessionError::kNone);
+  storage.reopen();
+  REQUIRE(storage->secret(second) == SessionError::kNone);
+  CHECK(first == second);
+  CHECK(first != DocumentStorage::Secret{});
+}
+
+TEST_CASE("documents: a process is known to have been there") {
+  AnyDocuments storage(GENERATE(range(0, AnyDocuments::sorts())));
+  storage->note_alive("me");
+  const auto seen = storage->last_seen("me");
+  REQUIRE(seen);
+  CHECK(storage.clock.wall_time() - *seen < std::chrono::seconds(1));
+}
+
+}  // namespace
+}  // namespace lintel::testing
