@@ -53,9 +53,11 @@
 #include "server/metrics/metrics_endpoint.h"
 #include "server/models/model_manager.h"
 #include "server/models/model_registry.h"
+#include "server/responses/response_store.h"
 #include "server/rpc/message_bounds.h"
 #include "server/security/bearer_tokens.h"
 #include "server/security/certificates.h"
+#include "server/sessions/storage/document_storage.h"
 
 namespace lintel {
 
@@ -142,6 +144,8 @@ namespace {
 constexpr std::chrono::milliseconds kShutdownTime{250};
 // Then the process ends even if calls are left because of a defect.
 constexpr std::chrono::seconds kLastWait{30};
+// Of responses that nothing outlives.
+constexpr std::size_t kMemoryDocumentBytes = std::size_t{256} << 20;
 constexpr const char* kServices[] = {"lintel.v1.GenerationService",   "lintel.v1.ChatService",
                                      "lintel.v1.ResponseService",     "lintel.v1.SessionService",
                                      "lintel.v1.ModelService",        "lintel.v1.AdminService",
@@ -217,6 +221,9 @@ struct LintelServer::Impl {
         store(options.sessions, clock),
         prefixes(options.prefixes, store),
         stored(open_store(options, store, prefixes, registry, clock)),
+        memory_documents(kMemoryDocumentBytes, clock),
+        responses(stored == nullptr ? memory_documents : stored->documents(), clock,
+                  {options.durable.response_expire, options.durable.response_resume}),
         manager(options.models, registry, store, clock,
                 options.prefixes.memory_bytes > 0 ? &prefixes : nullptr),
         health(calls, clock, options.durable.store_broken_timeout_ms),
@@ -235,7 +242,7 @@ struct LintelServer::Impl {
         generation(context),
         chat_generation(context),
         chat(context, chat_generation),
-        response(context, chat_generation),
+        response(context, chat_generation, responses),
         session(context),
         model(context),
         admin(context),
@@ -245,8 +252,9 @@ struct LintelServer::Impl {
                 context.persistent_sessions, context.chat_states,
                 stored == nullptr ? std::chrono::duration<double>() : stored->recovery_time(),
                 options.http.listen ? &http_counters : nullptr),
-        maintenance({certificates.get(), tokens.get(), store, calls, counters, stored.get()},
-                    clock) {
+        maintenance(
+            {certificates.get(), tokens.get(), store, calls, counters, stored.get(), &responses},
+            clock) {
     if (const auto& address = options.monitoring.metrics_listen) {
       // Before models are loaded: who finds its port taken does not wait for that.
       endpoint = std::make_unique<MetricsEndpoint>(
@@ -280,6 +288,8 @@ struct LintelServer::Impl {
   // Opened before a model is loaded, which takes longer; closed when no call runs and no model is
   // left to run one.
   const std::unique_ptr<StoredSessions> stored;
+  MemoryDocuments memory_documents;  // without a store
+  ResponseStore responses;
   ModelManager manager;
   ActiveCalls calls;
   ServerHealth health;

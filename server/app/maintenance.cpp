@@ -27,7 +27,8 @@ Maintenance::Maintenance(const State& state, const Clock& clock,
       eviction_interval_(eviction_interval(state.store.options().idle_timeout)),
       next_eviction_(clock.now() + eviction_interval_),
       next_give_back_(clock.now() + kIdleTime),
-      next_of_store_(clock.now() + kStoreInterval) {}
+      next_of_store_(clock.now() + kStoreInterval),
+      next_of_responses_(next_of_store_) {}
 
 Maintenance::~Maintenance() { stop(); }
 
@@ -54,6 +55,7 @@ void Maintenance::look() {
   duty([&] { give_back_memory(now); });
   duty([&] { evict_sessions(now); });
   duty([&] { look_after_store(now); });
+  duty([&] { look_after_responses(now); });
 }
 
 void Maintenance::reload_files() {
@@ -81,6 +83,12 @@ void Maintenance::look_after_store(TimePoint now) {
   if (state_.stored == nullptr || now < next_of_store_) return;
   next_of_store_ = now + kStoreInterval;
   state_.stored->look();
+}
+
+void Maintenance::look_after_responses(TimePoint now) {
+  if (state_.responses == nullptr || now < next_of_responses_) return;
+  next_of_responses_ = now + kStoreInterval;
+  state_.responses->look();
 }
 
 // After a peak of concurrent streams the allocator keeps tens of megabytes scattered in its heap

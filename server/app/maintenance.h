@@ -11,6 +11,7 @@
 #include "server/app/stored_sessions.h"
 #include "server/core/clock.h"
 #include "server/core/notification.h"
+#include "server/responses/response_store.h"
 #include "server/rpc/active_calls.h"
 #include "server/rpc/call_scope.h"
 #include "server/security/bearer_tokens.h"
@@ -33,6 +34,7 @@ class Maintenance {
     const ActiveCalls& calls;
     const RequestCounters& counters;
     StoredSessions* stored = nullptr;  // null: no session outlives the server
+    ResponseStore* responses = nullptr;
   };
 
   // What `state` refers to, and the clock, outlive the object.
@@ -57,6 +59,7 @@ class Maintenance {
   void give_back_memory(TimePoint now);
   void evict_sessions(TimePoint now);
   void look_after_store(TimePoint now);
+  void look_after_responses(TimePoint now);
 
   const State state_;
   const Clock& clock_;
@@ -65,7 +68,7 @@ class Maintenance {
   TimePoint next_eviction_;
   std::uint64_t calls_before_ = 0;
   TimePoint next_give_back_;
-  TimePoint next_of_store_;
+  TimePoint next_of_store_, next_of_responses_;
 
   Notification stopping_bell_;
   std::atomic<bool> stopping_{false};

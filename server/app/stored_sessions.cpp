@@ -17,9 +17,11 @@
 #include "server/config/server_options.h"
 #include "server/core/clock.h"
 #include "server/sessions/persistence/call_records.h"
+#include "server/sessions/storage/redis/redis_documents.h"
 #include "server/sessions/storage/redis/redis_servers.h"
 #include "server/sessions/storage/redis/redis_storage.h"
 #include "server/sessions/storage/session_storage.h"
+#include "server/sessions/storage/sqlite/sqlite_documents.h"
 #include "server/sessions/storage/sqlite/sqlite_storage.h"
 
 namespace lintel {
@@ -50,22 +52,27 @@ std::unique_ptr<SessionStorage> open_disk(const ServerOptions::DurableOptions& o
   return std::make_unique<SqliteStorage>(storage, clock);
 }
 
-std::unique_ptr<SessionStorage> open_redis(const ServerOptions& options, const RedisUrl& url,
-                                           const Clock& clock) {
-  const ServerOptions::SharedStoreOptions& shared = options.shared;
-  RedisStorage::Options storage;
-  storage.redis.url = url;
+RedisOptions redis_options(const ServerOptions::SharedStoreOptions& shared, const RedisUrl& url) {
+  RedisOptions redis;
+  redis.url = url;
   if (!shared.credentials.empty()) {
     StoreCredentials read = read_store_credentials(shared.credentials);
-    storage.redis.user = std::move(read.user);
-    storage.redis.password = std::move(read.password);
+    redis.user = std::move(read.user);
+    redis.password = std::move(read.password);
   }
-  storage.redis.ca = shared.ca.string();
-  storage.redis.certificate = shared.cert.string();
-  storage.redis.key = shared.key.string();
-  storage.redis.wait_replicas = shared.wait_replicas;
-  storage.redis.wait = shared.wait_ms;
-  storage.lease = shared.lease_ms;
+  redis.ca = shared.ca.string();
+  redis.certificate = shared.cert.string();
+  redis.key = shared.key.string();
+  redis.wait_replicas = shared.wait_replicas;
+  redis.wait = shared.wait_ms;
+  return redis;
+}
+
+std::unique_ptr<SessionStorage> open_redis(const ServerOptions& options, const RedisUrl& url,
+                                           const Clock& clock) {
+  RedisStorage::Options storage;
+  storage.redis = redis_options(options.shared, url);
+  storage.lease = options.shared.lease_ms;
   storage.replica_id = options.replica_id;
   return std::make_unique<RedisStorage>(storage, clock);
 }
@@ -107,6 +114,17 @@ std::unique_ptr<SessionStorage> open_storage(const ServerOptions& options, const
 
 namespace {
 
+// Those of the store that is open already.
+std::unique_ptr<DocumentStorage> open_documents(const ServerOptions& options, const Clock& clock) {
+  std::string why;
+  const std::string store = options.durable.store.string();
+  if (!is_redis_url(store)) {
+    return std::make_unique<SqliteDocuments>(options.durable.store, clock);
+  }
+  return std::make_unique<RedisDocuments>(
+      redis_options(options.shared, *parse_redis_url(store, &why)), clock);
+}
+
 using State = SessionStorage::Health::State;
 
 // Most time that a shutdown takes to store idle states, from which sessions load faster.
@@ -142,6 +160,7 @@ StoredSessions::StoredSessions(const ServerOptions& options, SessionManager& sto
                                const Clock& clock)
     : place_(options.durable.store.string()),
       storage_(open_storage(options, clock)),
+      documents_(open_documents(options, clock)),
       chat_states_(*storage_, prefixes, models, clock,
                    {.stores_all = options.durable.chat_spill,
                     .idle = options.durable.chat_spill_idle,

@@ -14,6 +14,7 @@
 #include "server/sessions/persistence/persistent_sessions.h"
 #include "server/sessions/persistence/stored_chat_states.h"
 #include "server/sessions/session_manager.h"
+#include "server/sessions/storage/document_storage.h"
 #include "server/sessions/storage/session_storage.h"
 
 namespace lintel {
@@ -32,6 +33,7 @@ class StoredSessions {
   PersistentSessions& sessions() { return durable_; }
   const PersistentSessions& sessions() const { return durable_; }
   StoredChatStates& chat_states() { return chat_states_; }
+  DocumentStorage& documents() { return *documents_; }
 
   // Writes states to the disk, removes expired sessions, and reports the store's health where it
   // has changed. Waits for the disk.
@@ -52,6 +54,7 @@ class StoredSessions {
   const std::string place_;  // the directory, or the servers
   const TimePoint began_ = std::chrono::steady_clock::now();
   const std::unique_ptr<SessionStorage> storage_;
+  const std::unique_ptr<DocumentStorage> documents_;  // in the same place
   const std::chrono::duration<double> recovery_time_ = std::chrono::steady_clock::now() - began_;
   StoredChatStates chat_states_;  // before the threads of durable_, which use it
   PersistentSessions durable_;

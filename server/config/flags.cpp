@@ -515,6 +515,14 @@ std::vector<Flag> session_store_flags() {
                 "After SIGTERM, time for calls with a call_id on stored sessions; then they end "
                 "with CALL_MOVED and resume when repeated, on another server or after the restart. "
                 "off: at the end of --drain-timeout. Defaults to 5s with shared storage, else off"),
+      duration_flag("--response-expire", durable, &Options::response_expire,
+                    std::chrono::seconds(1),
+                    "A response of /v1/responses is removed this long after the last one that "
+                    "continues it"),
+      duration_flag("--response-resume", durable, &Options::response_resume,
+                    std::chrono::seconds(0),
+                    "A response whose server died counts as in progress for this long, then as "
+                    "failed. Its request with the same Idempotency-Key runs it again in any case"),
   };
 }
 

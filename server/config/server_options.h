@@ -75,6 +75,8 @@ struct ServerOptions {
     std::optional<std::chrono::milliseconds> drain_handover_ms;
     // After a write to the store failed, liveness fails; 0: never.
     std::chrono::milliseconds store_broken_timeout_ms{60'000};
+    std::chrono::seconds response_expire = std::chrono::hours(720);
+    std::chrono::seconds response_resume{60};
 
     static constexpr std::chrono::milliseconds kNever = std::chrono::hours(24 * 36525);
   } durable;

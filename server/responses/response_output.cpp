@@ -16,12 +16,7 @@ using Json = nlohmann::ordered_json;
 // A natural logarithm with the digits of a float; what has no probability at all is -9999.
 Json natural_log(float log2_prob) {
   const auto value = static_cast<float>(log2_prob * std::numbers::ln2);
-  if (!std::isfinite(value)) return -9999.0;
-  std::array<char, 32> text{};
-  const auto written = std::to_chars(text.data(), text.data() + text.size(), value);
-  double read = value;
-  std::from_chars(text.data(), written.ptr, read);
-  return read;
+  return std::isfinite(value) ? decimal(value) : -9999.0;
 }
 
 Json token_json(const v1::ContentToken& token) {
@@ -52,6 +47,14 @@ Json usage_json(const v1::ChatUsage& usage) {
 }
 
 }  // namespace
+
+double decimal(float value) {
+  std::array<char, 32> text{};
+  const auto written = std::to_chars(text.data(), text.data() + text.size(), value);
+  double read = value;
+  std::from_chars(text.data(), written.ptr, read);
+  return read;
+}
 
 std::string json_text(const Json& json) {
   return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
@@ -222,6 +225,7 @@ void ResponseOutput::push(const v1::ChatResponse& message, v1::ResponseEvents* e
 
 void ResponseOutput::end(const char* status, bool is_cut, const char* event,
                          v1::ResponseEvents* events) {
+  has_ended_ = true;
   if (!has_begun_) begin(events);
   close(is_cut, events);
   response_["status"] = status;
@@ -243,6 +247,12 @@ void ResponseOutput::finish(std::int64_t now, v1::ResponseEvents* events) {
 
 void ResponseOutput::fail(const std::string& code, const std::string& message,
                           v1::ResponseEvents* events) {
+  if (has_ended_) {  // in the place of the end that there was
+    --sequence_;
+    if (events != nullptr && events->events_size() > 0) events->mutable_events()->RemoveLast();
+    response_["completed_at"] = nullptr;
+    response_["incomplete_details"] = nullptr;
+  }
   response_["error"] = {{"code", code}, {"message", message}};
   end("failed", /*is_cut=*/true, "response.failed", events);
 }

@@ -20,7 +20,8 @@ nlohmann::ordered_json begun_response(nlohmann::ordered_json response);
 // thread at a time.
 class ResponseOutput {
  public:
-  // response: begun. suffix: with which the ids of items end, before their place.
+  // response: as begun_response() makes it. suffix: with which the ids of items end, before their
+  // place.
   ResponseOutput(nlohmann::ordered_json response, std::string suffix)
       : response_(std::move(response)), suffix_(std::move(suffix)) {}
 
@@ -28,7 +29,8 @@ class ResponseOutput {
   void begin(v1::ResponseEvents* events);
   // Of the one choice.
   void push(const v1::ChatResponse& message, v1::ResponseEvents* events);
-  // The end, once. now: in seconds since 1970.
+  // The end; fail() also in the place of another one, which has not been sent. now: in seconds
+  // since 1970.
   void finish(std::int64_t now, v1::ResponseEvents* events);  // as the last pushed message says
   void fail(const std::string& code, const std::string& message, v1::ResponseEvents* events);
   void cancel(v1::ResponseEvents* events);
@@ -55,7 +57,7 @@ class ResponseOutput {
 
   Json response_;
   const std::string suffix_;
-  bool has_begun_ = false;
+  bool has_begun_ = false, has_ended_ = false;
   std::int64_t sequence_ = 0;
   Json pieces_ = Json::array();
   // The open item, which is the last of pieces_ and not yet in the output.
@@ -73,6 +75,8 @@ v1::ResponseEvents make_events(const nlohmann::ordered_json& response,
                                const nlohmann::ordered_json& pieces, const std::string& suffix,
                                std::int64_t starting_after);
 
+// The shortest decimal that is read as this float.
+double decimal(float value);
 // As text, with what is not UTF-8 in it replaced.
 std::string json_text(const nlohmann::ordered_json& json);
 

@@ -31,7 +31,7 @@ struct ResponseRequest {
   bool has_logprobs = false;     // include: message.output_text.logprobs
   // The chat completion without its messages, of the API's names.
   nlohmann::ordered_json chat;
-  // The response before it has begun: what it repeats of its request, with null or an empty list
+  // The response before it starts: what it repeats of its request, with null or an empty list
   // for what is not known yet. Its members are in the API's order.
   nlohmann::ordered_json response;
 };

@@ -53,7 +53,10 @@ class LateReply {
     scope_->end(status);
     reactor_->Finish(status);
   }
-  // The model that was loaded, or is there to be unloaded. REQUIRES: not yet answered.
+  // REQUIRES, of the rest: not yet answered.
+  const Identity& caller() const { return scope_->caller(); }
+  const LogFields& log_fields() const { return scope_->log_fields(); }
+  // The model that was loaded, or is there to be unloaded.
   void set_model(const std::string& name) const { scope_->set_model(name); }
 
  private:

@@ -154,6 +154,12 @@ grpc::Status not_found(std::string_view type, std::string_view name, std::string
   return with_resource(grpc::StatusCode::NOT_FOUND, type, name, message);
 }
 
+grpc::Status response_running(std::string_view id, std::chrono::milliseconds retry_after) {
+  const std::string message = "response " + clip(id) + " is in progress";
+  return with_detail(grpc::StatusCode::ABORTED, message, resource_info("response", id, message),
+                     retry_info(retry_after));
+}
+
 grpc::Status session_busy(std::string_view id) {
   return with_resource(grpc::StatusCode::ABORTED, "session", id,
                        "session " + clip(id) + " is in use by another call");

@@ -47,8 +47,11 @@ grpc::Status invalid_argument(const std::vector<FieldViolation>& violations);
 // The same with google.rpc.ErrorInfo: for what a program distinguishes by the reason.
 grpc::Status invalid_argument(const std::vector<FieldViolation>& violations, const char* reason);
 
-// NOT_FOUND with google.rpc.ResourceInfo. type: "model" or "session".
+// NOT_FOUND with google.rpc.ResourceInfo. type: "model", "session" or "response".
 grpc::Status not_found(std::string_view type, std::string_view name, std::string_view message);
+
+// ABORTED with google.rpc.ResourceInfo and RetryInfo: the response is still in progress.
+grpc::Status response_running(std::string_view id, std::chrono::milliseconds retry_after);
 
 // ABORTED with google.rpc.ResourceInfo: the session is in use by another call.
 grpc::Status session_busy(std::string_view id);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/api/lintel_v1/response_service.h"
 
-#include <array>
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 
+#include "model/core/sha256.h"
 #include "server/api/lintel_v1/session_calls.h"
+#include "server/api/refusals.h"
 #include "server/api/token_reactor.h"
-#include "server/core/random_bytes.h"
 #include "server/responses/response_items.h"
 #include "server/responses/response_output.h"
 #include "server/rpc/answer.h"
@@ -21,34 +21,97 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// 128 random bits as 32 digits.
-std::string random_digits() {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::array<std::byte, 16> bytes{};
-  fill_with_random(bytes);
-  std::string digits;
-  for (const std::byte byte : bytes) {
-    digits += kDigits[std::to_integer<int>(byte) >> 4];
-    digits += kDigits[std::to_integer<int>(byte) & 15];
+constexpr std::size_t kMostKeyBytes = 256;
+constexpr int kReplayedEvents = 512;  // of a message
+constexpr std::uint32_t kListedItems = 20, kMostListedItems = 100;
+constexpr std::chrono::milliseconds kRunningRetry{1000};
+
+std::int64_t seconds_of(const Clock& clock) {
+  return std::chrono::duration_cast<std::chrono::seconds>(clock.wall_time().time_since_epoch())
+      .count();
+}
+
+std::string id_of(const std::string& digits) { return "resp_" + digits; }
+
+grpc::Status no_response(const std::string& id) {
+  return not_found("response", id, "no response " + clip(id) + ": unknown, deleted or expired");
+}
+
+grpc::Status response_in_progress(const std::string& id) {
+  return response_running(id, kRunningRetry);
+}
+
+grpc::Status response_refusal(SessionError error, const std::string& id) {
+  switch (error) {
+    case SessionError::kNone:
+      return grpc::Status::OK;
+    case SessionError::kNotFound:
+      return no_response(id);
+    case SessionError::kDamaged:
+      return data_loss("RESPONSE_DAMAGED",
+                       "response " + clip(id) + ", or one before it, is damaged in the store");
+    default:
+      return stored_refusal({error}, "");
   }
-  return digits;
+}
+
+grpc::Status previous_refusal(SessionError error, const std::string& id) {
+  switch (error) {
+    case SessionError::kNotFound:
+      return invalid_argument(
+          {{"previous_response_id", "is " + clip(id) + ": unknown, deleted or expired"}},
+          "PREVIOUS_RESPONSE_NOT_FOUND");
+    case SessionError::kBusy:
+      return invalid_argument({{"previous_response_id", "is in progress"}});
+    case SessionError::kOutOfRange:
+      return invalid_argument(
+          {{"previous_response_id",
+            "has more than " + std::to_string(kMostChain) + " responses before it"}});
+    default:
+      return response_refusal(error, id);
+  }
 }
 
 }  // namespace
 
-// One Create call, and how it writes.
-class CreateResponseStream final : public TokenReactor<v1::ResponseEvents> {
+// One call that is answered by a response or its events.
+class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
  public:
   using TokenReactor::TokenReactor;
 
-  // As run().
+  // Submits the request; as run(). record: of a response that is stored, and known to run.
   grpc::Status begin(PreparedChat chat, ResponseOutput output, bool streams,
-                     const StreamingOptions& streaming, const Clock& clock) {
+                     const ServiceContext& context) {
     writer_.begin(chat);
     output_.emplace(std::move(output));
     streams_ = streams;
-    clock_ = &clock;
-    return run(std::move(chat.prepared), streaming, clock);
+    clock_ = &context.clock;
+    grpc::Status started = run(std::move(chat.prepared), context.streaming, context.clock);
+    if (!started.ok() && record_) {
+      output_->fail("server_error", started.error_message(), nullptr);
+      end_record(/*is_interrupted=*/true, [](SessionError) {});
+    }
+    return started;
+  }
+  // Before begin().
+  void keep(ResponseStore& store, ResponseRecord record, std::shared_ptr<RunningResponse> running) {
+    store_ = &store;
+    record_ = std::move(record);
+    running_ = std::move(running);
+  }
+
+  // In the place of begin(): repeats the answer of a response that is over.
+  void replay(const ResponseRecord& record, bool streams, std::int64_t starting_after) {
+    if (streams) {
+      replayed_ = make_events(record.response, record.pieces, record.digits + "_", starting_after);
+    } else {
+      replayed_.emplace().set_response(json_text(record.response));
+    }
+    write_replayed();
+  }
+  void OnWriteDone(bool ok) override {
+    if (!replayed_) return TokenReactor::OnWriteDone(ok);
+    ok ? write_replayed() : finish(nullptr, cancelled(), {});
   }
 
  private:
@@ -56,14 +119,26 @@ class CreateResponseStream final : public TokenReactor<v1::ResponseEvents> {
     return streams_ ? &message : nullptr;
   }
 
+  void write_replayed() {
+    const int left = replayed_->events_size() - replayed_events_;
+    replay_piece_.Clear();
+    for (int i = 0; i < std::min(left, kReplayedEvents); ++i) {
+      *replay_piece_.add_events() = std::move(*replayed_->mutable_events(replayed_events_++));
+    }
+    if (left > kReplayedEvents) return StartWrite(&replay_piece_);
+    replay_piece_.set_response(replayed_->response());
+    finish(&replay_piece_, grpc::Status::OK, {});
+  }
+
   void fill(std::span<const OutboxEntry> entries, bool is_last,
             v1::ResponseEvents& message) override {
+    is_cancelled_ = running_ != nullptr && running_->is_cancelled();
     chat_.Clear();
-    writer_.fill(entries, is_last, chat_);
+    writer_.fill(entries, is_last || is_cancelled_, chat_);
     if (!output_->has_begun()) output_->begin(events_of(message));
     output_->push(chat_, events_of(message));
   }
-  bool ends_early() const override { return writer_.ends_early(); }
+  bool ends_early() const override { return is_cancelled_ || writer_.ends_early(); }
   void add_use(TokenUse used, v1::ResponseEvents&) noexcept override {
     catch_exceptions(
         [&] {
@@ -74,102 +149,403 @@ class CreateResponseStream final : public TokenReactor<v1::ResponseEvents> {
         },
         [] {});
   }
+
   void conclude(v1::ResponseEvents* last, grpc::Status status, TokenUse used) noexcept override {
-    if (last == nullptr) return finish(nullptr, std::move(status), used);
+    const bool is_over = last != nullptr && status.ok();  // as the model or its limit has it
     grpc::Status ended = catch_exceptions([&] {
-      if (status.ok()) {
-        const auto now = std::chrono::duration_cast<std::chrono::seconds>(
-            clock_->wall_time().time_since_epoch());
-        output_->finish(now.count(), events_of(*last));
-      } else if (streams_ && output_->has_begun()) {
-        // An error before the first event is the call's, a later one the response's.
-        output_->fail("server_error", status.error_message(), last);
+      v1::ResponseEvents* const events = last == nullptr ? nullptr : events_of(*last);
+      // An error before the first event is the call's, a later one the response's.
+      const bool shows_error = last != nullptr && streams_ && output_->has_begun();
+      if (is_cancelled_) {
+        output_->cancel(events);
+      } else if (is_over) {
+        output_->finish(seconds_of(*clock_), events);
+      } else if (last == nullptr) {  // the client is gone
+        output_->cancel(nullptr);
+        return copy_of(status);
       } else {
-        return status;
+        output_->fail("server_error", status.error_message(), shows_error ? events : nullptr);
+        if (!shows_error) return copy_of(status);
       }
-      last->set_response(json_text(output_->response()));
       return grpc::Status::OK;
     });
-    finish(ended.ok() ? last : nullptr, std::move(ended), used);
+    const auto answer = [this, last, ended, used](SessionError error) {
+      grpc::Status answered = catch_exceptions([&] {
+        if (!ended.ok()) return copy_of(ended);
+        // kFenced: it was deleted meanwhile.
+        if (error != SessionError::kNone && error != SessionError::kFenced) {
+          grpc::Status refused = response_refusal(error, "");
+          if (!streams_) return refused;
+          output_->fail("server_error", refused.error_message(), last);
+        }
+        last->set_response(json_text(output_->response()));
+        return grpc::Status::OK;
+      });
+      finish(answered.ok() ? last : nullptr, std::move(answered), used);
+    };
+    if (!record_) return answer(SessionError::kNone);
+    const std::string digits = record_->digits;
+    const bool is_kept = catch_exceptions(
+        [&] {
+          end_record(!is_over && !is_cancelled_, answer);
+          return true;
+        },
+        [] { return false; });
+    if (is_kept) return;
+    store_->abandon(digits);
+    answer(SessionError::kStoreAway);
+  }
+
+  void end_record(bool is_interrupted, std::function<void(SessionError)> then) {
+    record_->response = output_->response();
+    record_->pieces = output_->pieces();
+    record_->is_interrupted = is_interrupted;
+    store_->end(*std::exchange(record_, std::nullopt), std::move(then));
   }
 
   ChatAnswerWriter writer_;
   std::optional<ResponseOutput> output_;
   bool streams_ = false;
+  bool is_cancelled_ = false;
   const Clock* clock_ = nullptr;
   v1::ChatResponse chat_;  // what the entries of one message make
+  // Of a response that is stored; null: it is not.
+  ResponseStore* store_ = nullptr;
+  std::optional<ResponseRecord> record_;
+  std::shared_ptr<RunningResponse> running_;
+  // Of an answer that is repeated.
+  std::optional<v1::ResponseEvents> replayed_;
+  int replayed_events_ = 0;  // that were written
+  v1::ResponseEvents replay_piece_;
 };
 
-ResponseService::ResponseService(const ServiceContext& context, ChatGeneration& generation)
-    : context_(context), generation_(generation) {
+ResponseService::ResponseService(const ServiceContext& context, ChatGeneration& generation,
+                                 ResponseStore& store)
+    : context_(context), generation_(generation), store_(store) {
   serve_stream<v1::ResponseEvents>(info_of(Method::kCreateResponse).name, this,
                                    &ResponseService::Create);
+  serve(info_of(Method::kGetResponse).name, this, &ResponseService::Get);
+  serve_stream<v1::ResponseEvents>(info_of(Method::kReplayResponse).name, this,
+                                   &ResponseService::Replay);
+  serve(info_of(Method::kDeleteResponse).name, this, &ResponseService::Delete);
+  serve(info_of(Method::kCancelResponse).name, this, &ResponseService::Cancel);
+  serve(info_of(Method::kListInputItems).name, this, &ResponseService::ListInputItems);
   serve(info_of(Method::kCountInputTokens).name, this, &ResponseService::CountInputTokens);
 }
 
-grpc::Status ResponseService::read_conversation(CallScope& scope, const ResponseRequest& request,
-                                                const Json& items, ReadChat& chat) {
+grpc::Status ResponseService::find(const std::string& id, const std::string& owner,
+                                   ResponseRecord& record) {
+  const std::string digits = digits_of_response(id);
+  if (digits.empty()) return no_response(id);
+  return response_refusal(store_.find(digits, owner, record), id);
+}
+
+grpc::Status ResponseService::resolve_references(const std::string& owner, Json& items) {
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (items[i]["type"] != "item_reference") continue;
+    const std::string id = items[i]["id"];
+    // "msg_", the digits of its response, its place.
+    const std::size_t begin = std::min(id.find('_'), id.size() - 1) + 1;
+    ResponseRecord record;
+    bool is_found = false;
+    if (find("resp_" + id.substr(begin, id.find('_', begin) - begin), owner, record).ok()) {
+      for (const Json* const list : {&record.input, &record.response["output"]}) {
+        for (const Json& item : *list) {
+          if (item["id"] != id || is_found) continue;
+          items[i] = item;
+          is_found = true;
+        }
+      }
+    }
+    if (!is_found) {
+      return invalid_argument({{"input[" + std::to_string(i) + "].id",
+                                "is " + clip(id) + ", which no stored response has"}});
+    }
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status ResponseService::read_conversation(CallScope& scope, const std::string& suffix,
+                                                Conversation& read) {
+  const ResponseRequest& request = read.request;
+  const std::string& owner = scope.caller().name;
+  Json items = Json::array();
+  if (!request.previous_response_id.empty()) {
+    read.parent = digits_of_response(request.previous_response_id);
+    const SessionError error = read.parent.empty() ? SessionError::kNotFound
+                                                   : store_.read_chain(read.parent, owner, items);
+    if (error != SessionError::kNone) {
+      return previous_refusal(error, request.previous_response_id);
+    }
+  }
+  grpc::Status status = read_items(request.input, suffix, read.input);
+  if (status.ok()) status = resolve_references(owner, read.input);
+  if (!status.ok()) return status;
+  const std::size_t first_input = items.size();
+  for (const Json& item : read.input) items.push_back(item);
   Json body = request.chat;
-  grpc::Status status = messages_of(request.instructions, items, 0, body["messages"]);
-  if (status.ok()) status = read_chat_request(body, chat.request);
-  if (status.ok()) status = read_chat(context_, scope, chat);
+  status = messages_of(request.instructions, items, first_input, body["messages"]);
+  if (status.ok()) status = read_chat_request(body, read.chat.request);
+  if (status.ok()) status = read_chat(context_, scope, read.chat);
   return with_response_members(status);
 }
 
+grpc::Status ResponseService::find_repeated(const v1::CreateResponseRequest& wire,
+                                            const ResponseRequest& request, ResponseRecord& record,
+                                            ResponseCall& stream, bool& is_answered) {
+  constexpr const char* kField = "Idempotency-Key";
+  const std::string& key = wire.idempotency_key();
+  if (key.size() > kMostKeyBytes) {
+    return invalid_argument({{kField, "has " + std::to_string(key.size()) + " bytes, at most " +
+                                          std::to_string(kMostKeyBytes) + " are taken"}});
+  }
+  Sha256 hash;
+  hash.add(wire.body());
+  const std::string digest = hash.hex();
+  const std::string owner = record.owner;
+  std::string digits;
+  SessionError error = store_.digits_of_key(owner, key, digits);
+  bool is_hidden = false;
+  if (error == SessionError::kNone) {
+    error = store_.find_stored(digits, owner, record, is_hidden);
+  }
+  if (error == SessionError::kNotFound) {
+    record.digits = digits;
+    record.request_digest = digest;
+    return grpc::Status::OK;
+  }
+  if (error != SessionError::kNone) return response_refusal(error, id_of(digits));
+  if (is_hidden) {
+    return invalid_argument({{kField, "names a response that was deleted"}},
+                            "IDEMPOTENCY_KEY_REUSED");
+  }
+  if (record.request_digest != digest) {
+    return invalid_argument({{kField, "was another request's: a repeat has the same body"}},
+                            "IDEMPOTENCY_KEY_REUSED");
+  }
+  const bool is_in_progress = record.status() == "in_progress";
+  if (is_in_progress &&
+      (store_.running(digits, owner) != nullptr || store_.may_run_elsewhere(record))) {
+    return response_in_progress(id_of(digits));
+  }
+  if (is_in_progress || record.is_interrupted) return grpc::Status::OK;  // it runs again
+  is_answered = true;
+  stream.replay(record, request.streams, -1);
+  return grpc::Status::OK;
+}
+
 grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseRequest& wire,
-                                     CreateResponseStream& stream) {
+                                     ResponseCall& stream) {
   StreamCall& call = stream.call();
   if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
-  Json body, items;
-  ResponseRequest request;
+  Json body;
+  Conversation read;
+  const ResponseRequest& request = read.request;
   grpc::Status status = read_json_body(wire.body(), {}, body);
-  if (status.ok()) status = read_response_request(body, ResponseUse::kCreate, request);
+  if (status.ok()) status = read_response_request(body, ResponseUse::kCreate, read.request);
   if (!status.ok()) return status;
-  const std::string digits = random_digits();
-  status = read_items(request.input, digits + "_in", items);
-  ReadChat chat;
-  if (status.ok()) status = read_conversation(call.scope, request, items, chat);
-  PreparedChat prepared;
-  if (status.ok()) {
-    status = with_response_members(
-        generation_.prepare(rpc, call, chat, /*is_stored_at_once=*/request.store, prepared));
+  if (request.store && !store_.waits()) rpc.add_header("lintel-durability", "none");
+  ResponseRecord record;
+  record.owner = call.scope.caller().name;
+  if (request.store && !wire.idempotency_key().empty()) {
+    bool is_answered = false;
+    status = find_repeated(wire, request, record, stream, is_answered);
+    if (!status.ok() || is_answered) return status;
   }
+  if (record.digits.empty()) record.digits = random_digits();
+  status = read_conversation(call.scope, record.digits + "_in", read);
   if (!status.ok()) return status;
-  Json response = std::move(request.response);
-  response["id"] = "resp_" + digits;
-  response["created_at"] = std::chrono::duration_cast<std::chrono::seconds>(
-                               context_.clock.wall_time().time_since_epoch())
-                               .count();
-  response["model"] = chat.model->name;
-  return stream.begin(std::move(prepared), ResponseOutput(std::move(response), digits + "_"),
-                      request.streams, context_.streaming, context_.clock);
+  const bool runs_again = record.version > 0;
+  if (runs_again) read.chat.request.sampling.set_seed(record.seed);
+  PreparedChat prepared;
+  status = with_response_members(
+      generation_.prepare(rpc, call, read.chat, /*is_stored_at_once=*/request.store, prepared));
+  if (!status.ok()) return status;
+
+  Json response = std::move(read.request.response);
+  response["id"] = id_of(record.digits);
+  response["created_at"] =
+      runs_again ? record.response["created_at"] : Json(seconds_of(context_.clock));
+  response["model"] = read.chat.model->name;
+  const v1::Sampling sampling = sampling_of(read.chat.request, read.chat.model->chat->defaults());
+  if (body.value("temperature", Json()).is_null() && sampling.has_temperature()) {
+    response["temperature"] = decimal(sampling.temperature());
+  }
+  if (body.value("top_p", Json()).is_null() && sampling.has_top_p()) {
+    response["top_p"] = decimal(sampling.top_p());
+  }
+  const std::string suffix = record.digits + "_";
+  if (request.store) {
+    record.parent = read.parent;
+    record.response = response;
+    record.input = std::move(read.input);
+    record.pieces = Json::array();
+    record.seed = prepared.prepared.checked.request.seed;
+    record.is_interrupted = false;
+    std::shared_ptr<RunningResponse> running;
+    switch (const SessionError error = store_.begin(record, running)) {
+      case SessionError::kNone:
+        break;
+      case SessionError::kFenced:
+        return response_in_progress(id_of(record.digits));
+      case SessionError::kNotFound:
+        return previous_refusal(error, request.previous_response_id);
+      default:
+        return response_refusal(error, id_of(record.digits));
+    }
+    stream.keep(store_, std::move(record), std::move(running));
+  }
+  return stream.begin(std::move(prepared), ResponseOutput(std::move(response), suffix),
+                      request.streams, context_);
 }
 
 RpcReactor* ResponseService::Create(RpcCall* rpc,
                                     const LazyMessage<v1::CreateResponseRequest>* request) {
-  return open_stream<CreateResponseStream>(
+  return open_stream<ResponseCall>(
       context_, *rpc, Method::kCreateResponse, *request,
-      [this, rpc](CreateResponseStream& stream, const v1::CreateResponseRequest& wire) {
+      [this, rpc](ResponseCall& stream, const v1::CreateResponseRequest& wire) {
         return create(*rpc, wire, stream);
+      },
+      [](const v1::CreateResponseRequest&) { return true; });
+}
+
+RpcReactor* ResponseService::Get(RpcCall* rpc, const LazyMessage<v1::GetResponseRequest>* request,
+                                 v1::ResponseJson* response) {
+  return answer_by_store(context_, *rpc, Method::kGetResponse, *request,
+                         [this, response](CallScope& scope, const v1::GetResponseRequest& wire) {
+                           ResponseRecord record;
+                           grpc::Status status = find(wire.id(), scope.caller().name, record);
+                           if (status.ok()) response->set_body(json_text(record.response));
+                           return status;
+                         });
+}
+
+RpcReactor* ResponseService::Replay(RpcCall* rpc,
+                                    const LazyMessage<v1::ReplayResponseRequest>* request) {
+  return open_stream<ResponseCall>(
+      context_, *rpc, Method::kReplayResponse, *request,
+      [this](ResponseCall& stream, const v1::ReplayResponseRequest& wire) {
+        const std::string owner = stream.call().scope.caller().name;
+        const std::int64_t after = wire.has_starting_after() ? wire.starting_after() : -1;
+        ResponseRecord record;
+        grpc::Status status = find(wire.id(), owner, record);
+        if (!status.ok()) return status;
+        if (record.status() != "in_progress") {
+          stream.replay(record, /*streams=*/true, after);
+          return status;
+        }
+        if (store_.running(record.digits, owner) == nullptr) {
+          return response_in_progress(wire.id());
+        }
+        store_.when_over(record.digits, owner, [this, &stream, owner, after, id = wire.id()] {
+          grpc::Status found = catch_exceptions([&] {
+            ResponseRecord ended;
+            grpc::Status again = find(id, owner, ended);
+            if (again.ok()) stream.replay(ended, /*streams=*/true, after);
+            return again;
+          });
+          if (!found.ok()) stream.finish(nullptr, std::move(found), {});
+        });
+        return status;
+      },
+      [](const v1::ReplayResponseRequest&) { return true; });
+}
+
+RpcReactor* ResponseService::Delete(RpcCall* rpc,
+                                    const LazyMessage<v1::DeleteResponseRequest>* request,
+                                    v1::DeleteResponseResponse*) {
+  return answer_by_store(context_, *rpc, Method::kDeleteResponse, *request,
+                         [this](CallScope& scope, const v1::DeleteResponseRequest& wire) {
+                           const std::string digits = digits_of_response(wire.id());
+                           if (digits.empty()) return no_response(wire.id());
+                           return response_refusal(store_.remove(digits, scope.caller().name),
+                                                   wire.id());
+                         });
+}
+
+RpcReactor* ResponseService::Cancel(RpcCall* rpc,
+                                    const LazyMessage<v1::CancelResponseRequest>* request,
+                                    v1::ResponseJson* response) {
+  return answer_later(
+      context_.gate, *rpc, Method::kCancelResponse, *request,
+      [this, response](const v1::CancelResponseRequest& wire, const LateReply& reply) {
+        const std::string owner = reply.caller().name;
+        const std::string digits = digits_of_response(wire.id());
+        context_.calls.hold();  // the server does not go before it
+        const auto held = std::shared_ptr<ActiveCalls>(
+            &context_.calls, [](ActiveCalls* calls) { calls->release(); });
+        const auto look_up = [this, response, reply, owner, held, id = wire.id()] {
+          reply(catch_exceptions([&] {
+            ResponseRecord record;
+            grpc::Status status = find(id, owner, record);
+            if (status.ok()) response->set_body(json_text(record.response));
+            return status;
+          }));
+        };
+        if (const auto running = store_.running(digits, owner)) {
+          running->cancel();
+          return store_.when_over(digits, owner, look_up);
+        }
+        if (context_.persistent_sessions == nullptr) return look_up();
+        grpc::Status status = run_by_store(context_, reply.log_fields(), look_up);
+        if (!status.ok()) reply(status);
+      });
+}
+
+RpcReactor* ResponseService::ListInputItems(RpcCall* rpc,
+                                            const LazyMessage<v1::ListInputItemsRequest>* request,
+                                            v1::ResponseJson* response) {
+  return answer_by_store(
+      context_, *rpc, Method::kListInputItems, *request,
+      [this, response](CallScope& scope, const v1::ListInputItemsRequest& wire) {
+        const std::uint32_t limit = wire.limit() == 0 ? kListedItems : wire.limit();
+        if (limit > kMostListedItems) {
+          return invalid_argument({{"limit", "is " + std::to_string(limit) + ", at most " +
+                                                 std::to_string(kMostListedItems) + " is taken"}});
+        }
+        ResponseRecord record;
+        grpc::Status status = find(wire.id(), scope.caller().name, record);
+        if (!status.ok()) return status;
+        Json& items = record.input;
+        if (!wire.ascending()) std::reverse(items.begin(), items.end());
+        auto from = items.begin();
+        if (!wire.after_id().empty()) {
+          from = std::ranges::find_if(
+              items, [&](const Json& item) { return item["id"] == wire.after_id(); });
+          if (from == items.end()) {
+            return invalid_argument({{"after", "is no item of this response's input"}});
+          }
+          ++from;
+        }
+        Json data = Json::array();
+        for (; from != items.end() && data.size() < limit; ++from) data.push_back(*from);
+        const auto id_at = [&](bool is_first) {
+          return data.empty() ? Json() : (is_first ? data.front() : data.back())["id"];
+        };
+        response->set_body(json_text({{"object", "list"},
+                                      {"data", data},
+                                      {"first_id", id_at(true)},
+                                      {"last_id", id_at(false)},
+                                      {"has_more", from != items.end()}}));
+        return status;
       });
 }
 
 RpcReactor* ResponseService::CountInputTokens(
     RpcCall* rpc, const LazyMessage<v1::CountInputTokensRequest>* request,
     v1::CountInputTokensResponse* response) {
-  return answer(context_.gate, *rpc, Method::kCountInputTokens, *request,
-                [&](CallScope& scope, const v1::CountInputTokensRequest& wire) {
-                  Json body, items;
-                  ResponseRequest read;
-                  grpc::Status status = read_json_body(wire.body(), {}, body);
-                  if (status.ok()) status = read_response_request(body, ResponseUse::kCount, read);
-                  if (status.ok()) status = read_items(read.input, "", items);
-                  ReadChat chat;
-                  if (status.ok()) status = read_conversation(scope, read, items, chat);
-                  if (!status.ok()) return status;
-                  response->set_input_tokens(static_cast<std::int64_t>(chat.prompt.ids.size()));
-                  return status;
-                });
+  return answer_by_store(
+      context_, *rpc, Method::kCountInputTokens, *request,
+      [this, response](CallScope& scope, const v1::CountInputTokensRequest& wire) {
+        Json body;
+        Conversation read;
+        grpc::Status status = read_json_body(wire.body(), {}, body);
+        if (status.ok()) status = read_response_request(body, ResponseUse::kCount, read.request);
+        if (status.ok()) status = read_conversation(scope, "", read);
+        if (!status.ok()) return status;
+        response->set_input_tokens(static_cast<std::int64_t>(read.chat.prompt.ids.size()));
+        return status;
+      });
 }
 
 }  // namespace lintel

@@ -2,38 +2,63 @@
 // ResponseService: conversations that the server keeps.
 #pragma once
 
-#include <span>
+#include <nlohmann/json.hpp>
+#include <string>
 
 #include "lintel/v1/response.pb.h"
 #include "server/api/lintel_v1/chat_generation.h"
 #include "server/api/service_context.h"
 #include "server/responses/response_request.h"
+#include "server/responses/response_store.h"
 #include "server/rpc/rpc.h"
 
 namespace lintel {
 
-class CreateResponseStream;
+class ResponseCall;
 
 // Thread-safe.
 class ResponseService final : public RpcService {
  public:
-  // `generation` outlives the service.
-  ResponseService(const ServiceContext& context, ChatGeneration& generation);
+  // All outlive the service.
+  ResponseService(const ServiceContext& context, ChatGeneration& generation, ResponseStore& store);
 
-  RpcReactor* Create(RpcCall* context, const LazyMessage<v1::CreateResponseRequest>* request);
-  RpcReactor* CountInputTokens(RpcCall* context,
+  RpcReactor* Create(RpcCall* rpc, const LazyMessage<v1::CreateResponseRequest>* request);
+  RpcReactor* Get(RpcCall* rpc, const LazyMessage<v1::GetResponseRequest>* request,
+                  v1::ResponseJson* response);
+  RpcReactor* Replay(RpcCall* rpc, const LazyMessage<v1::ReplayResponseRequest>* request);
+  RpcReactor* Delete(RpcCall* rpc, const LazyMessage<v1::DeleteResponseRequest>* request,
+                     v1::DeleteResponseResponse* response);
+  RpcReactor* Cancel(RpcCall* rpc, const LazyMessage<v1::CancelResponseRequest>* request,
+                     v1::ResponseJson* response);
+  RpcReactor* ListInputItems(RpcCall* rpc, const LazyMessage<v1::ListInputItemsRequest>* request,
+                             v1::ResponseJson* response);
+  RpcReactor* CountInputTokens(RpcCall* rpc,
                                const LazyMessage<v1::CountInputTokensRequest>* request,
                                v1::CountInputTokensResponse* response);
 
  private:
-  grpc::Status create(RpcCall& rpc, const v1::CreateResponseRequest& wire,
-                      CreateResponseStream& stream);
-  // The conversation that a request continues, as a chat.
-  grpc::Status read_conversation(CallScope& scope, const ResponseRequest& request,
-                                 const nlohmann::ordered_json& items, ReadChat& chat);
+  // A request with the conversation that it continues.
+  struct Conversation {
+    ResponseRequest request;
+    nlohmann::ordered_json input;  // its items
+    ReadChat chat;
+    std::string parent;  // digits of the response that it continues; empty: none
+  };
+
+  grpc::Status create(RpcCall& rpc, const v1::CreateResponseRequest& wire, ResponseCall& stream);
+  // Of a request with an Idempotency-Key: fills in what is known of a record under its id.
+  // is_answered: the stream repeats its answer.
+  grpc::Status find_repeated(const v1::CreateResponseRequest& wire, const ResponseRequest& request,
+                             ResponseRecord& record, ResponseCall& stream, bool& is_answered);
+  // Renders it. suffix: of the ids of input items that have none.
+  grpc::Status read_conversation(CallScope& scope, const std::string& suffix, Conversation& read);
+  // Puts items in the places of references to them.
+  grpc::Status resolve_references(const std::string& owner, nlohmann::ordered_json& items);
+  grpc::Status find(const std::string& id, const std::string& owner, ResponseRecord& record);
 
   const ServiceContext context_;
   ChatGeneration& generation_;
+  ResponseStore& store_;
 };
 
 }  // namespace lintel

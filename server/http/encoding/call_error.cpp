@@ -14,6 +14,7 @@ CallError read_call_error(const grpc::Status& status) {
     google::rpc::BadRequest bad;
     google::rpc::RetryInfo retry;
     google::rpc::ErrorInfo info;
+    google::rpc::ResourceInfo resource;
     if (detail.UnpackTo(&bad)) {
       for (const auto& violation : bad.field_violations()) {
         error.violations.emplace_back(violation.field(), violation.description());
@@ -23,6 +24,8 @@ CallError read_call_error(const grpc::Status& status) {
                           std::chrono::nanoseconds(retry.retry_delay().nanos());
     } else if (detail.UnpackTo(&info)) {
       error.reason = info.reason();
+    } else if (detail.UnpackTo(&resource)) {
+      error.resource = resource.resource_type();
     }
   }
   return error;

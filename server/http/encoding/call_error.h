@@ -18,6 +18,7 @@ struct CallError {
   std::string reason;  // of google.rpc.ErrorInfo; empty: there is none
   std::vector<std::pair<std::string, std::string>> violations;  // field, and what is wrong with it
   std::optional<std::chrono::nanoseconds> retry_after;          // when trying again may help
+  std::string resource;  // the type of google.rpc.ResourceInfo: "model"; empty: there is none
 };
 
 // From the details of google.rpc that the status carries.

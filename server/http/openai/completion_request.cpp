@@ -48,12 +48,13 @@ const char* type_of(int http_status) {
 }
 
 // What has no details is of the listener: a path that there is none of is no model.
-std::string code_of(int http_status, const grpc::Status& status) {
+std::string code_of(int http_status, const grpc::Status& status, const CallError& details) {
   switch (status.error_code()) {
     case grpc::StatusCode::UNAUTHENTICATED:
       return "invalid_api_key";
     case grpc::StatusCode::NOT_FOUND:
-      return status.error_details().empty() ? "unknown_url" : "model_not_found";
+      if (status.error_details().empty()) return "unknown_url";
+      return (details.resource.empty() ? "model" : details.resource) + "_not_found";
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
       return http_status == 413 ? "request_too_large" : "rate_limit_exceeded";
     default:
@@ -83,7 +84,7 @@ HttpAnswer openai_answer(const grpc::Status& status) {
 
 HttpAnswer openai_refusal(const HttpRequest&, int http_status, const grpc::Status& status) {
   const CallError details = read_call_error(status);
-  OpenAiError error{status.error_message(), "", code_of(http_status, status)};
+  OpenAiError error{status.error_message(), "", code_of(http_status, status, details)};
   if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT && !details.reason.empty()) {
     error.code = details.reason;  // "NO_CHAT_TEMPLATE"
     std::ranges::transform(error.code, error.code.begin(),

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/http/openai/responses.h"
 
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "lintel/v1/response.pb.h"
@@ -31,7 +36,7 @@ class EventsAnswer final : public StreamAnswer {
   HttpAnswer refusal(const grpc::Status& status) override { return openai_answer(status); }
 };
 
-// The one message with the response.
+// The last message's response.
 void gather(const SharedExchange& exchange, HttpCalls& calls, const char* method,
             grpc::ByteBuffer request) {
   const auto response = std::make_shared<std::string>();
@@ -83,6 +88,97 @@ grpc::Status count(const SharedExchange& exchange, const std::string& body, Http
   return grpc::Status::OK;
 }
 
+// Answers with the JSON of a unary call's response.
+HttpCalls::UnaryDone answer_json(const SharedExchange& exchange) {
+  return [exchange](const grpc::Status& status, const google::protobuf::Message& message) {
+    if (!status.ok()) return exchange->answer(openai_answer(status));
+    exchange->answer(json_answer(200, static_cast<const v1::ResponseJson&>(message).body()));
+  };
+}
+
+// The members of a query, percent-decoded.
+std::map<std::string, std::string> members_of_query(std::string_view query) {
+  std::map<std::string, std::string> members;
+  while (!query.empty()) {
+    const std::string_view member = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(member.size() + 1, query.size()));
+    const std::size_t equals = std::min(member.find('='), member.size());
+    members[percent_decoded(member.substr(0, equals))] =
+        percent_decoded(member.substr(std::min(equals + 1, member.size())));
+  }
+  return members;
+}
+
+// False: it is no whole number from 0 to `most`.
+bool read_number(const std::string& text, std::int64_t most, std::int64_t& number) {
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && rest == text.data() + text.size() && number >= 0 && number <= most;
+}
+
+void get(HttpCalls& calls, const SharedExchange& exchange) {
+  const std::string& id = exchange->request().parameters.at(0);
+  const auto members = members_of_query(exchange->request().query);
+  const auto stream = members.find("stream");
+  if (stream == members.end() || stream->second != "true") {
+    v1::GetResponseRequest request;
+    request.set_id(id);
+    return calls.unary(exchange, "lintel.v1.ResponseService/Get", bytes_of(request),
+                       answer_json(exchange));
+  }
+  v1::ReplayResponseRequest request;
+  request.set_id(id);
+  if (const auto after = members.find("starting_after"); after != members.end()) {
+    std::int64_t number = 0;
+    if (!read_number(after->second, INT32_MAX, number)) {
+      return exchange->answer(openai_answer(
+          OpenAiError{"starting_after: is no number of an event", "starting_after", ""}));
+    }
+    request.set_starting_after(number);
+  }
+  calls.stream(exchange, "lintel.v1.ResponseService/Replay", bytes_of(request),
+               std::make_unique<EventsAnswer>());
+}
+
+void remove(HttpCalls& calls, const SharedExchange& exchange) {
+  v1::DeleteResponseRequest request;
+  request.set_id(exchange->request().parameters.at(0));
+  calls.unary(
+      exchange, "lintel.v1.ResponseService/Delete", bytes_of(request),
+      [exchange, id = request.id()](const grpc::Status& status, const google::protobuf::Message&) {
+        if (!status.ok()) return exchange->answer(openai_answer(status));
+        const nlohmann::ordered_json json = {{"id", id}, {"object", "response"}, {"deleted", true}};
+        exchange->answer(json_answer(200, dumped(json)));
+      });
+}
+
+void cancel(HttpCalls& calls, const SharedExchange& exchange) {
+  v1::CancelResponseRequest request;
+  request.set_id(exchange->request().parameters.at(0));
+  calls.unary(exchange, "lintel.v1.ResponseService/Cancel", bytes_of(request),
+              answer_json(exchange));
+}
+
+void list_input(HttpCalls& calls, const SharedExchange& exchange) {
+  v1::ListInputItemsRequest request;
+  request.set_id(exchange->request().parameters.at(0));
+  for (const auto& [name, value] : members_of_query(exchange->request().query)) {
+    std::int64_t number = 0;
+    const bool is_right = name == "limit"   ? read_number(value, INT32_MAX, number) && number > 0
+                          : name == "order" ? value == "asc" || value == "desc"
+                                            : true;
+    if (!is_right) {
+      const char* const what =
+          name == "limit" ? "limit: is no number from 1 to 100" : "order: is not asc or desc";
+      return exchange->answer(openai_answer(OpenAiError{what, name, ""}));
+    }
+    if (name == "limit") request.set_limit(static_cast<std::uint32_t>(number));
+    if (name == "order") request.set_ascending(value == "asc");
+    if (name == "after") request.set_after_id(value);
+  }
+  calls.unary(exchange, "lintel.v1.ResponseService/ListInputItems", bytes_of(request),
+              answer_json(exchange));
+}
+
 }  // namespace
 
 void add_response_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies) {
@@ -100,6 +196,15 @@ void add_response_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies)
          },
          openai_refusal});
   };
+  const auto add = [&](const char* method, const char* path, auto handle) {
+    routes.add({method, path,
+                [&calls, handle](const SharedExchange& exchange) { handle(calls, exchange); },
+                openai_refusal});
+  };
+  add("GET", "/v1/responses/{}", get);
+  add("DELETE", "/v1/responses/{}", remove);
+  add("POST", "/v1/responses/{}/cancel", cancel);
+  add("GET", "/v1/responses/{}/input_items", list_input);
   add_post("/v1/responses", create);
   add_post("/v1/responses/input_tokens",
            [](const SharedExchange& exchange, const std::string& body, JsonBudget&,

@@ -5,11 +5,14 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "tests/server/support/http_client.h"
+#include "tests/server/support/token_file.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_model.h"
 
@@ -20,32 +23,50 @@ using Catch::Matchers::Contains;
 using ojson = nlohmann::ordered_json;
 
 // A model with Llama's tokens, which have an end, and a template that shows tools.
-struct ResponseServer : TestServer {
-  explicit ResponseServer(const TemporaryDirectory& files = TemporaryDirectory())
-      : TestServer(options_with(files), clock(), {{"m", llama_text_model()}}) {}
-
-  static const Clock& clock() {
-    static const SteadyClock steady;
-    return steady;
-  }
-  static ServerOptions options_with(const TemporaryDirectory& files) {
+struct ResponseServer {
+  explicit ResponseServer(const std::function<void(ServerOptions&)>& change = [](ServerOptions&) {
+  }) {
     const auto path = files.path() / "chat.jinja";
     std::ifstream golden(std::filesystem::path(LINTEL_TEST_DATA) /
                          "golden/chat/templates/qwen2_5.json");
     std::ofstream(path) << ojson::parse(golden)["template"].get<std::string>();
-    ServerOptions options = with_http();
     options.models.chat_templates = {{"m", path}};
-    return options;
+    change(options);
+    begin();
   }
-  HttpReply create(const ojson& body, const std::string& headers = "") {
-    return post(server().http_port(), "/v1/responses", body.dump(), "application/json", headers);
+  // With a session store.
+  static void store(ServerOptions& options) {
+    options.durable.store = options.models.chat_templates.at(0).path.parent_path() / "store";
   }
-  ojson answered(const ojson& body) {
-    const HttpReply reply = create(body);
+
+  void begin() {
+    server = std::make_unique<TestServer>(options, clock, GivenModels{{"m", llama_text_model()}});
+  }
+  void restart() {
+    server.reset();
+    begin();
+  }
+  int port() const { return server->server().http_port(); }
+
+  HttpReply create(const ojson& body, const std::string& headers = "") const {
+    return post(port(), "/v1/responses", body.dump(), "application/json", headers);
+  }
+  ojson answered(const ojson& body, const std::string& headers = "") const {
+    const HttpReply reply = create(body, headers);
     INFO(reply.body);
     REQUIRE(reply.status == 200);
     return ojson::parse(reply.body);
   }
+  HttpReply ask(const std::string& method, const std::string& path,
+                const std::string& headers = "") const {
+    return request(port(), method + " /v1/responses/" + path + " HTTP/1.1\r\nHost: localhost\r\n" +
+                               headers + "\r\n");
+  }
+
+  const TemporaryDirectory files;
+  SteadyClock clock;
+  ServerOptions options = with_http();
+  std::unique_ptr<TestServer> server;
 };
 
 ojson question(const ojson& input, int max_tokens = 16) {
@@ -53,7 +74,7 @@ ojson question(const ojson& input, int max_tokens = 16) {
 }
 
 // The events of a stream, each with its name.
-std::vector<ojson> events_of(const std::string& body) {
+std::vector<ojson> events_of(const std::string& body, std::size_t first = 0) {
   std::vector<ojson> events;
   for (std::size_t at = 0; at < body.size();) {
     const std::size_t end = body.find("\n\n", at);
@@ -68,7 +89,7 @@ std::vector<ojson> events_of(const std::string& body) {
     REQUIRE(line != std::string::npos);
     events.push_back(ojson::parse(text.substr(line + 7)));
     CHECK(text.substr(0, line) == "event: " + events.back()["type"].get<std::string>());
-    CHECK(events.back()["sequence_number"] == events.size() - 1);
+    CHECK(events.back()["sequence_number"] == first + events.size() - 1);
   }
   return events;
 }
@@ -124,11 +145,10 @@ TEST_CASE("responses: instructions, tools and formats act as in a chat completio
        {{{"role", "system"}, {"content", "Be brief."}}, {{"role", "user"}, {"content", "Hello"}}}},
       {"max_tokens", 30},
       {"seed", 7}};
-  const HttpReply same = post(server.server().http_port(), "/v1/chat/completions", chat.dump());
+  const HttpReply same = post(server.port(), "/v1/chat/completions", chat.dump());
   REQUIRE(same.status == 200);
   CHECK(text_of(response) == ojson::parse(same.body)["choices"][0]["message"]["content"]);
-  const HttpReply counted =
-      post(server.server().http_port(), "/v1/responses/input_tokens", body.dump());
+  const HttpReply counted = post(server.port(), "/v1/responses/input_tokens", body.dump());
   CHECK(ojson::parse(counted.body)["input_tokens"] == response["usage"]["input_tokens"]);
 
   body = question("Weather?", 400);
@@ -184,7 +204,184 @@ TEST_CASE(
   CHECK(error["code"] == "unsupported_schema");
   CHECK(error["param"] == "text");
   CHECK(server.create({{"model", "m"}}).status == 400);
-  CHECK(post(server.server().http_port(), "/v1/responses", "nonsense").status == 400);
+  CHECK(post(server.port(), "/v1/responses", "nonsense").status == 400);
+}
+
+TEST_CASE(
+    "responses: a conversation continues from any of its responses, with or without a store") {
+  const bool has_store = GENERATE(false, true);
+  CAPTURE(has_store);
+  ResponseServer server(has_store ? ResponseServer::store : [](ServerOptions&) {});
+  const HttpReply reply = server.create(question("What is the word?"));
+  REQUIRE(reply.status == 200);
+  CHECK(reply.header("lintel-durability") == (has_store ? "" : "none"));
+  const ojson first = ojson::parse(reply.body);
+  ojson body = question("And the next?");
+  body["previous_response_id"] = first["id"];
+  const ojson second = server.answered(body);
+  CHECK(second["previous_response_id"] == first["id"]);
+  const ojson branch = server.answered(body);
+  CHECK(branch["id"] != second["id"]);
+  CHECK(branch["output"][0]["content"] == second["output"][0]["content"]);
+  // The whole conversation at once is the same prompt, of which the turn before was read.
+  ojson input = ojson::array({{{"role", "user"}, {"content", "What is the word?"}}});
+  input.push_back(first["output"][0]);
+  input.push_back({{"role", "user"}, {"content", "And the next?"}});
+  const ojson whole = server.answered(question(input));
+  CHECK(whole["usage"]["input_tokens"] == second["usage"]["input_tokens"]);
+  CHECK(whole["output"][0]["content"] == second["output"][0]["content"]);
+  CHECK(second["usage"]["input_tokens_details"]["cached_tokens"].get<int>() > 0);
+
+  if (has_store) server.restart();
+  const std::string id = second["id"];
+  const ojson got = ojson::parse(server.ask("GET", id).body);
+  if (has_store) CHECK(got == second);
+  CHECK(got["output"] == second["output"]);
+  body["previous_response_id"] = id;
+  body["input"] = "More.";
+  CHECK(server.answered(body)["usage"]["input_tokens"].get<int>() >
+        second["usage"]["input_tokens"].get<int>());
+
+  body["previous_response_id"] = "resp_" + std::string(32, '0');
+  const HttpReply refused = server.create(body);
+  CHECK(refused.status == 400);
+  CHECK(ojson::parse(refused.body)["error"]["code"] == "previous_response_not_found");
+  CHECK(ojson::parse(refused.body)["error"]["param"] == "previous_response_id");
+}
+
+TEST_CASE("responses: what is stored is read, listed, repeated as events and deleted") {
+  const bool has_store = GENERATE(false, true);
+  CAPTURE(has_store);
+  ResponseServer server(has_store ? ResponseServer::store : [](ServerOptions&) {});
+  ojson body = question(ojson::parse(R"([{"role": "system", "content": "A"},
+      {"role": "user", "content": "B"}, {"role": "assistant", "content": "C"},
+      {"role": "user", "content": "D"}])"),
+                        20);
+  body["stream"] = true;
+  const HttpReply reply = server.create(body);
+  REQUIRE(reply.status == 200);
+  const std::vector<ojson> events = events_of(reply.body);
+  const std::string id = events.front()["response"]["id"];
+
+  const HttpReply again = server.ask("GET", id + "?stream=true");
+  CHECK(again.body == reply.body);
+  const std::vector<ojson> rest =
+      events_of(server.ask("GET", id + "?stream=true&starting_after=5").body, 6);
+  CHECK(rest == std::vector<ojson>(events.begin() + 6, events.end()));
+  CHECK(server.ask("GET", id + "?stream=true&starting_after=x").status == 400);
+
+  const auto listed = [&](const std::string& query) {
+    const HttpReply list = server.ask("GET", id + "/input_items" + query);
+    INFO(list.body);
+    REQUIRE(list.status == 200);
+    return ojson::parse(list.body);
+  };
+  const ojson all = listed("");
+  REQUIRE(all["data"].size() == 4);
+  CHECK(all["data"][0]["content"][0]["text"] == "D");  // the last one first
+  CHECK(all["has_more"] == false);
+  const ojson two = listed("?order=asc&limit=2");
+  CHECK(two["data"][1]["content"][0]["text"] == "B");
+  CHECK(two["has_more"] == true);
+  const ojson next = listed("?order=asc&limit=2&after=" + two["last_id"].get<std::string>());
+  CHECK(next["data"][0]["content"][0]["text"] == "C");
+  CHECK(server.ask("GET", id + "/input_items?limit=101").status == 400);
+  CHECK(server.ask("GET", id + "/input_items?after=nosuch").status == 400);
+
+  // An item of it stands in another request by its id.
+  const ojson input = ojson::array({{{"type", "item_reference"}, {"id", two["data"][1]["id"]}}});
+  const ojson copied = server.answered(question(input));
+  const ojson same = server.answered(question("B"));
+  CHECK(copied["usage"]["input_tokens"] == same["usage"]["input_tokens"]);
+  CHECK(server.create(question(ojson::array({{{"type", "item_reference"}, {"id", "msg_1"}}})))
+            .status == 400);
+
+  const HttpReply deleted = server.ask("DELETE", id);
+  CHECK(deleted.body == ojson({{"id", id}, {"object", "response"}, {"deleted", true}}).dump());
+  for (const char* const method : {"GET", "DELETE"}) {
+    const HttpReply gone = server.ask(method, id);
+    CHECK(gone.status == 404);
+    CHECK(ojson::parse(gone.body)["error"]["code"] == "response_not_found");
+  }
+  CHECK(server.ask("GET", "nosuch").status == 404);
+
+  body["store"] = false;
+  const std::string unstored = events_of(server.create(body).body).front()["response"]["id"];
+  CHECK(server.ask("GET", unstored).status == 404);
+}
+
+TEST_CASE("responses: another identity's are as if they were not there") {
+  const TokenFile tokens;
+  ResponseServer server(
+      [&](ServerOptions& options) { options.security.auth_tokens = tokens.path; });
+  const std::string alice = "Authorization: Bearer token-alice\r\n";
+  const std::string bob = "Authorization: Bearer token-bob\r\n";
+  const ojson response = server.answered(question("Hello"), alice);
+  const std::string id = response["id"];
+  CHECK(server.ask("GET", id, alice).status == 200);
+  CHECK(server.ask("GET", id, bob).status == 404);
+  CHECK(server.ask("GET", id + "/input_items", bob).status == 404);
+  CHECK(server.ask("DELETE", id, bob).status == 404);
+  CHECK(server.ask("GET", id).status == 401);
+  ojson body = question("Hello");
+  body["previous_response_id"] = id;
+  CHECK(server.create(body, bob).status == 400);
+  CHECK(server.create(body, alice).status == 200);
+  const ojson input =
+      ojson::array({{{"type", "item_reference"}, {"id", response["output"][0]["id"]}}});
+  CHECK(server.create(question(input), bob).status == 400);
+  CHECK(server.create(question(input), alice).status == 200);
+  // The same key of two identities names two responses.
+  const std::string key = "Idempotency-Key: k\r\n";
+  CHECK(server.answered(question("Hello"), alice + key)["id"] !=
+        server.answered(question("Hello"), bob + key)["id"]);
+}
+
+TEST_CASE("responses: a request is repeated by its Idempotency-Key, also after a restart") {
+  ResponseServer server(ResponseServer::store);
+  const std::string key = "Idempotency-Key: one\r\n";
+  ojson body = question("Hello", 20);
+  body.erase("seed");
+  const ojson first = server.answered(body, key);
+  CHECK(server.answered(body, key) == first);
+  CHECK(server.answered(body)["id"] != first["id"]);
+  server.restart();
+  CHECK(server.answered(body, key) == first);
+  body["max_output_tokens"] = 21;
+  const HttpReply differs = server.create(body, key);
+  CHECK(differs.status == 400);
+  CHECK(ojson::parse(differs.body)["error"]["code"] == "idempotency_key_reused");
+  CHECK_THAT(ojson::parse(differs.body)["error"]["message"].get<std::string>(),
+             Contains("Idempotency-Key"));
+  body["stream"] = true;
+  const HttpReply streamed = server.create(body, "Idempotency-Key: two\r\n");
+  REQUIRE(streamed.status == 200);
+  CHECK(server.create(body, "Idempotency-Key: two\r\n").body == streamed.body);
+}
+
+TEST_CASE("responses: a running one is cancelled, and keeps what it had") {
+  ResponseServer server(
+      [](ServerOptions& options) { options.models.limits.max_new_tokens = 1'000'000'000; });
+  ojson body = question("Hello", 1'000'000'000);
+  body["stream"] = true;
+  HttpClient client(server.port());
+  client.send(post_text("/v1/responses", body.dump(), "application/json"));
+  const std::string head = client.read_raw(1000);
+  const std::size_t at = head.find("resp_");
+  REQUIRE(at != std::string::npos);
+  const std::string id = head.substr(at, 37);
+  CHECK(ojson::parse(server.ask("GET", id).body)["status"] == "in_progress");
+  body["previous_response_id"] = id;
+  CHECK(server.create(body).status == 400);
+  const HttpReply cancelled =
+      post(server.port(), "/v1/responses/" + id + "/cancel", "", "application/json");
+  INFO(cancelled.body);
+  REQUIRE(cancelled.status == 200);
+  const ojson response = ojson::parse(cancelled.body);
+  CHECK(response["status"] == "cancelled");
+  CHECK_FALSE(response["output"].empty());
+  CHECK(ojson::parse(server.ask("GET", id).body) == response);
+  CHECK(post(server.port(), "/v1/responses/" + id + "/cancel", "").body == cancelled.body);
 }
 
 }  // namespace

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/responses/response_store.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+#include <string_view>
+
+#include "model/core/sha256.h"
+#include "server/core/random_bytes.h"
+#include "server/responses/response_output.h"
+
+namespace lintel {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kDigits = 32;
+constexpr std::string_view kPrefix = "resp_";
+constexpr std::size_t kSweptAtOnce = 256;
+// A process that was not heard of for so long is gone.
+constexpr std::chrono::seconds kSilence{5};
+
+std::string body_of(const ResponseRecord& record) {
+  return json_text({{"response", record.response},
+                    {"input", record.input},
+                    {"pieces", record.pieces},
+                    {"seed", record.seed},
+                    {"request", record.request_digest},
+                    {"process", record.process},
+                    {"interrupted", record.is_interrupted}});
+}
+
+// False: it is none.
+bool read_body(const Document& document, ResponseRecord& record) {
+  const Json body = Json::parse(document.body, nullptr, /*allow_exceptions=*/false);
+  try {
+    record.digits = document.id;
+    record.owner = document.owner;
+    record.parent = document.parent;
+    record.version = document.version;
+    record.response = body.at("response");
+    record.input = body.at("input");
+    record.pieces = body.at("pieces");
+    record.seed = body.at("seed");
+    record.request_digest = body.at("request");
+    record.process = body.at("process");
+    record.is_interrupted = body.at("interrupted");
+    return record.response.is_object() && record.input.is_array() && record.pieces.is_array();
+  } catch (const Json::exception&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+std::string random_digits() {
+  constexpr std::string_view kHexadecimal = "0123456789abcdef";
+  std::array<std::byte, kDigits / 2> bytes{};
+  fill_with_random(bytes);
+  std::string digits;
+  for (const std::byte byte : bytes) {
+    digits += kHexadecimal[std::to_integer<std::size_t>(byte) >> 4];
+    digits += kHexadecimal[std::to_integer<std::size_t>(byte) & 15];
+  }
+  return digits;
+}
+
+std::string digits_of_response(const std::string& id) {
+  const bool is_id = id.size() == kPrefix.size() + kDigits && id.starts_with(kPrefix) &&
+                     std::all_of(id.begin() + kPrefix.size(), id.end(), [](char c) {
+                       return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+                     });
+  return is_id ? id.substr(kPrefix.size()) : "";
+}
+
+ResponseStore::ResponseStore(DocumentStorage& documents, const Clock& clock, Options options)
+    : documents_(documents),
+      clock_(clock),
+      options_(options),
+      process_(random_digits()),
+      threads_(documents.waits() ? 1 : 0, std::numeric_limits<std::size_t>::max()) {
+  documents_.note_alive(process_);
+}
+
+ResponseStore::~ResponseStore() = default;
+
+SessionError ResponseStore::digits_of_key(const std::string& owner, const std::string& key,
+                                          std::string& digits) {
+  DocumentStorage::Secret secret{};
+  const SessionError error = documents_.secret(secret);
+  if (error != SessionError::kNone) return error;
+  Sha256 hash;
+  hash.add({reinterpret_cast<const char*>(secret.data()), secret.size()});
+  hash.add_length(owner.size());
+  hash.add(owner);
+  hash.add(key);
+  digits = hash.hex().substr(0, kDigits);
+  return error;
+}
+
+Document ResponseStore::document_of(const ResponseRecord& record) const {
+  return {.id = record.digits,
+          .owner = record.owner,
+          .parent = record.parent,
+          .body = body_of(record),
+          .version = record.version,
+          .expires = clock_.wall_time() + options_.expire};
+}
+
+SessionError ResponseStore::begin(ResponseRecord& record,
+                                  std::shared_ptr<RunningResponse>& running) {
+  record.process = process_;
+  auto started = std::make_shared<RunningResponse>();
+  {
+    const MutexLock lock(mutex_);
+    if (!running_.try_emplace(record.digits, Running{record.owner, started, {}}).second) {
+      return SessionError::kFenced;
+    }
+  }
+  Document document = document_of(record);
+  const SessionError error = documents_.put(document);
+  if (error != SessionError::kNone) {
+    forget(record.digits);
+    return error;
+  }
+  record.version = document.version;
+  running = std::move(started);
+  return error;
+}
+
+void ResponseStore::forget(const std::string& digits) {
+  std::vector<std::function<void()>> waiting;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = running_.find(digits);
+    if (found == running_.end()) return;
+    waiting = std::move(found->second.waiting);
+    running_.erase(found);
+  }
+  for (const auto& then : waiting) then();
+}
+
+void ResponseStore::end(ResponseRecord record, std::function<void(SessionError)> then) {
+  threads_.run([this, record = std::move(record), then = std::move(then)] {
+    SessionError error = SessionError::kStoreAway;
+    catch_exceptions(
+        [&] {
+          Document document = document_of(record);
+          error = documents_.put(document);
+        },
+        [] {});
+    forget(record.digits);
+    then(error);
+  });
+}
+
+void ResponseStore::abandon(const std::string& digits) noexcept {
+  catch_exceptions([&] { forget(digits); }, [] {});
+}
+
+SessionError ResponseStore::find_stored(const std::string& digits, const std::string& owner,
+                                        ResponseRecord& record, bool& is_hidden) {
+  Document document;
+  const SessionError error = documents_.find(digits, owner, std::nullopt, document);
+  if (error != SessionError::kNone) return error;
+  is_hidden = document.is_hidden;
+  return read_body(document, record) ? SessionError::kNone : SessionError::kDamaged;
+}
+
+bool ResponseStore::may_run_elsewhere(const ResponseRecord& record) {
+  if (record.process == process_ || !documents_.is_shared()) return false;
+  const auto seen = documents_.last_seen(record.process);
+  return seen && clock_.wall_time() - *seen < kSilence;
+}
+
+SessionError ResponseStore::find(const std::string& digits, const std::string& owner,
+                                 ResponseRecord& record) {
+  bool is_hidden = false;
+  const SessionError error = find_stored(digits, owner, record, is_hidden);
+  if (error != SessionError::kNone) return error;
+  if (is_hidden) return SessionError::kNotFound;
+  if (record.status() != "in_progress" || running(digits, owner) != nullptr) return error;
+  const auto seen = documents_.last_seen(record.process);
+  const bool is_of_here = record.process == process_;  // its end could not be stored
+  if (is_of_here || !seen || clock_.wall_time() - *seen >= options_.resume) {
+    record.response["status"] = "failed";
+    record.response["error"] = {{"code", "interrupted"},
+                                {"message", "the server ended before the response did"}};
+    record.is_interrupted = true;
+  }
+  return error;
+}
+
+SessionError ResponseStore::read_chain(const std::string& digits, const std::string& owner,
+                                       Json& items) {
+  const auto keep_until = clock_.wall_time() + options_.expire;
+  std::vector<ResponseRecord> chain;
+  for (std::string at = digits; !at.empty(); at = chain.back().parent) {
+    if (chain.size() == kMostChain) return SessionError::kOutOfRange;
+    Document document;
+    const SessionError error = documents_.find(at, owner, keep_until, document);
+    if (error != SessionError::kNone) {
+      return chain.empty() || error != SessionError::kNotFound ? error : SessionError::kDamaged;
+    }
+    if (chain.empty() && document.is_hidden) return SessionError::kNotFound;
+    ResponseRecord record;
+    if (!read_body(document, record)) return SessionError::kDamaged;
+    if (chain.empty() && record.status() == "in_progress") return SessionError::kBusy;
+    chain.push_back(std::move(record));
+  }
+  items = Json::array();
+  for (auto record = chain.rbegin(); record != chain.rend(); ++record) {
+    for (Json& item : record->input) items.push_back(std::move(item));
+    for (Json& item : record->response["output"]) items.push_back(std::move(item));
+  }
+  return SessionError::kNone;
+}
+
+SessionError ResponseStore::remove(const std::string& digits, const std::string& owner) {
+  const SessionError error = documents_.remove(digits, owner);
+  if (error == SessionError::kNone) {
+    if (const auto response = running(digits, owner)) response->cancel();
+  }
+  return error;
+}
+
+std::shared_ptr<RunningResponse> ResponseStore::running(const std::string& digits,
+                                                        const std::string& owner) {
+  const MutexLock lock(mutex_);
+  const auto found = running_.find(digits);
+  if (found == running_.end() || found->second.owner != owner) return nullptr;
+  return found->second.response;
+}
+
+void ResponseStore::when_over(const std::string& digits, const std::string& owner,
+                              std::function<void()> then) {
+  {
+    const MutexLock lock(mutex_);
+    const auto found = running_.find(digits);
+    if (found != running_.end() && found->second.owner == owner) {
+      found->second.waiting.push_back(std::move(then));
+      return;
+    }
+  }
+  then();
+}
+
+void ResponseStore::look() {
+  documents_.note_alive(process_);
+  documents_.sweep(kSweptAtOnce);
+}
+
+}  // namespace lintel

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// ResponseStore: responses that outlive their calls, and those that run.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/core/clock.h"
+#include "server/core/mutex.h"
+#include "server/core/threads.h"
+#include "server/sessions/session_error.h"
+#include "server/sessions/storage/document_storage.h"
+
+namespace lintel {
+
+inline constexpr std::size_t kMostChain = 10'000;  // responses, one after the other
+
+// What is stored of a response: what it was made of, and what came of it. Its tokens and its state
+// are functions of these.
+struct ResponseRecord {
+  std::string digits;  // of its id, which is "resp_" and these
+  std::string owner;
+  std::string parent;               // the digits of the response that it continues; empty: none
+  nlohmann::ordered_json response;  // as it was last shown
+  nlohmann::ordered_json input;     // items of the request
+  nlohmann::ordered_json pieces;    // as make_events() needs them
+  std::uint64_t seed = 0;           // of the draws
+  std::string request_digest;       // of one with an Idempotency-Key; empty: it has none
+  std::string process;              // that runs it, or did
+  bool is_interrupted = false;      // it ended without an end of its own: it may be run again
+  std::int64_t version = 0;         // of the storage
+
+  std::string status() const { return response.value("status", ""); }
+};
+
+// A response that this process runs. Thread-safe.
+class RunningResponse {
+ public:
+  // Its answer is to end with the next token.
+  void cancel() { is_cancelled_ = true; }
+  bool is_cancelled() const { return is_cancelled_; }
+
+ private:
+  std::atomic<bool> is_cancelled_{false};
+};
+
+// 128 random bits as 32 digits.
+std::string random_digits();
+// The digits of an id; empty: it is none.
+std::string digits_of_response(const std::string& id);
+
+// Thread-safe. Where waits() all but end() wait for a disk or a network.
+class ResponseStore {
+ public:
+  struct Options {
+    std::chrono::seconds expire = std::chrono::hours(720);  // after the last use of a chain
+    // A response whose server is gone is in progress for so long, then it has failed.
+    std::chrono::seconds resume{60};
+  };
+
+  // Both outlive it.
+  ResponseStore(DocumentStorage& documents, const Clock& clock, Options options);
+  ~ResponseStore();  // writes what is queued
+
+  bool waits() const { return documents_.waits(); }
+
+  // Digits that only this owner's key has; with a key of the storage, so that none can be guessed.
+  SessionError digits_of_key(const std::string& owner, const std::string& key, std::string& digits);
+
+  // A new response, or one that is run again: it is stored, and known to run, when this returns
+  // kNone. kFenced: another call has begun it; kNotFound: its parent is gone; kStore...
+  SessionError begin(ResponseRecord& record, std::shared_ptr<RunningResponse>& running);
+  // Its end, or that nothing came of it: stored when `then` is called, by any thread, also before
+  // this returns. Does not wait.
+  void end(ResponseRecord record, std::function<void(SessionError)> then);
+
+  // As it stands; of one whose server is gone for long, as it has failed. kNotFound also of another
+  // owner's, and of one that was deleted; kDamaged, kStore...
+  SessionError find(const std::string& digits, const std::string& owner, ResponseRecord& record);
+  // The same, also of a deleted one that others continue, and as it is stored.
+  SessionError find_stored(const std::string& digits, const std::string& owner,
+                           ResponseRecord& record, bool& is_hidden);
+  // The items of a response and of all that it continues, in their order. kOutOfRange: they are
+  // more than kMostChain; kBusy: it is in progress.
+  SessionError read_chain(const std::string& digits, const std::string& owner,
+                          nlohmann::ordered_json& items);
+  SessionError remove(const std::string& digits, const std::string& owner);
+  // The one that runs here; null: none does.
+  std::shared_ptr<RunningResponse> running(const std::string& digits, const std::string& owner);
+  // Calls `then` when the response does not run here any more; at once where it does not.
+  void when_over(const std::string& digits, const std::string& owner, std::function<void()> then);
+  // Whether the process that runs a response in progress, another than this one, may be there.
+  bool may_run_elsewhere(const ResponseRecord& record);
+
+  // Nothing came of one that begin() has stored, and nothing more can be written of it.
+  void abandon(const std::string& digits) noexcept;
+  // What is due: now and then.
+  void look();
+
+ private:
+  struct Running {
+    std::string owner;
+    std::shared_ptr<RunningResponse> response;
+    std::vector<std::function<void()>> waiting;
+  };
+
+  Document document_of(const ResponseRecord& record) const;
+  void forget(const std::string& digits) EXCLUDES(mutex_);
+
+  DocumentStorage& documents_;
+  const Clock& clock_;
+  const Options options_;
+  const std::string process_;  // this one
+  Mutex mutex_;
+  std::map<std::string, Running> running_ GUARDED_BY(mutex_);
+  WorkThreads threads_;  // last: their work uses the rest
+};
+
+}  // namespace lintel

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Responses that outlive their calls.
+#include "server/responses/response_store.h"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "tests/support/manual_clock.h"
+
+namespace lintel::testing {
+namespace {
+
+using ojson = nlohmann::ordered_json;
+using std::chrono::hours;
+using std::chrono::seconds;
+
+// Memory that stands for a disk: it outlives a store.
+struct Stores {
+  std::unique_ptr<ResponseStore> open() {
+    return std::make_unique<ResponseStore>(documents, clock,
+                                           ResponseStore::Options{hours(10), seconds(60)});
+  }
+
+  ManualClock clock;
+  MemoryDocuments documents{std::size_t{1} << 20, clock};
+  std::unique_ptr<ResponseStore> store = open();
+};
+
+ResponseRecord record(const std::string& digits, const std::string& parent = "") {
+  ResponseRecord made;
+  made.digits = digits;
+  made.owner = "ada";
+  made.parent = parent;
+  made.response = {{"id", "resp_" + digits}, {"status", "in_progress"}, {"output", ojson::array()}};
+  made.input = ojson::array({{{"id", "in " + digits}}});
+  made.pieces = ojson::array();
+  return made;
+}
+
+ResponseRecord begun(ResponseStore& store, const std::string& digits,
+                     const std::string& parent = "") {
+  ResponseRecord made = record(digits, parent);
+  std::shared_ptr<RunningResponse> running;
+  REQUIRE(store.begin(made, running) == SessionError::kNone);
+  REQUIRE(running != nullptr);
+  return made;
+}
+
+void end(ResponseStore& store, ResponseRecord made) {
+  made.response["status"] = "completed";
+  made.response["output"] = ojson::array({{{"id", "out " + made.digits}}});
+  int calls = 0;
+  store.end(std::move(made), [&](SessionError error) {
+    CHECK(error == SessionError::kNone);
+    ++calls;
+  });
+  CHECK(calls == 1);
+}
+
+TEST_CASE("response ids: a prefix and 32 digits") {
+  const std::string digits = random_digits();
+  CHECK(digits.size() == 32);
+  CHECK(digits != random_digits());
+  CHECK(digits_of_response("resp_" + digits) == digits);
+  for (const std::string& wrong :
+       {digits, "resp_" + digits + "0", std::string("resp_"), "resp_" + digits.substr(1) + "G"}) {
+    CHECK(digits_of_response(wrong).empty());
+  }
+}
+
+TEST_CASE("response store: a chain's items come in their order, for its owner") {
+  Stores stores;
+  ResponseStore& store = *stores.store;
+  const std::string a(32, 'a'), b(32, 'b'), c(32, 'c');
+  end(store, begun(store, a));
+  end(store, begun(store, b, a));
+  end(store, begun(store, c, a));  // a branch
+  ojson items;
+  REQUIRE(store.read_chain(b, "ada", items) == SessionError::kNone);
+  CHECK(
+      items ==
+      ojson::array(
+          {{{"id", "in " + a}}, {{"id", "out " + a}}, {{"id", "in " + b}}, {{"id", "out " + b}}}));
+  CHECK(store.read_chain(b, "eve", items) == SessionError::kNotFound);
+  ResponseRecord found;
+  CHECK(store.find(b, "eve", found) == SessionError::kNotFound);
+  CHECK(store.remove(b, "eve") == SessionError::kNotFound);
+  REQUIRE(store.remove(a, "ada") == SessionError::kNone);
+  CHECK(store.find(a, "ada", found) == SessionError::kNotFound);
+  CHECK(store.read_chain(a, "ada", items) == SessionError::kNotFound);
+  CHECK(store.read_chain(b, "ada", items) == SessionError::kNone);  // which still has a's
+  CHECK(items.size() == 4);
+}
+
+TEST_CASE("response store: one that runs cannot be begun or continued, and is waited for") {
+  Stores stores;
+  ResponseStore& store = *stores.store;
+  const std::string a(32, 'a');
+  ResponseRecord running = begun(store, a);
+  ResponseRecord again = record(a);
+  std::shared_ptr<RunningResponse> other;
+  CHECK(store.begin(again, other) == SessionError::kFenced);
+  ojson items;
+  CHECK(store.read_chain(a, "ada", items) == SessionError::kBusy);
+  CHECK(store.running(a, "eve") == nullptr);
+  store.running(a, "ada")->cancel();
+  int calls = 0;
+  store.when_over(a, "ada", [&] { ++calls; });
+  CHECK(calls == 0);
+  end(store, std::move(running));
+  CHECK(calls == 1);
+  store.when_over(a, "ada", [&] { ++calls; });
+  CHECK(calls == 2);
+  CHECK(store.running(a, "ada") == nullptr);
+}
+
+TEST_CASE("response store: one whose server is gone is in progress for a while, then failed") {
+  Stores stores;
+  const std::string a(32, 'a');
+  begun(*stores.store, a);
+  stores.store = stores.open();
+  ResponseStore& store = *stores.store;
+  ResponseRecord found;
+  REQUIRE(store.find(a, "ada", found) == SessionError::kNone);
+  CHECK(found.status() == "in_progress");
+  CHECK_FALSE(store.may_run_elsewhere(found));
+  stores.clock.advance(seconds(61));
+  REQUIRE(store.find(a, "ada", found) == SessionError::kNone);
+  CHECK(found.status() == "failed");
+  CHECK(found.response["error"]["code"] == "interrupted");
+  // It can be run again, also then.
+  bool is_hidden = false;
+  REQUIRE(store.find_stored(a, "ada", found, is_hidden) == SessionError::kNone);
+  std::shared_ptr<RunningResponse> running;
+  REQUIRE(store.begin(found, running) == SessionError::kNone);
+  end(store, found);
+  REQUIRE(store.find(a, "ada", found) == SessionError::kNone);
+  CHECK(found.status() == "completed");
+}
+
+TEST_CASE("response store: the id of a key is its owner's and the storage's alone") {
+  Stores stores, others;
+  const auto digits_of = [](Stores& at, const char* owner, const char* key) {
+    std::string digits;
+    REQUIRE(at.store->digits_of_key(owner, key, digits) == SessionError::kNone);
+    CHECK(digits.size() == 32);
+    return digits;
+  };
+  const std::string first = digits_of(stores, "ada", "key");
+  CHECK(digits_of(stores, "ada", "key") == first);
+  CHECK(digits_of(stores, "eve", "key") != first);
+  CHECK(digits_of(stores, "ad", "akey") != first);
+  CHECK(digits_of(stores, "ada", "other") != first);
+  CHECK(digits_of(others, "ada", "key") != first);
+}
+
+TEST_CASE("response store: what has expired goes") {
+  Stores stores;
+  ResponseStore& store = *stores.store;
+  end(store, begun(store, std::string(32, 'a')));
+  stores.clock.advance(hours(11));
+  store.look();
+  ResponseRecord found;
+  CHECK(store.find(std::string(32, 'a'), "ada", found) == SessionError::kNotFound);
+}
+
+}  // namespace
+}  // namespace lintel::testing
