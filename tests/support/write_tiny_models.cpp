@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // write_tiny_models DIR: small models with random weights as DIR/image, DIR/bytes, DIR/text,
-// DIR/world, whose tokens have several bytes, and DIR/tokens, with an adapter, thin.
+// DIR/world, whose tokens have several bytes, DIR/chat, with a template that shows tools, and
+// DIR/tokens, with an adapter, thin.
 #include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
 
 #include "model/lora/adapter.h"
 #include "model/model_files.h"
@@ -23,6 +27,11 @@ int main(int argc, char** argv) {
     lintel::write_random_model(directory / name, lintel::testing::tiny_config(kind), /*seed=*/7);
   }
   lintel::testing::write_text_model(directory / "world");
+  lintel::testing::write_llama_text_model(directory / "chat");
+  std::ifstream golden(std::filesystem::path(LINTEL_TEST_DATA) /
+                       "golden/chat/templates/qwen2_5.json");
+  std::ofstream(directory / "chat" / "chat_template.jinja")
+      << nlohmann::json::parse(golden)["template"].get<std::string>();
   lintel::write_random_adapter(directory / "tokens/adapters/thin",
                                lintel::testing::tiny_config(TinyModel::kTokens), {.rank = 2});
 }
