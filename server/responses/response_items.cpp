@@ -2,9 +2,12 @@
 #include "server/responses/response_items.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
+#include "server/chat/chat_request.h"
+#include "server/responses/response_output.h"
 #include "server/rpc/status.h"
 
 namespace lintel {
@@ -272,7 +275,7 @@ grpc::Status read_items(const Json& input, const std::string& suffix, Json& item
   return grpc::Status::OK;
 }
 
-grpc::Status messages_of(const Json& instructions, const Json& items, std::size_t first_input,
+grpc::Status messages_of(const Json& instructions, const Json& items, std::ptrdiff_t first_input,
                          Json& messages) {
   messages = Json::array();
   if (!instructions.is_null()) {
@@ -289,11 +292,78 @@ grpc::Status messages_of(const Json& instructions, const Json& items, std::size_
     } else if (type == "function_call") {
       made.add_call(item);
     } else if (!made.add_output(item)) {
-      const std::string at = i < first_input ? "" : "[" + std::to_string(i - first_input) + "]";
+      const auto place = static_cast<std::ptrdiff_t>(i) - first_input;
+      const std::string at = place < 0 ? "" : "[" + std::to_string(place) + "]";
       return invalid_argument(
           {{"input" + at + ".call_id", "is " + clip(item["call_id"].get<std::string>()) +
                                            ", which no function_call before it has"}});
     }
+  }
+  return grpc::Status::OK;
+}
+
+namespace {
+
+constexpr const char* kReasoningPurpose = "reasoning";
+constexpr const char* kCompactionPurpose = "compaction";
+
+bool is_sealed_reasoning(const Json& item) {
+  return item["type"] == "reasoning" && item.contains("encrypted_content") &&
+         !item.contains("content");
+}
+
+}  // namespace
+
+std::string seal_reasoning(const Sealer& sealer, const std::string& text) {
+  return sealer.seal(kReasoningPurpose, text);
+}
+
+grpc::Status compact_items(const Json& items, const Sealer& sealer, const std::string& id,
+                           Json& item) {
+  const std::string text = json_text(items);
+  if (text.size() > kMostCompactBytes) {
+    return invalid_argument(
+        {{"input", "has " + std::to_string(text.size()) + " bytes as JSON, at most " +
+                       std::to_string(kMostCompactBytes) + " are compacted"}});
+  }
+  item = {{"type", "compaction"},
+          {"id", id},
+          {"encrypted_content", sealer.seal(kCompactionPurpose, text)}};
+  return grpc::Status::OK;
+}
+
+bool has_sealed_items(const Json& items) {
+  return std::ranges::any_of(items, [](const Json& item) {
+    return item["type"] == "compaction" || is_sealed_reasoning(item);
+  });
+}
+
+grpc::Status open_items(const Sealer& sealer, Json& items, std::ptrdiff_t& first_input) {
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    Json& item = items[i];
+    const bool is_compaction = item["type"] == "compaction";
+    if (!is_compaction && !is_sealed_reasoning(item)) continue;
+    const std::optional<std::string> text =
+        sealer.open(is_compaction ? kCompactionPurpose : kReasoningPurpose,
+                    item["encrypted_content"].get<std::string>());
+    if (!text) {
+      const auto place = static_cast<std::ptrdiff_t>(i) - first_input;
+      const std::string at = place < 0 ? "" : "[" + std::to_string(place) + "]";
+      return chat_refusal("INVALID_ENCRYPTED_CONTENT", "input" + at + ".encrypted_content",
+                          "was not sealed by this store for this caller, or was changed");
+    }
+    if (!is_compaction) {
+      item["content"] = Json::array({{{"type", "reasoning_text"}, {"text", *text}}});
+      continue;
+    }
+    Json opened = Json::parse(*text);  // of compact_items()
+    const std::size_t count = opened.size();
+    for (std::size_t rest = i + 1; rest < items.size(); ++rest) {
+      opened.push_back(std::move(items[rest]));
+    }
+    first_input += static_cast<std::ptrdiff_t>(count) - static_cast<std::ptrdiff_t>(i) - 1;
+    items = std::move(opened);
+    i = count - 1;  // what it stands for is open
   }
   return grpc::Status::OK;
 }

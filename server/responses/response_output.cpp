@@ -38,15 +38,15 @@ Json tokens_json(const v1::ChatDelta& delta) {
   return tokens;
 }
 
-Json usage_json(const v1::ChatUsage& usage) {
+}  // namespace
+
+Json response_usage(const v1::ChatUsage& usage) {
   return {{"input_tokens", usage.prompt_tokens()},
           {"output_tokens", usage.completion_tokens()},
           {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()},
           {"input_tokens_details", {{"cached_tokens", usage.cached_tokens()}}},
           {"output_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens()}}}};
 }
-
-}  // namespace
 
 double decimal(float value) {
   std::array<char, 32> text{};
@@ -203,6 +203,7 @@ void ResponseOutput::close(bool is_cut, v1::ResponseEvents* events) {
          {{"item_id", item_["id"]}, {"output_index", index}, {"content_index", 0}, {"part", part}},
          events);
     item_["content"].push_back(std::move(part));
+    if (kind_ == Kind::kReasoning && seal_) item_["encrypted_content"] = seal_(text_);
   }
   emit("response.output_item.done", {{"output_index", index}, {"item", item_}}, events);
   response_["output"].push_back(std::move(item_));
@@ -229,7 +230,7 @@ void ResponseOutput::end(const char* status, bool is_cut, const char* event,
   if (!has_begun_) begin(events);
   close(is_cut, events);
   response_["status"] = status;
-  response_["usage"] = usage_json(usage_);
+  response_["usage"] = response_usage(usage_);
   emit_response(event, events);
 }
 
@@ -265,8 +266,15 @@ v1::ResponseEvents make_events(const Json& response, const Json& pieces, const s
                                std::int64_t starting_after) {
   v1::ResponseEvents events;
   ResponseOutput output(begun_response(response), suffix);
-  output.begin(&events);
   const Json& items = response["output"];
+  const bool is_sealed = std::ranges::any_of(
+      items, [](const Json& item) { return item.contains("encrypted_content"); });
+  if (is_sealed) {
+    output.seal_reasoning([&](const std::string&) {
+      return items[output.response()["output"].size()].value("encrypted_content", "");
+    });
+  }
+  output.begin(&events);
   for (std::size_t i = 0; i < items.size(); ++i) {
     const Json& item = items[i];
     v1::ChatResponse message;

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "lintel/v1/chat.pb.h"
 #include "lintel/v1/response.pb.h"
@@ -24,6 +26,11 @@ class ResponseOutput {
   // place.
   ResponseOutput(nlohmann::ordered_json response, std::string suffix)
       : response_(std::move(response)), suffix_(std::move(suffix)) {}
+
+  // Reasoning comes sealed, too, by this function.
+  void seal_reasoning(std::function<std::string(const std::string& text)> seal) {
+    seal_ = std::move(seal);
+  }
 
   // Each appends its events; `events` null: there is no stream.
   void begin(v1::ResponseEvents* events);
@@ -57,6 +64,7 @@ class ResponseOutput {
 
   Json response_;
   const std::string suffix_;
+  std::function<std::string(const std::string&)> seal_;  // null: it does not
   bool has_begun_ = false, has_ended_ = false;
   std::int64_t sequence_ = 0;
   Json pieces_ = Json::array();
@@ -75,6 +83,8 @@ v1::ResponseEvents make_events(const nlohmann::ordered_json& response,
                                const nlohmann::ordered_json& pieces, const std::string& suffix,
                                std::int64_t starting_after);
 
+// As a response has it.
+nlohmann::ordered_json response_usage(const v1::ChatUsage& usage);
 // The shortest decimal that is read as this float.
 double decimal(float value);
 // As text, with what is not UTF-8 in it replaced.

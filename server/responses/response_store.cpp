@@ -100,6 +100,13 @@ SessionError ResponseStore::digits_of_key(const std::string& owner, const std::s
   return error;
 }
 
+SessionError ResponseStore::sealer(const std::string& owner, std::optional<Sealer>& sealer) {
+  DocumentStorage::Secret secret{};
+  const SessionError error = documents_.secret(secret);
+  if (error == SessionError::kNone) sealer.emplace(secret, owner);
+  return error;
+}
+
 Document ResponseStore::document_of(const ResponseRecord& record) const {
   return {.id = record.digits,
           .owner = record.owner,

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
 #include "server/core/threads.h"
+#include "server/responses/sealer.h"
 #include "server/sessions/session_error.h"
 #include "server/sessions/storage/document_storage.h"
 
@@ -75,6 +77,9 @@ class ResponseStore {
 
   // Digits that only this owner's key has; with a key of the storage, so that none can be guessed.
   SessionError digits_of_key(const std::string& owner, const std::string& key, std::string& digits);
+
+  // What seals texts for this owner.
+  SessionError sealer(const std::string& owner, std::optional<Sealer>& sealer);
 
   // A new response, or one that is run again: it is stored, and known to run, when this returns
   // kNone. kFenced: another call has begun it; kNotFound: its parent is gone; kStore...

@@ -231,6 +231,7 @@ ResponseService::ResponseService(const ServiceContext& context, ChatGeneration& 
   serve(info_of(Method::kCancelResponse).name, this, &ResponseService::Cancel);
   serve(info_of(Method::kListInputItems).name, this, &ResponseService::ListInputItems);
   serve(info_of(Method::kCountInputTokens).name, this, &ResponseService::CountInputTokens);
+  serve(info_of(Method::kCompactResponse).name, this, &ResponseService::Compact);
 }
 
 grpc::Status ResponseService::find(const std::string& id, const std::string& owner,
@@ -265,11 +266,22 @@ grpc::Status ResponseService::resolve_references(const std::string& owner, Json&
   return grpc::Status::OK;
 }
 
+grpc::Status ResponseService::open_sealed(const std::string& owner, Json& items,
+                                          std::ptrdiff_t& first_input) {
+  if (!has_sealed_items(items)) return grpc::Status::OK;
+  std::optional<Sealer> sealer;
+  if (const SessionError error = store_.sealer(owner, sealer); error != SessionError::kNone) {
+    return response_refusal(error, "");
+  }
+  return open_items(*sealer, items, first_input);
+}
+
 grpc::Status ResponseService::read_conversation(CallScope& scope, const std::string& suffix,
                                                 Conversation& read) {
   const ResponseRequest& request = read.request;
   const std::string& owner = scope.caller().name;
-  Json items = Json::array();
+  Json& items = read.items;
+  items = Json::array();
   if (!request.previous_response_id.empty()) {
     read.parent = digits_of_response(request.previous_response_id);
     const SessionError error = read.parent.empty() ? SessionError::kNotFound
@@ -281,8 +293,10 @@ grpc::Status ResponseService::read_conversation(CallScope& scope, const std::str
   grpc::Status status = read_items(request.input, suffix, read.input);
   if (status.ok()) status = resolve_references(owner, read.input);
   if (!status.ok()) return status;
-  const std::size_t first_input = items.size();
+  auto first_input = static_cast<std::ptrdiff_t>(items.size());
   for (const Json& item : read.input) items.push_back(item);
+  status = open_sealed(owner, items, first_input);
+  if (!status.ok()) return status;
   Json body = request.chat;
   status = messages_of(request.instructions, items, first_input, body["messages"]);
   if (status.ok()) status = read_chat_request(body, read.chat.request);
@@ -374,10 +388,19 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
   if (body.value("top_p", Json()).is_null() && sampling.has_top_p()) {
     response["top_p"] = decimal(sampling.top_p());
   }
-  const std::string suffix = record.digits + "_";
+  ResponseOutput output(response, record.digits + "_");
+  if (request.seals_reasoning) {
+    std::optional<Sealer> sealer;
+    if (const SessionError error = store_.sealer(record.owner, sealer);
+        error != SessionError::kNone) {
+      return response_refusal(error, "");
+    }
+    output.seal_reasoning(
+        [sealer = *sealer](const std::string& text) { return seal_reasoning(sealer, text); });
+  }
   if (request.store) {
     record.parent = read.parent;
-    record.response = response;
+    record.response = std::move(response);
     record.input = std::move(read.input);
     record.pieces = Json::array();
     record.seed = prepared.prepared.checked.request.seed;
@@ -395,8 +418,7 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
     }
     stream.keep(store_, std::move(record), std::move(running));
   }
-  return stream.begin(std::move(prepared), ResponseOutput(std::move(response), suffix),
-                      request.streams, context_);
+  return stream.begin(std::move(prepared), std::move(output), request.streams, context_);
 }
 
 RpcReactor* ResponseService::Create(RpcCall* rpc,
@@ -544,6 +566,35 @@ RpcReactor* ResponseService::CountInputTokens(
         if (status.ok()) status = read_conversation(scope, "", read);
         if (!status.ok()) return status;
         response->set_input_tokens(static_cast<std::int64_t>(read.chat.prompt.ids.size()));
+        return status;
+      });
+}
+
+RpcReactor* ResponseService::Compact(RpcCall* rpc,
+                                     const LazyMessage<v1::CompactResponseRequest>* request,
+                                     v1::ResponseJson* response) {
+  return answer_by_store(
+      context_, *rpc, Method::kCompactResponse, *request,
+      [this, response](CallScope& scope, const v1::CompactResponseRequest& wire) {
+        Json body, item;
+        Conversation read;
+        grpc::Status status = read_json_body(wire.body(), {}, body);
+        if (status.ok()) status = read_response_request(body, ResponseUse::kCompact, read.request);
+        const std::string digits = random_digits();
+        if (status.ok()) status = read_conversation(scope, digits + "_in", read);
+        if (!status.ok()) return status;
+        std::optional<Sealer> sealer;
+        const SessionError error = store_.sealer(scope.caller().name, sealer);
+        if (error != SessionError::kNone) return response_refusal(error, "");
+        status = compact_items(read.items, *sealer, "cmp_" + digits, item);
+        if (!status.ok()) return status;
+        v1::ChatUsage usage;
+        usage.set_prompt_tokens(static_cast<std::int64_t>(read.chat.prompt.ids.size()));
+        response->set_body(json_text({{"id", id_of(digits)},
+                                      {"object", "response.compaction"},
+                                      {"created_at", seconds_of(context_.clock)},
+                                      {"output", Json::array({std::move(item)})},
+                                      {"usage", response_usage(usage)}}));
         return status;
       });
 }

@@ -2,6 +2,7 @@
 // ResponseService: conversations that the server keeps.
 #pragma once
 
+#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -36,11 +37,15 @@ class ResponseService final : public RpcService {
                                const LazyMessage<v1::CountInputTokensRequest>* request,
                                v1::CountInputTokensResponse* response);
 
+  RpcReactor* Compact(RpcCall* rpc, const LazyMessage<v1::CompactResponseRequest>* request,
+                      v1::ResponseJson* response);
+
  private:
   // A request with the conversation that it continues.
   struct Conversation {
     ResponseRequest request;
     nlohmann::ordered_json input;  // its items
+    nlohmann::ordered_json items;  // of the conversation, with those
     ReadChat chat;
     std::string parent;  // digits of the response that it continues; empty: none
   };
@@ -52,6 +57,8 @@ class ResponseService final : public RpcService {
                              ResponseRecord& record, ResponseCall& stream, bool& is_answered);
   // Renders it. suffix: of the ids of input items that have none.
   grpc::Status read_conversation(CallScope& scope, const std::string& suffix, Conversation& read);
+  grpc::Status open_sealed(const std::string& owner, nlohmann::ordered_json& items,
+                           std::ptrdiff_t& first_input);
   // Puts items in the places of references to them.
   grpc::Status resolve_references(const std::string& owner, nlohmann::ordered_json& items);
   grpc::Status find(const std::string& id, const std::string& owner, ResponseRecord& record);

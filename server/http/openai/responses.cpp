@@ -179,6 +179,14 @@ void list_input(HttpCalls& calls, const SharedExchange& exchange) {
               answer_json(exchange));
 }
 
+grpc::Status compact(const SharedExchange& exchange, const std::string& body, HttpCalls& calls) {
+  v1::CompactResponseRequest request;
+  request.set_body(body);
+  calls.unary(exchange, "lintel.v1.ResponseService/Compact", bytes_of(request),
+              answer_json(exchange));
+  return grpc::Status::OK;
+}
+
 }  // namespace
 
 void add_response_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies) {
@@ -206,6 +214,9 @@ void add_response_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies)
   add("POST", "/v1/responses/{}/cancel", cancel);
   add("GET", "/v1/responses/{}/input_items", list_input);
   add_post("/v1/responses", create);
+  add_post("/v1/responses/compact",
+           [](const SharedExchange& exchange, const std::string& body, JsonBudget&,
+              HttpCalls& all) { return compact(exchange, body, all); });
   add_post("/v1/responses/input_tokens",
            [](const SharedExchange& exchange, const std::string& body, JsonBudget&,
               HttpCalls& all) { return count(exchange, body, all); });

@@ -105,6 +105,52 @@ TEST_CASE("items: an output whose call is not there is refused") {
   CHECK_THAT(status.error_message(), Contains("input[1].call_id: is nosuch"));
 }
 
+TEST_CASE("items: a compaction stands for all before it, sealed reasoning for its text") {
+  const Sealer sealer(Sealer::Secret{}, "ada");
+  const ojson before = items_of(ojson::parse(R"([{"role": "user", "content": "A"},
+      {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}])"));
+  ojson item;
+  REQUIRE(compact_items(before, sealer, "cmp_1", item).ok());
+  CHECK(item["encrypted_content"].get<std::string>().find("call_id") == std::string::npos);
+  const ojson thought = {{"type", "reasoning"},
+                         {"summary", ojson::array()},
+                         {"encrypted_content", seal_reasoning(sealer, "T")}};
+  ojson items = items_of(
+      ojson::array({{{"role", "user"}, {"content", "old"}},
+                    item,
+                    {{"type", "function_call_output"}, {"call_id", "c"}, {"output", "1"}},
+                    thought,
+                    {{"role", "assistant"}, {"content", "B"}},
+                    {{"type", "function_call_output"}, {"call_id", "d"}, {"output", "1"}}}));
+  REQUIRE(has_sealed_items(items));
+  std::ptrdiff_t first_input = 0;
+  ojson opened = items;
+  REQUIRE(open_items(sealer, opened, first_input).ok());
+  CHECK_FALSE(has_sealed_items(opened));
+  REQUIRE(opened.size() == 6);
+  CHECK(opened[0] == before[0]);
+  CHECK(opened[3]["content"][0]["text"] == "T");
+  ojson messages;
+  // The place of an error is the request's.
+  CHECK_THAT(messages_of(nullptr, opened, first_input, messages).error_message(),
+             Contains("input[5].call_id: is d"));
+  opened.erase(5);
+  REQUIRE(messages_of(nullptr, opened, first_input, messages).ok());
+  CHECK(messages[0]["content"] == "A");
+  CHECK(messages[3]["reasoning_content"] == "T");
+
+  for (const bool changed : {true, false}) {
+    ojson theirs = items;
+    if (changed) theirs[1]["encrypted_content"] = "AAAA";
+    const grpc::Status refused =
+        open_items(changed ? sealer : Sealer(Sealer::Secret{}, "eve"), theirs, first_input = 0);
+    CHECK(refused.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+    CHECK_THAT(refused.error_message(), Contains("input[1].encrypted_content"));
+  }
+  const ojson large = ojson::array({std::string(kMostCompactBytes, 'x')});
+  CHECK_THAT(compact_items(large, sealer, "cmp_1", item).error_message(), Contains("10485760"));
+}
+
 ResponseRequest read(const ojson& body, ResponseUse use = ResponseUse::kCreate) {
   ResponseRequest request;
   const grpc::Status status = read_response_request(body, use, request);

@@ -124,6 +124,27 @@ TEST_CASE("events: a response that fails or is cancelled closes its open item") 
   }
 }
 
+TEST_CASE("events: reasoning comes sealed, too, and the same when it is repeated") {
+  v1::ChatResponse message;
+  message.add_deltas()->set_reasoning("Hm");
+  message.add_deltas()->set_content("Yes");
+  ResponseOutput output(begun_response({{"id", "resp_0"}}), "");
+  int sealed = 0;
+  output.seal_reasoning(
+      [&](const std::string& text) { return text + " sealed " + std::to_string(++sealed); });
+  v1::ResponseEvents events;
+  output.begin(&events);
+  output.push(message, &events);
+  output.finish(0, &events);
+  CHECK(output.response()["output"][0]["encrypted_content"] == "Hm sealed 1");
+  CHECK_FALSE(output.response()["output"][1].contains("encrypted_content"));
+  const v1::ResponseEvents again = make_events(output.response(), output.pieces(), "", -1);
+  REQUIRE(again.events_size() == events.events_size());
+  for (int i = 0; i < again.events_size(); ++i) {
+    CHECK(again.events(i).body() == events.events(i).body());
+  }
+}
+
 TEST_CASE("events: log-probabilities come with their pieces and with the whole text") {
   v1::ChatResponse message;
   v1::ChatDelta& delta = *message.add_deltas();

@@ -39,8 +39,8 @@ ResponseRecord record(const std::string& digits, const std::string& parent = "")
   return made;
 }
 
-ResponseRecord begun(ResponseStore& store, const std::string& digits,
-                     const std::string& parent = "") {
+ResponseRecord started(ResponseStore& store, const std::string& digits,
+                       const std::string& parent = "") {
   ResponseRecord made = record(digits, parent);
   std::shared_ptr<RunningResponse> running;
   REQUIRE(store.begin(made, running) == SessionError::kNone);
@@ -74,9 +74,9 @@ TEST_CASE("response store: a chain's items come in their order, for its owner") 
   Stores stores;
   ResponseStore& store = *stores.store;
   const std::string a(32, 'a'), b(32, 'b'), c(32, 'c');
-  end(store, begun(store, a));
-  end(store, begun(store, b, a));
-  end(store, begun(store, c, a));  // a branch
+  end(store, started(store, a));
+  end(store, started(store, b, a));
+  end(store, started(store, c, a));  // a branch
   ojson items;
   REQUIRE(store.read_chain(b, "ada", items) == SessionError::kNone);
   CHECK(
@@ -98,7 +98,7 @@ TEST_CASE("response store: one that runs cannot be begun or continued, and is wa
   Stores stores;
   ResponseStore& store = *stores.store;
   const std::string a(32, 'a');
-  ResponseRecord running = begun(store, a);
+  ResponseRecord running = started(store, a);
   ResponseRecord again = record(a);
   std::shared_ptr<RunningResponse> other;
   CHECK(store.begin(again, other) == SessionError::kFenced);
@@ -119,7 +119,7 @@ TEST_CASE("response store: one that runs cannot be begun or continued, and is wa
 TEST_CASE("response store: one whose server is gone is in progress for a while, then failed") {
   Stores stores;
   const std::string a(32, 'a');
-  begun(*stores.store, a);
+  started(*stores.store, a);
   stores.store = stores.open();
   ResponseStore& store = *stores.store;
   ResponseRecord found;
@@ -159,7 +159,7 @@ TEST_CASE("response store: the id of a key is its owner's and the storage's alon
 TEST_CASE("response store: what has expired goes") {
   Stores stores;
   ResponseStore& store = *stores.store;
-  end(store, begun(store, std::string(32, 'a')));
+  end(store, started(store, std::string(32, 'a')));
   stores.clock.advance(hours(11));
   store.look();
   ResponseRecord found;

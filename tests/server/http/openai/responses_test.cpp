@@ -359,6 +359,39 @@ TEST_CASE("responses: a request is repeated by its Idempotency-Key, also after a
   CHECK(server.create(body, "Idempotency-Key: two\r\n").body == streamed.body);
 }
 
+TEST_CASE("responses: a compacted conversation continues as it was, for its owner") {
+  const TokenFile tokens;
+  ResponseServer server([&](ServerOptions& options) {
+    ResponseServer::store(options);
+    options.security.auth_tokens = tokens.path;
+  });
+  const std::string alice = "Authorization: Bearer token-alice\r\n";
+  const ojson first = server.answered(question("What is the word?"), alice);
+  ojson body = question("And the next?");
+  body["previous_response_id"] = first["id"];
+  const ojson second = server.answered(body, alice);
+
+  const ojson compact = {{"model", "m"}, {"previous_response_id", first["id"]}};
+  const HttpReply reply =
+      post(server.port(), "/v1/responses/compact", compact.dump(), "application/json", alice);
+  INFO(reply.body);
+  REQUIRE(reply.status == 200);
+  const ojson compacted = ojson::parse(reply.body);
+  CHECK(compacted["object"] == "response.compaction");
+  REQUIRE(compacted["output"].size() == 1);
+  CHECK(compacted["output"][0]["type"] == "compaction");
+  server.restart();
+  ojson input = compacted["output"];
+  input.push_back({{"role", "user"}, {"content", "And the next?"}});
+  const ojson same = server.answered(question(input), alice);
+  CHECK(same["usage"]["input_tokens"] == second["usage"]["input_tokens"]);
+  CHECK(same["output"][0]["content"] == second["output"][0]["content"]);
+
+  const HttpReply refused = server.create(question(input), "Authorization: Bearer token-bob\r\n");
+  CHECK(refused.status == 400);
+  CHECK(ojson::parse(refused.body)["error"]["code"] == "invalid_encrypted_content");
+}
+
 TEST_CASE("responses: a running one is cancelled, and keeps what it had") {
   ResponseServer server(
       [](ServerOptions& options) { options.models.limits.max_new_tokens = 1'000'000'000; });

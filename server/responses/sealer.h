@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sealer: texts that a client keeps and cannot read or change.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string>
+
+namespace lintel {
+
+// AES-256-GCM. What is sealed for an owner and a purpose opens for these alone, with the key of the
+// same storage. Constant; copies are the same.
+class Sealer {
+ public:
+  using Secret = std::array<std::byte, 32>;
+
+  Sealer(const Secret& secret, std::string owner);
+
+  // Base64. Throws std::runtime_error where OpenSSL fails.
+  std::string seal(const std::string& purpose, const std::string& text) const;
+  // Nothing: it was not sealed so, or was changed.
+  std::optional<std::string> open(const std::string& purpose, const std::string& sealed) const;
+
+ private:
+  std::string context_of(const std::string& purpose) const;
+
+  std::array<unsigned char, 32> key_{};
+  std::string owner_;
+};
+
+}  // namespace lintel
