@@ -2,7 +2,6 @@
 #include "server/sessions/storage/redis/redis_documents.h"
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "server/core/random_bytes.h"
@@ -15,6 +14,8 @@ namespace {
 constexpr RedisReplyBounds kMostOfDocument{std::size_t{256} << 20, 16};
 // A server's clock may be ahead of this one's.
 constexpr std::chrono::hours kTimeToSpare{24};
+// How long a process is known after it was last heard of.
+constexpr std::chrono::milliseconds kRemembered = std::chrono::hours(24);
 constexpr const char* kSecretKey = "lintel1:{documents}:secret";
 
 std::int64_t micros_since_epoch(DocumentStorage::Time time) {
@@ -176,22 +177,19 @@ void RedisDocuments::note_alive(const std::string& process) {
   }
   if (redis == nullptr) return;  // nothing of it is there
   const std::string key = alive_key(process);
-  redis->ask(
-      {.words = {"SET", key, std::to_string(micros_since_epoch(clock_.wall_time())), "EX", "86400"},
-       .slot = redis_slot(key)});
+  redis->ask({.words = {"SET", key, "", "PX", std::to_string(kRemembered.count())},
+              .slot = redis_slot(key)});
 }
 
 std::optional<DocumentStorage::Time> RedisDocuments::last_seen(const std::string& process) {
   const std::shared_ptr<RedisClient> redis = client();
   if (redis == nullptr) return std::nullopt;
   const std::string key = alive_key(process);
-  const RedisAnswer answer = redis->ask_and_wait({.words = {"GET", key}, .slot = redis_slot(key)});
-  std::int64_t micros = 0;
-  const std::string& text = answer.reply.text;
-  const bool is_number =
-      std::from_chars(text.data(), text.data() + text.size(), micros).ec == std::errc();
-  if (!answer.arrived || !is_number) return std::nullopt;
-  return time_of_micros(micros);
+  // What is left of its time, by the server's clock: those of processes may differ.
+  const RedisAnswer answer = redis->ask_and_wait({.words = {"PTTL", key}, .slot = redis_slot(key)});
+  if (!answer.arrived || answer.reply.number < 0) return std::nullopt;
+  const std::chrono::milliseconds left(answer.reply.number);
+  return clock_.wall_time() - std::max(kRemembered - left, std::chrono::milliseconds(0));
 }
 
 }  // namespace lintel

@@ -27,7 +27,7 @@ SessionError find(AnyDocuments& storage, const std::string& id, Document* found 
   return storage->find(id, "ada", keep_until, found == nullptr ? any : *found);
 }
 
-TEST_CASE("documents: each is as it was written, and its owner's alone") {
+TEST_CASE("documents: each is as it was written, and its owner's alone", "[threat-82]") {
   AnyDocuments storage(GENERATE(range(0, AnyDocuments::sorts())));
   CHECK(find(storage, "a1") == SessionError::kNotFound);
   Document made = document(storage, "a1");

@@ -275,7 +275,7 @@ TEST_CASE("symbolic link in the store directory: refused by name, and its target
   const std::filesystem::path store = directory.path() / "store", target = directory.path() / "x";
   std::filesystem::create_directory(store);
   const std::string name = GENERATE("lock", "sessions.db", "sessions.db-wal", "acknowledged",
-                                    "reserve", "states-8192.slab");
+                                    "reserve", "states-8192.slab", "documents.db", "documents.key");
   std::filesystem::create_symlink(target, store / name);
   CHECK_THAT(refusal_of(store), Catch::Contains(name) && Catch::Contains("no regular file"));
   CHECK_FALSE(std::filesystem::exists(target));

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Responses of several servers with one store.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/server/redis_lab/redis_server.h"
+#include "tests/server/sessions/shared_storage/shared_servers.h"
+#include "tests/server/support/http_client.h"
+#include "tests/support/eventually.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/text_model.h"
+
+namespace lintel::testing {
+namespace {
+
+using ojson = nlohmann::ordered_json;
+
+struct ResponseFleet {
+  ResponseFleet() {
+    const auto path = files.path() / "chat.jinja";
+    std::ifstream golden(std::filesystem::path(LINTEL_TEST_DATA) /
+                         "golden/chat/templates/chatml.json");
+    std::ofstream(path) << ojson::parse(golden)["template"].get<std::string>();
+    for (const char* const name : {"one", "two"}) {
+      ServerOptions options = with_http();
+      options.models.chat_templates = {{"m", path}};
+      options.durable.store = url_of(redis.endpoint());
+      options.replica_id = name;
+      servers.push_back(
+          std::make_unique<TestServer>(options, clock, GivenModels{{"m", text_model()}}));
+    }
+  }
+  HttpReply create(std::size_t at, const ojson& body, const std::string& headers = "") {
+    return post(servers[at]->server().http_port(), "/v1/responses", body.dump(), "application/json",
+                headers);
+  }
+  HttpReply ask(std::size_t at, const std::string& id, const std::string& method = "GET") {
+    return request(servers[at]->server().http_port(),
+                   method + " /v1/responses/" + id + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  }
+
+  const TemporaryDirectory files;
+  RedisServer redis;
+  SteadyClock clock;
+  std::vector<std::unique_ptr<TestServer>> servers;
+};
+
+TEST_CASE("responses: another server of the store reads, continues, repeats and deletes them") {
+  ResponseFleet fleet;
+  const std::string key = "Idempotency-Key: one\r\n";
+  const ojson body = {{"model", "m"}, {"input", "Hello"}, {"max_output_tokens", 20}};
+  const HttpReply first = fleet.create(0, body, key);
+  INFO(first.body);
+  REQUIRE(first.status == 200);
+  const std::string id = ojson::parse(first.body)["id"];
+  CHECK(fleet.ask(1, id).body == first.body);
+  CHECK(fleet.create(1, body, key).body == first.body);
+  ojson next = {{"model", "m"}, {"input", "More"}, {"max_output_tokens", 20}, {"seed", 3}};
+  next["previous_response_id"] = id;
+  const HttpReply here = fleet.create(0, next), there = fleet.create(1, next);
+  REQUIRE(there.status == 200);
+  CHECK(ojson::parse(here.body)["output"][0]["content"] ==
+        ojson::parse(there.body)["output"][0]["content"]);
+  CHECK(fleet.ask(1, id, "DELETE").status == 200);
+  CHECK(fleet.ask(0, id).status == 404);
+  CHECK(fleet.create(0, next).status == 400);
+  next["previous_response_id"] = ojson::parse(there.body)["id"];
+  CHECK(fleet.create(0, next).status == 200);  // it has the deleted one's items
+}
+
+TEST_CASE("responses: one that runs at a server of the store is in progress at the others") {
+  ResponseFleet fleet;
+  const std::string key = "Idempotency-Key: one\r\n";
+  const ojson body = {
+      {"model", "m"}, {"input", "Hello"}, {"max_output_tokens", 30'000}, {"stream", true}};
+  HttpClient client(plain_wire(fleet.servers[0]->server().http_port(), 8192));
+  client.send(post_text("/v1/responses", body.dump(), "application/json", key));
+  const std::string seen = client.read_raw(2000);
+  const std::string id = seen.substr(seen.find("resp_"), 37);
+  CHECK(ojson::parse(fleet.ask(1, id).body)["status"] == "in_progress");
+  CHECK(fleet.create(1, body, key).status == 409);
+  client.close();
+  // Cut off, it is repeated by any of them.
+  REQUIRE(eventually([&] { return ojson::parse(fleet.ask(1, id).body)["status"] == "cancelled"; }));
+  const HttpReply repeated = fleet.create(1, body, key);
+  CHECK(repeated.status == 200);
+  CHECK(repeated.body.find(id) != std::string::npos);
+  CHECK(ojson::parse(fleet.ask(0, id).body)["status"] == "incomplete");
+}
+
+}  // namespace
+}  // namespace lintel::testing
