@@ -74,7 +74,7 @@ bool OriginRules::is_preflight(const HttpRequest& request) {
 HttpAnswer OriginRules::preflight(const HttpRequest& request) const {
   HttpAnswer answer{204, {}, {}};
   if (!is_named(request.header("origin"))) return answer;
-  answer.headers.emplace_back("access-control-allow-methods", "GET, POST");
+  answer.headers.emplace_back("access-control-allow-methods", "GET, POST, DELETE");
   if (const std::string_view asked = request.header("access-control-request-headers");
       !asked.empty()) {
     answer.headers.emplace_back("access-control-allow-headers", std::string(asked));

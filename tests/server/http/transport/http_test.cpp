@@ -399,7 +399,7 @@ TEST_CASE("pages of other origins call only where a flag names them", "[threat-3
     CHECK(preflight.status == 204);
     CHECK(preflight.header("access-control-allow-headers") ==
           "content-type,connect-protocol-version");
-    CHECK(preflight.header("access-control-allow-methods") == "GET, POST");
+    CHECK(preflight.header("access-control-allow-methods") == "GET, POST, DELETE");
   }
   SECTION("all") {
     options.http.cors_origins = {"*"};
