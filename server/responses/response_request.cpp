@@ -98,7 +98,10 @@ class Reader {
     }
     request_.store = flag("store", true);
     request_.streams = flag("stream", false);
-    if (flag("background", false)) throw MemberError{"background", "true is not served"};
+    request_.is_background = flag("background", false);
+    if (request_.is_background && !request_.store) {
+      throw MemberError{"background", "true goes with store"};
+    }
     read_stream_options();
     read_include();
     read_tools();
@@ -364,7 +367,7 @@ class Reader {
     response["max_output_tokens"] = of("max_output_tokens");
     response["max_tool_calls"] = count("max_tool_calls", 1, INT32_MAX);
     response["store"] = request_.store;
-    response["background"] = false;
+    response["background"] = request_.is_background;
     response["service_tier"] = "default";
     response["metadata"] = metadata();
     response["safety_identifier"] = text_or_null("safety_identifier");

@@ -214,7 +214,8 @@ SessionError ResponseStore::read_chain(const std::string& digits, const std::str
     if (chain.empty() && document.is_hidden) return SessionError::kNotFound;
     ResponseRecord record;
     if (!read_body(document, record)) return SessionError::kDamaged;
-    if (chain.empty() && record.status() == "in_progress") return SessionError::kBusy;
+    const bool has_ended = record.status() != "in_progress" && record.status() != "failed";
+    if (chain.empty() && !has_ended) return SessionError::kBusy;
     chain.push_back(std::move(record));
   }
   items = Json::array();

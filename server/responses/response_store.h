@@ -82,7 +82,7 @@ class ResponseStore {
   SessionError sealer(const std::string& owner, std::optional<Sealer>& sealer);
 
   // A new response, or one that is run again: it is stored, and known to run, when this returns
-  // kNone. kFenced: another call has begun it; kNotFound: its parent is gone; kStore...
+  // kNone. kFenced: another call runs it; kNotFound: its parent is gone; kStore...
   SessionError begin(ResponseRecord& record, std::shared_ptr<RunningResponse>& running);
   // Its end, or that nothing came of it: stored when `then` is called, by any thread, also before
   // this returns. Does not wait.
@@ -95,7 +95,7 @@ class ResponseStore {
   SessionError find_stored(const std::string& digits, const std::string& owner,
                            ResponseRecord& record, bool& is_hidden);
   // The items of a response and of all that it continues, in their order. kOutOfRange: they are
-  // more than kMostChain; kBusy: it is in progress.
+  // more than kMostChain; kBusy: it is in progress, or has failed.
   SessionError read_chain(const std::string& digits, const std::string& owner,
                           nlohmann::ordered_json& items);
   SessionError remove(const std::string& digits, const std::string& owner);

@@ -62,7 +62,7 @@ Sealer::Sealer(const Secret& secret, std::string owner) : owner_(std::move(owner
   SHA256(bytes_of_text(text), text.size(), key_.data());
 }
 
-std::string Sealer::context_of(const std::string& purpose) const { return purpose + '\0' + owner_; }
+std::string Sealer::context_of(const std::string& purpose) const { return purpose + ": " + owner_; }
 
 std::string Sealer::seal(const std::string& purpose, const std::string& text) const {
   std::string sealed(1 + kNonceBytes, static_cast<char>(kForm));

@@ -62,7 +62,8 @@ grpc::Status previous_refusal(SessionError error, const std::string& id) {
           {{"previous_response_id", "is " + clip(id) + ": unknown, deleted or expired"}},
           "PREVIOUS_RESPONSE_NOT_FOUND");
     case SessionError::kBusy:
-      return invalid_argument({{"previous_response_id", "is in progress"}});
+      return invalid_argument(
+          {{"previous_response_id", "is in progress or has failed: what has ended is continued"}});
     case SessionError::kOutOfRange:
       return invalid_argument(
           {{"previous_response_id",
@@ -79,19 +80,24 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
  public:
   using TokenReactor::TokenReactor;
 
-  // Submits the request; as run(). record: of a response that is stored, and known to run.
-  grpc::Status begin(PreparedChat chat, ResponseOutput output, bool streams,
+  // Submits the request; as run(). is_background: after its client has the response as it begins,
+  // and whether or not the client stays. `context` outlives the call.
+  grpc::Status begin(PreparedChat chat, ResponseOutput output, bool streams, bool is_background,
                      const ServiceContext& context) {
     writer_.begin(chat);
     output_.emplace(std::move(output));
     streams_ = streams;
-    clock_ = &context.clock;
-    grpc::Status started = run(std::move(chat.prepared), context.streaming, context.clock);
-    if (!started.ok() && record_) {
-      output_->fail("server_error", started.error_message(), nullptr);
-      end_record(/*is_interrupted=*/true, [](SessionError) {});
+    context_ = &context;
+    is_background_ = is_background;
+    if (!is_background) return start(std::move(chat.prepared));
+    waiting_ = std::move(chat.prepared);
+    if (streams) {
+      output_->begin(&first_);
+    } else {
+      first_.set_response(json_text(output_->response()));
     }
-    return started;
+    StartWrite(&first_);
+    return grpc::Status::OK;
   }
   // Before begin().
   void keep(ResponseStore& store, ResponseRecord record, std::shared_ptr<RunningResponse> running) {
@@ -110,11 +116,29 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
     write_replayed();
   }
   void OnWriteDone(bool ok) override {
-    if (!replayed_) return TokenReactor::OnWriteDone(ok);
-    ok ? write_replayed() : finish(nullptr, cancelled(), {});
+    if (replayed_) return ok ? write_replayed() : finish(nullptr, cancelled(), {});
+    if (!is_background_) return TokenReactor::OnWriteDone(ok);
+    if (!waiting_) return TokenReactor::OnWriteDone(true);  // its client may be gone
+    grpc::Status started =
+        catch_exceptions([&] { return start(*std::exchange(waiting_, std::nullopt)); });
+    if (started.ok()) return;
+    if (record_) store_->abandon(record_->digits);
+    finish(nullptr, std::move(started), {});
+  }
+  void OnCancel() override {
+    if (!is_background_) TokenReactor::OnCancel();
   }
 
  private:
+  grpc::Status start(PreparedGeneration prepared) {
+    grpc::Status started = run(std::move(prepared), context_->streaming, context_->clock);
+    if (!started.ok() && record_) {
+      output_->fail("server_error", started.error_message(), nullptr);
+      end_record(/*is_interrupted=*/true, [](SessionError) {});
+    }
+    return started;
+  }
+
   v1::ResponseEvents* events_of(v1::ResponseEvents& message) const {
     return streams_ ? &message : nullptr;
   }
@@ -159,7 +183,7 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
       if (is_cancelled_) {
         output_->cancel(events);
       } else if (is_over) {
-        output_->finish(seconds_of(*clock_), events);
+        output_->finish(seconds_of(context_->clock), events);
       } else if (last == nullptr) {  // the client is gone
         output_->cancel(nullptr);
         return copy_of(status);
@@ -207,12 +231,16 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
   std::optional<ResponseOutput> output_;
   bool streams_ = false;
   bool is_cancelled_ = false;
-  const Clock* clock_ = nullptr;
+  const ServiceContext* context_ = nullptr;
   v1::ChatResponse chat_;  // what the entries of one message make
   // Of a response that is stored; null: it is not.
   ResponseStore* store_ = nullptr;
   std::optional<ResponseRecord> record_;
   std::shared_ptr<RunningResponse> running_;
+  // Of one in the background.
+  bool is_background_ = false;
+  std::optional<PreparedGeneration> waiting_;  // until first_ is written
+  v1::ResponseEvents first_;
   // Of an answer that is repeated.
   std::optional<v1::ResponseEvents> replayed_;
   int replayed_events_ = 0;  // that were written
@@ -340,7 +368,10 @@ grpc::Status ResponseService::find_repeated(const v1::CreateResponseRequest& wir
   const bool is_in_progress = record.status() == "in_progress";
   if (is_in_progress &&
       (store_.running(digits, owner) != nullptr || store_.may_run_elsewhere(record))) {
-    return response_in_progress(id_of(digits));
+    if (!request.is_background || request.streams) return response_in_progress(id_of(digits));
+    is_answered = true;
+    stream.replay(record, /*streams=*/false, -1);
+    return grpc::Status::OK;
   }
   if (is_in_progress || record.is_interrupted) return grpc::Status::OK;  // it runs again
   is_answered = true;
@@ -371,6 +402,9 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
   if (!status.ok()) return status;
   const bool runs_again = record.version > 0;
   if (runs_again) read.chat.request.sampling.set_seed(record.seed);
+  const v1::Sampling sampling = sampling_of(read.chat.request, read.chat.model->chat->defaults());
+  // By a thread of the session store, where there is one.
+  if (generation_.has_stored(call.scope, read.chat)) generation_.restore(call.scope, read.chat);
   PreparedChat prepared;
   status = with_response_members(
       generation_.prepare(rpc, call, read.chat, /*is_stored_at_once=*/request.store, prepared));
@@ -381,7 +415,6 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
   response["created_at"] =
       runs_again ? record.response["created_at"] : Json(seconds_of(context_.clock));
   response["model"] = read.chat.model->name;
-  const v1::Sampling sampling = sampling_of(read.chat.request, read.chat.model->chat->defaults());
   if (body.value("temperature", Json()).is_null() && sampling.has_temperature()) {
     response["temperature"] = decimal(sampling.temperature());
   }
@@ -418,7 +451,10 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
     }
     stream.keep(store_, std::move(record), std::move(running));
   }
-  return stream.begin(std::move(prepared), std::move(output), request.streams, context_);
+  // The client's deadline is of its own call alone.
+  if (request.is_background) prepared.prepared.checked.request.deadline = std::nullopt;
+  return stream.begin(std::move(prepared), std::move(output), request.streams,
+                      request.is_background, context_);
 }
 
 RpcReactor* ResponseService::Create(RpcCall* rpc,

@@ -36,19 +36,21 @@ class EventsAnswer final : public StreamAnswer {
   HttpAnswer refusal(const grpc::Status& status) override { return openai_answer(status); }
 };
 
-// The last message's response.
+// The first response that comes: the last message's, but of one in the background, which continues.
 void gather(const SharedExchange& exchange, HttpCalls& calls, const char* method,
             grpc::ByteBuffer request) {
-  const auto response = std::make_shared<std::string>();
+  const auto is_answered = std::make_shared<bool>(false);
   calls.gather(
       exchange, method, std::move(request),
-      [response](const google::protobuf::Message& message) {
-        const auto& events = static_cast<const v1::ResponseEvents&>(message);
-        if (!events.response().empty()) *response = events.response();
+      [is_answered, exchange](const google::protobuf::Message& message) {
+        const std::string& response = static_cast<const v1::ResponseEvents&>(message).response();
+        if (!response.empty() && !std::exchange(*is_answered, true)) {
+          exchange->answer(json_answer(200, response));
+        }
         return grpc::Status::OK;
       },
-      [response, exchange](const grpc::Status& status) {
-        exchange->answer(status.ok() ? json_answer(200, *response) : openai_answer(status));
+      [is_answered, exchange](const grpc::Status& status) {
+        if (!*is_answered) exchange->answer(openai_answer(status));
       });
 }
 

@@ -206,7 +206,8 @@ TEST_CASE("request: what is not served is refused by its name") {
   };
   CHECK_THAT(with("conversation", "c"), Contains("conversation: is not served"));
   CHECK_THAT(with("nosuch", 1), Contains("nosuch: is not a parameter"));
-  CHECK_THAT(with("background", true), Contains("background"));
+  CHECK_THAT(refused({{"input", "Hi"}, {"background", true}, {"store", false}}),
+             Contains("background: true goes with store"));
   CHECK_THAT(with("max_output_tokens", 15), Contains("max_output_tokens") && Contains("16"));
   CHECK_THAT(with("top_logprobs", 21), Contains("top_logprobs"));
   CHECK_THAT(with("tools", ojson::array({{{"type", "web_search"}}})),

@@ -70,7 +70,7 @@ TEST_CASE("response ids: a prefix and 32 digits") {
   }
 }
 
-TEST_CASE("response store: a chain's items come in their order, for its owner") {
+TEST_CASE("response store: a chain's items come in their order, for its owner", "[threat-82]") {
   Stores stores;
   ResponseStore& store = *stores.store;
   const std::string a(32, 'a'), b(32, 'b'), c(32, 'c');
@@ -94,7 +94,7 @@ TEST_CASE("response store: a chain's items come in their order, for its owner") 
   CHECK(items.size() == 4);
 }
 
-TEST_CASE("response store: one that runs cannot be begun or continued, and is waited for") {
+TEST_CASE("response store: one that runs cannot be run or continued, and is waited for") {
   Stores stores;
   ResponseStore& store = *stores.store;
   const std::string a(32, 'a');

@@ -8,7 +8,8 @@
 namespace lintel::testing {
 namespace {
 
-TEST_CASE("sealer: a text opens as it was, for its owner, purpose and secret alone") {
+TEST_CASE("sealer: a text opens as it was, for its owner, purpose and secret alone",
+          "[threat-83]") {
   Sealer::Secret secret{}, other{};
   other[31] = std::byte{1};
   const Sealer sealer(secret, "ada");
@@ -25,7 +26,7 @@ TEST_CASE("sealer: a text opens as it was, for its owner, purpose and secret alo
   }
 }
 
-TEST_CASE("sealer: a changed or cut text does not open") {
+TEST_CASE("sealer: a changed or cut text does not open", "[threat-83]") {
   const Sealer sealer(Sealer::Secret{}, "");
   const std::string sealed = sealer.seal("p", "some text");
   for (std::size_t i = 0; i < sealed.size(); ++i) {

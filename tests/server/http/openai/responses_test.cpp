@@ -2,6 +2,7 @@
 // /v1/responses.
 #include "server/http/openai/responses.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "lintel/v1/response.grpc.pb.h"
 #include "tests/server/support/http_client.h"
 #include "tests/server/support/token_file.h"
 #include "tests/support/temporary_directory.h"
@@ -69,12 +71,12 @@ struct ResponseServer {
   std::unique_ptr<TestServer> server;
 };
 
-ojson question(const ojson& input, int max_tokens = 16) {
+ojson asked_for(const ojson& input, int max_tokens = 16) {
   return {{"model", "m"}, {"input", input}, {"max_output_tokens", max_tokens}, {"seed", 7}};
 }
 
 // The events of a stream, each with its name.
-std::vector<ojson> events_of(const std::string& body, std::size_t first = 0) {
+std::vector<ojson> response_events(const std::string& body, std::size_t first = 0) {
   std::vector<ojson> events;
   for (std::size_t at = 0; at < body.size();) {
     const std::size_t end = body.find("\n\n", at);
@@ -94,7 +96,18 @@ std::vector<ojson> events_of(const std::string& body, std::size_t first = 0) {
   return events;
 }
 
-std::string text_of(const ojson& response) {
+// The whole events among bytes of a connection.
+std::vector<std::string> whole_events(const std::string& bytes) {
+  std::vector<std::string> all;
+  for (std::size_t at = bytes.find("data: {"); at != std::string::npos;
+       at = bytes.find("data: {", at + 1)) {
+    const std::size_t end = bytes.find("\n\n", at);
+    if (end != std::string::npos) all.push_back(bytes.substr(at, end - at));
+  }
+  return all;
+}
+
+std::string text_of_response(const ojson& response) {
   std::string text;
   for (const ojson& item : response["output"]) {
     if (item["type"] == "message") text += item["content"][0]["text"];
@@ -104,7 +117,7 @@ std::string text_of(const ojson& response) {
 
 TEST_CASE("responses: a stream has the pieces of the whole response, and the same end") {
   ResponseServer server;
-  ojson body = question("Hello", 30);
+  ojson body = asked_for("Hello", 30);
   const ojson whole = server.answered(body);
   CHECK(whole["object"] == "response");
   CHECK(whole["status"] == "incomplete");
@@ -118,7 +131,7 @@ TEST_CASE("responses: a stream has the pieces of the whole response, and the sam
   REQUIRE(reply.status == 200);
   CHECK_THAT(reply.header("content-type"), Contains("text/event-stream"));
   CHECK_THAT(reply.body, Catch::EndsWith("data: [DONE]\n\n"));
-  const std::vector<ojson> events = events_of(reply.body);
+  const std::vector<ojson> events = response_events(reply.body);
   REQUIRE(events.size() > 5);
   CHECK(events.front()["type"] == "response.created");
   CHECK(events.back()["type"] == "response.incomplete");
@@ -127,15 +140,15 @@ TEST_CASE("responses: a stream has the pieces of the whole response, and the sam
     if (event["type"] == "response.output_text.delta") joined += event["delta"];
   }
   const ojson& last = events.back()["response"];
-  CHECK(joined == text_of(whole));
-  CHECK(text_of(last) == text_of(whole));
+  CHECK(joined == text_of_response(whole));
+  CHECK(text_of_response(last) == text_of_response(whole));
   CHECK(last["id"] == events.front()["response"]["id"]);
   CHECK(last["id"] != whole["id"]);
 }
 
 TEST_CASE("responses: instructions, tools and formats act as in a chat completion") {
   ResponseServer server;
-  ojson body = question("Hello", 30);
+  ojson body = asked_for("Hello", 30);
   body["instructions"] = "Be brief.";
   const ojson response = server.answered(body);
   CHECK(response["instructions"] == "Be brief.");
@@ -147,11 +160,11 @@ TEST_CASE("responses: instructions, tools and formats act as in a chat completio
       {"seed", 7}};
   const HttpReply same = post(server.port(), "/v1/chat/completions", chat.dump());
   REQUIRE(same.status == 200);
-  CHECK(text_of(response) == ojson::parse(same.body)["choices"][0]["message"]["content"]);
+  CHECK(text_of_response(response) == ojson::parse(same.body)["choices"][0]["message"]["content"]);
   const HttpReply counted = post(server.port(), "/v1/responses/input_tokens", body.dump());
   CHECK(ojson::parse(counted.body)["input_tokens"] == response["usage"]["input_tokens"]);
 
-  body = question("Weather?", 400);
+  body = asked_for("Weather?", 400);
   body["tools"] = ojson::parse(R"([{"type": "function", "name": "get_weather", "strict": true,
       "parameters": {"type": "object", "properties": {"place": {"type": "string", "maxLength": 6}},
                      "required": ["place"], "additionalProperties": false}}])");
@@ -169,15 +182,15 @@ TEST_CASE("responses: instructions, tools and formats act as in a chat completio
                    {"call_id", call["output"][0]["call_id"]},
                    {"output", "sunny"}});
   const auto input_tokens = [&](const ojson& all) {
-    return server.answered(question(all))["usage"]["input_tokens"].get<int>();
+    return server.answered(asked_for(all))["usage"]["input_tokens"].get<int>();
   };
   CHECK(input_tokens(input) > input_tokens("Weather?") + 50);
 
-  body = question("Name a city.", 400);
+  body = asked_for("Name a city.", 400);
   body["text"]["format"] = ojson::parse(R"({"type": "json_schema", "name": "city", "strict": true,
       "schema": {"type": "object", "properties": {"size": {"type": "integer", "minimum": 1,
       "maximum": 99}}, "required": ["size"], "additionalProperties": false}})");
-  CHECK(ojson::parse(text_of(server.answered(body)))["size"].get<int>() >= 1);
+  CHECK(ojson::parse(text_of_response(server.answered(body)))["size"].get<int>() >= 1);
 }
 
 TEST_CASE(
@@ -188,16 +201,16 @@ TEST_CASE(
     CHECK(reply.status == status);
     return ojson::parse(reply.body)["error"];
   };
-  ojson body = question("a");
+  ojson body = asked_for("a");
   body["stream"] = true;
   body["temperature"] = -1;
   CHECK(error_of(body, 400)["param"] == "temperature");
-  body = question(ojson::array({{{"role", "user"}, {"content", {{{"type", "input_image"}}}}}}));
+  body = asked_for(ojson::array({{{"role", "user"}, {"content", {{{"type", "input_image"}}}}}}));
   CHECK_THAT(error_of(body, 400)["message"].get<std::string>(), Contains("input_image"));
-  body = question("a");
+  body = asked_for("a");
   body["model"] = "nosuch";
   CHECK(error_of(body, 404)["code"] == "model_not_found");
-  body = question("a");
+  body = asked_for("a");
   body["text"]["format"] = ojson::parse(R"({"type": "json_schema", "name": "s", "strict": true,
       "schema": {"type": "object", "not": {}}})");
   const ojson error = error_of(body, 400);
@@ -212,11 +225,11 @@ TEST_CASE(
   const bool has_store = GENERATE(false, true);
   CAPTURE(has_store);
   ResponseServer server(has_store ? ResponseServer::store : [](ServerOptions&) {});
-  const HttpReply reply = server.create(question("What is the word?"));
+  const HttpReply reply = server.create(asked_for("What is the word?"));
   REQUIRE(reply.status == 200);
   CHECK(reply.header("lintel-durability") == (has_store ? "" : "none"));
   const ojson first = ojson::parse(reply.body);
-  ojson body = question("And the next?");
+  ojson body = asked_for("And the next?");
   body["previous_response_id"] = first["id"];
   const ojson second = server.answered(body);
   CHECK(second["previous_response_id"] == first["id"]);
@@ -227,7 +240,7 @@ TEST_CASE(
   ojson input = ojson::array({{{"role", "user"}, {"content", "What is the word?"}}});
   input.push_back(first["output"][0]);
   input.push_back({{"role", "user"}, {"content", "And the next?"}});
-  const ojson whole = server.answered(question(input));
+  const ojson whole = server.answered(asked_for(input));
   CHECK(whole["usage"]["input_tokens"] == second["usage"]["input_tokens"]);
   CHECK(whole["output"][0]["content"] == second["output"][0]["content"]);
   CHECK(second["usage"]["input_tokens_details"]["cached_tokens"].get<int>() > 0);
@@ -253,20 +266,20 @@ TEST_CASE("responses: what is stored is read, listed, repeated as events and del
   const bool has_store = GENERATE(false, true);
   CAPTURE(has_store);
   ResponseServer server(has_store ? ResponseServer::store : [](ServerOptions&) {});
-  ojson body = question(ojson::parse(R"([{"role": "system", "content": "A"},
+  ojson body = asked_for(ojson::parse(R"([{"role": "system", "content": "A"},
       {"role": "user", "content": "B"}, {"role": "assistant", "content": "C"},
       {"role": "user", "content": "D"}])"),
-                        20);
+                         20);
   body["stream"] = true;
   const HttpReply reply = server.create(body);
   REQUIRE(reply.status == 200);
-  const std::vector<ojson> events = events_of(reply.body);
+  const std::vector<ojson> events = response_events(reply.body);
   const std::string id = events.front()["response"]["id"];
 
   const HttpReply again = server.ask("GET", id + "?stream=true");
   CHECK(again.body == reply.body);
   const std::vector<ojson> rest =
-      events_of(server.ask("GET", id + "?stream=true&starting_after=5").body, 6);
+      response_events(server.ask("GET", id + "?stream=true&starting_after=5").body, 6);
   CHECK(rest == std::vector<ojson>(events.begin() + 6, events.end()));
   CHECK(server.ask("GET", id + "?stream=true&starting_after=x").status == 400);
 
@@ -290,10 +303,10 @@ TEST_CASE("responses: what is stored is read, listed, repeated as events and del
 
   // An item of it stands in another request by its id.
   const ojson input = ojson::array({{{"type", "item_reference"}, {"id", two["data"][1]["id"]}}});
-  const ojson copied = server.answered(question(input));
-  const ojson same = server.answered(question("B"));
+  const ojson copied = server.answered(asked_for(input));
+  const ojson same = server.answered(asked_for("B"));
   CHECK(copied["usage"]["input_tokens"] == same["usage"]["input_tokens"]);
-  CHECK(server.create(question(ojson::array({{{"type", "item_reference"}, {"id", "msg_1"}}})))
+  CHECK(server.create(asked_for(ojson::array({{{"type", "item_reference"}, {"id", "msg_1"}}})))
             .status == 400);
 
   const HttpReply deleted = server.ask("DELETE", id);
@@ -306,41 +319,41 @@ TEST_CASE("responses: what is stored is read, listed, repeated as events and del
   CHECK(server.ask("GET", "nosuch").status == 404);
 
   body["store"] = false;
-  const std::string unstored = events_of(server.create(body).body).front()["response"]["id"];
+  const std::string unstored = response_events(server.create(body).body).front()["response"]["id"];
   CHECK(server.ask("GET", unstored).status == 404);
 }
 
-TEST_CASE("responses: another identity's are as if they were not there") {
+TEST_CASE("responses: another identity's are as if they were not there", "[threat-82]") {
   const TokenFile tokens;
   ResponseServer server(
       [&](ServerOptions& options) { options.security.auth_tokens = tokens.path; });
   const std::string alice = "Authorization: Bearer token-alice\r\n";
   const std::string bob = "Authorization: Bearer token-bob\r\n";
-  const ojson response = server.answered(question("Hello"), alice);
+  const ojson response = server.answered(asked_for("Hello"), alice);
   const std::string id = response["id"];
   CHECK(server.ask("GET", id, alice).status == 200);
   CHECK(server.ask("GET", id, bob).status == 404);
   CHECK(server.ask("GET", id + "/input_items", bob).status == 404);
   CHECK(server.ask("DELETE", id, bob).status == 404);
   CHECK(server.ask("GET", id).status == 401);
-  ojson body = question("Hello");
+  ojson body = asked_for("Hello");
   body["previous_response_id"] = id;
   CHECK(server.create(body, bob).status == 400);
   CHECK(server.create(body, alice).status == 200);
   const ojson input =
       ojson::array({{{"type", "item_reference"}, {"id", response["output"][0]["id"]}}});
-  CHECK(server.create(question(input), bob).status == 400);
-  CHECK(server.create(question(input), alice).status == 200);
+  CHECK(server.create(asked_for(input), bob).status == 400);
+  CHECK(server.create(asked_for(input), alice).status == 200);
   // The same key of two identities names two responses.
   const std::string key = "Idempotency-Key: k\r\n";
-  CHECK(server.answered(question("Hello"), alice + key)["id"] !=
-        server.answered(question("Hello"), bob + key)["id"]);
+  CHECK(server.answered(asked_for("Hello"), alice + key)["id"] !=
+        server.answered(asked_for("Hello"), bob + key)["id"]);
 }
 
 TEST_CASE("responses: a request is repeated by its Idempotency-Key, also after a restart") {
   ResponseServer server(ResponseServer::store);
   const std::string key = "Idempotency-Key: one\r\n";
-  ojson body = question("Hello", 20);
+  ojson body = asked_for("Hello", 20);
   body.erase("seed");
   const ojson first = server.answered(body, key);
   CHECK(server.answered(body, key) == first);
@@ -359,15 +372,15 @@ TEST_CASE("responses: a request is repeated by its Idempotency-Key, also after a
   CHECK(server.create(body, "Idempotency-Key: two\r\n").body == streamed.body);
 }
 
-TEST_CASE("responses: a compacted conversation continues as it was, for its owner") {
+TEST_CASE("responses: a compacted conversation continues as it was, for its owner", "[threat-83]") {
   const TokenFile tokens;
   ResponseServer server([&](ServerOptions& options) {
     ResponseServer::store(options);
     options.security.auth_tokens = tokens.path;
   });
   const std::string alice = "Authorization: Bearer token-alice\r\n";
-  const ojson first = server.answered(question("What is the word?"), alice);
-  ojson body = question("And the next?");
+  const ojson first = server.answered(asked_for("What is the word?"), alice);
+  ojson body = asked_for("And the next?");
   body["previous_response_id"] = first["id"];
   const ojson second = server.answered(body, alice);
 
@@ -383,19 +396,110 @@ TEST_CASE("responses: a compacted conversation continues as it was, for its owne
   server.restart();
   ojson input = compacted["output"];
   input.push_back({{"role", "user"}, {"content", "And the next?"}});
-  const ojson same = server.answered(question(input), alice);
+  const ojson same = server.answered(asked_for(input), alice);
   CHECK(same["usage"]["input_tokens"] == second["usage"]["input_tokens"]);
   CHECK(same["output"][0]["content"] == second["output"][0]["content"]);
 
-  const HttpReply refused = server.create(question(input), "Authorization: Bearer token-bob\r\n");
+  const HttpReply refused = server.create(asked_for(input), "Authorization: Bearer token-bob\r\n");
   CHECK(refused.status == 400);
   CHECK(ojson::parse(refused.body)["error"]["code"] == "invalid_encrypted_content");
+}
+
+TEST_CASE("responses: one that was cut off is repeated with the same events") {
+  const bool has_store = GENERATE(false, true);
+  CAPTURE(has_store);
+  ResponseServer server(has_store ? ResponseServer::store : [](ServerOptions&) {});
+  ojson body = asked_for("Hello", 30'000);
+  body.erase("seed");
+  body["logit_bias"] = {{std::to_string(kLlamaEnd), -100}};
+  body["stream"] = true;
+  const std::string key = "Idempotency-Key: one\r\n";
+  std::string seen;
+  {
+    HttpClient client(plain_wire(server.port(), 8192));
+    client.send(post_text("/v1/responses", body.dump(), "application/json", key));
+    seen = client.read_raw(30'000);
+  }
+  const std::size_t at = seen.find("resp_");
+  REQUIRE(at != std::string::npos);
+  const std::string id = seen.substr(at, 37);
+  const auto status = [&] { return ojson::parse(server.ask("GET", id).body).value("status", ""); };
+  REQUIRE(eventually([&] { return status() == "cancelled"; }));
+  if (has_store) server.restart();
+  const HttpReply again = server.create(body, key);
+  REQUIRE(again.status == 200);
+  const std::vector<std::string> cut = whole_events(seen), whole = whole_events(again.body);
+  REQUIRE(cut.size() > 50);
+  REQUIRE(whole.size() > cut.size());
+  CHECK(std::equal(cut.begin(), cut.end(), whole.begin()));
+  CHECK(response_events(again.body).back()["response"]["usage"]["output_tokens"] == 30'000);
+  CHECK(status() == "incomplete");
+}
+
+TEST_CASE("responses: one in the background continues without its client") {
+  const bool has_store = GENERATE(false, true);
+  CAPTURE(has_store);
+  ResponseServer server(has_store ? ResponseServer::store : [](ServerOptions&) {});
+  ojson body = asked_for("Hello", 2000);
+  body["logit_bias"] = {{std::to_string(kLlamaEnd), -100}};
+  const ojson whole = server.answered(body);
+  body["background"] = true;
+  const auto text_when_over = [&](const std::string& id) {
+    ojson found;
+    REQUIRE(eventually([&] {
+      found = ojson::parse(server.ask("GET", id).body);
+      return found["status"] != "in_progress";
+    }));
+    CHECK(found["status"] == "incomplete");
+    return text_of_response(found);
+  };
+  const ojson first = server.answered(body);
+  CHECK(first["status"] == "in_progress");
+  CHECK(first["background"] == true);
+  CHECK(text_when_over(first["id"]) == text_of_response(whole));
+  // A client that leaves its stream.
+  body["stream"] = true;
+  std::string seen;
+  {
+    HttpClient client(plain_wire(server.port(), 8192));
+    client.send(post_text("/v1/responses", body.dump(), "application/json"));
+    seen = client.read_raw(2000);
+  }
+  const std::string id = seen.substr(seen.find("resp_"), 37);
+  CHECK(text_when_over(id) == text_of_response(whole));
+}
+
+TEST_CASE("responses: over gRPC they are the same") {
+  ResponseServer server;
+  const auto stub = v1::ResponseService::NewStub(server.server->channel());
+  ojson body = asked_for("Hello", 20);
+  const ojson whole = server.answered(body);
+  for (const bool streams : {false, true}) {
+    body["stream"] = streams;
+    v1::CreateResponseRequest request;
+    request.set_body(body.dump());
+    grpc::ClientContext context;
+    const auto reader = stub->Create(&context, request);
+    v1::ResponseEvents message;
+    int events = 0;
+    while (reader->Read(&message)) events += message.events_size();
+    REQUIRE(reader->Finish().ok());
+    CHECK((events > 5) == streams);
+    const ojson response = ojson::parse(message.response());
+    CHECK(text_of_response(response) == text_of_response(whole));
+    v1::GetResponseRequest get;
+    get.set_id(response["id"]);
+    v1::ResponseJson got;
+    grpc::ClientContext again;
+    REQUIRE(stub->Get(&again, get, &got).ok());
+    CHECK(got.body() == message.response());
+  }
 }
 
 TEST_CASE("responses: a running one is cancelled, and keeps what it had") {
   ResponseServer server(
       [](ServerOptions& options) { options.models.limits.max_new_tokens = 1'000'000'000; });
-  ojson body = question("Hello", 1'000'000'000);
+  ojson body = asked_for("Hello", 1'000'000'000);
   body["stream"] = true;
   HttpClient client(server.port());
   client.send(post_text("/v1/responses", body.dump(), "application/json"));
