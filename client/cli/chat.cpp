@@ -34,6 +34,9 @@ are commands:
   /stats          tokens of the last turn: cached, read, written, a second
   /save FILE      the conversation as the messages of a request
   /exit           end, as Ctrl-D does
+With --store each turn is a response that the server keeps. The conversation can be continued later,
+also after the server was restarted: --resume with the id of any of its responses. /undo then goes
+back beyond the turns of this run.
 Ctrl-C ends an answer, and the program while nothing is answered. Without a terminal standard input is
 one question, and standard output the answer.
 
@@ -43,6 +46,8 @@ one question, and standard output the answer.
 Examples:
   lintel chat --model qwen --system "You are brief."
   echo "What is 17 * 3?" | lintel chat --think off
+  lintel chat --store
+  lintel chat --resume resp_0123456789abcdef0123456789abcdef
   lintel chat --render request.json)";
 
 struct ChatFlags {
@@ -51,8 +56,10 @@ struct ChatFlags {
   std::string think;
   std::string tools;
   std::string render;
+  std::string resume;
   std::optional<std::uint64_t> seed;
   std::optional<std::uint32_t> max_tokens;
+  bool store = false;
   bool json = false;
   bool render_ids = false;
 };
@@ -72,11 +79,16 @@ Json parse(const std::string& text, const std::string& what) {
   return json;
 }
 
+std::string dumped(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 // A turn of a conversation: a question and its answer. Turns form a tree.
 struct Turn {
   std::optional<std::size_t> before;  // nothing: it is the first
   std::string question;
-  Json answer;  // the message of the assistant
+  Json answer;           // the message of the assistant
+  std::string response;  // its id; empty: it is not stored
 };
 
 struct TurnStats {
@@ -94,14 +106,29 @@ class Chat {
     if (!flags.tools.empty()) {
       tools_ = parse(console.read_file("--tools", flags.tools), "--tools " + flags.tools);
     }
+    if (flags.resume.empty()) return;
+    // Also says what is wrong with the id before anything is asked.
+    base_ = parse(client.get_response(flags.resume, &console.cancellation()), flags.resume);
   }
 
   // Asks, and prints the answer as it comes. The turn is kept, unless the call fails.
   void ask(const std::string& question, Cancellation& cancellation);
 
   void undo() {
-    if (!current_) throw UsageError("there is no turn to go back from");
-    current_ = turns_[*current_].before;
+    if (current_) {
+      current_ = turns_[*current_].before;
+    } else if (base_.contains("id")) {
+      const Json before = base_.value("previous_response_id", Json());
+      base_ = before.is_string() ? parse(client_.get_response(before, &console_.cancellation()),
+                                         before.get<std::string>())
+                                 : Json::object();
+    } else {
+      throw UsageError("there is no turn to go back from");
+    }
+  }
+  // The response that the next turn continues; empty: there is none.
+  std::string response() const {
+    return current_ ? turns_[*current_].response : base_.value("id", "");
   }
   void go_to(std::size_t turn) {
     if (turn >= turns_.size()) {
@@ -114,6 +141,7 @@ class Chat {
     for (std::size_t i = 0; i < turns_.size(); ++i) {
       lines += std::to_string(i) + (current_ == i ? " *" : "  ");
       if (turns_[i].before) lines += " after " + std::to_string(*turns_[i].before);
+      if (!turns_[i].response.empty()) lines += " " + turns_[i].response;
       lines += ": " + turns_[i].question.substr(0, 60) + "\n";
     }
     return lines.empty() ? "no turns\n" : lines;
@@ -151,7 +179,19 @@ class Chat {
   }
 
  private:
+  struct Answer {
+    std::string content, reasoning;
+    Json calls = Json::array();
+  };
+
   Json request(const std::string& question) const;
+  Json stored_request(const std::string& question) const;
+  void add_thinking(Json& request, bool is_stored) const;
+  // Sends the request and shows the answer as it comes.
+  void complete(const std::string& question, Cancellation& cancellation, Answer& answer);
+  // The same as a stored response; returns its id.
+  std::string respond(const std::string& question, Cancellation& cancellation, Answer& answer);
+  void take(const v1::ChatDelta& delta, Answer& answer);
   void show(const v1::ChatDelta& delta);
   // Reasoning is dim on a terminal, and left out elsewhere.
   void set_dim(bool dim) {
@@ -166,7 +206,9 @@ class Chat {
   Json tools_;
   std::vector<Turn> turns_;
   std::optional<std::size_t> current_;
+  Json base_ = Json::object();  // the response that the first turn continues; none: without an id
   TurnStats last_;
+  std::chrono::steady_clock::time_point begin_;
   bool is_dim_ = false;
 };
 
@@ -176,15 +218,39 @@ Json Chat::request(const std::string& question) const {
   request["messages"] = messages();
   request["messages"].push_back({{"role", "user"}, {"content", question}});
   if (!tools_.is_null()) request["tools"] = tools_;
-  if (think_ == "on") {
-    request["chat_template_kwargs"] = {{"enable_thinking", true}, {"thinking", true}};
-  } else if (think_ == "off") {
-    request["reasoning_effort"] = "none";
-  } else if (!think_.empty()) {
-    request["reasoning_effort"] = think_;
-  }
+  add_thinking(request, /*is_stored=*/false);
   if (flags_.seed) request["seed"] = *flags_.seed;
   if (flags_.max_tokens) request["max_completion_tokens"] = *flags_.max_tokens;
+  return request;
+}
+
+void Chat::add_thinking(Json& request, bool is_stored) const {
+  if (think_ == "on") {
+    request["chat_template_kwargs"] = {{"enable_thinking", true}, {"thinking", true}};
+  } else if (!think_.empty()) {
+    const std::string effort = think_ == "off" ? "none" : think_;
+    if (is_stored) {
+      request["reasoning"] = {{"effort", effort}};
+    } else {
+      request["reasoning_effort"] = effort;
+    }
+  }
+}
+
+Json Chat::stored_request(const std::string& question) const {
+  Json request = {{"input", question}, {"store", true}, {"stream", true}};
+  if (!flags_.connection.model.empty()) request["model"] = flags_.connection.model;
+  if (!system_.empty()) request["instructions"] = system_;
+  if (const std::string id = response(); !id.empty()) request["previous_response_id"] = id;
+  // Without the object that a chat completion has around a function.
+  for (const Json& tool : tools_) {
+    Json flat = {{"type", "function"}};
+    flat.update(tool.value("function", Json::object()));
+    request["tools"].push_back(std::move(flat));
+  }
+  add_thinking(request, /*is_stored=*/true);
+  if (flags_.seed) request["seed"] = *flags_.seed;
+  if (flags_.max_tokens) request["max_output_tokens"] = *flags_.max_tokens;
   return request;
 }
 
@@ -205,51 +271,98 @@ void Chat::show(const v1::ChatDelta& delta) {
   }
 }
 
-void Chat::ask(const std::string& question, Cancellation& cancellation) {
-  Turn turn{current_, question, {{"role", "assistant"}, {"content", ""}}};
-  std::string content, reasoning;
-  Json calls = Json::array();
-  const auto begin = std::chrono::steady_clock::now();
-  const auto seconds = [&] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  };
-  last_ = {};
-  const Json body = request(question);
+void Chat::take(const v1::ChatDelta& delta, Answer& answer) {
+  if (last_.seconds_to_first == 0) {
+    last_.seconds_to_first =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+  answer.content += delta.content();
+  answer.reasoning += delta.reasoning();
+  if (delta.has_call() && !delta.call().id().empty()) {
+    answer.calls.push_back({{"id", delta.call().id()},
+                            {"type", "function"},
+                            {"function", {{"name", delta.call().name()}, {"arguments", ""}}}});
+  }
+  if (delta.has_call() && !answer.calls.empty()) {
+    auto& arguments = answer.calls.back()["function"]["arguments"];
+    arguments = arguments.get<std::string>() + delta.call().arguments();
+  }
+  if (!flags_.json) show(delta);
+}
+
+void Chat::complete(const std::string& question, Cancellation& cancellation, Answer& answer) {
   client_.complete_chat(
-      body.dump(-1, ' ', false, Json::error_handler_t::replace),
+      dumped(request(question)),
       [&](const v1::ChatResponse& message) {
-        for (const v1::ChatDelta& delta : message.deltas()) {
-          if (last_.seconds_to_first == 0) last_.seconds_to_first = seconds();
-          content += delta.content();
-          reasoning += delta.reasoning();
-          if (delta.has_call() && !delta.call().id().empty()) {
-            calls.push_back({{"id", delta.call().id()},
-                             {"type", "function"},
-                             {"function", {{"name", delta.call().name()}, {"arguments", ""}}}});
-          }
-          if (delta.has_call() && !calls.empty()) {
-            auto& arguments = calls.back()["function"]["arguments"];
-            arguments = arguments.get<std::string>() + delta.call().arguments();
-          }
-          if (!flags_.json) show(delta);
-        }
+        for (const v1::ChatDelta& delta : message.deltas()) take(delta, answer);
         if (message.has_usage()) last_.usage = message.usage();
         if (!flags_.json) console_.flush();
       },
       &cancellation);
-  last_.seconds = seconds();
+}
+
+std::string Chat::respond(const std::string& question, Cancellation& cancellation, Answer& answer) {
+  Json response;
+  client_.create_response(
+      dumped(stored_request(question)),
+      [&](const v1::ResponseEvents& message) {
+        for (const v1::ResponseEvent& event : message.events()) {
+          const Json body = parse(event.body(), event.type());
+          v1::ChatDelta delta;
+          if (event.type() == "response.reasoning.delta") {
+            delta.set_reasoning(body.at("delta").get<std::string>());
+          } else if (event.type() == "response.output_text.delta") {
+            delta.set_content(body.at("delta").get<std::string>());
+          } else if (event.type() == "response.function_call_arguments.delta") {
+            delta.mutable_call()->set_arguments(body.at("delta").get<std::string>());
+          } else if (event.type() == "response.output_item.added" &&
+                     body.at("item").value("type", "") == "function_call") {
+            delta.mutable_call()->set_id(body.at("item").at("call_id").get<std::string>());
+            delta.mutable_call()->set_name(body.at("item").at("name").get<std::string>());
+          } else {
+            continue;
+          }
+          take(delta, answer);
+        }
+        if (!message.response().empty()) response = parse(message.response(), "the response");
+        if (!flags_.json) console_.flush();
+      },
+      &cancellation);
+  if (response.value("status", "") == "failed") {
+    throw Failure("the response failed: " + response["error"].value("message", ""));
+  }
+  const Json& usage = response.at("usage");
+  last_.usage.set_prompt_tokens(usage.at("input_tokens"));
+  last_.usage.set_cached_tokens(usage.at("input_tokens_details").at("cached_tokens"));
+  last_.usage.set_completion_tokens(usage.at("output_tokens"));
+  last_.usage.set_reasoning_tokens(usage.at("output_tokens_details").at("reasoning_tokens"));
+  return response.at("id");
+}
+
+void Chat::ask(const std::string& question, Cancellation& cancellation) {
+  Turn turn{current_, question, {{"role", "assistant"}, {"content", ""}}, ""};
+  Answer answer;
+  last_ = {};
+  begin_ = std::chrono::steady_clock::now();
+  if (flags_.store) {
+    turn.response = respond(question, cancellation, answer);
+  } else {
+    complete(question, cancellation, answer);
+  }
+  last_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   set_dim(false);
-  turn.answer["content"] = content;
-  if (!reasoning.empty()) turn.answer["reasoning_content"] = reasoning;
-  if (!calls.empty()) turn.answer["tool_calls"] = calls;
+  turn.answer["content"] = answer.content;
+  if (!answer.reasoning.empty()) turn.answer["reasoning_content"] = answer.reasoning;
+  if (!answer.calls.empty()) turn.answer["tool_calls"] = answer.calls;
   if (flags_.json) {
-    const Json line = {{"message", turn.answer},
-                       {"usage",
-                        {{"prompt_tokens", last_.usage.prompt_tokens()},
-                         {"cached_tokens", last_.usage.cached_tokens()},
-                         {"completion_tokens", last_.usage.completion_tokens()},
-                         {"reasoning_tokens", last_.usage.reasoning_tokens()}}}};
-    console_.out(line.dump(-1, ' ', false, Json::error_handler_t::replace));
+    Json line = {{"message", turn.answer},
+                 {"usage",
+                  {{"prompt_tokens", last_.usage.prompt_tokens()},
+                   {"cached_tokens", last_.usage.cached_tokens()},
+                   {"completion_tokens", last_.usage.completion_tokens()},
+                   {"reasoning_tokens", last_.usage.reasoning_tokens()}}}};
+    if (!turn.response.empty()) line["response"] = turn.response;
+    console_.out(dumped(line));
   }
   console_.out("\n");
   console_.flush();
@@ -351,11 +464,17 @@ int run_chat(const ChatFlags& flags, Console& console) {
   }
   if (flags.render_ids) throw UsageError("--render-ids goes with --render");
   Chat chat(client, flags, console);
-  if (console.in_is_terminal()) return talk(chat, console);
-  std::string question = console.read_all();
-  if (question.ends_with('\n')) question.pop_back();
-  chat.ask(question, console.cancellation());
-  return kOk;
+  int status = kOk;
+  if (console.in_is_terminal()) {
+    status = talk(chat, console);
+  } else {
+    std::string question = console.read_all();
+    if (question.ends_with('\n')) question.pop_back();
+    chat.ask(question, console.cancellation());
+  }
+  const std::string id = chat.response();
+  if (flags.store && !id.empty()) console.err("continue with: lintel chat --resume " + id + "\n");
+  return status;
 }
 
 }  // namespace
@@ -374,14 +493,20 @@ void add_chat(CLI::App& app, CommandLine& command_line) {
   chat->add_option("--max-tokens", flags->max_tokens, "Tokens of an answer, reasoning included")
       ->type_name("N");
   chat->add_option("--seed", flags->seed, "Of the random draws")->type_name("N");
+  chat->add_flag("--store", flags->store, "The server keeps each turn as a response");
+  chat->add_option("--resume", flags->resume,
+                   "Continue after this stored response; implies --store")
+      ->type_name("RESPONSE");
   chat->add_flag("--json", flags->json, "Each answer as a line of JSON with its usage");
   chat->add_option("--render", flags->render,
                    "Print the prompt that this request becomes; -: standard input")
       ->type_name("REQUEST.json");
   chat->add_flag("--render-ids", flags->render_ids, "With --render: its token ids");
   flags->connection.add_to(*chat, /*with_model=*/true);
-  on_chosen(*chat, command_line,
-            [flags, &command_line] { return run_chat(*flags, command_line.console); });
+  on_chosen(*chat, command_line, [flags, &command_line] {
+    flags->store |= !flags->resume.empty();
+    return run_chat(*flags, command_line.console);
+  });
 }
 
 }  // namespace lintel::cli

@@ -28,6 +28,7 @@ struct Client::Stubs {
         address(std::move(at)),
         generation(c),
         chat(c),
+        responses(c),
         sessions(c),
         models(c),
         admin(c),
@@ -36,6 +37,7 @@ struct Client::Stubs {
   const std::string address;  // empty over the caller's own channel
   v1::GenerationService::Stub generation;
   v1::ChatService::Stub chat;
+  v1::ResponseService::Stub responses;
   v1::SessionService::Stub sessions;
   v1::ModelService::Stub models;
   v1::AdminService::Stub admin;
@@ -333,6 +335,35 @@ void Client::complete_chat(const std::string& body, const OnChat& on_message,
   if (!has_ended) {
     throw CallError(grpc::StatusCode::INTERNAL, "the stream ended before the answer did");
   }
+}
+
+void Client::create_response(const std::string& body, const OnResponse& on_message,
+                             Cancellation* cancellation) const {
+  v1::CreateResponseRequest request;
+  request.set_body(body);
+  Call call(*this, cancellation);
+  bool has_ended = false;
+  call.stream<v1::ResponseEvents>(
+      [&](Stubs& server, auto* context) { return server.responses.Create(context, request); },
+      [&](const v1::ResponseEvents& response) {
+        has_ended |= !response.response().empty();
+        on_message(response);
+      },
+      Again::kNever);
+  if (!has_ended) {
+    throw CallError(grpc::StatusCode::INTERNAL, "the stream ended before the response did");
+  }
+}
+
+std::string Client::get_response(const std::string& id, Cancellation* cancellation) const {
+  v1::GetResponseRequest request;
+  request.set_id(id);
+  v1::ResponseJson response;
+  Call call(*this, cancellation);
+  call.unary([&](Stubs& server, auto* context) {
+    return server.responses.Get(context, request, &response);
+  });
+  return response.body();
 }
 
 void Client::score(const v1::ScoreRequest& request, const OnScore& on_score,

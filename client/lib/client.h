@@ -20,6 +20,7 @@
 #include "lintel/v1/chat.grpc.pb.h"
 #include "lintel/v1/generation.grpc.pb.h"
 #include "lintel/v1/model.grpc.pb.h"
+#include "lintel/v1/response.grpc.pb.h"
 #include "lintel/v1/session.grpc.pb.h"
 #include "model/core/utf8.h"
 
@@ -174,6 +175,14 @@ class Client {
   using OnChat = std::function<void(const v1::ChatResponse&)>;
   void complete_chat(const std::string& body, const OnChat& on_message,
                      Cancellation* cancellation = nullptr) const;
+
+  // The body of OpenAI's POST /v1/responses with `stream`, as JSON. The last message has the
+  // response.
+  using OnResponse = std::function<void(const v1::ResponseEvents&)>;
+  void create_response(const std::string& body, const OnResponse& on_message,
+                       Cancellation* cancellation = nullptr) const;
+  // A stored response, as JSON.
+  std::string get_response(const std::string& id, Cancellation* cancellation = nullptr) const;
 
   // Called in the order of the request, once per sequence; else as OnChunk.
   using OnScore = std::function<void(const v1::ScoreResponse&)>;

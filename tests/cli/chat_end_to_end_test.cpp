@@ -52,21 +52,61 @@ TEST_CASE("lintel chat --render prints the prompt of a request, byte for byte, o
   CHECK(server.lintel({"chat", "--render-ids"}).code == 2);
 }
 
+// Runs lintel chat with a question on its standard input.
+Result ask(const ServerProcess& server, const std::string& question,
+           const std::vector<std::string>& flags) {
+  std::vector<std::string> arguments = {"chat", "--max-tokens", "16", "--seed", "3", "--json"};
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  std::string command = "echo '" + question + "' |";
+  for (const std::string& word : server.command(arguments)) command += " '" + word + "'";
+  Process asked({"/bin/sh", "-c", command});
+  const int code = asked.wait();
+  return {code, asked.out(), asked.err()};
+}
+
 TEST_CASE("lintel chat answers the question of standard input") {
   const ChatModelFiles files;
   const ServerProcess server({}, {"--model", (files.directory.path() / "world").string()});
-  std::string command = "echo 'What is it?' |";
-  for (const std::string& word :
-       server.command({"chat", "--max-tokens", "8", "--seed", "3", "--json"})) {
-    command += " '" + word + "'";
-  }
-  Process asked({"/bin/sh", "-c", command});
-  CHECK(asked.wait() == 0);
-  const auto answer = nlohmann::json::parse(asked.out());
+  const Result asked = ask(server, "What is it?", {});
+  CHECK(asked.code == 0);
+  const auto answer = asked.json();
   CHECK(answer["message"]["role"] == "assistant");
-  CHECK(answer["usage"]["completion_tokens"] == 8);
+  CHECK(answer["usage"]["completion_tokens"] == 16);
+  CHECK_FALSE(answer.contains("response"));
   const Result without = server.lintel({"chat", "--think", "hard"});
   CHECK(without.code == 2);
+}
+
+TEST_CASE("lintel chat --resume continues a stored response, also of a server that was restarted") {
+  const ChatModelFiles files;
+  const std::vector<std::string> flags = {"--model", (files.directory.path() / "world").string(),
+                                          "--session-store",
+                                          (files.directory.path() / "store").string()};
+  std::string first;
+  nlohmann::json expected;
+  {
+    ServerProcess server({}, flags);
+    const Result asked = ask(server, "What is it?", {"--store", "--system", "Be brief."});
+    INFO(asked.err);
+    REQUIRE(asked.code == 0);
+    first = asked.json()["response"];
+    CHECK(first.starts_with("resp_"));
+    CHECK_THAT(asked.err, Catch::Contains("continue with: lintel chat --resume " + first));
+    const Result again = ask(server, "And then?", {"--resume", first, "--system", "Be brief."});
+    REQUIRE(again.code == 0);
+    expected = again.json()["message"];
+    CHECK(again.json()["usage"]["cached_tokens"] > 0);
+    CHECK(server.stop() == 0);
+  }
+  const ServerProcess server({}, flags);
+  const Result again = ask(server, "And then?", {"--resume", first, "--system", "Be brief."});
+  INFO(again.err);
+  REQUIRE(again.code == 0);
+  CHECK(again.json()["message"] == expected);
+  CHECK(again.json()["usage"]["cached_tokens"] > 0);
+  const Result unknown = ask(server, "Hm?", {"--resume", "resp_" + std::string(32, '0')});
+  CHECK(unknown.code == 1);
+  CHECK(unknown.out.empty());
 }
 
 }  // namespace
