@@ -83,6 +83,16 @@ const char* find_fault(const GrammarConstraint& constraint, const GenerationRequ
   return model.tokenizer() == nullptr ? "constraint.after_reasoning: no tokenizer" : nullptr;
 }
 
+void check(const ReasoningBudget& budget, const GenerationRequest& request,
+           const Transformer& model) {
+  const auto is_token = [&](std::int32_t id) { return id >= 0 && id < model.config().vocab_size; };
+  if (model.tokenizer() == nullptr) throw std::invalid_argument("reasoning: no tokenizer");
+  if (request.uses_particles()) throw std::invalid_argument("reasoning is not for particles");
+  if (budget.end.empty() || !std::ranges::all_of(budget.end, is_token)) {
+    throw std::invalid_argument("reasoning.end is not a list of the model's tokens");
+  }
+}
+
 // Throws std::invalid_argument.
 std::optional<ConstraintRules> rules_of(const GenerationRequest& request,
                                         const Transformer& model) {
@@ -104,6 +114,7 @@ RequestContext::RequestContext(GenerationRequest given_request, const Transforme
       tokenizer(model.tokenizer().get()),
       uses_penalties(model.head().supports_filters() && has_penalties(request.sampling)),
       constraint(rules_of(request, model)) {
+  if (request.reasoning) check(*request.reasoning, request, model);
   if (first_position == 0 && request.prompt.empty() && given_token(0) == nullptr) {
     if (model.config().modality != ModalityKind::kImage) {
       throw std::invalid_argument("nothing to begin the sequence with");

@@ -19,6 +19,7 @@
 #include "model/transformer.h"
 #include "server/core/clock.h"
 #include "server/engine/grammar_constraint.h"
+#include "server/engine/reasoning_budget.h"
 #include "server/engine/token_sink.h"
 
 namespace lintel {
@@ -212,6 +213,8 @@ struct GenerationRequest {
   // Of every sample. Needs a stop token, and a head that supports filters; with after_reasoning a
   // tokenizer, too. Not with particles.
   std::optional<GrammarConstraint> constraint;
+  // Of every sample. Needs a tokenizer. Not with particles.
+  std::optional<ReasoningBudget> reasoning;
   bool log2_probs = false;
   int top_log2_probs = 0;    // TokenEvent::top; independent of log2_probs
   bool echo_prompt = false;  // every sample gets the echo
@@ -264,9 +267,8 @@ struct GenerationRequest {
 // Constant once made.
 struct RequestContext {
   // Makes the start token the prompt where there is nothing else to begin with; throws
-  // std::invalid_argument where there is no start token either, and for a constraint that the
-  // request or the model cannot have. most_tokens as
-  // SessionLease::max_tokens.
+  // std::invalid_argument where there is no start token either, and for a constraint or a
+  // budget that the request or the model cannot have. most_tokens as SessionLease::max_tokens.
   RequestContext(GenerationRequest given_request, const Transformer& transformer,
                  const SequenceState& sequence, std::int64_t most_tokens);
 

@@ -132,6 +132,7 @@ Sequence::Sequence(const RequestContext& context, SampleEvents& outlet, Sequence
       drafts_(context),
       gate_(context, outlet) {
   if (context.constraint) constraint_.emplace(*context.constraint);
+  if (context.request.reasoning) reasoning_.emplace(*context.request.reasoning, *context.tokenizer);
   gate_.replay(sequence.generated_tail);
 }
 
@@ -431,6 +432,7 @@ Sequence::Placed Sequence::decide(std::int64_t position, std::span<const float> 
 
 std::int32_t Sequence::draw(std::int64_t position, std::span<const float> output,
                             StepContext& step) {
+  if (const auto forced = reasoning_ ? reasoning_->forced() : std::nullopt) return *forced;
   std::span<const std::uint64_t> allowed;
   if (constraint_) allowed = constraint_->mask(step.mask);
   if (!allowed.empty()) {
@@ -460,8 +462,9 @@ void Sequence::place(const Placed& placed, std::span<const float> output, StepCo
   if (log_ != nullptr) log_->append(placed.token, placed.source);
   count(placed, step);  // before it is emitted: it is paid for, whether or not the sink throws
   emit(placed, output, step);
-  if (constraint_ && placed.source != TokenSource::kPrompt && !finished()) {
-    constraint_->advance(placed.token);
+  if (placed.source != TokenSource::kPrompt && !finished()) {
+    if (constraint_) constraint_->advance(placed.token);
+    if (reasoning_) reasoning_->advance(placed.token);
   }
   check_end(placed.position + 1);
 }

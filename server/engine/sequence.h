@@ -16,6 +16,7 @@
 #include "server/core/clock.h"
 #include "server/engine/drafter.h"
 #include "server/engine/grammar_constraint.h"
+#include "server/engine/reasoning_budget.h"
 #include "server/engine/request.h"
 #include "server/engine/token_sink.h"
 #include "server/engine/work_metrics.h"
@@ -259,6 +260,7 @@ class Sequence final : public DraftSource {
   RecentCounts recent_counts_;  // with a window of penalties
   SampleDrafts drafts_;
   std::optional<ConstraintState> constraint_;  // none: any token may come
+  std::optional<ReasoningBudgetState> reasoning_;
   StopCriteria gate_;
   std::optional<FinishReason> reason_;
   bool waits_ = false;

@@ -26,6 +26,9 @@ std::size_t bytes_held_by(const GenerationRequest& request) {
   bytes += request.stop.tokens.capacity() * sizeof(request.stop.tokens.front());
   for (const std::string& text : request.stop.strings) bytes += sizeof(text) + text.capacity();
   if (request.constraint) bytes += request.constraint->grammar->bytes();
+  if (request.reasoning) {
+    bytes += request.reasoning->end.capacity() * sizeof(request.reasoning->end.front());
+  }
   bytes += request.sampling.logit_bias.size() * sizeof(request.sampling.logit_bias.front());
   return bytes + static_cast<std::size_t>(request.num_sequences()) * sizeof(Sequence);
 }
