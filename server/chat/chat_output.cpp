@@ -68,11 +68,12 @@ void ChatChoice::push(const ChatToken& token, v1::ChatResponse& message) {
 void ChatChoice::count_reasoning() {
   const auto& span = reader_.reasoning();
   if (!span) return;
-  const std::uint64_t end = span->end.value_or(bytes_);
+  const std::uint64_t end = span->end.value_or(reader_.decided());
   for (const std::uint64_t begin : begins_) {
     if (span->begin <= begin && begin < end) ++reasoning_tokens_;
   }
-  begins_.clear();
+  // Of an open reasoning the last ones may be of its end.
+  std::erase_if(begins_, [&](std::uint64_t begin) { return span->end || begin < end; });
 }
 
 void ChatChoice::add(std::span<const OutputDelta> deltas, v1::ChatResponse& message) {

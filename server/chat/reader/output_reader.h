@@ -83,6 +83,11 @@ class OutputReader {
   };
   // Nothing: there is none so far.
   const std::optional<ReasoningSpan>& reasoning() const { return reasoning_; }
+  // The bytes of output before a tag, or a call without a name, that may be coming.
+  std::uint64_t decided() const {
+    const bool waits = in_tag_ || (call_ != nullptr && !announced_);
+    return waits ? input_.mark_offset() : input_.read_bytes();
+  }
 
  private:
   enum class Mode {
