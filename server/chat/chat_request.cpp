@@ -273,6 +273,8 @@ std::string refuse(const Json&, ChatRequest&) {
       "is not served: models here read and write text",
       "is not served: `tools` has its place",
       "is not taken from a request: the model's own is used",
+    {"thinking_token_budget",
+     [](const Json& v, ChatRequest& r) { return read_count(v, r.thinking_budget.emplace()); }},
       "is not served",
   };
   return kReasons[reason];

@@ -42,7 +42,8 @@ struct ChatRequest {
   Format format = Format::kText;
   std::string format_text;  // the schema, or GBNF
   bool strict_schema = false;
-  std::string reasoning_effort;  // empty: not given
+  std::string reasoning_effort;                  // empty: not given
+  std::optional<std::uint32_t> thinking_budget;  // tokens of reasoning
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   std::optional<std::uint32_t> max_tokens;

@@ -18,11 +18,15 @@ constexpr std::int64_t kDefaultMaxTokens = 8192;  // of an answer whose request 
 // Turns whose end waits for its thread; what is kept of more stays until memory is needed.
 constexpr std::size_t kMostTurns = 256;
 
+// What calls begin with. REQUIRES: not kNone.
+const char* call_tag(ToolDialect dialect) {
+  return dialect == ToolDialect::kPythonic ? "<|tool_call_start|>" : "<tool_call>";
+}
+
 // The first token of what a call begins with cannot be drawn.
 void forbid_calls(const Tokenizer& tokenizer, ToolDialect dialect, v1::Sampling& sampling) {
   if (dialect == ToolDialect::kNone) return;
-  const std::string tag = dialect == ToolDialect::kPythonic ? "<|tool_call_start|>" : "<tool_call>";
-  const std::optional<std::int32_t> token = tokenizer.find_token(tag);
+  const std::optional<std::int32_t> token = tokenizer.find_token(call_tag(dialect));
   if (!token) return;  // of several tokens, which text may have, too: it is read as text
   (*sampling.mutable_logit_bias())[*token] = -100.0f;
 }
@@ -86,6 +90,21 @@ nlohmann::ordered_json answer_of(const ChatTurn& turn) {
          {"function", {{"name", call.name()}, {"arguments", call.arguments()}}}});
   }
   return answer;
+}
+
+std::optional<ReasoningBudget> reasoning_budget(const ReadChat& chat, const ChatOutput& output) {
+  if (!chat.request.thinking_budget) return std::nullopt;
+  const Tokenizer& tokenizer = *chat.model->transformer->tokenizer();
+  ReasoningBudget budget;
+  budget.tokens = *chat.request.thinking_budget;
+  budget.end = tokenizer.encode(chat.prompt.traits.reasoning_end,
+                                {.add_special = false, .parse_special = true, .continues = true});
+  if (output.thinking == ThinkingStart::kOpened) budget.before = "<think>";
+  if (output.thinking == ThinkingStart::kOpenedHalf) budget.before = "<think";
+  const ToolDialect dialect = output.reader.dialect;
+  if (dialect != ToolDialect::kNone) budget.call_tags.emplace_back(call_tag(dialect));
+  if (dialect == ToolDialect::kXml) budget.call_tags.emplace_back("<function=");
+  return budget;
 }
 
 bool ended_by_itself(FinishReason reason) {
@@ -265,6 +284,7 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
   GenerationRequest& request = prepared.prepared.checked.request;
   status = add_grammar(rpc, chat, request);
   if (!status.ok()) return status;
+  request.reasoning = reasoning_budget(chat, prepared.output);
   request.allowance = call.quota.allowance();
   request.caller = call.scope.turn_name();
   prepared.prompt_tokens = static_cast<std::int64_t>(chat.prompt.ids.size());

@@ -88,6 +88,25 @@ bool opens_thinking_with(const ChatTemplate& chat_template, const ProbeJson& kwa
   return begin != std::string::npos && added.find("</think>", begin) == std::string::npos;
 }
 
+// What stands between the reasoning and the content of an answer. As Qwen's templates have it,
+// where this one shows no reasoning, or other words there.
+std::string reasoning_end_of(const ChatTemplate& chat_template) {
+  constexpr std::string_view kThought = "probe_thought", kAnswer = "probe_answer";
+  ProbeJson answer = {{"role", "assistant"}, {"content", kAnswer}};
+  for (const std::string_view name : kReasoningNames) answer[std::string(name)] = kThought;
+  const auto text = rendered(chat_template, ProbeJson::array({user_message(), answer}));
+  const std::size_t thought = text ? text->find(kThought) : std::string::npos;
+  const std::size_t end = thought == std::string::npos ? thought : text->find(kAnswer, thought);
+  if (end != std::string::npos) {
+    const std::size_t begin = thought + kThought.size();
+    const std::string between = text->substr(begin, end - begin);
+    std::string words = between;
+    std::erase_if(words, [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; });
+    if (words == "</think>") return between;
+  }
+  return "\n</think>\n\n";
+}
+
 }  // namespace
 
 std::string_view name_of(ToolDialect dialect) {
@@ -152,6 +171,7 @@ TemplateTraits probe(const ChatTemplate& chat_template) {
       traits.reasoning_names.emplace_back(name);
     }
   }
+  traits.reasoning_end = reasoning_end_of(chat_template);
   traits.has_developer = chat_template.source().find("developer") != std::string::npos;
   return traits;
 }

@@ -40,6 +40,8 @@ struct TemplateTraits {
   std::vector<std::string> variables;
   // Of reasoning_content, reasoning and thinking those that the source has.
   std::vector<std::string> reasoning_names;
+  // What the template writes between reasoning and content: white space and </think>.
+  std::string reasoning_end;
   bool has_developer = false;  // the source names the role
 
   bool has_variable(std::string_view name) const;

@@ -177,6 +177,24 @@ TEST_CASE("reasoning_effort sets what the template has for it; chat_template_kwa
       "{{ enable_thinking }} {{ reasoning_effort }}"
       "{% if reasoning_effort in ['minimal', 'xhigh', 'max'] %}{{ raise_exception('no') }}"
       "{% endif %}{{ messages[0].content }}");
+TEST_CASE("the end of reasoning is what the template writes between thoughts and answer") {
+  const auto end_of = [](const ChatModel& model) {
+    return model.traits(*model.find(false)).reasoning_end;
+  };
+  CHECK(end_of(*golden_model("qwen3")) == "\n</think>\n\n");
+  CHECK(end_of(*golden_model("qwen3_5_think")) == "\n</think>\n\n");
+  const auto model = [](const std::string& between) {
+    return chat_model("{% for m in messages %}{{ m.reasoning }}" + between +
+                      "{{ m.content }}{% endfor %}");
+  };
+  CHECK(end_of(*model("</think>")) == "</think>");
+  CHECK(end_of(*model("\n</think>  ")) == "\n</think>  ");
+  // Qwen's where the template has none, or further words.
+  CHECK(end_of(*model(" ")) == "\n</think>\n\n");
+  CHECK(end_of(*model("</think>Answer:")) == "\n</think>\n\n");
+  CHECK(end_of(*golden_model("chatml")) == "\n</think>\n\n");
+}
+
   const SpelledTokenizer tokenizer({});
   const auto text = [&](const std::string& effort, const Json& kwargs = {}) {
     ChatRequest request = request_of({{{"role", "user"}, {"content", "."}}});

@@ -69,6 +69,8 @@ TEST_CASE("wrong values are refused with the member and the limit") {
   CHECK_THAT(wrong_with("stop", Json::array({"a", ""})), Contains("1 to 256 bytes"));
   CHECK_THAT(wrong_with("top_logprobs", 3), Contains("goes with logprobs"));
   CHECK_THAT(wrong_with("reasoning_effort", "much"), Contains("reasoning_effort"));
+  CHECK_THAT(wrong_with("thinking_token_budget", -1), Contains("whole number"));
+  CHECK(wrong_with("thinking_token_budget", 0).empty());
   CHECK_THAT(wrong_with("chat_template_kwargs", {{"messages", 1}}), Contains("the server sets"));
   Json deep = 1;
   for (int i = 0; i < 17; ++i) deep = Json{{"a", deep}};

@@ -100,15 +100,18 @@ TEST_CASE("goldens: an output as the chunks of a stream, and the same as a whole
 // A model with World's tokens, and a template.
 struct ChatServer : TestServer {
   explicit ChatServer(const TemporaryDirectory& files = TemporaryDirectory())
-      : TestServer(options_with(files), clock(), {{"m", text_model()}}) {}
+      : ChatServer(options_with(files)) {}
+  explicit ChatServer(const ServerOptions& options)
+      : TestServer(options, clock(), {{"m", text_model()}}) {}
 
   static const Clock& clock() {
     static const SteadyClock steady;
     return steady;
   }
-  static ServerOptions options_with(const TemporaryDirectory& files) {
+  static ServerOptions options_with(const TemporaryDirectory& files, const std::string& more = "") {
     const auto path = files.path() / "chat.jinja";
-    std::ofstream(path) << golden_chat("templates/chatml.json")["template"].get<std::string>();
+    std::ofstream(path) << golden_chat("templates/chatml.json")["template"].get<std::string>()
+                        << more;
     ServerOptions options = with_http();
     options.models.chat_templates = {{"m", path}};
     return options;
@@ -252,6 +255,30 @@ TEST_CASE("chat: logprobs are of the content's tokens") {
   utf8.push(bytes, text);
   utf8.finish(text);
   CHECK(text == choice["message"]["content"]);
+}
+
+TEST_CASE("chat: reasoning is ended after thinking_token_budget, and the content follows") {
+  const TemporaryDirectory files;
+  ChatServer server(
+      ChatServer::options_with(files, "{% if add_generation_prompt %}<think>\n{% endif %}"));
+  ojson body = question("Hello", 40);
+  body["logit_bias"] = {{std::to_string('a' + 1), 50}};  // it writes nothing else
+  const ojson free = server.answered(body);
+  CHECK(free["choices"][0]["message"]["reasoning_content"] == std::string(40, 'a'));
+  CHECK(free["choices"][0]["message"]["content"] == "");
+  CHECK(free["usage"]["completion_tokens_details"]["reasoning_tokens"] == 40);
+  constexpr int kEndTokens = 10;  // of "\n</think>\n\n": a byte each, and one for the last two
+  for (const int budget : {0, 1, 8}) {
+    CAPTURE(budget);
+    body["thinking_token_budget"] = budget;
+    const ojson ended = server.answered(body);
+    const ojson& message = ended["choices"][0]["message"];
+    CHECK(message.value("reasoning_content", "") == std::string(budget, 'a'));
+    CHECK(message["content"] == std::string(40 - budget - kEndTokens, 'a'));
+    CHECK(ended["usage"]["completion_tokens"] == 40);
+    // With the line end before the tag.
+    CHECK(ended["usage"]["completion_tokens_details"]["reasoning_tokens"] == budget + 1);
+  }
 }
 
 // A model with Llama's tokens, which have an end, and a template that shows tools.
