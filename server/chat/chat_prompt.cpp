@@ -29,6 +29,9 @@ class Conversation {
     kwargs_ = request.kwargs.is_null() ? Json::object() : request.kwargs;
     messages_ = prepare_messages(request.messages, traits);
     set_effort();
+    if (!request.verbosity.empty() && traits.has_variable("verbosity")) {
+      set_default("verbosity", request.verbosity);
+    }
   }
 
   // The prompt. Throws what ChatTemplate::render does.

@@ -189,6 +189,11 @@ std::string read_stops(const Json& value, ChatRequest& request) {
                                                std::ranges::all_of(value, read);
   return is_well ? kTaken : "is not a text, or a list of at most 16 texts, of 1 to 256 bytes each";
 }
+std::string read_verbosity(const Json& value, ChatRequest& request) {
+  if (value != "low" && value != "medium" && value != "high") return "is not low, medium or high";
+  return read_text(value, request.verbosity);
+}
+
 
 std::string read_seed(const Json& value, ChatRequest& request) {
   if (!value.is_number_integer()) return "is not a whole number of 64 bits";
@@ -276,6 +281,7 @@ std::string refuse(const Json&, ChatRequest&) {
     {"thinking_token_budget",
      [](const Json& v, ChatRequest& r) { return read_count(v, r.thinking_budget.emplace()); }},
       "is not served",
+    {"verbosity", read_verbosity},
   };
   return kReasons[reason];
 }
@@ -343,7 +349,6 @@ constexpr Member kMembers[] = {
     {"prompt_cache_key", ignore},
     {"prompt_cache_retention", ignore},
     {"prompt_cache_options", ignore},
-    {"verbosity", ignore},
     {"audio", refuse<0>},
     {"prediction", refuse<3>},
     {"web_search_options", refuse<3>},

@@ -44,6 +44,7 @@ struct ChatRequest {
   bool strict_schema = false;
   std::string reasoning_effort;                  // empty: not given
   std::optional<std::uint32_t> thinking_budget;  // tokens of reasoning
+  std::string verbosity;                         // empty: not given
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   std::optional<std::uint32_t> max_tokens;

@@ -172,11 +172,6 @@ TEST_CASE("the thinking that a prompt opens is found") {
   CHECK(thinking("A: <think") == ThinkingStart::kOpenedHalf);
 }
 
-TEST_CASE("reasoning_effort sets what the template has for it; chat_template_kwargs are stronger") {
-  const auto model = chat_model(
-      "{{ enable_thinking }} {{ reasoning_effort }}"
-      "{% if reasoning_effort in ['minimal', 'xhigh', 'max'] %}{{ raise_exception('no') }}"
-      "{% endif %}{{ messages[0].content }}");
 TEST_CASE("the end of reasoning is what the template writes between thoughts and answer") {
   const auto end_of = [](const ChatModel& model) {
     return model.traits(*model.find(false)).reasoning_end;
@@ -195,6 +190,25 @@ TEST_CASE("the end of reasoning is what the template writes between thoughts and
   CHECK(end_of(*golden_model("chatml")) == "\n</think>\n\n");
 }
 
+TEST_CASE("verbosity is given to a template that has it; chat_template_kwargs are stronger") {
+  const SpelledTokenizer tokenizer({});
+  const auto text = [&](const std::string& source, const Json& kwargs = {}) {
+    ChatRequest request = request_of({{{"role", "user"}, {"content", "."}}});
+    request.verbosity = "low";
+    request.kwargs = kwargs;
+    return prompt_of(*chat_model(source), tokenizer, request).rendered.text;
+  };
+  const std::string source = "{{ verbosity }}{{ messages[0].content }}";
+  CHECK(text(source) == "low.");
+  CHECK(text(source, {{"verbosity", "mine"}}) == "mine.");
+  CHECK(text("{{ messages[0].content }}") == ".");
+}
+
+TEST_CASE("reasoning_effort sets what the template has for it; chat_template_kwargs are stronger") {
+  const auto model = chat_model(
+      "{{ enable_thinking }} {{ reasoning_effort }}"
+      "{% if reasoning_effort in ['minimal', 'xhigh', 'max'] %}{{ raise_exception('no') }}"
+      "{% endif %}{{ messages[0].content }}");
   const SpelledTokenizer tokenizer({});
   const auto text = [&](const std::string& effort, const Json& kwargs = {}) {
     ChatRequest request = request_of({{{"role", "user"}, {"content", "."}}});

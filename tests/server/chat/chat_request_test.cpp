@@ -32,7 +32,7 @@ TEST_CASE("every member of a chat completion is served, ignored or refused by na
   CHECK(wrong_with(valid().dump()).empty());
   for (const char* const name :
        {"metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-        "prompt_cache_retention", "prompt_cache_options", "verbosity"}) {
+        "prompt_cache_retention", "prompt_cache_options"}) {
     CHECK(wrong_with(name, "x").empty());
   }
   for (const char* const name : {"audio", "prediction", "web_search_options", "moderation",
@@ -69,6 +69,8 @@ TEST_CASE("wrong values are refused with the member and the limit") {
   CHECK_THAT(wrong_with("stop", Json::array({"a", ""})), Contains("1 to 256 bytes"));
   CHECK_THAT(wrong_with("top_logprobs", 3), Contains("goes with logprobs"));
   CHECK_THAT(wrong_with("reasoning_effort", "much"), Contains("reasoning_effort"));
+  CHECK_THAT(wrong_with("verbosity", "x"), Contains("is not low, medium or high"));
+  CHECK(wrong_with("verbosity", "high").empty());
   CHECK_THAT(wrong_with("thinking_token_budget", -1), Contains("whole number"));
   CHECK(wrong_with("thinking_token_budget", 0).empty());
   CHECK_THAT(wrong_with("chat_template_kwargs", {{"messages", 1}}), Contains("the server sets"));
