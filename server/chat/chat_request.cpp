@@ -169,9 +169,12 @@ std::string read_grammar(const Json& value, ChatRequest& request) {
 std::string read_extension(const Json& value, ChatRequest& request) {
   if (!value.is_object()) return "is not an object";
   for (const auto& [name, member] : value.items()) {
-    if (name != "tool_grammar") return "has '" + clip(name) + "', which is not served";
-    const std::string wrong = read_flag(member, request.tool_grammar);
-    if (!wrong.empty()) return "has a tool_grammar that " + wrong;
+    if (name != "tool_grammar" && name != "cache") {
+      return "has '" + clip(name) + "', which is not served";
+    }
+    const std::string wrong =
+        read_flag(member, name == "cache" ? request.cache : request.tool_grammar);
+    if (!wrong.empty()) return "has a " + name + " that " + wrong;
   }
   return kTaken;
 }

@@ -39,6 +39,7 @@ struct ChatRequest {
   std::vector<std::string> offered_tools;  // those that may be called; empty: all
   bool parallel_tool_calls = true;
   bool tool_grammar = true;  // calls that the model begins by itself are held to their form
+  bool cache = true;         // states after beginnings of the prompt are used, and kept
   Format format = Format::kText;
   std::string format_text;  // the schema, or GBNF
   bool strict_schema = false;

@@ -218,6 +218,8 @@ struct GenerationRequest {
   bool log2_probs = false;
   int top_log2_probs = 0;    // TokenEvent::top; independent of log2_probs
   bool echo_prompt = false;  // every sample gets the echo
+  // Whether states after beginnings of the prompt are used, and kept for others.
+  bool caches_prefix = true;
   // Tokens of the prompt after which its caller wants a state kept for later prompts
   // (server/engine/prefix_cache.h); 0: wherever it is worth it.
   std::int64_t cache_prefix_tokens = 0;

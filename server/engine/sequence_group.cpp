@@ -136,6 +136,7 @@ bool SequenceGroup::takes_prefix() const {
   // the prompt fills a window little of it is read, with a state that begins in its midst.
   const auto prompt_size = static_cast<std::int64_t>(request.prompt.size());
   const bool fills_window = request.window > 0 && prompt_size >= request.window;
+  if (!request.caches_prefix) return false;
   if (prefixes_ == nullptr || request.echo_prompt || fills_window) return false;
   // What a sequence has seen before is known to its session alone.
   return context_.first_position == 0 &&

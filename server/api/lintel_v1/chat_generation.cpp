@@ -258,7 +258,8 @@ grpc::Status ChatGeneration::add_grammar(RpcCall& rpc, const ReadChat& chat,
 
 bool ChatGeneration::has_stored(const CallScope& scope, const ReadChat& chat) const {
   StoredChatStates* const stored = context_.chat_states;
-  return stored != nullptr && stored->has_more(reader_of(scope, chat), chat.prompt.ids);
+  return stored != nullptr && chat.request.cache &&
+         stored->has_more(reader_of(scope, chat), chat.prompt.ids);
 }
 
 void ChatGeneration::restore(const CallScope& scope, const ReadChat& chat) const {
@@ -284,13 +285,15 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
   GenerationRequest& request = prepared.prepared.checked.request;
   status = add_grammar(rpc, chat, request);
   if (!status.ok()) return status;
+  const bool caches = chat.request.cache;
+  request.caches_prefix = caches;
   request.reasoning = reasoning_budget(chat, prepared.output);
   request.allowance = call.quota.allowance();
   request.caller = call.scope.turn_name();
   prepared.prompt_tokens = static_cast<std::int64_t>(chat.prompt.ids.size());
-  const GenerationRequest::Turn kept = turn_of(chat);
-  request.turn = kept;
-  const bool is_stored = context_.chat_states != nullptr;
+  const GenerationRequest::Turn kept = caches ? turn_of(chat) : GenerationRequest::Turn();
+  if (caches) request.turn = kept;
+  const bool is_stored = caches && context_.chat_states != nullptr;
   if (kept.call > 0 || kept.keeps_end || is_stored) {
     prepared.turn = std::make_unique<ChatTurn>(ChatTurn{.model = chat.model,
                                                         .adapter = chat.adapter,

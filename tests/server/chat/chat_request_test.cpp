@@ -45,7 +45,8 @@ TEST_CASE("every member of a chat completion is served, ignored or refused by na
   CHECK(wrong_with("response_format", {{"type", "text"}}).empty());
   CHECK(wrong_with("response_format", {{"type", "json_object"}}).empty());
   CHECK(wrong_with("grammar", "root ::= \"a\"").empty());
-  CHECK(wrong_with("lintel", {{"tool_grammar", false}}).empty());
+  CHECK(wrong_with("lintel", {{"tool_grammar", false}, {"cache", false}}).empty());
+  CHECK_THAT(wrong_with("lintel", {{"cache", 1}}), Contains("a cache that is not true or false"));
   CHECK_THAT(wrong_with("response_format", {{"type", "xml"}}), Contains("response_format"));
   CHECK_THAT(wrong_with("response_format", {{"type", "json_schema"}}),
              Contains("no json_schema.schema"));

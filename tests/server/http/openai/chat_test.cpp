@@ -204,6 +204,21 @@ TEST_CASE(
   CHECK(reads < 50 * 100);  // linear: each reads its own turn and the answer before it
 }
 
+TEST_CASE("chat: lintel.cache false neither uses nor keeps a state of the prompt") {
+  ChatServer server;
+  const auto cached = [&](const ojson& body) {
+    const ojson usage = server.answered(body)["usage"];
+    return usage["prompt_tokens_details"]["cached_tokens"].get<int>();
+  };
+  ojson body = question("Hello");
+  ojson uncached = body;
+  uncached["lintel"] = {{"cache", false}};
+  CHECK(cached(uncached) == 0);
+  CHECK(cached(body) == 0);  // nothing was kept
+  CHECK(cached(body) > 0);
+  CHECK(cached(uncached) == 0);
+}
+
 TEST_CASE("chat: stop texts end the content, choices draw with seeds of their own") {
   ChatServer server;
   const std::string text =
