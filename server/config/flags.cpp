@@ -233,6 +233,9 @@ std::vector<Flag> request_limit_flags() {
                   "Given tokens of a call"),
       number_flag("--max-score-tokens", limits, &Limits::max_score_tokens, 2, kMost,
                   "Tokens of all sequences of a Score call, at most 65536 sequences"),
+      number_flag("--chat-max-tokens", limits, &Limits::chat_max_tokens, 1, kMost,
+                  "Tokens of a chat's answer whose request has no max_completion_tokens; also at "
+                  "most --max-new-tokens, and what is left of the context"),
   };
 }
 

@@ -32,6 +32,7 @@ struct RequestLimits {
   // All sequences of a Score request. One sequence of this length answers within the 4 MiB that
   // gRPC clients accept by default.
   std::int64_t max_score_tokens = 1'000'000;
+  std::int64_t chat_max_tokens = 8192;  // of a chat's answer whose request names no limit
 
   // Fixed limits, without a flag.
   static constexpr int max_stop_tokens = 256;

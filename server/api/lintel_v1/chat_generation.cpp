@@ -14,7 +14,6 @@
 namespace lintel {
 namespace {
 
-constexpr std::int64_t kDefaultMaxTokens = 8192;  // of an answer whose request does not say
 // Turns whose end waits for its thread; what is kept of more stays until memory is needed.
 constexpr std::size_t kMostTurns = 256;
 
@@ -41,7 +40,8 @@ v1::GenerateRequest generate_request(const ReadChat& chat) {
   if (!chat.request.tools.is_null() && chat.request.tool_choice == ChatRequest::ToolChoice::kNone) {
     forbid_calls(*transformer.tokenizer(), chat.prompt.traits.dialect, *wire.mutable_sampling());
   }
-  std::int64_t most = std::min<std::int64_t>(kDefaultMaxTokens, chat.model->limits.max_new_tokens);
+  const RequestLimits& limits = chat.model->limits;
+  std::int64_t most = std::min(limits.chat_max_tokens, limits.max_new_tokens);
   if (transformer.config().max_tokens() > 0) {
     most = std::min(most, transformer.config().max_tokens() -
                               static_cast<std::int64_t>(chat.prompt.ids.size()));

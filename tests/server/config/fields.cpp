@@ -87,7 +87,7 @@ void add_models(ModelOptions& models, Fields& fields) {
   fields.add("models.scheduling.mask_budget", mask_budget);
 
   auto& [max_prompt_tokens, max_new_tokens, max_samples, max_top_log2_probs, max_stop_strings,
-         max_given_tokens, max_score_tokens] = limits;
+         max_given_tokens, max_score_tokens, chat_max_tokens] = limits;
   fields.add("models.limits.max_prompt_tokens", max_prompt_tokens);
   fields.add("models.limits.max_new_tokens", max_new_tokens);
   fields.add("models.limits.max_samples", max_samples);
@@ -95,6 +95,7 @@ void add_models(ModelOptions& models, Fields& fields) {
   fields.add("models.limits.max_stop_strings", max_stop_strings);
   fields.add("models.limits.max_given_tokens", max_given_tokens);
   fields.add("models.limits.max_score_tokens", max_score_tokens);
+  fields.add("models.limits.chat_max_tokens", chat_max_tokens);
 }
 
 void add_connections(ConnectionOptions& connections, Fields& fields) {

@@ -167,6 +167,19 @@ TEST_CASE("chat: a stream has the pieces of the whole answer, and both have thei
   CHECK(usage["prompt_tokens_details"]["cached_tokens"].get<int>() > 0);
 }
 
+TEST_CASE("chat: an answer without a limit of its own ends after --chat-max-tokens") {
+  const TemporaryDirectory files;
+  ServerOptions options = ChatServer::options_with(files);
+  options.models.limits.chat_max_tokens = 6;
+  ChatServer server(options);
+  ojson body = question("Hello", 9);
+  CHECK(server.answered(body)["usage"]["completion_tokens"] == 9);
+  body.erase("max_tokens");
+  const ojson answer = server.answered(body);
+  CHECK(answer["usage"]["completion_tokens"] == 6);
+  CHECK(answer["choices"][0]["finish_reason"] == "length");
+}
+
 TEST_CASE(
     "chat: each turn of a conversation reads at most the turn before, with the same answers") {
   ChatServer server;
