@@ -105,7 +105,7 @@ struct HttpServer::Impl {
                   parts.max_age_grace}) {
     add_connect_routes(routes, calls, bodies);
     add_kserve_routes(routes, calls, bodies);
-    add_openai_routes(routes, calls, bodies);
+    add_openai_routes(routes, calls, bodies, parts.options.chat_reasoning_field);
     add_page_routes(routes);
   }
 

@@ -366,6 +366,13 @@ std::vector<Flag> http_flags() {
       duration_flag("--http-write-timeout", http, &Options::write_timeout_ms, milliseconds(10),
                     "A client that reads nothing of its answer for this long is disconnected and "
                     "its call cancelled"),
+      choice_flag<Options, ChatReasoningField>(
+          "--chat-reasoning-field", http, &Options::chat_reasoning_field, "NAME",
+          {{"reasoning_content", ChatReasoningField::kReasoningContent},
+           {"reasoning", ChatReasoningField::kReasoning},
+           {"both", ChatReasoningField::kBoth}},
+          "Member of messages and deltas of /v1/chat/completions that has the reasoning; clients "
+          "look for one or the other"),
   };
 }
 

@@ -103,13 +103,19 @@ std::string ChatJson::event(std::uint32_t choice, OrderedJson delta, OrderedJson
   return server_sent_event(dumped(chunk));
 }
 
+void ChatJson::add_reasoning(const std::string& text, OrderedJson& json) const {
+  if (text.empty()) return;
+  if (form_.reasoning != ChatReasoningField::kReasoning) json["reasoning_content"] = text;
+  if (form_.reasoning != ChatReasoningField::kReasoningContent) json["reasoning"] = text;
+}
+
 std::string ChatJson::events(const v1::ChatResponse& message) {
   std::string out;
   if (message.has_usage()) usage_ = message.usage();
   for (const v1::ChatDelta& delta : message.deltas()) {
     begin(delta.choice(), out);
     OrderedJson json = OrderedJson::object();
-    if (!delta.reasoning().empty()) json["reasoning_content"] = delta.reasoning();
+    add_reasoning(delta.reasoning(), json);
     if (!delta.content().empty()) json["content"] = delta.content();
     if (delta.has_call()) {
       json["tool_calls"] = OrderedJson::array({call_json(delta.call(), /*is_delta=*/true)});
@@ -166,7 +172,7 @@ OrderedJson ChatJson::choice_json(std::uint32_t index, const Choice& choice) con
   OrderedJson message = {{"role", "assistant"}};
   message["content"] =
       choice.content.empty() && !choice.calls.empty() ? OrderedJson() : OrderedJson(choice.content);
-  if (!choice.reasoning.empty()) message["reasoning_content"] = choice.reasoning;
+  add_reasoning(choice.reasoning, message);
   for (const v1::ToolCallDelta& call : choice.calls) {
     message["tool_calls"].push_back(call_json(call, /*is_delta=*/false));
   }

@@ -25,6 +25,7 @@ struct ChatForm {
   bool streams = false;
   bool include_usage = false;
   bool logprobs = false;
+  ChatReasoningField reasoning = ChatReasoningField::kReasoningContent;
 };
 
 // The messages of lintel.v1.ChatService/Complete as OpenAI's JSON. Used by one thread at a time.
@@ -56,6 +57,8 @@ class ChatJson {
   void begin(std::uint32_t choice, std::string& out);
   std::string event(std::uint32_t choice, nlohmann::ordered_json delta,
                     nlohmann::ordered_json logprobs, nlohmann::ordered_json finish_reason) const;
+  // Members of a message or a delta.
+  void add_reasoning(const std::string& text, nlohmann::ordered_json& json) const;
   nlohmann::ordered_json choice_json(std::uint32_t index, const Choice& choice) const;
 
   const ChatForm form_;

@@ -78,8 +78,9 @@ grpc::Status read_completion(const SharedExchange& exchange, const std::string& 
 
 // What the answer's form depends on; what is wrong with the rest of the body the service says.
 grpc::Status read_chat(const SharedExchange& exchange, const std::string& body, JsonBudget& budget,
-                       HttpCalls& calls) {
+                       HttpCalls& calls, ChatReasoningField reasoning) {
   ChatForm form;
+  form.reasoning = reasoning;
   {
     nlohmann::json object;
     grpc::Status parsed = parse_object(body, &budget, object);
@@ -102,7 +103,8 @@ grpc::Status read_chat(const SharedExchange& exchange, const std::string& body, 
 
 }  // namespace
 
-void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies) {
+void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies,
+                       ChatReasoningField reasoning) {
   created_time();
   const auto add = [&](const char* method, const char* path, HttpHandler handle) {
     routes.add({method, path, std::move(handle), openai_refusal});
@@ -120,11 +122,11 @@ void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies) {
         },
         [exchange](const grpc::Status& status) { exchange->answer(openai_answer(status)); });
   });
-  add("POST", "/v1/chat/completions", [&calls, &bodies](const SharedExchange& exchange) {
+  add("POST", "/v1/chat/completions", [&calls, &bodies, reasoning](const SharedExchange& exchange) {
     bodies.read(
         exchange,
-        [exchange, &calls](const std::string& body, JsonBudget& budget) {
-          return read_chat(exchange, body, budget, calls);
+        [exchange, &calls, reasoning](const std::string& body, JsonBudget& budget) {
+          return read_chat(exchange, body, budget, calls, reasoning);
         },
         [exchange](const grpc::Status& status) { exchange->answer(openai_answer(status)); });
   });

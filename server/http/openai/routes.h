@@ -9,6 +9,7 @@
 namespace lintel {
 
 // `calls` and `bodies` outlive the routes.
-void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies);
+void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies,
+                       ChatReasoningField reasoning);
 
 }  // namespace lintel

@@ -96,6 +96,14 @@ class HttpExchange {
 
 using SharedExchange = std::shared_ptr<HttpExchange>;
 
+// Members that have the reasoning in messages of /v1/chat/completions: clients look for one or the
+// other.
+enum class ChatReasoningField {
+  kReasoningContent,
+  kReasoning,
+  kBoth,
+};
+
 // HttpOptions: the address of HTTP and the limits of its clients.
 
 struct HttpOptions {
@@ -115,6 +123,7 @@ struct HttpOptions {
   std::chrono::milliseconds body_timeout_ms{60'000};   // from its headers to its end
   std::chrono::milliseconds idle_timeout_ms{75'000};   // between two requests
   std::chrono::milliseconds write_timeout_ms{60'000};  // a client that takes nothing for so long
+  ChatReasoningField chat_reasoning_field = ChatReasoningField::kReasoningContent;
 };
 
 // HttpCounters: what HTTP counts for the metrics.

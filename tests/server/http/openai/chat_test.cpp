@@ -180,6 +180,32 @@ TEST_CASE("chat: an answer without a limit of its own ends after --chat-max-toke
   CHECK(answer["choices"][0]["finish_reason"] == "length");
 }
 
+TEST_CASE("chat: reasoning has the member's name that the server was given") {
+  const TemporaryDirectory files;
+  ServerOptions options =
+      ChatServer::options_with(files, "{% if add_generation_prompt %}<think>\n{% endif %}");
+  std::string thought;
+  for (const auto field : {ChatReasoningField::kReasoningContent, ChatReasoningField::kReasoning,
+                           ChatReasoningField::kBoth}) {
+    CAPTURE(static_cast<int>(field));
+    options.http.chat_reasoning_field = field;
+    ChatServer server(options);
+    ojson body = question("Hello");
+    ojson message = server.answered(body)["choices"][0]["message"];
+    CHECK(message.contains("reasoning_content") == (field != ChatReasoningField::kReasoning));
+    CHECK(message.contains("reasoning") == (field != ChatReasoningField::kReasoningContent));
+    for (const char* const name : {"reasoning_content", "reasoning"}) {
+      if (!message.contains(name)) continue;
+      if (thought.empty()) thought = message[name];
+      CHECK(message[name] == thought);
+    }
+    body["stream"] = true;
+    const ojson delta = ojson::parse(data_of(server.chat(body).body).at(1))["choices"][0]["delta"];
+    CHECK(delta.contains("reasoning_content") == message.contains("reasoning_content"));
+    CHECK(delta.contains("reasoning") == message.contains("reasoning"));
+  }
+}
+
 TEST_CASE(
     "chat: each turn of a conversation reads at most the turn before, with the same answers") {
   ChatServer server;
