@@ -65,12 +65,16 @@ std::string source_of(const std::vector<grammar::ToolSpec>& specs,
 }
 
 std::string relaxed_text(const std::vector<grammar::RelaxedKeyword>& relaxed) {
+  constexpr std::size_t kMostBytes = 2048;  // for a header, of which clients take few KiB
   std::string text;
   for (const grammar::RelaxedKeyword& keyword : relaxed) {
     if (!text.empty()) text += ", ";
+    if (text.size() + keyword.path.size() + keyword.keyword.size() > kMostBytes) {
+      text += "...";
+      break;
+    }
     text += (keyword.path.empty() ? "/" : keyword.path) + " " + keyword.keyword;
   }
-  // For a header.
   std::ranges::replace_if(
       text, [](char c) { return c < ' ' || c > '~'; }, '?');
   return text;

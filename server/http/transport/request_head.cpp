@@ -62,7 +62,7 @@ HttpHeaders OriginRules::headers_for(const HttpRequest& request) const {
   headers.emplace_back("access-control-allow-origin", all_ ? "*" : std::string(origin));
   headers.emplace_back("access-control-expose-headers",
                        "grpc-status, grpc-message, grpc-status-details-bin, retry-after, "
-                       "x-request-id, lintel-replica");
+                       "x-request-id, lintel-replica, lintel-schema-relaxed");
   return headers;
 }
 

@@ -167,6 +167,36 @@ TEST_CASE("chat: a stream has the pieces of the whole answer, and both have thei
   CHECK(usage["prompt_tokens_details"]["cached_tokens"].get<int>() > 0);
 }
 
+TEST_CASE("chat: keywords of a schema that are left out are named in a header") {
+  ToolServer server;
+  ojson body = question("Name a city.", 8);
+  body["response_format"] = {
+      {"type", "json_schema"},
+      {"json_schema",
+       {{"name", "city"},
+        {"schema",
+         {{"type", "object"},
+          {"properties", {{"a", {{"type", "integer"}, {"multipleOf", 2}}}}}}}}}};
+  for (const bool streams : {false, true}) {
+    body["stream"] = streams;
+    const HttpReply reply = post(server.server().http_port(), "/v1/chat/completions", body.dump());
+    CHECK(reply.status == 200);
+    CHECK(reply.header("lintel-schema-relaxed") == "#/properties/a multipleOf");
+  }
+  // Of very many the first.
+  ojson& properties = body["response_format"]["json_schema"]["schema"]["properties"];
+  for (int i = 0; i < 200; ++i)
+    properties[std::string(50, 'p') + std::to_string(i)] = {{"multipleOf", 2}};
+  const HttpReply many = post(server.server().http_port(), "/v1/chat/completions", body.dump());
+  CHECK(many.status == 200);
+  CHECK(many.header("lintel-schema-relaxed").size() < 2100);
+  CHECK_THAT(std::string(many.header("lintel-schema-relaxed")), Catch::EndsWith(", ..."));
+  // None without any.
+  const HttpReply plain =
+      post(server.server().http_port(), "/v1/chat/completions", question("a", 2).dump());
+  CHECK(plain.header("lintel-schema-relaxed").empty());
+}
+
 TEST_CASE("chat: an answer without a limit of its own ends after --chat-max-tokens") {
   const TemporaryDirectory files;
   ServerOptions options = ChatServer::options_with(files);
