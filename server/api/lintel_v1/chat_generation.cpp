@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "server/api/lintel_v1/model_service.h"
 #include "server/api/lookup.h"
 #include "server/rpc/status.h"
 
@@ -138,15 +139,7 @@ grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat
 
 v1::Sampling sampling_of(const ChatRequest& request, const SamplingDefaults& defaults) {
   v1::Sampling sampling = request.sampling;
-  if (!sampling.has_temperature() && defaults.temperature) {
-    sampling.set_temperature(*defaults.temperature);
-  }
-  if (!sampling.has_top_p() && defaults.top_p) sampling.set_top_p(*defaults.top_p);
-  if (!sampling.has_top_k() && defaults.top_k) sampling.set_top_k(*defaults.top_k);
-  if (!sampling.has_min_p() && defaults.min_p) sampling.set_min_p(*defaults.min_p);
-  if (!sampling.has_repetition_penalty() && defaults.repetition_penalty) {
-    sampling.set_repetition_penalty(*defaults.repetition_penalty);
-  }
+  add_sampling_defaults(defaults, sampling);
   return sampling;
 }
 

@@ -127,6 +127,18 @@ ModelService::ModelService(const ServiceContext& context) : context_(context) {
   serve(info_of(Method::kDetokenize).name, this, &ModelService::Detokenize);
 }
 
+void add_sampling_defaults(const SamplingDefaults& defaults, v1::Sampling& sampling) {
+  if (!sampling.has_temperature() && defaults.temperature) {
+    sampling.set_temperature(*defaults.temperature);
+  }
+  if (!sampling.has_top_p() && defaults.top_p) sampling.set_top_p(*defaults.top_p);
+  if (!sampling.has_top_k() && defaults.top_k) sampling.set_top_k(*defaults.top_k);
+  if (!sampling.has_min_p() && defaults.min_p) sampling.set_min_p(*defaults.min_p);
+  if (!sampling.has_repetition_penalty() && defaults.repetition_penalty) {
+    sampling.set_repetition_penalty(*defaults.repetition_penalty);
+  }
+}
+
 void write_adapter(const ServedAdapter& adapter, v1::Adapter& wire) {
   const Adapter& weights = *adapter.weights;
   wire.set_name(adapter.name);
@@ -177,6 +189,9 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   if (const auto& tokenizer = transformer.tokenizer()) {
     wire.set_tokenizer(std::string(tokenizer->kind()));
     wire.mutable_eos_tokens()->Add(tokenizer->eos().begin(), tokenizer->eos().end());
+  }
+  if (model.chat != nullptr && model.chat->find(false) != nullptr) {
+    add_sampling_defaults(model.chat->defaults(), *wire.mutable_sampling_defaults());
   }
   wire.set_numerics(model.numerics.hex);
   wire.set_numerics_text(model.numerics.text);

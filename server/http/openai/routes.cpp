@@ -27,12 +27,29 @@ std::int64_t created_time() {
   return time;
 }
 
+nlohmann::ordered_json defaults_object(const v1::Sampling& sampling) {
+  auto json = nlohmann::ordered_json::object();
+  if (sampling.has_temperature()) json["temperature"] = short_number(sampling.temperature());
+  if (sampling.has_top_p()) json["top_p"] = short_number(sampling.top_p());
+  if (sampling.has_top_k()) json["top_k"] = sampling.top_k();
+  if (sampling.has_min_p()) json["min_p"] = short_number(sampling.min_p());
+  if (sampling.has_repetition_penalty()) {
+    json["repetition_penalty"] = short_number(sampling.repetition_penalty());
+  }
+  return json;
+}
+
 nlohmann::ordered_json model_object(const v1::Model& model) {
-  return {{"id", model.name()},
-          {"object", "model"},
-          {"created", created_time()},
-          {"owned_by", "lintel"},
-          {"modality", model.modality()}};
+  nlohmann::ordered_json json = {{"id", model.name()},
+                                 {"object", "model"},
+                                 {"created", created_time()},
+                                 {"owned_by", "lintel"},
+                                 {"modality", model.modality()}};
+  // Of models with a chat template.
+  if (model.has_sampling_defaults()) {
+    json["lintel"]["defaults"] = defaults_object(model.sampling_defaults());
+  }
+  return json;
 }
 
 void list_models(HttpCalls& calls, const SharedExchange& exchange) {

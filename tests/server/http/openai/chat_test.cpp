@@ -167,75 +167,6 @@ TEST_CASE("chat: a stream has the pieces of the whole answer, and both have thei
   CHECK(usage["prompt_tokens_details"]["cached_tokens"].get<int>() > 0);
 }
 
-TEST_CASE("chat: keywords of a schema that are left out are named in a header") {
-  ToolServer server;
-  ojson body = question("Name a city.", 8);
-  body["response_format"] = {
-      {"type", "json_schema"},
-      {"json_schema",
-       {{"name", "city"},
-        {"schema",
-         {{"type", "object"},
-          {"properties", {{"a", {{"type", "integer"}, {"multipleOf", 2}}}}}}}}}};
-  for (const bool streams : {false, true}) {
-    body["stream"] = streams;
-    const HttpReply reply = post(server.server().http_port(), "/v1/chat/completions", body.dump());
-    CHECK(reply.status == 200);
-    CHECK(reply.header("lintel-schema-relaxed") == "#/properties/a multipleOf");
-  }
-  // Of very many the first.
-  ojson& properties = body["response_format"]["json_schema"]["schema"]["properties"];
-  for (int i = 0; i < 200; ++i)
-    properties[std::string(50, 'p') + std::to_string(i)] = {{"multipleOf", 2}};
-  const HttpReply many = post(server.server().http_port(), "/v1/chat/completions", body.dump());
-  CHECK(many.status == 200);
-  CHECK(many.header("lintel-schema-relaxed").size() < 2100);
-  CHECK_THAT(std::string(many.header("lintel-schema-relaxed")), Catch::EndsWith(", ..."));
-  // None without any.
-  const HttpReply plain =
-      post(server.server().http_port(), "/v1/chat/completions", question("a", 2).dump());
-  CHECK(plain.header("lintel-schema-relaxed").empty());
-}
-
-TEST_CASE("chat: an answer without a limit of its own ends after --chat-max-tokens") {
-  const TemporaryDirectory files;
-  ServerOptions options = ChatServer::options_with(files);
-  options.models.limits.chat_max_tokens = 6;
-  ChatServer server(options);
-  ojson body = question("Hello", 9);
-  CHECK(server.answered(body)["usage"]["completion_tokens"] == 9);
-  body.erase("max_tokens");
-  const ojson answer = server.answered(body);
-  CHECK(answer["usage"]["completion_tokens"] == 6);
-  CHECK(answer["choices"][0]["finish_reason"] == "length");
-}
-
-TEST_CASE("chat: reasoning has the member's name that the server was given") {
-  const TemporaryDirectory files;
-  ServerOptions options =
-      ChatServer::options_with(files, "{% if add_generation_prompt %}<think>\n{% endif %}");
-  std::string thought;
-  for (const auto field : {ChatReasoningField::kReasoningContent, ChatReasoningField::kReasoning,
-                           ChatReasoningField::kBoth}) {
-    CAPTURE(static_cast<int>(field));
-    options.http.chat_reasoning_field = field;
-    ChatServer server(options);
-    ojson body = question("Hello");
-    ojson message = server.answered(body)["choices"][0]["message"];
-    CHECK(message.contains("reasoning_content") == (field != ChatReasoningField::kReasoning));
-    CHECK(message.contains("reasoning") == (field != ChatReasoningField::kReasoningContent));
-    for (const char* const name : {"reasoning_content", "reasoning"}) {
-      if (!message.contains(name)) continue;
-      if (thought.empty()) thought = message[name];
-      CHECK(message[name] == thought);
-    }
-    body["stream"] = true;
-    const ojson delta = ojson::parse(data_of(server.chat(body).body).at(1))["choices"][0]["delta"];
-    CHECK(delta.contains("reasoning_content") == message.contains("reasoning_content"));
-    CHECK(delta.contains("reasoning") == message.contains("reasoning"));
-  }
-}
-
 TEST_CASE(
     "chat: each turn of a conversation reads at most the turn before, with the same answers") {
   ChatServer server;
@@ -530,6 +461,104 @@ TEST_CASE("chat: a state before the generation prompt is kept where a call came,
   body["max_tokens"] = 1;
   CHECK(server.answered(body)["choices"][0]["finish_reason"] == "length");
   CHECK(calls(1));
+}
+
+TEST_CASE("chat: keywords of a schema that are left out are named in a header") {
+  ToolServer server;
+  ojson body = question("Name a city.", 8);
+  body["response_format"] = {
+      {"type", "json_schema"},
+      {"json_schema",
+       {{"name", "city"},
+        {"schema",
+         {{"type", "object"},
+          {"properties", {{"a", {{"type", "integer"}, {"multipleOf", 2}}}}}}}}}};
+  for (const bool streams : {false, true}) {
+    body["stream"] = streams;
+    const HttpReply reply = post(server.server().http_port(), "/v1/chat/completions", body.dump());
+    CHECK(reply.status == 200);
+    CHECK(reply.header("lintel-schema-relaxed") == "#/properties/a multipleOf");
+  }
+  // Of very many the first.
+  ojson& properties = body["response_format"]["json_schema"]["schema"]["properties"];
+  for (int i = 0; i < 200; ++i)
+    properties[std::string(50, 'p') + std::to_string(i)] = {{"multipleOf", 2}};
+  const HttpReply many = post(server.server().http_port(), "/v1/chat/completions", body.dump());
+  CHECK(many.status == 200);
+  CHECK(many.header("lintel-schema-relaxed").size() < 2100);
+  CHECK_THAT(std::string(many.header("lintel-schema-relaxed")), Catch::EndsWith(", ..."));
+  // None without any.
+  const HttpReply plain =
+      post(server.server().http_port(), "/v1/chat/completions", question("a", 2).dump());
+  CHECK(plain.header("lintel-schema-relaxed").empty());
+}
+
+TEST_CASE("chat: an answer without a limit of its own ends after --chat-max-tokens") {
+  const TemporaryDirectory files;
+  ServerOptions options = ChatServer::options_with(files);
+  options.models.limits.chat_max_tokens = 6;
+  ChatServer server(options);
+  ojson body = question("Hello", 9);
+  CHECK(server.answered(body)["usage"]["completion_tokens"] == 9);
+  body.erase("max_tokens");
+  const ojson answer = server.answered(body);
+  CHECK(answer["usage"]["completion_tokens"] == 6);
+  CHECK(answer["choices"][0]["finish_reason"] == "length");
+}
+
+TEST_CASE("chat: reasoning has the member's name that the server was given") {
+  const TemporaryDirectory files;
+  ServerOptions options =
+      ChatServer::options_with(files, "{% if add_generation_prompt %}<think>\n{% endif %}");
+  std::string thought;
+  for (const auto field : {ChatReasoningField::kReasoningContent, ChatReasoningField::kReasoning,
+                           ChatReasoningField::kBoth}) {
+    CAPTURE(static_cast<int>(field));
+    options.http.chat_reasoning_field = field;
+    ChatServer server(options);
+    ojson body = question("Hello");
+    ojson message = server.answered(body)["choices"][0]["message"];
+    CHECK(message.contains("reasoning_content") == (field != ChatReasoningField::kReasoning));
+    CHECK(message.contains("reasoning") == (field != ChatReasoningField::kReasoningContent));
+    for (const char* const name : {"reasoning_content", "reasoning"}) {
+      if (!message.contains(name)) continue;
+      if (thought.empty()) thought = message[name];
+      CHECK(message[name] == thought);
+    }
+    body["stream"] = true;
+    const ojson delta = ojson::parse(data_of(server.chat(body).body).at(1))["choices"][0]["delta"];
+    CHECK(delta.contains("reasoning_content") == message.contains("reasoning_content"));
+    CHECK(delta.contains("reasoning") == message.contains("reasoning"));
+  }
+}
+
+TEST_CASE(
+    "chat: sampling defaults of a checkpoint are listed, and apply where a request has none") {
+  const TemporaryDirectory files;
+  write_text_model(files.path() / "m");
+  std::ofstream(files.path() / "m" / "generation_config.json")
+      << R"({"temperature": 0.0, "top_k": 20, "repetition_penalty": 1.05, "do_sample": true})";
+  ServerOptions options = ChatServer::options_with(files);
+  options.models.directories = {{"m", files.path() / "m"}};
+  TestServer server(options, ChatServer::clock(), {});
+  const int port = server.server().http_port();
+  for (const char* const path : {"/v1/models", "/v1/models/m"}) {
+    const HttpReply reply =
+        request(port, "GET " + std::string(path) + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    ojson model = ojson::parse(reply.body);
+    if (model.contains("data")) model = ojson(model["data"][0]);
+    CHECK(model["lintel"]["defaults"] ==
+          ojson({{"temperature", 0.0}, {"top_k", 20}, {"repetition_penalty", 1.05}}));
+  }
+  ojson body = question("Hello");
+  const auto text = [&](int seed) {
+    body["seed"] = seed;
+    const HttpReply reply = post(port, "/v1/chat/completions", body.dump());
+    return ojson::parse(reply.body)["choices"][0]["message"]["content"].get<std::string>();
+  };
+  CHECK(text(1) == text(2));  // the most likely tokens
+  body["temperature"] = 1.0;
+  CHECK(text(1) != text(2));
 }
 
 TEST_CASE("chat: what cannot be served is an error of OpenAI's shape, with its code") {
