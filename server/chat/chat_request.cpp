@@ -2,10 +2,9 @@
 #include "server/chat/chat_request.h"
 
 #include <algorithm>
-#include <charconv>
-#include <limits>
 #include <utility>
 
+#include "server/chat/openai_members.h"
 #include "server/chat/template/request_json.h"
 #include "server/chat/template/template.h"
 #include "server/rpc/status.h"
@@ -18,15 +17,8 @@ using Json = nlohmann::ordered_json;
 // What a reader returns of a member that it takes.
 const std::string kTaken;
 
-bool is_count(const Json& value) {
-  if (value.is_number_unsigned()) {
-    return value.get<std::uint64_t>() <= std::numeric_limits<std::uint32_t>::max();
-  }
-  return value.is_number_integer() && value.get<std::int64_t>() >= 0;
-}
-
 std::string read_count(const Json& value, std::uint32_t& count) {
-  if (!is_count(value)) return "is not a whole number from 0 to 4294967295";
+  if (!is_whole<std::uint32_t>(value)) return "is not a whole number from 0 to 4294967295";
   count = value.get<std::uint32_t>();
   return kTaken;
 }
@@ -180,55 +172,13 @@ std::string read_extension(const Json& value, ChatRequest& request) {
 }
 
 std::string read_stops(const Json& value, ChatRequest& request) {
-  const auto read = [&request](const Json& text) {
-    if (!text.is_string()) return false;
-    const auto& stop = text.get_ref<const std::string&>();
-    if (stop.empty() || stop.size() > kMostStopBytes) return false;
+  const auto take = [&request](const std::string& stop) {
     request.stops.push_back(stop);
-    return true;
+    return !stop.empty() && stop.size() <= kMostStopBytes && request.stops.size() <= kMostStops;
   };
-  const bool is_well = value.is_string() ? read(value)
-                                         : value.is_array() && value.size() <= kMostStops &&
-                                               std::ranges::all_of(value, read);
-  return is_well ? kTaken : "is not a text, or a list of at most 16 texts, of 1 to 256 bytes each";
-}
-std::string read_verbosity(const Json& value, ChatRequest& request) {
-  if (value != "low" && value != "medium" && value != "high") return "is not low, medium or high";
-  return read_text(value, request.verbosity);
-}
-
-
-std::string read_seed(const Json& value, ChatRequest& request) {
-  if (!value.is_number_integer()) return "is not a whole number of 64 bits";
-  request.sampling.set_seed(value.is_number_unsigned()
-                                ? value.get<std::uint64_t>()
-                                : static_cast<std::uint64_t>(value.get<std::int64_t>()));
-  return kTaken;
-}
-
-std::string read_logit_bias(const Json& value, ChatRequest& request) {
-  if (!value.is_object()) return "is not an object of token ids and biases";
-  for (const auto& [name, bias] : value.items()) {
-    std::int32_t token = 0;
-    const auto [rest, error] = std::from_chars(name.data(), name.data() + name.size(), token);
-    if (error != std::errc() || rest != name.data() + name.size()) {
-      return "has a name that is not a token id";
-    }
-    if (!bias.is_number()) return "has a bias that is not a number";
-    (*request.sampling.mutable_logit_bias())[token] = bias.get<float>();
-  }
-  return kTaken;
-}
-
-std::string read_stream_options(const Json& value, ChatRequest& request) {
-  if (!value.is_object()) return "is not an object";
-  for (const auto& [name, option] : value.items()) {
-    if (name == "include_obfuscation") continue;  // nothing is obscured in any case
-    if (name != "include_usage") return "has '" + clip(name) + "', which is not served";
-    const std::string wrong = read_flag(option, request.include_usage);
-    if (!wrong.empty()) return "has an include_usage that " + wrong;
-  }
-  return kTaken;
+  return read_texts(value, take)
+             ? kTaken
+             : "is not a text, or a list of at most 16 texts, of 1 to 256 bytes each";
 }
 
 std::string read_effort(const Json& value, ChatRequest& request) {
@@ -237,6 +187,11 @@ std::string read_effort(const Json& value, ChatRequest& request) {
     return "is not none, minimal, low, medium, high, xhigh or max";
   }
   return read_text(value, request.reasoning_effort);
+}
+
+std::string read_verbosity(const Json& value, ChatRequest& request) {
+  if (value != "low" && value != "medium" && value != "high") return "is not low, medium or high";
+  return read_text(value, request.verbosity);
 }
 
 int depth_of(const Json& value, int limit) {
@@ -281,10 +236,7 @@ std::string refuse(const Json&, ChatRequest&) {
       "is not served: models here read and write text",
       "is not served: `tools` has its place",
       "is not taken from a request: the model's own is used",
-    {"thinking_token_budget",
-     [](const Json& v, ChatRequest& r) { return read_count(v, r.thinking_budget.emplace()); }},
       "is not served",
-    {"verbosity", read_verbosity},
   };
   return kReasons[reason];
 }
@@ -308,24 +260,28 @@ constexpr Member kMembers[] = {
     {"top_p", read_number<&v1::Sampling::set_top_p>},
     {"presence_penalty", read_number<&v1::Sampling::set_presence_penalty>},
     {"frequency_penalty", read_number<&v1::Sampling::set_frequency_penalty>},
-    {"logit_bias", read_logit_bias},
-    {"seed", read_seed},
+    {"logit_bias", [](const Json& v, ChatRequest& r) { return read_logit_bias(v, r.sampling); }},
+    {"seed", [](const Json& v, ChatRequest& r) { return read_seed(v, r.sampling); }},
     {"stop", read_stops},
     {"n", [](const Json& v, ChatRequest& r) { return read_count(v, r.num_choices); }},
     {"stream", [](const Json& v, ChatRequest& r) { return read_flag(v, r.streams); }},
-    {"stream_options", read_stream_options},
+    {"stream_options",
+     [](const Json& v, ChatRequest& r) { return read_stream_options(v, r.include_usage); }},
     {"logprobs", [](const Json& v, ChatRequest& r) { return read_flag(v, r.logprobs); }},
     {"top_logprobs", [](const Json& v, ChatRequest& r) { return read_count(v, r.top_logprobs); }},
     {"response_format", read_response_format},
     {"grammar", read_grammar},
     {"lintel", read_extension},
     {"reasoning_effort", read_effort},
+    {"thinking_token_budget",
+     [](const Json& v, ChatRequest& r) { return read_count(v, r.thinking_budget.emplace()); }},
     {"chat_template_kwargs", read_kwargs},
     {"documents", read_documents},
     {"add_generation_prompt",
      [](const Json& v, ChatRequest& r) { return read_flag(v, r.add_generation_prompt); }},
     {"continue_final_message",
      [](const Json& v, ChatRequest& r) { return read_flag(v, r.continue_final_message); }},
+    {"verbosity", read_verbosity},
     {"user", [](const Json& v, ChatRequest&) { return v.is_string() ? kTaken : "is not a text"; }},
     // Not OpenAI's.
     {"top_k",
@@ -339,7 +295,7 @@ constexpr Member kMembers[] = {
     {"repetition_penalty", read_number<&v1::Sampling::set_repetition_penalty>},
     {"penalty_window",
      [](const Json& v, ChatRequest& r) -> std::string {
-       if (!is_count(v)) return "is not a whole number from 0 on";
+       if (!is_whole<std::int64_t>(v)) return "is not a whole number from 0 on";
        r.sampling.set_penalty_window(v.get<std::int64_t>());
        return kTaken;
      }},

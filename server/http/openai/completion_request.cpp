@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 #include <limits>
 #include <string_view>
 #include <type_traits>
 #include <utility>
 
+#include "server/chat/openai_members.h"
 #include "server/http/encoding/bounded_json.h"
 #include "server/http/encoding/call_error.h"
 #include "server/http/transport/response_head.h"
@@ -109,21 +109,13 @@ using Json = nlohmann::json;
 
 constexpr std::uint32_t kDefaultMaxTokens = 16;  // OpenAI's
 
-template <typename Number>
-bool is_within(const Json& value) {
-  if (value.is_number_unsigned()) {
-    return value.get<std::uint64_t>() <= std::uint64_t{std::numeric_limits<Number>::max()};
-  }
-  return value.is_number_integer() && value.get<std::int64_t>() >= 0;
-}
-
 // read_into() reads a member of the body by a setter, of the settings or of their sampling, or into
 // a flag. Not empty: what is wrong with it.
 
 template <typename Message>
 std::string read_into(void (Message::*set)(std::uint32_t), const Json& value,
                       CompletionRequest& request) {
-  if (!is_within<std::uint32_t>(value)) return "is not a whole number from 0 to 4294967295";
+  if (!is_whole<std::uint32_t>(value)) return "is not a whole number from 0 to 4294967295";
   if constexpr (std::is_same_v<Message, v1::Sampling>) {
     (request.settings.mutable_sampling()->*set)(value.get<std::uint32_t>());
   } else {
@@ -134,7 +126,7 @@ std::string read_into(void (Message::*set)(std::uint32_t), const Json& value,
 
 std::string read_into(void (v1::GenerateRequest::*set)(std::int64_t), const Json& value,
                       CompletionRequest& request) {
-  if (!is_within<std::int64_t>(value)) return "is not a whole number from 0 on";
+  if (!is_whole<std::int64_t>(value)) return "is not a whole number from 0 on";
   (request.settings.*set)(value.get<std::int64_t>());
   return "";
 }
@@ -174,14 +166,6 @@ std::string read_user(const Json& value, CompletionRequest&) {
   return value.is_string() ? "" : "is not a text";
 }
 
-std::string read_any_seed(const Json& value, CompletionRequest& request) {
-  if (!value.is_number_integer()) return "is not a whole number of 64 bits";
-  request.settings.mutable_sampling()->set_seed(
-      value.is_number_unsigned() ? value.get<std::uint64_t>()
-                                 : static_cast<std::uint64_t>(value.get<std::int64_t>()));
-  return "";
-}
-
 std::string read_logprobs(const Json& value, CompletionRequest& request) {
   request.logprobs = true;
   request.settings.set_log2_probs(true);
@@ -189,43 +173,16 @@ std::string read_logprobs(const Json& value, CompletionRequest& request) {
 }
 
 std::string read_stop_texts(const Json& value, CompletionRequest& request) {
-  constexpr const char* kWrong = "is not a text or a list of texts";
-  const auto read = [&request](const Json& text) {
-    if (!text.is_string()) return false;
-    request.settings.mutable_stop()->add_strings(text.get_ref<const std::string&>());
+  const auto take = [&request](const std::string& stop) {
+    request.settings.mutable_stop()->add_strings(stop);
     return true;
   };
-  if (value.is_string()) return read(value) ? "" : kWrong;
-  return value.is_array() && std::ranges::all_of(value, read) ? "" : kWrong;
-}
-
-std::string read_logit_bias(const Json& value, CompletionRequest& request) {
-  if (!value.is_object()) return "is not an object of token ids and biases";
-  for (const auto& [name, bias] : value.items()) {
-    std::int32_t token = 0;
-    const auto [rest, error] = std::from_chars(name.data(), name.data() + name.size(), token);
-    if (error != std::errc() || rest != name.data() + name.size()) {
-      return "has a name that is not a token id";
-    }
-    if (!bias.is_number()) return "has a bias that is not a number";
-    (*request.settings.mutable_sampling()->mutable_logit_bias())[token] = bias.get<float>();
-  }
-  return "";
+  return read_texts(value, take) ? "" : "is not a text or a list of texts";
 }
 
 std::string read_best_of(const Json& value, CompletionRequest& request) {
-  if (!is_within<std::uint32_t>(value) || value == 0) return "is not a whole number from 1 on";
+  if (!is_whole<std::uint32_t>(value) || value == 0) return "is not a whole number from 1 on";
   request.num_samples = value.get<std::uint32_t>();
-  return "";
-}
-
-std::string read_stream_options(const Json& value, CompletionRequest& request) {
-  if (!value.is_object()) return "is not an object";
-  for (const auto& [name, option] : value.items()) {
-    if (name != "include_usage") return "has '" + name.substr(0, 64) + "', which is not served";
-    if (!option.is_boolean()) return "has an include_usage that is not true or false";
-    request.include_usage = option.get<bool>();
-  }
   return "";
 }
 
@@ -234,7 +191,7 @@ bool read_ids(const Json& ids, v1::Values& prompt) {
   auto& tokens = *prompt.mutable_tokens();
   tokens.mutable_ids()->Reserve(static_cast<int>(ids.size()));
   for (const Json& id : ids) {
-    if (!is_within<std::int32_t>(id)) return false;
+    if (!is_whole<std::int32_t>(id)) return false;
     tokens.add_ids(id.get<std::int32_t>());
   }
   return true;
@@ -271,7 +228,7 @@ std::string read_given(const Json& value, CompletionRequest& request) {
     const bool is_span = span.is_object() && span.size() == 2 && span.contains("position") &&
                          (span.contains("text") || span.contains("tokens"));
     if (!is_span) return path + " is not {\"position\": P, \"text\" or \"tokens\": values}";
-    if (!is_within<std::int64_t>(span["position"])) return path + ".position is not a position";
+    if (!is_whole<std::int64_t>(span["position"])) return path + ".position is not a position";
     v1::GivenSpan& given = *request.settings.add_given();
     given.set_position(span["position"].get<std::int64_t>());
     if (span.contains("text")) {
@@ -300,16 +257,21 @@ constexpr Member kRequestMembers[] = {
     {"max_tokens", read_field<&v1::GenerateRequest::set_max_new_tokens>},
     {"temperature", read_field<&v1::Sampling::set_temperature>},
     {"top_p", read_field<&v1::Sampling::set_top_p>},
-    {"seed", read_any_seed},
+    {"seed", [](const Json& v,
+                CompletionRequest& r) { return read_seed(v, *r.settings.mutable_sampling()); }},
     {"stop", read_stop_texts},
     {"n", read_field<&v1::GenerateRequest::set_num_samples>},
     {"echo", read_field<&CompletionRequest::echo>},
     {"logprobs", read_logprobs},
     {"presence_penalty", read_field<&v1::Sampling::set_presence_penalty>},
     {"frequency_penalty", read_field<&v1::Sampling::set_frequency_penalty>},
-    {"logit_bias", read_logit_bias},
+    {"logit_bias",
+     [](const Json& v, CompletionRequest& r) {
+       return read_logit_bias(v, *r.settings.mutable_sampling());
+     }},
     {"stream", read_field<&CompletionRequest::streams>},
-    {"stream_options", read_stream_options},
+    {"stream_options",
+     [](const Json& v, CompletionRequest& r) { return read_stream_options(v, r.include_usage); }},
     {"best_of", read_best_of},
     {"suffix", read_suffix},
     {"user", read_user},
