@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/http/openai/routes.h"
 
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -93,26 +95,65 @@ grpc::Status read_completion(const SharedExchange& exchange, const std::string& 
   return grpc::Status::OK;
 }
 
-// What the answer's form depends on; what is wrong with the rest of the body the service says.
+// Of a chat's body what the answer's form depends on. The service reads the whole, and says what is
+// wrong with it.
+class ChatFormReader final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit ChatFormReader(ChatForm& form) : form_(form) {}
+
+  bool key(std::string& name) override {
+    if (depth_ <= 2) names_[depth_ - 1] = name;
+    return true;
+  }
+  bool boolean(bool value) override {
+    if (is_at("stream")) form_.streams = value;
+    if (is_at("logprobs")) form_.logprobs = value;
+    if (depth_ == 2 && names_[0] == "stream_options" && names_[1] == "include_usage") {
+      form_.include_usage = value;
+    }
+    return true;
+  }
+  bool string(std::string& value) override {
+    if (is_at("model")) form_.model = value;
+    return true;
+  }
+  bool start_object(std::size_t) override { return open(); }
+  bool start_array(std::size_t) override { return open(); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool null() override { return true; }
+  bool number_integer(std::int64_t) override { return true; }
+  bool number_unsigned(std::uint64_t) override { return true; }
+  bool number_float(double, const std::string&) override { return true; }
+  bool binary(nlohmann::json::binary_t&) override { return false; }  // not in JSON
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override {
+    return false;  // read_json_events notes it
+  }
+
+ private:
+  bool is_at(const char* member) const { return depth_ == 1 && names_[0] == member; }
+  bool open() {
+    if (++depth_ == 2) names_[1].clear();
+    return true;
+  }
+  bool close() {
+    --depth_;
+    return true;
+  }
+
+  ChatForm& form_;
+  std::size_t depth_ = 0;             // objects and lists that are open
+  std::array<std::string, 2> names_;  // the last of the body, and of a member that is an object
+};
+
 grpc::Status read_chat(const SharedExchange& exchange, const std::string& body, JsonBudget& budget,
                        HttpCalls& calls, ChatReasoningField reasoning) {
   ChatForm form;
   form.reasoning = reasoning;
-  {
-    nlohmann::json object;
-    grpc::Status parsed = parse_object(body, &budget, object);
-    if (!parsed.ok()) return parsed;
-    const auto is_true = [](const nlohmann::json& json, const char* name) {
-      const auto found = json.find(name);
-      return found != json.end() && found->is_boolean() && found->get<bool>();
-    };
-    if (object.contains("model") && object["model"].is_string()) form.model = object["model"];
-    form.streams = is_true(object, "stream");
-    form.logprobs = is_true(object, "logprobs");
-    if (const auto options = object.find("stream_options");
-        options != object.end() && options->is_object()) {
-      form.include_usage = is_true(*options, "include_usage");
-    }
+  ChatFormReader reader(form);
+  JsonFailure failure;
+  if (!read_json_events(body, {.budget = &budget}, reader, failure)) {
+    return json_refusal(failure, "the body");
   }
   complete_chat(exchange, calls, body, std::move(form));
   return grpc::Status::OK;
