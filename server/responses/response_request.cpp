@@ -35,7 +35,7 @@ constexpr const char* kSameMembers[] = {
     "model", "temperature", "top_p", "presence_penalty", "frequency_penalty", "parallel_tool_calls",
     // Not OpenAI's.
     "seed", "stop", "top_k", "min_p", "repetition_penalty", "penalty_window", "adapter",
-    "logit_bias", "chat_template_kwargs", "lintel"};
+    "logit_bias", "chat_template_kwargs", "thinking_token_budget", "lintel"};
 
 // Read below.
 constexpr const char* kOwnMembers[] = {"input",
@@ -246,6 +246,7 @@ class Reader {
           throw MemberError{"text.verbosity", "is not low, medium or high"};
         }
         text_["verbosity"] = value;
+        request_.chat["verbosity"] = value;
       } else {
         throw MemberError{"text." + clip(name), "is not a parameter of this server"};
       }

@@ -193,6 +193,23 @@ TEST_CASE("responses: instructions, tools and formats act as in a chat completio
   CHECK(ojson::parse(text_of_response(server.answered(body)))["size"].get<int>() >= 1);
 }
 
+TEST_CASE("responses: thinking_token_budget and text.verbosity act as in a chat completion") {
+  ResponseServer server([](ServerOptions& options) {
+    std::ofstream(options.models.chat_templates.at(0).path, std::ios::app)
+        << "{{ verbosity }}{% if add_generation_prompt %}<think>\n{% endif %}";
+  });
+  ojson body = question("Hello", 40);
+  const ojson free = server.answered(body);
+  CHECK(text_of(free).empty());
+  body["thinking_token_budget"] = 4;
+  const ojson ended = server.answered(body);
+  CHECK(ended["output"][0]["type"] == "reasoning");
+  CHECK_FALSE(text_of(ended).empty());
+  CHECK(ended["usage"]["output_tokens_details"]["reasoning_tokens"] <= 5);
+  body["text"]["verbosity"] = "high";
+  CHECK(server.answered(body)["usage"]["input_tokens"] > free["usage"]["input_tokens"]);
+}
+
 TEST_CASE(
     "responses: what cannot be served is an error of OpenAI's shape, before the first event") {
   ResponseServer server;
