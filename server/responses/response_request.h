@@ -27,7 +27,7 @@ struct ResponseRequest {
   nlohmann::ordered_json instructions;  // a text; null: none
   bool store = true;
   bool streams = false;
-  bool is_background = false;  // it continues without its client
+  bool is_background = false;    // it continues without its client
   bool seals_reasoning = false;  // include: reasoning.encrypted_content
   bool has_logprobs = false;     // include: message.output_text.logprobs
   // The chat completion without its messages, of the API's names.

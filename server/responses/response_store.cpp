@@ -116,10 +116,11 @@ Document ResponseStore::document_of(const ResponseRecord& record) const {
           .expires = clock_.wall_time() + options_.expire};
 }
 
-SessionError ResponseStore::begin(ResponseRecord& record,
+SessionError ResponseStore::begin(ResponseRecord& record, bool has_log,
                                   std::shared_ptr<RunningResponse>& running) {
   record.process = process_;
   auto started = std::make_shared<RunningResponse>();
+  if (has_log) started->log_ = std::make_shared<EventLog>();
   {
     const MutexLock lock(mutex_);
     if (!running_.try_emplace(record.digits, Running{record.owner, started, {}}).second) {

@@ -18,6 +18,7 @@
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
 #include "server/core/threads.h"
+#include "server/responses/event_log.h"
 #include "server/responses/sealer.h"
 #include "server/sessions/session_error.h"
 #include "server/sessions/storage/document_storage.h"
@@ -51,7 +52,13 @@ class RunningResponse {
   void cancel() { is_cancelled_ = true; }
   bool is_cancelled() const { return is_cancelled_; }
 
+  // Of one in the background its events from the first on; null: they are not kept.
+  std::shared_ptr<EventLog> log() const { return log_; }
+
  private:
+  friend class ResponseStore;
+
+  std::shared_ptr<EventLog> log_;  // constant since it runs
   std::atomic<bool> is_cancelled_{false};
 };
 
@@ -83,7 +90,9 @@ class ResponseStore {
 
   // A new response, or one that is run again: it is stored, and known to run, when this returns
   // kNone. kFenced: another call runs it; kNotFound: its parent is gone; kStore...
-  SessionError begin(ResponseRecord& record, std::shared_ptr<RunningResponse>& running);
+  // has_log: its events are kept while it runs.
+  SessionError begin(ResponseRecord& record, bool has_log,
+                     std::shared_ptr<RunningResponse>& running);
   // Its end, or that nothing came of it: stored when `then` is called, by any thread, also before
   // this returns. Does not wait.
   void end(ResponseRecord record, std::function<void(SessionError)> then);

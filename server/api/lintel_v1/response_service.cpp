@@ -91,11 +91,10 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
     is_background_ = is_background;
     if (!is_background) return start(std::move(chat.prepared));
     waiting_ = std::move(chat.prepared);
-    if (streams) {
-      output_->begin(&first_);
-    } else {
-      first_.set_response(json_text(output_->response()));
-    }
+    v1::ResponseEvents* const events = events_of(first_);
+    output_->begin(events);
+    log(*events, 0);
+    if (!streams) first_.set_response(json_text(output_->response()));
     StartWrite(&first_);
     return grpc::Status::OK;
   }
@@ -139,8 +138,13 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
     return started;
   }
 
-  v1::ResponseEvents* events_of(v1::ResponseEvents& message) const {
-    return streams_ ? &message : nullptr;
+  // Where the events of a message belong; null: nobody follows them.
+  v1::ResponseEvents* events_of(v1::ResponseEvents& message) {
+    if (streams_) return &message;
+    return is_background_ ? &unsent_ : nullptr;
+  }
+  void log(const v1::ResponseEvents& events, int first) const {
+    if (running_ != nullptr && running_->log() != nullptr) running_->log()->append(events, first);
   }
 
   void write_replayed() {
@@ -158,9 +162,13 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
             v1::ResponseEvents& message) override {
     is_cancelled_ = running_ != nullptr && running_->is_cancelled();
     chat_.Clear();
+    unsent_.Clear();
     writer_.fill(entries, is_last || is_cancelled_, chat_);
-    if (!output_->has_begun()) output_->begin(events_of(message));
-    output_->push(chat_, events_of(message));
+    v1::ResponseEvents* const events = events_of(message);
+    if (!output_->has_begun()) output_->begin(events);
+    output_->push(chat_, events);
+    logged_ = events == nullptr ? 0 : events->events_size();
+    if (events != nullptr) log(*events, 0);
   }
   bool ends_early() const override { return is_cancelled_ || writer_.ends_early(); }
   void add_use(TokenUse used, v1::ResponseEvents&) noexcept override {
@@ -179,14 +187,16 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
     grpc::Status ended = catch_exceptions([&] {
       v1::ResponseEvents* const events = last == nullptr ? nullptr : events_of(*last);
       // An error before the first event is the call's, a later one the response's.
-      const bool shows_error = last != nullptr && streams_ && output_->has_begun();
+      const bool shows_error = events != nullptr && output_->has_begun();
+      if (events != nullptr) logged_ = std::min(logged_, events->events_size());
+      if (last == nullptr) {  // the client is gone
+        output_->cancel(nullptr);
+        return status.ok() ? cancelled() : copy_of(status);
+      }
       if (is_cancelled_) {
         output_->cancel(events);
       } else if (is_over) {
         output_->finish(seconds_of(context_->clock), events);
-      } else if (last == nullptr) {  // the client is gone
-        output_->cancel(nullptr);
-        return copy_of(status);
       } else {
         output_->fail("server_error", status.error_message(), shows_error ? events : nullptr);
         if (!shows_error) return copy_of(status);
@@ -202,9 +212,17 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
           if (!streams_) return refused;
           output_->fail("server_error", refused.error_message(), last);
         }
+        if (v1::ResponseEvents* const events = events_of(*last); events != nullptr) {
+          log(*events, logged_);
+        }
         last->set_response(json_text(output_->response()));
         return grpc::Status::OK;
       });
+      if (running_ != nullptr && running_->log() != nullptr) {
+        catch_exceptions(
+            [&] { running_->log()->close(last == nullptr ? std::string() : last->response()); },
+            [] {});
+      }
       finish(answered.ok() ? last : nullptr, std::move(answered), used);
     };
     if (!record_) return answer(SessionError::kNone);
@@ -241,10 +259,48 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
   bool is_background_ = false;
   std::optional<PreparedGeneration> waiting_;  // until first_ is written
   v1::ResponseEvents first_;
+  v1::ResponseEvents unsent_;  // events that its own client does not want
+  int logged_ = 0;             // events of the message that are in its log
   // Of an answer that is repeated.
   std::optional<v1::ResponseEvents> replayed_;
   int replayed_events_ = 0;  // that were written
   v1::ResponseEvents replay_piece_;
+};
+
+// A call that follows the events of a response, from one of them on. Threads: as ResponseStream.
+class FollowedEvents final : public ResponseStream<v1::ResponseEvents>, public EventLog::Follower {
+ public:
+  FollowedEvents(std::shared_ptr<const EventLog> log, std::int64_t first)
+      : log_(std::move(log)), next_(first) {}
+
+  void on_more() override { pump(); }
+
+ private:
+  Next next(v1::ResponseEvents& message, grpc::Status& status) override REQUIRES(mutex_) {
+    if (failure_) {
+      status = *std::move(failure_);
+      return Next::kFinish;
+    }
+    const bool is_last = log_->read(next_, kReplayedEvents, message);
+    next_ += message.events_size();
+    if (is_last) return Next::kWriteAndFinish;
+    return message.events_size() > 0 ? Next::kWrite : Next::kNothing;
+  }
+  void on_gone() override { fail(cancelled()); }
+  void on_lost() override { fail(out_of_memory()); }
+  TokenUse tokens_used() const override REQUIRES(mutex_) { return {}; }
+
+  void fail(grpc::Status status) EXCLUDES(mutex_) {
+    {
+      const MutexLock lock(mutex_);
+      if (!failure_) failure_ = std::move(status);
+    }
+    pump();
+  }
+
+  const std::shared_ptr<const EventLog> log_;
+  std::int64_t next_ GUARDED_BY(mutex_);
+  std::optional<grpc::Status> failure_ GUARDED_BY(mutex_);
 };
 
 ResponseService::ResponseService(const ServiceContext& context, ChatGeneration& generation,
@@ -439,7 +495,7 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
     record.seed = prepared.prepared.checked.request.seed;
     record.is_interrupted = false;
     std::shared_ptr<RunningResponse> running;
-    switch (const SessionError error = store_.begin(record, running)) {
+    switch (const SessionError error = store_.begin(record, request.is_background, running)) {
       case SessionError::kNone:
         break;
       case SessionError::kFenced:
@@ -480,29 +536,44 @@ RpcReactor* ResponseService::Get(RpcCall* rpc, const LazyMessage<v1::GetResponse
 
 RpcReactor* ResponseService::Replay(RpcCall* rpc,
                                     const LazyMessage<v1::ReplayResponseRequest>* request) {
-  return open_stream<ResponseCall>(
+  using Reactor = FollowedEvents::Reactor;
+  return open_stream<Reactor>(
       context_, *rpc, Method::kReplayResponse, *request,
-      [this](ResponseCall& stream, const v1::ReplayResponseRequest& wire) {
-        const std::string owner = stream.call().scope.caller().name;
-        const std::int64_t after = wire.has_starting_after() ? wire.starting_after() : -1;
+      [this](Reactor& reactor, const v1::ReplayResponseRequest& wire) {
+        const std::string owner = reactor.call().scope.caller().name;
         ResponseRecord record;
         grpc::Status status = find(wire.id(), owner, record);
         if (!status.ok()) return status;
-        if (record.status() != "in_progress") {
-          stream.replay(record, /*streams=*/true, after);
-          return status;
-        }
-        if (store_.running(record.digits, owner) == nullptr) {
-          return response_in_progress(wire.id());
-        }
-        store_.when_over(record.digits, owner, [this, &stream, owner, after, id = wire.id()] {
-          grpc::Status found = catch_exceptions([&] {
-            ResponseRecord ended;
-            grpc::Status again = find(id, owner, ended);
-            if (again.ok()) stream.replay(ended, /*streams=*/true, after);
-            return again;
-          });
-          if (!found.ok()) stream.finish(nullptr, std::move(found), {});
+        const auto running = store_.running(record.digits, owner);
+        const bool is_over = record.status() != "in_progress";
+        if (!is_over && running == nullptr) return response_in_progress(wire.id());
+        std::shared_ptr<EventLog> log = running == nullptr ? nullptr : running->log();
+        const bool is_followed = !is_over && log != nullptr;
+        if (!is_followed) log = std::make_shared<EventLog>();
+        const auto fill_log = [log](const ResponseRecord& ended) {
+          const v1::ResponseEvents events =
+              make_events(ended.response, ended.pieces, ended.digits + "_", -1);
+          log->append(events);
+          log->close(events.response());
+        };
+        if (is_over) fill_log(record);
+        const auto stream = std::make_shared<FollowedEvents>(
+            log, wire.has_starting_after() ? wire.starting_after() + 1 : 0);
+        log->follow(stream);
+        reactor.run(stream);
+        stream->on_more();
+        if (is_over || is_followed) return status;
+        // Its events are not kept while it runs.
+        store_.when_over(record.digits, owner, [this, log, fill_log, owner, id = wire.id()] {
+          ResponseRecord ended;
+          const bool is_there = catch_exceptions(
+              [&] {
+                if (!find(id, owner, ended).ok()) return false;
+                fill_log(ended);
+                return true;
+              },
+              [] { return false; });
+          if (!is_there) log->close("");
         });
         return status;
       },

@@ -43,7 +43,7 @@ ResponseRecord started(ResponseStore& store, const std::string& digits,
                        const std::string& parent = "") {
   ResponseRecord made = record(digits, parent);
   std::shared_ptr<RunningResponse> running;
-  REQUIRE(store.begin(made, running) == SessionError::kNone);
+  REQUIRE(store.begin(made, /*has_log=*/false, running) == SessionError::kNone);
   REQUIRE(running != nullptr);
   return made;
 }
@@ -101,7 +101,7 @@ TEST_CASE("response store: one that runs cannot be run or continued, and is wait
   ResponseRecord running = started(store, a);
   ResponseRecord again = record(a);
   std::shared_ptr<RunningResponse> other;
-  CHECK(store.begin(again, other) == SessionError::kFenced);
+  CHECK(store.begin(again, /*has_log=*/false, other) == SessionError::kFenced);
   ojson items;
   CHECK(store.read_chain(a, "ada", items) == SessionError::kBusy);
   CHECK(store.running(a, "eve") == nullptr);
@@ -134,7 +134,7 @@ TEST_CASE("response store: one whose server is gone is in progress for a while, 
   bool is_hidden = false;
   REQUIRE(store.find_stored(a, "ada", found, is_hidden) == SessionError::kNone);
   std::shared_ptr<RunningResponse> running;
-  REQUIRE(store.begin(found, running) == SessionError::kNone);
+  REQUIRE(store.begin(found, /*has_log=*/false, running) == SessionError::kNone);
   end(store, found);
   REQUIRE(store.find(a, "ada", found) == SessionError::kNone);
   CHECK(found.status() == "completed");

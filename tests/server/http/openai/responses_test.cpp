@@ -472,6 +472,12 @@ TEST_CASE("responses: one in the background continues without its client") {
   };
   const ojson first = server.answered(body);
   CHECK(first["status"] == "in_progress");
+  // Another client follows it, and has the events that come again later.
+  const std::string followed = first["id"].get<std::string>() + "?stream=true&starting_after=1";
+  const HttpReply live = server.ask("GET", followed);
+  CHECK(live.status == 200);
+  CHECK(response_events(live.body, 2).back()["type"] == "response.incomplete");
+  CHECK(server.ask("GET", followed).body == live.body);
   CHECK(first["background"] == true);
   CHECK(text_when_over(first["id"]) == text_of_response(whole));
   // A client that leaves its stream.

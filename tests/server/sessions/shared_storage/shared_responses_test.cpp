@@ -32,7 +32,7 @@ struct ResponseFleet {
       options.durable.store = url_of(redis.endpoint());
       options.replica_id = name;
       servers.push_back(
-          std::make_unique<TestServer>(options, clock, GivenModels{{"m", text_model()}}));
+          std::make_unique<TestServer>(options, clock, GivenModels{{"m", llama_text_model()}}));
     }
   }
   HttpReply create(std::size_t at, const ojson& body, const std::string& headers = "") {
@@ -76,8 +76,11 @@ TEST_CASE("responses: another server of the store reads, continues, repeats and 
 TEST_CASE("responses: one that runs at a server of the store is in progress at the others") {
   ResponseFleet fleet;
   const std::string key = "Idempotency-Key: one\r\n";
-  const ojson body = {
-      {"model", "m"}, {"input", "Hello"}, {"max_output_tokens", 30'000}, {"stream", true}};
+  const ojson body = {{"model", "m"},
+                      {"input", "Hello"},
+                      {"max_output_tokens", 30'000},
+                      {"stream", true},
+                      {"logit_bias", {{std::to_string(kLlamaEnd), -100}}}};
   HttpClient client(plain_wire(fleet.servers[0]->server().http_port(), 8192));
   client.send(post_text("/v1/responses", body.dump(), "application/json", key));
   const std::string seen = client.read_raw(2000);
