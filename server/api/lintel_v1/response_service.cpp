@@ -138,7 +138,7 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
     return started;
   }
 
-  // Where the events of a message belong; null: nobody follows them.
+  // Where the events of a message belong; null: none is wanted.
   v1::ResponseEvents* events_of(v1::ResponseEvents& message) {
     if (streams_) return &message;
     return is_background_ ? &unsent_ : nullptr;

@@ -198,13 +198,13 @@ TEST_CASE("responses: thinking_token_budget and text.verbosity act as in a chat 
     std::ofstream(options.models.chat_templates.at(0).path, std::ios::app)
         << "{{ verbosity }}{% if add_generation_prompt %}<think>\n{% endif %}";
   });
-  ojson body = question("Hello", 40);
+  ojson body = asked_for("Hello", 40);
   const ojson free = server.answered(body);
-  CHECK(text_of(free).empty());
+  CHECK(text_of_response(free).empty());
   body["thinking_token_budget"] = 4;
   const ojson ended = server.answered(body);
   CHECK(ended["output"][0]["type"] == "reasoning");
-  CHECK_FALSE(text_of(ended).empty());
+  CHECK_FALSE(text_of_response(ended).empty());
   CHECK(ended["usage"]["output_tokens_details"]["reasoning_tokens"] <= 5);
   body["text"]["verbosity"] = "high";
   CHECK(server.answered(body)["usage"]["input_tokens"] > free["usage"]["input_tokens"]);
