@@ -3,6 +3,9 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { fromBase64, toBase64 } from '../../web/js/wire/base64.js';
+import { answerOf, argumentsText, coloured, emptyAnswer, takeEvent } from '../../web/js/chat/answer.js';
+import { ChatTree } from '../../web/js/chat/tree.js';
+import { EventReader, create } from '../../web/js/wire/responses.js';
 import { ticks } from '../../web/js/race/chart.js';
 import { Completion, completionRequest, entropy, firstKnown, segmentRequest } from '../../web/js/image/completion.js';
 import { END, EnvelopeReader, wrap } from '../../web/js/wire/envelope.js';
@@ -470,5 +473,171 @@ describe('numbers', () => {
     assert.deepEqual(ticks(380, 4), [0, 100, 200, 300, 400]);
     assert.deepEqual(ticks(3.4e6, 4), [0, 1e6, 2e6, 3e6, 4e6]);
     assert.deepEqual(ticks(0, 4), [0, 1]);
+  });
+});
+
+describe('the events of a response', () => {
+  const events = ['event: a\ndata: {"a":"ä\\n"}', 'event: b.c\ndata: {"b":2}', 'data: [DONE]'];
+  const whole = events.map((event) => `${event}\n\n`).join('');
+
+  it('come out as they went in, for any pieces', () => {
+    for (let size = 1; size <= whole.length; ++size) {
+      const reader = new EventReader();
+      const out = [];
+      for (let at = 0; at < whole.length; at += size) out.push(...reader.push(whole.slice(at, at + size)));
+      assert.deepEqual(out, ['{"a":"ä\\n"}', '{"b":2}', '[DONE]']);
+    }
+  });
+
+  const original = globalThis.fetch;
+  afterEach(() => (globalThis.fetch = original));
+  const answers = (body, status = 200) => (globalThis.fetch = async () => new Response(body, { status }));
+  const all = async () => {
+    const out = [];
+    for await (const some of create({})) out.push(...some);
+    return out;
+  };
+
+  it('are read to their end', async () => {
+    answers(whole);
+    assert.deepEqual(await all(), [{ a: 'ä\n' }, { b: 2 }]);
+  });
+
+  it('that break off, have an error, or are refused, fail with its words', async () => {
+    answers('data: {"a":1}\n\ndata: {"b"');
+    await assert.rejects(all(), { code: 'unavailable' });
+    answers('event: error\ndata: {"error":{"message":"no room"}}\n\n');
+    await assert.rejects(all(), { message: 'no room' });
+    answers('{"error":{"message":"temperature: is not a number","code":null}}', 400);
+    await assert.rejects(all(), { message: 'temperature: is not a number' });
+  });
+});
+
+describe('an answer of a chat', () => {
+  const token = (text, probability) => ({
+    bytes: [...new TextEncoder().encode(text)],
+    logprob: Math.log(probability),
+    top_logprobs: [],
+  });
+  const response = {
+    status: 'completed',
+    error: null,
+    usage: { input_tokens: 3 },
+    output: [
+      { type: 'reasoning', content: [{ type: 'reasoning_text', text: 'Hmm.' }] },
+      { type: 'message', content: [{ type: 'output_text', text: 'Yes', logprobs: [token('Yes', 0.5)] }] },
+      { type: 'function_call', call_id: 'x', name: 'f', arguments: '{"a": 1}' },
+    ],
+  };
+
+  it('is the same of the events and of the response that they make', () => {
+    const answer = emptyAnswer();
+    for (const event of [
+      { type: 'response.created', response: { id: 'resp_1' } },
+      { type: 'response.output_item.added', item: { type: 'reasoning' } },
+      { type: 'response.reasoning.delta', delta: 'Hm' },
+      { type: 'response.reasoning.delta', delta: 'm.' },
+      { type: 'response.output_item.added', item: { type: 'message' } },
+      { type: 'response.output_text.delta', delta: 'Yes', logprobs: [token('Yes', 0.5)] },
+      { type: 'response.output_item.added', item: { type: 'function_call', call_id: 'x', name: 'f' } },
+      { type: 'response.function_call_arguments.delta', delta: '{"a"' },
+      { type: 'response.function_call_arguments.delta', delta: ': 1}' },
+      { type: 'response.completed', response },
+    ])
+      takeEvent(answer, event);
+    assert.deepEqual(answer, {
+      reasoning: 'Hmm.',
+      content: 'Yes',
+      calls: [{ id: 'x', name: 'f', arguments: '{"a": 1}' }],
+      tokens: [{ bytes: [89, 101, 115], log2: -1, top: [] }],
+      usage: { input_tokens: 3 },
+      finish: 'completed',
+    });
+    assert.deepEqual(answerOf(response), answer);
+    assert.equal(answerOf({ ...response, status: 'failed', error: { message: 'no room' } }).error, 'no room');
+    assert.equal(argumentsText('{"a":1}'), '{\n  "a": 1\n}');
+    assert.equal(argumentsText('{"a":'), '{"a":');
+  });
+
+  it('has the probabilities of its tokens, without the white space around them', () => {
+    const tokens = [token('\n\nSo', 0.5), token(' \u00e9', 0.25), token('\n', 0.125)];
+    const answer = emptyAnswer();
+    takeEvent(answer, { type: 'response.output_text.delta', delta: 'So \u00e9', logprobs: tokens });
+    assert.deepEqual(
+      coloured(answer).map(({ text, log2 }) => [text, Math.round(log2 * 1e6) / 1e6]),
+      [
+        ['So', -1],
+        [' \u00e9', -2],
+      ],
+    );
+    answer.content = 'another';
+    assert.deepEqual(
+      coloured(answer).map(({ text, log2 }) => [text, log2]),
+      [['another', NaN]],
+    );
+    assert.deepEqual(coloured(emptyAnswer()), []);
+  });
+});
+
+describe('a tree of turns', () => {
+  const storage = () => {
+    const kept = new Map();
+    return {
+      most: Infinity,
+      getItem: (key) => kept.get(key) ?? null,
+      setItem(key, value) {
+        if (value.length > this.most) throw new Error('full');
+        kept.set(key, value);
+      },
+    };
+  };
+  const user = (content) => [{ role: 'user', content }];
+
+  it('has a path to every turn', () => {
+    const tree = new ChatTree(storage());
+    const a = tree.add(undefined, user('a'), emptyAnswer());
+    const b = tree.add(a.id, user('b'), emptyAnswer());
+    const c = tree.add(a.id, user('c'), emptyAnswer());
+    const d = tree.add(b.id, user('d'), emptyAnswer());
+    const other = tree.add(undefined, user('e'), emptyAnswer());
+    assert.equal(tree.current, other.id);
+    assert.deepEqual(tree.path(d.id), [a, b, d]);
+    assert.deepEqual(tree.path(undefined), []);
+    assert.deepEqual(
+      tree.rows().map(({ turn, depth }) => `${turn.asked[0].content} ${depth}`),
+      ['a 0', 'b 1', 'd 1', 'c 1', 'e 0'],
+    );
+    tree.current = d.id;
+    assert.deepEqual(tree.remove(b.id), [d, b]);
+    assert.equal(tree.current, a.id);
+    assert.deepEqual(
+      tree.rows().map(({ turn }) => turn.id),
+      [a.id, c.id, other.id],
+    );
+  });
+
+  it('is there again after a reload, but for answers and what the server does not keep', () => {
+    const kept = storage();
+    const tree = new ChatTree(kept);
+    const a = tree.add(undefined, user('a'), emptyAnswer());
+    a.response = 'resp_a';
+    tree.save();
+    const b = tree.add(a.id, user('b'), emptyAnswer());
+    tree.save();
+    const again = new ChatTree(kept);
+    assert.equal(again.current, undefined);
+    assert.deepEqual(
+      again.rows().map(({ turn }) => turn),
+      [{ id: a.id, asked: user('a'), response: 'resp_a' }],
+    );
+    b.response = 'resp_b';
+    kept.most = 10; // it is full
+    tree.save();
+    assert.equal(new ChatTree(kept).rows().length, 1);
+    kept.most = Infinity;
+    tree.save();
+    const last = new ChatTree(kept);
+    assert.equal(last.path(last.current).length, 2);
+    assert.equal(last.add(b.id, user('c'), emptyAnswer()).id, b.id + 1);
   });
 });

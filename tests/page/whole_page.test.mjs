@@ -4,10 +4,10 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { watchedPages } from './watched_pages.mjs';
 
-const TABS = ['digits', 'text', 'race', 'server'];
+const TABS = ['digits', 'text', 'chat', 'race', 'server'];
 const PHONE = { width: 360, height: 740, mobile: true };
 
-const at = watchedPages();
+const at = watchedPages('--model', new URL('../../weights/text-rwkv7-small', import.meta.url).pathname);
 
 // Run in the page: pairs of its colours with less than `least` between them.
 function lowContrasts(pairs) {
@@ -106,11 +106,18 @@ describe('The page', () => {
       await at.says('.branch .hint:last-child', /seed/);
       await at.page.evaluate('document.querySelectorAll(".text span")[40].click()');
       await looks('text');
+      await at.page.click('#tab-chat');
+      await at.ready('chat');
+      await at.set('#chat-settings [name=tokens]', '40');
+      await at.set('#chat-text', 'Good morrow, what news?');
+      await at.page.click('#chat-send');
+      await at.says('.turn > .hint', /tokens? read/);
+      await looks('chat');
       await at.page.click('#tab-race');
       await at.race(2);
       await looks('race');
       await at.page.click('#tab-server');
-      await at.page.until('document.querySelectorAll("#server-models tr").length === 4', 'the models');
+      await at.page.until('document.querySelectorAll("#server-models tr").length === 5', 'the models');
       await looks('server');
     });
   }

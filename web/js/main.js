@@ -5,12 +5,13 @@ import { models } from './wire/models.js';
 import { isReached, keepLooking, onReach } from './wire/reach.js';
 import { onUnauthenticated, useToken } from './wire/rpc.js';
 import { startTabs } from './tabs.js';
+import { start as chat } from './tabs/chat.js';
 import { start as digits } from './tabs/digits.js';
 import { start as race } from './tabs/race.js';
 import { start as server } from './tabs/server.js';
 import { start as text } from './tabs/text.js';
 
-const starts = { digits, text, race, server };
+const starts = { digits, text, chat, race, server };
 const started = {};
 
 // One dialog for all calls that ask.

@@ -24,6 +24,11 @@ export async function textModels() {
   return (await models()).filter((m) => m.tokenizer);
 }
 
+// Those with a chat template.
+export async function chatModels() {
+  return (await models()).filter((m) => m.samplingDefaults);
+}
+
 // The kind of attention, with its parameters: 'linear, favor', 'lsh, 4 rounds'.
 export function attentionName(model) {
   if (!model.configJson) return model.attention ?? '';

@@ -42,20 +42,21 @@ const CODES = {
 };
 
 // The connection broke during a response: look() finds out whether the server is gone.
-function broken(signal) {
+export function broken(signal) {
   if (signal?.aborted) return new RpcError({ code: 'canceled' });
   look();
   return new RpcError({ code: 'unavailable', message: 'the connection to the server was lost' });
 }
 
-async function refusal(response, signal) {
+export async function refusal(response, signal) {
   const body = await response.text().catch(() => {
     throw broken(signal);
   });
+  const code = CODES[response.status];
   try {
-    return new RpcError(JSON.parse(body));
+    const json = JSON.parse(body);
+    return new RpcError(json.error ? { code, message: json.error.message } : json); // OpenAI's shape, or Connect's
   } catch {
-    const code = CODES[response.status];
     const away = code === 'unavailable' && response.status > 500;
     return new RpcError({
       code,
@@ -66,12 +67,14 @@ async function refusal(response, signal) {
   }
 }
 
-async function post(method, type, body, { signal, keepalive } = {}) {
-  const headers = { 'Content-Type': type, 'Connect-Protocol-Version': '1' };
+// fetch() with the token.
+export async function send(path, { method = 'POST', type, body, signal, keepalive }) {
+  const headers = { 'Content-Type': type };
+  if (path.startsWith('/lintel.v1.')) headers['Connect-Protocol-Version'] = '1';
   if (token) headers.Authorization = `Bearer ${token}`;
   try {
-    const response = await fetch(`/lintel.v1.${method}`, {
-      method: 'POST',
+    const response = await fetch(path, {
+      method,
       headers,
       body,
       signal,
@@ -88,7 +91,7 @@ async function post(method, type, body, { signal, keepalive } = {}) {
 }
 
 // Once more where a token was asked for and given.
-async function withToken(call) {
+export async function withToken(call) {
   for (;;) {
     const used = token;
     try {
@@ -103,7 +106,11 @@ async function withToken(call) {
 // unary('ModelService/List', {}). options: fetch's signal and keepalive.
 export function unary(method, request = {}, options = {}) {
   return withToken(async () => {
-    const response = await post(method, 'application/json', JSON.stringify(request), options);
+    const response = await send(`/lintel.v1.${method}`, {
+      type: 'application/json',
+      body: JSON.stringify(request),
+      ...options,
+    });
     if (!response.ok) throw await refusal(response, options.signal);
     const body = await response.text().catch(() => {
       throw broken(options.signal);
@@ -123,7 +130,9 @@ export async function* stream(method, request, { signal } = {}) {
   const either = signal ? AbortSignal.any([signal, leave.signal]) : leave.signal;
   try {
     const body = await withToken(async () => {
-      const response = await post(method, 'application/connect+json', wrap(utf8.encode(JSON.stringify(request))), {
+      const response = await send(`/lintel.v1.${method}`, {
+        type: 'application/connect+json',
+        body: wrap(utf8.encode(JSON.stringify(request))),
         signal: either,
       });
       if (!response.ok) throw await refusal(response, either);

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Answer: what a model says in a turn, put together from the events of a response, or from a response that is over.
+import { characters } from '../text/story.js';
+
+export const emptyAnswer = () => ({ reasoning: '', content: '', calls: [], tokens: [] });
+
+const log2 = ({ logprob }) => logprob / Math.LN2;
+
+const tokensOf = (logprobs = []) =>
+  logprobs.map((token) => ({
+    bytes: token.bytes,
+    log2: log2(token),
+    top: token.top_logprobs.map((other) => ({ bytes: other.bytes, log2: log2(other) })),
+  }));
+
+function takeEnd(answer, { status, usage, error }) {
+  answer.usage = usage;
+  answer.finish = status;
+  if (error) answer.error = error.message;
+}
+
+// One event of /v1/responses onto `answer`.
+export function takeEvent(answer, event) {
+  const { type, delta } = event;
+  if (type === 'response.reasoning.delta') answer.reasoning += delta;
+  if (type === 'response.output_text.delta') {
+    answer.content += delta;
+    answer.tokens.push(...tokensOf(event.logprobs));
+  }
+  if (type === 'response.output_item.added' && event.item.type === 'function_call') {
+    answer.calls.push({ id: event.item.call_id, name: event.item.name, arguments: '' });
+  }
+  if (type === 'response.function_call_arguments.delta') answer.calls.at(-1).arguments += delta;
+  if (['response.completed', 'response.incomplete', 'response.failed'].includes(type)) takeEnd(answer, event.response);
+}
+
+// Of a response as the server keeps it.
+export function answerOf(response) {
+  const answer = emptyAnswer();
+  for (const item of response.output) {
+    if (item.type === 'function_call') {
+      answer.calls.push({ id: item.call_id, name: item.name, arguments: item.arguments });
+    }
+    for (const { type, text, logprobs } of item.content ?? []) {
+      if (type === 'reasoning_text') answer.reasoning += text;
+      if (type === 'output_text') {
+        answer.content += text;
+        answer.tokens.push(...tokensOf(logprobs));
+      }
+    }
+  }
+  takeEnd(answer, response);
+  return answer;
+}
+
+// The content as characters, each with its token's probability, without the white space around it: [{text, log2, top}].
+// Where the tokens are another text there are no probabilities.
+export function coloured({ content, tokens }) {
+  const shown = content.trim();
+  const all = characters(tokens);
+  const text = all.map((c) => c.text).join('');
+  const begin = text.indexOf(shown);
+  if (shown === '') return [];
+  if (begin < 0) return [{ text: shown, log2: NaN, top: [] }];
+  const out = [];
+  let at = 0;
+  for (const character of all) {
+    const from = Math.max(at, begin);
+    const to = Math.min(at + character.text.length, begin + shown.length);
+    at += character.text.length;
+    if (from < to) out.push({ text: text.slice(from, to), log2: character.log2, top: tokens[character.start].top });
+  }
+  return out;
+}
+
+// Arguments as people read them; what is no JSON stays as it is.
+export function argumentsText(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}
