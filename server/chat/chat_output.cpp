@@ -32,7 +32,6 @@ ChatChoice::ChatChoice(const ChatOutput& output, std::uint32_t index)
   constexpr std::string_view kHalf = "<think";
   std::vector<OutputDelta> none;
   reader_.push(kHalf, none);
-  bytes_ = kHalf.size();
 }
 
 v1::ContentToken ChatChoice::content_token(std::int32_t id, float log2_prob) const {
@@ -46,16 +45,16 @@ v1::ContentToken ChatChoice::content_token(std::int32_t id, float log2_prob) con
 void ChatChoice::push(const ChatToken& token, v1::ChatResponse& message) {
   if (is_over_) return;
   ++tokens_;
-  begins_.push_back(bytes_);
+  const std::uint64_t begin = reader_.read_bytes();
+  begins_.push_back(begin);
   const std::string_view text = output_.tokenizer->bytes_of(token.id);
   if (output_.logprobs && token.log2_prob && !text.empty()) {
-    Waiting waiting{bytes_, content_token(token.id, *token.log2_prob)};
+    Waiting waiting{begin, content_token(token.id, *token.log2_prob)};
     for (const auto& [id, log2_prob] : token.top) {
       *waiting.token.add_top() = content_token(id, log2_prob);
     }
     waiting_.push_back(std::move(waiting));
   }
-  bytes_ += text.size();
   std::vector<OutputDelta> deltas;
   reader_.push(text, deltas);
   add(deltas, message);
@@ -113,7 +112,7 @@ void ChatChoice::add_content(const OutputDelta& delta, v1::ChatResponse& message
 
 void ChatChoice::add_tokens(std::uint64_t end, v1::ChatDelta& delta) {
   const auto& span = reader_.reasoning();
-  const std::uint64_t content = span ? span->end.value_or(bytes_) : 0;
+  const std::uint64_t content = span ? span->end.value_or(reader_.read_bytes()) : 0;
   while (!waiting_.empty() && waiting_.front().begin < end) {
     if (waiting_.front().begin >= content) *delta.add_tokens() = std::move(waiting_.front().token);
     waiting_.pop_front();
@@ -133,7 +132,7 @@ void ChatChoice::finish(bool by_itself, v1::ChatResponse& message) {
     v1::ChatDelta& wire = *message.add_deltas();
     wire.set_choice(index_);
     wire.set_content(rest);
-    add_tokens(bytes_, wire);
+    add_tokens(reader_.read_bytes(), wire);
   }
   end(!by_itself                ? v1::CHAT_FINISH_REASON_LENGTH
       : reader_.num_calls() > 0 ? v1::CHAT_FINISH_REASON_TOOL_CALLS

@@ -78,7 +78,6 @@ class ChatChoice {
   StopFilter stop_;
   bool is_over_ = false;
   bool has_stopped_ = false;  // by a stop text
-  std::uint64_t bytes_ = 0;   // of output
   std::int64_t tokens_ = 0;
   std::int64_t reasoning_tokens_ = 0;
   std::vector<std::uint64_t> begins_;  // of tokens that may be of reasoning

@@ -83,6 +83,8 @@ class OutputReader {
   };
   // Nothing: there is none so far.
   const std::optional<ReasoningSpan>& reasoning() const { return reasoning_; }
+  // The bytes of output that were read: whole characters, U+FFFD included.
+  std::uint64_t read_bytes() const { return input_.read_bytes(); }
   // The bytes of output before a tag, or a call without a name, that may be coming.
   std::uint64_t decided() const {
     const bool waits = in_tag_ || (call_ != nullptr && !announced_);
