@@ -38,6 +38,9 @@ ServerOptions options_of(const OwnServer::Options& options) {
   server.models.scheduling.speculation = options.speculation;
   server.sessions.session_memory_bytes = this_machine().memory_bytes / 2;
   server.durable.store = options.session_store;
+  if (!options.chat_template.empty()) {
+    server.models.chat_templates = {{"model", options.chat_template}};
+  }
   if (options.http) {
     server.http.listen = ListenAddress{"127.0.0.1", 0, ""};
     server.http.max_client_connections = server.http.max_connections;
@@ -51,9 +54,10 @@ std::uint32_t length_of(std::string_view head) {
   return length;
 }
 
-// A client of Generate over HTTP, as cheap as may be, to measure the server with: one connection in
-// plain text, one stream of Connect's protocol after the other (application/connect+proto). Throws
-// std::runtime_error where the server is gone or says no. Threads: stop by any, the rest by one.
+// A client of Generate and of chat completions over HTTP, as cheap as may be, to measure the server
+// with: one connection in plain text, one stream of Connect's protocol after the other
+// (application/connect+proto). Throws std::runtime_error where the server is gone or says no.
+// Threads: stop by any, the rest by one.
 class ConnectClient {
  public:
   explicit ConnectClient(const std::string& address) {  // HOST:PORT
@@ -78,15 +82,57 @@ class ConnectClient {
   bool generate(const v1::GenerateRequest& request,
                 const std::function<void(const v1::GenerateResponse&)>& on_message) {
     const std::string message = request.SerializeAsString();
-    std::string text =
-        "POST /lintel.v1.GenerationService/Generate HTTP/1.1\r\nHost: localhost\r\n"
-        "Content-Type: application/connect+proto\r\nContent-Length: " +
-        std::to_string(message.size() + 5) + "\r\n\r\n";
-    text += '\0';
+    std::string framed(1, '\0');
     for (int shift = 24; shift >= 0; shift -= 8) {
-      text += static_cast<char>(message.size() >> shift & 0xff);
+      framed += static_cast<char>(message.size() >> shift & 0xff);
     }
-    text += message;
+    framed += message;
+    return post("/lintel.v1.GenerationService/Generate", "application/connect+proto", framed,
+                [&](std::string_view body) {
+                  if (body.size() < 5 || body.size() - 5 < length_of(body)) return std::size_t{0};
+                  const std::uint32_t length = length_of(body);
+                  const std::string_view content = body.substr(5, length);
+                  if (body[0] == 0) {
+                    v1::GenerateResponse response;
+                    response.ParseFromArray(content.data(), static_cast<int>(length));
+                    on_message(response);
+                  } else if (length > 2) {
+                    throw std::runtime_error(std::string(content));
+                  }
+                  return std::size_t{5} + length;
+                });
+  }
+  // The same of a chat completion; on_content receives how many bytes of the answer have come.
+  bool chat(const std::string& request, const std::function<void(std::int64_t)>& on_content) {
+    return post("/v1/chat/completions", "application/json", request, [&](std::string_view body) {
+      const std::size_t end = body.find("\n\n");
+      if (end == std::string_view::npos) return std::size_t{0};
+      // As cheap as may be: an escaped character counts with its escape.
+      constexpr std::string_view kContent = "\"content\":\"";
+      const std::size_t at = body.substr(0, end).find(kContent);
+      if (at != std::string_view::npos) {
+        std::size_t last = at + kContent.size();
+        while (last < end && body[last] != '"') last += body[last] == '\\' ? 2 : 1;
+        on_content(static_cast<std::int64_t>(last - at - kContent.size()));
+      }
+      return end + 2;
+    });
+  }
+
+  // Ends the call that runs, and all that would come after it.
+  void stop() {
+    stopped_ = true;
+    ::shutdown(fd_, SHUT_RDWR);
+  }
+
+ private:
+  // take: receives what has come of the answer's body and was not taken, until it takes nothing;
+  // returns the bytes that it took.
+  bool post(const std::string& path, const std::string& type, const std::string& request,
+            const std::function<std::size_t(std::string_view)>& take_message) {
+    const std::string text =
+        "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: " + type +
+        "\r\nContent-Length: " + std::to_string(request.size()) + "\r\n\r\n" + request;
     try {
       if (::send(fd_, text.data(), text.size(), MSG_NOSIGNAL) !=
           static_cast<ssize_t>(text.size())) {
@@ -97,22 +143,14 @@ class ConnectClient {
       }
       while (!take_line().empty()) {
       }
-      std::string body;  // what came of it and was not looked at
+      std::string body;
       while (true) {
         const std::size_t size = std::stoul(take_line(), nullptr, 16);
         body += take(size);
         take(2);
         std::size_t at = 0;
-        while (body.size() - at >= 5 && body.size() - at - 5 >= length_of({&body[at], 5})) {
-          const std::uint32_t length = length_of({&body[at], 5});
-          if (body[at] != 0) {
-            if (length > 2) throw std::runtime_error(body.substr(at + 5, length));
-          } else {
-            v1::GenerateResponse response;
-            response.ParseFromArray(&body[at + 5], static_cast<int>(length));
-            on_message(response);
-          }
-          at += 5 + length;
+        while (const std::size_t taken = take_message(std::string_view(body).substr(at))) {
+          at += taken;
         }
         body.erase(0, at);
         if (size == 0) return true;
@@ -123,13 +161,6 @@ class ConnectClient {
     }
   }
 
-  // Ends the call that runs, and all that would come after it.
-  void stop() {
-    stopped_ = true;
-    ::shutdown(fd_, SHUT_RDWR);
-  }
-
- private:
   // Makes sure that the buffer holds so many bytes.
   void need(std::size_t bytes) {
     while (buffer_.size() < bytes) {
@@ -255,7 +286,7 @@ class LoadClient {
   void run(const Window& window) {
     while (!window.is_over()) {
       try {
-        stream(window);
+        options_.chat ? chat(window) : stream(window);
       } catch (const CallError& error) {
         if (error.code() == grpc::StatusCode::CANCELLED && cancellation_.cancelled()) return;
         throw;
@@ -297,6 +328,30 @@ class LoadClient {
     if (!options_.sequence.ends_itself) request.set_max_tokens(options_.sequence.tokens + 1);
     made_.push_back(client_.create_session(request).id());
     return made_.back();
+  }
+
+  void chat(const Window& window) {
+    const std::string body =
+        R"({"messages":[{"role":"user","content":"Tell a story."}],"stream":true,"seed":)" +
+        std::to_string(seed_++) + R"(,"max_tokens":)" + std::to_string(options_.sequence.tokens) +
+        "}";
+    const auto on_content = [&](std::int64_t bytes) {
+      if (!std::exchange(has_begun_, true)) begun_.add_one();
+      if (!window.holds(Clock::now())) return;
+      if (std::exchange(tokens_, tokens_ + bytes) == 0) seen_one_.add_one();
+    };
+    if (http_ != nullptr) {
+      http_->chat(body, on_content);
+      return;
+    }
+    client_.complete_chat(
+        body,
+        [&](const v1::ChatResponse& message) {
+          for (const v1::ChatDelta& delta : message.deltas()) {
+            on_content(static_cast<std::int64_t>(delta.content().size()));
+          }
+        },
+        &cancellation_);
   }
 
   void stream(const Window& window) {

@@ -26,6 +26,7 @@ class OwnServer {
     int rows = 16;  // of a worker's step
     Speculation speculation = Speculation::kAuto;
     bool http = false;                      // also over HTTP
+    std::filesystem::path chat_template{};  // empty: the model has no chats
     std::filesystem::path session_store{};  // empty: sessions are in memory alone
   };
 
@@ -45,6 +46,7 @@ struct LoadOptions {
   std::string token;           // see Client::Options
   std::string model;           // may be empty where one is served
   SequencePlan sequence;       // of every call
+  bool chat = false;           // calls are chat completions; bytes of their answers are counted
   int clients = 1;             // each with a connection of its own
   int tokens_per_message = 0;  // 0: the server coalesces
   // Each sequence is a session's, of this durability; absent: a call's alone.

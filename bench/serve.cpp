@@ -30,6 +30,7 @@ Examples:
   lintel-bench serve --model weights/mnist-linear-small --attention softmax
   lintel-bench serve --model weights/text-linear
   lintel-bench serve --shape mnist-small --concurrency 64 --http
+  lintel-bench serve --model weights/text-rwkv7-small --http --chat-template chat.jinja
   lintel-bench serve --target HOST:50051 --tls-ca ca.pem --token @alice.token)";
 
 struct ServeFlags {
@@ -42,6 +43,7 @@ struct ServeFlags {
   std::vector<int> concurrency = {1, 8, 64};
   double seconds = 2;
   bool http = false;
+  std::filesystem::path chat_template;  // empty: no chats
   // Of --target.
   std::string served_model;
   SequencePlan sequence;
@@ -51,6 +53,7 @@ struct Level {
   int clients = 0;
   Summary tokens_per_second;
   std::optional<Summary> in_process, http;
+  std::optional<Summary> chat, http_chat;           // bytes of answers a second
   std::vector<double> first_token, between_tokens;  // seconds
 };
 
@@ -69,6 +72,9 @@ Client client_of(const ServeFlags& flags) {
 
 // What a server elsewhere says of itself, in place of the flags.
 ServeFlags as_served(ServeFlags flags) {
+  if (!flags.chat_template.empty() && !flags.http) {
+    throw cli::UsageError("--chat-template goes with --http");
+  }
   if (flags.target.empty()) return flags;
   if (flags.http) {
     throw cli::UsageError("--http: a server is started in this process, not with --target");
@@ -104,7 +110,8 @@ class ServeExperiment {
     const OwnServer::Options options{.workers = flags.run.workers,
                                      .rows = flags.run.batch.back(),
                                      .speculation = Speculation::kOff,
-                                     .http = flags.http};
+                                     .http = flags.http,
+                                     .chat_template = flags.chat_template};
     server_ = std::make_unique<OwnServer>(model_->transformer, options);
   }
 
@@ -131,7 +138,7 @@ class ServeExperiment {
                      .warm_up = std::chrono::duration<double>(flags_.seconds / 4),
                      .window = std::chrono::duration<double>(flags_.seconds)};
     Level level{.clients = clients};
-    std::vector<double> served, in_process, http;
+    std::vector<double> served, in_process, http, chat, http_chat;
     for (int r = 0; r < flags_.run.repeats; ++r) {
       load.tokens_per_message = 0;
       served.push_back(run_load(load).tokens_per_second);
@@ -140,6 +147,12 @@ class ServeExperiment {
         over_http.http = true;
         over_http.address = server_->http_address();
         http.push_back(run_load(over_http).tokens_per_second);
+        if (!flags_.chat_template.empty()) {
+          load.chat = over_http.chat = true;
+          chat.push_back(run_load(load).tokens_per_second);
+          http_chat.push_back(run_load(over_http).tokens_per_second);
+          load.chat = false;
+        }
       }
       load.tokens_per_message = 1;
       const LoadResult seen = run_load(load);
@@ -153,6 +166,10 @@ class ServeExperiment {
     level.tokens_per_second = summarize(served);
     if (own_) level.in_process = summarize(in_process);
     if (flags_.http) level.http = summarize(http);
+    if (!chat.empty()) {
+      level.chat = summarize(chat);
+      level.http_chat = summarize(http_chat);
+    }
     return level;
   }
 
@@ -197,6 +214,10 @@ class ServeExperiment {
     if (flags_.http) {
       table.columns.insert(table.columns.end(), {"through HTTP, tokens/s", "share of gRPC's"});
     }
+    if (!flags_.chat_template.empty()) {
+      table.columns.insert(table.columns.end(), {"chat through gRPC, bytes/s",
+                                                 "through HTTP, bytes/s", "share of gRPC's "});
+    }
     for (const Level& level : levels) {
       std::vector<Cell> row = {Cell::text(std::to_string(level.clients)),
                                Cell::measured(level.tokens_per_second)};
@@ -213,6 +234,11 @@ class ServeExperiment {
       if (level.http) {
         row.push_back(Cell::measured(*level.http));
         row.push_back(Cell::number(level.http->median / level.tokens_per_second.median, 2));
+      }
+      if (level.chat) {
+        row.push_back(Cell::measured(*level.chat));
+        row.push_back(Cell::measured(*level.http_chat));
+        row.push_back(Cell::number(level.http_chat->median / level.chat->median, 2));
       }
       table.rows.push_back(std::move(row));
     }
@@ -267,6 +293,11 @@ void add_serve(CLI::App& app, cli::CommandLine& command_line) {
                 "In place of the model's own, as lintel-server takes it");
   command.add_flag("--http", flags->http,
                    "Also through HTTP, as Connect's streams have it; not with --target");
+  command
+      .add_option("--chat-template", flags->chat_template,
+                  "With --http: also chat completions, of a model of text with this template, "
+                  "over gRPC and HTTP; the bytes of their answers are counted")
+      ->type_name("FILE");
   cli::add_parsed(command, "--concurrency", flags->concurrency, parse_counts, "N[,N...]",
                   "Clients at a time [1,8,64]");
   cli::add_parsed(command, "--seconds", flags->seconds, positive_number(), "SECONDS",

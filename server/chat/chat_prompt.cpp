@@ -252,29 +252,50 @@ grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer
   return grpc::Status::OK;
 }
 
-bool next_turn_begins_with(const ChatModel& model, const Tokenizer& tokenizer,
-                           const ChatRequest& request, const LocalTime& now, const Json& answer,
-                           std::span<const std::int32_t> tokens) {
+namespace {
+
+// The tokens of the conversation with the answer and a next turn that says `content`; none where
+// the template refuses.
+std::vector<std::int32_t> next_turn(const ChatModel& model, const Tokenizer& tokenizer,
+                                    const ChatRequest& request, const LocalTime& now,
+                                    const Json& answer, const char* content) {
   const ChatTemplate* const chat_template = model.find(!request.tools.is_null());
-  if (chat_template == nullptr) return false;
+  if (chat_template == nullptr) return {};
   const TemplateTraits traits = model.traits(*chat_template);
   Json more = Json::array({answer});
   for (const Json& call : answer.value("tool_calls", Json::array())) {
     more.push_back({{"role", "tool"},
                     {"tool_call_id", call["id"]},
                     {"name", call["function"]["name"]},
-                    {"content", "A"}});
+                    {"content", content}});
   }
-  if (more.size() == 1) more.push_back({{"role", "user"}, {"content", "A"}});
+  if (more.size() == 1) more.push_back({{"role", "user"}, {"content", content}});
   Conversation conversation(*chat_template, traits, request, now);
   const std::optional<RenderedText> next =
       conversation.rendered_without_prompt(prepare_messages(more, traits));
-  if (!next) return false;
+  if (!next) return {};
   const std::vector<PlainText> plain = plain_parts(next->spans);
-  const std::vector<std::int32_t> ids =
-      tokenizer.encode(next->text, {.add_special = false, .parse_special = true, .plain = plain});
+  return tokenizer.encode(next->text,
+                          {.add_special = false, .parse_special = true, .plain = plain});
+}
+
+}  // namespace
+
+bool next_turn_begins_with(const ChatModel& model, const Tokenizer& tokenizer,
+                           const ChatRequest& request, const LocalTime& now, const Json& answer,
+                           std::span<const std::int32_t> tokens) {
+  const std::vector<std::int32_t> ids = next_turn(model, tokenizer, request, now, answer, "A");
   return ids.size() > tokens.size() &&
          std::ranges::equal(std::span(ids).first(tokens.size()), tokens);
+}
+
+std::vector<std::int32_t> next_turn_beginning(const ChatModel& model, const Tokenizer& tokenizer,
+                                              const ChatRequest& request, const LocalTime& now,
+                                              const Json& answer) {
+  std::vector<std::int32_t> ids = next_turn(model, tokenizer, request, now, answer, "A");
+  const std::vector<std::int32_t> other = next_turn(model, tokenizer, request, now, answer, "x");
+  ids.erase(std::ranges::mismatch(ids, other).in1, ids.end());
+  return ids;
 }
 
 bool sends_reasoning_back(const ChatRequest& request) {

@@ -49,6 +49,11 @@ bool next_turn_begins_with(const ChatModel& model, const Tokenizer& tokenizer,
                            const ChatRequest& request, const LocalTime& now,
                            const nlohmann::ordered_json& answer,
                            std::span<const std::int32_t> tokens);
+// The tokens that the next turn begins with, for any question or results of its calls; none where
+// the template refuses. Renders the conversation twice.
+std::vector<std::int32_t> next_turn_beginning(const ChatModel& model, const Tokenizer& tokenizer,
+                                              const ChatRequest& request, const LocalTime& now,
+                                              const nlohmann::ordered_json& answer);
 // Whether the client sends reasoning back: an assistant's message of the request has some, or there
 // is none yet.
 bool sends_reasoning_back(const ChatRequest& request);

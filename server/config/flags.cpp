@@ -668,6 +668,9 @@ std::vector<Flag> session_flags() {
                  "Memory for states after earlier prompts: a prompt with the same beginning, of "
                  "the same caller, continues from there. Only uses what sessions and calls leave "
                  "of --session-memory. 0: off"),
+      switch_flag("--chat-read-ahead", prefix_options, &PrefixCache::Options::reads_ahead,
+                  "While a model has nothing else to do it reads the last answer as the chat "
+                  "template will write it, so that the next turn reads the question alone"),
       path_flag(
           "--initial-states", initial_states, &ServerOptions::InitialStates::directory, "DIR",
           "Directory of snapshots (`lintel session snapshot`), each a named state for all callers: "

@@ -449,7 +449,7 @@ PrefixCache::Beginning PrefixCache::begin(const Reader& reader,
       beginning.cached = walk.nearest->end;
     }
     const auto size = static_cast<std::int64_t>(prompt.size());
-    if (wanted.is_turn) count_turn(walk, size, beginning.cached);
+    if (wanted.is_turn && !wanted.is_ahead) count_turn(walk, size, beginning.cached);
     const std::int64_t place = place_for(reader.model, walk, wanted.at, size, beginning.cached);
     const std::int64_t remembered = wanted.at > 0 ? std::min(wanted.at, size) : size;
     if (wanted.is_turn) {

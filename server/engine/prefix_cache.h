@@ -216,6 +216,7 @@ class PrefixCache final : public SpareMemory {
   struct Options {
     std::size_t memory_bytes = std::size_t{512} << 20;  // 0: nothing is kept
     std::int64_t least_tokens = kLeastTokens;           // shorter beginnings are not looked at
+    bool reads_ahead = false;  // answers of conversations are read as their next turn begins
   };
   struct Stats {
     std::uint64_t hits = 0, misses = 0;  // prompts
@@ -242,6 +243,7 @@ class PrefixCache final : public SpareMemory {
     std::int64_t at = 0;    // 0: wherever it is worth it
     bool is_turn = false;   // `at` is the boundary of a conversation's turn
     std::int64_t call = 0;  // KeptFor::kCall; 0: none
+    bool is_ahead = false;  // the turn's prompt has not come yet: it is not counted
   };
   // A conversation's last turn whose state went for want of memory.
   struct EvictedTurn {
@@ -294,7 +296,7 @@ class PrefixCache final : public SpareMemory {
                                                 std::span<const std::int32_t> tokens) noexcept;
   // The call receives each such turn, by any thread, and must not block. Null: they are dropped.
   void when_turn_evicted(std::function<void(EvictedTurn)> call) EXCLUDES(mutex_);
-  std::size_t most_bytes() const { return options_.memory_bytes; }
+  const Options& options() const { return options_; }
 
   // The model goes; no request reads with it any more.
   void forget(const Transformer& model) noexcept;

@@ -232,6 +232,8 @@ struct GenerationRequest {
     // Whether the next turn may begin with the answer as it is generated: the state behind one
     // sample that ends by a stop token is kept.
     bool keeps_end = false;
+    // The prompt is what the next turn will begin with, before that has come.
+    bool is_ahead = false;
   };
   std::optional<Turn> turn;
   int num_samples = 1;

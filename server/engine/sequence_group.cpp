@@ -162,7 +162,9 @@ void SequenceGroup::begin_behind_prefix(TimePoint now) {
     return;
   }
   PrefixCache::Wanted wanted{.at = request.cache_prefix_tokens};
-  if (request.turn) wanted = {wanted.at, /*is_turn=*/wanted.at > 0, request.turn->call};
+  if (request.turn) {
+    wanted = {wanted.at, /*is_turn=*/wanted.at > 0, request.turn->call, request.turn->is_ahead};
+  }
   const PrefixCache::Beginning beginning =
       prefixes_->begin(reader(), request.prompt, wanted, lease_.sequence());
   if (wait_until_ && beginning.cached > 0) prefixes_->count_join();

@@ -318,10 +318,44 @@ void ChatGeneration::end_turn(const ChatTurn& turn) const {
     context_.prefixes.drop(reader, tokens.first(static_cast<std::size_t>(turn.kept.call)),
                            KeptFor::kCall);
   }
-  if (context_.chat_states == nullptr) return;
-  context_.chat_states->note_turn({turn.model, turn.adapter, turn.owner},
-                                  tokens.first(static_cast<std::size_t>(turn.boundary)),
-                                  turn.is_stored_at_once);
+  if (context_.chat_states != nullptr) {
+    context_.chat_states->note_turn({turn.model, turn.adapter, turn.owner},
+                                    tokens.first(static_cast<std::size_t>(turn.boundary)),
+                                    turn.is_stored_at_once);
+  }
+  if (!keeps_end && context_.prefixes.options().reads_ahead) read_ahead(turn);
+}
+
+namespace {
+
+// Of a prompt that is read ahead: nothing is sent to anyone.
+class AheadSink final : public TokenSink {
+  bool on_token(const TokenEvent& /*event*/) override { return true; }
+  void on_sample_finish(const SampleResult& /*result*/) override {}
+  void on_step_end() override {}
+  void on_finish(RequestOutcome /*outcome*/) override {}
+};
+
+}  // namespace
+
+void ChatGeneration::read_ahead(const ChatTurn& turn) const {
+  const Transformer& transformer = *turn.model->transformer;
+  const Scheduler::Stats stats = turn.model->scheduler->stats();
+  if (stats.running + stats.queued > 0) return;
+  GenerationRequest request;
+  request.prompt = next_turn_beginning(*turn.model->chat, *transformer.tokenizer(), turn.request,
+                                       turn.now, answer_of(turn));
+  const auto size = static_cast<std::int64_t>(request.prompt.size());
+  const std::int64_t most = transformer.config().max_tokens();
+  if (size <= turn.boundary || (most > 0 && size >= most)) return;
+  request.cache_prefix_tokens = size;
+  request.turn = GenerationRequest::Turn{.is_ahead = true};
+  SessionManager::LeaseResult leased = context_.sessions.lease_one_shot(
+      turn.model->name, turn.model->transformer, size,
+      /*num_samples=*/1, turn.owner, /*call_bytes=*/0, turn.adapter);
+  if (leased.refusal) return;
+  turn.model->scheduler->submit(std::move(request), std::move(leased.lease),
+                                std::make_shared<AheadSink>(), RequestHandle());
 }
 
 }  // namespace lintel

@@ -112,6 +112,8 @@ class ChatGeneration {
   grpc::Status add_grammar(RpcCall& rpc, const ReadChat& chat, GenerationRequest& generation);
   // Of the states that were kept in a turn those go that the next one cannot begin with.
   void end_turn(const ChatTurn& turn) const;
+  // While the model has nothing else to do: reads the answer as the next turn begins.
+  void read_ahead(const ChatTurn& turn) const;
 
   const ServiceContext context_;
   grammar::GrammarCache grammars_;

@@ -153,7 +153,7 @@ void StoredChatStates::restore(const Reader& reader,
       PagedState saved;
       const bool is_there =
           opened.outcome == SessionError::kNone && !opened.row.states.empty() &&
-          saved.read(storage_, opened.row.states, opened.row.states.back(), prefixes_.most_bytes());
+          saved.read(storage_, opened.row.states, opened.row.states.back(), prefixes_.options().memory_bytes);
       if (!is_there) {
         if (opened.outcome == SessionError::kNone || opened.outcome == SessionError::kNotFound) {
           forget(part, state.tokens, state.id);

@@ -202,9 +202,10 @@ std::vector<Field> fields_of(ServerOptions& options) {
   fields.add("shared.ca", ca);
   fields.add("shared.cert", cert);
   fields.add("shared.key", key);
-  auto& [prefix_bytes, least_tokens] = prefixes;
+  auto& [prefix_bytes, least_tokens, reads_ahead] = prefixes;
   fields.add("prefixes.memory_bytes", prefix_bytes);
   fields.add("prefixes.least_tokens", least_tokens);
+  fields.add("prefixes.reads_ahead", reads_ahead);
   auto& [directory, accept_other_numerics] = initial_states;
   fields.add("initial_states.directory", directory);
   fields.add("initial_states.accept_other_numerics", accept_other_numerics);

@@ -44,6 +44,7 @@ const std::map<std::string, std::string> kOtherName = {
     {"--identity-max-sessions", "sessions.max_sessions_per_owner"},
     {"--identity-memory", "sessions.bytes_per_owner"},
     {"--prefix-cache-memory", "prefixes.memory_bytes"},
+    {"--chat-read-ahead", "prefixes.reads_ahead"},
     {"--initial-states", "initial_states.directory"},
     {"--session-numerics", "durable.takes_other_numerics"},
     {"--prefill-rows", "models.scheduling.prefill_rows_per_step"},

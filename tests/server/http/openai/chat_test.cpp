@@ -433,6 +433,52 @@ TEST_CASE("chat: the next turn begins behind the answer where the template write
   CHECK(now.at("lintel_chat_states{at=\"call\"}") == 0);
 }
 
+TEST_CASE("chat: an idle server reads the answer ahead, with the answers of one that does not") {
+  const TemporaryDirectory files;
+  // Old answers are written in another form.
+  const std::string source =
+      "{% for m in messages %}<|{{ m.role }}|>{{ m.content | upper }}\n{% endfor %}"
+      "{% if add_generation_prompt %}<|assistant|>{% endif %}";
+  ServerOptions options = ToolServer::options_with(source, files);
+  TestServer plain(options, ChatServer::clock(), {{"m", llama_text_model()}});
+  options.prefixes.reads_ahead = true;
+  TestServer ahead(options, ChatServer::clock(), {{"m", llama_text_model()}});
+  const auto answered = [](TestServer& server, const ojson& body) {
+    const HttpReply reply = post(server.server().http_port(), "/v1/chat/completions", body.dump());
+    INFO(reply.body);
+    REQUIRE(reply.status == 200);
+    return ojson::parse(reply.body);
+  };
+  const auto cached = [](const ojson& answer) {
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"].get<std::int64_t>();
+  };
+  ojson body = question("A long answer, please.", 40);
+  std::int64_t prompt = 0;
+  for (int turn = 0; turn < 3; ++turn) {
+    const ojson answer = answered(ahead, body);
+    const ojson twin = answered(plain, body);
+    CHECK(answer["choices"] == twin["choices"]);
+    if (turn > 0) {
+      CHECK(cached(twin) <= prompt);
+      CHECK(cached(answer) > prompt + 5);
+    }
+    prompt = answer["usage"]["prompt_tokens"];
+    // The state of the turn, and that of the answer which was read.
+    REQUIRE(eventually([&] {
+      return values(ahead.server()).at("lintel_chat_states{at=\"turn\"}") == std::min(turn + 2, 3);
+    }));
+    body["messages"].push_back(answer["choices"][0]["message"]);
+    body["messages"].push_back({{"role", "user"}, {"content", "Another?"}});
+  }
+  const auto now = values(ahead.server());
+  const auto then = values(plain.server());
+  for (const char* const how : {"cached", "read"}) {
+    const std::string name = std::string("lintel_chat_prompt_tokens_total{how=\"") + how + "\"}";
+    CHECK((how == std::string("cached") ? now.at(name) > then.at(name)
+                                        : now.at(name) < then.at(name)));
+  }
+}
+
 TEST_CASE("chat: a state before the generation prompt is kept where a call came, else dropped") {
   // Its generation prompt is no beginning of what an answer becomes.
   ToolServer server(
