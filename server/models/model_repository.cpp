@@ -16,29 +16,96 @@
 namespace lintel {
 namespace {
 
-// Calls visit(name, path) for every directory in `directory`. One that cannot be read has none.
+// Calls visit(name, path) for every entry of `directory`. One that cannot be read has none.
 template <typename Visit>
-void for_each_directory(const std::filesystem::path& directory, const Visit& visit) {
+void for_each_entry(const std::filesystem::path& directory, const Visit& visit) {
   std::error_code error;
   std::filesystem::directory_iterator it(directory, error);
   for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
-    std::error_code unreadable;
-    if (it->is_directory(unreadable)) visit(it->path().filename().string(), it->path());
+    visit(it->path().filename().string(), it->path());
   }
+}
+
+template <typename Visit>
+void for_each_directory(const std::filesystem::path& directory, const Visit& visit) {
+  for_each_entry(directory, [&](const std::string& name, const std::filesystem::path& path) {
+    std::error_code unreadable;
+    if (std::filesystem::is_directory(path, unreadable)) visit(name, path);
+  });
+}
+
+// "NAME" of NAME.gguf, or of the first of its parts; empty for other files.
+std::string name_of_gguf(const std::string& file) {
+  constexpr std::string_view kEnding = ".gguf";
+  if (!file.ends_with(kEnding) || file.starts_with("mmproj")) return {};
+  const std::string stem = file.substr(0, file.size() - kEnding.size());
+  const std::size_t part = stem.find("-00001-of-");
+  const bool is_later = part == std::string::npos && stem.find("-of-") != std::string::npos;
+  return is_later ? std::string() : stem.substr(0, part);
+}
+
+// "ORG/NAME" of models--ORG--NAME; empty for other directories.
+std::string name_of_cached(const std::string& directory) {
+  constexpr std::string_view kBeginning = "models--";
+  if (!directory.starts_with(kBeginning)) return {};
+  std::string name = directory.substr(kBeginning.size());
+  const std::size_t between = name.find("--");
+  if (between == std::string::npos) return name;
+  return name.replace(between, 2, "/");
+}
+
+// Of a directory of the cache. Empty: there is none, or several of which none is the main one.
+std::filesystem::path main_snapshot(const std::filesystem::path& cached) {
+  std::ifstream ref(cached / "refs" / "main");
+  std::string commit;
+  std::vector<std::filesystem::path> snapshots;
+  if (!(ref >> commit)) commit.clear();
+  for_each_directory(cached / "snapshots",
+                     [&](const std::string& name, const std::filesystem::path& path) {
+                       if (commit.empty() || name == commit) snapshots.push_back(path);
+                     });
+  return snapshots.size() == 1 ? snapshots.front() : std::filesystem::path();
+}
+
+// What a directory of the cache has, by the names of the models.
+std::vector<ModelSource> cached_models(const std::string& directory,
+                                       const std::filesystem::path& path) {
+  std::vector<ModelSource> found;
+  const std::string name = name_of_cached(directory);
+  if (!is_repository_name(name)) return found;
+  const std::filesystem::path snapshot = main_snapshot(path);
+  if (snapshot.empty()) return found;
+  if (is_model_directory(snapshot)) return {{.name = name, .directory = snapshot}};
+  for_each_entry(snapshot, [&](const std::string& file, const std::filesystem::path& gguf) {
+    const std::string stem = name_of_gguf(file);
+    if (stem.empty()) return;
+    const std::string quant = stem.substr(stem.find_last_of("-.") + 1);
+    found.push_back({.name = name + ":" + quant, .directory = gguf});
+  });
+  return found;
 }
 
 }  // namespace
 
 std::vector<ModelSource> ModelRepository::versions(std::string_view name) const {
   std::vector<ModelSource> found;
-  if (directory_.empty() || !is_model_name(name)) return found;
-  for_each_directory(directory_, [&](const std::string& entry, const std::filesystem::path& path) {
+  if (directory_.empty() || !is_repository_name(name)) return found;
+  for_each_entry(directory_, [&](const std::string& entry, const std::filesystem::path& path) {
+    std::error_code unreadable;
+    if (!std::filesystem::is_directory(path, unreadable)) {
+      if (name_of_gguf(entry) == name) found.push_back({std::string(name), 1, path});
+      return;
+    }
+    for (ModelSource& cached : cached_models(entry, path)) {
+      if (cached.name == name) found.push_back(std::move(cached));
+    }
     if (entry != name) return;
+    const std::size_t before = found.size();
     for_each_directory(path, [&](const std::string& number, const std::filesystem::path& version) {
       if (const auto parsed = parse_model_version(number))
         found.push_back({entry, *parsed, version});
     });
-    if (found.empty()) found.push_back({entry, 1, path});
+    if (found.size() == before) found.push_back({entry, 1, path});
   });
   std::ranges::sort(found, {}, &ModelSource::version);
   return found;
@@ -47,7 +114,15 @@ std::vector<ModelSource> ModelRepository::versions(std::string_view name) const 
 std::vector<std::string> ModelRepository::names() const {
   std::vector<std::string> found;
   if (directory_.empty()) return found;
-  for_each_directory(directory_, [&](const std::string& entry, const std::filesystem::path& path) {
+  for_each_entry(directory_, [&](const std::string& entry, const std::filesystem::path& path) {
+    std::error_code unreadable;
+    if (!std::filesystem::is_directory(path, unreadable)) {
+      if (std::string name = name_of_gguf(entry); is_model_name(name)) {
+        found.push_back(std::move(name));
+      }
+      return;
+    }
+    for (ModelSource& cached : cached_models(entry, path)) found.push_back(std::move(cached.name));
     if (!is_model_name(entry)) return;
     bool is_model = is_model_directory(path);
     for_each_directory(path, [&](const std::string& number, const std::filesystem::path&) {
@@ -56,6 +131,7 @@ std::vector<std::string> ModelRepository::names() const {
     if (is_model) found.push_back(entry);
   });
   std::ranges::sort(found);
+  found.erase(std::ranges::unique(found).begin(), found.end());
   return found;
 }
 
@@ -73,6 +149,22 @@ bool is_model_name(std::string_view name) {
   return std::ranges::all_of(name, [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
   });
+}
+
+bool is_repository_name(std::string_view name) {
+  const std::size_t slash = name.find('/');
+  if (slash == std::string_view::npos) return is_model_name(name);
+  const std::string_view in_org = name.substr(slash + 1);
+  const std::size_t colon = in_org.find(':');
+  return name.size() <= 128 && is_model_name(name.substr(0, slash)) &&
+         is_model_name(in_org.substr(0, colon)) &&
+         (colon == std::string_view::npos || is_model_name(in_org.substr(colon + 1)));
+}
+
+bool is_model_path(const std::filesystem::path& path) {
+  std::error_code unreadable;
+  return std::filesystem::is_directory(path, unreadable) ? is_model_directory(path)
+                                                         : path.extension() == ".gguf";
 }
 
 std::optional<std::int64_t> parse_model_version(std::string_view text) {

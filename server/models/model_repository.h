@@ -21,8 +21,12 @@ struct ModelSource {
 };
 
 // DIR/NAME/N/ with config.json and model.safetensors is version N of NAME, a whole number from 1;
-// where there is no such directory, DIR/NAME/ itself is version 1. Entries whose names could not
-// name a model are passed over.
+// where there is no such directory, DIR/NAME/ itself is version 1, and so is DIR/NAME.gguf. Entries
+// whose names could not name a model are passed over.
+//
+// DIR may be a cache of Hugging Face. There DIR/models--ORG--NAME/ is the model ORG/NAME: the
+// snapshot that refs/main names, or the only one. Where that has several GGUF files, each is
+// ORG/NAME:QUANT, by the end of its name.
 //
 // A name from the wire is compared with the names the directory lists; no path is made of it.
 // Const and thread-safe; the directory is read at every call, and may change between them.
@@ -44,9 +48,14 @@ class ModelRepository {
   std::filesystem::path directory_;
 };
 
+// Whether a model can be loaded from there: a directory of one, or a GGUF file.
+bool is_model_path(const std::filesystem::path& path);
+
 // Whether this can name a model: 1 to 128 of letters, digits, '.', '-' and '_', not beginning with
 // '.'.
 bool is_model_name(std::string_view name);
+// The same, or ORG/NAME or ORG/NAME:QUANT with such parts.
+bool is_repository_name(std::string_view name);
 // "17": a whole number from 1, without leading zeros.
 std::optional<std::int64_t> parse_model_version(std::string_view text);
 

@@ -4,6 +4,9 @@
 
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
 
 #include "tests/server/support/models_fixture.h"
 
@@ -30,6 +33,46 @@ TEST_CASE("versions are numbers, in their order, and a directory without any is 
   CHECK(repository.versions("plain").at(0).version == 1);
   CHECK(repository.versions("nosuch").empty());
   CHECK(repository.names() == std::vector<std::string>{"a", "plain"});
+}
+
+TEST_CASE("GGUF files are models by their names, of parts the first") {
+  const ModelsFixture f;
+  for (const char* file : {"one-Q8_0.gguf", "two-00001-of-00002.gguf", "two-00002-of-00002.gguf",
+                           "mmproj-one.gguf", "notes.txt"}) {
+    std::ofstream(f.directory.path() / file) << "-";
+  }
+  const ModelRepository repository(f.directory.path());
+  CHECK(repository.names() == std::vector<std::string>{"one-Q8_0", "two"});
+  CHECK(repository.versions("two").at(0).directory.filename() == "two-00001-of-00002.gguf");
+  CHECK(repository.versions("mmproj-one").empty());
+}
+
+TEST_CASE("a cache of Hugging Face has its models by organisation, name and quant") {
+  const ModelsFixture f;
+  const auto snapshot = [&](const std::string& model, const std::string& commit) {
+    return "models--" + model + "/snapshots/" + commit;
+  };
+  f.write(snapshot("org--tensors", "c1"));
+  f.write(snapshot("org--several", "c1"));
+  f.write(snapshot("org--several", "c2"));
+  for (const char* file : {"Model-7B-Q8_0.gguf", "Model-7B-Q4_K_M-00001-of-00002.gguf"}) {
+    fs::create_directories(f.directory.path() / snapshot("org--quants", "c1"));
+    std::ofstream(f.directory.path() / snapshot("org--quants", "c1") / file) << "-";
+  }
+  fs::create_directories(f.directory.path() / "models--org--empty");
+  const ModelRepository repository(f.directory.path());
+  const std::vector<std::string> quants = {"org/quants:Q4_K_M", "org/quants:Q8_0"};
+  std::vector<std::string> names = quants;
+  names.emplace_back("org/tensors");
+  CHECK(repository.names() == names);
+  CHECK(repository.versions("org/quants:Q8_0").at(0).directory.filename() == "Model-7B-Q8_0.gguf");
+  // Of several snapshots the one that refs/main names.
+  fs::create_directory(f.directory.path() / "models--org--several/refs");
+  std::ofstream(f.directory.path() / "models--org--several/refs/main") << "c2\n";
+  CHECK(repository.versions("org/several").at(0).directory.filename() == "c2");
+  for (const char* name : {"org/../x", "/tensors", "org/", "org/quants:", "org/a/b", "a:Q8_0"}) {
+    CHECK_FALSE(is_repository_name(name));
+  }
 }
 
 TEST_CASE("no name leads out of the repository") {
