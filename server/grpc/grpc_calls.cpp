@@ -114,7 +114,7 @@ class GrpcReactor final : public Base, private RpcTransport {
   // Virtual where gRPC's reactor reads, and where it writes.
   void OnReadDone(bool ok) { reactor_->OnReadDone(ok); }
   void OnWriteDone(bool ok) { reactor_->OnWriteDone(ok); }
-  void OnCancel() override { reactor_->OnCancel(); }
+  void OnCancel() override { reactor_->cancel(); }
   void OnDone() override {
     reactor_->OnDone();
     delete this;

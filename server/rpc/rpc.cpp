@@ -39,6 +39,28 @@ void RpcReactor::StartWriteAndFinish(const google::protobuf::Message* last, grpc
 
 void RpcReactor::Finish(grpc::Status status) { StartWriteAndFinish(nullptr, std::move(status)); }
 
+void RpcReactor::when_cancelled(std::function<void()> hook) {
+  {
+    const MutexLock lock(mutex_);
+    if (!is_cancelled_ || hook == nullptr) {
+      when_cancelled_.swap(hook);  // what was there goes without the mutex
+      return;
+    }
+  }
+  hook();
+}
+
+void RpcReactor::cancel() {
+  std::function<void()> hook;
+  {
+    const MutexLock lock(mutex_);
+    is_cancelled_ = true;
+    hook.swap(when_cancelled_);
+  }
+  if (hook != nullptr) hook();
+  OnCancel();
+}
+
 void RpcReactor::bind(RpcTransport& transport) {
   RequestBytes* read = nullptr;
   const google::protobuf::Message* write = nullptr;

@@ -108,6 +108,12 @@ class RpcReactor {
       EXCLUDES(mutex_);
   void Finish(grpc::Status status) EXCLUDES(mutex_);
 
+  // While the call waits for something else than its client: `hook` is called if the call is
+  // cancelled, at once where it was. Null: the call does not wait any more.
+  void when_cancelled(std::function<void()> hook) EXCLUDES(mutex_);
+  // By the transport, at most once: the hook, then OnCancel.
+  void cancel() EXCLUDES(mutex_);
+
   // By the transport, once: runs the operations started so far, and from here on each as it starts.
   // The transport outlives the reactor. The reactor may be gone when this returns.
   void bind(RpcTransport& transport) EXCLUDES(mutex_);
@@ -118,6 +124,8 @@ class RpcReactor {
   RequestBytes* read_ GUARDED_BY(mutex_) = nullptr;
   const google::protobuf::Message* write_ GUARDED_BY(mutex_) = nullptr;
   std::optional<grpc::Status> finish_ GUARDED_BY(mutex_);
+  std::function<void()> when_cancelled_ GUARDED_BY(mutex_);
+  bool is_cancelled_ GUARDED_BY(mutex_) = false;
 };
 
 // What a transport knows of one call. Lives until its reactor's OnDone. Thread-safe once the method
@@ -140,7 +148,7 @@ class RpcCall {
   virtual const Identity* caller() const { return nullptr; }
   // The protocol, for the log, where it is not gRPC.
   virtual const char* via() const { return nullptr; }
-  // Answers with a header. Before the method returns.
+  // Answers with a header. Before the first message is written.
   virtual void add_header(const std::string& name, const std::string& value) = 0;
 
   // A reactor for a unary call that only has to be finished.

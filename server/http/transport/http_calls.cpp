@@ -172,7 +172,7 @@ class HttpCalls::Call final : public RpcCall,
       // Before it is bound on_start comes back to this.
       if (!is_bound_ || is_done_ || std::exchange(is_cancelling_, true)) return;
     }
-    reactor_->OnCancel();
+    reactor_->cancel();
     {
       const MutexLock lock(mutex_);
       was_cancelled_ = true;
