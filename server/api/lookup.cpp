@@ -16,17 +16,30 @@ namespace {
 // How soon a model that is being loaded may be asked for again.
 constexpr std::chrono::milliseconds kLoadRetry{1000};
 
-// A request that names no model, where not one alone is loaded.
-grpc::Status nameless(const ModelRegistry& models, const std::string& field) {
-  std::string names;
-  std::string last;  // of which there may be several versions
-  for (const SharedModel& model : models.ready()) {
-    if (model->name == last) continue;
-    last = model->name;
-    names += (names.empty() ? "" : ", ") + last;
+// "a, b and 3 more"
+std::string listed(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 16;  // in an error's text
+  std::string list;
+  for (std::size_t i = 0; i < std::min(names.size(), kMost); ++i) {
+    list += (list.empty() ? "" : ", ") + clip(names[i]);
   }
+  if (names.size() <= kMost) return list;
+  return list + " and " + std::to_string(names.size() - kMost) + " more";
+}
+
+// A request that names no model, where not one alone is loaded.
+grpc::Status nameless(const std::vector<std::string>& names, const std::string& field) {
   if (names.empty()) return not_found("model", "", "no model is loaded");
-  return invalid_argument({{field, "several models are loaded, name one: " + names}});
+  return invalid_argument({{field, "several models are loaded, name one: " + listed(names)}});
+}
+
+// Of those that are ready, each once.
+std::vector<std::string> ready_names(const ModelRegistry& models) {
+  std::vector<std::string> names;  // of which there may be several versions
+  for (const SharedModel& model : models.ready()) {
+    if (names.empty() || names.back() != model->name) names.push_back(model->name);
+  }
+  return names;
 }
 
 // The field of the version for the one that names the model: "model_name" -> "model_version".
@@ -44,7 +57,7 @@ SharedModel resolve_model(const std::string& asked, const ModelRegistry& models,
   if (name.empty()) {
     const SharedModel only = models.only();
     if (only == nullptr) {
-      *status = nameless(models, field);
+      *status = nameless(ready_names(models), field);
       return nullptr;
     }
     name = only->name;
@@ -69,6 +82,51 @@ SharedModel resolve_model(const std::string& asked, const ModelRegistry& models,
   return nullptr;
 }
 
+SharedModel use_model(const std::string& asked, const ServiceContext& context, grpc::Status* status,
+                      const std::string& field, std::optional<std::int64_t> version) {
+  std::string name = asked;
+  if (name.empty()) {
+    const std::vector<std::string> names = context.manager.names();
+    if (names.size() != 1) {
+      *status = nameless(names, field);
+      return nullptr;
+    }
+    name = names.front();
+  }
+  if (SharedModel found = context.models.use(name, version)) return found;
+  if (context.manager.loads_on_request(name, version)) throw ModelAbsent(name, version);
+  // It says why, unless the model came meanwhile.
+  return resolve_model(name, context.models, status, field, version);
+}
+
+grpc::Status check_model_known(const std::string& name, const ServiceContext& context) {
+  grpc::Status status;
+  if (!context.manager.loads_on_request(name, std::nullopt)) {
+    resolve_model(name, context.models, &status);
+  }
+  return status;
+}
+
+void check_model_absent(const SessionRefusal& refusal, const std::string& session_id,
+                        const Owner& caller, const ServiceContext& context) {
+  // Busy: its state may be on the way into the store, as its model goes.
+  const bool may_be =
+      refusal.error == SessionError::kModelMismatch || refusal.error == SessionError::kBusy;
+  if (!may_be || context.persistent_sessions == nullptr) return;
+  const std::optional<SessionInfo> info = context.persistent_sessions->find(session_id, caller);
+  if (!info || context.models.find(info->model) != nullptr) return;
+  if (context.manager.loads_on_request(info->model, std::nullopt)) throw ModelAbsent(info->model);
+}
+
+SharedModel use_version(const std::string& name, const std::string& version,
+                        const std::string& prefix, const ServiceContext& context,
+                        grpc::Status* status) {
+  std::optional<std::int64_t> wanted;
+  *status = read_model_version(version, prefix + "version", &wanted);
+  if (!status->ok()) return nullptr;
+  return use_model(name, context, status, prefix + "name", wanted);
+}
+
 SharedModel resolve_version(const std::string& name, const std::string& version,
                             const std::string& prefix, const ModelRegistry& models,
                             grpc::Status* status) {
@@ -79,7 +137,7 @@ SharedModel resolve_version(const std::string& name, const std::string& version,
 }
 
 grpc::Status check_model_name(const std::string& name, const std::string& field) {
-  return check_name(name, "a model", field);
+  return is_repository_name(name) ? grpc::Status::OK : check_name(name, "a model", field);
 }
 
 grpc::Status check_name(const std::string& name, const std::string& what,
@@ -98,22 +156,6 @@ grpc::Status read_model_version(const std::string& text, const std::string& fiel
   return invalid_argument({{field, "'" + clip(text) + "' is not a whole number from 1"}});
 }
 
-namespace {
-
-constexpr std::size_t kMostNames = 16;  // in an error's text
-
-// "a, b and 3 more"
-std::string names_of(const std::vector<SharedAdapter>& adapters) {
-  std::string names;
-  for (std::size_t i = 0; i < std::min(adapters.size(), kMostNames); ++i) {
-    names += (names.empty() ? "" : ", ") + clip(adapters[i]->name);
-  }
-  if (adapters.size() <= kMostNames) return names;
-  return names + " and " + std::to_string(adapters.size() - kMostNames) + " more";
-}
-
-}  // namespace
-
 grpc::Status resolve_adapter(const std::string& name, const ServedModel& model,
                              SharedAdapter* adapter) {
   if (name.empty()) return grpc::Status::OK;
@@ -121,10 +163,11 @@ grpc::Status resolve_adapter(const std::string& name, const ServedModel& model,
   if (*adapter != nullptr) return grpc::Status::OK;
   const std::string subject = "adapter " + clip(name) + " of model " + clip(model.name);
   if (model.adapters->has(name)) return not_found("adapter", name, subject + " is being unloaded");
-  const std::vector<SharedAdapter> known = model.adapters->ready();
+  std::vector<std::string> known;
+  for (const SharedAdapter& each : model.adapters->ready()) known.push_back(each->name);
   return not_found(
       "adapter", name,
-      "there is no " + subject + (known.empty() ? ": it has none" : ": it has " + names_of(known)));
+      "there is no " + subject + (known.empty() ? ": it has none" : ": it has " + listed(known)));
 }
 
 grpc::Status resolve_adapter(const SessionImage& image, const ServedModel& model,

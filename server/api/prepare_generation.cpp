@@ -37,9 +37,17 @@ SessionRefusal take_lease(const ServiceContext& context, SessionManager::LeaseRe
   if (leased.refusal) return leased.refusal;
   const Transformer& transformer = leased.lease.transformer();
   if (target.model == nullptr || target.model->transformer.get() != &transformer) {
-    target.model = context.models.find(leased.lease.model(), &transformer);
+    target.model = context.models.use(leased.lease.model(), &transformer);
   }
-  if (target.model == nullptr) return {SessionError::kUnloaded};
+  if (target.model == nullptr) {
+    // It goes, and where it is loaded again a stored session continues.
+    const std::string& name = leased.lease.model();
+    if (leased.lease.durability() != Durability::kNone &&
+        context.manager.loads_on_request(name, std::nullopt)) {
+      throw ModelAbsent(name);
+    }
+    return {SessionError::kUnloaded};
+  }
   target.lease = std::move(leased.lease);
   return {};
 }
@@ -54,9 +62,8 @@ grpc::Status find_target(const ServiceContext& context, const Owner& caller,
                              &target.initial);
       if (!status.ok()) return status;
     }
-    target.model =
-        resolve_model(target.initial == nullptr ? wire.model() : target.initial->image.model,
-                      context.models, &status);
+    target.model = use_model(target.initial == nullptr ? wire.model() : target.initial->image.model,
+                             context, &status);
     if (target.model == nullptr || target.initial == nullptr) return status;
     return check_state(*target.initial, *target.model, wire.adapter());
   }
@@ -69,7 +76,7 @@ grpc::Status find_target(const ServiceContext& context, const Owner& caller,
   }
   const std::string& name = target.model->name;
   if (wire.model().empty() || wire.model() == name) return status;
-  if (resolve_model(wire.model(), context.models, &status) == nullptr) return status;
+  if (status = check_model_known(wire.model(), context); !status.ok()) return status;
   return invalid_argument(
       {{"model", "'" + clip(wire.model()) + "' is not the session's model, '" + clip(name) + "'"}});
 }
@@ -327,11 +334,14 @@ std::optional<TimePoint> call_deadline(const RpcCall& call, const Clock& clock) 
 
 SessionRefusal lease_session(const ServiceContext& context, const std::string& session_id,
                              const Owner& caller, GenerationTarget& target) {
-  return take_lease(context,
-                    context.persistent_sessions == nullptr
-                        ? context.sessions.lease(session_id, caller)
-                        : context.persistent_sessions->load_and_lease(session_id, caller),
-                    target);
+  const SessionRefusal refusal =
+      take_lease(context,
+                 context.persistent_sessions == nullptr
+                     ? context.sessions.lease(session_id, caller)
+                     : context.persistent_sessions->load_and_lease(session_id, caller),
+                 target);
+  check_model_absent(refusal, session_id, caller, context);
+  return refusal;
 }
 
 grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,

@@ -28,7 +28,8 @@ struct GenerationTarget {
 // A session's lease first, then the model that it knows: what is leased is neither closed nor
 // evicted. Where there is a store it waits. The registry is asked unless `target` has that model
 // already.
-// kUnloaded also where the model takes no more requests and closes its sessions next.
+// kUnloaded also where the model takes no more requests and closes its sessions next. Throws
+// ModelAbsent, as prepare_generation() does.
 SessionRefusal lease_session(const ServiceContext& context, const std::string& session_id,
                              const Owner& caller, GenerationTarget& target);
 

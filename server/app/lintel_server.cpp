@@ -248,19 +248,22 @@ struct LintelServer::Impl {
         admin(context),
         inference(context),
         reflection(reflected_services(options)),
-        metrics(registry, manager.memory(), store, prefixes, calls, counters,
-                context.persistent_sessions, context.chat_states,
+        metrics(registry, manager, store, prefixes, calls, counters, context.persistent_sessions,
+                context.chat_states,
                 stored == nullptr ? std::chrono::duration<double>() : stored->recovery_time(),
                 options.http.listen ? &http_counters : nullptr),
-        maintenance(
-            {certificates.get(), tokens.get(), store, calls, counters, stored.get(), &responses},
-            clock) {
+        maintenance({certificates.get(), tokens.get(), store, calls, counters, stored.get(),
+                     &responses, &manager},
+                    clock) {
     if (const auto& address = options.monitoring.metrics_listen) {
       // Before models are loaded: who finds its port taken does not wait for that.
       endpoint = std::make_unique<MetricsEndpoint>(
           *address, metrics, [this] { return health.is_alive(); },
           [this] { return started && health.is_ready(); }, options.http.allowed_hosts);
       spdlog::info("metrics on http://{}/metrics", address->to_string(endpoint->port()));
+    }
+    if (stored != nullptr) {
+      manager.when_unused([this](const Transformer& unused) { stored->store_idle_states(unused); });
     }
     manager.load_at_start();
     for (const auto& [name, transformer] : given) manager.serve(name, transformer);

@@ -56,6 +56,9 @@ void Maintenance::look() {
   duty([&] { evict_sessions(now); });
   duty([&] { look_after_store(now); });
   duty([&] { look_after_responses(now); });
+  duty([&] {
+    if (state_.models != nullptr) state_.models->unload_idle();
+  });
 }
 
 void Maintenance::reload_files() {

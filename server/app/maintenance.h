@@ -11,6 +11,7 @@
 #include "server/app/stored_sessions.h"
 #include "server/core/clock.h"
 #include "server/core/notification.h"
+#include "server/models/model_manager.h"
 #include "server/responses/response_store.h"
 #include "server/rpc/active_calls.h"
 #include "server/rpc/call_scope.h"
@@ -20,11 +21,10 @@
 
 namespace lintel {
 
-// Rereads certificates and tokens that changed, evicts idle sessions, has the session store do what
-// is due there, and gives memory that calls
-// left free back to the system while none comes. Time is the clock's; only the thread sleeps in
-// real time. Threads: start and stop by one thread, look by the maintenance thread or, without
-// one, by the owner of the object.
+// Rereads certificates and tokens that changed, evicts idle sessions, unloads idle models, has the
+// session store do what is due there, and gives memory that calls left free back to the system
+// while none comes. Time is the clock's; only the thread sleeps in real time. Threads: start and
+// stop by one thread, look by the maintenance thread or, without one, by the owner of the object.
 class Maintenance {
  public:
   struct State {
@@ -35,6 +35,7 @@ class Maintenance {
     const RequestCounters& counters;
     StoredSessions* stored = nullptr;  // null: no session outlives the server
     ResponseStore* responses = nullptr;
+    ModelManager* models = nullptr;  // null: none is unloaded
   };
 
   // What `state` refers to, and the clock, outlive the object.

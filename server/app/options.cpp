@@ -359,8 +359,9 @@ constexpr std::size_t kNameColumns = 26;
 
 constexpr const char* kIntroduction =
     "Serves autoregressive linear transformers over gRPC.\n\n"
-    "Without --model, --model-repository and --config it serves the small models that\n"
-    "come with it, on 127.0.0.1:50051 and with their page on http://127.0.0.1:8080/.\n"
+    "Without --model, --models, --model-repository and --config it serves the small\n"
+    "models that come with it, on 127.0.0.1:50051 and with their page on\n"
+    "http://127.0.0.1:8080/.\n"
     "BYTES are 1048576, 512MiB or 2GB; a DURATION is 250ms, 30s, 10m or 2h.\n";
 
 constexpr const char* kExamples =
@@ -512,7 +513,7 @@ void check_adapters(ModelOptions& models) {
       adapter.model = served.front();
     }
     // One of the repository may be loaded later.
-    if (models.repository.empty() &&
+    if (models.models_directory().empty() &&
         std::find(served.begin(), served.end(), adapter.model) == served.end()) {
       throw UsageError("--adapter: no --model is named '" + adapter.model + "'");
     }
@@ -538,7 +539,7 @@ void check_of_models(const char* flag, const ModelOptions& models, std::vector<G
       }
       given.model = served.front();
     }
-    if (models.repository.empty() &&
+    if (models.models_directory().empty() &&
         std::find(served.begin(), served.end(), given.model) == served.end()) {
       throw UsageError(name + ": no --model is named '" + given.model + "'");
     }
@@ -559,15 +560,22 @@ void check_together(ServerOptions& options, bool prefill_rows_given) {
       !options.monitoring.metrics_listen) {
     throw UsageError("--http-allowed-host needs --http-listen or --metrics-listen");
   }
-  if (!options.models.load.empty() && options.models.repository.empty()) {
-    throw UsageError("--load-model needs --model-repository");
+  if (!options.models.load.empty() && options.models.models_directory().empty()) {
+    throw UsageError("--load-model needs --models or --model-repository");
   }
-  if (options.models.directories.empty() && options.models.repository.empty()) {
-    throw UsageError("--model is required, or --model-repository");
+  if (options.models.loads_on_request() && !options.models.repository.empty()) {
+    throw UsageError(
+        "--models and --model-repository: give one, whose models requests load, or operators");
+  }
+  if (options.models.idle_unload_ms.count() > 0 && !options.models.loads_on_request()) {
+    throw UsageError("--model-idle-unload needs --models, from which a model is loaded again");
+  }
+  if (options.models.directories.empty() && options.models.models_directory().empty()) {
+    throw UsageError("--model is required, or --models, or --model-repository");
   }
   std::set<std::string> names;
   for (const std::string& name : options.models.load) {
-    if (name != "*" && !is_model_name(name)) {
+    if (name != "*" && !is_repository_name(name)) {
       throw UsageError("--load-model: '" + name + "' cannot name a model");
     }
     if (!names.insert(name).second) throw UsageError("--load-model: " + name + " is given twice");
@@ -687,7 +695,7 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
   options->logging = parsed.logging;  // also for what is found wrong from here on
   const ModelOptions& models = parsed.models;
   const bool names_no_model =
-      models.directories.empty() && models.repository.empty() && models.load.empty();
+      models.directories.empty() && models.models_directory().empty() && models.load.empty();
   if (names_no_model && app.count("--config") == 0) use_packaged_models(parsed);
   check_together(parsed, app.count("--prefill-rows") > 0);
   *options = std::move(parsed);

@@ -58,21 +58,25 @@ void check_security_files(const SecurityOptions& security) {
 }
 
 void check_repository(const ServerOptions& options) {
-  if (options.models.repository.empty()) return;
-  const std::string directory = options.models.repository.string();
+  const ModelOptions& models = options.models;
+  if (models.models_directory().empty()) return;
+  const std::string flag = models.loads_on_request() ? "--models" : "--model-repository";
+  const std::string directory = models.models_directory().string();
   DIR* const opened = ::opendir(directory.c_str());
   if (opened == nullptr) {
-    throw std::runtime_error("--model-repository: " + directory + ": " + std::strerror(errno));
+    throw std::runtime_error(flag + ": " + directory + ": " + std::strerror(errno));
   }
   ::closedir(opened);
   // A server without a model is ready, and all that it answers is that there is none.
-  if (!options.models.directories.empty() || !options.models.load.empty()) return;
+  if (!models.directories.empty() || !models.load.empty()) return;
   std::string names;
-  for (const std::string& name : ModelRepository(options.models.repository).names()) {
+  for (const std::string& name : ModelRepository(models.models_directory()).names()) {
     names += (names.empty() ? "" : ", ") + name;
   }
   if (names.empty()) {
-    spdlog::warn("no model is loaded, and --model-repository {} has none yet", directory);
+    spdlog::warn("no model is loaded, and {} {} has none yet", flag, directory);
+  } else if (models.loads_on_request()) {
+    spdlog::info("requests load their models, one of {}", names);
   } else {
     spdlog::warn(
         "no model is loaded: give --load-model, or `lintel model load NAME` with one of {}", names);
@@ -130,7 +134,8 @@ void check_before_loading(const ServerOptions& options) {
 }
 
 void print_numerics(const ModelOptions& options, std::ostream& out) {
-  for (const ModelSource& source : start_sources(options, ModelRepository(options.repository))) {
+  for (const ModelSource& source :
+       start_sources(options, ModelRepository(options.models_directory()))) {
     const ModelFiles files(source.directory);
     const auto model = load_as_planned(files, plan_to_load(files, options.weight_type,
                                                            options.attention, options.kv_type))

@@ -213,6 +213,11 @@ void StoredSessions::store_idle_states() {
   if (stored > 0) spdlog::info("session store {}: {} states stored", place_, stored);
 }
 
+void StoredSessions::store_idle_states(const Transformer& model) {
+  chat_states_.store_all(kStoreIdleStatesTime, &model);
+  durable_.store_idle_states(kStoreIdleStatesTime, &model);
+}
+
 void StoredSessions::log_health(const SessionStorage::Health& health) {
   logged_state_ = health.state;
   switch (health.state) {

@@ -41,6 +41,8 @@ class StoredSessions {
   // Before the end, when no call runs any more: states of sessions in memory are put into the
   // store, as far as a few seconds take it. Waits for the disk.
   void store_idle_states();
+  // The same for a model that is to be unloaded: states of its sessions and chats.
+  void store_idle_states(const Transformer& model);
   // Called by look() when the store breaks. REQUIRES: look() is not running.
   void when_broken(std::function<void()> call) { when_broken_ = std::move(call); }
 

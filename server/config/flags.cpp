@@ -147,18 +147,28 @@ std::string show_attention(const std::optional<AttentionSpec>& attention) {
 std::vector<Flag> model_flags() {
   using Options = ModelOptions;
   return {
-      list_flag("--model", models, &Options::directories, "[NAME=]PATH", parse_model_directory,
-                "Model directory or GGUF file to serve; repeat for several. NAME defaults to the "
-                "last component of PATH. Without --model, --model-repository and --config the "
-                "small models are served"),
+      list_flag(
+          "--model", models, &Options::directories, "[NAME=]PATH", parse_model_directory,
+          "Model directory or GGUF file to serve; repeat for several. NAME defaults to the "
+          "last component of PATH. Without --model, --models, --model-repository and --config "
+          "the small models are served"),
       path_flag("--model-repository", models, &Options::repository, "DIR",
                 "Directory of models that are loaded, reloaded and unloaded at run time (`lintel "
                 "model load NAME`): DIR/NAME/, or DIR/NAME/1/, DIR/NAME/2/ ... for versions, of "
                 "which the highest is used"),
+      path_flag("--models", models, &Options::on_request, "DIR",
+                "Directory of models that requests load, in place of --model-repository: DIR/NAME/ "
+                "or DIR/NAME/1/ as there, DIR/NAME.gguf, or a hub's cache (`lintel pull`). Models "
+                "of --model are unloaded and loaded likewise"),
+      duration_flag("--model-idle-unload", models, &Options::idle_unload_ms,
+                    std::chrono::milliseconds(0),
+                    "With --models a model is unloaded that no call has used for this long, unless "
+                    "it has sessions in memory alone; 0: never"),
       list_flag(
           "--load-model", models, &Options::load, "NAME",
           [](const std::string& name) { return name; },
-          "Model of the repository to load at startup; repeat for several, '*' for all"),
+          "Model of --models or --model-repository to load at startup; repeat for several, '*' "
+          "for all"),
       list_flag("--adapter", models, &Options::adapters, "[MODEL:]NAME=DIR",
                 parse_adapter_directory,
                 "LoRA adapter in PEFT's format, in addition to those in adapters/NAME/ of the "
@@ -172,9 +182,11 @@ std::vector<Flag> model_flags() {
                 parse_tool_dialect,
                 "How a model writes tool calls: none, hermes, xml or pythonic. Defaults to what "
                 "the chat template shows"),
-      bytes_flag("--model-memory", models, &Options::memory_bytes, 0, kMostBytes,
-                 "Memory for the weights and tables of all models and adapters, and for loading "
-                 "them; computed from file headers before weights are read. 0: no limit"),
+      bytes_flag(
+          "--model-memory", models, &Options::memory_bytes, 0, kMostBytes,
+          "Memory for the weights and tables of all models and adapters, and for loading "
+          "them; computed from file headers before weights are read. With --models those unused "
+          "for longest are unloaded for others. 0: no limit"),
       choice_flag<Options, std::optional<WeightType>>(
           "--weight-type", models, &Options::weight_type, "TYPE",
           {{"auto", std::nullopt},

@@ -206,6 +206,22 @@ void collect_model_memory(const ModelMemory& model_memory, std::vector<MetricFam
       .add({}, model_memory.limit_bytes());
 }
 
+void collect_loads(const ModelManager::Stats& stats, std::vector<MetricFamily>& out) {
+  Family(out, MetricType::Counter, "model_loads_total",
+         "Loads of models; refused: for want of memory")
+      .add({{"result", "loaded"}}, stats.loaded)
+      .add({{"result", "failed"}}, stats.failed)
+      .add({{"result", "refused"}}, stats.refused);
+  Family(out, MetricType::Histogram, "model_load_seconds", "Time that loading a model took")
+      .add({}, stats.load_seconds);
+  Family(out, MetricType::Counter, "model_unloads_total",
+         "Models that went because no call used them")
+      .add({{"reason", "idle"}}, stats.unloaded_idle)
+      .add({{"reason", "memory"}}, stats.unloaded_for_memory);
+  Family(out, MetricType::Gauge, "model_waiters", "Calls that wait until their model is loaded")
+      .add({}, stats.waiting);
+}
+
 // Calls that make, read or continue tokens: their series are there before the first call, so that
 // the first one is seen as a rise.
 bool is_work(const MethodInfo& method) {
@@ -498,13 +514,13 @@ void collect_thread_failures(std::vector<MetricFamily>& out) {
 
 }  // namespace
 
-Metrics::Metrics(const ModelRegistry& models, const ModelMemory& model_memory,
+Metrics::Metrics(const ModelRegistry& models, const ModelManager& manager,
                  const SessionManager& store, const PrefixCache& prefixes, const ActiveCalls& calls,
                  const RequestCounters& requests, const PersistentSessions* durable,
                  const StoredChatStates* chat_states, std::chrono::duration<double> recovery_time,
                  const HttpCounters* http)
     : models_(models),
-      model_memory_(model_memory),
+      manager_(manager),
       store_(store),
       prefixes_(prefixes),
       calls_(calls),
@@ -526,7 +542,8 @@ std::vector<MetricFamily> Metrics::Collect() const {
       .add({}, calls_.count());
   const ModelTotals totals = models_.totals();
   collect_models(models_, totals, out);
-  collect_model_memory(model_memory_, out);
+  collect_model_memory(manager_.memory(), out);
+  collect_loads(manager_.stats(), out);
   collect_requests(requests_, totals, out);
   collect_durations(requests_, out);
   collect_scheduling(totals, out);

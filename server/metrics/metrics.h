@@ -9,7 +9,7 @@
 
 #include "server/engine/prefix_cache.h"
 #include "server/http/transport/http_message.h"
-#include "server/models/model_loader.h"
+#include "server/models/model_manager.h"
 #include "server/models/model_registry.h"
 #include "server/rpc/active_calls.h"
 #include "server/rpc/call_scope.h"
@@ -26,7 +26,7 @@ class Metrics final : public prometheus::Collectable {
  public:
   // All are borrowed and outlive the object. `durable`: null without a session store;
   // `recovery_time`: what opening that took; `http`: null where HTTP is not served.
-  Metrics(const ModelRegistry& models, const ModelMemory& model_memory, const SessionManager& store,
+  Metrics(const ModelRegistry& models, const ModelManager& manager, const SessionManager& store,
           const PrefixCache& prefixes, const ActiveCalls& calls, const RequestCounters& requests,
           const PersistentSessions* durable = nullptr,
           const StoredChatStates* chat_states = nullptr,
@@ -36,7 +36,7 @@ class Metrics final : public prometheus::Collectable {
 
  private:
   const ModelRegistry& models_;
-  const ModelMemory& model_memory_;
+  const ModelManager& manager_;
   const SessionManager& store_;
   const PrefixCache& prefixes_;
   const ActiveCalls& calls_;

@@ -316,7 +316,8 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
   std::shared_ptr<const Transformer> transformer = std::move(loaded.transformer);
   check_session_memory(sessions_, source.name, *transformer);
   plan.options.weight_type = transformer->weight_type();
-  reservation.shrink_to(measure_model(files, plan.options).resident_bytes);
+  const std::size_t resident_bytes = measure_model(files, plan.options).resident_bytes;
+  reservation.shrink_to(resident_bytes);
   log_loaded(source, *transformer);
   if (!loaded.reason.empty()) {
     spdlog::info("model {}: served in {}: {} (--weight-type auto)", source.name,
@@ -336,6 +337,7 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
       serve(source, counted(std::move(transformer), std::move(reservation)), std::move(warnings),
             rows, std::move(loaded.reason));
   served->chat = std::move(chat);
+  served->memory_bytes = resident_bytes;
   return served;
 }
 

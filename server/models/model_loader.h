@@ -82,12 +82,25 @@ class ModelMemory : public std::enable_shared_from_this<ModelMemory> {
   // 0: no bound; what is held is counted all the same. REQUIRES: made by std::make_shared.
   explicit ModelMemory(std::size_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
-  // Nothing when it does not fit.
+  // Nothing when it does not fit, also after make_room.
   std::optional<Reservation> reserve(std::size_t bytes) EXCLUDES(mutex_) {
+    std::optional<Reservation> reserved = reserve_free(bytes);
+    if (reserved) return reserved;
+    MakeRoom make_room;
+    {
+      MutexLock lock(mutex_);
+      make_room = make_room_;
+    }
+    if (make_room == nullptr) return std::nullopt;
+    make_room(bytes);
+    return reserve_free(bytes);
+  }
+  // From now on reserve() calls it with the bytes that it needs where these are not free, to free
+  // them.
+  using MakeRoom = std::function<void(std::size_t bytes)>;
+  void make_room_with(MakeRoom make_room) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    if (limit_bytes_ != 0 && bytes > free_bytes_locked()) return std::nullopt;
-    used_bytes_ += bytes;
-    return Reservation(shared_from_this(), bytes);
+    make_room_ = std::move(make_room);
   }
 
   std::size_t limit_bytes() const { return limit_bytes_; }
@@ -102,6 +115,12 @@ class ModelMemory : public std::enable_shared_from_this<ModelMemory> {
   }
 
  private:
+  std::optional<Reservation> reserve_free(std::size_t bytes) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (limit_bytes_ != 0 && bytes > free_bytes_locked()) return std::nullopt;
+    used_bytes_ += bytes;
+    return Reservation(shared_from_this(), bytes);
+  }
   void give_back(std::size_t bytes) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     used_bytes_ -= bytes;
@@ -113,6 +132,7 @@ class ModelMemory : public std::enable_shared_from_this<ModelMemory> {
   const std::size_t limit_bytes_;
   mutable Mutex mutex_;
   std::size_t used_bytes_ GUARDED_BY(mutex_) = 0;
+  MakeRoom make_room_ GUARDED_BY(mutex_);
 };
 
 // The same model or adapter, counted for as long as a call, a session or the registry holds this

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <future>
 #include <iterator>
 #include <new>
 #include <optional>
@@ -70,6 +71,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kTryAgain{100};  // where there was no memory
 constexpr std::size_t kMostWaitingLoads = 16;
+constexpr std::size_t kMostWaitingRequests = 1024;  // for loads, of all models
 
 using Kind = LoadRefusal::Kind;
 
@@ -82,6 +84,9 @@ std::optional<LoadRefusal> guarded_model_load(const std::string& model,
     return "model " + model + " cannot be loaded: " + repository.without_path(what);
   });
 }
+
+// Where requests of the same model do not help.
+bool is_failure(LoadRefusal::Kind kind) { return kind == Kind::kUnusable || kind == Kind::kFailed; }
 
 }  // namespace
 
@@ -104,7 +109,8 @@ ModelManager::ModelManager(const ModelOptions& options, ModelRegistry& registry,
       store_(store),
       memory_(std::make_shared<ModelMemory>(options.memory_bytes)),
       loader_(options_, store.options(), memory_, clock, prefixes),
-      repository_(options.repository) {
+      repository_(options.models_directory()),
+      clock_(clock) {
   try {
     loading_ = std::thread([this] { run_loads(); });
     draining_ = std::thread([this] { run_drains(); });
@@ -120,10 +126,15 @@ void ModelManager::load_at_start() {
   const std::vector<ModelSource> sources = start_sources(options_, repository_);
   for (const ModelSource& source : sources) {
     try {
+      const auto start = std::chrono::steady_clock::now();
       registry_.add(loader_.load(source));
+      load_seconds_.observe(std::chrono::steady_clock::now() - start);
     } catch (const OutOfModelMemory& error) {
       throw ModelError(std::string("--model-memory: ") + error.what());
     }
+  }
+  if (options_.loads_on_request()) {
+    memory_->make_room_with([this](std::size_t bytes) { make_room(bytes); });
   }
 }
 
@@ -170,6 +181,16 @@ std::vector<ModelRegistry::Entry> ModelManager::index() const {
           });
       if (!is_known)
         entries.push_back({name, found.version, ModelState::kUnavailable, "not loaded"});
+    }
+  }
+  {
+    MutexLock lock(mutex_);  // a load that waits for others
+    for (ModelRegistry::Entry& entry : entries) {
+      const bool is_awaited = waiting_.contains({entry.name, std::nullopt}) ||
+                              waiting_.contains({entry.name, entry.version});
+      if (is_awaited && entry.state == ModelState::kUnavailable) {
+        entry = {entry.name, entry.version, ModelState::kLoading, ""};
+      }
     }
   }
   std::ranges::sort(entries, {}, [](const ModelRegistry::Entry& entry) {
@@ -224,6 +245,15 @@ void ModelManager::run_loads() {
   }
 }
 
+std::vector<ModelSource> ModelManager::sources(const std::string& name) const {
+  if (options_.loads_on_request()) {
+    for (const ModelDirectory& given : options_.directories) {
+      if (given.name == name) return {{.name = name, .directory = given.path}};
+    }
+  }
+  return repository_.versions(name);
+}
+
 std::optional<LoadRefusal> ModelManager::load_now(const std::string& name,
                                                   std::optional<std::int64_t> version,
                                                   SharedModel& loaded) {
@@ -231,7 +261,7 @@ std::optional<LoadRefusal> ModelManager::load_now(const std::string& name,
     return load_refusal(Kind::kNotFound, name,
                         "this server was started without --model-repository");
   }
-  const std::vector<ModelSource> versions = repository_.versions(name);
+  const std::vector<ModelSource> versions = sources(name);
   if (versions.empty()) {
     return load_refusal(Kind::kNotFound, name,
                         "the model repository has no model " + short_name(name));
@@ -248,14 +278,25 @@ std::optional<LoadRefusal> ModelManager::load_now(const std::string& name,
 std::optional<LoadRefusal> ModelManager::load_from(const ModelSource& source, bool replace_all,
                                                    SharedModel& loaded) {
   registry_.set_loading(source.name, source.version);
+  const auto start = std::chrono::steady_clock::now();
   SharedModel model;
   const auto load = [&]() -> std::optional<LoadRefusal> {
     model = loader_.load(source);
     return std::nullopt;
   };
+  const ModelRepository place(source.directory.parent_path());
   if (std::optional<LoadRefusal> refused = guarded_model_load(source.name, repository_, load)) {
-    registry_.set_failed(source.name, source.version, refused->text);
+    refused->text = place.without_path(std::move(refused->text));
+    const bool failed = is_failure(refused->kind);
+    registry_.set_failed(source.name, source.version, refused->text, failed);
+    (failed ? failed_ : refused_).fetch_add(1);
     return refused;
+  }
+  load_seconds_.observe(std::chrono::steady_clock::now() - start);
+  {
+    MutexLock lock(mutex_);
+    std::erase_if(failures_,
+                  [&](const auto& failure) { return failure.first.first == source.name; });
   }
   ModelRegistry::Added added = registry_.add(std::move(model), replace_all);
   loaded = std::move(added.model);
@@ -353,6 +394,172 @@ void ModelManager::run_drains() {
     look_at(adapter_drains);
     registry_.unused_bell()->wait(next);
   }
+}
+
+// Models that requests load, and those that go for them.
+
+bool ModelManager::loads_on_request(const std::string& name,
+                                    std::optional<std::int64_t> version) const {
+  if (!options_.loads_on_request()) return false;
+  const std::vector<ModelSource> versions = sources(name);
+  return std::ranges::any_of(versions, [&](const ModelSource& source) {
+    return source.version == version.value_or(source.version) && is_model_path(source.directory);
+  });
+}
+
+std::vector<std::string> ModelManager::names() const {
+  std::vector<std::string> names;
+  for (const SharedModel& model : registry_.ready()) names.push_back(model->name);
+  if (options_.loads_on_request()) {
+    for (const ModelDirectory& given : options_.directories) names.push_back(given.name);
+    std::ranges::move(repository_.names(), std::back_inserter(names));
+  }
+  std::ranges::sort(names);
+  names.erase(std::ranges::unique(names).begin(), names.end());
+  return names;
+}
+
+void ModelManager::wait_for(const std::string& name, std::optional<std::int64_t> version,
+                            OnLoaded done) {
+  const Key key(name, version);
+  std::optional<LoadRefusal> at_once;
+  {
+    MutexLock lock(mutex_);
+    const auto failure = failures_.find(key);
+    if (failure != failures_.end() && clock_.now() < failure->second.second) {
+      at_once = failure->second.first;
+    } else if (num_waiting_ == kMostWaitingRequests) {
+      at_once = load_refusal(
+          Kind::kTooManyLoads, name,
+          std::to_string(kMostWaitingRequests) + " requests are waiting for models to be loaded");
+    } else {
+      const auto [waiting, is_first] = waiting_.try_emplace(key);
+      waiting->second.push_back(std::move(done));
+      ++num_waiting_;
+      if (!is_first) return;
+    }
+  }
+  if (at_once) return done(at_once, nullptr);
+  const auto load = [this, key] {
+    // Another request's load may have been the one.
+    SharedModel loaded = registry_.use(key.first, key.second);
+    std::optional<LoadRefusal> refused;
+    if (loaded == nullptr) {
+      refused = guarded_model_load(key.first, repository_,
+                                   [&] { return load_now(key.first, key.second, loaded); });
+      if (refused) spdlog::error("model {} was not loaded: {}", key.first, refused->text);
+      // In use until those who wait have it.
+      if (SharedModel used = registry_.use(key.first, key.second)) loaded = std::move(used);
+    }
+    answer_waiting(key, refused, loaded);
+  };
+  try {
+    ask({name, load,
+         [this, key](const LoadRefusal& refused) { answer_waiting(key, refused, nullptr); }});
+  } catch (const std::bad_alloc&) {
+    answer_waiting(key, out_of_memory_refusal(), nullptr);
+  }
+}
+
+void ModelManager::answer_waiting(const Key& key, const std::optional<LoadRefusal>& refused,
+                                  const SharedModel& model) {
+  std::vector<OnLoaded> waiting;
+  {
+    MutexLock lock(mutex_);
+    const auto found = waiting_.find(key);
+    if (found == waiting_.end()) return;
+    waiting = std::move(found->second);
+    waiting_.erase(found);
+    num_waiting_ -= waiting.size();
+    if (refused && is_failure(refused->kind)) {
+      failures_.insert_or_assign(key, std::pair(*refused, clock_.now() + kFailureTime));
+    } else {
+      failures_.erase(key);
+    }
+  }
+  for (const OnLoaded& done : waiting) {
+    survives(ServerThread::kModelLoads, [&] { done(refused, model); });
+  }
+}
+
+bool ModelManager::may_unload(const ModelRegistry::Unused& model) const {
+  return loads_on_request(model.name, model.version) &&
+         !store_.has_unstored_sessions(*model.transformer);
+}
+
+SharedModel ModelManager::retire(const ModelRegistry::Unused& model, const std::string& why) {
+  SharedModel retired = registry_.retire(model);
+  if (retired == nullptr) return nullptr;  // a call came
+  spdlog::info("model {} version {} is unloaded: {}", model.name, model.version, why);
+  tell_readiness_of(model.name);
+  // Calls of its sessions wait for the next load.
+  if (store_states_ != nullptr) {
+    survives(ServerThread::kModelDrains, [&] { store_states_(*retired->transformer); });
+  }
+  return retired;
+}
+
+void ModelManager::make_room(std::size_t bytes) {
+  std::size_t free = memory_->free_bytes();
+  std::vector<ModelRegistry::Unused> unused = registry_.unused();
+  std::erase_if(unused, [&](const ModelRegistry::Unused& model) { return !may_unload(model); });
+  std::size_t most = free;
+  for (const ModelRegistry::Unused& model : unused) most += model.memory_bytes;
+  if (most < bytes) return;
+  std::vector<SharedModel> retired;
+  for (const ModelRegistry::Unused& model : unused) {
+    if (free >= bytes) break;
+    SharedModel goes = retire(model, "another needs its memory");
+    if (goes == nullptr) continue;
+    free += model.memory_bytes;
+    retired.push_back(std::move(goes));
+  }
+  if (retired.empty()) return;
+  unloaded_for_memory_.fetch_add(retired.size());
+  const auto gone = std::make_shared<std::promise<void>>();
+  drain(retired,
+        std::make_shared<Unload>(retired.size(),
+                                 [gone](const std::optional<LoadRefusal>&) { gone->set_value(); }));
+  retired.clear();
+  unused.clear();  // its pointers keep the weights
+  gone->get_future().wait();
+}
+
+void ModelManager::unload_idle() {
+  if (options_.idle_unload_ms.count() == 0) return;
+  const TimePoint now = clock_.now();
+  std::map<Key, Seen> seen;
+  {
+    MutexLock lock(mutex_);
+    seen.swap(seen_unused_);
+  }
+  std::map<Key, Seen> still;
+  for (const ModelRegistry::Unused& model : registry_.unused()) {
+    const auto before = seen.find({model.name, model.version});
+    const bool was_used = before == seen.end() || before->second.last_use != model.last_use;
+    const Seen since = was_used ? Seen{model.last_use, now} : before->second;
+    still.emplace(Key(model.name, model.version), since);
+    if (now - since.at < options_.idle_unload_ms || !may_unload(model)) continue;
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - since.at);
+    const SharedModel goes = retire(model, "unused for " + std::to_string(seconds.count()) + " s");
+    if (goes == nullptr) continue;
+    unloaded_idle_.fetch_add(1);
+    drain({goes}, nullptr);
+  }
+  MutexLock lock(mutex_);
+  seen_unused_ = std::move(still);
+}
+
+ModelManager::Stats ModelManager::stats() const {
+  Stats stats{.failed = failed_.load(),
+              .refused = refused_.load(),
+              .unloaded_idle = unloaded_idle_.load(),
+              .unloaded_for_memory = unloaded_for_memory_.load(),
+              .load_seconds = load_seconds_.snapshot()};
+  stats.loaded = stats.load_seconds.total();
+  MutexLock lock(mutex_);
+  stats.waiting = num_waiting_;
+  return stats;
 }
 
 // What ModelManager does to the adapters of a model that is served.

@@ -2,17 +2,21 @@
 // ModelManager: loads models, when the server starts and while it runs, and unloads them.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "server/core/clock.h"
+#include "server/core/histogram.h"
 #include "server/core/mutex.h"
 #include "server/models/model_loader.h"
 #include "server/models/model_options.h"
@@ -50,6 +54,11 @@ inline constexpr std::chrono::milliseconds kFlushTime{1000};
 // calls has ended, or the drain timeout has passed and they are ended, its memory is released. LoRA
 // adapters of a model are drained likewise, but their sessions may continue meanwhile.
 //
+// With options.loads_on_request() a call that names a model which is not in memory waits until it
+// is loaded. Where --model-memory has no room for it, models that no call uses go, the longest
+// unused first; so do those that are unused for idle_unload_ms. A model stays while it has sessions
+// that live in memory alone.
+//
 // Thread-safe.
 class ModelManager {
  public:
@@ -72,6 +81,25 @@ class ModelManager {
 
   // Called exactly once, by any thread, with either.
   using OnLoaded = std::function<void(const std::optional<LoadRefusal>&, const SharedModel& model)>;
+  // For a request that names a model which is not ready: called when it is, or cannot be. One load
+  // answers all that wait for it, on its thread. After a load that failed it is refused for
+  // kFailureTime. REQUIRES: loads_on_request().
+  void wait_for(const std::string& name, std::optional<std::int64_t> version, OnLoaded done)
+      EXCLUDES(mutex_);
+  // Whether a request for it may wait.
+  bool loads_on_request(const std::string& name, std::optional<std::int64_t> version) const;
+  bool loads_on_request() const { return options_.loads_on_request(); }
+  // What a request may name, sorted: what is ready, and what is loaded on request.
+  std::vector<std::string> names() const;
+  static constexpr std::chrono::seconds kFailureTime{10};
+  // Unloads what no call has used for idle_unload_ms; the server calls it periodically.
+  void unload_idle() EXCLUDES(mutex_);
+  // Called with a model that goes because it is unused, to store the states of its sessions. It may
+  // wait. To be set before the first request.
+  void when_unused(std::function<void(const Transformer&)> store_states) {
+    store_states_ = std::move(store_states);
+  }
+
   // A version of the repository, beside the others; without one the newest, in place of all others.
   // What it replaces serves until it is ready, and is drained then. REQUIRES: is_model_name(name),
   // here and below.
@@ -102,7 +130,17 @@ class ModelManager {
   std::vector<ModelRegistry::Entry> index() const;
   const ModelMemory& memory() const { return *memory_; }
 
+  // What became of loads and models so far.
+  struct Stats {
+    std::uint64_t loaded = 0, failed = 0, refused = 0;  // refused: for want of memory
+    std::uint64_t unloaded_idle = 0, unloaded_for_memory = 0;
+    HistogramSnapshot load_seconds;  // of those that were loaded
+    std::size_t waiting = 0;         // requests that wait for a load
+  };
+  Stats stats() const EXCLUDES(mutex_);
+
  private:
+  using Key = std::pair<std::string, std::optional<std::int64_t>>;
   // What the loading thread is asked for: one of the two is called.
   struct Load {
     std::string model;
@@ -127,6 +165,17 @@ class ModelManager {
   };
 
   void ask(Load load) EXCLUDES(mutex_);
+  // The versions of a name that can be loaded, from the lowest to the highest.
+  std::vector<ModelSource> sources(const std::string& name) const;
+  // Answers those who wait, and keeps a failure for those who come next.
+  void answer_waiting(const Key& key, const std::optional<LoadRefusal>& refused,
+                      const SharedModel& model) EXCLUDES(mutex_);
+  // Unloads models that no call uses until so many bytes are free, or none where they would not do.
+  void make_room(std::size_t bytes) EXCLUDES(mutex_);
+  // Whether it can be loaded again, and no session is lost with it.
+  bool may_unload(const ModelRegistry::Unused& model) const;
+  // Takes it out of the registry and stores the states of its sessions. Null: a call came.
+  SharedModel retire(const ModelRegistry::Unused& model, const std::string& why);
   void run_loads() EXCLUDES(mutex_);
   void run_drains() EXCLUDES(mutex_);
   std::optional<LoadRefusal> load_now(const std::string& name, std::optional<std::int64_t> version,
@@ -147,16 +196,31 @@ class ModelManager {
   const std::shared_ptr<ModelMemory> memory_;
   const ModelLoader loader_;
   const ModelRepository repository_;
+  const Clock& clock_;
+  std::function<void(const Transformer&)> store_states_;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar load_asked_;
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::deque<Load> loads_ GUARDED_BY(mutex_);
+  std::map<Key, std::vector<OnLoaded>> waiting_ GUARDED_BY(mutex_);
+  std::size_t num_waiting_ GUARDED_BY(mutex_) = 0;
+  // Loads that failed, until the time.
+  std::map<Key, std::pair<LoadRefusal, TimePoint>> failures_ GUARDED_BY(mutex_);
+  // Since when a model is seen unused, and the use that was its last then.
+  struct Seen {
+    std::uint64_t last_use = 0;
+    TimePoint at;
+  };
+  std::map<Key, Seen> seen_unused_ GUARDED_BY(mutex_);
   // New ones; the draining thread has the others.
   std::vector<Drain> drains_ GUARDED_BY(mutex_);
   std::vector<AdapterDrain> adapter_drains_ GUARDED_BY(mutex_);
   Mutex telling_;
   OnReadiness on_readiness_ GUARDED_BY(telling_);
+  // Written by load_at_start(), then by the thread that loads.
+  Histogram<11> load_seconds_{{0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0}};
+  std::atomic<std::uint64_t> failed_{0}, refused_{0}, unloaded_idle_{0}, unloaded_for_memory_{0};
   std::thread loading_, draining_;
 };
 

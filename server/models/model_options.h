@@ -68,18 +68,26 @@ struct ModelOptions {
   std::vector<AdapterDirectory> adapters;
   std::vector<ChatTemplateFile> chat_templates;  // one a model at most
   std::vector<GivenToolDialect> tool_dialects;   // likewise
-  std::filesystem::path repository;       // ModelRepository; empty: nothing is loaded at run time
-  std::vector<std::string> load;          // of the repository, at the start; "*": all
-  std::size_t memory_bytes = 0;           // of all models and adapters together; 0: no bound
-  std::optional<WeightType> weight_type;  // nothing: of each model, load_in_fastest_type()
-  KvType kv_type = KvType::kF32;          // of KV caches, where a model has some
-  KernelChoice kernels = KernelChoice::kAuto;  // of the process: choose_kernels()
-  std::optional<AttentionSpec> attention;      // of every model, in place of its own
+  std::filesystem::path repository;  // ModelRepository; empty: nothing is loaded at run time
+  // The same, whose models are loaded by requests for them; at most one of both is given.
+  std::filesystem::path on_request;
+  std::chrono::milliseconds idle_unload_ms{0};  // then a model that no call uses goes; 0: never
+  std::vector<std::string> load;                // of the repository, at the start; "*": all
+  std::size_t memory_bytes = 0;                 // of all models and adapters together; 0: no bound
+  std::optional<WeightType> weight_type;        // nothing: of each model, load_in_fastest_type()
+  KvType kv_type = KvType::kF32;                // of KV caches, where a model has some
+  KernelChoice kernels = KernelChoice::kAuto;   // of the process: choose_kernels()
+  std::optional<AttentionSpec> attention;       // of every model, in place of its own
   // Of each model. max_batch_rows 0: batch_rows_for() of the model.
   Scheduler::Options scheduling{.max_batch_rows = 0};
   RequestLimits limits;
   // For calls that run, when their model or the server goes; then they are ended.
   std::chrono::milliseconds drain_timeout_ms{30'000};
+
+  bool loads_on_request() const { return !on_request.empty(); }
+  const std::filesystem::path& models_directory() const {
+    return loads_on_request() ? on_request : repository;
+  }
 };
 
 }  // namespace lintel

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "model/lora/adapter.h"
+
 namespace lintel {
 namespace {
 
@@ -17,6 +19,25 @@ SharedModel handle_of(SharedModel model, std::shared_ptr<std::atomic<bool>> is_u
             model.reset();
             is_used->store(false);
             unused_bell->ring();
+          }};
+}
+
+// Orders the uses of all models.
+void note_use(const ServedModel& model) noexcept {
+  static std::atomic<std::uint64_t> uses{0};
+  model.last_use.store(uses.fetch_add(1) + 1);
+}
+
+// What a call that runs on the model holds of it.
+SharedModel use_of(SharedModel handle) {
+  if (handle == nullptr) return nullptr;
+  const ServedModel* const bare = handle.get();
+  bare->uses.fetch_add(1);
+  note_use(*bare);
+  return {bare, [handle = std::move(handle)](const ServedModel* model) mutable {
+            note_use(*model);
+            model->uses.fetch_sub(1);
+            handle.reset();
           }};
 }
 
@@ -76,21 +97,41 @@ SharedModel ModelRegistry::highest(std::string_view name) const {
   return found;
 }
 
-SharedModel ModelRegistry::find(std::string_view name, std::optional<std::int64_t> version) const {
-  MutexLock lock(mutex_);
+SharedModel ModelRegistry::find_locked(std::string_view name,
+                                       std::optional<std::int64_t> version) const {
   if (!version) return highest(name);
   const auto found = slots_.find(Key(name, *version));
   return found == slots_.end() ? nullptr : found->second.ready();
 }
 
-SharedModel ModelRegistry::find(std::string_view name, const Transformer* transformer) const {
-  MutexLock lock(mutex_);
+SharedModel ModelRegistry::find_locked(std::string_view name,
+                                       const Transformer* transformer) const {
   for (auto it = slots_.lower_bound(Key(name, 0)); it != slots_.end() && it->first.first == name;
        ++it) {
     SharedModel model = it->second.ready();
     if (model != nullptr && model->transformer.get() == transformer) return model;
   }
   return nullptr;
+}
+
+SharedModel ModelRegistry::find(std::string_view name, std::optional<std::int64_t> version) const {
+  MutexLock lock(mutex_);
+  return find_locked(name, version);
+}
+
+SharedModel ModelRegistry::find(std::string_view name, const Transformer* transformer) const {
+  MutexLock lock(mutex_);
+  return find_locked(name, transformer);
+}
+
+SharedModel ModelRegistry::use(std::string_view name, std::optional<std::int64_t> version) const {
+  MutexLock lock(mutex_);
+  return use_of(find_locked(name, version));
+}
+
+SharedModel ModelRegistry::use(std::string_view name, const Transformer* transformer) const {
+  MutexLock lock(mutex_);
+  return use_of(find_locked(name, transformer));
 }
 
 SharedModel ModelRegistry::only() const {
@@ -130,7 +171,8 @@ std::vector<ModelRegistry::Entry> ModelRegistry::index() const {
     const ModelState state = state_of(slot);
     // Of a model that is ready: why its reload failed.
     const bool has_reason = state == ModelState::kUnavailable || state == ModelState::kReady;
-    entries.push_back({key.first, key.second, state, has_reason ? slot.reason : std::string()});
+    entries.push_back({key.first, key.second, state, has_reason ? slot.reason : std::string(),
+                       has_reason && slot.failed});
   }
   return entries;
 }
@@ -179,11 +221,12 @@ void ModelRegistry::set_loading(const std::string& name, std::int64_t version) {
 }
 
 void ModelRegistry::set_failed(const std::string& name, std::int64_t version,
-                               const std::string& reason) {
+                               const std::string& reason, bool failed) {
   MutexLock lock(mutex_);
   Slot& slot = slots_[Key(name, version)];
   std::erase_if(slot.loads, [](const Load& load) { return load.state == LoadState::kLoading; });
   slot.reason = reason;
+  slot.failed = failed;
 }
 
 void ModelRegistry::retire(Slot& slot, const char* reason, std::vector<SharedModel>& retired) {
@@ -191,6 +234,7 @@ void ModelRegistry::retire(Slot& slot, const char* reason, std::vector<SharedMod
   if (load == slot.loads.end()) return;
   load->model->retired.store(true);
   slot.reason = reason;
+  slot.failed = false;
   retired.push_back(std::move(load->handle));
   set_state(*load, LoadState::kDraining);
 }
@@ -205,6 +249,7 @@ ModelRegistry::Added ModelRegistry::add(SharedModel model, bool replace_all) {
       retire(it->second, "another version took its place", added.replaced);
     }
   }
+  note_use(*model);
   Slot& slot = slots_[Key(model->name, model->version)];
   auto load = std::ranges::find(slot.loads, LoadState::kLoading, &Load::state);
   if (load == slot.loads.end()) load = slot.loads.insert(load, Load{});
@@ -213,6 +258,7 @@ ModelRegistry::Added ModelRegistry::add(SharedModel model, bool replace_all) {
   load->is_used = is_used;
   set_state(*load, LoadState::kReady);
   slot.reason.clear();
+  slot.failed = false;
   return added;
 }
 
@@ -225,6 +271,37 @@ std::vector<SharedModel> ModelRegistry::retire(std::string_view name,
     if (!version || it->first.second == *version) retire(it->second, "unloaded", retired);
   }
   return retired;
+}
+
+std::vector<ModelRegistry::Unused> ModelRegistry::unused() const {
+  std::vector<Unused> found;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [key, slot] : slots_) {
+      const SharedModel model = slot.ready();
+      if (model == nullptr || model->uses.load() > 0) continue;
+      std::size_t bytes = model->memory_bytes;
+      for (const SharedAdapter& adapter : model->adapters->ready()) {
+        bytes += adapter->weights->bytes();
+      }
+      found.push_back({key.first, key.second, model->last_use.load(), bytes, model->transformer});
+    }
+  }
+  std::ranges::sort(found, {}, &Unused::last_use);
+  return found;
+}
+
+SharedModel ModelRegistry::retire(const Unused& unused) {
+  std::vector<SharedModel> retired;
+  MutexLock lock(mutex_);
+  const auto slot = slots_.find(Key(unused.name, unused.version));
+  if (slot == slots_.end()) return nullptr;
+  const SharedModel model = slot->second.ready();
+  const bool is_unused = model != nullptr && model->transformer == unused.transformer &&
+                         model->uses.load() == 0 && model->last_use.load() == unused.last_use;
+  if (!is_unused) return nullptr;
+  retire(slot->second, "unloaded", retired);
+  return retired.front();
 }
 
 ModelRegistry::Load* ModelRegistry::find_load(const ServedModel* model) {

@@ -46,8 +46,12 @@ struct ServedModel {
   RequestLimits limits;                   // max_samples no more than max_batch_rows
   std::vector<std::string> warnings;      // what an operator should know
   std::shared_ptr<const ChatModel> chat;  // null: of a model that is served without one
+  std::size_t memory_bytes = 0;           // of --model-memory, without its adapters
   // It was unloaded, or another took its place: what is still running may be ended for that.
   mutable std::atomic<bool> retired{false};
+  // What ModelRegistry::use() counts.
+  mutable std::atomic<int> uses{0};
+  mutable std::atomic<std::uint64_t> last_use{0};  // the later, the higher
 };
 
 using SharedModel = std::shared_ptr<const ServedModel>;
@@ -87,6 +91,11 @@ class ModelRegistry {
   // Of this name and with these weights, if it is ready: the sessions of the transformer can
   // continue.
   SharedModel find(std::string_view name, const Transformer* transformer) const EXCLUDES(mutex_);
+  // The same for a call that runs on the model: it is in use until the last copy of the pointer is
+  // gone.
+  SharedModel use(std::string_view name, std::optional<std::int64_t> version = std::nullopt) const
+      EXCLUDES(mutex_);
+  SharedModel use(std::string_view name, const Transformer* transformer) const EXCLUDES(mutex_);
   // The model, by its highest version, when exactly one name is ready, else null.
   SharedModel only() const EXCLUDES(mutex_);
   // Those that are ready, by name and version.
@@ -96,7 +105,8 @@ class ModelRegistry {
     std::string name;
     std::int64_t version = 0;
     ModelState state = ModelState::kUnavailable;
-    std::string reason;  // of kUnavailable; of kReady, why its reload failed
+    std::string reason;   // of kUnavailable; of kReady, why its reload failed
+    bool failed = false;  // its last load did for its files; `reason` says why
   };
   // Everything that is or was loaded, or failed to be, by name and version.
   std::vector<Entry> index() const EXCLUDES(mutex_);
@@ -115,8 +125,9 @@ class ModelRegistry {
   std::vector<Totals> totals() const EXCLUDES(mutex_);
 
   void set_loading(const std::string& name, std::int64_t version) EXCLUDES(mutex_);
-  void set_failed(const std::string& name, std::int64_t version, const std::string& reason)
-      EXCLUDES(mutex_);
+  // failed: its files are to blame, not what else is in memory.
+  void set_failed(const std::string& name, std::int64_t version, const std::string& reason,
+                  bool failed = true) EXCLUDES(mutex_);
   struct Added {
     SharedModel model;                  // as find() gives it
     std::vector<SharedModel> replaced;  // retired
@@ -128,6 +139,18 @@ class ModelRegistry {
   // the registry keeps them until forget().
   std::vector<SharedModel> retire(std::string_view name, std::optional<std::int64_t> version)
       EXCLUDES(mutex_);
+  // A ready model that no call uses.
+  struct Unused {
+    std::string name;
+    std::int64_t version = 0;
+    std::uint64_t last_use = 0;
+    std::size_t memory_bytes = 0;  // with its adapters
+    std::shared_ptr<const Transformer> transformer;
+  };
+  // Those that are ready, the longest unused first.
+  std::vector<Unused> unused() const EXCLUDES(mutex_);
+  // Retires the model if no call has used it since. Null: one has.
+  SharedModel retire(const Unused& unused) EXCLUDES(mutex_);
   // Whether no call holds the retired model any more.
   bool is_unused(const ServedModel* model) EXCLUDES(mutex_);
   // Rung whenever a retired model is unused from then on.
@@ -150,6 +173,7 @@ class ModelRegistry {
   struct Slot {
     std::vector<Load> loads;  // none is kGone, one at most is kReady
     std::string reason;
+    bool failed = false;
 
     SharedModel ready() const;
   };
@@ -158,6 +182,10 @@ class ModelRegistry {
   static ModelState state_of(const Slot& slot);
   static void retire(Slot& slot, const char* reason, std::vector<SharedModel>& retired);
   SharedModel highest(std::string_view name) const REQUIRES(mutex_);
+  SharedModel find_locked(std::string_view name, std::optional<std::int64_t> version) const
+      REQUIRES(mutex_);
+  SharedModel find_locked(std::string_view name, const Transformer* transformer) const
+      REQUIRES(mutex_);
   // The load that made the model. Null once it is forgotten.
   Load* find_load(const ServedModel* model) REQUIRES(mutex_);
 

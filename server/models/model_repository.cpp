@@ -220,14 +220,14 @@ std::vector<ModelSource> start_sources(const ModelOptions& options,
     for (const auto& model : options.directories) {
       if (std::ranges::find(names, model.name) == names.end()) continue;
       throw ModelError("--load-model '*': model " + model.name + " of " +
-                       options.repository.string() + " is given by --model, too");
+                       options.models_directory().string() + " is given by --model, too");
     }
   }
   for (const std::string& name : names) {
     const std::vector<ModelSource> versions = repository.versions(name);
     if (versions.empty()) {
       throw ModelError("--load-model " + name + ": no such model in " +
-                       options.repository.string());
+                       options.models_directory().string());
     }
     sources.push_back(versions.back());
   }

@@ -180,11 +180,12 @@ void SessionManager::set_stored(const std::string& id, const Owner& owner) {
   if (!record->busy) begin_idle(*record);
 }
 
-std::vector<SessionManager::Named> SessionManager::idle_stored() const {
+std::vector<SessionManager::Named> SessionManager::idle_stored(const Transformer* model) const {
   std::vector<Named> all;
   MutexLock lock(mutex_);
   all.reserve(idle_stored_.size());
   for (auto record = idle_stored_.rbegin(); record != idle_stored_.rend(); ++record) {
+    if (model != nullptr && (*record)->model.get() != model) continue;
     all.push_back({(*record)->id, (*record)->reservation.owner()});
   }
   return all;
@@ -891,6 +892,19 @@ std::size_t SessionManager::close_sessions_that(const Goes& goes) {
       }
       if (!record.stored) closed_.remember(record.id, record.reservation.owner());
       closed.insert(extract(session));
+    }
+  }
+}
+
+bool SessionManager::has_unstored_sessions(const Transformer& model) const {
+  std::string after;
+  while (true) {
+    MutexLock lock(mutex_);
+    auto it = sessions_.upper_bound(after);
+    for (std::size_t seen = 0; seen < kWalkAtATime; ++seen, ++it) {
+      if (it == sessions_.end()) return false;
+      if (it->second->model.get() == &model && !it->second->stored) return true;
+      after = it->first;
     }
   }
 }

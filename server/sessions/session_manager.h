@@ -173,6 +173,8 @@ class SessionManager {
   // how many sessions it had.
   std::size_t close_sessions(const Transformer& model);
   std::size_t close_sessions(const ServedAdapter& adapter);  // the same of an adapter
+  // Whether the model has sessions that no store has: they would be lost with it.
+  bool has_unstored_sessions(const Transformer& model) const EXCLUDES(mutex_);
   // Copies, and ways back (session_copies.cpp, session_images.cpp). Positions are numbers of
   // tokens; kOutOfRange names those that can be reached: the next call reads the tokens before such
   // a position again, from the nearest state before it. While a session is copied it is busy.
@@ -221,12 +223,12 @@ class SessionManager {
       EXCLUDES(mutex_);
   // From now on it is one of them.
   void set_stored(const std::string& id, const Owner& owner) EXCLUDES(mutex_);
-  // Those of them that are idle, the last used first.
+  // Those of them that are idle, the last used first; of one model, or of all (null).
   struct Named {
     std::string id;
     Owner owner;
   };
-  std::vector<Named> idle_stored() const EXCLUDES(mutex_);
+  std::vector<Named> idle_stored(const Transformer* model = nullptr) const EXCLUDES(mutex_);
   // Loads one of them, under its id; kBusy where it is in memory. Admitted and checked as by
   // restore.
   LoadResult load(const StoredSession& stored, const std::string& model_name,

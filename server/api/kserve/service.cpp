@@ -22,6 +22,7 @@
 #include "server/api/kserve/sequences.h"
 #include "server/api/kserve/unary_call.h"
 #include "server/api/lookup.h"
+#include "server/api/model_wait.h"
 #include "server/api/prepare_generation.h"
 #include "server/api/refusals.h"
 #include "server/api/request_checks.h"
@@ -123,7 +124,7 @@ grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& s
                                StreamCall& stream, bool may_stream, PreparedInference& infer) {
   grpc::Status status;
   const SharedModel model =
-      resolve_version(wire.model_name(), wire.model_version(), "model_", context.models, &status);
+      use_version(wire.model_name(), wire.model_version(), "model_", context, &status);
   if (model == nullptr) return status;
   stream.scope.set_model(model->name);
   Violations violations;
@@ -240,10 +241,15 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
       if (!read.ok()) return read;
       id_ = wire->id();
       asks_for_stream_ = wire->parameters().contains("stream");
-      if (context_.persistent_sessions != nullptr && names_sequence(*wire)) {
-        return run_by_store(context_, call_.scope.log_fields(), [this, wire] { serve(*wire); });
-      }
-      serve(*wire);
+      const bool by_store = context_.persistent_sessions != nullptr && names_sequence(*wire);
+      const CallThread thread = by_store ? CallThread::kOfStore : CallThread::kAny;
+      const auto begin = [this, log_fields = call_.scope.log_fields(), thread, wire] {
+        run_with_models(
+            context_, rpc_, *this, log_fields, thread, [this, wire] { return serve(*wire); },
+            [this](grpc::Status refused) { respond(std::move(refused), {}); });
+      };
+      if (by_store) return run_by_store(context_, call_.scope.log_fields(), begin);
+      begin();
       return read;
     });
     if (!started.ok()) respond(std::move(started), {});
@@ -289,28 +295,25 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
     std::shared_ptr<TokenStream> outbox;
   };
 
-  // Prepares the request and begins it, or responds why not. The call may be gone when this
-  // returns.
-  void serve(const inference::ModelInferRequest& wire) noexcept {
+  // Prepares the request and begins it. Not OK, or an exception: it does not run. Else the call may
+  // be gone when this returns.
+  grpc::Status serve(const inference::ModelInferRequest& wire) {
     PreparedInference infer;
-    grpc::Status prepared = catch_exceptions([&] {
-      return prepare_inference(context_, sequences_, rpc_, wire, call_, /*may_stream=*/true, infer);
-    });
-    if (!prepared.ok()) return respond(std::move(prepared), {});
+    grpc::Status prepared =
+        prepare_inference(context_, sequences_, rpc_, wire, call_, /*may_stream=*/true, infer);
+    if (!prepared.ok()) return prepared;
     if (infer.rows.empty()) {
-      return respond(catch_exceptions([&] {
-                       write_end(infer, *response_.mutable_infer_response());
-                       return grpc::Status::OK;
-                     }),
-                     {});
+      write_end(infer, *response_.mutable_infer_response());
+      respond(grpc::Status::OK, {});
+      return prepared;
     }
     grpc::Status started =
         catch_exceptions([&] { return infer.request->streams ? run_streamed(infer) : run(infer); });
-    if (started.ok()) return;
+    if (started.ok()) return started;
     infer.rows.clear();  // gives its session back
     sequences_.end_if_last(infer.sequence, /*ended_well=*/false);
     forget();
-    respond(std::move(started), {});
+    return started;
   }
 
   // Begins what was prepared, for one response. Not OK: nothing runs.
@@ -693,11 +696,16 @@ class ModelInferCall final : public RpcReactor {
       const auto wire = std::make_shared<inference::ModelInferRequest>();
       grpc::Status read = request.read(bounds_of(context.gate, Method::kModelInfer), *wire);
       if (!read.ok()) return read;
-      if (context.persistent_sessions != nullptr && names_sequence(*wire)) {
-        // gRPC runs nothing of the reactor before it has it from the method, its end neither.
-        return run_by_store(context, log_fields, [this, wire] { run(*wire); });
-      }
-      run(*wire);
+      const bool by_store = context.persistent_sessions != nullptr && names_sequence(*wire);
+      const CallThread thread = by_store ? CallThread::kOfStore : CallThread::kAny;
+      // gRPC runs nothing of the reactor before it has it from the method, its end neither.
+      const auto begin = [this, log_fields, thread, wire] {
+        run_with_models(
+            context_, rpc_, *this, log_fields, thread, [this, wire] { return run(*wire); },
+            [this](grpc::Status refused) { finish(std::move(refused), {}); });
+      };
+      if (by_store) return run_by_store(context, log_fields, begin);
+      begin();
       return read;
     });
     if (!started.ok()) finish(std::move(started), {});
@@ -719,27 +727,24 @@ class ModelInferCall final : public RpcReactor {
   }
 
  private:
-  // Once, by the constructor or by a thread of the session store. The call ends with it, and may be
-  // gone when this returns.
-  void run(const inference::ModelInferRequest& wire) noexcept EXCLUDES(mutex_) {
+  // Not OK, or an exception: nothing runs. Else the call ends with it, and may be gone when this
+  // returns.
+  grpc::Status run(const inference::ModelInferRequest& wire) EXCLUDES(mutex_) {
     PreparedInference infer;
-    std::shared_ptr<RowGatherer> rows;
-    grpc::Status prepared = catch_exceptions([&] {
-      grpc::Status ready = prepare_inference(context_, sequences_, rpc_, wire, call_,
-                                             /*may_stream=*/false, infer);
-      if (!ready.ok()) return ready;
-      if (infer.rows.empty()) {
-        write_end(infer, response_);
-        return ready;
-      }
-      rows = new_row_gatherer(
-          sequences_, infer, response_,
-          [this](const grpc::Status& ended, TokenUse used) { finish(ended, used); });
+    grpc::Status ready =
+        prepare_inference(context_, sequences_, rpc_, wire, call_, /*may_stream=*/false, infer);
+    if (!ready.ok()) return ready;
+    if (infer.rows.empty()) {
+      write_end(infer, response_);
+      finish(grpc::Status::OK, {});
       return ready;
-    });
-    if (!prepared.ok() || rows == nullptr) return finish(std::move(prepared), {});
+    }
+    const std::shared_ptr<RowGatherer> rows =
+        new_row_gatherer(sequences_, infer, response_,
+                         [this](const grpc::Status& ended, TokenUse used) { finish(ended, used); });
     if (!set_rows(rows)) rows->cancel();
     rows->begin(std::move(infer.rows));
+    return ready;
   }
 
   // The response is written, or there is none. Once.

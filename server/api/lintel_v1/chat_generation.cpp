@@ -120,7 +120,7 @@ StoredChatStates::Reader reader_of(const CallScope& scope, const ReadChat& chat)
 
 grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat& chat) {
   grpc::Status status;
-  chat.model = resolve_model(chat.request.model, context.models, &status);
+  chat.model = use_model(chat.request.model, context, &status);
   if (chat.model == nullptr) return status;
   scope.set_model(chat.model->name);
   const Transformer& transformer = *chat.model->transformer;

@@ -34,19 +34,20 @@ ChatService::ChatService(const ServiceContext& context, ChatGeneration& generati
 
 RpcReactor* ChatService::Render(RpcCall* call, const LazyMessage<v1::RenderChatRequest>* request,
                                 v1::RenderChatResponse* response) {
-  return answer(context_.gate, *call, Method::kRenderChat, *request,
-                [&](CallScope& scope, const auto& wire) {
-                  ReadChat chat;
-                  grpc::Status status = read_chat_request(wire.body(), {}, chat.request);
-                  if (status.ok()) status = read_chat(context_, scope, chat);
-                  if (!status.ok()) return status;
-                  response->set_text(std::move(chat.prompt.rendered.text));
-                  response->mutable_ids()->Add(chat.prompt.ids.begin(), chat.prompt.ids.end());
-                  response->set_turn_boundary(chat.prompt.turn_boundary);
-                  response->set_before_generation_prompt(chat.prompt.before_generation_prompt);
-                  response->set_model(chat.model->name);
-                  return status;
-                });
+  return answer_with_model(
+      context_, *call, Method::kRenderChat, *request,
+      [this, response](CallScope& scope, const auto& wire) {
+        ReadChat chat;
+        grpc::Status status = read_chat_request(wire.body(), {}, chat.request);
+        if (status.ok()) status = read_chat(context_, scope, chat);
+        if (!status.ok()) return status;
+        response->set_text(std::move(chat.prompt.rendered.text));
+        response->mutable_ids()->Add(chat.prompt.ids.begin(), chat.prompt.ids.end());
+        response->set_turn_boundary(chat.prompt.turn_boundary);
+        response->set_before_generation_prompt(chat.prompt.before_generation_prompt);
+        response->set_model(chat.model->name);
+        return status;
+      });
 }
 
 grpc::Status ChatService::complete(RpcCall& rpc, const v1::ChatRequest& wire, ChatStream& stream) {

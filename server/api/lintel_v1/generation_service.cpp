@@ -382,7 +382,7 @@ grpc::Status GenerationService::score(const RpcCall& context, const v1::ScoreReq
   StreamCall& call = reactor.call();
   grpc::Status status = call.quota.check_tokens();
   if (!status.ok()) return status;
-  const SharedModel model = resolve_model(wire.model(), context_.models, &status);
+  const SharedModel model = use_model(wire.model(), context_, &status);
   if (model == nullptr) return status;
   call.scope.set_model(model->name);
   Violations violations;
@@ -428,7 +428,7 @@ RpcReactor* GenerationService::Score(RpcCall* context,
                                      const LazyMessage<v1::ScoreRequest>* request) {
   return open_stream<ScoreStream::Reactor>(
       context_, *context, Method::kScore, *request,
-      [&](ScoreStream::Reactor& reactor, const v1::ScoreRequest& wire) {
+      [this, context](ScoreStream::Reactor& reactor, const v1::ScoreRequest& wire) {
         return score(*context, wire, reactor);
       });
 }

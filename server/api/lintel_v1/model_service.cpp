@@ -8,6 +8,7 @@
 #include "model/config/config.h"
 #include "model/lora/adapter.h"
 #include "model/tokenizer/text_stream.h"
+#include "server/api/lintel_v1/session_calls.h"
 #include "server/api/lookup.h"
 #include "server/api/request_checks.h"
 #include "server/api/service_context.h"
@@ -209,44 +210,47 @@ void write_model(const ServedModel& model, v1::Model& wire) {
 
 RpcReactor* ModelService::List(RpcCall* call, const LazyMessage<v1::ListModelsRequest>* request,
                                v1::ListModelsResponse* response) {
-  return answer(context_.gate, *call, Method::kListModels, *request,
-                [&](const Identity&, const auto& asked) {
-                  if (!asked.all()) {
-                    for (const SharedModel& model : context_.models.ready()) {
-                      write_model(*model, *response->add_models());
-                    }
-                    return grpc::Status::OK;
-                  }
-                  for (const ModelRegistry::Entry& entry : context_.manager.index()) {
-                    v1::Model& wire = *response->add_models();
-                    const SharedModel model = entry.state == ModelState::kReady
-                                                  ? context_.models.find(entry.name, entry.version)
-                                                  : nullptr;
-                    if (model != nullptr) {
-                      write_model(*model, wire);
-                      wire.set_reason(entry.reason);
-                      continue;
-                    }
-                    wire.set_name(entry.name);
-                    wire.set_version(std::to_string(entry.version));
-                    wire.set_state(wire_state(entry.state));
-                    wire.set_reason(entry.reason);
-                  }
-                  return grpc::Status::OK;
-                });
+  return answer(
+      context_.gate, *call, Method::kListModels, *request, [&](const Identity&, const auto& asked) {
+        if (!asked.all()) {
+          for (const SharedModel& model : context_.models.ready()) {
+            write_model(*model, *response->add_models());
+          }
+          return grpc::Status::OK;
+        }
+        for (const ModelRegistry::Entry& entry : context_.manager.index()) {
+          v1::Model& wire = *response->add_models();
+          wire.set_loads_on_request(context_.manager.loads_on_request(entry.name, entry.version));
+          wire.set_load_failed(entry.failed);
+          const SharedModel model = entry.state == ModelState::kReady
+                                        ? context_.models.find(entry.name, entry.version)
+                                        : nullptr;
+          if (model != nullptr) {
+            write_model(*model, wire);
+            wire.set_reason(entry.reason);
+            continue;
+          }
+          wire.set_name(entry.name);
+          wire.set_version(std::to_string(entry.version));
+          wire.set_state(wire_state(entry.state));
+          wire.set_reason(entry.reason);
+        }
+        return grpc::Status::OK;
+      });
 }
 
 RpcReactor* ModelService::Get(RpcCall* call, const LazyMessage<v1::GetModelRequest>* request,
                               v1::Model* response) {
-  return answer(
-      context_.gate, *call, Method::kGetModel, *request, [&](CallScope& scope, const auto& wire) {
-        grpc::Status status;
-        const SharedModel model = resolve_model(wire.name(), context_.models, &status, "name");
-        if (model == nullptr) return status;
-        scope.set_model(model->name);
-        write_model(*model, *response);
-        return status;
-      });
+  return answer_with_model(context_, *call, Method::kGetModel, *request,
+                           [this, response](CallScope& scope, const auto& wire) {
+                             grpc::Status status;
+                             const SharedModel model =
+                                 use_model(wire.name(), context_, &status, "name");
+                             if (model == nullptr) return status;
+                             scope.set_model(model->name);
+                             write_model(*model, *response);
+                             return status;
+                           });
 }
 
 namespace {
@@ -255,7 +259,7 @@ namespace {
 grpc::Status resolve_text_model(const std::string& name, const ServiceContext& context,
                                 CallScope& scope, SharedModel& model) {
   grpc::Status status;
-  model = resolve_model(name, context.models, &status);
+  model = use_model(name, context, &status);
   if (model == nullptr) return status;
   scope.set_model(model->name);
   if (model->transformer->tokenizer() != nullptr) return status;
@@ -267,38 +271,40 @@ grpc::Status resolve_text_model(const std::string& name, const ServiceContext& c
 
 RpcReactor* ModelService::Tokenize(RpcCall* call, const LazyMessage<v1::TokenizeRequest>* request,
                                    v1::TokenizeResponse* response) {
-  return answer(context_.gate, *call, Method::kTokenize, *request,
-                [&](CallScope& scope, const auto& wire) {
-                  SharedModel model;
-                  grpc::Status status = resolve_text_model(wire.model(), context_, scope, model);
-                  if (!status.ok()) return status;
-                  const std::vector<std::int32_t> ids = model->transformer->tokenizer()->encode(
-                      wire.text(),
-                      {.add_special = wire.add_special(), .parse_special = wire.parse_special()});
-                  response->mutable_ids()->Add(ids.begin(), ids.end());
-                  return status;
-                });
+  return answer_with_model(
+      context_, *call, Method::kTokenize, *request,
+      [this, response](CallScope& scope, const auto& wire) {
+        SharedModel model;
+        grpc::Status status = resolve_text_model(wire.model(), context_, scope, model);
+        if (!status.ok()) return status;
+        const std::vector<std::int32_t> ids = model->transformer->tokenizer()->encode(
+            wire.text(),
+            {.add_special = wire.add_special(), .parse_special = wire.parse_special()});
+        response->mutable_ids()->Add(ids.begin(), ids.end());
+        return status;
+      });
 }
 
 RpcReactor* ModelService::Detokenize(RpcCall* call,
                                      const LazyMessage<v1::DetokenizeRequest>* request,
                                      v1::DetokenizeResponse* response) {
-  return answer(context_.gate, *call, Method::kDetokenize, *request,
-                [&](CallScope& scope, const auto& wire) {
-                  SharedModel model;
-                  grpc::Status status = resolve_text_model(wire.model(), context_, scope, model);
-                  if (!status.ok()) return status;
-                  const std::span ids(wire.ids().data(), static_cast<std::size_t>(wire.ids_size()));
-                  const int vocab_size = model->transformer->config().vocab_size;
-                  Violations violations;
-                  for (std::size_t i = 0; i < ids.size() && !violations.full(); ++i) {
-                    if (ids[i] >= 0 && ids[i] < vocab_size) continue;
-                    check_token(ids[i], indexed("ids", i), vocab_size, violations);
-                  }
-                  if (!violations.empty()) return violations.status();
-                  response->set_text(to_text(*model->transformer->tokenizer(), ids));
-                  return status;
-                });
+  return answer_with_model(
+      context_, *call, Method::kDetokenize, *request,
+      [this, response](CallScope& scope, const auto& wire) {
+        SharedModel model;
+        grpc::Status status = resolve_text_model(wire.model(), context_, scope, model);
+        if (!status.ok()) return status;
+        const std::span ids(wire.ids().data(), static_cast<std::size_t>(wire.ids_size()));
+        const int vocab_size = model->transformer->config().vocab_size;
+        Violations violations;
+        for (std::size_t i = 0; i < ids.size() && !violations.full(); ++i) {
+          if (ids[i] >= 0 && ids[i] < vocab_size) continue;
+          check_token(ids[i], indexed("ids", i), vocab_size, violations);
+        }
+        if (!violations.empty()) return violations.status();
+        response->set_text(to_text(*model->transformer->tokenizer(), ids));
+        return status;
+      });
 }
 
 RpcReactor* ModelService::Statistics(RpcCall* call,

@@ -98,6 +98,8 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
     StartWrite(&first_);
     return grpc::Status::OK;
   }
+  // Whether it has not been tried: it is once more when its model is loaded.
+  bool is_first_try() { return !std::exchange(is_tried_, true); }
   // Before begin().
   void keep(ResponseStore& store, ResponseRecord record, std::shared_ptr<RunningResponse> running) {
     store_ = &store;
@@ -249,6 +251,7 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
   std::optional<ResponseOutput> output_;
   bool streams_ = false;
   bool is_cancelled_ = false;
+  bool is_tried_ = false;
   const ServiceContext* context_ = nullptr;
   v1::ChatResponse chat_;  // what the entries of one message make
   // Of a response that is stored; null: it is not.
@@ -445,7 +448,9 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
   grpc::Status status = read_json_body(wire.body(), {}, body);
   if (status.ok()) status = read_response_request(body, ResponseUse::kCreate, read.request);
   if (!status.ok()) return status;
-  if (request.store && !store_.waits()) rpc.add_header("lintel-durability", "none");
+  if (request.store && !store_.waits() && stream.is_first_try()) {
+    rpc.add_header("lintel-durability", "none");
+  }
   ResponseRecord record;
   record.owner = call.scope.caller().name;
   if (request.store && !wire.idempotency_key().empty()) {

@@ -12,6 +12,7 @@
 #include "server/api/lintel_v1/session_service.h"
 #include "server/api/lintel_v1/snapshot_bytes.h"
 #include "server/api/lookup.h"
+#include "server/api/model_wait.h"
 #include "server/api/prepare_generation.h"
 #include "server/api/refusals.h"
 #include "server/api/request_checks.h"
@@ -157,20 +158,31 @@ void RestoreCall::OnReadDone(bool ok) {
   const LogScope log(call_.scope.log_fields());
   if (ok) {
     grpc::Status taken = catch_exceptions([&]() -> grpc::Status {
-      v1::RestoreSessionRequest wire;
-      grpc::Status read = request_.read(bounds_of(context_.gate, Method::kRestoreSession), wire);
-      return read.ok() ? take(wire) : read;
+      const auto wire = std::make_shared<v1::RestoreSessionRequest>();
+      grpc::Status read = request_.read(bounds_of(context_.gate, Method::kRestoreSession), *wire);
+      if (!read.ok()) return read;
+      run([this, wire] {
+        grpc::Status fits = take(*wire);
+        if (fits.ok()) StartRead(&request_);
+        return fits;
+      });
+      return read;
     });
-    if (!taken.ok()) return finish(std::move(taken));
-    return StartRead(&request_);
+    if (!taken.ok()) finish(std::move(taken));
+    return;
   }
   const bool is_gone = [&] {
     MutexLock lock(mutex_);
     return cancelled_;
   }();
   if (is_gone) return finish(cancelled());
-  grpc::Status completed = catch_exceptions([&] { return complete(); });
-  if (!completed.ok()) finish(std::move(completed));
+  run([this] { return complete(); });
+}
+
+template <typename Step>
+void RestoreCall::run(Step step) {
+  run_with_models(context_, rpc_, *this, call_.scope.log_fields(), CallThread::kAny,
+                  std::move(step), [this](grpc::Status refused) { finish(std::move(refused)); });
 }
 
 grpc::Status RestoreCall::take(const v1::RestoreSessionRequest& wire) {
@@ -194,13 +206,16 @@ grpc::Status RestoreCall::take(const v1::RestoreSessionRequest& wire) {
 grpc::Status RestoreCall::take_header(const v1::RestoreHeader& header) {
   grpc::Status status;
   if (!header.model().empty()) {
-    model_ = resolve_model(header.model(), context_.models, &status, "header.model");
+    model_ = use_model(header.model(), context_, &status, "header.model");
     if (model_ == nullptr) return status;
     call_.scope.set_model(model_->name);
   }
   // Before anything else is read or held.
-  const std::size_t most =
-      most_restored_bytes(context_.models, model_.get(), context_.sessions.options());
+  const SessionManager::Options& sessions = context_.sessions.options();
+  // Of a model that is not in memory nothing is known yet.
+  const bool is_any = model_ == nullptr && context_.manager.loads_on_request();
+  const std::size_t most = is_any ? sessions.session_memory_bytes
+                                  : most_restored_bytes(context_.models, model_.get(), sessions);
   if (header.total_bytes() <= 0 || static_cast<std::size_t>(header.total_bytes()) > most) {
     return invalid_argument(
         {{"header.total_bytes", std::to_string(header.total_bytes()) + " is not from 1 to " +
@@ -238,7 +253,7 @@ grpc::Status RestoreCall::complete() {
   }
   grpc::Status status;
   if (model_ == nullptr) {
-    model_ = resolve_model(snapshot.image.model, context_.models, &status, "model");
+    model_ = use_model(snapshot.image.model, context_, &status);
     if (model_ == nullptr) return status;
     call_.scope.set_model(model_->name);
   }

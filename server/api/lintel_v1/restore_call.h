@@ -59,6 +59,9 @@ class RestoreCall final : public RpcReactor {
  private:
   class ProofSink;
 
+  // As run_with_models(): the call ends where it is refused.
+  template <typename Step>
+  void run(Step step);
   grpc::Status take(const v1::RestoreSessionRequest& wire);
   grpc::Status take_header(const v1::RestoreHeader& header);
   // All has come: makes the session, or begins the proof. OK: the call is not over.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lintel/v1/generation.pb.h"
+#include "server/api/model_wait.h"
 #include "server/api/refusals.h"
 #include "server/api/response_stream.h"
 #include "server/api/service_context.h"
@@ -91,16 +92,13 @@ class PieceStream final : public ResponseStream<Message> {
   std::optional<grpc::Status> failure_ GUARDED_BY(this->mutex_);
 };
 
-// What methods that name sessions do around their translation where there is a session store: they
-// continue on one of its threads, since they may have to wait for it.
+// What methods that may wait do around their translation.
 
 // answer(), but `body(scope, wire)` may run after the method has returned, so that it holds what it
-// needs; without a store it runs at once.
+// needs: on a thread of the session store, or once a model that it lacked is loaded.
 template <typename Request, typename Body>
-RpcReactor* answer_by_store(const ServiceContext& context, RpcCall& call, Method method,
-                            const LazyMessage<Request>& request, Body body) {
-  if (context.persistent_sessions == nullptr)
-    return answer(context.gate, call, method, request, body);
+RpcReactor* answer_waiting(const ServiceContext& context, RpcCall& call, Method method,
+                           CallThread thread, const LazyMessage<Request>& request, Body body) {
   struct Waiting {
     Waiting(const ServiceContext& context, RpcCall& call, Method method)
         : calls(context.calls), scope(context.gate, call, method) {
@@ -119,25 +117,52 @@ RpcReactor* answer_by_store(const ServiceContext& context, RpcCall& call, Method
   };
   grpc::Status status = waiting->scope.admitted();
   if (status.ok()) {
-    const LogScope log(waiting->scope.log_fields());
+    const LogFields log_fields = waiting->scope.log_fields();
+    const LogScope log(log_fields);
     status = catch_exceptions([&] {
       grpc::Status read = request.read(bounds_of(context.gate, method), waiting->wire);
       if (!read.ok()) return read;
-      return run_by_store(context, waiting->scope.log_fields(), [waiting, end, body] {
-        end(catch_exceptions([&] { return body(waiting->scope, waiting->wire); }));
-      });
+      const auto begin = [&context, &call, reactor, log_fields, thread, waiting, end, body] {
+        run_with_models(
+            context, call, *reactor, log_fields, thread,
+            [waiting, end, body] {
+              grpc::Status ended = body(waiting->scope, waiting->wire);
+              if (ended.ok()) end(ended);
+              return ended;
+            },
+            end);
+      };
+      if (thread == CallThread::kOfStore) return run_by_store(context, log_fields, begin);
+      begin();
+      return read;
     });
   }
   if (!status.ok()) end(status);
   return reactor;
 }
 
+// Of a method that names sessions: where there is a store, on one of its threads.
+template <typename Request, typename Body>
+RpcReactor* answer_by_store(const ServiceContext& context, RpcCall& call, Method method,
+                            const LazyMessage<Request>& request, Body body) {
+  const bool has_store = context.persistent_sessions != nullptr;
+  return answer_waiting(context, call, method, has_store ? CallThread::kOfStore : CallThread::kAny,
+                        request, std::move(body));
+}
+
+// Of a method that names a model alone.
+template <typename Request, typename Body>
+RpcReactor* answer_with_model(const ServiceContext& context, RpcCall& call, Method method,
+                              const LazyMessage<Request>& request, Body body) {
+  return answer_waiting(context, call, method, CallThread::kAny, request, std::move(body));
+}
+
 // Common parts of methods that answer with a stream.
 
 // The call's reactor is made and enters, the request is read, and `begin(reactor, wire)` has the
-// reactor run, or says why the call is refused. The request is gone when the stream runs. Where
-// there is a session store and `waits(wire)`, `begin` runs by a thread of that, and may do so after
-// the method has returned: it holds what it needs.
+// reactor run, or says why the call is refused. The request is gone when the stream runs. `begin`
+// may run after the method has returned, so that it holds what it needs: where there is a session
+// store and `waits(wire)`, by a thread of that, or once a model that it lacked is loaded.
 template <typename Reactor, typename Request, typename Begin, typename Waits>
 Reactor* open_stream(const ServiceContext& context, RpcCall& rpc, Method method,
                      const LazyMessage<Request>& request, Begin begin, Waits waits) {
@@ -147,23 +172,27 @@ Reactor* open_stream(const ServiceContext& context, RpcCall& rpc, Method method,
   grpc::Status status = catch_exceptions([&] {
     grpc::Status entered = reactor->enter();
     if (!entered.ok()) return entered;
-    Request wire;
-    grpc::Status read = request.read(bounds_of(context.gate, method), wire);
+    const auto wire = std::make_shared<Request>();
+    grpc::Status read = request.read(bounds_of(context.gate, method), *wire);
     if (!read.ok()) return read;
-    if (context.persistent_sessions == nullptr || !waits(wire)) return begin(*reactor, wire);
+    const bool by_store = context.persistent_sessions != nullptr && waits(*wire);
+    const CallThread thread = by_store ? CallThread::kOfStore : CallThread::kAny;
     // gRPC runs nothing of the reactor before it has it from the method, its end neither.
-    return run_by_store(
-        context, log_fields,
-        [&reactor = *reactor, begin, wire = std::make_shared<const Request>(std::move(wire))] {
-          grpc::Status started = catch_exceptions([&] { return begin(reactor, *wire); });
-          if (!started.ok()) reactor.refuse(std::move(started));
-        });
+    const auto run = [&context, &rpc, &reactor = *reactor, log_fields, thread, begin, wire] {
+      run_with_models(
+          context, rpc, reactor, log_fields, thread,
+          [&reactor, begin, wire] { return begin(reactor, std::as_const(*wire)); },
+          [&reactor](grpc::Status refused) { reactor.refuse(std::move(refused)); });
+    };
+    if (by_store) return run_by_store(context, log_fields, run);
+    run();
+    return read;
   });
   if (!status.ok()) reactor->refuse(std::move(status));
   return reactor.release();  // deletes itself
 }
 
-// The same of what never waits.
+// The same of what never waits for the store.
 template <typename Reactor, typename Request, typename Begin>
 Reactor* open_stream(const ServiceContext& context, RpcCall& rpc, Method method,
                      const LazyMessage<Request>& request, Begin begin) {

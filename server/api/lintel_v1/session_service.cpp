@@ -97,8 +97,8 @@ grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionReq
                            &initial);
     if (!status.ok()) return status;
   }
-  const SharedModel model = resolve_model(initial == nullptr ? wire.model() : initial->image.model,
-                                          context_.models, &status);
+  const SharedModel model =
+      use_model(initial == nullptr ? wire.model() : initial->image.model, context_, &status);
   if (model == nullptr) return status;
   scope.set_model(model->name);
   Violations violations;
@@ -167,9 +167,8 @@ grpc::Status SessionService::get(CallScope& scope, const v1::GetSessionRequest& 
 grpc::Status SessionService::list(CallScope& scope, const v1::ListSessionsRequest& wire,
                                   v1::ListSessionsResponse& page) {
   grpc::Status status;
-  if (!wire.model().empty() && resolve_model(wire.model(), context_.models, &status) == nullptr) {
-    return status;
-  }
+  if (!wire.model().empty()) status = check_model_known(wire.model(), context_);
+  if (!status.ok()) return status;
   Violations violations;
   const CheckedList checked = check_list(wire, violations);
   if (!violations.empty()) return violations.status();
@@ -276,6 +275,7 @@ grpc::Status SessionService::find(CallScope& scope, const std::string& id, Sessi
   const Owner& caller = scope.caller().name;
   if (context_.persistent_sessions != nullptr && !id.empty()) {
     SessionManager::LoadResult loaded = context_.persistent_sessions->load(id, caller);
+    check_model_absent(loaded.refusal, id, caller, context_);
     if (loaded.refusal) return refused(loaded.refusal, scope, id);
     pin = std::move(loaded.pin);
   }
@@ -440,7 +440,7 @@ grpc::Status SessionService::snapshot(const v1::SnapshotSessionRequest& wire, Se
   SessionInfo info;
   if (grpc::Status found = find(scope, wire.id(), pin, info); !found.ok()) return found;
   const Owner& caller = scope.caller().name;
-  const SharedModel model = context_.models.find(info.model, info.transformer);
+  const SharedModel model = context_.models.use(info.model, info.transformer);
   if (model == nullptr) return refused({SessionError::kUnloaded}, scope, wire.id());
 
   std::shared_ptr<void> place;
@@ -558,7 +558,7 @@ grpc::Status SessionService::save_state(CallScope& scope, const v1::SaveStateReq
   SessionInfo info;
   if (grpc::Status found = find(scope, wire.session_id(), pin, info); !found.ok()) return found;
   const Owner& caller = scope.caller().name;
-  const SharedModel model = context_.models.find(info.model, info.transformer);
+  const SharedModel model = context_.models.use(info.model, info.transformer);
   if (model == nullptr) return refused({SessionError::kUnloaded}, scope, wire.session_id());
   std::string limit = std::to_string(NamedStates::kMostOfOwner);
   limit += " named states";
@@ -608,9 +608,8 @@ grpc::Status SessionService::list_states(CallScope& scope, const v1::ListStatesR
   }
   if (!violations.empty()) return violations.status();
   grpc::Status status;
-  if (!wire.model().empty() && resolve_model(wire.model(), context_.models, &status) == nullptr) {
-    return status;
-  }
+  if (!wire.model().empty()) status = check_model_known(wire.model(), context_);
+  if (!status.ok()) return status;
   const std::size_t size =
       wire.page_size() == 0 ? kDefaultStatesPage : static_cast<std::size_t>(wire.page_size());
   const auto after = wire.page_token().empty() ? std::nullopt : place_of(wire.page_token());

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -41,40 +42,71 @@ nlohmann::ordered_json defaults_object(const v1::Sampling& sampling) {
   return json;
 }
 
+const char* state_of(const v1::Model& model) {
+  if (model.state() == v1::MODEL_STATE_READY) return "loaded";
+  if (model.state() == v1::MODEL_STATE_LOADING) return "loading";
+  return model.load_failed() ? "failed" : "unloaded";
+}
+
 nlohmann::ordered_json model_object(const v1::Model& model) {
-  nlohmann::ordered_json json = {{"id", model.name()},
-                                 {"object", "model"},
-                                 {"created", created_time()},
-                                 {"owned_by", "lintel"},
-                                 {"modality", model.modality()}};
+  nlohmann::ordered_json object = {{"id", model.name()},
+                                   {"object", "model"},
+                                   {"created", created_time()},
+                                   {"owned_by", "lintel"}};
+  if (!model.modality().empty()) object["modality"] = model.modality();
+  object["lintel"] = {{"state", state_of(model)}};
+  if (!model.reason().empty()) object["lintel"]["reason"] = model.reason();
   // Of models with a chat template.
   if (model.has_sampling_defaults()) {
-    json["lintel"]["defaults"] = defaults_object(model.sampling_defaults());
+    object["lintel"]["defaults"] = defaults_object(model.sampling_defaults());
   }
-  return json;
+  return object;
+}
+
+// What requests may name, each once: of several versions the highest that is ready.
+std::map<std::string, const v1::Model*> named_models(const v1::ListModelsResponse& list) {
+  std::map<std::string, const v1::Model*> models;
+  for (const v1::Model& model : list.models()) {
+    const bool is_ready = model.state() == v1::MODEL_STATE_READY;
+    if (!is_ready && !model.loads_on_request()) continue;
+    const v1::Model*& named = models[model.name()];
+    if (named == nullptr || is_ready || named->state() != v1::MODEL_STATE_READY) named = &model;
+  }
+  return models;
+}
+
+// Calls answer(models) with named_models().
+template <typename Answer>
+void with_models(HttpCalls& calls, const SharedExchange& exchange, Answer answer) {
+  v1::ListModelsRequest all;
+  all.set_all(true);
+  calls.unary(
+      exchange, "lintel.v1.ModelService/List", bytes_of(all),
+      [exchange, answer](const grpc::Status& status, const google::protobuf::Message& response) {
+        if (!status.ok()) return exchange->answer(openai_answer(status));
+        answer(named_models(static_cast<const v1::ListModelsResponse&>(response)));
+      });
 }
 
 void list_models(HttpCalls& calls, const SharedExchange& exchange) {
-  calls.unary(exchange, "lintel.v1.ModelService/List", bytes_of(v1::ListModelsRequest()),
-              [exchange](const grpc::Status& status, const google::protobuf::Message& response) {
-                if (!status.ok()) return exchange->answer(openai_answer(status));
-                const auto& list = static_cast<const v1::ListModelsResponse&>(response);
-                auto data = nlohmann::ordered_json::array();
-                for (const v1::Model& model : list.models()) data.push_back(model_object(model));
-                const nlohmann::ordered_json json = {{"object", "list"}, {"data", data}};
-                exchange->answer(json_answer(200, dumped(json)));
-              });
+  with_models(calls, exchange, [exchange](const std::map<std::string, const v1::Model*>& models) {
+    auto data = nlohmann::ordered_json::array();
+    for (const auto& [name, model] : models) data.push_back(model_object(*model));
+    const nlohmann::ordered_json json = {{"object", "list"}, {"data", data}};
+    exchange->answer(json_answer(200, dumped(json)));
+  });
 }
 
 void get_model(HttpCalls& calls, const SharedExchange& exchange) {
-  v1::GetModelRequest get;
-  get.set_name(exchange->request().parameters.at(0));
-  calls.unary(exchange, "lintel.v1.ModelService/Get", bytes_of(get),
-              [exchange](const grpc::Status& status, const google::protobuf::Message& response) {
-                if (!status.ok()) return exchange->answer(openai_answer(status));
-                const auto& model = static_cast<const v1::Model&>(response);
-                exchange->answer(json_answer(200, dumped(model_object(model))));
-              });
+  with_models(calls, exchange, [exchange](const std::map<std::string, const v1::Model*>& models) {
+    const std::string& name = exchange->request().parameters.at(0);
+    const auto found = models.find(name);
+    if (found == models.end()) {
+      return exchange->answer(
+          openai_answer(not_found("model", name, "no model is named " + clip(name))));
+    }
+    exchange->answer(json_answer(200, dumped(model_object(*found->second))));
+  });
 }
 
 grpc::Status read_completion(const SharedExchange& exchange, const std::string& body,

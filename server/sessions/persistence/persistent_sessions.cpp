@@ -508,11 +508,11 @@ bool PersistentSessions::store_state(const std::string& id, const Owner& owner,
   return is_kept;
 }
 
-std::size_t PersistentSessions::store_idle_states(Duration most) {
+std::size_t PersistentSessions::store_idle_states(Duration most, const Transformer* model) {
   constexpr std::size_t kSessionsOfACommit = 64;
   const TimePoint until = clock_.now() + most;
   std::size_t stored = 0;
-  const std::vector<SessionManager::Named> idle = sessions_.idle_stored();
+  const std::vector<SessionManager::Named> idle = sessions_.idle_stored(model);
   for (auto next = idle.begin(); next != idle.end() && clock_.now() < until;) {
     WriteBatch batch;
     std::size_t put = 0;

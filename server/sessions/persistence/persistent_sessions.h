@@ -150,8 +150,8 @@ class PersistentSessions {
 
   // Waits, but begins nothing more once `most` has passed. Before the process ends: stores the
   // states of idle sessions, the last used first, so that they load without reading their tokens.
-  // Returns how many.
-  std::size_t store_idle_states(Duration most);
+  // Returns how many. model: before it is unloaded, of its sessions alone; null: of all.
+  std::size_t store_idle_states(Duration most, const Transformer* model = nullptr);
 
   // Removes expired sessions, a bounded number at a time, and releases claims whose release failed;
   // the server calls it periodically. Waits.

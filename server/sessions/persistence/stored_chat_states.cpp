@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <optional>
 #include <ranges>
 
@@ -179,12 +180,15 @@ void StoredChatStates::note_turn(const Reader& reader, std::span<const std::int3
   if (!at_once && !options_.stores_all) return;
   catch_exceptions(
       [&] {
-        auto turn = std::make_shared<Turn>(Turn{.model = reader.model,
-                                                .adapter = reader.adapter,
-                                                .has_adapter = reader.adapter != nullptr,
-                                                .owner = reader.owner,
-                                                .tokens = {tokens.begin(), tokens.end()},
-                                                .ended = clock_.now()});
+        // The registry's pointer: the reader's goes with its call.
+        const ServedModel& served = *reader.model;
+        auto turn = std::make_shared<Turn>(
+            Turn{.model = models_.find(served.name, served.transformer.get()),
+                 .adapter = reader.adapter,
+                 .has_adapter = reader.adapter != nullptr,
+                 .owner = reader.owner,
+                 .tokens = {tokens.begin(), tokens.end()},
+                 .ended = clock_.now()});
         {
           MutexLock lock(mutex_);
           // The turn before it of the same conversation is no more idle than this one.
@@ -217,12 +221,17 @@ void StoredChatStates::look() {
   for (const auto& turn : due) run_([this, turn] { store(*turn); });
 }
 
-void StoredChatStates::store_all(Duration most) {
+void StoredChatStates::store_all(Duration most, const Transformer* model) {
   const TimePoint until = clock_.now() + most;
   std::deque<Turn> left;
   {
     MutexLock lock(mutex_);
-    left.swap(idle_);
+    const auto others = std::stable_partition(idle_.begin(), idle_.end(), [&](const Turn& turn) {
+      const SharedModel of_turn = turn.model.lock();
+      return model == nullptr || (of_turn != nullptr && of_turn->transformer.get() == model);
+    });
+    left.assign(std::move_iterator(idle_.begin()), std::move_iterator(others));
+    idle_.erase(idle_.begin(), others);
   }
   for (; !left.empty() && clock_.now() < until; left.pop_back()) store(left.back());
 }

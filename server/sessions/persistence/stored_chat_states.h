@@ -76,8 +76,8 @@ class StoredChatStates {
   // Has the turns stored that have been idle long enough.
   void look();
   // Waits. Before the process ends: stores the turns that wait to be idle, the last ones first, but
-  // begins no more once `most` has passed.
-  void store_all(Duration most);
+  // begins no more once `most` has passed. model: before it is unloaded, its turns alone.
+  void store_all(Duration most, const Transformer* model = nullptr);
 
   Stats stats() const;
 

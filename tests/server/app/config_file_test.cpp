@@ -139,7 +139,7 @@ TEST_CASE("help explains the flags and fits a terminal of 80 columns") {
   ServerOptions options;
   std::string help;
   REQUIRE_FALSE(parse_server_options(2, argv, &options, &help));
-  CHECK_THAT(help, Contains("Without --model, --model-repository and --config") &&
+  CHECK_THAT(help, Contains("Without --model, --models, --model-repository and --config") &&
                        Contains("Examples:") && Contains("lintel-server --config") &&
                        Contains("Exit status: 0"));
   std::istringstream lines(help);

@@ -265,6 +265,18 @@ TEST_CASE("a repository replaces --model, and --load-model names the models of t
   CHECK_THAT(refusal({"--model", "m", "--model-memory", "much"}), Contains("--model-memory"));
 }
 
+TEST_CASE("--models names models that requests load, in place of a repository") {
+  const ServerOptions options =
+      parse({"--models", "m", "--load-model", "org/a:Q8_0", "--model-idle-unload", "30m"});
+  CHECK(options.models.loads_on_request());
+  CHECK(options.models.models_directory() == "m");
+  CHECK(options.models.idle_unload_ms == std::chrono::minutes(30));
+  CHECK_FALSE(parse({"--model", "m"}).models.loads_on_request());
+  using Catch::Matchers::Contains;
+  CHECK_THAT(refusal({"--models", "m", "--model-repository", "r"}), Contains("give one"));
+  CHECK_THAT(refusal({"--model", "m", "--model-idle-unload", "5s"}), Contains("needs --models"));
+}
+
 TEST_CASE("an adapter names its model, unless one model is served") {
   const auto adapters = [](const std::vector<const char*>& flags) {
     std::vector<std::string> all;

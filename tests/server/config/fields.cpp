@@ -56,13 +56,16 @@ class Fields {
 };
 
 void add_models(ModelOptions& models, Fields& fields) {
-  auto& [directories, adapters, chat_templates, tool_dialects, repository, load, memory_bytes,
-         weight_type, kv_type, kernels, attention, scheduling, limits, drain_timeout_ms] = models;
+  auto& [directories, adapters, chat_templates, tool_dialects, repository, on_request,
+         idle_unload_ms, load, memory_bytes, weight_type, kv_type, kernels, attention, scheduling,
+         limits, drain_timeout_ms] = models;
   fields.add("models.directories", directories);
   fields.add("models.adapters", adapters);
   fields.add("models.chat_templates", chat_templates);
   fields.add("models.tool_dialects", tool_dialects);
   fields.add("models.repository", repository);
+  fields.add("models.on_request", on_request);
+  fields.add("models.idle_unload_ms", idle_unload_ms);
   fields.add("models.load", load);
   fields.add("models.memory_bytes", memory_bytes);
   fields.add("models.weight_type", weight_type);

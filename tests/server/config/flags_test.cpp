@@ -28,6 +28,7 @@ const std::map<std::string, std::string> kWithoutFlag = {
 // Flags that are not called as their members, for operators do not know what those are members of.
 const std::map<std::string, std::string> kOtherName = {
     {"--model", "models.directories"},
+    {"--models", "models.on_request"},
     {"--load-model", "models.load"},
     {"--adapter", "models.adapters"},
     {"--chat-template", "models.chat_templates"},
@@ -72,9 +73,13 @@ const CommandLine kBase = {
     {"--initial-states", "i"}, {"--session-store", "s"},    {"--http-listen", "127.0.0.1:7"},
 };
 
-// The same for a store that servers share.
+// The same for a store that servers share, and for a directory of models that requests load.
 CommandLine base_of(const Flag& flag) {
   CommandLine base = kBase;
+  if (flag.name == "--models" || flag.name == "--model-idle-unload") {
+    base.erase("--model-repository");
+    base["--models"] = "r";
+  }
   if (flag.group.find("servers share") != std::string::npos) {
     base["--session-store"] = "rediss://a";
     base["--session-store-cert"] = "c";

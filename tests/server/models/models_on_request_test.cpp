@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// ModelManager with --models: requests load what they name, and what no call uses goes.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/model_files.h"
+#include "server/models/model_manager.h"
+#include "tests/server/support/models_fixture.h"
+#include "tests/support/manual_clock.h"
+
+namespace lintel::testing {
+namespace {
+
+using Catch::Matchers::Contains;
+using Kind = LoadRefusal::Kind;
+using std::chrono::seconds;
+namespace fs = std::filesystem;
+
+// Models "a", "b" and "c" of equal size in the directory of --models.
+struct Fixture : ModelsFixture {
+  explicit Fixture(const std::function<void(ModelOptions&)>& change = [](ModelOptions&) {}) {
+    for (const char* name : {"a", "b", "c"}) write(name);
+    options.on_request = options.repository;
+    options.repository.clear();
+    change(options);
+    store = std::make_unique<SessionManager>(sessions, manual);
+    manager = std::make_unique<ModelManager>(options, registry, *store, manual);
+    manager->load_at_start();
+  }
+  // Room for `models` that are loaded, and for loading one more.
+  static std::size_t memory_for(std::size_t models) {
+    const ModelsFixture measured;
+    measured.write("a");
+    const ModelSize size = measure_model(ModelFiles(measured.directory.path() / "a"), {});
+    return (models - 1) * size.resident_bytes + size.peak_bytes();
+  }
+
+  using Answer = std::optional<LoadRefusal>;
+  std::future<Answer> begin_wait(const std::string& name) {
+    auto answer = std::make_shared<std::promise<Answer>>();
+    manager->wait_for(name, std::nullopt,
+                      [answer](const Answer& refusal, const SharedModel& model) {
+                        CHECK((model != nullptr) == !refusal.has_value());
+                        answer->set_value(refusal);
+                      });
+    return answer->get_future();
+  }
+  // Afterwards the thread that loads uses no model any more.
+  Answer wait(const std::string& name) {
+    Answer answer = begin_wait(name).get();
+    std::promise<void> next;
+    manager->load("nosuch", std::nullopt, [&](const auto&, const auto&) { next.set_value(); });
+    next.get_future().wait();
+    return answer;
+  }
+  // Keeps the thread that loads from going on, from now until the result is released.
+  std::shared_ptr<void> hold_loads() {
+    auto held = std::make_shared<std::promise<void>>();
+    std::promise<void> begun;
+    manager->load("nosuch", std::nullopt,
+                  [&begun, released = held->get_future().share()](const auto&, const auto&) {
+                    begun.set_value();
+                    released.wait();
+                  });
+    begun.get_future().wait();
+    return {held.get(), [held](void*) { held->set_value(); }};
+  }
+  std::string listed() const {
+    std::string all;
+    for (const ModelRegistry::Entry& entry : manager->index()) {
+      all += entry.name + " " + to_string(entry.state) + (entry.failed ? " failed; " : "; ");
+    }
+    return all;
+  }
+  bool is_ready(const std::string& name) const { return registry.find(name) != nullptr; }
+
+  ManualClock manual;
+  ModelRegistry registry;
+  std::unique_ptr<SessionManager> store;
+  std::unique_ptr<ModelManager> manager;
+};
+
+TEST_CASE("requests that wait for a model are answered by one load, in any order of models") {
+  Fixture f;
+  CHECK(f.manager->names() == std::vector<std::string>{"a", "b", "c"});
+  CHECK(f.manager->loads_on_request("a", std::nullopt));
+  CHECK(f.manager->loads_on_request("a", 1));
+  CHECK_FALSE(f.manager->loads_on_request("a", 2));
+  CHECK_FALSE(f.manager->loads_on_request("nosuch", std::nullopt));
+  CHECK(f.listed() == "a UNAVAILABLE; b UNAVAILABLE; c UNAVAILABLE; ");
+  std::shared_ptr<void> held = f.hold_loads();
+  std::vector<std::future<Fixture::Answer>> answers;
+  for (const char* name : {"a", "b", "a", "a"}) answers.push_back(f.begin_wait(name));
+  CHECK(f.listed() == "a LOADING; b LOADING; c UNAVAILABLE; ");
+  CHECK(f.manager->stats().waiting == 4);
+  held.reset();
+  for (auto& answer : answers) CHECK_FALSE(answer.get());
+  CHECK(f.listed() == "a READY; b READY; c UNAVAILABLE; ");
+  CHECK(f.manager->stats().loaded == 2);
+  CHECK(f.manager->stats().waiting == 0);
+  CHECK_FALSE(f.wait("a"));  // it is there already
+  CHECK(f.manager->stats().loaded == 2);
+}
+
+TEST_CASE("a load without room unloads the models that are unused for longest, and no others") {
+  Fixture f([](ModelOptions& options) { options.memory_bytes = Fixture::memory_for(2); });
+  REQUIRE_FALSE(f.wait("a"));
+  REQUIRE_FALSE(f.wait("b"));
+  f.registry.use("a");  // after b
+  REQUIRE_FALSE(f.wait("c"));
+  CHECK(f.is_ready("a"));
+  CHECK_FALSE(f.is_ready("b"));
+  CHECK(f.manager->stats().unloaded_for_memory == 1);
+  // A call that runs keeps its model, also the one that is unused for longest otherwise.
+  const SharedModel call = f.registry.use("a");
+  f.registry.use("c");
+  REQUIRE_FALSE(f.wait("b"));
+  CHECK(f.is_ready("a"));
+  CHECK_FALSE(f.is_ready("c"));
+  const SharedModel other = f.registry.use("b");
+  const Fixture::Answer refused = f.wait("c");
+  REQUIRE(refused);
+  CHECK(refused->kind == Kind::kOutOfModelMemory);
+  CHECK_THAT(refused->text, Contains("model c needs "));
+  CHECK(f.is_ready("a"));
+  CHECK(f.is_ready("b"));
+  CHECK(f.manager->stats().refused == 1);
+  CHECK(f.manager->stats().failed == 0);
+}
+
+TEST_CASE("a model that is too large for the memory unloads none") {
+  Fixture f([](ModelOptions& options) { options.memory_bytes = Fixture::memory_for(2); });
+  ModelConfig config = tiny_config(TinyModel::kTokens);
+  config.vocab_size *= 40;
+  write_random_model(f.directory.path() / "large", config, /*seed=*/5);
+  REQUIRE_FALSE(f.wait("a"));
+  const Fixture::Answer refused = f.wait("large");
+  REQUIRE(refused);
+  CHECK(refused->kind == Kind::kOutOfModelMemory);
+  CHECK(f.is_ready("a"));
+}
+
+TEST_CASE("a model with sessions in memory alone is not unloaded, neither unused nor for memory") {
+  Fixture f([](ModelOptions& options) {
+    options.memory_bytes = Fixture::memory_for(1);
+    options.idle_unload_ms = seconds(60);
+  });
+  REQUIRE_FALSE(f.wait("a"));
+  const SharedModel model = f.registry.find("a");
+  const std::string id = f.store->create("a", model->transformer, 10).info.id;
+  CHECK(f.wait("b")->kind == Kind::kOutOfModelMemory);
+  f.manager->unload_idle();
+  f.manual.advance(seconds(61));
+  f.manager->unload_idle();
+  CHECK(f.is_ready("a"));
+  // Stored it may go.
+  f.store->set_stored(id, "");
+  CHECK_FALSE(f.store->has_unstored_sessions(*model->transformer));
+}
+
+TEST_CASE("a model is unloaded when no call has used it for --model-idle-unload") {
+  Fixture f([](ModelOptions& options) { options.idle_unload_ms = seconds(60); });
+  std::vector<std::string> stored;
+  f.manager->when_unused([&](const Transformer&) { stored.emplace_back("states"); });
+  REQUIRE_FALSE(f.wait("a"));
+  const auto pass = [&](seconds time) {
+    f.manager->unload_idle();
+    f.manual.advance(time);
+    f.manager->unload_idle();
+  };
+  pass(seconds(59));
+  CHECK(f.is_ready("a"));
+  f.registry.use("a");
+  pass(seconds(59));
+  CHECK(f.is_ready("a"));
+  SharedModel call = f.registry.use("a");
+  pass(seconds(1000));
+  CHECK(f.is_ready("a"));
+  call.reset();  // its use ends only now
+  pass(seconds(59));
+  CHECK(f.is_ready("a"));
+  CHECK(stored.empty());
+  pass(seconds(1));
+  CHECK_FALSE(f.is_ready("a"));
+  CHECK(stored.size() == 1);
+  CHECK(f.manager->stats().unloaded_idle == 1);
+  CHECK_FALSE(f.wait("a"));
+  CHECK(f.is_ready("a"));
+}
+
+TEST_CASE("a load that failed says why, and requests are refused for a while before the next") {
+  Fixture f;
+  fs::resize_file(f.directory.path() / "a/model.safetensors", 700);
+  const Fixture::Answer refused = f.wait("a");
+  REQUIRE(refused);
+  CHECK(refused->kind == Kind::kUnusable);
+  CHECK_THAT(refused->text, Contains("model a cannot be loaded: a/model.safetensors") &&
+                                !Contains(f.directory.path().string()));
+  CHECK(f.listed() == "a UNAVAILABLE failed; b UNAVAILABLE; c UNAVAILABLE; ");
+  f.write("a");
+  CHECK(f.wait("a")->text == refused->text);
+  CHECK(f.manager->stats().failed == 1);
+  f.manual.advance(ModelManager::kFailureTime);
+  CHECK_FALSE(f.wait("a"));
+  CHECK(f.listed() == "a READY; b UNAVAILABLE; c UNAVAILABLE; ");
+}
+
+TEST_CASE("a model of --model is unloaded and loaded again as those of --models") {
+  const ModelsFixture elsewhere;
+  elsewhere.write("given");
+  Fixture f([&](ModelOptions& options) {
+    options.directories = {{"given", elsewhere.directory.path() / "given"}};
+    options.memory_bytes = Fixture::memory_for(1);
+  });
+  CHECK(f.is_ready("given"));
+  CHECK_FALSE(f.wait("a"));
+  CHECK_FALSE(f.is_ready("given"));
+  CHECK(f.manager->names() == std::vector<std::string>{"a", "b", "c", "given"});
+  CHECK_FALSE(f.wait("given"));
+  CHECK(f.is_ready("given"));
+  CHECK_FALSE(f.is_ready("a"));
+}
+
+TEST_CASE("requests that wait when the server stops are answered") {
+  Fixture f;
+  std::shared_ptr<void> held = f.hold_loads();
+  std::future<Fixture::Answer> waiting = f.begin_wait("a");
+  std::future<void> stopped = std::async(std::launch::async, [&] { f.manager->stop(); });
+  CHECK(waiting.get()->kind == Kind::kStopping);
+  held.reset();
+  stopped.get();
+  CHECK(f.wait("a")->kind == Kind::kStopping);
+}
+
+TEST_CASE("more requests than may wait for loads are refused") {
+  Fixture f;
+  const std::shared_ptr<void> held = f.hold_loads();
+  std::vector<std::future<Fixture::Answer>> waiting;
+  for (int i = 0; i < 1024; ++i) waiting.push_back(f.begin_wait("a"));
+  CHECK(f.begin_wait("b").get()->kind == Kind::kTooManyLoads);
+}
+
+}  // namespace
+}  // namespace lintel::testing
