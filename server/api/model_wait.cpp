@@ -46,6 +46,8 @@ class ModelWait {
     forget();
   }
 
+  bool is_over() const { return is_over_.load(); }
+
  private:
   // What the functions hold is free before the load has ended.
   void forget() {
@@ -68,19 +70,24 @@ void wait_for_model(const ServiceContext& context, RpcCall& call, RpcReactor& re
                     RefuseCall refuse) {
   const auto wait = std::make_shared<ModelWait>(reactor, log_fields, std::move(again),
                                                 std::move(refuse), call.deadline());
-  std::function<void()> cancel = [wait] { wait->cancelled(); };
   const std::string name = absent.name();
+  const std::optional<std::int64_t> version = absent.version();
+  ModelManager& manager = context.manager;
+  std::function<void()> cancel = [wait, name, version, &manager] {
+    manager.stop_waiting(name, version, wait.get());
+    wait->cancelled();
+  };
   // From here on the call may be over at any time.
   reactor.when_cancelled(std::move(cancel));
   catch_exceptions(
       [&] {
-        context.manager.wait_for(
-            name, absent.version(),
-            [wait](const std::optional<LoadRefusal>& refusal, const SharedModel& model) {
-              wait->loaded(refusal, model);
-            });
+        manager.wait_for(name, version, wait.get(),
+                         [wait](const std::optional<LoadRefusal>& refusal,
+                                const SharedModel& model) { wait->loaded(refusal, model); });
       },
       [&] { wait->loaded(LoadRefusal{.kind = LoadRefusal::Kind::kOutOfMemory}, nullptr); });
+  // It was cancelled before it waited.
+  if (wait->is_over()) manager.stop_waiting(name, version, wait.get());
 }
 
 }  // namespace lintel

@@ -186,9 +186,9 @@ std::vector<ModelRegistry::Entry> ModelManager::index() const {
   {
     MutexLock lock(mutex_);  // a load that waits for others
     for (ModelRegistry::Entry& entry : entries) {
-      const bool is_awaited = waiting_.contains({entry.name, std::nullopt}) ||
-                              waiting_.contains({entry.name, entry.version});
-      if (is_awaited && entry.state == ModelState::kUnavailable) {
+      const bool is_asked_for = waiting_.contains({entry.name, std::nullopt}) ||
+                                waiting_.contains({entry.name, entry.version});
+      if (is_asked_for && entry.state == ModelState::kUnavailable) {
         entry = {entry.name, entry.version, ModelState::kLoading, ""};
       }
     }
@@ -420,7 +420,7 @@ std::vector<std::string> ModelManager::names() const {
 }
 
 void ModelManager::wait_for(const std::string& name, std::optional<std::int64_t> version,
-                            OnLoaded done) {
+                            const void* waiter, OnLoaded done) {
   const Key key(name, version);
   std::optional<LoadRefusal> at_once;
   {
@@ -434,13 +434,14 @@ void ModelManager::wait_for(const std::string& name, std::optional<std::int64_t>
           std::to_string(kMostWaitingRequests) + " requests are waiting for models to be loaded");
     } else {
       const auto [waiting, is_first] = waiting_.try_emplace(key);
-      waiting->second.push_back(std::move(done));
+      waiting->second.push_back({waiter, std::move(done)});
       ++num_waiting_;
       if (!is_first) return;
     }
   }
   if (at_once) return done(at_once, nullptr);
   const auto load = [this, key] {
+    if (!is_awaited(key)) return;
     // Another request's load may have been the one.
     SharedModel loaded = registry_.use(key.first, key.second);
     std::optional<LoadRefusal> refused;
@@ -463,7 +464,7 @@ void ModelManager::wait_for(const std::string& name, std::optional<std::int64_t>
 
 void ModelManager::answer_waiting(const Key& key, const std::optional<LoadRefusal>& refused,
                                   const SharedModel& model) {
-  std::vector<OnLoaded> waiting;
+  std::vector<Waiter> waiting;
   {
     MutexLock lock(mutex_);
     const auto found = waiting_.find(key);
@@ -477,9 +478,30 @@ void ModelManager::answer_waiting(const Key& key, const std::optional<LoadRefusa
       failures_.erase(key);
     }
   }
-  for (const OnLoaded& done : waiting) {
-    survives(ServerThread::kModelLoads, [&] { done(refused, model); });
+  for (const Waiter& each : waiting) {
+    survives(ServerThread::kModelLoads, [&] { each.done(refused, model); });
   }
+}
+
+void ModelManager::stop_waiting(const std::string& name, std::optional<std::int64_t> version,
+                                const void* waiter) {
+  OnLoaded gone;  // freed without the mutex
+  MutexLock lock(mutex_);
+  const auto found = waiting_.find({name, version});
+  if (found == waiting_.end()) return;
+  const auto each = std::ranges::find(found->second, waiter, &Waiter::waiter);
+  if (each == found->second.end()) return;
+  gone = std::move(each->done);
+  found->second.erase(each);
+  --num_waiting_;
+}
+
+bool ModelManager::is_awaited(const Key& key) {
+  MutexLock lock(mutex_);
+  const auto found = waiting_.find(key);
+  if (found != waiting_.end() && !found->second.empty()) return true;
+  waiting_.erase(key);  // the next request asks for a load of its own
+  return false;
 }
 
 bool ModelManager::may_unload(const ModelRegistry::Unused& model) const {

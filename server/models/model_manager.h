@@ -83,9 +83,13 @@ class ModelManager {
   using OnLoaded = std::function<void(const std::optional<LoadRefusal>&, const SharedModel& model)>;
   // For a request that names a model which is not ready: called when it is, or cannot be. One load
   // answers all that wait for it, on its thread. After a load that failed it is refused for
-  // kFailureTime. REQUIRES: loads_on_request().
-  void wait_for(const std::string& name, std::optional<std::int64_t> version, OnLoaded done)
-      EXCLUDES(mutex_);
+  // kFailureTime. `waiter`: for stop_waiting(). REQUIRES: loads_on_request().
+  void wait_for(const std::string& name, std::optional<std::int64_t> version, const void* waiter,
+                OnLoaded done) EXCLUDES(mutex_);
+  // The waiter needs no answer any more; it may be on its way. A load that no request waits for
+  // does not begin.
+  void stop_waiting(const std::string& name, std::optional<std::int64_t> version,
+                    const void* waiter) EXCLUDES(mutex_);
   // Whether a request for it may wait.
   bool loads_on_request(const std::string& name, std::optional<std::int64_t> version) const;
   bool loads_on_request() const { return options_.loads_on_request(); }
@@ -170,6 +174,8 @@ class ModelManager {
   // Answers those who wait, and keeps a failure for those who come next.
   void answer_waiting(const Key& key, const std::optional<LoadRefusal>& refused,
                       const SharedModel& model) EXCLUDES(mutex_);
+  // Whether a request waits for it; if not, the load is forgotten.
+  bool is_awaited(const Key& key) EXCLUDES(mutex_);
   // Unloads models that no call uses until so many bytes are free, or none where they would not do.
   void make_room(std::size_t bytes) EXCLUDES(mutex_);
   // Whether it can be loaded again, and no session is lost with it.
@@ -203,7 +209,11 @@ class ModelManager {
   CondVar load_asked_;
   bool stopping_ GUARDED_BY(mutex_) = false;
   std::deque<Load> loads_ GUARDED_BY(mutex_);
-  std::map<Key, std::vector<OnLoaded>> waiting_ GUARDED_BY(mutex_);
+  struct Waiter {
+    const void* waiter = nullptr;
+    OnLoaded done;
+  };
+  std::map<Key, std::vector<Waiter>> waiting_ GUARDED_BY(mutex_);  // of loads that were asked for
   std::size_t num_waiting_ GUARDED_BY(mutex_) = 0;
   // Loads that failed, until the time.
   std::map<Key, std::pair<LoadRefusal, TimePoint>> failures_ GUARDED_BY(mutex_);

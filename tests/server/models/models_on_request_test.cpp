@@ -42,9 +42,9 @@ struct Fixture : ModelsFixture {
   }
 
   using Answer = std::optional<LoadRefusal>;
-  std::future<Answer> begin_wait(const std::string& name) {
+  std::future<Answer> begin_wait(const std::string& name, const void* waiter = nullptr) {
     auto answer = std::make_shared<std::promise<Answer>>();
-    manager->wait_for(name, std::nullopt,
+    manager->wait_for(name, std::nullopt, waiter,
                       [answer](const Answer& refusal, const SharedModel& model) {
                         CHECK((model != nullptr) == !refusal.has_value());
                         answer->set_value(refusal);
@@ -59,16 +59,16 @@ struct Fixture : ModelsFixture {
     next.get_future().wait();
     return answer;
   }
-  // Keeps the thread that loads from going on, from now until the result is released.
+  // Keeps the thread that loads from its next load until the result is released.
   std::shared_ptr<void> hold_loads() {
     auto held = std::make_shared<std::promise<void>>();
-    std::promise<void> begun;
+    std::promise<void> started;
     manager->load("nosuch", std::nullopt,
-                  [&begun, released = held->get_future().share()](const auto&, const auto&) {
-                    begun.set_value();
+                  [&started, released = held->get_future().share()](const auto&, const auto&) {
+                    started.set_value();
                     released.wait();
                   });
-    begun.get_future().wait();
+    started.get_future().wait();
     return {held.get(), [held](void*) { held->set_value(); }};
   }
   std::string listed() const {
@@ -236,6 +236,25 @@ TEST_CASE("requests that wait when the server stops are answered") {
   held.reset();
   stopped.get();
   CHECK(f.wait("a")->kind == Kind::kStopping);
+}
+
+TEST_CASE("a load that no request waits for any more does not begin") {
+  Fixture f;
+  std::shared_ptr<void> held = f.hold_loads();
+  const std::future<Fixture::Answer> gone = f.begin_wait("a", &f);
+  f.manager->stop_waiting("a", std::nullopt, &f);
+  CHECK(f.manager->stats().waiting == 0);
+  held.reset();
+  CHECK_FALSE(f.wait("b"));
+  CHECK(f.listed() == "a UNAVAILABLE; b READY; c UNAVAILABLE; ");
+  // The next request has its load, also where one before it went.
+  held = f.hold_loads();
+  f.begin_wait("a", &f);
+  f.manager->stop_waiting("a", std::nullopt, &f);
+  std::future<Fixture::Answer> next = f.begin_wait("a");
+  held.reset();
+  CHECK_FALSE(next.get());
+  CHECK(f.is_ready("a"));
 }
 
 TEST_CASE("more requests than may wait for loads are refused") {
