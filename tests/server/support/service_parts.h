@@ -37,7 +37,7 @@ struct ServiceParts {
   }
   SharedModel model() const { return registry.find("tokens"); }  // the newest
   ServiceContext context(PersistentSessions* durable = nullptr) {
-    return {registry, manager,           store,  states, calls, gate,
+    return {registry, manager,           store,  states, prefixes, calls, gate,
             clock,    options.streaming, health, durable};
   }
 
@@ -45,6 +45,7 @@ struct ServiceParts {
   const ServerOptions options = test_options();
   SessionManager store;
   NamedStates states;
+  PrefixCache prefixes{options.prefixes, store};
   ModelRegistry registry;
   ModelManager manager{options.models, registry, store, clock};
   ActiveCalls calls;
