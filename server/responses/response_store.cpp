@@ -189,7 +189,11 @@ SessionError ResponseStore::find(const std::string& digits, const std::string& o
   const SessionError error = find_stored(digits, owner, record, is_hidden);
   if (error != SessionError::kNone) return error;
   if (is_hidden) return SessionError::kNotFound;
-  if (record.status() != "in_progress" || running(digits, owner) != nullptr) return error;
+  if (record.status() != "in_progress") return error;
+  if (const auto runs = running(digits, owner)) {
+    if (runs->is_cancelled()) record.response["status"] = "cancelled";
+    return error;
+  }
   const auto seen = documents_.last_seen(record.process);
   const bool is_of_here = record.process == process_;  // its end could not be stored
   if (is_of_here || !seen || clock_.wall_time() - *seen >= options_.resume) {

@@ -97,7 +97,8 @@ class ResponseStore {
   // this returns. Does not wait.
   void end(ResponseRecord record, std::function<void(SessionError)> then);
 
-  // As it stands; of one whose server is gone for long, as it has failed. kNotFound also of another
+  // As it stands; of one whose server is gone for long, as it has failed. One that was cancelled is
+  // so at once, and has its output when its call has ended. kNotFound also of another
   // owner's, and of one that was deleted; kDamaged, kStore...
   SessionError find(const std::string& digits, const std::string& owner, ResponseRecord& record);
   // The same, also of a deleted one that others continue, and as it is stored.

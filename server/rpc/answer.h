@@ -53,10 +53,7 @@ class LateReply {
     scope_->end(status);
     reactor_->Finish(status);
   }
-  // REQUIRES, of the rest: not yet answered.
-  const Identity& caller() const { return scope_->caller(); }
-  const LogFields& log_fields() const { return scope_->log_fields(); }
-  // The model that was loaded, or is there to be unloaded.
+  // The model that was loaded, or is there to be unloaded. REQUIRES: not yet answered.
   void set_model(const std::string& name) const { scope_->set_model(name); }
 
  private:

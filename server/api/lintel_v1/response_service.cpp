@@ -546,11 +546,11 @@ RpcReactor* ResponseService::Replay(RpcCall* rpc,
       context_, *rpc, Method::kReplayResponse, *request,
       [this](Reactor& reactor, const v1::ReplayResponseRequest& wire) {
         const std::string owner = reactor.call().scope.caller().name;
+        const auto running = store_.running(digits_of_response(wire.id()), owner);
         ResponseRecord record;
         grpc::Status status = find(wire.id(), owner, record);
         if (!status.ok()) return status;
-        const auto running = store_.running(record.digits, owner);
-        const bool is_over = record.status() != "in_progress";
+        const bool is_over = running == nullptr && record.status() != "in_progress";
         if (!is_over && running == nullptr) return response_in_progress(wire.id());
         std::shared_ptr<EventLog> log = running == nullptr ? nullptr : running->log();
         const bool is_followed = !is_over && log != nullptr;
@@ -600,29 +600,17 @@ RpcReactor* ResponseService::Delete(RpcCall* rpc,
 RpcReactor* ResponseService::Cancel(RpcCall* rpc,
                                     const LazyMessage<v1::CancelResponseRequest>* request,
                                     v1::ResponseJson* response) {
-  return answer_later(
-      context_.gate, *rpc, Method::kCancelResponse, *request,
-      [this, response](const v1::CancelResponseRequest& wire, const LateReply& reply) {
-        const std::string owner = reply.caller().name;
-        const std::string digits = digits_of_response(wire.id());
-        context_.calls.hold();  // the server does not go before it
-        const auto held = std::shared_ptr<ActiveCalls>(
-            &context_.calls, [](ActiveCalls* calls) { calls->release(); });
-        const auto look_up = [this, response, reply, owner, held, id = wire.id()] {
-          reply(catch_exceptions([&] {
-            ResponseRecord record;
-            grpc::Status status = find(id, owner, record);
-            if (status.ok()) response->set_body(json_text(record.response));
-            return status;
-          }));
-        };
-        if (const auto running = store_.running(digits, owner)) {
+  return answer_by_store(
+      context_, *rpc, Method::kCancelResponse, *request,
+      [this, response](CallScope& scope, const v1::CancelResponseRequest& wire) {
+        const std::string& owner = scope.caller().name;
+        if (const auto running = store_.running(digits_of_response(wire.id()), owner)) {
           running->cancel();
-          return store_.when_over(digits, owner, look_up);
         }
-        if (context_.persistent_sessions == nullptr) return look_up();
-        grpc::Status status = run_by_store(context_, reply.log_fields(), look_up);
-        if (!status.ok()) reply(status);
+        ResponseRecord record;
+        grpc::Status status = find(wire.id(), owner, record);
+        if (status.ok()) response->set_body(json_text(record.response));
+        return status;
       });
 }
 
