@@ -523,7 +523,7 @@ TEST_CASE("responses: a running one is cancelled, and keeps what it had") {
   ResponseServer server(
       [](ServerOptions& options) { options.models.limits.max_new_tokens = 1'000'000'000; });
   ojson body = asked_for("Hello", 1'000'000'000);
-  body["logit_bias"] = {{std::to_string(kLlamaEnd), -100}};
+  body["logit_bias"] = {{std::to_string(kLlamaEnd), -100}};  // it does not end by itself
   body["stream"] = true;
   HttpClient client(server.port());
   client.send(post_text("/v1/responses", body.dump(), "application/json", "Connection: close\r\n"));
