@@ -11,7 +11,7 @@
 #include "server/api/lookup.h"
 #include "server/api/refusals.h"
 #include "server/api/service_context.h"
-#include "server/observability/logging.h"
+#include "server/rpc/call_scope.h"
 #include "server/rpc/rpc.h"
 
 namespace lintel {
