@@ -12,7 +12,7 @@
 
 #include "google/rpc/status.pb.h"
 #include "server/http/encoding/bounded_json.h"
-#include "server/http/encoding/call_error.h"
+#include "server/http/encoding/status_details.h"
 #include "server/http/transport/response_head.h"
 #include "server/rpc/status.h"
 
@@ -247,7 +247,7 @@ HttpAnswer rpc_refusal(const RpcFormat& format, int http_status, const grpc::Sta
       return answer;
     default:
       answer = json_answer(http_status, connect_error_json(status) + "\n");
-      add_retry_header(read_call_error(status), answer.headers);
+      add_retry_header(read_status_details(status), answer.headers);
       return answer;
   }
 }

@@ -7,7 +7,7 @@
 
 #include "inference/grpc_service.pb.h"
 #include "server/http/encoding/bounded_json.h"
-#include "server/http/encoding/call_error.h"
+#include "server/http/encoding/status_details.h"
 #include "server/http/encoding/server_sent_events.h"
 #include "server/http/kserve/infer_json.h"
 #include "server/http/transport/response_head.h"
@@ -26,7 +26,7 @@ std::string method_of(const char* name) {
 HttpAnswer kserve_refusal(const HttpRequest&, int http_status, const grpc::Status& status) {
   HttpAnswer answer =
       json_answer(http_status, dumped(ordered_json{{"error", status.error_message()}}));
-  add_retry_header(read_call_error(status), answer.headers);
+  add_retry_header(read_status_details(status), answer.headers);
   return answer;
 }
 

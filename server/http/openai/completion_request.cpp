@@ -10,7 +10,7 @@
 
 #include "server/chat/openai_members.h"
 #include "server/http/encoding/bounded_json.h"
-#include "server/http/encoding/call_error.h"
+#include "server/http/encoding/status_details.h"
 #include "server/http/transport/response_head.h"
 
 namespace lintel {
@@ -48,7 +48,7 @@ const char* type_of(int http_status) {
 }
 
 // What has no details is of the listener: a path that there is none of is no model.
-std::string code_of(int http_status, const grpc::Status& status, const CallError& details) {
+std::string code_of(int http_status, const grpc::Status& status, const StatusDetails& details) {
   switch (status.error_code()) {
     case grpc::StatusCode::UNAUTHENTICATED:
       return "invalid_api_key";
@@ -83,7 +83,7 @@ HttpAnswer openai_answer(const grpc::Status& status) {
 }
 
 HttpAnswer openai_refusal(const HttpRequest&, int http_status, const grpc::Status& status) {
-  const CallError details = read_call_error(status);
+  const StatusDetails details = read_status_details(status);
   OpenAiError error{status.error_message(), "", code_of(http_status, status, details)};
   if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT && !details.reason.empty()) {
     error.code = details.reason;  // "NO_CHAT_TEMPLATE"

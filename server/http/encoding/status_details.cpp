@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/http/encoding/call_error.h"
+#include "server/http/encoding/status_details.h"
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 
 namespace lintel {
 
-CallError read_call_error(const grpc::Status& status) {
-  CallError error;
+StatusDetails read_status_details(const grpc::Status& status) {
+  StatusDetails error;
   google::rpc::Status details;
   if (!details.ParseFromString(status.error_details())) return error;
   for (const auto& detail : details.details()) {
@@ -31,7 +31,7 @@ CallError read_call_error(const grpc::Status& status) {
   return error;
 }
 
-void add_retry_header(const CallError& error, HttpHeaders& headers) {
+void add_retry_header(const StatusDetails& error, HttpHeaders& headers) {
   if (!error.retry_after) return;
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(*error.retry_after);
   headers.emplace_back("retry-after", std::to_string(seconds.count()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CallError: what a gRPC status says, for errors of other shapes.
+// StatusDetails: what a gRPC status says, for errors of other shapes.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -14,7 +14,7 @@
 
 namespace lintel {
 
-struct CallError {
+struct StatusDetails {
   std::string reason;  // of google.rpc.ErrorInfo; empty: there is none
   std::vector<std::pair<std::string, std::string>> violations;  // field, and what is wrong with it
   std::optional<std::chrono::nanoseconds> retry_after;          // when trying again may help
@@ -22,9 +22,9 @@ struct CallError {
 };
 
 // From the details of google.rpc that the status carries.
-CallError read_call_error(const grpc::Status& status);
+StatusDetails read_status_details(const grpc::Status& status);
 
 // Adds retry-after where the status has a time to try again.
-void add_retry_header(const CallError& error, HttpHeaders& headers);
+void add_retry_header(const StatusDetails& error, HttpHeaders& headers);
 
 }  // namespace lintel
