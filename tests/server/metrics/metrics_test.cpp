@@ -278,9 +278,9 @@ TEST_CASE("metrics have our prefix, base units and a help text, and no ids", "[t
   std::istringstream lines(answer.body);
   std::set<std::string> named;
   const std::set<std::string> known_labels = {
-      "model",         "method",   "code",      "kind", "state",    "part",        "reason",
-      "version",       "compiler", "attention", "head", "modality", "weight_type", "fingerprint",
-      "model_version", "le",       "thread",    "how",  "at"};
+      "model",         "method",   "code",      "kind",   "state",    "part",        "reason",
+      "version",       "compiler", "attention", "head",   "modality", "weight_type", "fingerprint",
+      "model_version", "le",       "result",    "thread", "how",      "at"};
   const std::regex label("([a-z_]+)=\"");
   for (std::string line; std::getline(lines, line);) {
     INFO(line);

@@ -197,7 +197,7 @@ TEST_CASE("a refused load names the parameter that is wrong", "[threat-58]") {
         return status.error_message();
       };
   using Request = inference::RepositoryModelLoadRequest;
-  for (const char* name : {"../tokens", "/etc", "..", "", "a/b"}) {
+  for (const char* name : {"../tokens", "/etc", "..", "", "a/b/c"}) {
     CHECK_THAT(violation([&](Request& r) { r.set_model_name(name); }), Contains("model_name"));
   }
   CHECK_THAT(violation([](Request& r) { r.set_repository_name("/etc"); }),

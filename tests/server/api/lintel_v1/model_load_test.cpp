@@ -158,9 +158,10 @@ TEST_CASE("no name from the wire leaves the repository", "[threat-58]") {
   f.write("second");
   for (const std::string& name :
        {beside, (outside.path() / "secret").string(), std::string(".."), std::string("."),
-        std::string(""), std::string("second/"), std::string("./second"), std::string("second/1"),
-        std::string("second\\1"), std::string("second\0x", 8), std::string(".hidden"),
-        std::string("a b"), std::string(129, 'a'), std::string("\xff\xfe")}) {
+        std::string(""), std::string("second/"), std::string("./second"), std::string("second/.."),
+        std::string("second/1/x"), std::string("second\\1"), std::string("second\0x", 8),
+        std::string(".hidden"), std::string("a b"), std::string(129, 'a'),
+        std::string("\xff\xfe")}) {
     INFO(name);
     // Protobuf refuses text that is not UTF-8 before we see it.
     const grpc::Status status = f.load(name);
@@ -174,6 +175,8 @@ TEST_CASE("no name from the wire leaves the repository", "[threat-58]") {
     CHECK(violated_fields(f.unload("second", version)) == std::vector<std::string>{"version"});
   }
   CHECK(f.load("nosuch").error_code() == Code::NOT_FOUND);
+  // A name of a hub's cache, not a path.
+  CHECK(f.load("second/1").error_code() == Code::NOT_FOUND);
   CHECK(f.load("tokens").error_code() == Code::NOT_FOUND);  // served, but not of the repository
   CHECK(f.listed(false) == std::vector<std::string>{"tokens 1 READY"});
 }
