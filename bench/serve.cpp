@@ -30,7 +30,7 @@ Examples:
   lintel-bench serve --model weights/mnist-linear-small --attention softmax
   lintel-bench serve --model weights/text-linear
   lintel-bench serve --shape mnist-small --concurrency 64 --http
-  lintel-bench serve --model weights/text-rwkv7-small --http --chat-template chat.jinja
+  lintel-bench serve --model weights/text-linear --http --chat-template chat.jinja
   lintel-bench serve --target HOST:50051 --tls-ca ca.pem --token @alice.token)";
 
 struct ServeFlags {
