@@ -7,8 +7,8 @@
 
 #include "inference/grpc_service.pb.h"
 #include "server/http/encoding/bounded_json.h"
-#include "server/http/encoding/status_details.h"
 #include "server/http/encoding/server_sent_events.h"
+#include "server/http/encoding/status_details.h"
 #include "server/http/kserve/infer_json.h"
 #include "server/http/transport/response_head.h"
 #include "server/rpc/status.h"
