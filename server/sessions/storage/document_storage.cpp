@@ -29,6 +29,7 @@ SessionError MemoryDocuments::put(Document& document) {
     Document& stored = found->second.document;
     if (stored.owner != document.owner) return SessionError::kFenced;
     bytes_ -= stored.body.size() + kBytesOfOne;
+    leaves_.erase({stored.expires, stored.id});
     document.is_hidden = stored.is_hidden;
   } else if (!document.parent.empty()) {
     const auto parent = documents_.find(document.parent);
@@ -37,15 +38,15 @@ SessionError MemoryDocuments::put(Document& document) {
       return SessionError::kNotFound;
     }
     ++parent->second.children;
+    leaves_.erase({parent->second.document.expires, parent->first});
   }
   ++document.version;
-  documents_[document.id].document = document;
+  Stored& stored = documents_[document.id];
+  stored.document = document;
   bytes_ += bytes;
-  while (bytes_ > most_bytes_) {
-    const auto first = first_to_expire(document.id);
-    if (first == documents_.end()) break;
-    drop(first);
-  }
+  while (bytes_ > most_bytes_ && !leaves_.empty()) drop(documents_.find(leaves_.begin()->second));
+  // Not before: it is not the one that goes.
+  if (stored.children == 0) leaves_.insert({document.expires, document.id});
   return SessionError::kNone;
 }
 
@@ -72,37 +73,26 @@ SessionError MemoryDocuments::remove(const std::string& id, const std::string& o
   return SessionError::kNone;
 }
 
-MemoryDocuments::Documents::iterator MemoryDocuments::first_to_expire(const std::string& spared) {
-  auto first = documents_.end();
-  for (auto at = documents_.begin(); at != documents_.end(); ++at) {
-    if (at->second.children > 0 || at->first == spared) continue;
-    if (first == documents_.end() || at->second.document.expires < first->second.document.expires) {
-      first = at;
-    }
-  }
-  return first;
-}
-
 void MemoryDocuments::drop(Documents::iterator at) {
   while (at != documents_.end()) {
     const std::string parent = at->second.document.parent;
     bytes_ -= at->second.document.body.size() + kBytesOfOne;
+    leaves_.erase({at->second.document.expires, at->first});
     documents_.erase(at);
     at = documents_.find(parent);
-    if (at == documents_.end() || --at->second.children > 0 || !at->second.document.is_hidden) {
-      break;
-    }
+    if (at == documents_.end() || --at->second.children > 0) break;
+    leaves_.insert({at->second.document.expires, at->first});
+    if (!at->second.document.is_hidden) break;
   }
 }
 
 std::size_t MemoryDocuments::sweep(std::size_t most) {
   const MutexLock lock(mutex_);
   std::size_t removed = 0;
-  while (removed < most) {
-    const auto first = first_to_expire("");
-    if (first == documents_.end() || first->second.document.expires > clock_.wall_time()) break;
-    drop(first);
-    ++removed;
+  for (; removed < most && !leaves_.empty(); ++removed) {
+    const auto& [expires, id] = *leaves_.begin();
+    if (expires > clock_.wall_time()) break;
+    drop(documents_.find(id));
   }
   return removed;
 }

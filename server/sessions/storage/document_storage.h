@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
@@ -91,14 +93,13 @@ class MemoryDocuments final : public DocumentStorage {
 
   // With hidden ones that only this one continued.
   void drop(Documents::iterator at) REQUIRES(mutex_);
-  // The first to expire among those that nothing continues, but `spared`; end(): there is none.
-  Documents::iterator first_to_expire(const std::string& spared) REQUIRES(mutex_);
 
   const std::size_t most_bytes_;
   const Clock& clock_;
   Secret secret_{};
   mutable Mutex mutex_;
   Documents documents_ GUARDED_BY(mutex_);
+  std::set<std::pair<Time, std::string>> leaves_ GUARDED_BY(mutex_);  // that nothing continues
   std::size_t bytes_ GUARDED_BY(mutex_) = 0;
   std::map<std::string, Time> processes_ GUARDED_BY(mutex_);
 };
