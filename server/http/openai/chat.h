@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lintel/v1/chat.pb.h"
+#include "model/core/json_reader.h"
 #include "server/http/transport/http_calls.h"
 #include "server/http/transport/http_message.h"
 
@@ -27,6 +28,9 @@ struct ChatForm {
   bool logprobs = false;
   ChatReasoningField reasoning = ChatReasoningField::kReasoningContent;
 };
+
+// Reads it as events, within the budget, without a tree of the body.
+grpc::Status read_chat_form(const std::string& body, JsonBudget& budget, ChatForm& form);
 
 // The messages of lintel.v1.ChatService/Complete as OpenAI's JSON. Used by one thread at a time.
 class ChatJson {

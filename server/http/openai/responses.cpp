@@ -14,6 +14,7 @@
 #include "lintel/v1/response.pb.h"
 #include "server/http/encoding/bounded_json.h"
 #include "server/http/encoding/server_sent_events.h"
+#include "server/http/openai/chat.h"
 #include "server/http/openai/completion_request.h"
 
 namespace lintel {
@@ -57,18 +58,12 @@ void gather(const SharedExchange& exchange, HttpCalls& calls, const char* method
 grpc::Status create(const SharedExchange& exchange, const std::string& body, JsonBudget& budget,
                     HttpCalls& calls) {
   constexpr const char* kMethod = "lintel.v1.ResponseService/Create";
-  bool streams = false;
-  {
-    // The service reads the rest.
-    nlohmann::json object;
-    grpc::Status parsed = parse_object(body, &budget, object);
-    if (!parsed.ok()) return parsed;
-    streams = object.contains("stream") && object["stream"] == true;
-  }
+  ChatForm form;
+  if (grpc::Status read = read_chat_form(body, budget, form); !read.ok()) return read;
   v1::CreateResponseRequest request;
   request.set_body(body);
   request.set_idempotency_key(std::string(exchange->request().header("idempotency-key")));
-  if (!streams) {
+  if (!form.streams) {
     gather(exchange, calls, kMethod, bytes_of(request));
   } else {
     calls.stream(exchange, kMethod, bytes_of(request), std::make_unique<EventsAnswer>());

@@ -127,66 +127,11 @@ grpc::Status read_completion(const SharedExchange& exchange, const std::string& 
   return grpc::Status::OK;
 }
 
-// Of a chat's body what the answer's form depends on. The service reads the whole, and says what is
-// wrong with it.
-class ChatFormReader final : public nlohmann::json_sax<nlohmann::json> {
- public:
-  explicit ChatFormReader(ChatForm& form) : form_(form) {}
-
-  bool key(std::string& name) override {
-    if (depth_ <= 2) names_[depth_ - 1] = name;
-    return true;
-  }
-  bool boolean(bool value) override {
-    if (is_at("stream")) form_.streams = value;
-    if (is_at("logprobs")) form_.logprobs = value;
-    if (depth_ == 2 && names_[0] == "stream_options" && names_[1] == "include_usage") {
-      form_.include_usage = value;
-    }
-    return true;
-  }
-  bool string(std::string& value) override {
-    if (is_at("model")) form_.model = value;
-    return true;
-  }
-  bool start_object(std::size_t) override { return open(); }
-  bool start_array(std::size_t) override { return open(); }
-  bool end_object() override { return close(); }
-  bool end_array() override { return close(); }
-  bool null() override { return true; }
-  bool number_integer(std::int64_t) override { return true; }
-  bool number_unsigned(std::uint64_t) override { return true; }
-  bool number_float(double, const std::string&) override { return true; }
-  bool binary(nlohmann::json::binary_t&) override { return false; }  // not in JSON
-  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override {
-    return false;  // read_json_events notes it
-  }
-
- private:
-  bool is_at(const char* member) const { return depth_ == 1 && names_[0] == member; }
-  bool open() {
-    if (++depth_ == 2) names_[1].clear();
-    return true;
-  }
-  bool close() {
-    --depth_;
-    return true;
-  }
-
-  ChatForm& form_;
-  std::size_t depth_ = 0;             // objects and lists that are open
-  std::array<std::string, 2> names_;  // the last of the body, and of a member that is an object
-};
-
 grpc::Status read_chat(const SharedExchange& exchange, const std::string& body, JsonBudget& budget,
                        HttpCalls& calls, ChatReasoningField reasoning) {
   ChatForm form;
   form.reasoning = reasoning;
-  ChatFormReader reader(form);
-  JsonFailure failure;
-  if (!read_json_events(body, {.budget = &budget}, reader, failure)) {
-    return json_refusal(failure, "the body");
-  }
+  if (grpc::Status read = read_chat_form(body, budget, form); !read.ok()) return read;
   complete_chat(exchange, calls, body, std::move(form));
   return grpc::Status::OK;
 }
