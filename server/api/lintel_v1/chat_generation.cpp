@@ -60,9 +60,9 @@ v1::GenerateRequest generate_request(const ReadChat& chat) {
   return wire;
 }
 
-// Where states are kept beside the turn's boundary. A template that writes old answers otherwise
-// than they were generated shows it in the boundary, which is then within the prompt; but results
-// of tools may follow such an answer as it is.
+// Where states are kept in addition to that of the turn's boundary. A template that writes old
+// answers otherwise than they were generated shows it in the boundary, which is then within the
+// prompt; but results of tools may follow such an answer as it is.
 GenerationRequest::Turn turn_of(const ReadChat& chat) {
   const ChatPrompt& prompt = chat.prompt;
   const bool may_call =
@@ -286,8 +286,10 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
   prepared.prompt_tokens = static_cast<std::int64_t>(chat.prompt.ids.size());
   const GenerationRequest::Turn kept = caches ? turn_of(chat) : GenerationRequest::Turn();
   if (caches) request.turn = kept;
-  const bool is_stored = caches && context_.chat_states != nullptr;
-  if (kept.call > 0 || kept.keeps_end || is_stored) {
+  const bool is_stored = context_.chat_states != nullptr &&
+                         (is_stored_at_once || context_.chat_states->options().stores_all);
+  const bool is_read_ahead = context_.prefixes.options().reads_ahead;
+  if (caches && (kept.call > 0 || kept.keeps_end || is_stored || is_read_ahead)) {
     prepared.turn = std::make_unique<ChatTurn>(ChatTurn{.model = chat.model,
                                                         .adapter = chat.adapter,
                                                         .owner = call.scope.caller().name,

@@ -28,6 +28,7 @@ constexpr std::size_t kMostIdle = 4096;
 // States that left memory for others and wait to be written, which keeps them in memory.
 constexpr int kMostEvicted = 4;
 constexpr std::size_t kRowsAtOnce = 1024;
+constexpr std::chrono::minutes kForgetInterval{10};  // of keys that have expired
 
 std::string new_id() {
   std::array<std::byte, 16> random;
@@ -125,6 +126,19 @@ void StoredChatStates::forget(const PartKey& part, std::int64_t tokens, const st
   if (of_part->second.empty()) keys_.erase(of_part);
 }
 
+void StoredChatStates::forget_expired() {
+  const auto now = clock_.wall_time();
+  MutexLock lock(mutex_);
+  for (auto& [part, of_part] : keys_) {
+    for (auto& [tokens, states] : of_part) {
+      num_keys_ -=
+          std::erase_if(states, [&](const auto& state) { return state.second.expires <= now; });
+    }
+    std::erase_if(of_part, [](const auto& of_length) { return of_length.second.empty(); });
+  }
+  std::erase_if(keys_, [](const auto& of_part) { return of_part.second.empty(); });
+}
+
 bool StoredChatStates::has_more(const Reader& reader,
                                 std::span<const std::int32_t> prompt) noexcept {
   return catch_exceptions(
@@ -152,9 +166,9 @@ void StoredChatStates::restore(const Reader& reader,
       if (prefixes_.look_up(of_cache, tokens) >= state.tokens) return true;
       const SessionStorage::Opened opened = storage_.find(state.id, reader.owner);
       PagedState saved;
-      const bool is_there =
-          opened.outcome == SessionError::kNone && !opened.row.states.empty() &&
-          saved.read(storage_, opened.row.states, opened.row.states.back(), prefixes_.options().memory_bytes);
+      const bool is_there = opened.outcome == SessionError::kNone && !opened.row.states.empty() &&
+                            saved.read(storage_, opened.row.states, opened.row.states.back(),
+                                       prefixes_.options().memory_bytes);
       if (!is_there) {
         if (opened.outcome == SessionError::kNone || opened.outcome == SessionError::kNotFound) {
           forget(part, state.tokens, state.id);
@@ -183,7 +197,8 @@ void StoredChatStates::note_turn(const Reader& reader, std::span<const std::int3
         // The registry's pointer: the reader's goes with its call.
         const ServedModel& served = *reader.model;
         auto turn = std::make_shared<Turn>(
-            Turn{.model = models_.find(served.name, served.transformer.get()),
+            Turn{.part = part_of(reader),
+                 .model = models_.find(served.name, served.transformer.get()),
                  .adapter = reader.adapter,
                  .has_adapter = reader.adapter != nullptr,
                  .owner = reader.owner,
@@ -191,10 +206,12 @@ void StoredChatStates::note_turn(const Reader& reader, std::span<const std::int3
                  .ended = clock_.now()});
         {
           MutexLock lock(mutex_);
-          // The turn before it of the same conversation is no more idle than this one.
+          // The turn before it of the same conversation is no more idle than this one. From the
+          // end: conversations differ there, and often begin with the same tokens.
           const auto before = std::ranges::find_if(idle_, [&](const Turn& other) {
-            return other.owner == turn->owner && other.tokens.size() <= tokens.size() &&
-                   std::ranges::equal(other.tokens, tokens.first(other.tokens.size()));
+            return other.part == turn->part && other.tokens.size() <= tokens.size() &&
+                   std::ranges::equal(other.tokens | std::views::reverse,
+                                      tokens.first(other.tokens.size()) | std::views::reverse);
           });
           if (before != idle_.end()) idle_.erase(before);
           if (!at_once && options_.idle.count() > 0) {
@@ -219,6 +236,9 @@ void StoredChatStates::look() {
     }
   }
   for (const auto& turn : due) run_([this, turn] { store(*turn); });
+  if (clock_.now() < next_forget_) return;
+  next_forget_ = clock_.now() + kForgetInterval;
+  forget_expired();
 }
 
 void StoredChatStates::store_all(Duration most, const Transformer* model) {

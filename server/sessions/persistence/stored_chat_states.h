@@ -73,12 +73,13 @@ class StoredChatStates {
   // returns, if it can be read.
   void restore(const Reader& reader, std::span<const std::int32_t> prompt) noexcept;
 
-  // Has the turns stored that have been idle long enough.
+  // Has the turns stored that have been idle long enough. One thread's.
   void look();
   // Waits. Before the process ends: stores the turns that wait to be idle, the last ones first, but
   // begins no more once `most` has passed. model: before it is unloaded, its turns alone.
   void store_all(Duration most, const Transformer* model = nullptr);
 
+  const Options& options() const { return options_; }
   Stats stats() const;
 
  private:
@@ -89,6 +90,7 @@ class StoredChatStates {
     std::chrono::system_clock::time_point expires;
   };
   struct Turn {
+    PartKey part;
     std::weak_ptr<const ServedModel> model;
     std::weak_ptr<const ServedAdapter> adapter;
     bool has_adapter = false;
@@ -109,6 +111,8 @@ class StoredChatStates {
   std::vector<Found> find(const PartKey& part, std::span<const std::int32_t> prompt)
       EXCLUDES(mutex_);
   void forget(const PartKey& part, std::int64_t tokens, const std::string& id) EXCLUDES(mutex_);
+  // Keys of states that have expired.
+  void forget_expired() EXCLUDES(mutex_);
   // Nothing: its model or adapter has gone.
   std::shared_ptr<const Reader> reader_of(const Turn& turn) const;
   // Waits. The state is that of the prefix cache, if it is there.
@@ -135,6 +139,7 @@ class StoredChatStates {
   std::map<PartKey, OfPart> keys_ GUARDED_BY(mutex_);
   std::size_t num_keys_ GUARDED_BY(mutex_) = 0;
   std::deque<Turn> idle_ GUARDED_BY(mutex_);  // the longest idle first
+  TimePoint next_forget_;                     // of look() alone
 };
 
 }  // namespace lintel

@@ -170,6 +170,18 @@ TEST_CASE("a turn is stored once it was idle, earlier where memory is needed or 
   CHECK(process.cached(process.reader(), kPath) == 100);
 }
 
+TEST_CASE(
+    "of idle turns one replaces that before it, but not another owner's with the same tokens") {
+  ChatProcess process;
+  process.begin({.stores_all = true, .idle = std::chrono::seconds(60)});
+  process.turn(process.reader(), first(kPath, 100));
+  process.turn(process.reader("bob"), first(kPath, 150));
+  process.turn(process.reader(), first(kPath, 150));
+  process.states->store_all(std::chrono::seconds(1));
+  CHECK(process.states->stats().stored == 2);
+  CHECK(process.cached(process.reader("bob"), kPath) == 150);
+}
+
 TEST_CASE("turns are stored where the options or their calls say") {
   ChatProcess process;
   process.begin({.stores_all = false});
@@ -190,6 +202,9 @@ TEST_CASE("a stored turn that has expired, or is damaged, is read as a prompt") 
   SECTION("expired") {
     process.clock.advance(std::chrono::hours(2));
     CHECK_FALSE(process.states->has_more(process.reader(), kPath));
+    CHECK(process.states->stats().keys == 1);
+    process.states->look();
+    CHECK(process.states->stats().keys == 0);
     process.storage.sweep(10);
     CHECK(process.storage.health().sessions == 0);
   }
