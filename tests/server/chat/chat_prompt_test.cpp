@@ -56,7 +56,9 @@ ChatPrompt prompt_of(const ChatModel& model, const Tokenizer& tokenizer,
   return prompt;
 }
 
-TEST_CASE("goldens: the boundaries of every prompt of a conversation") {
+// Calls check(model, tokenizer, request, prompt, golden) for each request of a conversation.
+template <typename Check>
+void for_each_golden(const Check& check) {
   const std::string name =
       GENERATE("qwen3_5_think", "qwen3_5_nothink", "mistral_nemo", "qwen3_8", "rwkv_world");
   const Json file = golden("prefix/" + name + ".json");
@@ -68,39 +70,34 @@ TEST_CASE("goldens: the boundaries of every prompt of a conversation") {
       CAPTURE(name, series["name"].get<std::string>(), i);
       ChatRequest request = request_of(given["messages"], given.value("tools", Json()));
       request.kwargs = given.value("chat_template_kwargs", given.value("kwargs", Json()));
-      const ChatPrompt prompt = prompt_of(*model, tokenizer, request);
-      const Json& expected = given["expect"];
-      CHECK(static_cast<std::int64_t>(prompt.ids.size()) == expected["prompt_tokens"]);
-      CHECK(prompt.turn_boundary == expected["turn_boundary"]);
-      CHECK(prompt.before_generation_prompt == expected["before_generation_prompt"]);
+      check(*model, tokenizer, request, prompt_of(*model, tokenizer, request), given);
     }
   }
 }
 
+TEST_CASE("goldens: the boundaries of every prompt of a conversation") {
+  for_each_golden([](const ChatModel&, const Tokenizer&, const ChatRequest&,
+                     const ChatPrompt& prompt, const Json& given) {
+    const Json& expected = given["expect"];
+    CHECK(static_cast<std::int64_t>(prompt.ids.size()) == expected["prompt_tokens"]);
+    CHECK(prompt.turn_boundary == expected["turn_boundary"]);
+    CHECK(prompt.before_generation_prompt == expected["before_generation_prompt"]);
+  });
+}
+
 TEST_CASE("goldens: whether the next turn begins with the answer as it was generated") {
-  const std::string name =
-      GENERATE("qwen3_5_think", "qwen3_5_nothink", "mistral_nemo", "qwen3_8", "rwkv_world");
-  const Json file = golden("prefix/" + name + ".json");
-  const SpelledTokenizer tokenizer(file["added_tokens"]);
-  const auto model = golden_model(file["template"]);
-  for (const Json& series : file["series"]) {
-    for (std::size_t i = 0; i < series["requests"].size(); ++i) {
-      const Json& given = series["requests"][i];
-      CAPTURE(name, series["name"].get<std::string>(), i);
-      ChatRequest request = request_of(given["messages"], given.value("tools", Json()));
-      request.kwargs = given.value("chat_template_kwargs", given.value("kwargs", Json()));
-      const ChatPrompt prompt = prompt_of(*model, tokenizer, request);
-      std::vector<std::int32_t> tokens = prompt.ids;
-      const std::vector<std::int32_t> generated = tokenizer.encode(
-          given["generated"].get<std::string>(), {.add_special = false, .parse_special = true});
-      CHECK(static_cast<std::int64_t>(generated.size()) == given["expect"]["generated_tokens"]);
-      tokens.insert(tokens.end(), generated.begin(), generated.end());
-      Json answer = given["answer"];
-      answer["role"] = "assistant";
-      CHECK(next_turn_begins_with(*model, tokenizer, request, {}, answer, tokens) ==
-            given["expect"]["end_is_kept"]);
-    }
-  }
+  for_each_golden([](const ChatModel& model, const Tokenizer& tokenizer, const ChatRequest& request,
+                     const ChatPrompt& prompt, const Json& given) {
+    std::vector<std::int32_t> tokens = prompt.ids;
+    const std::vector<std::int32_t> generated = tokenizer.encode(
+        given["generated"].get<std::string>(), {.add_special = false, .parse_special = true});
+    CHECK(static_cast<std::int64_t>(generated.size()) == given["expect"]["generated_tokens"]);
+    tokens.insert(tokens.end(), generated.begin(), generated.end());
+    Json answer = given["answer"];
+    answer["role"] = "assistant";
+    CHECK(next_turn_begins_with(model, tokenizer, request, {}, answer, tokens) ==
+          given["expect"]["end_is_kept"]);
+  });
 }
 
 TEST_CASE("a client sends reasoning back if a message of its assistant has some") {
