@@ -286,7 +286,11 @@ class LoadClient {
   void run(const Window& window) {
     while (!window.is_over()) {
       try {
-        options_.chat ? chat(window) : stream(window);
+        if (options_.chat) {
+          chat(window);
+        } else {
+          stream(window);
+        }
       } catch (const CallError& error) {
         if (error.code() == grpc::StatusCode::CANCELLED && cancellation_.cancelled()) return;
         throw;
