@@ -104,15 +104,16 @@ TEST_CASE("after a kill the next turn of a client without a session reads itself
   }
   Server server(files.flags(spills));
   CHECK(stored_sessions(server) == 0);
+  // Another third question starts where the second turn ended. It comes first: the state of a
+  // fourth turn takes the place of the second turn's.
+  ojson other = talk.messages;
+  other.erase(other.end() - 2, other.end());
+  other.back()["content"] = "Another question.";
+  CHECK(cached_of(answer_of(server, other)) > 0);
   const ojson got = answer_of(server, talk.messages);
   // The boundary is before the prompt's last token at the latest.
   CHECK(cached_of(got) == talk.last_prompt - 1);
   CHECK(got["choices"] == expected["choices"]);
-  // Another conversation with the same first question starts where that one's second turn was.
-  ojson other = talk.messages;
-  other.erase(other.end() - 2, other.end());
-  other.back()["content"] = "Another answer.";
-  CHECK(cached_of(answer_of(server, other)) > 0);
 }
 
 TEST_CASE("without --chat-spill nothing of a conversation is on the disk") {
