@@ -161,11 +161,10 @@ StoredSessions::StoredSessions(const ServerOptions& options, SessionManager& sto
     : place_(options.durable.store.string()),
       storage_(open_storage(options, clock)),
       documents_(open_documents(options, clock)),
-      chat_states_(*storage_, prefixes, models, clock,
+      chat_states_(*storage_, durable_, prefixes, models, clock,
                    {.stores_all = options.durable.chat_spill,
                     .idle = options.durable.chat_spill_idle,
-                    .expire_after = options.durable.chat_spill_expire},
-                   [this](std::function<void()> work) { return durable_.run(std::move(work)); }),
+                    .expire_after = options.durable.chat_spill_expire}),
       durable_(*storage_, store, models, clock, session_options(options)) {
   if (auto* const disk = dynamic_cast<SqliteStorage*>(storage_.get())) {
     const std::size_t removed = disk->shorten_expiry(

@@ -463,17 +463,19 @@ SessionRefusal PersistentSessions::persist(const std::string& id, const Owner& o
   row.used = info->last_used;
   row.expires = expiry(*made_as);
   created.tokens = std::move(image.tokens);
-  WriteBatch batch;
-  batch.add({.kind = Kind::kCreate, .id = id, .after = row.digest, .position = row.position},
-            encode_new_session(created));
-  const SessionError outcome = batch.commit_and_wait(storage_);
+  const SessionError outcome = create_row(created);
   zero_memory(std::span(created.tokens));
   if (outcome != SessionError::kNone) return refusal_of(outcome);
   if (!image.state.empty()) {
-    const bool has_state = store_state(id, owner, image);
+    PagedState saved;
+    saved.position = image.state_position;
+    saved.pages_end = image.pages.empty() ? 0 : image.pages.back().end;
+    saved.bytes = std::move(image.state);
+    saved.pages = std::move(image.pages);
+    const bool has_state = store_state(id, owner, saved);
     // Where the history begins after its first token the state is no cache.
     if (!has_state && image.base > 0) {
-      remove_stored(id, owner);
+      remove_row(id, owner);
       return {SessionError::kStoreFull};
     }
   }
@@ -481,17 +483,28 @@ SessionRefusal PersistentSessions::persist(const std::string& id, const Owner& o
   return {};
 }
 
+SessionError PersistentSessions::create_row(const NewSession& created) {
+  const SessionStorage::Row& row = created.row;
+  WriteBatch batch;
+  batch.add({.kind = Kind::kCreate, .id = row.id, .after = row.digest, .position = row.position},
+            encode_new_session(created));
+  return batch.commit_and_wait(storage_);
+}
+
+bool PersistentSessions::store_row(const NewSession& created, const PagedState& state) {
+  const SessionStorage::Row& row = created.row;
+  if (create_row(created) != SessionError::kNone) return false;
+  if (store_state(row.id, row.owner, state)) return true;
+  remove_row(row.id, row.owner);
+  return false;
+}
+
 bool PersistentSessions::store_state(const std::string& id, const Owner& owner,
-                                     SessionImage& image) {
+                                     const PagedState& state) {
   const SessionStorage::Opened opened = storage_.open(id, owner, nullptr);
   if (opened.outcome != SessionError::kNone) return false;
-  PagedState saved;
-  saved.position = image.state_position;
-  saved.pages_end = image.pages.empty() ? 0 : image.pages.back().end;
-  saved.bytes = std::move(image.state);
-  saved.pages = std::move(image.pages);
   StoredStates refs;
-  const bool has_state = saved.put(storage_, id, refs) == SessionError::kNone;
+  const bool has_state = state.put(storage_, id, refs) == SessionError::kNone;
   SessionStorage::Write write{.kind = Kind::kState,
                               .id = id,
                               .claim = opened.claim,
@@ -562,17 +575,17 @@ bool PersistentSessions::store_idle_state(const std::string& id, const Owner& ow
 }
 
 SessionRefusal PersistentSessions::remove(const std::string& id, const Owner& owner) {
+  if (is_chat_state(id)) return {SessionError::kNotFound};
   const KeyedMutex::Hold alone(locks_, id);
   const std::optional<SessionInfo> info = sessions_.get(id, owner);
   const SessionRefusal refusal = sessions_.remove(id, owner);
   if (refusal.error == SessionError::kBusy) return busy_or_away(refusal);
   if (info && info->durability == Durability::kNone) return refusal;
-  const SessionRefusal stored = remove_stored(id, owner);
+  const SessionRefusal stored = remove_row(id, owner);
   return stored.error == SessionError::kNotFound && refusal ? refusal : stored;
 }
 
-SessionRefusal PersistentSessions::remove_stored(const std::string& id, const Owner& owner) {
-  if (is_chat_state(id)) return {SessionError::kNotFound};
+SessionRefusal PersistentSessions::remove_row(const std::string& id, const Owner& owner) {
   const SessionStorage::Opened opened = storage_.open(id, owner, nullptr);
   if (opened.outcome != SessionError::kNone) return refusal_of(opened);
   WriteBatch batch;

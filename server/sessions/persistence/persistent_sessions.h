@@ -26,6 +26,7 @@
 #include "server/sessions/session_manager.h"
 #include "server/sessions/session_options.h"
 #include "server/sessions/storage/session_storage.h"
+#include "server/sessions/storage/storage_records.h"
 
 namespace lintel {
 
@@ -138,6 +139,12 @@ class PersistentSessions {
   SessionError read_past(const ReplayedResponse& call, std::int64_t first,
                          std::span<std::int32_t> tokens);
 
+  // Waits. Stores a row that no session in memory has, and its first state; false: neither is
+  // there.
+  bool store_row(const NewSession& row, const PagedState& state);
+  // Waits. Removes a row that no session in memory has.
+  SessionRefusal remove_row(const std::string& id, const Owner& owner);
+
   // Waits. Whether the session began with a call of this name, which can be repeated.
   bool began_with(const std::string& id, const Owner& owner, const std::string& call_id);
 
@@ -211,14 +218,14 @@ class PersistentSessions {
                         const std::optional<Digest>& expected);
   // Its tokens, and the latest state that leads to them.
   SessionRefusal read_image(const FoundSession& found, SessionImage& image);
-  SessionRefusal remove_stored(const std::string& id, const Owner& owner);
   // What stores the state of an idle session where that pays, and releases its claim.
   bool store_idle_state(const std::string& id, const Owner& owner, WriteBatch& batch);
   // The state of a session whose claim the caller has, for a write to name; empty where there is no
   // room. stored: as PagedState::of.
   StoredStates put_state(SessionLease& lease, const StoredStates& stored);
-  // Of a session that was just made: its state, so that it loads without reading its tokens.
-  bool store_state(const std::string& id, const Owner& owner, SessionImage& image);
+  SessionError create_row(const NewSession& row);
+  // Of a row that was just made: its state, so that it loads without reading its tokens.
+  bool store_state(const std::string& id, const Owner& owner, const PagedState& state);
   SessionInfo info_of(const SessionStorage::Row& row) const;
   // Whether another process has continued what is in memory.
   bool is_stale(const SessionStorage::Row& row, const SessionInfo& info) const;

@@ -13,15 +13,11 @@
 #include "server/core/random_bytes.h"
 #include "server/core/threads.h"
 #include "server/sessions/persistence/call_records.h"
-#include "server/sessions/persistence/call_writer.h"
 #include "server/sessions/persistence/paged_state.h"
-#include "server/sessions/persistence/persistent_sessions.h"
 #include "server/sessions/storage/storage_records.h"
 
 namespace lintel {
 namespace {
-
-using Write = SessionStorage::Write;
 
 // Turns that wait to be idle; the longest idle one of more is stored at once.
 constexpr std::size_t kMostIdle = 4096;
@@ -38,15 +34,15 @@ std::string new_id() {
 
 }  // namespace
 
-StoredChatStates::StoredChatStates(SessionStorage& storage, PrefixCache& prefixes,
-                                   const ModelRegistry& models, const Clock& clock,
-                                   const Options& options, Run run)
+StoredChatStates::StoredChatStates(SessionStorage& storage, PersistentSessions& sessions,
+                                   PrefixCache& prefixes, const ModelRegistry& models,
+                                   const Clock& clock, const Options& options)
     : storage_(storage),
+      sessions_(sessions),
       prefixes_(prefixes),
       models_(models),
       clock_(clock),
-      options_(options),
-      run_(std::move(run)) {
+      options_(options) {
   read_keys();
   if (!options_.stores_all) return;
   prefixes_.when_turn_evicted(
@@ -221,7 +217,7 @@ void StoredChatStates::note_turn(const Reader& reader, std::span<const std::int3
             idle_.pop_front();
           }
         }
-        run_([this, turn] { store(*turn); });
+        sessions_.run([this, turn] { store(*turn); });
       },
       [] {});
 }
@@ -235,7 +231,7 @@ void StoredChatStates::look() {
       idle_.pop_front();
     }
   }
-  for (const auto& turn : due) run_([this, turn] { store(*turn); });
+  for (const auto& turn : due) sessions_.run([this, turn] { store(*turn); });
   if (clock_.now() < next_forget_) return;
   next_forget_ = clock_.now() + kForgetInterval;
   forget_expired();
@@ -288,7 +284,7 @@ void StoredChatStates::store(const Reader& reader, std::span<const std::int32_t>
   // The turn before this one stays, for another answer or question.
   for (std::size_t i = 0; i + 1 < before.size(); ++i) {
     forget(part, before[i].tokens, before[i].id);
-    remove(before[i].id, reader.owner);
+    sessions_.remove_row(before[i].id, reader.owner);
   }
 }
 
@@ -315,8 +311,8 @@ void StoredChatStates::store_evicted(PrefixCache::EvictedTurn turn) noexcept {
         [] { ThreadFailures::of_process().note(ServerThread::kStoreWork); });
     evicted_waiting_.fetch_sub(1);
   };
-  const bool taken =
-      catch_exceptions([&] { return shared != nullptr && run_(write); }, [] { return false; });
+  const bool taken = catch_exceptions([&] { return shared != nullptr && sessions_.run(write); },
+                                      [] { return false; });
   if (!taken) evicted_waiting_.fetch_sub(1);
 }
 
@@ -344,45 +340,14 @@ bool StoredChatStates::put(const Reader& reader, std::span<const std::int32_t> t
   row.created = row.used = clock_.wall_time();
   row.expires = row.used + options_.expire_after;
   created.tokens.assign(tokens.begin(), tokens.end());
-  Write write{
-      .kind = Write::Kind::kCreate, .id = row.id, .after = row.digest, .position = row.position};
-  WriteBatch creation;
-  creation.add(write, encode_new_session(created));
-  const SessionError made = creation.commit_and_wait(storage_);
+  const bool is_stored = sessions_.store_row(created, saved);
   zero_memory(std::span(created.tokens));
-  if (made != SessionError::kNone) return false;
-
-  const SessionStorage::Opened opened = storage_.open(row.id, row.owner, nullptr);
-  if (opened.outcome != SessionError::kNone) return false;
-  StoredStates refs;
-  const bool has_state = saved.put(storage_, row.id, refs) == SessionError::kNone;
-  write.kind = has_state ? Write::Kind::kState : Write::Kind::kRemove;
-  write.claim = opened.claim;
-  write.before = row.digest;
-  WriteBatch batch;
-  batch.add(write, has_state ? encode_change({.states = std::move(refs)}) : StorageBytes());
-  write.kind = Write::Kind::kRelease;
-  if (has_state) batch.add(write, {});
-  if (batch.commit_and_wait(storage_) != SessionError::kNone || !has_state) return false;
+  if (!is_stored) return false;
   stored_.fetch_add(1);
   MutexLock lock(mutex_);
   const Stored key{row.id, row.expires};
   num_keys_ += keys_[part_of(reader)][row.position].insert_or_assign(row.digest, key).second;
   return true;
-}
-
-void StoredChatStates::remove(const std::string& id, const Owner& owner) {
-  const SessionStorage::Opened opened = storage_.open(id, owner, nullptr);
-  if (opened.outcome != SessionError::kNone) return;
-  WriteBatch batch;
-  batch.add({.kind = Write::Kind::kRemove,
-             .id = id,
-             .claim = opened.claim,
-             .before = opened.row.digest,
-             .after = opened.row.digest,
-             .position = opened.row.position},
-            {});
-  batch.commit_and_wait(storage_);
 }
 
 StoredChatStates::Stats StoredChatStates::stats() const {

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -21,6 +20,7 @@
 #include "server/engine/prefix_cache.h"
 #include "server/models/model_registry.h"
 #include "server/sessions/digest.h"
+#include "server/sessions/persistence/persistent_sessions.h"
 #include "server/sessions/storage/session_storage.h"
 
 namespace lintel {
@@ -58,10 +58,9 @@ class StoredChatStates {
 
   // All outlive it. Waits: reads the keys that the storage has.
   //
-  // run: PersistentSessions::run(), which may be there only later; it does not outlive the object.
-  using Run = std::function<bool(std::function<void()>)>;
-  StoredChatStates(SessionStorage& storage, PrefixCache& prefixes, const ModelRegistry& models,
-                   const Clock& clock, const Options& options, Run run);
+  // `sessions` may be made only afterwards: their threads, which use the object, do not outlive it.
+  StoredChatStates(SessionStorage& storage, PersistentSessions& sessions, PrefixCache& prefixes,
+                   const ModelRegistry& models, const Clock& clock, const Options& options);
   ~StoredChatStates();
 
   // A turn has ended whose boundary is after these tokens. at_once: its state is stored now; else
@@ -121,14 +120,13 @@ class StoredChatStates {
   void store_evicted(PrefixCache::EvictedTurn turn) noexcept;
   bool put(const Reader& reader, std::span<const std::int32_t> tokens,
            const SequenceState& sequence);
-  void remove(const std::string& id, const Owner& owner);
 
   SessionStorage& storage_;
+  PersistentSessions& sessions_;
   PrefixCache& prefixes_;
   const ModelRegistry& models_;
   const Clock& clock_;
   const Options options_;
-  const Run run_;
 
   std::atomic<std::uint64_t> stored_{0}, restored_{0};
   std::atomic<int> evicted_waiting_{0};

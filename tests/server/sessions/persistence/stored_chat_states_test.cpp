@@ -39,16 +39,14 @@ struct ChatProcess {
   void begin(StoredChatStates::Options options = {.stores_all = true, .idle = {}},
              std::size_t cache_bytes = std::size_t{64} << 20) {
     states.reset();
+    durable.reset();
     prefixes.reset();
     models.emplace();
     models->add(model);
     storage.end_claims();
     prefixes.emplace(PrefixCache::Options{.memory_bytes = cache_bytes}, sessions);
-    states.emplace(storage, *prefixes, *models, clock, options,
-                   [](const std::function<void()>& work) {
-                     work();
-                     return true;
-                   });
+    durable.emplace(storage, sessions, *models, clock, PersistentSessions::Options{.threads = 0});
+    states.emplace(storage, *durable, *prefixes, *models, clock, options);
   }
   StoredChatStates::Reader reader(const Owner& owner = kAlice, SharedAdapter adapter = nullptr) {
     return {model, std::move(adapter), owner};
@@ -84,6 +82,7 @@ struct ChatProcess {
   std::shared_ptr<ServedModel> model;
   std::optional<ModelRegistry> models;
   std::optional<PrefixCache> prefixes;
+  std::optional<PersistentSessions> durable;
   std::optional<StoredChatStates> states;
 };
 
@@ -224,8 +223,7 @@ TEST_CASE("sessions of stored turns are neither listed nor found by their ids") 
   const auto rows = process.storage.list("", "", 10, std::nullopt);
   REQUIRE(rows.size() == 1);
   const std::string id = rows[0].id;
-  PersistentSessions durable(process.storage, process.sessions, *process.models, process.clock,
-                             {.threads = 0});
+  PersistentSessions& durable = *process.durable;
   CHECK(durable.list("", "", 10, std::nullopt).empty());
   CHECK_FALSE(durable.find(id, kAlice));
   CHECK(durable.load(id, kAlice).refusal.error == SessionError::kNotFound);
