@@ -244,40 +244,40 @@ void TokenStream::pump() {
           return true;
         },
         [] { return false; });
-    if (is_begun) return;
-    MutexLock lock(mutex_);
-    is_busy_ = is_over_ = false;
+    if (!is_begun) abandon(out_of_memory(), /*ends_turn=*/true);
+    return;
   }
-  abandon(out_of_memory());
+  abandon(out_of_memory(), /*ends_turn=*/false);
 }
 
 void TokenStream::written(bool ok) {
+  if (!ok) return abandon(cancelled(), /*ends_turn=*/true);
   SharedModel resumed;
   std::shared_ptr<ReplayedResponse> past;
   {
     MutexLock lock(mutex_);
     is_busy_ = false;
-    if (ok && paused_ && waiting_.load() <= static_cast<std::size_t>(options_.outbox_tokens) / 2) {
+    if (paused_ && waiting_.load() <= static_cast<std::size_t>(options_.outbox_tokens) / 2) {
       paused_ = false;
       resumed = model_;
       past = past_;
     }
   }
-  if (!ok) return gone();
   if (past != nullptr) past->resume();
   if (resumed != nullptr) resumed->scheduler->resume(handle_);
   pump();
 }
 
-void TokenStream::gone() noexcept { abandon(cancelled()); }
+void TokenStream::gone() noexcept { abandon(cancelled(), /*ends_turn=*/false); }
 
-void TokenStream::abandon(grpc::Status status) noexcept {
+void TokenStream::abandon(grpc::Status status, bool ends_turn) noexcept {
   SharedModel model;
   std::shared_ptr<ReplayedResponse> past;
   {
     MutexLock lock(mutex_);
     past = past_;
     if (!abandoned_) abandoned_ = std::move(status);
+    if (ends_turn) is_busy_ = is_over_ = false;
     std::vector<OutboxEntry>().swap(handed_over_);
     waiting_.store(0);
     model = model_;

@@ -129,8 +129,9 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
     return taken_ == in_hand_.size() && handed_over_.empty();
   }
   // Nothing more is written, and the request ends; then the writer hears of it, with the first
-  // status that was given.
-  void abandon(grpc::Status status) noexcept EXCLUDES(mutex_);
+  // status that was given. ends_turn: the caller is at the writer, and no other turn is between its
+  // turn and this.
+  void abandon(grpc::Status status, bool ends_turn) noexcept EXCLUDES(mutex_);
   grpc::Status status_of(RequestOutcome outcome) const REQUIRES(mutex_);
 
   ResponseWriter& writer_;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The way of tokens from a scheduler that must not wait to a wire that may be slow.
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <thread>
 
 #include "server/api/token_stream.h"
 #include "tests/server/support/call_fixture.h"
@@ -164,6 +166,38 @@ TEST_CASE("a client that disconnects ends the request, then the wire receives go
   CHECK(f.wire.is_gone);
   CHECK(f.wire.ended->error_code() == grpc::StatusCode::CANCELLED);
   CHECK(f.served->scheduler->idle());
+}
+
+TEST_CASE("a message that is not written is the last one, whatever the worker does meanwhile") {
+  struct CountingWire final : ResponseWriter {
+    void write(std::span<const OutboxEntry>) override { ++writes; }
+    void end(std::span<const OutboxEntry>, grpc::Status, TokenUse) override { ++writes; }
+    void gone(grpc::Status, TokenUse) noexcept override { is_gone = true; }
+    void over() noexcept override {}
+
+    std::atomic<int> writes{0};
+    bool is_gone = false;
+  };
+  OutboxFixture f;
+  int most = 0;
+  for (int round = 0; round < 500; ++round) {
+    CountingWire wire;
+    const auto box =
+        std::make_shared<TokenStream>(wire, f.model, f.clock, f.calls, TokenStream::Options{});
+    std::thread reader([&] {
+      while (wire.writes == 0) std::this_thread::yield();
+      box->written(false);
+    });
+    for (int i = 0; i < 200; ++i) {
+      box->on_token({});
+      box->on_step_end();
+    }
+    reader.join();
+    box->on_finish(RequestOutcome::kCancelled);
+    REQUIRE(wire.is_gone);
+    most = std::max(most, wire.writes.load());
+  }
+  CHECK(most == 1);
 }
 
 TEST_CASE("an outbox whose request is over keeps no model, however slow its wire is") {
