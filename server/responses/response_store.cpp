@@ -186,11 +186,14 @@ bool ResponseStore::may_run_elsewhere(const ResponseRecord& record) {
 SessionError ResponseStore::find(const std::string& digits, const std::string& owner,
                                  ResponseRecord& record) {
   bool is_hidden = false;
+  // Before and after it is read: it may end, or begin again, meanwhile.
+  auto runs = running(digits, owner);
   const SessionError error = find_stored(digits, owner, record, is_hidden);
   if (error != SessionError::kNone) return error;
   if (is_hidden) return SessionError::kNotFound;
   if (record.status() != "in_progress") return error;
-  if (const auto runs = running(digits, owner)) {
+  if (runs == nullptr) runs = running(digits, owner);
+  if (runs != nullptr) {
     if (runs->is_cancelled()) record.response["status"] = "cancelled";
     return error;
   }

@@ -69,7 +69,7 @@ class DocumentStorage {
 
 // In this process's memory, within bounds: beyond them the one goes that expires first and that
 // nothing continues.
-class MemoryDocuments final : public DocumentStorage {
+class MemoryDocuments : public DocumentStorage {
  public:
   // most_bytes: of bodies. `clock` outlives it.
   MemoryDocuments(std::size_t most_bytes, const Clock& clock);

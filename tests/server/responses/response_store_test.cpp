@@ -4,8 +4,11 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "tests/support/manual_clock.h"
 
@@ -16,6 +19,18 @@ using ojson = nlohmann::ordered_json;
 using std::chrono::hours;
 using std::chrono::seconds;
 
+// After one document is read, and before it is looked at, something else happens.
+struct HookedDocuments final : MemoryDocuments {
+  using MemoryDocuments::MemoryDocuments;
+  SessionError find(const std::string& id, const std::string& owner, std::optional<Time> keep_until,
+                    Document& found) override {
+    const SessionError error = MemoryDocuments::find(id, owner, keep_until, found);
+    if (after_find) std::exchange(after_find, nullptr)();
+    return error;
+  }
+  std::function<void()> after_find;
+};
+
 // Memory that stands for a disk: it outlives a store.
 struct Stores {
   std::unique_ptr<ResponseStore> open() {
@@ -24,7 +39,7 @@ struct Stores {
   }
 
   ManualClock clock;
-  MemoryDocuments documents{std::size_t{1} << 20, clock};
+  HookedDocuments documents{std::size_t{1} << 20, clock};
   std::unique_ptr<ResponseStore> store = open();
 };
 
@@ -136,6 +151,20 @@ TEST_CASE("response store: one whose server is gone is in progress for a while, 
   std::shared_ptr<RunningResponse> running;
   REQUIRE(store.begin(found, /*has_log=*/false, running) == SessionError::kNone);
   end(store, found);
+  REQUIRE(store.find(a, "ada", found) == SessionError::kNone);
+  CHECK(found.status() == "completed");
+}
+
+TEST_CASE("response store: one that ends while it is read has not failed") {
+  Stores stores;
+  ResponseStore& store = *stores.store;
+  const std::string a(32, 'a');
+  ResponseRecord made = started(store, a), found;
+  const bool is_cancelled = GENERATE(false, true);
+  if (is_cancelled) store.running(a, "ada")->cancel();
+  stores.documents.after_find = [&] { end(store, made); };
+  REQUIRE(store.find(a, "ada", found) == SessionError::kNone);
+  CHECK(found.status() == (is_cancelled ? "cancelled" : "in_progress"));
   REQUIRE(store.find(a, "ada", found) == SessionError::kNone);
   CHECK(found.status() == "completed");
 }
