@@ -183,8 +183,8 @@ Scheduler::Stats Scheduler::stats() const {
   stats.mask_waits = metrics_->mask_waits.load();
   stats.empty_masks = metrics_->empty_masks.load();
   stats.queued = queue_->size();
-  const std::uint64_t in_flight = metrics_->in_flight.load();
-  stats.running = in_flight > stats.queued ? in_flight - stats.queued : 0;
+  const std::uint64_t unfinished = metrics_->unfinished.load();
+  stats.running = unfinished > stats.queued ? unfinished - stats.queued : 0;
   for (std::size_t i = 0; i < kNumOutcomes; ++i) {
     stats.ended[i] = metrics_->ended[i].load();
     stats.ended_after[i] = Duration(metrics_->ended_ticks[i].load());

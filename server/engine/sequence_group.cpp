@@ -53,7 +53,7 @@ SequenceGroup::SequenceGroup(GenerationRequest request, SessionLease lease,
                              TimePoint submitted, SchedulerMetrics& counters, PrefixCache* prefixes,
                              PrefillCoalescer* readings)
     : metrics_(counters),
-      in_flight_(counters.in_flight),
+      in_flight_(counters),
       lease_(std::move(lease)),
       sink_(std::move(sink)),
       control_(std::move(control)),
@@ -361,6 +361,7 @@ void SequenceGroup::release() {
 void SequenceGroup::refuse() {
   ended_ = true;
   release();
+  in_flight_.finish();
 }
 
 void SequenceGroup::end(RequestOutcome outcome, TimePoint now) {
@@ -386,6 +387,7 @@ void SequenceGroup::end(RequestOutcome outcome, TimePoint now) {
   if (lease_ && in_doubt) lease_.discard();
   release();
   metrics_.count_end(outcome, now - submitted_);
+  in_flight_.finish();
   catch_exceptions([&] { sink_->on_finish(outcome); }, [] {});  // it was called, even if it throws
 }
 

@@ -2,10 +2,10 @@
 // SequenceGroup: one accepted request, from the queue to its on_finish.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "model/transformer.h"
@@ -16,20 +16,32 @@
 #include "server/engine/row_planner.h"
 #include "server/engine/sequence.h"
 #include "server/engine/token_sink.h"
+#include "server/engine/work_metrics.h"
 #include "server/sessions/session_manager.h"
 
 namespace lintel {
 
-// Counts itself while it lives.
+// Counts a request: as unfinished until finish(), and as in flight while it lives.
 class InFlight {
  public:
-  explicit InFlight(std::atomic<std::uint64_t>& count) : count_(count) { count_.fetch_add(1); }
-  ~InFlight() { count_.fetch_sub(1); }
+  explicit InFlight(SchedulerMetrics& metrics) : metrics_(metrics) {
+    metrics_.in_flight.fetch_add(1);
+    metrics_.unfinished.fetch_add(1);
+  }
+  ~InFlight() {
+    finish();
+    metrics_.in_flight.fetch_sub(1);
+  }
   InFlight(const InFlight&) = delete;
   InFlight& operator=(const InFlight&) = delete;
 
+  void finish() {
+    if (!std::exchange(is_finished_, true)) metrics_.unfinished.fetch_sub(1);
+  }
+
  private:
-  std::atomic<std::uint64_t>& count_;
+  SchedulerMetrics& metrics_;
+  bool is_finished_ = false;
 };
 
 class RequestQueue;
@@ -148,7 +160,7 @@ class SequenceGroup {
   void release();
 
   SchedulerMetrics& metrics_;
-  const InFlight in_flight_;  // first: until everything is gone
+  InFlight in_flight_;  // first: until everything is gone
   CallerTurn turn_;
   // The lease before all that refers to its sequence.
   SessionLease lease_;

@@ -465,10 +465,13 @@ TEST_CASE("chat: an idle server reads the answer ahead, with the answers of one 
       CHECK(cached(answer) > prompt + 5);
     }
     prompt = answer["usage"]["prompt_tokens"];
-    // The state of the turn, and that of the answer which was read.
+    // The answer and the reading of it are two requests.
     REQUIRE(eventually([&] {
-      return values(ahead.server()).at("lintel_chat_states{at=\"turn\"}") == std::min(turn + 2, 3);
+      const auto ended = ahead.scheduler("m").stats().ended;
+      return ended[static_cast<std::size_t>(RequestOutcome::kDone)] ==
+             2 * static_cast<std::uint64_t>(turn + 1);
     }));
+    CHECK(values(ahead.server()).at("lintel_chat_states{at=\"turn\"}") == std::min(turn + 2, 3));
     body["messages"].push_back(answer["choices"][0]["message"]);
     body["messages"].push_back({{"role", "user"}, {"content", "Another?"}});
   }
