@@ -9,8 +9,10 @@
   (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 
 // Before a short loop over vectors in an array: they become registers once it is unrolled, which
-// GCC at -O2 does not do by itself.
-#if defined(__GNUC__) && !defined(__clang__)
+// GCC at -O2 does not do by itself. Not with sanitizers, which take minutes to compile what comes
+// of it.
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
 #define LINTEL_UNROLL _Pragma("GCC unroll 32")
 #else
 #define LINTEL_UNROLL

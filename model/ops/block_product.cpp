@@ -34,16 +34,13 @@ using VI = hn::Vec<I>;
 constexpr size_t kLanes = hn::MaxLanes(F());
 constexpr size_t kPanelVectors = BlockMatrix::kPanel / kLanes;
 constexpr size_t kSpanCells = BlockMatrix::kSpan / 4;
-// Levels are asked for so many bytes before they are read, by the first rows alone: then they are
-// in the cache.
+// Levels are asked for so many bytes before they are read. Later rows find them in the cache: those
+// of the largest tiles, which may be many, do not ask. A panel has one smaller tile of each size.
 constexpr size_t kFetchAhead = 4096;
+constexpr size_t kMostRows = kLanes == 16 ? 6 : 4;
 
-// Sanitizers take eight minutes to compile the tiles of several rows.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kRowsAlone = true;
-#else
-constexpr bool kRowsAlone = false;
-#endif
+// Without vectors a tile of several rows has no registers; it would take long to compile.
+constexpr bool kRowsAlone = kLanes == 1;
 
 // Adds the products of four levels of each lane, 0 to 2^kBits - 1, and four signed bytes.
 struct Widened {
@@ -260,11 +257,13 @@ template <class Dot, DType kType, size_t kRows, size_t kVectors>
 HWY_NOINLINE void tile(const BlockProduct& product, size_t panel, size_t row) {
   for (size_t vector = 0; vector < kPanelVectors; vector += kVectors) {
     if (panel * BlockMatrix::kPanel + vector * kLanes >= product.weights->out_features()) return;
-    if (row == 0) {
-      compute_tile<Dot, kType, kRows, kVectors, true>(product, panel, row, vector);
-    } else {
-      compute_tile<Dot, kType, kRows, kVectors, false>(product, panel, row, vector);
+    if constexpr (kRows == kMostRows) {
+      if (row > 0) {
+        compute_tile<Dot, kType, kRows, kVectors, false>(product, panel, row, vector);
+        continue;
+      }
     }
+    compute_tile<Dot, kType, kRows, kVectors, true>(product, panel, row, vector);
   }
 }
 
@@ -273,7 +272,6 @@ HWY_NOINLINE void tile(const BlockProduct& product, size_t panel, size_t row) {
 template <class Dot, DType kType>
 void run(const BlockProduct& product) {
   constexpr bool kHasManyRegisters = kLanes == 16;
-  constexpr size_t kMostRows = kHasManyRegisters ? 6 : 4;
   constexpr size_t kOfMost = kHasManyRegisters ? 2 : 1;
   constexpr size_t kOfFour = kHasManyRegisters ? 2 : 1;
   constexpr size_t kOfTwo = kHasManyRegisters ? 4 : std::min<size_t>(2, kPanelVectors);

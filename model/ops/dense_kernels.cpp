@@ -30,6 +30,8 @@ namespace {
 constexpr size_t kGroupVectors = kGroupWidth / kLanes;
 // Vectors of columns of a tile of six rows: as many sums as registers allow beside the operands.
 constexpr size_t kTileVectors = kLanes == 16 ? 4 : kLanes == 1 ? 1 : 2;
+// Without vectors a tile of several rows has no registers; it would take long to compile.
+constexpr bool kRowsAlone = kLanes == 1;
 
 struct F32 : FloatOutput {
   static HWY_INLINE void add(Sum& sum, uint32_t x, VU w) {
@@ -150,12 +152,23 @@ void tile(const Product& product, size_t group, size_t row, const Fetch& fetch) 
   }
 }
 
+constexpr size_t kWide = std::min(kGroupVectors, 2 * kTileVectors);
+constexpr size_t kWidest = std::min(kGroupVectors, 4 * kTileVectors);
+
+template <class Type, size_t kRows>
+void rows_alone(const Product& product, size_t group, size_t row, const Fetch& fetch) {
+  for (size_t r = 0; r < kRows; ++r) tile<Type, 1, kWidest>(product, group, row + r, fetch);
+}
+
 template <class Type>
 void run_all(const Product& product) {
-  constexpr size_t kWide = std::min(kGroupVectors, 2 * kTileVectors);
-  constexpr size_t kWidest = std::min(kGroupVectors, 4 * kTileVectors);
-  run_tiles(product, {tile<Type, 6, kTileVectors>, tile<Type, 4, kTileVectors>,
-                      tile<Type, 2, kWide>, tile<Type, 1, kWidest>});
+  if constexpr (kRowsAlone) {
+    run_tiles(product,
+              {rows_alone<Type, 6>, rows_alone<Type, 4>, rows_alone<Type, 2>, rows_alone<Type, 1>});
+  } else {
+    run_tiles(product, {tile<Type, 6, kTileVectors>, tile<Type, 4, kTileVectors>,
+                        tile<Type, 2, kWide>, tile<Type, 1, kWidest>});
+  }
 }
 
 // ---- f32, many rows
@@ -239,8 +252,6 @@ void add_block_of_group(const Product& product, const Block& block, size_t row, 
 // Six rows at a time, then what is left.
 HWY_INLINE void add_block_of_rows(const Product& product, Block block, size_t row, size_t count,
                                   size_t column, Asked asked) {
-  constexpr size_t kWide = std::min(kGroupVectors, 2 * kTileVectors);
-  constexpr size_t kWidest = std::min(kGroupVectors, 4 * kTileVectors);
   asked.rarer = count >= 8 * 6 ? 1 : 0;
   const size_t lines = block.cells / (asked.rarer + 1);
   size_t left = 4 * block.cells;  // lines of the weights that come next
@@ -256,18 +267,22 @@ HWY_INLINE void add_block_of_rows(const Product& product, Block block, size_t ro
     asked.other = product.prefetch ? product.prefetch->take(block.cells) : nullptr;
     return asked;
   };
-  for (; count >= 6; next(6)) {
-    add_block_of_group<6, kTileVectors>(product, block, row, column, with_other());
+  if constexpr (!kRowsAlone) {
+    for (; count >= 6; next(6)) {
+      add_block_of_group<6, kTileVectors>(product, block, row, column, with_other());
+    }
+    if (count >= 4) {
+      add_block_of_group<4, kTileVectors>(product, block, row, column, with_other());
+      next(4);
+    }
+    if (count >= 2) {
+      add_block_of_group<2, kWide>(product, block, row, column, with_other());
+      next(2);
+    }
   }
-  if (count >= 4) {
-    add_block_of_group<4, kTileVectors>(product, block, row, column, with_other());
-    next(4);
+  for (; count > 0; next(1)) {
+    add_block_of_group<1, kWidest>(product, block, row, column, with_other());
   }
-  if (count >= 2) {
-    add_block_of_group<2, kWide>(product, block, row, column, with_other());
-    next(2);
-  }
-  if (count > 0) add_block_of_group<1, kWidest>(product, block, row, column, with_other());
 }
 
 void run_f32(const Product& product) {

@@ -48,7 +48,8 @@ HWY_INLINE hn::Vec<D> load_cells(D d, const int8_t* cells) {
 // Of a page.
 using Slots = hn::CappedTag<float, kKvPage>;
 constexpr size_t kSlotVectors = kKvPage / hn::MaxLanes(Slots());
-constexpr size_t kMostQueries = 4;  // that share what is loaded of a page
+// That share what is loaded of a page; without vectors there are no registers for it.
+constexpr size_t kMostQueries = hn::MaxLanes(Slots()) == 1 ? 1 : 4;
 
 // One head of a page.
 template <typename Cell>
@@ -128,17 +129,17 @@ HWY_INLINE hn::Vec<Slots> exp_of_negative(hn::Vec<Slots> x) {
 }
 
 // Scores of one query become the weights of values. Returns what the sums so far are multiplied by.
-template <typename Cell>
-HWY_INLINE float weigh(const PageHead<Cell>& page, size_t hidden, size_t seen, float scale,
-                       float* scores, float* max, float* sum) {
+// Compiled once for all tiles.
+HWY_NOINLINE float weigh(const float* key_scales, const float* value_scales, size_t hidden,
+                         size_t seen, float scale, float* scores, float* max, float* sum) {
   const Slots d;
   const size_t lanes = hn::Lanes(d);
   LINTEL_UNROLL
   for (size_t j = 0; j < kSlotVectors; ++j) {
     float* const at = scores + j * lanes;
     auto score = hn::Mul(hn::LoadU(d, at), hn::Set(d, scale));
-    if (page.key_scales != nullptr) {
-      score = hn::Mul(score, hn::LoadU(d, page.key_scales + j * lanes));
+    if (key_scales != nullptr) {
+      score = hn::Mul(score, hn::LoadU(d, key_scales + j * lanes));
     }
     hn::StoreU(score, d, at);
   }
@@ -162,8 +163,8 @@ HWY_INLINE float weigh(const PageHead<Cell>& page, size_t hidden, size_t seen, f
     float* const at = scores + j * lanes;
     auto weight = exp_of_negative(hn::Sub(hn::LoadU(d, at), hn::Set(d, *max)));
     total = hn::Add(total, weight);
-    if (page.value_scales != nullptr) {
-      weight = hn::Mul(weight, hn::LoadU(d, page.value_scales + j * lanes));
+    if (value_scales != nullptr) {
+      weight = hn::Mul(weight, hn::LoadU(d, value_scales + j * lanes));
     }
     hn::StoreU(weight, d, at);
   }
@@ -210,8 +211,8 @@ HWY_INLINE void add_tile(const PageHead<Cell>& page, size_t width, float scale, 
   float factors[kQueries];
   multiply_keys<kQueries>(tile, width, page.keys, weights);
   for (size_t r = 0; r < kQueries; ++r) {
-    factors[r] = weigh(page, tile.hidden[r], tile.seen, scale, weights + r * kKvPage, tile.max[r],
-                       tile.sum[r]);
+    factors[r] = weigh(page.key_scales, page.value_scales, tile.hidden[r], tile.seen, scale,
+                       weights + r * kKvPage, tile.max[r], tile.sum[r]);
   }
   constexpr size_t kVectors = hn::MaxLanes(Lanes()) == 1 ? 1 : 8 / kQueries;
   const Lanes d;
@@ -260,16 +261,20 @@ HWY_INLINE void add_head(const PageHead<Cell>& page, size_t width, size_t head, 
       tile.sum[count] = queries.sum + row * heads * members + query_head;
       tile.hidden[count] = hidden;
     }
-    if (count == kMostQueries) {
-      add_tile<kMostQueries>(page, width, queries.scale, tile);
-      i += kMostQueries;
-    } else if (count >= 2) {
-      add_tile<2>(page, width, queries.scale, tile);
-      i += 2;
-    } else {
-      add_tile<1>(page, width, queries.scale, tile);
-      i += 1;
+    if constexpr (kMostQueries > 1) {
+      if (count == kMostQueries) {
+        add_tile<kMostQueries>(page, width, queries.scale, tile);
+        i += kMostQueries;
+        continue;
+      }
+      if (count >= 2) {
+        add_tile<2>(page, width, queries.scale, tile);
+        i += 2;
+        continue;
+      }
     }
+    add_tile<1>(page, width, queries.scale, tile);
+    i += 1;
   }
 }
 

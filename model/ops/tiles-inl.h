@@ -55,7 +55,8 @@ class AmxTiles {
 };
 #endif
 
-// What those instructions compute, after their pseudocode.
+// What those instructions compute, after their pseudocode. Functions of tile numbers, so that each
+// is compiled once.
 class TwinTiles {
  public:
   template <int kTile>
@@ -64,24 +65,39 @@ class TwinTiles {
   }
   template <int kTile>
   void load(const void* from, size_t stride) {
-    for (size_t r = 0; r < 16; ++r) {
-      std::memcpy(&tiles_[kTile][r], static_cast<const char*>(from) + r * stride, 64);
-    }
+    load(kTile, from, stride);
   }
   template <int kTile>
   void store(void* to, size_t stride) {
+    store(kTile, to, stride);
+  }
+  template <int kSums, int kA, int kB>
+  void add_int8() {
+    add_int8(kSums, kA, kB);
+  }
+  template <int kSums, int kA, int kB>
+  void add_bf16() {
+    add_bf16(kSums, kA, kB);
+  }
+
+ private:
+  HWY_NOINLINE void load(int tile, const void* from, size_t stride) {
     for (size_t r = 0; r < 16; ++r) {
-      std::memcpy(static_cast<char*>(to) + r * stride, &tiles_[kTile][r], 64);
+      std::memcpy(&tiles_[tile][r], static_cast<const char*>(from) + r * stride, 64);
+    }
+  }
+  HWY_NOINLINE void store(int tile, void* to, size_t stride) {
+    for (size_t r = 0; r < 16; ++r) {
+      std::memcpy(static_cast<char*>(to) + r * stride, &tiles_[tile][r], 64);
     }
   }
 
-  template <int kSums, int kA, int kB>
-  void add_int8() {
+  HWY_NOINLINE void add_int8(int sums, int a_tile, int b_tile) {
     for (size_t m = 0; m < 16; ++m) {
       for (size_t k = 0; k < 16; ++k) {
         for (size_t n = 0; n < 16; ++n) {
-          const uint32_t a = tiles_[kA][m][k], b = tiles_[kB][k][n];
-          uint32_t& sum = tiles_[kSums][m][n];  // wraps, as the instruction does
+          const uint32_t a = tiles_[a_tile][m][k], b = tiles_[b_tile][k][n];
+          uint32_t& sum = tiles_[sums][m][n];  // wraps, as the instruction does
           for (int i = 0; i < 4; ++i) {
             sum += static_cast<uint32_t>(static_cast<uint8_t>(a >> (8 * i)) *
                                          static_cast<int8_t>(b >> (8 * i)));
@@ -94,28 +110,26 @@ class TwinTiles {
   // Of the 16 pairs of a row and a column the first ones are added up by fused multiply-adds, and
   // so are the second ones; then these two sums are added, and then that to what was there. To
   // nearest, ties to even; denormals are zeros, read and written.
-  template <int kSums, int kA, int kB>
-  void add_bf16() {
+  HWY_NOINLINE void add_bf16(int sums, int a_tile, int b_tile) {
     for (size_t m = 0; m < 16; ++m) {
       std::array<float, 16> first = {}, second = {};
       for (size_t k = 0; k < 16; ++k) {
-        const uint32_t a = tiles_[kA][m][k];
+        const uint32_t a = tiles_[a_tile][m][k];
         for (size_t n = 0; n < 16; ++n) {
-          const uint32_t b = tiles_[kB][k][n];
+          const uint32_t b = tiles_[b_tile][k][n];
           first[n] = flushed(std::fma(float_of(a << 16), float_of(b << 16), first[n]));
           second[n] =
               flushed(std::fma(float_of(a & 0xffff0000u), float_of(b & 0xffff0000u), second[n]));
         }
       }
       for (size_t n = 0; n < 16; ++n) {
-        uint32_t& sum = tiles_[kSums][m][n];
+        uint32_t& sum = tiles_[sums][m][n];
         const float all = flushed(first[n] + second[n]);
         sum = std::bit_cast<uint32_t>(flushed(float_of(sum) + all));
       }
     }
   }
 
- private:
   static HWY_INLINE float float_of(uint32_t bits) {
     return std::bit_cast<float>((bits & 0x7f800000u) != 0 ? bits : bits & 0x80000000u);
   }
