@@ -5,8 +5,6 @@
 #include <tuple>
 #include <utility>
 
-#include "server/http/transport/http_routes.h"
-
 namespace lintel {
 namespace {
 
@@ -107,9 +105,7 @@ ConnectionExchange::~ConnectionExchange() {
     run([request = std::move(request_),
          has_begun = begun_.load()](AnsweringConnection& connection) mutable {
       if (has_begun) return connection.shut();
-      connection.send_whole(
-          plain_refusal(request, 500, grpc::Status(grpc::INTERNAL, "no handler answered")),
-          request);
+      connection.refuse_exchange(request, grpc::Status(grpc::INTERNAL, "no handler answered"));
     });
   });
 }

@@ -2,6 +2,8 @@
 // ConnectionExchange: a route's view of a connection, for one request.
 #pragma once
 
+#include <grpcpp/support/status.h>
+
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/strand.hpp>
@@ -24,6 +26,8 @@ class AnsweringConnection {
   virtual ConnectionStrand strand() = 0;
   virtual bool is_shut() const = 0;
   virtual void send_whole(HttpAnswer answer, const HttpRequest& request) = 0;
+  // In the place of a handler's answer.
+  virtual void refuse_exchange(const HttpRequest& request, const grpc::Status& status) = 0;
   virtual void begin_pieces(const HttpAnswer& head, const HttpRequest& request) = 0;
   // `taken`: true as soon as little waits to be written, false once the client is gone.
   virtual void write_piece(std::string_view piece, std::function<void(bool)> taken) = 0;

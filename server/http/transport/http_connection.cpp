@@ -33,6 +33,7 @@
 #include "server/http/transport/request_head.h"
 #include "server/http/transport/response_head.h"
 #include "server/http/transport/tls_contexts.h"
+#include "server/http/transport/websocket.h"
 #include "server/observability/logging.h"
 #include "server/observability/request_id.h"
 #include "server/rpc/status.h"
@@ -247,7 +248,7 @@ class Connection final : public HttpConnection,
 
   void drain() override {
     post([this] {
-      if (phase_ == Phase::kIdle) shut();
+      if (phase_ == Phase::kIdle) end_idle();
     });
   }
 
@@ -259,7 +260,8 @@ class Connection final : public HttpConnection,
 
  private:
   ConnectionStrand strand() override { return socket_of(stream_).get_executor(); }
-  bool is_shut() const override { return phase_ == Phase::kShut; }
+  // Also when what is answered no longer has a recipient.
+  bool is_shut() const override { return phase_ == Phase::kShut || is_closing_; }
 
   template <typename Function>
   auto handler(Function function) {
@@ -302,14 +304,21 @@ class Connection final : public HttpConnection,
   // The connection is as old as it may get, or past its grace.
   void on_age() {
     if (phase_ == Phase::kShut) return;
-    if (std::exchange(aged_, true) || (phase_ == Phase::kIdle && buffer_.size() == 0))
-      return shut();
+    if (std::exchange(aged_, true)) return shut();
+    if (phase_ == Phase::kIdle && buffer_.size() == 0) return end_idle();
     if (state_.max_age_grace.count() > 0) age_.allow(state_.max_age_grace);
   }
 
   void on_expired() {
     if (phase_ == Phase::kShut) return;
     if (phase_ != Phase::kIdle && phase_ != Phase::kLingering) count_timeout();
+    if (web_socket_ && phase_ == Phase::kIdle) {
+      return close_socket(WebSocketClose::kGoingAway, "no message within --http-idle-timeout");
+    }
+    if (web_socket_ && phase_ == Phase::kBody) {
+      return close_socket(WebSocketClose::kPolicy,
+                          "the message did not come within --http-body-timeout");
+    }
     if (phase_ == Phase::kBody || (phase_ == Phase::kHead && !writing_ && !is_http2_)) {
       const auto& options = state_.options;
       const bool head = phase_ == Phase::kHead;
@@ -355,6 +364,7 @@ class Connection final : public HttpConnection,
 
   void await_request() {
     phase_ = Phase::kIdle;
+    if (web_socket_) return await_message();
     release_body();
     if (state_.draining) return shut();
     if (buffer_.size() > 0) {  // by a handler of its own: any number may wait here
@@ -388,6 +398,7 @@ class Connection final : public HttpConnection,
     if (phase_ == Phase::kShut) return;
     if (error) return shut();
     buffer_.commit(size);
+    if (web_socket_ && !is_closing_) return read_messages();
     switch (phase_) {
       case Phase::kIdle:
         return read_head();
@@ -459,6 +470,7 @@ class Connection final : public HttpConnection,
     if (std::optional<HttpAnswer> answer = answer_head(state_, request_, http_10_, route_)) {
       return answer_now(std::move(*answer));
     }
+    if (route_->open_socket && asks_for_websocket(request_)) return begin_socket();
     if (parser_->is_too_long()) return refuse_body();
     if (!request_.header("expect").empty() && !parser_->is_done()) {
       bytes_.add("HTTP/1.1 100 Continue\r\n\r\n");
@@ -478,7 +490,7 @@ class Connection final : public HttpConnection,
       if (error && error != http::error::need_more) {
         return refuse(400, invalid("the request's body makes no sense: " + why(error)));
       }
-      if (!count_body()) return;
+      if (!count_body(parser_->body().size())) return refuse(503, no_memory());
       if (error || used == 0) break;  // it needs more
     }
     if (parser_->is_done()) return begin_exchange();
@@ -489,22 +501,115 @@ class Connection final : public HttpConnection,
     }
   }
 
-  // Counts what came of the body among all connections' bodies; refuses the request where they are
-  // too much together, and returns false.
-  bool count_body() {
-    const auto size = static_cast<std::int64_t>(parser_->body().size());
+  // Counts what came of the body among all connections' bodies. False: they are too much together.
+  bool count_body(std::size_t bytes) {
+    const auto size = static_cast<std::int64_t>(bytes);
     const std::int64_t more = size - body_bytes_;
     body_bytes_ = size;
-    if (state_.counters.body_bytes.fetch_add(more) + more > state_.options.memory_bytes) {
-      refuse(503, unavailable("requests that are being read take all of the memory there is "
-                              "for them (--http-memory)",
-                              std::chrono::milliseconds(1000)));
-      return false;
-    }
-    return true;
+    return state_.counters.body_bytes.fetch_add(more) + more <= state_.options.memory_bytes;
+  }
+
+  static grpc::Status no_memory() {
+    return unavailable(
+        "requests that are being read take all of the memory there is for them (--http-memory)",
+        std::chrono::milliseconds(1000));
   }
 
   void release_body() { state_.counters.body_bytes.fetch_sub(std::exchange(body_bytes_, 0)); }
+
+  // --- WebSocket -------------------------------------------------------------------------------
+
+  void begin_socket() {
+    int http_status = 0;
+    const grpc::Status valid = check_websocket_handshake(request_, http_10_, http_status);
+    if (!valid.ok()) {
+      HttpAnswer answer = refusal(state_.routes, request_, route_, http_status, valid);
+      if (http_status == 426) answer.headers.emplace_back("sec-websocket-version", "13");
+      return answer_now(std::move(answer));
+    }
+    if (!keep_alive_) return refuse(503, shutting_down());
+    bytes_.add(head_of({101, websocket_headers(request_), {}}, request_).upgraded());
+    HttpHandler handle = route_->open_socket(request_);
+    web_socket_.emplace(std::move(request_), route_, std::move(handle), state_.max_body_bytes);
+    parser_.reset();
+    flush();
+    await_request();
+  }
+
+  void await_message() {
+    if (state_.draining || aged_) return end_idle();
+    deadline_.allow(state_.options.idle_timeout_ms);
+    post([this] {  // by a handler of its own: any number of messages may wait
+      if (phase_ == Phase::kIdle) read_messages();
+    });
+  }
+
+  // Reads frames up to the end of a message, which waits while the one before it is answered. Then
+  // at most kReadAhead bytes more are read, so that a client's frames are bounded by its reading.
+  void read_messages() {
+    WebSocket& socket = *web_socket_;
+    while (!socket.has_message && buffer_.size() > 0) {
+      const auto bytes = buffer_.data();
+      auto event = WebSocketReader::Event::kNone;
+      buffer_.consume(
+          socket.reader.put({static_cast<const char*>(bytes.data()), bytes.size()}, event));
+      if (!count_body(socket.reader.message_bytes())) {
+        return close_socket(WebSocketClose::kTryAgainLater, no_memory().error_message());
+      }
+      if (event == WebSocketReader::Event::kMessage) socket.has_message = true;
+      // A client that reads no answers gets none.
+      if (event == WebSocketReader::Event::kPing && bytes_.gathered() < kGathered) {
+        bytes_.add(websocket_pong(socket.reader.control()));
+        flush();
+      }
+      if (event == WebSocketReader::Event::kClose || event == WebSocketReader::Event::kInvalid) {
+        return close_socket(socket.reader.close_code(), socket.reader.problem());
+      }
+    }
+    if (phase_ == Phase::kAnswering) return watch();
+    if (socket.has_message) return answer_message();
+    if (!socket.reader.is_in_message()) {
+      phase_ = Phase::kIdle;
+      deadline_.allow(state_.options.idle_timeout_ms);
+    } else if (std::exchange(phase_, Phase::kBody) != Phase::kBody) {
+      deadline_.allow(state_.options.body_timeout_ms);
+    }
+    if (!reading_) read(kReadAtOnce);
+  }
+
+  void answer_message() {
+    WebSocket& socket = *web_socket_;
+    socket.has_message = false;
+    begin_answering();
+    bytes_.begin({}, /*chunked=*/false, /*bodiless=*/false);
+    // As it is known now: the token may have been revoked.
+    const grpc::Status known = identify_caller(state_, *socket.route, socket.handshake);
+    const auto exchange = std::make_shared<ConnectionExchange>(
+        this->shared_from_this(), socket.handshake, socket.reader.take_message());
+    release_body();
+    watch();
+    const auto refused = [&](int http_status, const grpc::Status& status) {
+      exchange->answer(socket.route->refuse_message(exchange->request(), http_status, status));
+    };
+    if (!known.ok()) return refused(401, known);
+    handle_exchange(socket.handle, exchange, [&](const grpc::Status& status) {
+      refused(http_status_of(status.error_code()), status);
+    });
+  }
+
+  // Sends a close frame and waits for the client's end of the connection. A turn is cancelled.
+  void close_socket(WebSocketClose code, std::string_view reason) {
+    if (phase_ == Phase::kAnswering) state_.counters.answers[0]++;
+    phase_ = Phase::kLingering;
+    is_closing_ = true;
+    deadline_.allow(kLingerTime);
+    release_body();
+    bytes_.add(websocket_close(code, reason));
+    if (taken_) std::exchange(taken_, nullptr)(false);
+    if (gone_) std::exchange(gone_, nullptr)();
+    flush();
+    if (phase_ == Phase::kLingering) linger();
+  }
 
   // --- HTTP/2 ----------------------------------------------------------------------------------
 
@@ -585,18 +690,23 @@ class Connection final : public HttpConnection,
     request_ = HttpRequest();
     const HttpRoute* const route = std::exchange(route_, nullptr);
     watch();
-    try {
-      route->handle(exchange);
-    } catch (const std::bad_alloc&) {
-      answer_failure(*exchange, *route, out_of_memory());
-    } catch (const std::exception&) {
-      answer_failure(*exchange, *route, status_of_exception());
-    }
+    handle_exchange(route->handle, exchange, [&](const grpc::Status& status) {
+      exchange->answer(refusal(state_.routes, exchange->request(), route,
+                               http_status_of(status.error_code()), status));
+    });
   }
 
-  void answer_failure(HttpExchange& exchange, const HttpRoute& route, const grpc::Status& status) {
-    exchange.answer(refusal(state_.routes, exchange.request(), &route,
-                            http_status_of(status.error_code()), status));
+  // `refuse` answers with what the handler threw.
+  template <typename Refuse>
+  static void handle_exchange(const HttpHandler& handle, const SharedExchange& exchange,
+                              Refuse refuse) {
+    try {
+      handle(exchange);
+    } catch (const std::bad_alloc&) {
+      refuse(out_of_memory());
+    } catch (const std::exception&) {
+      refuse(status_of_exception());
+    }
   }
 
   ResponseHead head_of(const HttpAnswer& answer, const HttpRequest& request) {
@@ -613,14 +723,24 @@ class Connection final : public HttpConnection,
 
   void send_whole(HttpAnswer answer, const HttpRequest& request) override {
     count(answer.status);
-    bytes_.begin(head_of(answer, request).whole(), /*chunked=*/false, bodiless_);
+    if (!web_socket_) {
+      bytes_.begin(head_of(answer, request).whole(), /*chunked=*/false, bodiless_);
+    }
     bytes_.add_body(answer.body);
     answer_ended_ = true;
     flush();
   }
 
+  void refuse_exchange(const HttpRequest& request, const grpc::Status& status) override {
+    const int http_status = http_status_of(status.error_code());
+    send_whole(web_socket_ ? web_socket_->route->refuse_message(request, http_status, status)
+                           : plain_refusal(request, http_status, status),
+               request);
+  }
+
   void begin_pieces(const HttpAnswer& head, const HttpRequest& request) override {
     count(head.status);
+    if (web_socket_) return bytes_.add_piece(head.body);
     if (http_10_) keep_alive_ = false;  // its end is the connection's
     bytes_.begin(head_of(head, request).in_pieces(), /*chunked=*/!http_10_, bodiless_);
     bytes_.add_piece(head.body);
@@ -655,6 +775,7 @@ class Connection final : public HttpConnection,
     const std::string_view next = bytes_.in_flight();
     tell_taken();
     if (next.empty()) {
+      if (is_closing_) return end_sending();
       if (answer_ended_ && phase_ == Phase::kAnswering) finish_answer();
       return;
     }
@@ -696,17 +817,21 @@ class Connection final : public HttpConnection,
   void finish_answer() {
     gone_ = nullptr;
     answer_ended_ = false;
-    if (keep_alive_ && !state_.draining) {
+    if (web_socket_ || (keep_alive_ && !state_.draining)) {
       parser_.reset();
       route_ = nullptr;
       request_ = HttpRequest();
       return await_request();
     }
     phase_ = Phase::kLingering;
-    error_code ignored;
-    socket_of(stream_).shutdown(Socket::shutdown_send, ignored);
+    end_sending();
     deadline_.allow(kLingerTime);
     linger();
+  }
+
+  void end_sending() {
+    error_code ignored;
+    socket_of(stream_).shutdown(Socket::shutdown_send, ignored);
   }
 
   void linger() {
@@ -714,6 +839,12 @@ class Connection final : public HttpConnection,
     buffer_.clear();
     if (lingered_ > kLingerBytes) return shut();
     watch();
+  }
+
+  // While nothing is answered.
+  void end_idle() {
+    if (!web_socket_) return shut();
+    close_socket(WebSocketClose::kGoingAway, "the server ends the connection");
   }
 
   void shut() override {
@@ -761,8 +892,25 @@ class Connection final : public HttpConnection,
   bool answer_ended_ = false;  // nothing is added to it any more
   AnswerBytes bytes_;
   bool writing_ = false;
-  std::function<void(bool)> taken_;  // called when there is room
-  std::function<void()> gone_;       // called when the client is gone
+
+  struct WebSocket {
+    WebSocket(HttpRequest request, const HttpRoute* its_route, HttpHandler handler,
+              std::size_t max_message_bytes)
+        : handshake(std::move(request)),
+          route(its_route),
+          handle(std::move(handler)),
+          reader(max_message_bytes) {}
+
+    HttpRequest handshake;
+    const HttpRoute* const route;
+    const HttpHandler handle;
+    WebSocketReader reader;
+    bool has_message = false;  // that waits to be answered
+  };
+  std::optional<WebSocket> web_socket_;  // once the connection was upgraded
+  bool is_closing_ = false;              // its close frame was sent
+  std::function<void(bool)> taken_;      // called when there is room
+  std::function<void()> gone_;           // called when the client is gone
 };
 
 }  // namespace

@@ -16,6 +16,10 @@ namespace lintel {
 
 // Runs on a thread of HTTP's and must not block; answers now or later. What it throws is a 500.
 using HttpHandler = std::function<void(const SharedExchange&)>;
+// Makes what answers the messages of one WebSocket, one after the other: each is the body of an
+// exchange, whose request is the handshake's. What the handler writes are frames, see websocket.h;
+// of an answer only the body is sent. Runs on a thread of HTTP's and must not block.
+using HttpSocketOpener = std::function<HttpHandler(const HttpRequest& handshake)>;
 // An error in the shape that a route's clients read. `http_status`: what the answer should have.
 using HttpRefusal =
     std::function<HttpAnswer(const HttpRequest&, int http_status, const grpc::Status&)>;
@@ -30,6 +34,10 @@ struct HttpRoute {
   // Connect's shape, {"code": ..., "message": ...}.
   HttpRefusal refuse = {};
   bool is_open = false;  // answers without a token, too
+  // A GET with `Upgrade: websocket`; null: as one without.
+  HttpSocketOpener open_socket = {};
+  // Of a message that is refused before its handler is called: the body is a frame.
+  HttpRefusal refuse_message = {};
 };
 
 // Filled before the listener starts, constant from then on.

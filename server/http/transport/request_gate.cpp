@@ -68,12 +68,8 @@ std::optional<HttpAnswer> answer_head(const HttpServerState& server, HttpRequest
   }
   route = found.route;
   request.parameters = std::move(found.parameters);
-  if (server.tokens != nullptr && !route->is_open) {
-    Identity caller;
-    const grpc::Status known =
-        identify(*server.tokens, bearer_token(request.header("authorization")), caller);
-    if (!known.ok()) return refusal(server.routes, request, route, 401, known);
-    request.caller = std::move(caller);
+  if (const grpc::Status known = identify_caller(server, *route, request); !known.ok()) {
+    return refusal(server.routes, request, route, 401, known);
   }
   if (const std::string_view encoding = foreign_encoding(request); !encoding.empty()) {
     return refused(415, grpc::UNIMPLEMENTED,
@@ -88,6 +84,16 @@ std::optional<HttpAnswer> answer_head(const HttpServerState& server, HttpRequest
     return refused(417, grpc::INVALID_ARGUMENT, "expect: " + clip(expected) + " is not known here");
   }
   return std::nullopt;
+}
+
+grpc::Status identify_caller(const HttpServerState& server, const HttpRoute& route,
+                             HttpRequest& request) {
+  if (server.tokens == nullptr || route.is_open) return grpc::Status::OK;
+  Identity caller;
+  grpc::Status known =
+      identify(*server.tokens, bearer_token(request.header("authorization")), caller);
+  if (known.ok()) request.caller = std::move(caller);
+  return known;
 }
 
 void log_refusal(const HttpRequest& request, const std::string& peer, int http_status) {

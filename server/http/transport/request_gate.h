@@ -23,6 +23,10 @@ HttpAnswer refusal(const HttpRoutes& routes, const HttpRequest& request, const H
 std::optional<HttpAnswer> answer_head(const HttpServerState& state, HttpRequest& request,
                                       bool is_http_10, const HttpRoute*& route);
 
+// Sets the caller that the request's token names. OK also where no token is asked for.
+grpc::Status identify_caller(const HttpServerState& server, const HttpRoute& route,
+                             HttpRequest& request);
+
 // A line of the log: what no call's line will tell of.
 void log_refusal(const HttpRequest& request, const std::string& peer, int http_status);
 // Likewise, of the exception that is being handled.

@@ -57,6 +57,8 @@ std::string connect_code_name(int grpc_code) {
 
 const char* http_reason(int http_status) {
   switch (http_status) {
+    case 101:
+      return "Switching Protocols";
     case 200:
       return "OK";
     case 204:
@@ -83,6 +85,8 @@ const char* http_reason(int http_status) {
       return "Unsupported Media Type";
     case 417:
       return "Expectation Failed";
+    case 426:
+      return "Upgrade Required";
     case 429:
       return "Too Many Requests";
     case 431:
@@ -156,6 +160,8 @@ std::string ResponseHead::in_pieces() const {
   if (!http_10) add_line(head, "transfer-encoding", "chunked");
   return head + "\r\n";
 }
+
+std::string ResponseHead::upgraded() const { return common() + "\r\n"; }
 
 std::string chunk_size_line(std::size_t size) {
   std::array<char, 16> text{};

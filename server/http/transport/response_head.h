@@ -29,6 +29,7 @@ struct ResponseHead {
 
   std::string whole() const;      // of an answer whose length is known
   std::string in_pieces() const;  // of one that comes in chunks
+  std::string upgraded() const;   // after which the connection speaks another protocol
 
  private:
   std::string common() const;

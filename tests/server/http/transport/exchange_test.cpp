@@ -26,6 +26,7 @@ class NotedConnection final : public AnsweringConnection {
   ConnectionStrand strand() override { return strand_; }
   bool is_shut() const override { return false; }
   void send_whole(HttpAnswer, const HttpRequest&) override {}
+  void refuse_exchange(const HttpRequest&, const grpc::Status&) override {}
   void begin_pieces(const HttpAnswer&, const HttpRequest&) override { noted += "begin "; }
   void write_piece(std::string_view piece, std::function<void(bool)> taken) override {
     if (on_piece) on_piece(piece);
