@@ -75,9 +75,13 @@ class Reader {
 
   void read() {
     for (const auto& [name, value] : body_.items()) {
+      if (use_ == ResponseUse::kTurn && name == "type") continue;
       if (value.is_null() || is_among(kSameMembers, name) || is_among(kOwnMembers, name)) continue;
       throw MemberError{clip(name), is_among(kRefused, name) ? "is not served"
                                                              : "is not a parameter of this server"};
+    }
+    if (use_ == ResponseUse::kTurn && of("type") != "response.create") {
+      throw MemberError{"type", "is not response.create, the one event that is served"};
     }
     request_.chat = Json::object();
     for (const char* const name : kSameMembers) {
@@ -88,7 +92,8 @@ class Reader {
     request_.instructions = text_or_null("instructions");
     if (!of("input").is_null()) request_.input = of("input");
     if (request_.input.is_null()) {
-      if (request_.previous_response_id.empty() || use_ == ResponseUse::kCreate) {
+      if (request_.previous_response_id.empty() || use_ == ResponseUse::kCreate ||
+          use_ == ResponseUse::kTurn) {
         throw MemberError{"input", "is missing"};
       }
       request_.input = Json::array();
@@ -97,8 +102,11 @@ class Reader {
       throw MemberError{"model", "is missing"};
     }
     request_.store = flag("store", true);
-    request_.streams = flag("stream", false);
+    request_.streams = flag("stream", false) || use_ == ResponseUse::kTurn;
     request_.is_background = flag("background", false);
+    if (request_.is_background && use_ == ResponseUse::kTurn) {
+      throw MemberError{"background", "true is not served on a connection"};
+    }
     if (request_.is_background && !request_.store) {
       throw MemberError{"background", "true goes with store"};
     }

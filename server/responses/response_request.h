@@ -38,7 +38,12 @@ struct ResponseRequest {
 };
 
 // What a request is read for.
-enum class ResponseUse { kCreate, kCount, kCompact };
+enum class ResponseUse {
+  kCreate,
+  kTurn,  // to create it by an event `response.create` of a connection
+  kCount,
+  kCompact,
+};
 
 // INVALID_ARGUMENT names the member.
 grpc::Status read_response_request(const nlohmann::ordered_json& body, ResponseUse use,

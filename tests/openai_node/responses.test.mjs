@@ -17,6 +17,9 @@ const { LINTEL_PACKAGES, LINTEL_WRITE_TINY_MODELS } = process.env;
 const load = async (path) => (await import(pathToFileURL(join(LINTEL_PACKAGES, 'node_modules', path)))).default;
 const OpenAI = await load('openai/index.mjs');
 const { default: Ajv } = await load('ajv/dist/2020.js');
+const WebSocket = await load('ws/wrapper.mjs');
+const { ResponsesWS } = await import(
+  pathToFileURL(join(LINTEL_PACKAGES, 'node_modules/openai/resources/responses/ws.mjs')));
 
 const golden = (name) => JSON.parse(readFileSync(join(import.meta.dirname, '../golden/chat/responses', name), 'utf8'));
 const compliance = golden('compliance.json');
@@ -79,6 +82,73 @@ function filled(value, answers) {
   return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, filled(each, answers)]));
 }
 
+// A WebSocket of /v1/responses, a turn at a time.
+class Connection {
+  #arrived = [];
+  #wake = () => {};
+
+  static async open() {
+    const connection = new Connection();
+    connection.socket = new WebSocket(`${url.replace(/^http/, 'ws')}/v1/responses`);
+    connection.socket.on('message', (data, isBinary) => {
+      assert.equal(isBinary, false);
+      connection.#arrived.push(JSON.parse(data.toString()));
+      connection.#wake();
+    });
+    connection.closed = new Promise((done) => connection.socket.on('close', done));
+    await new Promise((done, failed) => connection.socket.once('open', done).once('error', failed));
+    return connection;
+  }
+
+  // The events of a turn: of one that is refused the error alone.
+  async turn(body) {
+    this.socket.send(JSON.stringify(body));
+    for (const events = []; ;) {
+      while (this.#arrived.length === 0) await new Promise((wake) => (this.#wake = wake));
+      events.push(this.#arrived.shift());
+      if (/^(error|response\.(completed|incomplete|failed))$/.test(events.at(-1).type)) return events;
+    }
+  }
+
+  async close() {
+    this.socket.close();
+    return this.closed;
+  }
+}
+
+async function runTurn(step, answers, connection) {
+  const events = await connection.turn({ ...filled(step.body, answers), ...ending });
+  if (step.error) {
+    const [event] = events;
+    checkShape('websocket_error', event);
+    assert.ok(event.status >= 400 && event.status < 600);
+    if (step.error !== 'any') assert.equal(event.error.code, step.error);
+    return undefined;
+  }
+  events.forEach((event, index) => {
+    if (step.every_event) checkShape(step.every_event, event);
+    assert.equal(event.sequence_number, index);
+  });
+  const answer = events.at(-1).response;
+  checkShape(step.schema, answer);
+  if (step.status) assert.equal(answer.status, step.status);
+  assert.notEqual(answer.output.length, 0);
+  return answer;
+}
+
+async function runSocketTest(test) {
+  const answers = [];
+  let connection = await Connection.open();
+  for (const step of test.steps) {
+    if (step.reconnect) {
+      await connection.close();
+      connection = await Connection.open();
+    }
+    answers.push(await (step.http_step ? runStep(step, answers) : runTurn(step, answers, connection)));
+  }
+  assert.equal(await connection.close(), 1005);
+}
+
 async function runStep(step, answers) {
   const body = { ...filled(step.body, answers), ...ending };
   if (step.no_model) delete body.model;
@@ -125,7 +195,10 @@ describe('/v1/responses', () => {
   });
 
   for (const test of compliance.tests) {
-    if (test.websocket) continue;
+    if (test.websocket) {
+      it(`complies: ${test.id}`, { timeout: 30_000 }, () => runSocketTest(test));
+      continue;
+    }
     it(`${compliance.must.includes(test.id) ? 'complies' : 'refuses by name'}: ${test.id}`, async () => {
       const answers = [];
       for (const step of test.steps) answers.push(await runStep(step, answers));
@@ -179,6 +252,31 @@ describe('/v1/responses', () => {
     });
     await assert.rejects(client.responses.create({ ...request, input: 'x', previous_response_id: next.id }), OpenAI.BadRequestError);
     assert.ok((await client.responses.inputTokens.count({ model: 'chat', input: 'Good morrow.' })).input_tokens > 0);
+  });
+
+  it("serves OpenAI's client over a WebSocket", async () => {
+    const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: 'none', maxRetries: 0 });
+    const request = { ...ending, logit_bias: undefined, max_output_tokens: 30 };
+    const whole = await client.responses.create({ ...request, input: 'Good morrow.' });
+    const socket = new ResponsesWS(client);
+    const events = socket.stream();
+    const turn = async (body) => {
+      socket.send({ type: 'response.create', ...request, store: false, ...body });
+      let text = '';
+      for (;;) {
+        const { value } = await events.next();
+        if (value.type === 'error') throw value.error;
+        if (value.message?.type === 'response.output_text.delta') text += value.message.delta;
+        if (value.message?.type === 'response.incomplete') return { text, response: value.message.response };
+      }
+    };
+    const first = await turn({ input: 'Good morrow.' });
+    assert.equal(first.text, whole.output_text);
+    const next = await turn({ input: 'What news?', previous_response_id: first.response.id });
+    assert.ok(next.response.usage.input_tokens > first.response.usage.input_tokens);
+    await assert.rejects(turn({ input: 'x', previous_response_id: 'resp_missing' }), /unknown, deleted or expired/);
+    socket.close();
+    for await (const event of events) if (event.type === 'close') assert.equal(event.code, 1000);
   });
 
   it('answers a request by its Idempotency-Key with the same values after kill -9 in the middle', async () => {

@@ -11,6 +11,7 @@
 #include "server/api/lintel_v1/session_calls.h"
 #include "server/api/refusals.h"
 #include "server/api/token_reactor.h"
+#include "server/chat/template/request_json.h"
 #include "server/responses/response_items.h"
 #include "server/responses/response_output.h"
 #include "server/rpc/answer.h"
@@ -106,6 +107,9 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
     record_ = std::move(record);
     running_ = std::move(running);
   }
+
+  // Before begin(): the last message of one that does not fail has these items, and its output.
+  void keep_items(Json items) { kept_ = std::move(items); }
 
   // In the place of begin(): repeats the answer of a response that is over.
   void replay(const ResponseRecord& record, bool streams, std::int64_t starting_after) {
@@ -205,7 +209,7 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
       }
       return grpc::Status::OK;
     });
-    const auto answer = [this, last, ended, used](SessionError error) {
+    const auto answer = [this, last, ended, used, is_over](SessionError error) {
       grpc::Status answered = catch_exceptions([&] {
         if (!ended.ok()) return copy_of(ended);
         // kFenced: it was deleted meanwhile.
@@ -218,6 +222,7 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
           log(*events, logged_);
         }
         last->set_response(json_text(output_->response()));
+        if (kept_ && is_over) add_kept(*last);
         return grpc::Status::OK;
       });
       if (running_ != nullptr && running_->log() != nullptr) {
@@ -240,6 +245,13 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
     answer(SessionError::kStoreAway);
   }
 
+  void add_kept(v1::ResponseEvents& last) {
+    const Json& response = output_->response();
+    for (const Json& item : response["output"]) kept_->push_back(item);
+    last.mutable_kept()->set_response_id(response["id"]);
+    last.mutable_kept()->set_items(json_text(*kept_));
+  }
+
   void end_record(bool is_interrupted, std::function<void(SessionError)> then) {
     record_->response = output_->response();
     record_->pieces = output_->pieces();
@@ -249,6 +261,7 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
 
   ChatAnswerWriter writer_;
   std::optional<ResponseOutput> output_;
+  std::optional<Json> kept_;  // items of a turn that its connection keeps
   bool streams_ = false;
   bool is_cancelled_ = false;
   bool is_tried_ = false;
@@ -363,23 +376,41 @@ grpc::Status ResponseService::open_sealed(const std::string& owner, Json& items,
   return open_items(*sealer, items, first_input);
 }
 
+grpc::Status ResponseService::read_earlier(const std::string& owner, Conversation& read) {
+  const std::string& id = read.request.previous_response_id;
+  read.items = Json::array();
+  if (read.earlier) {
+    if (read.request.store || id.empty()) {
+      return invalid_argument({{"previous_response_id",
+                                "is a response that its connection keeps: what continues it has "
+                                "\"store\": false"}});
+    }
+    JsonFailure failure;
+    const std::optional<Json> list = read_request_json(*read.earlier, {}, failure);
+    if (!list) return invalid_argument({{"earlier_items", "is no list of items"}});
+    return read_items(*list, "", read.items);
+  }
+  if (id.empty()) return grpc::Status::OK;
+  read.parent = digits_of_response(id);
+  const SessionError error = read.parent.empty()
+                                 ? SessionError::kNotFound
+                                 : store_.read_chain(read.parent, owner, read.items);
+  return error == SessionError::kNone ? grpc::Status::OK : previous_refusal(error, id);
+}
+
 grpc::Status ResponseService::read_conversation(CallScope& scope, const std::string& suffix,
                                                 Conversation& read) {
   const ResponseRequest& request = read.request;
   const std::string& owner = scope.caller().name;
   Json& items = read.items;
-  items = Json::array();
-  if (!request.previous_response_id.empty()) {
-    read.parent = digits_of_response(request.previous_response_id);
-    const SessionError error = read.parent.empty() ? SessionError::kNotFound
-                                                   : store_.read_chain(read.parent, owner, items);
-    if (error != SessionError::kNone) {
-      return previous_refusal(error, request.previous_response_id);
-    }
-  }
-  grpc::Status status = read_items(request.input, suffix, read.input);
+  grpc::Status status = read_earlier(owner, read);
+  if (status.ok()) status = read_items(request.input, suffix, read.input);
   if (status.ok()) status = resolve_references(owner, read.input);
   if (!status.ok()) return status;
+  if (read.is_kept) {
+    read.kept = read.earlier ? Json::array() : items;
+    for (const Json& item : read.input) read.kept.push_back(item);
+  }
   auto first_input = static_cast<std::ptrdiff_t>(items.size());
   for (const Json& item : read.input) items.push_back(item);
   status = open_sealed(owner, items, first_input);
@@ -445,9 +476,15 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
   Json body;
   Conversation read;
   const ResponseRequest& request = read.request;
+  const bool is_turn = wire.has_connection();
   grpc::Status status = read_json_body(wire.body(), {}, body);
-  if (status.ok()) status = read_response_request(body, ResponseUse::kCreate, read.request);
+  if (status.ok()) {
+    status = read_response_request(body, is_turn ? ResponseUse::kTurn : ResponseUse::kCreate,
+                                   read.request);
+  }
   if (!status.ok()) return status;
+  read.is_kept = is_turn && !request.store;
+  if (!wire.connection().earlier_items().empty()) read.earlier = wire.connection().earlier_items();
   if (request.store && !store_.waits() && stream.is_first_try()) {
     rpc.add_header("lintel-durability", "none");
   }
@@ -512,6 +549,7 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
     }
     stream.keep(store_, std::move(record), std::move(running));
   }
+  if (read.is_kept) stream.keep_items(std::move(read.kept));
   // The client's deadline is of its own call alone.
   if (request.is_background) prepared.prepared.checked.request.deadline = std::nullopt;
   return stream.begin(std::move(prepared), std::move(output), request.streams,

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "lintel/v1/response.pb.h"
@@ -48,6 +49,10 @@ class ResponseService final : public RpcService {
     nlohmann::ordered_json items;  // of the conversation, with those
     ReadChat chat;
     std::string parent;  // digits of the response that it continues; empty: none
+    // Of a connection's turn:
+    std::optional<std::string> earlier;  // the items before it, as JSON; none: the store has them
+    bool is_kept = false;                // by the connection, which gets `kept`
+    nlohmann::ordered_json kept;         // its items without `earlier`
   };
 
   grpc::Status create(RpcCall& rpc, const v1::CreateResponseRequest& wire, ResponseCall& stream);
@@ -55,6 +60,8 @@ class ResponseService final : public RpcService {
   // is_answered: the stream repeats its answer.
   grpc::Status find_repeated(const v1::CreateResponseRequest& wire, const ResponseRequest& request,
                              ResponseRecord& record, ResponseCall& stream, bool& is_answered);
+  // The items before those of the request.
+  grpc::Status read_earlier(const std::string& owner, Conversation& read);
   // Renders it. suffix: of the ids of input items that have none.
   grpc::Status read_conversation(CallScope& scope, const std::string& suffix, Conversation& read);
   grpc::Status open_sealed(const std::string& owner, nlohmann::ordered_json& items,

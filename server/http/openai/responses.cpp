@@ -16,6 +16,7 @@
 #include "server/http/encoding/server_sent_events.h"
 #include "server/http/openai/chat.h"
 #include "server/http/openai/completion_request.h"
+#include "server/http/openai/responses_socket.h"
 
 namespace lintel {
 namespace {
@@ -211,6 +212,7 @@ void add_response_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies)
   add("POST", "/v1/responses/{}/cancel", cancel);
   add("GET", "/v1/responses/{}/input_items", list_input);
   add_post("/v1/responses", create);
+  add_responses_socket(routes, calls, bodies);
   add_post("/v1/responses/compact",
            [](const SharedExchange& exchange, const std::string& body, JsonBudget&,
               HttpCalls& all) { return compact(exchange, body, all); });
