@@ -47,4 +47,5 @@ int main(int argc, char** argv) {
   write_corpus(directory / "web_frame", web_frame_seeds(), mutate_text, files / 3);
   write_corpus(directory / "web_json", web_json_seeds(), mutate_text, files / 2);
   write_corpus(directory / "web_head", web_head_seeds(), mutate_text, files / 2);
+  write_corpus(directory / "web_socket", web_socket_seeds(), mutate_text, files / 2);
 }

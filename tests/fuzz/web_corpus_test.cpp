@@ -22,7 +22,8 @@ struct Kind {
 };
 constexpr Kind kKinds[] = {{"web_frame", try_web_frame, web_frame_seeds},
                            {"web_json", try_web_json, web_json_seeds},
-                           {"web_head", try_web_head, web_head_seeds}};
+                           {"web_head", try_web_head, web_head_seeds},
+                           {"web_socket", try_web_socket, web_socket_seeds}};
 
 bool parse_limited(const Kind& kind, const std::string& bytes, std::size_t limit_bytes) {
   const MemoryLimit limit(limit_bytes);

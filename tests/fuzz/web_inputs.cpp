@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "inference/grpc_service.pb.h"
 #include "lintel/v1/generation.pb.h"
@@ -20,6 +21,7 @@
 #include "server/http/transport/request_gate.h"
 #include "server/http/transport/request_head.h"
 #include "server/http/transport/response_head.h"
+#include "server/http/transport/websocket.h"
 #include "server/observability/request_id.h"
 #include "tests/server/http/read_json.h"
 
@@ -106,7 +108,50 @@ void check_head(const std::string& head) {
   require(lines == std::ranges::count(head, '\r') && lines < 20, "a value never ends its line");
 }
 
+constexpr std::size_t kMostMessage = 1 << 16;
+
+// What a client says over a WebSocket, in the order in which it is read.
+std::vector<std::string> websocket_events(std::string_view bytes, std::size_t piece) {
+  WebSocketReader reader(kMostMessage);
+  std::vector<std::string> events;
+  while (!bytes.empty()) {
+    std::string_view rest = bytes.substr(0, piece);
+    bytes.remove_prefix(rest.size());
+    while (!rest.empty()) {
+      auto event = WebSocketReader::Event::kNone;
+      const std::size_t used = reader.put(rest, event);
+      require(used <= rest.size(), "no more is used than there is");
+      rest.remove_prefix(used);
+      require(reader.message_bytes() <= kMostMessage, "a message has its bound");
+      if (event == WebSocketReader::Event::kNone) {
+        require(rest.empty(), "without an event all is used");
+      } else if (event == WebSocketReader::Event::kMessage) {
+        events.push_back("message " + reader.take_message());
+      } else if (event == WebSocketReader::Event::kPing) {
+        require(websocket_pong(reader.control()).size() <= 127, "a pong is a control frame");
+        events.push_back("ping " + reader.control());
+      } else {
+        const auto code = static_cast<int>(reader.close_code());
+        require(code >= 1000 && code < 5000, "a close has a code");
+        require(reader.problem().empty() == (event == WebSocketReader::Event::kClose),
+                "a refusal says why");
+        events.push_back("close " + std::to_string(code));
+        return events;
+      }
+    }
+  }
+  return events;
+}
+
 }  // namespace
+
+bool try_web_socket(std::string_view bytes) {
+  const std::vector<std::string> events = websocket_events(bytes, bytes.size());
+  for (const std::size_t piece : {1, 3, 17}) {
+    require(websocket_events(bytes, piece) == events, "the events do not depend on the pieces");
+  }
+  return !events.empty() && !events.back().starts_with("close 1002");
+}
 
 bool try_web_frame(std::string_view bytes) {
   std::string_view message;

@@ -10,5 +10,7 @@ namespace lintel::fuzz {
 bool try_web_frame(std::string_view bytes);  // as an envelope, and as base64
 bool try_web_json(std::string_view bytes);   // as a body of each interface in JSON
 bool try_web_head(std::string_view bytes);   // as a request: head, chunks and trailers
+bool try_web_socket(
+    std::string_view bytes);  // as frames of a WebSocket, in pieces of several sizes
 
 }  // namespace lintel::fuzz

@@ -36,6 +36,32 @@ std::vector<std::string> web_frame_seeds() {
           "AAAAAAgKBnRva2Vu"};
 }
 
+std::vector<std::string> web_socket_seeds() {
+  // Under a mask of zeros, which leaves a payload as it is.
+  const auto frame = [](int first, const std::string& payload) {
+    const auto size = static_cast<int>(payload.size());
+    std::string head(1, static_cast<char>(first));
+    if (size < 126) {
+      head += static_cast<char>(0x80 | size);
+    } else {
+      head += {static_cast<char>(0xfe), static_cast<char>(size >> 8), static_cast<char>(size)};
+    }
+    return head + std::string(4, '\0') + payload;
+  };
+  constexpr int kFinal = 0x80;
+  const std::string event = R"({"type":"response.create","input":"na\u00efve"})";
+  return {frame(kFinal | 1, event),
+          frame(kFinal | 1, event) + frame(kFinal | 1, "\xe2\x82\xac"),
+          frame(1, event.substr(0, 9)) + frame(0, "") + frame(kFinal, event.substr(9)),
+          frame(1, "a") + frame(kFinal | 9, "ping") + frame(kFinal | 10, "") + frame(kFinal, "b"),
+          frame(kFinal | 1, repeated("long ", 60)) + frame(kFinal | 8,
+                                                           "\x03\xe8"
+                                                           "bye"),
+          frame(kFinal | 8, ""),
+          frame(kFinal | 2, "binary"),
+          frame(kFinal | 1, "\xc3") + frame(kFinal | 9, "")};
+}
+
 std::vector<std::string> web_json_seeds() {
   return {
       // The Open Inference Protocol's.

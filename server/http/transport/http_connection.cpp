@@ -605,8 +605,7 @@ class Connection final : public HttpConnection,
     deadline_.allow(kLingerTime);
     release_body();
     bytes_.add(websocket_close(code, reason));
-    if (taken_) std::exchange(taken_, nullptr)(false);
-    if (gone_) std::exchange(gone_, nullptr)();
+    end_handler();
     flush();
     if (phase_ == Phase::kLingering) linger();
   }
@@ -841,6 +840,12 @@ class Connection final : public HttpConnection,
     watch();
   }
 
+  // What answers hears that its client is gone.
+  void end_handler() {
+    if (taken_) std::exchange(taken_, nullptr)(false);
+    if (gone_) std::exchange(gone_, nullptr)();
+  }
+
   // While nothing is answered.
   void end_idle() {
     if (!web_socket_) return shut();
@@ -857,8 +862,7 @@ class Connection final : public HttpConnection,
     socket_of(stream_).close(ignored);
     release_body();
     bytes_.drop_gathered();
-    if (taken_) std::exchange(taken_, nullptr)(false);
-    if (gone_) std::exchange(gone_, nullptr)();
+    end_handler();
     if (closed_) std::exchange(closed_, nullptr)();
   }
 
