@@ -374,9 +374,14 @@ class Connection final : public HttpConnection,
       return;
     }
     if (aged_) return shut();
-    if (buffer_.capacity() > kReadAtOnce / 2) buffer_.shrink_to_fit();
+    shrink_buffer();
     deadline_.allow(first_ ? state_.options.header_timeout_ms : state_.options.idle_timeout_ms);
     watch();
+  }
+
+  // Of an idle connection. A read under way has its memory.
+  void shrink_buffer() {
+    if (!reading_ && buffer_.capacity() > kReadAtOnce / 2) buffer_.shrink_to_fit();
   }
 
   // Reads while no other read runs: the next request's first bytes, or that the client is gone.

@@ -61,6 +61,21 @@ TEST_CASE("a connection serves one request after the other, also when they come 
   CHECK(client.ended());
 }
 
+TEST_CASE("a connection serves the next request after one with large headers") {
+  ServerOptions options = with_http();
+  options.http.max_header_bytes = 64 << 10;
+  TestServer server({"bytes"}, options);
+  HttpClient client(server.server().http_port());
+  const std::string large =
+      post_text(kList, "{}", "application/json", "X-Large: " + std::string(40'000, 'x') + "\r\n");
+  for (int i = 0; i < 3; ++i) {
+    for (std::size_t at = 0; at < large.size(); at += 1400) client.send(large.substr(at, 1400));
+    CHECK(client.read().status == 200);
+    client.send(post_text(kList, "{}", "application/json"));
+    CHECK(client.read().status == 200);
+  }
+}
+
 TEST_CASE("HTTP/1.0 clients, HEAD, chunked bodies and expectations are served") {
   TestServer server({"bytes"}, with_http());
   const int port = server.server().http_port();
