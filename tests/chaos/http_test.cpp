@@ -74,6 +74,11 @@ std::vector<std::string> right_requests() {
           "OPTIONS /lintel.v1.ModelService/List HTTP/1.1\r\nHost: localhost\r\nOrigin: "
           "http://localhost\r\n"
           "Access-Control-Request-Method: POST\r\n\r\n",
+          // A turn over a WebSocket, under a mask of zeros.
+          "GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\n"
+          "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+          "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n" +
+              std::string("\x81\xa9\0\0\0\0", 6) + R"({"type":"response.create","input":"abcd"})",
           "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"};
 }
 

@@ -544,14 +544,27 @@ class Connection final : public HttpConnection,
   void await_message() {
     if (state_.draining || aged_) return end_idle();
     deadline_.allow(state_.options.idle_timeout_ms);
-    post([this] {  // by a handler of its own: any number of messages may wait
-      if (phase_ == Phase::kIdle) read_messages();
-    });
+    read_messages();
   }
 
-  // Reads frames up to the end of a message, which waits while the one before it is answered. Then
-  // at most kReadAhead bytes more are read, so that a client's frames are bounded by its reading.
+  // Answers messages that are here. It is called for the next one by the end of an answer, also
+  // from here: then it does nothing, so that any number may wait. Nothing is posted to the strand,
+  // which ends the process where it has no memory to run it.
   void read_messages() {
+    if (std::exchange(is_reading_messages_, true)) return;
+    do {
+      if (!read_frames()) return;
+      if (phase_ == Phase::kIdle && web_socket_->has_message) answer_message();
+    } while (phase_ == Phase::kIdle && (web_socket_->has_message || buffer_.size() > 0));
+    is_reading_messages_ = false;
+    if (phase_ == Phase::kBody && !reading_) read_more();  // the buffer is empty: there is room
+    if (phase_ == Phase::kIdle) shrink_buffer();
+    if (phase_ == Phase::kIdle || phase_ == Phase::kAnswering) watch();
+  }
+
+  // Reads frames up to the end of a message, which waits while the one before it is answered: then
+  // at most kReadAhead bytes are here besides it. False: the connection closes.
+  bool read_frames() {
     WebSocket& socket = *web_socket_;
     while (!socket.has_message && buffer_.size() > 0) {
       const auto bytes = buffer_.data();
@@ -559,7 +572,8 @@ class Connection final : public HttpConnection,
       buffer_.consume(
           socket.reader.put({static_cast<const char*>(bytes.data()), bytes.size()}, event));
       if (!count_body(socket.reader.message_bytes())) {
-        return close_socket(WebSocketClose::kTryAgainLater, no_memory().error_message());
+        close_socket(WebSocketClose::kTryAgainLater, no_memory().error_message());
+        return false;
       }
       if (event == WebSocketReader::Event::kMessage) socket.has_message = true;
       // A client that reads no answers gets none.
@@ -568,18 +582,18 @@ class Connection final : public HttpConnection,
         flush();
       }
       if (event == WebSocketReader::Event::kClose || event == WebSocketReader::Event::kInvalid) {
-        return close_socket(socket.reader.close_code(), socket.reader.problem());
+        close_socket(socket.reader.close_code(), socket.reader.problem());
+        return false;
       }
     }
-    if (phase_ == Phase::kAnswering) return watch();
-    if (socket.has_message) return answer_message();
-    if (!socket.reader.is_in_message()) {
+    if (phase_ == Phase::kAnswering) return true;
+    if (socket.has_message || !socket.reader.is_in_message()) {
       phase_ = Phase::kIdle;
       deadline_.allow(state_.options.idle_timeout_ms);
     } else if (std::exchange(phase_, Phase::kBody) != Phase::kBody) {
       deadline_.allow(state_.options.body_timeout_ms);
     }
-    if (!reading_) read(kReadAtOnce);
+    return true;
   }
 
   void answer_message() {
@@ -917,9 +931,10 @@ class Connection final : public HttpConnection,
     bool has_message = false;  // that waits to be answered
   };
   std::optional<WebSocket> web_socket_;  // once the connection was upgraded
-  bool is_closing_ = false;              // its close frame was sent
-  std::function<void(bool)> taken_;      // called when there is room
-  std::function<void()> gone_;           // called when the client is gone
+  bool is_reading_messages_ = false;
+  bool is_closing_ = false;          // its close frame was sent
+  std::function<void(bool)> taken_;  // called when there is room
+  std::function<void()> gone_;       // called when the client is gone
 };
 
 }  // namespace

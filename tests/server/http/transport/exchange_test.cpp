@@ -12,7 +12,9 @@
 #include "server/http/transport/connection_exchange.h"
 #include "server/http/transport/http_connection.h"
 #include "server/http/transport/http_listener.h"
+#include "server/http/transport/websocket.h"
 #include "tests/server/support/http_client.h"
+#include "tests/server/support/websocket_client.h"
 #include "tests/support/allocation_count.h"
 
 namespace lintel::testing {
@@ -217,6 +219,65 @@ TEST_CASE("any failed allocation on a thread of HTTP: connections end and the th
       client->close();
     }
     REQUIRE(eventually([&] { return request(listener.port(), echo).status == 200; }));
+    REQUIRE(eventually([&] { return counters.connections.load() == 0; }));
+    failed = counters.exceptions.load();
+  }
+  CHECK(failed > 10);
+  CHECK(counters.body_bytes.load() == 0);
+  listener.stop();
+}
+
+TEST_CASE("any failed allocation on a WebSocket: it ends, and the thread continues",
+          "[threat-30]") {
+  HttpOptions options;
+  options.listen = ListenAddress{"127.0.0.1", 0, ""};
+  options.threads = 1;
+  options.idle_timeout_ms = std::chrono::milliseconds(500);
+  options.body_timeout_ms = std::chrono::milliseconds(500);
+  HttpRoutes routes;
+  std::atomic<std::size_t> successes{0};
+  routes.add({.method = "GET",
+              .path = "/socket",
+              .handle = [](const SharedExchange& asked) { asked->answer({}); },
+              .open_socket = [&](const HttpRequest&) -> HttpHandler {
+                return [&](const SharedExchange& asked) {
+                  const std::string message = asked->take_body();
+                  asked->begin({});
+                  asked->write(websocket_text("first"),
+                               [asked](bool) { asked->end(websocket_text("last")); });
+                  if (message != "fail later") return;
+                  thread_local std::optional<FailingAllocation> failing;
+                  failing.emplace(successes);
+                };
+              },
+              .refuse_message =
+                  [](const HttpRequest&, int, const grpc::Status&) {
+                    return HttpAnswer{500, {}, websocket_text("refused")};
+                  }});
+  HttpCounters counters;
+  HttpListener listener({options, routes, nullptr, nullptr, 1 << 20, counters});
+  listener.start();
+  const auto is_served = [&] {
+    WebSocketClient client(listener.port(), "/socket");
+    client.send("a message");
+    return client.handshake().status == 101 && client.read().payload == "first" &&
+           client.read().payload == "last";
+  };
+  std::uint64_t failed = 0;
+  for (successes = 0; successes < 60; ++successes) {
+    CAPTURE(successes.load());
+    WebSocketClient client(listener.port(), "/socket");
+    if (client.handshake().status != 101) continue;  // the one before may fail here
+    client.send("fail later");
+    client.send_raw(client_frame(kText, std::string(5000, 'x'), false) +
+                    client_frame(kPing, "ping") + client_frame(kContinuation, "x") +
+                    client_frame(kClose, ""));
+    int opcode = 0;
+    while ((opcode = client.read().opcode) != -1 && opcode != kClose) {
+      CHECK((opcode == kText || opcode == kPong));
+    }
+    client.leave();
+    REQUIRE(eventually(is_served));
     REQUIRE(eventually([&] { return counters.connections.load() == 0; }));
     failed = counters.exceptions.load();
   }
