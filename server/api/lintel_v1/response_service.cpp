@@ -388,7 +388,8 @@ grpc::Status ResponseService::read_earlier(const std::string& owner, Conversatio
     JsonFailure failure;
     const std::optional<Json> list = read_request_json(*read.earlier, {}, failure);
     if (!list) return invalid_argument({{"earlier_items", "is no list of items"}});
-    return read_items(*list, "", read.items);
+    grpc::Status status = read_items(*list, "", read.items);
+    return status.ok() ? resolve_references(owner, read.items) : status;
   }
   if (id.empty()) return grpc::Status::OK;
   read.parent = digits_of_response(id);

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "lintel/v1/response.grpc.pb.h"
 #include "server/http/openai/connection_turns.h"
 #include "tests/server/http/openai/response_server.h"
 #include "tests/server/http/transport/tls_client.h"
@@ -442,6 +443,41 @@ TEST_CASE("responses socket: over TLS it is the same") {
   CHECK(client.ask(next).size() > 5);
   client.send_raw(client_frame(kClose, ""));
   CHECK(client.read().opcode == kClose);
+}
+
+TEST_CASE("responses socket: a caller over gRPC keeps its turns in the same way") {
+  ResponseServer server;
+  const auto stub = v1::ResponseService::NewStub(server.server->channel());
+  const auto create = [&](const ojson& body, const std::string& earlier, v1::ResponseEvents& last) {
+    v1::CreateResponseRequest request;
+    request.set_body(body.dump());
+    request.mutable_connection()->set_earlier_items(earlier);
+    grpc::ClientContext context;
+    const auto reader = stub->Create(&context, request);
+    while (reader->Read(&last)) {
+    }
+    return reader->Finish().error_code();
+  };
+  v1::ResponseEvents first, second, refused;
+  REQUIRE(create(turn("Hello"), "", first) == grpc::StatusCode::OK);
+  CHECK(ojson::parse(first.response())["id"] == first.kept().response_id());
+  CHECK(ojson::parse(first.kept().items()).size() == 2);
+  ojson next = turn("More");
+  next["previous_response_id"] = first.kept().response_id();
+  REQUIRE(create(next, first.kept().items(), second) == grpc::StatusCode::OK);
+  EventClient client(server);
+  ojson same = turn("More");
+  same["previous_response_id"] = client.answered(turn("Hello"))["id"];
+  CHECK(text_of_response(client.answered(same)) ==
+        text_of_response(ojson::parse(second.response())));
+  // What a caller keeps is checked as all input is.
+  for (const char* const wrong :
+       {"[", "{}", "[1]", R"([{"type": "item_reference", "id": "msg_1"}])",
+        R"([{"type": "compaction", "encrypted_content": "x"}])",
+        R"([{"type": "function_call_output", "call_id": "c", "output": "o"}])"}) {
+    CAPTURE(wrong);
+    CHECK(create(next, wrong, refused) == grpc::StatusCode::INVALID_ARGUMENT);
+  }
 }
 
 TEST_CASE("responses socket: what a connection keeps is bounded", "[threat-85]") {
