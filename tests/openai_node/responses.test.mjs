@@ -2,7 +2,7 @@
 // /v1/responses of the real server: the requests of the Open Responses suite with its demands as a schema, OpenAI's
 // own client, and a server that is killed.
 //
-// Needs LINTEL_SERVER and LINTEL_WRITE_TINY_MODELS, two binaries, and LINTEL_PACKAGES, where the client and ajv are.
+// Needs LINTEL_SERVER and LINTEL_WRITE_TINY_MODELS, two binaries, and LINTEL_PACKAGES, where the client, ajv and ws are.
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
