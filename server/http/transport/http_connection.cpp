@@ -610,7 +610,10 @@ class Connection final : public HttpConnection,
     const auto refused = [&](int http_status, const grpc::Status& status) {
       exchange->answer(socket.route->refuse_message(exchange->request(), http_status, status));
     };
-    if (!known.ok()) return refused(401, known);
+    if (!known.ok()) {
+      log_refusal(socket.handshake, peer_, 401);
+      return refused(401, known);
+    }
     handle_exchange(socket.handle, exchange, [&](const grpc::Status& status) {
       refused(http_status_of(status.error_code()), status);
     });
