@@ -51,7 +51,8 @@ TokenStream::TokenStream(ResponseWriter& writer, SharedModel model, const Clock&
       options_(std::move(options)),
       message_tokens_(message_tokens(options_)),
       workers_(model->scheduler->options().workers),
-      model_(std::move(model)) {}
+      model_(std::move(model)),
+      has_begun_(!options_.begins_at_once) {}
 
 grpc::Status TokenStream::submit(GenerationRequest request, SessionLease lease,
                                  const std::shared_ptr<PersistentRequest>& durable) {
@@ -64,9 +65,11 @@ grpc::Status TokenStream::submit(GenerationRequest request, SessionLease lease,
     return submit_status(
         durable->submit(std::move(request), std::move(lease), shared_from_this(), handle_), *model);
   }
-  return submit_status(
+  grpc::Status submitted = submit_status(
       model->scheduler->submit(std::move(request), std::move(lease), shared_from_this(), handle_),
       *model);
+  if (submitted.ok() && options_.begins_at_once) pump();
+  return submitted;
 }
 
 void TokenStream::tell(std::shared_ptr<ReplayedResponse> past) {
@@ -204,6 +207,9 @@ TokenStream::Turn TokenStream::next_turn() noexcept {
     taken_ = 0;
     turn.action = Turn::Action::kGone;
     turn.status = copy_of(*abandoned_);
+  } else if (!has_begun_ && (!ended_ || ended_->ok())) {
+    has_begun_ = true;
+    turn.action = Turn::Action::kWrite;
   } else if (is_empty()) {
     if (!ended_) return turn;
     turn.action = Turn::Action::kEnd;

@@ -82,6 +82,7 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
     bool deadline_ends_well = false;  // kDeadline is a time limit of the request's own
     std::string session_id;           // empty: one-shot
     bool session_is_stored = false;   // it outlives the process
+    bool begins_at_once = false;      // once accepted, a message without entries comes first
   };
 
   // `calls`: this one and all others, which share the machine's time for messages.
@@ -163,6 +164,7 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
   bool paused_ GUARDED_BY(mutex_) = false;
   bool is_busy_ GUARDED_BY(mutex_) = false;  // a message is in flight, or a thread is at the writer
   bool is_over_ GUARDED_BY(mutex_) = false;  // the writer has been called with the end
+  bool has_begun_ GUARDED_BY(mutex_);        // or no message comes before its entries
   std::optional<grpc::Status> abandoned_ GUARDED_BY(mutex_);
   std::optional<grpc::Status> ended_ GUARDED_BY(mutex_);  // what the request's outcome means
 };

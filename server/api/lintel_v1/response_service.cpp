@@ -81,8 +81,8 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
  public:
   using TokenReactor::TokenReactor;
 
-  // Submits the request; as run(). is_background: after its client has the response as it begins,
-  // and whether or not the client stays. `context` outlives the call.
+  // Submits the request; as run(). is_background: its client has the response as it begins, and
+  // may leave. `context` outlives the call.
   grpc::Status begin(PreparedChat chat, ResponseOutput output, bool streams, bool is_background,
                      const ServiceContext& context) {
     writer_.begin(chat);
@@ -90,14 +90,10 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
     streams_ = streams;
     context_ = &context;
     is_background_ = is_background;
-    if (!is_background) return start(std::move(chat.prepared));
-    waiting_ = std::move(chat.prepared);
-    v1::ResponseEvents* const events = events_of(first_);
-    output_->begin(events);
-    log(*events, 0);
-    if (!streams) first_.set_response(json_text(output_->response()));
-    StartWrite(&first_);
-    return grpc::Status::OK;
+    grpc::Status started = catch_exceptions(
+        [&] { return run(std::move(chat.prepared), context_->streaming, context_->clock); });
+    if (!started.ok()) drop_record(started);
+    return started;
   }
   // Whether it has not been tried: it is once more when its model is loaded.
   bool is_first_try() { return !std::exchange(is_tried_, true); }
@@ -122,26 +118,26 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
   }
   void OnWriteDone(bool ok) override {
     if (replayed_) return ok ? write_replayed() : finish(nullptr, cancelled(), {});
-    if (!is_background_) return TokenReactor::OnWriteDone(ok);
-    if (!waiting_) return TokenReactor::OnWriteDone(true);  // its client may be gone
-    grpc::Status started =
-        catch_exceptions([&] { return start(*std::exchange(waiting_, std::nullopt)); });
-    if (started.ok()) return;
-    if (record_) store_->abandon(record_->digits);
-    finish(nullptr, std::move(started), {});
+    TokenReactor::OnWriteDone(ok || is_background_);  // its client may be gone
   }
   void OnCancel() override {
     if (!is_background_) TokenReactor::OnCancel();
   }
 
  private:
-  grpc::Status start(PreparedGeneration prepared) {
-    grpc::Status started = run(std::move(prepared), context_->streaming, context_->clock);
-    if (!started.ok() && record_) {
-      output_->fail("server_error", started.error_message(), nullptr);
-      end_record(/*is_interrupted=*/true, [](SessionError) {});
-    }
-    return started;
+  // The request was refused: those that follow its events have none, and it may be run again.
+  void drop_record(const grpc::Status& refused) {
+    if (!record_) return;
+    close_log("");
+    const std::string digits = record_->digits;
+    const bool is_kept = catch_exceptions(
+        [&] {
+          output_->fail("server_error", refused.error_message(), nullptr);
+          end_record(/*is_interrupted=*/true, [](SessionError) {});
+          return true;
+        },
+        [] { return false; });
+    if (!is_kept) store_->abandon(digits);
   }
 
   // Where the events of a message belong; null: none is wanted.
@@ -151,6 +147,11 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
   }
   void log(const v1::ResponseEvents& events, int first) const {
     if (running_ != nullptr && running_->log() != nullptr) running_->log()->append(events, first);
+  }
+
+  void close_log(const std::string& response) const noexcept {
+    if (running_ == nullptr || running_->log() == nullptr) return;
+    catch_exceptions([&] { running_->log()->close(response); }, [] {});
   }
 
   void write_replayed() {
@@ -171,11 +172,15 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
     unsent_.Clear();
     writer_.fill(entries, is_last || is_cancelled_, chat_);
     v1::ResponseEvents* const events = events_of(message);
-    if (!output_->has_begun()) output_->begin(events);
+    if (!output_->has_begun()) {
+      output_->begin(events);
+      if (is_background_ && !streams_) message.set_response(json_text(output_->response()));
+    }
     output_->push(chat_, events);
     logged_ = events == nullptr ? 0 : events->events_size();
     if (events != nullptr) log(*events, 0);
   }
+  bool begins_at_once() const override { return streams_ || is_background_; }
   bool ends_early() const override { return is_cancelled_ || writer_.ends_early(); }
   void add_use(TokenUse used, v1::ResponseEvents&) noexcept override {
     catch_exceptions(
@@ -225,11 +230,7 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
         if (kept_ && is_over) add_kept(*last);
         return grpc::Status::OK;
       });
-      if (running_ != nullptr && running_->log() != nullptr) {
-        catch_exceptions(
-            [&] { running_->log()->close(last == nullptr ? std::string() : last->response()); },
-            [] {});
-      }
+      close_log(last == nullptr ? std::string() : last->response());
       finish(answered.ok() ? last : nullptr, std::move(answered), used);
     };
     if (!record_) return answer(SessionError::kNone);
@@ -273,8 +274,6 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
   std::shared_ptr<RunningResponse> running_;
   // Of one in the background.
   bool is_background_ = false;
-  std::optional<PreparedGeneration> waiting_;  // until first_ is written
-  v1::ResponseEvents first_;
   v1::ResponseEvents unsent_;  // events that its own client does not want
   int logged_ = 0;             // events of the message that are in its log
   // Of an answer that is repeated.

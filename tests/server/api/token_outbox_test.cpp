@@ -124,6 +124,20 @@ TEST_CASE("the end of a sample is sent at once, if the wire asks for it") {
   CHECK(f.wire.finishes == (sends_end ? 1 : 0));
 }
 
+TEST_CASE("an accepted request writes a message without entries at once, if the wire asks for it") {
+  OutboxFixture f;
+  const auto box = f.outbox({.begins_at_once = true});
+  REQUIRE(f.submit(*box, 5).ok());
+  CHECK(f.wire.messages == std::vector{0});
+  // It is out late: the request is over.
+  while (f.served->scheduler->run_one_step()) {
+  }
+  CHECK(f.wire.messages == std::vector{0});
+  f.run(*box);
+  f.check_positions(5);
+  CHECK(f.wire.messages == std::vector{0, 5});
+}
+
 TEST_CASE("a slow wire pauses the request, which resumes when half is out") {
   OutboxFixture f;
   const auto box = f.outbox({.outbox_tokens = 16, .max_tokens_per_message = 4});
@@ -218,12 +232,13 @@ TEST_CASE("a full queue refuses an outbox's request without a call to its wire")
       f.model->transformer, Scheduler::Options{.workers = 0, .max_queued_requests = 1}, f.clock);
   const auto first = f.outbox({});
   REQUIRE(f.submit(*first, 5).ok());
-  const auto box = f.outbox({});
+  const auto box = f.outbox({.begins_at_once = true});
   const grpc::Status refused = f.submit(*box, 5);
   CHECK(refused.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
   CHECK_THAT(refused.error_message(), Catch::Contains("the queue is full: 1 requests wait"));
   f.served->scheduler->stop();
   CHECK(f.wire.overs == 1);  // of the first
+  CHECK(f.wire.messages.empty());
 }
 
 }  // namespace

@@ -427,6 +427,42 @@ TEST_CASE("responses: one in the background continues without its client") {
   CHECK(text_when_over(id) == text_of_response(whole));
 }
 
+TEST_CASE("responses: a stream begins when its request is accepted, before its first token") {
+  ResponseServer server([](ServerOptions& options) {
+    options.models.scheduling.workers = 1;
+    options.models.scheduling.max_batch_rows = 1;
+    options.models.scheduling.prefill_rows_per_step = 1;
+    options.models.scheduling.max_queued_requests = 1;
+    options.models.limits.max_new_tokens = 1'000'000'000;
+  });
+  ojson body = asked_for("Hello", 1'000'000'000);
+  body["logit_bias"] = {{std::to_string(kLlamaEnd), -100}};
+  body["background"] = true;
+  Scheduler& scheduler = server.server->scheduler("m");
+  const ojson first = server.answered(body);
+  REQUIRE(eventually([&] { return scheduler.stats().running == 1; }));
+  body = asked_for("Hello", 20);
+  body["stream"] = true;
+  HttpClient client(server.port());
+  client.send(post_text("/v1/responses", body.dump(), "application/json", "Connection: close\r\n"));
+  std::string seen;
+  while (whole_events(seen).size() < 2) seen += client.read_raw(1);
+  CHECK(scheduler.stats().queued == 1);
+  const std::vector<std::string> events = whole_events(seen);
+  CHECK_THAT(events[0], Contains("response.created") && Contains("\"sequence_number\":0"));
+  CHECK_THAT(events[1], Contains("response.in_progress") && Contains("\"sequence_number\":1"));
+  // What is refused has no event, also in the background.
+  for (const bool is_background : {false, true}) {
+    body["background"] = is_background;
+    const HttpReply refused = server.create(body);
+    CHECK(refused.status == 429);
+    CHECK(ojson::parse(refused.body).contains("error"));
+  }
+  post(server.port(), "/v1/responses/" + first["id"].get<std::string>() + "/cancel", "");
+  for (std::string more; !(more = client.read_raw(1 << 20)).empty();) seen += more;
+  CHECK_THAT(seen, Contains("event: response.incomplete") && Contains("data: [DONE]"));
+}
+
 TEST_CASE("responses: over gRPC they are the same") {
   ResponseServer server;
   const auto stub = v1::ResponseService::NewStub(server.server->channel());
