@@ -82,6 +82,9 @@ void ChatChoice::add(std::span<const OutputDelta> deltas, v1::ChatResponse& mess
       add_content(delta, message);
       continue;
     }
+    if (delta.kind == OutputDelta::Kind::kCall && delta.call >= kMostCalls) {
+      return end(v1::CHAT_FINISH_REASON_LENGTH, message);
+    }
     v1::ChatDelta& wire = *message.add_deltas();
     wire.set_choice(index_);
     if (delta.kind == OutputDelta::Kind::kReasoning) {

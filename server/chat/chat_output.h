@@ -51,7 +51,7 @@ class ChatChoice {
   void push(const ChatToken& token, v1::ChatResponse& message);
   // The sample ended. by_itself: not by a limit.
   void finish(bool by_itself, v1::ChatResponse& message);
-  // Whether a stop text, or the end of the only call, has ended it before its sample did.
+  // Whether a stop text, its last call or kMostCalls has ended it before its sample did.
   bool is_over() const { return is_over_; }
 
   std::int64_t tokens() const { return tokens_; }

@@ -21,6 +21,7 @@ namespace lintel {
 // Of one request. docs/chat.md names them.
 inline constexpr std::size_t kMostMessages = 10'000;
 inline constexpr std::size_t kMostTools = 128;
+inline constexpr std::size_t kMostCalls = 128;  // of an answer, which ends where more would come
 inline constexpr std::size_t kMostToolBytes = std::size_t{1} << 20;  // of all tools
 inline constexpr std::size_t kMostKwargsBytes = std::size_t{64} << 10;
 inline constexpr std::size_t kMostStops = 16;

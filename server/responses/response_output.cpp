@@ -8,10 +8,15 @@
 #include <numbers>
 #include <utility>
 
+#include "server/chat/chat_request.h"
+
 namespace lintel {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// Reasoning comes once, a message before each call and after the last.
+static_assert(1 + 2 * kMostCalls + 1 <= kMostOutputItems);
 
 // A natural logarithm with the digits of a float; what has no probability at all is -9999.
 Json natural_log(float log2_prob) {

@@ -2,6 +2,7 @@
 // ResponseOutput: the pieces of a chat's answer as the items of a response, and as its events.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -13,6 +14,8 @@
 #include "lintel/v1/response.pb.h"
 
 namespace lintel {
+
+inline constexpr std::size_t kMostOutputItems = 1024;  // of a response
 
 // A response object with nothing of its end: as it was when it began.
 nlohmann::ordered_json begun_response(nlohmann::ordered_json response);

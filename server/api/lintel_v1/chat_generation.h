@@ -75,7 +75,7 @@ class ChatAnswerWriter {
   void begin(PreparedChat& chat);
   // Appends what the entries add; is_last: and the usage, as where it ends early.
   void fill(std::span<const OutboxEntry> entries, bool is_last, v1::ChatResponse& message);
-  // Whether a stop text, or the end of the only call, has ended every choice before its sample did.
+  // Whether every choice has ended before its sample did: as ChatChoice::is_over().
   bool ends_early() const;
   // Of the message that has the usage, of an answer that was ended before its samples: those that
   // would say what was cached were cut off.

@@ -78,6 +78,31 @@ TEST_CASE("goldens: an output as the events of a response, however its tokens ar
   }
 }
 
+TEST_CASE("events: an answer ends where it would have more than 128 calls") {
+  const ojson file = golden_streams();
+  ojson item = file["cases"][0];
+  item["dialect"] = "hermes";
+  item["reasoning"] = "tags";
+  item["parallel"] = true;
+  item["end"] = "stop";
+  for (const int count : {128, 129}) {
+    CAPTURE(count);
+    item["pieces"] = {"<think>Hm</think>"};
+    for (int i = 0; i < count; ++i) {
+      item["pieces"].push_back("x");
+      item["pieces"].push_back(
+          "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {}}\n</tool_call>");
+    }
+    item["pieces"].push_back("y");
+    const Answer answer(file, item, 3);
+    const ojson& response = answer.output.response();
+    CHECK(response["status"] == (count == 128 ? "completed" : "incomplete"));
+    // Reasoning, a message before each call, and one after the last.
+    REQUIRE(response["output"].size() == 1 + 2 * 128 + 1);
+    CHECK(response["output"].back()["content"][0]["text"] == (count == 128 ? "y" : "x"));
+  }
+}
+
 TEST_CASE("events: they are made again from what is kept of a response, from any number on") {
   const ojson file = golden_streams();
   for (const ojson& item : file["cases"]) {

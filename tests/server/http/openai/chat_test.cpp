@@ -433,6 +433,27 @@ TEST_CASE("chat: the next turn begins behind the answer where the template write
   CHECK(now.at("lintel_chat_states{at=\"call\"}") == 0);
 }
 
+TEST_CASE("chat: an answer ends where it would have more than 128 calls") {
+  ToolServer server;
+  constexpr const char* kCalls =
+      R"(root ::= "a" ("<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>"){%COUNT%} "b")";
+  ojson body = question("Weather?", 8192);
+  body["tools"] = ojson::parse(R"([{"type": "function", "function": {"name": "f"}}])");
+  const auto answered = [&](int count) {
+    std::string grammar = kCalls;
+    body["grammar"] = grammar.replace(grammar.find("%COUNT%"), 7, std::to_string(count));
+    return server.answered(body)["choices"][0];
+  };
+  const ojson most = answered(128);
+  CHECK(most["finish_reason"] == "tool_calls");
+  CHECK(most["message"]["tool_calls"].size() == 128);
+  CHECK(most["message"]["content"] == "ab");
+  const ojson more = answered(130);
+  CHECK(more["finish_reason"] == "length");
+  CHECK(more["message"]["tool_calls"] == most["message"]["tool_calls"]);
+  CHECK(more["message"]["content"] == "a");
+}
+
 TEST_CASE("chat: an idle server reads the answer ahead, with the answers of one that does not") {
   const TemporaryDirectory files;
   // Old answers are written in another form, or without what the generation prompt began.
