@@ -32,7 +32,9 @@ Json token_json(const v1::ContentToken& token) {
           {"bytes", std::move(bytes)}};
 }
 
+// Null: it has none.
 Json tokens_json(const v1::ChatDelta& delta) {
+  if (delta.tokens_size() == 0) return nullptr;
   Json tokens = Json::array();
   for (const v1::ContentToken& token : delta.tokens()) {
     Json json = token_json(token);
@@ -120,7 +122,7 @@ void ResponseOutput::open(Kind kind, Json item, v1::ResponseEvents* events) {
        events);
 }
 
-void ResponseOutput::add_text(Kind kind, const std::string& text, const v1::ChatDelta* delta,
+void ResponseOutput::add_text(Kind kind, const std::string& text, Json logprobs,
                               v1::ResponseEvents* events) {
   if (kind_ != kind) {
     close(/*is_cut=*/false, events);
@@ -141,16 +143,17 @@ void ResponseOutput::add_text(Kind kind, const std::string& text, const v1::Chat
   }
   if (text.empty()) return;
   text_ += text;
-  pieces_.back().push_back(text.size());
   Json members = {{"item_id", item_["id"]},
                   {"output_index", response_["output"].size()},
                   {"content_index", 0},
                   {"delta", text}};
-  if (delta != nullptr && delta->tokens_size() > 0) {
-    Json tokens = tokens_json(*delta);
+  if (logprobs.is_null()) {
+    pieces_.back().push_back(text.size());
+  } else {
+    pieces_.back().push_back({text.size(), logprobs.size()});
     if (logprobs_.is_null()) logprobs_ = Json::array();
-    for (const Json& token : tokens) logprobs_.push_back(token);
-    members["logprobs"] = std::move(tokens);
+    for (const Json& token : logprobs) logprobs_.push_back(token);
+    members["logprobs"] = std::move(logprobs);
   }
   emit(kind == Kind::kReasoning ? "response.reasoning.delta" : "response.output_text.delta",
        std::move(members), events);
@@ -220,13 +223,50 @@ void ResponseOutput::push(const v1::ChatResponse& message, v1::ResponseEvents* e
     if (!delta.reasoning().empty()) {
       add_text(Kind::kReasoning, delta.reasoning(), nullptr, events);
     }
-    if (!delta.content().empty()) add_text(Kind::kMessage, delta.content(), &delta, events);
+    if (!delta.content().empty()) {
+      add_text(Kind::kMessage, delta.content(), tokens_json(delta), events);
+    }
     if (delta.has_call()) add_call(delta.call(), events);
   }
   for (const v1::ChatFinish& finish : message.finished()) {
     is_cut_ = finish.reason() == v1::CHAT_FINISH_REASON_LENGTH;
   }
   if (message.has_usage()) usage_ = message.usage();
+}
+
+void ResponseOutput::repeat(const Json& item, const Json& pieces, v1::ResponseEvents* events) {
+  v1::ToolCallDelta call;
+  const bool is_call = item["type"] == "function_call";
+  if (is_call) {
+    call.set_id(item["call_id"]);
+    call.set_name(item["name"]);
+    add_call(call, events);
+    call.clear_id();
+  }
+  const Json part = is_call ? Json() : item["content"][0];
+  const std::string text = is_call ? item["arguments"] : part["text"];
+  const Json tokens = is_call ? Json::array() : part.value("logprobs", Json::array());
+  std::size_t at = 0, at_token = 0;
+  for (const Json& each : pieces) {
+    const Json size = each.is_array() ? each[0] : each;
+    const std::string piece = text.substr(std::min(at, text.size()), size.get<std::size_t>());
+    at += piece.size();
+    if (is_call) {
+      call.set_arguments(piece);
+      add_call(call, events);
+      continue;
+    }
+    Json logprobs;
+    if (each.is_array()) {
+      logprobs = Json::array();
+      const std::size_t end = at_token + each[1].get<std::size_t>();
+      for (; at_token < std::min(end, tokens.size()); ++at_token) {
+        logprobs.push_back(tokens[at_token]);
+      }
+    }
+    add_text(item["type"] == "reasoning" ? Kind::kReasoning : Kind::kMessage, piece,
+             std::move(logprobs), events);
+  }
 }
 
 void ResponseOutput::end(const char* status, bool is_cut, const char* event,
@@ -281,32 +321,7 @@ v1::ResponseEvents make_events(const Json& response, const Json& pieces, const s
   }
   output.begin(&events);
   for (std::size_t i = 0; i < items.size(); ++i) {
-    const Json& item = items[i];
-    v1::ChatResponse message;
-    std::string text;
-    const bool is_call = item["type"] == "function_call";
-    if (is_call) {
-      text = item["arguments"];
-      v1::ToolCallDelta& call = *message.add_deltas()->mutable_call();
-      call.set_id(item["call_id"]);
-      call.set_name(item["name"]);
-    } else {
-      text = item["content"][0]["text"];
-    }
-    std::size_t at = 0;
-    for (const Json& size : i < pieces.size() ? pieces[i] : Json::array()) {
-      const std::string piece = text.substr(std::min(at, text.size()), size.get<std::size_t>());
-      at += piece.size();
-      v1::ChatDelta& delta = *message.add_deltas();
-      if (is_call) {
-        delta.mutable_call()->set_arguments(piece);
-      } else if (item["type"] == "reasoning") {
-        delta.set_reasoning(piece);
-      } else {
-        delta.set_content(piece);
-      }
-    }
-    output.push(message, &events);
+    output.repeat(items[i], i < pieces.size() ? pieces[i] : Json::array(), &events);
   }
   v1::ChatResponse last;
   const Json& usage = response["usage"];

@@ -39,6 +39,9 @@ class ResponseOutput {
   void begin(v1::ResponseEvents* events);
   // Of the one choice.
   void push(const v1::ChatResponse& message, v1::ResponseEvents* events);
+  // An item of another one's output again, in its pieces.
+  void repeat(const nlohmann::ordered_json& item, const nlohmann::ordered_json& pieces,
+              v1::ResponseEvents* events);
   // The end; fail() also in the place of another one, which has not been sent. now: in seconds
   // since 1970.
   void finish(std::int64_t now, v1::ResponseEvents* events);  // as the last pushed message says
@@ -47,7 +50,8 @@ class ResponseOutput {
 
   bool has_begun() const { return has_begun_; }
   const nlohmann::ordered_json& response() const { return response_; }
-  // For each item the bytes of its deltas; what make_events() needs.
+  // What make_events() needs: of each item the bytes of its deltas, each with the number of its
+  // log-probabilities where it has any.
   const nlohmann::ordered_json& pieces() const { return pieces_; }
 
  private:
@@ -57,8 +61,8 @@ class ResponseOutput {
   void emit(const char* type, Json members, v1::ResponseEvents* events);
   void emit_response(const char* type, v1::ResponseEvents* events);
   void open(Kind kind, Json item, v1::ResponseEvents* events);
-  void add_text(Kind kind, const std::string& text, const v1::ChatDelta* delta,
-                v1::ResponseEvents* events);
+  // logprobs: an array; null: it has none.
+  void add_text(Kind kind, const std::string& text, Json logprobs, v1::ResponseEvents* events);
   void add_call(const v1::ToolCallDelta& call, v1::ResponseEvents* events);
   // The open item is over; is_cut: a limit or a failure ended it.
   void close(bool is_cut, v1::ResponseEvents* events);
@@ -81,7 +85,7 @@ class ResponseOutput {
 };
 
 // The events of a response that is over, as its stream had them, without those up to
-// `starting_after`. Log-probabilities are not repeated.
+// `starting_after`.
 v1::ResponseEvents make_events(const nlohmann::ordered_json& response,
                                const nlohmann::ordered_json& pieces, const std::string& suffix,
                                std::int64_t starting_after);

@@ -178,7 +178,12 @@ TEST_CASE("events: log-probabilities come with their pieces and with the whole t
   token.set_text("Hi");
   token.set_log2_prob(-1.0f);
   *token.add_top() = token;
-  ResponseOutput output({{"output", ojson::array()}}, "");
+  v1::ChatDelta& two = *message.add_deltas();
+  two.set_content(" you");
+  *two.add_tokens() = token;
+  two.add_tokens()->set_text("\xc3");
+  message.add_deltas()->set_content("!");  // whose tokens came before
+  ResponseOutput output(begun_response({{"id", "resp_0"}}), "");
   v1::ResponseEvents events;
   output.begin(&events);
   output.push(message, &events);
@@ -189,7 +194,16 @@ TEST_CASE("events: log-probabilities come with their pieces and with the whole t
   CHECK(piece["logprobs"][0]["logprob"].get<double>() == Approx(-0.693147));
   CHECK(piece["logprobs"][0]["bytes"] == ojson({72, 105}));
   CHECK(piece["logprobs"][0]["top_logprobs"].size() == 1);
-  CHECK(output.response()["output"][0]["content"][0]["logprobs"] == piece["logprobs"]);
+  const ojson& whole = output.response()["output"][0]["content"][0]["logprobs"];
+  CHECK(whole.size() == 3);
+  CHECK(whole[0] == piece["logprobs"][0]);
+  // The same from what is stored of it.
+  const ojson stored = ojson::parse(json_text({output.response(), output.pieces()}));
+  const v1::ResponseEvents again = make_events(stored[0], stored[1], "", -1);
+  REQUIRE(again.events_size() == events.events_size());
+  for (int i = 0; i < again.events_size(); ++i) {
+    CHECK(again.events(i).body() == events.events(i).body());
+  }
 }
 
 }  // namespace

@@ -230,6 +230,12 @@ TEST_CASE("responses: what is stored is read, listed, repeated as events and del
 
   const HttpReply again = server.ask("GET", id + "?stream=true");
   CHECK(again.body == reply.body);
+  body["include"] = {"message.output_text.logprobs"};
+  body["top_logprobs"] = 3;
+  const HttpReply likely = server.create(body);
+  CHECK_THAT(likely.body, Contains("\"top_logprobs\":[{"));
+  const std::string id_of_likely = response_events(likely.body).front()["response"]["id"];
+  CHECK(server.ask("GET", id_of_likely + "?stream=true").body == likely.body);
   const std::vector<ojson> rest =
       response_events(server.ask("GET", id + "?stream=true&starting_after=5").body, 6);
   CHECK(rest == std::vector<ojson>(events.begin() + 6, events.end()));
