@@ -164,6 +164,8 @@ void ChatAnswerWriter::fill(std::span<const OutboxEntry> entries, bool is_last,
       const SampleResult& result = *entry.finished;
       // The prompt is read once for all its samples.
       cached_tokens_ = std::max<std::int64_t>(cached_tokens_, result.cached_tokens);
+      // What the request's outcome means follows; the answer has no end of its own.
+      if (result.reason == FinishReason::kCancelled) continue;
       choice.finish(ended_by_itself(result.reason), message);
       if (turn_ != nullptr && result.stop_token) {
         turn_->ended_by_token = true;

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lintel/v1/chat.grpc.pb.h"
@@ -452,6 +453,21 @@ TEST_CASE("chat: an answer ends where it would have more than 128 calls") {
   CHECK(more["finish_reason"] == "length");
   CHECK(more["message"]["tool_calls"] == most["message"]["tool_calls"]);
   CHECK(more["message"]["content"] == "a");
+}
+
+TEST_CASE("chat: an answer that the end of the server cuts off is an error, not a short answer") {
+  ToolServer server;
+  ojson body = question("Hello", 30'000);
+  body["logit_bias"] = {{std::to_string(kLlamaEnd), -100}};
+  body["stream"] = true;
+  HttpClient client(server.server().http_port());
+  client.send(post_text("/v1/chat/completions", body.dump(), "application/json"));
+  std::string seen = client.read_raw(2000);
+  std::thread stopping([&] { server.server().stop(); });
+  for (std::string more; !(more = client.read_raw(1 << 16)).empty();) seen += more;
+  stopping.join();
+  CHECK_THAT(seen, Contains("\"error\""));
+  CHECK_THAT(seen, !Contains("\"length\""));
 }
 
 TEST_CASE("chat: an idle server reads the answer ahead, with the answers of one that does not") {
