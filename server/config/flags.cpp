@@ -544,7 +544,8 @@ std::vector<Flag> session_store_flags() {
       duration_flag("--response-resume", durable, &Options::response_resume,
                     std::chrono::seconds(0),
                     "A response whose server died counts as in progress for this long, then as "
-                    "failed. Its request with the same Idempotency-Key runs it again in any case"),
+                    "failed; one in the background continues then on another server of shared "
+                    "storage. Its request with the same Idempotency-Key runs it again"),
   };
 }
 

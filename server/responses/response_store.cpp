@@ -21,6 +21,9 @@ constexpr std::string_view kPrefix = "resp_";
 constexpr std::size_t kSweptAtOnce = 256;
 // A process that was not heard of for so long is gone.
 constexpr std::chrono::seconds kSilence{5};
+constexpr std::chrono::seconds kInterruptedInterval{2};
+constexpr std::size_t kInterruptedAtOnce = 64;
+constexpr std::chrono::seconds kRefusedInterval{30};
 
 std::string body_of(const ResponseRecord& record) {
   return json_text({{"response", record.response},
@@ -29,7 +32,8 @@ std::string body_of(const ResponseRecord& record) {
                     {"seed", record.seed},
                     {"request", record.request_digest},
                     {"process", record.process},
-                    {"interrupted", record.is_interrupted}});
+                    {"interrupted", record.is_interrupted},
+                    {"body", record.request}});
 }
 
 // False: it is none.
@@ -47,6 +51,7 @@ bool read_body(const Document& document, ResponseRecord& record) {
     record.request_digest = body.at("request");
     record.process = body.at("process");
     record.is_interrupted = body.at("interrupted");
+    record.request = body.value("body", "");
     return record.response.is_object() && record.input.is_array() && record.pieces.is_array();
   } catch (const Json::exception&) {
     return false;
@@ -113,7 +118,8 @@ Document ResponseStore::document_of(const ResponseRecord& record) const {
           .parent = record.parent,
           .body = body_of(record),
           .version = record.version,
-          .expires = clock_.wall_time() + options_.expire};
+          .expires = clock_.wall_time() + options_.expire,
+          .runner = record.request.empty() ? "" : process_};
 }
 
 SessionError ResponseStore::begin(ResponseRecord& record, bool has_log,
@@ -197,6 +203,7 @@ SessionError ResponseStore::find(const std::string& digits, const std::string& o
     if (runs->is_cancelled()) record.response["status"] = "cancelled";
     return error;
   }
+  if (!record.request.empty()) return error;  // it is run again
   const auto seen = documents_.last_seen(record.process);
   const bool is_of_here = record.process == process_;  // its end could not be stored
   if (is_of_here || !seen || clock_.wall_time() - *seen >= options_.resume) {
@@ -266,6 +273,53 @@ void ResponseStore::when_over(const std::string& digits, const std::string& owne
 void ResponseStore::look() {
   documents_.note_alive(process_);
   documents_.sweep(kSweptAtOnce);
+  if (clock_.now() < next_interrupted_ || runs_interrupted_.exchange(true)) return;
+  next_interrupted_ = clock_.now() + kInterruptedInterval;
+  threads_.run([this] {
+    catch_exceptions([&] { run_interrupted(); }, [] {});
+    runs_interrupted_ = false;
+  });
+}
+
+void ResponseStore::run_interrupted_by(std::function<void(ResponseRecord)> run) {
+  const MutexLock lock(run_mutex_);
+  run_ = std::move(run);
+}
+
+void ResponseStore::note_refused(const std::string& digits) {
+  const MutexLock lock(mutex_);
+  refused_[digits] = clock_.now() + kRefusedInterval;
+}
+
+void ResponseStore::run_interrupted() {
+  const MutexLock run_lock(run_mutex_);
+  if (run_ == nullptr) return;
+  std::map<std::string, bool> gone;  // by process
+  const auto is_gone = [&](const std::string& process) {
+    if (process == process_ || !documents_.is_shared()) return true;
+    const auto [at, is_new] = gone.try_emplace(process, false);
+    if (is_new) {
+      const auto seen = documents_.last_seen(process);
+      at->second = !seen || clock_.wall_time() - *seen >= options_.resume;
+    }
+    return at->second;
+  };
+  for (const auto& [digits, owner, runner] : documents_.unfinished(kInterruptedAtOnce)) {
+    {
+      const MutexLock lock(mutex_);
+      std::erase_if(refused_, [&](const auto& each) { return each.second <= clock_.now(); });
+      if (running_.contains(digits) || refused_.contains(digits)) continue;
+    }
+    if (!is_gone(runner)) continue;
+    ResponseRecord record;
+    bool is_hidden = false;
+    const SessionError error = find_stored(digits, owner, record, is_hidden);
+    const bool is_over = error == SessionError::kNone &&
+                         (is_hidden || record.status() != "in_progress" || record.request.empty());
+    if (is_over || error == SessionError::kNotFound) documents_.settle(digits);
+    if (is_over || error != SessionError::kNone || !is_gone(record.process)) continue;
+    run_(std::move(record));
+  }
 }
 
 }  // namespace lintel

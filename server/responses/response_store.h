@@ -40,7 +40,10 @@ struct ResponseRecord {
   std::string request_digest;       // of one with an Idempotency-Key; empty: it has none
   std::string process;              // that runs it, or did
   bool is_interrupted = false;      // it ended without an end of its own: it may be run again
-  std::int64_t version = 0;         // of the storage
+  // The request's body, of one in the background until it ends: a server runs it again where its
+  // own is gone. Else empty.
+  std::string request;
+  std::int64_t version = 0;  // of the storage
 
   std::string status() const { return response.value("status", ""); }
 };
@@ -116,10 +119,17 @@ class ResponseStore {
   // Whether the process that runs a response in progress, another than this one, may be there.
   bool may_run_elsewhere(const ResponseRecord& record);
 
-  // Nothing came of one that begin() has stored, and nothing more can be written of it.
+  // Nothing came of one that begin() has stored, and nothing more can be written of it. One in the
+  // background stays in progress, and is run again.
   void abandon(const std::string& digits) noexcept;
   // What is due: now and then.
   void look();
+
+  // look() has `run` called with the responses in the background that no process runs any more: of
+  // a storage that is shared, whose own was not seen for Options::resume. By a thread that may
+  // wait. One whose run is refused is tried again later. Null: no more, when this returns.
+  void run_interrupted_by(std::function<void(ResponseRecord)> run) EXCLUDES(run_mutex_);
+  void note_refused(const std::string& digits) EXCLUDES(mutex_);
 
  private:
   struct Running {
@@ -128,6 +138,7 @@ class ResponseStore {
     std::vector<std::function<void()>> waiting;
   };
 
+  void run_interrupted() EXCLUDES(run_mutex_);
   Document document_of(const ResponseRecord& record) const;
   void forget(const std::string& digits) EXCLUDES(mutex_);
 
@@ -137,6 +148,11 @@ class ResponseStore {
   const std::string process_;  // this one
   Mutex mutex_;
   std::map<std::string, Running> running_ GUARDED_BY(mutex_);
+  std::map<std::string, TimePoint> refused_ GUARDED_BY(mutex_);  // until then not tried again
+  TimePoint next_interrupted_;                                   // of look() alone
+  std::atomic<bool> runs_interrupted_{false};
+  Mutex run_mutex_;
+  std::function<void(ResponseRecord)> run_ GUARDED_BY(run_mutex_);
   WorkThreads threads_;  // last: their work uses the rest
 };
 

@@ -318,6 +318,18 @@ describe('/v1/responses', () => {
       assert.deepEqual(await (await fetch(`${url}/v1/responses/${id}`)).json(), whole.at(-1).response);
       const again = await allOf(eventsOf(await post('/responses', body, key)));
       assert.deepEqual(again, whole);
+
+      // In the background it continues by itself, with the same text.
+      const background = await (await post('/responses', { ...body, stream: false, background: true, seed: 5 })).json();
+      await running.stop('SIGKILL');
+      running = await start();
+      url = await running.httpAddress();
+      let events;
+      do events = await fetch(`${url}/v1/responses/${background.id}?stream=true`); while (events.status === 409);
+      const over = await allOf(eventsOf(events));
+      const same = await (await post('/responses', { ...body, stream: false, seed: 5 })).json();
+      assert.equal(over.at(-1).response.id, background.id);
+      assert.deepEqual(over.at(-1).response.output[0].content, same.output[0].content);
     } finally {
       url = outer;
       await running.stop();

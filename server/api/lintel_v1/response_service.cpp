@@ -15,6 +15,7 @@
 #include "server/responses/response_items.h"
 #include "server/responses/response_output.h"
 #include "server/rpc/answer.h"
+#include "server/rpc/detached_call.h"
 #include "server/rpc/status.h"
 
 namespace lintel {
@@ -72,6 +73,12 @@ grpc::Status previous_refusal(SessionError error, const std::string& id) {
     default:
       return response_refusal(error, id);
   }
+}
+
+// Whether a request that was refused so will be refused again.
+bool is_final(const grpc::Status& refused) {
+  return refused.error_code() == grpc::StatusCode::INVALID_ARGUMENT ||
+         refused.error_code() == grpc::StatusCode::DATA_LOSS;
 }
 
 }  // namespace
@@ -132,6 +139,8 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
     const std::string digits = record_->digits;
     const bool is_kept = catch_exceptions(
         [&] {
+          // The client that began it has been answered: the server tries again.
+          if (record_->version > 1 && is_background_ && !is_final(refused)) return false;
           output_->fail("server_error", refused.error_message(), nullptr);
           end_record(/*is_interrupted=*/true, [](SessionError) {});
           return true;
@@ -195,7 +204,11 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
 
   void conclude(v1::ResponseEvents* last, grpc::Status status, TokenUse used) noexcept override {
     const bool is_over = last != nullptr && status.ok();  // as the model or its limit has it
+    // With the server; the next one runs it again.
+    const bool is_left =
+        is_background_ && record_ && !is_over && !is_cancelled_ && calls().closed();
     grpc::Status ended = catch_exceptions([&] {
+      if (is_left) return status.ok() ? shutting_down() : copy_of(status);
       v1::ResponseEvents* const events = last == nullptr ? nullptr : events_of(*last);
       // An error before the first event is the call's, a later one the response's.
       const bool shows_error = events != nullptr && output_->has_begun();
@@ -237,6 +250,7 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
     const std::string digits = record_->digits;
     const bool is_kept = catch_exceptions(
         [&] {
+          if (is_left) return false;
           end_record(!is_over && !is_cancelled_, answer);
           return true;
         },
@@ -257,6 +271,7 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
     record_->response = output_->response();
     record_->pieces = output_->pieces();
     record_->is_interrupted = is_interrupted;
+    record_->request.clear();
     store_->end(*std::exchange(record_, std::nullopt), std::move(then));
   }
 
@@ -331,7 +346,10 @@ ResponseService::ResponseService(const ServiceContext& context, ChatGeneration& 
   serve(info_of(Method::kListInputItems).name, this, &ResponseService::ListInputItems);
   serve(info_of(Method::kCountInputTokens).name, this, &ResponseService::CountInputTokens);
   serve(info_of(Method::kCompactResponse).name, this, &ResponseService::Compact);
+  store_.run_interrupted_by([this](const ResponseRecord& record) { run_again(record); });
 }
+
+ResponseService::~ResponseService() { store_.run_interrupted_by(nullptr); }
 
 grpc::Status ResponseService::find(const std::string& id, const std::string& owner,
                                    ResponseRecord& record) {
@@ -469,8 +487,35 @@ grpc::Status ResponseService::find_repeated(const v1::CreateResponseRequest& wir
   return grpc::Status::OK;
 }
 
+void ResponseService::run_again(const ResponseRecord& record) {
+  v1::CreateResponseRequest wire;
+  wire.set_body(record.request);
+  const grpc::Slice slice(wire.SerializeAsString());
+  const RequestBytes bytes(grpc::ByteBuffer(&slice, 1));
+  const auto on_end = [this, digits = record.digits](const grpc::Status& status) {
+    if (!status.ok()) catch_exceptions([&] { store_.note_refused(digits); }, [] {});
+  };
+  DetachedCall::run({record.owner, {Role::kGenerate}}, on_end, [&](RpcCall& rpc) {
+    return open_stream<ResponseCall>(
+        context_, rpc, Method::kCreateResponse, LazyMessage<v1::CreateResponseRequest>(bytes),
+        [this, &rpc, record](ResponseCall& stream, const v1::CreateResponseRequest& read) {
+          grpc::Status status = create(rpc, read, stream, &record);
+          if (!is_final(status)) return status;
+          ResponseRecord failed = record;
+          failed.request.clear();
+          failed.is_interrupted = true;
+          failed.response["status"] = "failed";
+          failed.response["error"] = {{"code", "server_error"},
+                                      {"message", status.error_message()}};
+          store_.end(std::move(failed), [](SessionError) {});
+          return status;
+        },
+        [](const v1::CreateResponseRequest&) { return true; });
+  });
+}
+
 grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseRequest& wire,
-                                     ResponseCall& stream) {
+                                     ResponseCall& stream, const ResponseRecord* interrupted) {
   StreamCall& call = stream.call();
   if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
   Json body;
@@ -490,7 +535,10 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
   }
   ResponseRecord record;
   record.owner = call.scope.caller().name;
-  if (request.store && !wire.idempotency_key().empty()) {
+  if (interrupted != nullptr) {
+    if (interrupted->owner != record.owner) return no_response(id_of(interrupted->digits));
+    record = *interrupted;
+  } else if (request.store && !wire.idempotency_key().empty()) {
     bool is_answered = false;
     status = find_repeated(wire, request, record, stream, is_answered);
     if (!status.ok() || is_answered) return status;
@@ -536,6 +584,7 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
     record.pieces = Json::array();
     record.seed = prepared.prepared.checked.request.seed;
     record.is_interrupted = false;
+    record.request = request.is_background ? wire.body() : "";
     std::shared_ptr<RunningResponse> running;
     switch (const SessionError error = store_.begin(record, request.is_background, running)) {
       case SessionError::kNone:
@@ -561,7 +610,7 @@ RpcReactor* ResponseService::Create(RpcCall* rpc,
   return open_stream<ResponseCall>(
       context_, *rpc, Method::kCreateResponse, *request,
       [this, rpc](ResponseCall& stream, const v1::CreateResponseRequest& wire) {
-        return create(*rpc, wire, stream);
+        return create(*rpc, wire, stream, /*interrupted=*/nullptr);
       },
       [](const v1::CreateResponseRequest&) { return true; });
 }

@@ -23,6 +23,7 @@ class ResponseService final : public RpcService {
  public:
   // All outlive the service.
   ResponseService(const ServiceContext& context, ChatGeneration& generation, ResponseStore& store);
+  ~ResponseService();
 
   RpcReactor* Create(RpcCall* rpc, const LazyMessage<v1::CreateResponseRequest>* request);
   RpcReactor* Get(RpcCall* rpc, const LazyMessage<v1::GetResponseRequest>* request,
@@ -55,7 +56,11 @@ class ResponseService final : public RpcService {
     nlohmann::ordered_json kept;         // its items without `earlier`
   };
 
-  grpc::Status create(RpcCall& rpc, const v1::CreateResponseRequest& wire, ResponseCall& stream);
+  // interrupted: what is run again; null: a client's request.
+  grpc::Status create(RpcCall& rpc, const v1::CreateResponseRequest& wire, ResponseCall& stream,
+                      const ResponseRecord* interrupted);
+  // One in the background whose process is gone, without a client.
+  void run_again(const ResponseRecord& record);
   // Of a request with an Idempotency-Key: fills in what is known of a record under its id.
   // is_answered: the stream repeats its answer.
   grpc::Status find_repeated(const v1::CreateResponseRequest& wire, const ResponseRequest& request,

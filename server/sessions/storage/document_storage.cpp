@@ -43,7 +43,13 @@ SessionError MemoryDocuments::put(Document& document) {
   ++document.version;
   Stored& stored = documents_[document.id];
   stored.document = document;
+  stored.document.runner.clear();
   bytes_ += bytes;
+  if (document.runner.empty()) {
+    unfinished_.erase(document.id);
+  } else {
+    unfinished_[document.id] = {document.id, document.owner, document.runner};
+  }
   while (bytes_ > most_bytes_ && !leaves_.empty()) drop(documents_.find(leaves_.begin()->second));
   // Not before: it is not the one that goes.
   if (stored.children == 0) leaves_.insert({document.expires, document.id});
@@ -78,6 +84,7 @@ void MemoryDocuments::drop(Documents::iterator at) {
     const std::string parent = at->second.document.parent;
     bytes_ -= at->second.document.body.size() + kBytesOfOne;
     leaves_.erase({at->second.document.expires, at->first});
+    unfinished_.erase(at->first);
     documents_.erase(at);
     at = documents_.find(parent);
     if (at == documents_.end() || --at->second.children > 0) break;
@@ -95,6 +102,22 @@ std::size_t MemoryDocuments::sweep(std::size_t most) {
     drop(documents_.find(id));
   }
   return removed;
+}
+
+std::vector<DocumentStorage::Unfinished> MemoryDocuments::unfinished(std::size_t most) {
+  const MutexLock lock(mutex_);
+  std::vector<Unfinished> found;
+  for (auto at = unfinished_.upper_bound(listed_until_);
+       at != unfinished_.end() && found.size() < most; ++at) {
+    found.push_back(at->second);
+  }
+  listed_until_ = found.size() < most ? "" : found.back().id;
+  return found;
+}
+
+void MemoryDocuments::settle(const std::string& id) {
+  const MutexLock lock(mutex_);
+  unfinished_.erase(id);
 }
 
 SessionError MemoryDocuments::secret(Secret& secret) {

@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
@@ -27,6 +28,8 @@ struct Document {
   std::int64_t version = 0;  // of its writes; 0: it is not stored yet
   bool is_hidden = false;    // removed, but others continue it
   std::chrono::system_clock::time_point expires;
+  // Of put(), not of find(): the process that is to store it once more; empty: none.
+  std::string runner;
 
   bool operator==(const Document&) const = default;
 };
@@ -57,6 +60,17 @@ class DocumentStorage {
   // Removes what has expired, at most so many. Returns how many.
   virtual std::size_t sweep(std::size_t most) = 0;
 
+  // A document that was stored with a runner, and not without one since.
+  struct Unfinished {
+    std::string id, owner, runner;
+
+    bool operator==(const Unfinished&) const = default;
+  };
+  // At most so many, others at the next call: a round of all. Some may be over, or gone: settle().
+  virtual std::vector<Unfinished> unfinished(std::size_t most) = 0;
+  // It has no runner any more.
+  virtual void settle(const std::string& id) = 0;
+
   // Bytes that are this storage's alone, made once.
   virtual SessionError secret(Secret& secret) = 0;
 
@@ -80,6 +94,8 @@ class MemoryDocuments : public DocumentStorage {
                     Document& found) override EXCLUDES(mutex_);
   SessionError remove(const std::string& id, const std::string& owner) override EXCLUDES(mutex_);
   std::size_t sweep(std::size_t most) override EXCLUDES(mutex_);
+  std::vector<Unfinished> unfinished(std::size_t most) override EXCLUDES(mutex_);
+  void settle(const std::string& id) override EXCLUDES(mutex_);
   SessionError secret(Secret& secret) override;
   void note_alive(const std::string& process) override EXCLUDES(mutex_);
   std::optional<Time> last_seen(const std::string& process) override EXCLUDES(mutex_);
@@ -101,6 +117,8 @@ class MemoryDocuments : public DocumentStorage {
   Documents documents_ GUARDED_BY(mutex_);
   std::set<std::pair<Time, std::string>> leaves_ GUARDED_BY(mutex_);  // that nothing continues
   std::size_t bytes_ GUARDED_BY(mutex_) = 0;
+  std::map<std::string, Unfinished> unfinished_ GUARDED_BY(mutex_);  // by id
+  std::string listed_until_ GUARDED_BY(mutex_);                      // of them, in this round
   std::map<std::string, Time> processes_ GUARDED_BY(mutex_);
 };
 

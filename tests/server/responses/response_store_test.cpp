@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tests/support/manual_clock.h"
 
@@ -28,7 +29,10 @@ struct HookedDocuments final : MemoryDocuments {
     if (after_find) std::exchange(after_find, nullptr)();
     return error;
   }
+  bool is_shared() const override { return shared; }
+
   std::function<void()> after_find;
+  bool shared = false;
 };
 
 // Memory that stands for a disk: it outlives a store.
@@ -183,6 +187,64 @@ TEST_CASE("response store: the id of a key is its owner's and the storage's alon
   CHECK(digits_of(stores, "ad", "akey") != first);
   CHECK(digits_of(stores, "ada", "other") != first);
   CHECK(digits_of(others, "ada", "key") != first);
+}
+
+// In the background.
+ResponseRecord with_request(const std::string& digits) {
+  ResponseRecord made = record(digits);
+  made.request = "{}";
+  return made;
+}
+
+TEST_CASE("response store: those in the background are run again once their server is gone") {
+  Stores stores;
+  stores.documents.shared = GENERATE(false, true);
+  CAPTURE(stores.documents.shared);
+  const std::string a(32, 'a'), b(32, 'b'), c(32, 'c');
+  std::shared_ptr<RunningResponse> running;
+  ResponseRecord ended = with_request(b), foreground = record(c), left = with_request(a);
+  for (ResponseRecord* const each : {&left, &ended, &foreground}) {
+    REQUIRE(stores.store->begin(*each, /*has_log=*/false, running) == SessionError::kNone);
+  }
+  std::vector<std::string> again;
+  const auto look = [&] {
+    stores.clock.advance(seconds(3));
+    stores.store->look();
+    return std::exchange(again, {});
+  };
+  const auto run = [&](const ResponseRecord& interrupted) { again.push_back(interrupted.digits); };
+  stores.store->run_interrupted_by(run);
+  CHECK(look().empty());  // they run here
+  ended.request.clear();
+  end(*stores.store, ended);
+  stores.store = stores.open();
+  stores.store->run_interrupted_by(run);
+  ResponseRecord found;
+  if (stores.documents.shared) {
+    CHECK(look().empty());  // its server may be there
+    stores.clock.advance(seconds(61));
+  }
+  REQUIRE(stores.store->find(a, "ada", found) == SessionError::kNone);
+  CHECK(found.status() == "in_progress");
+  CHECK(look() == std::vector{a});
+  // Another server was faster.
+  auto other = stores.open();
+  REQUIRE(other->begin(found, /*has_log=*/false, running) == SessionError::kNone);
+  if (stores.documents.shared) CHECK(look().empty());
+  CHECK(stores.store->begin(left, /*has_log=*/false, running) == SessionError::kFenced);
+  // What was refused is tried again later, what is left by abandon() at once.
+  stores.store = std::move(other);
+  stores.store->run_interrupted_by(run);
+  CHECK(look().empty());
+  stores.store->abandon(a);
+  CHECK(look() == std::vector{a});
+  stores.store->note_refused(a);
+  CHECK(look().empty());
+  stores.clock.advance(seconds(30));
+  CHECK(look() == std::vector{a});
+  REQUIRE(stores.store->remove(a, "ada") == SessionError::kNone);
+  CHECK(look().empty());
+  CHECK(stores.documents.unfinished(10).empty());
 }
 
 TEST_CASE("response store: what has expired goes") {

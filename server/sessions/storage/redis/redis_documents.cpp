@@ -17,6 +17,9 @@ constexpr std::chrono::hours kTimeToSpare{24};
 // How long a process is known after it was last heard of.
 constexpr std::chrono::milliseconds kRemembered = std::chrono::hours(24);
 constexpr const char* kSecretKey = "lintel1:{documents}:secret";
+// Of each with a runner: that, a line end, the owner.
+constexpr const char* kUnfinishedKey = "lintel1:{documents}:unfinished";
+constexpr RedisReplyBounds kMostUnfinished{std::size_t{1} << 20, 8192};
 
 std::int64_t micros_since_epoch(DocumentStorage::Time time) {
   return std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
@@ -103,6 +106,9 @@ SessionError RedisDocuments::put(Document& document) {
   if (error == SessionError::kNone) {
     ++document.version;
     document.is_hidden = reply.at(1) == "1";
+    if (!document.runner.empty()) return begin(document);
+    // Where this is lost, who finds it in the list settles it.
+    if (document.version > 1) settle(document.id);
   } else if (adopts && error == SessionError::kStoreFull) {
     release(document.parent, document.owner, document.id);
   }
@@ -146,6 +152,54 @@ void RedisDocuments::release(std::string id, const std::string& owner, std::stri
 }
 
 std::size_t RedisDocuments::sweep(std::size_t) { return 0; }
+
+SessionError RedisDocuments::begin(const Document& document) {
+  const std::shared_ptr<RedisClient> redis = client();
+  if (redis == nullptr) return SessionError::kStoreAway;
+  const RedisAnswer set = redis->ask_and_wait(
+      {.words = {"HSET", kUnfinishedKey, document.id, document.runner + "\n" + document.owner},
+       .slot = redis_slot(kUnfinishedKey),
+       .is_write = true});
+  if (set.arrived && !set.reply.is_error()) return SessionError::kNone;
+  return set.arrived && set.reply.is_error("OOM") ? SessionError::kStoreFull
+                                                  : SessionError::kStoreAway;
+}
+
+void RedisDocuments::settle(const std::string& id) {
+  const std::shared_ptr<RedisClient> redis = client();
+  if (redis == nullptr) return;
+  redis->ask_and_wait({.words = {"HDEL", kUnfinishedKey, id},
+                       .slot = redis_slot(kUnfinishedKey),
+                       .is_write = true});
+}
+
+std::vector<DocumentStorage::Unfinished> RedisDocuments::unfinished(std::size_t most) {
+  std::vector<Unfinished> found;
+  const std::shared_ptr<RedisClient> redis = client();
+  if (redis == nullptr) return found;
+  std::string from;
+  {
+    const MutexLock lock(mutex_);
+    from = listed_until_;
+  }
+  const RedisAnswer answer =
+      redis->ask_and_wait({.words = {"HSCAN", kUnfinishedKey, from, "COUNT", std::to_string(most)},
+                           .slot = redis_slot(kUnfinishedKey),
+                           .most = kMostUnfinished});
+  const bool is_list = answer.arrived && answer.reply.list.size() == 2;
+  if (is_list) {
+    const std::vector<RedisReply>& each = answer.reply.list[1].list;
+    for (std::size_t i = 0; i + 1 < each.size(); i += 2) {
+      const std::string& text = each[i + 1].text;
+      const std::size_t end = std::min(text.find('\n'), text.size() - 1);
+      if (text.empty()) continue;
+      found.push_back({each[i].text, text.substr(end + 1), text.substr(0, end)});
+    }
+  }
+  const MutexLock lock(mutex_);
+  listed_until_ = is_list ? answer.reply.at(0) : "0";
+  return found;
+}
 
 SessionError RedisDocuments::secret(Secret& secret) {
   const std::shared_ptr<RedisClient> redis = client();

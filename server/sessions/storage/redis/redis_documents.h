@@ -16,7 +16,8 @@ namespace lintel {
 
 // A chain's documents may lie on several servers. So each has a time to live, which is prolonged
 // for all of a chain when it is used: by find() with keep_until. A document and the note of it at
-// its parent are two writes; one that is cut short leaves a parent that lives until its time.
+// its parent are two writes; one that is cut short leaves a parent that lives until its time. So
+// are a document and its runner, in a hash of all that have one.
 //
 // Connects when it is first used. Thread-safe.
 class RedisDocuments final : public DocumentStorage {
@@ -33,6 +34,8 @@ class RedisDocuments final : public DocumentStorage {
   SessionError remove(const std::string& id, const std::string& owner) override;
   // Servers remove what has expired.
   std::size_t sweep(std::size_t most) override;
+  std::vector<Unfinished> unfinished(std::size_t most) override EXCLUDES(mutex_);
+  void settle(const std::string& id) override;
   SessionError secret(Secret& secret) override;
   void note_alive(const std::string& process) override EXCLUDES(mutex_);
   std::optional<Time> last_seen(const std::string& process) override;
@@ -43,6 +46,8 @@ class RedisDocuments final : public DocumentStorage {
   // Runs the script on a document. words: what to do, then what comes after owner and time to live.
   SessionError ask(const std::string& id, const std::string& owner, Time expires,
                    std::vector<std::string> words, RedisReply& reply);
+  // It has a runner.
+  SessionError begin(const Document& document);
   // Nothing continues it by `child` any more; hidden ones go, and so on up the chain.
   void release(std::string id, const std::string& owner, std::string child);
   std::string alive_key(const std::string& process) const;
@@ -52,6 +57,7 @@ class RedisDocuments final : public DocumentStorage {
   Mutex mutex_;
   std::shared_ptr<RedisClient> client_ GUARDED_BY(mutex_);  // null: it is not used yet
   std::string process_ GUARDED_BY(mutex_);                  // this one; empty: unknown
+  std::string listed_until_ GUARDED_BY(mutex_) = "0";       // of the unfinished, in this round
 };
 
 }  // namespace lintel

@@ -37,6 +37,12 @@ PRAGMA user_version=1;
 COMMIT;
 )";
 
+// Made where it lacks, too: databases of the same version had none.
+constexpr char kUnfinishedTable[] = R"(
+CREATE TABLE IF NOT EXISTS unfinished(id BLOB PRIMARY KEY, owner BLOB NOT NULL,
+  runner BLOB NOT NULL) WITHOUT ROWID;
+)";
+
 std::int64_t document_micros(DocumentStorage::Time time) {
   return std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
 }
@@ -69,10 +75,14 @@ struct SqliteDocuments::Statements {
         child(connection, "SELECT 1 FROM document WHERE parent=? AND parent<>x'' LIMIT 1"),
         expired(connection,
                 "SELECT id FROM document AS d WHERE expires<=? AND NOT EXISTS(SELECT 1 FROM "
-                "document AS c WHERE c.parent=d.id AND c.parent<>x'') LIMIT ?") {}
+                "document AS c WHERE c.parent=d.id AND c.parent<>x'') LIMIT ?"),
+        unfinished(connection,
+                   "SELECT id, owner, runner FROM unfinished WHERE id>? ORDER BY id LIMIT ?"),
+        begin(connection, "REPLACE INTO unfinished VALUES(?,?,?)"),
+        settle(connection, "DELETE FROM unfinished WHERE id=?") {}
 
   SqliteStatement find, find_body, store, store_body, remove, remove_body, hide, keep, child,
-      expired;
+      expired, unfinished, begin, settle;
 };
 
 SqliteDocuments::SqliteDocuments(std::filesystem::path directory, const Clock& clock)
@@ -110,6 +120,7 @@ void SqliteDocuments::open() {
       throw StorageError("session store " + directory_.string() +
                          ": documents.db is of something else, or of another version");
     }
+    connection->run(kUnfinishedTable);
     statements_ = std::make_unique<Statements>(*connection);
     connection_ = std::move(connection);
   } catch (const SqliteError& error) {
@@ -187,6 +198,11 @@ SessionError SqliteDocuments::put(Document& document) {
               hash_of_document(next))
         .run();
     statements_->store_body.with(next.id, next.body).run();
+    if (!next.runner.empty()) {
+      statements_->begin.with(next.id, next.owner, next.runner).run();
+    } else if (is_there) {
+      statements_->settle.with(next.id).run();
+    }
     return SessionError::kNone;
   });
   if (error == SessionError::kNone) document = std::move(next);
@@ -245,6 +261,7 @@ void SqliteDocuments::drop(std::string id) {
     find.reset();
     statements_->remove.with(id).run();
     statements_->remove_body.with(id).run();
+    statements_->settle.with(id).run();
     if (parent.empty() || is_continued(parent)) return;
     const bool is_hidden = find.with(parent).step() && find.number(3) != 0;
     find.reset();
@@ -270,6 +287,29 @@ std::size_t SqliteDocuments::sweep(std::size_t most) {
     return SessionError::kNone;
   });
   return error == SessionError::kNone ? ids.size() : 0;
+}
+
+std::vector<DocumentStorage::Unfinished> SqliteDocuments::unfinished(std::size_t most) {
+  const MutexLock lock(mutex_);
+  std::vector<Unfinished> found;
+  read([&]() REQUIRES(mutex_) {
+    SqliteStatement& rows = statements_->unfinished;
+    rows.with(listed_until_, static_cast<std::int64_t>(most));
+    while (rows.step()) found.push_back({rows.text(0), rows.text(1), rows.text(2)});
+    rows.reset();
+    return SessionError::kNone;
+  });
+  listed_until_ = found.size() < most ? "" : found.back().id;
+  return found;
+}
+
+void SqliteDocuments::settle(const std::string& id) {
+  const MutexLock lock(mutex_);
+  if (connection_ == nullptr) return;
+  transact([&]() REQUIRES(mutex_) {
+    statements_->settle.with(id).run();
+    return SessionError::kNone;
+  });
 }
 
 SessionError SqliteDocuments::secret(Secret& secret) {

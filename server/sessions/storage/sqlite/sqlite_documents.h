@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
@@ -31,6 +32,8 @@ class SqliteDocuments final : public DocumentStorage {
                     Document& found) override EXCLUDES(mutex_);
   SessionError remove(const std::string& id, const std::string& owner) override EXCLUDES(mutex_);
   std::size_t sweep(std::size_t most) override EXCLUDES(mutex_);
+  std::vector<Unfinished> unfinished(std::size_t most) override EXCLUDES(mutex_);
+  void settle(const std::string& id) override EXCLUDES(mutex_);
   SessionError secret(Secret& secret) override EXCLUDES(mutex_);
   // No other process writes here: one that is not this one was there before this one began.
   void note_alive(const std::string& process) override EXCLUDES(mutex_);
@@ -58,7 +61,8 @@ class SqliteDocuments final : public DocumentStorage {
   std::unique_ptr<Statements> statements_ GUARDED_BY(mutex_);
   bool is_broken_ GUARDED_BY(mutex_) = false;
   std::optional<Secret> secret_ GUARDED_BY(mutex_);
-  std::string process_ GUARDED_BY(mutex_);  // this one
+  std::string process_ GUARDED_BY(mutex_);       // this one
+  std::string listed_until_ GUARDED_BY(mutex_);  // of the unfinished, in this round
 };
 
 }  // namespace lintel

@@ -433,6 +433,43 @@ TEST_CASE("responses: one in the background continues without its client") {
   CHECK(text_when_over(id) == text_of_response(whole));
 }
 
+TEST_CASE("responses: one in the background continues by itself when its server starts again") {
+  const TokenFile tokens;
+  const bool has_identity = GENERATE(false, true);
+  CAPTURE(has_identity);
+  ResponseServer server([&](ServerOptions& options) {
+    ResponseServer::store(options);
+    if (has_identity) options.security.auth_tokens = tokens.path;
+  });
+  const std::string alice = has_identity ? "Authorization: Bearer token-alice\r\n" : "";
+  ojson body = asked_for("Hello", 6000);
+  body["logit_bias"] = {{std::to_string(kLlamaEnd), -100}};
+  const ojson whole = server.answered(body, alice);
+  REQUIRE(whole["usage"]["output_tokens"] == 6000);
+  body["background"] = true;
+  body.erase("seed");
+  const ojson seedless = server.answered(body, alice);
+  body["seed"] = 7;
+  const ojson first = server.answered(body, alice);
+  server.restart();
+  for (const ojson& interrupted : {first, seedless}) {
+    const std::string id = interrupted["id"];
+    ojson found;
+    REQUIRE(eventually([&] {
+      found = ojson::parse(server.ask("GET", id, alice).body);
+      REQUIRE((found["status"] == "in_progress" || found["status"] == "incomplete"));
+      return found["status"] == "incomplete";
+    }));
+    CHECK(found["created_at"] == interrupted["created_at"]);
+    CHECK(found["usage"]["output_tokens"] == 6000);
+    if (interrupted == first) CHECK(text_of_response(found) == text_of_response(whole));
+    const HttpReply events = server.ask("GET", id + "?stream=true", alice);
+    CHECK(response_events(events.body).back()["response"] == found);
+    server.restart();
+    CHECK(ojson::parse(server.ask("GET", id, alice).body) == found);
+  }
+}
+
 TEST_CASE("responses: a stream begins when its request is accepted, before its first token") {
   ResponseServer server([](ServerOptions& options) {
     options.models.scheduling.workers = 1;

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every kind of document storage has to do.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/server/sessions/storage/any_documents.h"
 
@@ -115,6 +118,45 @@ TEST_CASE("documents: a removed one is hidden at once, and goes when nothing con
   REQUIRE(storage->put(made) == SessionError::kNone);
   REQUIRE(storage->remove("b1", "ada") == SessionError::kNone);
   CHECK(storage->put(made) == SessionError::kFenced);
+}
+
+TEST_CASE("documents: those with a runner are listed in rounds, until they are stored without") {
+  AnyDocuments storage(GENERATE(range(0, AnyDocuments::sorts())));
+  CHECK(storage->unfinished(10).empty());
+  Document one = document(storage, "a1"), two = document(storage, "b2"),
+           three = document(storage, "c3");
+  one.runner = "me";
+  two.runner = "you";
+  for (Document* const each : {&one, &two, &three}) {
+    REQUIRE(storage->put(*each) == SessionError::kNone);
+  }
+  storage.reopen();
+  using Unfinished = DocumentStorage::Unfinished;
+  // All of a round; how many come at once is the storage's.
+  const auto listed = [&](std::size_t most) {
+    std::vector<Unfinished> all;
+    for (int i = 0; i < 3; ++i) {
+      for (Unfinished& each : storage->unfinished(most)) all.push_back(std::move(each));
+    }
+    std::ranges::sort(all, {}, &Unfinished::id);
+    all.erase(std::unique(all.begin(), all.end()), all.end());
+    return all;
+  };
+  CHECK(listed(1) == std::vector<Unfinished>{{"a1", "ada", "me"}, {"b2", "ada", "you"}});
+  one.runner = "you";
+  REQUIRE(storage->put(one) == SessionError::kNone);
+  two.runner = "";
+  REQUIRE(storage->put(two) == SessionError::kNone);
+  CHECK(listed(10) == std::vector<Unfinished>{{"a1", "ada", "you"}});
+  storage->settle("a1");
+  storage->settle("nosuch");
+  CHECK(listed(10).empty());
+  // One that is gone may be listed, but is not found.
+  one.runner = "me";
+  REQUIRE(storage->put(one) == SessionError::kNone);
+  REQUIRE(storage->remove("a1", "ada") == SessionError::kNone);
+  for (const Unfinished& each : listed(10))
+    CHECK(find(storage, each.id) == SessionError::kNotFound);
 }
 
 TEST_CASE("documents: the secret of a storage stays the same") {

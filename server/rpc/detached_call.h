@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// DetachedCall: a call without a client.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "server/rpc/rpc.h"
+#include "server/security/identity.h"
+
+namespace lintel {
+
+// The server's own call of one of its methods, as a caller that it knows. What the method writes is
+// dropped. Owns itself: it is gone when its reactor is.
+class DetachedCall final : public RpcCall, private RpcTransport {
+ public:
+  // `begin` makes the reactor, as a method does. on_end: the call's status, by any thread.
+  static void run(Identity caller, std::function<void(const grpc::Status&)> on_end,
+                  const std::function<RpcReactor*(RpcCall& call)>& begin);
+
+  std::string_view header(const char*) const override { return ""; }
+  std::string peer() const override { return ""; }
+  std::string certificate() const override;
+  std::optional<std::chrono::system_clock::time_point> deadline() const override {
+    return std::nullopt;
+  }
+  const Identity* caller() const override { return &caller_; }
+  const char* via() const override { return "restart"; }
+  void add_header(const std::string&, const std::string&) override {}
+
+ private:
+  DetachedCall(Identity caller, std::function<void(const grpc::Status&)> on_end);
+  ~DetachedCall() override = default;
+
+  void read(RequestBytes& request) override;
+  void write(const google::protobuf::Message& message) override;
+  void finish(const google::protobuf::Message* last, grpc::Status status) override;
+
+  const Identity caller_;
+  const std::function<void(const grpc::Status&)> on_end_;
+  RpcReactor* reactor_ = nullptr;  // constant since it is bound
+};
+
+}  // namespace lintel
