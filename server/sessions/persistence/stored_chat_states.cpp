@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <iterator>
 #include <optional>
 #include <ranges>
+#include <string_view>
 
 #include "model/core/state_bytes.h"
 #include "model/core/tensor.h"
@@ -24,12 +26,42 @@ constexpr std::size_t kMostIdle = 4096;
 // States that left memory for others and wait to be written, which keeps them in memory.
 constexpr int kMostEvicted = 4;
 constexpr std::size_t kRowsAtOnce = 1024;
+// Of others, while this one runs.
+constexpr std::chrono::seconds kReadInterval{5};
+constexpr std::size_t kOthersAtOnce = 256;
+// By which servers' clocks may differ, and a row be late.
+constexpr std::int64_t kLateMilliseconds = 60'000;
+constexpr std::size_t kTimeDigits = 12;
 constexpr std::chrono::minutes kForgetInterval{10};  // of keys that have expired
 
-std::string new_id() {
+// "chat-t" and the time in hexadecimal digits, so that the order of ids is that of time.
+std::string first_id_at(std::int64_t milliseconds) {
+  std::string digits(kTimeDigits, '0');
+  for (auto digit = digits.rbegin(); digit != digits.rend(); ++digit, milliseconds /= 16) {
+    *digit = "0123456789abcdef"[milliseconds % 16];
+  }
+  return kChatStateIdPrefix + ("t" + digits);
+}
+
+// 0: it has none.
+std::int64_t time_of_id(std::string_view id) {
+  const std::string begin = kChatStateIdPrefix + std::string("t");
+  if (!id.starts_with(begin) || id.size() < begin.size() + kTimeDigits) return 0;
+  std::int64_t time = 0;
+  const char* const digits = id.data() + begin.size();
+  std::from_chars(digits, digits + kTimeDigits, time, 16);
+  return time;
+}
+
+std::int64_t milliseconds_of(const Clock& clock) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(clock.wall_time().time_since_epoch())
+      .count();
+}
+
+std::string new_id(const Clock& clock) {
   std::array<std::byte, 16> random;
   fill_with_random(random);
-  return kChatStateIdPrefix + to_hex(Digest{random});
+  return first_id_at(milliseconds_of(clock)) + to_hex(Digest{random});
 }
 
 }  // namespace
@@ -43,7 +75,9 @@ StoredChatStates::StoredChatStates(SessionStorage& storage, PersistentSessions& 
       models_(models),
       clock_(clock),
       options_(options) {
-  read_keys();
+  read_until_ = kChatStateIdPrefix;
+  while (read_keys(read_until_, kRowsAtOnce)) {
+  }
   if (!options_.stores_all) return;
   prefixes_.when_turn_evicted(
       [this](PrefixCache::EvictedTurn turn) { store_evicted(std::move(turn)); });
@@ -69,23 +103,34 @@ StoredChatStates::PartKey StoredChatStates::part_of(const Reader& reader) {
   return part_of(row, reader.adapter == nullptr ? "" : reader.adapter->weights->fingerprint());
 }
 
-void StoredChatStates::read_keys() {
-  std::string after = kChatStateIdPrefix;
-  while (true) {
-    const std::vector<SessionStorage::Row> rows =
-        storage_.list(/*model=*/"", after, kRowsAtOnce, std::nullopt);
-    MutexLock lock(mutex_);
-    for (const SessionStorage::Row& row : rows) {
-      if (!row.id.starts_with(kChatStateIdPrefix)) return;  // those behind them
-      const std::optional<StoredMarks> marks = decode_marks(row.marks);
-      if (!marks || row.states.empty()) continue;
-      OfPart& part = keys_[part_of(row, marks->adapter_fingerprint)];
-      num_keys_ +=
-          part[row.position].insert_or_assign(row.digest, Stored{row.id, row.expires}).second;
-    }
-    if (rows.size() < kRowsAtOnce) return;
-    after = rows.back().id;
+bool StoredChatStates::read_keys(std::string& after, std::size_t most) {
+  const std::vector<SessionStorage::Row> rows =
+      storage_.list_prefix(kChatStateIdPrefix, after, most);
+  if (rows.empty()) return false;  // also where it cannot be read: these are read later
+  after = rows.back().id;
+  MutexLock lock(mutex_);
+  for (const SessionStorage::Row& row : rows) {
+    newest_ = std::max(newest_, time_of_id(row.id));
+    const std::optional<StoredMarks> marks = decode_marks(row.marks);
+    if (!marks || row.states.empty()) continue;
+    OfPart& part = keys_[part_of(row, marks->adapter_fingerprint)];
+    num_keys_ +=
+        part[row.position].insert_or_assign(row.digest, Stored{row.id, row.expires}).second;
   }
+  return rows.size() == most;
+}
+
+void StoredChatStates::read_others() {
+  catch_exceptions(
+      [&] {
+        has_more_ = read_keys(read_until_, kOthersAtOnce);
+        if (has_more_) return;
+        const std::int64_t now = milliseconds_of(clock_);
+        read_until_ =
+            first_id_at(std::max<std::int64_t>(std::min(newest_, now) - kLateMilliseconds, 0));
+      },
+      [] { ThreadFailures::of_process().note(ServerThread::kStoreWork); });
+  is_reading_ = false;
 }
 
 std::vector<StoredChatStates::Found> StoredChatStates::find(const PartKey& part,
@@ -232,6 +277,11 @@ void StoredChatStates::look() {
     }
   }
   for (const auto& turn : due) sessions_.run([this, turn] { store(*turn); });
+  const bool is_due = has_more_ || clock_.now() >= next_read_;
+  if (storage_.is_shared() && is_due && !is_reading_.exchange(true)) {
+    next_read_ = clock_.now() + kReadInterval;
+    if (!sessions_.run([this] { read_others(); })) is_reading_ = false;
+  }
   if (clock_.now() < next_forget_) return;
   next_forget_ = clock_.now() + kForgetInterval;
   forget_expired();
@@ -322,7 +372,7 @@ bool StoredChatStates::put(const Reader& reader, std::span<const std::int32_t> t
   saved.save(sequence, {});
   NewSession created;
   SessionStorage::Row& row = created.row;
-  row.id = new_id();
+  row.id = new_id(clock_);
   row.owner = reader.owner;
   row.model = reader.model->name;
   row.model_print = stored_model_print(*reader.model->transformer);

@@ -35,6 +35,9 @@ namespace lintel {
 // the type of KV caches and the numerics of the machine. So what continues from it has the same
 // bits. Of a conversation the last two turns are stored.
 //
+// Of a storage that is shared, others' are read every few seconds: those stored since, for ids
+// begin with the time.
+//
 // Thread-safe. What is marked "waits" waits for a disk: by PersistentSessions::run().
 class StoredChatStates {
  public:
@@ -72,7 +75,7 @@ class StoredChatStates {
   // returns, if it can be read.
   void restore(const Reader& reader, std::span<const std::int32_t> prompt) noexcept;
 
-  // Has the turns stored that have been idle long enough. One thread's.
+  // Has the turns stored that have been idle long enough, and others' keys read. One thread's.
   void look();
   // Waits. Before the process ends: stores the turns that wait to be idle, the last ones first, but
   // begins no more once `most` has passed. model: before it is unloaded, its turns alone.
@@ -105,7 +108,10 @@ class StoredChatStates {
 
   static PartKey part_of(const Reader& reader);
   static PartKey part_of(const SessionStorage::Row& row, const std::string& adapter_fingerprint);
-  void read_keys();
+  // Waits. Those of the rows after `after`, which moves on. Returns whether there may be more. By
+  // one thread at a time.
+  bool read_keys(std::string& after, std::size_t most) EXCLUDES(mutex_);
+  void read_others() EXCLUDES(mutex_);
   // Those that are stored, ascending by length.
   std::vector<Found> find(const PartKey& part, std::span<const std::int32_t> prompt)
       EXCLUDES(mutex_);
@@ -137,7 +143,11 @@ class StoredChatStates {
   std::map<PartKey, OfPart> keys_ GUARDED_BY(mutex_);
   std::size_t num_keys_ GUARDED_BY(mutex_) = 0;
   std::deque<Turn> idle_ GUARDED_BY(mutex_);  // the longest idle first
-  TimePoint next_forget_;                     // of look() alone
+  TimePoint next_forget_, next_read_;         // of look() alone
+  std::atomic<bool> is_reading_{false}, has_more_{false};
+  // Of the work that reads, one at a time.
+  std::string read_until_;   // the last id
+  std::int64_t newest_ = 0;  // of the ids, in milliseconds since 1970
 };
 
 }  // namespace lintel

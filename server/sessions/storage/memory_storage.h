@@ -16,7 +16,7 @@
 namespace lintel {
 
 // Everything is done at once: `done` is called before commit() returns, on the calling thread.
-class MemoryStorage final : public SessionStorage {
+class MemoryStorage : public SessionStorage {
  public:
   // `clock` outlives it, and says what has expired.
   explicit MemoryStorage(const Clock& clock) : clock_(clock) {}

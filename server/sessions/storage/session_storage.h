@@ -177,6 +177,13 @@ class SessionStorage {
   // Those of a model, or of all (empty), by id, beginning after `after`; of one owner, or of all.
   virtual std::vector<Row> list(const std::string& model, const SessionId& after, std::size_t limit,
                                 const std::optional<Owner>& owner) = 0;
+  // Those whose ids begin with `prefix`, beginning after `after`, which does, too.
+  virtual std::vector<Row> list_prefix(const std::string& prefix, const SessionId& after,
+                                       std::size_t limit) {
+    std::vector<Row> rows = list(/*model=*/"", after, limit, std::nullopt);
+    std::erase_if(rows, [&](const Row& row) { return !row.id.starts_with(prefix); });
+    return rows;
+  }
   // Leases; nothing where no other process can write.
   virtual void renew(std::span<const SessionId> busy, Done done) = 0;
   // Removes expired sessions that are not held, at most so many. Returns how many.

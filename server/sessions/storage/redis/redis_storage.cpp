@@ -293,12 +293,30 @@ SessionError RedisStorage::read_tokens(const SessionId& id, std::int64_t first,
 std::vector<SessionStorage::Row> RedisStorage::list(const std::string& model,
                                                     const SessionId& after, std::size_t limit,
                                                     const std::optional<Owner>& owner) {
+  return list_buckets(model, after, limit, owner, kRedisBuckets);
+}
+
+std::vector<SessionStorage::Row> RedisStorage::list_prefix(const std::string& prefix,
+                                                           const SessionId& after,
+                                                           std::size_t limit) {
+  // In no bucket after that of the last id that begins so.
+  std::vector<Row> rows = list_buckets(/*model=*/"", after, limit, std::nullopt,
+                                       redis_bucket(prefix + "\x7f\x7f\x7f") + 1);
+  std::erase_if(rows, [&](const Row& row) { return !row.id.starts_with(prefix); });
+  return rows;
+}
+
+std::vector<SessionStorage::Row> RedisStorage::list_buckets(const std::string& model,
+                                                            const SessionId& after,
+                                                            std::size_t limit,
+                                                            const std::optional<Owner>& owner,
+                                                            int last) {
   // Buckets that are asked at once; the first alone often suffices.
   constexpr int kMostAtOnce = 256;
   std::vector<Row> rows;
   int at_once = 1;
-  for (int bucket = redis_bucket(after); bucket < kRedisBuckets && rows.size() < limit;) {
-    const int end = std::min(bucket + at_once, kRedisBuckets);
+  for (int bucket = redis_bucket(after); bucket < last && rows.size() < limit;) {
+    const int end = std::min(bucket + at_once, last);
     const auto request = [&](int each, const SessionId& from) {
       const RedisKeys keys(each);
       return RedisRequest{

@@ -61,6 +61,8 @@ class RedisStorage final : public SessionStorage {
   SessionError put_state(const SessionId& id, std::span<const std::byte> state,
                          StateRef* ref) override EXCLUDES(mutex_);
   SessionError read_state(const StateRef& ref, std::span<std::byte> state) override;
+  std::vector<Row> list_prefix(const std::string& prefix, const SessionId& after,
+                               std::size_t limit) override;
   std::vector<Row> list(const std::string& model, const SessionId& after, std::size_t limit,
                         const std::optional<Owner>& owner) override;
   // Leases are renewed by a thread of its own.
@@ -72,6 +74,9 @@ class RedisStorage final : public SessionStorage {
   using SentPtr = HeldSession::SentPtr;
   using Report = std::function<void(SessionError)>;
 
+  // last: the first bucket that is not asked.
+  std::vector<Row> list_buckets(const std::string& model, const SessionId& after, std::size_t limit,
+                                const std::optional<Owner>& owner, int last);
   // at, call: as open_at(); null and empty: however it stands. kHeld: with the row.
   Opened ask_for(const SessionId& id, const Owner& owner, const Digest* at, const std::string& call)
       EXCLUDES(mutex_);

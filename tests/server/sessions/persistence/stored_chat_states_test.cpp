@@ -27,11 +27,29 @@ Tokens first(const Tokens& tokens, std::ptrdiff_t count) {
   return {tokens.begin(), tokens.begin() + count};
 }
 
+// Which several servers may have.
+struct ChatStorage final : MemoryStorage {
+  using MemoryStorage::MemoryStorage;
+  bool is_shared() const override { return shared; }
+  std::vector<Row> list(const std::string& of_model, const SessionId& after, std::size_t limit,
+                        const std::optional<Owner>& owner) override {
+    if (is_away) return {};
+    most_listed = std::max(most_listed, limit);
+    return MemoryStorage::list(of_model, after, limit, owner);
+  }
+  bool shared = false, is_away = false;
+  std::size_t most_listed = 0;
+};
+
 // A server's caches and registry, which may die and start again on the same storage.
 struct ChatProcess {
   explicit ChatProcess(
       std::shared_ptr<const Transformer> transformer = tiny_model(TinyModel::kTokens))
       : model(served_model(std::move(transformer), clock)) {
+    begin();
+  }
+  // Another one on its storage.
+  explicit ChatProcess(const ChatProcess& other) : place(other.place), model(other.model) {
     begin();
   }
   ~ChatProcess() { model->scheduler->stop(); }
@@ -76,8 +94,13 @@ struct ChatProcess {
     return prefixes->look_up({*who.model->transformer, who.adapter, who.owner}, prompt);
   }
 
-  ManualClock clock;
-  MemoryStorage storage{clock};
+  struct Place {
+    ManualClock clock;
+    ChatStorage storage{clock};
+  };
+  std::shared_ptr<Place> place = std::make_shared<Place>();
+  ManualClock& clock = place->clock;
+  ChatStorage& storage = place->storage;
   SessionManager sessions{{.session_memory_bytes = std::size_t{1} << 30}, clock};
   std::shared_ptr<ServedModel> model;
   std::optional<ModelRegistry> models;
@@ -87,6 +110,48 @@ struct ChatProcess {
 };
 
 const Tokens kPath = random_tokens(400, 1);
+
+TEST_CASE("servers on one storage find each other's turns while they run") {
+  ChatProcess one;
+  one.storage.shared = true;
+  one.turn(one.reader(), first(kPath, 100));
+  ChatProcess two(one);
+  two.states->look();
+  CHECK(two.cached(two.reader(), kPath) == 100);
+  const auto looks = [&](int seconds) {
+    one.clock.advance(std::chrono::seconds(seconds));
+    two.states->look();
+  };
+  one.turn(one.reader(), first(kPath, 200));
+  looks(4);
+  CHECK(two.states->stats().keys == 1);
+  looks(1);
+  CHECK(two.cached(two.reader(), kPath) == 200);
+  // What is stored while it cannot be read is found afterwards.
+  one.storage.is_away = true;
+  one.turn(one.reader(), first(kPath, 300));
+  for (int i = 0; i < 3; ++i) looks(60);
+  CHECK(two.states->stats().keys == 2);
+  one.storage.is_away = false;
+  looks(5);
+  CHECK(two.states->stats().keys == 3);
+  CHECK(two.cached(two.reader(), kPath) == 300);
+  CHECK(two.states->stats().restored == 3);
+  // One that the other has removed since is forgotten when it is not found.
+  two.begin();
+  one.turn(one.reader(), kPath);
+  CHECK(two.states->stats().keys == 2);
+  CHECK(two.cached(two.reader(), first(kPath, 250)) == 0);
+  CHECK(two.states->stats().keys == 1);
+  looks(5);
+  CHECK(two.states->stats().keys == 2);
+  CHECK(two.cached(two.reader(), kPath) == 300);
+  // A look reads a bounded number of rows, and what was read before is not read again.
+  CHECK(one.storage.most_listed <= 1024);
+  one.storage.most_listed = 0;
+  looks(5);
+  CHECK(one.storage.most_listed == 256);
+}
 
 TEST_CASE("a stored turn is in the cache again after the process died, bit for bit") {
   const bool is_hybrid = GENERATE(false, true);

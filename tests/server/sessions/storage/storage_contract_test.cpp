@@ -297,6 +297,24 @@ TEST_CASE("sessions are listed by id, of one model, of one owner or of all") {
   CHECK(ids("digits", "", 10, {}) == "abce");
 }
 
+TEST_CASE("sessions are listed by how their ids begin") {
+  AnyStorage storage(GENERATE(range(0, AnyStorage::sorts())));
+  for (const char* const id : {"chat-2", "chau", "a", "chat-1", "chat-3", "cff", "d"}) {
+    Client session(id);
+    REQUIRE(commit(storage, [&](Writes& to) { session.create(to); }) == Outcome::kNone);
+  }
+  const auto ids = [&](const std::string& prefix, const std::string& after, std::size_t limit) {
+    std::string all;
+    for (const auto& row : storage->list_prefix(prefix, after, limit)) all += row.id + " ";
+    return all;
+  };
+  CHECK(ids("chat-", "chat-", 10) == "chat-1 chat-2 chat-3 ");
+  CHECK(ids("chat-", "chat-", 2) == "chat-1 chat-2 ");
+  CHECK(ids("chat-", "chat-2", 2) == "chat-3 ");
+  CHECK(ids("chat-", "chat-3", 2).empty());
+  CHECK(ids("c", "c", 10) == "cff chat-1 chat-2 chat-3 chau ");
+}
+
 TEST_CASE("a sweep removes expired sessions that are not held") {
   AnyStorage storage(GENERATE(range(0, AnyStorage::sorts())));
   Client early("early"), held("held"), late("late");
