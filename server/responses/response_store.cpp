@@ -300,7 +300,7 @@ void ResponseStore::run_interrupted() {
     const auto [at, is_new] = gone.try_emplace(process, false);
     if (is_new) {
       const auto seen = documents_.last_seen(process);
-      at->second = !seen || clock_.wall_time() - *seen >= options_.resume;
+      at->second = !seen || clock_.wall_time() - *seen >= std::max(options_.resume, kSilence);
     }
     return at->second;
   };

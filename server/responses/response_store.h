@@ -126,8 +126,8 @@ class ResponseStore {
   void look();
 
   // look() has `run` called with the responses in the background that no process runs any more: of
-  // a storage that is shared, whose own was not seen for Options::resume. By a thread that may
-  // wait. One whose run is refused is tried again later. Null: no more, when this returns.
+  // a storage that is shared, whose own was not seen for Options::resume, 5 s at least. By a thread
+  // that may wait. One whose run is refused is tried again later. Null: no more, when this returns.
   void run_interrupted_by(std::function<void(ResponseRecord)> run) EXCLUDES(run_mutex_);
   void note_refused(const std::string& digits) EXCLUDES(mutex_);
 

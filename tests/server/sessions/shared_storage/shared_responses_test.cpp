@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Responses of several servers with one store.
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -11,6 +12,7 @@
 #include "tests/server/redis_lab/redis_server.h"
 #include "tests/server/sessions/shared_storage/shared_servers.h"
 #include "tests/server/support/http_client.h"
+#include "tests/server/support/metrics_page.h"
 #include "tests/support/eventually.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_model.h"
@@ -30,6 +32,9 @@ struct ResponseFleet {
       ServerOptions options = with_http();
       options.models.chat_templates = {{"m", path}};
       options.durable.store = url_of(redis.endpoint());
+      options.durable.response_resume = std::chrono::seconds(5);
+      options.durable.chat_spill = true;
+      options.durable.chat_spill_idle = std::chrono::seconds(0);
       options.replica_id = name;
       servers.push_back(
           std::make_unique<TestServer>(options, clock, GivenModels{{"m", llama_text_model()}}));
@@ -71,6 +76,47 @@ TEST_CASE("responses: another server of the store reads, continues, repeats and 
   CHECK(fleet.create(0, next).status == 400);
   next["previous_response_id"] = ojson::parse(there.body)["id"];
   CHECK(fleet.create(0, next).status == 200);  // it has the deleted one's items
+}
+
+TEST_CASE("responses: one in the background continues at another server, once its own is gone") {
+  ResponseFleet fleet;
+  ojson body = {{"model", "m"},
+                {"input", "Hello"},
+                {"max_output_tokens", 50'000},
+                {"seed", 7},
+                {"logit_bias", {{std::to_string(kLlamaEnd), -100}}}};
+  const ojson whole = ojson::parse(fleet.create(1, body).body);
+  body["background"] = true;
+  const std::string id = ojson::parse(fleet.create(0, body).body)["id"];
+  fleet.servers[0].reset();
+  ojson found = ojson::parse(fleet.ask(1, id).body);
+  CHECK(found["status"] == "in_progress");
+  REQUIRE(eventually([&] {
+    found = ojson::parse(fleet.ask(1, id).body);
+    return found["status"] != "in_progress";
+  }));
+  CHECK(found["status"] == "incomplete");
+  CHECK(found["output"][0]["content"] == whole["output"][0]["content"]);
+}
+
+TEST_CASE("chat: a turn that one server stores is not read again by another that runs") {
+  ResponseFleet fleet;
+  const auto chat = [&](std::size_t at, const ojson& messages) {
+    const ojson body = {{"model", "m"}, {"messages", messages}, {"max_tokens", 5}, {"seed", 7}};
+    const HttpReply reply =
+        post(fleet.servers[at]->server().http_port(), "/v1/chat/completions", body.dump());
+    INFO(reply.body);
+    REQUIRE(reply.status == 200);
+    return ojson::parse(reply.body);
+  };
+  ojson messages = ojson::array({{{"role", "user"}, {"content", "What is the word?"}}});
+  const ojson first = chat(0, messages);
+  REQUIRE(eventually(
+      [&] { return values(fleet.servers[1]->server()).at("lintel_chat_states_stored") == 1; }));
+  messages.push_back(first["choices"][0]["message"]);
+  messages.push_back({{"role", "user"}, {"content", "And the next?"}});
+  const ojson next = chat(1, messages);
+  CHECK(next["usage"]["prompt_tokens_details"]["cached_tokens"].get<int>() > 10);
 }
 
 TEST_CASE("responses: one that runs at a server of the store is in progress at the others") {
