@@ -83,7 +83,7 @@ struct SchedulerMetrics {
   std::atomic<std::uint64_t> accepted_tokens{0};
   std::atomic<std::uint64_t> mask_waits{0};   // rows that waited a step for a grammar's mask
   std::atomic<std::uint64_t> empty_masks{0};  // which permitted no token
-  std::atomic<std::uint64_t> unfinished{0};   // accepted, and whose sinks were not told of the end
+  std::atomic<std::uint64_t> unfinished{0};   // accepted, and not ended for their sinks
   std::atomic<std::uint64_t> in_flight{0};    // and those that have ended and are still in memory
   std::array<std::atomic<std::uint64_t>, kNumOutcomes> ended{};  // by RequestOutcome
   // Ticks of Duration since they were submitted, summed.

@@ -182,7 +182,7 @@ TEST_CASE("a client that disconnects ends the request, then the wire receives go
   CHECK(f.served->scheduler->idle());
 }
 
-TEST_CASE("a message that is not written is the last one, whatever the worker does meanwhile") {
+TEST_CASE("a message that is not written is the last one, also while more tokens come") {
   struct CountingWire final : ResponseWriter {
     void write(std::span<const OutboxEntry>) override { ++writes; }
     void end(std::span<const OutboxEntry>, grpc::Status, TokenUse) override { ++writes; }
