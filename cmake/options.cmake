@@ -3,10 +3,7 @@
 add_library(lintel_options INTERFACE)
 target_include_directories(lintel_options INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_options(lintel_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor
-                                                -Wno-missing-field-initializers
-  # GCC 12 at -O3 sees overlaps, and copies of more bytes than there are, in std::string's operator+, under three names
-  # (GCC bug 105651). At -O2, as the preset dev has it, it does not, and these warnings are on.
-  "$<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict;-Wno-stringop-overflow;-Wno-array-bounds>")
+                                                -Wno-missing-field-initializers)
 # Promise 1 needs the same bits from the same source: no contraction that depends on inlining.
 target_compile_options(lintel_options INTERFACE -ffp-contract=off)
 # Some packages ask for it: so that all have it, and one precompiled header serves them.

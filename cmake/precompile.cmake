@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# lintel_precompile(<target> [wire] [catch] [unoptimized]): the target's files start from headers that were compiled
-# once: the standard library, and with `wire` gRPC and what protoc made of lintel.v1, with `catch` Catch2. Two
-# thirds of a build are otherwise spent reading these again and again. With `unoptimized` the target is compiled
-# with -O0, which no header fits that was compiled with optimization.
+# lintel_precompile(<target> [wire] [catch] [unoptimized|lightly_optimized]): the target's files start from headers
+# that were compiled once: the standard library, and with `wire` gRPC and what protoc made of lintel.v1, with `catch`
+# Catch2. Two thirds of a build are otherwise spent reading these again and again. `unoptimized` is -O0,
+# `lightly_optimized` -O1: each has headers of its own, as GCC optimises a file as its precompiled header was,
+# whatever the file's own option says.
 #
 # Every file still includes what it uses: -DLINTEL_PRECOMPILE=OFF must build, and does in CI.
 option(LINTEL_PRECOMPILE "Compile the headers that many files include only once" ON)
@@ -19,14 +20,18 @@ set(lintel_precompiled_wire_links lintel_proto)
 set(lintel_precompiled_catch_links Catch2::Catch2)
 
 function(lintel_precompile target)
+  set(level)
   if(unoptimized IN_LIST ARGN)
-    target_compile_options(${target} PRIVATE -O0)
+    set(level -O0)
+  elseif(lightly_optimized IN_LIST ARGN)
+    set(level $<$<NOT:$<CONFIG:Debug>>:-O1>)
   endif()
+  target_compile_options(${target} PRIVATE ${level})
   if(NOT LINTEL_PRECOMPILE)
     return()
   endif()
   set(parts std ${ARGN})
-  list(REMOVE_ITEM parts unoptimized)
+  list(REMOVE_ITEM parts unoptimized lightly_optimized)
   string(JOIN "_" host lintel_precompiled std ${ARGN})
   if(NOT TARGET ${host})  # the first to ask for this set
     set(source ${CMAKE_BINARY_DIR}/precompiled/${host}.cpp)
@@ -36,9 +41,7 @@ function(lintel_precompile target)
     if(CMAKE_CXX_COMPILER_ID MATCHES Clang)  # ccache hands one out in folders where headers have other times
       target_compile_options(${host} PRIVATE "SHELL:-Xclang -fno-pch-timestamp")
     endif()
-    if(unoptimized IN_LIST ARGN)
-      target_compile_options(${host} PRIVATE -O0)
-    endif()
+    target_compile_options(${host} PRIVATE ${level})
     foreach(part IN LISTS parts)
       target_link_libraries(${host} PRIVATE ${lintel_precompiled_${part}_links})
       target_precompile_headers(${host} PRIVATE ${lintel_precompiled_${part}})
