@@ -367,16 +367,21 @@ class Connection final : public HttpConnection,
     if (web_socket_) return await_message();
     release_body();
     if (state_.draining) return shut();
-    if (buffer_.size() > 0) {  // by a handler of its own: any number may wait here
-      post([this] {
-        if (phase_ == Phase::kIdle) read_head();
-      });
-      return;
-    }
+    if (buffer_.size() > 0) return read_heads();
     if (aged_) return shut();
     shrink_buffer();
     deadline_.allow(first_ ? state_.options.header_timeout_ms : state_.options.idle_timeout_ms);
     watch();
+  }
+
+  // Requests that are here. It is called for the next one by the end of an answer, also from here:
+  // then it leaves that to the loop, so that any number may wait. Nothing is posted to the strand,
+  // which ends the process where it has no memory to run it.
+  void read_heads() {
+    has_next_head_ = true;
+    if (std::exchange(is_reading_heads_, true)) return;
+    while (phase_ == Phase::kIdle && std::exchange(has_next_head_, false)) read_head();
+    is_reading_heads_ = false;
   }
 
   // Of an idle connection. A read under way has its memory.
@@ -406,7 +411,7 @@ class Connection final : public HttpConnection,
     if (web_socket_ && !is_closing_) return read_messages();
     switch (phase_) {
       case Phase::kIdle:
-        return read_head();
+        return read_heads();
       case Phase::kHead:
         return is_http2_ ? read_http2() : parse_head();
       case Phase::kBody:
@@ -548,8 +553,7 @@ class Connection final : public HttpConnection,
   }
 
   // Answers messages that are here. It is called for the next one by the end of an answer, also
-  // from here: then it does nothing, so that any number may wait. Nothing is posted to the strand,
-  // which ends the process where it has no memory to run it.
+  // from here: as in read_heads().
   void read_messages() {
     if (std::exchange(is_reading_messages_, true)) return;
     do {
@@ -935,6 +939,7 @@ class Connection final : public HttpConnection,
   };
   std::optional<WebSocket> web_socket_;  // once the connection was upgraded
   bool is_reading_messages_ = false;
+  bool is_reading_heads_ = false, has_next_head_ = false;
   bool is_closing_ = false;          // its close frame was sent
   std::function<void(bool)> taken_;  // called when there is room
   std::function<void()> gone_;       // called when the client is gone
