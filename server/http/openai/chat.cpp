@@ -103,6 +103,7 @@ class ChatFormReader final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool string(std::string& value) override {
     if (is_at("model")) form_.model = value;
+    if (is_at("previous_response_id")) form_.previous_response_id = value;
     return true;
   }
   bool start_object(std::size_t) override { return open(); }

@@ -23,6 +23,7 @@ namespace lintel {
 // What of a body the answer's form depends on. The service reads the rest.
 struct ChatForm {
   std::string model;
+  std::string previous_response_id;  // of a response's
   bool streams = false;
   bool include_usage = false;
   bool logprobs = false;

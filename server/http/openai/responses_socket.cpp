@@ -11,6 +11,7 @@
 
 #include "lintel/v1/response.pb.h"
 #include "server/http/encoding/bounded_json.h"
+#include "server/http/openai/chat.h"
 #include "server/http/openai/completion_request.h"
 #include "server/http/openai/connection_turns.h"
 #include "server/http/transport/websocket.h"
@@ -64,13 +65,9 @@ class TurnAnswer final : public StreamAnswer {
 
 grpc::Status create(const SharedExchange& exchange, const std::string& body, JsonBudget& budget,
                     HttpCalls& calls, const Turns& turns) {
-  std::string previous;
-  {
-    nlohmann::json event;
-    if (grpc::Status parsed = parse_object(body, &budget, event); !parsed.ok()) return parsed;
-    const auto member = event.find("previous_response_id");
-    if (member != event.end() && member->is_string()) previous = member->get<std::string>();
-  }
+  ChatForm form;
+  if (grpc::Status read = read_chat_form(body, budget, form); !read.ok()) return read;
+  std::string& previous = form.previous_response_id;
   v1::CreateResponseRequest request;
   request.set_body(body);
   std::optional<std::string> earlier = turns->find(previous);

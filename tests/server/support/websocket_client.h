@@ -26,7 +26,7 @@ std::string client_frame(int opcode, std::string_view payload, bool is_final = t
 
 class WebSocketClient {
  public:
-  // Shakes hands; status() is what came of it.
+  // Asks for the WebSocket; handshake() is the answer.
   WebSocketClient(Wire wire, const std::string& path, const std::string& headers = "");
   WebSocketClient(int port, const std::string& path, const std::string& headers = "")
       : WebSocketClient(plain_wire(port), path, headers) {}
