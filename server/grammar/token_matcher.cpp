@@ -16,7 +16,8 @@ constexpr std::size_t kKeptAbove = 1'000;
 constexpr std::uint32_t kSmallSubtree = 16;
 // Rests of tokens that are listed for one state.
 constexpr std::size_t kMostRests = 50'000;
-constexpr std::size_t kStepCost = 10;  // of stacks, in visits of an automaton alone
+constexpr std::size_t kIdsInVisit = 4;  // set at once in the time of a visit
+constexpr std::size_t kStepCost = 10;   // of stacks, in visits of an automaton alone
 
 void set_bits(std::span<const std::int32_t> ids, std::span<std::uint64_t> words) {
   for (const std::int32_t id : ids) {
@@ -41,6 +42,74 @@ struct LocalPlace {
   LocalState at;
 };
 
+// Of the texts at and below a node those that have at most so many characters.
+void set_bits_within(const ByteTrie& trie, std::uint32_t node, std::size_t characters,
+                     std::span<std::uint64_t> words) {
+  const std::span<const std::int32_t> ids = trie.ids(node, trie.skip(node));
+  const std::span<const std::uint8_t> counts = trie.characters(node, trie.skip(node));
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const std::uint64_t bit = counts[i] <= characters ? 1 : 0;
+    words[static_cast<std::size_t>(ids[i]) / 64] |= bit << (ids[i] % 64);
+  }
+}
+
+// Whether `dfa` is in `state` again after every character that takes several bytes.
+bool loops_on_characters(const Dfa& dfa, Dfa::State state) {
+  struct Bytes {
+    unsigned char first, last;
+  };
+  const auto loops = [&](auto self, Dfa::State from, std::span<const Bytes> bytes) -> bool {
+    if (bytes.empty()) return from == state;
+    Dfa::State seen = Dfa::kDead;  // neighbours mostly lead to the same state
+    for (int byte = bytes[0].first; byte <= bytes[0].last; ++byte) {
+      const Dfa::State to = dfa.step(from, static_cast<unsigned char>(byte));
+      if (to == Dfa::kDead) return false;
+      if (to != seen && !self(self, to, bytes.subspan(1))) return false;
+      seen = to;
+    }
+    return true;
+  };
+  // RFC 3629, section 4.
+  constexpr Bytes kTail{0x80, 0xBF};
+  const auto all = [&](std::initializer_list<Bytes> bytes) {
+    return loops(loops, state, std::span(bytes.begin(), bytes.size()));
+  };
+  return all({{0xC2, 0xDF}, kTail}) && all({{0xE0, 0xE0}, {0xA0, 0xBF}, kTail}) &&
+         all({{0xE1, 0xEC}, kTail, kTail}) && all({{0xED, 0xED}, {0x80, 0x9F}, kTail}) &&
+         all({{0xEE, 0xEF}, kTail, kTail}) && all({{0xF0, 0xF0}, {0x90, 0xBF}, kTail, kTail}) &&
+         all({{0xF1, 0xF3}, kTail, kTail, kTail}) &&
+         all({{0xF4, 0xF4}, {0x80, 0x8F}, kTail, kTail});
+}
+
+// The states of an automaton, with the content that leaves each as it is: a set of Content, 0 where
+// no ASCII does. Made as they are asked for.
+class Loops {
+ public:
+  explicit Loops(const Dfa& dfa) : dfa_(dfa), contents_(dfa.num_states(), kUnknown) {}
+
+  std::uint8_t of(Dfa::State state) {
+    std::int16_t& content = contents_[state];
+    if (content == kUnknown) content = make(state);
+    return static_cast<std::uint8_t>(content);
+  }
+
+ private:
+  static constexpr std::int16_t kUnknown = -1;
+
+  std::uint8_t make(Dfa::State state) const {
+    std::uint8_t content = 0x7F & ~kOtherCharacters;
+    for (int byte = 0; byte < 0x80; ++byte) {
+      const auto c = static_cast<unsigned char>(byte);
+      if (dfa_.step(state, c) != state) content &= static_cast<std::uint8_t>(~content_of(c));
+    }
+    if (content != 0 && loops_on_characters(dfa_, state)) content |= kOtherCharacters;
+    return content;
+  }
+
+  const Dfa& dfa_;
+  std::vector<std::int16_t> contents_;
+};
+
 // Walks nodes [begin, end) of a trie, which are below a node of depth `depth`. Sets the bits of
 // tokens that end within the automaton, and appends the nodes at which it accepts while more bytes
 // follow. Returns the number of nodes visited.
@@ -55,6 +124,7 @@ std::size_t walk_automaton(const ByteTrie& trie, std::uint32_t begin, std::uint3
   const Dfa& dfa = *place.dfa;
   std::vector<Level> levels(trie.longest() + 1);
   levels[0] = {place.at.state, place.at.needed, place.at.left};
+  Loops loops(dfa);
   std::size_t visited = 0;
   for (std::uint32_t node = begin; node < end; ++visited) {
     const std::size_t level = trie.depth(node) - depth;
@@ -76,11 +146,22 @@ std::size_t walk_automaton(const ByteTrie& trie, std::uint32_t begin, std::uint3
       to.needed = from.needed - (is_counted && from.needed > 0 ? 1 : 0);
       to.left = from.left - (is_counted && from.left != kUnbounded ? 1 : 0);
     }
-    for (const std::int32_t id : trie.ids(node)) {
-      words[static_cast<std::size_t>(id) / 64] |= std::uint64_t{1} << (id % 64);
+    const std::uint32_t skip = trie.skip(node);
+    if (skip - node > kSmallSubtree && (trie.content_below(node) & ~loops.of(state)) == 0 &&
+        (!kCounts || trie.has_counts())) {
+      if (kCounts && state == place.counted && to.left != kUnbounded) {
+        set_bits_within(trie, node, trie.characters_to(node) + to.left, words);
+      } else {
+        set_bits(trie.ids(node, skip), words);
+      }
+      // Where the state accepts, what is below needs no leaf: it is set.
+      visited += trie.ids(node, skip).size() / kIdsInVisit;
+      node = skip;
+      continue;
     }
-    if (accepts && trie.skip(node) > node + 1) leaves.push_back(node);
-    node = dfa.continues(state) ? node + 1 : trie.skip(node);
+    set_bits(trie.ids(node), words);
+    if (accepts && skip > node + 1) leaves.push_back(node);
+    node = dfa.continues(state) ? node + 1 : skip;
   }
   return visited;
 }

@@ -42,7 +42,7 @@ class TokenMatcher {
 
   // Makes the mask of the next token, or continues to. False: *budget was used up, and another call
   // is needed. The budget is reduced by the work; one automaton's first visit may exceed it by its
-  // walk through the vocabulary (3 ms).
+  // walk through the vocabulary (1 to 2 ms).
   bool prepare(std::size_t* budget);
   // The tokens that may come next: a bit for each id. Empty words alone: no token is left, which
   // cannot happen with a vocabulary that has every byte. Made without a budget if prepare() has not
@@ -69,8 +69,8 @@ class TokenMatcher {
 };
 
 // Makes the masks that grammars share: the insides of JSON's texts and keys, and the states of
-// `automata`. For when a model is loaded; takes some 3 ms for a state in which most tokens may
-// come.
+// `automata`. For when a model is loaded; takes about 1 ms for a state in which most tokens
+// may come.
 void warm_masks(const Vocabulary& vocabulary,
                 std::span<const std::shared_ptr<const Dfa>> automata = {});
 

@@ -4,6 +4,43 @@
 #include <algorithm>
 
 namespace lintel::grammar {
+namespace {
+
+// Where a text is in a character, as UTF-8 has them: how many bytes are missing, and the range of
+// the next.
+struct InCharacter {
+  std::uint8_t missing = 0;
+  std::uint8_t first = 0x80, last = 0xBF;
+  bool is_broken = false;
+};
+
+InCharacter after(InCharacter at, unsigned char byte) {
+  if (at.is_broken) return at;
+  if (at.missing > 0) {
+    if (byte < at.first || byte > at.last) return {.is_broken = true};
+    return {.missing = static_cast<std::uint8_t>(at.missing - 1)};
+  }
+  if (byte < 0x80) return {};
+  if (byte < 0xC2 || byte > 0xF4) return {.is_broken = true};
+  InCharacter next{.missing = static_cast<std::uint8_t>(byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3)};
+  if (byte == 0xE0) next.first = 0xA0;
+  if (byte == 0xED) next.last = 0x9F;
+  if (byte == 0xF0) next.first = 0x90;
+  if (byte == 0xF4) next.last = 0x8F;
+  return next;
+}
+
+}  // namespace
+
+std::uint8_t content_of(unsigned char byte) {
+  if (byte < 0x20) return kControls;
+  if (byte >= 0x80) return kOtherCharacters;
+  if (byte == '"') return kQuotes;
+  if (byte == '\\') return kBackslashes;
+  if (byte >= '0' && byte <= '9') return kDigits;
+  const unsigned char lower = byte | 0x20;
+  return lower >= 'a' && lower <= 'z' ? kLetters : kOtherAscii;
+}
 
 ByteTrie::ByteTrie(std::vector<std::pair<std::string_view, std::int32_t>> texts) {
   std::ranges::sort(texts);
@@ -31,6 +68,31 @@ ByteTrie::ByteTrie(std::vector<std::pair<std::string_view, std::int32_t>> texts)
   }
   close_to(0);
   nodes_.push_back({0, static_cast<std::uint32_t>(ids_.size()), 0, 0});
+  summarize();
+}
+
+void ByteTrie::summarize() {
+  summaries_.resize(size());
+  characters_.reserve(ids_.size());
+  std::vector<std::uint8_t> own(size());
+  std::vector<InCharacter> places(longest_ + 1);  // by depth
+  std::vector<std::uint32_t> last(longest_ + 1);  // node of that depth
+  std::vector<std::uint32_t> parents(size());
+  for (std::uint32_t node = 0; node < size(); ++node) {
+    const InCharacter place = after(places[depth(node) - 1], byte(node));
+    places[depth(node)] = place;
+    last[depth(node)] = node;
+    parents[node] = last[depth(node) - 1];
+    own[node] = content_of(byte(node));
+    if (place.is_broken) own[node] |= kBrokenCharacters;
+    const int before = depth(node) > 1 ? summaries_[parents[node]].characters : 0;
+    const bool begins = (byte(node) & 0xC0) != 0x80;
+    summaries_[node].characters = static_cast<std::uint8_t>(before + (begins ? 1 : 0));
+    characters_.insert(characters_.end(), ids(node).size(), summaries_[node].characters);
+  }
+  for (std::uint32_t node = size(); node-- > 0;) {
+    if (depth(node) > 1) summaries_[parents[node]].content |= own[node] | summaries_[node].content;
+  }
 }
 
 std::uint32_t ByteTrie::find(std::string_view text) const {

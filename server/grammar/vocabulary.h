@@ -19,6 +19,22 @@
 
 namespace lintel::grammar {
 
+// Kinds of bytes, as bits. An automaton that stays in its state for all that a subtree of the
+// vocabulary holds need not walk it.
+enum Content : std::uint8_t {
+  kControls = 1,
+  kQuotes = 2,
+  kBackslashes = 4,
+  kDigits = 8,
+  kLetters = 16,
+  kOtherAscii = 32,
+  kOtherCharacters = 64,    // of several bytes; a text may end within one
+  kBrokenCharacters = 128,  // not UTF-8
+};
+
+// Of a byte of text; bytes from 128 on are kOtherCharacters.
+std::uint8_t content_of(unsigned char byte);
+
 // Texts with an id each, as a trie in depth-first order: a text follows its beginnings, and the
 // nodes below node i are i + 1 to skip(i) - 1. There is no node for the empty text. Immutable.
 class ByteTrie {
@@ -40,9 +56,21 @@ class ByteTrie {
   std::span<const std::int32_t> ids(std::uint32_t begin, std::uint32_t end) const {
     return {ids_.data() + nodes_[begin].first_id, nodes_[end].first_id - nodes_[begin].first_id};
   }
+  // What the texts below a node have, from there: a set of Content.
+  std::uint8_t content_below(std::uint32_t node) const { return summaries_[node].content; }
+  // Characters up to and with a node, and of each text of ids(begin, end). Of texts that are not
+  // UTF-8 they mean nothing. REQUIRES: has_counts().
+  std::size_t characters_to(std::uint32_t node) const { return summaries_[node].characters; }
+  std::span<const std::uint8_t> characters(std::uint32_t begin, std::uint32_t end) const {
+    return std::span(characters_)
+        .subspan(nodes_[begin].first_id, nodes_[end].first_id - nodes_[begin].first_id);
+  }
+  bool has_counts() const { return longest_ < 256; }
   // The node of `text` as seen from the root; size(): there is none.
   std::uint32_t find(std::string_view text) const;
-  std::size_t bytes() const { return nodes_.size() * sizeof(Node) + ids_.size() * sizeof(int); }
+  std::size_t bytes() const {
+    return nodes_.size() * (sizeof(Node) + sizeof(Summary)) + ids_.size() * (sizeof(int) + 1);
+  }
 
  private:
   struct Node {
@@ -51,8 +79,16 @@ class ByteTrie {
     std::uint16_t depth = 0;
     std::uint8_t byte = 0;
   };
+  struct Summary {
+    std::uint8_t content = 0;
+    std::uint8_t characters = 0;
+  };
+  void summarize();
+
   std::vector<Node> nodes_;  // and one behind the last
+  std::vector<Summary> summaries_;
   std::vector<std::int32_t> ids_;
+  std::vector<std::uint8_t> characters_;  // of each id's text
   std::size_t longest_ = 0;
 };
 

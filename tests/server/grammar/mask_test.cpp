@@ -2,7 +2,7 @@
 // Masks of tokens against a naive twin; budgets, copies, GBNF, tool calls, speed.
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <ctime>
+#include <map>
 #include <string>
 
 #include "server/grammar/gbnf.h"
@@ -10,6 +10,7 @@
 #include "server/grammar/schema.h"
 #include "server/grammar/tool_calls.h"
 #include "tests/server/grammar/grammar_support.h"
+#include "tests/support/sanitized.h"
 
 namespace lintel::grammar {
 namespace {
@@ -169,23 +170,34 @@ TEST_CASE("a mask that is kept is the mask that was made, for tokens of every le
   // Enough tokens for masks to be kept.
   std::set<std::string> tokens = all_tokens();
   std::mt19937_64 random(7);
-  constexpr std::string_view kLetters = "abcity \",:}]\\n1.-\xC3\xA9";
+  // Characters of one to four bytes, parts of some, and bytes that are none.
+  std::vector<std::string> pieces = {"\xC3\xA9", "\xE4\xB8\xAD", "\xF0\x9F\x98\x80", "\xE2\x82",
+                                     "\xC3",     "\xA9",         "\xED\xA0\x80"};
+  for (const char c : std::string_view("abcity \",:}]\\n1.-\x7F")) pieces.emplace_back(1, c);
   while (tokens.size() < 6000) {
     std::string token;
-    for (std::size_t i = 0; i < 2 + random() % 6; ++i)
-      token += kLetters[random() % kLetters.size()];
+    for (std::size_t i = 0; i < 2 + random() % 6; ++i) {
+      token += pieces[random() % pieces.size()];
+    }
     tokens.insert(token);
   }
   const auto vocabulary = vocabulary_of(tokens);
+  std::vector<std::shared_ptr<const Grammar>> all = {
+      compile_gbnf("root ::= [^\"]* (\"\\\"\" root)? \"abc\"")};
   for (const char* const schema :
        {R"({"type":"object","properties":{"city":{"type":"string"},"ci":{"type":"integer"}}})",
-        R"({"type":"array","items":{"type":"string","minLength":3,"maxLength":6}})"}) {
-    const auto grammar = compile_schema(schema);
+        R"({"type":"array","items":{"type":"string","minLength":3,"maxLength":6}})",
+        R"({"type":"array","items":{"type":"string","maxLength":3}})",
+        R"({"type":"array","items":{"type":"string","pattern":"^[^a1é]*$"}})"}) {
+    all.push_back(compile_schema(schema));
+  }
+  for (std::size_t number = 0; number < all.size(); ++number) {
+    const auto& grammar = all[number];
     for (std::uint64_t seed = 0; seed < 4; ++seed) {
       std::mt19937_64 walk(seed);
       TokenMatcher matcher(grammar, vocabulary);
       for (int step = 0; step < 8 && !matcher.ended(); ++step) {
-        INFO(schema << ", seed " << seed << ", step " << step);
+        INFO("grammar " << number << ", seed " << seed << ", step " << step);
         const std::vector<std::uint64_t> naive = naive_mask(matcher);
         REQUIRE(std::ranges::equal(matcher.mask(), naive));
         const std::vector<std::int32_t> ids = ids_of(naive);
@@ -363,8 +375,8 @@ TEST_CASE("tool calls: errors and relaxed keywords name the tool") {
   CHECK(relaxed[0].path == "t#");
 }
 
-// A vocabulary of the size of large models'. Words share beginnings as those of languages do.
-std::shared_ptr<const Vocabulary> large_vocabulary() {
+// As many tokens as large models have. Words share beginnings as those of languages do.
+std::vector<std::string> many_tokens() {
   std::set<std::string> tokens = all_tokens();
   std::mt19937_64 random(3);
   std::vector<std::string> parts;
@@ -396,52 +408,60 @@ std::shared_ptr<const Vocabulary> large_vocabulary() {
     }
     tokens.insert(token);
   }
-  return vocabulary_of(tokens);
+  std::vector<std::string> shuffled(tokens.begin(), tokens.end());
+  std::ranges::shuffle(shuffled, random);
+  shuffled.emplace_back();  // the end
+  return shuffled;
 }
 
 TEST_CASE("speed: the mask of 248,320 tokens takes microseconds", "[speed]") {
-  // Of this thread: tests share cores.
-  const auto cpu_now = [] {
-    timespec now{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
-  };
-  const double begin = cpu_now();
-  const auto vocabulary = large_vocabulary();
-  WARN("made in " << (cpu_now() - begin) / 1000 << " ms, " << vocabulary->trie().size()
-                  << " nodes");
-  const double warm = cpu_now();
-  warm_masks(*vocabulary, tool_call_automata(ToolDialect::kHermes));
-  WARN("masks that all share: " << (cpu_now() - warm) / 1000 << " ms");
-  const auto measured = [&](const char* name, const std::shared_ptr<const Grammar>& grammar) {
-    std::vector<double> times;
-    double first = 0;
-    for (std::uint64_t seed = 0; seed < 24; ++seed) {
-      std::mt19937_64 random(seed);
-      TokenMatcher matcher(grammar, vocabulary);
-      for (int step = 0; step < 50 && !matcher.ended(); ++step) {
-        const double start = cpu_now();
-        const auto mask = matcher.mask();
-        const double time = cpu_now() - start;
-        (seed < 8 ? first : times.emplace_back()) = seed < 8 ? std::max(first, time) : time;
-        const std::vector<std::int32_t> ids = ids_of(mask);
-        REQUIRE(matcher.advance(ids[random() % ids.size()]));
+  const std::vector<std::string> tokens = many_tokens();
+  const auto end = static_cast<std::int32_t>(tokens.size() - 1);
+  const std::pair<const char*, std::shared_ptr<const Grammar>> all[] = {
+      {"object", compile_schema(R"({"type":"object","properties":{"city":{"type":"string"},
+           "days":{"type":"integer","minimum":1,"maximum":14},"unit":{"enum":["C","F"]},"tags":{
+           "type":"array","items":{"type":"string","maxLength":20}}},"required":["city","tags"],
+           "additionalProperties":false})")},
+      {"any object", compile_schema(R"({"type":"object"})")},
+      {"GBNF", compile_gbnf(kJsonGbnf)},
+      {"hermes", compile_tools(weather_tools(ToolSpec::Arguments::kStrict), {})}};
+  // Each vocabulary is visited for the first time: of three the quickest is the least disturbed.
+  std::map<std::string, double> first_visit;
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    std::shared_ptr<const Vocabulary> vocabulary;
+    const double made = testing::cpu_seconds_of([&] {
+      vocabulary = std::make_shared<const Vocabulary>(tokens, std::vector<std::int32_t>{end});
+    });
+    const double warm = testing::cpu_seconds_of(
+        [&] { warm_masks(*vocabulary, tool_call_automata(ToolDialect::kHermes)); });
+    WARN(vocabulary->trie().size() << " nodes made in " << made * 1e3
+                                   << " ms, masks that all share in " << warm * 1e3 << " ms");
+    for (const auto& [name, grammar] : all) {
+      std::vector<double> times;
+      double first = 0;
+      for (std::uint64_t seed = 0; seed < 16; ++seed) {
+        std::mt19937_64 random(seed);
+        TokenMatcher matcher(grammar, vocabulary);
+        for (int step = 0; step < 50 && !matcher.ended(); ++step) {
+          const double time = 1e6 * testing::cpu_seconds_of([&] { matcher.mask(); });
+          (seed < 8 ? first : times.emplace_back()) = seed < 8 ? std::max(first, time) : time;
+          const std::vector<std::int32_t> ids = ids_of(matcher.mask());
+          REQUIRE(matcher.advance(ids[random() % ids.size()]));
+        }
       }
+      std::ranges::sort(times);
+      WARN(name << ": median " << times[times.size() / 2] << " us, p99 "
+                << times[times.size() * 99 / 100] << " us, largest of the first " << first
+                << " us");
+      CHECK(times[times.size() / 2] < 50);
+      double& least = first_visit.try_emplace(name, first).first->second;
+      least = std::min(least, first);
     }
-    std::ranges::sort(times);
-    WARN(name << ": median " << times[times.size() / 2] << " us, p99 "
-              << times[times.size() * 99 / 100] << " us, largest " << times.back()
-              << " us, largest of the first " << first << " us");
-    // 50 us are the target of a release build; sanitizers are slower.
-    CHECK(times[times.size() / 2] < 2'000);
-  };
-  measured("object", compile_schema(R"({"type":"object","properties":{"city":{"type":"string"},
-      "days":{"type":"integer","minimum":1,"maximum":14},"unit":{"enum":["C","F"]},"tags":{
-      "type":"array","items":{"type":"string","maxLength":20}}},"required":["city","tags"],
-      "additionalProperties":false})"));
-  measured("any object", compile_schema(R"({"type":"object"})"));
-  measured("GBNF", compile_gbnf(kJsonGbnf));
-  measured("hermes", compile_tools(weather_tools(ToolSpec::Arguments::kStrict), {}));
+  }
+  for (const auto& [name, time] : first_visit) {
+    INFO(name << ": " << time << " us");
+    CHECK(time < 3'000);
+  }
 }
 
 }  // namespace
