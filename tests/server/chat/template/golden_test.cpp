@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every case of tests/golden/chat/templates: texts byte for byte, refusals, origins, probes.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include "server/chat/template/request_json.h"
 #include "server/chat/template/template.h"
 #include "server/chat/template/traits.h"
+#include "tests/support/sanitized.h"
 
 namespace lintel {
 namespace {
@@ -106,6 +108,18 @@ Json with_arguments_as_text(const Json& messages) {
   return changed;
 }
 
+// 200 turns with 20,000 tokens of text, at four bytes a token.
+Json long_conversation() {
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += "a word or\n";
+  Json messages = Json::array();
+  for (int turn = 0; turn < 200; ++turn) {
+    messages.push_back({{"role", turn % 2 == 0 ? "user" : "assistant"}, {"content", text}});
+  }
+  messages.push_back({{"role", "user"}, {"content", "the question"}});
+  return messages;
+}
+
 }  // namespace
 
 TEST_CASE("golden templates: every conversation renders byte for byte") {
@@ -162,6 +176,25 @@ TEST_CASE("golden templates: probes find what a template takes") {
 TEST_CASE("rwkv-world: the built-in template is that of the vectors") {
   for (const Json& file : golden_files()) {
     if (file["name"] == "rwkv_world") CHECK(file["template"] == std::string(kRwkvWorldTemplate));
+  }
+}
+
+TEST_CASE("speed: a conversation of 20,000 tokens renders in less than 5 ms", "[speed]") {
+  const Json messages = long_conversation();
+  for (const Json& file : golden_files()) {
+    const ChatTemplate chat_template = compiled(file);
+    RenderInput input;
+    input.messages = &messages;
+    input.now = time_of(file["now"].get<std::string>());
+    double best = 1;
+    std::size_t bytes = 0;
+    for (int repeat = 0; repeat < 5; ++repeat) {
+      best = std::min(
+          best, testing::cpu_seconds_of([&] { bytes = chat_template.render(input).text.size(); }));
+    }
+    INFO(file["name"] << ": " << bytes << " bytes in " << best * 1000 << " ms");
+    CHECK(bytes > 80'000);
+    CHECK(best < 0.005);
   }
 }
 
