@@ -84,7 +84,7 @@ class RecurrentState : public LayerState {
   void settle() final {
     if (pending_.count == 0) return;
     if (pending_.stay > 0) feed_pending(pending_.rows, pending_.stay);
-    paid();
+    clear_pending();
   }
 
   // The whole block, for every `since`.
@@ -125,11 +125,12 @@ class RecurrentState : public LayerState {
 
   // Drafts that stay and are not in the sums: what they add, kept_floats() from one to the next.
   std::span<const float> pending() const { return {pending_.rows, pending_.stay * kept_floats_}; }
-  // They were added.
-  void paid() { zero(std::exchange(pending_, {})); }
+  // Once they were added.
+  void clear_pending() { zero(std::exchange(pending_, {})); }
 
  protected:
-  // Adds what `count` drafts added that had entered the sums; work: as long as the block.
+  // Feeds the first `count` kept drafts again, where the block is as before them. work: as long as
+  // the block.
   virtual void feed_again(const float* kept, std::size_t count, std::span<float> work) = 0;
   // Adds what `count` drafts add that were kept aside. The position is after them.
   virtual void feed_pending(const float* /*kept*/, std::size_t /*count*/) {}

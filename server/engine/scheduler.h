@@ -70,13 +70,13 @@ class Scheduler {
   struct Stats {
     std::uint64_t steps = 0;
     std::uint64_t rows = 0;
-    std::uint64_t shared_steps = 0;  // on several threads
+    std::uint64_t shared_steps = 0;  // by several threads
     std::uint64_t prompt_tokens = 0;
     std::uint64_t generated_tokens = 0;
     std::uint64_t drafted_tokens = 0;   // fed before they were drawn
     std::uint64_t accepted_tokens = 0;  // of which right
-    std::uint64_t mask_waits = 0;       // rows that waited a step for a grammar's mask
-    std::uint64_t empty_masks = 0;      // which permitted no token: an error, kInternal
+    std::uint64_t mask_waits = 0;       // steps that rows waited for masks, summed
+    std::uint64_t empty_masks = 0;      // masks that permitted no token: an error, kInternal
     std::uint64_t running = 0;          // requests in a batch or paused
     std::uint64_t queued = 0;
     std::array<std::uint64_t, kNumOutcomes> ended{};   // by RequestOutcome

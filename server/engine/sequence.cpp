@@ -338,10 +338,10 @@ int Sequence::rows_wanted(int limit) const {
 
 void Sequence::prepare_mask(StepContext& step) {
   if (!constraint_ || constraint_->ready()) return;
-  const std::size_t most = std::min(step.row_masks, step.masks_left);
+  const std::size_t most = std::min(step.row_mask_budget, step.mask_budget_left);
   std::size_t left = most;
   constraint_->prepare(&left);
-  step.masks_left -= most - left;
+  step.mask_budget_left -= most - left;
 }
 
 bool Sequence::has_mask_after(int rows) const {

@@ -34,9 +34,9 @@ struct StepContext {
   std::uint64_t drafted_tokens = 0;
   std::uint64_t accepted_tokens = 0;
   int most_drafts = 0;  // of a sample in a step; constant
-  // Work that masks of grammars may still take in this step, and in it of one row (constant).
-  std::size_t masks_left = 0;
-  std::size_t row_masks = 0;
+  // Work that masks of grammars may still take in this step, and that of one row (constant).
+  std::size_t mask_budget_left = 0;
+  std::size_t row_mask_budget = 0;
   std::uint64_t empty_masks = 0;  // since the counters were taken
   WorkerMetrics metrics;
   SamplingScratch sampling;
@@ -147,8 +147,8 @@ class Sequence final : public DraftSource {
   // Tokens of the sequence.
   std::int64_t num_tokens() const { return num_tokens_; }
 
-  // Makes the mask of the next new token, if it needs one, as far as this step has time for it. A
-  // token is sampled in no step that began without.
+  // Makes the mask of the next new token, if it needs one, within the step's budget. Where the mask
+  // is not ready then, the row waits: rows_wanted() is 0.
   void prepare_mask(StepContext& step);
   // Rows it could use in this step, at most `limit`; 0: it waits for its mask. REQUIRES: neither
   // finished nor waiting.

@@ -257,7 +257,7 @@ void SequenceGroup::propose(int max_rows, std::vector<BatchSlice>& runs) {
     run.is_decoding = forked_;
     run.samples_next = sample.samples_next();
     run.wanted = shares_prompt ? sample.prompt_rows_wanted(max_rows) : sample.rows_wanted(max_rows);
-    if (context_.constraint && run.wanted == 0) {  // for its mask
+    if (context_.constraint && run.wanted == 0) {  // it waits for its mask
       metrics_.mask_waits.fetch_add(1, std::memory_order_relaxed);
       sample.settle();
       continue;

@@ -76,13 +76,13 @@ inline constexpr std::size_t kNumOutcomes = 7;  // of RequestOutcome, those of a
 struct SchedulerMetrics {
   std::atomic<std::uint64_t> steps{0};
   std::atomic<std::uint64_t> rows{0};
-  std::atomic<std::uint64_t> shared_steps{0};  // with idle workers
+  std::atomic<std::uint64_t> shared_steps{0};  // by several threads
   std::atomic<std::uint64_t> prompt_tokens{0};
   std::atomic<std::uint64_t> generated_tokens{0};
   std::atomic<std::uint64_t> drafted_tokens{0};
   std::atomic<std::uint64_t> accepted_tokens{0};
-  std::atomic<std::uint64_t> mask_waits{0};   // rows that waited a step for a grammar's mask
-  std::atomic<std::uint64_t> empty_masks{0};  // which permitted no token
+  std::atomic<std::uint64_t> mask_waits{0};   // steps that rows waited for masks, summed
+  std::atomic<std::uint64_t> empty_masks{0};  // masks that permitted no token
   std::atomic<std::uint64_t> unfinished{0};   // accepted, and not ended for their sinks
   std::atomic<std::uint64_t> in_flight{0};    // and those that have ended and are still in memory
   std::array<std::atomic<std::uint64_t>, kNumOutcomes> ended{};  // by RequestOutcome

@@ -9,8 +9,8 @@
 namespace lintel {
 namespace {
 
-// Masks of a step, in budgets of one row.
-constexpr std::size_t kMostMasks = 4;
+// Budget of a step's masks, in budgets of one row.
+constexpr std::size_t kStepMaskBudgets = 4;
 
 // Rows of a step that has drafts.
 int most_drafting_rows(const Worker::Options& options) {
@@ -46,7 +46,7 @@ Worker::Worker(const Transformer& model, const Options& options, const Clock& cl
   runs_.reserve(static_cast<std::size_t>(options.max_rows));
   rows_.reserve(static_cast<std::size_t>(options.most_rows));
   step_.most_drafts = options.drafts ? options.speculation_rows - 1 : 0;
-  step_.row_masks = options.mask_budget;
+  step_.row_mask_budget = options.mask_budget;
 }
 
 bool Worker::run_one_step() noexcept {
@@ -153,7 +153,7 @@ bool Worker::yield_rows() {
 }
 
 void Worker::prepare_masks() {
-  step_.masks_left = kMostMasks * options_.mask_budget;
+  step_.mask_budget_left = kStepMaskBudgets * options_.mask_budget;
   const std::size_t first = mask_turn_++;
   for (std::size_t i = 0; i < active_.size(); ++i) {
     active_[(first + i) % active_.size()]->prepare_masks(step_);

@@ -275,10 +275,10 @@ void collect_scheduling(const ModelTotals& totals, std::vector<MetricFamily>& ou
                 "accepted by the model (accepted)");
   Family shared(out, MetricType::Counter, "shared_steps_total",
                 "Steps that idle workers shared (--step-threads)");
-  Family masks(
-      out, MetricType::Counter, "grammar_masks_total",
-      "Masks of grammars for which a row waited a step (late), and that permitted no token "
-      "(empty), which ends their request");
+  Family empty_masks(out, MetricType::Counter, "grammar_empty_masks_total",
+                     "Masks of grammars that permitted no token, which ended their request");
+  Family waits(out, MetricType::Counter, "grammar_mask_waits_total",
+               "Steps that rows waited for the masks of their grammars");
   Family cancelled(out, MetricType::Counter, "cancellations_total",
                    "Requests that were ended before they were done");
   for (const auto& model : totals) {
@@ -291,8 +291,8 @@ void collect_scheduling(const ModelTotals& totals, std::vector<MetricFamily>& ou
         .add({{"model", name}, {"kind", "drafted"}}, stats.drafted_tokens)
         .add({{"model", name}, {"kind", "accepted"}}, stats.accepted_tokens);
     shared.add({{"model", name}}, stats.shared_steps);
-    masks.add({{"model", name}, {"kind", "late"}}, stats.mask_waits)
-        .add({{"model", name}, {"kind", "empty"}}, stats.empty_masks);
+    empty_masks.add({{"model", name}}, stats.empty_masks);
+    waits.add({{"model", name}}, stats.mask_waits);
     for (std::size_t i = 0; i < kNumOutcomes; ++i) {
       if (kReasons[i] == nullptr) continue;
       cancelled.add({{"model", name}, {"reason", kReasons[i]}}, stats.ended[i]);

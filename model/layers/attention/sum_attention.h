@@ -112,7 +112,7 @@ class SumAttention final : public AttentionBackend {
     batch.make_room_for(run.end - run.first_draft);
     for (std::size_t r = run.first_draft; r < run.end; ++r) batch.add_draft(r);
     batch.feed();
-    state.paid();
+    state.clear_pending();
   }
 
   // Rows of one sequence on their way into the kernel.

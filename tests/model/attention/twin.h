@@ -27,6 +27,7 @@ struct TwinInputs {
 
   std::size_t num_tokens() const { return inputs.front().rows(); }
   AttentionParams params() const { return {config, dims, own}; }
+  // REQUIRES: the kind declares the key "scale".
   double scale() const { return config.number("scale", 1.0 / std::sqrt(dims.d_head)); }
   std::vector<MatrixView<const float>> rows(std::size_t first, std::size_t count) const {
     std::vector<MatrixView<const float>> parts;

@@ -21,11 +21,13 @@
 
 #include "inference/grpc_service.grpc.pb.h"
 #include "lintel/v1/admin.grpc.pb.h"
+#include "lintel/v1/chat.grpc.pb.h"
 #include "server/metrics/metrics_endpoint.h"
 #include "server/rpc/call_scope.h"
 #include "tests/server/support/metrics_page.h"
 #include "tests/server/support/token_file.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/text_model.h"
 
 namespace lintel::testing {
 namespace {
@@ -66,8 +68,9 @@ TEST_CASE("the metrics count requests and work") {
   CHECK(now.at(R"(lintel_tokens_total{model="tokens",kind="generated"})") == 7 + 2);
   CHECK(now.at(R"(lintel_tokens_total{model="tokens",kind="drafted"})") == 0);
   CHECK(now.at(R"(lintel_tokens_total{model="tokens",kind="accepted"})") == 0);
-  CHECK(now.at(R"(lintel_grammar_masks_total{model="tokens",kind="late"})") == 0);
-  CHECK(now.at(R"(lintel_grammar_masks_total{model="tokens",kind="empty"})") == 0);
+  CHECK(now.at(R"(lintel_grammar_mask_waits_total{model="tokens"})") == 0);
+  CHECK(now.at(R"(lintel_grammar_empty_masks_total{model="tokens"})") == 0);
+  CHECK(now.at(R"(lintel_grammar_mask_waits_total{model="tokens"})") == 0);
   CHECK(now.at(R"(lintel_time_to_first_token_seconds_count{model="tokens"})") == 2);
   CHECK(now.at(R"(lintel_time_between_tokens_seconds_count{model="tokens"})") == 6 + 1);
   CHECK(now.at(R"(lintel_queue_time_seconds_count{model="tokens"})") == 3);
@@ -218,6 +221,31 @@ TEST_CASE("draft tokens of speculation and accepted ones are counted") {
   CHECK(drafted == finish.drafted_tokens());
   CHECK(accepted == finish.accepted_tokens());
   CHECK(now.at(R"(lintel_batch_rows_count{model="tokens"})") < 100);  // steps
+}
+
+TEST_CASE("steps that a row waits for the mask of its grammar are counted") {
+  const TemporaryDirectory directory;
+  const auto chat_template = directory.path() / "chat.jinja";
+  std::ofstream(chat_template) << "{{ messages[0].content }}";
+  ServerOptions options = with_metrics();
+  options.models.chat_templates = {{"text", chat_template}};
+  options.models.scheduling.mask_budget = 1;
+  const SteadyClock clock;
+  TestServer server(options, clock, {{"text", llama_text_model()}});
+  const std::string name = R"(lintel_grammar_mask_waits_total{model="text"})";
+  CHECK(values(server.server()).at(name) == 0);
+  v1::ChatRequest request;
+  request.set_body(R"({"messages": [{"role": "user", "content": "A city?"}],
+                       "response_format": {"type": "json_object"}, "max_tokens": 5})");
+  grpc::ClientContext context;
+  const auto reader = v1::ChatService::NewStub(server.channel())->Complete(&context, request);
+  v1::ChatResponse message;
+  while (reader->Read(&message)) {
+  }
+  REQUIRE(reader->Finish().ok());
+  const std::uint64_t waits = server.scheduler("text").stats().mask_waits;
+  CHECK(waits > 0);
+  CHECK(values(server.server()).at(name) == static_cast<double>(waits));
 }
 
 TEST_CASE("running and waiting requests, open streams and cancellations are seen") {
