@@ -97,13 +97,13 @@ void read_tokens(const v1::Values& values, const std::string& path, const ModelC
 
 // Checks of sampling options.
 
-// Sampling as this head can honour it.
+// Sampling as this head can honour it. Defined below.
 SamplingOptions read_sampling(const v1::Sampling& wire, const ModelConfig& config, const Head& head,
                               Violations& violations);
 
 namespace {
 
-// Beyond these the arithmetic of float logits says nothing any more.
+// Limits of requests: larger values lose all precision of float logits.
 constexpr float kLowestTemperature = 1e-3f;
 constexpr float kHighestTemperature = 1e3f;
 constexpr float kLargestPenalty = 1e3f;
