@@ -159,6 +159,7 @@ std::size_t num_matrices(const TensorInfo& tensor) {
 
 std::size_t most_weight_bytes(const TensorInfo& tensor, std::size_t cols, std::size_t rows,
                               WeightType type) {
+  if (type == WeightType::kInt4Ffn) type = WeightType::kInt8Groups;  // the larger of both
   if (type != WeightType::kBlocks) return Dense::most_weight_bytes(cols, rows, type);
   if (is_quantized(tensor.type)) return BlockMatrix::bytes_of(tensor.type, cols, rows);
   return Dense::most_weight_bytes(cols, rows, WeightType::kF32);
@@ -167,7 +168,7 @@ std::size_t most_weight_bytes(const TensorInfo& tensor, std::size_t cols, std::s
 // An upper bound from names and shapes alone: the embedding as it is stored, the head packed, and
 // of each other matrix the packed form; while one is packed, some of its rows in f32.
 ModelSize measure_family(const ModelFiles& files, const Transformer::Options& options) {
-  const WeightType type = options.weight_type;
+  const WeightType type = family_type_of(options.weight_type);
   ModelSize size;
   std::size_t embedding = 0;
   std::size_t head = 0;
@@ -195,10 +196,15 @@ ModelSize measure_family(const ModelFiles& files, const Transformer::Options& op
     // Small ones may be stored transposed.
     const std::size_t exact = std::max(Dense::most_weight_bytes(cols, rows, WeightType::kF32),
                                        Dense::most_weight_bytes(rows, cols, WeightType::kF32));
-    const std::size_t packed = options.streams ? 0 : most_weight_bytes(tensor, cols, rows, type);
+    const bool is_vocabulary = rows == static_cast<std::size_t>(files.config().vocab_size);
+    const std::size_t packed =
+        options.streams
+            ? 0
+            : most_weight_bytes(tensor, cols, rows,
+                                is_vocabulary ? weight_type_of(type, WeightRole::kHead) : type);
     if (tensor.shape.size() == 3) {
       add(size.resident_bytes, product(matrices, packed));
-    } else if (rows == static_cast<std::size_t>(files.config().vocab_size)) {
+    } else if (is_vocabulary) {
       embedding = std::max<std::size_t>(embedding, tensor.num_bytes());
       head = std::max(head, packed);
       ++vocabularies;

@@ -374,12 +374,12 @@ std::unique_ptr<Transformer> Transformer::load(const ModelFiles& files, const Op
   }
   Parts parts;
   parts.config = files.config();
-  parts.weight_type = options.weight_type;
+  parts.weight_type = family != nullptr ? family_type_of(options.weight_type) : options.weight_type;
   parts.config_json = files.config_json();
   if (!options.streams) parts.fingerprint = fingerprint_of(files);
   parts.head = make_head(parts.config);
   parts.tokenizer = files.load_tokenizer(parts.warnings);
-  const Dense::Options products{.weight_type = options.weight_type,
+  const Dense::Options products{.weight_type = parts.weight_type,
                                 .library = options.product_library,
                                 .streams = options.streams};
   if (family != nullptr) {

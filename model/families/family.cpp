@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "model/ops/dense_kernels.h"
+
 namespace lintel {
 namespace {
 
@@ -10,6 +12,11 @@ constexpr const ModelFamily* kFamilies[] = {&family_qwen3_5, &family_qwen3_5_moe
                                             &family_fla};
 
 }  // namespace
+
+WeightType family_type_of(WeightType type) {
+  const bool is_int8 = type == WeightType::kInt8 && !runs_on_tiles(type);
+  return is_int8 ? WeightType::kInt8Groups : type;
+}
 
 const ModelFamily* find_family(std::string_view model_type) {
   for (const ModelFamily* const family : kFamilies) {

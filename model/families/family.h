@@ -74,4 +74,8 @@ std::unique_ptr<const WeightSource> replace_attention(const AttentionSpec& spec,
 // Throws ModelError naming the first projection that has more inputs than `type` can sum exactly.
 void check_weight_type(const ModelConfig& config, WeightType type);
 
+// What a family's model of this type is loaded as: int8 with a scale for each 128 inputs, but on
+// AMX, which has no kernels for it.
+WeightType family_type_of(WeightType type);
+
 }  // namespace lintel

@@ -366,8 +366,8 @@ class Builder {
  private:
   using Parts = std::vector<TensorReader::Part>;
 
-  Dense served(const Parts& parts, std::size_t cols) {
-    return tensors_.dense(parts, cols, options_);
+  Dense served(const Parts& parts, std::size_t cols, WeightRole role = WeightRole::kMixer) {
+    return tensors_.dense(parts, cols, options_, role);
   }
   Dense exact(const Parts& parts, std::size_t cols) { return tensors_.dense(parts, cols, exact_); }
 
@@ -547,10 +547,11 @@ class Builder {
     const std::string gate = prefix + "gate_proj.weight";
     const std::string up = prefix + "up_proj.weight";
     const std::size_t width = shape_.ff_width;
-    Dense gate_up = tensors_.has(up) ? served({{gate, width}, {up, width}}, shape_.width)
-                                     : served({{gate, 2 * width}}, shape_.width);
-    return std::make_unique<Swiglu>(std::move(gate_up),
-                                    served({{prefix + "down_proj.weight", shape_.width}}, width));
+    constexpr WeightRole kRole = WeightRole::kChannels;
+    Dense gate_up = tensors_.has(up) ? served({{gate, width}, {up, width}}, shape_.width, kRole)
+                                     : served({{gate, 2 * width}}, shape_.width, kRole);
+    return std::make_unique<Swiglu>(
+        std::move(gate_up), served({{prefix + "down_proj.weight", shape_.width}}, width, kRole));
   }
 
   const Shape shape_;

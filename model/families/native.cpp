@@ -256,6 +256,11 @@ std::unique_ptr<const WeightSource> replace_attention(const AttentionSpec& spec,
 }
 
 void check_weight_type(const ModelConfig& config, WeightType type) {
+  if (input_type_of(type) == WeightType::kInt8Groups) {
+    throw ModelError(
+        "weight type " + std::string(to_string(type)) +
+        ": of checkpoints with a model_type alone; here f32, bf16 and int8 are served");
+  }
   if (type != WeightType::kInt8) return;
   constexpr auto kMost = static_cast<std::int64_t>(Dense::kMostInt8Inputs);
   for (const TensorSpec& spec : list_tensors(config)) {

@@ -538,8 +538,8 @@ class Builder {
            block >= shape_.is_full.size();
   }
 
-  Dense dense(const std::vector<TensorReader::Part>& parts) {
-    return tensors_.dense(parts, shape_.width, options_);
+  Dense dense(const std::vector<TensorReader::Part>& parts, WeightRole role = WeightRole::kMixer) {
+    return tensors_.dense(parts, shape_.width, options_, role);
   }
   // Of a sub-layer's output, [E, inputs].
   Dense dense_out(const std::string& name, std::size_t inputs, const std::string& bias = "") {
@@ -654,9 +654,10 @@ class Builder {
       return TensorReader::Part{
           .name = names_.of_layer(layer, prefix + of), .rows = rows, .is_adaptable = is_adaptable};
     };
-    Dense gate_up = dense({part("gate_proj.weight", width), part("up_proj.weight", width)});
+    constexpr WeightRole kRole = WeightRole::kChannels;
+    Dense gate_up = dense({part("gate_proj.weight", width), part("up_proj.weight", width)}, kRole);
     return Swiglu(std::move(gate_up),
-                  tensors_.dense({part("down_proj.weight", shape_.width)}, width, options_));
+                  tensors_.dense({part("down_proj.weight", shape_.width)}, width, options_, kRole));
   }
 
   std::unique_ptr<const Mixer> experts(std::size_t layer) {
@@ -695,12 +696,14 @@ class Builder {
           .first = i * rows};
     };
     const bool is_cut = shape_.is_gguf && !tensors_.has(name("gate_up_proj"));
+    constexpr WeightRole kRole = WeightRole::kChannels;
     Dense gate_up =
         is_cut
-            ? dense({part("gate_proj", width, shape_.width), part("up_proj", width, shape_.width)})
-            : dense({part("gate_up_proj", 2 * width, shape_.width)});
+            ? dense({part("gate_proj", width, shape_.width), part("up_proj", width, shape_.width)},
+                    kRole)
+            : dense({part("gate_up_proj", 2 * width, shape_.width)}, kRole);
     return Swiglu(std::move(gate_up),
-                  tensors_.dense({part("down_proj", shape_.width, width)}, width, options_));
+                  tensors_.dense({part("down_proj", shape_.width, width)}, width, options_, kRole));
   }
 
   const Shape shape_;

@@ -396,10 +396,10 @@ class Builder {
 
   std::unique_ptr<const Mixer> channel_mixer(std::size_t layer) {
     Matrix mix = tensors_.vector(name(layer, "ffn.x_k"), shape_.width);
-    Dense key =
-        tensors_.dense({{name(layer, "ffn.key.weight"), shape_.ff_width}}, shape_.width, options_);
+    Dense key = tensors_.dense({{name(layer, "ffn.key.weight"), shape_.ff_width}}, shape_.width,
+                               options_, WeightRole::kChannels);
     Dense value = tensors_.dense({{name(layer, "ffn.value.weight"), shape_.width}}, shape_.ff_width,
-                                 options_);
+                                 options_, WeightRole::kChannels);
     return std::make_unique<Rwkv7ChannelMixer>(std::move(mix), std::move(key), std::move(value));
   }
 

@@ -98,8 +98,9 @@ void TensorReader::note_modules(const std::vector<Part>& parts, std::size_t cols
 }
 
 Dense TensorReader::dense(const std::vector<Part>& parts, std::size_t cols,
-                          const Dense::Options& given) {
+                          const Dense::Options& given, WeightRole role) {
   Dense::Options options = given;
+  options.weight_type = weight_type_of(given.weight_type, role);
   options.number = num_products_++;
   note_modules(parts, cols, options.number);
   // A part whose columns are the file's rows is held until it is packed.
@@ -177,7 +178,7 @@ void TensorReader::read_vocabulary(const Vocabulary& names, const Dense::Options
                                    Decoder& decoder) {
   if (names.is_tied && has(names.head)) check_equal(names.head, names.embedding);
   const std::string& head = names.is_tied ? names.embedding : names.head;
-  decoder.head = dense({{head, names.rows}}, decoder.width, options);
+  decoder.head = dense({{head, names.rows}}, decoder.width, options, WeightRole::kHead);
   // PEFT adapts the head of a tied pair alone under its own name.
   if (names.is_tied && !modules_.empty()) {
     modules_.back().name = names.head.substr(0, names.head.rfind(".weight"));

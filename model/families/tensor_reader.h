@@ -46,7 +46,9 @@ class TensorReader {
   };
   // Of weight type blocks: quantised parts stay as they are stored, others are f32. With
   // Options::streams the source outlives the result.
-  Dense dense(const std::vector<Part>& parts, std::size_t cols, const Dense::Options& options);
+  // Of int4 and int4-ffn in the form that `role` has.
+  Dense dense(const std::vector<Part>& parts, std::size_t cols, const Dense::Options& options,
+              WeightRole role = WeightRole::kMixer);
   // The embedding and the head of a decoder. They are one copy, of the weight type, where they are
   // tied and no library has the head alone.
   struct Vocabulary {

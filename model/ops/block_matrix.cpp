@@ -5,6 +5,8 @@
 #include <cassert>
 #include <vector>
 
+#include "model/ops/quantize.h"
+
 namespace lintel {
 namespace {
 
@@ -37,13 +39,18 @@ BlockMatrix::Place BlockMatrix::place_of(std::size_t n, std::size_t block) const
           .scale = span * 2 * kPanel + column};
 }
 
+BlockMatrix::BlockMatrix(DType type, std::size_t in_features, std::size_t out_features)
+    : type_(type), format_(block_format(type)), in_(in_features), out_(out_features) {
+  const std::size_t columns = num_panels() * kPanel;
+  levels_ = make_aligned<std::uint8_t>(columns * num_spans() * lines_of(format_) * kCellInputs);
+}
+
 BlockMatrix::BlockMatrix(DType type, std::size_t in_features, std::size_t out_features,
                          const ReadBlocks& read)
-    : type_(type), format_(block_format(type)), in_(in_features), out_(out_features) {
+    : BlockMatrix(type, in_features, out_features) {
   assert(is_quantized(type) && in_ % values_of(format_) == 0);
   const std::size_t blocks = in_ / values_of(format_);
   const std::size_t columns = num_panels() * kPanel;
-  levels_ = make_aligned<std::uint8_t>(columns * num_spans() * lines_of(format_) * kCellInputs);
   d_ = make_aligned<std::uint16_t>(columns * blocks * (format_.has_minima ? 2 : 1));
   if (format_.has_group_scales) scales_ = make_aligned<std::uint8_t>(columns * num_spans() * 2);
 
@@ -63,6 +70,43 @@ BlockMatrix::BlockMatrix(DType type, std::size_t in_features, std::size_t out_fe
       }
     }
   }
+}
+
+BlockMatrix BlockMatrix::quantized_to_4_bits(std::size_t in_features, std::size_t out_features,
+                                             const ReadWeightRows& read) {
+  BlockMatrix to(DType::kQ4_0, in_features, out_features);
+  assert(in_features % kSpan == 0);
+  const std::size_t spans = to.num_spans();
+  to.d_ = make_aligned<std::uint16_t>(to.num_panels() * kPanel * spans);
+  Matrix rows(std::min(kPanel, out_features), in_features);
+  for (std::size_t first = 0; first < out_features; first += kPanel) {
+    const MatrixView<float> of_panel =
+        rows.view().rows_from(0, std::min(kPanel, out_features - first));
+    read(first, of_panel);
+    const std::size_t span = first / kPanel * spans;  // of the panel
+    for (std::size_t s = 0; s < spans; ++s) {
+      quantize_to_4_bits(of_panel.cols_from(s * kSpan, kSpan),
+                         to.levels_.get() + (span + s) * 4 * kLineBytes,
+                         to.d_.get() + (span + s) * kPanel);
+    }
+  }
+  return to;
+}
+
+BlockMatrix BlockMatrix::quantized_to_8_bits(std::size_t in_features, std::size_t out_features,
+                                             const ReadWeightRows& read) {
+  BlockMatrix to(DType::kQ8_0, in_features, out_features);
+  to.output_scales_ = make_aligned<float>(to.num_panels() * kPanel);
+  Matrix rows(std::min(kPanel, out_features), in_features);
+  for (std::size_t first = 0; first < out_features; first += kPanel) {
+    const MatrixView<float> of_panel =
+        rows.view().rows_from(0, std::min(kPanel, out_features - first));
+    read(first, of_panel);
+    quantize_to_8_bits(of_panel,
+                       to.levels_.get() + first / kPanel * to.num_spans() * 8 * kLineBytes,
+                       to.output_scales_.get() + first);
+  }
+  return to;
 }
 
 void BlockMatrix::pack(std::size_t n, std::size_t block, const UnpackedBlock& from) {
@@ -135,10 +179,24 @@ UnpackedBlock BlockMatrix::unpack(std::size_t n, std::size_t block) const {
 
 void BlockMatrix::dequantize_row(std::size_t n, std::span<float> out) const {
   assert(n < out_ && out.size() == in_);
+  if (has_output_scales()) {
+    const std::uint8_t* const levels =
+        levels_.get() + n / kPanel * num_spans() * 8 * kLineBytes + n % kPanel * kCellInputs;
+    for (std::size_t i = 0; i < in_; ++i) {
+      const int level = levels[i / kCellInputs * kLineBytes + i % kCellInputs];
+      out[i] = output_scales_[n] * static_cast<float>(level - format_.zero);
+    }
+    return;
+  }
   const std::size_t values = values_of(format_);
   for (std::size_t b = 0; b < in_ / values; ++b) {
     dequantize_block(format_, unpack(n, b), out.data() + b * values);
   }
+}
+
+std::size_t BlockMatrix::bytes_of_8_bits(std::size_t in_features, std::size_t out_features) {
+  const std::size_t columns = (out_features + kPanel - 1) / kPanel * kPanel;
+  return columns * ((in_features + kSpan - 1) / kSpan * kSpan + sizeof(float));
 }
 
 std::size_t BlockMatrix::bytes_of(DType type, std::size_t in_features, std::size_t out_features) {

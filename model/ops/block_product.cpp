@@ -136,6 +136,26 @@ HWY_INLINE VF load_bytes(const uint8_t* from) {
                        hn::PromoteTo(I(), hn::Load(bytes, reinterpret_cast<const Byte*>(from))));
 }
 
+// A vector of outputs from `column` on of a row.
+HWY_INLINE void store_outputs(const BlockProduct& product, size_t row, size_t column, VF sum) {
+  const size_t outputs = product.weights->out_features();
+  if (column >= outputs) return;
+  float* const y = product.y.row(row).data() + column;
+  if (column + kLanes <= outputs) {
+    VF bias = hn::Zero(F());
+    if (product.bias != nullptr) bias = hn::LoadU(F(), product.bias + column);
+    const VF value = hn::Add(sum, bias);
+    hn::StoreU(product.add ? hn::Add(hn::LoadU(F(), y), value) : value, F(), y);
+    return;
+  }
+  HWY_ALIGN float last[kLanes];
+  hn::Store(sum, F(), last);
+  for (size_t i = 0; i < outputs - column; ++i) {
+    const float value = last[i] + (product.bias != nullptr ? product.bias[column + i] : 0.0f);
+    y[i] = product.add ? y[i] + value : value;
+  }
+}
+
 // kRows rows times kVectors vectors of outputs from `vector` on, within their panel.
 template <class Dot, DType kType, size_t kRows, size_t kVectors, bool kFetches>
 HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t row, size_t vector) {
@@ -190,11 +210,10 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
           const uint32_t* const cells = x + r * product.x.cell_stride + s * kSpanCells + 2 * p;
           LINTEL_UNROLL
           for (size_t v = 0; v < kVectors; ++v) {
-            Dot::template add<kFormat.bits>(exact[r][v], even[v], cells[0]);
-          }
-          LINTEL_UNROLL
-          for (size_t v = 0; v < kVectors; ++v) {
-            Dot::template add<kFormat.bits>(exact[r][v], odd[v], cells[1]);
+            VI sum = exact[r][v];  // a copy, or GCC 12 keeps the array in memory
+            Dot::template add<kFormat.bits>(sum, even[v], cells[0]);
+            Dot::template add<kFormat.bits>(sum, odd[v], cells[1]);
+            exact[r][v] = sum;
           }
         }
       }
@@ -230,26 +249,116 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
   const size_t first = panel * BlockMatrix::kPanel + column;
   LINTEL_UNROLL
   for (size_t v = 0; v < kVectors; ++v) {
-    const size_t at = first + v * kLanes;
-    if (at >= weights.out_features()) break;
-    const size_t width = std::min(kLanes, weights.out_features() - at);
     LINTEL_UNROLL
     for (size_t r = 0; r < kRows; ++r) {
-      float* const y = product.y.row(row + r).data() + at;
-      VF bias = hn::Zero(F());
-      if (width == kLanes) {
-        if (product.bias != nullptr) bias = hn::LoadU(F(), product.bias + at);
-        const VF value = hn::Add(sums[r][v], bias);
-        hn::StoreU(product.add ? hn::Add(hn::LoadU(F(), y), value) : value, F(), y);
-        continue;
+      store_outputs(product, row + r, first + v * kLanes, sums[r][v]);
+    }
+  }
+}
+
+// Output scales: one integer sum for each 128 inputs. The float sums are kept in memory, as both in
+// registers are too many; a group adds to them once.
+template <class Dot, size_t kRows, size_t kVectors, bool kFetches>
+HWY_INLINE void compute_output_tile(const BlockProduct& product, size_t panel, size_t row,
+                                    size_t vector) {
+  constexpr size_t kGroupSpans = 4;
+  constexpr int32_t kZero = block_format(DType::kQ8_0).zero;
+  const BlockMatrix& weights = *product.weights;
+  const size_t spans = weights.num_spans();
+  const uint8_t* lines =
+      weights.levels() + panel * spans * kSpanCells * BlockMatrix::kLineBytes + vector * kLanes * 4;
+  const uint32_t* x = product.x.cells + row * product.x.cell_stride;
+  const float* x_scales = product.x.scales + row * product.x.scale_stride;
+  const size_t sum_stride = (product.x.scale_stride + kGroupSpans - 1) / kGroupSpans;
+  const int32_t* x_sums = product.x.group_sums + row * sum_stride;
+
+  HWY_ALIGN float totals[kRows * kVectors * kLanes];
+  LINTEL_UNROLL
+  for (size_t i = 0; i < kRows * kVectors; ++i) hn::Store(hn::Zero(F()), F(), totals + i * kLanes);
+  for (size_t s = 0; s < spans; s += kGroupSpans, ++x_sums) {
+    const size_t cells = std::min(kGroupSpans, spans - s) * kSpanCells;
+    VI exact[kRows][kVectors];
+    LINTEL_UNROLL
+    for (size_t r = 0; r < kRows; ++r) {
+      const VI start = hn::Set(I(), -kZero * x_sums[r * sum_stride]);
+      LINTEL_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) exact[r][v] = start;
+    }
+    for (size_t c = 0; c < cells; ++c, lines += BlockMatrix::kLineBytes, ++x) {
+      VU levels[kVectors];
+      LINTEL_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) {
+        const uint8_t* const from = lines + v * kLanes * 4;
+        if (kFetches) hwy::Prefetch(from + kFetchAhead);
+        levels[v] = hn::Load(U(), reinterpret_cast<const uint32_t*>(from));
       }
-      HWY_ALIGN float last[kLanes];
-      hn::Store(sums[r][v], F(), last);
-      for (size_t i = 0; i < width; ++i) {
-        const float value = last[i] + (product.bias != nullptr ? product.bias[at + i] : 0.0f);
-        y[i] = product.add ? y[i] + value : value;
+      LINTEL_UNROLL
+      for (size_t r = 0; r < kRows; ++r) {
+        LINTEL_UNROLL
+        for (size_t v = 0; v < kVectors; ++v) {
+          VI sum = exact[r][v];  // a copy, or GCC 12 keeps the array in memory
+          Dot::template add<8>(sum, levels[v], x[r * product.x.cell_stride]);
+          exact[r][v] = sum;
+        }
       }
     }
+    LINTEL_UNROLL
+    for (size_t r = 0; r < kRows; ++r) {
+      const VF scale = hn::Set(F(), x_scales[r * product.x.scale_stride + s]);
+      LINTEL_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) {
+        float* const total = totals + (r * kVectors + v) * kLanes;
+        hn::Store(hn::MulAdd(hn::ConvertTo(F(), exact[r][v]), scale, hn::Load(F(), total)), F(),
+                  total);
+      }
+    }
+  }
+  const size_t first = panel * BlockMatrix::kPanel + vector * kLanes;
+  LINTEL_UNROLL
+  for (size_t v = 0; v < kVectors; ++v) {
+    const VF scale = hn::Load(F(), weights.output_scales() + first + v * kLanes);
+    LINTEL_UNROLL
+    for (size_t r = 0; r < kRows; ++r) {
+      store_outputs(product, row + r, first + v * kLanes,
+                    hn::Mul(hn::Load(F(), totals + (r * kVectors + v) * kLanes), scale));
+    }
+  }
+}
+
+template <class Dot, size_t kRows, size_t kVectors>
+HWY_NOINLINE void output_tile(const BlockProduct& product, size_t panel, size_t row) {
+  for (size_t vector = 0; vector < kPanelVectors; vector += kVectors) {
+    if (panel * BlockMatrix::kPanel + vector * kLanes >= product.weights->out_features()) return;
+    if (kRows == kMostRows && row > 0) {
+      compute_output_tile<Dot, kRows, kVectors, false>(product, panel, row, vector);
+    } else {
+      compute_output_tile<Dot, kRows, kVectors, true>(product, panel, row, vector);
+    }
+  }
+}
+
+template <class Dot>
+void run_outputs(const BlockProduct& product) {
+  constexpr bool kHasManyRegisters = kLanes == 16;
+  constexpr size_t kOfMost = kHasManyRegisters ? 4 : std::min<size_t>(2, kPanelVectors);
+  constexpr size_t kOfFew = kRowsAlone ? 1 : std::min<size_t>(4, kPanelVectors);
+  const size_t rows = product.y.rows();
+  for (size_t panel = product.first_panel; panel < product.end_panel; ++panel) {
+    size_t row = 0;
+    if constexpr (!kRowsAlone) {
+      for (; row + kMostRows <= rows; row += kMostRows) {
+        output_tile<Dot, kMostRows, kOfMost>(product, panel, row);
+      }
+      if (row + 4 <= rows) {
+        output_tile<Dot, 4, kOfMost>(product, panel, row);
+        row += 4;
+      }
+      if (row + 2 <= rows) {
+        output_tile<Dot, 2, kOfMost>(product, panel, row);
+        row += 2;
+      }
+    }
+    for (; row < rows; ++row) output_tile<Dot, 1, kOfFew>(product, panel, row);
   }
 }
 
@@ -304,6 +413,7 @@ void run(const BlockProduct& product) {
 
 template <class Dot>
 void run(const BlockProduct& product) {
+  if (product.weights->has_output_scales()) return run_outputs<Dot>(product);
   switch (product.weights->type()) {
     case DType::kQ8_0:
       return run<Dot, DType::kQ8_0>(product);

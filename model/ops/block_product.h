@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with matrices of blocks of integers. SIMD by Highway; the same rules as dense_kernels.h.
 //
-// Inputs are bytes with a scale for each 32. An output is the sum over groups of inputs, in order,
-// of an exact integer times the group's scales: the bits depend neither on the tile nor on the
-// instruction set, where it has fused multiply-adds.
+// Inputs are bytes with a scale for each 32 or 128. An output is the sum over groups of inputs, in
+// order, of an exact integer times the group's scales: the bits depend neither on the tile nor on
+// the instruction set, where it has fused multiply-adds.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,10 @@ struct BlockInput {
   std::size_t cell_stride = 0;
   const float* scales = nullptr;       // [rows, inputs / 32]
   const std::int32_t* sums = nullptr;  // [rows, inputs / 16] of the bytes
-  std::size_t scale_stride = 0;        // of scales; of sums twice as many
+  // Where scales are the same for each 128 inputs: [rows, scale_stride / 4, rounded up] sums of the
+  // bytes of as many.
+  const std::int32_t* group_sums = nullptr;
+  std::size_t scale_stride = 0;  // of scales; of sums twice as many
 };
 
 // y = x W^T + b, or y += that, of the panels first_panel .. end_panel - 1.

@@ -134,6 +134,14 @@ struct Dense::Impl {
     }
   }
 
+  // Of parts.
+  void set_bias(std::span<const float> values) {
+    assert(values.size() == out_features);
+    if (std::ranges::any_of(values, [](float value) { return value != 0.0f; })) {
+      bias.assign(values.begin(), values.end());
+    }
+  }
+
   void apply_parts(const DenseInput& x, MatrixView<float> y, bool add, StepThreadPool* team) const {
     assert(x.type() == type && x.cols() == in_features && y.cols() == out_features);
     std::size_t panels = 0;
@@ -153,6 +161,11 @@ struct Dense::Impl {
 
 namespace {
 
+// Whether a matrix of this type is kept in 4 bits.
+bool has_4_bits(WeightType type, std::size_t in_features) {
+  return type == WeightType::kInt4 && in_features % BlockMatrix::kSpan == 0;
+}
+
 // Returns the type. Before weights are read.
 WeightType checked_type(std::size_t in_features, const Dense::Options& options) {
   follow_instruction_set_of_onednn();
@@ -168,14 +181,33 @@ WeightType checked_type(std::size_t in_features, const Dense::Options& options) 
 
 Dense::Dense(std::span<const float> weight, std::span<const float> bias, std::size_t in_features,
              std::size_t out_features, const Options& options)
-    : Dense(PackedWeights(checked_type(in_features, options), weight, bias, in_features,
-                          out_features),
-            options) {}
+    : Dense(
+          [weight, in_features](std::size_t first, MatrixView<float> rows) {
+            for (std::size_t r = 0; r < rows.rows(); ++r) {
+              const auto from = weight.subspan((first + r) * in_features, in_features);
+              std::ranges::copy(from, rows.row(r).begin());
+            }
+          },
+          bias, in_features, out_features, options) {}
 
 Dense::Dense(const ReadWeightRows& read, std::span<const float> bias, std::size_t in_features,
              std::size_t out_features, const Options& options)
     : impl_(std::make_unique<Impl>()) {
   const WeightType type = checked_type(in_features, options);
+  if (input_type_of(type) == WeightType::kInt8Groups) {
+    impl_->type = WeightType::kInt8Groups;
+    impl_->in_features = in_features;
+    impl_->out_features = out_features;
+    impl_->fused = options.fused;
+    impl_->number = options.number;
+    StoredPart part{.count = out_features};
+    part.blocks.emplace(has_4_bits(type, in_features)
+                            ? BlockMatrix::quantized_to_4_bits(in_features, out_features, read)
+                            : BlockMatrix::quantized_to_8_bits(in_features, out_features, read));
+    impl_->parts.push_back(std::move(part));
+    impl_->set_bias(bias);
+    return;
+  }
   if (!options.streams) {
     *this = Dense(PackedWeights(type, read, bias, in_features, out_features), options);
     return;
@@ -227,10 +259,7 @@ Dense::Dense(std::span<const StoredRows> parts, std::span<const float> bias,
     impl_->out_features += rows.count;
     impl_->parts.push_back(std::move(part));
   }
-  assert(bias.size() == impl_->out_features);
-  if (std::ranges::any_of(bias, [](float value) { return value != 0.0f; })) {
-    impl_->bias.assign(bias.begin(), bias.end());
-  }
+  impl_->set_bias(bias);
 }
 
 Dense::~Dense() = default;
@@ -324,6 +353,12 @@ std::string Dense::kernels() const {
 std::size_t Dense::most_weight_bytes(std::size_t in_features, std::size_t out_features,
                                      WeightType type) {
   follow_instruction_set_of_onednn();
+  if (input_type_of(type) == WeightType::kInt8Groups) {
+    const std::size_t bias_bytes = out_features * sizeof(float);
+    return bias_bytes + (has_4_bits(type, in_features)
+                             ? BlockMatrix::bytes_of(DType::kQ4_0, in_features, out_features)
+                             : BlockMatrix::bytes_of_8_bits(in_features, out_features));
+  }
   const std::size_t own = PackedWeights::bytes_of(type, in_features, out_features);
   const std::size_t from = rows_for_library(onednn_library(), type, chosen_kernels());
   if (from == kNever) return own;
@@ -341,6 +376,9 @@ bool is_faster_than_f32(WeightType type) {
   assert(type != WeightType::kBlocks);
   follow_instruction_set_of_onednn();
   if (type == WeightType::kF32) return false;
+  if (input_type_of(type) == WeightType::kInt8Groups) {
+    return has_vnni() || kernel_target() == "AVX2";
+  }
   if (has_special_tiles(type)) return true;
   if (rows_for_library(onednn_library(), type, chosen_kernels()) != kNever) return true;
   // bf16 is widened to f32 then; int8 has four inputs in two instructions.

@@ -45,7 +45,8 @@ class Dense {
   // Throws std::invalid_argument for int8 with more inputs than exact sums allow.
   Dense(std::span<const float> weight, std::span<const float> bias, std::size_t in_features,
         std::size_t out_features, const Options& options);
-  // The same of a matrix that is read some rows at a time, in order, and never whole in f32. With
+  // The same of a matrix that is read some rows at a time, in order, and never whole in f32. Of
+  // kInt4 with inputs that are no multiple of 32 it becomes kInt8Groups. With
   // Options::streams apply() and row() call `read`, on any thread, and pass on what it throws.
   Dense(const ReadWeightRows& read, std::span<const float> bias, std::size_t in_features,
         std::size_t out_features, const Options& options);
@@ -87,8 +88,8 @@ class Dense {
   // The weights of output n, as the products have them: rounded to the type. out: [in_features].
   void row(std::size_t n, std::span<float> out) const;
 
-  std::size_t number() const;  // of the options
-  WeightType weight_type() const;
+  std::size_t number() const;      // of the options
+  WeightType weight_type() const;  // as input_type_of() says: that of its inputs
   std::size_t in_features() const;
   std::size_t out_features() const;
   // Of the packed form: one copy, but where a library multiplies int8 of many rows alone.

@@ -10,21 +10,24 @@
 namespace lintel {
 
 DenseInput::DenseInput(WeightType type, std::size_t max_rows, std::size_t cols, Range range)
-    : type_(type),
+    : type_(input_type_of(type)),
       range_(range),
       max_rows_(max_rows),
       cols_(cols),
-      stride_(input_stride(num_cells(type, cols))),
+      stride_(input_stride(num_cells(type_, cols))),
       value_stride_(input_stride(cols)),
       values_(make_aligned<float>(max_rows * value_stride_)) {
   if (type == WeightType::kF32) return;
   const std::size_t rows = (max_rows + kTileRows - 1) / kTileRows * kTileRows;
   cells_ = make_aligned<std::uint32_t>(rows * stride_);
   if (type == WeightType::kInt8) scales_ = make_aligned<float>(max_rows);
-  if (type != WeightType::kBlocks) return;
+  if (type_ != WeightType::kBlocks && type_ != WeightType::kInt8Groups) return;
   group_stride_ = (cols + BlockMatrix::kSpan - 1) / BlockMatrix::kSpan;
   scales_ = make_aligned<float>(max_rows * group_stride_);
   sums_ = make_aligned<std::int32_t>(max_rows * group_stride_ * 2);
+  if (type_ == WeightType::kInt8Groups) {
+    group_sums_ = make_aligned<std::int32_t>(max_rows * ((group_stride_ + 3) / 4));
+  }
 }
 
 const std::uint32_t* DenseInput::cells_of(WeightType type) const {
@@ -34,11 +37,12 @@ const std::uint32_t* DenseInput::cells_of(WeightType type) const {
 }
 
 BlockInput DenseInput::blocks() const {
-  assert(type_ == WeightType::kBlocks);
+  assert(type_ == WeightType::kBlocks || type_ == WeightType::kInt8Groups);
   return {.cells = cells_.get(),
           .cell_stride = stride_,
           .scales = scales_.get(),
           .sums = sums_.get(),
+          .group_sums = group_sums_.get(),
           .scale_stride = group_stride_};
 }
 
@@ -63,6 +67,10 @@ void DenseInput::convert(std::size_t r, std::span<const float> values) {
   } else if (type_ == WeightType::kBlocks) {
     quantize_groups(values, cells, scales_.get() + r * group_stride_,
                     sums_.get() + r * group_stride_ * 2);
+  } else if (type_ == WeightType::kInt8Groups) {
+    quantize_large_groups(values, cells, scales_.get() + r * group_stride_,
+                          sums_.get() + r * group_stride_ * 2,
+                          group_sums_.get() + r * ((group_stride_ + 3) / 4));
   } else if (range_ == Range::kSigned) {
     scales_[r] = quantize_signed(values, cells);
   } else {

@@ -12,9 +12,9 @@
 
 namespace lintel {
 
-// f32 as they are, rounded to bf16, or quantised to bytes with a scale for each row (int8) or each
-// 32 values (blocks, which keep the floats, too). One thread's. Write rows into values(), then
-// prepare() them; what a row becomes depends on that row alone.
+// f32 as they are, rounded to bf16, or quantised to bytes with a scale for each row (int8), each
+// 128 values (int8 groups) or each 32 (blocks, which keep the floats, too). One thread's. Write
+// rows into values(), then prepare() them; what a row becomes depends on that row alone.
 class DenseInput {
  public:
   // What int8 assumes of the values. kNonNegative uses the whole byte for them: one more bit.
@@ -47,7 +47,7 @@ class DenseInput {
   std::size_t stride_of(WeightType type) const {
     return type == WeightType::kF32 ? value_stride_ : stride_;
   }
-  // REQUIRES: blocks.
+  // REQUIRES: blocks or int8 groups.
   BlockInput blocks() const;
   const float* scales() const { return scales_.get(); }
   std::int32_t zero() const { return range_ == Range::kSigned ? 128 : 0; }
@@ -63,9 +63,11 @@ class DenseInput {
   std::size_t value_stride_ = 0;       // of values
   AlignedArray<float> values_;         // [max_rows, value_stride]
   AlignedArray<std::uint32_t> cells_;  // [max_rows in whole tiles, stride]; none for f32
-  AlignedArray<float> scales_;         // int8: [max_rows]; blocks: [max_rows, group_stride]
-  AlignedArray<std::int32_t> sums_;    // blocks: [max_rows, 2 group_stride]
-  std::size_t group_stride_ = 0;       // groups of 32 values of a row
+  AlignedArray<float> scales_;         // int8: [max_rows]; groups: [max_rows, group_stride]
+  AlignedArray<std::int32_t> sums_;    // groups: [max_rows, 2 group_stride]
+  // Of each 128 values; groups of 128 alone: [max_rows, group_stride / 4, rounded up].
+  AlignedArray<std::int32_t> group_sums_;
+  std::size_t group_stride_ = 0;  // groups of 32 values of a row
 };
 
 }  // namespace lintel

@@ -354,12 +354,6 @@ bool may_use(InstructionSet set) {
   return HWY_DYNAMIC_DISPATCH(IsAvx512)() && set <= most_allowed.load(std::memory_order_relaxed);
 }
 
-bool runs_on_tiles(WeightType type) {
-  if (type == WeightType::kF32) return false;
-  return on_twin_tiles.load(std::memory_order_relaxed) ||
-         (may_use(InstructionSet::kAmx) && amx_available() && amx_is_right(type));
-}
-
 const TileSet* special_tiles(WeightType type) {
   const bool allowed = may_use(type == WeightType::kBf16 ? InstructionSet::kAvx512Bf16
                                                          : InstructionSet::kAvx512Vnni);
@@ -371,6 +365,12 @@ const TileSet* special_tiles(WeightType type) {
 void limit_instruction_set(InstructionSet most) {
   if (most < InstructionSet::kAvx512) hwy::DisableTargets(HWY_AVX3 | HWY_AVX3_DL);
   most_allowed.store(most, std::memory_order_relaxed);
+}
+
+bool runs_on_tiles(WeightType type) {
+  if (type == WeightType::kF32) return false;
+  return on_twin_tiles.load(std::memory_order_relaxed) ||
+         (may_use(InstructionSet::kAmx) && amx_available() && amx_is_right(type));
 }
 
 void use_twin_tiles(bool use) { on_twin_tiles.store(use, std::memory_order_relaxed); }
@@ -391,7 +391,7 @@ void multiply(const Product& product, bool portable) {
       return HWY_DYNAMIC_DISPATCH(MultiplyBf16)(product);
     case WeightType::kInt8:
       return HWY_DYNAMIC_DISPATCH(MultiplyInt8)(product);
-    case WeightType::kBlocks:
+    default:
       assert(false);  // see block_product.h
   }
 }

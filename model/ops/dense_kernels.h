@@ -53,6 +53,9 @@ void finish_sums(const Product& product, const std::uint32_t* raw);
 // Whether there are instructions for the type alone, and multiply() takes them.
 bool has_special_tiles(WeightType type);
 
+// Whether multiply() runs the type on AMX's tiles, or on their twin.
+bool runs_on_tiles(WeightType type);
+
 // Whether vpdpbusd may be used.
 bool has_vnni();
 

@@ -25,7 +25,7 @@ void convert_row(WeightType type, std::span<const float> row, float scale,
       return round_to_bf16(row, cells.data());
     case WeightType::kInt8:
       return round_to_levels(row, scale, cells.data());
-    case WeightType::kBlocks:
+    default:
       assert(false);  // of a BlockMatrix
       return;
   }

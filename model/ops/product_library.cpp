@@ -94,11 +94,9 @@ std::uint32_t any_cell(WeightType type, std::uint32_t random) {
       return (random & 0x83ffffffu) | 0x3c000000u;
     case WeightType::kBf16:
       return (random & 0x83ff83ffu) | 0x3c003c00u;
-    case WeightType::kInt8:
-    case WeightType::kBlocks:  // no library multiplies them
+    default:
       return random;
   }
-  return random;
 }
 
 const std::vector<std::size_t>& ProductLibrary::proven_rows(const ProductShape& shape,

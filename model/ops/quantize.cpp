@@ -14,6 +14,22 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "model/core/float_formats.h"
+
+#ifndef LINTEL_MODEL_QUANTIZE_ONCE_
+#define LINTEL_MODEL_QUANTIZE_ONCE_
+namespace lintel {
+namespace {
+constexpr std::size_t kColumns = 64;  // of BlockMatrix
+constexpr std::size_t kLineBytes = 4 * kColumns;
+}  // namespace
+}  // namespace lintel
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace lintel {
@@ -71,10 +87,13 @@ void RoundToLevels(const float* x, size_t n, float scale, int8_t* out) {
   });
 }
 
+HWY_INLINE float scale_of(const float* x, size_t n) {
+  const float largest = largest_magnitude(x, n);
+  return largest == 0.0f ? 1.0f : largest / 127.0f;
+}
+
 // Of 32 values.
-HWY_INLINE float quantize_group(const float* x, int8_t* out, int32_t* sums) {
-  const float largest = largest_magnitude(x, 32);
-  const float scale = largest == 0.0f ? 1.0f : largest / 127.0f;
+HWY_INLINE void round_group(const float* x, float scale, int8_t* out, int32_t* sums) {
   const float inverse = 1.0f / scale;
   const Lanes d;
   const hn::RebindToSigned<Lanes> s;
@@ -92,12 +111,100 @@ HWY_INLINE float quantize_group(const float* x, int8_t* out, int32_t* sums) {
     }
     sums[half] = hn::GetLane(hn::SumOfLanes(s, sum));
   }
-  return scale;
 }
 
 void QuantizeGroups(const float* x, size_t groups, int8_t* out, float* scales, int32_t* sums) {
   for (size_t g = 0; g < groups; ++g) {
-    scales[g] = quantize_group(x + g * 32, out + g * 32, sums + 2 * g);
+    scales[g] = scale_of(x + g * 32, 32);
+    round_group(x + g * 32, scales[g], out + g * 32, sums + 2 * g);
+  }
+}
+
+// Up to four groups of 32 with one scale.
+void QuantizeTogether(const float* x, size_t groups, int8_t* out, float* scales, int32_t* sums) {
+  const float scale = scale_of(x, groups * 32);
+  for (size_t g = 0; g < groups; ++g) {
+    scales[g] = scale;
+    round_group(x + g * 32, scale, out + g * 32, sums + 2 * g);
+  }
+}
+
+// Levels of 4 bits, 0 to 15, of a row of 32 values in each lane. Every lane has the bits that it
+// has alone.
+struct FourBits {
+  static constexpr size_t kValues = 32;
+  static constexpr int kTried = 9;  // scales on either side of the one that the largest value gives
+
+  using F = hn::CappedTag<float, 16>;
+  using U = hn::RebindToUnsigned<F>;
+  using V = hn::Vec<F>;
+
+  static HWY_INLINE V level_of(V x, V inverse) {
+    const F d;
+    const V level = hn::Round(hn::Mul(x, inverse));
+    return hn::Min(hn::Max(level, hn::Set(d, -8.0f)), hn::Set(d, 7.0f));
+  }
+
+  // x: [32, lanes]; lines: of the first lane's column. Returns the scales.
+  static HWY_INLINE V quantize(const float* x, uint8_t* lines) {
+    const F d;
+    const U u;
+    const size_t lanes = hn::Lanes(d);
+    V largest = hn::Zero(d);  // with its sign: it becomes -8, of which there is no other sign
+    for (size_t i = 0; i < kValues; ++i) {
+      const V value = hn::Load(d, x + i * lanes);
+      largest = hn::IfThenElse(hn::Gt(hn::Abs(value), hn::Abs(largest)), value, largest);
+    }
+    largest = hn::IfThenElse(hn::Eq(largest, hn::Zero(d)), hn::Set(d, 1.0f), largest);
+    V best = hn::Set(d, -1.0f), inverse = hn::Zero(d), scale = hn::Zero(d);
+    for (int k = -kTried; k <= kTried; ++k) {
+      const V tried = hn::Div(hn::Set(d, -8.0f + 0.1f * static_cast<float>(k)), largest);
+      V products = hn::Zero(d), squares = hn::Zero(d);
+      for (size_t i = 0; i < kValues; ++i) {
+        const V value = hn::Load(d, x + i * lanes);
+        const V level = level_of(value, tried);
+        products = hn::MulAdd(value, level, products);
+        squares = hn::MulAdd(level, level, squares);
+      }
+      // The squared error of the best d of these levels is sum x^2 less this.
+      const V one = hn::Set(d, 1.0f);
+      const V fitted = hn::Div(products, hn::Max(squares, one));
+      const V gain = hn::Mul(products, fitted);
+      const auto is_better = hn::Gt(gain, best);
+      best = hn::IfThenElse(is_better, gain, best);
+      inverse = hn::IfThenElse(is_better, tried, inverse);
+      scale = hn::IfThenElse(is_better, fitted, scale);
+    }
+    const auto word = [&](size_t cell) HWY_ATTR {
+      auto bytes = hn::Zero(u);
+      for (size_t i = 0; i < 4; ++i) {
+        const V level = level_of(hn::Load(d, x + (4 * cell + i) * lanes), inverse);
+        const auto whole = hn::BitCast(
+            u, hn::ConvertTo(hn::RebindToSigned<F>(), hn::Add(level, hn::Set(d, 8.0f))));
+        bytes = hn::Or(bytes, hn::ShiftLeftSame(whole, static_cast<int>(8 * i)));
+      }
+      return bytes;
+    };
+    for (size_t p = 0; p < 4; ++p) {
+      hn::Store(hn::Or(word(2 * p), hn::ShiftLeft<4>(word(2 * p + 1))), u,
+                reinterpret_cast<uint32_t*>(lines + p * kLineBytes));
+    }
+    return scale;
+  }
+};
+
+void QuantizeTo4Bits(MatrixView<const float> x, uint8_t* lines, float* scales) {
+  const FourBits::F d;
+  const size_t lanes = hn::Lanes(d);
+  HWY_ALIGN float columns[FourBits::kValues * 16];
+  for (size_t first = 0; first < x.rows(); first += lanes) {
+    const size_t count = std::min(lanes, x.rows() - first);
+    for (size_t n = 0; n < lanes; ++n) {
+      for (size_t i = 0; i < FourBits::kValues; ++i) {
+        columns[i * lanes + n] = n < count ? x.row(first + n)[i] : 0.0f;
+      }
+    }
+    hn::StoreU(FourBits::quantize(columns, lines + 4 * first), d, scales + first);
   }
 }
 
@@ -113,6 +220,8 @@ namespace {
 HWY_EXPORT(RoundToBf16);
 HWY_EXPORT(Quantize);
 HWY_EXPORT(QuantizeGroups);
+HWY_EXPORT(QuantizeTogether);
+HWY_EXPORT(QuantizeTo4Bits);
 HWY_EXPORT(RoundToLevels);
 
 float quantize(std::span<const float> x, float levels, std::int32_t zero, std::uint32_t* cells) {
@@ -153,6 +262,44 @@ void quantize_groups(std::span<const float> x, std::uint32_t* cells, float* scal
   std::ranges::copy(x.subspan(whole * kGroup), last);
   HWY_DYNAMIC_DISPATCH(QuantizeGroups)
   (last, 1, bytes + whole * kGroup, scales + whole, sums + 2 * whole);
+}
+
+void quantize_to_4_bits(MatrixView<const float> x, std::uint8_t* lines, std::uint16_t* d) {
+  float scales[kColumns];
+  HWY_DYNAMIC_DISPATCH(QuantizeTo4Bits)(x, lines, scales);
+  for (std::size_t n = 0; n < x.rows(); ++n) d[n] = f32_to_f16(scales[n]);
+}
+
+void quantize_to_8_bits(MatrixView<const float> x, std::uint8_t* lines, float* scales) {
+  const std::size_t cells = (x.cols() + 3) / 4;
+  std::vector<std::uint32_t> levels(cells);
+  for (std::size_t n = 0; n < x.rows(); ++n) {
+    float largest = 0.0f;
+    for (const float value : x.row(n)) largest = std::max(largest, std::abs(value));
+    scales[n] = largest == 0.0f ? 1.0f : largest / 127.0f;
+    round_to_levels(x.row(n), scales[n], levels.data());
+    for (std::size_t c = 0; c < cells; ++c) {
+      const std::uint32_t unsigned_levels = levels[c] ^ 0x80808080u;
+      std::memcpy(lines + c * kLineBytes + 4 * n, &unsigned_levels, sizeof unsigned_levels);
+    }
+  }
+}
+
+void quantize_large_groups(std::span<const float> x, std::uint32_t* cells, float* scales,
+                           std::int32_t* sums, std::int32_t* group_sums) {
+  constexpr std::size_t kSmall = 32, kGroup = 128;
+  auto* bytes = reinterpret_cast<std::int8_t*>(cells);
+  for (std::size_t first = 0; first < x.size(); first += kGroup, bytes += kGroup) {
+    const std::span<const float> group = x.subspan(first, std::min(kGroup, x.size() - first));
+    const std::size_t small = (group.size() + kSmall - 1) / kSmall;
+    float last[kGroup] = {};
+    const float* from = group.data();
+    if (group.size() % kSmall != 0) from = (std::ranges::copy(group, last), last);
+    HWY_DYNAMIC_DISPATCH(QuantizeTogether)(from, small, bytes, scales, sums);
+    *group_sums++ = std::accumulate(sums, sums + 2 * small, 0);
+    scales += small;
+    sums += 2 * small;
+  }
 }
 
 }  // namespace lintel

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <span>
 
+#include "model/core/tensor.h"
+
 namespace lintel {
 
 // Both write whole cells of four bytes: 2 bf16, or 4 bytes, in memory order. What is left of the
@@ -29,5 +31,18 @@ void round_to_levels(std::span<const float> x, float scale, std::uint32_t* cells
 // of the last 32 values is 0. Infinity and NaN as in quantize_signed.
 void quantize_groups(std::span<const float> x, std::uint32_t* cells, float* scales,
                      std::int32_t* sums);
+
+// The same with a scale for each 128 values, which stands in `scales` four times. group_sums: of
+// the bytes of each 128: [x.size() / 128, rounded up].
+void quantize_large_groups(std::span<const float> x, std::uint32_t* cells, float* scales,
+                           std::int32_t* sums, std::int32_t* group_sums);
+
+// For BlockMatrix, of at most 64 rows, which become the columns of its lines.
+// 32 columns as blocks of Q4_0: value = d (level - 8). x: [rows, 32]; lines: 4 of 256 bytes, which
+// are zero; d: [rows] f16. Of 19 scales of a row the one with the smallest sum of squared errors.
+void quantize_to_4_bits(MatrixView<const float> x, std::uint8_t* lines, std::uint16_t* d);
+// value = scale (level - 128), scale = max |x| / 127 of the row. lines: [x.cols() / 4, rounded up]
+// of 256 bytes; scales: [rows].
+void quantize_to_8_bits(MatrixView<const float> x, std::uint8_t* lines, float* scales);
 
 }  // namespace lintel

@@ -12,9 +12,14 @@ const char* to_string(WeightType type) {
     case WeightType::kBf16:
       return "bf16";
     case WeightType::kInt8:
+    case WeightType::kInt8Groups:
       return "int8";
     case WeightType::kBlocks:
       return "blocks";
+    case WeightType::kInt4:
+      return "int4";
+    case WeightType::kInt4Ffn:
+      return "int4-ffn";
   }
   return "unknown";
 }
@@ -23,8 +28,25 @@ std::optional<WeightType> weight_type_named(std::string_view name) {
   for (const WeightType type : kWeightTypes) {
     if (name == to_string(type)) return type;
   }
-  if (name == to_string(WeightType::kBlocks)) return WeightType::kBlocks;
+  for (const WeightType type : {WeightType::kBlocks, WeightType::kInt4, WeightType::kInt4Ffn}) {
+    if (name == to_string(type)) return type;
+  }
   return std::nullopt;
+}
+
+WeightType weight_type_of(WeightType model, WeightRole role) {
+  switch (model) {
+    case WeightType::kInt4:
+      return role == WeightRole::kHead ? WeightType::kInt8Groups : model;
+    case WeightType::kInt4Ffn:
+      return role == WeightRole::kChannels ? WeightType::kInt4 : WeightType::kInt8Groups;
+    default:
+      return model;
+  }
+}
+
+WeightType input_type_of(WeightType type) {
+  return type == WeightType::kInt4 || type == WeightType::kInt4Ffn ? WeightType::kInt8Groups : type;
 }
 
 namespace {

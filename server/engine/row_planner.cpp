@@ -66,7 +66,7 @@ class MeasuredSteps {
 }  // namespace
 
 StepCost assumed_step_cost(WeightType type) {
-  const bool is_integer = type == WeightType::kInt8 || type == WeightType::kBlocks;
+  const bool is_integer = type != WeightType::kF32 && type != WeightType::kBf16;
   const float row = is_integer ? 0.35f : 0.25f;
   return {.fixed = 1.0f - row, .row = row, .state = 0.0f};
 }

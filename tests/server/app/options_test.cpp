@@ -175,7 +175,7 @@ TEST_CASE("an invalid value of a flag is refused by the flag's name") {
       {"--replica-id", "a b"},
       {"--replica-id", "über"},
       {"--replica-id", "12345678901234567890123456789012345678901234567890123456789012345"},
-      {"--weight-type", "int4"},
+      {"--weight-type", "int3"},
       {"--weight-type", ""},
       {"--attention", "quadratic"},
       {"--attention", "softmax:scale=-1"},
