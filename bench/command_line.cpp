@@ -30,6 +30,7 @@ int run_command_line(std::vector<std::string> arguments, cli::Console& console) 
   app.footer(kFooter);
   add_paper(app, command_line);
   add_length(app, command_line);
+  add_large(app, command_line);
   add_serve(app, command_line);
   add_speed(app, command_line);
   add_occlusion(app, command_line);

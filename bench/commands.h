@@ -8,6 +8,7 @@ namespace lintel::bench {
 
 void add_adapters(CLI::App& app, cli::CommandLine& command_line);
 void add_fleet(CLI::App& app, cli::CommandLine& command_line);
+void add_large(CLI::App& app, cli::CommandLine& command_line);
 void add_length(CLI::App& app, cli::CommandLine& command_line);
 void add_occlusion(CLI::App& app, cli::CommandLine& command_line);
 void add_paper(CLI::App& app, cli::CommandLine& command_line);

@@ -359,7 +359,12 @@ std::string to_json(const Report& report) {
   }
   for (const Figure& figure : report.figures) {
     const bool whole = figure.value == std::floor(figure.value) && std::abs(figure.value) < 1e15;
-    json[figure.name] = whole ? Json(static_cast<std::int64_t>(figure.value)) : Json(figure.value);
+    // "a.b" is b of a.
+    const std::size_t dot = figure.name.find('.');
+    Json& value = dot == std::string::npos
+                      ? json[figure.name]
+                      : json[figure.name.substr(0, dot)][figure.name.substr(dot + 1)];
+    value = whole ? Json(static_cast<std::int64_t>(figure.value)) : Json(figure.value);
   }
   json["tables"] = Json::array();
   for (const Table& table : report.tables) {

@@ -234,9 +234,12 @@ void RunFlags::add_to(CLI::App& app, std::vector<int> default_batch, const std::
                     batch_help + " [" + to_string(batch) + "]")
         ->group("Measuring");
   }
-  cli::add_parsed(app, "--weight-type", weight_type, parse_weight_type, "TYPE",
-                  "What the matrices are computed in: f32, bf16 or int8 [f32]")
-      ->check(describe::offers({"f32", "bf16", "int8"}))
+  cli::add_parsed(
+      app, "--weight-type", weight_type, parse_weight_type, "TYPE",
+      std::string("What the matrices are computed in: f32, bf16 or int8; of checkpoints "
+                  "int4 and int4-ffn, too [") +
+          to_string(weight_type) + "]")
+      ->check(describe::offers({"f32", "bf16", "int8", "int4", "int4-ffn"}))
       ->group("Measuring");
   cli::add_parsed(app, "--kernels", kernels, parse_kernels, "WHOSE",
                   "Who multiplies the matrices: our own kernels, oneDNN, or auto, for each weight "

@@ -23,8 +23,8 @@ void check_facts(const std::string& out) {
 TEST_CASE("help teaches: the program and every sub-command have examples") {
   const Bench bench;
   CHECK(bench.run({"--help"}).out.find("Examples") != std::string::npos);
-  for (const char* command :
-       {"paper", "length", "serve", "occlusion", "speed", "adapters", "sessions", "fleet"}) {
+  for (const char* command : {"paper", "length", "large", "serve", "occlusion", "speed", "adapters",
+                              "sessions", "fleet"}) {
     const Result result = bench.run({command, "--help"});
     CHECK(result.code == 0);
     CHECK(result.out.find("Example") != std::string::npos);
@@ -43,6 +43,7 @@ TEST_CASE("a command line that makes no sense is exit status 2, and says why") {
                                                        {"paper", "--weight-type", "f64"},
                                                        {"length", "--attention", "nonsense"},
                                                        {"length", "--budget", "x"},
+                                                       {"large", "--shape", "nonsense"},
                                                        {"serve", "--seconds", "0"},
                                                        {"adapters", "--rank", "1025"},
                                                        {"sessions", "--count", "0"},
@@ -83,6 +84,23 @@ TEST_CASE("speed names every figure, in every weight type") {
           Approx(json["tokens_per_s"].get<double>() / 29).epsilon(0.01));
     CHECK(json["tables"].size() == 5);
   }
+}
+
+TEST_CASE("large names every figure of a checkpoint's shape") {
+  const Bench bench;
+  const Result result = bench.succeed({"large", "--shape", "rwkv7-0.1b", "--weight-type", "int4",
+                                       "--repeats", "1", "--workers", "2", "--json"});
+  const auto json = nlohmann::json::parse(result.out);
+  CHECK(json["weight_type"] == "int4");
+  for (const char* name :
+       {"alone_1_thread", "alone", "seqs_4", "seqs_16", "seqs_64", "prompt_512"}) {
+    CAPTURE(name);
+    CHECK(json[name]["tokens_per_s"] > 0);
+    CHECK(json[name]["share_of_bound"] > 0);
+  }
+  // 85 million weights in 4.5 bits, the head's 50 million in 8, and the embedding's rows in bf16.
+  CHECK(json["weight_bytes"].get<double>() == Approx(212e6).epsilon(0.05));
+  CHECK(json["load_seconds"] > 0);
 }
 
 TEST_CASE("checkpoints of other projects are refused by name") {
