@@ -79,9 +79,10 @@ void Silu(const float* x, size_t n, float* y) {
   });
 }
 
-void Convolve(size_t taps, size_t channels, const float* weight, const float* bias,
+// channels: from one tap to the next.
+void Convolve(size_t taps, size_t channels, size_t count, const float* weight, const float* bias,
               bool has_activation, float* tail, const float* x, float* out) {
-  for_each_vector(channels, [=](auto d, size_t i) HWY_ATTR {
+  for_each_vector(count, [=](auto d, size_t i) HWY_ATTR {
     auto sum = bias == nullptr ? hn::Zero(d) : hn::LoadU(d, bias + i);
     for (size_t j = 0; j + 1 < taps; ++j) {
       const auto row = hn::LoadU(d, tail + j * channels + i);
@@ -230,13 +231,13 @@ void interpolate(std::span<const float> a, std::span<const float> b, std::span<c
 void silu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(Silu)(x.data(), x.size(), x.data()); }
 
 void short_convolution(const ShortConvolution& convolution, std::span<float> tail,
-                       std::span<const float> x, std::span<float> out) {
+                       std::span<const float> x, std::size_t first, std::span<float> out) {
   assert(convolution.weight.size() == convolution.taps * x.size());
-  assert(tail.size() == (convolution.taps - 1) * x.size());
-  const float* const bias = convolution.bias.empty() ? nullptr : convolution.bias.data();
+  assert(tail.size() == (convolution.taps - 1) * x.size() && first + out.size() <= x.size());
+  const float* const bias = convolution.bias.empty() ? nullptr : convolution.bias.data() + first;
   HWY_DYNAMIC_DISPATCH(Convolve)
-  (convolution.taps, x.size(), convolution.weight.data(), bias, convolution.has_activation,
-   tail.data(), x.data(), out.data());
+  (convolution.taps, x.size(), out.size(), convolution.weight.data() + first, bias,
+   convolution.has_activation, tail.data() + first, x.data() + first, out.data());
 }
 
 void feed_recurrence(std::size_t dk, std::size_t dv, float* s,

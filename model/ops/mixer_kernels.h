@@ -52,10 +52,11 @@ struct ShortConvolution {
   std::span<const float> bias;    // [C]; empty: none
   bool has_activation = true;
 };
-// tail: [taps - 1, C], the rows before x, oldest first; afterwards x is the last of them. x, out:
-// [C]; out is not x.
+// Of the channels from `first` on, as many as `out` has; out is not a part of x. tail:
+// [taps - 1, C], the rows before x, oldest first; afterwards x is the last of them, in these
+// channels. x: [C].
 void short_convolution(const ShortConvolution& convolution, std::span<float> tail,
-                       std::span<const float> x, std::span<float> out);
+                       std::span<const float> x, std::size_t first, std::span<float> out);
 
 // One token of one head in a recurrence on S [DK, DV].
 //

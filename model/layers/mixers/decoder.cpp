@@ -187,16 +187,13 @@ void DecoderPass::add_inputs(std::size_t layer, const Rows& at) const {
 // What a mixer reads, a few rows at a time, so that these are prepared for their product while they
 // are in the first cache. norm: null: the rows themselves.
 void DecoderPass::prepare(const RowNorm* norm, MatrixView<const float> x, bool keeps_floats,
-                          DecoderBuffers& buffers) const {
+                          StepThreadPool* team, DecoderBuffers& buffers) const {
   constexpr std::size_t kAtOnce = 4;
   const bool is_exact = decoder_.weight_type == WeightType::kF32;
   keeps_floats = keeps_floats || is_exact;
-  for (std::size_t r = 0; r < x.rows(); r += kAtOnce) {
-    const std::size_t count = std::min(kAtOnce, x.rows() - r);
+  const auto prepare_some = [&](std::size_t r, std::size_t count, std::size_t place) {
     MatrixView<const float> rows = x.rows_from(r, count);
-    // Else always the same few rows of floats: written all over memory they would cost more than
-    // the norm.
-    const MatrixView<float> values = buffers.exact_.values().rows_from(keeps_floats ? r : 0, count);
+    const MatrixView<float> values = buffers.exact_.values().rows_from(place, count);
     if (norm != nullptr) {
       norm->apply(rows, values);
     } else if (keeps_floats) {
@@ -204,10 +201,18 @@ void DecoderPass::prepare(const RowNorm* norm, MatrixView<const float> x, bool k
         std::ranges::copy(rows.row(i), values.row(i).begin());
       }
     }
-    if (is_exact) continue;
+    if (is_exact) return;
     if (norm != nullptr) rows = values;
     for (std::size_t i = 0; i < count; ++i) buffers.input_.assign(r + i, rows.row(i));
-  }
+  };
+  if (x.rows() < kRowsWorthSharing) team = nullptr;
+  split_among(team, x.rows(), [&](std::size_t begin, std::size_t end, bool /*is_leader*/) {
+    for (std::size_t r = begin; r < end; r += kAtOnce) {
+      // Floats that nothing reads always go to the same few rows of a thread: written all over
+      // memory they would cost more than the norm.
+      prepare_some(r, std::min(kAtOnce, end - r), keeps_floats ? r : begin);
+    }
+  });
 }
 
 // Moves the rows whose output is wanted to the front: nothing reads the others any more.
@@ -239,7 +244,7 @@ void DecoderPass::mix(const RowNorm& norm, const Mixer& mixer, bool leaves_out,
     }
   }
   prepare(decoder_.has_norms_after ? nullptr : &norm, from,
-          mixer.reads_floats() || !adapted->empty(), buffers);
+          mixer.reads_floats() || !adapted->empty(), at.team, buffers);
   if (leaves_out) keep_wanted(at);
   const bool is_exact = decoder_.weight_type == WeightType::kF32;
   at.enter(StepPart::kProducts);

@@ -172,7 +172,7 @@ class DecoderPass {
   void embed(std::span<const DecoderRow> rows, DecoderBuffers& buffers) const;
   void add_inputs(std::size_t layer, const Rows& at) const;
   void prepare(const RowNorm* norm, MatrixView<const float> x, bool keeps_floats,
-               DecoderBuffers& buffers) const;
+               StepThreadPool* team, DecoderBuffers& buffers) const;
   void mix(const RowNorm& norm, const Mixer& mixer, bool leaves_out, std::size_t& first_layout,
            MatrixView<float> from, MatrixView<float> to, Rows& at) const;
   void keep_wanted(Rows& at) const;

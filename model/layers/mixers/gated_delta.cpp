@@ -62,16 +62,13 @@ class GatedDeltaState final : public RecurrentState {
         .weight = weights_.convolution.values(),
         .bias = weights_.convolution_bias.values(),
         .has_activation = shape_.key_activation == KeyActivation::kSilu};
-    for (std::size_t r = 0; r < count; ++r) {
-      const std::span<float> row = work.row(r);
-      short_convolution(convolution, tail, channels.row(r), row);
-      if (!convolution.has_activation) activate(row);
-      for (std::size_t h = 0; h < shape_.key_heads; ++h) {
-        const std::size_t at = h * shape_.key_width;
-        norm(row.subspan(at, shape_.key_width), scale);
-        norm(row.subspan(shape_.keys() + at, shape_.key_width), 1.0f);
-      }
-    }
+    // Heads of q, of k and of v.
+    split_among(team, 2 * shape_.key_heads + shape_.value_heads,
+                [&](std::size_t begin, std::size_t end, bool) {
+                  for (std::size_t u = begin; u < end; ++u) {
+                    convolve_head(u, convolution, scale, tail, channels, work);
+                  }
+                });
     split_among(team, shape_.value_heads, [&](std::size_t begin, std::size_t end, bool) {
       for (std::size_t h = begin; h < end; ++h) feed_head(h, rates, work, out, out_stride);
     });
@@ -89,14 +86,30 @@ class GatedDeltaState final : public RecurrentState {
   }
 
  private:
-  // A row after the convolution where q and k have another activation than v.
-  void activate(std::span<float> row) const {
-    const std::span<float> keys = row.first(2 * shape_.keys());
-    if (shape_.key_activation == KeyActivation::kEluPlusOne) elu_plus_one(keys, keys);
-    if (shape_.key_activation == KeyActivation::kRelu) {
-      for (float& x : keys) x = std::max(x, 0.0f);
+  // All rows of a head: `number` counts those of q, of k and of v.
+  void convolve_head(std::size_t number, const ShortConvolution& convolution, float scale,
+                     std::span<float> tail, MatrixView<const float> channels,
+                     MatrixView<float> work) const {
+    const bool is_key = number < 2 * shape_.key_heads;
+    const std::size_t width = is_key ? shape_.key_width : shape_.value_width;
+    const std::size_t first =
+        is_key ? number * width
+               : 2 * shape_.keys() + (number - 2 * shape_.key_heads) * shape_.value_width;
+    for (std::size_t r = 0; r < channels.rows(); ++r) {
+      const std::span<float> head = work.row(r).subspan(first, width);
+      short_convolution(convolution, tail, channels.row(r), first, head);
+      if (!convolution.has_activation) activate(head, is_key);
+      if (is_key) norm(head, number < shape_.key_heads ? scale : 1.0f);
     }
-    silu(row.subspan(2 * shape_.keys()));
+  }
+
+  // Where q and k have another activation than v.
+  void activate(std::span<float> head, bool is_key) const {
+    if (!is_key) return silu(head);
+    if (shape_.key_activation == KeyActivation::kEluPlusOne) elu_plus_one(head, head);
+    if (shape_.key_activation == KeyActivation::kRelu) {
+      for (float& x : head) x = std::max(x, 0.0f);
+    }
   }
 
   // One head's q or k, then times `scale`.
@@ -179,12 +192,12 @@ void GatedDelta::step(const MixerRows& rows, MatrixView<float> add_to,
   rows.apply(*weights.in, rows.input, rows.normed, in);
   if (weights.rate.has_value()) rows.apply(*weights.rate, rows.exact, rows.normed, rates);
 
-  for_each_run(rows.states, [&](std::size_t first, std::size_t length) {
+  share_runs(rows, scratch, [&](std::size_t first, std::size_t length, StepThreadPool* team) {
     auto& state = static_cast<GatedDeltaState&>(*rows.states[first]);
     const auto feed = [&](std::size_t from, std::size_t n) {
       if (n == 0) return;
       state.feed(in.cols_from(0, channels).rows_from(from, n), rates.rows_from(from, n),
-                 work.rows_from(from, n), out.row(from).data(), out.stride(), rows.team);
+                 work.rows_from(from, n), out.row(from).data(), out.stride(), team);
     };
     const std::size_t staying = state.begin_run(length);
     feed(first, staying);
@@ -197,13 +210,13 @@ void GatedDelta::step(const MixerRows& rows, MatrixView<float> add_to,
   });
 
   DenseInput& gated = scratch.input(0, weights.out->weight_type(), count, values);
-  for (std::size_t r = 0; r < count; ++r) {
+  share_rows(rows.team, count, [&](std::size_t r) {
     const MatrixView<float> heads(out.row(r).data(), shape.value_heads, shape.value_width,
                                   shape.value_width);
     rms_norm(heads, weights.norm.values(), weights.norm_eps, heads);
     if (shape.has_gate) multiply_silu(in.row(r).subspan(channels), out.row(r));
     gated.assign(r, out.row(r));
-  }
+  });
   rows.apply(*weights.out, gated, out, add_to, Dense::Output::kAdd);
 }
 

@@ -65,7 +65,7 @@ class GatedLinearState final : public RecurrentState {
                                          .weight = weights_.convolution.values(),
                                          .bias = weights_.convolution_bias.values()};
       for (std::size_t r = 0; r < count; ++r) {
-        short_convolution(convolution, tail, channels.row(r), work.row(r));
+        short_convolution(convolution, tail, channels.row(r), 0, work.row(r));
       }
     }
     const MatrixView<const float> rows = shape_.taps > 0 ? work : channels;

@@ -127,10 +127,10 @@ void GatedSoftmax::step(const MixerRows& rows, MatrixView<float> add_to,
     }
   });
   DenseInput& gated = scratch.input(0, weights_.out->weight_type(), count, queries);
-  for (std::size_t r = 0; r < count; ++r) {
+  share_rows(rows.team, count, [&](std::size_t r) {
     if (shape_.has_gate) multiply_sigmoid(in.row(r).subspan(queries, queries), out.row(r));
     gated.assign(r, out.row(r));
-  }
+  });
   rows.apply(*weights_.out, gated, out, add_to, Dense::Output::kAdd);
 }
 

@@ -141,6 +141,37 @@ void for_each_run(std::span<LayerState* const> states, const Body& body) {
   }
 }
 
+// The same for several sequences at a time: body(first row, number of rows, team), where several
+// threads of the team have runs of their own and the team is null, or the one run has the team.
+template <typename Body>
+void share_runs(const MixerRows& rows, MixerScratch& scratch, const Body& body) {
+  std::vector<std::uint32_t>& firsts = scratch.numbers;
+  firsts.clear();
+  for_each_run(rows.states, [&](std::size_t first, std::size_t /*length*/) {
+    firsts.push_back(static_cast<std::uint32_t>(first));
+  });
+  const std::size_t runs = firsts.size();
+  firsts.push_back(static_cast<std::uint32_t>(rows.states.size()));
+  if (runs == 1) return body(std::size_t{0}, rows.states.size(), rows.team);
+  split_among(rows.team, runs, [&](std::size_t begin, std::size_t end, bool /*is_leader*/) {
+    for (std::size_t i = begin; i < end; ++i) {
+      body(firsts[i], firsts[i + 1] - firsts[i], static_cast<StepThreadPool*>(nullptr));
+    }
+  });
+}
+
+// Fewer rows take one thread less time than it takes to involve others.
+inline constexpr std::size_t kRowsWorthSharing = 8;
+
+// Calls body(r) for rows that have nothing to do with each other, on the threads of the team.
+template <typename Body>
+void share_rows(StepThreadPool* team, std::size_t count, const Body& body) {
+  if (count < kRowsWorthSharing) team = nullptr;
+  split_among(team, count, [&](std::size_t begin, std::size_t end, bool /*is_leader*/) {
+    for (std::size_t r = begin; r < end; ++r) body(r);
+  });
+}
+
 // x / rms(x) * gain, or layer normalization where there is a bias.
 struct RowNorm {
   Matrix gain;  // [1, width]

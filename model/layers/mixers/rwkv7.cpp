@@ -46,10 +46,10 @@ void list_rows_before(const MixerRows& rows, MatrixView<float> before) {
 
 void mix_into(const MixerRows& rows, MatrixView<const float> before, const Matrix& mix,
               MatrixView<float> work, DenseInput& input) {
-  for (std::size_t r = 0; r < rows.count(); ++r) {
+  share_rows(rows.team, rows.count(), [&](std::size_t r) {
     interpolate(rows.normed.row(r), before.row(r), mix.values(), work.row(r));
     input.assign(r, work.row(r));
-  }
+  });
 }
 
 // What a token does to S and reads of it, [E] each; those that are kept of a draft come first.
@@ -158,8 +158,10 @@ void apply_pair(const LowRankPair& pair, const MixerRows& rows, DenseInput& inpu
   DenseInput& inner = scratch.input(1, WeightType::kF32, count, pair.first->out_features());
   const MatrixView<float> values = inner.values().rows_from(0, count);
   rows.apply(*pair.first, input, input.values().rows_from(0, count), values);
-  for (std::size_t r = 0; between != nullptr && r < count; ++r) between(values.row(r));
-  inner.prepare(0, count);
+  share_rows(rows.team, count, [&](std::size_t r) {
+    if (between != nullptr) between(values.row(r));
+    inner.prepare(r, 1);
+  });
   rows.apply(*pair.second, inner, values, out);
 }
 
@@ -227,11 +229,11 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
   } else {
     mix_into(rows, before, weights_.mix[3], work, exact);
     apply_pair(weights_.first_value, rows, exact, nullptr, a, scratch);
-    for (std::size_t i = 0; i < count; ++i) {
+    share_rows(rows.team, count, [&](std::size_t i) {
       for (std::size_t c = 0; c < width; ++c) {
         v.row(i)[c] += (rows.carry.row(i)[c] - v.row(i)[c]) * sigmoid(a.row(i)[c]);
       }
-    }
+    });
   }
   pair(4, weights_.rate, nullptr, a);
   pair(
@@ -243,7 +245,7 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
 
   const std::span<const float> k_k = weights_.k_k.values();
   const std::span<const float> k_a = weights_.k_a.values();
-  for (std::size_t i = 0; i < count; ++i) {
+  share_rows(rows.team, count, [&](std::size_t i) {
     const std::span<float> unit = unit_key.row(i);
     for (std::size_t c = 0; c < width; ++c) {
       w.row(i)[c] = std::exp(-kMostDecay * sigmoid(w.row(i)[c]));
@@ -255,9 +257,9 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
       to_unit_length(unit.subspan(at, head_width_), unit_);
     }
     for (std::size_t c = 0; c < width; ++c) erase.row(i)[c] = -a.row(i)[c] * unit[c];
-  }
+  });
 
-  for_each_run(rows.states, [&](std::size_t first, std::size_t length) {
+  share_runs(rows, scratch, [&](std::size_t first, std::size_t length, StepThreadPool* team) {
     auto& state = static_cast<TimeState&>(*rows.states[first]);
     const auto from = [&](std::size_t begin, std::size_t n) {
       return Tokens{.h = rows.normed.rows_from(begin, n),
@@ -269,16 +271,16 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
                     .r = r.rows_from(begin, n)};
     };
     const std::size_t staying = state.begin_run(length);
-    state.feed(from(first, staying), out.rows_from(first, staying), rows.team);
+    state.feed(from(first, staying), out.rows_from(first, staying), team);
     const Tokens drafts = from(first + staying, length - staying);
     for (std::size_t i = 0; i < drafts.h.rows(); ++i) state.keep_row(drafts, i);
-    state.feed(drafts, out.rows_from(first + staying, length - staying), rows.team);
+    state.feed(drafts, out.rows_from(first + staying, length - staying), team);
   });
 
   const std::span<const float> r_k = weights_.r_k.values();
   const std::span<const float> gain = weights_.head_norm.gain.values();
   const std::span<const float> bias = weights_.head_norm.bias.values();
-  for (std::size_t i = 0; i < count; ++i) {
+  share_rows(rows.team, count, [&](std::size_t i) {
     const std::span<float> y = out.row(i);
     for (std::size_t at = 0; at < width; at += head_width_) {
       const MatrixView<float> head(y.data() + at, 1, head_width_, head_width_);
@@ -293,7 +295,7 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
       }
     }
     served.assign(i, y);
-  }
+  });
   rows.apply(*weights_.out, served, out, add_to, Dense::Output::kAdd);
 }
 
@@ -327,10 +329,10 @@ void Rwkv7ChannelMixer::step(const MixerRows& rows, MatrixView<float> add_to,
   });
   rows.apply(key_, mixed, work, hidden);
   DenseInput& squared = scratch.input(1, value_.weight_type(), count, key_.out_features());
-  for (std::size_t r = 0; r < count; ++r) {
+  share_rows(rows.team, count, [&](std::size_t r) {
     squared_relu(hidden.row(r));
     squared.assign(r, hidden.row(r));
-  }
+  });
   rows.apply(value_, squared, hidden, add_to, Dense::Output::kAdd);
 }
 

@@ -30,7 +30,8 @@ class Swiglu final : public Mixer {
 
  private:
   // both: [rows, 2 F], gate and up. The second half becomes what `down` multiplies.
-  const DenseInput& activate(MatrixView<float> both, MixerScratch& scratch) const;
+  const DenseInput& activate(MatrixView<float> both, StepThreadPool* team,
+                             MixerScratch& scratch) const;
 
   Dense gate_up_;
   Dense down_;

@@ -10,10 +10,12 @@
 #include <vector>
 
 #include "model/core/state_bytes.h"
+#include "model/core/step_thread_pool.h"
 #include "model/formats/safetensors.h"
 #include "model/numerics_fingerprint.h"
 #include "model/ops/kv_kernels.h"
 #include "model/transformer.h"
+#include "tests/model/support/helpers.h"
 #include "tests/support/watched_memory.h"
 
 namespace lintel {
@@ -82,9 +84,10 @@ struct FamilyGolden {
 
   // Every output [B, L, V] when sequences are fed in slices of `slice` tokens, all of them in one
   // step or one after the other.
-  std::vector<float> run(std::size_t slice, bool together) const {
+  std::vector<float> run(std::size_t slice, bool together, StepThreadPool* team = nullptr) const {
     std::vector<float> all(outputs.size());
     Workspace workspace = model->new_workspace(slice * batch);
+    workspace.share_with(team);
     std::vector<SequenceState> sequences;
     for (std::size_t b = 0; b < batch; ++b) sequences.push_back(model->new_sequence());
     for (std::size_t b = 0; b < batch; b += together ? batch : 1) {
@@ -182,6 +185,23 @@ TEST_CASE("families: slices of any length and rows of other sequences leave the 
   for (const std::size_t slice : {1, 2, 7, 33, 96}) {
     CAPTURE(slice);
     CHECK(equal_bits(golden.run(slice, /*together=*/true), alone));
+  }
+}
+
+TEST_CASE("families: a team computes the bits of one thread", "[rows]") {
+  const FamilyCase which = GENERATE(from_range(kCases));
+  const WeightType type = GENERATE(WeightType::kF32, WeightType::kInt8, WeightType::kInt4Ffn);
+  CAPTURE(which, to_string(type));
+  const FamilyGolden golden(which, type);
+  const std::vector<float> alone = golden.run(1, /*together=*/false);
+  StepThreadPool team;
+  const testing::Helpers helpers(team, 2);
+  // Chance decides which thread does what.
+  for (int i = 0; i < 5; ++i) {
+    // One row a sequence, one sequence of many rows, and several of many.
+    CHECK(equal_bits(golden.run(1, /*together=*/true, &team), alone));
+    CHECK(equal_bits(golden.run(33, /*together=*/false, &team), alone));
+    CHECK(equal_bits(golden.run(33, /*together=*/true, &team), alone));
   }
 }
 
