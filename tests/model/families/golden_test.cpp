@@ -16,6 +16,7 @@
 #include "model/ops/kv_kernels.h"
 #include "model/transformer.h"
 #include "tests/model/support/helpers.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/watched_memory.h"
 
 namespace lintel {
@@ -188,7 +189,7 @@ TEST_CASE("families: slices of any length and rows of other sequences leave the 
   }
 }
 
-TEST_CASE("families: a team computes the bits of one thread", "[rows]") {
+TEST_CASE("families: a team computes the bits of one thread", "[rows][threads]") {
   const FamilyCase which = GENERATE(from_range(kCases));
   const WeightType type = GENERATE(WeightType::kF32, WeightType::kInt8, WeightType::kInt4Ffn);
   CAPTURE(which, to_string(type));
@@ -197,7 +198,7 @@ TEST_CASE("families: a team computes the bits of one thread", "[rows]") {
   StepThreadPool team;
   const testing::Helpers helpers(team, 2);
   // Chance decides which thread does what.
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < (testing::kSanitized ? 1 : 5); ++i) {
     // One row a sequence, one sequence of many rows, and several of many.
     CHECK(equal_bits(golden.run(1, /*together=*/true, &team), alone));
     CHECK(equal_bits(golden.run(33, /*together=*/false, &team), alone));
