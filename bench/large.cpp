@@ -264,7 +264,7 @@ constexpr const char* kLargeFooter = R"(
 Weights are random, of the published shapes: speed and memory do not depend on them. share_of_bound
 is the time that a step needs at least over the time that it takes. At least it needs the weights
 read once or the multiplications done, the longer of both, and the states read and written; both
-speeds are measured after each figure, with as many threads.
+speeds are measured for each figure, with as many threads.
 
 Examples:
   lintel-bench large --shape qwen3.5-0.8b --weight-type int8
