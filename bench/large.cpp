@@ -271,6 +271,7 @@ Examples:
   lintel-bench large --shape rwkv7-0.4b --weight-type int4 --json rwkv.json)";
 
 constexpr std::size_t kPrompt = 512;
+constexpr std::size_t kSliceRows = 64;  // of a prompt in a step
 constexpr std::chrono::duration<double> kWindow{0.5};
 
 struct LargeFlags {
@@ -479,7 +480,7 @@ class LargeExperiment {
   }
 
   void read_prompt(const std::string& name, int threads) {
-    const std::size_t slice = std::min<std::size_t>(model_->most_prompt_rows(), 64);
+    const std::size_t slice = std::min(model_->most_prompt_rows(), kSliceRows);
     Workspace workspace = model_->new_workspace(slice);
     std::vector<double> rates, shares;
     for (int repeat = 0; repeat < flags_.run.repeats; ++repeat) {
@@ -508,12 +509,13 @@ class LargeExperiment {
     const double rate = multiply_rate(threads);
     const double elements = is_prompt ? read_elements_ - head_elements_ : read_elements_;
     const double multiplying = rate > 0 ? rows * elements / rate : 0;
-    if (is_prompt) {
-      // The states' three multiply-adds an element are of floats, four to a vpdpbusd.
-      return multiplying + (rate > 0 ? rows * 3 * (states / sizeof(float)) / (rate / 4) : 0);
-    }
-    const double reading = read_bytes_ / read_bandwidth(threads, kReadBytes, 1).median;
-    return std::max(reading, multiplying) + rows * states / update_rate(threads);
+    const double pass = read_bytes_ / read_bandwidth(threads, kReadBytes, 1).median;
+    if (!is_prompt) return std::max(pass, multiplying) + rows * states / update_rate(threads);
+    // The head is read for one row. The states' three multiply-adds an element are of floats, four
+    // to a vpdpbusd.
+    const double reading = pass * elements / read_elements_ * rows / kSliceRows;
+    const double updating = rate > 0 ? rows * 3 * (states / sizeof(float)) / (rate / 4) : 0;
+    return std::max(reading, multiplying) + updating;
   }
 
   void add(const std::string& name, const std::string& what, int threads,
