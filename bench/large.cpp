@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints of 0.1 to 2 billion parameters: decoding alone and in batches, prompts, loading; each
-// beside the bound that memory and multipliers set in the same minute.
+// with the bound that memory and multipliers set in the same minute.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -291,18 +291,25 @@ class TemporaryCheckpoint {
       throw cli::Failure(name + ": cannot be made: " + std::strerror(errno));
     }
     directory_ = name;
-    write_random_checkpoint(plan, directory_);
+    try {
+      write_random_checkpoint(plan, directory_);
+    } catch (...) {
+      remove();
+      throw;
+    }
   }
-  ~TemporaryCheckpoint() {
-    std::error_code ignored;
-    std::filesystem::remove_all(directory_, ignored);
-  }
+  ~TemporaryCheckpoint() { remove(); }
   TemporaryCheckpoint(const TemporaryCheckpoint&) = delete;
   TemporaryCheckpoint& operator=(const TemporaryCheckpoint&) = delete;
 
   const std::filesystem::path& directory() const { return directory_; }
 
  private:
+  void remove() {
+    std::error_code ignored;
+    std::filesystem::remove_all(directory_, ignored);
+  }
+
   std::filesystem::path directory_;
 };
 
@@ -397,7 +404,7 @@ class LargeExperiment {
         checkpoint_(flags.shape),
         progress_(console, 6, "figures") {
     const lintel::ModelFiles files(checkpoint_.directory());
-    // Beside the head; null: they are tied.
+    // Null: the embedding is tied to the head.
     const TensorInfo* const embedding = files.checkpoint().tensors.find("rwkv7.emb.weight");
     const std::int64_t before = resident_bytes();
     load_seconds_ = seconds_of(
@@ -462,7 +469,7 @@ class LargeExperiment {
     std::vector<double> rates, shares;
     for (int repeat = 0; repeat < flags_.run.repeats; ++repeat) {
       const double bound = bound_of(threads, static_cast<double>(rows), /*is_prompt=*/false);
-      const Team team(threads, workspace);  // whose threads poll: not beside the bound
+      const Team team(threads, workspace);  // its threads poll: not while the bound is measured
       int steps = 0;
       const auto begin = std::chrono::steady_clock::now();
       std::chrono::duration<double> taken{};
