@@ -181,14 +181,9 @@ WeightType checked_type(std::size_t in_features, const Dense::Options& options) 
 
 Dense::Dense(std::span<const float> weight, std::span<const float> bias, std::size_t in_features,
              std::size_t out_features, const Options& options)
-    : Dense(
-          [weight, in_features](std::size_t first, MatrixView<float> rows) {
-            for (std::size_t r = 0; r < rows.rows(); ++r) {
-              const auto from = weight.subspan((first + r) * in_features, in_features);
-              std::ranges::copy(from, rows.row(r).begin());
-            }
-          },
-          bias, in_features, out_features, options) {}
+    : Dense(PackedWeights(checked_type(in_features, options), weight, bias, in_features,
+                          out_features),
+            options) {}
 
 Dense::Dense(const ReadWeightRows& read, std::span<const float> bias, std::size_t in_features,
              std::size_t out_features, const Options& options)

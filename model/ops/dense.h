@@ -41,7 +41,8 @@ class Dense {
     bool streams = false;
   };
 
-  // weight: [out_features, in_features]; bias: [out_features]. Both are copied into packed form.
+  // weight: [out_features, in_features]; bias: [out_features]. Both are copied into packed form, of
+  // f32, bf16 or int8.
   // Throws std::invalid_argument for int8 with more inputs than exact sums allow.
   Dense(std::span<const float> weight, std::span<const float> bias, std::size_t in_features,
         std::size_t out_features, const Options& options);
