@@ -1,274 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints of 0.1 to 2 billion parameters: decoding alone and in batches, prompts, loading; each
-// with the bound that memory and multipliers set in the same minute.
+// Checkpoints of 0.1 to 2 billion parameters: decoding alone and in batches, prompts, through the
+// server, loading; each with the bound that memory and multipliers set in the same minute, and with
+// llama.cpp beside it.
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
-#include <stdexcept>
 #include <string>
-#include <string_view>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "bench/bounds.h"
+#include "bench/checkpoints.h"
 #include "bench/commands.h"
+#include "bench/llama_peer.h"
+#include "bench/load.h"
 #include "bench/run_flags.h"
 #include "client/cli/output.h"
 #include "model/core/step_thread_pool.h"
+#include "model/fastest_type.h"
 #include "model/model_files.h"
 #include "model/ops/dense_kernels.h"
 #include "model/ops/mixer_kernels.h"
+#include "server/observability/logging.h"
 #include "tools/describe/flags.h"
 
 namespace lintel::bench {
 namespace {
 
-// ---- Checkpoints of published shapes.
-
-using Json = nlohmann::ordered_json;
-using Size = std::int64_t;
-
-struct QwenShape {
-  const char* name;
-  Size width, heads, kv_heads, value_heads, feed_forward;
-};
-constexpr std::array kQwen = {QwenShape{"qwen3.5-0.8b", 1024, 8, 2, 16, 3584},
-                              QwenShape{"qwen3.5-2b", 2048, 8, 2, 16, 6144}};
-constexpr Size kQwenLayers = 24, kQwenVocabulary = 248'320, kHeadWidth = 256, kLinearWidth = 128;
-constexpr Size kKeyHeads = 16;
-
-struct RwkvShape {
-  const char* name;
-  Size width, layers;
-  std::array<Size, 4> ranks;  // of w, a, v and g
-};
-constexpr std::array kRwkv = {RwkvShape{"rwkv7-0.1b", 768, 12, {64, 64, 32, 128}},
-                              RwkvShape{"rwkv7-0.4b", 1024, 24, {64, 64, 32, 128}},
-                              RwkvShape{"rwkv7-1.5b", 2048, 24, {96, 96, 64, 256}}};
-constexpr Size kRwkvVocabulary = 65'536, kRwkvHeadWidth = 64;
-
-struct Tensor {
-  std::string name;
-  std::vector<Size> shape;
-  bool is_gain = false;  // a factor near one
-};
-
-struct Plan {
-  Json config;
-  std::vector<Tensor> tensors;
-
-  void add(std::string name, std::vector<Size> shape, bool is_gain = false) {
-    tensors.push_back({std::move(name), std::move(shape), is_gain});
-  }
-};
-
-Plan plan_of(const QwenShape& of) {
-  const Size keys = kKeyHeads * kLinearWidth, values = of.value_heads * kLinearWidth;
-  Plan plan;
-  plan.config = {
-      {"architectures", {"Qwen3_5ForCausalLM"}},
-      {"model_type", "qwen3_5_text"},
-      {"dtype", "bfloat16"},
-      {"vocab_size", kQwenVocabulary},
-      {"hidden_size", of.width},
-      {"intermediate_size", of.feed_forward},
-      {"num_hidden_layers", kQwenLayers},
-      {"num_attention_heads", of.heads},
-      {"num_key_value_heads", of.kv_heads},
-      {"head_dim", kHeadWidth},
-      {"linear_num_key_heads", kKeyHeads},
-      {"linear_num_value_heads", of.value_heads},
-      {"linear_key_head_dim", kLinearWidth},
-      {"linear_value_head_dim", kLinearWidth},
-      {"linear_conv_kernel_dim", 4},
-      {"full_attention_interval", 4},
-      {"rms_norm_eps", 1e-6},
-      {"max_position_embeddings", 262'144},
-      {"tie_word_embeddings", true},
-      {"eos_token_id", 248'044},
-      {"rope_parameters",
-       {{"rope_type", "default"}, {"rope_theta", 10'000'000}, {"partial_rotary_factor", 0.25}}}};
-  plan.add("model.embed_tokens.weight", {kQwenVocabulary, of.width});
-  for (Size i = 0; i < kQwenLayers; ++i) {
-    std::string at = "model.layers." + std::to_string(i) + ".";
-    plan.add(at + "input_layernorm.weight", {of.width});
-    plan.add(at + "post_attention_layernorm.weight", {of.width});
-    plan.add(at + "mlp.gate_proj.weight", {of.feed_forward, of.width});
-    plan.add(at + "mlp.up_proj.weight", {of.feed_forward, of.width});
-    plan.add(at + "mlp.down_proj.weight", {of.width, of.feed_forward});
-    if ((i + 1) % 4 == 0) {
-      at += "self_attn.";
-      plan.add(at + "q_proj.weight", {2 * of.heads * kHeadWidth, of.width});
-      plan.add(at + "k_proj.weight", {of.kv_heads * kHeadWidth, of.width});
-      plan.add(at + "v_proj.weight", {of.kv_heads * kHeadWidth, of.width});
-      plan.add(at + "o_proj.weight", {of.width, of.heads * kHeadWidth});
-      plan.add(at + "q_norm.weight", {kHeadWidth});
-      plan.add(at + "k_norm.weight", {kHeadWidth});
-      continue;
-    }
-    at += "linear_attn.";
-    plan.add(at + "in_proj_qkv.weight", {2 * keys + values, of.width});
-    plan.add(at + "in_proj_z.weight", {values, of.width});
-    plan.add(at + "in_proj_b.weight", {of.value_heads, of.width});
-    plan.add(at + "in_proj_a.weight", {of.value_heads, of.width});
-    plan.add(at + "conv1d.weight", {2 * keys + values, 1, 4});
-    plan.add(at + "A_log", {of.value_heads});
-    plan.add(at + "dt_bias", {of.value_heads});
-    plan.add(at + "norm.weight", {kLinearWidth}, true);
-    plan.add(at + "out_proj.weight", {of.width, values});
-  }
-  plan.add("model.norm.weight", {of.width});
-  return plan;
-}
-
-Plan plan_of(const RwkvShape& of) {
-  const Size width = of.width;
-  Plan plan;
-  plan.config = {{"architectures", {"Rwkv7ForCausalLM"}},
-                 {"model_type", "rwkv7"},
-                 {"dtype", "bfloat16"},
-                 {"vocab_size", kRwkvVocabulary},
-                 {"hidden_size", width},
-                 {"num_hidden_layers", of.layers},
-                 {"head_dim", kRwkvHeadWidth},
-                 {"num_heads", width / kRwkvHeadWidth},
-                 {"norm_eps", 1e-5},
-                 {"eos_token_id", 0},
-                 {"tie_word_embeddings", false}};
-  const auto norm = [&](const std::string& name) {
-    plan.add(name + ".weight", {width}, true);
-    plan.add(name + ".bias", {width});
-  };
-  plan.add("rwkv7.emb.weight", {kRwkvVocabulary, width});
-  for (Size i = 0; i < of.layers; ++i) {
-    const std::string at = "rwkv7.blocks." + std::to_string(i) + ".";
-    if (i == 0) norm(at + "ln0");
-    norm(at + "ln1");
-    norm(at + "ln2");
-    for (const char mix : std::string_view("rwkvag")) {
-      plan.add(at + "att.x_" + mix, {1, 1, width});
-    }
-    for (std::size_t n = 0; n < of.ranks.size(); ++n) {
-      const char factor = "wavg"[n];
-      if (factor == 'v' && i == 0) continue;
-      const std::string name = at + "att." + factor;
-      if (factor != 'g') plan.add(name + "0", {1, 1, width});
-      plan.add(name + "1", {width, of.ranks[n]});
-      plan.add(name + "2", {of.ranks[n], width});
-    }
-    plan.add(at + "att.k_k", {1, 1, width}, true);
-    plan.add(at + "att.k_a", {1, 1, width});
-    plan.add(at + "att.r_k", {width / kRwkvHeadWidth, kRwkvHeadWidth});
-    for (const char* const name : {"receptance", "key", "value", "output"}) {
-      plan.add(at + "att." + name + ".weight", {width, width});
-    }
-    norm(at + "att.ln_x");
-    plan.add(at + "ffn.x_k", {1, 1, width});
-    plan.add(at + "ffn.key.weight", {4 * width, width});
-    plan.add(at + "ffn.value.weight", {width, 4 * width});
-  }
-  norm("rwkv7.ln_out");
-  plan.add("head.weight", {kRwkvVocabulary, width});
-  return plan;
-}
-
-Plan plan_named(std::string_view shape) {
-  for (const QwenShape& of : kQwen) {
-    if (shape == of.name) return plan_of(of);
-  }
-  for (const RwkvShape& of : kRwkv) {
-    if (shape == of.name) return plan_of(of);
-  }
-  refuse("--shape", shape, "the name of a published shape, e.g. qwen3.5-0.8b");
-}
-
-// Between 1/64 and 1/32 in size, of either sign.
-std::vector<std::uint16_t> random_values(std::size_t count) {
-  std::mt19937 random(1);
-  std::vector<std::uint16_t> values(count);
-  for (std::uint16_t& value : values) {
-    value = static_cast<std::uint16_t>((random() & 0x807F) | 0x3C80);
-  }
-  return values;
-}
-
-std::ofstream open(const std::filesystem::path& file) {
-  std::ofstream out(file, std::ios::binary);
-  if (!out) throw std::runtime_error(file.string() + ": cannot be written");
-  return out;
-}
-
-// Names of the shapes.
-std::vector<std::string> checkpoint_shapes() {
-  std::vector<std::string> names;
-  for (const QwenShape& of : kQwen) names.emplace_back(of.name);
-  for (const RwkvShape& of : kRwkv) names.emplace_back(of.name);
-  return names;
-}
-
-// A Hugging Face directory with random BF16 weights, made in `directory`, which exists. Throws
-// std::runtime_error naming the file that cannot be written.
-void write_random_checkpoint(const Plan& plan, const std::filesystem::path& directory) {
-  open(directory / "config.json") << plan.config.dump(2) << "\n";
-  Json header;
-  Size end = 0;
-  const auto count_of = [](const Tensor& tensor) {
-    Size count = 1;
-    for (const Size size : tensor.shape) count *= size;
-    return count;
-  };
-  for (const Tensor& tensor : plan.tensors) {
-    const Size bytes = 2 * count_of(tensor);
-    header[tensor.name] = {
-        {"dtype", "BF16"}, {"shape", tensor.shape}, {"data_offsets", {end, end + bytes}}};
-    end += bytes;
-  }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  const std::filesystem::path file = directory / "model.safetensors";
-  std::ofstream out = open(file);
-  const std::uint64_t length = text.size();
-  out.write(reinterpret_cast<const char*>(&length), sizeof length);
-  out << text;
-  // A number of values that no width divides: rows differ.
-  const std::vector<std::uint16_t> values = random_values((std::size_t{1} << 22) + 7);
-  const std::vector<std::uint16_t> ones(std::size_t{1} << 12, 0x3F80);
-  std::size_t at = 0;
-  for (const Tensor& tensor : plan.tensors) {
-    const std::vector<std::uint16_t>& from = tensor.is_gain ? ones : values;
-    if (tensor.is_gain) at = 0;
-    for (auto left = static_cast<std::size_t>(count_of(tensor)); left > 0;) {
-      const std::size_t count = std::min(left, from.size() - at);
-      out.write(reinterpret_cast<const char*>(from.data() + at),
-                static_cast<std::streamsize>(2 * count));
-      left -= count;
-      at = (at + count) % from.size();
-    }
-    if (tensor.is_gain) at = 0;
-  }
-  if (!out.flush()) throw std::runtime_error(file.string() + ": cannot be written");
-}
-
 constexpr const char* kLargeFooter = R"(
 Weights are random, of the published shapes: speed and memory do not depend on them. share_of_bound
 is the time that a step needs at least over the time that it takes. At least it needs the weights
 read once or the multiplications done, the longer of both, and the states read and written; both
-speeds are measured for each figure, with as many threads.
+speeds are measured for each figure, with as many threads. With --model the weights are given, and
+so is what their type loses against f32.
+
+Through gRPC and HTTP clients of a server in this process draw tokens, as many at a time as there are
+sequences; grpc_share and http_share are of the speed without a server, where nothing is drawn.
+
+--peer llama runs llama.cpp v0.5.0 in turn with ours: its Q8_0 beside int8, the better of its Q4_0
+and Q4_K beside int4 and int4-ffn. over_peer is our speed over its own. Its libraries are npm's:
+
+  mkdir peer && cd peer && npm init -y && npm i --ignore-scripts @node-llama-cpp/linux-x64@3.22.1
 
 Examples:
   lintel-bench large --shape qwen3.5-0.8b --weight-type int8
-  lintel-bench large --shape rwkv7-0.4b --weight-type int4 --json rwkv.json)";
+  lintel-bench large --shape rwkv7-0.4b --weight-type int4 --json rwkv.json
+  lintel-bench large --shape qwen3.5-0.8b --weight-type int8 --peer llama --peer-root peer
+  lintel-bench large --model weights/text-rwkv7-small --weight-type int4)";
 
 constexpr std::size_t kPrompt = 512;
 constexpr std::size_t kSliceRows = 64;  // of a prompt in a step
@@ -279,38 +67,31 @@ struct LargeFlags {
 
   RunFlags run;
   std::string shape = "qwen3.5-0.8b";
+  std::filesystem::path model;  // in place of the shape; empty: the shape
+  std::string peer;             // empty: none
+  std::filesystem::path peer_root;
 };
 
-// A checkpoint in a folder of its own, which goes with it.
-class TemporaryCheckpoint {
+class TemporaryFolder {
  public:
-  explicit TemporaryCheckpoint(const std::string& shape) {
-    const Plan plan = plan_named(shape);
+  TemporaryFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "lintel-bench-XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) {
       throw cli::Failure(name + ": cannot be made: " + std::strerror(errno));
     }
-    directory_ = name;
-    try {
-      write_random_checkpoint(plan, directory_);
-    } catch (...) {
-      remove();
-      throw;
-    }
+    path_ = name;
   }
-  ~TemporaryCheckpoint() { remove(); }
-  TemporaryCheckpoint(const TemporaryCheckpoint&) = delete;
-  TemporaryCheckpoint& operator=(const TemporaryCheckpoint&) = delete;
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
-  const std::filesystem::path& directory() const { return directory_; }
+  const std::filesystem::path& path() const { return path_; }
 
  private:
-  void remove() {
-    std::error_code ignored;
-    std::filesystem::remove_all(directory_, ignored);
-  }
-
-  std::filesystem::path directory_;
+  std::filesystem::path path_;
 };
 
 // Threads that help the one that steps with `workspace`, which outlives them.
@@ -367,16 +148,17 @@ __attribute__((target("avx512f,avx512vnni"))) double multiply_bytes(std::int64_t
 double multiply_bytes(std::int64_t) { return 0; }
 #endif
 
+// Of each speed of the bound, the best of which counts.
+constexpr int kBoundRuns = 3;
+
 // Multiply-adds of bytes a second of all threads together; 0 where there is no vpdpbusd.
 double multiply_rate(int threads) {
   if (!has_vnni()) return 0;
-  constexpr std::int64_t kRounds = 5'000'000;
-  double each = 0;
-  const double seconds = run_on_workers(threads, [&](int w) {
-    const double products = multiply_bytes(kRounds);
-    if (w == 0) each = products;
+  constexpr std::int64_t kRounds = 2'000'000;
+  const Summary seconds = repeat(kBoundRuns, [&] {
+    return run_on_workers(threads, [&](int) { (void)multiply_bytes(kRounds); });
   });
-  return each * static_cast<double>(kRounds) * threads / seconds;
+  return multiply_bytes(1) * static_cast<double>(kRounds) * threads / seconds.least;
 }
 
 // Bytes a second of buffers that are read and written in place, of all threads together.
@@ -384,26 +166,53 @@ double update_rate(int threads) {
   constexpr std::size_t kFloats = std::size_t{24} << 20;
   std::vector<std::vector<float>> buffers(static_cast<std::size_t>(threads));
   for (auto& buffer : buffers) buffer.assign(kFloats, 1.0f);
-  const double seconds =
-      run_on_workers(threads, [&](int w) { squared_relu(buffers[static_cast<std::size_t>(w)]); });
-  return static_cast<double>(kFloats * sizeof(float)) * threads / seconds;
+  const Summary seconds = repeat(kBoundRuns, [&] {
+    return run_on_workers(threads,
+                          [&](int w) { squared_relu(buffers[static_cast<std::size_t>(w)]); });
+  });
+  return static_cast<double>(kFloats * sizeof(float)) * threads / seconds.least;
 }
 
-std::int64_t resident_bytes() {
-  std::ifstream in("/proc/self/statm");
-  std::int64_t all = 0, resident = 0;
-  in >> all >> resident;
-  return resident * ::sysconf(_SC_PAGESIZE);
-}
+// llama.cpp with the formats that are compared with a weight type.
+class Peer {
+ public:
+  Peer(const LargeFlags& flags, const std::filesystem::path& folder) {
+    const bool is_int8 = flags.run.weight_type == WeightType::kInt8;
+    if (!is_int8 && flags.run.weight_type != WeightType::kInt4 &&
+        flags.run.weight_type != WeightType::kInt4Ffn) {
+      throw cli::UsageError("--peer goes with --weight-type int8, int4 or int4-ffn");
+    }
+    for (const DType type :
+         is_int8 ? std::vector{DType::kQ8_0} : std::vector{DType::kQ4_0, DType::kQ4_K}) {
+      const std::filesystem::path file = folder / (std::string(to_string(type)) + ".gguf");
+      write_random_gguf(flags.shape, type, file);
+      formats_.push_back({to_string(type), std::make_unique<LlamaPeer>(flags.peer_root, file)});
+    }
+  }
+
+  struct Format {
+    std::string name;
+    std::unique_ptr<LlamaPeer> llama;
+  };
+  std::vector<Format>& formats() { return formats_; }
+
+ private:
+  std::vector<Format> formats_;
+};
 
 class LargeExperiment {
  public:
   LargeExperiment(const LargeFlags& flags, cli::Console& console)
-      : flags_(flags),
-        measurement_(flags.run, "large", flags.shape + ", random weights", console),
-        checkpoint_(flags.shape),
+      : flags_(checked(flags)),
+        measurement_(flags.run, "large",
+                     flags.model.empty() ? flags.shape + ", random weights" : flags.model.string(),
+                     console),
         progress_(console, 6, "figures") {
-    const lintel::ModelFiles files(checkpoint_.directory());
+    if (flags.model.empty()) write_random_checkpoint(flags.shape, folder_.path());
+    // Before any thread is started.
+    if (!flags.peer.empty()) peer_ = std::make_unique<Peer>(flags, folder_.path());
+    speeds_.columns = speed_columns();
+    const lintel::ModelFiles files(flags.model.empty() ? folder_.path() : flags.model);
     // Null: the embedding is tied to the head.
     const TensorInfo* const embedding = files.checkpoint().tensors.find("rwkv7.emb.weight");
     const std::int64_t before = resident_bytes();
@@ -414,34 +223,51 @@ class LargeExperiment {
     read_elements_ = static_cast<double>(model_->num_parameters() - rows);
     read_bytes_ = static_cast<double>(model_->weight_bytes()) - 2.0 * static_cast<double>(rows);
     head_elements_ = static_cast<double>(model_->config().vocab_size) * width_of(files);
+    if (!flags.model.empty()) {
+      const auto exact = Transformer::load(files, {.streams = true});
+      loss_ = kl_divergence_bits(*exact, *model_);
+    }
+    set_up_logging({.level = "warn", .json = false});
+    server_ =
+        std::make_unique<OwnServer>(model_, OwnServer::Options{.workers = flags.run.workers,
+                                                               .rows = 64,
+                                                               .speculation = Speculation::kOff,
+                                                               .http = true});
   }
 
   int run() {
     const int cores = flags_.run.workers;
-    decode("alone_1_thread", 1, 1);
-    decode("alone", 1, cores);
-    decode("seqs_4", 4, 1);
-    decode("seqs_16", 16, cores);
-    decode("seqs_64", 64, cores);
-    read_prompt("prompt_512", cores);
-    Table costs{.title = "Memory and loading",
-                .columns = {"weights", "bytes", "resident bytes after loading", "seconds to load"}};
-    costs.rows.push_back({Cell::text(to_string(model_->weight_type())),
-                          Cell::count(static_cast<std::int64_t>(model_->weight_bytes())),
-                          Cell::count(loaded_bytes_), Cell::number(load_seconds_)});
+    measure("alone_1_thread", 1, 1, /*through_server=*/false);
+    measure("alone", 1, cores, /*through_server=*/true);
+    measure("seqs_4", 4, 1, /*through_server=*/false);
+    measure("seqs_16", 16, cores, /*through_server=*/true);
+    measure("seqs_64", 64, cores, /*through_server=*/true);
+    measure("prompt_512", 0, cores, /*through_server=*/false);
     measurement_.add("weight_bytes", static_cast<double>(model_->weight_bytes()));
     measurement_.add("resident_bytes", static_cast<double>(loaded_bytes_));
     measurement_.add("load_seconds", load_seconds_);
+    if (loss_) measurement_.add("bits_lost", *loss_);
     speeds_.notes.push_back("Ours ran on " + model_->kernels() + ".");
     if (!has_vnni()) {
       speeds_.notes.push_back("This machine has no vpdpbusd: the bound is of memory alone.");
     }
     measurement_.add(std::move(speeds_));
-    measurement_.add(std::move(costs));
+    measurement_.add(std::move(served_));
+    measurement_.add(costs());
     return measurement_.publish();
   }
 
  private:
+  static const LargeFlags& checked(const LargeFlags& flags) {
+    if (flags.peer.empty() != flags.peer_root.empty()) {
+      throw cli::UsageError("--peer and --peer-root go together");
+    }
+    if (!flags.peer.empty() && !flags.model.empty()) {
+      throw cli::UsageError("--peer goes with --shape, not with --model");
+    }
+    return flags;
+  }
+
   static double width_of(const lintel::ModelFiles& files) {
     const WeightSource& tensors = files.checkpoint().tensors;
     for (const char* const name : {"model.embed_tokens.weight", "head.weight"}) {
@@ -456,57 +282,56 @@ class LargeExperiment {
                                      static_cast<unsigned>(model_->config().vocab_size));
   }
 
-  void decode(const std::string& name, std::size_t rows, int threads) {
+  // Tokens a second of steps of a token of each of `rows` sequences.
+  double decode(std::size_t rows, int threads) {
     Workspace workspace = model_->new_workspace(rows);
     std::vector<SequenceState> sequences;
     for (std::size_t r = 0; r < rows; ++r) sequences.push_back(model_->new_sequence());
+    const Team team(threads, workspace);  // its threads poll: only while we compute
     const auto step = [&] {
       std::vector<BatchRow> batch;
       for (SequenceState& sequence : sequences) batch.push_back({token(), &sequence, true});
       model_->step(batch, workspace);
     };
     step();
-    std::vector<double> rates, shares;
-    for (int repeat = 0; repeat < flags_.run.repeats; ++repeat) {
-      const double bound = bound_of(threads, static_cast<double>(rows), /*is_prompt=*/false);
-      const Team team(threads, workspace);  // its threads poll: not while the bound is measured
-      int steps = 0;
-      const auto begin = std::chrono::steady_clock::now();
-      std::chrono::duration<double> taken{};
-      while (taken < kWindow) {
-        step();
-        ++steps;
-        taken = std::chrono::steady_clock::now() - begin;
-      }
-      const double seconds = taken.count() / steps;
-      rates.push_back(static_cast<double>(rows) / seconds);
-      shares.push_back(bound / seconds);
+    step();
+    int steps = 0;
+    const auto begin = std::chrono::steady_clock::now();
+    std::chrono::duration<double> taken{};
+    while (taken < kWindow) {
+      step();
+      ++steps;
+      taken = std::chrono::steady_clock::now() - begin;
     }
-    add(name, std::to_string(rows) + (rows == 1 ? " sequence" : " sequences"), threads, rates,
-        shares);
+    return steps * static_cast<double>(rows) / taken.count();
   }
 
-  void read_prompt(const std::string& name, int threads) {
+  double read_prompt(int threads) {
     const std::size_t slice = std::min(model_->most_prompt_rows(), kSliceRows);
     Workspace workspace = model_->new_workspace(slice);
-    std::vector<double> rates, shares;
-    for (int repeat = 0; repeat < flags_.run.repeats; ++repeat) {
-      const double bound = bound_of(threads, kPrompt, /*is_prompt=*/true);
-      const Team team(threads, workspace);
-      SequenceState sequence = model_->new_sequence();
-      const double seconds = seconds_of([&] {
-        for (std::size_t at = 0; at < kPrompt; at += slice) {
-          std::vector<BatchRow> batch;
-          for (std::size_t i = at; i < std::min(at + slice, kPrompt); ++i) {
-            batch.push_back({token(), &sequence, i + 1 == kPrompt});
-          }
-          model_->step(batch, workspace);
+    const Team team(threads, workspace);
+    SequenceState sequence = model_->new_sequence();
+    const auto read = [&](std::size_t count) {
+      for (std::size_t at = 0; at < count; at += slice) {
+        std::vector<BatchRow> batch;
+        for (std::size_t i = at; i < std::min(at + slice, count); ++i) {
+          batch.push_back({token(), &sequence, i + 1 == count});
         }
-      });
-      rates.push_back(kPrompt / seconds);
-      shares.push_back(bound / seconds);
-    }
-    add(name, "prompt of " + std::to_string(kPrompt), threads, rates, shares);
+        model_->step(batch, workspace);
+      }
+    };
+    read(32);  // llama.cpp's pages are touched before, too
+    return kPrompt / seconds_of([&] { read(kPrompt); });
+  }
+
+  double through_server(std::size_t clients, bool http) const {
+    return run_load({.address = http ? server_->http_address() : server_->address(),
+                     .http = http,
+                     .sequence = {.first_token = 1, .tokens = kEndlessTokens, .ends_itself = false},
+                     .clients = static_cast<int>(clients),
+                     .warm_up = kWindow,
+                     .window = 2 * kWindow})
+        .tokens_per_second;
   }
 
   // Seconds that so many rows take at least.
@@ -516,7 +341,7 @@ class LargeExperiment {
     const double rate = multiply_rate(threads);
     const double elements = is_prompt ? read_elements_ - head_elements_ : read_elements_;
     const double multiplying = rate > 0 ? rows * elements / rate : 0;
-    const double pass = read_bytes_ / read_bandwidth(threads, kReadBytes, 1).median;
+    const double pass = read_bytes_ / read_bandwidth(threads, kReadBytes, kBoundRuns).most;
     if (!is_prompt) return std::max(pass, multiplying) + rows * states / update_rate(threads);
     // The head is read for one row. The states' three multiply-adds an element are of floats, four
     // to a vpdpbusd.
@@ -525,27 +350,103 @@ class LargeExperiment {
     return std::max(reading, multiplying) + updating;
   }
 
-  void add(const std::string& name, const std::string& what, int threads,
-           const std::vector<double>& rates, const std::vector<double>& shares) {
+  // rows: of a step; 0: a prompt.
+  void measure(const std::string& name, std::size_t rows, int threads, bool through_server) {
+    const bool is_prompt = rows == 0;
+    const double tokens = is_prompt ? kPrompt : static_cast<double>(rows);
+    std::vector<Peer::Format> none;
+    std::vector<Peer::Format>& formats = peer_ != nullptr ? peer_->formats() : none;
+    std::vector<double> rates, shares, over_grpc, over_http;
+    std::vector<std::vector<double>> peers(formats.size());
+    for (int repeat = 0; repeat < flags_.run.repeats; ++repeat) {
+      const double bound = bound_of(threads, tokens, is_prompt);
+      rates.push_back(is_prompt ? read_prompt(threads) : decode(rows, threads));
+      shares.push_back(bound * rates.back() / tokens);
+      for (std::size_t i = 0; i < formats.size(); ++i) {
+        LlamaPeer& llama = *formats[i].llama;
+        peers[i].push_back(is_prompt ? llama.read_prompt(kPrompt, threads)
+                                     : llama.decode(static_cast<int>(rows), threads));
+      }
+      if (!through_server) continue;
+      over_grpc.push_back(this->through_server(rows, /*http=*/false));
+      over_http.push_back(this->through_server(rows, /*http=*/true));
+    }
     const Summary rate = summarize(rates), share = summarize(shares);
-    speeds_.rows.push_back(
-        {Cell::text(what), Cell::count(threads), Cell::measured(rate), Cell::measured(share)});
+    const std::string what = is_prompt   ? "prompt of " + std::to_string(kPrompt)
+                             : rows == 1 ? "1 sequence"
+                                         : std::to_string(rows) + " sequences";
+    std::vector<Cell> row = {Cell::text(what), Cell::count(threads), Cell::measured(rate),
+                             Cell::measured(share)};
     measurement_.add(name + ".tokens_per_s", rate.median);
     measurement_.add(name + ".share_of_bound", share.median);
+    double best = 0;
+    for (const std::vector<double>& of_format : peers) {
+      const Summary peer = summarize(of_format);
+      row.push_back(Cell::measured(peer));
+      best = std::max(best, peer.median);
+    }
+    if (peer_ != nullptr) {
+      row.push_back(Cell::number(rate.median / best, 2));
+      measurement_.add(name + ".peer_tokens_per_s", best);
+      measurement_.add(name + ".over_peer", rate.median / best);
+    }
+    speeds_.rows.push_back(std::move(row));
+    if (through_server) {
+      const Summary grpc = summarize(over_grpc), http = summarize(over_http);
+      served_.rows.push_back({Cell::text(what), Cell::measured(grpc),
+                              Cell::number(grpc.median / rate.median, 2), Cell::measured(http),
+                              Cell::number(http.median / rate.median, 2)});
+      measurement_.add(name + ".grpc_tokens_per_s", grpc.median);
+      measurement_.add(name + ".grpc_share", grpc.median / rate.median);
+      measurement_.add(name + ".http_tokens_per_s", http.median);
+      measurement_.add(name + ".http_share", http.median / rate.median);
+    }
     progress_.add(1);
+  }
+
+  Table costs() {
+    Table table{.title = "Memory and loading",
+                .columns = {"weights", "bytes", "resident bytes after loading", "seconds to load",
+                            "bits a token lost"}};
+    table.rows.push_back({Cell::text(to_string(model_->weight_type())),
+                          Cell::count(static_cast<std::int64_t>(model_->weight_bytes())),
+                          Cell::count(loaded_bytes_), Cell::number(load_seconds_),
+                          loss_ ? Cell::number(*loss_, 2) : Cell::text("unknown")});
+    if (peer_ == nullptr) return table;
+    for (const Peer::Format& format : peer_->formats()) {
+      table.rows.push_back({Cell::text("llama.cpp, " + format.name), Cell::none(),
+                            Cell::count(format.llama->resident_bytes()),
+                            Cell::number(format.llama->load_seconds()), Cell::text("unknown")});
+    }
+    return table;
+  }
+
+  std::vector<std::string> speed_columns() const {
+    std::vector<std::string> columns = {"what", "threads", "tokens/s", "share of the bound"};
+    if (peer_ == nullptr) return columns;
+    for (const Peer::Format& format : peer_->formats()) {
+      columns.push_back("llama.cpp, " + format.name + ", tokens/s");
+    }
+    columns.push_back("over llama.cpp");
+    return columns;
   }
 
   const LargeFlags& flags_;
   Measurement measurement_;
-  const TemporaryCheckpoint checkpoint_;
-  std::unique_ptr<const Transformer> model_;
+  const TemporaryFolder folder_;
+  std::unique_ptr<Peer> peer_;  // null: none
+  std::shared_ptr<const Transformer> model_;
+  std::unique_ptr<OwnServer> server_;
   double load_seconds_ = 0;
   std::int64_t loaded_bytes_ = 0;
   double read_bytes_ = 0;     // of weights, in a step
   double read_elements_ = 0;  // of weights, multiplied for each row
   double head_elements_ = 0;  // of these
+  std::optional<double> loss_;
   std::mt19937 random_{1};
-  Table speeds_{.title = "Speed", .columns = {"what", "threads", "tokens/s", "share of the bound"}};
+  Table speeds_{.title = "Speed"};
+  Table served_{.title = "Through the server",
+                .columns = {"what", "gRPC, tokens/s", "share", "HTTP, tokens/s", "share "}};
   cli::Progress progress_;
 };
 
@@ -555,8 +456,18 @@ void add_large(CLI::App& app, cli::CommandLine& command_line) {
   const auto [command, flags] = add_command<LargeExperiment, LargeFlags>(
       app, command_line, "large", "Speed and memory of checkpoints of 0.1 to 2 billion parameters",
       kLargeFooter);
-  cli::add_text(command, "--shape", flags->shape, "NAME", "Published shape [qwen3.5-0.8b]")
-      ->check(describe::offers(checkpoint_shapes()));
+  CLI::Option* const shape =
+      cli::add_text(command, "--shape", flags->shape, "NAME", "Published shape [qwen3.5-0.8b]")
+          ->check(describe::offers(checkpoint_shapes()));
+  command.add_option("--model", flags->model, "A checkpoint in place of a shape")
+      ->type_name("DIRECTORY")
+      ->excludes(shape);
+  cli::add_text(command, "--peer", flags->peer, "NAME", "Also measure llama.cpp, in turn with ours")
+      ->check(describe::offers(std::vector<std::string>{"llama"}));
+  command
+      .add_option("--peer-root", flags->peer_root,
+                  "With --peer: the directory whose node_modules has its libraries")
+      ->type_name("DIRECTORY");
   flags->run.repeats = 5;
   flags->run.add_to(command, {}, "");
 }

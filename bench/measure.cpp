@@ -2,6 +2,7 @@
 #include "bench/measure.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <barrier>
@@ -9,6 +10,7 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
+#include <fstream>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -114,6 +116,13 @@ double seconds_of(const std::function<void()>& work) {
   const auto begin = Clock::now();
   work();
   return seconds_between(begin, Clock::now());
+}
+
+std::int64_t resident_bytes() {
+  std::ifstream in("/proc/self/statm");
+  std::int64_t all = 0, resident = 0;
+  in >> all >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
 }
 
 double process_cpu_seconds() {

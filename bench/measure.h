@@ -2,6 +2,7 @@
 // Repeated measurement, on as many threads as the run has workers.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -50,6 +51,8 @@ double seconds_of(const std::function<void()>& work);
 
 // CPU that all threads of this process have used until now, in seconds, the system's part included.
 double process_cpu_seconds();
+// Memory of this process that is in RAM.
+std::int64_t resident_bytes();
 
 // Bits/dim of images under a model.
 

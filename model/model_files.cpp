@@ -2,9 +2,9 @@
 #include "model/model_files.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <fstream>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -178,14 +178,16 @@ class ReportedSource final : public WeightSource {
 
  private:
   void add(std::uint64_t bytes) const {
-    const std::uint64_t done = done_.fetch_add(bytes) + bytes;
-    report_(std::min(done, total_), total_);
+    const std::lock_guard lock(mutex_);
+    done_ += bytes;
+    report_(std::min(done_, total_), total_);
   }
 
   const std::unique_ptr<const WeightSource> source_;
   const ModelFiles::ReportReads report_;
   std::uint64_t total_ = 0;
-  mutable std::atomic<std::uint64_t> done_ = 0;
+  mutable std::mutex mutex_;
+  mutable std::uint64_t done_ = 0;
 };
 
 }  // namespace

@@ -50,7 +50,7 @@ class ModelFiles {
   Checkpoint checkpoint() const { return {json_.get(), gguf_, config_file_, *source_}; }
 
   // Called after every read of tensors with the bytes that were read so far, and those that loading
-  // the model and its fingerprint read together. By the thread that reads.
+  // the model and its fingerprint read together. By the threads that read, one at a time.
   using ReportReads = std::function<void(std::uint64_t done, std::uint64_t total)>;
   void report_reads(ReportReads report);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <functional>
 #include <vector>
 
 #include "model/ops/quantize.h"
@@ -15,6 +16,21 @@ constexpr int kCellInputs = 4;
 std::size_t values_of(const BlockFormat& format) { return static_cast<std::size_t>(format.values); }
 
 std::size_t spans_of(const BlockFormat& format) { return values_of(format) / BlockMatrix::kSpan; }
+
+// pack(first, rows) of the rows of each panel, on several threads where there are many weights.
+void pack_panels(std::size_t in_features, std::size_t out_features, const ReadWeightRows& read,
+                 const std::function<void(std::size_t first, MatrixView<const float>)>& pack) {
+  for_each_group(in_features, out_features, [&](WorkParts& panels) {
+    Matrix rows(std::min(BlockMatrix::kPanel, out_features), in_features);
+    while (const auto panel = panels.next()) {
+      const std::size_t first = *panel * BlockMatrix::kPanel;
+      const MatrixView<float> of_panel =
+          rows.view().rows_from(0, std::min(BlockMatrix::kPanel, out_features - first));
+      read(first, of_panel);
+      pack(first, of_panel);
+    }
+  });
+}
 
 }  // namespace
 
@@ -55,21 +71,24 @@ BlockMatrix::BlockMatrix(DType type, std::size_t in_features, std::size_t out_fe
   if (format_.has_group_scales) scales_ = make_aligned<std::uint8_t>(columns * num_spans() * 2);
 
   const std::size_t block_bytes = bytes_per_block(type);
-  std::vector<std::byte> rows(std::min(kPanel, out_) * blocks * block_bytes);
-  UnpackedBlock unpacked;
-  for (std::size_t first = 0; first < out_; first += kPanel) {
-    const std::size_t count = std::min(kPanel, out_ - first);
-    const std::span<std::byte> of_panel(rows.data(), count * blocks * block_bytes);
-    read(first, count, of_panel);
-    // A block of all rows of a panel, then the next one: what is written stays in the cache until
-    // its lines are full.
-    for (std::size_t b = 0; b < blocks; ++b) {
-      for (std::size_t n = 0; n < count; ++n) {
-        unpack_block(type, of_panel.data() + (n * blocks + b) * block_bytes, unpacked);
-        pack(first + n, b, unpacked);
+  for_each_group(in_, out_, [&](WorkParts& panels) {
+    std::vector<std::byte> rows(std::min(kPanel, out_) * blocks * block_bytes);
+    UnpackedBlock unpacked;
+    while (const auto panel = panels.next()) {
+      const std::size_t first = *panel * kPanel;
+      const std::size_t count = std::min(kPanel, out_ - first);
+      const std::span<std::byte> of_panel(rows.data(), count * blocks * block_bytes);
+      read(first, count, of_panel);
+      // A block of all rows of a panel, then the next one: what is written stays in the cache until
+      // its lines are full.
+      for (std::size_t b = 0; b < blocks; ++b) {
+        for (std::size_t n = 0; n < count; ++n) {
+          unpack_block(type, of_panel.data() + (n * blocks + b) * block_bytes, unpacked);
+          pack(first + n, b, unpacked);
+        }
       }
     }
-  }
+  });
 }
 
 BlockMatrix BlockMatrix::quantized_to_4_bits(std::size_t in_features, std::size_t out_features,
@@ -78,18 +97,14 @@ BlockMatrix BlockMatrix::quantized_to_4_bits(std::size_t in_features, std::size_
   assert(in_features % kSpan == 0);
   const std::size_t spans = to.num_spans();
   to.d_ = make_aligned<std::uint16_t>(to.num_panels() * kPanel * spans);
-  Matrix rows(std::min(kPanel, out_features), in_features);
-  for (std::size_t first = 0; first < out_features; first += kPanel) {
-    const MatrixView<float> of_panel =
-        rows.view().rows_from(0, std::min(kPanel, out_features - first));
-    read(first, of_panel);
+  pack_panels(in_features, out_features, read, [&](std::size_t first, auto rows) {
     const std::size_t span = first / kPanel * spans;  // of the panel
     for (std::size_t s = 0; s < spans; ++s) {
-      quantize_to_4_bits(of_panel.cols_from(s * kSpan, kSpan),
+      quantize_to_4_bits(rows.cols_from(s * kSpan, kSpan),
                          to.levels_.get() + (span + s) * 4 * kLineBytes,
                          to.d_.get() + (span + s) * kPanel);
     }
-  }
+  });
   return to;
 }
 
@@ -97,15 +112,10 @@ BlockMatrix BlockMatrix::quantized_to_8_bits(std::size_t in_features, std::size_
                                              const ReadWeightRows& read) {
   BlockMatrix to(DType::kQ8_0, in_features, out_features);
   to.output_scales_ = make_aligned<float>(to.num_panels() * kPanel);
-  Matrix rows(std::min(kPanel, out_features), in_features);
-  for (std::size_t first = 0; first < out_features; first += kPanel) {
-    const MatrixView<float> of_panel =
-        rows.view().rows_from(0, std::min(kPanel, out_features - first));
-    read(first, of_panel);
-    quantize_to_8_bits(of_panel,
-                       to.levels_.get() + first / kPanel * to.num_spans() * 8 * kLineBytes,
+  pack_panels(in_features, out_features, read, [&](std::size_t first, auto rows) {
+    quantize_to_8_bits(rows, to.levels_.get() + first / kPanel * to.num_spans() * 8 * kLineBytes,
                        to.output_scales_.get() + first);
-  }
+  });
   return to;
 }
 

@@ -46,9 +46,9 @@ class Dense {
   // Throws std::invalid_argument for int8 with more inputs than exact sums allow.
   Dense(std::span<const float> weight, std::span<const float> bias, std::size_t in_features,
         std::size_t out_features, const Options& options);
-  // The same of a matrix that is read some rows at a time, in order, and never whole in f32. Of
-  // kInt4 with inputs that are no multiple of 32 it becomes kInt8Groups. With
-  // Options::streams apply() and row() call `read`, on any thread, and pass on what it throws.
+  // The same of a matrix that is read some rows at a time and never whole in f32. Of kInt4 with
+  // inputs that are no multiple of 32 it becomes kInt8Groups. With Options::streams apply() and
+  // row() call `read`, on any thread, and pass on what it throws.
   Dense(const ReadWeightRows& read, std::span<const float> bias, std::size_t in_features,
         std::size_t out_features, const Options& options);
   // Rows of a matrix of blocks, or in f32 where read_blocks is null.

@@ -60,6 +60,13 @@ std::size_t input_stride(std::size_t row_cells) {
   return (up_to(row_cells, kTileCells) / kTileCells | 1) * kTileCells;
 }
 
+void for_each_group(std::size_t in_features, std::size_t out_features,
+                    const std::function<void(WorkParts& groups)>& pack) {
+  constexpr std::size_t kThreadWeights = std::size_t{1} << 20;
+  const std::size_t groups = (out_features + kGroupWidth - 1) / kGroupWidth;
+  run_in_parallel(groups, 1 + in_features * out_features / kThreadWeights, pack);
+}
+
 PackedWeights::PackedWeights(WeightType weight_type, std::span<const float> bias_values,
                              std::size_t in, std::size_t out)
     : type(weight_type),
@@ -88,12 +95,15 @@ PackedWeights::PackedWeights(WeightType weight_type, std::span<const float> weig
 PackedWeights::PackedWeights(WeightType weight_type, const ReadWeightRows& read,
                              std::span<const float> bias_values, std::size_t in, std::size_t out)
     : PackedWeights(weight_type, bias_values, in, out) {
-  Matrix rows(std::min(kGroupWidth, out), in);
-  for (std::size_t first = 0; first < out; first += kGroupWidth) {
-    const MatrixView<float> group = rows.view().rows_from(0, std::min(kGroupWidth, out - first));
-    read(first, group);
-    pack_group(first, group);
-  }
+  for_each_group(in, out, [&](WorkParts& groups) {
+    Matrix rows(std::min(kGroupWidth, out), in);
+    while (const auto number = groups.next()) {
+      const std::size_t first = *number * kGroupWidth;
+      const MatrixView<float> group = rows.view().rows_from(0, std::min(kGroupWidth, out - first));
+      read(first, group);
+      pack_group(first, group);
+    }
+  });
 }
 
 void PackedWeights::pack_group(std::size_t first, MatrixView<const float> rows) {

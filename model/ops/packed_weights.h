@@ -7,6 +7,7 @@
 #include <functional>
 #include <span>
 
+#include "model/core/parallel.h"
 #include "model/core/tensor.h"
 #include "model/ops/weight_type.h"
 
@@ -29,8 +30,13 @@ std::size_t input_stride(std::size_t row_cells);
 // Columns of W^T that lie side by side: four AVX-512 registers.
 inline constexpr std::size_t kGroupWidth = 64;
 
-// Reads rows first .. first + rows.rows() - 1 of a matrix that is nowhere whole in f32.
+// Reads rows first .. first + rows.rows() - 1 of a matrix that is nowhere whole in f32. Threads:
+// any, for large matrices.
 using ReadWeightRows = std::function<void(std::size_t first, MatrixView<float> rows)>;
+
+// run_in_parallel of the groups of a matrix, on one thread for each million weights at most.
+void for_each_group(std::size_t in_features, std::size_t out_features,
+                    const std::function<void(WorkParts& groups)>& pack);
 
 // W and b as the kernels read them.
 struct PackedWeights {
@@ -38,7 +44,7 @@ struct PackedWeights {
   // for each output.
   PackedWeights(WeightType type, std::span<const float> weight, std::span<const float> bias,
                 std::size_t in_features, std::size_t out_features);
-  // The same of rows that are read kGroupWidth at a time, in order.
+  // The same of rows that are read kGroupWidth at a time.
   PackedWeights(WeightType type, const ReadWeightRows& read, std::span<const float> bias,
                 std::size_t in_features, std::size_t out_features);
 

@@ -44,6 +44,8 @@ TEST_CASE("a command line that makes no sense is exit status 2, and says why") {
                                                        {"length", "--attention", "nonsense"},
                                                        {"length", "--budget", "x"},
                                                        {"large", "--shape", "nonsense"},
+                                                       {"large", "--peer", "llama"},
+                                                       {"large", "--peer-root", "."},
                                                        {"serve", "--seconds", "0"},
                                                        {"adapters", "--rank", "1025"},
                                                        {"sessions", "--count", "0"},
@@ -97,10 +99,35 @@ TEST_CASE("large names every figure of a checkpoint's shape") {
     CAPTURE(name);
     CHECK(json[name]["tokens_per_s"] > 0);
     CHECK(json[name]["share_of_bound"] > 0);
+    CHECK_FALSE(json[name].contains("over_peer"));
+  }
+  for (const char* name : {"alone", "seqs_16", "seqs_64"}) {
+    CAPTURE(name);
+    CHECK(json[name]["grpc_tokens_per_s"] > 0);
+    CHECK(json[name]["http_share"] > 0);
   }
   // 85 million weights in 4.5 bits, the head's 50 million in 8, and the embedding's rows in bf16.
   CHECK(json["weight_bytes"].get<double>() == Approx(212e6).epsilon(0.05));
   CHECK(json["load_seconds"] > 0);
+}
+
+TEST_CASE("large without the peer's libraries fails and says how to install them") {
+  const Bench bench;
+  const Result result = bench.run({"large", "--shape", "rwkv7-0.1b", "--peer", "llama",
+                                   "--peer-root", "/nonexistent"});
+  CHECK(result.code == 1);
+  CHECK(result.err.find("npm i --ignore-scripts @node-llama-cpp/linux-x64") != std::string::npos);
+  CHECK(result.out.empty());
+}
+
+TEST_CASE("large measures what the type of given weights loses") {
+  const Bench bench;
+  const Result result =
+      bench.succeed({"large", "--model", LINTEL_TEST_DATA "/../weights/text-rwkv7-small",
+                     "--weight-type", "int8", "--repeats", "1", "--workers", "2", "--json"});
+  const auto json = nlohmann::json::parse(result.out);
+  CHECK(json["bits_lost"] > 0);
+  CHECK(json["bits_lost"] < 0.01);
 }
 
 TEST_CASE("checkpoints of other projects are refused by name") {
