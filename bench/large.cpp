@@ -330,7 +330,7 @@ class LargeExperiment {
                      .sequence = {.first_token = 1, .tokens = kEndlessTokens, .ends_itself = false},
                      .clients = static_cast<int>(clients),
                      .warm_up = kWindow,
-                     .window = 2 * kWindow})
+                     .window = 4 * kWindow})
         .tokens_per_second;
   }
 

@@ -116,12 +116,9 @@ void keep_top(const SamplingOptions& options, std::span<double> weights,
   for (const std::int32_t id : order.subspan(kept)) weights[id] = 0.0;
 }
 
-// The inverse of the cumulative distribution, in the order of ids. REQUIRES: a weight above 0.
-// Every filter keeps the likeliest token, whose weight is 1.
-std::int32_t draw_by_weight(std::span<const double> weights, double uniform) {
-  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
-  const double target = uniform * total;
-  double sum = 0.0;
+// The first id at which `sum` and the weights up to it are above `target`; else the last one with a
+// weight. REQUIRES: a weight above 0.
+std::size_t first_above(std::span<const double> weights, double sum, double target) {
   std::size_t last = 0;
   for (std::size_t id = 0; id < weights.size(); ++id) {
     if (weights[id] == 0.0) continue;
@@ -129,7 +126,36 @@ std::int32_t draw_by_weight(std::span<const double> weights, double uniform) {
     last = id;
     if (sum > target) break;
   }
-  return static_cast<std::int32_t>(last);
+  return last;
+}
+
+// More weights are summed by blocks of kSummed.
+constexpr std::size_t kMostInOrder = 4096;
+constexpr std::size_t kSummed = 1024;
+
+// The inverse of the cumulative distribution, in the order of ids. REQUIRES: a weight above 0.
+// Every filter keeps the likeliest token, whose weight is 1.
+std::int32_t draw_by_weight(std::span<const double> weights, double uniform) {
+  if (weights.size() <= kMostInOrder) {
+    const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+    return static_cast<std::int32_t>(first_above(weights, 0.0, uniform * total));
+  }
+  const auto block_at = [&](std::size_t begin) {
+    return weights.subspan(begin, std::min(kSummed, weights.size() - begin));
+  };
+  double total = 0.0;
+  for (std::size_t i = 0; i < weights.size(); i += kSummed) total += sum_of(block_at(i));
+  const double target = uniform * total;
+  double before = 0.0, sum = 0.0;
+  std::size_t chosen = 0;  // where the block of the target begins, or the last with a weight
+  for (std::size_t i = 0; i < weights.size() && sum <= target; i += kSummed) {
+    const double of_block = sum_of(block_at(i));
+    if (of_block == 0.0) continue;
+    chosen = i;
+    before = sum;
+    sum += of_block;
+  }
+  return static_cast<std::int32_t>(chosen + first_above(block_at(chosen), before, target));
 }
 
 class CategoricalHead final : public Head {
@@ -157,6 +183,14 @@ class CategoricalHead final : public Head {
     scratch.values.resize(output.size());
     scratch.order.resize(output.size());
     const std::span<double> values(scratch.values);
+    if (options.logit_bias.empty() && counts.empty() && allowed.empty()) {
+      const float highest = largest_of(output);
+      if (options.temperature == 0.0f) {
+        return static_cast<std::int32_t>(std::ranges::find(output, highest) - output.begin());
+      }
+      exponentials_of(output, highest, options.temperature, values);
+      return draw_filtered(options, draw, scratch);
+    }
 
     std::copy(output.begin(), output.end(), values.begin());
     apply_bias(options, values);
@@ -174,16 +208,23 @@ class CategoricalHead final : public Head {
 
     // Weights relative to the highest: it has 1, at every temperature.
     exponentials(values, highest, options.temperature);
-    keep_top(options, values, scratch.order);
-    if (options.min_p > 0.0f) {
-      for (double& weight : values) {
-        if (weight < options.min_p) weight = 0.0;
-      }
-    }
-    return draw_by_weight(values, draw.uniform(0));
+    return draw_filtered(options, draw, scratch);
   }
 
  private:
+  // Of the weights in scratch.values.
+  static std::int32_t draw_filtered(const SamplingOptions& options, DrawSource draw,
+                                    SamplingScratch& scratch) {
+    const std::span<double> weights(scratch.values);
+    keep_top(options, weights, scratch.order);
+    if (options.min_p > 0.0f) {
+      for (double& weight : weights) {
+        if (weight < options.min_p) weight = 0.0;
+      }
+    }
+    return draw_by_weight(weights, draw.uniform(0));
+  }
+
   const int vocab_size_;
 };
 

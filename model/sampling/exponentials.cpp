@@ -26,16 +26,28 @@ constexpr size_t kChains = 8;
 using Doubles = hn::CappedTag<double, kChains>;
 using OneDouble = hn::CappedTag<double, 1>;
 
-double LargestOf(const double* x, size_t n) {
-  const Doubles d;
+template <typename T>
+HWY_INLINE T largest(const T* x, size_t n) {
+  const hn::CappedTag<T, 64 / sizeof(T)> d;
   const size_t lanes = hn::Lanes(d);
-  auto largest = hn::Set(d, -std::numeric_limits<double>::infinity());
+  constexpr size_t kVectors = 4;  // side by side
+  auto most = hn::Set(d, -std::numeric_limits<T>::infinity());
+  auto second = most, third = most, fourth = most;
   size_t i = 0;
-  for (; i + lanes <= n; i += lanes) largest = hn::Max(largest, hn::LoadU(d, x + i));
-  double result = hn::GetLane(hn::MaxOfLanes(d, largest));
+  for (; i + kVectors * lanes <= n; i += kVectors * lanes) {
+    most = hn::Max(most, hn::LoadU(d, x + i));
+    second = hn::Max(second, hn::LoadU(d, x + i + lanes));
+    third = hn::Max(third, hn::LoadU(d, x + i + 2 * lanes));
+    fourth = hn::Max(fourth, hn::LoadU(d, x + i + 3 * lanes));
+  }
+  most = hn::Max(hn::Max(most, second), hn::Max(third, fourth));
+  T result = hn::GetLane(hn::MaxOfLanes(d, most));
   for (; i < n; ++i) result = std::max(result, x[i]);
   return result;
 }
+
+double LargestOf(const double* x, size_t n) { return largest(x, n); }
+float LargestFloatOf(const float* x, size_t n) { return largest(x, n); }
 
 void Exponentials(double* x, size_t n, double offset, double divisor) {
   const auto part = [=](auto d, size_t i) HWY_ATTR {
@@ -47,6 +59,41 @@ void Exponentials(double* x, size_t n, double offset, double divisor) {
   size_t i = 0;
   for (; i + lanes <= n; i += lanes) part(d, i);
   for (; i < n; ++i) part(OneDouble(), i);
+}
+
+void ExponentialsOf(const float* x, size_t n, double offset, double divisor, double* out) {
+  const auto part = [=](auto d, size_t i) HWY_ATTR {
+    const auto wide = hn::PromoteTo(d, hn::LoadU(hn::Rebind<float, decltype(d)>(), x + i));
+    const auto shifted = hn::Sub(wide, hn::Set(d, offset));
+    hn::StoreU(hn::Exp(d, hn::Div(shifted, hn::Set(d, divisor))), d, out + i);
+  };
+  const Doubles d;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) part(d, i);
+  for (; i < n; ++i) part(OneDouble(), i);
+}
+
+// Of the chains, in pairs.
+HWY_INLINE double sum_of_chains(double* sum) {
+  for (size_t width = kChains / 2; width > 0; width /= 2) {
+    for (size_t j = 0; j < width; ++j) sum[j] += sum[j + width];
+  }
+  return sum[0];
+}
+
+double SumOf(const double* x, size_t n) {
+  HWY_ALIGN double sum[kChains] = {};
+  const Doubles d;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + kChains <= n; i += kChains) {
+    for (size_t j = 0; j < kChains; j += lanes) {
+      hn::Store(hn::Add(hn::Load(d, sum + j), hn::LoadU(d, x + i + j)), d, sum + j);
+    }
+  }
+  for (size_t j = 0; i < n; ++i, ++j) sum[j] += x[i];
+  return sum_of_chains(sum);
 }
 
 double SumOfExponentials(const float* x, size_t n, double offset) {
@@ -63,10 +110,7 @@ double SumOfExponentials(const float* x, size_t n, double offset) {
     for (size_t j = 0; j < kChains; j += lanes) add(d, i + j, sum + j);
   }
   for (size_t j = 0; i < n; ++i, ++j) add(OneDouble(), i, sum + j);
-  for (size_t width = kChains / 2; width > 0; width /= 2) {
-    for (size_t j = 0; j < width; ++j) sum[j] += sum[j + width];
-  }
-  return sum[0];
+  return sum_of_chains(sum);
 }
 
 }  // namespace
@@ -78,11 +122,25 @@ HWY_AFTER_NAMESPACE();
 namespace lintel {
 
 HWY_EXPORT(LargestOf);
+HWY_EXPORT(LargestFloatOf);
+HWY_EXPORT(SumOf);
 HWY_EXPORT(Exponentials);
+HWY_EXPORT(ExponentialsOf);
 HWY_EXPORT(SumOfExponentials);
 
 double largest_of(std::span<const double> x) {
   return HWY_DYNAMIC_DISPATCH(LargestOf)(x.data(), x.size());
+}
+
+float largest_of(std::span<const float> x) {
+  return HWY_DYNAMIC_DISPATCH(LargestFloatOf)(x.data(), x.size());
+}
+
+double sum_of(std::span<const double> x) { return HWY_DYNAMIC_DISPATCH(SumOf)(x.data(), x.size()); }
+
+void exponentials_of(std::span<const float> x, double offset, double divisor,
+                     std::span<double> out) {
+  HWY_DYNAMIC_DISPATCH(ExponentialsOf)(x.data(), x.size(), offset, divisor, out.data());
 }
 
 void exponentials(std::span<double> x, double offset, double divisor) {

@@ -5,6 +5,7 @@
 #include <bit>
 #include <chrono>
 #include <span>
+#include <utility>
 
 #include "model/ops/tile_scope.h"
 #include "server/core/threads.h"
@@ -109,6 +110,10 @@ namespace {
 
 // The most that the larger number may take of the smaller one's time, to be adopted and to be kept.
 constexpr double kWorthBeginning = 0.90, kWorthKeeping = 0.95;
+// Of the time with the other number: the difference is clear, and the next try of long steps far
+// away.
+constexpr double kClear = 0.75;
+constexpr int kClearPause = 8;
 // Helpers that never come: a try ends after so many times its steps.
 constexpr int kMostPatience = 8;
 
@@ -175,16 +180,24 @@ int ThreadCountTuner::wanted() {
 
 void ThreadCountTuner::note(int threads, Duration took) {
   Class& of = classes_[current_];
-  if (of.tried == 0) return;
-  const bool is_first_of_turn = of.steps % kTurn == 0;  // whose weights lie in the other caches
+  if (of.tried == 0) {
+    const auto fitting = static_cast<std::size_t>(kTryTime / std::max(took, Duration(1)));
+    of.samples = std::clamp(fitting, kFewestSamples, kSamples);
+    // The first try comes as soon as with shorter steps.
+    if (!std::exchange(of.is_known, true)) {
+      of.until_try = std::min(of.until_try, static_cast<int>(of.samples));
+    }
+    return;
+  }
+  const bool is_first_of_turn = of.steps % of.turn() == 0;  // whose weights lie in the other caches
   Samples& samples = in_turn_of_other(of) ? of.other : of.own;
   ++of.steps;
-  if (threads == asked_ && !is_first_of_turn && samples.count < kSamples) {
+  if (threads == asked_ && !is_first_of_turn && samples.count < of.samples) {
     samples.took[samples.count++] = took;
   }
-  if (of.own.count == kSamples && of.other.count == kSamples) {
+  if (of.own.count == of.samples && of.other.count == of.samples) {
     judge(of);
-  } else if (of.steps >= kMostPatience * 2 * static_cast<int>(kSamples)) {
+  } else if (of.steps >= kMostPatience * 2 * static_cast<int>(of.samples)) {
     of.tried = 0;
     of.pause = std::min(2 * of.pause, kLongestPause);
     of.until_try = of.pause;
@@ -192,9 +205,11 @@ void ThreadCountTuner::note(int threads, Duration took) {
 }
 
 void ThreadCountTuner::judge(Class& of) {
-  const Duration most = kMostDisturbed * std::max(usual(of.own.took), usual(of.other.took));
-  const double own = mean(of.own.took, most);
-  const double other = mean(of.other.took, most);
+  const std::span<Duration> all_own(of.own.took.data(), of.samples);
+  const std::span<Duration> all_other(of.other.took.data(), of.samples);
+  const Duration most = kMostDisturbed * std::max(usual(all_own), usual(all_other));
+  const double own = mean(all_own, most);
+  const double other = mean(all_other, most);
   const bool is_better =
       of.tried > of.threads ? other < kWorthBeginning * own : own > kWorthKeeping * other;
   if (is_better) {
@@ -202,7 +217,8 @@ void ThreadCountTuner::judge(Class& of) {
     of.threads = of.tried;
     of.pause = kFirstPause;
   } else {
-    of.pause = std::min(2 * of.pause, kLongestPause);
+    const bool is_clear = own < kClear * other && of.samples < kSamples;
+    of.pause = std::min((is_clear ? kClearPause : 2) * of.pause, kLongestPause);
   }
   of.tried = 0;
   of.until_try = of.pause;

@@ -2,6 +2,7 @@
 // StepSharing: one worker's steps, shared with idle workers as far as that makes them faster.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -85,9 +86,12 @@ class ThreadCountTuner {
   // What a step of as many rows took that choose() was just asked for, and which `threads` shared.
   void note(int threads, Duration took);
 
-  // Steps of a try: as many as this of either number, in turns of kTurn.
+  // Steps of a try: as many as this of either number, in turns of kTurn. Of long steps so many as
+  // take kTryTime, in shorter turns: half of a try runs with the number that may be the worse one.
   static constexpr int kTurn = 8;
   static constexpr std::size_t kSamples = 32;
+  static constexpr std::size_t kFewestSamples = 4;
+  static constexpr Duration kTryTime = std::chrono::milliseconds(32);
   static constexpr int kStepsOfPatience = 64;  // with helpers that a step does not need
   static constexpr int kFirstPause = 32;       // steps before the first try
   static constexpr int kLongestPause = 8'192;
@@ -104,15 +108,19 @@ class ThreadCountTuner {
     int tried = 0;    // the number that is tried now; 0: none
     int until_try = kFirstPause;
     int pause = kFirstPause;
-    bool more_next = true;  // what to try next
-    int steps = 0;          // of the try, of both numbers
+    bool more_next = true;           // what to try next
+    int steps = 0;                   // of the try, of both numbers
+    std::size_t samples = kSamples;  // of either number, in a try
+    bool is_known = false;           // a step has been timed
     Samples own, other;
+
+    int turn() const { return std::min(kTurn, static_cast<int>(samples) + 1); }
   };
 
   static std::size_t class_of(int rows);
   static void begin_try(Class& of, int available);
   static void judge(Class& of);
-  static bool in_turn_of_other(const Class& of) { return of.steps / kTurn % 2 == 1; }
+  static bool in_turn_of_other(const Class& of) { return of.steps / of.turn() % 2 == 1; }
 
   std::array<Class, 8> classes_;
   std::size_t current_ = 0;  // class

@@ -17,9 +17,11 @@ std::int64_t ticks(std::optional<TimePoint> time) {
 
 }  // namespace
 
-RequestQueue::RequestQueue(std::size_t capacity, int num_workers, std::size_t capacity_bytes)
+RequestQueue::RequestQueue(std::size_t capacity, int num_workers, std::size_t capacity_bytes,
+                           int least_share)
     : capacity_(capacity),
       capacity_bytes_(capacity_bytes),
+      least_share_(least_share),
       next_deadline_(kNever),
       running_rows_(static_cast<std::size_t>(std::max(num_workers, 1))) {}
 
@@ -99,7 +101,17 @@ int RequestQueue::share_of_load() const {
   int load = waiting_rows_;
   for (const std::atomic<int>& rows : running_rows_) load += rows.load();
   const int num_workers = static_cast<int>(running_rows_.size());
-  return (load + num_workers - 1) / num_workers;
+  return std::max((load + num_workers - 1) / num_workers, least_share_);
+}
+
+bool RequestQueue::fills_another(int worker, int max_rows) const {
+  const int own = running_rows_[static_cast<std::size_t>(worker)].load();
+  if (waiting_.empty()) return false;
+  const int wanted = (*first_of(**waiting_.begin()).at)->slots();
+  return std::ranges::any_of(running_rows_, [&](const std::atomic<int>& rows) {
+    const int others = rows.load();
+    return others > own && others < least_share_ && others + wanted <= max_rows;
+  });
 }
 
 RequestQueue::Spot RequestQueue::first_of(QueuedCaller& caller) {
@@ -132,7 +144,7 @@ std::unique_ptr<SequenceGroup> RequestQueue::pop(int worker, int max_rows) {
 std::unique_ptr<SequenceGroup> RequestQueue::take_next(int worker, int max_rows) {
   MutexLock lock(mutex_);
   std::atomic<int>& own_rows = running_rows_[static_cast<std::size_t>(worker)];
-  if (own_rows.load() >= share_of_load()) return nullptr;
+  if (own_rows.load() >= share_of_load() || fills_another(worker, max_rows)) return nullptr;
   const Spot next = find_next(worker, max_rows - own_rows.load());
   if (next.caller == nullptr) return nullptr;
   QueuedCaller& caller = *next.caller;

@@ -65,8 +65,9 @@ class RequestQueue {
 
   // At most `capacity` new requests, and no more than `capacity_bytes` held by them all
   // (SequenceGroup::held_bytes), but for the first: one request always may.
-  RequestQueue(std::size_t capacity, int num_workers,
-               std::size_t capacity_bytes = kMostQueuedBytes);
+  // least_share: a worker's fair share of the load is at least so many rows.
+  RequestQueue(std::size_t capacity, int num_workers, std::size_t capacity_bytes = kMostQueuedBytes,
+               int least_share = 1);
   ~RequestQueue();
 
   using Requests = QueuedCaller::Requests;
@@ -76,7 +77,8 @@ class RequestQueue {
   // happened.
   Push push(std::unique_ptr<SequenceGroup>& request);
   // The next request for a worker (from 0) of `max_rows` rows, if one fits and the worker has less
-  // than its fair share of the load, ceil((running + waiting) / workers) in rows. Null otherwise.
+  // than its fair share of the load, ceil((running + waiting) / workers) in rows, and no other that
+  // has some is below least_share. Null otherwise.
   // What is popped counts as running.
   std::unique_ptr<SequenceGroup> pop(int worker, int max_rows);
   // The one of a worker's `running` requests, in the order in which they got their rows, that has
@@ -142,6 +144,9 @@ class RequestQueue {
   static Spot first_of(QueuedCaller& caller);
   // A worker's fair share of the load.
   int share_of_load() const REQUIRES(mutex_);
+  // Whether it is another worker's turn to fill its share: one with more rows than this one, but
+  // fewer than least_share.
+  bool fills_another(int worker, int max_rows) const REQUIRES(mutex_);
   QueuedCaller& caller_named(const std::string& name) REQUIRES(mutex_);
   // A caller's turn depends on what changes between these two.
   void set_aside(QueuedCaller& caller) REQUIRES(mutex_);
@@ -156,6 +161,7 @@ class RequestQueue {
 
   const std::size_t capacity_;
   const std::size_t capacity_bytes_;
+  const int least_share_;
 
   // Mirrors of the queue, written under the mutex and read without.
   std::atomic<std::size_t> size_{0};

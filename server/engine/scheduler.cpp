@@ -28,6 +28,13 @@ std::size_t cores(const Scheduler::Options& options) {
   return options.step_threads > 0 ? SIZE_MAX : static_cast<std::size_t>(usable_cores());
 }
 
+// Weights that no cache holds are read once for all rows of a step, and by all threads that share
+// it. So a worker takes what rows it has before another one leads.
+int least_share(const Transformer& model, const Scheduler::Options& options) {
+  const bool shares = options.workers > 1 && options.step_threads != 1;
+  return shares && model.weight_bytes() > kMostCachedWeights ? options.max_batch_rows : 1;
+}
+
 }  // namespace
 
 Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& options,
@@ -39,7 +46,7 @@ Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& op
       metrics_(std::make_unique<SchedulerMetrics>()),
       queue_(std::make_unique<RequestQueue>(
           static_cast<std::size_t>(std::max(options.max_queued_requests, 0)), options.workers,
-          options.max_queued_bytes)) {
+          options.max_queued_bytes, least_share(*model_, options))) {
   check_option("workers", options.workers, 0);
   check_option("max_batch_rows", options.max_batch_rows, 1);
   check_option("max_queued_requests", options.max_queued_requests, 1);

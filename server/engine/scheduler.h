@@ -29,6 +29,9 @@ class IntraOpParallelism;
 class RequestQueue;
 class Worker;
 
+// Of a model that stays in the caches of the cores, in bytes.
+inline constexpr std::size_t kMostCachedWeights = std::size_t{64} << 20;
+
 // Every step mixes prompt reading and decoding: a request joins at the next step and leaves at once
 // when it ends; a long prompt is read in slices of at most prefill_rows_per_step rows a step over
 // all requests of a worker, so that it never stalls the decoding of others; where there are none,
@@ -40,6 +43,9 @@ class Worker;
 // emptiest worker saves its rows, and the other workers serve those queued after it. A worker takes
 // no more than its share of the load. A paused request keeps its state, gives up its rows, and when
 // resumed goes before its caller's new ones.
+//
+// Weights of more than kMostCachedWeights are read from memory in every step, so few steps of many
+// rows are better: a worker takes all rows it has before another one leads, and the others help.
 //
 // Threads: submit, cancel, resume, drain are thread-safe and never block on model work. With
 // Options::workers = 0 there are no threads and a test calls run_one_step().

@@ -6,6 +6,7 @@
 #include <cassert>
 #include <numeric>
 #include <stdexcept>
+#include <utility>
 
 #include "model/core/kernels.h"
 
@@ -224,10 +225,9 @@ void Sequence::begin_penalty_window() {
   for (const std::int32_t token : request.replay) recent_counts_.put(token);
 }
 
-std::span<const std::uint32_t> Sequence::penalty_counts(StepContext& step) const {
+std::span<const std::uint32_t> Sequence::penalty_counts(SamplingScratch& scratch) const {
   if (!context_.uses_penalties) return {};
-  return recent_counts_.empty() ? sequence_->counts.all(step.sampling.counts)
-                                : recent_counts_.counts();
+  return recent_counts_.empty() ? sequence_->counts.all(scratch.counts) : recent_counts_.counts();
 }
 
 void Sequence::begin_window(StepContext& step) {
@@ -388,6 +388,17 @@ int Sequence::append_rows(int count, std::vector<BatchRow>& rows) const {
   return outputs;
 }
 
+bool Sequence::can_draw_ahead(int count) const {
+  const std::int64_t position = sequence_->next_position();
+  return count == 1 && drafts_.size() == 0 && !constraint_ && !reasoning_ && !known(position) &&
+         needs_output(position);
+}
+
+void Sequence::draw_ahead(std::span<const float> output, SamplingScratch& scratch) {
+  if (!all_finite(output)) return;  // absorb() refuses it
+  drawn_ahead_ = sample(sequence_->next_position(), output, {}, scratch);
+}
+
 bool Sequence::absorb(int count, OutputRows outputs, StepContext& step) {
   // The step has fed `count` tokens, the pending one first.
   sequence_->pending.reset();
@@ -402,7 +413,7 @@ bool Sequence::absorb(int count, OutputRows outputs, StepContext& step) {
     std::span<const float> output;
     if (needs_output(position)) {
       output = outputs.next();
-      if (!all_finite(output)) return false;
+      if (!drawn_ahead_ && !all_finite(output)) return false;
     }
     place(decide(position, output, step), output, step);
     goes_on = kept < count && !finished();
@@ -432,6 +443,7 @@ Sequence::Placed Sequence::decide(std::int64_t position, std::span<const float> 
 
 std::int32_t Sequence::draw(std::int64_t position, std::span<const float> output,
                             StepContext& step) {
+  if (drawn_ahead_) return *std::exchange(drawn_ahead_, std::nullopt);
   if (const auto forced = reasoning_ ? reasoning_->forced() : std::nullopt) return *forced;
   std::span<const std::uint64_t> allowed;
   if (constraint_) allowed = constraint_->mask(step.mask);
@@ -447,8 +459,14 @@ std::int32_t Sequence::draw(std::int64_t position, std::span<const float> output
       return static_cast<std::int32_t>((first - allowed.begin()) * 64) + std::countr_zero(*first);
     }
   }
-  return context_.model.head().sample(output, context_.request.sampling, penalty_counts(step),
-                                      allowed, DrawSource{seed_, position}, step.sampling);
+  return sample(position, output, allowed, step.sampling);
+}
+
+std::int32_t Sequence::sample(std::int64_t position, std::span<const float> output,
+                              std::span<const std::uint64_t> allowed,
+                              SamplingScratch& scratch) const {
+  return context_.model.head().sample(output, context_.request.sampling, penalty_counts(scratch),
+                                      allowed, DrawSource{seed_, position}, scratch);
 }
 
 void Sequence::place(const Placed& placed, std::span<const float> output, StepContext& step) {

@@ -165,6 +165,12 @@ class Sequence final : public DraftSource {
   // Lays out `count` rows, drafts included; returns how many outputs they will have. REQUIRES:
   // count <= rows wanted and drafts.
   int append_rows(int count, std::vector<BatchRow>& rows) const;
+  // Whether draw_ahead() may be called for such a run: of one row, whose output is drawn from and
+  // depends on nothing that absorb() changes before.
+  bool can_draw_ahead(int count) const;
+  // Draws from the output of the step, which absorb() then takes. Threads: any, one for a sequence,
+  // between the step and absorb().
+  void draw_ahead(std::span<const float> output, SamplingScratch& scratch);
   // Takes what those rows gave. Returns false when an output is not finite, or what was drawn
   // before cannot be the request's. Throws std::logic_error when its grammar permits no token.
   bool absorb(int count, OutputRows outputs, StepContext& step);
@@ -210,7 +216,7 @@ class Sequence final : public DraftSource {
   // What would have come of the tokens that were not read.
   void pass_cached();
   // The counts of the tokens that penalties are for.
-  std::span<const std::uint32_t> penalty_counts(StepContext& step) const;
+  std::span<const std::uint32_t> penalty_counts(SamplingScratch& scratch) const;
   void begin_first(StepContext& step);
   void begin_penalty_window();
   // Begins the ring of recent tokens, and the state where the prompt's last tokens are read.
@@ -227,6 +233,8 @@ class Sequence final : public DraftSource {
   // The known token, or one drawn from the output.
   Placed decide(std::int64_t position, std::span<const float> output, StepContext& step);
   std::int32_t draw(std::int64_t position, std::span<const float> output, StepContext& step);
+  std::int32_t sample(std::int64_t position, std::span<const float> output,
+                      std::span<const std::uint64_t> allowed, SamplingScratch& scratch) const;
   // Whether the mask is made for a token that is sampled after `rows` known ones.
   bool has_mask_after(int rows) const;
   // Makes a token the pending one: notes it in the sequence, counts it, emits it, and ends the
@@ -262,6 +270,7 @@ class Sequence final : public DraftSource {
   std::optional<ConstraintState> constraint_;  // none: any token may come
   std::optional<ReasoningBudgetState> reasoning_;
   StopCriteria gate_;
+  std::optional<std::int32_t> drawn_ahead_;
   std::optional<FinishReason> reason_;
   bool waits_ = false;
   std::int64_t generated_ = 0;  // sampled and given

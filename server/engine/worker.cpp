@@ -45,6 +45,7 @@ Worker::Worker(const Transformer& model, const Options& options, const Clock& cl
   }
   runs_.reserve(static_cast<std::size_t>(options.max_rows));
   rows_.reserve(static_cast<std::size_t>(options.most_rows));
+  drawn_ahead_.reserve(static_cast<std::size_t>(options.most_rows));
   step_.most_drafts = options.drafts ? options.speculation_rows - 1 : 0;
   step_.row_mask_budget = options.mask_budget;
 }
@@ -126,11 +127,16 @@ bool Worker::move_resumed() {
 
 void Worker::admit() {
   publish_rows();
-  while (true) {
+  for (bool took = false;;) {
     auto request = queue_.pop(options_.index, options_.max_rows);
+    took |= request != nullptr;
     if (request == nullptr) {
-      if (!yield_rows()) return;
-    } else if (request->start(step_)) {
+      if (yield_rows()) continue;
+      // What this worker has no rows for may be for one that waited for it to take its share.
+      if (took && queue_.has_waiting()) queue_.wake();
+      return;
+    }
+    if (request->start(step_)) {
       active_.push_back(std::move(request));
     } else {
       queue_.set_rows(*request, 0);
@@ -181,6 +187,7 @@ void Worker::step_model() {
     return;
   }
   end_model();
+  draw_ahead(rows);
   absorb_rows(rows);
   end_part(WorkPart::kSample);
 }
@@ -197,6 +204,26 @@ void Worker::end_model() {
   observe(WorkPart::kOther, StepPart::kOther);
   if (sharing_) sharing_->end(all);
   part_begun_ = clock_.now();
+}
+
+void Worker::draw_ahead(MatrixView<const float> rows) {
+  // Below it a draw takes less than handing it to another thread.
+  constexpr int kLeastVocabulary = 4096;
+  if (!sharing_ || !sharing_->is_shared() || model_.head().vocab_size() < kLeastVocabulary) return;
+  drawn_ahead_.clear();
+  for (const BatchSlice& run : runs_) {
+    if (run.rows > 0 && run.sample->can_draw_ahead(run.rows)) drawn_ahead_.push_back(&run);
+  }
+  if (drawn_ahead_.size() < 2) return;
+  const auto draw = [&](std::size_t begin, std::size_t end, bool /*is_leader*/) {
+    thread_local SamplingScratch scratch;
+    for (std::size_t i = begin; i < end; ++i) {
+      const BatchSlice& run = *drawn_ahead_[i];
+      run.sample->draw_ahead(rows.row(run.first_output), scratch);
+    }
+  };
+  // Without memory for it the others are drawn one by one, below.
+  catch_exceptions([&] { sharing_->team().split(drawn_ahead_.size(), draw); }, [] {});
 }
 
 void Worker::absorb_rows(MatrixView<const float> rows) {

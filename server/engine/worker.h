@@ -95,6 +95,8 @@ class Worker {
   void prepare_masks();
   void step_model();
   void end_model();
+  // Draws the tokens of runs that can_draw_ahead, on the threads that shared the step.
+  void draw_ahead(MatrixView<const float> rows);
   void absorb_rows(MatrixView<const float> rows);
   void settle();
   // A part of the step is over (end_model: the model's three); the next begins.
@@ -118,6 +120,7 @@ class Worker {
 
   // Of the current step.
   std::vector<BatchSlice> runs_;
+  std::vector<const BatchSlice*> drawn_ahead_;
   std::vector<BatchRow> rows_;
   StepContext step_;
   TimePoint part_begun_;

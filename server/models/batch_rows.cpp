@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <limits>
 
+#include "server/engine/scheduler.h"
+
 namespace lintel {
 namespace {
 
@@ -65,7 +67,10 @@ class PromptReader {
 }  // namespace
 
 int batch_rows_for(const Transformer& model, int workers, std::size_t cache_bytes) {
-  if (model.weight_type() == WeightType::kF32) return kMostBatchRows;
+  // Of a large model neither states nor weights stay in a cache.
+  if (model.weight_type() == WeightType::kF32 || model.weight_bytes() > kMostCachedWeights) {
+    return kMostBatchRows;
+  }
   const std::size_t state_bytes = std::max<std::size_t>(model.state_bytes(/*num_tokens=*/64), 1);
   const std::size_t rows = cache_bytes / 4 / static_cast<std::size_t>(workers) / state_bytes;
   return static_cast<int>(std::clamp<std::size_t>(rows, kLeastBatchRows, kMostBatchRows));

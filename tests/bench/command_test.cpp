@@ -113,8 +113,8 @@ TEST_CASE("large names every figure of a checkpoint's shape") {
 
 TEST_CASE("large without the peer's libraries fails and says how to install them") {
   const Bench bench;
-  const Result result = bench.run({"large", "--shape", "rwkv7-0.1b", "--peer", "llama",
-                                   "--peer-root", "/nonexistent"});
+  const Result result = bench.run(
+      {"large", "--shape", "rwkv7-0.1b", "--peer", "llama", "--peer-root", "/nonexistent"});
   CHECK(result.code == 1);
   CHECK(result.err.find("npm i --ignore-scripts @node-llama-cpp/linux-x64") != std::string::npos);
   CHECK(result.out.empty());

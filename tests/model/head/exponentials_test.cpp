@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -30,6 +31,37 @@ TEST_CASE("the largest of any number of doubles, also where they are minus infin
       CHECK(largest_of(x) == *std::max_element(x.begin(), x.end()));
       std::ranges::fill(x, -kInfinity);
       CHECK(largest_of(x) == -kInfinity);
+    }
+  });
+}
+
+TEST_CASE("the largest of any number of floats, and sums of doubles", "[rows]") {
+  std::vector<double> sums;
+  testing::for_each_instruction_set([&] {
+    std::mt19937 same(4);
+    for (std::size_t n = 1; n <= 150; ++n) {
+      const std::vector<double> x = logits(n, same);
+      const std::vector<float> floats(x.begin(), x.end());
+      CHECK(largest_of(floats) == *std::ranges::max_element(floats));
+      const double sum = sum_of(x);
+      CHECK(std::abs(sum - std::accumulate(x.begin(), x.end(), 0.0)) <= 1e-12 * 20 * n);
+      if (sums.size() < n) sums.push_back(sum);
+      CHECK(sums[n - 1] == sum);  // on every machine
+    }
+  });
+}
+
+TEST_CASE("exponentials of floats are those of the same doubles", "[rows]") {
+  std::mt19937 generator(5);
+  testing::for_each_instruction_set([&] {
+    for (std::size_t n = 1; n <= 40; ++n) {
+      const std::vector<double> x = logits(n, generator);
+      const std::vector<float> floats(x.begin(), x.end());
+      const float highest = largest_of(floats);
+      std::vector<double> expected(floats.begin(), floats.end()), got(n);
+      exponentials(expected, highest, 0.7);
+      exponentials_of(floats, highest, 0.7, got);
+      CHECK(got == expected);
     }
   });
 }

@@ -318,6 +318,36 @@ TEST_CASE("top_p of a large vocabulary keeps what sorting all of it would keep")
   }
 }
 
+TEST_CASE("a large vocabulary is drawn from as the cumulative distribution says") {
+  // Not whole blocks; some have no weight at all.
+  const int vocab_size = 9'000;
+  const auto head = categorical(vocab_size);
+  std::vector<float> output = normal_values(vocab_size, 3.0f, 8);
+  std::fill(output.begin() + 2'000, output.begin() + 4'500,
+            -std::numeric_limits<float>::infinity());
+  const float highest = *std::ranges::max_element(output);
+  std::vector<double> below(output.size() + 1);  // the weights before each id
+  for (std::size_t i = 0; i < output.size(); ++i) {
+    below[i + 1] = below[i] + std::exp(double{output[i]} - highest);
+  }
+  SamplingScratch scratch;
+  std::vector<std::uint64_t> all((output.size() + 63) / 64, ~std::uint64_t{0});
+  for (std::int64_t position = 0; position < 3'000; ++position) {
+    const DrawSource draw{.seed = 4, .position = position};
+    const std::int32_t token = head->sample(output, {}, {}, {}, draw, scratch);
+    const double target = draw.uniform(0) * below.back();
+    CAPTURE(position, token, target);
+    CHECK(below[static_cast<std::size_t>(token)] <= target * (1 + 1e-12));
+    CHECK(below[static_cast<std::size_t>(token) + 1] >= target * (1 - 1e-12));
+    // The way of those with masks and penalties gives the same.
+    CHECK(head->sample(output, {}, {}, all, draw, scratch) == token);
+  }
+  SamplingOptions greedy;
+  greedy.temperature = 0.0f;
+  output[7'000] = output[8'000] = highest + 1;
+  CHECK(head->sample(output, greedy, {}, {}, {.seed = 1}, scratch) == 7'000);
+}
+
 TEST_CASE("penalties count the tokens of the sequence") {
   const auto head = categorical(4);
   const std::vector<float> output = {2.0f, -1.0f, 0.5f, 0.0f};

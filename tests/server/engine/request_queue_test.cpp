@@ -49,6 +49,25 @@ TEST_CASE("a worker takes no more than its share of the load") {
   REQUIRE(queue.pop(0, 64));
 }
 
+TEST_CASE("with a least share a worker fills it before another one leads") {
+  QueueFixture f;
+  RequestQueue queue(100, /*num_workers=*/2, RequestQueue::kMostQueuedBytes, /*least_share=*/4);
+  for (int i = 0; i < 3; ++i) f.push(queue);
+  REQUIRE(queue.pop(0, 4));
+  CHECK_FALSE(queue.pop(1, 4));
+  REQUIRE(queue.pop(0, 4));
+  REQUIRE(queue.pop(0, 4));
+  f.push(queue, 2);
+  CHECK_FALSE(queue.pop(0, 4));  // it has one row left
+  REQUIRE(queue.pop(1, 4));
+  f.push(queue);
+  CHECK_FALSE(queue.pop(1, 4));  // the fuller one has room for it
+  REQUIRE(queue.pop(0, 4));
+  f.push(queue);
+  CHECK_FALSE(queue.pop(0, 4));
+  REQUIRE(queue.pop(1, 4));
+}
+
 TEST_CASE("the memory of waiting requests is bounded, and one request always fits") {
   QueueFixture f;
   const std::size_t each = f.request()->held_bytes();

@@ -41,6 +41,31 @@ TEST_CASE("a step that idle workers share has the bits of one worker's") {
   CHECK(core.scheduler.stats().shared_steps <= core.scheduler.stats().steps);
 }
 
+TEST_CASE("threads that shared a step draw from a large vocabulary what one draws") {
+  const auto model = changed_model(
+      TinyModel::kTokens, [](ModelConfig& config) { config.vocab_size = 5'000; },
+      [](ModelWeights&) {});
+  // All requests on one worker, so that the other one helps.
+  Core core(model, {.workers = 2, .max_batch_rows = 8, .step_threads = 2});
+  const auto request_of = [](std::uint64_t seed) {
+    GenerationRequest request = tokens_request(3, 60, seed);
+    if (seed % 2 == 1) request.sampling.repetition_penalty = 1.3f;
+    return request;
+  };
+  std::vector<std::vector<std::int32_t>> expected;
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    expected.push_back(tokens_alone(*model, request_of(seed)));
+  }
+  for (int round = 0; round < 20; ++round) {
+    std::vector<Core::Call> calls;
+    for (std::uint64_t seed = 0; seed < 12; ++seed) calls.push_back(core.submit(request_of(seed)));
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      calls[i].sink->wait_until_finished();
+      REQUIRE(calls[i].sink->tokens() == expected[i]);
+    }
+  }
+}
+
 TEST_CASE("one thread a step is what was asked for") {
   Core core(wide_model(), {.workers = 2, .step_threads = 1});
   core.submit(tokens_request(3, 300, 5)).sink->wait_until_finished();

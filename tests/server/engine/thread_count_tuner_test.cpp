@@ -87,6 +87,13 @@ TEST_CASE("there are no more threads than are available") {
   CHECK(choice.wanted() == 1);
 }
 
+TEST_CASE("long steps: a second thread is found within some steps and seldom doubted") {
+  ThreadCountTuner choice;
+  const auto helps = shared(20'000, 5'000);
+  CHECK(run(choice, 1, 2, 16, helps)[1] <= 11);
+  CHECK(run(choice, 1, 2, 500, helps)[1] <= 15);
+}
+
 TEST_CASE("nothing is learnt from helpers that never come, and a step held up now and then") {
   ThreadCountTuner choice;
   Counts counts = run(choice, 1, 2, 100'000, shared(1'000, 0), /*helpers_come=*/false);
