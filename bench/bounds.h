@@ -21,6 +21,11 @@ namespace lintel::bench {
 // does.
 Summary read_bandwidth(int workers, std::size_t bytes_per_worker, int repeats);
 
+// Bytes a second of buffers that no cache holds, read and written in place by `threads` threads,
+// and their multiply-adds of bytes a second; 0 where there is no vpdpbusd. The best of three runs.
+double update_rate(int threads);
+double multiply_rate(int threads);
+
 // Bytes a second of all workers together.
 struct Bandwidth {
   // Reading a buffer for each worker that no cache holds, from several places at a time.

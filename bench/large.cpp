@@ -30,7 +30,6 @@
 #include "model/fastest_type.h"
 #include "model/model_files.h"
 #include "model/ops/dense_kernels.h"
-#include "model/ops/mixer_kernels.h"
 #include "server/observability/logging.h"
 #include "tools/describe/flags.h"
 
@@ -123,56 +122,6 @@ class Team {
   std::vector<std::thread> helpers_;
 };
 
-#if defined(__x86_64__)
-// Multiply-adds of bytes by vpdpbusd, in twelve chains that wait for nothing else.
-__attribute__((target("avx512f,avx512vnni"))) double multiply_bytes(std::int64_t rounds) {
-  asm volatile(
-      "vpxorq %%zmm0, %%zmm0, %%zmm0\n\t"
-      "vpxorq %%zmm1, %%zmm1, %%zmm1\n\t"
-      "1:\n\t"
-      "vpdpbusd %%zmm0, %%zmm1, %%zmm4\n\tvpdpbusd %%zmm0, %%zmm1, %%zmm5\n\t"
-      "vpdpbusd %%zmm0, %%zmm1, %%zmm6\n\tvpdpbusd %%zmm0, %%zmm1, %%zmm7\n\t"
-      "vpdpbusd %%zmm0, %%zmm1, %%zmm8\n\tvpdpbusd %%zmm0, %%zmm1, %%zmm9\n\t"
-      "vpdpbusd %%zmm0, %%zmm1, %%zmm10\n\tvpdpbusd %%zmm0, %%zmm1, %%zmm11\n\t"
-      "vpdpbusd %%zmm0, %%zmm1, %%zmm12\n\tvpdpbusd %%zmm0, %%zmm1, %%zmm13\n\t"
-      "vpdpbusd %%zmm0, %%zmm1, %%zmm14\n\tvpdpbusd %%zmm0, %%zmm1, %%zmm15\n\t"
-      "decq %0\n\t"
-      "jnz 1b"
-      : "+r"(rounds)
-      :
-      : "zmm0", "zmm1", "zmm4", "zmm5", "zmm6", "zmm7", "zmm8", "zmm9", "zmm10", "zmm11", "zmm12",
-        "zmm13", "zmm14", "zmm15", "cc");
-  return 12.0 * 64;
-}
-#else
-double multiply_bytes(std::int64_t) { return 0; }
-#endif
-
-// Of each speed of the bound, the best of which counts.
-constexpr int kBoundRuns = 3;
-
-// Multiply-adds of bytes a second of all threads together; 0 where there is no vpdpbusd.
-double multiply_rate(int threads) {
-  if (!has_vnni()) return 0;
-  constexpr std::int64_t kRounds = 2'000'000;
-  const Summary seconds = repeat(kBoundRuns, [&] {
-    return run_on_workers(threads, [&](int) { (void)multiply_bytes(kRounds); });
-  });
-  return multiply_bytes(1) * static_cast<double>(kRounds) * threads / seconds.least;
-}
-
-// Bytes a second of buffers that are read and written in place, of all threads together.
-double update_rate(int threads) {
-  constexpr std::size_t kFloats = std::size_t{24} << 20;
-  std::vector<std::vector<float>> buffers(static_cast<std::size_t>(threads));
-  for (auto& buffer : buffers) buffer.assign(kFloats, 1.0f);
-  const Summary seconds = repeat(kBoundRuns, [&] {
-    return run_on_workers(threads,
-                          [&](int w) { squared_relu(buffers[static_cast<std::size_t>(w)]); });
-  });
-  return static_cast<double>(kFloats * sizeof(float)) * threads / seconds.least;
-}
-
 // llama.cpp with the formats that are compared with a weight type.
 class Peer {
  public:
@@ -199,6 +148,9 @@ class Peer {
  private:
   std::vector<Format> formats_;
 };
+
+// Of each speed of a bound, the best of which counts.
+constexpr int kBoundRuns = 3;
 
 class LargeExperiment {
  public:

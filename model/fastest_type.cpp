@@ -143,7 +143,9 @@ std::size_t f32_bytes_of(std::span<const std::int64_t> shape) {
 }
 
 // What is held of a matrix in f32 while it is packed, and of a file while it is read.
-constexpr std::size_t kRowsAtOnce = 64;
+std::size_t bytes_of_rows_at_once(std::size_t cols, std::size_t rows) {
+  return product(product(cols, sizeof(float)), kGroupWidth * packing_threads(cols, rows));
+}
 constexpr std::size_t kPieces = std::size_t{8} << 20;
 
 // Small matrices of a family's layers feed exponentials and stay in f32.
@@ -179,8 +181,10 @@ ModelSize measure_family(const ModelFiles& files, const Transformer::Options& op
     const std::size_t floats = product(elements, sizeof(float));
     const std::size_t matrices = num_matrices(tensor);
     const bool is_held = matrices == 0 || elements <= kMostExactElements;
-    const std::size_t row = product(static_cast<std::size_t>(tensor.shape.back()), sizeof(float));
-    const std::size_t beside = is_held ? product(floats, 2) : product(row, kRowsAtOnce);
+    const auto width = static_cast<std::size_t>(tensor.shape.back());
+    const std::size_t beside =
+        is_held ? product(floats, 2)
+                : bytes_of_rows_at_once(width, static_cast<std::size_t>(elements) / width);
     size.loading_bytes = std::max(size.loading_bytes, beside + kPieces);
     if (matrices == 0) {
       add(size.resident_bytes, floats);
@@ -246,7 +250,7 @@ ModelSize measure_native(const ModelFiles& files, const Transformer::Options& op
     if (spec.is_projection || is_predictor) {
       const auto rows = static_cast<std::size_t>(spec.shape[0]);
       const auto cols = static_cast<std::size_t>(spec.shape[1]);
-      most_beside = std::max(most_beside, product(cols * sizeof(float), kRowsAtOnce));
+      most_beside = std::max(most_beside, bytes_of_rows_at_once(cols, rows));
       add(size.resident_bytes,
           weight_bytes(cols, rows, is_predictor ? WeightType::kF32 : options.weight_type));
       continue;

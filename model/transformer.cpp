@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
+#include <future>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -376,7 +377,10 @@ std::unique_ptr<Transformer> Transformer::load(const ModelFiles& files, const Op
   parts.config = files.config();
   parts.weight_type = family != nullptr ? family_type_of(options.weight_type) : options.weight_type;
   parts.config_json = files.config_json();
-  if (!options.streams) parts.fingerprint = fingerprint_of(files);
+  std::future<std::string> fingerprint;  // takes about as long as packing the weights
+  if (!options.streams) {
+    fingerprint = std::async([&files] { return fingerprint_of(files); });
+  }
   parts.head = make_head(parts.config);
   parts.tokenizer = files.load_tokenizer(parts.warnings);
   const Dense::Options products{.weight_type = parts.weight_type,
@@ -387,6 +391,7 @@ std::unique_ptr<Transformer> Transformer::load(const ModelFiles& files, const Op
   } else {
     load_native(files, options, products, parts);
   }
+  if (fingerprint.valid()) parts.fingerprint = fingerprint.get();
   if (!parts.decoder->kv_type && options.kv_type != KvType::kF32) {
     parts.warnings.push_back("--kv-type " + std::string(to_string(options.kv_type)) +
                              " changes nothing: the model has no KV cache, its states stay in f32");

@@ -12,8 +12,7 @@ namespace lintel {
 
 void run_in_parallel(std::size_t parts, std::size_t most_threads,
                      const std::function<void(WorkParts&)>& work) {
-  const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
-  const std::size_t threads = std::min({cores, most_threads, parts});
+  const std::size_t threads = std::min(most_threads, parts);
   WorkParts left(parts);
   std::exception_ptr error;
   std::mutex mutex;

@@ -25,9 +25,9 @@ class WorkParts {
   std::atomic<std::size_t> next_{0};
 };
 
-// Calls work(parts) on the caller's thread and on others, which are started for it: as many as
-// there are cores, but no more than `most_threads`. Returns when all have returned. What a call
-// throws is thrown once all have, and ends the parts.
+// Calls work(parts) on the caller's thread and on others, which are started for it: on most_threads
+// in all, but no more than there are parts. Returns when all have returned. What a call throws is
+// thrown once all have, and ends the parts.
 void run_in_parallel(std::size_t parts, std::size_t most_threads,
                      const std::function<void(WorkParts&)>& work);
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 namespace lintel {
@@ -184,10 +185,12 @@ PageArena& page_arena() {
 }
 
 void* allocate_block(std::size_t bytes) {
-  if (kHasArena && bytes >= kLeastArenaBytes) return page_arena().allocate(bytes);
-  void* const block = std::aligned_alloc(kLine, std::max(up_to(bytes, kLine), kLine));
+  if (kHasArena && bytes > PageArena::kMostShared) return page_arena().allocate(bytes);
+  void* const block = kHasArena && bytes >= kLeastArenaBytes
+                          ? page_arena().allocate(bytes)
+                          : std::aligned_alloc(kLine, std::max(up_to(bytes, kLine), kLine));
   if (block == nullptr) throw std::bad_alloc();
-  return block;
+  return std::memset(block, 0, bytes);
 }
 
 void free_block(void* block) noexcept {

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <set>
 #include <span>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -35,7 +36,8 @@ class PageArena {
   PageArena(const PageArena&) = delete;
   PageArena& operator=(const PageArena&) = delete;
 
-  // At a cache line's boundary, with any content. bytes: above 0. Throws std::bad_alloc.
+  // At a cache line's boundary, with any content; of more than kMostShared bytes with zeros, in
+  // pages that are not there before they are used. bytes: above 0. Throws std::bad_alloc.
   void* allocate(std::size_t bytes);
   // Whether `block` came from allocate(); then it is freed.
   bool free(void* block) noexcept;
@@ -77,8 +79,8 @@ class PageArena {
 PageArena& page_arena();
 inline constexpr std::size_t kLeastArenaBytes = std::size_t{16} << 10;
 
-// A block at a cache line's boundary from the arena or, small, from malloc; with any content.
-// Throws std::bad_alloc.
+// A zeroed block at a cache line's boundary from the arena or, small, from malloc. Large ones are
+// fresh from the system, which gives their pages when they are first used. Throws std::bad_alloc.
 void* allocate_block(std::size_t bytes);
 void free_block(void* block) noexcept;
 
@@ -163,9 +165,8 @@ class Matrix {
 
 template <typename T>
 AlignedArray<T> make_aligned(std::size_t count) {
-  T* const p = static_cast<T*>(allocate_block(count * sizeof(T)));
-  std::uninitialized_value_construct_n(p, count);
-  return AlignedArray<T>(p);
+  static_assert(std::is_trivial_v<T>);
+  return AlignedArray<T>(static_cast<T*>(allocate_block(count * sizeof(T))));
 }
 
 // PagedArray: memory that grows by whole pages, so that what is there is never copied to grow.

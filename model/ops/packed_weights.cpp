@@ -6,6 +6,7 @@
 #include <cassert>
 #include <cmath>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "model/core/float_formats.h"
@@ -45,6 +46,10 @@ float scale_of(std::span<const float> row) {
   return largest > 0.0f ? largest / 127.0f : 1.0f;
 }
 
+std::size_t groups_of(std::size_t out_features) {
+  return (out_features + kGroupWidth - 1) / kGroupWidth;
+}
+
 }  // namespace
 
 std::size_t inputs_per_cell(WeightType type) {
@@ -60,11 +65,16 @@ std::size_t input_stride(std::size_t row_cells) {
   return (up_to(row_cells, kTileCells) / kTileCells | 1) * kTileCells;
 }
 
+std::size_t packing_threads(std::size_t in_features, std::size_t out_features) {
+  constexpr std::size_t kThreadWeights = std::size_t{1} << 20, kMost = 8;
+  const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
+  return std::min({kMost, cores, 1 + in_features * out_features / kThreadWeights,
+                   std::max<std::size_t>(groups_of(out_features), 1)});
+}
+
 void for_each_group(std::size_t in_features, std::size_t out_features,
                     const std::function<void(WorkParts& groups)>& pack) {
-  constexpr std::size_t kThreadWeights = std::size_t{1} << 20;
-  const std::size_t groups = (out_features + kGroupWidth - 1) / kGroupWidth;
-  run_in_parallel(groups, 1 + in_features * out_features / kThreadWeights, pack);
+  run_in_parallel(groups_of(out_features), packing_threads(in_features, out_features), pack);
 }
 
 PackedWeights::PackedWeights(WeightType weight_type, std::span<const float> bias_values,

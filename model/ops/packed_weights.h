@@ -34,7 +34,10 @@ inline constexpr std::size_t kGroupWidth = 64;
 // any, for large matrices.
 using ReadWeightRows = std::function<void(std::size_t first, MatrixView<float> rows)>;
 
-// run_in_parallel of the groups of a matrix, on one thread for each million weights at most.
+// Threads that pack a matrix: one for each million weights, core and group at most, and no more
+// than eight, each of which holds kGroupWidth rows in f32.
+std::size_t packing_threads(std::size_t in_features, std::size_t out_features);
+// run_in_parallel of the groups of a matrix on as many.
 void for_each_group(std::size_t in_features, std::size_t out_features,
                     const std::function<void(WorkParts& groups)>& pack);
 

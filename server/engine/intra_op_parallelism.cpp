@@ -154,6 +154,9 @@ void ThreadCountTuner::begin_try(Class& of, int available) {
 int ThreadCountTuner::choose(int rows, int available) {
   current_ = class_of(rows);
   Class& of = classes_[current_];
+  if (starts_with_all_ && !of.is_known) {
+    of.threads = static_cast<int>(std::bit_floor(static_cast<unsigned>(std::max(available, 1))));
+  }
   asked_ = std::min(of.threads, static_cast<int>(std::bit_floor(static_cast<unsigned>(available))));
   if (available < 2 || asked_ < of.threads) {  // others need the cores: nothing is learnt
     of.tried = 0;
@@ -183,8 +186,8 @@ void ThreadCountTuner::note(int threads, Duration took) {
   if (of.tried == 0) {
     const auto fitting = static_cast<std::size_t>(kTryTime / std::max(took, Duration(1)));
     of.samples = std::clamp(fitting, kFewestSamples, kSamples);
-    // The first try comes as soon as with shorter steps.
-    if (!std::exchange(of.is_known, true)) {
+    // The first try of more threads comes as soon as with shorter steps.
+    if (!std::exchange(of.is_known, true) && of.threads == 1) {
       of.until_try = std::min(of.until_try, static_cast<int>(of.samples));
     }
     return;

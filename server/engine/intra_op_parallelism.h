@@ -78,6 +78,9 @@ class IntraOpParallelism {
 // The bits of a step do not depend on its threads, so the choice may depend on clocks.
 class ThreadCountTuner {
  public:
+  // starts_with_all: steps share all threads until a try shows that fewer do.
+  explicit ThreadCountTuner(bool starts_with_all = false) : starts_with_all_(starts_with_all) {}
+
   // The number for a step of `rows` rows, a power of two, at most `available`.
   int choose(int rows, int available);
   // How many are to be there for it and the next ones: more than are to share it while more are
@@ -122,6 +125,7 @@ class ThreadCountTuner {
   static void judge(Class& of);
   static bool in_turn_of_other(const Class& of) { return of.steps / of.turn() % 2 == 1; }
 
+  const bool starts_with_all_;
   std::array<Class, 8> classes_;
   std::size_t current_ = 0;  // class
   int asked_ = 1;            // what choose() said
@@ -133,9 +137,15 @@ class ThreadCountTuner {
 class StepSharing {
  public:
   // step_threads: at most so many threads share a step, and wherever they are idle; 0: as many as
-  // make it faster. The others outlive this.
-  StepSharing(IntraOpParallelism& help, RequestQueue& queue, std::size_t worker, int step_threads)
-      : help_(help), queue_(queue), worker_(worker), step_threads_(step_threads) {}
+  // make it faster; is_large: of a model whose steps do, as they read its weights from memory. The
+  // others outlive this.
+  StepSharing(IntraOpParallelism& help, RequestQueue& queue, std::size_t worker, int step_threads,
+              bool is_large)
+      : help_(help),
+        queue_(queue),
+        worker_(worker),
+        step_threads_(step_threads),
+        choice_(/*starts_with_all=*/is_large) {}
 
   StepThreadPool& team() { return help_.team(worker_); }
   void set_leading(bool leads) { help_.set_leading(worker_, leads); }

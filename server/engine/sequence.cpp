@@ -388,15 +388,19 @@ int Sequence::append_rows(int count, std::vector<BatchRow>& rows) const {
   return outputs;
 }
 
+std::int64_t Sequence::position_to_draw() const {
+  return sequence_->next_position() - 1;  // the token that was fed still counts as pending, too
+}
+
 bool Sequence::can_draw_ahead(int count) const {
-  const std::int64_t position = sequence_->next_position();
+  const std::int64_t position = position_to_draw();
   return count == 1 && drafts_.size() == 0 && !constraint_ && !reasoning_ && !known(position) &&
          needs_output(position);
 }
 
 void Sequence::draw_ahead(std::span<const float> output, SamplingScratch& scratch) {
   if (!all_finite(output)) return;  // absorb() refuses it
-  drawn_ahead_ = sample(sequence_->next_position(), output, {}, scratch);
+  drawn_ahead_ = sample(position_to_draw(), output, {}, scratch);
 }
 
 bool Sequence::absorb(int count, OutputRows outputs, StepContext& step) {

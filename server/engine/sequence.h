@@ -233,6 +233,8 @@ class Sequence final : public DraftSource {
   // The known token, or one drawn from the output.
   Placed decide(std::int64_t position, std::span<const float> output, StepContext& step);
   std::int32_t draw(std::int64_t position, std::span<const float> output, StepContext& step);
+  // After a step of one row, before absorb().
+  std::int64_t position_to_draw() const;
   std::int32_t sample(std::int64_t position, std::span<const float> output,
                       std::span<const std::uint64_t> allowed, SamplingScratch& scratch) const;
   // Whether the mask is made for a token that is sampled after `rows` known ones.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "server/core/threads.h"
+#include "server/engine/scheduler.h"
 
 namespace lintel {
 namespace {
@@ -40,7 +41,7 @@ Worker::Worker(const Transformer& model, const Options& options, const Clock& cl
   workspace_.observe(&model_timer_);
   if (options.help != nullptr) {
     sharing_.emplace(*options.help, queue, static_cast<std::size_t>(options.index),
-                     options.step_threads);
+                     options.step_threads, model.weight_bytes() > kMostCachedWeights);
     workspace_.share_with(&sharing_->team());
   }
   runs_.reserve(static_cast<std::size_t>(options.max_rows));

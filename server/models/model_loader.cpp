@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -83,26 +84,33 @@ class SelfCheck {
 
   // Outputs of `count` sequences from `first` on, stepped together, after the last step.
   Outputs last_outputs(int first, int count) {
-    std::vector<SequenceState> sequences;
-    for (int i = 0; i < count; ++i) sequences.push_back(model_.new_sequence());
     Outputs outputs;
+    for (int i = 0; i < count; ++i) sequence(i).reset();
     for (int step = 0; step < kSteps; ++step) {
       std::vector<BatchRow> rows;
       for (int i = 0; i < count; ++i) {
-        rows.push_back({token(first + i, step), &sequences[static_cast<std::size_t>(i)],
-                        /*wants_output=*/true});
+        rows.push_back({token(first + i, step), &sequence(i),
+                        /*wants_output=*/step == kSteps - 1});
       }
       outputs = run(rows);
     }
     return outputs;
   }
 
+  // Made once: those of a large model take as long as a step.
+  SequenceState& sequence(int i) {
+    while (sequences_.size() <= static_cast<std::size_t>(i)) {
+      sequences_.push_back(model_.new_sequence());
+    }
+    return sequences_[static_cast<std::size_t>(i)];
+  }
+
   // Sequence 0 again, its tokens as rows of one step, as prompts are read.
   Outputs in_one_step() {
-    SequenceState sequence = model_.new_sequence();
+    sequence(0).reset();
     std::vector<BatchRow> rows;
     for (int step = 0; step < kSteps; ++step) {
-      rows.push_back({token(0, step), &sequence, /*wants_output=*/step == kSteps - 1});
+      rows.push_back({token(0, step), &sequence(0), /*wants_output=*/step == kSteps - 1});
     }
     return run(rows);
   }
@@ -133,6 +141,7 @@ class SelfCheck {
   const StepFunction& step_;
   const int most_;
   Workspace workspace_;
+  std::deque<SequenceState> sequences_;
 };
 
 }  // namespace

@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints with random weights, as their formats have them.
+#include "bench/checkpoints.h"
+
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <vector>
 
-#include "bench/checkpoints.h"
+#include "bench/llama_peer.h"
+#include "client/cli/console.h"
 #include "model/model_files.h"
 #include "model/transformer.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::bench {
 namespace {
+
+using testing::TemporaryDirectory;
 
 // Outputs after one token.
 std::vector<float> outputs_of(const Transformer& model) {
@@ -42,6 +49,19 @@ TEST_CASE("a random GGUF has the shape of the checkpoint and loads") {
     CHECK(std::isfinite(squares));
     CHECK(squares > 0);
   }
+}
+
+TEST_CASE("llama.cpp of another version, or none, is refused by name") {
+  const TemporaryDirectory root;
+  const std::string refused = root.path().string() + ": no llama.cpp v0.5.0";
+  CHECK_THROWS_WITH(LlamaPeer(root.path(), "model.gguf"), Catch::Matchers::Contains(refused));
+  const auto libraries = root.path() / "node_modules/@node-llama-cpp/linux-x64/bins/linux-x64";
+  std::filesystem::create_directories(libraries);
+  std::ofstream(libraries / "_nlcBuildMetadata.json") << R"({"release": "v0.4.0"})";
+  CHECK_THROWS_WITH(LlamaPeer(root.path(), "model.gguf"), Catch::Matchers::Contains(refused));
+  // Of the right version, but without libraries: the process says so and ends.
+  std::ofstream(libraries / "_nlcBuildMetadata.json") << R"({"release": "v0.5.0"})";
+  CHECK_THROWS_AS(LlamaPeer(root.path(), "model.gguf"), cli::Failure);
 }
 
 }  // namespace lintel::bench

@@ -94,6 +94,16 @@ TEST_CASE("long steps: a second thread is found within some steps and seldom dou
   CHECK(run(choice, 1, 2, 500, helps)[1] <= 15);
 }
 
+TEST_CASE("steps of a large model share all threads from the first one on") {
+  ThreadCountTuner choice(/*starts_with_all=*/true);
+  CHECK(run(choice, 1, 8, 30, shared(80'000, 1'000))[8] == 30);
+  CHECK(run(choice, 1, 8, 500, shared(80'000, 1'000))[8] > 480);
+  ThreadCountTuner burdened(/*starts_with_all=*/true);
+  const auto burden = [](int threads) { return microseconds(10'000 + 2'000 * threads); };
+  run(burdened, 1, 4, 500, burden);
+  CHECK(run(burdened, 1, 4, 100, burden)[1] > 80);
+}
+
 TEST_CASE("nothing is learnt from helpers that never come, and a step held up now and then") {
   ThreadCountTuner choice;
   Counts counts = run(choice, 1, 2, 100'000, shared(1'000, 0), /*helpers_come=*/false);
