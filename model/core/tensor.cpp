@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <new>
 
 namespace lintel {
@@ -185,12 +184,14 @@ PageArena& page_arena() {
 }
 
 void* allocate_block(std::size_t bytes) {
-  if (kHasArena && bytes > PageArena::kMostShared) return page_arena().allocate(bytes);
-  void* const block = kHasArena && bytes >= kLeastArenaBytes
-                          ? page_arena().allocate(bytes)
-                          : std::aligned_alloc(kLine, std::max(up_to(bytes, kLine), kLine));
+  if (kHasArena && bytes >= kLeastArenaBytes) return page_arena().allocate(bytes);
+  void* const block = std::aligned_alloc(kLine, std::max(up_to(bytes, kLine), kLine));
   if (block == nullptr) throw std::bad_alloc();
-  return std::memset(block, 0, bytes);
+  return block;
+}
+
+bool is_allocated_zeroed(std::size_t bytes) {
+  return kHasArena && bytes > PageArena::kMostShared;  // in a mapping of its own
 }
 
 void free_block(void* block) noexcept {

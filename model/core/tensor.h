@@ -36,8 +36,7 @@ class PageArena {
   PageArena(const PageArena&) = delete;
   PageArena& operator=(const PageArena&) = delete;
 
-  // At a cache line's boundary, with any content; of more than kMostShared bytes with zeros, in
-  // pages that are not there before they are used. bytes: above 0. Throws std::bad_alloc.
+  // At a cache line's boundary, with any content. bytes: above 0. Throws std::bad_alloc.
   void* allocate(std::size_t bytes);
   // Whether `block` came from allocate(); then it is freed.
   bool free(void* block) noexcept;
@@ -79,9 +78,11 @@ class PageArena {
 PageArena& page_arena();
 inline constexpr std::size_t kLeastArenaBytes = std::size_t{16} << 10;
 
-// A zeroed block at a cache line's boundary from the arena or, small, from malloc. Large ones are
-// fresh from the system, which gives their pages when they are first used. Throws std::bad_alloc.
+// A block at a cache line's boundary from the arena or, small, from malloc; with any content.
+// Throws std::bad_alloc.
 void* allocate_block(std::size_t bytes);
+// Whether allocate_block() of so many bytes gives zeros: pages fresh from the system.
+bool is_allocated_zeroed(std::size_t bytes);
 void free_block(void* block) noexcept;
 
 inline constexpr std::size_t kAlignment = 64;  // bytes: a cache line and an AVX-512 register
@@ -96,6 +97,9 @@ using AlignedArray = std::unique_ptr<T[], AlignedFree>;
 // `count` zeroed elements at a 64-byte boundary, large ones in huge pages. Throws std::bad_alloc.
 template <typename T>
 AlignedArray<T> make_aligned(std::size_t count);
+// The same for who writes all of it soon, on several threads: large ones get their pages then.
+template <typename T>
+AlignedArray<T> make_untouched(std::size_t count);
 
 // Zeroes memory that is about to be freed; the optimiser cannot drop it (promise 5).
 template <typename T>
@@ -165,7 +169,15 @@ class Matrix {
 
 template <typename T>
 AlignedArray<T> make_aligned(std::size_t count) {
+  T* const p = static_cast<T*>(allocate_block(count * sizeof(T)));
+  std::uninitialized_value_construct_n(p, count);
+  return AlignedArray<T>(p);
+}
+
+template <typename T>
+AlignedArray<T> make_untouched(std::size_t count) {
   static_assert(std::is_trivial_v<T>);
+  if (!is_allocated_zeroed(count * sizeof(T))) return make_aligned<T>(count);
   return AlignedArray<T>(static_cast<T*>(allocate_block(count * sizeof(T))));
 }
 

@@ -58,7 +58,7 @@ BlockMatrix::Place BlockMatrix::place_of(std::size_t n, std::size_t block) const
 BlockMatrix::BlockMatrix(DType type, std::size_t in_features, std::size_t out_features)
     : type_(type), format_(block_format(type)), in_(in_features), out_(out_features) {
   const std::size_t columns = num_panels() * kPanel;
-  levels_ = make_aligned<std::uint8_t>(columns * num_spans() * lines_of(format_) * kCellInputs);
+  levels_ = make_untouched<std::uint8_t>(columns * num_spans() * lines_of(format_) * kCellInputs);
 }
 
 BlockMatrix::BlockMatrix(DType type, std::size_t in_features, std::size_t out_features,
@@ -67,8 +67,8 @@ BlockMatrix::BlockMatrix(DType type, std::size_t in_features, std::size_t out_fe
   assert(is_quantized(type) && in_ % values_of(format_) == 0);
   const std::size_t blocks = in_ / values_of(format_);
   const std::size_t columns = num_panels() * kPanel;
-  d_ = make_aligned<std::uint16_t>(columns * blocks * (format_.has_minima ? 2 : 1));
-  if (format_.has_group_scales) scales_ = make_aligned<std::uint8_t>(columns * num_spans() * 2);
+  d_ = make_untouched<std::uint16_t>(columns * blocks * (format_.has_minima ? 2 : 1));
+  if (format_.has_group_scales) scales_ = make_untouched<std::uint8_t>(columns * num_spans() * 2);
 
   const std::size_t block_bytes = bytes_per_block(type);
   for_each_group(in_, out_, [&](WorkParts& panels) {
@@ -96,7 +96,7 @@ BlockMatrix BlockMatrix::quantized_to_4_bits(std::size_t in_features, std::size_
   BlockMatrix to(DType::kQ4_0, in_features, out_features);
   assert(in_features % kSpan == 0);
   const std::size_t spans = to.num_spans();
-  to.d_ = make_aligned<std::uint16_t>(to.num_panels() * kPanel * spans);
+  to.d_ = make_untouched<std::uint16_t>(to.num_panels() * kPanel * spans);
   pack_panels(in_features, out_features, read, [&](std::size_t first, auto rows) {
     const std::size_t span = first / kPanel * spans;  // of the panel
     for (std::size_t s = 0; s < spans; ++s) {
@@ -111,7 +111,7 @@ BlockMatrix BlockMatrix::quantized_to_4_bits(std::size_t in_features, std::size_
 BlockMatrix BlockMatrix::quantized_to_8_bits(std::size_t in_features, std::size_t out_features,
                                              const ReadWeightRows& read) {
   BlockMatrix to(DType::kQ8_0, in_features, out_features);
-  to.output_scales_ = make_aligned<float>(to.num_panels() * kPanel);
+  to.output_scales_ = make_untouched<float>(to.num_panels() * kPanel);
   pack_panels(in_features, out_features, read, [&](std::size_t first, auto rows) {
     quantize_to_8_bits(rows, to.levels_.get() + first / kPanel * to.num_spans() * 8 * kLineBytes,
                        to.output_scales_.get() + first);

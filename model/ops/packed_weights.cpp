@@ -84,13 +84,13 @@ PackedWeights::PackedWeights(WeightType weight_type, std::span<const float> bias
       out_features(out),
       row_cells(num_cells(type, in)),
       group_cells(padded_cells(type, in)),
-      cells(make_aligned<std::uint32_t>(num_groups() * group_cells * kGroupWidth)),
-      bias(make_aligned<float>(num_groups() * kGroupWidth)) {
+      cells(make_untouched<std::uint32_t>(num_groups() * group_cells * kGroupWidth)),
+      bias(make_untouched<float>(num_groups() * kGroupWidth)) {
   assert(bias_values.size() == out);
   std::ranges::copy(bias_values, bias.get());
   if (type != WeightType::kInt8) return;
-  scales = make_aligned<float>(num_groups() * kGroupWidth);
-  sums = make_aligned<std::int32_t>(num_groups() * kGroupWidth);
+  scales = make_untouched<float>(num_groups() * kGroupWidth);
+  sums = make_untouched<std::int32_t>(num_groups() * kGroupWidth);
 }
 
 PackedWeights::PackedWeights(WeightType weight_type, std::span<const float> weight,

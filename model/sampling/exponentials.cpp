@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 HWY_BEFORE_NAMESPACE();
 namespace lintel {
@@ -49,10 +50,17 @@ HWY_INLINE T largest(const T* x, size_t n) {
 double LargestOf(const double* x, size_t n) { return largest(x, n); }
 float LargestFloatOf(const float* x, size_t n) { return largest(x, n); }
 
-void Exponentials(double* x, size_t n, double offset, double divisor) {
+template <typename T>
+HWY_INLINE void exponentials(const T* x, size_t n, double offset, double divisor, double* out) {
   const auto part = [=](auto d, size_t i) HWY_ATTR {
-    const auto shifted = hn::Sub(hn::LoadU(d, x + i), hn::Set(d, offset));
-    hn::StoreU(hn::Exp(d, hn::Div(shifted, hn::Set(d, divisor))), d, x + i);
+    auto value = hn::Zero(d);
+    if constexpr (std::is_same_v<T, float>) {
+      value = hn::PromoteTo(d, hn::LoadU(hn::Rebind<float, decltype(d)>(), x + i));
+    } else {
+      value = hn::LoadU(d, x + i);
+    }
+    const auto shifted = hn::Sub(value, hn::Set(d, offset));
+    hn::StoreU(hn::Exp(d, hn::Div(shifted, hn::Set(d, divisor))), d, out + i);
   };
   const Doubles d;
   const size_t lanes = hn::Lanes(d);
@@ -61,17 +69,11 @@ void Exponentials(double* x, size_t n, double offset, double divisor) {
   for (; i < n; ++i) part(OneDouble(), i);
 }
 
+void Exponentials(double* x, size_t n, double offset, double divisor) {
+  exponentials(x, n, offset, divisor, x);
+}
 void ExponentialsOf(const float* x, size_t n, double offset, double divisor, double* out) {
-  const auto part = [=](auto d, size_t i) HWY_ATTR {
-    const auto wide = hn::PromoteTo(d, hn::LoadU(hn::Rebind<float, decltype(d)>(), x + i));
-    const auto shifted = hn::Sub(wide, hn::Set(d, offset));
-    hn::StoreU(hn::Exp(d, hn::Div(shifted, hn::Set(d, divisor))), d, out + i);
-  };
-  const Doubles d;
-  const size_t lanes = hn::Lanes(d);
-  size_t i = 0;
-  for (; i + lanes <= n; i += lanes) part(d, i);
-  for (; i < n; ++i) part(OneDouble(), i);
+  exponentials(x, n, offset, divisor, out);
 }
 
 // Of the chains, in pairs.
