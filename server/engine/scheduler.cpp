@@ -28,11 +28,10 @@ std::size_t cores(const Scheduler::Options& options) {
   return options.step_threads > 0 ? SIZE_MAX : static_cast<std::size_t>(usable_cores());
 }
 
-// Weights that no cache holds are read once for all rows of a step, and by all threads that share
-// it. So a worker takes what rows it has before another one leads.
+// A worker of a large model fills its rows before another worker leads.
 int least_share(const Transformer& model, const Scheduler::Options& options) {
   const bool shares = options.workers > 1 && options.step_threads != 1;
-  return shares && model.weight_bytes() > kMostCachedWeights ? options.max_batch_rows : 1;
+  return shares && is_large(model) ? options.max_batch_rows : 1;
 }
 
 }  // namespace
@@ -70,6 +69,7 @@ Scheduler::Scheduler(std::shared_ptr<const Transformer> model, const Options& op
   worker_options.step_cost = cost.value_or(assumed_step_cost(model_->weight_type()));
   worker_options.drafts = uses_drafts(options.speculation, model_->recomputes());
   worker_options.step_threads = options.step_threads;
+  worker_options.is_large_model = is_large(*model_);
   worker_options.help = help_.get();
   worker_options.mask_budget = options.mask_budget;
   for (int i = 0; i < std::max(options.workers, 1); ++i) {

@@ -29,8 +29,10 @@ class IntraOpParallelism;
 class RequestQueue;
 class Worker;
 
-// Of a model that stays in the caches of the cores, in bytes.
-inline constexpr std::size_t kMostCachedWeights = std::size_t{64} << 20;
+// Whether no cache holds the model's weights: each step reads them from memory.
+inline bool is_large(const Transformer& model) {
+  return model.weight_bytes() > std::size_t{64} << 20;
+}
 
 // Every step mixes prompt reading and decoding: a request joins at the next step and leaves at once
 // when it ends; a long prompt is read in slices of at most prefill_rows_per_step rows a step over
@@ -44,8 +46,8 @@ inline constexpr std::size_t kMostCachedWeights = std::size_t{64} << 20;
 // no more than its share of the load. A paused request keeps its state, gives up its rows, and when
 // resumed goes before its caller's new ones.
 //
-// Weights of more than kMostCachedWeights are read from memory in every step, so few steps of many
-// rows are better: a worker takes all rows it has before another one leads, and the others help.
+// Of a large model one step of many rows is faster than several of few: a worker takes requests
+// until its rows are full before another worker leads, and idle workers share its steps.
 //
 // Threads: submit, cancel, resume, drain are thread-safe and never block on model work. With
 // Options::workers = 0 there are no threads and a test calls run_one_step().

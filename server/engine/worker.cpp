@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "server/core/threads.h"
-#include "server/engine/scheduler.h"
 
 namespace lintel {
 namespace {
@@ -41,7 +40,7 @@ Worker::Worker(const Transformer& model, const Options& options, const Clock& cl
   workspace_.observe(&model_timer_);
   if (options.help != nullptr) {
     sharing_.emplace(*options.help, queue, static_cast<std::size_t>(options.index),
-                     options.step_threads, model.weight_bytes() > kMostCachedWeights);
+                     options.step_threads, options.is_large_model);
     workspace_.share_with(&sharing_->team());
   }
   runs_.reserve(static_cast<std::size_t>(options.max_rows));
@@ -128,15 +127,14 @@ bool Worker::move_resumed() {
 
 void Worker::admit() {
   publish_rows();
-  for (bool took = false;;) {
+  bool took_some = false;
+  while (true) {
     auto request = queue_.pop(options_.index, options_.max_rows);
-    took |= request != nullptr;
     if (request == nullptr) {
       if (yield_rows()) continue;
-      // What this worker has no rows for may be for one that waited for it to take its share.
-      if (took && queue_.has_waiting()) queue_.wake();
-      return;
+      break;
     }
+    took_some = true;
     if (request->start(step_)) {
       active_.push_back(std::move(request));
     } else {
@@ -145,6 +143,8 @@ void Worker::admit() {
       publish_rows();  // without it, so that those after it are looked at, too
     }
   }
+  // An idle worker takes what this one had no rows for: RequestQueue's least_share kept it away.
+  if (took_some && queue_.has_waiting()) queue_.wake();
 }
 
 bool Worker::yield_rows() {

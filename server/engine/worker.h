@@ -58,6 +58,7 @@ class Worker {
     int speculation_rows = 64;
     StepCost step_cost;
     int step_threads = 0;                // as StepSharing has it
+    bool is_large_model = false;         // as StepSharing has it
     IntraOpParallelism* help = nullptr;  // of this queue's workers, if they help each other
     std::size_t mask_budget = grammar::kMaskBudget;  // as Scheduler::Options has it
   };
@@ -120,7 +121,7 @@ class Worker {
 
   // Of the current step.
   std::vector<BatchSlice> runs_;
-  std::vector<const BatchSlice*> drawn_ahead_;
+  std::vector<const BatchSlice*> drawn_ahead_;  // of runs_
   std::vector<BatchRow> rows_;
   StepContext step_;
   TimePoint part_begun_;

@@ -68,7 +68,7 @@ class PromptReader {
 
 int batch_rows_for(const Transformer& model, int workers, std::size_t cache_bytes) {
   // Of a large model neither states nor weights stay in a cache.
-  if (model.weight_type() == WeightType::kF32 || model.weight_bytes() > kMostCachedWeights) {
+  if (model.weight_type() == WeightType::kF32 || is_large(model)) {
     return kMostBatchRows;
   }
   const std::size_t state_bytes = std::max<std::size_t>(model.state_bytes(/*num_tokens=*/64), 1);

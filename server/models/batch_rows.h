@@ -17,8 +17,8 @@ namespace lintel {
 // belong to no longer fit the last cache beside the weights. In f32 the weights cost most, and
 // there are kMostBatchRows; in bf16 and int8 as many as keep the states of all workers within a
 // quarter of `cache_bytes`, but no fewer than kLeastBatchRows. Growing states count as they are
-// after 64 tokens: they leave the caches anyway. So do weights of more than
-// kMostCachedWeights, for which there are kMostBatchRows.
+// after 64 tokens: they leave the caches anyway. Of a large model (is_large)
+// nothing stays in a cache, and there are kMostBatchRows.
 int batch_rows_for(const Transformer& model, int workers, std::size_t cache_bytes);
 
 inline constexpr int kLeastBatchRows = 16;
