@@ -52,12 +52,9 @@ constexpr std::size_t kBufferBytes = std::size_t{256} << 20;  // of a worker
 // A buffer for each worker, all of which they read at the same time.
 class ReadBuffers {
  public:
-  // Written, so that every page is there.
+  // Zeroed, so that every page is there.
   ReadBuffers(int workers, std::size_t bytes) : blocks_(bytes / sizeof(Block)) {
-    for (int w = 0; w < workers; ++w) {
-      buffers_.push_back(make_aligned<Block>(blocks_));
-      std::memset(buffers_.back().get(), 1, blocks_ * sizeof(Block));
-    }
+    for (int w = 0; w < workers; ++w) buffers_.push_back(make_aligned<Block>(blocks_));
   }
 
   // Bytes of all buffers.

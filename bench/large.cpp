@@ -2,16 +2,10 @@
 // Checkpoints of 0.1 to 2 billion parameters: decoding alone and in batches, prompts, through the
 // server, loading; each with the bound that memory and multipliers set in the same minute, and with
 // llama.cpp beside it.
-#include <stdlib.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <random>
@@ -24,6 +18,7 @@
 #include "bench/commands.h"
 #include "bench/llama_peer.h"
 #include "bench/load.h"
+#include "bench/measure.h"
 #include "bench/run_flags.h"
 #include "client/cli/output.h"
 #include "model/core/step_thread_pool.h"
@@ -69,28 +64,6 @@ struct LargeFlags {
   std::filesystem::path model;  // in place of the shape; empty: the shape
   std::string peer;             // empty: none
   std::filesystem::path peer_root;
-};
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "lintel-bench-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) {
-      throw cli::Failure(name + ": cannot be made: " + std::strerror(errno));
-    }
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
 };
 
 // Threads that help the one that steps with `workspace`, which outlives them.
@@ -165,6 +138,12 @@ class LargeExperiment {
     if (!flags.peer.empty()) peer_ = std::make_unique<Peer>(flags, folder_.path());
     speeds_.columns = speed_columns();
     const lintel::ModelFiles files(flags.model.empty() ? folder_.path() : flags.model);
+    if (files.family() == nullptr) {
+      throw cli::Failure(
+          flags.model.string() +
+          ": a model of Lintel's own format, which lintel-bench speed measures; large "
+          "expects a checkpoint of a family");
+    }
     // Null: the embedding is tied to the head.
     const TensorInfo* const embedding = files.checkpoint().tensors.find("rwkv7.emb.weight");
     const std::int64_t before = resident_bytes();
@@ -217,6 +196,7 @@ class LargeExperiment {
     if (!flags.peer.empty() && !flags.model.empty()) {
       throw cli::UsageError("--peer goes with --shape, not with --model");
     }
+    if (!flags.peer.empty()) LlamaPeer::require(flags.peer_root);
     return flags;
   }
 
@@ -272,7 +252,7 @@ class LargeExperiment {
         model_->step(batch, workspace);
       }
     };
-    read(32);  // llama.cpp's pages are touched before, too
+    read(32);  // not counted: touches memory
     return kPrompt / seconds_of([&] { read(kPrompt); });
   }
 
@@ -385,7 +365,7 @@ class LargeExperiment {
 
   const LargeFlags& flags_;
   Measurement measurement_;
-  const TemporaryFolder folder_;
+  const ScratchDirectory folder_{std::filesystem::temp_directory_path()};
   std::unique_ptr<Peer> peer_;  // null: none
   std::shared_ptr<const Transformer> model_;
   std::unique_ptr<OwnServer> server_;

@@ -265,15 +265,19 @@ class Llama {
 
 }  // namespace
 
-LlamaPeer::LlamaPeer(const std::filesystem::path& root, const std::filesystem::path& gguf) {
+void LlamaPeer::require(const std::filesystem::path& root) {
   const std::filesystem::path libraries = libraries_of(root);
   std::ifstream about(libraries / "_nlcBuildMetadata.json");
   const std::string text{std::istreambuf_iterator<char>(about), {}};
-  if (text.find('"' + std::string(kRelease) + '"') == std::string::npos) {
-    throw cli::Failure("--peer-root " + root.string() + ": no llama.cpp " + kRelease + " in " +
-                       libraries.string() + "; npm i --ignore-scripts " +
-                       "@node-llama-cpp/linux-x64@3.22.1 puts it there");
-  }
+  if (text.find('"' + std::string(kRelease) + '"') != std::string::npos) return;
+  throw cli::Failure("--peer-root " + root.string() + ": no llama.cpp " + kRelease + " in " +
+                     libraries.string() + "; npm i --ignore-scripts " +
+                     "@node-llama-cpp/linux-x64@3.22.1 puts it there");
+}
+
+LlamaPeer::LlamaPeer(const std::filesystem::path& root, const std::filesystem::path& gguf) {
+  require(root);
+  const std::filesystem::path libraries = libraries_of(root);
   std::array<int, 2> sockets{};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets.data()) != 0 ||
       (process_ = ::fork()) < 0) {

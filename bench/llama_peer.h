@@ -12,6 +12,9 @@ namespace lintel::bench {
 // thread at a time.
 class LlamaPeer {
  public:
+  // Throws cli::Failure, with how to install them, where root/node_modules has not the libraries of
+  // the version that is expected.
+  static void require(const std::filesystem::path& root);
   // root: holds node_modules/@node-llama-cpp/linux-x64. Throws cli::Failure, with what llama.cpp
   // logged last, where the libraries are missing, of another version, or do not load the file.
   // REQUIRES: this process has no other thread, for it is forked.

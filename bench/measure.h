@@ -2,8 +2,14 @@
 // Repeated measurement, on as many threads as the run has workers.
 #pragma once
 
+#include <stdlib.h>
+
+#include <cerrno>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <string>
+#include <system_error>
 #include <vector>
 
 #include "client/image/image.h"
@@ -53,6 +59,28 @@ double seconds_of(const std::function<void()>& work);
 double process_cpu_seconds();
 // Memory of this process that is in RAM.
 std::int64_t resident_bytes();
+
+// A directory of its own in another, gone with this.
+class ScratchDirectory {
+ public:
+  explicit ScratchDirectory(const std::filesystem::path& parent) {
+    std::string name = (parent / "lintel-bench-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) {
+      throw std::system_error(errno, std::generic_category(), parent.string());
+    }
+    path_ = name;
+  }
+  ~ScratchDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
 
 // Bits/dim of images under a model.
 

@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/sequences.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <cassert>
-#include <cerrno>
-#include <cstring>
-#include <system_error>
 
 #include "bench/measure.h"
 #include "client/cli/console.h"
@@ -194,24 +189,15 @@ Shape find_shape(const std::string& name) {
 
 ModelFiles::ModelFiles(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
-ModelFiles::ModelFiles(const ModelConfig& config) : random_(true) {
-  std::string name = (std::filesystem::temp_directory_path() / "lintel-bench-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) {
-    throw cli::Failure(name + ": cannot be made: " + std::strerror(errno));
-  }
-  directory_ = name;
+ModelFiles::ModelFiles(const ModelConfig& config)
+    : scratch_(std::in_place, std::filesystem::temp_directory_path()),
+      directory_(scratch_->path()) {
   // Small enough that activations stay of order one in sums over d_model.
   write_random_model(directory_, config, /*seed=*/1, /*scale=*/0.05f);
 }
 
-ModelFiles::~ModelFiles() {
-  if (!random_) return;
-  std::error_code ignored;
-  std::filesystem::remove_all(directory_, ignored);
-}
-
 std::string ModelFiles::name() const {
-  if (random_) return "random weights";
+  if (random()) return "random weights";
   // "weights/a/" has an empty last component.
   return directory_.has_filename() ? directory_.filename().string()
                                    : directory_.parent_path().filename().string();

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/measure.h"
 #include "lintel/v1/model.pb.h"
 #include "model/config/config.h"
 #include "model/transformer.h"
@@ -121,20 +122,17 @@ class ModelFiles {
   explicit ModelFiles(std::filesystem::path directory);  // existing files
   // Random weights in the system's temporary directory.
   explicit ModelFiles(const ModelConfig& config);
-  ~ModelFiles();
-  ModelFiles(const ModelFiles&) = delete;
-  ModelFiles& operator=(const ModelFiles&) = delete;
 
   const std::filesystem::path& directory() const { return directory_; }
-  bool random() const { return random_; }
+  bool random() const { return scratch_.has_value(); }
   std::string name() const;  // "random weights" or the directory's name
   // `attention` empty: the model's own. Throws ModelError.
   std::shared_ptr<const Transformer> load(WeightType weight_type,
                                           const std::string& attention = "") const;
 
  private:
+  std::optional<ScratchDirectory> scratch_;
   std::filesystem::path directory_;
-  bool random_ = false;
 };
 
 // "mnist: 8 layers, 8 heads of 32, d_model 256, feed-forward 1024, 784 tokens"

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cerrno>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -20,29 +17,6 @@
 #include "server/sessions/session_manager.h"
 
 namespace lintel::bench {
-
-// ScratchDirectory: a directory of its own in another, gone with this.
-
-class ScratchDirectory {
- public:
-  explicit ScratchDirectory(const std::filesystem::path& parent) {
-    std::string name = (parent / "lintel-bench-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) {
-      throw std::system_error(errno, std::generic_category(), parent.string());
-    }
-    path_ = name;
-  }
-  ~ScratchDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 // SessionFigure: one row of what sessions cost, with what it is to be held against.
 

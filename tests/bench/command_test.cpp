@@ -120,6 +120,14 @@ TEST_CASE("large without the peer's libraries fails and says how to install them
   CHECK(result.out.empty());
 }
 
+TEST_CASE("large of a model of our own format names the command for it") {
+  const Bench bench;
+  const Result result =
+      bench.run({"large", "--model", LINTEL_TEST_DATA "/../weights/mnist-linear-small"});
+  CHECK(result.code == 1);
+  CHECK(result.err.find("lintel-bench speed") != std::string::npos);
+}
+
 TEST_CASE("large measures what the type of given weights loses") {
   const Bench bench;
   const Result result =

@@ -69,7 +69,8 @@ double best_share(const std::function<double()>& speed, const std::function<doub
 
 void check(const std::string& what, double share, double least) {
   std::printf("%-44s %.2f of the peak, at least %.2f\n", what.c_str(), share, least);
-  CHECKED_ELSE(share >= least) { FAIL_CHECK(what << ": " << share << " of the peak"); }
+  CAPTURE(what);
+  CHECK(share >= least);
 }
 
 TEST_CASE("kernel shares: one row streams its weights") {
@@ -79,7 +80,7 @@ TEST_CASE("kernel shares: one row streams its weights") {
     const auto bytes = static_cast<double>(product.bytes());
     const double share = best_share([&] { return bytes / seconds_of([&] { product.run(); }); },
                                     [&] { return read_bandwidth(1, product.bytes(), 1).most; });
-    check("int" + std::to_string(bits) + ", 1 row, of the read bandwidth", share, 0.88);
+    check("int" + std::to_string(bits) + ", 1 row, of the read bandwidth", share, 0.92);
   }
 }
 
@@ -100,7 +101,7 @@ TEST_CASE("kernel shares: many rows multiply") {
                    });
           },
           [&] { return multiply_rate(1); });
-      const double least = begins_two ? (bits == 8 ? 0.72 : 0.60) : (bits == 8 ? 0.80 : 0.72);
+      const double least = begins_two ? (bits == 8 ? 0.72 : 0.60) : (bits == 8 ? 0.80 : 0.75);
       check("int" + std::to_string(bits) + ", " + std::to_string(rows) + " rows, of vpdpbusd",
             share, least);
     }
