@@ -178,7 +178,7 @@ std::vector<std::uint16_t> random_values(std::size_t count) {
   return values;
 }
 
-std::ofstream open(const std::filesystem::path& file) {
+std::ofstream open_to_write(const std::filesystem::path& file) {
   std::ofstream out(file, std::ios::binary);
   if (!out) throw std::runtime_error(file.string() + ": cannot be written");
   return out;
@@ -385,7 +385,7 @@ std::string random_blocks(DType type, float mean, float deviation) {
 
 class GgufWriter {
  public:
-  explicit GgufWriter(const std::filesystem::path& file) : file_(file), out_(open(file)) {}
+  explicit GgufWriter(const std::filesystem::path& file) : file_(file), out_(open_to_write(file)) {}
 
   void write(const GgufPlan& plan, std::string_view shape) {
     out_ << "GGUF";
@@ -502,7 +502,7 @@ std::vector<std::string> checkpoint_shapes() {
 
 void write_random_checkpoint(std::string_view shape, const std::filesystem::path& directory) {
   const Plan plan = plan_named(shape, [](const auto& of) { return plan_of(of); });
-  open(directory / "config.json") << plan.config.dump(2) << "\n";
+  open_to_write(directory / "config.json") << plan.config.dump(2) << "\n";
   Json header;
   Size end = 0;
   const auto count_of = [](const Tensor& tensor) {
@@ -519,7 +519,7 @@ void write_random_checkpoint(std::string_view shape, const std::filesystem::path
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const std::filesystem::path file = directory / "model.safetensors";
-  std::ofstream out = open(file);
+  std::ofstream out = open_to_write(file);
   const std::uint64_t length = text.size();
   out.write(reinterpret_cast<const char*>(&length), sizeof length);
   out << text;

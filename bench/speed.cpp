@@ -68,7 +68,7 @@ struct SpeedFlags {
 constexpr StepPart kParts[] = {StepPart::kProducts, StepPart::kAttention, StepPart::kOther};
 
 // One number of rows a worker.
-struct Batch {
+struct MeasuredBatch {
   int rows = 0;
   Summary tokens_per_second;
   Summary bound_tokens_per_second;
@@ -93,10 +93,10 @@ class SpeedExperiment {
   }
 
   int run() {
-    std::vector<Batch> batches;
+    std::vector<MeasuredBatch> batches;
     for (const int rows : flags_.run.batch) batches.push_back(measure_batch(rows));
-    const Batch& best = *std::ranges::max_element(
-        batches, {}, [](const Batch& b) { return b.tokens_per_second.median; });
+    const MeasuredBatch& best = *std::ranges::max_element(
+        batches, {}, [](const MeasuredBatch& b) { return b.tokens_per_second.median; });
     add_batches(batches);
     measurement_.add("rows_per_worker", best.rows);
     if (const std::int64_t length = model_->config().max_length; length > 0) {
@@ -126,7 +126,7 @@ class SpeedExperiment {
     return std::clamp<std::int64_t>(std::llround(flags_.seconds / step_seconds), 1, most);
   }
 
-  Batch measure_batch(int rows) {
+  MeasuredBatch measure_batch(int rows) {
     const int workers = flags_.run.workers;
     const auto count = static_cast<std::size_t>(rows);
     std::optional<ProductBound> onednn;
@@ -157,7 +157,7 @@ class SpeedExperiment {
     const std::int64_t steps = steps_for(generate(5));
     const std::int64_t bound_steps =
         steps_for(onednn ? run_alone(*onednn, 5) : run_alone(own_products, 5));
-    Batch batch{.rows = rows, .has_onednn = onednn.has_value()};
+    MeasuredBatch batch{.rows = rows, .has_onednn = onednn.has_value()};
     std::vector<double> own, bounds, ratios;
     std::vector<double> parts[3];
     int own_wins = 0;
@@ -187,12 +187,12 @@ class SpeedExperiment {
     return batch;
   }
 
-  void add_batches(const std::vector<Batch>& batches) {
+  void add_batches(const std::vector<MeasuredBatch>& batches) {
     Table table{
         .title = "In process, by rows per worker",
         .columns = {"rows per worker", "images/s", "tokens/s", "bound, tokens/s", "bound by",
                     "share of the bound", "us a token and worker: products", "attention", "other"}};
-    for (const Batch& batch : batches) {
+    for (const MeasuredBatch& batch : batches) {
       std::vector<Cell> row = {Cell::text(std::to_string(batch.rows)),
                                images_per_second(batch.tokens_per_second),
                                Cell::measured(batch.tokens_per_second, 4),
@@ -216,7 +216,7 @@ class SpeedExperiment {
   }
 
   // Whole sequences on all workers in process and through gRPC, in turn.
-  void measure_grpc(const Batch& best) {
+  void measure_grpc(const MeasuredBatch& best) {
     const int workers = flags_.run.workers;
     const OwnServer server(model_, {.workers = workers, .rows = best.rows});
     WorkerSequences sequences(*model_, workers, static_cast<std::size_t>(best.rows));
@@ -319,7 +319,7 @@ class SpeedExperiment {
 
   // Every worker reads prompts of its own, one after the other, in steps of as many rows as the
   // server would choose; in turn with the best batch that decodes, and with the most rows.
-  void measure_prompt(const Batch& best) {
+  void measure_prompt(const MeasuredBatch& best) {
     const int workers = flags_.run.workers;
     const std::int64_t length = sequence_plan(model_->config()).tokens;
     const auto most = static_cast<int>(model_->most_prompt_rows());

@@ -2,9 +2,10 @@
 # lintel_module(<folder>): a static library of the folder's sources. tests/layering/modules.txt says what it is
 # linked with: the modules and packages that its files may include.
 #
-# With LINTEL_UNITY the files of a module are compiled together, up to ten at a time, which saves reading the same
+# With LINTEL_UNITY the files of a module are compiled together, which saves reading the same
 # headers again: names in their anonymous namespaces differ. The presets dev and tidy compile each alone.
 option(LINTEL_UNITY "Compile the files of a module together" ON)
+option(LINTEL_OPTIMIZE_MODEL "Compile model/ with -O2, also where CMAKE_BUILD_TYPE's flags have less" OFF)
 set(LINTEL_MODULES ${PROJECT_SOURCE_DIR}/tests/layering/modules.txt)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${LINTEL_MODULES})
 
@@ -66,7 +67,7 @@ function(lintel_module folder)
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)  # also of headers alone
   target_link_libraries(${target} PUBLIC lintel_options Threads::Threads)
   if(LINTEL_UNITY AND NOT "<hwy>" IN_LIST sees)  # kinds of attention have the same names
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
   endif()
   set(headers)
   if("<grpc>" IN_LIST sees)
@@ -74,6 +75,8 @@ function(lintel_module folder)
   endif()
   if("<cli>" IN_LIST sees)  # never hot, and CLI11 takes the optimiser long
     list(APPEND headers lightly_optimized)
+  elseif(LINTEL_OPTIMIZE_MODEL AND top STREQUAL "model")
+    list(APPEND headers optimized)
   endif()
   lintel_precompile(${target} ${headers})
   foreach(seen IN LISTS sees)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# lintel_precompile(<target> [wire] [catch] [unoptimized|lightly_optimized]): the target's files start from headers
+# lintel_precompile(<target> [wire] [catch] [unoptimized|lightly_optimized|optimized]): the target's files start from headers
 # that were compiled once: the standard library, and with `wire` gRPC and what protoc made of lintel.v1, with `catch`
 # Catch2. Two thirds of a build are otherwise spent reading these again and again. `unoptimized` is -O0,
-# `lightly_optimized` -O1: each has headers of its own, as GCC optimises a file as its precompiled header was and
+# `lightly_optimized` -O1, `optimized` -O2: each has headers of its own, as GCC optimises a file as its precompiled header was and
 # not as the file's own option says.
 #
 # Every file still includes what it uses: -DLINTEL_PRECOMPILE=OFF must build, and does in CI.
@@ -25,13 +25,15 @@ function(lintel_precompile target)
     set(level -O0)
   elseif(lightly_optimized IN_LIST ARGN)
     set(level $<$<NOT:$<CONFIG:Debug>>:-O1>)
+  elseif(optimized IN_LIST ARGN)
+    set(level -O2)
   endif()
   target_compile_options(${target} PRIVATE ${level})
   if(NOT LINTEL_PRECOMPILE)
     return()
   endif()
   set(parts std ${ARGN})
-  list(REMOVE_ITEM parts unoptimized lightly_optimized)
+  list(REMOVE_ITEM parts unoptimized lightly_optimized optimized)
   string(JOIN "_" host lintel_precompiled std ${ARGN})
   if(NOT TARGET ${host})  # the first to ask for this set
     set(source ${CMAKE_BINARY_DIR}/precompiled/${host}.cpp)

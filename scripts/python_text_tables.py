@@ -89,7 +89,7 @@ def main():
     ):
         write_rows("CodeRange", name, comment, ranges(matches))
     for name, change in (("Upper", str.upper), ("Lower", str.lower), ("Title", str.title)):
-        write_rows("CaseRange", f"k{name}", f"str.{name.lower()}: first, last, step, difference",
+        write_rows("CaseRange", f"k{name}Mappings", f"str.{name.lower()}: first, last, step, difference",
                    mapping_ranges(change))
         write_rows("CaseExpansion", f"k{name}Expansions", "The same of those that become several",
                    expansions(change))

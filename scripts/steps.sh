@@ -11,7 +11,7 @@ seconds_to_words() {
 }
 
 # build PRESET [TARGET...]: says how many files were never compiled, and how long that takes at most: a file takes
-# a core's 5 seconds on average, and none where ccache knows it.
+# a core's 8 seconds on average, and none where ccache knows it.
 build() {
   local preset=$1 cores object new=0
   cores=$(nproc)
@@ -22,7 +22,7 @@ build() {
   if ((new == 0)); then
     step "build, preset $preset: what changed"
   else
-    step "build, preset $preset: $new files, $(seconds_to_words $((new * 5 / cores + 1))) on $cores cores"
+    step "build, preset $preset: $new files, $(seconds_to_words $((new * 8 / cores + 1))) on $cores cores"
   fi
   NINJA_STATUS='[%f of %t, %e s] ' cmake --build --preset "$preset" ${1:+--target "$@"}
 }

@@ -22,7 +22,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kFooter = R"(
+constexpr const char* kChatFooter = R"(
 On a terminal lines are turns of a conversation. Each answer continues the turn before it; the server
 keeps the state of the conversation, so that only the last turn is read. Lines that begin with a slash
 are commands:
@@ -482,7 +482,7 @@ int run_chat(const ChatFlags& flags, Console& console) {
 void add_chat(CLI::App& app, CommandLine& command_line) {
   auto flags = std::make_shared<ChatFlags>();
   CLI::App* chat = app.add_subcommand("chat", "Talk to a model that has a chat template");
-  chat->footer(kFooter);
+  chat->footer(kChatFooter);
   chat->add_option("--system", flags->system, "System message; @FILE: from a file")
       ->type_name("TEXT");
   chat->add_option("--think", flags->think,

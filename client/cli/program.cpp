@@ -250,7 +250,7 @@ std::string call_error_text(const CallError& error, const CLI::App& command) {
 
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kProgramFooter = R"(
 Examples:
   lintel health
   lintel generate --prompt "Once upon a time" --max-new-tokens 200
@@ -271,7 +271,7 @@ int run_command_line(std::vector<std::string> arguments, Console& console) {
   app.set_version_flag("--version", "lintel " LINTEL_VERSION);
   describe::add_flags(app);
   app.require_subcommand(1);
-  app.footer(kFooter);
+  app.footer(kProgramFooter);
   add_generate(app, command_line);
   add_complete(app, command_line);
   add_score(app, command_line);

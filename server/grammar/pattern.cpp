@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kMostPatternGroups = 64;  // within one another
 
-const CodePointSet kDigits = {{'0', '9'}};
+const CodePointSet kAsciiDigits = {{'0', '9'}};
 const CodePointSet kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
 const CodePointSet kBlank = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680},
                              {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F},
@@ -200,9 +200,9 @@ class PatternParser {
     const char c = next();
     switch (c) {
       case 'd':
-        return kDigits;
+        return kAsciiDigits;
       case 'D':
-        return complement(kDigits);
+        return complement(kAsciiDigits);
       case 'w':
         return kWord;
       case 'W':

@@ -90,17 +90,17 @@ bool is_case_ignorable(char32_t code) { return contains(kCaseIgnorable, code); }
 
 CaseMapping upper_of(char32_t code) {
   if (code < 0x80) return {{is_ascii_lower(code) ? code - 32 : code, 0, 0}, 1};
-  return mapped(code, kUpper, kUpperExpansions);
+  return mapped(code, kUpperMappings, kUpperExpansions);
 }
 
 CaseMapping lower_of(char32_t code) {
   if (code < 0x80) return {{is_ascii_upper(code) ? code + 32 : code, 0, 0}, 1};
-  return mapped(code, kLower, kLowerExpansions);
+  return mapped(code, kLowerMappings, kLowerExpansions);
 }
 
 CaseMapping title_of(char32_t code) {
   if (code < 0x80) return upper_of(code);
-  return mapped(code, kTitle, kTitleExpansions);
+  return mapped(code, kTitleMappings, kTitleExpansions);
 }
 
 std::size_t begin_of_last(std::string_view text, std::size_t end) {

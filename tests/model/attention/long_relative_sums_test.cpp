@@ -78,20 +78,22 @@ TEST_CASE("a key that is greater than all before scales the sums of its feature 
 
 constexpr std::size_t kFeatures = 12;
 constexpr std::size_t kHead = 16;
-constexpr int kPeriod = 61;
+constexpr int kRelativePeriod = 61;
 
 // Keys and values that come round again: the exact sums are a multiple of one period's.
 struct Round {
-  Round() : log_k(normal(kPeriod * kFeatures, 3.0f, 1)), v(normal(kPeriod * kHead, 1.0f, 2)) {
+  Round()
+      : log_k(normal(kRelativePeriod * kFeatures, 3.0f, 1)),
+        v(normal(kRelativePeriod * kHead, 1.0f, 2)) {
     const std::vector<float> mean = normal(kHead, 0.5f, 3);
     for (std::size_t i = 0; i < v.size(); ++i) v[i] += mean[i % kHead];
   }
   const float* key(std::int64_t t) const { return &log_k[at(t) * kFeatures]; }
   const float* value(std::int64_t t) const { return &v[at(t) * kHead]; }
-  static std::size_t at(std::int64_t t) { return static_cast<std::size_t>(t % kPeriod); }
+  static std::size_t at(std::int64_t t) { return static_cast<std::size_t>(t % kRelativePeriod); }
   // How often token t of the first period is among the first `tokens`.
   static double times(std::int64_t tokens, std::int64_t t) {
-    return static_cast<double>((tokens - t + kPeriod - 1) / kPeriod);
+    return static_cast<double>((tokens - t + kRelativePeriod - 1) / kRelativePeriod);
   }
 
   struct Sums {
@@ -101,7 +103,7 @@ struct Round {
   };
   Sums after(std::int64_t tokens) const {
     Sums sums;
-    const std::int64_t last = std::min<std::int64_t>(tokens, kPeriod);
+    const std::int64_t last = std::min<std::int64_t>(tokens, kRelativePeriod);
     for (std::size_t c = 0; c < kFeatures; ++c) {
       for (std::int64_t t = 0; t < last; ++t) sums.m[c] = std::max<double>(sums.m[c], key(t)[c]);
       for (std::int64_t t = 0; t < last; ++t) {
@@ -129,7 +131,7 @@ struct Round {
     return out;
   }
 
-  std::vector<float> log_k, v;  // [kPeriod, kFeatures], [kPeriod, kHead]
+  std::vector<float> log_k, v;  // [kRelativePeriod, kFeatures], [kRelativePeriod, kHead]
 };
 
 // Feeds the tokens from `begin` to `end` (exclusive) to sums that are exact up to there, and

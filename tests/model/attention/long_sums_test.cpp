@@ -30,7 +30,7 @@ std::vector<float> normal_values(std::size_t count, float deviation, unsigned se
   return values;
 }
 
-bool same_bits(std::span<const float> a, std::span<const float> b) {
+bool have_same_bits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
@@ -101,8 +101,8 @@ TEST_CASE("sums rounded by draws have the bits of their formula at every head si
         drawn_sums_twin(shape, position, phi_k, v, expected_s, expected_z);
       }
       CAPTURE(shape.n_heads, shape.n_features, d_head);
-      CHECK(same_bits(s, expected_s));
-      CHECK(same_bits(z, expected_z));
+      CHECK(have_same_bits(s, expected_s));
+      CHECK(have_same_bits(z, expected_z));
     }
   });
 }
@@ -339,10 +339,10 @@ TEST_CASE("where sums are drawn, slices, copies and drafts taken back leave no t
   drafting.rollback(5);
   SequenceState late_copy = sequence.clone();
   const std::vector<float> expected = states.feed(sequence, kEnd, 6);
-  CHECK(same_bits(states.feed(copy, kEnd, 6), expected));
-  CHECK(same_bits(states.feed(drafting, kEnd, 6), expected));
-  CHECK(same_bits(states.feed(late_copy, kEnd, 6), expected));
-  CHECK(same_bits(states.feed(used, kEnd, 6), expected));
+  CHECK(have_same_bits(states.feed(copy, kEnd, 6), expected));
+  CHECK(have_same_bits(states.feed(drafting, kEnd, 6), expected));
+  CHECK(have_same_bits(states.feed(late_copy, kEnd, 6), expected));
+  CHECK(have_same_bits(states.feed(used, kEnd, 6), expected));
 }
 
 }  // namespace

@@ -297,7 +297,7 @@ TEST_CASE("a token allocates nothing once the scratch has grown") {
   CHECK(count.so_far() == 0);
 }
 
-constexpr float kGuard = -77.25f;
+constexpr float kGuardValue = -77.25f;
 
 TEST_CASE("a feature map writes no further than its slack") {
   using enum FeatureMapKind;
@@ -317,9 +317,9 @@ TEST_CASE("a feature map writes no further than its slack") {
         const FeatureMap map(options, omega);
         const std::vector<float> x(2 * d_head, 0.5f);
         const std::size_t room = 2 * map.num_features() + FeatureMap::kSlack;
-        std::vector<float> phi(room + 20, kGuard), work(map.work_floats() + 20, kGuard);
+        std::vector<float> phi(room + 20, kGuardValue), work(map.work_floats() + 20, kGuardValue);
         map.apply(x, phi.data(), work.data());
-        const auto is_guard = [](float value) { return value == kGuard; };
+        const auto is_guard = [](float value) { return value == kGuardValue; };
         CAPTURE(static_cast<int>(kind), d_head);
         CHECK(std::all_of(phi.end() - 20, phi.end(), is_guard));
         CHECK(std::all_of(work.end() - 20, work.end(), is_guard));

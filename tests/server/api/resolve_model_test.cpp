@@ -9,8 +9,8 @@
 namespace lintel::testing {
 namespace {
 
-struct Fixture : ModelsFixture {
-  Fixture() { options.scheduling.workers = 0; }
+struct ResolveFixture : ModelsFixture {
+  ResolveFixture() { options.scheduling.workers = 0; }
   grpc::Status resolved(const std::string& name, std::optional<std::int64_t> version = {}) {
     grpc::Status status;
     found = resolve_model(name, registry, &status, "model_name", version);
@@ -23,7 +23,7 @@ struct Fixture : ModelsFixture {
 };
 
 TEST_CASE("a name means its highest version, no name the only model") {
-  Fixture f;
+  ResolveFixture f;
   CHECK(f.resolved("").error_code() == grpc::StatusCode::NOT_FOUND);
   f.registry.add(f.model("b", 2));
   f.registry.add(f.model("b", 10));
@@ -47,7 +47,7 @@ TEST_CASE("a name means its highest version, no name the only model") {
 }
 
 TEST_CASE("the refusal says whether a model is being loaded, being unloaded or not there") {
-  Fixture f;
+  ResolveFixture f;
   f.registry.set_loading("a", 1);
   const grpc::Status loading = f.resolved("a");
   CHECK(loading.error_code() == grpc::StatusCode::UNAVAILABLE);

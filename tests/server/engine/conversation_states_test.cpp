@@ -18,7 +18,7 @@ namespace {
 using Tokens = std::vector<std::int32_t>;
 
 constexpr PrefixCache::Options kRoomy{.memory_bytes = std::size_t{64} << 20};
-constexpr SessionManager::Options kSessions{.session_memory_bytes = std::size_t{1} << 30};
+constexpr SessionManager::Options kSessionOptions{.session_memory_bytes = std::size_t{1} << 30};
 
 Tokens random_tokens(std::size_t count, std::uint32_t seed) {
   std::mt19937 random(seed);
@@ -61,7 +61,7 @@ TEST_CASE("a turn continues from the state at its boundary, before a call, or be
                                                        ? Transformer::load(family, {})
                                                        : tiny_model(TinyModel::kBytes, kind);
   const Scheduler::Options options{.workers = 0, .speculation = speculation};
-  Core core(model, options, kSessions, kRoomy);
+  Core core(model, options, kSessionOptions, kRoomy);
   const auto fresh = [&](const GenerationRequest& request) {
     return Core(model, options).generate(request);
   };
@@ -103,7 +103,7 @@ TEST_CASE("a turn continues from the state at its boundary, before a call, or be
 
 TEST_CASE("an answer that a limit ends, several samples and a stop text leave no state behind it") {
   const auto model = tiny_model(TinyModel::kBytes);
-  Core core(model, without_threads(), kSessions, kRoomy);
+  Core core(model, without_threads(), kSessionOptions, kRoomy);
   GenerationRequest request = turn_of(random_tokens(40, 1), 30, 0, /*keeps_end=*/true);
   SECTION("a limit") {}
   SECTION("samples") {
@@ -117,7 +117,7 @@ TEST_CASE("an answer that a limit ends, several samples and a stop text leave no
 
 TEST_CASE("over 50 turns each reads at most the last one, and four states are kept", "[prefix]") {
   const auto model = tiny_model(TinyModel::kTokens);
-  Core core(model, without_threads(), kSessions, kRoomy);
+  Core core(model, without_threads(), kSessionOptions, kRoomy);
   Tokens history;
   std::int64_t boundary = 0;
   std::uint64_t read = 0;
@@ -160,7 +160,7 @@ TEST_CASE("over 50 turns each reads at most the last one, and four states are ke
 
 TEST_CASE("the state where two conversations part stays when either continues") {
   const auto model = tiny_model(TinyModel::kTokens);
-  Core core(model, without_threads(), kSessions, kRoomy);
+  Core core(model, without_threads(), kSessionOptions, kRoomy);
   const Tokens shared = random_tokens(40, 1);
   core.generate(turn_of(shared + Tokens{1}, 40));
   std::array<Tokens, 2> branches = {shared, shared};
@@ -178,7 +178,7 @@ TEST_CASE("the state where two conversations part stays when either continues") 
 
 TEST_CASE("an answer that the next turn leaves out leaves no state") {
   const auto model = tiny_model(TinyModel::kTokens);
-  Core core(model, without_threads(), kSessions, kRoomy);
+  Core core(model, without_threads(), kSessionOptions, kRoomy);
   const Tokens prompt = random_tokens(40, 1);
   GenerationRequest request = turn_of(prompt, 39, 0, /*keeps_end=*/true);
   for (std::int32_t token = 0; token < 50; ++token) request.stop.tokens.push_back(token);

@@ -10,13 +10,13 @@
 namespace lintel::testing {
 namespace {
 
-struct Fixture : ModelsFixture {
-  Fixture() { options.scheduling.workers = 0; }
+struct RegistryFixture : ModelsFixture {
+  RegistryFixture() { options.scheduling.workers = 0; }
   ModelRegistry registry;
 };
 
 TEST_CASE("a name stands for its highest version that is ready") {
-  Fixture f;
+  RegistryFixture f;
   CHECK(f.registry.only() == nullptr);
   CHECK(f.registry.find("b") == nullptr);
   f.registry.add(f.model("b", 2));
@@ -34,7 +34,7 @@ TEST_CASE("a name stands for its highest version that is ready") {
 }
 
 TEST_CASE("a version is loading, ready, unloading, unavailable") {
-  Fixture f;
+  RegistryFixture f;
   const auto state = [&] { return f.registry.index().at(0).state; };
   const auto reason = [&] { return f.registry.index().at(0).reason; };
   f.registry.set_loading("a", 1);
@@ -75,7 +75,7 @@ TEST_CASE("a version is loading, ready, unloading, unavailable") {
 }
 
 TEST_CASE("a version that is loaded again while its last model drains is loading") {
-  Fixture f;
+  RegistryFixture f;
   f.registry.add(f.model("a", 1));
   f.registry.retire("a", 1);
   const auto state = [&] { return f.registry.index().at(0).state; };
@@ -87,7 +87,7 @@ TEST_CASE("a version that is loaded again while its last model drains is loading
 }
 
 TEST_CASE("a version replaces its like, or all others") {
-  Fixture f;
+  RegistryFixture f;
   CHECK(f.registry.add(f.model("a", 1)).replaced.empty());
   CHECK(f.registry.add(f.model("a", 2)).replaced.empty());
   CHECK(f.registry.add(f.model("a", 2)).replaced.size() == 1);
@@ -110,7 +110,7 @@ TEST_CASE("a load goes from state to state one way only") {
 }
 
 TEST_CASE("the last call to release a retired model rings the bell, and no call before it") {
-  Fixture f;
+  RegistryFixture f;
   f.registry.add(f.model("a", 1));
   SharedModel first = f.registry.find("a");
   SharedModel second = f.registry.find("a");
@@ -126,7 +126,7 @@ TEST_CASE("the last call to release a retired model rings the bell, and no call 
 }
 
 TEST_CASE("a call that outlives the registry keeps its model") {
-  Fixture f;
+  RegistryFixture f;
   SharedModel held;
   {
     ModelRegistry registry;

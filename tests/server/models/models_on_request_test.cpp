@@ -25,8 +25,9 @@ using std::chrono::seconds;
 namespace fs = std::filesystem;
 
 // Models "a", "b" and "c" of equal size in the directory of --models.
-struct Fixture : ModelsFixture {
-  explicit Fixture(const std::function<void(ModelOptions&)>& change = [](ModelOptions&) {}) {
+struct OnRequestFixture : ModelsFixture {
+  explicit OnRequestFixture(const std::function<void(ModelOptions&)>& change = [](ModelOptions&) {
+  }) {
     for (const char* name : {"a", "b", "c"}) write(name);
     options.on_request = options.repository;
     options.repository.clear();
@@ -94,7 +95,7 @@ struct Fixture : ModelsFixture {
 };
 
 TEST_CASE("requests that wait for a model are answered by one load, in any order of models") {
-  Fixture f;
+  OnRequestFixture f;
   CHECK(f.manager->names() == std::vector<std::string>{"a", "b", "c"});
   CHECK(f.manager->loads_on_request("a", std::nullopt));
   CHECK(f.manager->loads_on_request("a", 1));
@@ -102,7 +103,7 @@ TEST_CASE("requests that wait for a model are answered by one load, in any order
   CHECK_FALSE(f.manager->loads_on_request("nosuch", std::nullopt));
   CHECK(f.listed() == "a UNAVAILABLE; b UNAVAILABLE; c UNAVAILABLE; ");
   std::shared_ptr<void> held = f.hold_loads();
-  std::vector<std::future<Fixture::Answer>> answers;
+  std::vector<std::future<OnRequestFixture::Answer>> answers;
   for (const char* name : {"a", "b", "a", "a"}) answers.push_back(f.begin_wait(name));
   CHECK(f.listed() == "a LOADING; b LOADING; c UNAVAILABLE; ");
   CHECK(f.manager->stats().waiting == 4);
@@ -116,7 +117,8 @@ TEST_CASE("requests that wait for a model are answered by one load, in any order
 }
 
 TEST_CASE("a load without room unloads the models that are unused for longest, and no others") {
-  Fixture f([](ModelOptions& options) { options.memory_bytes = Fixture::memory_for(2); });
+  OnRequestFixture f(
+      [](ModelOptions& options) { options.memory_bytes = OnRequestFixture::memory_for(2); });
   REQUIRE_FALSE(f.wait("a"));
   REQUIRE_FALSE(f.wait("b"));
   f.registry.use("a");  // after b
@@ -131,7 +133,7 @@ TEST_CASE("a load without room unloads the models that are unused for longest, a
   CHECK(f.is_ready("a"));
   CHECK_FALSE(f.is_ready("c"));
   const SharedModel other = f.registry.use("b");
-  const Fixture::Answer refused = f.wait("c");
+  const OnRequestFixture::Answer refused = f.wait("c");
   REQUIRE(refused);
   CHECK(refused->kind == Kind::kOutOfModelMemory);
   CHECK_THAT(refused->text, Contains("model c needs "));
@@ -142,20 +144,21 @@ TEST_CASE("a load without room unloads the models that are unused for longest, a
 }
 
 TEST_CASE("a model that is too large for the memory unloads none") {
-  Fixture f([](ModelOptions& options) { options.memory_bytes = Fixture::memory_for(2); });
+  OnRequestFixture f(
+      [](ModelOptions& options) { options.memory_bytes = OnRequestFixture::memory_for(2); });
   ModelConfig config = tiny_config(TinyModel::kTokens);
   config.vocab_size *= 40;
   write_random_model(f.directory.path() / "large", config, /*seed=*/5);
   REQUIRE_FALSE(f.wait("a"));
-  const Fixture::Answer refused = f.wait("large");
+  const OnRequestFixture::Answer refused = f.wait("large");
   REQUIRE(refused);
   CHECK(refused->kind == Kind::kOutOfModelMemory);
   CHECK(f.is_ready("a"));
 }
 
 TEST_CASE("a model with sessions in memory alone is not unloaded, neither unused nor for memory") {
-  Fixture f([](ModelOptions& options) {
-    options.memory_bytes = Fixture::memory_for(1);
+  OnRequestFixture f([](ModelOptions& options) {
+    options.memory_bytes = OnRequestFixture::memory_for(1);
     options.idle_unload_ms = seconds(60);
   });
   REQUIRE_FALSE(f.wait("a"));
@@ -172,7 +175,7 @@ TEST_CASE("a model with sessions in memory alone is not unloaded, neither unused
 }
 
 TEST_CASE("a model is unloaded when no call has used it for --model-idle-unload") {
-  Fixture f([](ModelOptions& options) { options.idle_unload_ms = seconds(60); });
+  OnRequestFixture f([](ModelOptions& options) { options.idle_unload_ms = seconds(60); });
   std::vector<std::string> stored;
   f.manager->when_unused([&](const Transformer&) { stored.emplace_back("states"); });
   REQUIRE_FALSE(f.wait("a"));
@@ -202,9 +205,9 @@ TEST_CASE("a model is unloaded when no call has used it for --model-idle-unload"
 }
 
 TEST_CASE("a load that failed says why, and requests are refused for a while before the next") {
-  Fixture f;
+  OnRequestFixture f;
   fs::resize_file(f.directory.path() / "a/model.safetensors", 700);
-  const Fixture::Answer refused = f.wait("a");
+  const OnRequestFixture::Answer refused = f.wait("a");
   REQUIRE(refused);
   CHECK(refused->kind == Kind::kUnusable);
   CHECK_THAT(refused->text, Contains("model a cannot be loaded: a/model.safetensors") &&
@@ -221,9 +224,9 @@ TEST_CASE("a load that failed says why, and requests are refused for a while bef
 TEST_CASE("a model of --model is unloaded and loaded again as those of --models") {
   const ModelsFixture elsewhere;
   elsewhere.write("given");
-  Fixture f([&](ModelOptions& options) {
+  OnRequestFixture f([&](ModelOptions& options) {
     options.directories = {{"given", elsewhere.directory.path() / "given"}};
-    options.memory_bytes = Fixture::memory_for(1);
+    options.memory_bytes = OnRequestFixture::memory_for(1);
   });
   CHECK(f.is_ready("given"));
   CHECK_FALSE(f.wait("a"));
@@ -235,9 +238,9 @@ TEST_CASE("a model of --model is unloaded and loaded again as those of --models"
 }
 
 TEST_CASE("requests that wait when the server stops are answered") {
-  Fixture f;
+  OnRequestFixture f;
   std::shared_ptr<void> held = f.hold_loads();
-  std::future<Fixture::Answer> waiting = f.begin_wait("a");
+  std::future<OnRequestFixture::Answer> waiting = f.begin_wait("a");
   std::future<void> stopped = std::async(std::launch::async, [&] { f.manager->stop(); });
   CHECK(waiting.get()->kind == Kind::kStopping);
   held.reset();
@@ -246,9 +249,9 @@ TEST_CASE("requests that wait when the server stops are answered") {
 }
 
 TEST_CASE("a load that no request waits for any more does not begin") {
-  Fixture f;
+  OnRequestFixture f;
   std::shared_ptr<void> held = f.hold_loads();
-  const std::future<Fixture::Answer> gone = f.begin_wait("a", &f);
+  const std::future<OnRequestFixture::Answer> gone = f.begin_wait("a", &f);
   f.manager->stop_waiting("a", std::nullopt, &f);
   CHECK(f.manager->stats().waiting == 0);
   held.reset();
@@ -258,16 +261,16 @@ TEST_CASE("a load that no request waits for any more does not begin") {
   held = f.hold_loads();
   f.begin_wait("a", &f);
   f.manager->stop_waiting("a", std::nullopt, &f);
-  std::future<Fixture::Answer> next = f.begin_wait("a");
+  std::future<OnRequestFixture::Answer> next = f.begin_wait("a");
   held.reset();
   CHECK_FALSE(next.get());
   CHECK(f.is_ready("a"));
 }
 
 TEST_CASE("more requests than may wait for loads are refused") {
-  Fixture f;
+  OnRequestFixture f;
   const std::shared_ptr<void> held = f.hold_loads();
-  std::vector<std::future<Fixture::Answer>> waiting;
+  std::vector<std::future<OnRequestFixture::Answer>> waiting;
   for (int i = 0; i < 1024; ++i) waiting.push_back(f.begin_wait("a"));
   CHECK(f.begin_wait("b").get()->kind == Kind::kTooManyLoads);
 }

@@ -11,7 +11,7 @@ namespace lintel::testing {
 namespace {
 
 const Owner kNobody;  // where callers are not identified
-constexpr std::int64_t kTokens = 300;
+constexpr std::int64_t kManyTokens = 300;
 constexpr std::int64_t kStep = kSanitized ? 41 : 1;  // of the positions that are tried
 
 // Tokens that each call of the long session makes.
@@ -45,15 +45,15 @@ GenerationRequest next_call(std::int64_t position) {
 struct Long {
   explicit Long(std::shared_ptr<const Transformer> model, SessionOptions session = {})
       : core(std::move(model), {.workers = 0, .speculation = Speculation::kOn}) {
-    session.max_tokens = kTokens + 20;
+    session.max_tokens = kManyTokens + 20;
     id = core.store.create("tiny", core.model, session).info.id;
-    for (std::int64_t at = 0; at < kTokens; at = core.session_tokens(id)) {
-      core.generate(long_call(at, kTokens), id);
+    for (std::int64_t at = 0; at < kManyTokens; at = core.session_tokens(id)) {
+      core.generate(long_call(at, kManyTokens), id);
       // Too few for another prompt.
-      if (kTokens - core.session_tokens(id) < 4) break;
+      if (kManyTokens - core.session_tokens(id) < 4) break;
     }
     const auto history = core.store.history(id, kNobody, 0, std::nullopt);
-    REQUIRE(history.tokens.size() >= kTokens - 4);
+    REQUIRE(history.tokens.size() >= kManyTokens - 4);
     tokens = history.tokens;
   }
 

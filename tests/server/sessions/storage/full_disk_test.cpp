@@ -18,10 +18,10 @@ namespace {
 using Outcome = SessionError;
 
 constexpr std::size_t kStateBytes = 30'000;
-constexpr int kSessions = 12;
+constexpr int kStoredSessions = 12;
 
 // Sessions with a state each, idle.
-std::vector<Client> with_states(SessionStorage& storage, int count = kSessions) {
+std::vector<Client> with_states(SessionStorage& storage, int count = kStoredSessions) {
   std::vector<Client> sessions;
   for (int i = 0; i < count; ++i) {
     Client& session = sessions.emplace_back("session " + std::to_string(100 + i));
@@ -79,7 +79,7 @@ TEST_CASE("commit on a full disk: stored states are dropped and the commit succe
   ManualClock clock;
   SqliteStorage storage(large_slots(storages.options_on(disk)), clock);
   std::vector<Client> sessions = with_states(storage);
-  REQUIRE(states_left(storage, sessions) == kSessions);
+  REQUIRE(states_left(storage, sessions) == kStoredSessions);
   disk.set_capacity(disk.bytes_in_use());  // not a block is left
   for (Client& session : sessions) {
     REQUIRE(session.open(storage) == Outcome::kNone);
@@ -88,7 +88,7 @@ TEST_CASE("commit on a full disk: stored states are dropped and the commit succe
     CHECK(commit_one(storage, [&](Writes& to) { session.release(to); }) == Outcome::kNone);
     CHECK(session.difference(storage) == "");
   }
-  CHECK(states_left(storage, sessions) < kSessions);
+  CHECK(states_left(storage, sessions) < kStoredSessions);
   CHECK(storage.health().states_dropped > 0);
   CHECK(storage.health().state == SessionStorage::Health::State::kOk);
 }
@@ -202,7 +202,8 @@ TEST_CASE("smaller bound on states: the states beyond it are gone when the store
     SqliteStorage storage(options, clock);
     CHECK(states_left(storage, sessions) == 4 + 1);
     CHECK(states_left(storage, {sessions.back()}) == 1);
-    CHECK(disk.bytes_in_use() <= before - (kSessions - 5) * static_cast<std::int64_t>(kStateBytes));
+    CHECK(disk.bytes_in_use() <=
+          before - (kStoredSessions - 5) * static_cast<std::int64_t>(kStateBytes));
     for (const Client& session : sessions) CHECK(session.difference(storage) == "");
     Client& base = sessions.back();
     REQUIRE(base.open(storage) == Outcome::kNone);
