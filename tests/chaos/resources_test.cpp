@@ -22,7 +22,7 @@ grpc::Status create_session(const std::shared_ptr<grpc::Channel>& channel, std::
   return status;
 }
 
-bool is_deleted(const ChaosServer& server, const std::string& id) {
+bool try_delete(const ChaosServer& server, const std::string& id) {
   grpc::ClientContext context;
   v1::DeleteSessionRequest request;
   request.set_id(id);
@@ -98,7 +98,7 @@ TEST_CASE("memory limit: new sessions are refused, and existing ones lose nothin
     CHECK(taken == 0);
   };
   const auto empty = [&] {
-    for (const std::string& id : sessions) CHECK(is_deleted(server, id));
+    for (const std::string& id : sessions) CHECK(try_delete(server, id));
     sessions.clear();
   };
   fill();
