@@ -2,8 +2,8 @@
 # lintel_module(<folder>): a static library of the folder's sources. tests/layering/modules.txt says what it is
 # linked with: the modules and packages that its files may include.
 #
-# With LINTEL_UNITY the files of a module are compiled together, which saves reading the same
-# headers again: names in their anonymous namespaces differ. The presets dev and tidy compile each alone.
+# With LINTEL_UNITY the files of a module are compiled together, which saves reading the same headers again: names in
+# their anonymous namespaces differ. The presets dev and tidy compile each alone.
 option(LINTEL_UNITY "Compile the files of a module together" ON)
 option(LINTEL_OPTIMIZE_MODEL "Compile model/ with -O2, also where CMAKE_BUILD_TYPE's flags have less" OFF)
 set(LINTEL_MODULES ${PROJECT_SOURCE_DIR}/tests/layering/modules.txt)

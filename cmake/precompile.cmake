@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# lintel_precompile(<target> [wire] [catch] [unoptimized|lightly_optimized|optimized]): the target's files start from headers
-# that were compiled once: the standard library, and with `wire` gRPC and what protoc made of lintel.v1, with `catch`
-# Catch2. Two thirds of a build are otherwise spent reading these again and again. `unoptimized` is -O0,
-# `lightly_optimized` -O1, `optimized` -O2: each has headers of its own, as GCC optimises a file as its precompiled header was and
-# not as the file's own option says.
+# lintel_precompile(<target> [wire] [catch] [unoptimized|lightly_optimized|optimized]): the target's files start from
+# headers that were compiled once: the standard library, and with `wire` gRPC and what protoc made of lintel.v1, with
+# `catch` Catch2. Two thirds of a build are otherwise spent reading these again and again. `unoptimized` is -O0,
+# `lightly_optimized` -O1, `optimized` -O2: each has headers of its own, as GCC optimises a file as its precompiled
+# header was and not as the file's own option says.
 #
 # Every file still includes what it uses: -DLINTEL_PRECOMPILE=OFF must build, and does in CI.
 option(LINTEL_PRECOMPILE "Compile the headers that many files include only once" ON)
