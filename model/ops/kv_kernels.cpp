@@ -48,77 +48,118 @@ HWY_INLINE hn::Vec<D> load_cells(D d, const int8_t* cells) {
 // Of a page.
 using Slots = hn::CappedTag<float, kKvPage>;
 constexpr size_t kSlotVectors = kKvPage / hn::MaxLanes(Slots());
-// That share what is loaded of a page; without vectors there are no registers for it.
-constexpr size_t kMostQueries = hn::MaxLanes(Slots()) == 1 ? 1 : 4;
+constexpr size_t kBlockPages = kKvBlock / kKvPage;
+// Queries of a tile, which share what is loaded of a page: as many as there are registers for.
+constexpr bool kIsWide = kSlotVectors == 1;
+constexpr size_t kTile = hn::MaxLanes(Slots()) == 1 ? 1 : kIsWide ? 8 : 4;
+// The sums of a tile of so many queries: vectors side by side.
+template <size_t kQueries>
+constexpr size_t kSideBySide = kTile == 1 ? 1 : (kIsWide ? 16 : 8) / kQueries;
+// Queries of a group, whose tiles find a page in the nearest cache, one after the other.
+constexpr size_t kGroup = 32;
 
-// One head of a page.
+// One head of the pages of a block.
 template <typename Cell>
-struct PageHead {
-  const Cell* keys;           // [D, kKvPage]
-  const Cell* values;         // [kKvPage, D]
-  const float* key_scales;    // [kKvPage]; null: none
-  const float* value_scales;  // the same
+struct BlockHead {
+  const Cell* keys[kBlockPages];           // [D, kKvPage]
+  const Cell* values[kBlockPages];         // [kKvPage, D]
+  const float* key_scales[kBlockPages];    // [kKvPage]; null: none
+  const float* value_scales[kBlockPages];  // the same
 };
 
-// Queries that see the first `seen` positions of a page but for the first `hidden` of each.
-struct Tile {
-  const float* q[kMostQueries];
-  float* out[kMostQueries];
-  float* max[kMostQueries];
-  float* sum[kMostQueries];
-  size_t hidden[kMostQueries];
+// Queries that see the first `seen` positions of a block but for the first `hidden` of each, all of
+// which are within `first_page` or before it.
+struct Group {
+  size_t count;
+  const float* q[kGroup];
+  float* out[kGroup];
+  float* max[kGroup];
+  float* sum[kGroup];
+  size_t hidden[kGroup];
+  size_t first_page;
   size_t seen;
+
+  size_t end_page() const { return (seen + kKvPage - 1) / kKvPage; }
 };
 
-// scores[q, i] = sum over c of q[c] keys[c, i]. Features go to several chains of additions, by c
-// alone, so that they do not wait for each other.
-template <size_t kQueries, typename Cell>
-HWY_INLINE void multiply_keys(const Tile& tile, size_t width, const Cell* keys, float* scores) {
-  constexpr size_t kChains = kSlotVectors == 1 ? 2 : 1;
+// Calls body.template operator()<n>(first) for tiles of n queries from `first` on that make up
+// `count`, the largest first.
+template <size_t kQueries, typename Body>
+HWY_INLINE void for_each_tile(size_t count, const Body& body, size_t first = 0) {
+  for (; first + kQueries <= count; first += kQueries) body.template operator()<kQueries>(first);
+  if constexpr (kQueries > 1) for_each_tile<kQueries / 2>(count, body, first);
+}
+
+// scores[q, i] = sum over c of q[c] keys[c, i] in kPages pages, in the order of c.
+template <size_t kQueries, size_t kPages, typename Cell>
+HWY_INLINE void multiply_keys(const float* const* q, size_t width, const Cell* const* pages,
+                              float* scores) {
   const Slots d;
   const size_t lanes = hn::Lanes(d);
-  hn::Vec<Slots> sum[kChains][kQueries][kSlotVectors];
+  hn::Vec<Slots> sum[kPages][kQueries][kSlotVectors];
   LINTEL_UNROLL
-  for (size_t chain = 0; chain < kChains; ++chain) {
+  for (size_t p = 0; p < kPages; ++p) {
     LINTEL_UNROLL
     for (size_t r = 0; r < kQueries; ++r) {
       LINTEL_UNROLL
-      for (size_t j = 0; j < kSlotVectors; ++j) sum[chain][r][j] = hn::Zero(d);
+      for (size_t j = 0; j < kSlotVectors; ++j) sum[p][r][j] = hn::Zero(d);
     }
   }
-  size_t c = 0;
-  for (; c + kChains <= width; c += kChains) {
+  for (size_t c = 0; c < width; ++c) {
+    hn::Vec<Slots> key[kPages][kSlotVectors];
     LINTEL_UNROLL
-    for (size_t chain = 0; chain < kChains; ++chain) {
+    for (size_t p = 0; p < kPages; ++p) {
       LINTEL_UNROLL
       for (size_t j = 0; j < kSlotVectors; ++j) {
-        const auto key = load_cells(d, keys + (c + chain) * kKvPage + j * lanes);
-        LINTEL_UNROLL
-        for (size_t r = 0; r < kQueries; ++r) {
-          sum[chain][r][j] = hn::MulAdd(hn::Set(d, tile.q[r][c + chain]), key, sum[chain][r][j]);
-        }
+        key[p][j] = load_cells(d, pages[p] + c * kKvPage + j * lanes);
       }
     }
-  }
-  for (; c < width; ++c) {
     LINTEL_UNROLL
-    for (size_t j = 0; j < kSlotVectors; ++j) {
-      const auto key = load_cells(d, keys + c * kKvPage + j * lanes);
+    for (size_t r = 0; r < kQueries; ++r) {
+      const auto feature = hn::Set(d, q[r][c]);
       LINTEL_UNROLL
-      for (size_t r = 0; r < kQueries; ++r) {
-        sum[0][r][j] = hn::MulAdd(hn::Set(d, tile.q[r][c]), key, sum[0][r][j]);
+      for (size_t p = 0; p < kPages; ++p) {
+        LINTEL_UNROLL
+        for (size_t j = 0; j < kSlotVectors; ++j) {
+          sum[p][r][j] = hn::MulAdd(feature, key[p][j], sum[p][r][j]);
+        }
       }
     }
   }
   LINTEL_UNROLL
   for (size_t r = 0; r < kQueries; ++r) {
     LINTEL_UNROLL
-    for (size_t j = 0; j < kSlotVectors; ++j) {
-      auto total = sum[0][r][j];
-      if constexpr (kChains == 2) total = hn::Add(total, sum[1][r][j]);
-      hn::StoreU(total, d, scores + r * kKvPage + j * lanes);
+    for (size_t p = 0; p < kPages; ++p) {
+      LINTEL_UNROLL
+      for (size_t j = 0; j < kSlotVectors; ++j) {
+        hn::StoreU(sum[p][r][j], d, scores + r * kKvBlock + p * kKvPage + j * lanes);
+      }
     }
   }
+}
+
+// Of pages [page, end), kPages at a time as long as there are so many. Returns the first page left.
+template <size_t kMost, size_t kPages, typename Cell>
+HWY_INLINE size_t score_pages(const Group& group, size_t width, const Cell* const* pages,
+                              size_t page, size_t end, float* scores) {
+  for (; page + kPages <= end; page += kPages) {
+    for_each_tile<kMost>(group.count, [&]<size_t kQueries>(size_t first) HWY_ATTR {
+      multiply_keys<kQueries, kPages>(group.q + first, width, pages + page,
+                                      scores + first * kKvBlock + page * kKvPage);
+    });
+  }
+  return page;
+}
+
+// scores: [count, kKvBlock].
+template <size_t kMost, typename Cell>
+HWY_INLINE void score(const Group& group, size_t width, const Cell* const* pages, float* scores) {
+  const size_t end = group.end_page();
+  size_t page = group.first_page;
+  if constexpr (kIsWide) {
+    page = score_pages<kMost, kSideBySide<kMost>>(group, width, pages, page, end, scores);
+  }
+  score_pages<kMost, 1>(group, width, pages, page, end, scores);
 }
 
 // exp(x) for x <= 0 of any size: 0 from where it is no number of f32 any more. NaN stays NaN.
@@ -128,116 +169,170 @@ HWY_INLINE hn::Vec<Slots> exp_of_negative(hn::Vec<Slots> x) {
   return hn::Exp(d, hn::IfThenElse(hn::Lt(x, least), least, x));
 }
 
-// Scores of one query become the weights of values. Returns what the sums so far are multiplied by.
-// Compiled once for all tiles.
-HWY_NOINLINE float weigh(const float* key_scales, const float* value_scales, size_t hidden,
-                         size_t seen, float scale, float* scores, float* max, float* sum) {
+// Scores of one query of a group become the weights of values. Returns what the sums so far are
+// multiplied by. The scales are null or those of the block's pages. Compiled once for all types.
+HWY_NOINLINE float weigh(const Group& group, size_t query, const float* const* key_scales,
+                         const float* const* value_scales, float scale, float* scores) {
   const Slots d;
   const size_t lanes = hn::Lanes(d);
-  LINTEL_UNROLL
-  for (size_t j = 0; j < kSlotVectors; ++j) {
-    float* const at = scores + j * lanes;
-    auto score = hn::Mul(hn::LoadU(d, at), hn::Set(d, scale));
-    if (key_scales != nullptr) {
-      score = hn::Mul(score, hn::LoadU(d, key_scales + j * lanes));
-    }
-    hn::StoreU(score, d, at);
-  }
+  const size_t first_page = group.first_page, end_page = group.end_page();
   constexpr float kLowest = std::numeric_limits<float>::lowest();  // its weight is exactly 0
-  for (size_t i = 0; i < hidden; ++i) scores[i] = kLowest;
-  for (size_t i = seen; i < kKvPage; ++i) scores[i] = kLowest;
-  auto most = hn::LoadU(d, scores);
-  LINTEL_UNROLL
-  for (size_t j = 1; j < kSlotVectors; ++j) {
-    most = hn::Max(most, hn::LoadU(d, scores + j * lanes));
+  for (size_t p = first_page; p < end_page; ++p) {
+    LINTEL_UNROLL
+    for (size_t j = 0; j < kSlotVectors; ++j) {
+      float* const at = scores + p * kKvPage + j * lanes;
+      auto score = hn::Mul(hn::LoadU(d, at), hn::Set(d, scale));
+      if (key_scales[p] != nullptr) {
+        score = hn::Mul(score, hn::LoadU(d, key_scales[p] + j * lanes));
+      }
+      hn::StoreU(score, d, at);
+    }
+  }
+  for (size_t i = first_page * kKvPage; i < group.hidden[query]; ++i) scores[i] = kLowest;
+  for (size_t i = group.seen; i < end_page * kKvPage; ++i) scores[i] = kLowest;
+  auto most = hn::Set(d, kLowest);
+  for (size_t i = first_page * kKvPage; i < end_page * kKvPage; i += lanes) {
+    most = hn::Max(most, hn::LoadU(d, scores + i));
   }
   const float largest = hn::GetLane(hn::MaxOfLanes(d, most));
+  float* const max = group.max[query];
   float factor = 1.0f;
   if (largest > *max) {
     factor = hn::GetLane(exp_of_negative(hn::Set(d, *max - largest)));
     *max = largest;
   }
   auto total = hn::Zero(d);
-  LINTEL_UNROLL
-  for (size_t j = 0; j < kSlotVectors; ++j) {
-    float* const at = scores + j * lanes;
-    auto weight = exp_of_negative(hn::Sub(hn::LoadU(d, at), hn::Set(d, *max)));
-    total = hn::Add(total, weight);
-    if (value_scales != nullptr) {
-      weight = hn::Mul(weight, hn::LoadU(d, value_scales + j * lanes));
+  for (size_t p = first_page; p < end_page; ++p) {
+    LINTEL_UNROLL
+    for (size_t j = 0; j < kSlotVectors; ++j) {
+      float* const at = scores + p * kKvPage + j * lanes;
+      auto weight = exp_of_negative(hn::Sub(hn::LoadU(d, at), hn::Set(d, *max)));
+      total = hn::Add(total, weight);
+      if (value_scales[p] != nullptr) {
+        weight = hn::Mul(weight, hn::LoadU(d, value_scales[p] + j * lanes));
+      }
+      hn::StoreU(weight, d, at);
     }
-    hn::StoreU(weight, d, at);
   }
+  float* const sum = group.sum[query];
   *sum = *sum * factor + hn::GetLane(hn::SumOfLanes(d, total));
   return factor;
 }
 
-// out = factor out + sum over i < seen of weights[i] values[i], for kVectors vectors of columns
-// from m on.
+// A page's values of some columns, `stride` cells from position to position.
+template <typename Cell>
+struct ValueColumns {
+  const Cell* pages[kBlockPages];
+  size_t stride;
+};
+
+// out = factor out + sum over the positions i that are seen of weights[i] values[i], for kVectors
+// vectors of columns from m on. weights: [kQueries, kKvBlock].
 template <size_t kQueries, size_t kVectors, class D, typename Cell>
-HWY_INLINE void add_columns(D d, const Tile& tile, const float* weights, const float* factors,
-                            const Cell* values, size_t width, size_t m) {
+HWY_INLINE void add_columns(D d, const Group& group, float* const* out, const float* weights,
+                            const float* factors, const ValueColumns<Cell>& columns, size_t m) {
   const size_t lanes = hn::Lanes(d);
   hn::Vec<D> sum[kQueries][kVectors];
   LINTEL_UNROLL
   for (size_t r = 0; r < kQueries; ++r) {
     LINTEL_UNROLL
     for (size_t j = 0; j < kVectors; ++j) {
-      sum[r][j] = hn::Mul(hn::Set(d, factors[r]), hn::LoadU(d, tile.out[r] + m + j * lanes));
+      sum[r][j] = hn::Mul(hn::Set(d, factors[r]), hn::LoadU(d, out[r] + m + j * lanes));
     }
   }
-  for (size_t i = 0; i < tile.seen; ++i) {
-    LINTEL_UNROLL
-    for (size_t j = 0; j < kVectors; ++j) {
-      const auto value = load_cells(d, values + i * width + m + j * lanes);
+  for (size_t p = group.first_page; p < group.end_page(); ++p) {
+    const Cell* values = columns.pages[p];
+    const float* weight = weights + p * kKvPage;
+    const float* const end = weights + std::min((p + 1) * kKvPage, group.seen);
+    for (; weight < end; ++weight, values += columns.stride) {
+      hn::Vec<D> value[kVectors];
+      LINTEL_UNROLL
+      for (size_t j = 0; j < kVectors; ++j) value[j] = load_cells(d, values + j * lanes);
       LINTEL_UNROLL
       for (size_t r = 0; r < kQueries; ++r) {
-        sum[r][j] = hn::MulAdd(hn::Set(d, weights[r * kKvPage + i]), value, sum[r][j]);
+        const auto w = hn::Set(d, weight[r * kKvBlock]);
+        LINTEL_UNROLL
+        for (size_t j = 0; j < kVectors; ++j) sum[r][j] = hn::MulAdd(w, value[j], sum[r][j]);
       }
     }
   }
   LINTEL_UNROLL
   for (size_t r = 0; r < kQueries; ++r) {
     LINTEL_UNROLL
-    for (size_t j = 0; j < kVectors; ++j) {
-      hn::StoreU(sum[r][j], d, tile.out[r] + m + j * lanes);
-    }
+    for (size_t j = 0; j < kVectors; ++j) hn::StoreU(sum[r][j], d, out[r] + m + j * lanes);
   }
 }
 
-template <size_t kQueries, typename Cell>
-HWY_INLINE void add_tile(const PageHead<Cell>& page, size_t width, float scale, const Tile& tile) {
-  HWY_ALIGN float weights[kQueries * kKvPage];
-  float factors[kQueries];
-  multiply_keys<kQueries>(tile, width, page.keys, weights);
-  for (size_t r = 0; r < kQueries; ++r) {
-    factors[r] = weigh(page.key_scales, page.value_scales, tile.hidden[r], tile.seen, scale,
-                       weights + r * kKvPage, tile.max[r], tile.sum[r]);
+// The same for all queries. Several tiles read a copy of the columns, without gaps and in f32.
+template <size_t kMost, size_t kVectors, class D, typename Cell>
+HWY_INLINE void add_values(D d, const Group& group, const float* weights, const float* factors,
+                           const BlockHead<Cell>& block, size_t width, size_t m) {
+  const size_t lanes = hn::Lanes(d);
+  const auto add = [&](const auto& columns) HWY_ATTR {
+    for_each_tile<kMost>(group.count, [&]<size_t kQueries>(size_t first) HWY_ATTR {
+      add_columns<kQueries, kVectors>(d, group, group.out + first, weights + first * kKvBlock,
+                                      factors + first, columns, m);
+    });
+  };
+  if (group.count <= kMost) {
+    ValueColumns<Cell> columns{.pages = {}, .stride = width};
+    for (size_t p = group.first_page; p < group.end_page(); ++p) {
+      columns.pages[p] = block.values[p] + m;
+    }
+    return add(columns);
   }
-  constexpr size_t kVectors = hn::MaxLanes(Lanes()) == 1 ? 1 : 8 / kQueries;
+  constexpr size_t kStride = kVectors * hn::MaxLanes(D());
+  HWY_ALIGN float copy[kKvBlock * kStride];
+  ValueColumns<float> columns{.pages = {}, .stride = kStride};
+  for (size_t p = group.first_page; p < group.end_page(); ++p) {
+    columns.pages[p] = copy + p * kKvPage * kStride;
+    const size_t end = std::min((p + 1) * kKvPage, group.seen);
+    for (size_t i = p * kKvPage; i < end; ++i) {
+      const Cell* const values = block.values[p] + (i - p * kKvPage) * width + m;
+      LINTEL_UNROLL
+      for (size_t j = 0; j < kVectors; ++j) {
+        hn::StoreU(load_cells(d, values + j * lanes), d, copy + i * kStride + j * lanes);
+      }
+    }
+  }
+  add(columns);
+}
+
+// kMost: queries of its largest tile.
+template <size_t kMost, typename Cell>
+HWY_INLINE void add_group(const BlockHead<Cell>& block, size_t width, float scale,
+                          const Group& group) {
+  HWY_ALIGN float weights[kGroup * kKvBlock];
+  float factors[kGroup];
+  score<kMost>(group, width, block.keys, weights);
+  for (size_t r = 0; r < group.count; ++r) {
+    factors[r] =
+        weigh(group, r, block.key_scales, block.value_scales, scale, weights + r * kKvBlock);
+  }
+  constexpr size_t kVectors = kSideBySide<kMost>;
   const Lanes d;
   const size_t lanes = hn::Lanes(d);
   size_t m = 0;
   for (; m + kVectors * lanes <= width; m += kVectors * lanes) {
-    add_columns<kQueries, kVectors>(d, tile, weights, factors, page.values, width, m);
+    add_values<kMost, kVectors>(d, group, weights, factors, block, width, m);
   }
   for (; m + lanes <= width; m += lanes) {
-    add_columns<kQueries, 1>(d, tile, weights, factors, page.values, width, m);
+    add_values<kMost, 1>(d, group, weights, factors, block, width, m);
   }
   for (; m < width; ++m) {
-    add_columns<kQueries, 1>(OneLane(), tile, weights, factors, page.values, width, m);
+    add_values<kMost, 1>(OneLane(), group, weights, factors, block, width, m);
   }
 }
 
-// All queries of one head of keys. Query i is of row i / G. A query joins a tile of others that see
-// as much of the page, which changes none of its bits.
+// All queries of one head of keys. Query i is of row i / G. A query joins a group of others that
+// see as much of the block, which changes none of its bits.
 template <typename Cell>
-HWY_INLINE void add_head(const PageHead<Cell>& page, size_t width, size_t head, size_t heads,
+HWY_INLINE void add_head(const BlockHead<Cell>& block, size_t width, size_t head, size_t heads,
                          const KvQueries& queries, size_t first) {
   const size_t members = queries.members;
   const size_t begin = first > queries.first_position ? first - queries.first_position : 0;
   const size_t end = queries.count * members;
-  const auto seen_by = [&](size_t i) {  // positions from the page's first on
+  const auto seen_by = [&](size_t i) {  // positions from the block's first on
     return queries.first_position + i / members + 1 - first;
   };
   const auto hidden_to = [&](size_t i) {
@@ -245,67 +340,60 @@ HWY_INLINE void add_head(const PageHead<Cell>& page, size_t width, size_t head, 
     return seen > queries.window ? seen - queries.window : 0;
   };
   for (size_t i = begin * members; i < end;) {
-    if (hidden_to(i) >= kKvPage) break;  // as to every row after it
-    Tile tile;
-    tile.seen = std::min(seen_by(i), kKvPage);
+    if (hidden_to(i) >= kKvBlock) break;  // as to every row after it
+    Group group;
+    group.seen = std::min(seen_by(i), kKvBlock);
+    group.first_page = hidden_to(i) / kKvPage;
     size_t count = 0;
-    for (; count < kMostQueries && i + count < end; ++count) {
-      const size_t at = i + count;
-      const size_t hidden = hidden_to(at);
-      if (std::min(seen_by(at), kKvPage) != tile.seen || hidden >= kKvPage) break;
-      const size_t row = at / members;
-      const size_t query_head = head * members + at % members;
-      tile.q[count] = queries.q + row * queries.q_stride + query_head * width;
-      tile.out[count] = queries.out + row * queries.out_stride + query_head * width;
-      tile.max[count] = queries.max + row * heads * members + query_head;
-      tile.sum[count] = queries.sum + row * heads * members + query_head;
-      tile.hidden[count] = hidden;
+    for (; count < kGroup && i < end; ++count, ++i) {
+      const size_t hidden = hidden_to(i);
+      if (std::min(seen_by(i), kKvBlock) != group.seen) break;
+      if (hidden / kKvPage != group.first_page) break;
+      const size_t row = i / members;
+      const size_t query_head = head * members + i % members;
+      group.q[count] = queries.q + row * queries.q_stride + query_head * width;
+      group.out[count] = queries.out + row * queries.out_stride + query_head * width;
+      group.max[count] = queries.max + row * heads * members + query_head;
+      group.sum[count] = queries.sum + row * heads * members + query_head;
+      group.hidden[count] = hidden;
     }
-    if constexpr (kMostQueries > 1) {
-      if (count == kMostQueries) {
-        add_tile<kMostQueries>(page, width, queries.scale, tile);
-        i += kMostQueries;
-        continue;
-      }
-      if (count >= 2) {
-        add_tile<2>(page, width, queries.scale, tile);
-        i += 2;
-        continue;
-      }
+    group.count = count;
+    if (count > kTile / 2) {
+      add_group<kTile>(block, width, queries.scale, group);
+    } else {
+      add_group<std::max<size_t>(1, kTile / 2)>(block, width, queries.scale, group);
     }
-    add_tile<1>(page, width, queries.scale, tile);
-    i += 1;
   }
 }
 
 template <typename Cell>
-HWY_INLINE void add_page(const KvShape& shape, KvHeads heads, const KvQueries& queries,
-                         const std::byte* page, size_t first) {
-  const Cell* const cells = reinterpret_cast<const Cell*>(page);
+HWY_INLINE void add_block(const KvShape& shape, KvHeads heads, const KvQueries& queries,
+                          const KvBlock& block) {
   const size_t of_head = kKvPage * shape.width;
-  const auto* const scales = reinterpret_cast<const float*>(cells + shape.heads * 2 * of_head);
   for (size_t h = heads.begin; h < heads.end; ++h) {
-    PageHead<Cell> head{.keys = cells + h * 2 * of_head,
-                        .values = cells + (h * 2 + 1) * of_head,
-                        .key_scales = nullptr,
-                        .value_scales = nullptr};
-    if (shape.type == KvType::kInt8) {
-      head.key_scales = scales + h * 2 * kKvPage;
-      head.value_scales = head.key_scales + kKvPage;
+    BlockHead<Cell> head{};
+    for (size_t p = 0; p < kBlockPages; ++p) {
+      if (block.pages[p] == nullptr) continue;
+      const Cell* const cells = reinterpret_cast<const Cell*>(block.pages[p]);
+      head.keys[p] = cells + h * 2 * of_head;
+      head.values[p] = head.keys[p] + of_head;
+      if (shape.type != KvType::kInt8) continue;
+      const auto* const scales = reinterpret_cast<const float*>(cells + shape.heads * 2 * of_head);
+      head.key_scales[p] = scales + h * 2 * kKvPage;
+      head.value_scales[p] = head.key_scales[p] + kKvPage;
     }
-    add_head(head, shape.width, h, shape.heads, queries, first);
+    add_head(head, shape.width, h, shape.heads, queries, block.first);
   }
 }
 
-void AddPage(const KvShape& shape, KvHeads heads, const KvQueries& queries, const std::byte* page,
-             size_t first) {
+void AddBlock(const KvShape& shape, KvHeads heads, const KvQueries& queries, const KvBlock& block) {
   switch (shape.type) {
     case KvType::kF32:
-      return add_page<float>(shape, heads, queries, page, first);
+      return add_block<float>(shape, heads, queries, block);
     case KvType::kBf16:
-      return add_page<uint16_t>(shape, heads, queries, page, first);
+      return add_block<uint16_t>(shape, heads, queries, block);
     case KvType::kInt8:
-      return add_page<int8_t>(shape, heads, queries, page, first);
+      return add_block<int8_t>(shape, heads, queries, block);
   }
 }
 
@@ -324,7 +412,7 @@ HWY_AFTER_NAMESPACE();
 namespace lintel {
 namespace {
 
-HWY_EXPORT(AddPage);
+HWY_EXPORT(AddBlock);
 HWY_EXPORT(Divide);
 
 std::size_t cell_bytes(KvType type) {
@@ -473,9 +561,9 @@ void kv_begin(const KvShape& shape, KvHeads heads, const KvQueries& queries) {
   }
 }
 
-void kv_add_page(const KvShape& shape, KvHeads heads, const KvQueries& queries,
-                 const std::byte* page, std::size_t first) {
-  HWY_DYNAMIC_DISPATCH(AddPage)(shape, heads, queries, page, first);
+void kv_add_block(const KvShape& shape, KvHeads heads, const KvQueries& queries,
+                  const KvBlock& block) {
+  HWY_DYNAMIC_DISPATCH(AddBlock)(shape, heads, queries, block);
 }
 
 void kv_finish(const KvShape& shape, KvHeads heads, const KvQueries& queries) {

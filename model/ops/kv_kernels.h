@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Grouped softmax attention over pages of a KV cache, as an online softmax (Milakov and Gimelshein
-// 2018): a page at a time, with the largest score so far and what was summed relative to it. SIMD
-// by Highway, chosen at run time.
+// 2018): a block of pages at a time, with the largest score so far and what was summed relative to
+// it. SIMD by Highway, chosen at run time.
 //
 // As in model/core/kernels.h: pure functions. The bits of a query depend on the keys and values up
 // to its own position and on the instruction set, not on what else shares the call. Nothing
 // allocates. Pointers need no alignment.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -17,6 +18,8 @@ namespace lintel {
 
 // Positions of a page: a whole number of vectors of every instruction set.
 inline constexpr std::size_t kKvPage = 16;
+// Positions that enter the sums of a query together. A block begins at a multiple of it.
+inline constexpr std::size_t kKvBlock = 64;
 
 struct KvShape {
   std::size_t heads = 0;  // HKV
@@ -60,12 +63,17 @@ struct KvHeads {
   std::size_t end = 0;
 };
 
-// Before the first page.
+// The pages of a block, of positions `first` .. `first` + kKvBlock - 1.
+struct KvBlock {
+  std::size_t first = 0;
+  std::array<const std::byte*, kKvBlock / kKvPage> pages{};  // null: no query sees any of it
+};
+
+// Before the first block.
 void kv_begin(const KvShape& shape, KvHeads heads, const KvQueries& queries);
-// Adds the page of positions `first` .. `first` + kKvPage - 1 to the sums of those queries that see
-// some of it. Pages in ascending order.
-void kv_add_page(const KvShape& shape, KvHeads heads, const KvQueries& queries,
-                 const std::byte* page, std::size_t first);
+// Adds the block to the sums of those queries that see some of it. Blocks in ascending order.
+void kv_add_block(const KvShape& shape, KvHeads heads, const KvQueries& queries,
+                  const KvBlock& block);
 // out /= sum.
 void kv_finish(const KvShape& shape, KvHeads heads, const KvQueries& queries);
 

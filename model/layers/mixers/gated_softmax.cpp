@@ -15,6 +15,27 @@ namespace {
 
 // Queries times positions from which on several threads attend.
 constexpr std::size_t kWorthSharing = 2048;
+// Of a prompt, that a thread of a large team takes at once.
+constexpr std::size_t kRowsOfThread = 16;
+
+// Queries of some heads of keys. The cache holds the positions up to the last row's.
+void attend_pages(const KvShape& shape, const KvCache& cache, KvHeads heads,
+                  const KvQueries& queries) {
+  // No row sees what the first one does not.
+  const std::size_t seen = queries.first_position + 1;
+  const std::size_t least = seen > queries.window ? seen - queries.window : 0;
+  const std::size_t end = queries.first_position + queries.count;
+  kv_begin(shape, heads, queries);
+  KvBlock block;
+  for (block.first = least / kKvBlock * kKvBlock; block.first < end; block.first += kKvBlock) {
+    for (std::size_t p = 0; p < block.pages.size(); ++p) {
+      const std::size_t first = block.first + p * kKvPage;
+      block.pages[p] = first < end && first + kKvPage > least ? cache.page_of(first) : nullptr;
+    }
+    kv_add_block(shape, heads, queries, block);
+  }
+  kv_finish(shape, heads, queries);
+}
 
 }  // namespace
 
@@ -64,38 +85,38 @@ void GatedSoftmax::prepare(const MixerRows& rows, MatrixView<float> in,
   }
 }
 
-// Queries of the last rows of the cache. All that share keys read a page together.
+// Queries of the last rows of the cache. All that share keys read a page together, or, where a
+// team has more threads than there are heads of keys, kRowsOfThread rows of them.
 void GatedSoftmax::attend(const KvCache& cache, MatrixView<const float> q, MatrixView<float> out,
                           MixerScratch& scratch, StepThreadPool* team) const {
   const std::size_t rows = q.rows();
   const std::size_t first_position = cache.length() - rows;
   const MatrixView<float> totals = scratch.matrix(8, 2 * rows, shape_.heads);
-  const KvQueries queries{.count = rows,
-                          .first_position = first_position,
-                          .members = shape_.heads / shape_.kv_heads,
-                          .window = shape_.window,
-                          .scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_width)),
-                          .q = q.data(),
-                          .q_stride = q.stride(),
-                          .max = totals.data(),
-                          .sum = totals.data() + rows * shape_.heads,
-                          .out = out.data(),
-                          .out_stride = out.stride()};
-  // No row sees what the first one does not.
-  const std::size_t seen = first_position + 1;
-  const std::size_t least = seen > shape_.window ? seen - shape_.window : 0;
-  const bool is_long = rows * (cache.length() - least) >= kWorthSharing;
+  const std::size_t seen = std::min(cache.length(), shape_.window);
+  if (rows * seen < kWorthSharing) team = nullptr;
   const KvShape& shape = layout_->shape();
-  split_among(is_long ? team : nullptr, shape.heads,
-              [&](std::size_t begin, std::size_t end, bool /*is_leader*/) {
-                const KvHeads heads{.begin = begin, .end = end};
-                kv_begin(shape, heads, queries);
-                for (std::size_t first = least / kKvPage * kKvPage; first < cache.length();
-                     first += kKvPage) {
-                  kv_add_page(shape, heads, queries, cache.page_of(first), first);
-                }
-                kv_finish(shape, heads, queries);
-              });
+  const std::size_t heads = shape.heads;
+  const bool shares_rows = team != nullptr && team->threads() > heads;
+  const std::size_t of_part = shares_rows ? std::min(rows, kRowsOfThread) : rows;
+  const std::size_t parts = (rows + of_part - 1) / of_part;
+  split_among(team, heads * parts, [&](std::size_t begin, std::size_t end, bool /*is_leader*/) {
+    for (std::size_t i = begin; i < end; ++i) {
+      const std::size_t first = i / heads * of_part;
+      const std::size_t head = i % heads;
+      attend_pages(shape, cache, {.begin = head, .end = head + 1},
+                   {.count = std::min(of_part, rows - first),
+                    .first_position = first_position + first,
+                    .members = shape_.heads / shape_.kv_heads,
+                    .window = shape_.window,
+                    .scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_width)),
+                    .q = q.row(first).data(),
+                    .q_stride = q.stride(),
+                    .max = totals.data() + first * shape_.heads,
+                    .sum = totals.data() + (rows + first) * shape_.heads,
+                    .out = out.row(first).data(),
+                    .out_stride = out.stride()});
+    }
+  });
 }
 
 void GatedSoftmax::step(const MixerRows& rows, MatrixView<float> add_to,
