@@ -35,7 +35,7 @@ std::int32_t probe_token(std::size_t i, int vocab_size) {
 }
 
 // Outputs, the log2-probability of each next token, and the state they leave.
-void add_probe(const Transformer& model, std::size_t slice, Sha256& hash) {
+void add_probe(const Transformer& model, std::size_t slice, StepThreadPool* team, Sha256& hash) {
   const ModelConfig& config = model.config();
   std::size_t count = kNumericsTokens;
   if (config.max_length > 0) {
@@ -44,6 +44,7 @@ void add_probe(const Transformer& model, std::size_t slice, Sha256& hash) {
   // Recompute mode takes the whole prefix for each output: the last one has read them all.
   const std::size_t first_output = model.recomputes() ? count - 1 : 0;
   Workspace workspace = model.new_workspace(std::min(slice, count));
+  workspace.share_with(team);
   SequenceState sequence = model.new_sequence();
   for (std::size_t begin = 0; begin < count; begin += slice) {
     const std::size_t end = std::min(begin + slice, count);
@@ -68,7 +69,7 @@ void add_probe(const Transformer& model, std::size_t slice, Sha256& hash) {
 
 }  // namespace
 
-NumericsFingerprint numerics_of(const Transformer& model, std::size_t slice) {
+NumericsFingerprint numerics_of(const Transformer& model, std::size_t slice, StepThreadPool* team) {
   const char* const type = to_string(model.weight_type());
   Sha256 hash;
   const auto add_text = [&hash](const std::string& text) {
@@ -82,7 +83,7 @@ NumericsFingerprint numerics_of(const Transformer& model, std::size_t slice) {
   add_text(type);
   const std::string kv_type = model.kv_type() ? to_string(*model.kv_type()) : "";
   if (!kv_type.empty()) add_text("kv " + kv_type);
-  add_probe(model, slice, hash);
+  add_probe(model, slice, team, hash);
   return {.hex = hash.hex(),
           .text = std::string(type) + " " + model.kernels() + ", " +
                   (kv_type.empty() ? "" : "KV cache " + kv_type + ", ") + kernel_target() +

@@ -22,7 +22,8 @@ struct NumericsFingerprint {
 inline constexpr std::size_t kNumericsTokens = 64;
 
 // Reads the probe in slices of so many tokens: the hash is the same for all (promise 1). As one
-// slice it takes as long as a prompt of 64 tokens.
-NumericsFingerprint numerics_of(const Transformer& model, std::size_t slice = kNumericsTokens);
+// slice it takes as long as a prompt of 64 tokens. The team, if there is one, shares the steps.
+NumericsFingerprint numerics_of(const Transformer& model, std::size_t slice = kNumericsTokens,
+                                StepThreadPool* team = nullptr);
 
 }  // namespace lintel

@@ -135,4 +135,36 @@ bool StepThreadPool::help(std::size_t seat) {
   return any;
 }
 
+StepHelpers::StepHelpers(StepThreadPool& pool, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t seat = pool.sit_down(StepThreadPool::kMostThreads - 1);
+    if (seat == 0) return;
+    const auto work = [this, &pool, seat] {
+      int looks = 0;
+      while (!stop_.load(std::memory_order_relaxed)) {
+        if (pool.help(seat)) {
+          looks = 0;
+        } else if (looks < kLooksBeforeYield) {
+          ++looks;
+          rest_a_moment();
+        } else {
+          std::this_thread::yield();
+        }
+      }
+      pool.stand_up(seat);
+    };
+    try {
+      threads_.emplace_back(work);
+    } catch (const std::exception&) {  // no more threads: those that there are help
+      pool.stand_up(seat);
+      return;
+    }
+  }
+}
+
+StepHelpers::~StepHelpers() {
+  stop_.store(true, std::memory_order_relaxed);
+  for (std::thread& thread : threads_) thread.join();
+}
+
 }  // namespace lintel

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <thread>
+#include <vector>
 
 namespace lintel {
 
@@ -89,6 +91,21 @@ class StepThreadPool {
   alignas(64) std::atomic<std::uint32_t> seats_{0};  // a bit for each that is taken
   alignas(64) std::atomic<std::size_t> done_{0};     // of the work, by helpers
   std::array<Share, kMostThreads> shares_;           // by seat; the first is unused
+};
+
+// Threads that help the leader of a pool, which outlives them, and do nothing else: they poll for
+// work, and yield the core while there is none.
+class StepHelpers {
+ public:
+  // So many, or as many as the pool has seats left. Each has its seat when this returns.
+  StepHelpers(StepThreadPool& pool, std::size_t count);
+  ~StepHelpers();
+  StepHelpers(const StepHelpers&) = delete;
+  StepHelpers& operator=(const StepHelpers&) = delete;
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::vector<std::thread> threads_;
 };
 
 // Splits where there is a team of more than one; else does all of it here.

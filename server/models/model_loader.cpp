@@ -18,10 +18,12 @@
 #include <vector>
 
 #include "model/config/config.h"
+#include "model/core/step_thread_pool.h"
 #include "model/fastest_type.h"
 #include "model/lora/adapter.h"
 #include "model/model_files.h"
 #include "server/chat/template/chat_model.h"
+#include "server/core/threads.h"
 #include "server/models/batch_rows.h"
 #include "server/models/model_repository.h"
 
@@ -46,20 +48,23 @@ namespace {
 constexpr int kSteps = 2;       // the second one reads a state
 constexpr int kMostRows = 256;  // several of the largest blocks that kernels take
 constexpr int kMostRowsOfLarge = 16;
+constexpr int kMostSequencesOfLarge = 8;  // whose states take longer to allocate than to compute
 constexpr std::int64_t kLargeParameters = 50'000'000;
 
 class SelfCheck {
  public:
-  SelfCheck(const Transformer& model, int max_rows, const StepFunction& step)
+  SelfCheck(const Transformer& model, int max_rows, const StepFunction& step, StepThreadPool* team)
       : model_(model),
         step_(step),
-        most_(std::min(max_rows, most_rows(model))),
-        workspace_(model.new_workspace(static_cast<std::size_t>(most_))) {}
+        most_rows_(std::min(max_rows, checks_few(model) ? kMostRowsOfLarge : kMostRows)),
+        most_(std::min(most_rows_, checks_few(model) ? kMostSequencesOfLarge : kMostRows)),
+        team_(team),
+        workspace_(model.new_workspace(static_cast<std::size_t>(most_rows_))) {}
 
   bool passes() {
     // Batches of several sizes and the largest there is: what multiplies a matrix was proven for
     // its shape before (ProductLibrary), this is the whole. Of each the last row and some between:
-    // all alone would take most of the start.
+    // all alone would take most of the start. Alone means on one thread, too.
     std::map<int, Outputs> alone;
     for (const int i : {0, 1, 2, 6, 15, 30, 47, 64, most_ - 1}) {
       if (i < most_) alone[i] = last_outputs(i, 1);
@@ -67,15 +72,16 @@ class SelfCheck {
     for (const int count : {2, 3, 7, 16, 31, 48, 65, most_}) {
       if (count <= most_ && !agrees(last_outputs(0, count), count, alone)) return false;
     }
-    return most_ < kSteps || same_bits(in_one_step(), alone[0]);
+    const int count = std::min(most_, most_rows_ / kSteps);
+    return count == 0 || agrees(in_one_step(count), count, alone);
   }
 
  private:
   using Outputs = std::vector<float>;  // [rows, num_outputs]
 
-  // Fewer of a large model: all of them would take half a minute, and gigabytes of states.
-  static int most_rows(const Transformer& model) {
-    return model.num_parameters() > kLargeParameters ? kMostRowsOfLarge : kMostRows;
+  // Of which all rows would take half a minute, and gigabytes of states.
+  static bool checks_few(const Transformer& model) {
+    return model.num_parameters() > kLargeParameters;
   }
 
   std::int32_t token(int sequence, int step) const {
@@ -84,6 +90,7 @@ class SelfCheck {
 
   // Outputs of `count` sequences from `first` on, stepped together, after the last step.
   Outputs last_outputs(int first, int count) {
+    workspace_.share_with(count == 1 ? nullptr : team_);
     Outputs outputs;
     for (int i = 0; i < count; ++i) sequence(i).reset();
     for (int step = 0; step < kSteps; ++step) {
@@ -105,14 +112,24 @@ class SelfCheck {
     return sequences_[static_cast<std::size_t>(i)];
   }
 
-  // Sequence 0 again, its tokens as rows of one step, as prompts are read.
-  Outputs in_one_step() {
-    sequence(0).reset();
+  // The first sequences again, all their tokens as rows of one step, as prompts are read. Returns
+  // the outputs of the last token of each.
+  Outputs in_one_step(int count) {
     std::vector<BatchRow> rows;
-    for (int step = 0; step < kSteps; ++step) {
-      rows.push_back({token(0, step), &sequence(0), /*wants_output=*/step == kSteps - 1});
+    for (int i = 0; i < count; ++i) {
+      sequence(i).reset();
+      for (int step = 0; step < kSteps; ++step) {
+        rows.push_back({token(i, step), &sequence(i), /*wants_output=*/true});
+      }
     }
-    return run(rows);
+    const Outputs all = run(rows);
+    const auto width = static_cast<std::ptrdiff_t>(all.size() / rows.size());
+    Outputs last;
+    for (int i = 0; i < count; ++i) {
+      const auto end = all.begin() + (i + 1) * kSteps * width;
+      last.insert(last.end(), end - width, end);
+    }
+    return last;
   }
 
   Outputs run(std::span<const BatchRow> rows) {
@@ -139,23 +156,28 @@ class SelfCheck {
 
   const Transformer& model_;
   const StepFunction& step_;
-  const int most_;
+  const int most_rows_;  // of a step
+  const int most_;       // sequences
+  StepThreadPool* const team_;
   Workspace workspace_;
   std::deque<SequenceState> sequences_;
 };
 
 }  // namespace
 
-bool rows_are_independent(const Transformer& model, int max_rows) {
-  return rows_are_independent(model, max_rows,
-                              [&](std::span<const BatchRow> rows, Workspace& workspace) {
-                                return model.step(rows, workspace);
-                              });
+bool rows_are_independent(const Transformer& model, int max_rows, StepThreadPool* team) {
+  return rows_are_independent(
+      model, max_rows,
+      [&](std::span<const BatchRow> rows, Workspace& workspace) {
+        return model.step(rows, workspace);
+      },
+      team);
 }
 
-bool rows_are_independent(const Transformer& model, int max_rows, const StepFunction& step) {
+bool rows_are_independent(const Transformer& model, int max_rows, const StepFunction& step,
+                          StepThreadPool* team) {
   if (model.config().max_length != 0 && model.config().max_length < kSteps) return true;
-  return SelfCheck(model, max_rows, step).passes();
+  return SelfCheck(model, max_rows, step, team).passes();
 }
 
 namespace {
@@ -214,6 +236,16 @@ void log_loaded(const ModelSource& source, const Transformer& transformer) {
 int most_draft_rows(const Scheduler::Options& scheduling) {
   return std::min(scheduling.speculation_rows,
                   std::max(scheduling.max_batch_rows, scheduling.most_rows_per_step));
+}
+
+// Calls work(team) with as many threads as may share a step while the model is served.
+template <typename Work>
+auto with_team(const Scheduler::Options& scheduling, const Work& work) {
+  const int most = scheduling.step_threads > 0 ? scheduling.step_threads : usable_cores();
+  const int threads = std::max(1, std::min(scheduling.workers, most));
+  StepThreadPool team;
+  const StepHelpers helpers(team, static_cast<std::size_t>(threads - 1));
+  return work(&team);
 }
 
 // Nothing of a small model, none of whose drafts would be missed.
@@ -336,7 +368,10 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
   const int rows = batch_rows(*transformer);
   spdlog::info("model {}: {} workers of {} rows", source.name, options_.scheduling.workers, rows);
   std::vector<std::string> warnings = transformer->warnings();
-  if (!rows_are_independent(*transformer, std::max(rows, most_prompt_rows(*transformer)))) {
+  const int most_rows = std::max(rows, most_prompt_rows(*transformer));
+  if (!with_team(options_.scheduling, [&](StepThreadPool* team) {
+        return rows_are_independent(*transformer, most_rows, team);
+      })) {
     warnings.push_back("on this machine the tokens of a request depend on what shares its batch");
     spdlog::error("model {}: {}", source.name, warnings.back());
   }
@@ -464,7 +499,9 @@ std::shared_ptr<ServedModel> ModelLoader::serve(const ModelSource& source,
   served->name = source.name;
   served->version = source.version;
   served->scheduler = std::make_unique<Scheduler>(transformer, scheduling, clock_, prefixes_, cost);
-  served->numerics = numerics_of(*transformer);
+  served->numerics = with_team(scheduling, [&](StepThreadPool* team) {
+    return numerics_of(*transformer, kNumericsTokens, team);
+  });
   served->transformer = std::move(transformer);
   served->warnings = std::move(warnings);
   served->limits = options_.limits;

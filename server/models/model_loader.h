@@ -39,15 +39,17 @@ std::vector<AdapterSource> adapters_in(const std::filesystem::path& model_direct
 
 // Self-check of batch invariance (promise 1): the same bits in any batch on this machine?
 
-// Steps sequences alone and together, in batches of several sizes up to `max_rows` (at most 256),
-// and one sequence's tokens a few at a time, and compares the outputs bit by bit. Takes as long as
-// some hundred rows.
-bool rows_are_independent(const Transformer& model, int max_rows);
+// Steps sequences alone and together, in batches of several sizes up to `max_rows` (at most 256;
+// of a large model 16 rows of 8 sequences), a token at a time and several, and compares the outputs
+// bit by bit. The team, if there is one, shares the steps of batches. Takes as long as some hundred
+// rows.
+bool rows_are_independent(const Transformer& model, int max_rows, StepThreadPool* team = nullptr);
 
 // The same of a step that is not the model's own: Transformer::step.
 using StepFunction =
     std::function<MatrixView<const float>(std::span<const BatchRow> rows, Workspace& workspace)>;
-bool rows_are_independent(const Transformer& model, int max_rows, const StepFunction& step);
+bool rows_are_independent(const Transformer& model, int max_rows, const StepFunction& step,
+                          StepThreadPool* team = nullptr);
 
 // ModelMemory: the memory that models and adapters may take, and who holds how much of it.
 

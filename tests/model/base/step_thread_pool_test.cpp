@@ -7,8 +7,6 @@
 #include <thread>
 #include <vector>
 
-#include "tests/model/support/helpers.h"
-
 namespace lintel {
 namespace {
 
@@ -68,7 +66,7 @@ TEST_CASE("seats are taken from the first on, and as many as are wanted") {
 
 TEST_CASE("helpers do a part of the work, and no part is done twice") {
   StepThreadPool team;
-  testing::Helpers helpers(team, 3);
+  StepHelpers helpers(team, 3);
   std::atomic<std::size_t> by_helpers{0};
   std::size_t turn = 0;
   for (; turn < 3'000 || (by_helpers == 0 && turn < 3'000'000); ++turn) {

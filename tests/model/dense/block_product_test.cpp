@@ -14,7 +14,6 @@
 #include "model/core/float_formats.h"
 #include "model/core/step_thread_pool.h"
 #include "model/ops/dense.h"
-#include "tests/model/support/helpers.h"
 
 namespace lintel {
 namespace {
@@ -234,7 +233,7 @@ TEST_CASE("dense of blocks: a team computes the bits of one thread", "[rows]") {
   Matrix alone(9, 500);
   dense.apply(x, alone.view());
   StepThreadPool team;
-  const testing::Helpers helpers(team, 3);
+  const StepHelpers helpers(team, 3);
   for (int i = 0; i < 20; ++i) {
     Matrix shared(9, 500);
     dense.apply(x, shared.view(), Dense::Output::kStore, nullptr, &team);

@@ -6,9 +6,9 @@
 #include <random>
 #include <vector>
 
+#include "model/core/step_thread_pool.h"
 #include "model/ops/dense.h"
 #include "model/ops/packed_weights.h"
-#include "tests/model/support/helpers.h"
 
 namespace lintel {
 namespace {
@@ -73,7 +73,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 TEST_CASE("a product that threads share has the bits of one thread's", "[rows]") {
   StepThreadPool team;
-  const testing::Helpers helpers(team, 3);
+  const StepHelpers helpers(team, 3);
   const WeightType type = GENERATE(from_range(kWeightTypes));
   for (const Shape shape : {Shape{256, 768}, Shape{1024, 256}, Shape{150, 70}, Shape{33, 64}}) {
     const Layer plain(shape, type, Dense::Fused::kNone);

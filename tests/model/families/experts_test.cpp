@@ -13,8 +13,8 @@
 #include <span>
 #include <vector>
 
+#include "model/core/step_thread_pool.h"
 #include "model/ops/mixer_kernels.h"
-#include "tests/model/support/helpers.h"
 #include "tests/support/allocation_count.h"
 
 namespace lintel {
@@ -214,7 +214,7 @@ TEST_CASE("experts: other rows of a step and threads leave the bits of a row", "
     }
   }
   StepThreadPool team;
-  const testing::Helpers helpers(team, 2);
+  const StepHelpers helpers(team, 2);
   team.use(3);
   CHECK(are_same_bits(after_step(mixer, type, x, 0, x.rows(), scratch, &team).values(),
                       all.values()));

@@ -15,7 +15,6 @@
 #include "model/numerics_fingerprint.h"
 #include "model/ops/kv_kernels.h"
 #include "model/transformer.h"
-#include "tests/model/support/helpers.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/watched_memory.h"
 
@@ -196,7 +195,7 @@ TEST_CASE("families: a team computes the bits of one thread", "[rows][threads]")
   const FamilyGolden golden(which, type);
   const std::vector<float> alone = golden.run(1, /*together=*/false);
   StepThreadPool team;
-  const testing::Helpers helpers(team, 2);
+  const StepHelpers helpers(team, 2);
   // Chance decides which thread does what.
   for (int i = 0; i < (testing::kSanitized ? 1 : 5); ++i) {
     // One row a sequence, one sequence of many rows, and several of many.

@@ -11,7 +11,6 @@
 
 #include "model/core/step_thread_pool.h"
 #include "tests/model/mixers/kv_layer.h"
-#include "tests/model/support/helpers.h"
 #include "tests/model/support/instruction_sets.h"
 
 namespace lintel {
@@ -214,7 +213,7 @@ TEST_CASE("KV cache: a team of threads gives the same bits", "[rows]") {
   const auto alone = layer.new_state();
   const std::vector<float> expected = layer.step({{alone.get(), 400}}, inputs);
   StepThreadPool team;
-  const testing::Helpers helpers(team, 2);
+  const StepHelpers helpers(team, 2);
   while (team.threads() < 3) std::this_thread::yield();
   for (int i = 0; i < 5; ++i) {
     const auto state = layer.new_state();

@@ -4,6 +4,7 @@
 #include <set>
 #include <string>
 
+#include "model/core/step_thread_pool.h"
 #include "model/numerics_fingerprint.h"
 #include "tests/model/support/instruction_sets.h"
 #include "tests/model/support/whole_models.h"
@@ -35,6 +36,14 @@ TEST_CASE("numerics are the same in every load and in slices of any size", "[row
   CHECK(hex.size() == 64);
   CHECK(model.hex(type) == hex);
   for (const std::size_t slice : {1, 16, 63, 64, 1000}) CHECK(model.hex(type, "", slice) == hex);
+}
+
+TEST_CASE("numerics are the same on one thread and on several", "[rows]") {
+  const Written model(tiny_config(TinyModel::kTokens));
+  const auto loaded = Transformer::load(model.directory.path(), {.weight_type = WeightType::kInt8});
+  StepThreadPool team;
+  const StepHelpers helpers(team, 2);
+  CHECK(numerics_of(*loaded, kNumericsTokens, &team).hex == numerics_of(*loaded).hex);
 }
 
 TEST_CASE("other weights, weight types and attentions have other numerics") {

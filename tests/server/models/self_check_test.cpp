@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "model/core/step_thread_pool.h"
 #include "server/models/model_loader.h"
 #include "tests/server/support/harness.h"
 
@@ -32,6 +33,9 @@ TEST_CASE("every kind of model passes the self-check") {
   for (const TinyModel kind : {TinyModel::kImage, TinyModel::kBytes, TinyModel::kTokens}) {
     const auto model = tiny_model(kind);
     for (const int rows : {1, 2, 5, 64, 200}) CHECK(rows_are_independent(*model, rows));
+    StepThreadPool team;
+    const StepHelpers helpers(team, 2);
+    CHECK(rows_are_independent(*model, 200, &team));
   }
 }
 
