@@ -175,6 +175,7 @@ Parse<double> positive_number(double most) {
 std::vector<int> parse_counts(std::string_view flag, std::string_view text) {
   std::vector<int> counts = cli::parse_ids(flag, text);
   std::ranges::sort(counts);
+  counts.erase(std::ranges::unique(counts).begin(), counts.end());
   if (counts.empty() || counts.front() < 1) {
     refuse(flag, text, "numbers of at least 1, e.g. 16,64");
   }
@@ -237,9 +238,9 @@ void RunFlags::add_to(CLI::App& app, std::vector<int> default_batch, const std::
   cli::add_parsed(
       app, "--weight-type", weight_type, parse_weight_type, "TYPE",
       std::string("What the matrices are computed in: f32, bf16 or int8; of checkpoints "
-                  "int4 and int4-ffn, too [") +
+                  "int4, int4-ffn and int4-all, too [") +
           to_string(weight_type) + "]")
-      ->check(describe::offers({"f32", "bf16", "int8", "int4", "int4-ffn"}))
+      ->check(describe::offers({"f32", "bf16", "int8", "int4", "int4-ffn", "int4-all"}))
       ->group("Measuring");
   cli::add_parsed(app, "--kernels", kernels, parse_kernels, "WHOSE",
                   "Who multiplies the matrices: our own kernels, oneDNN, or auto, for each weight "

@@ -161,7 +161,6 @@ std::size_t num_matrices(const TensorInfo& tensor) {
 
 std::size_t most_weight_bytes(const TensorInfo& tensor, std::size_t cols, std::size_t rows,
                               WeightType type) {
-  if (type == WeightType::kInt4Ffn) type = WeightType::kInt8Groups;  // the larger of both
   if (type != WeightType::kBlocks) return Dense::most_weight_bytes(cols, rows, type);
   if (is_quantized(tensor.type)) return BlockMatrix::bytes_of(tensor.type, cols, rows);
   return Dense::most_weight_bytes(cols, rows, WeightType::kF32);
@@ -204,8 +203,9 @@ ModelSize measure_family(const ModelFiles& files, const Transformer::Options& op
     const std::size_t packed =
         options.streams
             ? 0
-            : most_weight_bytes(tensor, cols, rows,
-                                is_vocabulary ? weight_type_of(type, WeightRole::kHead) : type);
+            : most_weight_bytes(
+                  tensor, cols, rows,
+                  weight_type_of(type, is_vocabulary ? WeightRole::kHead : WeightRole::kMixer));
     if (tensor.shape.size() == 3) {
       add(size.resident_bytes, product(matrices, packed));
     } else if (is_vocabulary) {

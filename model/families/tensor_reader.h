@@ -46,7 +46,7 @@ class TensorReader {
   };
   // Of weight type blocks: quantised parts stay as they are stored, others are f32. With
   // Options::streams the source outlives the result.
-  // Of int4 and int4-ffn in the form that `role` has.
+  // Of the types with int4 in the form that `role` has.
   Dense dense(const std::vector<Part>& parts, std::size_t cols, const Dense::Options& options,
               WeightRole role = WeightRole::kMixer);
   // The embedding and the head of a decoder. They are one copy, of the weight type, where they are

@@ -20,6 +20,8 @@ const char* to_string(WeightType type) {
       return "int4";
     case WeightType::kInt4Ffn:
       return "int4-ffn";
+    case WeightType::kInt4All:
+      return "int4-all";
   }
   return "unknown";
 }
@@ -28,7 +30,8 @@ std::optional<WeightType> weight_type_named(std::string_view name) {
   for (const WeightType type : kWeightTypes) {
     if (name == to_string(type)) return type;
   }
-  for (const WeightType type : {WeightType::kBlocks, WeightType::kInt4, WeightType::kInt4Ffn}) {
+  for (const WeightType type :
+       {WeightType::kBlocks, WeightType::kInt4, WeightType::kInt4Ffn, WeightType::kInt4All}) {
     if (name == to_string(type)) return type;
   }
   return std::nullopt;
@@ -40,13 +43,17 @@ WeightType weight_type_of(WeightType model, WeightRole role) {
       return role == WeightRole::kHead ? WeightType::kInt8Groups : model;
     case WeightType::kInt4Ffn:
       return role == WeightRole::kChannels ? WeightType::kInt4 : WeightType::kInt8Groups;
+    case WeightType::kInt4All:
+      return WeightType::kInt4;
     default:
       return model;
   }
 }
 
 WeightType input_type_of(WeightType type) {
-  return type == WeightType::kInt4 || type == WeightType::kInt4Ffn ? WeightType::kInt8Groups : type;
+  const bool has_4_bits =
+      type == WeightType::kInt4 || type == WeightType::kInt4Ffn || type == WeightType::kInt4All;
+  return has_4_bits ? WeightType::kInt8Groups : type;
 }
 
 namespace {

@@ -21,19 +21,21 @@ enum class WeightType {
   kInt8Groups,  // the int8 of families, a scale an output
   kInt4,        // a scale for each 32 inputs; kInt8Groups in the head and where inputs are no 32s
   kInt4Ffn,     // kInt4 in the channel mixers, else kInt8Groups
+  kInt4All,     // kInt4 in the head, too
 };
 
 // Those that any model can be loaded as.
 inline constexpr std::array kWeightTypes = {WeightType::kF32, WeightType::kBf16, WeightType::kInt8};
 
-const char* to_string(WeightType type);  // "f32", "bf16", "int8", "blocks", "int4", "int4-ffn"
+// "f32", "bf16", "int8", "blocks", "int4", "int4-ffn", "int4-all"
+const char* to_string(WeightType type);
 std::optional<WeightType> weight_type_named(std::string_view name);
 
 // Which of its products a matrix is in.
 enum class WeightRole { kMixer, kChannels, kHead };
 // What a matrix of a model of this type is: kInt8Groups or kInt4, else the type itself.
 WeightType weight_type_of(WeightType model, WeightRole role);
-// Whose inputs its products read: kInt8Groups for kInt4 and kInt4Ffn, else the type itself.
+// Whose inputs its products read: kInt8Groups for those in 4 bits, else the type itself.
 WeightType input_type_of(WeightType type);
 
 // Who multiplies matrices: our own kernels, or oneDNN.

@@ -194,11 +194,12 @@ std::vector<Flag> model_flags() {
            {"bf16", WeightType::kBf16},
            {"int8", WeightType::kInt8},
            {"int4", WeightType::kInt4},
-           {"int4-ffn", WeightType::kInt4Ffn}},
+           {"int4-ffn", WeightType::kInt4Ffn},
+           {"int4-all", WeightType::kInt4All}},
           "Type of the matrices in memory and in products. int8: a scale for each output; int4, of "
           "checkpoints: for each 32 inputs, the head in int8; int4-ffn: int4 in feed-forward "
           "layers, "
-          "else int8. Predictor, norms and states stay in f32. auto: "
+          "else int8; int4-all: in the head, too. Predictor, norms and states stay in f32. auto: "
           "the fastest type that loses at most 0.002 bits a token against f32, measured at load "
           "(shown by `lintel model get`); f32 for small models; the stored types for quantised "
           "tensors of a GGUF file"),

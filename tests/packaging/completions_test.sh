@@ -52,7 +52,7 @@ expect "delete" _lintel lintel --version session del
 expect "" _lintel lintel generate session del  # the argument of another command is no command
 expect "debug" _lintel lintel admin log-level --address 127.0.0.1 : 50051 deb
 expect "bash zsh" _lintel lintel --completion ""
-expect "auto bf16 f32 int4 int4-ffn int8" _lintel_server lintel-server --weight-type ""
+expect "auto bf16 f32 int4 int4-all int4-ffn int8" _lintel_server lintel-server --weight-type ""
 expect "auto off on" _lintel_server lintel-server --model x --speculation ""
 expect "model.safetensors models" _lintel_server lintel-server --model m
 expect "model.safetensors models" _lintel_server lintel-server --model name = m

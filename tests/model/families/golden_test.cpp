@@ -174,8 +174,9 @@ TEST_CASE("families: KV caches in bf16 and int8 stay close to the published outp
 
 TEST_CASE("families: slices of any length and rows of other sequences leave the bits", "[rows]") {
   const FamilyCase which = GENERATE(from_range(kCases));
-  const WeightType type = GENERATE(WeightType::kF32, WeightType::kBf16, WeightType::kInt8,
-                                   WeightType::kBlocks, WeightType::kInt4, WeightType::kInt4Ffn);
+  const WeightType type =
+      GENERATE(WeightType::kF32, WeightType::kBf16, WeightType::kInt8, WeightType::kBlocks,
+               WeightType::kInt4, WeightType::kInt4Ffn, WeightType::kInt4All);
   if (type == WeightType::kBlocks && !which.is_quantized()) return;
   const KvType kv_type = GENERATE(from_range(kKvTypes));
   CAPTURE(which, to_string(type), to_string(kv_type));
@@ -222,7 +223,7 @@ double bits_lost(const FamilyGolden& golden, std::span<const float> found) {
 TEST_CASE("families: narrow weights lose few bits a token", "[rows]") {
   const FamilyCase which = GENERATE(from_range(kCases));
   const WeightType type = GENERATE(WeightType::kBf16, WeightType::kInt8, WeightType::kBlocks,
-                                   WeightType::kInt4, WeightType::kInt4Ffn);
+                                   WeightType::kInt4, WeightType::kInt4Ffn, WeightType::kInt4All);
   if (type == WeightType::kBlocks && !which.is_quantized()) return;
   const FamilyGolden golden(which, type);
   const double lost = bits_lost(golden, golden.run(8, /*together=*/true));
@@ -233,6 +234,7 @@ TEST_CASE("families: narrow weights lose few bits a token", "[rows]") {
                       : type == WeightType::kInt8    ? 0.005
                       : type == WeightType::kInt4    ? 0.25
                       : type == WeightType::kInt4Ffn ? 0.09
+                      : type == WeightType::kInt4All ? 0.25
                                                      : 0.0015;
   CHECK(lost <= most * scale);
 }
