@@ -3,14 +3,14 @@
 // server, loading; each with the bound that memory and multipliers set in the same minute, and with
 // llama.cpp beside it.
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
 #include <string>
-#include <thread>
+#include <string_view>
 #include <vector>
 
 #include "bench/bounds.h"
@@ -25,6 +25,7 @@
 #include "model/fastest_type.h"
 #include "model/model_files.h"
 #include "model/ops/dense_kernels.h"
+#include "model/ops/kv_type.h"
 #include "server/observability/logging.h"
 #include "tools/describe/flags.h"
 
@@ -41,8 +42,12 @@ so is what their type loses against f32.
 Through gRPC and HTTP clients of a server in this process draw tokens, as many at a time as there are
 sequences; grpc_share and http_share are of the speed without a server, where nothing is drawn.
 
+--context N also reads a prompt of N tokens with one sequence, once, and continues it: the layers of
+softmax attention take longer with every token of it. --kv-type is that of their keys and values;
+llama.cpp keeps them in f16.
+
 --peer llama runs llama.cpp v0.5.0 in turn with ours: its Q8_0 beside int8, the better of its Q4_0
-and Q4_K beside int4 and int4-ffn. over_peer is our speed over its own. Its libraries are npm's:
+and Q4_K beside those in 4 bits. over_peer is our speed over its own. Its libraries are npm's:
 
   mkdir peer && cd peer && npm init -y && npm i --ignore-scripts @node-llama-cpp/linux-x64@3.22.1
 
@@ -50,6 +55,7 @@ Examples:
   lintel-bench large --shape qwen3.5-0.8b --weight-type int8
   lintel-bench large --shape rwkv7-0.4b --weight-type int4 --json rwkv.json
   lintel-bench large --shape qwen3.5-0.8b --weight-type int8 --peer llama --peer-root peer
+  lintel-bench large --context 8192,32768 --kv-type bf16
   lintel-bench large --model weights/text-rwkv7-small --weight-type int4)";
 
 constexpr std::size_t kPrompt = 512;
@@ -64,35 +70,32 @@ struct LargeFlags {
   std::filesystem::path model;  // in place of the shape; empty: the shape
   std::string peer;             // empty: none
   std::filesystem::path peer_root;
+  KvType kv_type = KvType::kF32;
+  std::vector<int> contexts;  // tokens
 };
+
+KvType parse_kv_type(std::string_view flag, std::string_view text) {
+  for (const KvType type : kKvTypes) {
+    if (text == to_string(type)) return type;
+  }
+  throw cli::UsageError(std::string(flag) + " " + std::string(text) + ": f32, bf16 or int8");
+}
 
 // Threads that help the one that steps with `workspace`, which outlives them.
 class Team {
  public:
-  Team(int threads, Workspace& workspace) : workspace_(workspace) {
+  Team(int threads, Workspace& workspace)
+      : workspace_(workspace), helpers_(pool_, static_cast<std::size_t>(threads - 1)) {
     workspace.share_with(&pool_);
-    pool_.use(static_cast<std::size_t>(threads));
-    for (int i = 1; i < threads; ++i) {
-      const std::size_t seat = pool_.sit_down(static_cast<std::size_t>(threads - 1));
-      helpers_.emplace_back([this, seat] {
-        while (!stop_.load(std::memory_order_relaxed)) pool_.help(seat);
-        pool_.stand_up(seat);
-      });
-    }
   }
-  ~Team() {
-    stop_.store(true);
-    for (std::thread& helper : helpers_) helper.join();
-    workspace_.share_with(nullptr);
-  }
+  ~Team() { workspace_.share_with(nullptr); }
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
  private:
   Workspace& workspace_;
   StepThreadPool pool_;
-  std::atomic<bool> stop_{false};
-  std::vector<std::thread> helpers_;
+  const StepHelpers helpers_;
 };
 
 // llama.cpp with the formats that are compared with a weight type.
@@ -100,9 +103,8 @@ class Peer {
  public:
   Peer(const LargeFlags& flags, const std::filesystem::path& folder) {
     const bool is_int8 = flags.run.weight_type == WeightType::kInt8;
-    if (!is_int8 && flags.run.weight_type != WeightType::kInt4 &&
-        flags.run.weight_type != WeightType::kInt4Ffn) {
-      throw cli::UsageError("--peer goes with --weight-type int8, int4 or int4-ffn");
+    if (!is_int8 && input_type_of(flags.run.weight_type) != WeightType::kInt8Groups) {
+      throw cli::UsageError("--peer goes with --weight-type int8, int4, int4-ffn or int4-all");
     }
     for (const DType type :
          is_int8 ? std::vector{DType::kQ8_0} : std::vector{DType::kQ4_0, DType::kQ4_K}) {
@@ -129,14 +131,18 @@ class LargeExperiment {
  public:
   LargeExperiment(const LargeFlags& flags, cli::Console& console)
       : flags_(checked(flags)),
-        measurement_(flags.run, "large",
-                     flags.model.empty() ? flags.shape + ", random weights" : flags.model.string(),
-                     console),
-        progress_(console, 6, "figures") {
+        measurement_(flags.run, "large", subject_of(flags), console),
+        progress_(console, 6 + static_cast<std::int64_t>(flags.contexts.size()), "figures") {
     if (flags.model.empty()) write_random_checkpoint(flags.shape, folder_.path());
     // Before any thread is started.
     if (!flags.peer.empty()) peer_ = std::make_unique<Peer>(flags, folder_.path());
     speeds_.columns = speed_columns();
+    contexts_.columns = {"tokens of the prompt", "threads", "prompt, tokens/s",
+                         "after it, tokens/s"};
+    if (peer_ != nullptr) {
+      contexts_.columns.insert(contexts_.columns.end(),
+                               {"llama.cpp, prompt, tokens/s", "llama.cpp, after it, tokens/s"});
+    }
     const lintel::ModelFiles files(flags.model.empty() ? folder_.path() : flags.model);
     if (files.family() == nullptr) {
       throw cli::Failure(
@@ -147,8 +153,10 @@ class LargeExperiment {
     // Null: the embedding is tied to the head.
     const TensorInfo* const embedding = files.checkpoint().tensors.find("rwkv7.emb.weight");
     const std::int64_t before = resident_bytes();
-    load_seconds_ = seconds_of(
-        [&] { model_ = Transformer::load(files, {.weight_type = flags.run.weight_type}); });
+    load_seconds_ = seconds_of([&] {
+      model_ = Transformer::load(files,
+                                 {.weight_type = flags.run.weight_type, .kv_type = flags.kv_type});
+    });
     loaded_bytes_ = resident_bytes() - before;
     const std::int64_t rows = embedding != nullptr ? embedding->num_elements() : 0;
     read_elements_ = static_cast<double>(model_->num_parameters() - rows);
@@ -174,6 +182,7 @@ class LargeExperiment {
     measure("seqs_16", 16, cores, /*through_server=*/true);
     measure("seqs_64", 64, cores, /*through_server=*/true);
     measure("prompt_512", 0, cores, /*through_server=*/false);
+    for (const int tokens : flags_.contexts) measure_context(tokens, cores);
     measurement_.add("weight_bytes", static_cast<double>(model_->weight_bytes()));
     measurement_.add("resident_bytes", static_cast<double>(loaded_bytes_));
     measurement_.add("load_seconds", load_seconds_);
@@ -184,11 +193,18 @@ class LargeExperiment {
     }
     measurement_.add(std::move(speeds_));
     measurement_.add(std::move(served_));
+    if (!contexts_.rows.empty()) measurement_.add(std::move(contexts_));
     measurement_.add(costs());
     return measurement_.publish();
   }
 
  private:
+  static std::string subject_of(const LargeFlags& flags) {
+    const std::string cache = ", KV cache " + std::string(to_string(flags.kv_type));
+    return (flags.model.empty() ? flags.shape + ", random weights" : flags.model.string()) +
+           (flags.kv_type == KvType::kF32 ? "" : cache);
+  }
+
   static const LargeFlags& checked(const LargeFlags& flags) {
     if (flags.peer.empty() != flags.peer_root.empty()) {
       throw cli::UsageError("--peer and --peer-root go together");
@@ -214,6 +230,18 @@ class LargeExperiment {
                                      static_cast<unsigned>(model_->config().vocab_size));
   }
 
+  static double per_second(std::size_t tokens_of_step, const std::function<void()>& step) {
+    int steps = 0;
+    const auto begin = std::chrono::steady_clock::now();
+    std::chrono::duration<double> taken{};
+    while (taken < kWindow) {
+      step();
+      ++steps;
+      taken = std::chrono::steady_clock::now() - begin;
+    }
+    return steps * static_cast<double>(tokens_of_step) / taken.count();
+  }
+
   // Tokens a second of steps of a token of each of `rows` sequences.
   double decode(std::size_t rows, int threads) {
     Workspace workspace = model_->new_workspace(rows);
@@ -227,18 +255,11 @@ class LargeExperiment {
     };
     step();
     step();
-    int steps = 0;
-    const auto begin = std::chrono::steady_clock::now();
-    std::chrono::duration<double> taken{};
-    while (taken < kWindow) {
-      step();
-      ++steps;
-      taken = std::chrono::steady_clock::now() - begin;
-    }
-    return steps * static_cast<double>(rows) / taken.count();
+    return per_second(rows, step);
   }
 
-  double read_prompt(int threads) {
+  // continues: also decodes after it.
+  LongContextSpeed read_prompt(std::size_t tokens, int threads, bool continues) {
     const std::size_t slice = std::min(model_->most_prompt_rows(), kSliceRows);
     Workspace workspace = model_->new_workspace(slice);
     const Team team(threads, workspace);
@@ -253,7 +274,13 @@ class LargeExperiment {
       }
     };
     read(32);  // not counted: touches memory
-    return kPrompt / seconds_of([&] { read(kPrompt); });
+    LongContextSpeed speed;
+    speed.prompt = static_cast<double>(tokens) / seconds_of([&] { read(tokens); });
+    if (continues) {
+      read(1);
+      speed.decode = per_second(1, [&] { read(1); });
+    }
+    return speed;
   }
 
   double through_server(std::size_t clients, bool http) const {
@@ -292,7 +319,8 @@ class LargeExperiment {
     std::vector<std::vector<double>> peers(formats.size());
     for (int repeat = 0; repeat < flags_.run.repeats; ++repeat) {
       const double bound = bound_of(threads, tokens, is_prompt);
-      rates.push_back(is_prompt ? read_prompt(threads) : decode(rows, threads));
+      rates.push_back(is_prompt ? read_prompt(kPrompt, threads, false).prompt
+                                : decode(rows, threads));
       shares.push_back(bound * rates.back() / tokens);
       for (std::size_t i = 0; i < formats.size(); ++i) {
         LlamaPeer& llama = *formats[i].llama;
@@ -333,6 +361,30 @@ class LargeExperiment {
       measurement_.add(name + ".http_tokens_per_s", http.median);
       measurement_.add(name + ".http_share", http.median / rate.median);
     }
+    progress_.add(1);
+  }
+
+  // A prompt of so many tokens, and steps after it.
+  void measure_context(int tokens, int threads) {
+    const auto count = static_cast<std::size_t>(tokens);
+    const LongContextSpeed ours = read_prompt(count, threads, /*continues=*/true);
+    const std::string name = "context_" + std::to_string(tokens);
+    measurement_.add(name + ".prompt_tokens_per_s", ours.prompt);
+    measurement_.add(name + ".alone_tokens_per_s", ours.decode);
+    std::vector<Cell> row = {Cell::count(tokens), Cell::count(threads), Cell::number(ours.prompt),
+                             Cell::number(ours.decode)};
+    if (peer_ != nullptr) {
+      LongContextSpeed best;
+      for (const Peer::Format& format : peer_->formats()) {
+        const LongContextSpeed peer = format.llama->read_and_continue(tokens, threads);
+        best = {.prompt = std::max(best.prompt, peer.prompt),
+                .decode = std::max(best.decode, peer.decode)};
+      }
+      row.insert(row.end(), {Cell::number(best.prompt), Cell::number(best.decode)});
+      measurement_.add(name + ".prompt_over_peer", ours.prompt / best.prompt);
+      measurement_.add(name + ".alone_over_peer", ours.decode / best.decode);
+    }
+    contexts_.rows.push_back(std::move(row));
     progress_.add(1);
   }
 
@@ -379,6 +431,7 @@ class LargeExperiment {
   Table speeds_{.title = "Speed"};
   Table served_{.title = "Through the server",
                 .columns = {"what", "gRPC, tokens/s", "share", "HTTP, tokens/s", "share "}};
+  Table contexts_{.title = "Long contexts, one sequence"};
   cli::Progress progress_;
 };
 
@@ -394,6 +447,11 @@ void add_large(CLI::App& app, cli::CommandLine& command_line) {
   command.add_option("--model", flags->model, "A checkpoint in place of a shape")
       ->type_name("DIRECTORY")
       ->excludes(shape);
+  cli::add_parsed(command, "--context", flags->contexts, parse_counts, "N[,N...]",
+                  "Also prompts of so many tokens, and what follows them");
+  cli::add_parsed(command, "--kv-type", flags->kv_type, parse_kv_type, "TYPE",
+                  "Type of cached keys and values: f32, bf16 or int8 [f32]")
+      ->check(describe::offers({"f32", "bf16", "int8"}));
   cli::add_text(command, "--peer", flags->peer, "NAME", "Also measure llama.cpp, in turn with ours")
       ->check(describe::offers(std::vector<std::string>{"llama"}));
   command

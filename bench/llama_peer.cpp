@@ -30,13 +30,15 @@ namespace lintel::bench {
 
 struct LlamaPeer::Request {
   int sequences = 0;
-  int prompt = 0;  // tokens; 0: steps of a token of each sequence
+  int prompt = 0;          // tokens; 0: steps of a token of each sequence
+  bool continues = false;  // after the prompt
   int threads = 1;
 };
 
 struct LlamaPeer::Answer {
   bool failed = false;
-  double value = 0;  // tokens a second; first of all: seconds to load
+  double value = 0;      // tokens a second; first of all: seconds to load
+  double continued = 0;  // tokens a second after the prompt
   std::int64_t resident_bytes = 0;
   std::array<char, 1024> error = {};
 };
@@ -170,31 +172,44 @@ class Llama {
       context.compute(sequences);
       ++position;
     };
+    return steps_per_second(step, [&] { return position < most_tokens; }) * sequences;
+  }
+
+  LongContextSpeed read_prompt(int tokens, int threads, bool continues) {
+    constexpr int kMostContinued = 512;
+    Context context(*this, 1, kWarmUp + tokens + (continues ? kMostContinued : 0), threads);
+    int position = 0;
+    const auto read = [&](int count) {
+      for (int i = 0; i < count; ++i) context.put(i, 0, position++, i + 1 == count);
+      context.compute(count);
+    };
+    read(kWarmUp);
+    LongContextSpeed speed{.prompt = tokens / seconds_of([&] { read(tokens); })};
+    if (continues) {
+      const int end = position + kMostContinued;
+      speed.decode = steps_per_second([&] { read(1); }, [&] { return position < end; });
+    }
+    return speed;
+  }
+
+ private:
+  static constexpr int kWarmUp = 32;
+
+  // Of about half a second, as long as there may be more, after two that do not count.
+  template <typename Step, typename MayContinue>
+  static double steps_per_second(const Step& step, const MayContinue& may_continue) {
     step();
     step();
     int steps = 0;
     std::chrono::duration<double> taken{};
     const auto begin = std::chrono::steady_clock::now();
-    while (taken < kPeerWindow && position < most_tokens) {
+    while (taken < kPeerWindow && may_continue()) {
       step();
       ++steps;
       taken = std::chrono::steady_clock::now() - begin;
     }
-    return steps * sequences / taken.count();
+    return steps / taken.count();
   }
-
-  double read_prompt(int tokens, int threads) {
-    Context context(*this, 1, tokens + kWarmUp, threads);
-    const auto read = [&](int from, int count) {
-      for (int i = 0; i < count; ++i) context.put(i, 0, from + i, i + 1 == count);
-      context.compute(count);
-    };
-    read(0, kWarmUp);
-    return tokens / seconds_of([&] { read(kWarmUp, tokens); });
-  }
-
- private:
-  static constexpr int kWarmUp = 32;
 
   class Context {
    public:
@@ -295,8 +310,14 @@ LlamaPeer::LlamaPeer(const std::filesystem::path& root, const std::filesystem::p
       Request request;
       while (::send(socket_, &answer, sizeof answer, MSG_NOSIGNAL) == sizeof answer &&
              ::recv(socket_, &request, sizeof request, 0) == sizeof request) {
-        answer.value = request.prompt > 0 ? llama.read_prompt(request.prompt, request.threads)
-                                          : llama.decode(request.sequences, request.threads);
+        if (request.prompt == 0) {
+          answer.value = llama.decode(request.sequences, request.threads);
+          continue;
+        }
+        const LongContextSpeed speed =
+            llama.read_prompt(request.prompt, request.threads, request.continues);
+        answer.value = speed.prompt;
+        answer.continued = speed.decode;
       }
       ::_exit(0);
     } catch (const std::exception& error) {
@@ -325,17 +346,23 @@ void LlamaPeer::stop() {
 }
 
 double LlamaPeer::decode(int sequences, int threads) {
-  return ask({.sequences = sequences, .threads = threads});
+  return ask({.sequences = sequences, .threads = threads}).value;
 }
 
 double LlamaPeer::read_prompt(int tokens, int threads) {
-  return ask({.sequences = 1, .prompt = tokens, .threads = threads});
+  return ask({.sequences = 1, .prompt = tokens, .threads = threads}).value;
 }
 
-double LlamaPeer::ask(const Request& request) {
+LongContextSpeed LlamaPeer::read_and_continue(int tokens, int threads) {
+  const Answer answer =
+      ask({.sequences = 1, .prompt = tokens, .continues = true, .threads = threads});
+  return {.prompt = answer.value, .decode = answer.continued};
+}
+
+LlamaPeer::Answer LlamaPeer::ask(const Request& request) {
   // A process that has ended is seen by receive().
   (void)!::send(socket_, &request, sizeof request, MSG_NOSIGNAL);
-  return receive().value;
+  return receive();
 }
 
 LlamaPeer::Answer LlamaPeer::receive() {

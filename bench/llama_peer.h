@@ -8,6 +8,12 @@
 
 namespace lintel::bench {
 
+// Tokens a second.
+struct LongContextSpeed {
+  double prompt = 0;
+  double decode = 0;  // after the prompt
+};
+
 // A GGUF loaded by llama.cpp in a process of its own, which computes on request and else waits. One
 // thread at a time.
 class LlamaPeer {
@@ -28,6 +34,8 @@ class LlamaPeer {
   double decode(int sequences, int threads);
   // The same of a prompt of one sequence, with an output for its last token.
   double read_prompt(int tokens, int threads);
+  // Both with one sequence: of a prompt of so many tokens, then of steps of a token after it.
+  LongContextSpeed read_and_continue(int tokens, int threads);
 
   double load_seconds() const { return load_seconds_; }
   std::int64_t resident_bytes() const { return resident_bytes_; }  // after loading
@@ -36,7 +44,7 @@ class LlamaPeer {
   struct Request;
   struct Answer;
   void stop();
-  double ask(const Request& request);
+  Answer ask(const Request& request);
   Answer receive();
 
   int socket_ = -1;

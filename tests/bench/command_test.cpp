@@ -45,6 +45,8 @@ TEST_CASE("a command line that makes no sense is exit status 2, and says why") {
                                                        {"length", "--budget", "x"},
                                                        {"large", "--shape", "nonsense"},
                                                        {"large", "--peer", "llama"},
+                                                       {"large", "--context", "0"},
+                                                       {"large", "--kv-type", "f16"},
                                                        {"large", "--peer-root", "."},
                                                        {"serve", "--seconds", "0"},
                                                        {"adapters", "--rank", "1025"},
@@ -90,10 +92,16 @@ TEST_CASE("speed names every figure, in every weight type") {
 
 TEST_CASE("large names every figure of a checkpoint's shape") {
   const Bench bench;
-  const Result result = bench.succeed({"large", "--shape", "rwkv7-0.1b", "--weight-type", "int4",
-                                       "--repeats", "1", "--workers", "2", "--json"});
+  const Result result =
+      bench.succeed({"large", "--shape", "rwkv7-0.1b", "--weight-type", "int4", "--repeats", "1",
+                     "--workers", "2", "--context", "90,640", "--json"});
   const auto json = nlohmann::json::parse(result.out);
   CHECK(json["weight_type"] == "int4");
+  for (const char* name : {"context_90", "context_640"}) {
+    CAPTURE(name);
+    CHECK(json[name]["prompt_tokens_per_s"] > 0);
+    CHECK(json[name]["alone_tokens_per_s"] > 0);
+  }
   for (const char* name :
        {"alone_1_thread", "alone", "seqs_4", "seqs_16", "seqs_64", "prompt_512"}) {
     CAPTURE(name);
