@@ -38,6 +38,8 @@ constexpr size_t kSpanCells = BlockMatrix::kSpan / 4;
 // of the largest tiles, which may be many, do not ask. A panel has one smaller tile of each size.
 constexpr size_t kFetchAhead = 4096;
 constexpr size_t kMostRows = kLanes == 16 ? 6 : 4;
+// Float sums of a tile beside as many integer ones.
+constexpr size_t kMostRegisterSums = 12;
 
 // Without vectors a tile of several rows has no registers; it would take long to compile.
 constexpr bool kRowsAlone = kLanes == 1;
@@ -181,11 +183,26 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
   const float* x_scales = product.x.scales + row * product.x.scale_stride;
   const int32_t* x_sums = product.x.sums + row * product.x.scale_stride * 2;
 
-  VF sums[kRows][kVectors];
+  // In registers, or, where a tile has too many of them, in memory, where a group adds to them
+  // once.
+  constexpr bool kInMemory = kRows * kVectors > kMostRegisterSums;
+  HWY_ALIGN float memory[kInMemory ? kRows * kVectors * kLanes : 1];
+  VF registers[kRows][kVectors];
+  const auto sum_of = [&](size_t r, size_t v) HWY_ATTR {
+    if constexpr (kInMemory) return hn::Load(F(), memory + (r * kVectors + v) * kLanes);
+    return registers[r][v];
+  };
+  const auto keep_sum = [&](VF sum, size_t r, size_t v) HWY_ATTR {
+    if constexpr (kInMemory) {
+      hn::Store(sum, F(), memory + (r * kVectors + v) * kLanes);
+    } else {
+      registers[r][v] = sum;
+    }
+  };
   LINTEL_UNROLL
   for (size_t r = 0; r < kRows; ++r) {
     LINTEL_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::Zero(F());
+    for (size_t v = 0; v < kVectors; ++v) keep_sum(hn::Zero(F()), r, v);
   }
   for (size_t s = 0; s < spans; ++s) {
     LINTEL_UNROLL
@@ -232,11 +249,13 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
         for (size_t r = 0; r < kRows; ++r) {
           const float x_scale = x_scales[r * product.x.scale_stride + s];
           const VF unit = hn::Mul(scale, hn::Set(F(), x_scale));
-          sums[r][v] = hn::MulAdd(hn::ConvertTo(F(), exact[r][v]), unit, sums[r][v]);
-          if (!kFormat.has_minima) continue;
-          const int32_t* const of_span = x_sums + r * product.x.scale_stride * 2 + 2 * s;
-          const float sum = x_scale * static_cast<float>(of_span[0] + of_span[1]);
-          sums[r][v] = hn::NegMulAdd(minimum, hn::Set(F(), sum), sums[r][v]);
+          VF sum = hn::MulAdd(hn::ConvertTo(F(), exact[r][v]), unit, sum_of(r, v));
+          if (kFormat.has_minima) {
+            const int32_t* const of_span = x_sums + r * product.x.scale_stride * 2 + 2 * s;
+            const float inputs = x_scale * static_cast<float>(of_span[0] + of_span[1]);
+            sum = hn::NegMulAdd(minimum, hn::Set(F(), inputs), sum);
+          }
+          keep_sum(sum, r, v);
         }
       }
     }
@@ -251,7 +270,7 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
   for (size_t v = 0; v < kVectors; ++v) {
     LINTEL_UNROLL
     for (size_t r = 0; r < kRows; ++r) {
-      store_outputs(product, row + r, first + v * kLanes, sums[r][v]);
+      store_outputs(product, row + r, first + v * kLanes, sum_of(r, v));
     }
   }
 }
@@ -376,17 +395,17 @@ HWY_NOINLINE void tile(const BlockProduct& product, size_t panel, size_t row) {
   }
 }
 
-// Panel by panel, so that its levels stay in the cache while the rows pass by. Tiles have an
-// integer and a float sum of each row and vector in registers.
+// Panel by panel, so that its levels stay in the cache while the rows pass by. Few rows read whole
+// lines of a panel, as memory has them best; with more of them the multiplications take longer.
 template <class Dot, DType kType>
 void run(const BlockProduct& product) {
   constexpr bool kHasManyRegisters = kLanes == 16;
   constexpr size_t kOfMost = kHasManyRegisters ? 2 : 1;
-  constexpr size_t kOfFour = kHasManyRegisters ? 2 : 1;
+  constexpr size_t kOfFour = !kHasManyRegisters ? 1 : kType == DType::kQ4_0 ? 4 : 2;
   constexpr size_t kOfTwo = kHasManyRegisters ? 4 : std::min<size_t>(2, kPanelVectors);
   constexpr size_t kOfOne = kRowsAlone ? 1 : std::min<size_t>(4, kPanelVectors);
   const size_t rows = product.y.rows();
-  // Two rows read whole lines, as memory has them best; of bytes they come first.
+  // Of bytes two rows come first.
   constexpr bool kTwoFirst = block_format(kType).bits == 8;
   for (size_t panel = product.first_panel; panel < product.end_panel; ++panel) {
     size_t row = 0;
