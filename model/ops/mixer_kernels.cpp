@@ -79,6 +79,23 @@ void Silu(const float* x, size_t n, float* y) {
   });
 }
 
+void Sigmoid(size_t n, float* x) {
+  for_each_vector(n, [=](auto d, size_t i)
+                         HWY_ATTR { hn::StoreU(sigmoid_of(d, hn::LoadU(d, x + i)), d, x + i); });
+}
+
+void HyperbolicTangent(size_t n, float* x) {
+  for_each_vector(n, [=](auto d, size_t i)
+                         HWY_ATTR { hn::StoreU(hn::Tanh(d, hn::LoadU(d, x + i)), d, x + i); });
+}
+
+void ExpOfSigmoid(float factor, size_t n, float* x) {
+  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
+    const auto scaled = hn::Mul(hn::Set(d, factor), sigmoid_of(d, hn::LoadU(d, x + i)));
+    hn::StoreU(hn::Exp(d, scaled), d, x + i);
+  });
+}
+
 // channels: from one tap to the next.
 void Convolve(size_t taps, size_t channels, size_t count, const float* weight, const float* bias,
               bool has_activation, float* tail, const float* x, float* out) {
@@ -188,6 +205,9 @@ HWY_EXPORT(MultiplySigmoid);
 HWY_EXPORT(SquaredRelu);
 HWY_EXPORT(Interpolate);
 HWY_EXPORT(Silu);
+HWY_EXPORT(Sigmoid);
+HWY_EXPORT(HyperbolicTangent);
+HWY_EXPORT(ExpOfSigmoid);
 HWY_EXPORT(Convolve);
 HWY_EXPORT(FeedRecurrence);
 }  // namespace
@@ -229,6 +249,16 @@ void interpolate(std::span<const float> a, std::span<const float> b, std::span<c
 }
 
 void silu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(Silu)(x.data(), x.size(), x.data()); }
+
+void sigmoid(std::span<float> x) { HWY_DYNAMIC_DISPATCH(Sigmoid)(x.size(), x.data()); }
+
+void hyperbolic_tangent(std::span<float> x) {
+  HWY_DYNAMIC_DISPATCH(HyperbolicTangent)(x.size(), x.data());
+}
+
+void exp_of_sigmoid(float factor, std::span<float> x) {
+  HWY_DYNAMIC_DISPATCH(ExpOfSigmoid)(factor, x.size(), x.data());
+}
 
 void short_convolution(const ShortConvolution& convolution, std::span<float> tail,
                        std::span<const float> x, std::size_t first, std::span<float> out) {

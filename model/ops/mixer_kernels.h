@@ -41,8 +41,11 @@ void squared_relu(std::span<float> x);
 void interpolate(std::span<const float> a, std::span<const float> b, std::span<const float> mix,
                  std::span<float> out);
 
-// In place: silu(x).
+// In place: silu(x), sigmoid(x), tanh(x), exp(factor sigmoid(x)).
 void silu(std::span<float> x);
+void sigmoid(std::span<float> x);
+void hyperbolic_tangent(std::span<float> x);
+void exp_of_sigmoid(float factor, std::span<float> x);
 
 // A causal convolution of each channel with the `taps` - 1 rows before, then silu where
 // has_activation. out[c] = bias[c] + sum over j of weight[j, c] row_j[c], where the last row is x.

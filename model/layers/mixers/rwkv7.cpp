@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cmath>
 #include <utility>
 
 #include "model/core/kernels.h"
@@ -214,12 +213,7 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
     apply_pair(low_rank, rows, exact, between, to, scratch);
   };
   product(0, *weights_.r, r);
-  pair(
-      1, weights_.decay,
-      [](std::span<float> x) {
-        for (float& value : x) value = std::tanh(value);
-      },
-      w);
+  pair(1, weights_.decay, hyperbolic_tangent, w);
   product(2, *weights_.k, k);
   product(3, *weights_.v, v);
   if (is_first_layer_) {
@@ -230,26 +224,20 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
     mix_into(rows, before, weights_.mix[3], work, exact);
     apply_pair(weights_.first_value, rows, exact, nullptr, a, scratch);
     share_rows(rows.team, count, [&](std::size_t i) {
-      for (std::size_t c = 0; c < width; ++c) {
-        v.row(i)[c] += (rows.carry.row(i)[c] - v.row(i)[c]) * sigmoid(a.row(i)[c]);
-      }
+      sigmoid(a.row(i));
+      interpolate(v.row(i), rows.carry.row(i), a.row(i), v.row(i));
     });
   }
   pair(4, weights_.rate, nullptr, a);
-  pair(
-      5, weights_.gate,
-      [](std::span<float> x) {
-        for (float& value : x) value = sigmoid(value);
-      },
-      g);
+  pair(5, weights_.gate, sigmoid, g);
 
   const std::span<const float> k_k = weights_.k_k.values();
   const std::span<const float> k_a = weights_.k_a.values();
   share_rows(rows.team, count, [&](std::size_t i) {
     const std::span<float> unit = unit_key.row(i);
+    exp_of_sigmoid(-kMostDecay, w.row(i));
+    sigmoid(a.row(i));
     for (std::size_t c = 0; c < width; ++c) {
-      w.row(i)[c] = std::exp(-kMostDecay * sigmoid(w.row(i)[c]));
-      a.row(i)[c] = sigmoid(a.row(i)[c]);
       unit[c] = k.row(i)[c] * k_k[c];
       k.row(i)[c] *= 1.0f + (a.row(i)[c] - 1.0f) * k_a[c];
     }

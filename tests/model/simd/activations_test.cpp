@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sigmoids and their like, of vectors: against the C++ library's functions.
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "model/ops/mixer_kernels.h"
+#include "tests/model/support/instruction_sets.h"
+
+namespace lintel {
+namespace {
+
+TEST_CASE("sigmoid and tanh and exp of a sigmoid follow the C++ library", "[rows]") {
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> uniform(-12.0f, 12.0f);
+  testing::for_each_instruction_set([&] {
+    for (const std::size_t n : {1, 7, 16, 33, 1000}) {
+      std::vector<float> x(n);
+      for (float& value : x) value = uniform(random);
+      x[n / 2] = n % 2 == 0 ? 300.0f : -300.0f;  // far beyond where they are flat
+      std::vector<float> sigmoids = x, tangents = x, decays = x;
+      sigmoid(sigmoids);
+      hyperbolic_tangent(tangents);
+      exp_of_sigmoid(-0.6f, decays);
+      for (std::size_t i = 0; i < n; ++i) {
+        CAPTURE(n, x[i]);
+        const double expected = 1.0 / (1.0 + std::exp(-double{x[i]}));
+        CHECK(std::abs(sigmoids[i] - expected) <= 3e-7 * expected + 1e-30);
+        CHECK(std::abs(tangents[i] - std::tanh(double{x[i]})) <= 3e-7);
+        CHECK(std::abs(decays[i] - std::exp(double{-0.6f} * expected)) <= 3e-7);
+      }
+    }
+  });
+}
+
+TEST_CASE("an element's sigmoid does not depend on its place", "[rows]") {
+  testing::for_each_instruction_set([&] {
+    std::vector<float> alone = {0.37f}, tangent = alone, decay = alone;
+    sigmoid(alone);
+    hyperbolic_tangent(tangent);
+    exp_of_sigmoid(-0.6f, decay);
+    for (const std::size_t n : {5, 16, 31, 64}) {
+      std::vector<float> sigmoids(n, 0.37f), tangents = sigmoids, decays = sigmoids;
+      sigmoid(sigmoids);
+      hyperbolic_tangent(tangents);
+      exp_of_sigmoid(-0.6f, decays);
+      CHECK(sigmoids == std::vector<float>(n, alone[0]));
+      CHECK(tangents == std::vector<float>(n, tangent[0]));
+      CHECK(decays == std::vector<float>(n, decay[0]));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lintel
