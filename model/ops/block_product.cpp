@@ -466,12 +466,14 @@ namespace {
 
 HWY_EXPORT(MultiplyBlocks);
 
+#if HWY_ARCH_X86
 bool has_avx2() { return (hwy::SupportedTargets() & HWY_AVX2) != 0; }
+#endif
 
 }  // namespace
 
 // The kernels for AVX-512 take vpdpbusd, which its first machines have not.
-void multiply(const BlockProduct& product, bool portable) {
+void multiply(const BlockProduct& product, [[maybe_unused]] bool portable) {
 #if HWY_ARCH_X86
   if (portable || !has_vnni()) {
     return has_avx2() ? N_AVX2::MultiplyBlocks(product) : N_SCALAR::MultiplyBlocks(product);
