@@ -36,11 +36,18 @@ void Scale(const float* x, float scale, const float* gain, size_t n, float* y) {
   });
 }
 
+// y, which was computed from x; NaN where x is, as Highway's functions do not keep it.
+template <class V>
+HWY_INLINE V keep_nan(V x, V y) {
+  return hn::IfThenElse(hn::IsNaN(x), x, y);
+}
+
 // 1 / (1 + exp(-x)). The bound keeps the argument where Highway's Exp is defined.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V sigmoid_of(D d, V x) {
   const V one = hn::Set(d, 1.0f);
-  return hn::Div(one, hn::Add(one, hn::Exp(d, hn::Min(hn::Neg(x), hn::Set(d, 88.0f)))));
+  const V e = hn::Exp(d, hn::Min(hn::Neg(x), hn::Set(d, 88.0f)));
+  return keep_nan(x, hn::Div(one, hn::Add(one, e)));
 }
 
 void MultiplySilu(const float* gate, size_t n, float* x) {
@@ -85,14 +92,17 @@ void Sigmoid(size_t n, float* x) {
 }
 
 void HyperbolicTangent(size_t n, float* x) {
-  for_each_vector(n, [=](auto d, size_t i)
-                         HWY_ATTR { hn::StoreU(hn::Tanh(d, hn::LoadU(d, x + i)), d, x + i); });
+  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
+    const auto value = hn::LoadU(d, x + i);
+    hn::StoreU(keep_nan(value, hn::Tanh(d, value)), d, x + i);
+  });
 }
 
 void ExpOfSigmoid(float factor, size_t n, float* x) {
   for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
-    const auto scaled = hn::Mul(hn::Set(d, factor), sigmoid_of(d, hn::LoadU(d, x + i)));
-    hn::StoreU(hn::Exp(d, scaled), d, x + i);
+    const auto value = hn::LoadU(d, x + i);
+    const auto scaled = hn::Mul(hn::Set(d, factor), sigmoid_of(d, value));
+    hn::StoreU(keep_nan(value, hn::Exp(d, scaled)), d, x + i);
   });
 }
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sigmoids and their like, of vectors: against the C++ library's functions.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <limits>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "model/ops/mixer_kernels.h"
@@ -30,6 +33,25 @@ TEST_CASE("sigmoid and tanh and exp of a sigmoid follow the C++ library", "[rows
         CHECK(std::abs(tangents[i] - std::tanh(double{x[i]})) <= 3e-7);
         CHECK(std::abs(decays[i] - std::exp(double{-0.6f} * expected)) <= 3e-7);
       }
+    }
+  });
+}
+
+TEST_CASE("what is not a number stays so in sigmoids, tanh and silu", "[rows]") {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  testing::for_each_instruction_set([&] {
+    for (const std::size_t n : {1, 16, 21}) {
+      for (void (*const function)(std::span<float>) :
+           {static_cast<void (*)(std::span<float>)>(sigmoid), hyperbolic_tangent, silu}) {
+        std::vector<float> x(n, nan);
+        function(x);
+        CHECK(std::ranges::all_of(x, [](float value) { return std::isnan(value); }));
+      }
+      std::vector<float> decays(n, nan), gated(n, 1.0f);
+      exp_of_sigmoid(-0.6f, decays);
+      multiply_sigmoid(std::vector<float>(n, nan), gated);
+      CHECK(std::ranges::all_of(decays, [](float value) { return std::isnan(value); }));
+      CHECK(std::ranges::all_of(gated, [](float value) { return std::isnan(value); }));
     }
   });
 }
