@@ -230,6 +230,7 @@ class LargeExperiment {
                                      static_cast<unsigned>(model_->config().vocab_size));
   }
 
+  // Tokens a second of steps of so many tokens, for kWindow.
   static double per_second(std::size_t tokens_of_step, const std::function<void()>& step) {
     int steps = 0;
     const auto begin = std::chrono::steady_clock::now();

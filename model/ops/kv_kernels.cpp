@@ -52,13 +52,13 @@ constexpr size_t kBlockPages = kKvBlock / kKvPage;
 // Queries of a tile, which share what is loaded of a page: as many as there are registers for.
 constexpr bool kIsWide = kSlotVectors == 1;
 constexpr size_t kTile = hn::MaxLanes(Slots()) == 1 ? 1 : kIsWide ? 8 : 4;
-// The sums of a tile of so many queries: vectors side by side.
+// Vectors of sums that each query of a tile of so many has side by side.
 template <size_t kQueries>
 constexpr size_t kSideBySide = kTile == 1 ? 1 : (kIsWide ? 16 : 8) / kQueries;
 // Queries of a group, whose tiles find a page in the nearest cache, one after the other.
 constexpr size_t kGroup = 32;
 
-// One head of the pages of a block.
+// One head of the pages of a block; null where no query sees the page.
 template <typename Cell>
 struct BlockHead {
   const Cell* keys[kBlockPages];           // [D, kKvPage]

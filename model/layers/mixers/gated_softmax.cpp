@@ -15,7 +15,7 @@ namespace {
 
 // Queries times positions from which on several threads attend.
 constexpr std::size_t kWorthSharing = 2048;
-// Of a prompt, that a thread of a large team takes at once.
+// Rows of a prompt that a thread of a large team takes at once.
 constexpr std::size_t kRowsOfThread = 16;
 
 // Queries of some heads of keys. The cache holds the positions up to the last row's.
