@@ -37,7 +37,7 @@ TEST_CASE("sigmoid and tanh and exp of a sigmoid follow the C++ library", "[rows
   });
 }
 
-TEST_CASE("what is not a number stays so in sigmoids, tanh and silu", "[rows]") {
+TEST_CASE("NaN stays NaN in sigmoids, tanh and silu", "[rows]") {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   testing::for_each_instruction_set([&] {
     for (const std::size_t n : {1, 16, 21}) {
