@@ -5,9 +5,12 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <iterator>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,6 +21,7 @@
 #include "model/model_files.h"
 #include "model/ops/block_matrix.h"
 #include "model/ops/dense.h"
+#include "model/tokenizer/tokenizer.h"
 
 namespace lintel {
 namespace {
@@ -69,60 +73,101 @@ std::vector<std::vector<std::int32_t>> draw_sequences(const Transformer& model, 
   return tokens;
 }
 
-// Reads whole sequences, one a step: what streams its matrices reads them as often as it steps.
+// Reads sequences in steps of many tokens: what streams its matrices reads them as often as it
+// steps.
 class SequenceReader {
  public:
-  SequenceReader(const Transformer& model, std::size_t length)
-      : model_(model), workspace_(model.new_workspace(length)) {}
+  SequenceReader(const Transformer& model, std::size_t most_rows)
+      : model_(model), workspace_(model.new_workspace(most_rows)) {}
 
-  // The output after each token; valid until the next call.
-  MatrixView<const float> read(std::span<const std::int32_t> tokens) {
-    SequenceState sequence = model_.new_sequence();
+  // The output after each of the sequence's next tokens; valid until the next call. ends: another
+  // sequence begins then.
+  MatrixView<const float> read(std::span<const std::int32_t> tokens, bool ends) {
+    if (!sequence_) sequence_.emplace(model_.new_sequence());
     std::vector<BatchRow> rows;
     for (const std::int32_t token : tokens) {
-      rows.push_back({token, &sequence, /*wants_output=*/true});
+      rows.push_back({token, &*sequence_, /*wants_output=*/true});
     }
-    return model_.step(rows, workspace_);
+    const MatrixView<const float> outputs = model_.step(rows, workspace_);
+    if (ends) sequence_.reset();
+    return outputs;
   }
 
  private:
   const Transformer& model_;
   Workspace workspace_;
+  std::optional<SequenceState> sequence_;
 };
+
+// The sum of the Kullback-Leibler divergences, in bits, of what two models expect after each token.
+class DivergenceSum {
+ public:
+  // most_tokens: of a call of add().
+  DivergenceSum(const Transformer& exact, const Transformer& narrow, std::size_t most_tokens)
+      : head_(exact.head()),
+        exact_(exact, most_tokens),
+        narrow_(narrow, most_tokens),
+        p_(static_cast<std::size_t>(head_.vocab_size())),
+        q_(p_.size()) {}
+
+  // The next tokens of a sequence, which ends with them or not. Returns whether all outputs are
+  // finite.
+  bool add(std::span<const std::int32_t> tokens, bool ends) {
+    const MatrixView<const float> wanted = exact_.read(tokens, ends);
+    const MatrixView<const float> found = narrow_.read(tokens, ends);
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      if (!all_finite(wanted.row(t)) || !all_finite(found.row(t))) return false;
+      head_.log2_probs(wanted.row(t), p_);
+      head_.log2_probs(found.row(t), q_);
+      for (std::size_t token = 0; token < p_.size(); ++token) {
+        if (p_[token] > -100.0) bits_ += std::exp2(p_[token]) * (p_[token] - q_[token]);
+      }
+    }
+    return true;
+  }
+  double bits() const { return bits_; }
+
+ private:
+  const Head& head_;
+  SequenceReader exact_;
+  SequenceReader narrow_;
+  std::vector<double> p_;  // [V] log2
+  std::vector<double> q_;
+  double bits_ = 0.0;
+};
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 }  // namespace
 
-double kl_divergence_bits(const Transformer& exact, const Transformer& narrow) {
-  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+double kl_divergence_bits(const Transformer& exact, const Transformer& narrow,
+                          double most_bits_lost) {
   constexpr double kFar = 4.0;  // from the limit: more sequences would decide the same
-  const Head& head = exact.head();
-  const auto vocab_size = static_cast<std::size_t>(head.vocab_size());
-  const auto length = static_cast<std::size_t>(tokens_to_draw(exact.config(), head.vocab_size()));
-  SequenceReader of_exact(exact, length);
-  SequenceReader of_narrow(narrow, length);
-  std::vector<double> p(vocab_size);
-  std::vector<double> q(vocab_size);
-  double sum = 0.0;
+  const auto length =
+      static_cast<std::size_t>(tokens_to_draw(exact.config(), exact.head().vocab_size()));
+  DivergenceSum sum(exact, narrow, length);
   double mean = 0.0;
   for (std::size_t first = 0; first < kMostSequences; first += kSequences) {
     const std::vector<std::vector<std::int32_t>> sequences = draw_sequences(narrow, first);
     if (sequences.empty()) return kNaN;
     for (const std::vector<std::int32_t>& tokens : sequences) {
-      const MatrixView<const float> wanted = of_exact.read(tokens);
-      const MatrixView<const float> found = of_narrow.read(tokens);
-      for (std::size_t t = 0; t < length; ++t) {
-        if (!all_finite(wanted.row(t)) || !all_finite(found.row(t))) return kNaN;
-        head.log2_probs(wanted.row(t), p);
-        head.log2_probs(found.row(t), q);
-        for (std::size_t token = 0; token < vocab_size; ++token) {
-          if (p[token] > -100.0) sum += std::exp2(p[token]) * (p[token] - q[token]);
-        }
-      }
+      if (!sum.add(tokens, /*ends=*/true)) return kNaN;
     }
-    mean = sum / static_cast<double>(length * (first + kSequences));
-    if (mean < kMostBitsLost / kFar || mean > kMostBitsLost * kFar) break;
+    mean = sum.bits() / static_cast<double>(length * (first + kSequences));
+    if (mean < most_bits_lost / kFar || mean > most_bits_lost * kFar) break;
   }
   return mean;
+}
+
+double kl_divergence_bits(const Transformer& exact, const Transformer& narrow,
+                          std::span<const std::int32_t> tokens) {
+  constexpr std::size_t kRows = 64;  // at a time: a large vocabulary's outputs are megabytes each
+  DivergenceSum sum(exact, narrow, std::min(kRows, tokens.size()));
+  for (std::size_t at = 0; at < tokens.size(); at += kRows) {
+    const std::size_t count = std::min(kRows, tokens.size() - at);
+    if (!sum.add(tokens.subspan(at, count), at + count == tokens.size())) return kNaN;
+  }
+  return sum.bits() / static_cast<double>(tokens.size());
 }
 
 namespace {
@@ -320,22 +365,58 @@ std::int64_t num_weights(const ModelFiles& files) {
   return weights;
 }
 
-bool is_worth_comparing(const ModelFiles& files, const Transformer::Options& options) {
-  if (options.attention && options.attention->recompute) return false;
-  const std::int64_t weights = num_weights(files);
-  return weights >= kFewestWeights && weights <= kMostComparedWeights && !faster_types().empty();
+// Of a model's beginning of `text`: what types are compared on. Empty where there is no text, and
+// for a model that reads none.
+std::vector<std::int32_t> text_tokens(const ModelFiles& files, const std::string& text) {
+  if (text.empty()) return {};
+  std::vector<std::string> notes;
+  const std::shared_ptr<const Tokenizer> tokenizer = files.load_tokenizer(notes);
+  if (tokenizer == nullptr) return {};
+  std::vector<std::int32_t> tokens = tokenizer->encode(text);
+  const auto longest = static_cast<std::size_t>(files.config().max_length);  // 0: unbounded
+  const std::size_t most = longest > 0 ? std::min(longest, kMostTextTokens) : kMostTextTokens;
+  if (tokens.size() > most) tokens.resize(most);
+  if (tokens.size() < std::min(kFewestTextTokens, most)) {
+    throw ModelError("the text to compare weight types on: found " + std::to_string(tokens.size()) +
+                     " tokens, expected at least " + std::to_string(kFewestTextTokens));
+  }
+  const std::int32_t vocabulary = files.config().vocab_size;
+  if (std::ranges::any_of(tokens, [&](std::int32_t token) { return token >= vocabulary; })) {
+    return {};  // a tokenizer with more tokens than the model has rows
+  }
+  return tokens;
 }
 
-// While load_as_planned() compares: one of the narrow models beside what streams, or the model in
-// f32 alone.
-ModelSize size_of_comparing(const ModelFiles& files, Transformer::Options options) {
-  options.weight_type = WeightType::kF32;
+// In 4 bits a model loses too much to be compared without a text.
+std::vector<WeightType> candidates_for(const ModelFiles& files, bool has_text) {
+  std::vector<WeightType> types;
+  if (has_text && files.family() != nullptr) {
+    for (const WeightType type : {WeightType::kInt4All, WeightType::kInt4, WeightType::kInt4Ffn}) {
+      if (is_faster_than_f32(type)) types.push_back(type);
+    }
+  }
+  std::ranges::copy(faster_types(), std::back_inserter(types));
+  return types;
+}
+
+bool is_large(const ModelFiles& files) { return num_weights(files) > kMostComparedWeights; }
+
+bool is_worth_comparing(const ModelFiles& files, const Transformer::Options& options) {
+  if (options.attention && options.attention->recompute) return false;
+  return num_weights(files) >= kFewestWeights;
+}
+
+// While load_as_planned() compares: one of the candidates beside what streams, or the model in the
+// type that is served where none of them loses little enough, alone.
+ModelSize size_of_comparing(const ModelFiles& files, const LoadPlan& plan) {
+  Transformer::Options options = plan.options;
   ModelSize size = measure_model(files, options);
+  options.weight_type = WeightType::kF32;
   options.streams = true;
   const std::size_t streamed = measure_model(files, options).peak_bytes();
   options.streams = false;
   std::size_t peak = size.peak_bytes();
-  for (const WeightType type : faster_types()) {
+  for (const WeightType type : plan.candidates) {
     options.weight_type = type;
     const auto narrow = measured(files, options);
     if (!narrow) continue;
@@ -358,46 +439,64 @@ std::vector<WeightType> faster_types() {
 }
 
 LoadPlan plan_to_load(const ModelFiles& files, std::optional<WeightType> weight_type,
-                      const std::optional<AttentionSpec>& attention, KvType kv_type) {
-  LoadPlan plan{.options = {.attention = attention, .kv_type = kv_type}};
+                      const std::optional<AttentionSpec>& attention, KvType kv_type,
+                      const TypeChoice& choice) {
+  LoadPlan plan{.options = {.attention = attention, .kv_type = kv_type},
+                .most_bits_lost = choice.most_bits_lost};
   if (!weight_type && has_quantized_tensors(files)) {
     weight_type = WeightType::kBlocks;
+    plan.reason = "as the file stores its quantised tensors";
   }
-  plan.compares = !weight_type && is_worth_comparing(files, plan.options);
+  if (!weight_type && is_worth_comparing(files, plan.options)) {
+    plan.text = text_tokens(files, choice.text);
+    if (!plan.text.empty() || !is_large(files)) {
+      plan.candidates = candidates_for(files, !plan.text.empty());
+    } else if (!choice.text.empty()) {
+      plan.reason = "the model reads no text, on which types would be compared";
+    }
+  }
   const std::vector<WeightType> faster = faster_types();
-  const bool is_large = num_weights(files) > kMostComparedWeights && !faster.empty();
-  plan.options.weight_type = weight_type.value_or(is_large ? faster.front() : WeightType::kF32);
+  if (!plan.candidates.empty()) {
+    // In f32 a large model would take twice the memory of its files.
+    weight_type = is_large(files) ? WeightType::kBf16 : WeightType::kF32;
+    std::erase(plan.candidates, *weight_type);
+  } else if (!weight_type && is_large(files) && !faster.empty()) {
+    weight_type = faster.front();
+  }
+  plan.options.weight_type = weight_type.value_or(WeightType::kF32);
   plan.size =
-      plan.compares ? size_of_comparing(files, plan.options) : measure_model(files, plan.options);
+      plan.candidates.empty() ? measure_model(files, plan.options) : size_of_comparing(files, plan);
   return plan;
 }
 
 LoadedModel load_as_planned(const ModelFiles& files, const LoadPlan& plan) {
-  if (!plan.compares) {
-    const bool is_stored = plan.options.weight_type == WeightType::kBlocks;
-    return {Transformer::load(files, plan.options),
-            is_stored ? "as the file stores its quantised tensors" : ""};
+  if (plan.candidates.empty()) {
+    return {Transformer::load(files, plan.options), plan.reason};
   }
   Transformer::Options options = plan.options;
   Transformer::Options streamed = plan.options;
   streamed.weight_type = WeightType::kF32;
   streamed.streams = true;
+  const std::string most = digits(plan.most_bits_lost);
   std::string refused;
-  for (const WeightType type : faster_types()) {
+  for (const WeightType type : plan.candidates) {
     options.weight_type = type;
     if (!measured(files, options)) continue;
     std::unique_ptr<const Transformer> narrow = Transformer::load(files, options);
-    const double lost = kl_divergence_bits(*Transformer::load(files, streamed), *narrow);
+    const auto exact = Transformer::load(files, streamed);
+    const double lost = plan.text.empty() ? kl_divergence_bits(*exact, *narrow, plan.most_bits_lost)
+                                          : kl_divergence_bits(*exact, *narrow, plan.text);
     const std::string loss = digits(lost) + " bits a token against f32";
-    if (lost <= kMostBitsLost) {  // not of NaN
-      return {std::move(narrow), std::string(to_string(type)) + " loses " + loss + ", of at most " +
-                                     digits(kMostBitsLost)};
+    if (lost <= plan.most_bits_lost) {  // not of NaN
+      const std::string on =
+          plan.text.empty() ? "" : " on " + std::to_string(plan.text.size()) + " tokens of text";
+      return {std::move(narrow),
+              std::string(to_string(type)) + " loses " + loss + on + ", of at most " + most};
     }
     refused += (refused.empty() ? "" : ", ") + std::string(to_string(type)) + " would lose " +
-               loss + ", more than " + digits(kMostBitsLost);
+               loss + ", more than " + most;
   }
-  options.weight_type = WeightType::kF32;
-  return {Transformer::load(files, options),
+  return {Transformer::load(files, plan.options),
           refused.empty() ? "nothing faster takes this model" : refused};
 }
 

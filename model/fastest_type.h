@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,12 +17,22 @@ namespace lintel {
 
 // What a model loses by the type that its matrices are computed in.
 
+// Of bits per token: a model is served in the fastest type that loses no more against f32.
+inline constexpr double kMostBitsLost = 0.002;
+
 // Bits that `narrow` loses for each token against `exact`, the same model in f32: the mean
 // Kullback-Leibler divergence of what they expect next, along sequences that `narrow` draws.
 // Bits/dim of data that the model was made for rise by about as much. A pure function of both;
 // takes as long as drawing some hundred tokens. NaN where one of them is not finite. REQUIRES:
 // neither recomputes.
-double kl_divergence_bits(const Transformer& exact, const Transformer& narrow);
+//
+// Fewer sequences are drawn where it is far from most_bits_lost, which it is compared with.
+double kl_divergence_bits(const Transformer& exact, const Transformer& narrow,
+                          double most_bits_lost = kMostBitsLost);
+// The same along one sequence of these tokens. REQUIRES: at least one, ids of the model, not more
+// than its max_length.
+double kl_divergence_bits(const Transformer& exact, const Transformer& narrow,
+                          std::span<const std::int32_t> tokens);
 
 // ModelSize: how much memory a model will take, known before any of its weights is read.
 
@@ -41,13 +52,23 @@ struct ModelSize {
 // weights' header.
 ModelSize measure_model(const ModelFiles& files, const Transformer::Options& options);
 
-// Of bits per token: a model is served in the fastest type that loses no more against f32.
-inline constexpr double kMostBitsLost = 0.002;
 // Of weights in a model whose time matrices take; smaller ones stay in f32.
 inline constexpr std::int64_t kFewestWeights = 200'000;
-// Models with more of them are served in the fastest type without a comparison, which would take
-// as long as some hundred tokens in f32.
+// Models with more of them are served in the fastest type of faster_types() without a comparison,
+// which would take as long as some hundred tokens in f32, unless there is a text to compare on.
 inline constexpr std::int64_t kMostComparedWeights = 100'000'000;
+// Of a text that types are compared on. Its first tokens are read, up to kMostTextTokens.
+inline constexpr std::size_t kFewestTextTokens = 64;
+inline constexpr std::size_t kMostTextTokens = 512;
+inline constexpr std::size_t kMostTextBytes = std::size_t{64} << 10;  // of a file: more is not read
+
+// How a type is chosen where the operator chose none.
+struct TypeChoice {
+  // Where it is not empty, types of a model that reads text are compared on it, those of a
+  // checkpoint in 4 bits, too. Else on sequences that the model draws.
+  std::string text;
+  double most_bits_lost = kMostBitsLost;
+};
 
 // What is faster than f32 with this machine's kernels, the fastest first. It depends on the
 // instruction set alone, not on a clock: the same machine chooses the same again.
@@ -55,24 +76,31 @@ std::vector<WeightType> faster_types();
 
 struct LoadPlan {
   Transformer::Options options;
-  bool compares = false;  // types; options.weight_type is to be found
-  ModelSize size;         // while it is loaded
+  // To compare, the fastest first; options.weight_type is served where none loses little enough.
+  std::vector<WeightType> candidates;
+  double most_bits_lost = kMostBitsLost;
+  std::vector<std::int32_t> text;  // to compare on; empty: what the model draws
+  std::string reason;              // why nothing is compared, where that is worth saying
+  ModelSize size;                  // while it is loaded
 };
 
 // weight_type: nothing: the fastest that serves, but f32 of a small model and of one that keeps no
-// state. Throws ModelError for what cannot be loaded, as far as is seen without reading weights.
+// state, and a GGUF file's quantised tensors as they are. Throws ModelError for what cannot be
+// loaded, as far as is seen without reading weights, and for a text of fewer than
+// kFewestTextTokens. A large model of which no type loses little enough is served in bf16.
 LoadPlan plan_to_load(const ModelFiles& files, std::optional<WeightType> weight_type,
-                      const std::optional<AttentionSpec>& attention, KvType kv_type = KvType::kF32);
+                      const std::optional<AttentionSpec>& attention, KvType kv_type = KvType::kF32,
+                      const TypeChoice& choice = {});
 
 struct LoadedModel {
   std::unique_ptr<const Transformer> transformer;
-  // "int8 loses 0.0003 bits per token against f32, of at most 0.002"; empty: nothing was compared.
+  // "int8 loses 0.0003 bits a token against f32, of at most 0.002"; empty: nothing was compared.
   std::string reason;
 };
 
-// Loads the model in the type of the plan; or in what is faster than f32, one type after the other,
-// until one loses little enough against matrices that are read from the files as they are needed,
-// so that the model is never there twice. Throws what Transformer::load does.
+// Loads the model in the type of the plan; or in its candidates, one type after the other, until
+// one loses little enough against matrices that are read from the files as they are needed, so that
+// the model is never there twice. Throws what Transformer::load does.
 LoadedModel load_as_planned(const ModelFiles& files, const LoadPlan& plan);
 
 }  // namespace lintel

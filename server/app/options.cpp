@@ -587,6 +587,9 @@ void check_together(ServerOptions& options, bool prefill_rows_given) {
     }
   }
   check_adapters(options.models);
+  if (options.models.weight_type && !options.models.weight_type_text.empty()) {
+    throw UsageError("--weight-type-text goes with --weight-type auto");
+  }
   check_of_models("--chat-template", options.models, options.models.chat_templates);
   check_of_models("--tool-dialect", options.models, options.models.tool_dialects);
   if (options.initial_states.accept_other_numerics && options.initial_states.directory.empty()) {

@@ -23,6 +23,7 @@
 #include "model/transformer.h"
 #include "server/core/threads.h"
 #include "server/grpc/listener.h"
+#include "server/models/model_loader.h"
 #include "server/models/model_repository.h"
 #include "server/security/bearer_tokens.h"
 #include "server/security/certificates.h"
@@ -137,9 +138,7 @@ void print_numerics(const ModelOptions& options, std::ostream& out) {
   for (const ModelSource& source :
        start_sources(options, ModelRepository(options.models_directory()))) {
     const ModelFiles files(source.directory);
-    const auto model = load_as_planned(files, plan_to_load(files, options.weight_type,
-                                                           options.attention, options.kv_type))
-                           .transformer;
+    const auto model = load_as_planned(files, plan_as_asked(files, options)).transformer;
     const NumericsFingerprint numerics = numerics_of(*model);
     out << source.name << '\t' << source.version << '\t' << numerics.hex << '\t' << numerics.text
         << '\n';

@@ -2,6 +2,7 @@
 #include "server/config/flags.h"
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 #include <optional>
 #include <vector>
@@ -142,6 +143,22 @@ std::string show_attention(const std::optional<AttentionSpec>& attention) {
   return attention ? attention->text : "";
 }
 
+double parse_bits(const std::string& text) {
+  double bits = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, bits);
+  if (error != std::errc() || rest != end || !(bits >= 0 && bits <= 1)) {
+    throw UsageError("'" + text + "' is not a number from 0 to 1");
+  }
+  return bits;
+}
+
+std::string show_bits(double bits) {
+  char text[32];
+  const auto [end, error] = std::to_chars(std::begin(text), std::end(text), bits);
+  return {text, end};
+}
+
 }  // namespace
 
 std::vector<Flag> model_flags() {
@@ -200,9 +217,15 @@ std::vector<Flag> model_flags() {
           "checkpoints: for each 32 inputs, the head in int8; int4-ffn: int4 in feed-forward "
           "layers, "
           "else int8; int4-all: in the head, too. Predictor, norms and states stay in f32. auto: "
-          "the fastest type that loses at most 0.002 bits a token against f32, measured at load "
-          "(shown by `lintel model get`); f32 for small models; the stored types for quantised "
-          "tensors of a GGUF file"),
+          "the fastest type that loses at most --weight-type-loss bits a token against f32, "
+          "measured at load (shown by `lintel model get`); f32 for small models, int8 for large "
+          "ones without --weight-type-text, with it bf16 if no type loses as little; the stored "
+          "types of a GGUF file"),
+      path_flag("--weight-type-text", models, &Options::weight_type_text, "FILE",
+                "Text whose first 512 tokens --weight-type auto measures on; checkpoints then may "
+                "be served in 4 bits. A second or more for each type and 100 million weights"),
+      text_flag("--weight-type-loss", models, &Options::weight_type_loss, "BITS", parse_bits,
+                show_bits, "The most that --weight-type auto may lose"),
       choice_flag<Options, KvType>(
           "--kv-type", models, &Options::kv_type, "TYPE",
           {{"f32", KvType::kF32}, {"bf16", KvType::kBf16}, {"int8", KvType::kInt8}},

@@ -343,6 +343,21 @@ class LoadProgress {
 
 }  // namespace
 
+LoadPlan plan_as_asked(const ModelFiles& files, const ModelOptions& options) {
+  TypeChoice choice{.text = {}, .most_bits_lost = options.weight_type_loss};
+  if (!options.weight_type_text.empty()) {
+    choice.text.resize(kMostTextBytes);
+    std::ifstream file(options.weight_type_text, std::ios::binary);
+    file.read(choice.text.data(), static_cast<std::streamsize>(choice.text.size()));
+    choice.text.resize(static_cast<std::size_t>(file.gcount()));
+    if (choice.text.empty()) {
+      throw ModelError("--weight-type-text " + options.weight_type_text.string() +
+                       " is empty or cannot be read");
+    }
+  }
+  return plan_to_load(files, options.weight_type, options.attention, options.kv_type, choice);
+}
+
 std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const {
   ModelFiles files(source.directory);
   LoadProgress progress(source.name);
@@ -350,7 +365,7 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
     files.report_reads(
         [&](std::uint64_t done, std::uint64_t total) { progress.show(done, total); });
   }
-  LoadPlan plan = plan_to_load(files, options_.weight_type, options_.attention, options_.kv_type);
+  LoadPlan plan = plan_as_asked(files, options_);
   ModelMemory::Reservation reservation = admit(source.name, plan.size);
   LoadedModel loaded = load_as_planned(files, plan);
   progress.finish();

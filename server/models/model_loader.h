@@ -156,6 +156,10 @@ class OutOfModelMemory : public ModelError {
   using ModelError::ModelError;
 };
 
+// plan_to_load() of a model as the options have it. Throws what that does, and ModelError for a
+// text to compare weight types on that cannot be read.
+LoadPlan plan_as_asked(const ModelFiles& files, const ModelOptions& options);
+
 // Every model comes this way, when the server starts and while it runs. Const and thread-safe.
 class ModelLoader {
  public:

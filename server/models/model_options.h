@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "model/config/attention_spec.h"
+#include "model/fastest_type.h"
 #include "model/ops/dense.h"
 #include "model/ops/kv_type.h"
 #include "server/chat/reader/tool_dialect.h"
@@ -74,7 +75,9 @@ struct ModelOptions {
   std::chrono::milliseconds idle_unload_ms{0};  // then a model that no call uses goes; 0: never
   std::vector<std::string> load;                // of the repository, at the start; "*": all
   std::size_t memory_bytes = 0;                 // of all models and adapters together; 0: no bound
-  std::optional<WeightType> weight_type;        // nothing: of each model, load_in_fastest_type()
+  std::optional<WeightType> weight_type;        // nothing: of each model, load_as_planned()
+  std::filesystem::path weight_type_text;       // TypeChoice::text; empty: none
+  double weight_type_loss = kMostBitsLost;      // TypeChoice::most_bits_lost
   KvType kv_type = KvType::kF32;                // of KV caches, where a model has some
   KernelChoice kernels = KernelChoice::kAuto;   // of the process: choose_kernels()
   std::optional<AttentionSpec> attention;       // of every model, in place of its own

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstdint>
 #include <fstream>
+#include <span>
+#include <vector>
 
 #include "model/fastest_type.h"
 #include "model/formats/weights.h"
@@ -29,6 +32,22 @@ TEST_CASE("a model loses nothing against itself, and narrower types lose more") 
   CHECK(in_int8 < 0.1);
   // A pure function of the two.
   CHECK(kl_divergence_bits(*exact, *load(directory, WeightType::kInt8)) == in_int8);
+}
+
+TEST_CASE("the loss on a text adds up its tokens, and a model loses nothing against itself") {
+  const TemporaryDirectory directory;
+  write_random_model(directory.path(), tiny_config(TinyModel::kBytes), /*seed=*/1);
+  const auto exact = load(directory, WeightType::kF32);
+  const auto narrow = load(directory, WeightType::kInt8);
+  std::vector<std::int32_t> tokens;
+  for (std::int32_t t = 0; t < 150; ++t) tokens.push_back(t * 37 % 256);
+  const auto lost = [&](std::size_t count) {
+    return kl_divergence_bits(*exact, *narrow, std::span(tokens).first(count)) *
+           static_cast<double>(count);
+  };
+  CHECK(kl_divergence_bits(*exact, *exact, tokens) == 0.0);
+  CHECK(lost(1) > 0.0);
+  for (std::size_t count = 2; count <= tokens.size(); ++count) CHECK(lost(count) > lost(count - 1));
 }
 
 TEST_CASE("a model that is not finite loses NaN bits") {

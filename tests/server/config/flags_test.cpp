@@ -130,6 +130,7 @@ std::string sample(const Flag& flag) {
       {"[MODEL:]NAME=DIR", "m:other=elsewhere"},
       {"ADDRESS", "127.0.0.1:77"},
       {"SPEC", "softmax:scale=2"},
+      {"BITS", "0.5"},
       {"NAME", "other"},
       {"ID", "other.replica-2"},
       {"DURATION", "77s"},

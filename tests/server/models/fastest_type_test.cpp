@@ -5,10 +5,17 @@
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <optional>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "model/model_files.h"
+#include "model/tokenizer/tokenizer.h"
+#include "server/models/model_loader.h"
 #include "server/models/model_manager.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
@@ -34,10 +41,16 @@ void write_wide_model(const std::filesystem::path& directory, float scale) {
   write_random_model(directory, wide_config(), /*seed=*/3, scale);
 }
 
-LoadedModel load(const std::filesystem::path& directory, std::optional<WeightType> type) {
+LoadedModel load(const std::filesystem::path& directory, std::optional<WeightType> type,
+                 const TypeChoice& choice = {}) {
   const ModelFiles files(directory);
-  return load_as_planned(files, plan_to_load(files, type, {}));
+  return load_as_planned(files, plan_to_load(files, type, {}, KvType::kF32, choice));
 }
+
+constexpr const char* kText =
+    "The state of a sequence is as large after a million tokens as after one, so a conversation "
+    "continues where it ended. A cache of keys and values grows with every token, and each token "
+    "takes longer than the one before it.";
 
 TEST_CASE("auto serves the fastest type that loses at most 0.002 bits a token, and says so") {
   const TemporaryDirectory directory;
@@ -79,7 +92,67 @@ TEST_CASE("auto serves small models in f32, and a type that was given is taken")
   // Recomputing is for comparison with what others published, in f32.
   const ModelFiles files(wide.path());
   AttentionSpec spec = parse_attention_spec("softmax:recompute=true");
-  CHECK_FALSE(plan_to_load(files, {}, spec).compares);
+  CHECK(plan_to_load(files, {}, spec).candidates.empty());
+}
+
+TEST_CASE("auto compares on a text if one is given, and checkpoints also in 4 bits") {
+  if (faster_types().empty()) return;
+  const std::filesystem::path model = LINTEL_TEST_DATA "/../weights/text-rwkv7-small";
+  const auto exact = Transformer::load(model, {});
+  const std::vector<std::int32_t> tokens = exact->tokenizer()->encode(kText);
+  double before = 1.0;
+  for (const WeightType type :
+       {WeightType::kInt4All, WeightType::kInt4, WeightType::kInt4Ffn, WeightType::kInt8}) {
+    // What one type loses is what another one may.
+    const double lost =
+        kl_divergence_bits(*exact, *Transformer::load(model, {.weight_type = type}), tokens);
+    CAPTURE(to_string(type), lost);
+    CHECK(lost > 0.0);
+    CHECK(lost < before);
+    const LoadedModel loaded =
+        load(model, {}, {.text = kText, .most_bits_lost = (lost + before) / 2});
+    CHECK(loaded.transformer->weight_type() ==
+          Transformer::load(model, {.weight_type = type})->weight_type());
+    CHECK_THAT(loaded.reason, Catch::StartsWith(to_string(type)) &&
+                                  Catch::Contains("on " + std::to_string(tokens.size()) +
+                                                  " tokens of text, of at most"));
+    before = lost;
+  }
+  const LoadedModel none = load(model, {}, {.text = kText, .most_bits_lost = 0.0});
+  CHECK(none.transformer->weight_type() == WeightType::kF32);
+  CHECK_THAT(none.reason, Catch::StartsWith("int4-all would lose"));
+  // Without a text there are no types in 4 bits.
+  CHECK_THAT(load(model, {}, {.text = {}, .most_bits_lost = 1.0}).reason,
+             Catch::StartsWith(to_string(faster_types().front())));
+}
+
+TEST_CASE("a text to compare types on has enough tokens, of which the first ones count") {
+  if (faster_types().empty()) return;
+  const TemporaryDirectory directory;
+  write_wide_model(directory.path(), kTame);
+  const ModelFiles files(directory.path());
+  const auto plan = [&](const std::string& text) {
+    return plan_to_load(files, {}, {}, KvType::kF32, {.text = text});
+  };
+  const auto longest = static_cast<std::size_t>(files.config().max_length);
+  const std::size_t most = longest > 0 ? std::min(longest, kMostTextTokens) : kMostTextTokens;
+  const std::size_t fewest = std::min(kFewestTextTokens, most);
+  CHECK_THROWS_WITH(plan(std::string(fewest - 1, 'a')), Catch::Contains("at least"));
+  CHECK(plan(std::string(fewest, 'a')).text.size() == fewest);
+  CHECK(plan(std::string(2 * most, 'a')).text.size() == most);
+  CHECK(plan("").text.empty());
+  // A type that was given needs none.
+  CHECK(plan_to_load(files, WeightType::kInt8, {}, KvType::kF32, {.text = "short"}).text.empty());
+}
+
+TEST_CASE("a text to compare types on that cannot be read is refused by its flag") {
+  const TemporaryDirectory directory;
+  write_wide_model(directory.path(), kTame);
+  const ModelFiles files(directory.path());
+  ModelOptions options;
+  options.weight_type_text = directory.path() / "none.txt";
+  CHECK_THROWS_WITH(plan_as_asked(files, options),
+                    Catch::Contains("--weight-type-text") && Catch::Contains("none.txt"));
 }
 
 TEST_CASE("comparing types takes no more memory than the model in f32, admitted before a read") {
@@ -89,7 +162,7 @@ TEST_CASE("comparing types takes no more memory than the model in f32, admitted 
   const ModelFiles files(directory.path());
   const LoadPlan compared = plan_to_load(files, {}, {});
   const LoadPlan alone = plan_to_load(files, WeightType::kF32, {});
-  REQUIRE(compared.compares);
+  REQUIRE_FALSE(compared.candidates.empty());
   CHECK(compared.size.resident_bytes == alone.size.resident_bytes);
   CHECK(compared.size.peak_bytes() >= alone.size.peak_bytes());
   CHECK(compared.size.peak_bytes() <= alone.size.peak_bytes() + alone.size.loading_bytes);
