@@ -104,6 +104,86 @@ class DraftMemory {
   std::size_t turn_ = 0;  // whose half the last step has
 };
 
+// Working memory of a draft head.
+class DraftBuffers {
+ public:
+  DraftBuffers(const Decoder& model, std::size_t max_rows)
+      : in_(model.weight_type, max_rows, 2 * model.width),
+        x_(max_rows, model.width),
+        layers_(model.drafts->layers, max_rows),
+        last_(model.head->weight_type(), max_rows, model.width),
+        rows_(max_rows) {}
+
+  // What follows each row's token, as the head has it in place of h.
+  struct Row {
+    const float* hidden = nullptr;  // [E]
+    std::int32_t token = 0;
+    std::int64_t position = 0;  // of the token in what the head has read
+    const std::unique_ptr<LayerState>* state = nullptr;
+    bool wants_draft = false;
+  };
+  // Feeds the rows to the head, and keeps what it expects of those that want a draft.
+  void step(const Decoder& model, std::span<const Row> rows, StepThreadPool* team) {
+    const DraftHead& head = *model.drafts;
+    const std::size_t width = model.width;
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      const std::span<float> row = in_.values().row(r);
+      const MatrixView<float> token(row.data(), 1, width, width);
+      const MatrixView<float> hidden(row.data() + width, 1, width, width);
+      model.embed(rows[r].token, rows[r].position, token.row(0));
+      head.embedding_norm.apply(token, token);
+      head.hidden_norm.apply({rows[r].hidden, 1, width, width}, hidden);
+    }
+    in_.prepare(0, rows.size());
+    const MatrixView<float> x = x_.view().rows_from(0, rows.size());
+    head.in->apply(in_, x, Dense::Output::kStore, nullptr, team);
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      rows_[r] = {.input = x.row(r).data(),
+                  .position = rows[r].position,
+                  .wants_output = rows[r].wants_draft,
+                  .states = rows[r].state};
+    }
+    const MatrixView<const float> found =
+        DecoderPass(head.layers).step(std::span(rows_).first(rows.size()), layers_, team, nullptr);
+    predict(model, found, team);
+  }
+  // Of the last step, in the order of its rows that wanted a draft.
+  std::span<const std::int32_t> tokens() const { return tokens_; }
+  MatrixView<const float> hidden() { return layers_.hidden(); }
+
+ private:
+  // The most likely tokens of a large vocabulary come first in it, as byte pair encoding merges
+  // them: beyond these a draft would cost more than it is worth.
+  static constexpr std::size_t kMostCandidates = std::size_t{1} << 16;
+
+  void predict(const Decoder& model, MatrixView<const float> found, StepThreadPool* team) {
+    // A library that has the only copy of the head computes all of it.
+    const bool is_first = model.head->has_rows();
+    const std::size_t all = model.head->out_features();
+    const std::size_t candidates = is_first ? std::min(all, kMostCandidates) : all;
+    if (logits_.rows() < found.rows()) logits_ = Matrix(found.rows(), candidates);
+    for (std::size_t r = 0; r < found.rows(); ++r) last_.assign(r, found.row(r));
+    const MatrixView<float> logits = logits_.view().rows_from(0, found.rows());
+    if (found.rows() > 0 && is_first) model.head->apply_first(last_, logits, team);
+    if (found.rows() > 0 && !is_first) {
+      model.head->apply(last_, logits, Dense::Output::kStore, nullptr, team);
+    }
+    tokens_.resize(found.rows());
+    share_rows(team, found.rows(), [&](std::size_t r) {
+      const std::span<const float> row = logits.row(r);
+      tokens_[r] = static_cast<std::int32_t>(std::ranges::max_element(row) - row.begin());
+    });
+  }
+
+  DenseInput in_;  // [rows, 2 E]
+  Matrix x_;       // [rows, E]
+  DecoderBuffers layers_;
+  DenseInput last_;  // [rows that want a draft, E]
+  Matrix logits_;    // [rows that want a draft, candidates], which grows
+  std::vector<DecoderRow> rows_;
+  std::vector<std::int32_t> tokens_;
+};
+
 }  // namespace
 
 // Working memory of one thread.
@@ -118,6 +198,8 @@ struct Workspace::Activations {
   std::vector<DecoderRow> fed;
   Matrix recomputed;  // [rows that want one, V]
   DraftMemory drafts;
+  std::optional<DraftBuffers> draft_head;  // made at its first use
+  std::vector<DraftBuffers::Row> drafted;
   StepObserver* observer = nullptr;
   StepThreadPool* team = nullptr;  // whose leader is this thread; null: this thread alone
 };
@@ -128,6 +210,7 @@ Workspace& Workspace::operator=(Workspace&&) noexcept = default;
 Workspace::~Workspace() = default;
 
 std::size_t Workspace::max_rows() const { return buffers_->max_rows; }
+MatrixView<const float> Workspace::hidden() const { return buffers_->buffers->hidden(); }
 void Workspace::observe(StepObserver* observer) { buffers_->observer = observer; }
 void Workspace::share_with(StepThreadPool* team) { buffers_->team = team; }
 
@@ -240,6 +323,65 @@ MatrixView<const float> Transformer::step(std::span<const BatchRow> rows,
   const TileScope tiles;  // one for all products of the step
   return impl_->recompute ? impl_->recomputing_step(rows, *workspace.buffers_)
                           : impl_->step(rows, *workspace.buffers_);
+}
+
+DraftState::DraftState(std::unique_ptr<LayerState> read, std::unique_ptr<LayerState> guessed)
+    : read_(std::move(read)), guessed_(std::move(guessed)) {}
+DraftState::DraftState(DraftState&&) noexcept = default;
+DraftState& DraftState::operator=(DraftState&&) noexcept = default;
+DraftState::~DraftState() = default;
+
+bool Transformer::has_draft_head() const { return impl_->decoder->drafts != nullptr; }
+
+DraftState Transformer::new_draft_state() const {
+  const auto layout = impl_->decoder->drafts->layers.layouts().front();
+  return {layout->new_state({}), layout->new_state({})};
+}
+
+std::size_t Transformer::draft_state_bytes() const {
+  if (!has_draft_head()) return 0;
+  constexpr std::size_t kObjectBytes = 320;  // as sequence_bytes() has it
+  const auto layout = impl_->decoder->drafts->layers.layouts().front();
+  return 2 * (layout->state_bytes(layout->tokens_until_full()) + kObjectBytes);
+}
+
+void Transformer::draft(std::span<const DraftRequest> requests, Workspace& workspace) const {
+  Workspace::Activations& buffers = *workspace.buffers_;
+  const Decoder& decoder = *impl_->decoder;
+  assert(has_draft_head() && !requests.empty());
+  if (!buffers.draft_head) buffers.draft_head.emplace(decoder, buffers.max_rows);
+  DraftBuffers& head = *buffers.draft_head;
+  const TileScope tiles;
+  std::vector<DraftBuffers::Row>& rows = buffers.drafted;
+  rows.clear();
+  for (const DraftRequest& request : requests) {
+    const MatrixView<const float> hidden =
+        workspace.hidden().rows_from(request.first_output, request.tokens.size());
+    for (std::size_t i = 0; i < request.tokens.size(); ++i) {
+      rows.push_back({.hidden = hidden.row(i).data(),
+                      .token = request.tokens[i],
+                      .position = request.state->length_++,
+                      .state = &request.state->read_,
+                      .wants_draft = i + 1 == request.tokens.size()});
+    }
+  }
+  head.step(decoder, rows, buffers.team);
+  const std::size_t depth = requests.front().drafts.size();
+  for (std::size_t d = 0; d < depth; ++d) {
+    for (std::size_t i = 0; i < requests.size(); ++i) requests[i].drafts[d] = head.tokens()[i];
+    if (d + 1 == depth) break;
+    rows.clear();
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      DraftState& state = *requests[i].state;
+      if (d == 0) state.guessed_->assign(*state.read_);
+      rows.push_back({.hidden = head.hidden().row(i).data(),
+                      .token = requests[i].drafts[d],
+                      .position = state.length_ + static_cast<std::int64_t>(d),
+                      .state = &state.guessed_,
+                      .wants_draft = true});
+    }
+    head.step(decoder, rows, buffers.team);
+  }
 }
 
 const ModelConfig& Transformer::config() const { return impl_->config; }

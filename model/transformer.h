@@ -25,6 +25,7 @@ namespace lintel {
 
 // What Transformer::step takes: rows to feed, and a Workspace.
 
+class LayerState;
 class SequenceState;
 class StepThreadPool;
 
@@ -46,6 +47,9 @@ class Workspace {
   Workspace& operator=(Workspace&&) noexcept;
   ~Workspace();
   std::size_t max_rows() const;
+  // What the head read in the last step, [rows that wanted an output, E]: the normed residual
+  // stream. Valid until the next step.
+  MatrixView<const float> hidden() const;
 
   // Both outlive what is stepped with them; null: none.
   void observe(StepObserver* observer);
@@ -57,6 +61,34 @@ class Workspace {
   struct Activations;
   explicit Workspace(std::unique_ptr<Activations> buffers);
   std::unique_ptr<Activations> buffers_;
+};
+
+// What a model's draft head remembers of a sequence: made by Transformer::new_draft_state, which
+// must outlive it; used by one thread at a time. It is no part of what a sequence is: what it has
+// or lacks decides how many draft tokens are right, never which token comes.
+class DraftState {
+ public:
+  DraftState(DraftState&&) noexcept;
+  DraftState& operator=(DraftState&&) noexcept;
+  ~DraftState();  // zeroes what it held
+
+  std::int64_t length() const { return length_; }  // tokens read
+
+ private:
+  friend class Transformer;
+  DraftState(std::unique_ptr<LayerState> read, std::unique_ptr<LayerState> guessed);
+  std::unique_ptr<LayerState> read_;
+  std::unique_ptr<LayerState> guessed_;  // with the draft tokens of a call
+  std::int64_t length_ = 0;
+};
+
+// What the draft head reads of one sequence's rows in a step, and where its draft tokens go.
+struct DraftRequest {
+  DraftState* state = nullptr;
+  std::size_t first_output = 0;  // of the step's outputs: those of the sequence, without a gap
+  // The token after each of these rows, the first of which follows what the state has read.
+  std::span<const std::int32_t> tokens;
+  std::span<std::int32_t> drafts;  // of the tokens after these, as many as are wanted
 };
 
 class ModelFiles;  // model/model_files.h
@@ -98,6 +130,17 @@ class Transformer {
   // only, not on what else is in `rows`. REQUIRES: 1 <= rows.size() <= max_rows; no sequence past
   // max_length; tokens in 0 .. V-1.
   MatrixView<const float> step(std::span<const BatchRow> rows, Workspace& workspace) const;
+
+  bool has_draft_head() const;
+  // REQUIRES: a draft head.
+  DraftState new_draft_state() const;
+  // Upper bound of what one takes of memory, its objects included; 0 without a draft head.
+  std::size_t draft_state_bytes() const;
+  // Proposes tokens after the last step of the workspace, whose outputs are still valid after it.
+  // Allocates at first, and for more rows than before. Throws std::bad_alloc; then the states are
+  // in doubt. REQUIRES: a draft head; all requests want as many drafts; no more rows than
+  // max_rows().
+  void draft(std::span<const DraftRequest> requests, Workspace& workspace) const;
 
   const ModelConfig& config() const;  // with the attention that runs
   // Those that an adapter may adapt.

@@ -34,6 +34,10 @@ constexpr const char* kArchitecture = "qwen35";
 constexpr const char* kMoeArchitecture = "qwen35moe";
 
 constexpr std::int64_t kMaxExperts = 4096;
+// Of the draft head's attention: what it sees of a sequence, and how it keeps it. It proposes
+// tokens that the model checks, and starts with each request.
+constexpr std::size_t kDraftWindow = 512;
+constexpr KvType kDraftKvType = KvType::kBf16;
 
 enum class Kind { kDense, kMoe, kNext };  // of names and defaults: Qwen3.5's two, Qwen3-Next's
 
@@ -80,6 +84,7 @@ struct Shape {
   bool has_attention_bias = false;
   bool is_tied = false;
   bool is_gguf = false;
+  std::int64_t draft_layers = 1;  // of the draft head, where the checkpoint has one
   Kind kind = Kind::kDense;
   std::vector<bool> is_full;      // [layers]
   std::vector<bool> has_experts;  // [layers]
@@ -230,6 +235,8 @@ Shape read_text(CheckpointKeys& keys, const std::string& file, const std::string
                "use_cache", "initializer_range", "attention_dropout", "bos_token_id",
                "eos_token_id", "pad_token_id", "mamba_ssm_dtype", "router_aux_loss_coef",
                "output_router_logits", "language_model_only"});
+  shape.draft_layers = keys.integer("mtp_num_hidden_layers", 0, kMaxLayers, 1);
+  if (keys.boolean("mtp_use_dedicated_embeddings", false)) shape.draft_layers = 0;  // not served
   keys.ignore_prefix("mtp_");
   keys.finish();
   return shape;
@@ -428,7 +435,9 @@ std::string gguf_name(std::string name) {
 // Names of the text's tensors.
 class Names {
  public:
-  Names(const TensorReader& tensors, const WeightSource& source, bool is_gguf) : is_gguf_(is_gguf) {
+  // layers: of the model. Those after it are the draft head's.
+  Names(const TensorReader& tensors, const WeightSource& source, bool is_gguf, std::size_t layers)
+      : is_gguf_(is_gguf), layers_(layers) {
     if (is_gguf) return;
     const auto has = [&](const std::string& prefix) {
       return tensors.has(prefix + "embed_tokens.weight");
@@ -444,20 +453,27 @@ class Names {
                        "one of the two");
     }
     prefix_ = has("model.language_model.") ? "model.language_model." : "model.";
+    draft_prefix_ = tensors.has("model.mtp.fc.weight") ? "model.mtp." : "mtp.";
   }
 
   std::string of(const std::string& name) const {
     return is_gguf_ ? gguf_name(name) : prefix_ + name;
   }
   std::string head() const { return is_gguf_ ? gguf_name("lm_head.weight") : "lm_head.weight"; }
+  std::string of_drafts(const std::string& name) const { return draft_prefix_ + name; }
   std::string of_layer(std::size_t layer, const std::string& name) const {
+    if (!is_gguf_ && layer >= layers_) {
+      return of_drafts("layers." + std::to_string(layer - layers_) + "." + name);
+    }
     const std::string number = std::to_string(layer) + ".";
     return is_gguf_ ? "blk." + number + gguf_name(name) : prefix_ + "layers." + number + name;
   }
 
  private:
   const bool is_gguf_;
+  const std::size_t layers_;
   std::string prefix_;
+  std::string draft_prefix_;
 };
 
 class Builder {
@@ -467,7 +483,7 @@ class Builder {
         options_(options),
         exact_(options),
         tensors_(checkpoint.tensors),
-        names_(tensors_, checkpoint.tensors, shape_.is_gguf) {
+        names_(tensors_, checkpoint.tensors, shape_.is_gguf, shape_.is_full.size()) {
     exact_.weight_type = WeightType::kF32;
   }
 
@@ -482,11 +498,12 @@ class Builder {
     for (std::size_t i = 0; i < shape_.is_full.size(); ++i) {
       decoder->layers.push_back(
           {.token_norm = norm(names_.of_layer(i, "input_layernorm.weight")),
-           .token_mixer = shape_.is_full[i] ? softmax(i) : delta(i),
+           .token_mixer = shape_.is_full[i] ? softmax(i, shape_.full) : delta(i),
            .channel_norm = norm(names_.of_layer(i, "post_attention_layernorm.weight")),
            .channel_mixer = channel_mixer(i)});
     }
     decoder->final_norm = norm(names_.of("norm.weight"));
+    if (has_drafts()) decoder->drafts = draft_head();
     tensors_.read_vocabulary({.embedding = names_.of("embed_tokens.weight"),
                               .head = names_.head(),
                               .is_tied = shape_.is_tied,
@@ -514,17 +531,53 @@ class Builder {
       return starts(name, {"model.visual.", "visual."});
     });
     const TensorReader::Ignored drafts = tensors_.ignore([&](std::string_view name) {
-      return shape_.is_gguf ? is_of_draft_block(name) : starts(name, {"mtp.", "model.mtp."});
+      return shape_.is_gguf ? is_of_draft_block(name)
+                            : !has_drafts() && starts(name, {"mtp.", "model.mtp."});
     });
     if (shape_.is_gguf) {
       tensors_.ignore([](std::string_view name) { return name == "rope_freqs.weight"; });
     }
+    if (has_drafts()) notes.push_back("draft tokens come from its draft head (mtp), too");
     if (vision.count + drafts.count == 0) return;
     char gigabytes[32];
     std::snprintf(gigabytes, sizeof gigabytes, "%.1f", static_cast<double>(vision.bytes) / 1e9);
+    const std::string of_drafts =
+        has_drafts() ? "" : " and " + std::to_string(drafts.count) + " of a draft head (mtp)";
     notes.push_back("text only: " + std::to_string(vision.count) + " tensors of a vision tower (" +
-                    gigabytes + " GB) and " + std::to_string(drafts.count) +
-                    " of a draft head (mtp) are ignored");
+                    gigabytes + " GB)" + of_drafts + " are ignored");
+  }
+
+  // Whether the checkpoint has a draft head that is served, of one layer. Then it has to be whole.
+  bool has_drafts() const {
+    return !shape_.is_gguf && !options_.streams && shape_.draft_layers == 1 &&
+           tensors_.has(names_.of_drafts("fc.weight")) &&
+           tensors_.has(names_.of_drafts("pre_fc_norm_hidden.weight"));
+  }
+
+  std::unique_ptr<const DraftHead> draft_head() {
+    const std::size_t layer = shape_.is_full.size();
+    auto head = std::make_unique<DraftHead>();
+    head->embedding_norm = norm(names_.of_drafts("pre_fc_norm_embedding.weight"));
+    head->hidden_norm = norm(names_.of_drafts("pre_fc_norm_hidden.weight"));
+    head->in = tensors_.dense(
+        {{.name = names_.of_drafts("fc.weight"), .rows = shape_.width, .is_adaptable = false}},
+        2 * shape_.width, options_);
+    GatedSoftmaxShape attention = shape_.full;
+    attention.window = kDraftWindow;
+    attention.kv_type = kDraftKvType;
+    Decoder& layers = head->layers;
+    layers.weight_type = options_.weight_type;
+    layers.width = shape_.width;
+    layers.layers.push_back(
+        {.token_norm = norm(names_.of_layer(layer, "input_layernorm.weight")),
+         .token_mixer = softmax(layer, attention),
+         .channel_norm = norm(names_.of_layer(layer, "post_attention_layernorm.weight")),
+         .channel_mixer = has_draft_experts() ? experts(layer) : dense_channels(layer)});
+    layers.final_norm = norm(names_.of_drafts("norm.weight"));
+    return head;
+  }
+  bool has_draft_experts() const {
+    return std::ranges::find(shape_.has_experts, true) != shape_.has_experts.end();
   }
 
   // "blk.24.ffn_up.weight" of a model of 24 layers.
@@ -541,10 +594,8 @@ class Builder {
   Dense dense(const std::vector<TensorReader::Part>& parts, WeightRole role = WeightRole::kMixer) {
     return tensors_.dense(parts, shape_.width, options_, role);
   }
-  // Of a sub-layer's output, [E, inputs].
-  Dense dense_out(const std::string& name, std::size_t inputs, const std::string& bias = "") {
-    return tensors_.dense({{name, shape_.width, bias}}, inputs, options_);
-  }
+  // Not those of the draft head, which reads what adapters have changed already.
+  bool is_adaptable(std::size_t layer) const { return layer < shape_.is_full.size(); }
 
   // A directory has the gain's difference from one.
   Matrix gain(const std::string& name, std::size_t width) {
@@ -557,14 +608,15 @@ class Builder {
     return {.gain = gain(name, shape_.width), .bias = {}, .eps = static_cast<float>(shape_.eps)};
   }
 
-  std::unique_ptr<const Mixer> softmax(std::size_t layer) {
-    const GatedSoftmaxShape& full = shape_.full;
+  std::unique_ptr<const Mixer> softmax(std::size_t layer, const GatedSoftmaxShape& full) {
     const auto name = [&](const std::string& of) {
       return names_.of_layer(layer, "self_attn." + of);
     };
     const auto part = [&](const std::string& of, std::size_t rows) {
-      return TensorReader::Part{name(of + ".weight"), rows,
-                                shape_.has_attention_bias ? name(of + ".bias") : ""};
+      return TensorReader::Part{.name = name(of + ".weight"),
+                                .rows = rows,
+                                .bias = shape_.has_attention_bias ? name(of + ".bias") : "",
+                                .is_adaptable = is_adaptable(layer)};
     };
     GatedSoftmaxWeights weights;
     weights.in = dense({part("q_proj", 2 * full.queries()), part("k_proj", full.keys()),
@@ -572,8 +624,7 @@ class Builder {
     weights.query_norm = gain(name("q_norm.weight"), full.head_width);
     weights.key_norm = gain(name("k_norm.weight"), full.head_width);
     weights.norm_eps = static_cast<float>(shape_.eps);
-    weights.out = dense_out(name("o_proj.weight"), full.queries(),
-                            shape_.has_attention_bias ? name("o_proj.bias") : "");
+    weights.out = tensors_.dense({part("o_proj", shape_.width)}, full.queries(), options_);
     return std::make_unique<GatedSoftmax>(full, std::move(weights));
   }
 
@@ -638,18 +689,21 @@ class Builder {
     weights.decay_bias = tensors_.vector(name("dt_bias"), linear.value_heads);
     weights.norm = tensors_.vector(name("norm.weight"), linear.value_width);
     weights.norm_eps = static_cast<float>(shape_.eps);
-    weights.out = dense_out(name("out_proj.weight"), linear.values());
+    weights.out =
+        tensors_.dense({{name("out_proj.weight"), shape_.width}}, linear.values(), options_);
     return std::make_unique<GatedDelta>(linear, std::move(weights));
   }
 
   std::unique_ptr<const Mixer> channel_mixer(std::size_t layer) {
-    if (shape_.has_experts[layer]) return experts(layer);
-    return std::make_unique<Swiglu>(swiglu(layer, "mlp.", shape_.ff_width));
+    return shape_.has_experts[layer] ? experts(layer) : dense_channels(layer);
+  }
+  std::unique_ptr<const Mixer> dense_channels(std::size_t layer) {
+    return std::make_unique<Swiglu>(swiglu(layer, "mlp.", shape_.ff_width, is_adaptable(layer)));
   }
 
   // prefix: "mlp.shared_expert."; width: F of it.
   Swiglu swiglu(std::size_t layer, const std::string& prefix, std::size_t width,
-                bool is_adaptable = true) {
+                bool is_adaptable) {
     const auto part = [&](const std::string& of, std::size_t rows) {
       return TensorReader::Part{
           .name = names_.of_layer(layer, prefix + of), .rows = rows, .is_adaptable = is_adaptable};
@@ -664,9 +718,13 @@ class Builder {
     const ExpertsShape& of = shape_.experts;
     ExpertsWeights weights;
     // One choice that flips changes an output: never in fewer bits.
-    weights.router = tensors_.dense({{names_.of_layer(layer, "mlp.gate.weight"), of.experts},
-                                     {names_.of_layer(layer, "mlp.shared_expert_gate.weight"), 1}},
-                                    shape_.width, exact_);
+    const auto part = [&](const std::string& name, std::size_t rows) {
+      return TensorReader::Part{
+          .name = names_.of_layer(layer, name), .rows = rows, .is_adaptable = is_adaptable(layer)};
+    };
+    weights.router = tensors_.dense(
+        {part("mlp.gate.weight", of.experts), part("mlp.shared_expert_gate.weight", 1)},
+        shape_.width, exact_);
     // One tensor for all experts, or for each its own.
     const std::string suffix = shape_.is_gguf ? ".weight" : "";
     const bool is_joined =
@@ -677,7 +735,7 @@ class Builder {
                                                    of.width,
                                                    /*is_adaptable=*/false));
     }
-    weights.shared = swiglu(layer, "mlp.shared_expert.", of.shared_width);
+    weights.shared = swiglu(layer, "mlp.shared_expert.", of.shared_width, is_adaptable(layer));
     return std::make_unique<Experts>(of.chosen, of.is_normalized, std::move(weights));
   }
 

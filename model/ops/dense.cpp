@@ -60,10 +60,10 @@ struct StoredPart {
   std::size_t num_panels() const { return (count + kGroupWidth - 1) / kGroupWidth; }
   std::size_t bytes() const { return blocks.has_value() ? blocks->bytes() : floats->bytes(); }
 
-  // Panels begin .. end - 1 of this part; y has the outputs of all parts.
+  // Panels begin .. end - 1 of this part; y has the outputs of all parts, or the first of them.
   void multiply_panels(std::size_t begin, std::size_t end, const DenseInput& x, MatrixView<float> y,
                        std::span<const float> bias, bool add) const {
-    const MatrixView<float> own = y.cols_from(first, count);
+    const MatrixView<float> own = y.cols_from(first, std::min(count, y.cols() - first));
     if (blocks.has_value()) {
       return multiply(BlockProduct{.weights = &*blocks,
                                    .x = x.blocks(),
@@ -107,6 +107,10 @@ struct Dense::Impl {
   }
   void apply(const Product& product, StepThreadPool* team) const {
     if (!is_multiplied_here(product.rows)) return library->multiply(product);
+    multiply_first(product, weights->num_groups(), team);
+  }
+  // Of the first groups of columns.
+  static void multiply_first(const Product& product, std::size_t num_groups, StepThreadPool* team) {
     const auto groups = [&](std::size_t begin, std::size_t end, bool is_leader) {
       Product part = product;
       part.first_group = begin;
@@ -114,7 +118,7 @@ struct Dense::Impl {
       if (!is_leader) part.prefetch = nullptr;  // which is one thread's, for its own cache
       multiply(part);
     };
-    split_among(team, weights->num_groups(), groups);
+    split_among(team, num_groups, groups);
   }
 
   // Some rows of the weights at a time.
@@ -142,10 +146,15 @@ struct Dense::Impl {
     }
   }
 
+  // y: all outputs, or the first of them, in whole panels.
   void apply_parts(const DenseInput& x, MatrixView<float> y, bool add, StepThreadPool* team) const {
-    assert(x.type() == type && x.cols() == in_features && y.cols() == out_features);
+    assert(x.type() == type && x.cols() == in_features);
     std::size_t panels = 0;
-    for (const StoredPart& part : parts) panels += part.num_panels();
+    for (const StoredPart& part : parts) {
+      if (part.first >= y.cols()) break;
+      const std::size_t count = std::min(part.count, y.cols() - part.first);
+      panels += (count + kGroupWidth - 1) / kGroupWidth;
+    }
     split_among(team, panels, [&](std::size_t begin, std::size_t end, bool /*is_leader*/) {
       std::size_t first = 0;  // panel of the part
       for (const StoredPart& part : parts) {
@@ -271,6 +280,7 @@ void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output, Prefe
     return;
   }
   if (!impl_->weights.has_value()) {
+    assert(y.cols() == impl_->out_features);
     impl_->apply_parts(x, y, output == Output::kAdd, team);
     if (output == Output::kStore) fuse(y);
     return;
@@ -281,6 +291,14 @@ void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output, Prefe
   product.prefetch = prefetch;
   impl_->apply(product, team);
   if (impl_->fused == Fused::kGelu && output == Output::kStore) fuse(y);
+}
+
+void Dense::apply_first(const DenseInput& x, MatrixView<float> y, StepThreadPool* team) const {
+  assert(has_rows() && impl_->stream == nullptr && impl_->fused == Fused::kNone);
+  assert(y.cols() == impl_->out_features || y.cols() % kGroupWidth == 0);
+  if (!impl_->weights.has_value()) return impl_->apply_parts(x, y, /*add=*/false, team);
+  const std::size_t groups = (y.cols() + kGroupWidth - 1) / kGroupWidth;
+  Impl::multiply_first(product_of(*impl_->weights, x, y), groups, team);
 }
 
 bool Dense::apply_into(const DenseInput& x, std::size_t rows, DenseInput& y,

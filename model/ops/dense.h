@@ -74,6 +74,10 @@ class Dense {
   void apply(const DenseInput& x, MatrixView<float> y, Output output = Output::kStore,
              PrefetchList* prefetch = nullptr, StepThreadPool* team = nullptr) const;
 
+  // kStore of the first y.cols() outputs, with the bits of apply(). REQUIRES: has_rows(), nothing
+  // is fused, nothing streams; y.cols() is a multiple of kGroupWidth, or out_features.
+  void apply_first(const DenseInput& x, MatrixView<float> y, StepThreadPool* team = nullptr) const;
+
   // kStore of the first `rows` rows, for y.prepare() of as many. Returns whether that is done, too,
   // with the same bits: where AMX multiplies bf16 and a ReLU follows, y becomes bf16 at once, and
   // its values() stay what they were. REQUIRES: as apply(), and y has out_features columns.

@@ -77,8 +77,9 @@ std::vector<const Dense*> Decoder::products() const {
 }
 
 std::size_t Decoder::weight_bytes() const {
-  std::size_t total = embedding.size_bytes() + head->weight_bytes();
+  std::size_t total = embedding.size_bytes() + (head ? head->weight_bytes() : 0);
   for (const Dense* dense : products()) total += dense->weight_bytes();
+  if (drafts != nullptr) total += drafts->in->weight_bytes() + drafts->layers.weight_bytes();
   return total;
 }
 
@@ -96,7 +97,8 @@ DecoderBuffers::DecoderBuffers(const Decoder& decoder, std::size_t max_rows)
     : x_(max_rows, decoder.width),
       carry_(max_rows, decoder.width),
       exact_(WeightType::kF32, max_rows, decoder.width),
-      last_(decoder.head->weight_type(), max_rows, decoder.head->in_features()) {
+      last_(decoder.head ? decoder.head->weight_type() : WeightType::kF32, max_rows,
+            decoder.head ? decoder.head->in_features() : decoder.width) {
   if (decoder.residual != Residual::kSum) second_ = Matrix(max_rows, decoder.width);
   if (decoder.has_positions_in_layers) positions_ = Matrix(max_rows, decoder.width);
   if (decoder.weight_type != WeightType::kF32) {
@@ -109,8 +111,8 @@ DecoderBuffers::DecoderBuffers(const Decoder& decoder, std::size_t max_rows)
   kept_.adapted.reserve(max_rows);
   // Of a large vocabulary few rows want an output.
   constexpr std::size_t kMostReserved = (std::size_t{16} << 20) / sizeof(float);
-  const std::size_t outputs = max_rows * decoder.head->out_features();
-  if (outputs <= kMostReserved) outputs_ = Matrix(max_rows, decoder.head->out_features());
+  const std::size_t per_row = decoder.head ? decoder.head->out_features() : 0;
+  if (max_rows * per_row <= kMostReserved) outputs_ = Matrix(max_rows, per_row);
   for (const DecoderLayer& layer : decoder.layers) {
     for (const Mixer* const mixer : layer.mixers()) mixer->reserve(max_rows, scratch_);
   }
@@ -146,7 +148,11 @@ void DecoderPass::embed(std::span<const DecoderRow> rows, DecoderBuffers& buffer
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const DecoderRow& row = rows[r];
     const std::span<float> x = buffers.x_.row(r);
-    decoder_.embed(row.token, row.position, x);
+    if (row.input != nullptr) {
+      std::copy_n(row.input, x.size(), x.begin());
+    } else {
+      decoder_.embed(row.token, row.position, x);
+    }
     if (row.adapter != nullptr) row.adapter->add_value(row.token, x);
     if (buffers.second_.rows() > 0) std::ranges::copy(x, buffers.second_.row(r).begin());
     if (buffers.positions_.rows() > 0) {
@@ -295,7 +301,8 @@ MatrixView<const float> DecoderPass::step(std::span<const DecoderRow> rows, Deco
 
 MatrixView<const float> DecoderPass::predict(const Rows& at) const {
   DecoderBuffers& buffers = at.buffers;
-  const std::size_t outputs_per_row = decoder_.head->out_features();
+  buffers.num_wanted_ = at.count;
+  const std::size_t outputs_per_row = decoder_.head ? decoder_.head->out_features() : 0;
   if (buffers.outputs_.rows() < at.count) buffers.outputs_ = Matrix(at.count, outputs_per_row);
   if (at.count == 0) return {buffers.outputs_.view().data(), 0, outputs_per_row, outputs_per_row};
   const MatrixView<float> last = buffers.last_.values().rows_from(0, at.count);
@@ -320,6 +327,7 @@ MatrixView<const float> DecoderPass::predict(const Rows& at) const {
   } else if (from.data() != last.data()) {
     for (std::size_t r = 0; r < at.count; ++r) std::ranges::copy(x.row(r), last.row(r).begin());
   }
+  if (!decoder_.head) return last;
   buffers.last_.prepare(0, at.count);
   at.enter(StepPart::kProducts);
   const MatrixView<float> outputs = buffers.outputs_.view().rows_from(0, at.count);

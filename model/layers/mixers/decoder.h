@@ -80,6 +80,8 @@ struct DecoderLayer {
   std::array<const Mixer*, 2> mixers() const { return {token_mixer.get(), channel_mixer.get()}; }
 };
 
+struct DraftHead;
+
 //   x = embedding[token], with its position where there are some, normed where there is an
 //       input_norm
 //   each layer: x += token_mixer(token_norm(x));  x += channel_mixer(channel_norm(x))
@@ -102,7 +104,8 @@ struct Decoder {
   bool has_norms_after = false;
   Residual residual = Residual::kSum;
   std::optional<RowNorm> final_norm;
-  std::optional<Dense> head;  // [V, E]
+  std::optional<Dense> head;                // [V, E]; empty: a step returns what it would read
+  std::unique_ptr<const DraftHead> drafts;  // null: the checkpoint has none
   std::int64_t num_parameters = 0;
   std::vector<AdaptableModule> modules;
   std::optional<KvType> kv_type;  // of its KV caches; nothing: it has none
@@ -120,9 +123,24 @@ struct Decoder {
   void embed(std::int32_t token, std::int64_t position, std::span<float> out) const;
 };
 
+// What a checkpoint predicts beyond the next token with layers of its own, Qwen3.5's multi-token
+// prediction ("mtp"). h_i: what the model's head reads after token i.
+//
+//   x_i = in([embedding_norm(embedding[token i + 1]), hidden_norm(h_i)])
+//   g_i = what the layers make of x_i;  token i + 2 is expected where head(g_i) is largest
+//
+// g_i in place of h_{i+1} predicts the token after that one, and so on.
+struct DraftHead {
+  RowNorm embedding_norm;
+  RowNorm hidden_norm;
+  std::optional<Dense> in;  // [E, 2 E]
+  Decoder layers;           // without embedding and head
+};
+
 // A row of a step of a Decoder.
 struct DecoderRow {
   std::int32_t token = 0;
+  const float* input = nullptr;  // [E] that enters the first layer; null: the token's
   std::int64_t position = 0;
   bool wants_output = false;
   const Adapter* adapter = nullptr;  // null: none
@@ -137,17 +155,20 @@ class DecoderBuffers {
   DecoderBuffers(const Decoder& decoder, std::size_t max_rows);
 
   std::size_t max_rows() const { return x_.rows(); }
+  // What the head read in the last step, [rows that wanted an output, E].
+  MatrixView<const float> hidden() { return last_.values().rows_from(0, num_wanted_); }
 
  private:
   friend class DecoderPass;
-  Matrix x_;          // [max_rows, E] the residual stream
-  Matrix second_;     // [max_rows, E] the other one of a reversible model
-  Matrix positions_;  // [max_rows, E] rows of the positions, where every layer adds them
-  Matrix carry_;      // [max_rows, E]
-  DenseInput exact_;  // [max_rows, E] what a mixer reads, in f32
-  DenseInput input_;  // the same of the weight type, where that is another one
-  DenseInput last_;   // [max_rows, what the head reads], of its type
-  Matrix outputs_;    // [rows that want one, V], which grows
+  Matrix x_;                    // [max_rows, E] the residual stream
+  Matrix second_;               // [max_rows, E] the other one of a reversible model
+  Matrix positions_;            // [max_rows, E] rows of the positions, where every layer adds them
+  Matrix carry_;                // [max_rows, E]
+  DenseInput exact_;            // [max_rows, E] what a mixer reads, in f32
+  DenseInput input_;            // the same of the weight type, where that is another one
+  DenseInput last_;             // [max_rows, what the head reads], of its type
+  std::size_t num_wanted_ = 0;  // rows of last_
+  Matrix outputs_;              // [rows that want one, V], which grows
   std::vector<LayerState*> states_;
   std::vector<std::int64_t> row_positions_;
   AdaptedRows adapted_;
@@ -161,8 +182,8 @@ class DecoderPass {
  public:
   explicit DecoderPass(const Decoder& decoder) : decoder_(decoder) {}
 
-  // Feeds the rows. Returns the outputs of those that want one, [wanted, V], in order; valid until
-  // the next step.
+  // Feeds the rows. Returns the outputs of those that want one, [wanted, V], or without a head
+  // [wanted, E], in order; valid until the next step.
   MatrixView<const float> step(std::span<const DecoderRow> rows, DecoderBuffers& buffers,
                                StepThreadPool* team, StepObserver* observer) const;
 

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+// Draft heads of checkpoints (multi-token prediction): what they propose, and what is refused.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/core/errors.h"
+#include "model/core/step_thread_pool.h"
+#include "model/formats/safetensors.h"
+#include "model/transformer.h"
+#include "tests/support/temporary_directory.h"
+
+namespace lintel::testing {
+namespace {
+
+constexpr std::size_t kWidth = 32, kVocabulary = 80, kFfWidth = 48;
+constexpr std::size_t kHeads = 4, kKvHeads = 2, kHeadWidth = 16, kRotated = 4;
+constexpr double kTheta = 1e7, kEps = 1e-6;
+
+using Row = std::vector<double>;
+
+struct Tensor {
+  std::vector<std::int64_t> shape;
+  std::vector<float> values;
+};
+using TensorsByName = std::map<std::string, Tensor>;
+
+// The golden checkpoint qwen3_5 with a random draft head.
+class CheckpointWithDrafts {
+ public:
+  CheckpointWithDrafts() {
+    const std::filesystem::path golden =
+        std::filesystem::path(LINTEL_TEST_DATA) / "golden" / "families" / "qwen3_5";
+    std::filesystem::copy_file(golden / "config.json", path() / "config.json");
+    const SafetensorsFile from(golden / "model.safetensors");
+    for (const auto& [name, tensor] : from.tensors()) {
+      tensors[name] = {tensor.shape, from.read_f32(name)};
+    }
+    add("fc.weight", {kWidth, 2 * kWidth});
+    add("layers.0.self_attn.q_proj.weight", {2 * kHeads * kHeadWidth, kWidth});
+    add("layers.0.self_attn.k_proj.weight", {kKvHeads * kHeadWidth, kWidth});
+    add("layers.0.self_attn.v_proj.weight", {kKvHeads * kHeadWidth, kWidth});
+    add("layers.0.self_attn.o_proj.weight", {kWidth, kHeads * kHeadWidth});
+    add("layers.0.self_attn.q_norm.weight", {kHeadWidth});
+    add("layers.0.self_attn.k_norm.weight", {kHeadWidth});
+    add("layers.0.mlp.gate_proj.weight", {kFfWidth, kWidth});
+    add("layers.0.mlp.up_proj.weight", {kFfWidth, kWidth});
+    add("layers.0.mlp.down_proj.weight", {kWidth, kFfWidth});
+    for (const char* const norm :
+         {"norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "layers.0.input_layernorm",
+          "layers.0.post_attention_layernorm"}) {
+      add(norm + std::string(".weight"), {kWidth});
+    }
+    write();
+  }
+
+  const std::filesystem::path& path() const { return directory_.path(); }
+  void write() const {
+    std::vector<TensorToWrite> all;
+    for (const auto& [name, tensor] : tensors) {
+      all.push_back({.name = name, .shape = tensor.shape, .values = tensor.values});
+    }
+    std::filesystem::remove(path() / "model.safetensors");
+    write_safetensors(path() / "model.safetensors", all);
+  }
+  const std::vector<float>& of(const std::string& name) const {
+    return tensors.at("mtp." + name + ".weight").values;
+  }
+
+  TensorsByName tensors;
+
+ private:
+  void add(const std::string& name, std::vector<std::int64_t> shape) {
+    std::size_t count = 1;
+    for (const std::int64_t size : shape) count *= static_cast<std::size_t>(size);
+    std::normal_distribution<float> values(0.0f, 0.3f);
+    Tensor& tensor = tensors["mtp." + name];
+    tensor.shape = std::move(shape);
+    for (std::size_t i = 0; i < count; ++i) tensor.values.push_back(values(random_));
+  }
+
+  TemporaryDirectory directory_;
+  std::mt19937 random_{7};
+};
+
+// The draft head as its definition reads, in doubles. Keys and values are rounded to bfloat16, as
+// the cache holds them.
+class NaiveDraftHead {
+ public:
+  explicit NaiveDraftHead(const CheckpointWithDrafts& weights) : weights_(weights) {}
+
+  // What it makes of the hidden row before `token`, and of the token.
+  Row read(const Row& hidden, std::int32_t token) {
+    Row in = norm(embedding(token), "pre_fc_norm_embedding");
+    const Row of_hidden = norm(hidden, "pre_fc_norm_hidden");
+    in.insert(in.end(), of_hidden.begin(), of_hidden.end());
+    Row x = product("fc", in);
+    add(x, attend(norm(x, "layers.0.input_layernorm")));
+    const Row normed = norm(x, "layers.0.post_attention_layernorm");
+    Row gated = product("layers.0.mlp.gate_proj", normed);
+    const Row up = product("layers.0.mlp.up_proj", normed);
+    for (std::size_t i = 0; i < gated.size(); ++i) gated[i] *= up[i] / (1 + std::exp(-gated[i]));
+    add(x, product("layers.0.mlp.down_proj", gated));
+    return norm(x, "norm");
+  }
+  // The most likely token, and by how much it is ahead of the next one.
+  std::pair<std::int32_t, double> expect(const Row& hidden) const {
+    Row logits;
+    for (std::size_t t = 0; t < kVocabulary; ++t) {
+      const Row row = embedding(static_cast<std::int32_t>(t));  // tied
+      double sum = 0;
+      for (std::size_t i = 0; i < kWidth; ++i) sum += row[i] * hidden[i];
+      logits.push_back(sum);
+    }
+    const auto best = std::ranges::max_element(logits);
+    const auto token = static_cast<std::int32_t>(best - logits.begin());
+    const double highest = *best;
+    *best = -1e9;
+    return {token, highest - *std::ranges::max_element(logits)};
+  }
+
+ private:
+  static void add(Row& x, const Row& y) {
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+  }
+  Row embedding(std::int32_t token) const {
+    const std::vector<float>& all = weights_.tensors.at("model.embed_tokens.weight").values;
+    const auto first = all.begin() + token * static_cast<std::ptrdiff_t>(kWidth);
+    return {first, first + kWidth};
+  }
+  Row norm(const Row& x, const std::string& name) const {
+    double squares = 0;
+    for (const double value : x) squares += value * value;
+    const double scale = 1 / std::sqrt(squares / static_cast<double>(x.size()) + kEps);
+    Row y;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      y.push_back(x[i] * scale * (1.0 + weights_.of(name)[i]));
+    }
+    return y;
+  }
+  Row product(const std::string& name, const Row& x) const {
+    const std::vector<float>& weight = weights_.of(name);
+    Row y(weight.size() / x.size());
+    for (std::size_t n = 0; n < y.size(); ++n) {
+      for (std::size_t i = 0; i < x.size(); ++i) y[n] += weight[n * x.size() + i] * x[i];
+    }
+    return y;
+  }
+  static void turn(Row& head, std::size_t position) {
+    for (std::size_t i = 0; i < kRotated / 2; ++i) {
+      const double angle = static_cast<double>(position) *
+                           std::pow(kTheta, -2.0 * static_cast<double>(i) / kRotated);
+      const double a = head[i], b = head[i + kRotated / 2];
+      head[i] = a * std::cos(angle) - b * std::sin(angle);
+      head[i + kRotated / 2] = b * std::cos(angle) + a * std::sin(angle);
+    }
+  }
+  static Row part(const Row& x, std::size_t first) {
+    const auto begin = x.begin() + static_cast<std::ptrdiff_t>(first);
+    return {begin, begin + kHeadWidth};
+  }
+  static Row rounded(Row x) {
+    for (double& value : x) {
+      const int exponent = std::ilogb(value);
+      value = std::ldexp(std::nearbyint(std::ldexp(value, 7 - exponent)), exponent - 7);
+    }
+    return x;
+  }
+  Row attend(const Row& x) {
+    const Row q = product("layers.0.self_attn.q_proj", x);
+    const Row k = product("layers.0.self_attn.k_proj", x);
+    const Row v = product("layers.0.self_attn.v_proj", x);
+    const std::size_t position = keys_.size();
+    keys_.emplace_back();
+    values_.emplace_back();
+    for (std::size_t h = 0; h < kKvHeads; ++h) {
+      Row key = norm(part(k, h * kHeadWidth), "layers.0.self_attn.k_norm");
+      turn(key, position);
+      keys_.back().push_back(rounded(key));
+      values_.back().push_back(rounded(part(v, h * kHeadWidth)));
+    }
+    Row out;
+    for (std::size_t h = 0; h < kHeads; ++h) {
+      Row query = norm(part(q, 2 * h * kHeadWidth), "layers.0.self_attn.q_norm");
+      turn(query, position);
+      const std::size_t of = h / (kHeads / kKvHeads);
+      double total = 0;
+      Row sum(kHeadWidth);
+      for (std::size_t s = 0; s <= position; ++s) {
+        double score = 0;
+        for (std::size_t i = 0; i < kHeadWidth; ++i) score += query[i] * keys_[s][of][i];
+        const double weight = std::exp(score / std::sqrt(static_cast<double>(kHeadWidth)));
+        total += weight;
+        for (std::size_t i = 0; i < kHeadWidth; ++i) sum[i] += weight * values_[s][of][i];
+      }
+      for (std::size_t i = 0; i < kHeadWidth; ++i) {
+        const double gate = q[(2 * h + 1) * kHeadWidth + i];
+        out.push_back(sum[i] / total / (1 + std::exp(-gate)));
+      }
+    }
+    return product("layers.0.self_attn.o_proj", out);
+  }
+
+  const CheckpointWithDrafts& weights_;
+  std::vector<std::vector<Row>> keys_, values_;  // [positions, heads]
+};
+
+Row row_of(std::span<const float> values) { return {values.begin(), values.end()}; }
+
+std::int32_t text_token(std::size_t t) { return static_cast<std::int32_t>(t * 31 % kVocabulary); }
+
+TEST_CASE("a draft head proposes what its definition says, also after its own tokens") {
+  const CheckpointWithDrafts checkpoint;
+  const auto model = Transformer::load(checkpoint.path(), {});
+  REQUIRE(model->has_draft_head());
+  Workspace workspace = model->new_workspace(8);
+  SequenceState sequence = model->new_sequence();
+  DraftState state = model->new_draft_state();
+  NaiveDraftHead naive(checkpoint);
+  constexpr std::size_t kDepth = 3;
+  int compared = 0;
+  std::size_t fed = 0;
+  for (const std::size_t count : {1, 3, 1, 1, 2, 8, 1, 5, 1, 4}) {
+    std::vector<BatchRow> rows;
+    std::vector<std::int32_t> after;
+    for (std::size_t i = 0; i < count; ++i, ++fed) {
+      rows.push_back({text_token(fed), &sequence, /*wants_output=*/true});
+      after.push_back(text_token(fed + 1));
+    }
+    model->step(rows, workspace);
+    Row found;
+    for (std::size_t i = 0; i < count; ++i) {
+      found = naive.read(row_of(workspace.hidden().row(i)), after[i]);
+    }
+    std::vector<std::int32_t> drafts(kDepth);
+    const DraftRequest request{.state = &state, .tokens = after, .drafts = drafts};
+    model->draft({&request, 1}, workspace);
+    CHECK(state.length() == static_cast<std::int64_t>(fed));
+    NaiveDraftHead guessed = naive;
+    for (std::size_t d = 0; d < kDepth; ++d) {
+      const auto [token, ahead] = guessed.expect(found);
+      CAPTURE(fed, d, ahead);
+      if (ahead < 0.02) break;  // rounding may decide
+      CHECK(drafts[d] == token);
+      ++compared;
+      found = guessed.read(found, token);
+    }
+  }
+  CHECK(compared >= 20);
+}
+
+TEST_CASE("draft tokens of a sequence do not depend on others in the call, nor on threads") {
+  const CheckpointWithDrafts checkpoint;
+  const auto type = GENERATE(WeightType::kF32, WeightType::kBf16, WeightType::kInt8);
+  const auto model = Transformer::load(checkpoint.path(), {.weight_type = type});
+  constexpr std::size_t kSequences = 9, kDepth = 3;
+  const auto drafts_of = [&](std::size_t together, StepThreadPool* team) {
+    std::vector<std::int32_t> all;
+    for (std::size_t first = 0; first < kSequences; first += together) {
+      Workspace workspace = model->new_workspace(2 * together);
+      workspace.share_with(team);
+      std::vector<SequenceState> sequences;
+      std::vector<DraftState> states;
+      for (std::size_t s = 0; s < together; ++s) {
+        sequences.push_back(model->new_sequence());
+        states.push_back(model->new_draft_state());
+      }
+      std::vector<std::int32_t> drafts(together * kDepth);
+      for (std::size_t step = 0; step < 4; ++step) {
+        std::vector<BatchRow> rows;
+        std::vector<std::int32_t> after;
+        for (std::size_t s = 0; s < together; ++s) {
+          for (std::size_t i = 0; i < 2; ++i) {
+            const std::size_t t = 2 * step + i + 5 * (first + s);
+            rows.push_back({text_token(t), &sequences[s], true});
+            after.push_back(text_token(t + 1));
+          }
+        }
+        model->step(rows, workspace);
+        std::vector<DraftRequest> requests;
+        for (std::size_t s = 0; s < together; ++s) {
+          requests.push_back({.state = &states[s],
+                              .first_output = 2 * s,
+                              .tokens = std::span(after).subspan(2 * s, 2),
+                              .drafts = std::span(drafts).subspan(s * kDepth, kDepth)});
+        }
+        model->draft(requests, workspace);
+      }
+      all.insert(all.end(), drafts.begin(), drafts.end());
+    }
+    return all;
+  };
+  const std::vector<std::int32_t> alone = drafts_of(1, nullptr);
+  CHECK(drafts_of(3, nullptr) == alone);
+  CHECK(drafts_of(9, nullptr) == alone);
+  StepThreadPool team;
+  const StepHelpers helpers(team, 2);
+  CHECK(drafts_of(9, &team) == alone);
+}
+
+TEST_CASE("a draft head changes no output of its model") {
+  const CheckpointWithDrafts checkpoint;
+  const auto with = Transformer::load(checkpoint.path(), {});
+  const auto without = Transformer::load(
+      std::filesystem::path(LINTEL_TEST_DATA) / "golden" / "families" / "qwen3_5", {});
+  CHECK_FALSE(without->has_draft_head());
+  CHECK(without->draft_state_bytes() == 0);
+  CHECK(with->state_bytes(100) == without->state_bytes(100));
+  CHECK(with->modules().size() == without->modules().size());
+  CHECK(with->weight_bytes() > without->weight_bytes());
+  for (const auto& model : {std::cref(with), std::cref(without)}) {
+    CHECK(std::ranges::any_of(model.get()->warnings(), [](const std::string& warning) {
+            return warning.find("draft head") != std::string::npos;
+          }) == model.get()->has_draft_head());
+  }
+  Workspace workspace = with->new_workspace(1);
+  Workspace other = without->new_workspace(1);
+  SequenceState a = with->new_sequence(), b = without->new_sequence();
+  DraftState state = with->new_draft_state();
+  for (std::size_t t = 0; t < 20; ++t) {
+    const BatchRow row{text_token(t), &a, true}, same{text_token(t), &b, true};
+    const std::span<const float> found = with->step({&row, 1}, workspace).row(0);
+    const std::vector<std::int32_t> after = {text_token(t + 1)};
+    std::vector<std::int32_t> drafts(2);
+    const DraftRequest request{.state = &state, .tokens = after, .drafts = drafts};
+    with->draft({&request, 1}, workspace);
+    CHECK(std::ranges::equal(found, without->step({&same, 1}, other).row(0)));
+  }
+}
+
+TEST_CASE("a draft head of another shape is refused, one that is not whole or served is ignored") {
+  const auto ignored = [](const CheckpointWithDrafts& checkpoint) {
+    const auto model = Transformer::load(checkpoint.path(), {});
+    return !model->has_draft_head() &&
+           std::ranges::any_of(model->warnings(), [](const std::string& warning) {
+             return warning.find("of a draft head (mtp) are ignored") != std::string::npos;
+           });
+  };
+  const auto with_key = [](const char* key, const nlohmann::json& value) {
+    auto checkpoint = std::make_unique<CheckpointWithDrafts>();
+    std::ifstream in(checkpoint->path() / "config.json");
+    nlohmann::json config = nlohmann::json::parse(in);
+    config[key] = value;
+    std::ofstream(checkpoint->path() / "config.json") << config.dump();
+    return checkpoint;
+  };
+  CheckpointWithDrafts checkpoint;
+  checkpoint.tensors.at("mtp.fc.weight").shape = {2 * kWidth, kWidth};
+  checkpoint.write();
+  CHECK_THROWS_WITH(Transformer::load(checkpoint.path(), {}),
+                    Catch::Contains("mtp.fc.weight") && Catch::Contains("[32, 64]"));
+  checkpoint.tensors.at("mtp.fc.weight").shape = {kWidth, 2 * kWidth};
+  checkpoint.tensors.erase("mtp.layers.0.mlp.up_proj.weight");
+  checkpoint.write();
+  CHECK_THROWS_WITH(Transformer::load(checkpoint.path(), {}),
+                    Catch::Contains("mtp.layers.0.mlp.up_proj.weight"));
+  checkpoint.tensors.erase("mtp.pre_fc_norm_hidden.weight");
+  checkpoint.write();
+  CHECK(ignored(checkpoint));
+  CHECK(ignored(*with_key("mtp_num_hidden_layers", 2)));
+  CHECK(ignored(*with_key("mtp_use_dedicated_embeddings", true)));
+}
+
+}  // namespace
+}  // namespace lintel::testing
