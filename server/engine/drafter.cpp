@@ -7,6 +7,7 @@
 #include <span>
 
 #include "model/core/tensor.h"
+#include "server/engine/row_planner.h"
 
 namespace lintel {
 namespace {
@@ -175,7 +176,7 @@ void Drafter::learn(const DraftToken& draft, bool right) {
 void SampleDrafts::begin(int most, std::optional<std::int32_t> pending) {
   drafter_ = std::make_unique<Drafter>(context_.model.config());
   most_ = most;
-  taken_.reserve(static_cast<std::size_t>(most_));
+  reserve();
   if (pending) drafter_->observe(*pending);
 }
 
@@ -183,7 +184,7 @@ void SampleDrafts::fork(const SampleDrafts& first) {
   if (first.drafter_ == nullptr) return;
   drafter_ = std::make_unique<Drafter>(*first.drafter_);
   most_ = first.most_;
-  taken_.reserve(static_cast<std::size_t>(most_));
+  reserve();
 }
 
 void SampleDrafts::observe(std::int32_t token) {
@@ -196,6 +197,7 @@ bool SampleDrafts::propose(std::int64_t position, int rows, std::int64_t end) {
   probability_ = 1.0f;
   position_ = position + rows - 1;
   end_ = std::min(position_ + most_, end - 1);  // the last token of all is never fed
+  takes_head_ = head_at_ == position_ && !head_.empty();
   // Known tokens before the first sampled one, which the step feeds.
   for (std::int64_t known = position; known < position_; ++known) {
     if (!drafter_->assume(context_.known_token(known)->first)) return false;
@@ -207,9 +209,88 @@ bool SampleDrafts::next() {
   if (position_ >= end_) return false;
   const auto known = context_.known_token(position_);
   in_hand_.is_known = known.has_value();
-  in_hand_.proposal = known ? Drafter::DraftToken{.token = known->first} : drafter_->next_draft();
-  if (!known) probability_ *= in_hand_.proposal.probability;
+  in_hand_.proposal = known ? Drafter::DraftToken{.token = known->first} : draft();
+  if (!known) {
+    probability_ *= in_hand_.proposal.probability;
+  } else if (const auto i = static_cast<std::size_t>(position_ - head_at_);
+             takes_head_ && (i >= head_.size() || head_[i] != known->first)) {
+    takes_head_ = false;
+  }
   return true;
+}
+
+Drafter::DraftToken SampleDrafts::draft() {
+  Drafter::DraftToken found = drafter_->next_draft();
+  const auto i = static_cast<std::size_t>(position_ - head_at_);
+  takes_head_ = takes_head_ && i < head_.size();
+  if (!takes_head_) return found;
+  if (found.token == head_[i]) {
+    found.probability = std::max(found.probability, head_probabilities_[i]);
+  } else if (found.probability < head_probabilities_[i]) {
+    found = {.token = head_[i], .probability = head_probabilities_[i]};
+  } else {
+    takes_head_ = false;
+  }
+  return found;
+}
+
+void SampleDrafts::begin_step() {
+  zero_memory(std::span(followed_));
+  followed_.clear();
+  outputs_ = 0;
+}
+
+void SampleDrafts::follow(std::int64_t position, std::int32_t token, DraftHeadPlan* plan) {
+  if (drafter_ == nullptr || plan == nullptr) return;
+  const bool is_next = followed_at_ + static_cast<std::int64_t>(followed_.size()) == position;
+  if (!is_next || followed_.empty() || followed_.size() == followed_.capacity()) {
+    zero_memory(std::span(followed_));
+    followed_.clear();
+    followed_at_ = position;
+    followed_output_ = outputs_;
+  }
+  ++outputs_;
+  followed_.push_back(token);
+  const std::int64_t i = position - head_at_;
+  if (i != static_cast<std::int64_t>(head_right_) || head_right_ >= head_.size()) return;
+  const bool right = head_[head_right_] == token;
+  plan->learn(static_cast<int>(i), right);
+  head_right_ = right ? head_right_ + 1 : head_.size();
+}
+
+bool SampleDrafts::ask_head(std::size_t first_output, int ahead, const DraftHeadPlan& plan,
+                            DraftRequest& request) {
+  if (drafter_ == nullptr || followed_.empty()) return false;
+  if (!head_state_ || head_at_ != followed_at_) {
+    head_state_.emplace(context_.model.new_draft_state());
+  }
+  head_at_ = followed_at_ + static_cast<std::int64_t>(followed_.size());
+  zero_memory(std::span(head_));
+  head_.assign(static_cast<std::size_t>(ahead), 0);
+  head_right_ = 0;
+  head_probabilities_.clear();
+  for (int i = 0; i < ahead; ++i) head_probabilities_.push_back(plan.probability(i));
+  request = {.state = &*head_state_,
+             .first_output = first_output + followed_output_,
+             .tokens = followed_,
+             .drafts = head_};
+  return true;
+}
+
+void SampleDrafts::stop_head() {
+  begin_step();
+  zero_memory(std::span(head_));
+  head_.clear();
+  head_state_.reset();
+}
+
+void SampleDrafts::reserve() {
+  taken_.reserve(static_cast<std::size_t>(most_));
+  if (!context_.model.has_draft_head()) return;
+  // What a list outgrows would not be zeroed.
+  followed_.reserve(static_cast<std::size_t>(most_) + 1);
+  head_.reserve(DraftHeadPlan::kMostAhead);
+  head_probabilities_.reserve(DraftHeadPlan::kMostAhead);
 }
 
 bool SampleDrafts::take() {

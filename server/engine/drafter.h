@@ -11,9 +11,12 @@
 #include <vector>
 
 #include "model/config/config.h"
+#include "model/transformer.h"
 #include "server/engine/request.h"
 
 namespace lintel {
+
+class DraftHeadPlan;  // server/engine/row_planner.h
 
 // Speculation: whether draft tokens are fed before they are drawn, and what a sample offers for it.
 
@@ -113,8 +116,8 @@ class Drafter {
 
 // SampleDrafts: the tokens of one sample that are fed before their turn.
 
-// Chooses drafts for a step: known tokens, and draft tokens between them. Used by the one thread
-// that runs the request.
+// Chooses drafts for a step: known tokens, and between them draft tokens of the drafter or, where
+// it is more often right, of the model's draft head. Used by the one thread that runs the request.
 class SampleDrafts {
  public:
   // `context` outlives the object. Without begin() or fork() there are never any.
@@ -126,7 +129,22 @@ class SampleDrafts {
   void fork(const SampleDrafts& first);
   // The next token of the sequence.
   void observe(std::int32_t token);
-  void release() { drafter_.reset(); }
+  void release() {
+    drafter_.reset();
+    stop_head();
+  }
+
+  // Before each step: it has had no output yet.
+  void begin_step();
+  // The token at `position` came after the next of the step's outputs. The plan learns which
+  // of the head's draft tokens were right; null: there is none.
+  void follow(std::int64_t position, std::int32_t token, DraftHeadPlan* plan);
+  // What to ask the draft head after the step, for `ahead` tokens, which become this sample's.
+  // False: nothing came after an output, or there are no drafts. Throws std::bad_alloc.
+  bool ask_head(std::size_t first_output, int ahead, const DraftHeadPlan& plan,
+                DraftRequest& request);
+  // Forgets what the head was asked and has read.
+  void stop_head();
 
   // As DraftSource has it, for rows that begin with token `position`, in a sequence of at most
   // `end` tokens. REQUIRES: none are taken.
@@ -152,8 +170,24 @@ class SampleDrafts {
   // Looks for a draft to have in hand.
   bool next();
 
+  // The draft token in hand, of the drafter or the head.
+  Drafter::DraftToken draft();
+  void reserve();
+
   const RequestContext& context_;
   std::unique_ptr<Drafter> drafter_;  // null: no drafts
+  // The last tokens of the step without a gap, from followed_at_ on, each after an output.
+  std::vector<std::int32_t> followed_;
+  std::int64_t followed_at_ = 0;
+  std::size_t followed_output_ = 0;  // of the sample's outputs, before the first of these tokens
+  std::size_t outputs_ = 0;          // of the sample in this step
+  // What the draft head has read, up to head_at_, and the tokens that it expects from there on.
+  std::optional<DraftState> head_state_;
+  std::int64_t head_at_ = 0;
+  std::vector<std::int32_t> head_;
+  std::vector<float> head_probabilities_;
+  std::size_t head_right_ = 0;  // tokens of head_ that came, from the first on
+  bool takes_head_ = false;     // the drafts of this step are its tokens so far
   int most_ = 0;
   std::vector<Draft> taken_;
   Draft in_hand_;

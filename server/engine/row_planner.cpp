@@ -14,9 +14,10 @@ namespace {
 constexpr std::int64_t kFewRows = 16;
 constexpr int kTries = 5;
 // A step of a larger model takes a tenth of a second, which little disturbs: it is measured with
-// fewer rows and once.
+// fewer rows and less often.
 constexpr std::int64_t kLargeParameters = 50'000'000;
 constexpr std::int64_t kFewRowsOfLarge = 4;
+constexpr int kTriesOfLarge = 2;
 
 // Steps sequences from their beginning, `rows` of each.
 class MeasuredSteps {
@@ -25,13 +26,41 @@ class MeasuredSteps {
                 const Clock& clock)
       : model_(model), clock_(clock), workspace_(model.new_workspace(rows, rows)) {
     for (std::size_t s = 0; s < sequences; ++s) sequences_.push_back(model.new_sequence());
+    if (!model.has_draft_head()) return;
+    for (std::size_t s = 0; s < sequences; ++s) states_.push_back(model.new_draft_state());
   }
 
   // Seconds, the best of some tries.
   float of(std::size_t rows, std::size_t sequences) {
     float best = std::numeric_limits<float>::infinity();
-    const int tries = model_.num_parameters() > kLargeParameters ? 1 : kTries;
+    const int tries = model_.num_parameters() > kLargeParameters ? kTriesOfLarge : kTries;
     for (int i = 0; i < tries; ++i) best = std::min(best, one(rows, sequences));
+    return best;
+  }
+
+  // The same of a draft token of each sequence.
+  float of_drafts(std::size_t sequences) {
+    std::vector<BatchRow> fed;
+    for (std::size_t s = 0; s < sequences; ++s) {
+      sequences_[s].reset();
+      fed.push_back({/*token=*/0, &sequences_[s], /*wants_output=*/true});
+    }
+    model_.step(fed, workspace_);
+    const std::vector<std::int32_t> after(sequences);
+    std::vector<std::int32_t> drafts(sequences);
+    std::vector<DraftRequest> requests;
+    for (std::size_t s = 0; s < sequences; ++s) {
+      requests.push_back({.state = &states_[s],
+                          .first_output = s,
+                          .tokens = std::span(after).subspan(s, 1),
+                          .drafts = std::span(drafts).subspan(s, 1)});
+    }
+    float best = std::numeric_limits<float>::infinity();
+    for (int i = 0; i < kTries; ++i) {
+      const TimePoint start = clock_.now();
+      model_.draft(requests, workspace_);
+      best = std::min(best, std::chrono::duration<float>(clock_.now() - start).count());
+    }
     return best;
   }
 
@@ -61,6 +90,7 @@ class MeasuredSteps {
   const Clock& clock_;
   Workspace workspace_;
   std::vector<SequenceState> sequences_;
+  std::vector<DraftState> states_;  // none without a draft head
 };
 
 }  // namespace
@@ -68,7 +98,7 @@ class MeasuredSteps {
 StepCost assumed_step_cost(WeightType type) {
   const bool is_integer = type != WeightType::kF32 && type != WeightType::kBf16;
   const float row = is_integer ? 0.35f : 0.25f;
-  return {.fixed = 1.0f - row, .row = row, .state = 0.0f};
+  return {.fixed = 1.0f - row, .row = row, .state = 0.0f, .draft = 0.2f, .more_draft = 0.05f};
 }
 
 StepCost measure_step_cost(const Transformer& model, int max_rows, const Clock& clock) {
@@ -88,6 +118,10 @@ StepCost measure_step_cost(const Transformer& model, int max_rows, const Clock& 
   const float row = std::clamp((of_one - alone) / more, 0.01f * alone, alone);
   const float state = std::clamp((of_many - of_one) / more, 0.0f, alone);
   StepCost cost{.fixed = std::max(alone - row - state, 0.0f), .row = row, .state = state};
+  if (model.has_draft_head()) {
+    cost.draft = steps.of_drafts(1);
+    cost.more_draft = std::max(steps.of_drafts(rows) - cost.draft, 0.0f) / more;
+  }
   if (most_rows < 2 * rows ||
       (length > 0 && static_cast<std::int64_t>(2 * most_rows / rows) > length)) {
     return cost;
@@ -97,6 +131,47 @@ StepCost measure_step_cost(const Transformer& model, int max_rows, const Clock& 
   cost.more_row =
       std::clamp((of_most - of_many) / static_cast<float>(most_rows - rows), row, alone);
   return cost;
+}
+
+int DraftHeadPlan::ahead(int sequences) {
+  constexpr int kBetweenTries = 512;  // steps
+  constexpr int kTry = 16;            // steps
+  constexpr float kLeastGain = 1.03f;
+  if (is_always_) return kMostAhead;
+  if (sequences == 0) return 0;
+  const int most = std::min(most_rows_ / sequences - 1, kMostAhead);
+  const float draft = cost_.draft + cost_.more_draft * static_cast<float>(sequences - 1);
+  float best = kLeastGain / cost_.of(sequences, sequences);  // tokens of a sequence in time
+  int chosen = 0;
+  float tokens = 1.0f;
+  float all_right = 1.0f;
+  for (int n = 1; n <= most; ++n) {
+    all_right *= probability(n - 1);
+    tokens += all_right;
+    const float time = cost_.of(sequences * (n + 1), sequences) + static_cast<float>(n) * draft;
+    if (tokens / time <= best) continue;
+    best = tokens / time;
+    chosen = n;
+  }
+  if (chosen >= most) return chosen;
+  steps_ = (steps_ + 1) % (kBetweenTries + kTry);
+  return steps_ >= kBetweenTries ? chosen + 1 : chosen;
+}
+
+void DraftHeadPlan::learn(int i, bool right) {
+  constexpr float kMemory = 64.0f;
+  Record& record = records_[static_cast<std::size_t>(i)];
+  if (record.drafts >= kMemory) {
+    record.drafts /= 2;
+    record.right /= 2;
+  }
+  record.drafts += 1.0f;
+  if (right) record.right += 1.0f;
+}
+
+float DraftHeadPlan::probability(int i) const {
+  const Record& record = records_[static_cast<std::size_t>(i)];
+  return record.right / record.drafts;
 }
 
 RowPlanner::RowPlanner(const Options& options) : options_(options) {

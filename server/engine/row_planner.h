@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct StepCost {
   float state = 0.0f;
   int few_rows = 0;  // 0: all rows take as long
   float more_row = 0.0f;
+  // A draft token of the model's draft head, and of each sequence beyond the first one more.
+  float draft = 0.0f;
+  float more_draft = 0.0f;
 
   float of(int rows, int sequences) const {
     const int few = few_rows == 0 ? rows : std::min(rows, few_rows);
@@ -36,8 +40,44 @@ StepCost assumed_step_cost(WeightType type);
 
 // Of this model on this machine: steps of one row, of several of one sequence, of as many
 // sequences, and of max_rows of these, each the best of a few; all but a sequence's first row are
-// drafts that stay. Takes as long as some thousand rows.
+// drafts that stay. Of a draft head a token of one sequence, and of as many. Takes as long as some
+// thousand rows.
 StepCost measure_step_cost(const Transformer& model, int max_rows, const Clock& clock);
+
+// DraftHeadPlan: how many tokens ahead a model's draft head is asked for.
+
+// Weighs what the head costs against how often it was right for a worker's sequences. Now and then
+// it is asked for a token more than pays, as it may have become right. Used by one thread at a
+// time.
+class DraftHeadPlan {
+ public:
+  static constexpr int kMostAhead = 4;
+
+  // most_rows: of a step with drafts. always: it is asked for kMostAhead tokens after each step:
+  // for tests.
+  DraftHeadPlan(const StepCost& cost, int most_rows, bool always)
+      : cost_(cost), most_rows_(most_rows), is_always_(always) {}
+
+  // After a step of so many sequences. 0: it is not asked.
+  int ahead(int sequences);
+  // Whether draft token i of a sequence, from 0, was right, where those before it were.
+  void learn(int i, bool right);
+  // How likely it is right, where those before it are.
+  float probability(int i) const;
+
+ private:
+  // Drafts and how many of them were right, older ones weighing less. The first are a belief.
+  struct Record {
+    float drafts = 4.0f;
+    float right = 2.8f;
+  };
+
+  const StepCost cost_;
+  const int most_rows_;
+  const bool is_always_;
+  std::array<Record, kMostAhead> records_;
+  int steps_ = 0;  // since it was last asked for a token more
+};
 
 class SequenceGroup;
 class Sequence;

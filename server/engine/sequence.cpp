@@ -420,6 +420,7 @@ bool Sequence::absorb(int count, OutputRows outputs, StepContext& step) {
       if (!drawn_ahead_ && !all_finite(output)) return false;
     }
     place(decide(position, output, step), output, step);
+    if (!output.empty()) drafts_.follow(position, *sequence_->pending, step.draft_plan);
     goes_on = kept < count && !finished();
     if (!goes_on || kept < first_draft) continue;
     // A draft whose next mask takes longer than the step has time for is fed again in another.

@@ -33,7 +33,8 @@ struct StepContext {
   std::uint64_t generated_tokens = 0;
   std::uint64_t drafted_tokens = 0;
   std::uint64_t accepted_tokens = 0;
-  int most_drafts = 0;  // of a sample in a step; constant
+  int most_drafts = 0;                  // of a sample in a step; constant
+  DraftHeadPlan* draft_plan = nullptr;  // null: the model has no draft head, or is not to draft
   // Work that masks of grammars may still take in this step, and that of one row (constant).
   std::size_t mask_budget_left = 0;
   std::size_t row_mask_budget = 0;
@@ -174,6 +175,16 @@ class Sequence final : public DraftSource {
   // Takes what those rows gave. Returns false when an output is not finite, or what was drawn
   // before cannot be the request's. Throws std::logic_error when its grammar permits no token.
   bool absorb(int count, OutputRows outputs, StepContext& step);
+
+  // Before each step that it has rows in.
+  void begin_step() { drafts_.begin_step(); }
+  // After absorb(): SampleDrafts::ask_head, unless no draft would be fed.
+  bool ask_head(std::size_t first_output, int ahead, const DraftHeadPlan& plan,
+                DraftRequest& request) {
+    return !finished() && tokens_left() > 1 && !known(sequence_->next_position()) &&
+           drafts_.ask_head(first_output, ahead, plan, request);
+  }
+  void stop_head() { drafts_.stop_head(); }
 
   bool finished() const { return reason_.has_value(); }
   bool has_new_tokens() const { return generated_ > 0; }

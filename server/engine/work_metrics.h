@@ -28,7 +28,7 @@ enum class WorkPart {
   kProducts,   // the model's StepPart
   kAttention,  // the same
   kOther,      // the same
-  kSample,     // tokens from outputs
+  kSample,     // tokens from outputs, and what a draft head expects after them
   kDeliver,    // sinks called, requests ended
 };
 inline constexpr std::size_t kNumWorkParts = 6;

@@ -46,6 +46,11 @@ Worker::Worker(const Transformer& model, const Options& options, const Clock& cl
   runs_.reserve(static_cast<std::size_t>(options.max_rows));
   rows_.reserve(static_cast<std::size_t>(options.most_rows));
   drawn_ahead_.reserve(static_cast<std::size_t>(options.most_rows));
+  if (options.drafts && model.has_draft_head()) {
+    draft_plan_.emplace(options.step_cost, most_drafting_rows(options), options.drafts_always);
+    step_.draft_plan = &*draft_plan_;
+    draft_requests_.reserve(static_cast<std::size_t>(options.max_rows));
+  }
   step_.most_drafts = options.drafts ? options.speculation_rows - 1 : 0;
   step_.row_mask_budget = options.mask_budget;
 }
@@ -171,7 +176,9 @@ void Worker::step_model() {
   std::size_t outputs = 0;
   for (BatchSlice& run : runs_) {
     run.first_output = outputs;
-    if (run.rows > 0) outputs += static_cast<std::size_t>(run.sample->append_rows(run.rows, rows_));
+    if (run.rows == 0) continue;
+    run.sample->begin_step();
+    outputs += static_cast<std::size_t>(run.sample->append_rows(run.rows, rows_));
   }
   end_part(WorkPart::kSchedule);
   if (rows_.empty()) return;
@@ -190,7 +197,31 @@ void Worker::step_model() {
   end_model();
   draw_ahead(rows);
   absorb_rows(rows);
+  ask_draft_head();
   end_part(WorkPart::kSample);
+}
+
+void Worker::ask_draft_head() {
+  if (!draft_plan_) return;
+  const auto sequences = static_cast<int>(std::ranges::count_if(
+      runs_, [](const BatchSlice& run) { return run.is_decoding && run.rows > 0; }));
+  const int ahead = draft_plan_->ahead(sequences);
+  if (ahead == 0) return;
+  const auto ask = [&] {
+    draft_requests_.clear();
+    for (const BatchSlice& run : runs_) {
+      DraftRequest request;
+      if (run.rows > 0 && run.sample->ask_head(run.first_output, ahead, *draft_plan_, request)) {
+        draft_requests_.push_back(request);
+      }
+    }
+    if (!draft_requests_.empty()) model_.draft(draft_requests_, workspace_);
+  };
+  catch_exceptions(ask, [&] {  // out of memory: without drafts
+    for (const BatchSlice& run : runs_) {
+      if (run.rows > 0) run.sample->stop_head();
+    }
+  });
 }
 
 void Worker::end_model() {

@@ -99,6 +99,8 @@ class Worker {
   // Draws the tokens of runs that can_draw_ahead, on the threads that shared the step.
   void draw_ahead(MatrixView<const float> rows);
   void absorb_rows(MatrixView<const float> rows);
+  // For draft tokens of the next step.
+  void ask_draft_head();
   void settle();
   // A part of the step is over (end_model: the model's three); the next begins.
   void end_part(WorkPart part);
@@ -115,6 +117,7 @@ class Worker {
   ModelTimer model_timer_;
   RowPlanner planner_;
   std::optional<StepSharing> sharing_;
+  std::optional<DraftHeadPlan> draft_plan_;  // nothing: no draft head is asked
   Workspace workspace_;
   Requests active_;  // have rows, in the order in which they got them
   Requests paused_;  // their sinks are full
@@ -123,6 +126,7 @@ class Worker {
   std::vector<BatchSlice> runs_;
   std::vector<const BatchSlice*> drawn_ahead_;  // of runs_
   std::vector<BatchRow> rows_;
+  std::vector<DraftRequest> draft_requests_;
   StepContext step_;
   TimePoint part_begun_;
   std::size_t mask_turn_ = 0;  // whose masks are made first

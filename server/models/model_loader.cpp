@@ -259,8 +259,11 @@ std::optional<StepCost> step_cost_of(const std::string& name, const Transformer&
   const std::string more = cost.few_rows == 0 ? ""
                                               : fmt::format(", {:.1f} a row beyond {}",
                                                             1e6f * cost.more_row, cost.few_rows);
-  spdlog::info("model {}: a step takes {:.0f} us, {:.1f} a row, {:.1f} a sequence{}", name,
-               1e6f * cost.fixed, 1e6f * cost.row, 1e6f * cost.state, more);
+  const std::string head =
+      cost.draft == 0.0f ? ""
+                         : fmt::format(", {:.0f} a token of the draft head", 1e6f * cost.draft);
+  spdlog::info("model {}: a step takes {:.0f} us, {:.1f} a row, {:.1f} a sequence{}{}", name,
+               1e6f * cost.fixed, 1e6f * cost.row, 1e6f * cost.state, more, head);
   return cost;
 }
 

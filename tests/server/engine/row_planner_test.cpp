@@ -175,5 +175,54 @@ TEST_CASE(
   CHECK(drafts.begun_after == 1);  // the other's
 }
 
+TEST_CASE("a draft head is asked as far ahead as it is right and pays") {
+  const StepCost cost{.fixed = 1.0f, .row = 0.1f, .draft = 0.1f, .more_draft = 0.01f};
+  DraftHeadPlan plan(cost, /*most_rows=*/64, /*always=*/false);
+  CHECK(plan.ahead(0) == 0);
+  const auto learn = [&](int ahead, int right) {
+    for (int i = 0; i < 200; ++i) {
+      for (int d = 0; d < ahead; ++d) plan.learn(d, d < right);
+    }
+  };
+  learn(4, 4);
+  CHECK(plan.ahead(1) == 4);
+  learn(3, 2);
+  CHECK(plan.probability(1) > 0.95f);
+  CHECK(plan.probability(2) < 0.05f);
+  CHECK(plan.ahead(1) == 2);
+  // Of many sequences each row takes as long as it would in a step of its own.
+  DraftHeadPlan many({.fixed = 0.1f, .row = 1.0f, .draft = 0.1f, .more_draft = 0.05f}, 64, false);
+  CHECK(many.ahead(16) == 0);
+  CHECK(DraftHeadPlan(cost, 64, /*always=*/true).ahead(64) == DraftHeadPlan::kMostAhead);
+}
+
+TEST_CASE("a draft head is not asked for tokens that a step has no rows for") {
+  const StepCost cost{.fixed = 1.0f, .row = 0.001f, .draft = 0.001f};
+  for (int sequences = 1; sequences <= 80; ++sequences) {
+    DraftHeadPlan plan(cost, /*most_rows=*/64, /*always=*/false);
+    CAPTURE(sequences);
+    for (int step = 0; step < 600; ++step) {
+      const int ahead = plan.ahead(sequences);
+      CHECK((ahead == 0 || sequences * (ahead + 1) <= 64));
+    }
+  }
+}
+
+TEST_CASE("a draft head that is wrong is asked now and then, and again once it is right") {
+  DraftHeadPlan plan({.fixed = 1.0f, .row = 0.1f, .draft = 0.2f}, /*most_rows=*/64, false);
+  for (int i = 0; i < 100; ++i) plan.learn(0, false);
+  int asked = 0;
+  for (int step = 0; step < 10'000; ++step) asked += plan.ahead(1) > 0 ? 1 : 0;
+  CHECK(asked > 100);
+  CHECK(asked < 400);
+  // Also the tokens far ahead, which are not asked for in between.
+  for (int i = 0; i < 100; ++i) plan.learn(1, false);
+  for (int step = 0; step < 20'000; ++step) {
+    const int ahead = plan.ahead(1);
+    for (int i = 0; i < ahead; ++i) plan.learn(i, true);
+  }
+  CHECK(plan.ahead(1) == DraftHeadPlan::kMostAhead);
+}
+
 }  // namespace
 }  // namespace lintel::testing

@@ -2,9 +2,19 @@
 // Speculation: fewer steps, the same bits.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
 #include <random>
+#include <stdexcept>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "model/formats/safetensors.h"
 #include "server/engine/drafter.h"
 #include "tests/server/support/harness.h"
 #include "tests/support/temporary_directory.h"
@@ -240,6 +250,216 @@ TEST_CASE("recompute mode drafts only on demand, and with the same tokens") {
   Core always(model, with(Speculation::kOn));
   CHECK(always.generate(request)->recorded == expected);
   CHECK(always.scheduler.stats().accepted_tokens > 20);
+}
+
+// ---- The model's own draft head
+
+// A checkpoint of Qwen3.5's family that counts: after token t comes t + 1, and 0 after the last.
+// Nothing repeats before all tokens came, so that only its draft head knows what is next.
+
+// Whose draft head is always right, or always wrong: it expects the token that has just come.
+enum class CountingDrafts { kNone, kRight, kWrong };
+
+void write_counting_checkpoint(const std::filesystem::path& directory, std::int64_t vocabulary,
+                               CountingDrafts drafts) {
+  constexpr std::int64_t kWidth = 32, kFfWidth = 48, kHeads = 2, kHeadWidth = 16;
+  constexpr std::int64_t kKeys = 2 * 8, kValues = 4 * 8;
+  std::ofstream(directory / "config.json") << nlohmann::json{
+      {"model_type", "qwen3_5_text"},    {"vocab_size", vocabulary},
+      {"hidden_size", kWidth},           {"intermediate_size", kFfWidth},
+      {"num_hidden_layers", 2},          {"num_attention_heads", kHeads},
+      {"num_key_value_heads", kHeads},   {"head_dim", kHeadWidth},
+      {"linear_num_key_heads", 2},       {"linear_num_value_heads", 4},
+      {"linear_key_head_dim", 8},        {"linear_value_head_dim", 8},
+      {"linear_conv_kernel_dim", 4},     {"tie_word_embeddings", false},
+      {"max_position_embeddings", 4096}, {"layer_types", {"linear_attention", "full_attention"}}};
+  std::mt19937 random(5);
+  struct Tensor {
+    std::string name;
+    std::vector<std::int64_t> shape;
+    std::vector<float> values;
+  };
+  std::vector<Tensor> tensors;
+  const auto add = [&](const std::string& name, std::vector<std::int64_t> shape, float scale) {
+    std::int64_t count = 1;
+    for (const std::int64_t size : shape) count *= size;
+    std::vector<float> values;
+    std::normal_distribution<float> of(0.0f, scale == 0.0f ? 1.0f : scale);
+    for (std::int64_t i = 0; i < count; ++i) values.push_back(scale == 0.0f ? 0.0f : of(random));
+    tensors.push_back({.name = name, .shape = std::move(shape), .values = std::move(values)});
+  };
+  // What a layer adds to the residual stream is nothing.
+  const auto add_channels = [&](const std::string& layer) {
+    add(layer + "input_layernorm.weight", {kWidth}, 0.0f);
+    add(layer + "post_attention_layernorm.weight", {kWidth}, 0.0f);
+    add(layer + "mlp.gate_proj.weight", {kFfWidth, kWidth}, 0.1f);
+    add(layer + "mlp.up_proj.weight", {kFfWidth, kWidth}, 0.1f);
+    add(layer + "mlp.down_proj.weight", {kWidth, kFfWidth}, 0.0f);
+  };
+  const auto add_softmax = [&](const std::string& layer) {
+    const std::string attention = layer + "self_attn.";
+    add(attention + "q_proj.weight", {2 * kHeads * kHeadWidth, kWidth}, 0.1f);
+    add(attention + "k_proj.weight", {kHeads * kHeadWidth, kWidth}, 0.1f);
+    add(attention + "v_proj.weight", {kHeads * kHeadWidth, kWidth}, 0.1f);
+    add(attention + "q_norm.weight", {kHeadWidth}, 0.0f);
+    add(attention + "k_norm.weight", {kHeadWidth}, 0.0f);
+    add(attention + "o_proj.weight", {kWidth, kHeads * kHeadWidth}, 0.0f);
+    add_channels(layer);
+  };
+  add("model.embed_tokens.weight", {vocabulary, kWidth}, 1.0f);
+  // Of the same length, so that each is most like itself.
+  for (auto row = tensors.back().values.begin(); row != tensors.back().values.end();
+       row += kWidth) {
+    const float squares = std::inner_product(row, row + kWidth, row, 0.0f);
+    std::for_each_n(row, kWidth, [&](float& value) { value *= std::sqrt(kWidth / squares); });
+  }
+  // The row of a token is the embedding of the one before it.
+  std::vector<float> head = tensors.back().values;
+  std::rotate(head.begin(), head.end() - kWidth, head.end());
+  tensors.push_back({.name = "lm_head.weight", .shape = {vocabulary, kWidth}, .values = head});
+  add("model.norm.weight", {kWidth}, 0.0f);
+  const std::string linear = "model.layers.0.linear_attn.";
+  add(linear + "in_proj_qkv.weight", {2 * kKeys + kValues, kWidth}, 0.1f);
+  add(linear + "in_proj_z.weight", {kValues, kWidth}, 0.1f);
+  add(linear + "in_proj_b.weight", {4, kWidth}, 0.1f);
+  add(linear + "in_proj_a.weight", {4, kWidth}, 0.1f);
+  add(linear + "conv1d.weight", {2 * kKeys + kValues, 1, 4}, 0.1f);
+  add(linear + "A_log", {4}, 0.1f);
+  add(linear + "dt_bias", {4}, 0.1f);
+  add(linear + "norm.weight", {8}, 0.1f);
+  add(linear + "out_proj.weight", {kWidth, kValues}, 0.0f);
+  add_channels("model.layers.0.");
+  add_softmax("model.layers.1.");
+  if (drafts != CountingDrafts::kNone) {
+    add_softmax("mtp.layers.0.");
+    for (const char* const norm : {"norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"}) {
+      add("mtp." + std::string(norm) + ".weight", {kWidth}, 0.0f);
+    }
+    // The embedding of the last token, or what the model made of the one before it.
+    add("mtp.fc.weight", {kWidth, 2 * kWidth}, 0.0f);
+    const std::int64_t first = drafts == CountingDrafts::kRight ? 0 : kWidth;
+    for (std::int64_t i = 0; i < kWidth; ++i) {
+      tensors.back().values[static_cast<std::size_t>(i * 2 * kWidth + first + i)] = 1.0f;
+    }
+  }
+  std::vector<TensorToWrite> to_write;
+  for (const Tensor& tensor : tensors) {
+    to_write.push_back({.name = tensor.name, .shape = tensor.shape, .values = tensor.values});
+  }
+  write_safetensors(directory / "model.safetensors", to_write);
+}
+
+std::shared_ptr<const Transformer> counting_model(CountingDrafts drafts) {
+  const TemporaryDirectory directory;
+  write_counting_checkpoint(directory.path(), /*vocabulary=*/700, drafts);
+  return Transformer::load(directory.path(), {});
+}
+
+GenerationRequest count_from(std::int32_t token, std::int64_t max_new_tokens) {
+  GenerationRequest request;
+  request.prompt = {token, token + 1, token + 2};
+  request.max_new_tokens = max_new_tokens;
+  request.sampling.temperature = 0.3f;
+  request.log2_probs = true;
+  return request;
+}
+
+TEST_CASE("a draft head that is right makes steps fewer, of one sequence and of several") {
+  const auto model = counting_model(CountingDrafts::kRight);
+  REQUIRE(model->has_draft_head());
+  const int sequences = GENERATE(1, 3);
+  const auto speculation = GENERATE(Speculation::kAuto, Speculation::kOn);
+  const auto generate = [&](Core& core) {
+    std::vector<Core::Call> calls;
+    for (int s = 0; s < sequences; ++s) calls.push_back(core.submit(count_from(20 * s, 200)));
+    core.run();
+    std::vector<std::vector<RecordedToken>> tokens;
+    for (const Core::Call& call : calls) tokens.push_back(call.sink->recorded[0]);
+    return tokens;
+  };
+  Core without(model, with(Speculation::kOff));
+  const auto expected = generate(without);
+  REQUIRE(expected[0].size() == 200);
+  REQUIRE(expected[0][199].token == 202);
+  // A row takes a quarter of a step in f32 where nothing is measured.
+  const StepCost cost{.fixed = 1.0f, .row = 0.05f, .draft = 0.1f, .more_draft = 0.01f};
+  Core core(model, with(speculation), {.session_memory_bytes = 1u << 30}, {.memory_bytes = 0},
+            cost);
+  CHECK(generate(core) == expected);
+  const Scheduler::Stats stats = core.scheduler.stats();
+  CHECK(stats.steps < 200 / 2);
+  CHECK(stats.accepted_tokens > static_cast<std::uint64_t>(sequences) * 100);
+  if (speculation == Speculation::kOn) return;  // which also feeds the least likely drafts
+  CHECK(stats.accepted_tokens * 10 > stats.drafted_tokens * 9);
+}
+
+TEST_CASE("a draft head that is wrong is soon asked no more, and changes no token") {
+  const auto model = counting_model(CountingDrafts::kWrong);
+  Core without(model, with(Speculation::kOff));
+  const auto expected = without.generate(count_from(0, 600));
+  Core core(model, with(Speculation::kAuto));
+  REQUIRE(expected->recorded[0][599].token == 602);
+  CHECK(core.generate(count_from(0, 600))->recorded == expected->recorded);
+  CHECK(core.scheduler.stats().accepted_tokens == 0);
+  CHECK(core.scheduler.stats().drafted_tokens < 40);
+  Core always(model, with(Speculation::kOn));
+  CHECK(always.generate(count_from(0, 600))->recorded == expected->recorded);
+  CHECK(always.scheduler.stats().drafted_tokens > 600);
+}
+
+TEST_CASE("a request that fails among the draft tokens of a head costs others nothing") {
+  const auto model = counting_model(CountingDrafts::kRight);
+  Core without(model, with(Speculation::kOff));
+  const auto expected = without.generate(count_from(100, 200));
+  for (int at = 1; at < 100; at += 7) {
+    CAPTURE(at);
+    Scheduler::Options options = with(Speculation::kOn);
+    options.max_batch_rows = 40;
+    Core core(model, options);
+    GenerationRequest samples = count_from(0, 200);
+    samples.num_samples = 3;
+    const auto sink = std::make_shared<RecordingSink>(samples.num_samples);
+    bool throws = false;
+    sink->when_token = [&](const TokenEvent&) {
+      if (throws) throw std::runtime_error("the sink is gone");
+    };
+    const Core::Call other = core.submit(count_from(100, 200));
+    const Core::Call failing = core.submit(samples, "", sink);
+    for (int step = 0; step < at; ++step) core.scheduler.run_one_step();
+    // A prompt takes the rows that draft tokens had: the samples have fewer than in the last step.
+    GenerationRequest reading = count_from(0, 5);
+    reading.prompt.assign(300, 1);
+    core.submit(reading);
+    throws = true;
+    core.run();
+    CHECK((failing.sink->outcome == RequestOutcome::kInternal || at > 30));
+    CHECK(other.sink->recorded == expected->recorded);
+  }
+}
+
+TEST_CASE("calls of a session have the same tokens with and without the draft head") {
+  const auto drafts = GENERATE(CountingDrafts::kRight, CountingDrafts::kWrong);
+  const auto model = counting_model(drafts);
+  Core without(model, with(Speculation::kOff));
+  Core automatic(model, with(Speculation::kAuto));
+  Core always(model, with(Speculation::kOn, /*speculation_rows=*/5));
+  std::mt19937 random(3);
+  for (int session = 0; session < 5; ++session) {
+    std::vector<std::string> ids;
+    for (Core* core : {&without, &automatic, &always}) ids.push_back(core->new_session(500));
+    for (int call = 0; call < 6; ++call) {
+      GenerationRequest request = varied(random);
+      if (call == 0 && request.prompt.empty()) request.prompt = {1};
+      request.sampling.logit_bias.clear();
+      request.sampling.temperature = static_cast<float>(call) / 4.0f;
+      CAPTURE(session, call);
+      const auto expected = without.generate(request, ids[0]);
+      REQUIRE(automatic.generate(request, ids[1])->recorded == expected->recorded);
+      REQUIRE(always.generate(request, ids[2])->recorded == expected->recorded);
+      REQUIRE(automatic.session_tokens(ids[1]) == without.session_tokens(ids[0]));
+      REQUIRE(always.session_tokens(ids[2]) == without.session_tokens(ids[0]));
+    }
+  }
 }
 
 // ---- Drafter

@@ -124,11 +124,13 @@ Scheduler::Options without_threads() {
 }
 
 Core::Core(std::shared_ptr<const Transformer> the_model, Scheduler::Options options,
-           SessionManager::Options store_options, PrefixCache::Options prefix_options)
+           SessionManager::Options store_options, PrefixCache::Options prefix_options,
+           const std::optional<StepCost>& cost)
     : model(std::move(the_model)),
       store(store_options, clock),
       prefixes(prefix_options, store),
-      scheduler(model, options, clock, prefix_options.memory_bytes > 0 ? &prefixes : nullptr) {}
+      scheduler(model, options, clock, prefix_options.memory_bytes > 0 ? &prefixes : nullptr,
+                cost) {}
 
 Core::Call Core::submit(const GenerationRequest& request, const std::string& session_id,
                         std::shared_ptr<RecordingSink> sink, SharedAdapter adapter,

@@ -97,7 +97,8 @@ class Core {
   explicit Core(std::shared_ptr<const Transformer> model,
                 Scheduler::Options options = without_threads(),
                 SessionManager::Options store_options = {.session_memory_bytes = 1u << 30},
-                PrefixCache::Options prefix_options = {.memory_bytes = 0});
+                PrefixCache::Options prefix_options = {.memory_bytes = 0},
+                const std::optional<StepCost>& cost = {});
 
   struct Call {
     std::shared_ptr<RecordingSink> sink;
