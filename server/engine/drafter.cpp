@@ -12,11 +12,18 @@
 namespace lintel {
 namespace {
 
-constexpr std::size_t kEntries = 1024;    // of a context, a power of two
 constexpr std::size_t kMostAssumed = 64;  // tokens ahead
-constexpr std::size_t kMostToLearn =
-    1024;  // observed tokens that wait; of more the last ones count
 constexpr std::size_t kLongestRow = 8192;
+
+struct Sizes {
+  std::size_t entries = 1024;   // of a context, a power of two
+  std::size_t to_learn = 1024;  // observed tokens that wait; of more the last ones count
+};
+// Checkpoints read long prompts, whose passages return in the answer; their steps take so long, and
+// their states are so large, that larger tables are nothing beside them.
+Sizes sizes_of(const ModelConfig& config) {
+  return config.family.empty() ? Sizes{} : Sizes{.entries = 16'384, .to_learn = 8192};
+}
 
 // Drafts that are learnt from weigh half as much after this many that were expected to be right.
 constexpr float kMemory = 32.0f;
@@ -29,8 +36,8 @@ constexpr float kLeastTrust = 0.25f;
 constexpr std::size_t kMostContexts = 4;
 
 // Tokens a ring needs where contexts look back this far.
-std::size_t history_size(std::size_t longest) {
-  return std::bit_ceil(longest + kMostToLearn + kMostAssumed + 1);
+std::size_t history_size(std::size_t longest, const Sizes& sizes) {
+  return std::bit_ceil(longest + sizes.to_learn + kMostAssumed + 1);
 }
 
 }  // namespace
@@ -39,8 +46,9 @@ std::size_t Drafter::bytes(const ModelConfig& config) {
   const auto row = static_cast<std::size_t>(std::max(config.image.width, 0)) *
                    static_cast<std::size_t>(std::max(config.image.channels, 0));
   const std::size_t longest = std::max<std::size_t>(std::min(row, kLongestRow), 6);
-  return sizeof(Drafter) + kMostContexts * (sizeof(Context) + kEntries * sizeof(Entry)) +
-         history_size(longest) * sizeof(std::int32_t);
+  const Sizes sizes = sizes_of(config);
+  return sizeof(Drafter) + kMostContexts * (sizeof(Context) + sizes.entries * sizeof(Entry)) +
+         history_size(longest, sizes) * sizeof(std::int32_t);
 }
 
 Drafter::Drafter(const ModelConfig& config) {
@@ -72,9 +80,12 @@ Drafter::Drafter(const ModelConfig& config) {
     add({1, 2, 3});
     add({1, 2});
   }
-  entries_.resize(contexts_.size() * kEntries);
+  const Sizes sizes = sizes_of(config);
+  num_entries_ = sizes.entries;
+  most_to_learn_ = sizes.to_learn;
+  entries_.resize(contexts_.size() * num_entries_);
   assert(contexts_.size() <= kMostContexts);
-  history_.resize(history_size(longest_), -1);
+  history_.resize(history_size(longest_, sizes), -1);
 }
 
 Drafter::~Drafter() {
@@ -124,12 +135,13 @@ void Drafter::observe(std::int32_t token) {
 }
 
 void Drafter::learn_observed() {
-  if (observed_ - learnt_ > kMostToLearn) learnt_ = observed_ - kMostToLearn;
+  if (observed_ - learnt_ > most_to_learn_) learnt_ = observed_ - most_to_learn_;
   for (; learnt_ < observed_; ++learnt_) {
     const std::int32_t token = history_[learnt_ & (history_.size() - 1)];
     for (std::size_t c = 0; c < contexts_.size(); ++c) {
       const std::uint64_t h = hash(learnt_, c);
-      count(entries_[c * kEntries + h % kEntries], static_cast<std::uint16_t>(h >> 48), token);
+      count(entries_[c * num_entries_ + h % num_entries_], static_cast<std::uint16_t>(h >> 48),
+            token);
     }
   }
 }
@@ -145,7 +157,7 @@ Drafter::DraftToken Drafter::next_draft() {
   DraftToken best{.token = back(next, 1)};
   for (std::size_t c = 0; c < contexts_.size(); ++c) {
     const std::uint64_t h = hash(next, c);
-    const Entry& entry = entries_[c * kEntries + h % kEntries];
+    const Entry& entry = entries_[c * num_entries_ + h % num_entries_];
     if (entry.seen == 0 || entry.tag != static_cast<std::uint16_t>(h >> 48)) continue;
     const float claimed = static_cast<float>(entry.hits) / static_cast<float>(entry.seen + 1);
     const float probability = claimed * contexts_[c].trust();

@@ -106,7 +106,9 @@ class Drafter {
   void learn_observed();
 
   std::vector<Context> contexts_;      // longest first
-  std::vector<Entry> entries_;         // [contexts, kEntries]
+  std::size_t num_entries_ = 0;        // of a context
+  std::size_t most_to_learn_ = 0;      // observed tokens that wait
+  std::vector<Entry> entries_;         // [contexts, num_entries]
   std::vector<std::int32_t> history_;  // a ring
   std::size_t longest_ = 0;            // distance of the contexts
   std::uint64_t observed_ = 0;

@@ -464,12 +464,13 @@ TEST_CASE("calls of a session have the same tokens with and without the draft he
 
 // ---- Drafter
 
-std::int32_t right_drafts(Drafter& drafter, const std::vector<std::int32_t>& tokens) {
+std::int32_t right_drafts(Drafter& drafter, const std::vector<std::int32_t>& tokens,
+                          float least_probability = 0.5f) {
   std::int32_t right = 0;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (i > 0) {
       const Drafter::DraftToken draft = drafter.next_draft();
-      if (draft.probability > 0.5f && draft.token == tokens[i]) ++right;
+      if (draft.probability > least_probability && draft.token == tokens[i]) ++right;
     }
     drafter.observe(tokens[i]);
   }
@@ -490,6 +491,27 @@ TEST_CASE("a drafter learns which tokens repeat and which do not") {
     of_noise.observe(static_cast<std::int32_t>(random() % 50));
   }
   CHECK(trusted < 150);  // of 1000 drafts
+}
+
+TEST_CASE("a drafter of a checkpoint finds passages of a long prompt again") {
+  std::mt19937 random(1);
+  std::vector<std::int32_t> prompt;
+  for (int i = 0; i < 8000; ++i) prompt.push_back(static_cast<std::int32_t>(random() % 100'000));
+  ModelConfig config = tiny_config(TinyModel::kTokens);
+  const auto right_of_passage = [&](std::size_t first) {
+    Drafter drafter(config);
+    for (const std::int32_t token : prompt) drafter.observe(token);
+    return right_drafts(drafter,
+                        {prompt.begin() + static_cast<std::ptrdiff_t>(first),
+                         prompt.begin() + static_cast<std::ptrdiff_t>(first) + 400},
+                        /*least_probability=*/0.4f);
+  };
+  CHECK(right_of_passage(7500) > 300);
+  CHECK(right_of_passage(1000) < 100);  // too far for the tables of small models
+  config.family = "qwen3_5";
+  CHECK(right_of_passage(7500) > 300);
+  CHECK(right_of_passage(1000) > 300);
+  CHECK(Drafter::bytes(config) < 1'000'000);
 }
 
 TEST_CASE("in an image a drafter looks at the row above") {
