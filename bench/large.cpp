@@ -42,6 +42,9 @@ so is what their type loses against f32.
 Through gRPC and HTTP clients of a server in this process draw tokens, as many at a time as there are
 sequences; grpc_share and http_share are of the speed without a server, where nothing is drawn.
 
+Draft tokens are measured with one client: a server with --speculation auto in turn with one without,
+on a text that repeats, as its only token is asked for, and on one that does not.
+
 --context N also reads a prompt of N tokens with one sequence, once, and continues it: the layers of
 softmax attention take longer with every token of it. --kv-type is that of their keys and values;
 llama.cpp keeps them in f16.
@@ -132,7 +135,7 @@ class LargeExperiment {
   LargeExperiment(const LargeFlags& flags, cli::Console& console)
       : flags_(checked(flags)),
         measurement_(flags.run, "large", subject_of(flags), console),
-        progress_(console, 6 + static_cast<std::int64_t>(flags.contexts.size()), "figures") {
+        progress_(console, 8 + static_cast<std::int64_t>(flags.contexts.size()), "figures") {
     if (flags.model.empty()) write_random_checkpoint(flags.shape, folder_.path());
     // Before any thread is started.
     if (!flags.peer.empty()) peer_ = std::make_unique<Peer>(flags, folder_.path());
@@ -172,6 +175,9 @@ class LargeExperiment {
                                                                .rows = 64,
                                                                .speculation = Speculation::kOff,
                                                                .http = true});
+    drafting_server_ = std::make_unique<OwnServer>(
+        model_, OwnServer::Options{
+                    .workers = flags.run.workers, .rows = 64, .speculation = Speculation::kAuto});
   }
 
   int run() {
@@ -182,6 +188,8 @@ class LargeExperiment {
     measure("seqs_16", 16, cores, /*through_server=*/true);
     measure("seqs_64", 64, cores, /*through_server=*/true);
     measure("prompt_512", 0, cores, /*through_server=*/false);
+    measure_drafts("drafts_repeating", "text that repeats", /*only_token=*/7);
+    measure_drafts("drafts_new_text", "text that does not repeat", /*only_token=*/{});
     for (const int tokens : flags_.contexts) measure_context(tokens, cores);
     measurement_.add("weight_bytes", static_cast<double>(model_->weight_bytes()));
     measurement_.add("resident_bytes", static_cast<double>(loaded_bytes_));
@@ -193,6 +201,7 @@ class LargeExperiment {
     }
     measurement_.add(std::move(speeds_));
     measurement_.add(std::move(served_));
+    measurement_.add(std::move(drafts_));
     if (!contexts_.rows.empty()) measurement_.add(std::move(contexts_));
     measurement_.add(costs());
     return measurement_.publish();
@@ -365,6 +374,33 @@ class LargeExperiment {
     progress_.add(1);
   }
 
+  // One client of a server with draft tokens, and of one without, in turn.
+  void measure_drafts(const std::string& name, const std::string& what,
+                      std::optional<std::int32_t> only_token) {
+    const auto rate = [&](const OwnServer& server) {
+      return run_load(
+                 {.address = server.address(),
+                  .sequence = {.first_token = 1, .tokens = kEndlessTokens, .ends_itself = false},
+                  .only_token = only_token,
+                  .warm_up = kWindow,
+                  .window = 4 * kWindow})
+          .tokens_per_second;
+    };
+    std::vector<double> off, with, ratios;
+    for (int repeat = 0; repeat < flags_.run.repeats; ++repeat) {
+      off.push_back(rate(*server_));
+      with.push_back(rate(*drafting_server_));
+      ratios.push_back(with.back() / off.back());
+    }
+    const Summary ratio = summarize(ratios);
+    drafts_.rows.push_back({Cell::text(what), Cell::measured(summarize(off)),
+                            Cell::measured(summarize(with)), Cell::measured(ratio)});
+    measurement_.add(name + ".off_tokens_per_s", summarize(off).median);
+    measurement_.add(name + ".tokens_per_s", summarize(with).median);
+    measurement_.add(name + ".over_off", ratio.median);
+    progress_.add(1);
+  }
+
   // A prompt of so many tokens, and steps after it.
   void measure_context(int tokens, int threads) {
     const auto count = static_cast<std::size_t>(tokens);
@@ -421,7 +457,8 @@ class LargeExperiment {
   const ScratchDirectory folder_{std::filesystem::temp_directory_path()};
   std::unique_ptr<Peer> peer_;  // null: none
   std::shared_ptr<const Transformer> model_;
-  std::unique_ptr<OwnServer> server_;
+  std::unique_ptr<OwnServer> server_;           // without draft tokens
+  std::unique_ptr<OwnServer> drafting_server_;  // with them
   double load_seconds_ = 0;
   std::int64_t loaded_bytes_ = 0;
   double read_bytes_ = 0;     // of weights, in a step
@@ -432,6 +469,8 @@ class LargeExperiment {
   Table speeds_{.title = "Speed"};
   Table served_{.title = "Through the server",
                 .columns = {"what", "gRPC, tokens/s", "share", "HTTP, tokens/s", "share "}};
+  Table drafts_{.title = "Draft tokens, one sequence through gRPC",
+                .columns = {"what", "off, tokens/s", "auto, tokens/s", "ratio"}};
   Table contexts_{.title = "Long contexts, one sequence"};
   cli::Progress progress_;
 };

@@ -375,6 +375,9 @@ class LoadClient {
       request.set_max_new_tokens(static_cast<std::uint32_t>(sequence.tokens));
     }
     request.mutable_sampling()->set_seed(seed_++);
+    if (options_.only_token) {
+      (*request.mutable_sampling()->mutable_logit_bias())[*options_.only_token] = 100.0f;
+    }
     request.set_max_tokens_per_message(static_cast<std::uint32_t>(options_.tokens_per_message));
     const Clock::time_point begin = Clock::now();
     std::optional<Clock::time_point> last;

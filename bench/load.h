@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -43,10 +44,12 @@ struct LoadOptions {
   std::string address;  // HOST:PORT or unix:PATH
   bool http = false;    // over HTTP, in plain text, at HOST:PORT
   Tls tls;
-  std::string token;           // see Client::Options
-  std::string model;           // may be empty where one is served
-  SequencePlan sequence;       // of every call
-  bool chat = false;           // calls are chat completions; bytes of their answers are counted
+  std::string token;      // see Client::Options
+  std::string model;      // may be empty where one is served
+  SequencePlan sequence;  // of every call
+  bool chat = false;      // calls are chat completions; bytes of their answers are counted
+  // Of text that repeats: what is drawn every time. None: what the model expects.
+  std::optional<std::int32_t> only_token;
   int clients = 1;             // each with a connection of its own
   int tokens_per_message = 0;  // 0: the server coalesces
   // Each sequence is a session's, of this durability; absent: a call's alone.

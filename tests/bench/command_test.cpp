@@ -114,6 +114,12 @@ TEST_CASE("large names every figure of a checkpoint's shape") {
     CHECK(json[name]["grpc_tokens_per_s"] > 0);
     CHECK(json[name]["http_share"] > 0);
   }
+  for (const char* name : {"drafts_repeating", "drafts_new_text"}) {
+    CAPTURE(name);
+    CHECK(json[name]["tokens_per_s"] > 0);
+    CHECK(json[name]["off_tokens_per_s"] > 0);
+  }
+  CHECK(json["drafts_repeating"]["over_off"] > 1.3);
   // 85 million weights in 4.5 bits, the head's 50 million in 8, and the embedding's rows in bf16.
   CHECK(json["weight_bytes"].get<double>() == Approx(212e6).epsilon(0.05));
   CHECK(json["load_seconds"] > 0);
