@@ -13,7 +13,10 @@ namespace lintel::testing {
 namespace {
 
 struct TokensServer : ServerProcess {
-  TokensServer() : ServerProcess({TinyModel::kTokens}, {"--max-new-tokens", "1000000000"}) {}
+  // Until Ctrl-C arrives the tiny model may produce more tokens than a history has by default.
+  TokensServer()
+      : ServerProcess({TinyModel::kTokens},
+                      {"--max-new-tokens", "1000000000", "--session-history-tokens", "1000000"}) {}
 
   // Types lines through a pipe. Returns what came, a line a turn.
   Result type(const std::string& lines, std::vector<std::string> more = {}) const {
