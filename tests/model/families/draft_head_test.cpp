@@ -244,14 +244,14 @@ TEST_CASE("a draft head proposes what its definition says, also after its own to
     const DraftRequest request{.state = &state, .tokens = after, .drafts = drafts};
     model->draft({&request, 1}, workspace);
     CHECK(state.length() == static_cast<std::int64_t>(fed));
-    NaiveDraftHead guessed = naive;
+    NaiveDraftHead drafted = naive;
     for (std::size_t d = 0; d < kDepth; ++d) {
-      const auto [token, ahead] = guessed.expect(found);
+      const auto [token, ahead] = drafted.expect(found);
       CAPTURE(fed, d, ahead);
       if (ahead < 0.02) break;  // rounding may decide
       CHECK(drafts[d] == token);
       ++compared;
-      found = guessed.read(found, token);
+      found = drafted.read(found, token);
     }
   }
   CHECK(compared >= 20);
@@ -334,6 +334,55 @@ TEST_CASE("a draft head changes no output of its model") {
     with->draft({&request, 1}, workspace);
     CHECK(std::ranges::equal(found, without->step({&same, 1}, other).row(0)));
   }
+}
+
+TEST_CASE("a draft head with experts proposes tokens, and no adapter changes it") {
+  const std::filesystem::path golden =
+      std::filesystem::path(LINTEL_TEST_DATA) / "golden" / "families" / "qwen3_5_moe";
+  const TemporaryDirectory directory;
+  std::filesystem::copy_file(golden / "config.json", directory.path() / "config.json");
+  // The layer of the head is one of the model's, which it has in full.
+  const std::string layer = "model.language_model.layers.3.", own = "mtp.layers.0.";
+  TensorsByName tensors;
+  {
+    const SafetensorsFile from(golden / "model.safetensors");
+    for (const auto& [name, tensor] : from.tensors()) {
+      tensors[name] = {tensor.shape, from.read_f32(name)};
+      if (!name.starts_with(layer)) continue;
+      tensors[own + std::string(name.substr(layer.size()))] = tensors[name];
+    }
+  }
+  for (const char* const norm : {"pre_fc_norm_embedding", "pre_fc_norm_hidden"}) {
+    tensors["mtp." + std::string(norm) + ".weight"] = tensors.at("mtp.norm.weight");
+  }
+  std::vector<TensorToWrite> to_write;
+  for (const auto& [name, tensor] : tensors) {
+    to_write.push_back({.name = name, .shape = tensor.shape, .values = tensor.values});
+  }
+  write_safetensors(directory.path() / "model.safetensors", to_write);
+  const auto model = Transformer::load(directory.path(), {});
+  REQUIRE(model->has_draft_head());
+  CHECK(model->modules().size() == Transformer::load(golden, {})->modules().size());
+  Workspace workspace = model->new_workspace(1);
+  SequenceState sequence = model->new_sequence();
+  DraftState state = model->new_draft_state();
+  std::vector<std::int32_t> seen;
+  for (std::size_t t = 0; t < 12; ++t) {
+    const BatchRow row{text_token(t), &sequence, true};
+    model->step({&row, 1}, workspace);
+    const std::vector<std::int32_t> after = {text_token(t + 1)};
+    std::vector<std::int32_t> drafts(2, -1);
+    const DraftRequest request{.state = &state, .tokens = after, .drafts = drafts};
+    model->draft({&request, 1}, workspace);
+    for (const std::int32_t token : drafts) {
+      CHECK(token >= 0);
+      CHECK(token < static_cast<std::int32_t>(kVocabulary));
+    }
+    seen.push_back(drafts[0]);
+  }
+  std::ranges::sort(seen);
+  seen.erase(std::ranges::unique(seen).begin(), seen.end());
+  CHECK(seen.size() > 3);
 }
 
 TEST_CASE("a draft head of another shape is refused, one that is not whole or served is ignored") {
