@@ -48,7 +48,7 @@ struct LoadOptions {
   std::string model;      // may be empty where one is served
   SequencePlan sequence;  // of every call
   bool chat = false;      // calls are chat completions; bytes of their answers are counted
-  // Of text that repeats: what is drawn every time. None: what the model expects.
+  // Drawn every time, by a bias on its logit: a text that repeats. None: tokens of the model.
   std::optional<std::int32_t> only_token;
   int clients = 1;             // each with a connection of its own
   int tokens_per_message = 0;  // 0: the server coalesces

@@ -452,7 +452,7 @@ LoadPlan plan_to_load(const ModelFiles& files, std::optional<WeightType> weight_
     if (!plan.text.empty() || !is_large(files)) {
       plan.candidates = candidates_for(files, !plan.text.empty());
     } else if (!choice.text.empty()) {
-      plan.reason = "the model reads no text, on which types would be compared";
+      plan.reason = "types are not compared: the model has no tokenizer for the text";
     }
   }
   const std::vector<WeightType> faster = faster_types();

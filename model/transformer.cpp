@@ -325,8 +325,8 @@ MatrixView<const float> Transformer::step(std::span<const BatchRow> rows,
                           : impl_->step(rows, *workspace.buffers_);
 }
 
-DraftState::DraftState(std::unique_ptr<LayerState> read, std::unique_ptr<LayerState> guessed)
-    : read_(std::move(read)), guessed_(std::move(guessed)) {}
+DraftState::DraftState(std::unique_ptr<LayerState> read, std::unique_ptr<LayerState> drafted)
+    : read_(std::move(read)), drafted_(std::move(drafted)) {}
 DraftState::DraftState(DraftState&&) noexcept = default;
 DraftState& DraftState::operator=(DraftState&&) noexcept = default;
 DraftState::~DraftState() = default;
@@ -373,11 +373,11 @@ void Transformer::draft(std::span<const DraftRequest> requests, Workspace& works
     rows.clear();
     for (std::size_t i = 0; i < requests.size(); ++i) {
       DraftState& state = *requests[i].state;
-      if (d == 0) state.guessed_->assign(*state.read_);
+      if (d == 0) state.drafted_->assign(*state.read_);
       rows.push_back({.hidden = head.hidden().row(i).data(),
                       .token = requests[i].drafts[d],
                       .position = state.length_ + static_cast<std::int64_t>(d),
-                      .state = &state.guessed_,
+                      .state = &state.drafted_,
                       .wants_draft = true});
     }
     head.step(decoder, rows, buffers.team);

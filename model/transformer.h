@@ -76,9 +76,9 @@ class DraftState {
 
  private:
   friend class Transformer;
-  DraftState(std::unique_ptr<LayerState> read, std::unique_ptr<LayerState> guessed);
+  DraftState(std::unique_ptr<LayerState> read, std::unique_ptr<LayerState> drafted);
   std::unique_ptr<LayerState> read_;
-  std::unique_ptr<LayerState> guessed_;  // with the draft tokens of a call
+  std::unique_ptr<LayerState> drafted_;  // the same and the draft tokens of a call
   std::int64_t length_ = 0;
 };
 
@@ -131,6 +131,8 @@ class Transformer {
   // max_length; tokens in 0 .. V-1.
   MatrixView<const float> step(std::span<const BatchRow> rows, Workspace& workspace) const;
 
+  // Whether the checkpoint has layers that predict more than the next token, of which draft tokens
+  // can be had.
   bool has_draft_head() const;
   // REQUIRES: a draft head.
   DraftState new_draft_state() const;

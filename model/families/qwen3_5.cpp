@@ -84,7 +84,7 @@ struct Shape {
   bool has_attention_bias = false;
   bool is_tied = false;
   bool is_gguf = false;
-  std::int64_t draft_layers = 1;  // of the draft head, where the checkpoint has one
+  std::int64_t draft_layers = 1;  // of the draft head, if the checkpoint has one; 1 is served
   Kind kind = Kind::kDense;
   std::vector<bool> is_full;      // [layers]
   std::vector<bool> has_experts;  // [layers]
@@ -537,7 +537,7 @@ class Builder {
     if (shape_.is_gguf) {
       tensors_.ignore([](std::string_view name) { return name == "rope_freqs.weight"; });
     }
-    if (has_drafts()) notes.push_back("draft tokens come from its draft head (mtp), too");
+    if (has_drafts()) notes.push_back("its draft head (mtp) proposes draft tokens, too");
     if (vision.count + drafts.count == 0) return;
     char gigabytes[32];
     std::snprintf(gigabytes, sizeof gigabytes, "%.1f", static_cast<double>(vision.bytes) / 1e9);

@@ -34,7 +34,7 @@ TEST_CASE("a model loses nothing against itself, and narrower types lose more") 
   CHECK(kl_divergence_bits(*exact, *load(directory, WeightType::kInt8)) == in_int8);
 }
 
-TEST_CASE("the loss on a text adds up its tokens, and a model loses nothing against itself") {
+TEST_CASE("the loss on a text is a sum over its tokens, and 0 of a model against itself") {
   const TemporaryDirectory directory;
   write_random_model(directory.path(), tiny_config(TinyModel::kBytes), /*seed=*/1);
   const auto exact = load(directory, WeightType::kF32);

@@ -126,7 +126,7 @@ TEST_CASE("auto compares on a text if one is given, and checkpoints also in 4 bi
              Catch::StartsWith(to_string(faster_types().front())));
 }
 
-TEST_CASE("a text to compare types on has enough tokens, of which the first ones count") {
+TEST_CASE("a text to compare types on is cut to 512 tokens, and refused below 64") {
   if (faster_types().empty()) return;
   const TemporaryDirectory directory;
   write_wide_model(directory.path(), kTame);
