@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "model/ops/dense_kernels.h"
-
 namespace lintel {
 namespace {
 
@@ -14,8 +12,7 @@ constexpr const ModelFamily* kFamilies[] = {&family_qwen3_5, &family_qwen3_5_moe
 }  // namespace
 
 WeightType family_type_of(WeightType type) {
-  const bool is_int8 = type == WeightType::kInt8 && !runs_on_tiles(type);
-  return is_int8 ? WeightType::kInt8Groups : type;
+  return type == WeightType::kInt8 ? WeightType::kInt8Groups : type;
 }
 
 const ModelFamily* find_family(std::string_view model_type) {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/ops/amx_check.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "model/ops/dense_amx.h"
+#include "model/ops/dense_input.h"
 
 namespace lintel {
 namespace {
@@ -67,7 +70,52 @@ bool multiplies_as_twin(WeightType type, void (*multiply)(const Product& product
   return true;
 }
 
+bool multiplies_blocks_exactly(void (*multiply)(const BlockProduct& product)) {
+  constexpr std::size_t kInputs = 320;  // five tiles
+  constexpr std::size_t kBlockRows = 81;
+  Numbers numbers;
+  DenseInput x(WeightType::kInt8Groups, kBlockRows, kInputs);
+  std::vector<float> values(kInputs);
+  for (std::size_t r = 0; r < kBlockRows; ++r) {
+    for (float& value : values) value = numbers.next_float();
+    x.assign(r, values);
+  }
+  Matrix drawn(kOut, kInputs);
+  for (float& value : drawn.values()) value = numbers.next_float();
+  const auto read = [&drawn](std::size_t first, MatrixView<float> rows) {
+    for (std::size_t r = 0; r < rows.rows(); ++r) {
+      std::ranges::copy(drawn.row(first + r), rows.row(r).begin());
+    }
+  };
+  for (const bool has_4_bits : {false, true}) {
+    const BlockMatrix weights = has_4_bits ? BlockMatrix::quantized_to_4_bits(kInputs, kOut, read)
+                                           : BlockMatrix::quantized_to_8_bits(kInputs, kOut, read);
+    for (const std::size_t rows : {std::size_t{1}, kTileRows + 1, kBlockRows}) {
+      Matrix wanted(rows, kOut);
+      Matrix found(rows, kOut);
+      BlockProduct product{.weights = &weights,
+                           .x = x.blocks(),
+                           .y = wanted.view(),
+                           .end_panel = weights.num_panels()};
+      lintel::multiply(product, /*portable=*/true);
+      product.y = found.view();
+      multiply(product);
+      if (!std::ranges::equal(std::as_bytes(wanted.values()), std::as_bytes(found.values()))) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
 bool amx_is_right(WeightType type) {
+  if (type == WeightType::kBlocks) {
+    static const bool blocks = [] {
+      const TileScope scope;
+      return multiplies_blocks_exactly(multiply_blocks_on_amx);
+    }();
+    return blocks;
+  }
   const auto check = [](WeightType of) {
     const TileScope scope;
     return multiplies_as_twin(of, multiply_on_amx);

@@ -7,13 +7,19 @@
 #include "hwy/foreach_target.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "model/ops/tiles-inl.h"
 // clang-format on
 
 #include "model/ops/block_product.h"
 
 #include <algorithm>
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
 
 #include "model/core/kernels.h"
+#include "model/ops/amx_check.h"
+#include "model/ops/dense_amx.h"
 #include "model/ops/dense_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -37,6 +43,7 @@ constexpr size_t kSpanCells = BlockMatrix::kSpan / 4;
 // Levels are asked for so many bytes before they are read. Later rows find them in the cache: those
 // of the largest tiles, which may be many, do not ask. A panel has one smaller tile of each size.
 constexpr size_t kFetchAhead = 4096;
+constexpr bool kHasManyRegisters = kLanes == 16 || HWY_ARCH_ARM_A64;
 constexpr size_t kMostRows = kLanes == 16 ? 6 : 4;
 // Float sums of a tile beside as many integer ones.
 constexpr size_t kMostRegisterSums = 12;
@@ -44,8 +51,11 @@ constexpr size_t kMostRegisterSums = 12;
 // Without vectors a tile of several rows has no registers; it would take long to compile.
 constexpr bool kRowsAlone = kLanes == 1;
 
-// Adds the products of four levels of each lane, 0 to 2^kBits - 1, and four signed bytes.
+// Adds the products of four levels of each lane, 0 to 2^kBits - 1, and four signed bytes. Where
+// kCentred, bytes are levels less 128.
 struct Widened {
+  static constexpr bool kCentred = false;
+
   template <int kBits>
   static HWY_INLINE void add(VI& sum, VU levels, uint32_t x) {
 #if HWY_TARGET == HWY_AVX2
@@ -83,12 +93,53 @@ struct Widened {
 #if HWY_TARGET == HWY_AVX3
 // vpdpbusd, which is no part of the target. Not the intrinsic: GCC 12 keeps its sums on the stack.
 struct Vnni {
+  static constexpr bool kCentred = false;
+
   template <int kBits>
   static HWY_INLINE void add(VI& sum, VU levels, uint32_t x) {
     asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(levels.raw), "v"(hn::Set(U(), x).raw));
   }
 };
 #endif
+
+#if HWY_TARGET == HWY_NEON && HWY_ARCH_ARM_A64
+HWY_INLINE int8x16_t centred(VU levels, int bits) {
+  const VU zero = hn::Set(U(), bits == 8 ? 0x80808080u : 0u);
+  return vreinterpretq_s8_u32(hn::Xor(levels, zero).raw);
+}
+
+// Two products of a level less 128 and a byte fit 16 bits.
+struct Neon {
+  static constexpr bool kCentred = true;
+
+  template <int kBits>
+  static HWY_INLINE void add(VI& sum, VU levels, uint32_t x) {
+    const int8x16_t a = centred(levels, kBits);
+    const int8x16_t b = vreinterpretq_s8_u32(vdupq_n_u32(x));
+    const int16x8_t pairs =
+        vpaddq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)), vmull_high_s8(a, b));
+    sum = VI(vpadalq_s16(sum.raw, pairs));
+  }
+};
+
+// sdot, which is no part of the target: the directive lets the assembler accept it from here on.
+struct NeonDot {
+  static constexpr bool kCentred = true;
+
+  template <int kBits>
+  static HWY_INLINE void add(VI& sum, VU levels, uint32_t x) {
+    asm(".arch armv8.2-a+crypto+dotprod\n\tsdot %0.4s, %1.16b, %2.16b"
+        : "+w"(sum.raw)
+        : "w"(centred(levels, kBits)), "w"(vdupq_n_u32(x)));
+  }
+};
+#endif
+
+// What is subtracted from each level, as levels are stored unsigned.
+template <class Dot>
+constexpr int zero_of(const BlockFormat& format) {
+  return Dot::kCentred && format.bits == 8 ? 0 : format.zero;
+}
 
 // Levels of cells 2 p and 2 p + 1 of kVectors vectors of outputs.
 template <int kBits, bool kFetches, size_t kVectors>
@@ -165,6 +216,7 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
   constexpr size_t kLines = BlockMatrix::lines_of(kFormat);
   constexpr size_t kSpansPerBlock = static_cast<size_t>(kFormat.values) / BlockMatrix::kSpan;
   constexpr size_t kHalves = kFormat.has_minima ? 2 : 1;
+  constexpr int kZero = zero_of<Dot>(kFormat);
   constexpr size_t kGroups = BlockMatrix::kSpan / static_cast<size_t>(kFormat.group);  // of a span
   constexpr size_t kPairs = kSpanCells / 2 / kGroups;  // pairs of cells of a group
   const BlockMatrix& weights = *product.weights;
@@ -214,7 +266,7 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
         const int32_t sum = kGroups == 2 ? of_span[g] : of_span[0] + of_span[1];
         LINTEL_UNROLL
         for (size_t v = 0; v < kVectors; ++v) {
-          exact[r][v] = kFormat.zero == 0 ? hn::Zero(I()) : hn::Set(I(), -kFormat.zero * sum);
+          exact[r][v] = kZero == 0 ? hn::Zero(I()) : hn::Set(I(), -kZero * sum);
         }
       }
       LINTEL_UNROLL
@@ -281,7 +333,7 @@ template <class Dot, size_t kRows, size_t kVectors, bool kFetches>
 HWY_INLINE void compute_output_tile(const BlockProduct& product, size_t panel, size_t row,
                                     size_t vector) {
   constexpr size_t kGroupSpans = 4;
-  constexpr int32_t kZero = block_format(DType::kQ8_0).zero;
+  constexpr int kZero = zero_of<Dot>(block_format(DType::kQ8_0));
   const BlockMatrix& weights = *product.weights;
   const size_t spans = weights.num_spans();
   const uint8_t* lines =
@@ -358,7 +410,6 @@ HWY_NOINLINE void output_tile(const BlockProduct& product, size_t panel, size_t 
 
 template <class Dot>
 void run_outputs(const BlockProduct& product) {
-  constexpr bool kHasManyRegisters = kLanes == 16;
   constexpr size_t kOfMost = kHasManyRegisters ? 4 : std::min<size_t>(2, kPanelVectors);
   constexpr size_t kOfFew = kRowsAlone ? 1 : std::min<size_t>(4, kPanelVectors);
   const size_t rows = product.y.rows();
@@ -399,7 +450,6 @@ HWY_NOINLINE void tile(const BlockProduct& product, size_t panel, size_t row) {
 // lines of a panel, as memory has them best; with more of them the multiplications take longer.
 template <class Dot, DType kType>
 void run(const BlockProduct& product) {
-  constexpr bool kHasManyRegisters = kLanes == 16;
   constexpr size_t kOfMost = kHasManyRegisters ? 2 : 1;
   constexpr size_t kOfFour = !kHasManyRegisters ? 1 : kType == DType::kQ4_0 ? 4 : 2;
   constexpr size_t kOfTwo = kHasManyRegisters ? 4 : std::min<size_t>(2, kPanelVectors);
@@ -449,8 +499,271 @@ void run(const BlockProduct& product) {
   }
 }
 
+// ---- Products on AMX's tiles (tiles-inl.h).
+
+struct SignedInt8OnTiles {
+  template <int kSums, int kA, int kB, class Tiles>
+  static HWY_INLINE void add(Tiles& tiles) {
+    tiles.template add_signed_int8<kSums, kA, kB>();
+  }
+};
+
+// Some rows of outputs of one panel. Inputs are taken a few groups at a time; the exact sums of a
+// group leave the tiles and are scaled and added up as compute_tile and compute_output_tile do it,
+// while the tiles compute the next sums.
+//
+// A tile has 64 inputs. Where a group has 32, its weights fill one half of a tile and the other
+// half is zero.
+template <class Tiles, DType kType, bool kOutputScales>
+class PanelOnTiles {
+  static constexpr BlockFormat kFormat = block_format(kType);
+  static constexpr size_t kGroups = 2;  // at a time
+  static constexpr size_t kGroupSpans = kOutputScales ? 4 : 1;
+  static constexpr size_t kTileSpans = kTileCells / kSpanCells;
+  static_assert(kOutputScales || kFormat.group == BlockMatrix::kSpan);
+
+ public:
+  static constexpr size_t kMostTileRows = 64;
+
+  HWY_INLINE explicit PanelOnTiles(const BlockProduct& product) : product_(product) {}
+
+  // REQUIRES: rows <= kMostTileRows.
+  void compute(size_t panel, size_t first_row, size_t rows) {
+    panel_ = panel;
+    first_row_ = first_row;
+    const size_t rest = rows % Square::kRows;
+    const size_t in_squares = rest > kTileRows ? rows : rows - rest;
+    const size_t columns = std::min(BlockMatrix::kPanel,
+                                    product_.weights->out_features() - panel * BlockMatrix::kPanel);
+    std::fill_n(totals_, rows * BlockMatrix::kPanel, 0.0f);
+    const size_t spans = product_.weights->num_spans();
+    for (size_t span = 0; span < spans; span += kGroups * kGroupSpans) {
+      if constexpr (!kOutputScales) unpack(span);
+      for (size_t column = 0; column < columns; column += Square::kColumns) {
+        for (size_t row = 0; row < in_squares; row += Square::kRows) {
+          compute_block<Square>(span, row, std::min(Square::kRows, rows - row), column);
+        }
+      }
+      if (in_squares < rows) compute_block<Wide>(span, in_squares, rows - in_squares, 0);
+    }
+    sums_[1 - current_].finish_some(*this, Square::kRows);
+    for (size_t r = 0; r < rows; ++r) store_row(r);
+  }
+
+ private:
+  struct Scales {  // of a panel's outputs, for each group
+    alignas(64) float scales[kGroups][BlockMatrix::kPanel];
+    alignas(64) float minima[kGroups][BlockMatrix::kPanel];
+  };
+
+  // Exact sums of a block of outputs.
+  struct Sums {
+    // Adds those of some rows to the totals.
+    HWY_NOINLINE void finish_some(PanelOnTiles& of, size_t most) {
+      const size_t end = std::min(next + most, rows);
+      for (; next < end; ++next) of.finish_row(*this, next);
+    }
+
+    size_t span = 0, groups = 0;
+    size_t row = 0, rows = 0, column = 0, width = 0;
+    size_t next = 0;  // row to finish
+    const Scales* scales = nullptr;
+    alignas(64) uint32_t values[kGroups][Square::kRows * Square::kColumns];
+  };
+  static_assert(Square::kRows * Square::kColumns == Wide::kRows * Wide::kColumns);
+
+  // Levels and scales of two spans of the panel.
+  HWY_NOINLINE void unpack(size_t span) {
+    constexpr size_t kLines = BlockMatrix::lines_of(kFormat);
+    constexpr size_t kSpansPerBlock = static_cast<size_t>(kFormat.values) / BlockMatrix::kSpan;
+    constexpr size_t kHalves = kFormat.has_minima ? 2 : 1;
+    const BlockMatrix& weights = *product_.weights;
+    const size_t spans = weights.num_spans();
+    current_scales_ = 1 - current_scales_;
+    Scales& to = scales_[current_scales_];
+    for (size_t g = 0; g < kGroups; ++g) {
+      const size_t s = panel_ * spans + span + g;
+      const uint8_t* lines[kPanelVectors];
+      for (size_t v = 0; v < kPanelVectors; ++v) {
+        lines[v] = weights.levels() + s * kLines * BlockMatrix::kLineBytes + v * kLanes * 4;
+      }
+      for (size_t p = 0; p < kSpanCells / 2; ++p) {
+        VU even[kPanelVectors];
+        VU odd[kPanelVectors];
+        load_pair<kFormat.bits, /*kFetches=*/false>(lines, p, even, odd);
+        uint32_t* const cells = levels_[g] + (g * kSpanCells + 2 * p) * kGroupWidth;
+        for (size_t v = 0; v < kPanelVectors; ++v) {
+          hn::Store(even[v], U(), cells + v * kLanes);
+          hn::Store(odd[v], U(), cells + kGroupWidth + v * kLanes);
+        }
+      }
+      const size_t block = (panel_ * spans + span + g) / kSpansPerBlock;
+      const uint16_t* const d = weights.d() + block * kHalves * BlockMatrix::kPanel;
+      const uint8_t* const factors = weights.scales() + s * 2 * BlockMatrix::kPanel;
+      for (size_t i = 0; i < BlockMatrix::kPanel; i += kLanes) {
+        VF scale = load_half(d + i);
+        if constexpr (kFormat.has_minima) {
+          scale = hn::Mul(scale, load_bytes<uint8_t>(factors + i));
+          const VF minimum = hn::Mul(load_half(d + BlockMatrix::kPanel + i),
+                                     load_bytes<uint8_t>(factors + BlockMatrix::kPanel + i));
+          hn::Store(minimum, F(), to.minima[g] + i);
+        }
+        hn::Store(scale, F(), to.scales[g] + i);
+      }
+    }
+  }
+
+  template <class Block>
+  HWY_INLINE void compute_block(size_t span, size_t row, size_t rows, size_t column) {
+    const size_t spans = std::min(kGroups * kGroupSpans, product_.weights->num_spans() - span);
+    Sums& last = sums_[1 - current_];
+    Sums& own = sums_[current_];
+    own.span = span;
+    own.groups = (spans + kGroupSpans - 1) / kGroupSpans;
+    own.row = row;
+    own.rows = rows;
+    own.column = column;
+    own.width = Block::kColumns;
+    own.next = 0;
+    own.scales = &scales_[current_scales_];
+    const size_t steps = kOutputScales ? spans / kTileSpans : own.groups;
+    const size_t rows_a_step = (last.rows + steps - 1) / steps;
+    const uint32_t* const x = product_.x.cells + (first_row_ + row) * product_.x.cell_stride;
+    TileOperands at{.x = x + span * kSpanCells, .x_stride = product_.x.cell_stride * 4};
+    if constexpr (kOutputScales) {
+      at.w = reinterpret_cast<const uint32_t*>(product_.weights->levels()) +
+             (panel_ * product_.weights->num_spans() + span) * kSpanCells * kGroupWidth + column;
+    }
+    for (size_t g = 0; g < own.groups; ++g) {
+      tiles_.template zero<0>();
+      tiles_.template zero<1>();
+      tiles_.template zero<2>();
+      tiles_.template zero<3>();
+      if constexpr (kOutputScales) {
+        const size_t end = std::min((g + 1) * kGroupSpans, spans);
+        for (size_t s = g * kGroupSpans; s < end; s += kTileSpans, at.next()) {
+          Block::template step<SignedInt8OnTiles>(at, tiles_);
+          last.finish_some(*this, rows_a_step);
+        }
+      } else {
+        at.w = levels_[g] + column;
+        Block::template step<SignedInt8OnTiles>(at, tiles_);
+        last.finish_some(*this, rows_a_step);
+      }
+      Block::store(tiles_, own.values[g]);
+    }
+    current_ = 1 - current_;
+  }
+
+  HWY_INLINE void finish_row(const Sums& sums, size_t r) {
+    const BlockInput& x = product_.x;
+    const size_t row = first_row_ + sums.row + r;
+    float x_scales[kGroups] = {};
+    int32_t x_sums[kGroups] = {};
+    for (size_t g = 0; g < sums.groups; ++g) {
+      const size_t s = sums.span + g * kGroupSpans;
+      x_scales[g] = x.scales[row * x.scale_stride + s];
+      if constexpr (kOutputScales) {
+        x_sums[g] = x.group_sums[row * ((x.scale_stride + 3) / 4) + s / kGroupSpans];
+      } else {
+        const int32_t* const of_span = x.sums + (row * x.scale_stride + s) * 2;
+        x_sums[g] = of_span[0] + of_span[1];
+      }
+    }
+    float* const totals = totals_ + (sums.row + r) * BlockMatrix::kPanel + sums.column;
+    for (size_t i = 0; i < sums.width; i += kLanes) {
+      VF total = hn::Load(F(), totals + i);
+      for (size_t g = 0; g < sums.groups; ++g) {
+        VI exact = hn::BitCast(I(), hn::Load(U(), sums.values[g] + r * sums.width + i));
+        if constexpr (kFormat.zero != 0) {
+          exact = hn::Sub(exact, hn::Set(I(), kFormat.zero * x_sums[g]));
+        }
+        const VF x_scale = hn::Set(F(), x_scales[g]);
+        if constexpr (kOutputScales) {
+          total = hn::MulAdd(hn::ConvertTo(F(), exact), x_scale, total);
+          continue;
+        }
+        const size_t column = sums.column + i;
+        const VF unit = hn::Mul(hn::Load(F(), sums.scales->scales[g] + column), x_scale);
+        total = hn::MulAdd(hn::ConvertTo(F(), exact), unit, total);
+        if constexpr (kFormat.has_minima) {
+          const float inputs = x_scales[g] * static_cast<float>(x_sums[g]);
+          total = hn::NegMulAdd(hn::Load(F(), sums.scales->minima[g] + column),
+                                hn::Set(F(), inputs), total);
+        }
+      }
+      hn::Store(total, F(), totals + i);
+    }
+  }
+
+  void store_row(size_t r) const {
+    const size_t first = panel_ * BlockMatrix::kPanel;
+    for (size_t i = 0; i < BlockMatrix::kPanel; i += kLanes) {
+      VF sum = hn::Load(F(), totals_ + r * BlockMatrix::kPanel + i);
+      if constexpr (kOutputScales) {
+        sum = hn::Mul(sum, hn::Load(F(), product_.weights->output_scales() + first + i));
+      }
+      store_outputs(product_, first_row_ + r, first + i, sum);
+    }
+  }
+
+  const BlockProduct& product_;
+  Tiles tiles_;
+  size_t panel_ = 0;
+  size_t first_row_ = 0;
+  int current_ = 0;
+  int current_scales_ = 0;
+  Sums sums_[2];
+  Scales scales_[2];
+  alignas(64) float totals_[kMostTileRows * BlockMatrix::kPanel];  // [rows, 64]
+  // Cells of a tile's 16 lines, for each group: those of the other group stay 0.
+  alignas(64) uint32_t levels_[kGroups][kTileCells * kGroupWidth] = {};
+};
+
+template <class Tiles, DType kType, bool kOutputScales>
+HWY_NOINLINE void run_on_tiles(const BlockProduct& product) {
+  using Panel = PanelOnTiles<Tiles, kType, kOutputScales>;
+  Panel on_tiles(product);
+  const size_t rows = product.y.rows();
+  for (size_t panel = product.first_panel; panel < product.end_panel; ++panel) {
+    for (size_t row = 0; row < rows; row += Panel::kMostTileRows) {
+      on_tiles.compute(panel, row, std::min(Panel::kMostTileRows, rows - row));
+    }
+  }
+}
+
+template <class Tiles>
+void run_on(const BlockProduct& product) {
+  if (product.weights->has_output_scales()) {
+    return run_on_tiles<Tiles, DType::kQ8_0, true>(product);
+  }
+  switch (product.weights->type()) {
+    case DType::kQ8_0:
+      return run_on_tiles<Tiles, DType::kQ8_0, false>(product);
+    case DType::kQ4_0:
+      return run_on_tiles<Tiles, DType::kQ4_0, false>(product);
+    case DType::kQ4_K:
+      return run_on_tiles<Tiles, DType::kQ4_K, false>(product);
+    case DType::kQ5_K:
+      return run_on_tiles<Tiles, DType::kQ5_K, false>(product);
+    default:
+      return;
+  }
+}
+
+void MultiplyBlocksOnTwinTiles(const BlockProduct& product) { run_on<TwinTiles>(product); }
+
+void MultiplyBlocksOnAmx([[maybe_unused]] const BlockProduct& product) {
+#if HWY_TARGET == HWY_AVX3
+  run_on<AmxTiles>(product);
+#endif
+}
+
 #if HWY_TARGET == HWY_AVX3
 void MultiplyBlocks(const BlockProduct& product) { run<Vnni>(product); }
+#elif HWY_TARGET == HWY_NEON && HWY_ARCH_ARM_A64
+void MultiplyBlocks(const BlockProduct& product) { run<Neon>(product); }
+void MultiplyBlocksByDot(const BlockProduct& product) { run<NeonDot>(product); }
 #else
 void MultiplyBlocks(const BlockProduct& product) { run<Widened>(product); }
 #endif
@@ -465,25 +778,74 @@ namespace lintel {
 namespace {
 
 HWY_EXPORT(MultiplyBlocks);
+HWY_EXPORT(MultiplyBlocksOnAmx);
+HWY_EXPORT(MultiplyBlocksOnTwinTiles);
 
 #if HWY_ARCH_X86
 bool has_avx2() { return (hwy::SupportedTargets() & HWY_AVX2) != 0; }
 #endif
 
+#if HWY_ARCH_ARM_A64 && defined(__linux__)
+bool has_dot() {
+  static const bool has = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+  return has;
+}
+#elif HWY_ARCH_ARM_A64
+bool has_dot() { return false; }
+#endif
+
+// Fewer rows wait for memory with any kernel.
+constexpr std::size_t kLeastTileRows = 8;
+
 }  // namespace
 
+bool fits_tiles(const BlockMatrix& weights) {
+  return weights.num_spans() % 2 == 0 && weights.type() != DType::kQ6_K;
+}
+
+void multiply_blocks_on_amx(const BlockProduct& product) {
+  const TileScope scope;
+  HWY_DYNAMIC_DISPATCH(MultiplyBlocksOnAmx)(product);
+}
+
+void multiply_blocks_on_twin_tiles(const BlockProduct& product) {
+  HWY_DYNAMIC_DISPATCH(MultiplyBlocksOnTwinTiles)(product);
+}
+
 // The kernels for AVX-512 take vpdpbusd, which its first machines have not.
-void multiply(const BlockProduct& product, [[maybe_unused]] bool portable) {
+void multiply(const BlockProduct& product, bool portable) {
+  if (!portable && product.y.rows() >= kLeastTileRows && fits_tiles(*product.weights) &&
+      runs_on_tiles(WeightType::kBlocks)) {
+    return uses_twin_tiles() ? multiply_blocks_on_twin_tiles(product)
+                             : multiply_blocks_on_amx(product);
+  }
 #if HWY_ARCH_X86
   if (portable || !has_vnni()) {
     return has_avx2() ? N_AVX2::MultiplyBlocks(product) : N_SCALAR::MultiplyBlocks(product);
   }
 #endif
+#if HWY_ARCH_ARM_A64
+  if (!portable && has_dot()) return N_NEON::MultiplyBlocksByDot(product);
+#endif
   HWY_DYNAMIC_DISPATCH(MultiplyBlocks)(product);
 }
 
+bool has_byte_products() {
+#if HWY_ARCH_ARM_A64
+  return true;
+#else
+  return has_vnni() || kernel_target() == "AVX2";
+#endif
+}
+
 std::string block_product_description() {
-  return has_vnni() ? "avx512_vnni" : "highway (" + kernel_target() + ")";
+  std::string few = has_vnni() ? "avx512_vnni" : "highway (" + kernel_target() + ")";
+#if HWY_ARCH_ARM_A64
+  if (has_dot()) few = "neon_dotprod";
+#endif
+  if (!runs_on_tiles(WeightType::kBlocks)) return few;
+  return std::string("amx_int8") + (uses_twin_tiles() ? " (twin)" : "") + ", below " +
+         std::to_string(kLeastTileRows) + " rows " + few;
 }
 
 }  // namespace lintel

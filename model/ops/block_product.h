@@ -17,7 +17,9 @@ namespace lintel {
 
 // Rows of inputs as the kernels read them.
 struct BlockInput {
-  const std::uint32_t* cells = nullptr;  // [rows, inputs / 4] of four signed bytes
+  // [rows, inputs / 4] of four signed bytes. For AMX the rows are readable up to whole tiles of 16;
+  // what is in them is not used.
+  const std::uint32_t* cells = nullptr;
   std::size_t cell_stride = 0;
   const float* scales = nullptr;       // [rows, inputs / 32]
   const std::int32_t* sums = nullptr;  // [rows, inputs / 16] of the bytes
@@ -41,7 +43,17 @@ struct BlockProduct {
 // The fastest kernels of this machine, or where `portable` those of Highway. Allocates nothing.
 void multiply(const BlockProduct& product, bool portable = false);
 
-// "avx512_vnni", "highway (AVX2)".
+// The same on AMX's tiles, or on tiles made of plain C++: the bits of every other kernel.
+// REQUIRES: fits_tiles(*product.weights); AMX: amx_available().
+void multiply_blocks_on_amx(const BlockProduct& product);
+void multiply_blocks_on_twin_tiles(const BlockProduct& product);
+// Whether the inputs are whole tiles of 64 and no group is smaller than 32.
+bool fits_tiles(const BlockMatrix& weights);
+
+// Whether the machine has instructions for products of bytes.
+bool has_byte_products();
+
+// "avx512_vnni", "neon_dotprod", "highway (AVX2)", "amx_int8, below 8 rows avx512_vnni".
 std::string block_product_description();
 
 }  // namespace lintel

@@ -389,9 +389,7 @@ bool is_faster_than_f32(WeightType type) {
   assert(type != WeightType::kBlocks);
   follow_instruction_set_of_onednn();
   if (type == WeightType::kF32) return false;
-  if (input_type_of(type) == WeightType::kInt8Groups) {
-    return has_vnni() || kernel_target() == "AVX2";
-  }
+  if (input_type_of(type) == WeightType::kInt8Groups) return has_byte_products();
   if (has_special_tiles(type)) return true;
   if (rows_for_library(onednn_library(), type, chosen_kernels()) != kNever) return true;
   // bf16 is widened to f32 then; int8 has four inputs in two instructions.

@@ -54,76 +54,11 @@ struct Sums {
   alignas(64) uint32_t values[2 * kTileRows * 2 * kTileCells];
 };
 
-// Where a block's inputs and weights lie. Tiles 0 to 3 are its sums.
-struct Operands {
-  HWY_INLINE Operands(const Product& product, size_t row, size_t column)
-      : x(product.x + row * product.x_stride),
-        w(product.weights->group(column / kGroupWidth) + column % kGroupWidth),
-        x_stride(product.x_stride * 4) {}
-  HWY_INLINE void next() {
-    x += kTileCells;
-    w += kTileCells * kGroupWidth;
-  }
-
-  const uint32_t* x;
-  const uint32_t* w;
-  const size_t x_stride;  // bytes
-  static constexpr size_t kWStride = kGroupWidth * 4;
-};
-
-// 32 rows of 32 columns: each tile of inputs and of weights is used twice.
-struct Square {
-  static constexpr size_t kRows = 2 * kTileRows;
-  static constexpr size_t kColumns = 2 * kTileCells;
-
-  template <class Type, class Tiles>
-  static HWY_INLINE void step(const Operands& at, Tiles& tiles) {
-    tiles.template load<4>(at.x, at.x_stride);
-    tiles.template load<6>(at.w, Operands::kWStride);
-    Type::template add<0, 4, 6>(tiles);
-    tiles.template load<7>(at.w + kTileCells, Operands::kWStride);
-    Type::template add<1, 4, 7>(tiles);
-    tiles.template load<5>(at.x + kTileRows * at.x_stride / 4, at.x_stride);
-    Type::template add<2, 5, 6>(tiles);
-    Type::template add<3, 5, 7>(tiles);
-  }
-
-  template <class Tiles>
-  static HWY_INLINE void store(Tiles& tiles, uint32_t* to) {
-    tiles.template store<0>(to, kColumns * 4);
-    tiles.template store<1>(to + kTileCells, kColumns * 4);
-    tiles.template store<2>(to + kTileRows * kColumns, kColumns * 4);
-    tiles.template store<3>(to + kTileRows * kColumns + kTileCells, kColumns * 4);
-  }
-};
-
-// 16 rows of a whole group: weights are read in the order they lie in, once.
-struct Wide {
-  static constexpr size_t kRows = kTileRows;
-  static constexpr size_t kColumns = kGroupWidth;
-  static_assert(kColumns == 4 * kTileCells);
-
-  template <class Type, class Tiles>
-  static HWY_INLINE void step(const Operands& at, Tiles& tiles) {
-    tiles.template load<4>(at.x, at.x_stride);
-    tiles.template load<5>(at.w, Operands::kWStride);
-    Type::template add<0, 4, 5>(tiles);
-    tiles.template load<6>(at.w + kTileCells, Operands::kWStride);
-    Type::template add<1, 4, 6>(tiles);
-    tiles.template load<7>(at.w + 2 * kTileCells, Operands::kWStride);
-    Type::template add<2, 4, 7>(tiles);
-    tiles.template load<5>(at.w + 3 * kTileCells, Operands::kWStride);
-    Type::template add<3, 4, 5>(tiles);
-  }
-
-  template <class Tiles>
-  static HWY_INLINE void store(Tiles& tiles, uint32_t* to) {
-    tiles.template store<0>(to, kColumns * 4);
-    tiles.template store<1>(to + kTileCells, kColumns * 4);
-    tiles.template store<2>(to + 2 * kTileCells, kColumns * 4);
-    tiles.template store<3>(to + 3 * kTileCells, kColumns * 4);
-  }
-};
+TileOperands operands_of(const Product& product, size_t row, size_t column) {
+  return {.x = product.x + row * product.x_stride,
+          .w = product.weights->group(column / kGroupWidth) + column % kGroupWidth,
+          .x_stride = product.x_stride * 4};
+}
 
 // One block after the other: while the tiles of one are computed, the sums of the last become
 // outputs.
@@ -142,7 +77,7 @@ class Blocks {
     tiles_.template zero<1>();
     tiles_.template zero<2>();
     tiles_.template zero<3>();
-    Operands at(product_, row, column);
+    TileOperands at = operands_of(product_, row, column);
     for (size_t s = 0; s < steps; ++s, at.next()) {
       Block::template step<Type>(at, tiles_);
       last.finish_some(product_, rows_a_step);

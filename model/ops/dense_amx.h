@@ -24,5 +24,6 @@ void multiply_on_twin_tiles(const Product& product);
 // From now on multiply() takes those as if this machine had AMX: so that whole models can be
 // tested.
 void use_twin_tiles(bool use);
+bool uses_twin_tiles();
 
 }  // namespace lintel

@@ -367,9 +367,11 @@ void limit_instruction_set(InstructionSet most) {
   most_allowed.store(most, std::memory_order_relaxed);
 }
 
+bool uses_twin_tiles() { return on_twin_tiles.load(std::memory_order_relaxed); }
+
 bool runs_on_tiles(WeightType type) {
   if (type == WeightType::kF32) return false;
-  return on_twin_tiles.load(std::memory_order_relaxed) ||
+  return uses_twin_tiles() ||
          (may_use(InstructionSet::kAmx) && amx_available() && amx_is_right(type));
 }
 
@@ -378,8 +380,7 @@ void use_twin_tiles(bool use) { on_twin_tiles.store(use, std::memory_order_relax
 void multiply(const Product& product, bool portable) {
   const WeightType type = product.weights->type;
   if (!portable && runs_on_tiles(type)) {
-    return on_twin_tiles.load(std::memory_order_relaxed) ? multiply_on_twin_tiles(product)
-                                                         : multiply_on_amx(product);
+    return uses_twin_tiles() ? multiply_on_twin_tiles(product) : multiply_on_amx(product);
   }
   if (const TileSet* tiles = portable ? nullptr : special_tiles(type)) {
     return run_tiles(product, *tiles);
@@ -412,7 +413,7 @@ bool has_special_tiles(WeightType type) {
 std::string multiply_description(WeightType type) {
   if (runs_on_tiles(type)) {
     const std::string name = type == WeightType::kInt8 ? "amx_int8" : "amx_bf16";
-    return on_twin_tiles.load(std::memory_order_relaxed) ? name + " (twin)" : name;
+    return uses_twin_tiles() ? name + " (twin)" : name;
   }
   if (special_tiles(type) == nullptr) return "highway (" + kernel_target() + ")";
   return type == WeightType::kInt8 ? "avx512_vnni" : "avx512_bf16";

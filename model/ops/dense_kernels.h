@@ -53,7 +53,8 @@ void finish_sums(const Product& product, const std::uint32_t* raw);
 // Whether there are instructions for the type alone, and multiply() takes them.
 bool has_special_tiles(WeightType type);
 
-// Whether multiply() runs the type on AMX's tiles, or on their twin.
+// Whether multiply() runs the type on AMX's tiles, or on their twin; kBlocks: matrices that fit
+// them (block_product.h).
 bool runs_on_tiles(WeightType type);
 
 // Whether vpdpbusd may be used.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Eight tiles of 16 rows of 64 bytes, as AMX has them and as plain C++: a kernel is written over
-// either, so that what it computes can be tested where there is no AMX. Included by kernels once
+// either, so that what it computes can be tested where there is no AMX. And the blocks of outputs
+// that use each loaded tile most often. Included by kernels once
 // for every instruction set, after Highway's own headers: the guard toggles with the set.
 #if defined(LINTEL_MODEL_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINTEL_MODEL_TILES_INL_H_
@@ -17,6 +18,7 @@
 #include <cstring>
 
 #include "hwy/highway.h"
+#include "model/ops/packed_weights.h"
 #include "model/ops/tile_scope.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -48,6 +50,11 @@ class AmxTiles {
   HWY_INLINE void add_int8() {
     asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSums), "i"(kA), "i"(kB));
   }
+  // Sums += signed bytes of a row of A times unsigned bytes of a column of B.
+  template <int kSums, int kA, int kB>
+  HWY_INLINE void add_signed_int8() {
+    asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSums), "i"(kA), "i"(kB));
+  }
   template <int kSums, int kA, int kB>
   HWY_INLINE void add_bf16() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSums), "i"(kA), "i"(kB));
@@ -73,7 +80,11 @@ class TwinTiles {
   }
   template <int kSums, int kA, int kB>
   void add_int8() {
-    add_int8(kSums, kA, kB);
+    add_int8<uint8_t, int8_t>(kSums, kA, kB);
+  }
+  template <int kSums, int kA, int kB>
+  void add_signed_int8() {
+    add_int8<int8_t, uint8_t>(kSums, kA, kB);
   }
   template <int kSums, int kA, int kB>
   void add_bf16() {
@@ -92,6 +103,7 @@ class TwinTiles {
     }
   }
 
+  template <typename ByteOfA, typename ByteOfB>
   HWY_NOINLINE void add_int8(int sums, int a_tile, int b_tile) {
     for (size_t m = 0; m < 16; ++m) {
       for (size_t k = 0; k < 16; ++k) {
@@ -99,8 +111,8 @@ class TwinTiles {
           const uint32_t a = tiles_[a_tile][m][k], b = tiles_[b_tile][k][n];
           uint32_t& sum = tiles_[sums][m][n];  // wraps, as the instruction does
           for (int i = 0; i < 4; ++i) {
-            sum += static_cast<uint32_t>(static_cast<uint8_t>(a >> (8 * i)) *
-                                         static_cast<int8_t>(b >> (8 * i)));
+            sum += static_cast<uint32_t>(static_cast<ByteOfA>(a >> (8 * i)) *
+                                         static_cast<ByteOfB>(b >> (8 * i)));
           }
         }
       }
@@ -136,6 +148,73 @@ class TwinTiles {
   static HWY_INLINE float flushed(float x) { return float_of(std::bit_cast<uint32_t>(x)); }
 
   std::array<std::array<std::array<uint32_t, 16>, 16>, 8> tiles_ = {};
+};
+
+// Where a block's inputs and weights lie, cells of four bytes. Tiles 0 to 3 are its sums.
+struct TileOperands {
+  HWY_INLINE void next() {
+    x += kTileCells;
+    w += kTileCells * kGroupWidth;
+  }
+
+  const uint32_t* x = nullptr;
+  const uint32_t* w = nullptr;  // 16 lines of kGroupWidth columns are a tile's
+  size_t x_stride = 0;          // bytes
+  static constexpr size_t kWStride = kGroupWidth * 4;
+};
+
+// 32 rows of 32 columns: each tile of inputs and of weights is used twice.
+struct Square {
+  static constexpr size_t kRows = 2 * kTileRows;
+  static constexpr size_t kColumns = 2 * kTileCells;
+
+  template <class Type, class Tiles>
+  static HWY_INLINE void step(const TileOperands& at, Tiles& tiles) {
+    tiles.template load<4>(at.x, at.x_stride);
+    tiles.template load<6>(at.w, TileOperands::kWStride);
+    Type::template add<0, 4, 6>(tiles);
+    tiles.template load<7>(at.w + kTileCells, TileOperands::kWStride);
+    Type::template add<1, 4, 7>(tiles);
+    tiles.template load<5>(at.x + kTileRows * at.x_stride / 4, at.x_stride);
+    Type::template add<2, 5, 6>(tiles);
+    Type::template add<3, 5, 7>(tiles);
+  }
+
+  template <class Tiles>
+  static HWY_INLINE void store(Tiles& tiles, uint32_t* to) {
+    tiles.template store<0>(to, kColumns * 4);
+    tiles.template store<1>(to + kTileCells, kColumns * 4);
+    tiles.template store<2>(to + kTileRows * kColumns, kColumns * 4);
+    tiles.template store<3>(to + kTileRows * kColumns + kTileCells, kColumns * 4);
+  }
+};
+
+// 16 rows of a whole group: weights are read in the order they lie in, once.
+struct Wide {
+  static constexpr size_t kRows = kTileRows;
+  static constexpr size_t kColumns = kGroupWidth;
+  static_assert(kColumns == 4 * kTileCells);
+
+  template <class Type, class Tiles>
+  static HWY_INLINE void step(const TileOperands& at, Tiles& tiles) {
+    tiles.template load<4>(at.x, at.x_stride);
+    tiles.template load<5>(at.w, TileOperands::kWStride);
+    Type::template add<0, 4, 5>(tiles);
+    tiles.template load<6>(at.w + kTileCells, TileOperands::kWStride);
+    Type::template add<1, 4, 6>(tiles);
+    tiles.template load<7>(at.w + 2 * kTileCells, TileOperands::kWStride);
+    Type::template add<2, 4, 7>(tiles);
+    tiles.template load<5>(at.w + 3 * kTileCells, TileOperands::kWStride);
+    Type::template add<3, 4, 5>(tiles);
+  }
+
+  template <class Tiles>
+  static HWY_INLINE void store(Tiles& tiles, uint32_t* to) {
+    tiles.template store<0>(to, kColumns * 4);
+    tiles.template store<1>(to + kTileCells, kColumns * 4);
+    tiles.template store<2>(to + 2 * kTileCells, kColumns * 4);
+    tiles.template store<3>(to + 3 * kTileCells, kColumns * 4);
+  }
 };
 
 }  // namespace

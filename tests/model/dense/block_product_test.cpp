@@ -9,11 +9,15 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "model/core/float_formats.h"
 #include "model/core/step_thread_pool.h"
+#include "model/ops/amx_check.h"
 #include "model/ops/dense.h"
+#include "model/ops/dense_amx.h"
 
 namespace lintel {
 namespace {
@@ -446,6 +450,112 @@ TEST_CASE("inputs of groups: bytes have a scale for each 128 values", "[rows]") 
   for (std::size_t i = 170; i < 192; ++i) CHECK(bytes[i] == 0);
   CHECK(std::ranges::equal(sums, std::span(of.sums, 12)));
   CHECK(std::ranges::equal(group_sums, std::span(of.group_sums, 2)));
+}
+
+// ---- Products on tiles: of plain C++, and of this machine where it has AMX.
+
+using MultiplyBlocks = void (*)(const BlockProduct&);
+
+std::vector<std::pair<std::string, MultiplyBlocks>> kinds_of_block_tiles() {
+  std::vector<std::pair<std::string, MultiplyBlocks>> kinds = {
+      {"twin", multiply_blocks_on_twin_tiles}};
+  if (amx_available()) kinds.emplace_back("amx", multiply_blocks_on_amx);
+  return kinds;
+}
+
+// Panels first_panel .. end_panel - 1 of some rows.
+void check_on_tiles(const BlockMatrix& weights, const DenseInput& x, std::size_t rows,
+                    std::size_t first_panel, std::size_t end_panel, bool add) {
+  const std::size_t out = weights.out_features();
+  const Matrix bias = drawn(1, out, 8);
+  const auto run = [&](const auto& kernel) {
+    Matrix y = drawn(rows, out + 3, 9);
+    kernel(BlockProduct{.weights = &weights,
+                        .x = x.blocks(),
+                        .bias = bias.values().data(),
+                        .y = y.view().cols_from(2, out),
+                        .add = add,
+                        .first_panel = first_panel,
+                        .end_panel = end_panel});
+    return y;
+  };
+  const Matrix wanted =
+      run([](const BlockProduct& product) { multiply(product, /*portable=*/true); });
+  for (const auto& [name, kernel] : kinds_of_block_tiles()) {
+    CAPTURE(name, rows, weights.in_features(), out, first_panel, end_panel, add);
+    REQUIRE(equal_floats(run(kernel).values(), wanted.values()));
+  }
+}
+
+constexpr std::size_t kTileTestRows[] = {1, 8, 15, 16, 17, 31, 32, 33, 48, 49, 64, 65, 100};
+
+TEST_CASE("on tiles a product of blocks has the bits of every other kernel", "[rows][amx]") {
+  const DType type = GENERATE(DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ5_K);
+  const bool extreme = GENERATE(false, true);
+  CAPTURE(to_string(type), extreme);
+  for (const auto& [in, out] :
+       std::vector<std::pair<std::size_t, std::size_t>>{{256, 1}, {512, 64}, {768, 150}}) {
+    const Stored stored(type, in, out, extreme);
+    const BlockMatrix matrix = stored.matrix();
+    const DenseInput x = drawn_input(100, in, extreme);
+    for (const std::size_t rows : kTileTestRows) {
+      check_on_tiles(matrix, x, rows, 0, matrix.num_panels(), /*add=*/rows % 2 == 0);
+    }
+    check_on_tiles(matrix, x, 20, matrix.num_panels() - 1, matrix.num_panels(), /*add=*/true);
+  }
+}
+
+TEST_CASE("on tiles a quantised product has the bits of every other kernel", "[rows][amx]") {
+  const int bits = GENERATE(4, 8);
+  CAPTURE(bits);
+  for (const auto& [in, out] : std::vector<std::pair<std::size_t, std::size_t>>{
+           {64, 1}, {128, 64}, {192, 33}, {320, 150}, {640, 97}, {170, 70}}) {
+    if (bits == 4 && in % 64 != 0) continue;
+    const BlockMatrix matrix = quantized(drawn(out, in, 4), bits);
+    REQUIRE(fits_tiles(matrix));
+    const DenseInput x = group_inputs(100, in);
+    for (const std::size_t rows : kTileTestRows) {
+      check_on_tiles(matrix, x, rows, 0, matrix.num_panels(), /*add=*/rows % 2 == 0);
+    }
+  }
+}
+
+TEST_CASE("on tiles one scope of a thread serves products of blocks and of floats", "[rows][amx]") {
+  const BlockMatrix matrix = quantized(drawn(130, 256, 4), 4);
+  const DenseInput x = group_inputs(20, 256);
+  const TileScope step;
+  for (int i = 0; i < 2; ++i) {
+    check_on_tiles(matrix, x, 20, 0, matrix.num_panels(), /*add=*/false);
+    for (const WeightType type : {WeightType::kBf16, WeightType::kInt8}) {
+      if (amx_available()) CHECK(multiplies_as_twin(type, multiply_on_amx));
+    }
+  }
+}
+
+TEST_CASE("tiles are taken for many rows of whole tiles of inputs", "[rows][amx]") {
+  CHECK(fits_tiles(quantized(drawn(10, 128, 4), 4)));
+  CHECK_FALSE(fits_tiles(quantized(drawn(10, 160, 4), 4)));  // five groups of 32
+  CHECK_FALSE(fits_tiles(Stored(DType::kQ6_K, 256, 10).matrix()));
+  const std::string vectors = block_product_description();
+  if (vectors.starts_with("amx_int8")) return;  // here they are taken anyway
+  use_twin_tiles(true);
+  CHECK(block_product_description() == "amx_int8 (twin), below 8 rows " + vectors);
+  const BlockMatrix matrix = quantized(drawn(130, 160, 4), 4);
+  const DenseInput x = group_inputs(20, 160);
+  const std::vector<float> y = product(matrix, x, 0, 20);  // by vectors, as it does not fit
+  use_twin_tiles(false);
+  CHECK(equal_floats(product(matrix, x, 0, 20), y));
+}
+
+TEST_CASE("tiles that compute other sums of blocks than they should are found out", "[amx]") {
+  CHECK(multiplies_blocks_exactly(multiply_blocks_on_twin_tiles));
+  CHECK(multiplies_blocks_exactly([](const BlockProduct& product) { multiply(product); }));
+  CHECK_FALSE(multiplies_blocks_exactly([](const BlockProduct& product) {
+    multiply(product);
+    float& last = product.y.row(product.y.rows() - 1).back();
+    last = std::nextafter(last, 1e9f);
+  }));
+  if (amx_available()) CHECK(amx_is_right(WeightType::kBlocks));
 }
 
 }  // namespace
