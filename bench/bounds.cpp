@@ -21,6 +21,7 @@
 #include "model/layers/attention/attention.h"
 #include "model/ops/dense_kernels.h"
 #include "model/ops/mixer_kernels.h"
+#include "model/ops/tile_scope.h"
 
 namespace lintel::bench {
 namespace {
@@ -168,8 +169,25 @@ __attribute__((target("avx512f,avx512vnni"))) double multiply_bytes(std::int64_t
         "zmm13", "zmm14", "zmm15", "cc");
   return 12.0 * 64;
 }
+
+// The same by tdpbusd, in four tiles of sums. REQUIRES: amx_available().
+double multiply_tiles(std::int64_t rounds) {
+  const TileScope scope;
+  configure_tiles();
+  asm volatile(
+      "1:\n\t"
+      "tdpbusd %%tmm6, %%tmm4, %%tmm0\n\ttdpbusd %%tmm7, %%tmm4, %%tmm1\n\t"
+      "tdpbusd %%tmm6, %%tmm5, %%tmm2\n\ttdpbusd %%tmm7, %%tmm5, %%tmm3\n\t"
+      "decq %0\n\t"
+      "jnz 1b"
+      : "+r"(rounds)
+      :
+      : "cc");
+  return 4.0 * 16 * 16 * 64;
+}
 #else
 double multiply_bytes(std::int64_t) { return 0; }
+double multiply_tiles(std::int64_t) { return 0; }
 #endif
 
 }  // namespace
@@ -180,6 +198,14 @@ double multiply_rate(int threads) {
   const Summary seconds = repeat(
       kRuns, [&] { return run_on_workers(threads, [&](int) { (void)multiply_bytes(kRounds); }); });
   return multiply_bytes(1) * static_cast<double>(kRounds) * threads / seconds.least;
+}
+
+double tile_multiply_rate(int threads) {
+  if (!amx_available() || !runs_on_tiles(WeightType::kBlocks)) return 0;
+  constexpr std::int64_t kRounds = 400'000;
+  const Summary seconds = repeat(
+      kRuns, [&] { return run_on_workers(threads, [&](int) { (void)multiply_tiles(kRounds); }); });
+  return multiply_tiles(1) * static_cast<double>(kRounds) * threads / seconds.least;
 }
 
 double update_rate(int threads) {

@@ -25,6 +25,8 @@ Summary read_bandwidth(int workers, std::size_t bytes_per_worker, int repeats);
 // and their multiply-adds of bytes a second; 0 where there is no vpdpbusd. The best of three runs.
 double update_rate(int threads);
 double multiply_rate(int threads);
+// The same on AMX's tiles; 0 where products of blocks do not run on them.
+double tile_multiply_rate(int threads);
 
 // Bytes a second of all workers together.
 struct Bandwidth {

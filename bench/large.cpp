@@ -309,7 +309,8 @@ class LargeExperiment {
     const double states = static_cast<double>(model_->state_bytes(1));
     const double rate = multiply_rate(threads);
     const double elements = is_prompt ? read_elements_ - head_elements_ : read_elements_;
-    const double multiplying = rate > 0 ? rows * elements / rate : 0;
+    const double fastest = std::max(rate, tile_multiply_rate(threads));
+    const double multiplying = fastest > 0 ? rows * elements / fastest : 0;
     const double pass = read_bytes_ / read_bandwidth(threads, kReadBytes, kBoundRuns).most;
     if (!is_prompt) return std::max(pass, multiplying) + rows * states / update_rate(threads);
     // The head is read for one row. The states' three multiply-adds an element are of floats, four
