@@ -8,6 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "model/core/step_thread_pool.h"
+
 namespace lintel {
 namespace {
 
@@ -23,8 +25,9 @@ constexpr int kTriesOfLarge = 2;
 class MeasuredSteps {
  public:
   MeasuredSteps(const Transformer& model, std::size_t rows, std::size_t sequences,
-                const Clock& clock)
+                const Clock& clock, StepThreadPool* team)
       : model_(model), clock_(clock), workspace_(model.new_workspace(rows, rows)) {
+    workspace_.share_with(team);
     for (std::size_t s = 0; s < sequences; ++s) sequences_.push_back(model.new_sequence());
     if (!model.has_draft_head()) return;
     for (std::size_t s = 0; s < sequences; ++s) states_.push_back(model.new_draft_state());
@@ -101,7 +104,8 @@ StepCost assumed_step_cost(WeightType type) {
   return {.fixed = 1.0f - row, .row = row, .state = 0.0f, .draft = 0.2f, .more_draft = 0.05f};
 }
 
-StepCost measure_step_cost(const Transformer& model, int max_rows, const Clock& clock) {
+StepCost measure_step_cost(const Transformer& model, int max_rows, const Clock& clock,
+                           StepThreadPool* team) {
   const std::int64_t length = model.config().max_length;
   const bool is_large = model.num_parameters() > kLargeParameters;
   const std::int64_t few = std::min<std::int64_t>(is_large ? kFewRowsOfLarge : kFewRows, max_rows);
@@ -109,7 +113,7 @@ StepCost measure_step_cost(const Transformer& model, int max_rows, const Clock& 
   const auto rows = static_cast<std::size_t>(length > 0 ? std::min(few, length / 2) : few);
   if (rows < 2) return assumed_step_cost(model.weight_type());
   const std::size_t most_rows = is_large ? rows : static_cast<std::size_t>(max_rows) / rows * rows;
-  MeasuredSteps steps(model, most_rows, rows, clock);
+  MeasuredSteps steps(model, most_rows, rows, clock, team);
   const float alone = steps.of(1, 1);
   const float of_one = steps.of(rows, 1);
   const float of_many = steps.of(rows, rows);

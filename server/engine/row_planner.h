@@ -41,8 +41,9 @@ StepCost assumed_step_cost(WeightType type);
 // Of this model on this machine: steps of one row, of several of one sequence, of as many
 // sequences, and of max_rows of these, each the best of a few; all but a sequence's first row are
 // drafts that stay. Of a draft head a token of one sequence, and of as many. Takes as long as some
-// thousand rows.
-StepCost measure_step_cost(const Transformer& model, int max_rows, const Clock& clock);
+// thousand rows. The team, if there is one, shares the steps.
+StepCost measure_step_cost(const Transformer& model, int max_rows, const Clock& clock,
+                           StepThreadPool* team = nullptr);
 
 // DraftHeadPlan: how many tokens ahead a model's draft head is asked for.
 

@@ -47,8 +47,10 @@ namespace {
 
 constexpr int kSteps = 2;       // the second one reads a state
 constexpr int kMostRows = 256;  // several of the largest blocks that kernels take
-constexpr int kMostRowsOfLarge = 16;
-constexpr int kMostSequencesOfLarge = 8;  // whose states take longer to allocate than to compute
+// A step of a large model takes a tenth of a second, and its states take longer to allocate than to
+// compute: few sequences and steps of it.
+constexpr int kMostRowsOfLarge = 8;
+constexpr int kMostSequencesOfLarge = 4;
 constexpr std::int64_t kLargeParameters = 50'000'000;
 
 class SelfCheck {
@@ -56,8 +58,9 @@ class SelfCheck {
   SelfCheck(const Transformer& model, int max_rows, const StepFunction& step, StepThreadPool* team)
       : model_(model),
         step_(step),
-        most_rows_(std::min(max_rows, checks_few(model) ? kMostRowsOfLarge : kMostRows)),
-        most_(std::min(most_rows_, checks_few(model) ? kMostSequencesOfLarge : kMostRows)),
+        is_large_(model.num_parameters() > kLargeParameters),
+        most_rows_(std::min(max_rows, is_large_ ? kMostRowsOfLarge : kMostRows)),
+        most_(std::min(most_rows_, is_large_ ? kMostSequencesOfLarge : kMostRows)),
         team_(team),
         workspace_(model.new_workspace(static_cast<std::size_t>(most_rows_))) {}
 
@@ -65,11 +68,14 @@ class SelfCheck {
     // Batches of several sizes and the largest there is: what multiplies a matrix was proven for
     // its shape before (ProductLibrary), this is the whole. Of each the last row and some between:
     // all alone would take most of the start. Alone means on one thread, too.
+    using Numbers = std::vector<int>;
     std::map<int, Outputs> alone;
-    for (const int i : {0, 1, 2, 6, 15, 30, 47, 64, most_ - 1}) {
+    for (const int i :
+         is_large_ ? Numbers{0, most_ - 1} : Numbers{0, 1, 2, 6, 15, 30, 47, 64, most_ - 1}) {
       if (i < most_) alone[i] = last_outputs(i, 1);
     }
-    for (const int count : {2, 3, 7, 16, 31, 48, 65, most_}) {
+    for (const int count :
+         is_large_ ? Numbers{3, most_} : Numbers{2, 3, 7, 16, 31, 48, 65, most_}) {
       if (count <= most_ && !agrees(last_outputs(0, count), count, alone)) return false;
     }
     const int count = std::min(most_, most_rows_ / kSteps);
@@ -78,11 +84,6 @@ class SelfCheck {
 
  private:
   using Outputs = std::vector<float>;  // [rows, num_outputs]
-
-  // Of which all rows would take half a minute, and gigabytes of states.
-  static bool checks_few(const Transformer& model) {
-    return model.num_parameters() > kLargeParameters;
-  }
 
   std::int32_t token(int sequence, int step) const {
     return (17 * sequence + 5 * step + 1) % model_.config().vocab_size;
@@ -156,6 +157,7 @@ class SelfCheck {
 
   const Transformer& model_;
   const StepFunction& step_;
+  const bool is_large_;
   const int most_rows_;  // of a step
   const int most_;       // sequences
   StepThreadPool* const team_;
@@ -255,7 +257,11 @@ std::optional<StepCost> step_cost_of(const std::string& name, const Transformer&
       transformer.num_parameters() < kLeastMeasuredParameters) {
     return {};
   }
-  const StepCost cost = measure_step_cost(transformer, most_draft_rows(scheduling), clock);
+  // One stream of a large model is served by all threads.
+  const StepCost cost = with_team(scheduling, [&](StepThreadPool* team) {
+    return measure_step_cost(transformer, most_draft_rows(scheduling), clock,
+                             is_large(transformer) ? team : nullptr);
+  });
   const std::string more = cost.few_rows == 0 ? ""
                                               : fmt::format(", {:.1f} a row beyond {}",
                                                             1e6f * cost.more_row, cost.few_rows);

@@ -40,7 +40,7 @@ std::vector<AdapterSource> adapters_in(const std::filesystem::path& model_direct
 // Self-check of batch invariance (promise 1): the same bits in any batch on this machine?
 
 // Steps sequences alone and together, in batches of several sizes up to `max_rows` (at most 256;
-// of a large model 16 rows of 8 sequences), a token at a time and several, and compares the outputs
+// of a large model 8 rows of 4 sequences), a token at a time and several, and compares the outputs
 // bit by bit. The team, if there is one, shares the steps of batches. Takes as long as some hundred
 // rows.
 bool rows_are_independent(const Transformer& model, int max_rows, StepThreadPool* team = nullptr);
