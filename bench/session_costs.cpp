@@ -131,7 +131,7 @@ MadeSession::MadeSession(std::shared_ptr<const Transformer> model, std::int64_t 
     : tokens_(random_tokens(num_tokens, model->head().vocab_size())),
       store_({.session_memory_bytes = std::size_t{1} << 40}, clock_) {
   model_.name = "model";
-  model_.numerics = numerics_of(*model);
+  model_.set_numerics(numerics_of(*model));
   model_.transformer = model;
   const auto made = store_.restore("model", model, image_of(*model, tokens_));
   id_ = made.info.id;

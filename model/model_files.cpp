@@ -158,7 +158,7 @@ class ReportedSource final : public WeightSource {
  public:
   ReportedSource(std::unique_ptr<const WeightSource> source, ModelFiles::ReportReads report)
       : source_(std::move(source)), report_(std::move(report)) {
-    for (const TensorInfo& tensor : source_->tensors()) total_ += 2 * tensor.num_bytes();
+    for (const TensorInfo& tensor : source_->tensors()) total_ += tensor.num_bytes();
   }
 
   const std::string& name() const override { return source_->name(); }
@@ -170,10 +170,7 @@ class ReportedSource final : public WeightSource {
     add(bytes.size());
   }
   void read_all(const std::function<void(std::span<const std::byte>)>& take) const override {
-    source_->read_all([&](std::span<const std::byte> bytes) {
-      take(bytes);
-      add(bytes.size());
-    });
+    source_->read_all(take);
   }
 
  private:
@@ -318,7 +315,13 @@ bool is_model_directory(const std::filesystem::path& directory) {
          gguf_files_in(directory).size() == 1;
 }
 
-std::string fingerprint_of(const ModelFiles& files) {
+namespace {
+
+struct Stopped {};
+
+}  // namespace
+
+std::string fingerprint_of(const ModelFiles& files, const std::stop_token& stop) {
   Sha256 hash;
   const bool is_native = files.family() == nullptr;
   if (is_native || files.checkpoint().gguf == nullptr) {
@@ -327,9 +330,14 @@ std::string fingerprint_of(const ModelFiles& files) {
     hash.add_length(config.size());
     hash.add(config);
   }
-  files.weights().read_all([&](std::span<const std::byte> bytes) {
-    hash.add({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  });
+  try {
+    files.weights().read_all([&](std::span<const std::byte> bytes) {
+      if (stop.stop_requested()) throw Stopped();
+      hash.add({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    });
+  } catch (const Stopped&) {
+    return {};
+  }
   return hash.hex();
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -49,8 +50,8 @@ class ModelFiles {
   // REQUIRES: of a family.
   Checkpoint checkpoint() const { return {json_.get(), gguf_, config_file_, *source_}; }
 
-  // Called after every read of tensors with the bytes that were read so far, and those that loading
-  // the model and its fingerprint read together. By the threads that read, one at a time.
+  // Called after every read of tensors with the bytes that were read so far, and those of all
+  // tensors. By the threads that read, one at a time; the fingerprint's reads do not count.
   using ReportReads = std::function<void(std::uint64_t done, std::uint64_t total)>;
   void report_reads(ReportReads report);
 
@@ -79,7 +80,8 @@ bool is_model_directory(const std::filesystem::path& directory);
 // SHA-256 over config.json, where there is one, and all files of the weights: of each its length (8
 // bytes, little-endian), then its bytes; of our own format without trained_length. Reads all of
 // them. Hexadecimal, 64 characters. Throws ModelError for files that were written to meanwhile.
-std::string fingerprint_of(const ModelFiles& files);
+// A stop that is requested while it reads ends it: the result is empty then.
+std::string fingerprint_of(const ModelFiles& files, const std::stop_token& stop = {});
 
 // Models with random weights: for tests and measurements, which need some model and not a trained
 // one.

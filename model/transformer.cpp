@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
-#include <future>
+#include <chrono>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -219,7 +219,7 @@ struct Transformer::Parts {
   ModelConfig config;
   WeightType weight_type = WeightType::kF32;
   std::string config_json;
-  std::string fingerprint;
+  std::shared_future<std::string> fingerprint;  // not valid: none
   std::vector<std::string> warnings;
   std::shared_ptr<const Tokenizer> tokenizer;  // null: ids alone
   bool recompute = false;
@@ -458,7 +458,14 @@ std::int64_t Transformer::page_tokens() const {
 }
 
 bool Transformer::recomputes() const { return impl_->recompute; }
-const std::string& Transformer::fingerprint() const { return impl_->fingerprint; }
+const std::string& Transformer::fingerprint() const {
+  static const std::string kNone;
+  return impl_->fingerprint.valid() ? impl_->fingerprint.get() : kNone;
+}
+bool Transformer::knows_fingerprint() const {
+  return !impl_->fingerprint.valid() ||
+         impl_->fingerprint.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
 const std::string& Transformer::config_json() const { return impl_->config_json; }
 const std::vector<std::string>& Transformer::warnings() const { return impl_->warnings; }
 const std::shared_ptr<const Tokenizer>& Transformer::tokenizer() const { return impl_->tokenizer; }
@@ -519,9 +526,11 @@ std::unique_ptr<Transformer> Transformer::load(const ModelFiles& files, const Op
   parts.config = files.config();
   parts.weight_type = family != nullptr ? family_type_of(options.weight_type) : options.weight_type;
   parts.config_json = files.config_json();
-  std::future<std::string> fingerprint;  // takes about as long as packing the weights
-  if (!options.streams) {
-    fingerprint = std::async([&files] { return fingerprint_of(files); });
+  parts.fingerprint = options.fingerprint;
+  const bool computes_fingerprint = !options.streams && !options.fingerprint.valid();
+  if (computes_fingerprint) {  // which takes about as long as packing the weights
+    parts.fingerprint =
+        std::async(std::launch::async, [&files] { return fingerprint_of(files); }).share();
   }
   parts.head = make_head(parts.config);
   parts.tokenizer = files.load_tokenizer(parts.warnings);
@@ -533,7 +542,7 @@ std::unique_ptr<Transformer> Transformer::load(const ModelFiles& files, const Op
   } else {
     load_native(files, options, products, parts);
   }
-  if (fingerprint.valid()) parts.fingerprint = fingerprint.get();
+  if (computes_fingerprint) parts.fingerprint.get();
   if (!parts.decoder->kv_type && options.kv_type != KvType::kF32) {
     parts.warnings.push_back("--kv-type " + std::string(to_string(options.kv_type)) +
                              " changes nothing: the model has no KV cache, its states stay in f32");

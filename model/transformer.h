@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <optional>
 #include <span>
@@ -108,6 +109,8 @@ class Transformer {
     // Matrices are not kept: every step reads them from the files, which outlive the model. Of f32,
     // for comparisons, and without a fingerprint.
     bool streams = false;
+    // Where it is valid, load() computes none, and fingerprint() waits for this one.
+    std::shared_future<std::string> fingerprint;
   };
 
   // Holds one tensor at a time beside what stays. Throws ModelError naming file, key or tensor and
@@ -177,8 +180,10 @@ class Transformer {
   // does not grow, or in pages.
   bool appends_state() const { return constant_state() || page_tokens() > 0; }
   bool recomputes() const;  // keeps no state: every output takes its whole prefix again
-  // SHA-256 of config.json and the weights file, hexadecimal.
+  // SHA-256 of config.json and the weights file, hexadecimal. Waits for one that was promised to
+  // load().
   const std::string& fingerprint() const;
+  bool knows_fingerprint() const;          // without waiting
   const std::string& config_json() const;  // the file's text
   // Null: the model has ids alone.
   const std::shared_ptr<const Tokenizer>& tokenizer() const;

@@ -9,15 +9,20 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <fstream>
+#include <future>
 #include <iterator>
 #include <map>
 #include <optional>
+#include <random>
+#include <stop_token>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "model/config/config.h"
+#include "model/core/sha256.h"
 #include "model/core/step_thread_pool.h"
 #include "model/fastest_type.h"
 #include "model/lora/adapter.h"
@@ -71,7 +76,7 @@ class SelfCheck {
     using Numbers = std::vector<int>;
     std::map<int, Outputs> alone;
     for (const int i :
-         is_large_ ? Numbers{0, most_ - 1} : Numbers{0, 1, 2, 6, 15, 30, 47, 64, most_ - 1}) {
+         is_large_ ? Numbers{0, 2, most_ - 1} : Numbers{0, 1, 2, 6, 15, 30, 47, 64, most_ - 1}) {
       if (i < most_) alone[i] = last_outputs(i, 1);
     }
     for (const int count :
@@ -223,12 +228,10 @@ void check_session_memory(const SessionManager::Options& sessions, const std::st
 
 void log_loaded(const ModelSource& source, const Transformer& transformer) {
   spdlog::info(
-      "model {} version {} from {}: {} parameters, {} weights in {} bytes, attention {}, {}, {}, "
-      "fingerprint {}",
+      "model {} version {} from {}: {} parameters, {} weights in {} bytes, attention {}, {}, {}",
       source.name, source.version, source.directory.string(), transformer.num_parameters(),
       to_string(transformer.weight_type()), transformer.weight_bytes(),
-      attention_names(transformer.config()), state_description(transformer), transformer.kernels(),
-      transformer.fingerprint());
+      attention_names(transformer.config()), state_description(transformer), transformer.kernels());
   for (const std::string& warning : transformer.warnings()) {
     spdlog::warn("model {}: {}", source.name, warning);
   }
@@ -331,8 +334,7 @@ class LoadProgress {
     const auto percent = static_cast<int>(done * 100 / std::max<std::uint64_t>(total, 1));
     if (total < kLeastBytes || percent == percent_) return;
     percent_ = percent;
-    // Weights and fingerprint read the files once each.
-    const double gigabytes = static_cast<double>(total) / 2e9;
+    const double gigabytes = static_cast<double>(total) / 1e9;
     write(fmt::format("\r\033[Kmodel {}: {} % of {:.1f} GB read", model_, percent, gigabytes));
   }
   // Clears the line: fewer bytes may have been read than there are.
@@ -352,6 +354,40 @@ class LoadProgress {
 
 }  // namespace
 
+namespace {
+
+// One that no other model has.
+std::string unknown_fingerprint() {
+  Sha256 hash;
+  std::random_device random;
+  for (int i = 0; i < 8; ++i) hash.add_length(random());
+  return hash.hex();
+}
+
+}  // namespace
+
+NumericsFingerprint identify(const std::string& name, const ModelFiles& files,
+                             std::promise<std::string> fingerprint, const Transformer& transformer,
+                             const std::stop_token& stop) {
+  try {
+    fingerprint.set_value(fingerprint_of(files, stop));
+  } catch (const std::exception& error) {  // the files were written to meanwhile
+    spdlog::error("model {}: {}: its sessions cannot be continued by a later load of it", name,
+                  error.what());
+    fingerprint.set_value(unknown_fingerprint());
+  }
+  if (stop.stop_requested()) return {};
+  try {
+    NumericsFingerprint numerics = numerics_of(transformer);
+    spdlog::info("model {}: fingerprint {}, numerics {} ({})", name, transformer.fingerprint(),
+                 numerics.hex, numerics.text);
+    return numerics;
+  } catch (const std::exception& error) {  // no memory
+    spdlog::error("model {}: its numerics cannot be computed: {}", name, error.what());
+    return {.hex = unknown_fingerprint(), .text = "unknown"};
+  }
+}
+
 LoadPlan plan_as_asked(const ModelFiles& files, const ModelOptions& options) {
   TypeChoice choice{.text = {}, .most_bits_lost = options.weight_type_loss};
   if (!options.weight_type_text.empty()) {
@@ -368,16 +404,19 @@ LoadPlan plan_as_asked(const ModelFiles& files, const ModelOptions& options) {
 }
 
 std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const {
-  ModelFiles files(source.directory);
-  LoadProgress progress(source.name);
+  auto opened = std::make_shared<ModelFiles>(source.directory);
+  ModelFiles& files = *opened;
+  const auto progress = std::make_shared<LoadProgress>(source.name);
   if (isatty(STDERR_FILENO) != 0) {
     files.report_reads(
-        [&](std::uint64_t done, std::uint64_t total) { progress.show(done, total); });
+        [progress](std::uint64_t done, std::uint64_t total) { progress->show(done, total); });
   }
   LoadPlan plan = plan_as_asked(files, options_);
+  std::promise<std::string> fingerprint;
+  plan.options.fingerprint = fingerprint.get_future().share();
   ModelMemory::Reservation reservation = admit(source.name, plan.size);
   LoadedModel loaded = load_as_planned(files, plan);
-  progress.finish();
+  progress->finish();
   std::shared_ptr<const Transformer> transformer = std::move(loaded.transformer);
   check_session_memory(sessions_, source.name, *transformer);
   plan.options.weight_type = transformer->weight_type();
@@ -406,6 +445,14 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
             rows, std::move(loaded.reason));
   served->chat = std::move(chat);
   served->memory_bytes = resident_bytes;
+  served->numerics_later =
+      std::async(std::launch::async, [opened = std::move(opened), promise = std::move(fingerprint),
+                                      transformer = served->transformer, name = source.name,
+                                      stop = served->unloads.get_token()]() mutable {
+        const std::shared_ptr<ModelFiles> held = std::move(opened);  // closed at the end
+        return identify(name, *held, std::move(promise), *transformer, stop);
+      }).share();
+  if (served->transformer->num_parameters() <= kLargeParameters) served->numerics_later.wait();
   return served;
 }
 
@@ -483,6 +530,9 @@ std::shared_ptr<ServedModel> ModelLoader::serve(
   std::shared_ptr<ServedModel> served =
       serve(source, std::move(transformer), std::move(warnings), rows, "");
   served->chat = load_chat({}, source, options_);
+  served->set_numerics(with_team(options_.scheduling, [&](StepThreadPool* team) {
+    return numerics_of(*served->transformer, kNumericsTokens, team);
+  }));
   return served;
 }
 
@@ -523,17 +573,12 @@ std::shared_ptr<ServedModel> ModelLoader::serve(const ModelSource& source,
   served->name = source.name;
   served->version = source.version;
   served->scheduler = std::make_unique<Scheduler>(transformer, scheduling, clock_, prefixes_, cost);
-  served->numerics = with_team(scheduling, [&](StepThreadPool* team) {
-    return numerics_of(*transformer, kNumericsTokens, team);
-  });
   served->transformer = std::move(transformer);
   served->warnings = std::move(warnings);
   served->limits = options_.limits;
   served->limits.max_samples = std::min(served->limits.max_samples, batch_rows);
   served->directory = source.directory;
   served->weight_type_reason = std::move(type_reason);
-  spdlog::info("model {}: numerics {} ({})", source.name, served->numerics.hex,
-               served->numerics.text);
   for (const AdapterSource& adapter : adapter_sources(*served)) load_adapter(*served, adapter);
   return served;
 }

@@ -6,15 +6,19 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "model/core/errors.h"
 #include "model/fastest_type.h"
+#include "model/model_files.h"
+#include "model/numerics_fingerprint.h"
 #include "model/transformer.h"
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
@@ -50,6 +54,14 @@ using StepFunction =
     std::function<MatrixView<const float>(std::span<const BatchRow> rows, Workspace& workspace)>;
 bool rows_are_independent(const Transformer& model, int max_rows, const StepFunction& step,
                           StepThreadPool* team = nullptr);
+
+// Keeps the promise of the model's fingerprint, then returns the numerics, which depend on it. In a
+// thread beside the first requests: hashing large files takes as long as loading them. Of files
+// that were written to since they were opened the fingerprint is one that no other model has; the
+// log says so. A requested stop ends it: empty.
+NumericsFingerprint identify(const std::string& name, const ModelFiles& files,
+                             std::promise<std::string> fingerprint, const Transformer& transformer,
+                             const std::stop_token& stop);
 
 // ModelMemory: the memory that models and adapters may take, and who holds how much of it.
 

@@ -3,11 +3,14 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,6 +36,8 @@ namespace lintel {
 // model that only the registry holds has nothing running. The registry is the last to release it
 // before the scheduler is stopped, so that no worker destroys its own scheduler.
 struct ServedModel {
+  ~ServedModel() { unloads.request_stop(); }
+
   std::string name;
   std::int64_t version = 1;
   std::shared_ptr<const Transformer> transformer;
@@ -41,8 +46,25 @@ struct ServedModel {
   // requests use them.
   const std::unique_ptr<AdapterTable> adapters = std::make_unique<AdapterTable>();
   std::unique_ptr<Scheduler> scheduler;
+  // Of this machine with this model. Of a large one they are computed beside the first requests:
+  // waits for them.
+  const NumericsFingerprint& numerics() const {
+    static const NumericsFingerprint kNone;
+    return numerics_later.valid() ? numerics_later.get() : kNone;
+  }
+  bool knows_numerics() const {  // without waiting
+    return !numerics_later.valid() ||
+           numerics_later.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
+  void set_numerics(NumericsFingerprint known) {
+    std::promise<NumericsFingerprint> promise;
+    promise.set_value(std::move(known));
+    numerics_later = promise.get_future().share();
+  }
+  std::shared_future<NumericsFingerprint> numerics_later;
+  std::stop_source unloads;  // ends that computation early
+
   std::string weight_type_reason;         // why its weight type; empty: it was given, or is f32
-  NumericsFingerprint numerics;           // of this machine with this model
   RequestLimits limits;                   // max_samples no more than max_batch_rows
   std::vector<std::string> warnings;      // what an operator should know
   std::shared_ptr<const ChatModel> chat;  // null: of a model that is served without one

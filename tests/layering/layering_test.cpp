@@ -115,7 +115,6 @@ TEST_CASE("headers that one file of their module includes, and no test, are on t
   const std::set<std::string> list = {
       "client/cli/complete_output.h",
       "model/ops/dense_avx512.h",  // compiled for its instruction set
-      "model/ops/tiles-inl.h",
       "model/tokenizer/unicode_tables.inc",
       "server/app/startup.h",
       "server/chat/template/python_text_tables.inc",  // written by a script

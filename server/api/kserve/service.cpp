@@ -639,7 +639,9 @@ grpc::Status model_config(const ServiceContext& context, CallScope& scope,
   auto& parameters = *config.mutable_parameters();
   parameters["config_json"].set_string_value(transformer.config_json());
   parameters["weight_type"].set_string_value(to_string(transformer.weight_type()));
-  parameters["fingerprint"].set_string_value(transformer.fingerprint());
+  if (transformer.knows_fingerprint()) {
+    parameters["fingerprint"].set_string_value(transformer.fingerprint());
+  }
   config.mutable_model_transaction_policy()->set_decoupled(true);
   return status;
 }

@@ -186,7 +186,7 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   if (most != kNeverFull && !transformer.constant_state()) {
     write_state_growth(transformer, std::min(most, transformer.tokens_until_full()), wire);
   }
-  wire.set_fingerprint(transformer.fingerprint());
+  if (transformer.knows_fingerprint()) wire.set_fingerprint(transformer.fingerprint());
   if (const auto& tokenizer = transformer.tokenizer()) {
     wire.set_tokenizer(std::string(tokenizer->kind()));
     wire.mutable_eos_tokens()->Add(tokenizer->eos().begin(), tokenizer->eos().end());
@@ -194,8 +194,10 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   if (model.chat != nullptr && model.chat->find(false) != nullptr) {
     add_sampling_defaults(model.chat->defaults(), *wire.mutable_sampling_defaults());
   }
-  wire.set_numerics(model.numerics.hex);
-  wire.set_numerics_text(model.numerics.text);
+  if (model.knows_numerics()) {
+    wire.set_numerics(model.numerics().hex);
+    wire.set_numerics_text(model.numerics().text);
+  }
   wire.set_workers(static_cast<std::uint32_t>(model.scheduler->options().workers));
   wire.set_max_batch_rows(static_cast<std::uint32_t>(model.scheduler->options().max_batch_rows));
   wire.set_prompt_rows(static_cast<std::uint32_t>(model.scheduler->options().prompt_rows_per_step));

@@ -83,7 +83,7 @@ void write_session(const ServiceContext& context, const SessionInfo& info, v1::S
   }
   if (info.durability != Durability::kNone) write_time(info.expires, *wire.mutable_expire_time());
   if (const SharedModel model = context.models.find(info.model, info.transformer)) {
-    wire.set_numerics(model->numerics.hex);
+    if (model->knows_numerics()) wire.set_numerics(model->numerics().hex);
   }
 }
 
@@ -125,7 +125,7 @@ grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionReq
     status = check_window_of_state(options.window, initial->image);
     if (!status.ok()) return status;
     options.initial = {initial, &initial->image};
-    if (initial->numerics != model->numerics.hex) options.numerics = initial->numerics;
+    if (initial->numerics != model->numerics().hex) options.numerics = initial->numerics;
     options.numerics_text = initial->numerics_text;
     options.numerics_changed_at = initial->numerics_changed_at;
   }

@@ -37,8 +37,8 @@ SnapshotOf snapshot_of(SessionImage image, const ServedModel& model) {
   out.attention = attention_names(transformer.config());
   out.weight_type = to_string(transformer.weight_type());
   if (transformer.kv_type()) out.kv_type = to_string(*transformer.kv_type());
-  out.numerics = model.numerics.hex;
-  out.numerics_text = model.numerics.text;
+  out.numerics = model.numerics().hex;
+  out.numerics_text = model.numerics().text;
   out.lintel_version = LINTEL_VERSION;
   out.made = std::chrono::system_clock::now();
   return out;
@@ -60,7 +60,7 @@ void tell_numerics(const SessionInfo& session, std::int64_t position, SnapshotOf
 
 void take_numerics(const SnapshotOf& snapshot, const ServedModel& model, SessionOptions& session) {
   session.numerics_changed_at = snapshot.numerics_changed_at;
-  if (snapshot.numerics == model.numerics.hex) return;
+  if (snapshot.numerics == model.numerics().hex) return;
   session.numerics = snapshot.numerics;
   session.numerics_text = snapshot.numerics_text;
 }

@@ -81,7 +81,7 @@ SessionRefusal PersistentRequest::begin(const SessionLease& lease, const Generat
   std::string id, owner;
   {
     MutexLock lock(mutex_);
-    call_.numerics = model_->numerics.hex;
+    call_.numerics = model_->numerics().hex;
     numerics_changed_ =
         call_.start > 0 &&
         other_numerics(row_, decode_marks(row_.marks).value_or(StoredMarks()), call_.numerics);

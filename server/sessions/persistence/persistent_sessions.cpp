@@ -281,8 +281,8 @@ SessionRefusal PersistentSessions::open_call_of(SessionLease& lease, const Share
     return {SessionError::kStale};
   }
   if (!options_.takes_other_numerics &&
-      (other_numerics(stored.row, stored.marks, model->numerics.hex) ||
-       (stored.call && stored.call->numerics != model->numerics.hex))) {
+      (other_numerics(stored.row, stored.marks, model->numerics().hex) ||
+       (stored.call && stored.call->numerics != model->numerics().hex))) {
     return {SessionError::kNumericsRefused, 0, 0, 0, stored.row.position};
   }
   const auto begin = [&](std::int64_t start, bool draws) {
@@ -301,7 +301,7 @@ SessionRefusal PersistentSessions::open_call_of(SessionLease& lease, const Share
   if (open && !terms.id.empty() && open->id == terms.id) {
     if (differs(terms, open->request, open->seed)) return {SessionError::kCallDiffers};
     // What its client has seen may be more than what is stored, and would come out otherwise here.
-    if (stored.row.durability != Durability::kToken && open->numerics != model->numerics.hex) {
+    if (stored.row.durability != Durability::kToken && open->numerics != model->numerics().hex) {
       return {SessionError::kNumericsChanged, 0, 0, open->start, position};
     }
     begin(open->start, /*draws=*/true);
@@ -446,7 +446,7 @@ SessionRefusal PersistentSessions::persist(const std::string& id, const Owner& o
   row.owner = owner;
   row.model = image.model;
   row.model_print = stored_model_print(*model->transformer);
-  row.numerics = model->numerics.hex;
+  row.numerics = model->numerics().hex;
   row.durability = made_as->durability;
   row.max_tokens = image.max_tokens;
   row.base = image.base;
@@ -723,7 +723,7 @@ SessionRefusal PersistentSessions::decode_row(SessionStorage::Opened found, Foun
   }
   stored.model = model_of(stored.row);
   if (stored.model != nullptr &&
-      other_numerics(stored.row, stored.marks, stored.model->numerics.hex)) {
+      other_numerics(stored.row, stored.marks, stored.model->numerics().hex)) {
     stored.marks.options.numerics =
         stored.marks.numerics.empty() ? stored.row.numerics : stored.marks.numerics;
   }

@@ -99,7 +99,7 @@ StoredChatStates::PartKey StoredChatStates::part_of(const Reader& reader) {
   SessionStorage::Row row;
   row.owner = reader.owner;
   row.model_print = stored_model_print(*reader.model->transformer);
-  row.numerics = reader.model->numerics.hex;
+  row.numerics = reader.model->numerics().hex;
   return part_of(row, reader.adapter == nullptr ? "" : reader.adapter->weights->fingerprint());
 }
 
@@ -376,7 +376,7 @@ bool StoredChatStates::put(const Reader& reader, std::span<const std::int32_t> t
   row.owner = reader.owner;
   row.model = reader.model->name;
   row.model_print = stored_model_print(*reader.model->transformer);
-  row.numerics = reader.model->numerics.hex;
+  row.numerics = reader.model->numerics().hex;
   row.durability = Durability::kCall;
   row.position = static_cast<std::int64_t>(tokens.size());
   row.digest = digest_of(std::as_bytes(tokens));

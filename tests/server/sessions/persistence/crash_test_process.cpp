@@ -16,7 +16,7 @@ std::shared_ptr<ServedModel> served_model(std::shared_ptr<const Transformer> tra
   model->name = name;
   model->transformer = std::move(transformer);
   model->scheduler = std::make_unique<Scheduler>(model->transformer, options, clock);
-  model->numerics = {.hex = "0123", .text = "of this machine"};
+  model->set_numerics({.hex = "0123", .text = "of this machine"});
   return model;
 }
 

@@ -15,7 +15,7 @@ TEST_CASE("a call whose tokens would differ is not drawn again", "[durable]") {
   for (int i = 0; i < 12; ++i) calls.process->model->scheduler->run_one_step();
   calls.process->durable.write();
   calls.begin();
-  calls.process->model->numerics.hex = "4567";
+  calls.process->model->set_numerics({.hex = "4567", .text = "of another machine"});
   const auto again = calls.process->call(tokens_call(5, 40, 3), id, named("b"));
   if (level == Durability::kToken) {  // all tokens that a client has seen are stored
     CHECK_FALSE(again.refusal);
@@ -32,7 +32,7 @@ TEST_CASE("a call whose tokens would differ is not drawn again", "[durable]") {
 // The process ends, and another begins on a machine of other bits.
 void move_machine(Calls& calls, const std::string& hex) {
   calls.begin();
-  calls.process->model->numerics.hex = hex;
+  calls.process->model->set_numerics({.hex = hex, .text = "of another machine"});
 }
 
 TEST_CASE(

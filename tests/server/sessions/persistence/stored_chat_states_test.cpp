@@ -192,11 +192,11 @@ TEST_CASE("a stored turn is found by its own tokens, owner, adapter and weights 
   CHECK(process.cached(process.reader(), first(kPath, 100)) == 0);
   CHECK(process.cached(process.reader(), kPath) == 100);
   CHECK(process.cached(process.reader("bob", adapter), kPath) == 80);
-  const std::string numerics = process.model->numerics.hex;
-  process.model->numerics.hex = "another machine's";
+  const std::string numerics = process.model->numerics().hex;
+  process.model->set_numerics({.hex = "another machine's"});
   process.begin();
   CHECK(process.cached(process.reader(), kPath) == 0);
-  process.model->numerics.hex = numerics;
+  process.model->set_numerics({.hex = numerics});
 }
 
 TEST_CASE("of a conversation the last two turns are stored, and each branch has its own") {
