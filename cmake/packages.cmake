@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 # Debian 12 packages; scripts/setup.sh installs them.
-#
-# What model/ and its tests need.
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(dnnl CONFIG REQUIRED)
@@ -11,12 +9,14 @@ find_package(OpenSSL REQUIRED)
 if(LINTEL_TESTS)
   find_package(Catch2 2 CONFIG REQUIRED)
 endif()
-if(LINTEL_MODEL_ALONE)
-  return()
-endif()
-
 find_package(Protobuf REQUIRED)  # module mode, and before gRPC
 find_package(gRPC CONFIG REQUIRED)
+if(CMAKE_CROSSCOMPILING)  # what writes sources runs on this machine
+  foreach(plugin grpc_cpp_plugin grpc_python_plugin)
+    find_program(LINTEL_HOST_${plugin} ${plugin} REQUIRED)
+    set_target_properties(gRPC::${plugin} PROPERTIES IMPORTED_LOCATION_NONE ${LINTEL_HOST_${plugin}})
+  endforeach()
+endif()
 find_package(spdlog CONFIG REQUIRED)
 find_package(CLI11 CONFIG REQUIRED)
 find_package(PNG REQUIRED)

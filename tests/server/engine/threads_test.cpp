@@ -13,7 +13,7 @@ namespace lintel::testing {
 namespace {
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST_CASE("a scheduler whose second worker the system refuses is not made") {
+TEST_CASE("a scheduler whose second worker the system refuses is not made", "[limits]") {
   const auto model = tiny_model(TinyModel::kTokens);
   const ManualClock clock;
   {

@@ -257,7 +257,7 @@ TEST_CASE("a manager that stops ends draining models, and answers waiting caller
   CHECK_FALSE(answer.get());
 }
 
-TEST_CASE("a manager whose second thread the system refuses is not made") {
+TEST_CASE("a manager whose second thread the system refuses is not made", "[limits]") {
   Fixture f;
   ModelRegistry registry;
   const auto make = [&] { ModelManager(f.options, registry, *f.store, f.clock); };
