@@ -43,6 +43,7 @@ constexpr size_t kSpanCells = BlockMatrix::kSpan / 4;
 // Levels are asked for so many bytes before they are read. Later rows find them in the cache: those
 // of the largest tiles, which may be many, do not ask. A panel has one smaller tile of each size.
 constexpr size_t kFetchAhead = 4096;
+// 32 vector registers, not 16.
 constexpr bool kHasManyRegisters = kLanes == 16 || HWY_ARCH_ARM_A64;
 constexpr size_t kMostRows = kLanes == 16 ? 6 : 4;
 // Float sums of a tile beside as many integer ones.
@@ -51,8 +52,8 @@ constexpr size_t kMostRegisterSums = 12;
 // Without vectors a tile of several rows has no registers; it would take long to compile.
 constexpr bool kRowsAlone = kLanes == 1;
 
-// Adds the products of four levels of each lane, 0 to 2^kBits - 1, and four signed bytes. Where
-// kCentred, bytes are levels less 128.
+// Adds the products of four levels of each lane, 0 to 2^kBits - 1, and four signed bytes. kCentred:
+// of levels of 8 bits it subtracts 128 first, as its instruction multiplies signed bytes alone.
 struct Widened {
   static constexpr bool kCentred = false;
 

@@ -169,7 +169,7 @@ void collect_models(const ModelRegistry& models, const ModelTotals& totals,
               {"head", to_string(config.head)},
               {"modality", to_string(config.modality)},
               {"weight_type", to_string(transformer.weight_type())},
-              // Computed beside the first requests.
+              // Not known while the files of a large model are hashed.
               {"fingerprint", transformer.knows_fingerprint() ? transformer.fingerprint() : ""},
               {"model_version", std::to_string(model->version)}},
              1);

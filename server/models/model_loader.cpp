@@ -54,7 +54,7 @@ constexpr int kSteps = 2;       // the second one reads a state
 constexpr int kMostRows = 256;  // several of the largest blocks that kernels take
 // A step of a large model takes a tenth of a second, and its states take longer to allocate than to
 // compute: few sequences and steps of it.
-constexpr int kMostRowsOfLarge = 8;
+constexpr int kMostRowsOfLarge = 8;  // which AMX's tiles take, too
 constexpr int kMostSequencesOfLarge = 4;
 constexpr std::int64_t kLargeParameters = 50'000'000;
 
@@ -261,10 +261,10 @@ std::optional<StepCost> step_cost_of(const std::string& name, const Transformer&
     return {};
   }
   // One stream of a large model is served by all threads.
-  const StepCost cost = with_team(scheduling, [&](StepThreadPool* team) {
-    return measure_step_cost(transformer, most_draft_rows(scheduling), clock,
-                             is_large(transformer) ? team : nullptr);
-  });
+  const auto measured = [&](StepThreadPool* team) {
+    return measure_step_cost(transformer, most_draft_rows(scheduling), clock, team);
+  };
+  const StepCost cost = is_large(transformer) ? with_team(scheduling, measured) : measured(nullptr);
   const std::string more = cost.few_rows == 0 ? ""
                                               : fmt::format(", {:.1f} a row beyond {}",
                                                             1e6f * cost.more_row, cost.few_rows);
@@ -351,10 +351,6 @@ class LoadProgress {
   const std::string model_;
   int percent_ = -1;  // shown; -1: nothing is
 };
-
-}  // namespace
-
-namespace {
 
 // One that no other model has.
 std::string unknown_fingerprint() {

@@ -55,10 +55,10 @@ using StepFunction =
 bool rows_are_independent(const Transformer& model, int max_rows, const StepFunction& step,
                           StepThreadPool* team = nullptr);
 
-// Keeps the promise of the model's fingerprint, then returns the numerics, which depend on it. In a
-// thread beside the first requests: hashing large files takes as long as loading them. Of files
-// that were written to since they were opened the fingerprint is one that no other model has; the
-// log says so. A requested stop ends it: empty.
+// Computes the fingerprint, sets the promise, and returns the numerics, which depend on it. Runs
+// while the first requests are served, as hashing large files takes as long as loading them. For
+// files that were written to since they were opened, the fingerprint is a random one that no other
+// model has; the log says so. A requested stop ends it; both are empty then.
 NumericsFingerprint identify(const std::string& name, const ModelFiles& files,
                              std::promise<std::string> fingerprint, const Transformer& transformer,
                              const std::stop_token& stop);

@@ -46,8 +46,8 @@ struct ServedModel {
   // requests use them.
   const std::unique_ptr<AdapterTable> adapters = std::make_unique<AdapterTable>();
   std::unique_ptr<Scheduler> scheduler;
-  // Of this machine with this model. Of a large one they are computed beside the first requests:
-  // waits for them.
+  // Of this machine with this model. Those of a large model are computed while the first requests
+  // are served: waits for them.
   const NumericsFingerprint& numerics() const {
     static const NumericsFingerprint kNone;
     return numerics_later.valid() ? numerics_later.get() : kNone;
