@@ -266,6 +266,9 @@ struct LintelServer::Impl {
       manager.when_unused([this](const Transformer& unused) { stored->store_idle_states(unused); });
     }
     manager.load_at_start();
+    if (stored != nullptr) {  // whose sessions are continued by models of the same numerics
+      for (const SharedModel& loaded : registry.ready()) (void)loaded->numerics();
+    }
     for (const auto& [name, transformer] : given) manager.serve(name, transformer);
     if (!options.initial_states.directory.empty()) {
       load_initial_states(options.initial_states.directory,
