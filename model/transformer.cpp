@@ -245,6 +245,7 @@ struct Transformer::Impl : Parts {
       buffers.fed.push_back({.token = row.token,
                              .position = sequence.position(),
                              .wants_output = row.wants_output,
+                             .keeps_hidden = row.keeps_hidden,
                              .adapter = sequence.adapter().get(),
                              .states = sequence.layers()});
       sequence.advance();
@@ -331,6 +332,11 @@ DraftState::DraftState(DraftState&&) noexcept = default;
 DraftState& DraftState::operator=(DraftState&&) noexcept = default;
 DraftState::~DraftState() = default;
 
+void DraftState::assign(const DraftState& other) {
+  read_->assign(*other.read_);
+  length_ = other.length_;
+}
+
 bool Transformer::has_draft_head() const { return impl_->decoder->drafts != nullptr; }
 
 DraftState Transformer::new_draft_state() const {
@@ -345,6 +351,10 @@ std::size_t Transformer::draft_state_bytes() const {
   return 2 * (layout->state_bytes(layout->tokens_until_full()) + kObjectBytes);
 }
 
+std::int64_t Transformer::draft_window() const {
+  return impl_->decoder->drafts->layers.layouts().front()->tokens_until_full();
+}
+
 void Transformer::draft(std::span<const DraftRequest> requests, Workspace& workspace) const {
   Workspace::Activations& buffers = *workspace.buffers_;
   const Decoder& decoder = *impl_->decoder;
@@ -356,30 +366,33 @@ void Transformer::draft(std::span<const DraftRequest> requests, Workspace& works
   rows.clear();
   for (const DraftRequest& request : requests) {
     const MatrixView<const float> hidden =
-        workspace.hidden().rows_from(request.first_output, request.tokens.size());
+        workspace.hidden().rows_from(request.first_hidden, request.tokens.size());
     for (std::size_t i = 0; i < request.tokens.size(); ++i) {
       rows.push_back({.hidden = hidden.row(i).data(),
                       .token = request.tokens[i],
                       .position = request.state->length_++,
                       .state = &request.state->read_,
-                      .wants_draft = i + 1 == request.tokens.size()});
+                      .wants_draft = !request.drafts.empty() && i + 1 == request.tokens.size()});
     }
   }
   head.step(decoder, rows, buffers.team);
-  const std::size_t depth = requests.front().drafts.size();
-  for (std::size_t d = 0; d < depth; ++d) {
-    for (std::size_t i = 0; i < requests.size(); ++i) requests[i].drafts[d] = head.tokens()[i];
-    if (d + 1 == depth) break;
+  for (std::size_t d = 0; !head.tokens().empty(); ++d) {
+    std::size_t found = 0;
     rows.clear();
-    for (std::size_t i = 0; i < requests.size(); ++i) {
-      DraftState& state = *requests[i].state;
+    for (const DraftRequest& request : requests) {
+      if (request.drafts.empty()) continue;
+      const std::size_t i = found++;
+      request.drafts[d] = head.tokens()[i];
+      if (d + 1 == request.drafts.size()) continue;
+      DraftState& state = *request.state;
       if (d == 0) state.drafted_->assign(*state.read_);
       rows.push_back({.hidden = head.hidden().row(i).data(),
-                      .token = requests[i].drafts[d],
+                      .token = request.drafts[d],
                       .position = state.length_ + static_cast<std::int64_t>(d),
                       .state = &state.drafted_,
                       .wants_draft = true});
     }
+    if (rows.empty()) break;
     head.step(decoder, rows, buffers.team);
   }
 }

@@ -39,6 +39,8 @@ struct BatchRow {
   // Whether SequenceState::rollback may undo it, until the step after this one. Drafts are the
   // last rows of their sequence in the step.
   bool is_draft = false;
+  // Whether Workspace::hidden() has it also without an output. REQUIRES: a draft head.
+  bool keeps_hidden = false;
 };
 
 // Activations of Transformer::step: sized once for max_rows. One per worker thread.
@@ -48,8 +50,8 @@ class Workspace {
   Workspace& operator=(Workspace&&) noexcept;
   ~Workspace();
   std::size_t max_rows() const;
-  // What the head read in the last step, [rows that wanted an output, E]: the normed residual
-  // stream. Valid until the next step.
+  // The normed residual stream after the last step, which the head reads: [rows that wanted an
+  // output or to be kept, E], in their order. Valid until the next step.
   MatrixView<const float> hidden() const;
 
   // Both outlive what is stepped with them; null: none.
@@ -74,6 +76,8 @@ class DraftState {
   ~DraftState();  // zeroes what it held
 
   std::int64_t length() const { return length_; }  // tokens read
+  // Becomes what another one of the model is.
+  void assign(const DraftState& other);
 
  private:
   friend class Transformer;
@@ -86,10 +90,10 @@ class DraftState {
 // What the draft head reads of one sequence's rows in a step, and where its draft tokens go.
 struct DraftRequest {
   DraftState* state = nullptr;
-  std::size_t first_output = 0;  // of the step's outputs: those of the sequence, without a gap
+  std::size_t first_hidden = 0;  // of Workspace::hidden(): the sequence's rows, without a gap
   // The token after each of these rows, the first of which follows what the state has read.
   std::span<const std::int32_t> tokens;
-  std::span<std::int32_t> drafts;  // of the tokens after these, as many as are wanted
+  std::span<std::int32_t> drafts;  // of the tokens after these, as many as are wanted; may be empty
 };
 
 class ModelFiles;  // model/model_files.h
@@ -141,10 +145,13 @@ class Transformer {
   DraftState new_draft_state() const;
   // Upper bound of what one takes of memory, its objects included; 0 without a draft head.
   std::size_t draft_state_bytes() const;
+  // Upper bound of the tokens that a draft token depends on, the last of those read. REQUIRES: a
+  // draft head.
+  std::int64_t draft_window() const;
   // Proposes tokens after the last step of the workspace, whose outputs are still valid after it.
   // Allocates at first, and for more rows than before. Throws std::bad_alloc; then the states are
-  // in doubt. REQUIRES: a draft head; all requests want as many drafts; no more rows than
-  // max_rows().
+  // in doubt. REQUIRES: a draft head; all requests that want drafts want as many; no more rows
+  // than max_rows().
   void draft(std::span<const DraftRequest> requests, Workspace& workspace) const;
 
   const ModelConfig& config() const;  // with the attention that runs

@@ -243,12 +243,11 @@ Shape read_text(CheckpointKeys& keys, const std::string& file, const std::string
 }
 
 // The number of layers, without those of a draft head, which follow.
-std::size_t count_layers(ArchitectureKeys& keys) {
-  const auto blocks = static_cast<std::size_t>(keys.required("block_count", 1, kMaxLayers));
-  const auto drafts =
-      static_cast<std::size_t>(keys.integer("nextn_predict_layers", 0, kMaxLayers).value_or(0));
-  if (drafts >= blocks) keys.fail("nextn_predict_layers", "fewer than block_count");
-  return blocks - drafts;
+std::size_t count_layers(ArchitectureKeys& keys, std::int64_t& draft_layers) {
+  const std::int64_t blocks = keys.required("block_count", 1, kMaxLayers);
+  draft_layers = keys.integer("nextn_predict_layers", 0, kMaxLayers).value_or(0);
+  if (draft_layers >= blocks) keys.fail("nextn_predict_layers", "fewer than block_count");
+  return static_cast<std::size_t>(blocks - draft_layers);
 }
 
 void read_layer_types(ArchitectureKeys& keys, std::size_t layers, std::vector<bool>& is_full) {
@@ -288,7 +287,7 @@ Shape read_gguf(const GgufFile& file, Kind kind) {
   const auto number = [&](const char* key, std::int64_t high) {
     return static_cast<std::size_t>(keys.required(key, 1, high));
   };
-  const std::size_t layers = count_layers(keys);
+  const std::size_t layers = count_layers(keys, shape.draft_layers);
   shape.width = number("embedding_length", kMaxModelWidth);
   shape.has_experts.assign(layers, is_moe);
   if (is_moe) {
@@ -421,6 +420,9 @@ constexpr std::pair<const char*, const char*> kGgufNames[] = {
     {"linear_attn.out_proj", "ssm_out"},
     {"linear_attn.A_log", "ssm_a"},
     {"linear_attn.dt_bias", "ssm_dt.bias"},
+    {"fc", "nextn.eh_proj"},
+    {"pre_fc_norm_embedding", "nextn.enorm"},
+    {"pre_fc_norm_hidden", "nextn.hnorm"},
 };
 
 std::string gguf_name(std::string name) {
@@ -460,7 +462,12 @@ class Names {
     return is_gguf_ ? gguf_name(name) : prefix_ + name;
   }
   std::string head() const { return is_gguf_ ? gguf_name("lm_head.weight") : "lm_head.weight"; }
-  std::string of_drafts(const std::string& name) const { return draft_prefix_ + name; }
+  std::string of_drafts(const std::string& name) const {
+    return is_gguf_ ? of_layer(layers_, name) : draft_prefix_ + name;
+  }
+  std::string of_draft_norm() const {
+    return is_gguf_ ? of_layer(layers_, "nextn.shared_head_norm.weight") : of_drafts("norm.weight");
+  }
   std::string of_layer(std::size_t layer, const std::string& name) const {
     if (!is_gguf_ && layer >= layers_) {
       return of_drafts("layers." + std::to_string(layer - layers_) + "." + name);
@@ -531,8 +538,8 @@ class Builder {
       return starts(name, {"model.visual.", "visual."});
     });
     const TensorReader::Ignored drafts = tensors_.ignore([&](std::string_view name) {
-      return shape_.is_gguf ? is_of_draft_block(name)
-                            : !has_drafts() && starts(name, {"mtp.", "model.mtp."});
+      return !has_drafts() &&
+             (shape_.is_gguf ? is_of_draft_block(name) : starts(name, {"mtp.", "model.mtp."}));
     });
     if (shape_.is_gguf) {
       tensors_.ignore([](std::string_view name) { return name == "rope_freqs.weight"; });
@@ -547,11 +554,14 @@ class Builder {
                     gigabytes + " GB)" + of_drafts + " are ignored");
   }
 
-  // Whether the checkpoint has a draft head that is served, of one layer. Then it has to be whole.
+  // Whether the checkpoint has a draft head that is served, of one layer and with the model's own
+  // embedding and head. Then it has to be whole.
   bool has_drafts() const {
-    return !shape_.is_gguf && !options_.streams && shape_.draft_layers == 1 &&
-           tensors_.has(names_.of_drafts("fc.weight")) &&
-           tensors_.has(names_.of_drafts("pre_fc_norm_hidden.weight"));
+    const auto has = [&](const char* const name) { return tensors_.has(names_.of_drafts(name)); };
+    const bool has_own = has("nextn.embed_tokens.weight") || has("nextn.shared_head_head.weight");
+    return !options_.streams && shape_.draft_layers == 1 && !has_own && has("fc.weight") &&
+           has("pre_fc_norm_hidden.weight") && has("pre_fc_norm_embedding.weight") &&
+           tensors_.has(names_.of_draft_norm());
   }
 
   std::unique_ptr<const DraftHead> draft_head() {
@@ -573,7 +583,7 @@ class Builder {
          .token_mixer = softmax(layer, attention),
          .channel_norm = norm(names_.of_layer(layer, "post_attention_layernorm.weight")),
          .channel_mixer = has_draft_experts() ? experts(layer) : dense_channels(layer)});
-    layers.final_norm = norm(names_.of_drafts("norm.weight"));
+    layers.final_norm = norm(names_.of_draft_norm());
     return head;
   }
   bool has_draft_experts() const {

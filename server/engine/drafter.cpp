@@ -283,7 +283,7 @@ bool SampleDrafts::ask_head(std::size_t first_output, int ahead, const DraftHead
   head_probabilities_.clear();
   for (int i = 0; i < ahead; ++i) head_probabilities_.push_back(plan.probability(i));
   request = {.state = &*head_state_,
-             .first_output = first_output + followed_output_,
+             .first_hidden = first_output + followed_output_,
              .tokens = followed_,
              .drafts = head_};
   return true;

@@ -54,7 +54,7 @@ class MeasuredSteps {
     std::vector<DraftRequest> requests;
     for (std::size_t s = 0; s < sequences; ++s) {
       requests.push_back({.state = &states_[s],
-                          .first_output = s,
+                          .first_hidden = s,
                           .tokens = std::span(after).subspan(s, 1),
                           .drafts = std::span(drafts).subspan(s, 1)});
     }

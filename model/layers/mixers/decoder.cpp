@@ -100,6 +100,9 @@ DecoderBuffers::DecoderBuffers(const Decoder& decoder, std::size_t max_rows)
       last_(decoder.head ? decoder.head->weight_type() : WeightType::kF32, max_rows,
             decoder.head ? decoder.head->in_features() : decoder.width) {
   if (decoder.residual != Residual::kSum) second_ = Matrix(max_rows, decoder.width);
+  if (decoder.drafts != nullptr) {
+    wanted_last_ = DenseInput(decoder.head->weight_type(), max_rows, decoder.head->in_features());
+  }
   if (decoder.has_positions_in_layers) positions_ = Matrix(max_rows, decoder.width);
   if (decoder.weight_type != WeightType::kF32) {
     input_ = DenseInput(decoder.weight_type, max_rows, decoder.width);
@@ -109,6 +112,8 @@ DecoderBuffers::DecoderBuffers(const Decoder& decoder, std::size_t max_rows)
   adapted_.reserve(max_rows);
   kept_.rows.reserve(max_rows);
   kept_.adapted.reserve(max_rows);
+  wanted_.reserve(max_rows);
+  wanted_adapted_.reserve(max_rows);
   // Of a large vocabulary few rows want an output.
   constexpr std::size_t kMostReserved = (std::size_t{16} << 20) / sizeof(float);
   const std::size_t per_row = decoder.head ? decoder.head->out_features() : 0;
@@ -145,6 +150,8 @@ void DecoderPass::embed(std::span<const DecoderRow> rows, DecoderBuffers& buffer
   buffers.adapted_.clear();
   buffers.kept_.rows.clear();
   buffers.kept_.adapted.clear();
+  buffers.wanted_.clear();
+  buffers.wanted_adapted_.clear();
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const DecoderRow& row = rows[r];
     const std::span<float> x = buffers.x_.row(r);
@@ -160,12 +167,17 @@ void DecoderPass::embed(std::span<const DecoderRow> rows, DecoderBuffers& buffer
     }
     buffers.row_positions_.push_back(row.position);
     buffers.adapted_.note(r, row.adapter);
-    if (!row.wants_output) continue;
-    buffers.kept_.adapted.note(buffers.kept_.rows.size(), row.adapter);
+    if (!row.wants_output && !row.keeps_hidden) continue;
+    const std::size_t kept = buffers.kept_.rows.size();
+    buffers.kept_.adapted.note(kept, row.adapter);
     buffers.kept_.rows.push_back(static_cast<std::uint32_t>(r));
+    if (!row.wants_output) continue;
+    buffers.wanted_adapted_.note(buffers.wanted_.size(), row.adapter);
+    buffers.wanted_.push_back(static_cast<std::uint32_t>(kept));
   }
   buffers.adapted_.group();
   buffers.kept_.adapted.group();
+  buffers.wanted_adapted_.group();
   if (!decoder_.input_norm.has_value()) return;
   const MatrixView<float> x = buffers.x_.view().rows_from(0, rows.size());
   decoder_.input_norm->apply(x, x);
@@ -221,7 +233,8 @@ void DecoderPass::prepare(const RowNorm* norm, MatrixView<const float> x, bool k
   });
 }
 
-// Moves the rows whose output is wanted to the front: nothing reads the others any more.
+// Moves the rows that are read after the last layer to the front: nothing reads the others any
+// more.
 void DecoderPass::keep_wanted(Rows& at) const {
   const MatrixView<float> x = at.x();
   const MatrixView<float> y = at.y();
@@ -299,12 +312,24 @@ MatrixView<const float> DecoderPass::step(std::span<const DecoderRow> rows, Deco
   return predict(at);
 }
 
+// Copies the rows that want an output to where the head reads them side by side: few, in a step
+// that reads the end of a prompt.
+void DecoderPass::choose_wanted(DecoderBuffers& buffers) const {
+  DenseInput& input = buffers.wanted_last_;
+  for (std::size_t i = 0; i < buffers.wanted_.size(); ++i) {
+    const std::span<const float> row = buffers.last_.values().row(buffers.wanted_[i]);
+    std::ranges::copy(row, input.values().row(i).begin());  // adapters read it, too
+  }
+  input.prepare(0, buffers.wanted_.size());
+}
+
 MatrixView<const float> DecoderPass::predict(const Rows& at) const {
   DecoderBuffers& buffers = at.buffers;
-  buffers.num_wanted_ = at.count;
+  const std::size_t wanted = decoder_.head ? buffers.wanted_.size() : at.count;
   const std::size_t outputs_per_row = decoder_.head ? decoder_.head->out_features() : 0;
-  if (buffers.outputs_.rows() < at.count) buffers.outputs_ = Matrix(at.count, outputs_per_row);
-  if (at.count == 0) return {buffers.outputs_.view().data(), 0, outputs_per_row, outputs_per_row};
+  if (buffers.outputs_.rows() < wanted) buffers.outputs_ = Matrix(wanted, outputs_per_row);
+  const MatrixView<float> outputs = buffers.outputs_.view().rows_from(0, wanted);
+  if (at.count == 0) return outputs;
   const MatrixView<float> last = buffers.last_.values().rows_from(0, at.count);
   const MatrixView<float> x = at.x();
   const MatrixView<float> y = at.y();
@@ -328,11 +353,18 @@ MatrixView<const float> DecoderPass::predict(const Rows& at) const {
     for (std::size_t r = 0; r < at.count; ++r) std::ranges::copy(x.row(r), last.row(r).begin());
   }
   if (!decoder_.head) return last;
-  buffers.last_.prepare(0, at.count);
+  if (wanted == 0) return outputs;
+  const bool are_all = wanted == at.count;
+  DenseInput& input = are_all ? buffers.last_ : buffers.wanted_last_;
+  if (are_all) {
+    input.prepare(0, wanted);
+  } else {
+    choose_wanted(buffers);
+  }
   at.enter(StepPart::kProducts);
-  const MatrixView<float> outputs = buffers.outputs_.view().rows_from(0, at.count);
-  decoder_.head->apply(buffers.last_, outputs, Dense::Output::kStore, nullptr, at.team);
-  at.adapted->add(decoder_.head->number(), last, outputs);
+  decoder_.head->apply(input, outputs, Dense::Output::kStore, nullptr, at.team);
+  buffers.wanted_adapted_.add(decoder_.head->number(), input.values().rows_from(0, wanted),
+                              outputs);
   at.enter(StepPart::kOther);
   return outputs;
 }

@@ -143,6 +143,7 @@ struct DecoderRow {
   const float* input = nullptr;  // [E] that enters the first layer; null: the token's
   std::int64_t position = 0;
   bool wants_output = false;
+  bool keeps_hidden = false;         // also without an output: with a draft head
   const Adapter* adapter = nullptr;  // null: none
   // The states that the row extends, as many as layouts(). Null for all rows of a step: they are
   // one sequence from its first token on, and nothing of it stays (recompute mode).
@@ -155,24 +156,26 @@ class DecoderBuffers {
   DecoderBuffers(const Decoder& decoder, std::size_t max_rows);
 
   std::size_t max_rows() const { return x_.rows(); }
-  // What the head read in the last step, [rows that wanted an output, E].
-  MatrixView<const float> hidden() { return last_.values().rows_from(0, num_wanted_); }
+  // What the head reads after the last step: [rows that wanted an output or to be kept, E].
+  MatrixView<const float> hidden() { return last_.values().rows_from(0, kept_.rows.size()); }
 
  private:
   friend class DecoderPass;
-  Matrix x_;                    // [max_rows, E] the residual stream
-  Matrix second_;               // [max_rows, E] the other one of a reversible model
-  Matrix positions_;            // [max_rows, E] rows of the positions, where every layer adds them
-  Matrix carry_;                // [max_rows, E]
-  DenseInput exact_;            // [max_rows, E] what a mixer reads, in f32
-  DenseInput input_;            // the same of the weight type, where that is another one
-  DenseInput last_;             // [max_rows, what the head reads], of its type
-  std::size_t num_wanted_ = 0;  // rows of last_
-  Matrix outputs_;              // [rows that want one, V], which grows
+  Matrix x_;                // [max_rows, E] the residual stream
+  Matrix second_;           // [max_rows, E] the other one of a reversible model
+  Matrix positions_;        // [max_rows, E] rows of the positions, where every layer adds them
+  Matrix carry_;            // [max_rows, E]
+  DenseInput exact_;        // [max_rows, E] what a mixer reads, in f32
+  DenseInput input_;        // the same of the weight type, where that is another one
+  DenseInput last_;         // [max_rows, what the head reads], of its type
+  DenseInput wanted_last_;  // those rows of last_ that want an output, where not all do
+  Matrix outputs_;          // [rows that want one, V], which grows
   std::vector<LayerState*> states_;
   std::vector<std::int64_t> row_positions_;
   AdaptedRows adapted_;
   KeptRows kept_;
+  std::vector<std::uint32_t> wanted_;  // of the kept rows: those that want an output
+  AdaptedRows wanted_adapted_;         // among those
   PrefetchList prefetch_;
   MixerScratch scratch_;
 };
@@ -197,6 +200,7 @@ class DecoderPass {
   void mix(const RowNorm& norm, const Mixer& mixer, bool leaves_out, std::size_t& first_layout,
            MatrixView<float> from, MatrixView<float> to, Rows& at) const;
   void keep_wanted(Rows& at) const;
+  void choose_wanted(DecoderBuffers& buffers) const;
   MatrixView<const float> predict(const Rows& at) const;
 
   const Decoder& decoder_;

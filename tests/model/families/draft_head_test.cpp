@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -14,7 +15,9 @@
 
 #include "model/core/errors.h"
 #include "model/core/step_thread_pool.h"
+#include "model/formats/gguf.h"
 #include "model/formats/safetensors.h"
+#include "model/lora/adapter.h"
 #include "model/transformer.h"
 #include "tests/support/temporary_directory.h"
 
@@ -89,6 +92,93 @@ class CheckpointWithDrafts {
 
   TemporaryDirectory directory_;
   std::mt19937 random_{7};
+};
+
+// The names of a GGUF file's block for those of a directory.
+constexpr std::pair<const char*, const char*> kGgufNames[] = {
+    {"fc", "nextn.eh_proj"},
+    {"norm", "nextn.shared_head_norm"},
+    {"pre_fc_norm_embedding", "nextn.enorm"},
+    {"pre_fc_norm_hidden", "nextn.hnorm"},
+    {"layers.0.input_layernorm", "attn_norm"},
+    {"layers.0.post_attention_layernorm", "post_attention_norm"},
+    {"layers.0.self_attn.q_proj", "attn_q"},
+    {"layers.0.self_attn.k_proj", "attn_k"},
+    {"layers.0.self_attn.v_proj", "attn_v"},
+    {"layers.0.self_attn.o_proj", "attn_output"},
+    {"layers.0.self_attn.q_norm", "attn_q_norm"},
+    {"layers.0.self_attn.k_norm", "attn_k_norm"},
+    {"layers.0.mlp.gate_proj", "ffn_gate"},
+    {"layers.0.mlp.up_proj", "ffn_up"},
+    {"layers.0.mlp.down_proj", "ffn_down"}};
+
+// Adds the draft head to the golden GGUF file of a model of the same shape, as its last block.
+// more: a tensor of one value in it; empty: none.
+class GgufWithDrafts {
+ public:
+  explicit GgufWithDrafts(const CheckpointWithDrafts& checkpoint, const std::string& more = "") {
+    const std::filesystem::path golden =
+        std::filesystem::path(LINTEL_TEST_DATA) / "golden" / "gguf" / "qwen35-f32.gguf";
+    std::ifstream in(golden, std::ios::binary);
+    const std::string from{std::istreambuf_iterator<char>(in), {}};
+    const GgufFile file(golden);
+    const std::size_t infos = from.find("token_embd.weight") - sizeof(std::uint64_t);
+    std::size_t infos_end = infos;
+    for (const TensorInfo& tensor : file.tensors()) {
+      infos_end += 24 + tensor.name.size() + 8 * tensor.shape.size();
+    }
+    const std::size_t data = aligned(infos_end);
+    std::string keys = from.substr(24, infos - 24), data_bytes = from.substr(data);
+    const std::string blocks = "qwen35.block_count";
+    keys[keys.find(blocks) + blocks.size() + 4] = 5;
+    std::string tensors = from.substr(infos, infos_end - infos);
+    std::uint64_t count = file.tensors().size();
+    const auto add = [&](const std::string& name, const std::vector<std::int64_t>& shape,
+                         const std::vector<float>& values) {
+      put_text(tensors, "blk.4." + name + ".weight");
+      put(tensors, static_cast<std::uint32_t>(shape.size()));
+      for (auto size = shape.rbegin(); size != shape.rend(); ++size) put(tensors, *size);
+      put(tensors, std::uint32_t{0});  // F32
+      data_bytes.resize(aligned(data_bytes.size()));
+      put(tensors, std::uint64_t{data_bytes.size()});
+      data_bytes.append(reinterpret_cast<const char*>(values.data()), 4 * values.size());
+      ++count;
+    };
+    for (const auto& [name, in_gguf] : kGgufNames) {
+      Tensor tensor = checkpoint.tensors.at("mtp." + std::string(name) + ".weight");
+      if (tensor.shape.size() == 1) {
+        for (float& value : tensor.values) value += 1.0f;  // gains, as the converter stores them
+      }
+      add(in_gguf, tensor.shape, tensor.values);
+    }
+    if (!more.empty()) add(more, {1}, {1.0f});
+    put_text(keys, "qwen35.nextn_predict_layers");
+    put(keys, std::uint32_t{4});  // its type: uint32
+    put(keys, std::uint32_t{1});
+    std::uint64_t num_keys = 0;
+    std::memcpy(&num_keys, &from[16], sizeof num_keys);
+    std::string bytes = from.substr(0, 8);
+    put(bytes, count);
+    put(bytes, num_keys + 1);
+    bytes += keys + tensors;
+    bytes.resize(aligned(bytes.size()));
+    std::ofstream(path(), std::ios::binary) << bytes << data_bytes;
+  }
+
+  std::filesystem::path path() const { return directory_.path() / "model.gguf"; }
+
+ private:
+  static std::size_t aligned(std::size_t size) { return (size + 31) / 32 * 32; }
+  template <typename Value>
+  static void put(std::string& to, Value value) {
+    to.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  static void put_text(std::string& to, const std::string& text) {
+    put(to, std::uint64_t{text.size()});
+    to += text;
+  }
+
+  TemporaryDirectory directory_;
 };
 
 // The draft head as its definition reads, in doubles. Keys and values are rounded to bfloat16, as
@@ -218,9 +308,16 @@ Row row_of(std::span<const float> values) { return {values.begin(), values.end()
 std::int32_t text_token(std::size_t t) { return static_cast<std::int32_t>(t * 31 % kVocabulary); }
 
 TEST_CASE("a draft head proposes what its definition says, also after its own tokens") {
-  const CheckpointWithDrafts checkpoint;
-  const auto model = Transformer::load(checkpoint.path(), {});
+  CheckpointWithDrafts checkpoint;
+  const GgufWithDrafts gguf(checkpoint);
+  const bool is_gguf = GENERATE(false, true);
+  const auto model = Transformer::load(is_gguf ? gguf.path() : checkpoint.path(), {});
   REQUIRE(model->has_draft_head());
+  if (is_gguf) {
+    const GgufFile file(gguf.path());
+    std::vector<float>& embedding = checkpoint.tensors.at("model.embed_tokens.weight").values;
+    read_f32(file, *file.find("token_embd.weight"), embedding);
+  }
   Workspace workspace = model->new_workspace(8);
   SequenceState sequence = model->new_sequence();
   DraftState state = model->new_draft_state();
@@ -232,10 +329,15 @@ TEST_CASE("a draft head proposes what its definition says, also after its own to
     std::vector<BatchRow> rows;
     std::vector<std::int32_t> after;
     for (std::size_t i = 0; i < count; ++i, ++fed) {
-      rows.push_back({text_token(fed), &sequence, /*wants_output=*/true});
+      const bool is_last = i + 1 == count;  // those before may be of a prompt
+      rows.push_back({.token = text_token(fed),
+                      .sequence = &sequence,
+                      .wants_output = is_last || count % 2 == 0,
+                      .keeps_hidden = !is_last});
       after.push_back(text_token(fed + 1));
     }
     model->step(rows, workspace);
+    REQUIRE(workspace.hidden().rows() == count);
     Row found;
     for (std::size_t i = 0; i < count; ++i) {
       found = naive.read(row_of(workspace.hidden().row(i)), after[i]);
@@ -288,7 +390,7 @@ TEST_CASE("draft tokens of a sequence do not depend on others in the call, nor o
         std::vector<DraftRequest> requests;
         for (std::size_t s = 0; s < together; ++s) {
           requests.push_back({.state = &states[s],
-                              .first_output = 2 * s,
+                              .first_hidden = 2 * s,
                               .tokens = std::span(after).subspan(2 * s, 2),
                               .drafts = std::span(drafts).subspan(s * kDepth, kDepth)});
         }
@@ -304,6 +406,98 @@ TEST_CASE("draft tokens of a sequence do not depend on others in the call, nor o
   StepThreadPool team;
   const StepHelpers helpers(team, 2);
   CHECK(drafts_of(9, &team) == alone);
+}
+
+TEST_CASE("rows that keep their hidden row change no output, and have the one of an output") {
+  const CheckpointWithDrafts checkpoint;
+  const auto type = GENERATE(WeightType::kF32, WeightType::kBf16, WeightType::kInt8);
+  const auto model = Transformer::load(checkpoint.path(), {.weight_type = type});
+  const TemporaryDirectory directory;
+  write_random_adapter(directory.path(), model->modules());
+  const std::shared_ptr<const Adapter> adapted =
+      Adapter::load(AdapterFiles(directory.path(), model->modules()));
+  constexpr std::size_t kSequences = 4, kRows = 6;
+  const auto run = [&](bool all_have_outputs) {
+    std::vector<SequenceState> sequences;
+    for (std::size_t s = 0; s < kSequences; ++s) {
+      sequences.push_back(model->new_sequence(s % 2 == 0 ? nullptr : adapted));
+    }
+    Workspace workspace = model->new_workspace(kSequences * kRows);
+    std::vector<std::vector<float>> outputs, hidden;
+    for (std::size_t step = 0; step < 2; ++step) {
+      std::vector<BatchRow> rows;
+      for (std::size_t r = 0; r < kSequences * kRows; ++r) {
+        const bool wants_output = all_have_outputs || r % 7 == 5;
+        rows.push_back({.token = text_token(r + step),
+                        .sequence = &sequences[r / kRows],
+                        .wants_output = wants_output,
+                        .keeps_hidden = r % 3 > 0 || wants_output});
+      }
+      const MatrixView<const float> found = model->step(rows, workspace);
+      std::size_t output = 0, kept = 0;
+      for (std::size_t r = 0; r < rows.size(); ++r) {
+        const std::span<const float> last =
+            rows[r].keeps_hidden ? workspace.hidden().row(kept++) : std::span<const float>();
+        if (rows[r].wants_output && r % 7 == 5) {
+          const std::span<const float> row = found.row(output);
+          outputs.emplace_back(row.begin(), row.end());
+        }
+        if (rows[r].wants_output) ++output;
+        if (r % 3 > 0) hidden.emplace_back(last.begin(), last.end());
+      }
+      CHECK(found.rows() == output);
+      CHECK(workspace.hidden().rows() == kept);
+    }
+    return std::pair(outputs, hidden);
+  };
+  CHECK(run(false) == run(true));
+}
+
+TEST_CASE("a draft head that has read rows without drafting proposes what it would have") {
+  const CheckpointWithDrafts checkpoint;
+  const auto model = Transformer::load(checkpoint.path(), {});
+  // Two sequences, of which the first wants no drafts after the first step.
+  const auto drafts_of = [&](bool reads_in_one_call) {
+    Workspace workspace = model->new_workspace(8);
+    SequenceState a = model->new_sequence(), b = model->new_sequence();
+    DraftState of_a = model->new_draft_state(), of_b = model->new_draft_state();
+    std::vector<std::int32_t> found(4);
+    for (std::size_t step = 0; step < 2; ++step) {
+      std::vector<BatchRow> rows;
+      std::vector<std::int32_t> after;
+      for (SequenceState* const sequence : {&a, &b}) {
+        for (std::size_t i = 0; i < 3; ++i) {
+          const std::size_t t = 3 * step + i + (sequence == &b ? 11 : 0);
+          rows.push_back({.token = text_token(t), .sequence = sequence, .keeps_hidden = true});
+          after.push_back(text_token(t + 1));
+        }
+      }
+      model->step(rows, workspace);
+      const std::span drafts(found);
+      const DraftRequest requests[] = {
+          {.state = &of_a,
+           .tokens = std::span(after).first(3),
+           .drafts = step == 0 ? std::span<std::int32_t>() : drafts.first(2)},
+          {.state = &of_b,
+           .first_hidden = 3,
+           .tokens = std::span(after).subspan(3),
+           .drafts = drafts.subspan(2)}};
+      if (reads_in_one_call) {
+        model->draft(requests, workspace);
+      } else {
+        model->draft(std::span(requests).first(1), workspace);
+        model->draft(std::span(requests).subspan(1), workspace);
+      }
+    }
+    DraftState copy = model->new_draft_state();
+    copy.assign(of_a);
+    CHECK(of_a.length() == 6);
+    CHECK(copy.length() == 6);
+    return found;
+  };
+  const std::vector<std::int32_t> found = drafts_of(true);
+  CHECK(found == drafts_of(false));
+  CHECK(found[0] != found[2]);
 }
 
 TEST_CASE("a draft head changes no output of its model") {
@@ -416,6 +610,18 @@ TEST_CASE("a draft head of another shape is refused, one that is not whole or se
   CHECK(ignored(checkpoint));
   CHECK(ignored(*with_key("mtp_num_hidden_layers", 2)));
   CHECK(ignored(*with_key("mtp_use_dedicated_embeddings", true)));
+}
+
+TEST_CASE("a draft head of a GGUF file that has its own embedding or head is ignored") {
+  const CheckpointWithDrafts checkpoint;
+  for (const char* const more : {"nextn.embed_tokens", "nextn.shared_head_head"}) {
+    const GgufWithDrafts gguf(checkpoint, more);
+    const auto model = Transformer::load(gguf.path(), {});
+    CHECK_FALSE(model->has_draft_head());
+    CHECK_THAT(model->warnings().front(), Catch::Contains("16 of a draft head (mtp) are ignored"));
+  }
+  const GgufWithDrafts gguf(checkpoint, "nextn.unknown");
+  CHECK_THROWS_WITH(Transformer::load(gguf.path(), {}), Catch::Contains("nextn.unknown"));
 }
 
 }  // namespace
