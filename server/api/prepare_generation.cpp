@@ -100,9 +100,7 @@ std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
   const auto samples = static_cast<std::size_t>(request.num_sequences());
   const bool drafts = request.max_new_tokens > 0 && !request.uses_particles() &&
                       uses_drafts(model.scheduler->options().speculation, transformer.recomputes());
-  const std::size_t drafter_bytes =
-      drafts ? samples * (Drafter::bytes(transformer.config()) + transformer.draft_state_bytes())
-             : 0;
+  const std::size_t drafter_bytes = drafts ? samples * SampleDrafts::bytes(transformer) : 0;
   const auto outbox = static_cast<std::size_t>(context.streaming.outbox_tokens);
   const std::size_t values = samples * (static_cast<std::size_t>(request.max_new_tokens) +
                                         (request.echo_prompt ? request.prompt.size() : 0));

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cassert>
 #include <span>
+#include <utility>
 
 #include "model/core/tensor.h"
 #include "server/engine/row_planner.h"
@@ -185,6 +186,12 @@ void Drafter::learn(const DraftToken& draft, bool right) {
   if (right) context.right += 1.0f;
 }
 
+std::size_t SampleDrafts::bytes(const Transformer& model) {
+  const std::size_t bytes = Drafter::bytes(model.config()) + model.draft_state_bytes();
+  if (!model.has_draft_head()) return bytes;
+  return bytes + static_cast<std::size_t>(model.draft_window()) * sizeof(std::int32_t);
+}
+
 void SampleDrafts::begin(int most, std::optional<std::int32_t> pending) {
   drafter_ = std::make_unique<Drafter>(context_.model.config());
   most_ = most;
@@ -197,6 +204,22 @@ void SampleDrafts::fork(const SampleDrafts& first) {
   drafter_ = std::make_unique<Drafter>(*first.drafter_);
   most_ = first.most_;
   reserve();
+  if (first.followed_.empty()) return;
+  // The draft head has not read the rows of this step yet.
+  forked_from_ = &first;
+  const bool continues = first.head_state_ && first.head_at_ == first.followed_at_;
+  forked_length_ = (continues ? first.head_state_->length() : 0) +
+                   static_cast<std::int64_t>(first.followed_.size());
+  head_at_ = first.followed_at_ + static_cast<std::int64_t>(first.followed_.size());
+}
+
+void SampleDrafts::take_forked_state() {
+  const SampleDrafts* const first = std::exchange(forked_from_, nullptr);
+  const bool has_read =
+      first != nullptr && first->head_state_ && first->head_state_->length() == forked_length_;
+  if (!has_read) return;
+  head_state_.emplace(context_.model.new_draft_state());
+  head_state_->assign(*first->head_state_);
 }
 
 void SampleDrafts::observe(std::int32_t token) {
@@ -246,22 +269,26 @@ Drafter::DraftToken SampleDrafts::draft() {
   return found;
 }
 
-void SampleDrafts::begin_step() {
+void SampleDrafts::begin_step(bool reads_prompt) {
   zero_memory(std::span(followed_));
   followed_.clear();
-  outputs_ = 0;
+  hidden_ = 0;
+  reads_prompt_ = reads_prompt && drafter_ != nullptr;
+  has_read_prompt_ = false;
 }
 
-void SampleDrafts::follow(std::int64_t position, std::int32_t token, DraftHeadPlan* plan) {
+void SampleDrafts::follow(std::int64_t position, std::int32_t token, bool is_read,
+                          DraftHeadPlan* plan) {
   if (drafter_ == nullptr || plan == nullptr) return;
   const bool is_next = followed_at_ + static_cast<std::int64_t>(followed_.size()) == position;
   if (!is_next || followed_.empty() || followed_.size() == followed_.capacity()) {
     zero_memory(std::span(followed_));
     followed_.clear();
     followed_at_ = position;
-    followed_output_ = outputs_;
+    followed_hidden_ = hidden_;
   }
-  ++outputs_;
+  ++hidden_;
+  has_read_prompt_ = has_read_prompt_ || is_read;
   followed_.push_back(token);
   const std::int64_t i = position - head_at_;
   if (i != static_cast<std::int64_t>(head_right_) || head_right_ >= head_.size()) return;
@@ -270,9 +297,11 @@ void SampleDrafts::follow(std::int64_t position, std::int32_t token, DraftHeadPl
   head_right_ = right ? head_right_ + 1 : head_.size();
 }
 
-bool SampleDrafts::ask_head(std::size_t first_output, int ahead, const DraftHeadPlan& plan,
+bool SampleDrafts::ask_head(std::size_t first_hidden, int ahead, const DraftHeadPlan& plan,
                             DraftRequest& request) {
   if (drafter_ == nullptr || followed_.empty()) return false;
+  if (ahead == 0 && !has_read_prompt_) return false;
+  take_forked_state();
   if (!head_state_ || head_at_ != followed_at_) {
     head_state_.emplace(context_.model.new_draft_state());
   }
@@ -283,14 +312,14 @@ bool SampleDrafts::ask_head(std::size_t first_output, int ahead, const DraftHead
   head_probabilities_.clear();
   for (int i = 0; i < ahead; ++i) head_probabilities_.push_back(plan.probability(i));
   request = {.state = &*head_state_,
-             .first_hidden = first_output + followed_output_,
+             .first_hidden = first_hidden + followed_hidden_,
              .tokens = followed_,
              .drafts = head_};
   return true;
 }
 
 void SampleDrafts::stop_head() {
-  begin_step();
+  begin_step(/*reads_prompt=*/false);
   zero_memory(std::span(head_));
   head_.clear();
   head_state_.reset();
@@ -299,8 +328,8 @@ void SampleDrafts::stop_head() {
 void SampleDrafts::reserve() {
   taken_.reserve(static_cast<std::size_t>(most_));
   if (!context_.model.has_draft_head()) return;
-  // What a list outgrows would not be zeroed.
-  followed_.reserve(static_cast<std::size_t>(most_) + 1);
+  // What a list outgrows would not be zeroed. A step may read the end of a prompt.
+  followed_.reserve(static_cast<std::size_t>(most_ + context_.model.draft_window()) + 1);
   head_.reserve(DraftHeadPlan::kMostAhead);
   head_probabilities_.reserve(DraftHeadPlan::kMostAhead);
 }

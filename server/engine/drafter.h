@@ -124,10 +124,12 @@ class SampleDrafts {
  public:
   // `context` outlives the object. Without begin() or fork() there are never any.
   explicit SampleDrafts(const RequestContext& context) : context_(context) {}
+  // Upper bound of what one holds of such a model.
+  static std::size_t bytes(const Transformer& model);
 
   // From now on there may be up to `most` in a step. `pending`: the sequence's.
   void begin(int most, std::optional<std::int32_t> pending);
-  // The same, with what `first` has learnt.
+  // The same, with what `first` has learnt, which outlives the object.
   void fork(const SampleDrafts& first);
   // The next token of the sequence.
   void observe(std::int32_t token);
@@ -135,15 +137,20 @@ class SampleDrafts {
     drafter_.reset();
     stop_head();
   }
+  bool has_begun() const { return drafter_ != nullptr; }
 
-  // Before each step: it has had no output yet.
-  void begin_step();
-  // The token at `position` came after the next of the step's outputs. The plan learns which
-  // of the head's draft tokens were right; null: there is none.
-  void follow(std::int64_t position, std::int32_t token, DraftHeadPlan* plan);
+  // Before each step: it has had no row yet. reads_prompt: whether the draft head is to read
+  // those rows of a prompt that it may still need.
+  void begin_step(bool reads_prompt);
+  bool reads_prompt() const { return reads_prompt_; }
+  // The token at `position` came after the next of the step's rows that an output or the draft
+  // head needs; is_read: the head alone. The plan learns which of the head's draft tokens were
+  // right; null: there is none.
+  void follow(std::int64_t position, std::int32_t token, bool is_read, DraftHeadPlan* plan);
   // What to ask the draft head after the step, for `ahead` tokens, which become this sample's.
-  // False: nothing came after an output, or there are no drafts. Throws std::bad_alloc.
-  bool ask_head(std::size_t first_output, int ahead, const DraftHeadPlan& plan,
+  // False: nothing: there is no row to read, or none of a prompt and no token to ask for. Throws
+  // std::bad_alloc.
+  bool ask_head(std::size_t first_hidden, int ahead, const DraftHeadPlan& plan,
                 DraftRequest& request);
   // Forgets what the head was asked and has read.
   void stop_head();
@@ -175,16 +182,23 @@ class SampleDrafts {
   // The draft token in hand, of the drafter or the head.
   Drafter::DraftToken draft();
   void reserve();
+  // What the draft head had read of the sample that this one was forked from, if it is still that.
+  void take_forked_state();
 
   const RequestContext& context_;
   std::unique_ptr<Drafter> drafter_;  // null: no drafts
-  // The last tokens of the step without a gap, from followed_at_ on, each after an output.
+  // The last tokens of the step without a gap, from followed_at_ on, each after a row that an
+  // output or the draft head needs.
   std::vector<std::int32_t> followed_;
   std::int64_t followed_at_ = 0;
-  std::size_t followed_output_ = 0;  // of the sample's outputs, before the first of these tokens
-  std::size_t outputs_ = 0;          // of the sample in this step
+  std::size_t followed_hidden_ = 0;  // of the sample's such rows, before the first of these tokens
+  std::size_t hidden_ = 0;           // such rows of the sample in this step
+  bool reads_prompt_ = false;
+  bool has_read_prompt_ = false;  // in this step
   // What the draft head has read, up to head_at_, and the tokens that it expects from there on.
   std::optional<DraftState> head_state_;
+  const SampleDrafts* forked_from_ = nullptr;  // whose state it takes when the head is next asked
+  std::int64_t forked_length_ = 0;             // of that state
   std::int64_t head_at_ = 0;
   std::vector<std::int32_t> head_;
   std::vector<float> head_probabilities_;

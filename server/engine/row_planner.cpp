@@ -140,26 +140,33 @@ StepCost measure_step_cost(const Transformer& model, int max_rows, const Clock& 
 int DraftHeadPlan::ahead(int sequences) {
   constexpr int kBetweenTries = 512;  // steps
   constexpr int kTry = 16;            // steps
-  constexpr float kLeastGain = 1.03f;
   if (is_always_) return kMostAhead;
   if (sequences == 0) return 0;
-  const int most = std::min(most_rows_ / sequences - 1, kMostAhead);
+  sequences_ = sequences;
+  const int chosen = best(sequences);
+  if (chosen >= most(sequences)) return chosen;
+  steps_ = (steps_ + 1) % (kBetweenTries + kTry);
+  return steps_ >= kBetweenTries ? chosen + 1 : chosen;
+}
+
+bool DraftHeadPlan::reads_prompts() const { return is_always_ || best(sequences_) > 0; }
+
+int DraftHeadPlan::best(int sequences) const {
+  constexpr float kLeastGain = 1.03f;
   const float draft = cost_.draft + cost_.more_draft * static_cast<float>(sequences - 1);
-  float best = kLeastGain / cost_.of(sequences, sequences);  // tokens of a sequence in time
+  float highest = kLeastGain / cost_.of(sequences, sequences);  // tokens of a sequence in time
   int chosen = 0;
   float tokens = 1.0f;
   float all_right = 1.0f;
-  for (int n = 1; n <= most; ++n) {
+  for (int n = 1; n <= most(sequences); ++n) {
     all_right *= probability(n - 1);
     tokens += all_right;
     const float time = cost_.of(sequences * (n + 1), sequences) + static_cast<float>(n) * draft;
-    if (tokens / time <= best) continue;
-    best = tokens / time;
+    if (tokens / time <= highest) continue;
+    highest = tokens / time;
     chosen = n;
   }
-  if (chosen >= most) return chosen;
-  steps_ = (steps_ + 1) % (kBetweenTries + kTry);
-  return steps_ >= kBetweenTries ? chosen + 1 : chosen;
+  return chosen;
 }
 
 void DraftHeadPlan::learn(int i, bool right) {

@@ -61,6 +61,8 @@ class DraftHeadPlan {
 
   // After a step of so many sequences. 0: it is not asked.
   int ahead(int sequences);
+  // Whether it is to read the end of a prompt: with as many sequences as lately it is asked.
+  bool reads_prompts() const;
   // Whether draft token i of a sequence, from 0, was right, where those before it were.
   void learn(int i, bool right);
   // How likely it is right, where those before it are.
@@ -73,11 +75,16 @@ class DraftHeadPlan {
     float right = 2.8f;
   };
 
+  int most(int sequences) const { return std::min(most_rows_ / sequences - 1, kMostAhead); }
+  // How many tokens ahead pay, if so many are right as were so far.
+  int best(int sequences) const;
+
   const StepCost cost_;
   const int most_rows_;
   const bool is_always_;
   std::array<Record, kMostAhead> records_;
-  int steps_ = 0;  // since it was last asked for a token more
+  int steps_ = 0;      // since it was last asked for a token more
+  int sequences_ = 1;  // of the last step that had some
 };
 
 class SequenceGroup;
@@ -94,6 +101,7 @@ struct BatchSlice {
   bool samples_next = false;      // its next row's output is sampled: its client waits for it
   int rows = 0;                   // granted, drafts included
   std::size_t first_output = 0;
+  std::size_t first_hidden = 0;  // of the step's rows that an output or a draft head needs
 };
 
 // Knows nothing of models and requests but what a BatchSlice says. Used by one thread at a time.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "model/core/kernels.h"
+#include "server/engine/row_planner.h"
 
 namespace lintel {
 
@@ -373,19 +374,30 @@ bool Sequence::accept(int i, StepContext& step) {
   return verdict != SampleDrafts::Verdict::kWrong;
 }
 
-int Sequence::append_rows(int count, std::vector<BatchRow>& rows) const {
+void Sequence::begin_step(const DraftHeadPlan* plan) {
+  drafts_.begin_step(plan != nullptr && context_.request.max_new_tokens > 1 &&
+                     plan->reads_prompts());
+}
+
+bool Sequence::is_read_by_head(std::int64_t position) const {
+  const std::int64_t end = context_.prompt_end();
+  return drafts_.reads_prompt() && position >= num_tokens_ && position < end &&
+         !needs_output(position) && position >= end - context_.model.draft_window();
+}
+
+void Sequence::append_rows(int count, std::vector<BatchRow>& rows) const {
   const int first_draft = count - drafts_.size();
-  int outputs = 0;
   std::int32_t token = *sequence_->pending;
   std::int64_t next_position = sequence_->next_position();
   for (int i = 0; i < count; ++i, ++next_position) {
-    const bool wants_output = needs_output(next_position);
-    rows.push_back({token, sequence_, wants_output, /*is_draft=*/i >= first_draft});
-    outputs += wants_output ? 1 : 0;
+    rows.push_back({.token = token,
+                    .sequence = sequence_,
+                    .wants_output = needs_output(next_position),
+                    .is_draft = i >= first_draft,
+                    .keeps_hidden = is_read_by_head(next_position)});
     if (i + 1 == count) break;
     token = i + 1 < first_draft ? known(next_position)->first : drafts_.token(i + 1 - first_draft);
   }
-  return outputs;
 }
 
 std::int64_t Sequence::position_to_draw() const {
@@ -415,12 +427,15 @@ bool Sequence::absorb(int count, OutputRows outputs, StepContext& step) {
   for (bool goes_on = true; goes_on;) {
     const std::int64_t position = first_position + kept++;
     std::span<const float> output;
+    const bool is_read = is_read_by_head(position);
     if (needs_output(position)) {
       output = outputs.next();
       if (!drawn_ahead_ && !all_finite(output)) return false;
     }
     place(decide(position, output, step), output, step);
-    if (!output.empty()) drafts_.follow(position, *sequence_->pending, step.draft_plan);
+    if (is_read || !output.empty()) {
+      drafts_.follow(position, *sequence_->pending, is_read, step.draft_plan);
+    }
     goes_on = kept < count && !finished();
     if (!goes_on || kept < first_draft) continue;
     // A draft whose next mask takes longer than the step has time for is fed again in another.

@@ -163,9 +163,8 @@ class Sequence final : public DraftSource {
   float draft_probability() const override { return drafts_.probability(); }
   bool take_draft() override { return drafts_.take(); }
 
-  // Lays out `count` rows, drafts included; returns how many outputs they will have. REQUIRES:
-  // count <= rows wanted and drafts.
-  int append_rows(int count, std::vector<BatchRow>& rows) const;
+  // Lays out `count` rows, drafts included. REQUIRES: count <= rows wanted and drafts.
+  void append_rows(int count, std::vector<BatchRow>& rows) const;
   // Whether draw_ahead() may be called for such a run: of one row, whose output is drawn from and
   // depends on nothing that absorb() changes before.
   bool can_draw_ahead(int count) const;
@@ -176,13 +175,18 @@ class Sequence final : public DraftSource {
   // before cannot be the request's. Throws std::logic_error when its grammar permits no token.
   bool absorb(int count, OutputRows outputs, StepContext& step);
 
-  // Before each step that it has rows in.
-  void begin_step() { drafts_.begin_step(); }
-  // After absorb(): SampleDrafts::ask_head, unless no draft would be fed.
-  bool ask_head(std::size_t first_output, int ahead, const DraftHeadPlan& plan,
+  // Before each step that it has rows in. plan: null: there is no draft head.
+  void begin_step(const DraftHeadPlan* plan);
+  // After absorb(): whether drafts of a draft head would be fed.
+  bool takes_head_drafts() const {
+    return drafts_.has_begun() && !finished() && tokens_left() > 1 &&
+           !known(sequence_->next_position());
+  }
+  // After absorb(): SampleDrafts::ask_head, for no drafts where none would be fed.
+  bool ask_head(std::size_t first_hidden, int ahead, const DraftHeadPlan& plan,
                 DraftRequest& request) {
-    return !finished() && tokens_left() > 1 && !known(sequence_->next_position()) &&
-           drafts_.ask_head(first_output, ahead, plan, request);
+    return !finished() &&
+           drafts_.ask_head(first_hidden, takes_head_drafts() ? ahead : 0, plan, request);
   }
   void stop_head() { drafts_.stop_head(); }
 
@@ -222,6 +226,9 @@ class Sequence final : public DraftSource {
   bool needs_output(std::int64_t position) const {
     return position >= num_tokens_ && context_.needs_output(position);
   }
+  // Whether the draft head reads the row before this token of the prompt: not where the sequence
+  // had it before.
+  bool is_read_by_head(std::int64_t position) const;
   // A token that the sequence has: of the replay, or recent.
   std::int32_t past(std::int64_t position) const;
   // What would have come of the tokens that were not read.

@@ -2,6 +2,7 @@
 #include "server/engine/worker.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "server/core/threads.h"
@@ -174,11 +175,18 @@ void Worker::prepare_masks() {
 
 void Worker::step_model() {
   std::size_t outputs = 0;
+  std::size_t hidden = 0;
   for (BatchSlice& run : runs_) {
     run.first_output = outputs;
+    run.first_hidden = hidden;
     if (run.rows == 0) continue;
-    run.sample->begin_step();
-    outputs += static_cast<std::size_t>(run.sample->append_rows(run.rows, rows_));
+    run.sample->begin_step(step_.draft_plan);
+    const std::size_t first = rows_.size();
+    run.sample->append_rows(run.rows, rows_);
+    for (const BatchRow& row : std::span(rows_).subspan(first)) {
+      outputs += row.wants_output ? 1 : 0;
+      hidden += row.wants_output || row.keeps_hidden ? 1 : 0;
+    }
   }
   end_part(WorkPart::kSchedule);
   if (rows_.empty()) return;
@@ -203,15 +211,15 @@ void Worker::step_model() {
 
 void Worker::ask_draft_head() {
   if (!draft_plan_) return;
-  const auto sequences = static_cast<int>(std::ranges::count_if(
-      runs_, [](const BatchSlice& run) { return run.is_decoding && run.rows > 0; }));
+  const auto sequences = static_cast<int>(std::ranges::count_if(runs_, [](const BatchSlice& run) {
+    return run.rows > 0 && run.sample->takes_head_drafts();
+  }));
   const int ahead = draft_plan_->ahead(sequences);
-  if (ahead == 0) return;
   const auto ask = [&] {
     draft_requests_.clear();
     for (const BatchSlice& run : runs_) {
       DraftRequest request;
-      if (run.rows > 0 && run.sample->ask_head(run.first_output, ahead, *draft_plan_, request)) {
+      if (run.rows > 0 && run.sample->ask_head(run.first_hidden, ahead, *draft_plan_, request)) {
         draft_requests_.push_back(request);
       }
     }

@@ -257,11 +257,12 @@ TEST_CASE("recompute mode drafts only on demand, and with the same tokens") {
 // A checkpoint of Qwen3.5's family that counts: after token t comes t + 1, and 0 after the last.
 // Nothing repeats before all tokens came, so that only its draft head knows what is next.
 
-// Whose draft head is always right, or always wrong: it expects the token that has just come.
-enum class CountingDrafts { kNone, kRight, kWrong };
+// Whose draft head is always right, always wrong: it expects the token that has just come, or
+// right where what its attention finds disturbs it little.
+enum class CountingDrafts { kNone, kRight, kWrong, kDisturbed };
 
 void write_counting_checkpoint(const std::filesystem::path& directory, std::int64_t vocabulary,
-                               CountingDrafts drafts) {
+                               CountingDrafts drafts, float disturbance = 0.0f) {
   constexpr std::int64_t kWidth = 32, kFfWidth = 48, kHeads = 2, kHeadWidth = 16;
   constexpr std::int64_t kKeys = 2 * 8, kValues = 4 * 8;
   std::ofstream(directory / "config.json") << nlohmann::json{
@@ -296,14 +297,14 @@ void write_counting_checkpoint(const std::filesystem::path& directory, std::int6
     add(layer + "mlp.up_proj.weight", {kFfWidth, kWidth}, 0.1f);
     add(layer + "mlp.down_proj.weight", {kWidth, kFfWidth}, 0.0f);
   };
-  const auto add_softmax = [&](const std::string& layer) {
+  const auto add_softmax = [&](const std::string& layer, float out_scale) {
     const std::string attention = layer + "self_attn.";
     add(attention + "q_proj.weight", {2 * kHeads * kHeadWidth, kWidth}, 0.1f);
     add(attention + "k_proj.weight", {kHeads * kHeadWidth, kWidth}, 0.1f);
     add(attention + "v_proj.weight", {kHeads * kHeadWidth, kWidth}, 0.1f);
     add(attention + "q_norm.weight", {kHeadWidth}, 0.0f);
     add(attention + "k_norm.weight", {kHeadWidth}, 0.0f);
-    add(attention + "o_proj.weight", {kWidth, kHeads * kHeadWidth}, 0.0f);
+    add(attention + "o_proj.weight", {kWidth, kHeads * kHeadWidth}, out_scale);
     add_channels(layer);
   };
   add("model.embed_tokens.weight", {vocabulary, kWidth}, 1.0f);
@@ -329,15 +330,15 @@ void write_counting_checkpoint(const std::filesystem::path& directory, std::int6
   add(linear + "norm.weight", {8}, 0.1f);
   add(linear + "out_proj.weight", {kWidth, kValues}, 0.0f);
   add_channels("model.layers.0.");
-  add_softmax("model.layers.1.");
+  add_softmax("model.layers.1.", 0.0f);
   if (drafts != CountingDrafts::kNone) {
-    add_softmax("mtp.layers.0.");
+    add_softmax("mtp.layers.0.", disturbance);
     for (const char* const norm : {"norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"}) {
       add("mtp." + std::string(norm) + ".weight", {kWidth}, 0.0f);
     }
     // The embedding of the last token, or what the model made of the one before it.
     add("mtp.fc.weight", {kWidth, 2 * kWidth}, 0.0f);
-    const std::int64_t first = drafts == CountingDrafts::kRight ? 0 : kWidth;
+    const std::int64_t first = drafts == CountingDrafts::kWrong ? kWidth : 0;
     for (std::int64_t i = 0; i < kWidth; ++i) {
       tensors.back().values[static_cast<std::size_t>(i * 2 * kWidth + first + i)] = 1.0f;
     }
@@ -349,9 +350,9 @@ void write_counting_checkpoint(const std::filesystem::path& directory, std::int6
   write_safetensors(directory / "model.safetensors", to_write);
 }
 
-std::shared_ptr<const Transformer> counting_model(CountingDrafts drafts) {
+std::shared_ptr<const Transformer> counting_model(CountingDrafts drafts, float disturbance = 0.0f) {
   const TemporaryDirectory directory;
-  write_counting_checkpoint(directory.path(), /*vocabulary=*/700, drafts);
+  write_counting_checkpoint(directory.path(), /*vocabulary=*/700, drafts, disturbance);
   return Transformer::load(directory.path(), {});
 }
 
@@ -391,6 +392,64 @@ TEST_CASE("a draft head that is right makes steps fewer, of one sequence and of 
   CHECK(stats.accepted_tokens > static_cast<std::uint64_t>(sequences) * 100);
   if (speculation == Speculation::kOn) return;  // which also feeds the least likely drafts
   CHECK(stats.accepted_tokens * 10 > stats.drafted_tokens * 9);
+}
+
+// Whether the first draft token after a prompt is right, if the head has read the last `reads`
+// tokens of the prompt.
+bool is_first_draft_right(const Transformer& model, const std::vector<std::int32_t>& prompt,
+                          std::size_t reads) {
+  Workspace workspace = model.new_workspace(prompt.size());
+  SequenceState sequence = model.new_sequence();
+  DraftState state = model.new_draft_state();
+  const std::size_t first = prompt.size() - std::min(reads + 1, prompt.size());
+  std::vector<BatchRow> rows;
+  for (std::size_t i = 0; i < prompt.size(); ++i) {
+    rows.push_back({.token = prompt[i], .sequence = &sequence, .keeps_hidden = i >= first});
+  }
+  model.step(rows, workspace);
+  std::vector<std::int32_t> after(prompt.begin() + static_cast<std::ptrdiff_t>(first) + 1,
+                                  prompt.end());
+  after.push_back(prompt.back() + 1);
+  std::int32_t draft = 0;
+  const DraftRequest request{.state = &state, .tokens = after, .drafts = {&draft, 1}};
+  model.draft({&request, 1}, workspace);
+  return draft == prompt.back() + 2;
+}
+
+TEST_CASE("a draft head reads the end of a prompt before its first draft token") {
+  struct Case {
+    std::size_t length;
+    float disturbance;
+    int samples;
+  };
+  const auto [length, disturbance, samples] =
+      GENERATE(Case{6, 1.5f, 1}, Case{6, 1.5f, 3}, Case{90, 6.0f, 1}, Case{680, 8.0f, 1});
+  const auto model = counting_model(CountingDrafts::kDisturbed, disturbance);
+  const auto window = static_cast<std::size_t>(model->draft_window());
+  REQUIRE(window > 90);
+  REQUIRE(window < 680 - 1);
+  std::mt19937 random(11);
+  int right = 0, right_without = 0;
+  std::int64_t accepted = 0;
+  Core core(model, with(Speculation::kOn));
+  constexpr int kPrompts = 30;
+  for (int i = 0; i < kPrompts; ++i) {
+    GenerationRequest request;
+    for (std::size_t t = 0; t < length; ++t) {
+      request.prompt.push_back(static_cast<std::int32_t>(random() % 600));
+    }
+    request.max_new_tokens = 3;
+    request.num_samples = samples;
+    request.sampling.temperature = 0.0f;
+    right += is_first_draft_right(*model, request.prompt, window) ? 1 : 0;
+    right_without += is_first_draft_right(*model, request.prompt, 0) ? 1 : 0;
+    // The first of several reads the prompt, and has drafts one token earlier.
+    accepted += core.generate(request)->result(samples - 1).accepted_tokens;
+  }
+  CHECK(right != right_without);
+  CHECK(right > 0);
+  CHECK(right < kPrompts);
+  CHECK(accepted == right);
 }
 
 TEST_CASE("a draft head that is wrong is soon asked no more, and changes no token") {
