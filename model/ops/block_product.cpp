@@ -40,6 +40,8 @@ using VI = hn::Vec<I>;
 constexpr size_t kLanes = hn::MaxLanes(F());
 constexpr size_t kPanelVectors = BlockMatrix::kPanel / kLanes;
 constexpr size_t kSpanCells = BlockMatrix::kSpan / 4;
+// Of inputs that share a scale (BlockInput::group_sums).
+constexpr size_t kSharedSpans = 4;
 // Levels are asked for so many bytes before they are read. Later rows find them in the cache: those
 // of the largest tiles, which may be many, do not ask. A panel has one smaller tile of each size.
 constexpr size_t kFetchAhead = 4096;
@@ -179,6 +181,23 @@ HWY_INLINE void load_pair(const uint8_t* const (&lines)[kVectors], size_t p, VU 
   }
 }
 
+// All levels of a span of a panel. cells: [8, 64].
+template <int kBits>
+HWY_INLINE void unpack_levels(const uint8_t* from, uint32_t* cells) {
+  const uint8_t* lines[kPanelVectors];
+  for (size_t v = 0; v < kPanelVectors; ++v) lines[v] = from + v * kLanes * 4;
+  for (size_t p = 0; p < kSpanCells / 2; ++p) {
+    VU even[kPanelVectors];
+    VU odd[kPanelVectors];
+    load_pair<kBits, /*kFetches=*/false>(lines, p, even, odd);
+    uint32_t* const of_pair = cells + 2 * p * BlockMatrix::kPanel;
+    for (size_t v = 0; v < kPanelVectors; ++v) {
+      hn::Store(even[v], U(), of_pair + v * kLanes);
+      hn::Store(odd[v], U(), of_pair + BlockMatrix::kPanel + v * kLanes);
+    }
+  }
+}
+
 HWY_INLINE VF load_half(const uint16_t* from) {
   return hn::PromoteTo(F(), hn::Load(Half(), reinterpret_cast<const hwy::float16_t*>(from)));
 }
@@ -210,8 +229,9 @@ HWY_INLINE void store_outputs(const BlockProduct& product, size_t row, size_t co
   }
 }
 
-// kRows rows times kVectors vectors of outputs from `vector` on, within their panel.
-template <class Dot, DType kType, size_t kRows, size_t kVectors, bool kFetches>
+// kRows rows times kVectors vectors of outputs from `vector` on, within their panel. kShares: four
+// spans share the scale of their inputs, which multiplies the sum of all four.
+template <class Dot, DType kType, bool kShares, size_t kRows, size_t kVectors, bool kFetches>
 HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t row, size_t vector) {
   constexpr BlockFormat kFormat = block_format(kType);
   constexpr size_t kLines = BlockMatrix::lines_of(kFormat);
@@ -241,6 +261,7 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
   constexpr bool kInMemory = kRows * kVectors > kMostRegisterSums;
   HWY_ALIGN float memory[kInMemory ? kRows * kVectors * kLanes : 1];
   VF registers[kRows][kVectors];
+  HWY_ALIGN float totals[kShares ? kRows * kVectors * kLanes : 1];
   const auto sum_of = [&](size_t r, size_t v) HWY_ATTR {
     if constexpr (kInMemory) return hn::Load(F(), memory + (r * kVectors + v) * kLanes);
     return registers[r][v];
@@ -255,7 +276,10 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
   LINTEL_UNROLL
   for (size_t r = 0; r < kRows; ++r) {
     LINTEL_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) keep_sum(hn::Zero(F()), r, v);
+    for (size_t v = 0; v < kVectors; ++v) {
+      keep_sum(hn::Zero(F()), r, v);
+      if (kShares) hn::Store(hn::Zero(F()), F(), totals + (r * kVectors + v) * kLanes);
+    }
   }
   for (size_t s = 0; s < spans; ++s) {
     LINTEL_UNROLL
@@ -300,6 +324,10 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
         }
         LINTEL_UNROLL
         for (size_t r = 0; r < kRows; ++r) {
+          if constexpr (kShares) {
+            keep_sum(hn::MulAdd(hn::ConvertTo(F(), exact[r][v]), scale, sum_of(r, v)), r, v);
+            continue;
+          }
           const float x_scale = x_scales[r * product.x.scale_stride + s];
           const VF unit = hn::Mul(scale, hn::Set(F(), x_scale));
           VF sum = hn::MulAdd(hn::ConvertTo(F(), exact[r][v]), unit, sum_of(r, v));
@@ -316,6 +344,17 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
     for (size_t v = 0; v < kVectors; ++v) lines[v] += kLines * BlockMatrix::kLineBytes;
     scales += 2 * BlockMatrix::kPanel;
     if ((s + 1) % kSpansPerBlock == 0) d += kHalves * BlockMatrix::kPanel;
+    if (!kShares || ((s + 1) % kSharedSpans != 0 && s + 1 < spans)) continue;
+    LINTEL_UNROLL
+    for (size_t r = 0; r < kRows; ++r) {
+      const VF x_scale = hn::Set(F(), x_scales[r * product.x.scale_stride + s]);
+      LINTEL_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) {
+        float* const total = totals + (r * kVectors + v) * kLanes;
+        hn::Store(hn::MulAdd(sum_of(r, v), x_scale, hn::Load(F(), total)), F(), total);
+        keep_sum(hn::Zero(F()), r, v);
+      }
+    }
   }
 
   const size_t first = panel * BlockMatrix::kPanel + column;
@@ -323,7 +362,8 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
   for (size_t v = 0; v < kVectors; ++v) {
     LINTEL_UNROLL
     for (size_t r = 0; r < kRows; ++r) {
-      store_outputs(product, row + r, first + v * kLanes, sum_of(r, v));
+      const VF sum = kShares ? hn::Load(F(), totals + (r * kVectors + v) * kLanes) : sum_of(r, v);
+      store_outputs(product, row + r, first + v * kLanes, sum);
     }
   }
 }
@@ -333,7 +373,6 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
 template <class Dot, size_t kRows, size_t kVectors, bool kFetches>
 HWY_INLINE void compute_output_tile(const BlockProduct& product, size_t panel, size_t row,
                                     size_t vector) {
-  constexpr size_t kGroupSpans = 4;
   constexpr int kZero = zero_of<Dot>(block_format(DType::kQ8_0));
   const BlockMatrix& weights = *product.weights;
   const size_t spans = weights.num_spans();
@@ -341,14 +380,14 @@ HWY_INLINE void compute_output_tile(const BlockProduct& product, size_t panel, s
       weights.levels() + panel * spans * kSpanCells * BlockMatrix::kLineBytes + vector * kLanes * 4;
   const uint32_t* x = product.x.cells + row * product.x.cell_stride;
   const float* x_scales = product.x.scales + row * product.x.scale_stride;
-  const size_t sum_stride = (product.x.scale_stride + kGroupSpans - 1) / kGroupSpans;
+  const size_t sum_stride = (product.x.scale_stride + kSharedSpans - 1) / kSharedSpans;
   const int32_t* x_sums = product.x.group_sums + row * sum_stride;
 
   HWY_ALIGN float totals[kRows * kVectors * kLanes];
   LINTEL_UNROLL
   for (size_t i = 0; i < kRows * kVectors; ++i) hn::Store(hn::Zero(F()), F(), totals + i * kLanes);
-  for (size_t s = 0; s < spans; s += kGroupSpans, ++x_sums) {
-    const size_t cells = std::min(kGroupSpans, spans - s) * kSpanCells;
+  for (size_t s = 0; s < spans; s += kSharedSpans, ++x_sums) {
+    const size_t cells = std::min(kSharedSpans, spans - s) * kSpanCells;
     VI exact[kRows][kVectors];
     LINTEL_UNROLL
     for (size_t r = 0; r < kRows; ++r) {
@@ -433,23 +472,23 @@ void run_outputs(const BlockProduct& product) {
   }
 }
 
-template <class Dot, DType kType, size_t kRows, size_t kVectors>
+template <class Dot, DType kType, bool kShares, size_t kRows, size_t kVectors>
 HWY_NOINLINE void tile(const BlockProduct& product, size_t panel, size_t row) {
   for (size_t vector = 0; vector < kPanelVectors; vector += kVectors) {
     if (panel * BlockMatrix::kPanel + vector * kLanes >= product.weights->out_features()) return;
     if constexpr (kRows == kMostRows) {
       if (row > 0) {
-        compute_tile<Dot, kType, kRows, kVectors, false>(product, panel, row, vector);
+        compute_tile<Dot, kType, kShares, kRows, kVectors, false>(product, panel, row, vector);
         continue;
       }
     }
-    compute_tile<Dot, kType, kRows, kVectors, true>(product, panel, row, vector);
+    compute_tile<Dot, kType, kShares, kRows, kVectors, true>(product, panel, row, vector);
   }
 }
 
 // Panel by panel, so that its levels stay in the cache while the rows pass by. Few rows read whole
 // lines of a panel, as memory has them best; with more of them the multiplications take longer.
-template <class Dot, DType kType>
+template <class Dot, DType kType, bool kShares = false>
 void run(const BlockProduct& product) {
   constexpr size_t kOfMost = kHasManyRegisters ? 2 : 1;
   constexpr size_t kOfFour = !kHasManyRegisters ? 1 : kType == DType::kQ4_0 ? 4 : 2;
@@ -462,22 +501,22 @@ void run(const BlockProduct& product) {
     size_t row = 0;
     if constexpr (!kRowsAlone) {
       if (kTwoFirst && rows >= 2) {
-        tile<Dot, kType, 2, kOfTwo>(product, panel, row);
+        tile<Dot, kType, kShares, 2, kOfTwo>(product, panel, row);
         row += 2;
       }
       for (; row + kMostRows <= rows; row += kMostRows) {
-        tile<Dot, kType, kMostRows, kOfMost>(product, panel, row);
+        tile<Dot, kType, kShares, kMostRows, kOfMost>(product, panel, row);
       }
       if (row + 4 <= rows) {
-        tile<Dot, kType, 4, kOfFour>(product, panel, row);
+        tile<Dot, kType, kShares, 4, kOfFour>(product, panel, row);
         row += 4;
       }
       if (row + 2 <= rows) {
-        tile<Dot, kType, 2, kOfTwo>(product, panel, row);
+        tile<Dot, kType, kShares, 2, kOfTwo>(product, panel, row);
         row += 2;
       }
     }
-    for (; row < rows; ++row) tile<Dot, kType, 1, kOfOne>(product, panel, row);
+    for (; row < rows; ++row) tile<Dot, kType, kShares, 1, kOfOne>(product, panel, row);
   }
 }
 
@@ -488,6 +527,7 @@ void run(const BlockProduct& product) {
     case DType::kQ8_0:
       return run<Dot, DType::kQ8_0>(product);
     case DType::kQ4_0:
+      if (product.x.group_sums != nullptr) return run<Dot, DType::kQ4_0, true>(product);
       return run<Dot, DType::kQ4_0>(product);
     case DType::kQ4_K:
       return run<Dot, DType::kQ4_K>(product);
@@ -515,11 +555,11 @@ struct SignedInt8OnTiles {
 //
 // A tile has 64 inputs. Where a group has 32, its weights fill one half of a tile and the other
 // half is zero.
-template <class Tiles, DType kType, bool kOutputScales>
+template <class Tiles, DType kType, bool kOutputScales, bool kShares = false>
 class PanelOnTiles {
   static constexpr BlockFormat kFormat = block_format(kType);
   static constexpr size_t kGroups = 2;  // at a time
-  static constexpr size_t kGroupSpans = kOutputScales ? 4 : 1;
+  static constexpr size_t kGroupSpans = kOutputScales ? kSharedSpans : 1;
   static constexpr size_t kTileSpans = kTileCells / kSpanCells;
   static_assert(kOutputScales || kFormat.group == BlockMatrix::kSpan);
 
@@ -537,6 +577,7 @@ class PanelOnTiles {
     const size_t columns = std::min(BlockMatrix::kPanel,
                                     product_.weights->out_features() - panel * BlockMatrix::kPanel);
     std::fill_n(totals_, rows * BlockMatrix::kPanel, 0.0f);
+    if (kShares) std::fill_n(shared_, rows * BlockMatrix::kPanel, 0.0f);
     const size_t spans = product_.weights->num_spans();
     for (size_t span = 0; span < spans; span += kGroups * kGroupSpans) {
       if constexpr (!kOutputScales) unpack(span);
@@ -584,20 +625,8 @@ class PanelOnTiles {
     Scales& to = scales_[current_scales_];
     for (size_t g = 0; g < kGroups; ++g) {
       const size_t s = panel_ * spans + span + g;
-      const uint8_t* lines[kPanelVectors];
-      for (size_t v = 0; v < kPanelVectors; ++v) {
-        lines[v] = weights.levels() + s * kLines * BlockMatrix::kLineBytes + v * kLanes * 4;
-      }
-      for (size_t p = 0; p < kSpanCells / 2; ++p) {
-        VU even[kPanelVectors];
-        VU odd[kPanelVectors];
-        load_pair<kFormat.bits, /*kFetches=*/false>(lines, p, even, odd);
-        uint32_t* const cells = levels_[g] + (g * kSpanCells + 2 * p) * kGroupWidth;
-        for (size_t v = 0; v < kPanelVectors; ++v) {
-          hn::Store(even[v], U(), cells + v * kLanes);
-          hn::Store(odd[v], U(), cells + kGroupWidth + v * kLanes);
-        }
-      }
+      unpack_levels<kFormat.bits>(weights.levels() + s * kLines * BlockMatrix::kLineBytes,
+                                  levels_[g] + g * kSpanCells * kGroupWidth);
       const size_t block = (panel_ * spans + span + g) / kSpansPerBlock;
       const uint16_t* const d = weights.d() + block * kHalves * BlockMatrix::kPanel;
       const uint8_t* const factors = weights.scales() + s * 2 * BlockMatrix::kPanel;
@@ -671,9 +700,12 @@ class PanelOnTiles {
         x_sums[g] = of_span[0] + of_span[1];
       }
     }
-    float* const totals = totals_ + (sums.row + r) * BlockMatrix::kPanel + sums.column;
+    const size_t at = (sums.row + r) * BlockMatrix::kPanel + sums.column;
+    float* const totals = totals_ + at;
+    const size_t end = sums.span + sums.groups * kGroupSpans;
+    const bool ends = end % kSharedSpans == 0 || end == product_.weights->num_spans();
     for (size_t i = 0; i < sums.width; i += kLanes) {
-      VF total = hn::Load(F(), totals + i);
+      VF total = hn::Load(F(), (kShares ? shared_ + at : totals) + i);
       for (size_t g = 0; g < sums.groups; ++g) {
         VI exact = hn::BitCast(I(), hn::Load(U(), sums.values[g] + r * sums.width + i));
         if constexpr (kFormat.zero != 0) {
@@ -685,13 +717,19 @@ class PanelOnTiles {
           continue;
         }
         const size_t column = sums.column + i;
-        const VF unit = hn::Mul(hn::Load(F(), sums.scales->scales[g] + column), x_scale);
+        const VF scale = hn::Load(F(), sums.scales->scales[g] + column);
+        const VF unit = kShares ? scale : hn::Mul(scale, x_scale);
         total = hn::MulAdd(hn::ConvertTo(F(), exact), unit, total);
         if constexpr (kFormat.has_minima) {
           const float inputs = x_scales[g] * static_cast<float>(x_sums[g]);
           total = hn::NegMulAdd(hn::Load(F(), sums.scales->minima[g] + column),
                                 hn::Set(F(), inputs), total);
         }
+      }
+      if constexpr (kShares) {
+        hn::Store(ends ? hn::Zero(F()) : total, F(), shared_ + at + i);
+        if (!ends) continue;
+        total = hn::MulAdd(total, hn::Set(F(), x_scales[0]), hn::Load(F(), totals + i));
       }
       hn::Store(total, F(), totals + i);
     }
@@ -717,13 +755,15 @@ class PanelOnTiles {
   Sums sums_[2];
   Scales scales_[2];
   alignas(64) float totals_[kMostTileRows * BlockMatrix::kPanel];  // [rows, 64]
+  // The same of the inputs that share the current scale.
+  alignas(64) float shared_[kShares ? kMostTileRows * BlockMatrix::kPanel : 1];
   // Cells of a tile's 16 lines, for each group: those of the other group stay 0.
   alignas(64) uint32_t levels_[kGroups][kTileCells * kGroupWidth] = {};
 };
 
-template <class Tiles, DType kType, bool kOutputScales>
+template <class Tiles, DType kType, bool kOutputScales, bool kShares = false>
 HWY_NOINLINE void run_on_tiles(const BlockProduct& product) {
-  using Panel = PanelOnTiles<Tiles, kType, kOutputScales>;
+  using Panel = PanelOnTiles<Tiles, kType, kOutputScales, kShares>;
   Panel on_tiles(product);
   const size_t rows = product.y.rows();
   for (size_t panel = product.first_panel; panel < product.end_panel; ++panel) {
@@ -742,6 +782,9 @@ void run_on(const BlockProduct& product) {
     case DType::kQ8_0:
       return run_on_tiles<Tiles, DType::kQ8_0, false>(product);
     case DType::kQ4_0:
+      if (product.x.group_sums != nullptr) {
+        return run_on_tiles<Tiles, DType::kQ4_0, false, true>(product);
+      }
       return run_on_tiles<Tiles, DType::kQ4_0, false>(product);
     case DType::kQ4_K:
       return run_on_tiles<Tiles, DType::kQ4_K, false>(product);

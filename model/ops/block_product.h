@@ -2,7 +2,8 @@
 // Products with matrices of blocks of integers. SIMD by Highway; the same rules as dense_kernels.h.
 //
 // Inputs are bytes with a scale for each 32 or 128. An output is the sum over groups of inputs, in
-// order, of an exact integer times the group's scales: the bits depend neither on the tile nor on
+// order, of an exact integer times the group's scales, or with weights of Q4_0 and inputs of 128
+// the sum over these of their scale times such a sum: the bits depend neither on the tile nor on
 // the instruction set, where it has fused multiply-adds.
 #pragma once
 
