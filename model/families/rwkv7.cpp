@@ -274,10 +274,14 @@ class Builder {
   Builder(const Checkpoint& checkpoint, const Dense::Options& options)
       : shape_(read_shape(checkpoint)),
         options_(options),
-        exact_(options),
+        low_rank_(options),
         source_(checkpoint.tensors),
         tensors_(checkpoint.tensors) {
-    exact_.weight_type = WeightType::kF32;
+    // They feed exponentials: bf16 at least, and f32 where a GGUF file has f16, which has more
+    // bits.
+    const bool is_exact =
+        options.weight_type == WeightType::kF32 || options.weight_type == WeightType::kBlocks;
+    low_rank_.weight_type = is_exact ? WeightType::kF32 : WeightType::kBf16;
   }
 
   std::unique_ptr<const Decoder> build() {
@@ -358,9 +362,9 @@ class Builder {
     const std::size_t rank = rank_of(source_, shape_.layout, layer, which);
     const bool transposed = !has_linear_pairs(shape_.layout);
     LowRankPair pair;
-    pair.first = tensors_.dense({{of('1'), rank, "", transposed}}, shape_.width, exact_);
+    pair.first = tensors_.dense({{of('1'), rank, "", transposed}}, shape_.width, low_rank_);
     pair.second = tensors_.dense({{of('2'), shape_.width, which == 'g' ? "" : of('0'), transposed}},
-                                 rank, exact_);
+                                 rank, low_rank_);
     return pair;
   }
 
@@ -405,7 +409,7 @@ class Builder {
 
   const Shape shape_;
   const Dense::Options options_;
-  Dense::Options exact_;
+  Dense::Options low_rank_;
   const WeightSource& source_;
   TensorReader tensors_;
 };

@@ -79,6 +79,34 @@ void Interpolate(const float* a, const float* b, const float* mix, size_t n, flo
   });
 }
 
+void WeighKeys(const float* k_k, const float* k_a, const float* a, size_t n, float* k,
+               float* unit) {
+  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
+    const auto one = hn::Set(d, 1.0f);
+    const auto key = hn::LoadU(d, k + i);
+    hn::StoreU(hn::Mul(key, hn::LoadU(d, k_k + i)), d, unit + i);
+    const auto less = hn::Sub(hn::LoadU(d, a + i), one);
+    hn::StoreU(hn::Mul(key, hn::MulAdd(less, hn::LoadU(d, k_a + i), one)), d, k + i);
+  });
+}
+
+void MultiplyNegated(const float* a, const float* b, size_t n, float* out) {
+  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
+    hn::StoreU(hn::Neg(hn::Mul(hn::LoadU(d, a + i), hn::LoadU(d, b + i))), d, out + i);
+  });
+}
+
+void AddBonus(const float* r, const float* k, const float* r_k, const float* v, const float* gate,
+              size_t n, float* y) {
+  const float bonus = sum_of(n, [=](auto d, size_t i) HWY_ATTR {
+    return hn::Mul(hn::Mul(hn::LoadU(d, r + i), hn::LoadU(d, k + i)), hn::LoadU(d, r_k + i));
+  });
+  for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
+    const auto sum = hn::MulAdd(hn::Set(d, bonus), hn::LoadU(d, v + i), hn::LoadU(d, y + i));
+    hn::StoreU(hn::Mul(sum, hn::LoadU(d, gate + i)), d, y + i);
+  });
+}
+
 void Silu(const float* x, size_t n, float* y) {
   for_each_vector(n, [=](auto d, size_t i) HWY_ATTR {
     const auto value = hn::LoadU(d, x + i);
@@ -214,6 +242,9 @@ HWY_EXPORT(MultiplySilu);
 HWY_EXPORT(MultiplySigmoid);
 HWY_EXPORT(SquaredRelu);
 HWY_EXPORT(Interpolate);
+HWY_EXPORT(WeighKeys);
+HWY_EXPORT(MultiplyNegated);
+HWY_EXPORT(AddBonus);
 HWY_EXPORT(Silu);
 HWY_EXPORT(Sigmoid);
 HWY_EXPORT(HyperbolicTangent);
@@ -256,6 +287,27 @@ void interpolate(std::span<const float> a, std::span<const float> b, std::span<c
                  std::span<float> out) {
   assert(a.size() == out.size() && b.size() == out.size() && mix.size() == out.size());
   HWY_DYNAMIC_DISPATCH(Interpolate)(a.data(), b.data(), mix.data(), out.size(), out.data());
+}
+
+void weigh_keys(std::span<const float> k_k, std::span<const float> k_a, std::span<const float> a,
+                std::span<float> k, std::span<float> unit) {
+  assert(k_k.size() == k.size() && k_a.size() == k.size() && a.size() == k.size() &&
+         unit.size() == k.size());
+  HWY_DYNAMIC_DISPATCH(WeighKeys)
+  (k_k.data(), k_a.data(), a.data(), k.size(), k.data(), unit.data());
+}
+
+void multiply_negated(std::span<const float> a, std::span<const float> b, std::span<float> out) {
+  assert(a.size() == out.size() && b.size() == out.size());
+  HWY_DYNAMIC_DISPATCH(MultiplyNegated)(a.data(), b.data(), out.size(), out.data());
+}
+
+void add_bonus(std::span<const float> r, std::span<const float> k, std::span<const float> r_k,
+               std::span<const float> v, std::span<const float> gate, std::span<float> y) {
+  assert(r.size() == y.size() && k.size() == y.size() && r_k.size() == y.size() &&
+         v.size() == y.size() && gate.size() == y.size());
+  HWY_DYNAMIC_DISPATCH(AddBonus)
+  (r.data(), k.data(), r_k.data(), v.data(), gate.data(), y.size(), y.data());
 }
 
 void silu(std::span<float> x) { HWY_DYNAMIC_DISPATCH(Silu)(x.data(), x.size(), x.data()); }

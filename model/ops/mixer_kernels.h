@@ -41,6 +41,15 @@ void squared_relu(std::span<float> x);
 void interpolate(std::span<const float> a, std::span<const float> b, std::span<const float> mix,
                  std::span<float> out);
 
+// RWKV-7's keys: unit = k k_k, then k *= 1 + (a - 1) k_a. As many of all.
+void weigh_keys(std::span<const float> k_k, std::span<const float> k_a, std::span<const float> a,
+                std::span<float> k, std::span<float> unit);
+// out = -a b. As many of all.
+void multiply_negated(std::span<const float> a, std::span<const float> b, std::span<float> out);
+// RWKV-7's output of a head: y = (y + (sum of r k r_k) v) gate. As many of all.
+void add_bonus(std::span<const float> r, std::span<const float> k, std::span<const float> r_k,
+               std::span<const float> v, std::span<const float> gate, std::span<float> y);
+
 // In place: silu(x), sigmoid(x), tanh(x), exp(factor sigmoid(x)).
 void silu(std::span<float> x);
 void sigmoid(std::span<float> x);

@@ -16,7 +16,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 #include <vector>
 
 #include "model/core/float_formats.h"
@@ -120,12 +119,19 @@ void QuantizeGroups(const float* x, size_t groups, int8_t* out, float* scales, i
   }
 }
 
-// Up to four groups of 32 with one scale.
-void QuantizeTogether(const float* x, size_t groups, int8_t* out, float* scales, int32_t* sums) {
-  const float scale = scale_of(x, groups * 32);
-  for (size_t g = 0; g < groups; ++g) {
-    scales[g] = scale;
-    round_group(x + g * 32, scale, out + g * 32, sums + 2 * g);
+// Each four groups of 32 have one scale, and what is left.
+void QuantizeTogether(const float* x, size_t groups, int8_t* out, float* scales, int32_t* sums,
+                      int32_t* group_sums) {
+  for (size_t first = 0; first < groups; first += 4) {
+    const size_t end = std::min(first + 4, groups);
+    const float scale = scale_of(x + first * 32, (end - first) * 32);
+    int32_t sum = 0;
+    for (size_t g = first; g < end; ++g) {
+      scales[g] = scale;
+      round_group(x + g * 32, scale, out + g * 32, sums + 2 * g);
+      sum += sums[2 * g] + sums[2 * g + 1];
+    }
+    *group_sums++ = sum;
   }
 }
 
@@ -288,18 +294,17 @@ void quantize_to_8_bits(MatrixView<const float> x, std::uint8_t* lines, float* s
 void quantize_large_groups(std::span<const float> x, std::uint32_t* cells, float* scales,
                            std::int32_t* sums, std::int32_t* group_sums) {
   constexpr std::size_t kSmall = 32, kGroup = 128;
-  auto* bytes = reinterpret_cast<std::int8_t*>(cells);
-  for (std::size_t first = 0; first < x.size(); first += kGroup, bytes += kGroup) {
-    const std::span<const float> group = x.subspan(first, std::min(kGroup, x.size() - first));
-    const std::size_t small = (group.size() + kSmall - 1) / kSmall;
-    float last[kGroup] = {};
-    const float* from = group.data();
-    if (group.size() % kSmall != 0) from = (std::ranges::copy(group, last), last);
-    HWY_DYNAMIC_DISPATCH(QuantizeTogether)(from, small, bytes, scales, sums);
-    *group_sums++ = std::accumulate(sums, sums + 2 * small, 0);
-    scales += small;
-    sums += 2 * small;
-  }
+  auto* const bytes = reinterpret_cast<std::int8_t*>(cells);
+  const bool has_part = x.size() % kSmall != 0;
+  const std::size_t whole = has_part ? x.size() / kGroup * kGroup : x.size();
+  HWY_DYNAMIC_DISPATCH(QuantizeTogether)
+  (x.data(), whole / kSmall, bytes, scales, sums, group_sums);
+  if (!has_part) return;
+  float last[kGroup] = {};
+  std::ranges::copy(x.subspan(whole), last);
+  HWY_DYNAMIC_DISPATCH(QuantizeTogether)
+  (last, (x.size() - whole + kSmall - 1) / kSmall, bytes + whole, scales + whole / kSmall,
+   sums + whole / kSmall * 2, group_sums + whole / kGroup);
 }
 
 }  // namespace lintel

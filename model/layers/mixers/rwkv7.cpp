@@ -150,18 +150,19 @@ class ShiftLayout final : public RecurrentLayout {
   }
 };
 
-// input: of f32.
+// values: of the input.
 void apply_pair(const LowRankPair& pair, const MixerRows& rows, DenseInput& input,
-                void (*between)(std::span<float>), MatrixView<float> out, MixerScratch& scratch) {
+                MatrixView<const float> values, void (*between)(std::span<float>), MatrixView<float> out, MixerScratch& scratch) {
   const std::size_t count = rows.count();
-  DenseInput& inner = scratch.input(1, WeightType::kF32, count, pair.first->out_features());
-  const MatrixView<float> values = inner.values().rows_from(0, count);
-  rows.apply(*pair.first, input, input.values().rows_from(0, count), values);
+  DenseInput& inner =
+      scratch.input(1, pair.second->weight_type(), count, pair.first->out_features());
+  const MatrixView<float> found = inner.values().rows_from(0, count);
+  rows.apply(*pair.first, input, values, found);
   share_rows(rows.team, count, [&](std::size_t r) {
-    if (between != nullptr) between(values.row(r));
+    if (between != nullptr) between(found.row(r));
     inner.prepare(r, 1);
   });
-  rows.apply(*pair.second, inner, values, out);
+  rows.apply(*pair.second, inner, found, out);
 }
 
 }  // namespace
@@ -202,15 +203,15 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
   list_rows_before<TimeState>(rows, before);
 
   DenseInput& served = scratch.input(0, weights_.r->weight_type(), count, width);
-  DenseInput& exact = scratch.input(2, WeightType::kF32, count, width);
+  DenseInput& low = scratch.input(2, weights_.decay.first->weight_type(), count, width);
   const auto product = [&](std::size_t mix, const Dense& dense, MatrixView<float> to) {
     mix_into(rows, before, weights_.mix[mix], work, served);
     rows.apply(dense, served, work, to);
   };
   const auto pair = [&](std::size_t mix, const LowRankPair& low_rank,
                         void (*between)(std::span<float>), MatrixView<float> to) {
-    mix_into(rows, before, weights_.mix[mix], work, exact);
-    apply_pair(low_rank, rows, exact, between, to, scratch);
+    mix_into(rows, before, weights_.mix[mix], work, low);
+    apply_pair(low_rank, rows, low, work, between, to, scratch);
   };
   product(0, *weights_.r, r);
   pair(1, weights_.decay, hyperbolic_tangent, w);
@@ -221,8 +222,8 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
       std::ranges::copy(v.row(i), rows.carry.row(i).begin());
     }
   } else {
-    mix_into(rows, before, weights_.mix[3], work, exact);
-    apply_pair(weights_.first_value, rows, exact, nullptr, a, scratch);
+    mix_into(rows, before, weights_.mix[3], work, low);
+    apply_pair(weights_.first_value, rows, low, work, nullptr, a, scratch);
     share_rows(rows.team, count, [&](std::size_t i) {
       sigmoid(a.row(i));
       interpolate(v.row(i), rows.carry.row(i), a.row(i), v.row(i));
@@ -237,14 +238,11 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
     const std::span<float> unit = unit_key.row(i);
     exp_of_sigmoid(-kMostDecay, w.row(i));
     sigmoid(a.row(i));
-    for (std::size_t c = 0; c < width; ++c) {
-      unit[c] = k.row(i)[c] * k_k[c];
-      k.row(i)[c] *= 1.0f + (a.row(i)[c] - 1.0f) * k_a[c];
-    }
+    weigh_keys(k_k, k_a, a.row(i), k.row(i), unit);
     for (std::size_t at = 0; at < width; at += head_width_) {
       to_unit_length(unit.subspan(at, head_width_), unit_);
     }
-    for (std::size_t c = 0; c < width; ++c) erase.row(i)[c] = -a.row(i)[c] * unit[c];
+    multiply_negated(a.row(i), unit, erase.row(i));
   });
 
   share_runs(rows, scratch, [&](std::size_t first, std::size_t length, StepThreadPool* team) {
@@ -269,20 +267,15 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
   const std::span<const float> gain = weights_.head_norm.gain.values();
   const std::span<const float> bias = weights_.head_norm.bias.values();
   share_rows(rows.team, count, [&](std::size_t i) {
-    const std::span<float> y = out.row(i);
     for (std::size_t at = 0; at < width; at += head_width_) {
-      const MatrixView<float> head(y.data() + at, 1, head_width_, head_width_);
-      layer_norm(head, gain.subspan(at, head_width_), bias.subspan(at, head_width_),
-                 weights_.head_norm.eps, head);
-      float bonus = 0.0f;
-      for (std::size_t c = at; c < at + head_width_; ++c) {
-        bonus += r.row(i)[c] * k.row(i)[c] * r_k[c];
-      }
-      for (std::size_t c = at; c < at + head_width_; ++c) {
-        y[c] = (y[c] + bonus * v.row(i)[c]) * g.row(i)[c];
-      }
+      const auto of_head = [&](auto row) { return row.subspan(at, head_width_); };
+      const std::span<float> y = of_head(out.row(i));
+      const MatrixView<float> head(y.data(), 1, head_width_, head_width_);
+      layer_norm(head, of_head(gain), of_head(bias), weights_.head_norm.eps, head);
+      add_bonus(of_head(r.row(i)), of_head(k.row(i)), of_head(r_k), of_head(v.row(i)),
+                of_head(g.row(i)), y);
     }
-    served.assign(i, y);
+    served.assign(i, out.row(i));
   });
   rows.apply(*weights_.out, served, out, add_to, Dense::Output::kAdd);
 }

@@ -13,7 +13,7 @@
 
 namespace lintel {
 
-// A pair of low-rank products, second(f(first x)) + bias, in f32.
+// A pair of low-rank products, second(f(first x)) + bias, in f32 or bf16: they feed exponentials.
 struct LowRankPair {
   std::optional<Dense> first;   // [R, E]
   std::optional<Dense> second;  // [E, R], with the bias where there is one
