@@ -59,8 +59,12 @@ void StepThreadPool::run(std::size_t count, Call call, const void* work) {
     shares_[helpers[i]].left.store(packed(turn_, end_of_share(i - 1), end_of_share(i)),
                                    std::memory_order_release);
   }
-  std::size_t own = end_of_share(0);
-  do_part({0, own}, true);
+  shares_[kLeader].left.store(packed(turn_, 0, end_of_share(0)), std::memory_order_release);
+  std::size_t own = 0;
+  for (Range range; (range = take_first_half(shares_[kLeader])).end > 0;) {
+    do_part(range, true);
+    own += range.end - range.begin;
+  }
   for (std::size_t i = 1; i < threads; ++i) {
     for (Range range; (range = take_last(shares_[helpers[i]])).end > 0;) {
       do_part(range, true);
@@ -127,12 +131,16 @@ void StepThreadPool::stand_up(std::size_t seat) {
 }
 
 bool StepThreadPool::help(std::size_t seat) {
-  bool any = false;
-  for (Range range; (range = take_first_half(shares_[seat])).end > 0; any = true) {
+  const auto finish = [this](Range range) {
     do_part(range, false);
     done_.fetch_add(range.end - range.begin, std::memory_order_release);
-  }
-  return any;
+  };
+  bool any = false;
+  for (Range range; (range = take_first_half(shares_[seat])).end > 0; any = true) finish(range);
+  if (!any) return false;
+  // The leader may be slower, or have started later.
+  for (Range range; (range = take_last(shares_[kLeader])).end > 0;) finish(range);
+  return true;
 }
 
 StepHelpers::StepHelpers(StepThreadPool& pool, std::size_t count) {

@@ -14,8 +14,9 @@ namespace lintel {
 
 // One thread leads: it splits work into parts, does its own share and what its helpers have not
 // started, and waits only for what they have started. So a helper that is late, or gone, costs the
-// leader nothing. No thread sleeps in here: helpers poll for work, and the leader waits for the end
-// of a part, some microseconds.
+// leader nothing. A helper that has done its share takes what is left of the leader's. No thread
+// sleeps in here: helpers poll for work, and the leader waits for the end of a part, some
+// microseconds.
 //
 // Which thread does which part depends on chance. What is computed must not: each part is written
 // by one thread, and by itself.
@@ -29,7 +30,8 @@ class StepThreadPool {
 
   // ---- The leader's.
 
-  // So many threads at most share what is split from here on, the leader included.
+  // So many threads at most share what is split from here on, the leader included; a helper that
+  // comes late from the work before may still take some.
   void use(std::size_t threads) { used_ = threads; }
   // How many do, by the helpers that are here.
   std::size_t threads() const;
@@ -61,6 +63,7 @@ class StepThreadPool {
  private:
   using Call = void (*)(const void* work, std::size_t begin, std::size_t end, bool is_leader);
 
+  static constexpr std::size_t kLeader = 0;  // its seat
   // What is left of a seat's share. In a cache line of its own, which its helper looks at.
   struct alignas(64) Share {
     std::atomic<std::uint64_t> left{0};
@@ -90,7 +93,7 @@ class StepThreadPool {
 
   alignas(64) std::atomic<std::uint32_t> seats_{0};  // a bit for each that is taken
   alignas(64) std::atomic<std::size_t> done_{0};     // of the work, by helpers
-  std::array<Share, kMostThreads> shares_;           // by seat; the first is unused
+  std::array<Share, kMostThreads> shares_;           // by seat
 };
 
 // Threads that help the leader of a pool, which outlives them, and do nothing else: they poll for

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -80,6 +81,23 @@ TEST_CASE("helpers do a part of the work, and no part is done twice") {
     REQUIRE(done == std::vector<int>(count, 1));
   }
   CHECK(by_helpers > 0);
+}
+
+TEST_CASE("a helper that has done its share takes what is left of a slow leader's") {
+  StepThreadPool team;
+  const StepHelpers helpers(team, 1);
+  std::atomic<int> by_helper{0};
+  team.split(8, [&](std::size_t begin, std::size_t end, bool is_leader) {
+    if (!is_leader) {
+      by_helper += static_cast<int>(end - begin);
+      return;
+    }
+    CHECK(begin == 0);
+    CHECK(end == 2);  // of 0 .. 3
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (by_helper < 6 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  });
+  CHECK(by_helper == 6);
 }
 
 TEST_CASE("helpers may come and go while there is work") {
