@@ -31,22 +31,15 @@ class ShiftState final : public RecurrentState {
   }
 };
 
-// before[r] = the row before r of its sequence, or what its state has.
+// Mixes each row with the one before it in its sequence, which is another row or in its state.
+// REQUIRES: no state has been fed.
 template <typename State>
-void list_rows_before(const MixerRows& rows, MatrixView<float> before) {
-  for_each_run(rows.states, [&](std::size_t first, std::size_t length) {
-    const auto& state = static_cast<const State&>(*rows.states[first]);
-    std::ranges::copy(state.last(), before.row(first).begin());
-    for (std::size_t r = first + 1; r < first + length; ++r) {
-      std::ranges::copy(rows.normed.row(r - 1), before.row(r).begin());
-    }
-  });
-}
-
-void mix_into(const MixerRows& rows, MatrixView<const float> before, const Matrix& mix,
-              MatrixView<float> work, DenseInput& input) {
+void mix_into(const MixerRows& rows, const Matrix& mix, MatrixView<float> work, DenseInput& input) {
   share_rows(rows.team, rows.count(), [&](std::size_t r) {
-    interpolate(rows.normed.row(r), before.row(r), mix.values(), work.row(r));
+    const bool is_next = r > 0 && rows.states[r] == rows.states[r - 1];
+    const std::span<const float> before =
+        is_next ? rows.normed.row(r - 1) : static_cast<const State&>(*rows.states[r]).last();
+    interpolate(rows.normed.row(r), before, mix.values(), work.row(r));
     input.assign(r, work.row(r));
   });
 }
@@ -152,7 +145,8 @@ class ShiftLayout final : public RecurrentLayout {
 
 // values: of the input.
 void apply_pair(const LowRankPair& pair, const MixerRows& rows, DenseInput& input,
-                MatrixView<const float> values, void (*between)(std::span<float>), MatrixView<float> out, MixerScratch& scratch) {
+                MatrixView<const float> values, void (*between)(std::span<float>),
+                MatrixView<float> out, MixerScratch& scratch) {
   const std::size_t count = rows.count();
   DenseInput& inner =
       scratch.input(1, pair.second->weight_type(), count, pair.first->out_features());
@@ -193,24 +187,22 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
                           MixerScratch& scratch) const {
   const std::size_t count = rows.count();
   const std::size_t width = rows.normed.cols();
-  enum Place { kBefore, kWork, kR, kW, kK, kV, kA, kG, kUnit, kErase, kOut };
+  enum Place { kWork, kR, kW, kK, kV, kA, kG, kUnit, kErase, kOut };
   const auto matrix = [&](Place place) { return scratch.matrix(place, count, width); };
-  const MatrixView<float> before = matrix(kBefore);
   const MatrixView<float> work = matrix(kWork);
   const MatrixView<float> r = matrix(kR), w = matrix(kW), k = matrix(kK), v = matrix(kV),
                           a = matrix(kA), g = matrix(kG), unit_key = matrix(kUnit),
                           erase = matrix(kErase), out = matrix(kOut);
-  list_rows_before<TimeState>(rows, before);
 
   DenseInput& served = scratch.input(0, weights_.r->weight_type(), count, width);
   DenseInput& low = scratch.input(2, weights_.decay.first->weight_type(), count, width);
   const auto product = [&](std::size_t mix, const Dense& dense, MatrixView<float> to) {
-    mix_into(rows, before, weights_.mix[mix], work, served);
+    mix_into<TimeState>(rows, weights_.mix[mix], work, served);
     rows.apply(dense, served, work, to);
   };
   const auto pair = [&](std::size_t mix, const LowRankPair& low_rank,
                         void (*between)(std::span<float>), MatrixView<float> to) {
-    mix_into(rows, before, weights_.mix[mix], work, low);
+    mix_into<TimeState>(rows, weights_.mix[mix], work, low);
     apply_pair(low_rank, rows, low, work, between, to, scratch);
   };
   product(0, *weights_.r, r);
@@ -222,7 +214,7 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
       std::ranges::copy(v.row(i), rows.carry.row(i).begin());
     }
   } else {
-    mix_into(rows, before, weights_.mix[3], work, low);
+    mix_into<TimeState>(rows, weights_.mix[3], work, low);
     apply_pair(weights_.first_value, rows, low, work, nullptr, a, scratch);
     share_rows(rows.team, count, [&](std::size_t i) {
       sigmoid(a.row(i));
@@ -293,12 +285,10 @@ void Rwkv7ChannelMixer::step(const MixerRows& rows, MatrixView<float> add_to,
                              MixerScratch& scratch) const {
   const std::size_t count = rows.count();
   const std::size_t width = rows.normed.cols();
-  const MatrixView<float> before = scratch.matrix(0, count, width);
-  const MatrixView<float> work = scratch.matrix(1, count, width);
-  const MatrixView<float> hidden = scratch.matrix(2, count, key_.out_features());
-  list_rows_before<ShiftState>(rows, before);
+  const MatrixView<float> work = scratch.matrix(0, count, width);
+  const MatrixView<float> hidden = scratch.matrix(1, count, key_.out_features());
   DenseInput& mixed = scratch.input(0, key_.weight_type(), count, width);
-  mix_into(rows, before, mix_, work, mixed);
+  mix_into<ShiftState>(rows, mix_, work, mixed);
   for_each_run(rows.states, [&](std::size_t first, std::size_t length) {
     auto& state = static_cast<ShiftState&>(*rows.states[first]);
     const std::size_t staying = state.begin_run(length);
