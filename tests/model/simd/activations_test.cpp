@@ -6,6 +6,7 @@
 #include <limits>
 #include <random>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "model/ops/mixer_kernels.h"
@@ -52,6 +53,35 @@ TEST_CASE("NaN stays NaN in sigmoids, tanh and silu", "[rows]") {
       multiply_sigmoid(std::vector<float>(n, nan), gated);
       CHECK(std::ranges::all_of(decays, [](float value) { return std::isnan(value); }));
       CHECK(std::ranges::all_of(gated, [](float value) { return std::isnan(value); }));
+    }
+  });
+}
+
+TEST_CASE("RWKV-7's keys and outputs follow their formulas at every size", "[rows]") {
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal(0.0f, 1.0f);
+  testing::for_each_instruction_set([&] {
+    for (const std::size_t n : {1, 7, 16, 33, 64, 1000}) {
+      CAPTURE(n);
+      std::vector<std::vector<float>> all(7, std::vector<float>(n));
+      for (auto& row : all) std::ranges::generate(row, [&] { return normal(random); });
+      const auto& [k_k, k_a, a, r, v, gate, y] =
+          std::tie(all[0], all[1], all[2], all[3], all[4], all[5], all[6]);
+      std::vector<float> before(n), unit(n), erase(n);
+      std::ranges::generate(before, [&] { return normal(random); });
+      std::vector<float> k = before, out = y;
+      weigh_keys(k_k, k_a, a, k, unit);
+      multiply_negated(a, unit, erase);
+      add_bonus(r, k, k_a, v, gate, out);
+      double bonus = 0;
+      for (std::size_t i = 0; i < n; ++i) bonus += double{r[i]} * k[i] * k_a[i];
+      for (std::size_t i = 0; i < n; ++i) {
+        CAPTURE(i);
+        CHECK(unit[i] == before[i] * k_k[i]);
+        CHECK(k[i] == Approx(before[i] * (1.0 + (a[i] - 1.0) * k_a[i])).margin(1e-5));
+        CHECK(erase[i] == -(a[i] * unit[i]));
+        CHECK(out[i] == Approx((y[i] + bonus * v[i]) * gate[i]).epsilon(1e-4).margin(2e-3));
+      }
     }
   });
 }
