@@ -232,6 +232,7 @@ struct Transformer::Impl : Parts {
   explicit Impl(Parts parts)
       : Parts(std::move(parts)),
         layouts(recompute ? std::vector<std::shared_ptr<const StateLayout>>() : decoder->layouts()),
+        draft_layout(decoder->drafts ? decoder->drafts->layers.layouts().front() : nullptr),
         pass(*decoder) {}
 
   int num_counts() const { return head->supports_filters() ? config.vocab_size : 0; }
@@ -300,6 +301,7 @@ struct Transformer::Impl : Parts {
 
   // What a sequence keeps a state of; nothing in recompute mode.
   const std::vector<std::shared_ptr<const StateLayout>> layouts;
+  const std::shared_ptr<const StateLayout> draft_layout;  // null: no draft head
   const DecoderPass pass;
 };
 
@@ -340,20 +342,16 @@ void DraftState::assign(const DraftState& other) {
 bool Transformer::has_draft_head() const { return impl_->decoder->drafts != nullptr; }
 
 DraftState Transformer::new_draft_state() const {
-  const auto layout = impl_->decoder->drafts->layers.layouts().front();
-  return {layout->new_state({}), layout->new_state({})};
+  return {impl_->draft_layout->new_state({}), impl_->draft_layout->new_state({})};
 }
 
 std::size_t Transformer::draft_state_bytes() const {
   if (!has_draft_head()) return 0;
   constexpr std::size_t kObjectBytes = 320;  // as sequence_bytes() has it
-  const auto layout = impl_->decoder->drafts->layers.layouts().front();
-  return 2 * (layout->state_bytes(layout->tokens_until_full()) + kObjectBytes);
+  return 2 * (impl_->draft_layout->state_bytes(draft_window()) + kObjectBytes);
 }
 
-std::int64_t Transformer::draft_window() const {
-  return impl_->decoder->drafts->layers.layouts().front()->tokens_until_full();
-}
+std::int64_t Transformer::draft_window() const { return impl_->draft_layout->tokens_until_full(); }
 
 void Transformer::draft(std::span<const DraftRequest> requests, Workspace& workspace) const {
   Workspace::Activations& buffers = *workspace.buffers_;
