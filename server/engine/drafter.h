@@ -182,7 +182,8 @@ class SampleDrafts {
   // The draft token in hand, of the drafter or the head.
   Drafter::DraftToken draft();
   void reserve();
-  // What the draft head had read of the sample that this one was forked from, if it is still that.
+  // Takes the draft head's state of the sample that this one was forked from, unless that sample
+  // has gone on.
   void take_forked_state();
 
   const RequestContext& context_;
