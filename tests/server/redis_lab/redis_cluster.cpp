@@ -17,6 +17,11 @@ namespace {
 
 constexpr std::uint16_t kSlots = 16384;
 
+// Each node has an address of its own, so all may have the same ports. They lie below the range
+// from which the system takes ports for clients: no connection of another process can hold one when
+// a node starts.
+constexpr std::uint16_t kPort = 7001, kBusPort = 7002, kProxyPort = 7003, kBusProxyPort = 7004;
+
 // A network of its own for each cluster of each process: 253 x 253 of them, by process.
 std::string next_network() {
   static std::atomic<unsigned> count{0};
@@ -71,18 +76,18 @@ void RedisCluster::add_node(std::size_t index) {
   Node node;
   RedisServer::Options options;
   options.address = network_ + std::to_string(index + 1);
-  options.port = free_port(options.address);
+  options.port = kPort;
   options.greeting = options_.greeting;
-  Endpoint bus{options.address, free_port(options.address)};
+  const Endpoint bus{options.address, kBusPort};
   options.arguments = {"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
                        "--cluster-port", std::to_string(bus.port), "--cluster-node-timeout",
                        std::to_string(options_.node_timeout.count()),
                        // However long it was cut off, a replica may stand for its master.
                        "--cluster-replica-validity-factor", "0"};
   if (options_.has_proxies) {
-    const Endpoint anywhere{options.address, 0};
-    node.proxy = std::make_unique<TcpProxy>(Endpoint{options.address, options.port}, anywhere);
-    node.bus_proxy = std::make_unique<TcpProxy>(bus, anywhere);
+    node.proxy = std::make_unique<TcpProxy>(Endpoint{options.address, kPort},
+                                            Endpoint{options.address, kProxyPort});
+    node.bus_proxy = std::make_unique<TcpProxy>(bus, Endpoint{options.address, kBusProxyPort});
     for (const std::string& word :
          {std::string("--cluster-announce-ip"), options.address,
           std::string("--cluster-announce-port"), std::to_string(node.proxy->endpoint().port),
