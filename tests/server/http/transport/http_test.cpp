@@ -132,16 +132,16 @@ TEST_CASE("a request beyond a limit is refused with the limit, and the server co
 TEST_CASE("a client that sends its request too slowly is answered 408, and its connection ends",
           "[threat-26]") {
   ServerOptions options = with_http();
-  options.http.header_timeout_ms = std::chrono::milliseconds(100);
-  options.http.body_timeout_ms = std::chrono::milliseconds(100);
-  options.http.idle_timeout_ms = std::chrono::milliseconds(100);
+  options.http.header_timeout_ms = std::chrono::milliseconds(400);
+  options.http.body_timeout_ms = std::chrono::milliseconds(400);
+  options.http.idle_timeout_ms = std::chrono::milliseconds(400);
   TestServer server({"bytes"}, options);
   const int port = server.server().http_port();
   HttpClient head(port);
   head.send("POST /x HTTP/1.1\r\nHost: ");
   const HttpReply late = head.read();
   CHECK(late.status == 408);
-  CHECK_THAT(late.body, Contains("100 ms"));
+  CHECK_THAT(late.body, Contains("400 ms"));
   CHECK(head.ended());
   HttpClient body(port);
   body.send("POST " + std::string(kList) +
@@ -528,7 +528,7 @@ TEST_CASE("a gRPC client on the HTTP port receives an error that names the mista
 
 TEST_CASE("an HTTP connection past --max-connection-age takes no new request", "[threat-23]") {
   ServerOptions options = unlimited();
-  options.connections.max_age_ms = std::chrono::milliseconds(300);
+  options.connections.max_age_ms = std::chrono::milliseconds(1000);
   options.connections.max_age_grace_ms = std::chrono::milliseconds(0);  // to the streams' end
   TestServer server({"tokens"}, options);
   const int port = server.server().http_port();
