@@ -111,14 +111,15 @@ struct Dense::Impl {
   }
   // Of the first groups of columns.
   static void multiply_first(const Product& product, std::size_t num_groups, StepThreadPool* team) {
-    const auto groups = [&](std::size_t begin, std::size_t end, bool is_leader) {
-      Product part = product;
-      part.first_group = begin;
-      part.end_group = end;
-      if (!is_leader) part.prefetch = nullptr;  // which is one thread's, for its own cache
-      multiply(part);
-    };
-    split_among(team, num_groups, groups);
+    split_among(team, num_groups, [&](std::size_t begin, std::size_t end, bool is_leader) {
+      multiply_groups(product, begin, end, is_leader);
+    });
+  }
+  static void multiply_groups(Product product, std::size_t begin, std::size_t end, bool is_leader) {
+    product.first_group = begin;
+    product.end_group = end;
+    if (!is_leader) product.prefetch = nullptr;  // which is one thread's, for its own cache
+    multiply(product);
   }
 
   // Some rows of the weights at a time.
@@ -156,15 +157,28 @@ struct Dense::Impl {
       panels += (count + kGroupWidth - 1) / kGroupWidth;
     }
     split_among(team, panels, [&](std::size_t begin, std::size_t end, bool /*is_leader*/) {
-      std::size_t first = 0;  // panel of the part
-      for (const StoredPart& part : parts) {
-        const std::size_t own_begin = std::max(begin, first) - first;
-        const std::size_t own_end = std::min(end, first + part.num_panels());
-        if (own_end > first + own_begin)
-          part.multiply_panels(own_begin, own_end - first, x, y, bias, add);
-        first += part.num_panels();
-      }
+      multiply_panels(begin, end, x, y, add);
     });
+  }
+  void multiply_panels(std::size_t begin, std::size_t end, const DenseInput& x, MatrixView<float> y,
+                       bool add) const {
+    std::size_t first = 0;  // panel of the part
+    for (const StoredPart& part : parts) {
+      const std::size_t own_begin = std::max(begin, first) - first;
+      const std::size_t own_end = std::min(end, first + part.num_panels());
+      if (own_end > first + own_begin)
+        part.multiply_panels(own_begin, own_end - first, x, y, bias, add);
+      first += part.num_panels();
+    }
+  }
+
+  // What apply() splits; 0 where it does not.
+  std::size_t num_groups(std::size_t rows) const {
+    if (stream != nullptr) return 0;
+    if (weights.has_value()) return is_multiplied_here(rows) ? weights->num_groups() : 0;
+    std::size_t panels = 0;
+    for (const StoredPart& part : parts) panels += part.num_panels();
+    return panels;
   }
 };
 
@@ -291,6 +305,35 @@ void Dense::apply(const DenseInput& x, MatrixView<float> y, Output output, Prefe
   product.prefetch = prefetch;
   impl_->apply(product, team);
   if (impl_->fused == Fused::kGelu && output == Output::kStore) fuse(y);
+}
+
+void Dense::apply_all(std::span<const Multiplication> products, PrefetchList* prefetch,
+                      StepThreadPool* team) {
+  std::size_t all = 0;
+  for (const Multiplication& one : products) {
+    assert(one.dense->impl_->fused == Fused::kNone);
+    const std::size_t groups = one.dense->impl_->num_groups(one.y.rows());
+    if (groups == 0) one.dense->apply(*one.x, one.y, Output::kStore, prefetch, team);
+    all += groups;
+  }
+  split_among(team, all, [&](std::size_t begin, std::size_t end, bool is_leader) {
+    std::size_t first = 0;  // group of the product
+    for (const Multiplication& one : products) {
+      const Impl& impl = *one.dense->impl_;
+      const std::size_t groups = impl.num_groups(one.y.rows());
+      const std::size_t own_begin = std::max(begin, first) - first;
+      const std::size_t own_end = std::min(end, first + groups) - std::min(end, first);
+      first += groups;
+      if (own_end <= own_begin) continue;
+      if (!impl.weights.has_value()) {
+        impl.multiply_panels(own_begin, own_end, *one.x, one.y, /*add=*/false);
+        continue;
+      }
+      Product product = impl.product(*one.x, one.y);
+      product.prefetch = prefetch;
+      Impl::multiply_groups(product, own_begin, own_end, is_leader);
+    }
+  });
 }
 
 void Dense::apply_first(const DenseInput& x, MatrixView<float> y, StepThreadPool* team) const {

@@ -74,6 +74,16 @@ class Dense {
   void apply(const DenseInput& x, MatrixView<float> y, Output output = Output::kStore,
              PrefetchList* prefetch = nullptr, StepThreadPool* team = nullptr) const;
 
+  // One of several products, none of which reads what another one writes.
+  struct Multiplication {
+    const Dense* dense = nullptr;
+    const DenseInput* x = nullptr;
+    MatrixView<float> y;
+  };
+  // kStore of each, with the bits of apply(): the team splits the outputs of all of them together.
+  static void apply_all(std::span<const Multiplication> products, PrefetchList* prefetch = nullptr,
+                        StepThreadPool* team = nullptr);
+
   // kStore of the first y.cols() outputs, with the bits of apply(). REQUIRES: has_rows(), nothing
   // is fused, nothing streams; y.cols() is a multiple of kGroupWidth, or out_features.
   void apply_first(const DenseInput& x, MatrixView<float> y, StepThreadPool* team = nullptr) const;

@@ -189,8 +189,12 @@ void GatedDelta::step(const MixerRows& rows, MatrixView<float> add_to,
   const MatrixView<float> rates = scratch.matrix(1, count, shape.rates());
   const MatrixView<float> work = scratch.matrix(2, count, channels);
   const MatrixView<float> out = scratch.matrix(3, count, values);
-  rows.apply(*weights.in, rows.input, rows.normed, in);
-  if (weights.rate.has_value()) rows.apply(*weights.rate, rows.exact, rows.normed, rates);
+  const bool has_rates = weights.rate.has_value();
+  const Dense::Multiplication products[] = {
+      {&*weights.in, &rows.input, in}, {has_rates ? &*weights.rate : nullptr, &rows.exact, rates}};
+  const MatrixView<const float> read[] = {rows.normed, rows.normed};
+  rows.apply_all(std::span(products).first(has_rates ? 2 : 1),
+                 std::span(read).first(has_rates ? 2 : 1));
 
   share_runs(rows, scratch, [&](std::size_t first, std::size_t length, StepThreadPool* team) {
     auto& state = static_cast<GatedDeltaState&>(*rows.states[first]);

@@ -106,6 +106,20 @@ struct MixerRows {
     if (prefetch != nullptr) prefetch->clear();
     if (of != nullptr) of->add(dense.number(), x, y);
   }
+  // The same of several products at once, none of which reads what another one writes. x: as
+  // many. REQUIRES: nothing is fused.
+  void apply_all(std::span<const Dense::Multiplication> products,
+                 std::span<const MatrixView<const float>> x) const {
+    if (adapted != nullptr && prefetch != nullptr) {
+      for (const auto& one : products) adapted->list(one.dense->number(), *prefetch);
+    }
+    Dense::apply_all(products, prefetch, team);
+    if (prefetch != nullptr) prefetch->clear();
+    if (adapted == nullptr) return;
+    for (std::size_t i = 0; i < products.size(); ++i) {
+      adapted->add(products[i].dense->number(), x[i], products[i].y);
+    }
+  }
 };
 
 // Const and shareable between threads. Rows are independent but for the state of their sequence:

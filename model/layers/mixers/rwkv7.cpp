@@ -11,6 +11,9 @@
 namespace lintel {
 namespace {
 
+// Of Rwkv7Weights::mix.
+enum Mix : std::size_t { kOfR, kOfW, kOfK, kOfV, kOfA, kOfG, kMixes };
+
 constexpr float kMostDecay = 0.60653065971263342f;  // exp(-1/2)
 
 // The last row that a mixer saw, [E]: what the next row is mixed with. Drafts keep their rows.
@@ -31,17 +34,12 @@ class ShiftState final : public RecurrentState {
   }
 };
 
-// Mixes each row with the one before it in its sequence, which is another row or in its state.
-// REQUIRES: no state has been fed.
+// What row r is mixed with: the row before it in its sequence, which is another row or in its
+// state. REQUIRES: no state has been fed.
 template <typename State>
-void mix_into(const MixerRows& rows, const Matrix& mix, MatrixView<float> work, DenseInput& input) {
-  share_rows(rows.team, rows.count(), [&](std::size_t r) {
-    const bool is_next = r > 0 && rows.states[r] == rows.states[r - 1];
-    const std::span<const float> before =
-        is_next ? rows.normed.row(r - 1) : static_cast<const State&>(*rows.states[r]).last();
-    interpolate(rows.normed.row(r), before, mix.values(), work.row(r));
-    input.assign(r, work.row(r));
-  });
+std::span<const float> row_before(const MixerRows& rows, std::size_t r) {
+  if (r > 0 && rows.states[r] == rows.states[r - 1]) return rows.normed.row(r - 1);
+  return static_cast<const State&>(*rows.states[r]).last();
 }
 
 // What a token does to S and reads of it, [E] each; those that are kept of a draft come first.
@@ -143,21 +141,22 @@ class ShiftLayout final : public RecurrentLayout {
   }
 };
 
-// values: of the input.
-void apply_pair(const LowRankPair& pair, const MixerRows& rows, DenseInput& input,
-                MatrixView<const float> values, void (*between)(std::span<float>),
-                MatrixView<float> out, MixerScratch& scratch) {
-  const std::size_t count = rows.count();
-  DenseInput& inner =
-      scratch.input(1, pair.second->weight_type(), count, pair.first->out_features());
-  const MatrixView<float> found = inner.values().rows_from(0, count);
-  rows.apply(*pair.first, input, values, found);
-  share_rows(rows.team, count, [&](std::size_t r) {
-    if (between != nullptr) between(found.row(r));
-    inner.prepare(r, 1);
-  });
-  rows.apply(*pair.second, inner, found, out);
-}
+// What products read of a row mixed with the one before it.
+struct Mixed {
+  const Matrix* mix = nullptr;     // [1, E]
+  DenseInput* served = nullptr;    // for r, k and v; else null
+  DenseInput* low_rank = nullptr;  // for the pairs; else null
+  MatrixView<float> values;        // [rows, E]
+};
+
+// A pair at work: out = second(between(first(x))).
+struct PairTask {
+  const LowRankPair* pair = nullptr;
+  const Mixed* from = nullptr;
+  void (*between)(std::span<float>) = nullptr;
+  DenseInput* inner = nullptr;
+  MatrixView<float> out;
+};
 
 }  // namespace
 
@@ -187,46 +186,87 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
                           MixerScratch& scratch) const {
   const std::size_t count = rows.count();
   const std::size_t width = rows.normed.cols();
-  enum Place { kWork, kR, kW, kK, kV, kA, kG, kUnit, kErase, kOut };
-  const auto matrix = [&](Place place) { return scratch.matrix(place, count, width); };
-  const MatrixView<float> work = matrix(kWork);
+  enum Place { kR, kW, kK, kV, kA, kG, kFirst, kUnit, kErase, kOut, kMixed };
+  const auto matrix = [&](std::size_t place) { return scratch.matrix(place, count, width); };
   const MatrixView<float> r = matrix(kR), w = matrix(kW), k = matrix(kK), v = matrix(kV),
                           a = matrix(kA), g = matrix(kG), unit_key = matrix(kUnit),
                           erase = matrix(kErase), out = matrix(kOut);
+  const WeightType served_type = weights_.r->weight_type();
+  const WeightType low_rank_type = weights_.decay.first->weight_type();
 
-  DenseInput& served = scratch.input(0, weights_.r->weight_type(), count, width);
-  DenseInput& low = scratch.input(2, weights_.decay.first->weight_type(), count, width);
-  const auto product = [&](std::size_t mix, const Dense& dense, MatrixView<float> to) {
-    mix_into<TimeState>(rows, weights_.mix[mix], work, served);
-    rows.apply(dense, served, work, to);
-  };
-  const auto pair = [&](std::size_t mix, const LowRankPair& low_rank,
-                        void (*between)(std::span<float>), MatrixView<float> to) {
-    mix_into<TimeState>(rows, weights_.mix[mix], work, low);
-    apply_pair(low_rank, rows, low, work, between, to, scratch);
-  };
-  product(0, *weights_.r, r);
-  pair(1, weights_.decay, hyperbolic_tangent, w);
-  product(2, *weights_.k, k);
-  product(3, *weights_.v, v);
-  if (is_first_layer_) {
-    for (std::size_t i = 0; i < count; ++i) {
-      std::ranges::copy(v.row(i), rows.carry.row(i).begin());
-    }
-  } else {
-    mix_into<TimeState>(rows, weights_.mix[3], work, low);
-    apply_pair(weights_.first_value, rows, low, work, nullptr, a, scratch);
-    share_rows(rows.team, count, [&](std::size_t i) {
-      sigmoid(a.row(i));
-      interpolate(v.row(i), rows.carry.row(i), a.row(i), v.row(i));
-    });
+  // Few long steps for the team, rather than one for each product.
+  std::array<Mixed, kMixes> mixed;
+  for (std::size_t i = 0; i < kMixes; ++i) {
+    const bool is_served = i == kOfR || i == kOfK || i == kOfV;
+    const bool is_low_rank = !is_served || (i == kOfV && !is_first_layer_);
+    mixed[i] = {
+        .mix = &weights_.mix[i],
+        .served = is_served ? &scratch.input(i, served_type, count, width) : nullptr,
+        .low_rank = is_low_rank ? &scratch.input(kMixes + i, low_rank_type, count, width) : nullptr,
+        // Only adapters read these again.
+        .values = matrix(kMixed + (rows.has_adapters() ? i : 0))};
   }
-  pair(4, weights_.rate, nullptr, a);
-  pair(5, weights_.gate, sigmoid, g);
+  share_rows(rows.team, count, [&](std::size_t i) {
+    const std::span<const float> before = row_before<TimeState>(rows, i);
+    for (const Mixed& one : mixed) {
+      const std::span<float> values = one.values.row(i);
+      interpolate(rows.normed.row(i), before, one.mix->values(), values);
+      if (one.served != nullptr) one.served->assign(i, values);
+      if (one.low_rank != nullptr) one.low_rank->assign(i, values);
+    }
+  });
+
+  std::array<PairTask, 4> pairs = {{{&weights_.decay, &mixed[kOfW], hyperbolic_tangent, nullptr, w},
+                                    {&weights_.rate, &mixed[kOfA], nullptr, nullptr, a},
+                                    {&weights_.gate, &mixed[kOfG], sigmoid, nullptr, g},
+                                    {&weights_.first_value, &mixed[kOfV], nullptr, nullptr, {}}}};
+  if (!is_first_layer_) pairs.back().out = matrix(kFirst);
+  const std::span<PairTask> tasks = std::span(pairs).first(is_first_layer_ ? 3 : 4);
+
+  std::array<Dense::Multiplication, 3 + pairs.size()> products;
+  std::array<MatrixView<const float>, products.size()> values;
+  std::size_t chosen = 0;
+  const auto add = [&](const std::optional<Dense>& dense, const DenseInput& x,
+                       MatrixView<const float> from, MatrixView<float> to) {
+    products[chosen] = {&*dense, &x, to};
+    values[chosen++] = from;
+  };
+  const auto multiply_all = [&] {
+    rows.apply_all(std::span(products).first(chosen), std::span(values).first(chosen));
+    chosen = 0;
+  };
+  add(weights_.r, *mixed[kOfR].served, mixed[kOfR].values, r);
+  add(weights_.k, *mixed[kOfK].served, mixed[kOfK].values, k);
+  add(weights_.v, *mixed[kOfV].served, mixed[kOfV].values, v);
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    PairTask& task = tasks[i];
+    task.inner = &scratch.input(2 * kMixes + i, task.pair->second->weight_type(), count,
+                                task.pair->first->out_features());
+    add(task.pair->first, *task.from->low_rank, task.from->values,
+        task.inner->values().rows_from(0, count));
+  }
+  multiply_all();
+  share_rows(rows.team, count, [&](std::size_t i) {
+    for (const PairTask& task : tasks) {
+      if (task.between != nullptr) task.between(task.inner->values().row(i));
+      task.inner->prepare(i, 1);
+    }
+  });
+  for (const PairTask& task : tasks) {
+    add(task.pair->second, *task.inner, task.inner->values().rows_from(0, count), task.out);
+  }
+  multiply_all();
 
   const std::span<const float> k_k = weights_.k_k.values();
   const std::span<const float> k_a = weights_.k_a.values();
   share_rows(rows.team, count, [&](std::size_t i) {
+    if (is_first_layer_) {
+      std::ranges::copy(v.row(i), rows.carry.row(i).begin());
+    } else {
+      const std::span<float> first = pairs.back().out.row(i);
+      sigmoid(first);
+      interpolate(v.row(i), rows.carry.row(i), first, v.row(i));
+    }
     const std::span<float> unit = unit_key.row(i);
     exp_of_sigmoid(-kMostDecay, w.row(i));
     sigmoid(a.row(i));
@@ -255,6 +295,7 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
     state.feed(drafts, out.rows_from(first + staying, length - staying), team);
   });
 
+  DenseInput& read = scratch.input(0, served_type, count, width);
   const std::span<const float> r_k = weights_.r_k.values();
   const std::span<const float> gain = weights_.head_norm.gain.values();
   const std::span<const float> bias = weights_.head_norm.bias.values();
@@ -267,9 +308,9 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
       add_bonus(of_head(r.row(i)), of_head(k.row(i)), of_head(r_k), of_head(v.row(i)),
                 of_head(g.row(i)), y);
     }
-    served.assign(i, out.row(i));
+    read.assign(i, out.row(i));
   });
-  rows.apply(*weights_.out, served, out, add_to, Dense::Output::kAdd);
+  rows.apply(*weights_.out, read, out, add_to, Dense::Output::kAdd);
 }
 
 Rwkv7ChannelMixer::Rwkv7ChannelMixer(Matrix mix, Dense key, Dense value)
@@ -288,7 +329,10 @@ void Rwkv7ChannelMixer::step(const MixerRows& rows, MatrixView<float> add_to,
   const MatrixView<float> work = scratch.matrix(0, count, width);
   const MatrixView<float> hidden = scratch.matrix(1, count, key_.out_features());
   DenseInput& mixed = scratch.input(0, key_.weight_type(), count, width);
-  mix_into<ShiftState>(rows, mix_, work, mixed);
+  share_rows(rows.team, count, [&](std::size_t r) {
+    interpolate(rows.normed.row(r), row_before<ShiftState>(rows, r), mix_.values(), work.row(r));
+    mixed.assign(r, work.row(r));
+  });
   for_each_run(rows.states, [&](std::size_t first, std::size_t length) {
     auto& state = static_cast<ShiftState&>(*rows.states[first]);
     const std::size_t staying = state.begin_run(length);
