@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -18,7 +19,7 @@ constexpr double kLog2E = 1.4426950408889634;
 // log(sum of exp(logits)).
 double log_sum_exp(std::span<const float> logits) {
   const double highest = *std::max_element(logits.begin(), logits.end());
-  return highest + std::log(sum_of_exponentials(logits, highest));
+  return highest + std::log(sum_of_exponentials(logits, highest, 1.0));
 }
 
 void apply_bias(const SamplingOptions& options, std::span<double> logits) {
@@ -55,11 +56,6 @@ void apply_mask(std::span<const std::uint64_t> allowed, std::span<double> logits
       if ((allowed[word] >> bit & 1) == 0) some[bit] = kBanned;
     }
   }
-}
-
-// Lowest id among the highest.
-std::int32_t most_likely(std::span<const double> values) {
-  return static_cast<std::int32_t>(std::max_element(values.begin(), values.end()) - values.begin());
 }
 
 // Of so many candidates all are sorted. A vocabulary of 250,000 is not: a few of them hold top_p
@@ -129,34 +125,183 @@ std::size_t first_above(std::span<const double> weights, double sum, double targ
   return last;
 }
 
-// More weights are summed by blocks of kSummed.
+// More tokens are looked at by blocks.
 constexpr std::size_t kMostInOrder = 4096;
-constexpr std::size_t kSummed = 1024;
+constexpr std::size_t kBlock = 512;
+
+template <typename T>
+std::span<const T> block_of(std::span<const T> all, std::size_t i) {
+  return all.subspan(i * kBlock, std::min(kBlock, all.size() - i * kBlock));
+}
+
+std::size_t num_blocks(std::size_t tokens) { return (tokens + kBlock - 1) / kBlock; }
+
+// The block in which the sums up to it are first above `target`, else the last with a sum; before:
+// the sum of those before it. REQUIRES: a sum above 0.
+std::size_t block_above(std::span<const double> sums, double target, double& before) {
+  double sum = 0.0;
+  std::size_t chosen = 0;
+  for (std::size_t i = 0; i < sums.size() && sum <= target; ++i) {
+    if (sums[i] == 0.0) continue;
+    chosen = i;
+    before = sum;
+    sum += sums[i];
+  }
+  return chosen;
+}
 
 // The inverse of the cumulative distribution, in the order of ids. REQUIRES: a weight above 0.
 // Every filter keeps the likeliest token, whose weight is 1.
-std::int32_t draw_by_weight(std::span<const double> weights, double uniform) {
+std::int32_t draw_by_weight(std::span<const double> weights, double uniform,
+                            std::vector<double>& sums) {
   if (weights.size() <= kMostInOrder) {
     const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
     return static_cast<std::int32_t>(first_above(weights, 0.0, uniform * total));
   }
-  const auto block_at = [&](std::size_t begin) {
-    return weights.subspan(begin, std::min(kSummed, weights.size() - begin));
-  };
-  double total = 0.0;
-  for (std::size_t i = 0; i < weights.size(); i += kSummed) total += sum_of(block_at(i));
-  const double target = uniform * total;
-  double before = 0.0, sum = 0.0;
-  std::size_t chosen = 0;  // where the block of the target begins, or the last with a weight
-  for (std::size_t i = 0; i < weights.size() && sum <= target; i += kSummed) {
-    const double of_block = sum_of(block_at(i));
-    if (of_block == 0.0) continue;
-    chosen = i;
-    before = sum;
-    sum += of_block;
+  sums.clear();
+  for (std::size_t i = 0; i < num_blocks(weights.size()); ++i) {
+    sums.push_back(sum_of(block_of(weights, i)));
   }
-  return static_cast<std::int32_t>(chosen + first_above(block_at(chosen), before, target));
+  const double target = uniform * std::accumulate(sums.begin(), sums.end(), 0.0);
+  double before = 0.0;
+  const std::size_t chosen = block_above(sums, target, before);
+  return static_cast<std::int32_t>(chosen * kBlock +
+                                   first_above(block_of(weights, chosen), before, target));
 }
+
+// Draws from a large vocabulary, most of whose tokens are never likely: without a weight of each in
+// memory. T: float, or double once they are changed.
+template <typename T>
+class LargeVocabulary {
+ public:
+  LargeVocabulary(std::span<const T> logits, SamplingScratch& scratch)
+      : logits_(logits), scratch_(scratch) {
+    scratch.maxima.clear();
+    for (std::size_t i = 0; i < num_blocks(logits.size()); ++i) {
+      scratch.maxima.push_back(largest_of(block_of(logits, i)));
+    }
+    highest_ = *std::ranges::max_element(scratch.maxima);
+  }
+
+  double highest() const { return highest_; }
+
+  // The lowest id among the highest.
+  std::int32_t most_likely() const {
+    const auto i = static_cast<std::size_t>(std::ranges::find(scratch_.maxima, highest_) -
+                                            scratch_.maxima.begin());
+    const std::span<const T> block = block_of(logits_, i);
+    return static_cast<std::int32_t>(i * kBlock) +
+           static_cast<std::int32_t>(std::ranges::find(block, static_cast<T>(highest_)) -
+                                     block.begin());
+  }
+
+  // The same as draw_by_weight() of all.
+  std::int32_t draw_of_all(double temperature, double uniform) {
+    const double target = uniform * sum_blocks(temperature);
+    double before = 0.0;
+    const std::size_t chosen = block_above(scratch_.sums, target, before);
+    const std::span<const T> block = block_of(logits_, chosen);
+    scratch_.weights.resize(block.size());
+    exponentials_of(block, highest_, temperature, scratch_.weights);
+    return static_cast<std::int32_t>(chosen * kBlock +
+                                     first_above(scratch_.weights, before, target));
+  }
+
+  // Whether the likeliest tokens that pass the filters are few; then they are in the scratch
+  // memory, with their weights, by id.
+  bool find_few(const SamplingOptions& options) {
+    constexpr std::size_t kFirstWanted = 16;
+    const bool limits_k =
+        options.top_k > 0 && static_cast<std::size_t>(options.top_k) < logits_.size();
+    if (!limits_k && options.top_p >= 1.0f) return false;
+    auto& found = scratch_.likeliest;
+    const double all = limits_k ? 0.0 : sum_blocks(options.temperature);
+    std::size_t kept = 0;
+    for (std::size_t wanted = limits_k ? static_cast<std::size_t>(options.top_k) : kFirstWanted;;
+         wanted *= 4) {
+      if (wanted > scratch_.maxima.size() / 2) return false;
+      const bool are_all = list_likeliest(wanted, options.temperature);
+      kept = limits_k ? std::min(wanted, found.size()) : found.size();
+      if (options.top_p >= 1.0f) break;
+      double total = all;
+      if (limits_k) {
+        total = 0.0;
+        for (std::size_t i = 0; i < kept; ++i) total += found[i].first;
+      }
+      std::size_t holding = 0;
+      double sum = 0.0;
+      do {
+        sum += found[holding++].first;
+      } while (holding < kept && sum < options.top_p * total);
+      const bool is_enough = limits_k || are_all || sum >= options.top_p * total;
+      kept = holding;
+      if (is_enough) break;
+    }
+    while (kept > 1 && found[kept - 1].first < options.min_p) --kept;
+    found.resize(kept);
+    std::ranges::sort(found, {}, [](const auto& token) { return token.second; });
+    return true;
+  }
+
+  // REQUIRES: find_few().
+  std::int32_t draw_of_few(double uniform) const {
+    double total = 0.0;
+    for (const auto& [weight, id] : scratch_.likeliest) total += weight;
+    double sum = 0.0;
+    std::int32_t last = 0;
+    for (const auto& [weight, id] : scratch_.likeliest) {
+      if (weight == 0.0) continue;
+      sum += weight;
+      last = id;
+      if (sum > uniform * total) break;
+    }
+    return last;
+  }
+
+ private:
+  double sum_blocks(double temperature) {
+    scratch_.sums.clear();
+    for (std::size_t i = 0; i < scratch_.maxima.size(); ++i) {
+      const bool is_banned = scratch_.maxima[i] == kBanned;
+      scratch_.sums.push_back(
+          is_banned ? 0.0 : sum_of_exponentials(block_of(logits_, i), highest_, temperature));
+    }
+    return std::accumulate(scratch_.sums.begin(), scratch_.sums.end(), 0.0);
+  }
+
+  // Lists with their weights the likeliest tokens, in order: at least so many, unless fewer are
+  // allowed. Returns whether they are all that are. REQUIRES: no more wanted than blocks.
+  bool list_likeliest(std::size_t wanted, double temperature) {
+    std::vector<double>& ranked = scratch_.weights;
+    ranked = scratch_.maxima;
+    const auto place = ranked.begin() + static_cast<std::ptrdiff_t>(wanted - 1);
+    std::nth_element(ranked.begin(), place, ranked.end(), std::greater<>());
+    const double least = *place;  // `wanted` blocks have a token that is as likely
+    auto& found = scratch_.likeliest;
+    found.clear();
+    for (std::size_t i = 0; i < scratch_.maxima.size(); ++i) {
+      if (scratch_.maxima[i] < least || scratch_.maxima[i] == kBanned) continue;
+      const std::span<const T> block = block_of(logits_, i);
+      for (std::size_t j = 0; j < block.size(); ++j) {
+        if (block[j] < least || block[j] == kBanned) continue;
+        found.emplace_back(block[j], static_cast<std::int32_t>(i * kBlock + j));
+      }
+    }
+    std::vector<double>& weights = scratch_.weights;
+    weights.clear();
+    for (const auto& [logit, id] : found) weights.push_back(logit);
+    exponentials_of(std::span<const double>(weights), highest_, temperature, weights);
+    for (std::size_t i = 0; i < found.size(); ++i) found[i].first = weights[i];
+    std::ranges::sort(found, [](const auto& a, const auto& b) {
+      return a.first != b.first ? a.first > b.first : a.second < b.second;
+    });
+    return least == kBanned;
+  }
+
+  const std::span<const T> logits_;
+  SamplingScratch& scratch_;
+  double highest_ = kBanned;
+};
 
 class CategoricalHead final : public Head {
  public:
@@ -180,49 +325,57 @@ class CategoricalHead final : public Head {
                       DrawSource draw, SamplingScratch& scratch) const override {
     assert(counts.empty() || counts.size() == output.size());
     assert(allowed.empty() || allowed.size() == (output.size() + 63) / 64);
-    scratch.values.resize(output.size());
-    scratch.order.resize(output.size());
-    const std::span<double> values(scratch.values);
     if (options.logit_bias.empty() && counts.empty() && allowed.empty()) {
-      const float highest = largest_of(output);
-      if (options.temperature == 0.0f) {
-        return static_cast<std::int32_t>(std::ranges::find(output, highest) - output.begin());
-      }
-      exponentials_of(output, highest, options.temperature, values);
-      return draw_filtered(options, draw, scratch);
+      return draw_of(output, options, draw, scratch);
     }
-
+    scratch.values.resize(output.size());
+    const std::span<double> values(scratch.values);
     std::copy(output.begin(), output.end(), values.begin());
     apply_bias(options, values);
     apply_penalties(options, counts, values);
     apply_mask(allowed, values);
-    double highest = largest_of(values);
-    if (highest == kBanned) {
+    if (largest_of(values) == kBanned) {
       // Every token is banned, which leaves no distribution: the biases are void.
       std::copy(output.begin(), output.end(), values.begin());
       apply_penalties(options, counts, values);
       apply_mask(allowed, values);
-      highest = largest_of(values);
     }
-    if (options.temperature == 0.0f) return most_likely(values);
-
-    // Weights relative to the highest: it has 1, at every temperature.
-    exponentials(values, highest, options.temperature);
-    return draw_filtered(options, draw, scratch);
+    return draw_of(std::span<const double>(values), options, draw, scratch);
   }
 
  private:
-  // Of the weights in scratch.values.
-  static std::int32_t draw_filtered(const SamplingOptions& options, DrawSource draw,
-                                    SamplingScratch& scratch) {
+  // By temperature and filters. logits: may be scratch.values, which then changes.
+  template <typename T>
+  static std::int32_t draw_of(std::span<const T> logits, const SamplingOptions& options,
+                              DrawSource draw, SamplingScratch& scratch) {
+    double highest = 0.0;
+    if (logits.size() > kMostInOrder) {
+      LargeVocabulary<T> vocabulary(logits, scratch);
+      highest = vocabulary.highest();
+      if (options.temperature == 0.0f) return vocabulary.most_likely();
+      if (options.top_k <= 0 && options.top_p >= 1.0f && options.min_p <= 0.0f) {
+        return vocabulary.draw_of_all(options.temperature, draw.uniform(0));
+      }
+      if (vocabulary.find_few(options)) return vocabulary.draw_of_few(draw.uniform(0));
+    } else {
+      highest = largest_of(logits);
+      if (options.temperature == 0.0f) {  // the lowest id among the highest
+        return static_cast<std::int32_t>(std::ranges::find(logits, static_cast<T>(highest)) -
+                                         logits.begin());
+      }
+    }
+    // Weights relative to the highest: it has 1, at every temperature.
+    scratch.values.resize(logits.size());
+    scratch.order.resize(logits.size());
     const std::span<double> weights(scratch.values);
+    exponentials_of(logits, highest, options.temperature, weights);
     keep_top(options, weights, scratch.order);
     if (options.min_p > 0.0f) {
       for (double& weight : weights) {
         if (weight < options.min_p) weight = 0.0;
       }
     }
-    return draw_by_weight(weights, draw.uniform(0));
+    return draw_by_weight(weights, draw.uniform(0), scratch.sums);
   }
 
   const int vocab_size_;

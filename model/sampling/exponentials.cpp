@@ -50,29 +50,37 @@ HWY_INLINE T largest(const T* x, size_t n) {
 double LargestOf(const double* x, size_t n) { return largest(x, n); }
 float LargestFloatOf(const float* x, size_t n) { return largest(x, n); }
 
+// exp((x[i ...] - offset) / divisor), the lanes of d.
+template <typename D, typename T>
+HWY_INLINE hn::Vec<D> exponential_of(D d, const T* x, double offset, double divisor) {
+  auto value = hn::Zero(d);
+  if constexpr (std::is_same_v<T, float>) {
+    value = hn::PromoteTo(d, hn::LoadU(hn::Rebind<float, D>(), x));
+  } else {
+    value = hn::LoadU(d, x);
+  }
+  value = hn::Sub(value, hn::Set(d, offset));
+  // Slow, and exact where it does nothing.
+  if (divisor != 1.0) value = hn::Div(value, hn::Set(d, divisor));
+  return hn::Exp(d, value);
+}
+
 template <typename T>
 HWY_INLINE void exponentials(const T* x, size_t n, double offset, double divisor, double* out) {
-  const auto part = [=](auto d, size_t i) HWY_ATTR {
-    auto value = hn::Zero(d);
-    if constexpr (std::is_same_v<T, float>) {
-      value = hn::PromoteTo(d, hn::LoadU(hn::Rebind<float, decltype(d)>(), x + i));
-    } else {
-      value = hn::LoadU(d, x + i);
-    }
-    const auto shifted = hn::Sub(value, hn::Set(d, offset));
-    hn::StoreU(hn::Exp(d, hn::Div(shifted, hn::Set(d, divisor))), d, out + i);
-  };
   const Doubles d;
   const size_t lanes = hn::Lanes(d);
   size_t i = 0;
-  for (; i + lanes <= n; i += lanes) part(d, i);
-  for (; i < n; ++i) part(OneDouble(), i);
+  for (; i + lanes <= n; i += lanes) {
+    hn::StoreU(exponential_of(d, x + i, offset, divisor), d, out + i);
+  }
+  const OneDouble one;
+  for (; i < n; ++i) hn::StoreU(exponential_of(one, x + i, offset, divisor), one, out + i);
 }
 
-void Exponentials(double* x, size_t n, double offset, double divisor) {
-  exponentials(x, n, offset, divisor, x);
+void ExponentialsOf(const double* x, size_t n, double offset, double divisor, double* out) {
+  exponentials(x, n, offset, divisor, out);
 }
-void ExponentialsOf(const float* x, size_t n, double offset, double divisor, double* out) {
+void ExponentialsOfFloats(const float* x, size_t n, double offset, double divisor, double* out) {
   exponentials(x, n, offset, divisor, out);
 }
 
@@ -98,21 +106,34 @@ double SumOf(const double* x, size_t n) {
   return sum_of_chains(sum);
 }
 
-double SumOfExponentials(const float* x, size_t n, double offset) {
+template <typename T>
+HWY_INLINE double sum_of_exponentials(const T* x, size_t n, double offset, double divisor) {
   HWY_ALIGN double sum[kChains] = {};
   const auto add = [&](auto d, size_t i, double* to) HWY_ATTR {
-    const auto wide = hn::PromoteTo(d, hn::LoadU(hn::Rebind<float, decltype(d)>(), x + i));
-    const auto e = hn::Exp(d, hn::Sub(wide, hn::Set(d, offset)));
-    hn::StoreU(hn::Add(hn::LoadU(d, to), e), d, to);
+    hn::StoreU(hn::Add(hn::LoadU(d, to), exponential_of(d, x + i, offset, divisor)), d, to);
   };
   const Doubles d;
   const size_t lanes = hn::Lanes(d);
   size_t i = 0;
+  if (lanes == kChains) {  // in a register
+    auto sums = hn::Zero(d);
+    for (; i + kChains <= n; i += kChains) {
+      sums = hn::Add(sums, exponential_of(d, x + i, offset, divisor));
+    }
+    hn::StoreU(sums, d, sum);
+  }
   for (; i + kChains <= n; i += kChains) {
     for (size_t j = 0; j < kChains; j += lanes) add(d, i + j, sum + j);
   }
   for (size_t j = 0; i < n; ++i, ++j) add(OneDouble(), i, sum + j);
   return sum_of_chains(sum);
+}
+
+double SumOfExponentials(const double* x, size_t n, double offset, double divisor) {
+  return sum_of_exponentials(x, n, offset, divisor);
+}
+double SumOfFloatExponentials(const float* x, size_t n, double offset, double divisor) {
+  return sum_of_exponentials(x, n, offset, divisor);
 }
 
 }  // namespace
@@ -126,9 +147,10 @@ namespace lintel {
 HWY_EXPORT(LargestOf);
 HWY_EXPORT(LargestFloatOf);
 HWY_EXPORT(SumOf);
-HWY_EXPORT(Exponentials);
 HWY_EXPORT(ExponentialsOf);
+HWY_EXPORT(ExponentialsOfFloats);
 HWY_EXPORT(SumOfExponentials);
+HWY_EXPORT(SumOfFloatExponentials);
 
 double largest_of(std::span<const double> x) {
   return HWY_DYNAMIC_DISPATCH(LargestOf)(x.data(), x.size());
@@ -142,15 +164,18 @@ double sum_of(std::span<const double> x) { return HWY_DYNAMIC_DISPATCH(SumOf)(x.
 
 void exponentials_of(std::span<const float> x, double offset, double divisor,
                      std::span<double> out) {
+  HWY_DYNAMIC_DISPATCH(ExponentialsOfFloats)(x.data(), x.size(), offset, divisor, out.data());
+}
+void exponentials_of(std::span<const double> x, double offset, double divisor,
+                     std::span<double> out) {
   HWY_DYNAMIC_DISPATCH(ExponentialsOf)(x.data(), x.size(), offset, divisor, out.data());
 }
 
-void exponentials(std::span<double> x, double offset, double divisor) {
-  HWY_DYNAMIC_DISPATCH(Exponentials)(x.data(), x.size(), offset, divisor);
+double sum_of_exponentials(std::span<const float> x, double offset, double divisor) {
+  return HWY_DYNAMIC_DISPATCH(SumOfFloatExponentials)(x.data(), x.size(), offset, divisor);
 }
-
-double sum_of_exponentials(std::span<const float> x, double offset) {
-  return HWY_DYNAMIC_DISPATCH(SumOfExponentials)(x.data(), x.size(), offset);
+double sum_of_exponentials(std::span<const double> x, double offset, double divisor) {
+  return HWY_DYNAMIC_DISPATCH(SumOfExponentials)(x.data(), x.size(), offset, divisor);
 }
 
 }  // namespace lintel

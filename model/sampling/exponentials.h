@@ -16,14 +16,15 @@ float largest_of(std::span<const float> x);
 // In eight chains by index, the same bits on every machine.
 double sum_of(std::span<const double> x);
 
-// In place: exp((x - offset) / divisor), to 2 ulp; 0 where x is minus infinity. REQUIRES: no x is
-// above offset; divisor > 0.
-void exponentials(std::span<double> x, double offset, double divisor);
-// The same of floats, into out: [x.size()].
+// exp((x - offset) / divisor), to 2 ulp, into out: [x.size()], which may be x; 0 where x is minus
+// infinity. REQUIRES: no x is above offset; divisor > 0.
 void exponentials_of(std::span<const float> x, double offset, double divisor,
                      std::span<double> out);
+void exponentials_of(std::span<const double> x, double offset, double divisor,
+                     std::span<double> out);
 
-// The sum of exp(x - offset). REQUIRES: no x is above offset.
-double sum_of_exponentials(std::span<const float> x, double offset);
+// The sum_of() these, none of which is written.
+double sum_of_exponentials(std::span<const float> x, double offset, double divisor);
+double sum_of_exponentials(std::span<const double> x, double offset, double divisor);
 
 }  // namespace lintel
