@@ -52,46 +52,44 @@ std::shared_ptr<const StateLayout> GatedSoftmax::layout() const { return layout_
 
 std::vector<const Dense*> GatedSoftmax::products() const { return {&*weights_.in, &*weights_.out}; }
 
-// Norms and rotates queries and keys in place, and moves the queries of a head to their places
-// without gates: q is [rows, H D] then, and the gates follow.
-void GatedSoftmax::prepare(const MixerRows& rows, MatrixView<float> in,
-                           MixerScratch& scratch) const {
+// Norms and rotates the queries and keys of row r in place, and moves the queries of a head to
+// their places without gates: q is [H D] then, and the gates follow. work: room for as many floats
+// as turn, and for the queries.
+void GatedSoftmax::prepare(std::size_t r, const MixerRows& rows, std::span<float> row,
+                           std::span<float> work) const {
   const std::size_t width = shape_.head_width;
-  const std::size_t floats = rotary_.rotated() + shape_.queries();
-  if (scratch.floats.size() < floats) scratch.floats.resize(floats);
-  const std::span<float> turns(scratch.floats.data(), rotary_.rotated());
-  const std::span<float> gates(turns.data() + turns.size(), shape_.queries());
+  const std::span<float> turns = work.first(rotary_.rotated());
+  const std::span<float> gates = work.subspan(turns.size(), shape_.queries());
   const auto norm = [&](float* heads, std::size_t count, const Matrix& gain) {
     if (gain.values().empty()) return;
     const MatrixView<float> view(heads, count, width, width);
     rms_norm(view, gain.values(), weights_.norm_eps, view);
   };
-  for (std::size_t r = 0; r < rows.count(); ++r) {
-    rotary_.list_turns(rows.positions[r], turns);
-    float* const q = in.row(r).data();
-    float* k = q + shape_.queries();
-    if (shape_.has_gate) {
-      for (std::size_t h = 0; h < shape_.heads; ++h) {
-        std::copy_n(q + (2 * h + 1) * width, width, gates.data() + h * width);
-        std::copy_n(q + 2 * h * width, width, q + h * width);
-      }
-      std::ranges::copy(gates, k);
-      k += shape_.queries();
+  rotary_.list_turns(rows.positions[r], turns);
+  float* const q = row.data();
+  float* k = q + shape_.queries();
+  if (shape_.has_gate) {
+    for (std::size_t h = 0; h < shape_.heads; ++h) {
+      std::copy_n(q + (2 * h + 1) * width, width, gates.data() + h * width);
+      std::copy_n(q + 2 * h * width, width, q + h * width);
     }
-    norm(q, shape_.heads, weights_.query_norm);
-    norm(k, shape_.kv_heads, weights_.key_norm);
-    for (std::size_t h = 0; h < shape_.heads; ++h) Rotary::turn(turns, q + h * width);
-    for (std::size_t h = 0; h < shape_.kv_heads; ++h) Rotary::turn(turns, k + h * width);
+    std::ranges::copy(gates, k);
+    k += shape_.queries();
   }
+  norm(q, shape_.heads, weights_.query_norm);
+  norm(k, shape_.kv_heads, weights_.key_norm);
+  for (std::size_t h = 0; h < shape_.heads; ++h) Rotary::turn(turns, q + h * width);
+  for (std::size_t h = 0; h < shape_.kv_heads; ++h) Rotary::turn(turns, k + h * width);
 }
 
 // Queries of the last rows of the cache. All that share keys read a page together, or, where a
-// team has more threads than there are heads of keys, kRowsOfThread rows of them.
-void GatedSoftmax::attend(const KvCache& cache, MatrixView<const float> q, MatrixView<float> out,
-                          MixerScratch& scratch, StepThreadPool* team) const {
+// team has more threads than there are heads of keys, kRowsOfThread rows of them. max, sum:
+// [rows, H] of working memory.
+void GatedSoftmax::attend(const KvCache& cache, MatrixView<const float> q, MatrixView<float> max,
+                          MatrixView<float> sum, MatrixView<float> out,
+                          StepThreadPool* team) const {
   const std::size_t rows = q.rows();
   const std::size_t first_position = cache.length() - rows;
-  const MatrixView<float> totals = scratch.matrix(8, 2 * rows, shape_.heads);
   const std::size_t seen = std::min(cache.length(), shape_.window);
   if (rows * seen < kWorthSharing) team = nullptr;
   const KvShape& shape = layout_->shape();
@@ -111,8 +109,8 @@ void GatedSoftmax::attend(const KvCache& cache, MatrixView<const float> q, Matri
                     .scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_width)),
                     .q = q.row(first).data(),
                     .q_stride = q.stride(),
-                    .max = totals.data() + first * shape_.heads,
-                    .sum = totals.data() + (rows + first) * shape_.heads,
+                    .max = max.row(first).data(),
+                    .sum = sum.row(first).data(),
                     .out = out.row(first).data(),
                     .out_stride = out.stride()});
     }
@@ -127,9 +125,18 @@ void GatedSoftmax::step(const MixerRows& rows, MatrixView<float> add_to,
   const MatrixView<float> in = scratch.matrix(0, count, weights_.in->out_features());
   const MatrixView<float> out = scratch.matrix(1, count, queries);
   rows.apply(*weights_.in, rows.input, rows.normed, in);
-  prepare(rows, in, scratch);
+  const MatrixView<float> work = scratch.matrix(7, count, rotary_.rotated() + queries);
+  split_among(count < kRowsWorthSharing ? nullptr : rows.team, count,
+              [&](std::size_t begin, std::size_t end, bool /*is_leader*/) {
+                for (std::size_t r = begin; r < end; ++r) {
+                  prepare(r, rows, in.row(r), work.row(begin));  // which stays in its cache
+                }
+              });
+
   const std::size_t first_key = shape_.has_gate ? 2 * queries : queries;
-  for_each_run(rows.states, [&](std::size_t first, std::size_t length) {
+  const MatrixView<float> max = scratch.matrix(8, count, shape_.heads);
+  const MatrixView<float> sum = scratch.matrix(9, count, shape_.heads);
+  const auto attend_run = [&](std::size_t first, std::size_t length, StepThreadPool* team) {
     auto& cache = static_cast<KvCache&>(*rows.states[first]);
     cache.begin_run(length);
     for (std::size_t r = first; r < first + length;) {
@@ -141,12 +148,39 @@ void GatedSoftmax::step(const MixerRows& rows, MatrixView<float> add_to,
         const float* const k = in.row(i).data() + first_key;
         cache.append(k, k + keys);
       }
-      attend(cache, in.cols_from(0, queries).rows_from(r, fed), out.rows_from(r, fed), scratch,
-             rows.team);
+      attend(cache, in.cols_from(0, queries).rows_from(r, fed), max.rows_from(r, fed),
+             sum.rows_from(r, fed), out.rows_from(r, fed), team);
       cache.release_unseen();
       r += fed;
     }
+  };
+  // Each thread has runs of its own; but what is more than half of a thread's work, as a prompt
+  // beside rows that decode, is split.
+  const auto work_of = [&](std::size_t first, std::size_t length) {
+    const auto& cache = static_cast<const KvCache&>(*rows.states[first]);
+    return length * std::min(cache.length() + length, shape_.window);
+  };
+  std::size_t all = 0;
+  for_each_run(rows.states,
+               [&](std::size_t first, std::size_t length) { all += work_of(first, length); });
+  const std::size_t threads = rows.team == nullptr ? 1 : rows.team->threads();
+  const std::size_t most = all / (2 * threads);
+  std::size_t shared = 0;
+  std::vector<std::uint32_t>& firsts = scratch.numbers;
+  firsts.clear();
+  for_each_run(rows.states, [&](std::size_t first, std::size_t length) {
+    const std::size_t of_run = work_of(first, length);
+    if (threads == 1 || of_run > most) return attend_run(first, length, rows.team);
+    firsts.push_back(static_cast<std::uint32_t>(first));
+    shared += of_run;
   });
+  split_among(shared < kWorthSharing ? nullptr : rows.team, firsts.size(),
+              [&](std::size_t begin, std::size_t end, bool /*is_leader*/) {
+                for (std::size_t i = begin; i < end; ++i) {
+                  attend_run(firsts[i], run_length(rows.states.subspan(firsts[i])), nullptr);
+                }
+              });
+
   DenseInput& gated = scratch.input(0, weights_.out->weight_type(), count, queries);
   share_rows(rows.team, count, [&](std::size_t r) {
     if (shape_.has_gate) multiply_sigmoid(in.row(r).subspan(queries, queries), out.row(r));

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "model/layers/mixers/mixer.h"
@@ -58,9 +59,10 @@ class GatedSoftmax final : public Mixer {
   std::vector<const Dense*> products() const override;
 
  private:
-  void prepare(const MixerRows& rows, MatrixView<float> in, MixerScratch& scratch) const;
-  void attend(const KvCache& cache, MatrixView<const float> q, MatrixView<float> out,
-              MixerScratch& scratch, StepThreadPool* team) const;
+  void prepare(std::size_t r, const MixerRows& rows, std::span<float> row,
+               std::span<float> work) const;
+  void attend(const KvCache& cache, MatrixView<const float> q, MatrixView<float> max,
+              MatrixView<float> sum, MatrixView<float> out, StepThreadPool* team) const;
 
   const GatedSoftmaxShape shape_;
   const GatedSoftmaxWeights weights_;

@@ -221,6 +221,39 @@ TEST_CASE("KV cache: a team of threads gives the same bits", "[rows]") {
   }
 }
 
+TEST_CASE("KV cache: sequences that a team shares have the bits of one thread", "[rows][threads]") {
+  GatedSoftmaxShape shape{.heads = 8, .kv_heads = 2, .head_width = 64};
+  shape.window = GENERATE(SIZE_MAX, std::size_t{500});
+  const KvLayer layer(shape);
+  StepThreadPool team;
+  const StepHelpers helpers(team, 2);
+  while (team.threads() < 3) std::this_thread::yield();
+  // Short and long ones, and in the last step a prompt beside rows that decode.
+  const std::vector<std::size_t> lengths = {800, 5, 1100, 560, 1, 900, 850, 490};
+  std::vector<std::unique_ptr<LayerState>> begun;
+  std::vector<float> rows;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    begun.push_back(layer.new_state());
+    const std::vector<float> all = layer.inputs(static_cast<unsigned>(i), lengths[i] + 40);
+    layer.step({{begun.back().get(), lengths[i]}}, all);
+    const auto next = all.begin() + static_cast<std::ptrdiff_t>(lengths[i] * layer.width());
+    rows.insert(rows.end(), next,
+                i == 3 ? all.end() : next + static_cast<std::ptrdiff_t>(layer.width()));
+  }
+  const auto outputs = [&](StepThreadPool* shared) {
+    std::vector<std::unique_ptr<LayerState>> states;
+    std::vector<KvLayer::Run> runs;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      states.push_back(layer.new_state());
+      states.back()->assign(*begun[i]);
+      runs.push_back({states.back().get(), i == 3 ? 40u : 1u});
+    }
+    return layer.step(runs, rows, shared);
+  };
+  const std::vector<float> expected = outputs(nullptr);
+  for (int i = 0; i < 10; ++i) CHECK(same_floats(outputs(&team), expected));
+}
+
 TEST_CASE("KV cache: scores of thousands neither overflow nor vanish") {
   const KvType type = GENERATE(from_range(kKvTypes));
   const KvLayer layer = layer_of({.heads = 2, .kv_heads = 1, .head_width = 16}, type);
