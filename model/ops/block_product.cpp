@@ -42,9 +42,12 @@ constexpr size_t kPanelVectors = BlockMatrix::kPanel / kLanes;
 constexpr size_t kSpanCells = BlockMatrix::kSpan / 4;
 // Of inputs that share a scale (BlockInput::group_sums).
 constexpr size_t kSharedSpans = 4;
-// Levels are asked for so many bytes before they are read. Later rows find them in the cache: those
-// of the largest tiles, which may be many, do not ask. A panel has one smaller tile of each size.
+// Levels and scales are asked for so many bytes before they are read. Later rows find them in the
+// cache: those of the largest tiles, which may be many, do not ask. A panel has one smaller tile of
+// each size.
 constexpr size_t kFetchAhead = 4096;
+constexpr size_t kScalesAhead = 2048;
+constexpr size_t kCacheLine = 64;
 // 32 vector registers, not 16.
 constexpr bool kHasManyRegisters = kLanes == 16 || HWY_ARCH_ARM_A64;
 constexpr size_t kMostRows = kLanes == 16 ? 6 : 4;
@@ -209,6 +212,14 @@ HWY_INLINE VF load_bytes(const uint8_t* from) {
                        hn::PromoteTo(I(), hn::Load(bytes, reinterpret_cast<const Byte*>(from))));
 }
 
+// Asks for what vector v of outputs will have of an array, where a cache line of it begins.
+template <typename T>
+HWY_INLINE void fetch(const T* of_panel, size_t v) {
+  if (v * kLanes * sizeof(T) % kCacheLine == 0) {
+    hwy::Prefetch(of_panel + v * kLanes + kScalesAhead / sizeof(T));
+  }
+}
+
 // A vector of outputs from `column` on of a row.
 HWY_INLINE void store_outputs(const BlockProduct& product, size_t row, size_t column, VF sum) {
   const size_t outputs = product.weights->out_features();
@@ -313,6 +324,11 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
       }
       LINTEL_UNROLL
       for (size_t v = 0; v < kVectors; ++v) {
+        if (kFetches && kSpansPerBlock == 1) fetch(d, v);
+        if (kFetches && kSpansPerBlock > 1 && g == 0) {
+          fetch(scales, v);
+          fetch(scales + BlockMatrix::kPanel, v);
+        }
         VF scale = load_half(d + v * kLanes);
         VF minimum = hn::Zero(F());
         if (kFormat.has_minima) {
