@@ -42,9 +42,9 @@ constexpr size_t kPanelVectors = BlockMatrix::kPanel / kLanes;
 constexpr size_t kSpanCells = BlockMatrix::kSpan / 4;
 // Of inputs that share a scale (BlockInput::group_sums).
 constexpr size_t kSharedSpans = 4;
-// Levels and scales are asked for so many bytes before they are read. Later rows find them in the
-// cache: those of the largest tiles, which may be many, do not ask. A panel has one smaller tile of
-// each size.
+// Levels are asked for so many bytes before they are read, scales kScalesAhead. Later rows find
+// them in the cache: those of the largest tiles, which may be many, do not ask. A panel has one
+// smaller tile of each size.
 constexpr size_t kFetchAhead = 4096;
 constexpr size_t kScalesAhead = 2048;
 constexpr size_t kCacheLine = 64;
@@ -212,7 +212,7 @@ HWY_INLINE VF load_bytes(const uint8_t* from) {
                        hn::PromoteTo(I(), hn::Load(bytes, reinterpret_cast<const Byte*>(from))));
 }
 
-// Asks for what vector v of outputs will have of an array, where a cache line of it begins.
+// Asks for what vector v of outputs will have of an array, once for each cache line.
 template <typename T>
 HWY_INLINE void fetch(const T* of_panel, size_t v) {
   if (v * kLanes * sizeof(T) % kCacheLine == 0) {

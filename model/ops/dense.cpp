@@ -149,7 +149,6 @@ struct Dense::Impl {
 
   // y: all outputs, or the first of them, in whole panels.
   void apply_parts(const DenseInput& x, MatrixView<float> y, bool add, StepThreadPool* team) const {
-    assert(x.type() == type && x.cols() == in_features);
     std::size_t panels = 0;
     for (const StoredPart& part : parts) {
       if (part.first >= y.cols()) break;
@@ -162,6 +161,7 @@ struct Dense::Impl {
   }
   void multiply_panels(std::size_t begin, std::size_t end, const DenseInput& x, MatrixView<float> y,
                        bool add) const {
+    assert(x.type() == type && x.cols() == in_features);
     std::size_t first = 0;  // panel of the part
     for (const StoredPart& part : parts) {
       const std::size_t own_begin = std::max(begin, first) - first;

@@ -80,7 +80,7 @@ class Dense {
     const DenseInput* x = nullptr;
     MatrixView<float> y;
   };
-  // kStore of each, with the bits of apply(): the team splits the outputs of all of them together.
+  // kStore of each, with the bits of apply(). The team shares them all. REQUIRES: nothing is fused.
   static void apply_all(std::span<const Multiplication> products, PrefetchList* prefetch = nullptr,
                         StepThreadPool* team = nullptr);
 

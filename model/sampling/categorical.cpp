@@ -58,8 +58,7 @@ void apply_mask(std::span<const std::uint64_t> allowed, std::span<double> logits
   }
 }
 
-// Of so many candidates all are sorted. A vocabulary of 250,000 is not: a few of them hold top_p
-// nearly always.
+// Of so many candidates all are sorted, of more as many as top_p needs.
 constexpr std::size_t kMostSorted = 4096;
 
 // The smallest number of candidates whose weights make up top_p of all; at least 1. They are the
@@ -187,12 +186,10 @@ class LargeVocabulary {
 
   // The lowest id among the highest.
   std::int32_t most_likely() const {
-    const auto i = static_cast<std::size_t>(std::ranges::find(scratch_.maxima, highest_) -
-                                            scratch_.maxima.begin());
-    const std::span<const T> block = block_of(logits_, i);
-    return static_cast<std::int32_t>(i * kBlock) +
-           static_cast<std::int32_t>(std::ranges::find(block, static_cast<T>(highest_)) -
-                                     block.begin());
+    const auto i = std::ranges::max_element(scratch_.maxima) - scratch_.maxima.begin();
+    const std::span<const T> block = block_of(logits_, static_cast<std::size_t>(i));
+    const auto j = std::ranges::max_element(block) - block.begin();
+    return static_cast<std::int32_t>(i * static_cast<std::ptrdiff_t>(kBlock) + j);
   }
 
   // The same as draw_by_weight() of all.
@@ -214,13 +211,14 @@ class LargeVocabulary {
     const bool limits_k =
         options.top_k > 0 && static_cast<std::size_t>(options.top_k) < logits_.size();
     if (!limits_k && options.top_p >= 1.0f) return false;
+    std::size_t wanted = limits_k ? static_cast<std::size_t>(options.top_k) : kFirstWanted;
+    if (wanted > scratch_.maxima.size() / 2) return false;
     auto& found = scratch_.likeliest;
     const double all = limits_k ? 0.0 : sum_blocks(options.temperature);
     std::size_t kept = 0;
-    for (std::size_t wanted = limits_k ? static_cast<std::size_t>(options.top_k) : kFirstWanted;;
-         wanted *= 4) {
-      if (wanted > scratch_.maxima.size() / 2) return false;
-      const bool are_all = list_likeliest(wanted, options.temperature);
+    for (;; wanted *= 4) {
+      bool are_all = false;
+      if (!list_likeliest(wanted, options.temperature, are_all)) return false;
       kept = limits_k ? std::min(wanted, found.size()) : found.size();
       if (options.top_p >= 1.0f) break;
       double total = all;
@@ -270,8 +268,9 @@ class LargeVocabulary {
   }
 
   // Lists with their weights the likeliest tokens, in order: at least so many, unless fewer are
-  // allowed. Returns whether they are all that are. REQUIRES: no more wanted than blocks.
-  bool list_likeliest(std::size_t wanted, double temperature) {
+  // allowed; are_all: they are all that are. Returns false where it would have to sort too many.
+  bool list_likeliest(std::size_t wanted, double temperature, bool& are_all) {
+    if (wanted > scratch_.maxima.size() / 2) return false;
     std::vector<double>& ranked = scratch_.weights;
     ranked = scratch_.maxima;
     const auto place = ranked.begin() + static_cast<std::ptrdiff_t>(wanted - 1);
@@ -286,6 +285,7 @@ class LargeVocabulary {
         if (block[j] < least || block[j] == kBanned) continue;
         found.emplace_back(block[j], static_cast<std::int32_t>(i * kBlock + j));
       }
+      if (found.size() > kMostSorted) return false;
     }
     std::vector<double>& weights = scratch_.weights;
     weights.clear();
@@ -295,7 +295,8 @@ class LargeVocabulary {
     std::ranges::sort(found, [](const auto& a, const auto& b) {
       return a.first != b.first ? a.first > b.first : a.second < b.second;
     });
-    return least == kBanned;
+    are_all = least == kBanned;
+    return true;
   }
 
   const std::span<const T> logits_;
@@ -360,8 +361,7 @@ class CategoricalHead final : public Head {
     } else {
       highest = largest_of(logits);
       if (options.temperature == 0.0f) {  // the lowest id among the highest
-        return static_cast<std::int32_t>(std::ranges::find(logits, static_cast<T>(highest)) -
-                                         logits.begin());
+        return static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin());
       }
     }
     // Weights relative to the highest: it has 1, at every temperature.

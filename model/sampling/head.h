@@ -32,7 +32,7 @@ struct SamplingOptions {
 struct SamplingScratch {
   std::vector<double> values;
   std::vector<std::int32_t> order;
-  // Of a large vocabulary: of its blocks of tokens, and of tokens that may be drawn.
+  // Of a large vocabulary: maxima and sums by block; weights of some; tokens with their weights.
   std::vector<double> maxima, sums, weights;
   std::vector<std::pair<double, std::int32_t>> likeliest;
   std::vector<std::uint32_t> counts;  // for callers that have to list them

@@ -129,7 +129,7 @@ void GatedSoftmax::step(const MixerRows& rows, MatrixView<float> add_to,
   split_among(count < kRowsWorthSharing ? nullptr : rows.team, count,
               [&](std::size_t begin, std::size_t end, bool /*is_leader*/) {
                 for (std::size_t r = begin; r < end; ++r) {
-                  prepare(r, rows, in.row(r), work.row(begin));  // which stays in its cache
+                  prepare(r, rows, in.row(r), work.row(begin));  // few rows of work are used
                 }
               });
 
@@ -154,8 +154,8 @@ void GatedSoftmax::step(const MixerRows& rows, MatrixView<float> add_to,
       r += fed;
     }
   };
-  // Each thread has runs of its own; but what is more than half of a thread's work, as a prompt
-  // beside rows that decode, is split.
+  // Runs are shared out among the threads, whole. But one of more than half of a thread's part, as
+  // a prompt is among rows that decode, or one of few runs, is first split by heads.
   const auto work_of = [&](std::size_t first, std::size_t length) {
     const auto& cache = static_cast<const KvCache&>(*rows.states[first]);
     return length * std::min(cache.length() + length, shape_.window);

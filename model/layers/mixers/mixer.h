@@ -80,7 +80,7 @@ struct MixerRows {
   // [rows, E] what the first layer leaves to the others (RWKV-7: v of layer 0).
   MatrixView<float> carry;
   const AdaptedRows* adapted = nullptr;  // which rows have adapters; null: none
-  PrefetchList* prefetch = nullptr;      // for the next product, which empties it; null: nothing
+  PrefetchList* prefetch = nullptr;      // for the next apply(), which empties it; null: nothing
   const KeptRows* kept = nullptr;        // null: all; else of a mixer that can_leave_out() rows
   StepThreadPool* team = nullptr;        // whose leader is this thread; null: this thread alone
   StepObserver* observer = nullptr;
@@ -106,8 +106,8 @@ struct MixerRows {
     if (prefetch != nullptr) prefetch->clear();
     if (of != nullptr) of->add(dense.number(), x, y);
   }
-  // The same of several products at once, none of which reads what another one writes. x: as
-  // many. REQUIRES: nothing is fused.
+  // The same of several products at once, none of which reads what another one writes. x[i]: what
+  // products[i].x was prepared from. REQUIRES: nothing is fused.
   void apply_all(std::span<const Dense::Multiplication> products,
                  std::span<const MatrixView<const float>> x) const {
     if (adapted != nullptr && prefetch != nullptr) {

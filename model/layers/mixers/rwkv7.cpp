@@ -194,7 +194,7 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
   const WeightType served_type = weights_.r->weight_type();
   const WeightType low_rank_type = weights_.decay.first->weight_type();
 
-  // Few long steps for the team, rather than one for each product.
+  // One parallel region for all mixes and one for all products: each costs the team a wait.
   std::array<Mixed, kMixes> mixed;
   for (std::size_t i = 0; i < kMixes; ++i) {
     const bool is_served = i == kOfR || i == kOfK || i == kOfV;

@@ -278,27 +278,29 @@ TEST_CASE("top_k, top_p and min_p keep what they say") {
 }
 
 TEST_CASE("filters of a large vocabulary keep what sorting all of it would keep") {
-  constexpr int kTokens = 70'000;  // several times as many blocks as are looked at first
+  // With several times as many blocks as are looked at first, and with fewer.
+  const int tokens = GENERATE(70'000, 6'000);
   const float scale = GENERATE(0.0f, 0.5f, 3.0f);  // flat: nearly all are kept; steep: a few
-  const float top_p = GENERATE(0.0f, 0.1f, 0.9f, 0.999f);
-  const int top_k = GENERATE(0, 3, 6'000);
+  const float top_p = GENERATE(0.0f, 0.9f, 0.999f);
+  const int top_k = GENERATE(0, 3, 66, 80'000);
+  const float temperature = top_k == 66 ? 0.7f : 1.0f;
   const float min_p = GENERATE(0.0f, 0.2f);
   const int allowed_of = GENERATE(1, 3, 10'000);  // one token of so many is
-  CAPTURE(scale, top_p, top_k, min_p, allowed_of);
-  const auto head = categorical(kTokens);
-  std::vector<float> logits = normal_values(kTokens, scale, 11);
+  CAPTURE(tokens, temperature, scale, top_p, top_k, min_p, allowed_of);
+  const auto head = categorical(tokens);
+  std::vector<float> logits = normal_values(tokens, scale, 11);
   for (float& logit : logits) logit = std::round(logit * 64.0f) / 64.0f;  // many equal ones
 
-  std::vector<std::uint64_t> mask((kTokens + 63) / 64);
+  std::vector<std::uint64_t> mask((tokens + 63) / 64);
   std::vector<std::int32_t> order;
-  for (std::int32_t id = 0; id < kTokens; id += allowed_of) {
+  for (std::int32_t id = 0; id < tokens; id += allowed_of) {
     mask[static_cast<std::size_t>(id) / 64] |= std::uint64_t{1} << (id % 64);
     order.push_back(id);
   }
   std::ranges::stable_sort(order, [&](int a, int b) { return logits[a] > logits[b]; });
   std::vector<double> weights;
   for (const std::int32_t id : order) {
-    weights.push_back(std::exp(double{logits[id]} - logits[order[0]]));
+    weights.push_back(std::exp((double{logits[id]} - logits[order[0]]) / temperature));
   }
   if (top_k > 0) weights.resize(std::min(weights.size(), static_cast<std::size_t>(top_k)));
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
@@ -306,20 +308,20 @@ TEST_CASE("filters of a large vocabulary keep what sorting all of it would keep"
   for (double sum = 0.0; kept == 0 || (kept < weights.size() && sum < top_p * total); ++kept) {
     sum += weights[kept];
   }
-  std::vector<double> share(kTokens, 0.0);
+  std::vector<double> share(tokens, 0.0);
   for (std::size_t i = 0; i < kept; ++i) {
     if (weights[i] >= min_p) share[order[i]] = weights[i];
   }
-  std::vector<double> up_to(kTokens);
+  std::vector<double> up_to(tokens);
   std::partial_sum(share.begin(), share.end(), up_to.begin());
 
   // The draw is the inverse of the cumulative distribution: its ends show which tokens are left.
   SamplingScratch scratch;
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     const DrawSource draw{.seed = seed, .position = 3};
-    const std::int32_t found =
-        head->sample(logits, {.top_k = top_k, .top_p = top_p, .min_p = min_p}, {},
-                     allowed_of == 1 ? std::span<const std::uint64_t>() : mask, draw, scratch);
+    const std::int32_t found = head->sample(
+        logits, {.temperature = temperature, .top_k = top_k, .top_p = top_p, .min_p = min_p}, {},
+        allowed_of == 1 ? std::span<const std::uint64_t>() : mask, draw, scratch);
     REQUIRE(share[found] > 0.0);
     const double target = draw.uniform(0) * up_to.back();
     CHECK(up_to[found] - share[found] <= target * (1 + 1e-9) + 1e-9);

@@ -227,15 +227,15 @@ TEST_CASE("KV cache: sequences that a team shares have the bits of one thread", 
   const KvLayer layer(shape);
   StepThreadPool team;
   const StepHelpers helpers(team, 2);
-  while (team.threads() < 3) std::this_thread::yield();
+  REQUIRE(team.threads() == 3);
   // Short and long ones, and in the last step a prompt beside rows that decode.
   const std::vector<std::size_t> lengths = {800, 5, 1100, 560, 1, 900, 850, 490};
-  std::vector<std::unique_ptr<LayerState>> begun;
+  std::vector<std::unique_ptr<LayerState>> before;
   std::vector<float> rows;
   for (std::size_t i = 0; i < lengths.size(); ++i) {
-    begun.push_back(layer.new_state());
+    before.push_back(layer.new_state());
     const std::vector<float> all = layer.inputs(static_cast<unsigned>(i), lengths[i] + 40);
-    layer.step({{begun.back().get(), lengths[i]}}, all);
+    layer.step({{before.back().get(), lengths[i]}}, all);
     const auto next = all.begin() + static_cast<std::ptrdiff_t>(lengths[i] * layer.width());
     rows.insert(rows.end(), next,
                 i == 3 ? all.end() : next + static_cast<std::ptrdiff_t>(layer.width()));
@@ -245,7 +245,7 @@ TEST_CASE("KV cache: sequences that a team shares have the bits of one thread", 
     std::vector<KvLayer::Run> runs;
     for (std::size_t i = 0; i < lengths.size(); ++i) {
       states.push_back(layer.new_state());
-      states.back()->assign(*begun[i]);
+      states.back()->assign(*before[i]);
       runs.push_back({states.back().get(), i == 3 ? 40u : 1u});
     }
     return layer.step(runs, rows, shared);

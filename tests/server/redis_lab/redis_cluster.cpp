@@ -18,9 +18,10 @@ namespace {
 constexpr std::uint16_t kSlots = 16384;
 
 // Each node has an address of its own, so all may have the same ports. They lie below the range
-// from which the system takes ports for clients: no connection of another process can hold one when
-// a node starts.
+// from which the system takes ports for clients, so that no connection of a client can hold one
+// when a node starts; a server at 0.0.0.0 still can.
 constexpr std::uint16_t kPort = 7001, kBusPort = 7002, kProxyPort = 7003, kBusProxyPort = 7004;
+constexpr int kNetworkTrials = 5;  // of networks
 
 // A network of its own for each cluster of each process: 253 x 253 of them, by process.
 std::string next_network() {
@@ -65,7 +66,15 @@ RedisCluster::RedisCluster() : RedisCluster(Options()) {}
 
 RedisCluster::RedisCluster(Options options)
     : options_(std::move(options)), network_(next_network()) {
-  for (std::size_t i = 0; i < options_.masters + options_.replicas; ++i) add_node(i);
+  for (int trial = 1; nodes_.size() < options_.masters + options_.replicas;) {
+    try {
+      add_node(nodes_.size());
+    } catch (const std::exception&) {  // another process's cluster may have this network
+      if (trial++ == kNetworkTrials) throw;
+      nodes_.clear();
+      network_ = next_network();
+    }
+  }
   meet();
   share_slots();
   attach_replicas();
