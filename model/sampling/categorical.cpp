@@ -212,19 +212,18 @@ class LargeVocabulary {
         options.top_k > 0 && static_cast<std::size_t>(options.top_k) < logits_.size();
     if (!limits_k && options.top_p >= 1.0f) return false;
     std::size_t wanted = limits_k ? static_cast<std::size_t>(options.top_k) : kFirstWanted;
-    if (wanted > scratch_.maxima.size() / 2) return false;
     auto& found = scratch_.likeliest;
-    const double all = limits_k ? 0.0 : sum_blocks(options.temperature);
+    double total = 0.0;  // of what top_p is a share of
     std::size_t kept = 0;
     for (;; wanted *= 4) {
       bool are_all = false;
       if (!list_likeliest(wanted, options.temperature, are_all)) return false;
       kept = limits_k ? std::min(wanted, found.size()) : found.size();
       if (options.top_p >= 1.0f) break;
-      double total = all;
       if (limits_k) {
-        total = 0.0;
         for (std::size_t i = 0; i < kept; ++i) total += found[i].first;
+      } else if (total == 0.0) {
+        total = sum_blocks(options.temperature);
       }
       std::size_t holding = 0;
       double sum = 0.0;
