@@ -64,37 +64,44 @@ struct Widened {
 
   template <int kBits>
   static HWY_INLINE void add(VI& sum, VU levels, uint32_t x) {
-#if HWY_TARGET == HWY_AVX2
-    if (kBits < 8) {  // two products fit 16 bits
-      sum = hn::Add(sum, add_pairs(multiply_bytes(levels, hn::Set(U(), x))));
-      return;
-    }
-    const hn::Repartition<int16_t, I> halves;
-    const auto inputs = hn::BitCast(halves, hn::Set(U(), x));
-    const VI x_even = hn::BitCast(I(), hn::ShiftRight<8>(hn::ShiftLeft<8>(inputs)));
-    const VI x_odd = hn::BitCast(I(), hn::ShiftRight<8>(inputs));
-    const VU even = hn::And(levels, hn::Set(U(), 0x00ff00ffu));
-    const VU odd = hn::And(hn::ShiftRight<8>(levels), hn::Set(U(), 0x00ff00ffu));
-    sum = hn::Add(sum, hn::Add(multiply_halves(hn::BitCast(I(), even), x_even),
-                               multiply_halves(hn::BitCast(I(), odd), x_odd)));
-#else
     for (int i = 0; i < 4; ++i) {
       const auto byte = static_cast<int8_t>(x >> (8 * i));
       const VU level = hn::And(hn::ShiftRightSame(levels, 8 * i), hn::Set(U(), 0xffu));
       sum = hn::Add(sum, hn::Mul(hn::BitCast(I(), level), hn::Set(I(), byte)));
     }
-#endif
   }
-#if HWY_TARGET == HWY_AVX2
-  static HWY_INLINE VI multiply_bytes(VU levels, VU x) {
-    return VI{_mm256_maddubs_epi16(levels.raw, x.raw)};
-  }
-  static HWY_INLINE VI multiply_halves(VI a, VI b) { return VI{_mm256_madd_epi16(a.raw, b.raw)}; }
-  static HWY_INLINE VI add_pairs(VI a) {
-    return VI{_mm256_madd_epi16(a.raw, _mm256_set1_epi16(1))};
-  }
-#endif
 };
+
+#if HWY_TARGET == HWY_AVX2
+// Multiplies unsigned and signed bytes and adds two products in 16 bits. These hold two products of
+// magnitudes up to 128 and 127, and four where levels have fewer bits than 8.
+struct Avx2 {
+  static constexpr bool kCentred = true;
+
+  template <int kBits>
+  static HWY_INLINE void add(VI& sum, VU levels, uint32_t x) {
+    static_assert(kBits == 8);
+    const VU level = hn::Xor(levels, hn::Set(U(), 0x80808080u));
+    __m256i products;
+    // Not intrinsics: GCC 12 multiplies a whole tile before it adds, and keeps sums on the stack.
+    asm("vpsignb %[level], %[x], %[products]\n\t"
+        "vpmaddubsw %[products], %[magnitude], %[products]\n\t"
+        "vpmaddwd %[ones], %[products], %[products]\n\t"
+        "vpaddd %[products], %[sum], %[sum]"
+        : [sum] "+x"(sum.raw), [products] "=&x"(products)
+        : [level] "x"(level.raw), [magnitude] "x"(_mm256_abs_epi8(level.raw)),
+          [x] "x"(hn::Set(U(), x).raw), [ones] "x"(_mm256_set1_epi16(1)));
+  }
+  template <int kBits>
+  static HWY_INLINE void add_two(VI& sum, VU even, VU odd, const uint32_t* x) {
+    static_assert(kBits < 8);
+    const __m256i products = _mm256_maddubs_epi16(even.raw, hn::Set(U(), x[0]).raw);
+    const __m256i others = _mm256_maddubs_epi16(odd.raw, hn::Set(U(), x[1]).raw);
+    const __m256i of_four = _mm256_add_epi16(products, others);
+    sum = hn::Add(sum, VI{_mm256_madd_epi16(of_four, _mm256_set1_epi16(1))});
+  }
+};
+#endif
 
 #if HWY_TARGET == HWY_AVX3
 // vpdpbusd, which is no part of the target. Not the intrinsic: GCC 12 keeps its sums on the stack.
@@ -140,6 +147,17 @@ struct NeonDot {
   }
 };
 #endif
+
+// Adds the products of two cells.
+template <class Dot, int kBits>
+HWY_INLINE void add_cells(VI& sum, VU even, VU odd, const uint32_t* x) {
+  if constexpr (kBits < 8 && requires { Dot::template add_two<kBits>; }) {
+    Dot::template add_two<kBits>(sum, even, odd, x);
+  } else {
+    Dot::template add<kBits>(sum, even, x[0]);
+    Dot::template add<kBits>(sum, odd, x[1]);
+  }
+}
 
 // What is subtracted from each level, as levels are stored unsigned.
 template <class Dot>
@@ -316,8 +334,7 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
           LINTEL_UNROLL
           for (size_t v = 0; v < kVectors; ++v) {
             VI sum = exact[r][v];  // a copy, or GCC 12 keeps the array in memory
-            Dot::template add<kFormat.bits>(sum, even[v], cells[0]);
-            Dot::template add<kFormat.bits>(sum, odd[v], cells[1]);
+            add_cells<Dot, kFormat.bits>(sum, even[v], odd[v], cells);
             exact[r][v] = sum;
           }
         }
@@ -467,7 +484,7 @@ HWY_NOINLINE void output_tile(const BlockProduct& product, size_t panel, size_t 
 template <class Dot>
 void run_outputs(const BlockProduct& product) {
   constexpr size_t kOfMost = kHasManyRegisters ? 4 : std::min<size_t>(2, kPanelVectors);
-  constexpr size_t kOfFew = kRowsAlone ? 1 : std::min<size_t>(4, kPanelVectors);
+  constexpr size_t kOfFew = kRowsAlone ? 1 : std::min<size_t>(8, kPanelVectors);
   const size_t rows = product.y.rows();
   for (size_t panel = product.first_panel; panel < product.end_panel; ++panel) {
     size_t row = 0;
@@ -506,9 +523,12 @@ HWY_NOINLINE void tile(const BlockProduct& product, size_t panel, size_t row) {
 // lines of a panel, as memory has them best; with more of them the multiplications take longer.
 template <class Dot, DType kType, bool kShares = false>
 void run(const BlockProduct& product) {
-  constexpr size_t kOfMost = kHasManyRegisters ? 2 : 1;
-  constexpr size_t kOfFour = !kHasManyRegisters ? 1 : kType == DType::kQ4_0 ? 4 : 2;
-  constexpr size_t kOfTwo = kHasManyRegisters ? 4 : std::min<size_t>(2, kPanelVectors);
+  constexpr bool kIsWide = kHasManyRegisters || kLanes == 8;
+  constexpr bool kIsSmall = kType == DType::kQ4_0;  // its tiles have few scales
+  constexpr size_t kOfMost = kIsWide ? 2 : 1;
+  constexpr size_t kOfFour = !kIsWide ? 1 : kHasManyRegisters && kIsSmall ? 4 : 2;
+  constexpr size_t kOfTwo =
+      kHasManyRegisters || (kIsWide && kIsSmall) ? 4 : std::min<size_t>(2, kPanelVectors);
   constexpr size_t kOfOne = kRowsAlone ? 1 : std::min<size_t>(4, kPanelVectors);
   const size_t rows = product.y.rows();
   // Of bytes two rows come first.
@@ -821,6 +841,8 @@ void MultiplyBlocksOnAmx([[maybe_unused]] const BlockProduct& product) {
 
 #if HWY_TARGET == HWY_AVX3
 void MultiplyBlocks(const BlockProduct& product) { run<Vnni>(product); }
+#elif HWY_TARGET == HWY_AVX2
+void MultiplyBlocks(const BlockProduct& product) { run<Avx2>(product); }
 #elif HWY_TARGET == HWY_NEON && HWY_ARCH_ARM_A64
 void MultiplyBlocks(const BlockProduct& product) { run<Neon>(product); }
 void MultiplyBlocksByDot(const BlockProduct& product) { run<NeonDot>(product); }
