@@ -43,10 +43,11 @@ struct F32 : FloatOutput {
 struct Bf16 : FloatOutput {
   static HWY_INLINE void add(Sum& sum, uint32_t x, VU w) {
     const VU high = hn::Set(U(), 0xffff0000u);
-    sum = hn::MulAdd(hn::BitCast(F(), hn::Set(U(), x << 16)),
+    const VU inputs = hn::Set(U(), x);
+    sum = hn::MulAdd(hn::BitCast(F(), hn::ShiftLeft<16>(inputs)),
                      hn::BitCast(F(), hn::ShiftLeft<16>(w)), sum);
-    sum = hn::MulAdd(hn::BitCast(F(), hn::Set(U(), x & 0xffff0000u)),
-                     hn::BitCast(F(), hn::And(w, high)), sum);
+    sum = hn::MulAdd(hn::BitCast(F(), hn::And(inputs, high)), hn::BitCast(F(), hn::And(w, high)),
+                     sum);
   }
 };
 
@@ -59,8 +60,10 @@ struct Int8 : Int8Output {
     const auto bytes = hn::BitCast(halves, w);
     const VI even = hn::BitCast(I(), hn::ShiftRight<8>(hn::ShiftLeft<8>(bytes)));
     const VI odd = hn::BitCast(I(), hn::ShiftRight<8>(bytes));
-    const VI x_even = hn::Set(I(), static_cast<int32_t>(x & 0x00ff00ffu));
-    const VI x_odd = hn::Set(I(), static_cast<int32_t>((x >> 8) & 0x00ff00ffu));
+    const hn::Repartition<uint16_t, I> unsigned_halves;
+    const VU inputs = hn::Set(U(), x);
+    const VI x_even = hn::BitCast(I(), hn::And(inputs, hn::Set(U(), 0x00ff00ffu)));
+    const VI x_odd = hn::BitCast(I(), hn::ShiftRight<8>(hn::BitCast(unsigned_halves, inputs)));
     sum = hn::Add(sum, hn::Add(multiply_halves(x_even, even), multiply_halves(x_odd, odd)));
 #else
     const VI bytes = hn::BitCast(I(), w);
