@@ -19,6 +19,7 @@
 #include "model/core/random.h"
 #include "model/core/tensor.h"
 #include "model/layers/attention/attention.h"
+#include "model/ops/block_product.h"
 #include "model/ops/dense_kernels.h"
 #include "model/ops/mixer_kernels.h"
 #include "model/ops/tile_scope.h"
@@ -170,6 +171,25 @@ __attribute__((target("avx512f,avx512vnni"))) double multiply_bytes(std::int64_t
   return 12.0 * 64;
 }
 
+// The same by vpmaddubsw and vpmaddwd, which take the place of vpdpbusd on machines without it.
+__attribute__((target("avx2"))) double multiply_bytes_in_two(std::int64_t rounds) {
+  asm volatile(
+      "vpxor %%ymm0, %%ymm0, %%ymm0\n\t"
+      "1:\n\t"
+      "vpmaddubsw %%ymm0, %%ymm0, %%ymm1\n\tvpmaddwd %%ymm0, %%ymm1, %%ymm1\n\t"
+      "vpmaddubsw %%ymm0, %%ymm0, %%ymm2\n\tvpmaddwd %%ymm0, %%ymm2, %%ymm2\n\t"
+      "vpmaddubsw %%ymm0, %%ymm0, %%ymm3\n\tvpmaddwd %%ymm0, %%ymm3, %%ymm3\n\t"
+      "vpmaddubsw %%ymm0, %%ymm0, %%ymm4\n\tvpmaddwd %%ymm0, %%ymm4, %%ymm4\n\t"
+      "vpaddd %%ymm1, %%ymm5, %%ymm5\n\tvpaddd %%ymm2, %%ymm6, %%ymm6\n\t"
+      "vpaddd %%ymm3, %%ymm7, %%ymm7\n\tvpaddd %%ymm4, %%ymm8, %%ymm8\n\t"
+      "decq %0\n\t"
+      "jnz 1b"
+      : "+r"(rounds)
+      :
+      : "ymm0", "ymm1", "ymm2", "ymm3", "ymm4", "ymm5", "ymm6", "ymm7", "ymm8", "cc");
+  return 4.0 * 32;
+}
+
 // The same by tdpbusd, in four tiles of sums. REQUIRES: amx_available().
 double multiply_tiles(std::int64_t rounds) {
   const TileScope scope;
@@ -187,18 +207,22 @@ double multiply_tiles(std::int64_t rounds) {
 }
 #else
 double multiply_bytes(std::int64_t) { return 0; }
+double multiply_bytes_in_two(std::int64_t) { return 0; }
 double multiply_tiles(std::int64_t) { return 0; }
 #endif
 
 }  // namespace
 
 double multiply_rate(int threads) {
-  if (!has_vnni()) return 0;
+  if (!has_byte_products()) return 0;
+  const auto multiply = has_vnni() ? multiply_bytes : multiply_bytes_in_two;
   constexpr std::int64_t kRounds = 2'000'000;
-  const Summary seconds = repeat(
-      kRuns, [&] { return run_on_workers(threads, [&](int) { (void)multiply_bytes(kRounds); }); });
-  return multiply_bytes(1) * static_cast<double>(kRounds) * threads / seconds.least;
+  const Summary seconds =
+      repeat(kRuns, [&] { return run_on_workers(threads, [&](int) { (void)multiply(kRounds); }); });
+  return multiply(1) * static_cast<double>(kRounds) * threads / seconds.least;
 }
+
+double float_multiply_rate(int threads) { return multiply_rate(threads) / (has_vnni() ? 4 : 2); }
 
 double tile_multiply_rate(int threads) {
   if (!amx_available() || !runs_on_tiles(WeightType::kBlocks)) return 0;

@@ -22,9 +22,12 @@ namespace lintel::bench {
 Summary read_bandwidth(int workers, std::size_t bytes_per_worker, int repeats);
 
 // Bytes a second of buffers that no cache holds, read and written in place by `threads` threads,
-// and their multiply-adds of bytes a second; 0 where there is no vpdpbusd. The best of three runs.
+// and their multiply-adds of bytes a second: by vpdpbusd, or AVX2's two instructions instead; 0 on
+// Arm and machines without AVX2. The best of three runs.
 double update_rate(int threads);
 double multiply_rate(int threads);
+// Fused multiply-adds of floats a second, of which vpdpbusd has four in one, AVX2's two have two.
+double float_multiply_rate(int threads);
 // The same on AMX's tiles; 0 where products of blocks do not run on them.
 double tile_multiply_rate(int threads);
 

@@ -64,6 +64,7 @@ Examples:
 constexpr std::size_t kPrompt = 512;
 constexpr std::size_t kSliceRows = 64;  // of a prompt in a step
 constexpr std::chrono::duration<double> kWindow{0.5};
+constexpr double kServedSteps = 8;
 
 struct LargeFlags {
   LargeFlags() { run.weight_type = WeightType::kInt8; }
@@ -196,8 +197,9 @@ class LargeExperiment {
     measurement_.add("load_seconds", load_seconds_);
     if (loss_) measurement_.add("bits_lost", *loss_);
     speeds_.notes.push_back("Ours ran on " + model_->kernels() + ".");
-    if (!has_vnni()) {
-      speeds_.notes.push_back("This machine has no vpdpbusd: the bound is of memory alone.");
+    if (multiply_rate(1) == 0) {
+      speeds_.notes.push_back(
+          "The bound is of memory alone: multiplications are not measured here.");
     }
     measurement_.add(std::move(speeds_));
     measurement_.add(std::move(served_));
@@ -293,13 +295,16 @@ class LargeExperiment {
     return speed;
   }
 
-  double through_server(std::size_t clients, bool http) const {
+  // step: seconds of one that has a token of each client. Enough of them are counted that one more
+  // or less hardly matters.
+  double through_server(std::size_t clients, bool http, double step) const {
     return run_load({.address = http ? server_->http_address() : server_->address(),
                      .http = http,
                      .sequence = {.first_token = 1, .tokens = kEndlessTokens, .ends_itself = false},
                      .clients = static_cast<int>(clients),
                      .warm_up = kWindow,
-                     .window = 4 * kWindow})
+                     .window =
+                         std::max(4 * kWindow, kServedSteps * std::chrono::duration<double>(step))})
         .tokens_per_second;
   }
 
@@ -313,10 +318,10 @@ class LargeExperiment {
     const double multiplying = fastest > 0 ? rows * elements / fastest : 0;
     const double pass = read_bytes_ / read_bandwidth(threads, kReadBytes, kBoundRuns).most;
     if (!is_prompt) return std::max(pass, multiplying) + rows * states / update_rate(threads);
-    // The head is read for one row. The states' three multiply-adds an element are of floats, four
-    // to a vpdpbusd.
+    // The head is read for one row. The states' three multiply-adds an element are of floats.
     const double reading = pass * elements / read_elements_ * rows / kSliceRows;
-    const double updating = rate > 0 ? rows * 3 * (states / sizeof(float)) / (rate / 4) : 0;
+    const double of_floats = float_multiply_rate(threads);
+    const double updating = of_floats > 0 ? rows * 3 * (states / sizeof(float)) / of_floats : 0;
     return std::max(reading, multiplying) + updating;
   }
 
@@ -339,8 +344,9 @@ class LargeExperiment {
                                      : llama.decode(static_cast<int>(rows), threads));
       }
       if (!through_server) continue;
-      over_grpc.push_back(this->through_server(rows, /*http=*/false));
-      over_http.push_back(this->through_server(rows, /*http=*/true));
+      const double step = tokens / rates.back();
+      over_grpc.push_back(this->through_server(rows, /*http=*/false, step));
+      over_http.push_back(this->through_server(rows, /*http=*/true, step));
     }
     const Summary rate = summarize(rates), share = summarize(shares);
     const std::string what = is_prompt   ? "prompt of " + std::to_string(kPrompt)
