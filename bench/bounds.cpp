@@ -171,6 +171,26 @@ __attribute__((target("avx512f,avx512vnni"))) double multiply_bytes(std::int64_t
   return 12.0 * 64;
 }
 
+// The same by AVX-VNNI, of 256 bits.
+__attribute__((target("avx2"))) double multiply_bytes_of_avx_vnni(std::int64_t rounds) {
+  asm volatile(
+      "vpxor %%ymm0, %%ymm0, %%ymm0\n\t"
+      "1:\n\t"
+      "%{vex%} vpdpbusd %%ymm0, %%ymm0, %%ymm4\n\t%{vex%} vpdpbusd %%ymm0, %%ymm0, %%ymm5\n\t"
+      "%{vex%} vpdpbusd %%ymm0, %%ymm0, %%ymm6\n\t%{vex%} vpdpbusd %%ymm0, %%ymm0, %%ymm7\n\t"
+      "%{vex%} vpdpbusd %%ymm0, %%ymm0, %%ymm8\n\t%{vex%} vpdpbusd %%ymm0, %%ymm0, %%ymm9\n\t"
+      "%{vex%} vpdpbusd %%ymm0, %%ymm0, %%ymm10\n\t%{vex%} vpdpbusd %%ymm0, %%ymm0, %%ymm11\n\t"
+      "%{vex%} vpdpbusd %%ymm0, %%ymm0, %%ymm12\n\t%{vex%} vpdpbusd %%ymm0, %%ymm0, %%ymm13\n\t"
+      "%{vex%} vpdpbusd %%ymm0, %%ymm0, %%ymm14\n\t%{vex%} vpdpbusd %%ymm0, %%ymm0, %%ymm15\n\t"
+      "decq %0\n\t"
+      "jnz 1b"
+      : "+r"(rounds)
+      :
+      : "ymm0", "ymm4", "ymm5", "ymm6", "ymm7", "ymm8", "ymm9", "ymm10", "ymm11", "ymm12", "ymm13",
+        "ymm14", "ymm15", "cc");
+  return 12.0 * 32;
+}
+
 // The same by vpmaddubsw and vpmaddwd, which take the place of vpdpbusd on machines without it.
 __attribute__((target("avx2"))) double multiply_bytes_in_two(std::int64_t rounds) {
   asm volatile(
@@ -207,6 +227,7 @@ double multiply_tiles(std::int64_t rounds) {
 }
 #else
 double multiply_bytes(std::int64_t) { return 0; }
+double multiply_bytes_of_avx_vnni(std::int64_t) { return 0; }
 double multiply_bytes_in_two(std::int64_t) { return 0; }
 double multiply_tiles(std::int64_t) { return 0; }
 #endif
@@ -215,14 +236,18 @@ double multiply_tiles(std::int64_t) { return 0; }
 
 double multiply_rate(int threads) {
   if (!has_byte_products()) return 0;
-  const auto multiply = has_vnni() ? multiply_bytes : multiply_bytes_in_two;
+  const auto multiply = has_vnni()       ? multiply_bytes
+                        : has_avx_vnni() ? multiply_bytes_of_avx_vnni
+                                         : multiply_bytes_in_two;
   constexpr std::int64_t kRounds = 2'000'000;
   const Summary seconds =
       repeat(kRuns, [&] { return run_on_workers(threads, [&](int) { (void)multiply(kRounds); }); });
   return multiply(1) * static_cast<double>(kRounds) * threads / seconds.least;
 }
 
-double float_multiply_rate(int threads) { return multiply_rate(threads) / (has_vnni() ? 4 : 2); }
+double float_multiply_rate(int threads) {
+  return multiply_rate(threads) / (has_vnni() || has_avx_vnni() ? 4 : 2);
+}
 
 double tile_multiply_rate(int threads) {
   if (!amx_available() || !runs_on_tiles(WeightType::kBlocks)) return 0;

@@ -101,6 +101,16 @@ struct Avx2 {
     sum = hn::Add(sum, VI{_mm256_madd_epi16(of_four, _mm256_set1_epi16(1))});
   }
 };
+
+// vpdpbusd of AVX-VNNI, which is no part of the target.
+struct AvxVnni {
+  static constexpr bool kCentred = false;
+
+  template <int kBits>
+  static HWY_INLINE void add(VI& sum, VU levels, uint32_t x) {
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum.raw) : "x"(levels.raw), "x"(hn::Set(U(), x).raw));
+  }
+};
 #endif
 
 #if HWY_TARGET == HWY_AVX3
@@ -843,6 +853,7 @@ void MultiplyBlocksOnAmx([[maybe_unused]] const BlockProduct& product) {
 void MultiplyBlocks(const BlockProduct& product) { run<Vnni>(product); }
 #elif HWY_TARGET == HWY_AVX2
 void MultiplyBlocks(const BlockProduct& product) { run<Avx2>(product); }
+void MultiplyBlocksByAvxVnni(const BlockProduct& product) { run<AvxVnni>(product); }
 #elif HWY_TARGET == HWY_NEON && HWY_ARCH_ARM_A64
 void MultiplyBlocks(const BlockProduct& product) { run<Neon>(product); }
 void MultiplyBlocksByDot(const BlockProduct& product) { run<NeonDot>(product); }
@@ -903,6 +914,7 @@ void multiply(const BlockProduct& product, bool portable) {
   }
 #if HWY_ARCH_X86
   if (portable || !has_vnni()) {
+    if (!portable && has_avx_vnni()) return N_AVX2::MultiplyBlocksByAvxVnni(product);
     return has_avx2() ? N_AVX2::MultiplyBlocks(product) : N_SCALAR::MultiplyBlocks(product);
   }
 #endif
@@ -913,15 +925,18 @@ void multiply(const BlockProduct& product, bool portable) {
 }
 
 bool has_byte_products() {
-#if HWY_ARCH_ARM_A64
-  return true;
+#if HWY_ARCH_X86
+  return has_avx2();
 #else
-  return has_vnni() || kernel_target() == "AVX2";
+  return HWY_ARCH_ARM_A64 != 0;
 #endif
 }
 
 std::string block_product_description() {
-  std::string few = has_vnni() ? "avx512_vnni" : "highway (" + kernel_target() + ")";
+  std::string few = "highway (" + kernel_target() + ")";
+#if HWY_ARCH_X86
+  if (has_avx2()) few = has_vnni() ? "avx512_vnni" : has_avx_vnni() ? "avx_vnni" : "highway (AVX2)";
+#endif
 #if HWY_ARCH_ARM_A64
   if (has_dot()) few = "neon_dotprod";
 #endif

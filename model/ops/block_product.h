@@ -54,7 +54,8 @@ bool fits_tiles(const BlockMatrix& weights);
 // Whether the machine has instructions for products of bytes.
 bool has_byte_products();
 
-// "avx512_vnni", "neon_dotprod", "highway (AVX2)", "amx_int8, below 8 rows avx512_vnni".
+// "avx512_vnni", "avx_vnni", "neon_dotprod", "highway (AVX2)", "amx_int8, below 8 rows
+// avx512_vnni".
 std::string block_product_description();
 
 }  // namespace lintel

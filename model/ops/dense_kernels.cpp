@@ -15,6 +15,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cassert>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "model/core/kernels.h"
 #include "model/ops/amx_check.h"
@@ -83,6 +86,15 @@ struct Int8 : Int8Output {
   static HWY_INLINE VI multiply_halves(VI a, VI b) { return VI{_mm256_madd_epi16(a.raw, b.raw)}; }
 #endif
 };
+
+#if HWY_TARGET == HWY_AVX2
+// vpdpbusd of AVX-VNNI, which is no part of the target.
+struct Int8ByAvxVnni : Int8Output {
+  static HWY_INLINE void add(Sum& sum, uint32_t x, VU w) {
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum.raw) : "x"(hn::Set(U(), x).raw), "x"(w.raw));
+  }
+};
+#endif
 
 // A cell of some rows, `x_stride` apart, times its columns of the weights.
 template <class Type, size_t kRows, size_t kVectors>
@@ -332,6 +344,9 @@ bool IsAvx512() { return HWY_TARGET == HWY_AVX3; }
 void MultiplyF32(const Product& product) { run_f32(product); }
 void MultiplyBf16(const Product& product) { run_all<Bf16>(product); }
 void MultiplyInt8(const Product& product) { run_all<Int8>(product); }
+#if HWY_TARGET == HWY_AVX2
+void MultiplyInt8ByAvxVnni(const Product& product) { run_all<Int8ByAvxVnni>(product); }
+#endif
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -394,6 +409,9 @@ void multiply(const Product& product, bool portable) {
     case WeightType::kBf16:
       return HWY_DYNAMIC_DISPATCH(MultiplyBf16)(product);
     case WeightType::kInt8:
+#if HWY_ARCH_X86_64
+      if (!portable && has_avx_vnni()) return N_AVX2::MultiplyInt8ByAvxVnni(product);
+#endif
       return HWY_DYNAMIC_DISPATCH(MultiplyInt8)(product);
     default:
       assert(false);  // see block_product.h
@@ -409,6 +427,20 @@ bool writes_bf16(WeightType type) { return type == WeightType::kBf16 && runs_on_
 
 bool has_vnni() { return special_tiles(WeightType::kInt8) != nullptr; }
 
+bool has_avx_vnni() {
+#if HWY_ARCH_X86_64
+  static const bool has = [] {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    return __builtin_cpu_supports("avx2") && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 &&
+           (eax & 1u << 4) != 0;
+  }();
+  return has && !has_vnni() &&
+         most_allowed.load(std::memory_order_relaxed) >= InstructionSet::kAvxVnni;
+#else
+  return false;
+#endif
+}
+
 bool has_special_tiles(WeightType type) {
   return runs_on_tiles(type) || special_tiles(type) != nullptr;
 }
@@ -418,6 +450,7 @@ std::string multiply_description(WeightType type) {
     const std::string name = type == WeightType::kInt8 ? "amx_int8" : "amx_bf16";
     return uses_twin_tiles() ? name + " (twin)" : name;
   }
+  if (type == WeightType::kInt8 && has_avx_vnni()) return "avx_vnni";
   if (special_tiles(type) == nullptr) return "highway (" + kernel_target() + ")";
   return type == WeightType::kInt8 ? "avx512_vnni" : "avx512_bf16";
 }

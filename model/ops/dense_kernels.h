@@ -57,18 +57,20 @@ bool has_special_tiles(WeightType type);
 // them (block_product.h).
 bool runs_on_tiles(WeightType type);
 
-// Whether vpdpbusd may be used.
+// Whether vpdpbusd may be used: AVX-512's, or where that is missing AVX-VNNI's, of 256 bits.
 bool has_vnni();
+bool has_avx_vnni();
 
 // Whether multiply() knows Product::y_bf16 for the type: where it runs on tiles, which leave their
 // sums to be finished block by block.
 bool writes_bf16(WeightType type);
 
-// Which kernels multiply() takes for a type: "amx_int8", "avx512_vnni", "highway (AVX2)".
+// Which kernels multiply() takes for a type: "amx_int8", "avx512_vnni", "avx_vnni", "highway
+// (AVX2)".
 std::string multiply_description(WeightType type);
 
 // What multiply() may use at most, each with those before it.
-enum class InstructionSet { kBelowAvx512, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmx };
+enum class InstructionSet { kAvx2, kAvxVnni, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmx };
 // For the whole process, before the first product: this machine behaves as a lesser one.
 void limit_instruction_set(InstructionSet most);
 

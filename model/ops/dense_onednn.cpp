@@ -265,6 +265,8 @@ const ProductLibrary& onednn_library() {
 
 InstructionSet onednn_instruction_set() {
   switch (dnnl::get_effective_cpu_isa()) {
+    case dnnl::cpu_isa::avx2_vnni:
+      return InstructionSet::kAvxVnni;
     case dnnl::cpu_isa::avx512_core:
       return InstructionSet::kAvx512;
     case dnnl::cpu_isa::avx512_core_vnni:
@@ -274,7 +276,7 @@ InstructionSet onednn_instruction_set() {
     case dnnl::cpu_isa::avx512_core_amx:
       return InstructionSet::kAmx;
     default:
-      return InstructionSet::kBelowAvx512;
+      return InstructionSet::kAvx2;
   }
 }
 

@@ -25,7 +25,7 @@ namespace {
 constexpr std::array kTypes = {DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ5_K,
                                DType::kQ6_K};
 
-// Random blocks, or the largest levels of all where `extreme`.
+// Random blocks, or where `extreme` the largest levels of all and, of bytes, the least in turn.
 class Stored {
  public:
   Stored(DType of_type, std::size_t inputs, std::size_t outputs, bool extreme = false)
@@ -40,8 +40,10 @@ class Stored {
       byte = extreme ? std::byte{0xff} : static_cast<std::byte>(generator());
     }
     for (std::size_t at = 0; at < bytes_.size(); at += bytes_per_block(type)) {
-      if (extreme && type == DType::kQ8_0) {  // 127, which is level 255
-        std::fill_n(bytes_.begin() + static_cast<std::ptrdiff_t>(at + 2), 32, std::byte{0x7f});
+      if (extreme && type == DType::kQ8_0) {
+        const bool is_least = at / bytes_per_block(type) % 2 != 0;  // -128, else 127
+        std::fill_n(bytes_.begin() + static_cast<std::ptrdiff_t>(at + 2), 32,
+                    is_least ? std::byte{0x80} : std::byte{0x7f});
       }
       put_half(at + (type == DType::kQ6_K ? 208 : 0), generator);
       if (type == DType::kQ4_K || type == DType::kQ5_K) put_half(at + 2, generator);
