@@ -239,6 +239,7 @@ double multiply_rate(int threads) {
   const auto multiply = has_vnni()       ? multiply_bytes
                         : has_avx_vnni() ? multiply_bytes_of_avx_vnni
                                          : multiply_bytes_in_two;
+  if (multiply(1) == 0) return 0;
   constexpr std::int64_t kRounds = 2'000'000;
   const Summary seconds =
       repeat(kRuns, [&] { return run_on_workers(threads, [&](int) { (void)multiply(kRounds); }); });

@@ -22,14 +22,16 @@ namespace lintel::bench {
 Summary read_bandwidth(int workers, std::size_t bytes_per_worker, int repeats);
 
 // Bytes a second of buffers that no cache holds, read and written in place by `threads` threads,
-// and their multiply-adds of bytes a second: by vpdpbusd, or AVX2's two instructions instead; 0 on
-// Arm and machines without AVX2. The best of three runs.
+// and their multiply-adds of bytes a second: by vpdpbusd, or AVX2's two instructions instead (which
+// levels of up to 6 bits exceed by a third, as they share every second one); 0 on Arm and machines
+// without AVX2. The best of three runs.
 double update_rate(int threads);
 double multiply_rate(int threads);
-// Fused multiply-adds of floats a second, of which vpdpbusd has four in one, AVX2's two have two.
-double float_multiply_rate(int threads);
 // The same on AMX's tiles; 0 where products of blocks do not run on them.
 double tile_multiply_rate(int threads);
+// Fused multiply-adds of floats a second, estimated: a quarter of the rate of bytes by vpdpbusd,
+// half of that by AVX2's two instructions.
+double float_multiply_rate(int threads);
 
 // Bytes a second of all workers together.
 struct Bandwidth {

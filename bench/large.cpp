@@ -295,8 +295,8 @@ class LargeExperiment {
     return speed;
   }
 
-  // step: seconds of one that has a token of each client. Enough of them are counted that one more
-  // or less hardly matters.
+  // step: seconds of one that has a token of each client. The window has eight of them or more: one
+  // at its edge is an eighth at most.
   double through_server(std::size_t clients, bool http, double step) const {
     return run_load({.address = http ? server_->http_address() : server_->address(),
                      .http = http,

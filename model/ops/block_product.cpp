@@ -58,7 +58,8 @@ constexpr size_t kMostRegisterSums = 12;
 constexpr bool kRowsAlone = kLanes == 1;
 
 // Adds the products of four levels of each lane, 0 to 2^kBits - 1, and four signed bytes. kCentred:
-// of levels of 8 bits it subtracts 128 first, as its instruction multiplies signed bytes alone.
+// of levels of 8 bits it subtracts 128 first, as its instruction takes signed levels, or as their
+// products would not fit 16 bits.
 struct Widened {
   static constexpr bool kCentred = false;
 
@@ -73,8 +74,8 @@ struct Widened {
 };
 
 #if HWY_TARGET == HWY_AVX2
-// Multiplies unsigned and signed bytes and adds two products in 16 bits. These hold two products of
-// magnitudes up to 128 and 127, and four where levels have fewer bits than 8.
+// vpmaddubsw multiplies unsigned and signed bytes and adds two products in 16 bits. These hold two
+// products of magnitudes up to 128 and 127, or four of levels of up to 6 bits.
 struct Avx2 {
   static constexpr bool kCentred = true;
 
@@ -94,7 +95,7 @@ struct Avx2 {
   }
   template <int kBits>
   static HWY_INLINE void add_two(VI& sum, VU even, VU odd, const uint32_t* x) {
-    static_assert(kBits < 8);
+    static_assert(kBits <= 6);
     const __m256i products = _mm256_maddubs_epi16(even.raw, hn::Set(U(), x[0]).raw);
     const __m256i others = _mm256_maddubs_epi16(odd.raw, hn::Set(U(), x[1]).raw);
     const __m256i of_four = _mm256_add_epi16(products, others);
@@ -161,7 +162,7 @@ struct NeonDot {
 // Adds the products of two cells.
 template <class Dot, int kBits>
 HWY_INLINE void add_cells(VI& sum, VU even, VU odd, const uint32_t* x) {
-  if constexpr (kBits < 8 && requires { Dot::template add_two<kBits>; }) {
+  if constexpr (kBits <= 6 && requires { Dot::template add_two<kBits>; }) {
     Dot::template add_two<kBits>(sum, even, odd, x);
   } else {
     Dot::template add<kBits>(sum, even, x[0]);
@@ -494,7 +495,7 @@ HWY_NOINLINE void output_tile(const BlockProduct& product, size_t panel, size_t 
 template <class Dot>
 void run_outputs(const BlockProduct& product) {
   constexpr size_t kOfMost = kHasManyRegisters ? 4 : std::min<size_t>(2, kPanelVectors);
-  constexpr size_t kOfFew = kRowsAlone ? 1 : std::min<size_t>(8, kPanelVectors);
+  constexpr size_t kOfFew = kRowsAlone ? 1 : std::min<size_t>(kLanes == 8 ? 8 : 4, kPanelVectors);
   const size_t rows = product.y.rows();
   for (size_t panel = product.first_panel; panel < product.end_panel; ++panel) {
     size_t row = 0;
@@ -533,12 +534,10 @@ HWY_NOINLINE void tile(const BlockProduct& product, size_t panel, size_t row) {
 // lines of a panel, as memory has them best; with more of them the multiplications take longer.
 template <class Dot, DType kType, bool kShares = false>
 void run(const BlockProduct& product) {
-  constexpr bool kIsWide = kHasManyRegisters || kLanes == 8;
-  constexpr bool kIsSmall = kType == DType::kQ4_0;  // its tiles have few scales
-  constexpr size_t kOfMost = kIsWide ? 2 : 1;
-  constexpr size_t kOfFour = !kIsWide ? 1 : kHasManyRegisters && kIsSmall ? 4 : 2;
-  constexpr size_t kOfTwo =
-      kHasManyRegisters || (kIsWide && kIsSmall) ? 4 : std::min<size_t>(2, kPanelVectors);
+  constexpr bool kIsQ4_0 = kType == DType::kQ4_0;  // its tiles need the fewest registers
+  constexpr size_t kOfMost = kRowsAlone ? 1 : 2;
+  constexpr size_t kOfFour = kHasManyRegisters && kIsQ4_0 ? 4 : 2;
+  constexpr size_t kOfTwo = kHasManyRegisters || kIsQ4_0 ? 4 : 2;
   constexpr size_t kOfOne = kRowsAlone ? 1 : std::min<size_t>(4, kPanelVectors);
   const size_t rows = product.y.rows();
   // Of bytes two rows come first.
@@ -915,7 +914,8 @@ void multiply(const BlockProduct& product, bool portable) {
 #if HWY_ARCH_X86
   if (portable || !has_vnni()) {
     if (!portable && has_avx_vnni()) return N_AVX2::MultiplyBlocksByAvxVnni(product);
-    return has_avx2() ? N_AVX2::MultiplyBlocks(product) : N_SCALAR::MultiplyBlocks(product);
+    return has_avx2() ? N_AVX2::MultiplyBlocks(product)
+                      : HWY_STATIC_DISPATCH(MultiplyBlocks)(product);
   }
 #endif
 #if HWY_ARCH_ARM_A64
@@ -926,7 +926,7 @@ void multiply(const BlockProduct& product, bool portable) {
 
 bool has_byte_products() {
 #if HWY_ARCH_X86
-  return has_avx2();
+  return has_avx2() || has_vnni();
 #else
   return HWY_ARCH_ARM_A64 != 0;
 #endif
@@ -935,7 +935,8 @@ bool has_byte_products() {
 std::string block_product_description() {
   std::string few = "highway (" + kernel_target() + ")";
 #if HWY_ARCH_X86
-  if (has_avx2()) few = has_vnni() ? "avx512_vnni" : has_avx_vnni() ? "avx_vnni" : "highway (AVX2)";
+  if (has_avx2()) few = has_avx_vnni() ? "avx_vnni" : "highway (AVX2)";
+  if (has_vnni()) few = "avx512_vnni";
 #endif
 #if HWY_ARCH_ARM_A64
   if (has_dot()) few = "neon_dotprod";

@@ -435,8 +435,8 @@ bool is_faster_than_f32(WeightType type) {
   if (input_type_of(type) == WeightType::kInt8Groups) return has_byte_products();
   if (has_special_tiles(type)) return true;
   if (rows_for_library(onednn_library(), type, chosen_kernels()) != kNever) return true;
-  // bf16 is widened to f32 then; int8 has four inputs in two instructions.
-  return type == WeightType::kInt8 && (kernel_target() == "AVX2" || has_avx_vnni());
+  // bf16 is widened to f32 then; int8 has four inputs in two instructions, or in one.
+  return type == WeightType::kInt8 && kernel_target() == "AVX2";
 }
 
 std::string dense_kernels_description(WeightType type) {

@@ -87,7 +87,7 @@ struct Int8 : Int8Output {
 #endif
 };
 
-#if HWY_TARGET == HWY_AVX2
+#if HWY_TARGET == HWY_AVX2 && HWY_ARCH_X86_64
 // vpdpbusd of AVX-VNNI, which is no part of the target.
 struct Int8ByAvxVnni : Int8Output {
   static HWY_INLINE void add(Sum& sum, uint32_t x, VU w) {
@@ -344,7 +344,7 @@ bool IsAvx512() { return HWY_TARGET == HWY_AVX3; }
 void MultiplyF32(const Product& product) { run_f32(product); }
 void MultiplyBf16(const Product& product) { run_all<Bf16>(product); }
 void MultiplyInt8(const Product& product) { run_all<Int8>(product); }
-#if HWY_TARGET == HWY_AVX2
+#if HWY_TARGET == HWY_AVX2 && HWY_ARCH_X86_64
 void MultiplyInt8ByAvxVnni(const Product& product) { run_all<Int8ByAvxVnni>(product); }
 #endif
 
@@ -434,7 +434,7 @@ bool has_avx_vnni() {
     return __builtin_cpu_supports("avx2") && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 &&
            (eax & 1u << 4) != 0;
   }();
-  return has && !has_vnni() &&
+  return has && !HWY_DYNAMIC_DISPATCH(IsAvx512)() && (hwy::SupportedTargets() & HWY_AVX2) != 0 &&
          most_allowed.load(std::memory_order_relaxed) >= InstructionSet::kAvxVnni;
 #else
   return false;

@@ -57,7 +57,8 @@ bool has_special_tiles(WeightType type);
 // them (block_product.h).
 bool runs_on_tiles(WeightType type);
 
-// Whether vpdpbusd may be used: AVX-512's, or where that is missing AVX-VNNI's, of 256 bits.
+// Whether vpdpbusd may be used: that of AVX-512, or where there is no AVX-512 that of AVX-VNNI, of
+// 256 bits.
 bool has_vnni();
 bool has_avx_vnni();
 
