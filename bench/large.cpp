@@ -395,8 +395,10 @@ class LargeExperiment {
     };
     std::vector<double> off, with, ratios;
     for (int repeat = 0; repeat < flags_.run.repeats; ++repeat) {
+      // Each comes first in turn, as a machine may slow down.
+      if (repeat % 2 != 0) with.push_back(rate(*drafting_server_));
       off.push_back(rate(*server_));
-      with.push_back(rate(*drafting_server_));
+      if (repeat % 2 == 0) with.push_back(rate(*drafting_server_));
       ratios.push_back(with.back() / off.back());
     }
     const Summary ratio = summarize(ratios);
