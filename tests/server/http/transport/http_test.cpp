@@ -566,8 +566,8 @@ TEST_CASE("an HTTP stream ends with the grace of its connection's age, and not b
   options.connections.max_age_ms = std::chrono::milliseconds(100);
   options.connections.max_age_grace_ms = std::chrono::milliseconds(200);
   TestServer server({"tokens"}, options);
-  HttpClient running(server.server().http_port());
   const auto began = std::chrono::steady_clock::now();
+  HttpClient running(server.server().http_port());
   running.send(endless_post());
   while (!running.read_raw(4096).empty()) {
   }
