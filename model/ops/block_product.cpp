@@ -873,10 +873,6 @@ HWY_EXPORT(MultiplyBlocks);
 HWY_EXPORT(MultiplyBlocksOnAmx);
 HWY_EXPORT(MultiplyBlocksOnTwinTiles);
 
-#if HWY_ARCH_X86
-bool has_avx2() { return (hwy::SupportedTargets() & HWY_AVX2) != 0; }
-#endif
-
 #if HWY_ARCH_ARM_A64 && defined(__linux__)
 bool has_dot() {
   static const bool has = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;

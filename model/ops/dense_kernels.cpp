@@ -341,6 +341,8 @@ void FinishInt8(const Product& product, const uint32_t* raw) {
 }
 
 bool IsAvx512() { return HWY_TARGET == HWY_AVX3; }
+// A lower value is a better target.
+bool IsAvx2() { return HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86; }
 void MultiplyF32(const Product& product) { run_f32(product); }
 void MultiplyBf16(const Product& product) { run_all<Bf16>(product); }
 void MultiplyInt8(const Product& product) { run_all<Int8>(product); }
@@ -360,6 +362,7 @@ namespace {
 HWY_EXPORT(FinishFloats);
 HWY_EXPORT(FinishInt8);
 HWY_EXPORT(IsAvx512);
+HWY_EXPORT(IsAvx2);
 HWY_EXPORT(MultiplyF32);
 HWY_EXPORT(MultiplyBf16);
 HWY_EXPORT(MultiplyInt8);
@@ -427,6 +430,9 @@ bool writes_bf16(WeightType type) { return type == WeightType::kBf16 && runs_on_
 
 bool has_vnni() { return special_tiles(WeightType::kInt8) != nullptr; }
 
+// Not hwy::SupportedTargets, which asks the processor each time: 5 us in a virtual machine.
+bool has_avx2() { return HWY_DYNAMIC_DISPATCH(IsAvx2)(); }
+
 bool has_avx_vnni() {
 #if HWY_ARCH_X86_64
   static const bool has = [] {
@@ -434,7 +440,7 @@ bool has_avx_vnni() {
     return __builtin_cpu_supports("avx2") && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 &&
            (eax & 1u << 4) != 0;
   }();
-  return has && !HWY_DYNAMIC_DISPATCH(IsAvx512)() && (hwy::SupportedTargets() & HWY_AVX2) != 0 &&
+  return has && has_avx2() && !HWY_DYNAMIC_DISPATCH(IsAvx512)() &&
          most_allowed.load(std::memory_order_relaxed) >= InstructionSet::kAvxVnni;
 #else
   return false;

@@ -62,6 +62,9 @@ bool runs_on_tiles(WeightType type);
 bool has_vnni();
 bool has_avx_vnni();
 
+// Whether Highway may use AVX2 or what is better.
+bool has_avx2();
+
 // Whether multiply() knows Product::y_bf16 for the type: where it runs on tiles, which leave their
 // sums to be finished block by block.
 bool writes_bf16(WeightType type);
