@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "model/core/float_formats.h"
+#include "model/ops/quantize.h"
 
 namespace lintel {
 
@@ -103,9 +104,7 @@ void dequantize_floats(DType type, std::span<const std::byte> values, std::span<
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = half_at(values.data() + 2 * i);
     return;
   }
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    out[i] = bf16_to_f32(value_at<std::uint16_t>(values.data() + 2 * i));
-  }
+  widen_bf16(values, out);
 }
 
 bool half_is_finite(const std::byte* bytes) {

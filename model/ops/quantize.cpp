@@ -14,7 +14,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
+#include <cassert>
 #include <cstring>
 #include <vector>
 
@@ -37,6 +37,23 @@ namespace {
 
 void RoundToBf16(const float* x, size_t n, uint16_t* out) {
   for_each_vector(n, [=](auto d, size_t i) HWY_ATTR { store_bf16(hn::LoadU(d, x + i), out + i); });
+}
+
+void WidenBf16(const uint8_t* bytes, size_t n, float* out) {
+  const Lanes d;
+  const hn::RebindToUnsigned<Lanes> u;
+  const hn::Rebind<uint16_t, Lanes> half;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; lanes > 1 && i + lanes <= n; i += lanes) {
+    const auto bits = hn::LoadU(half, reinterpret_cast<const uint16_t*>(bytes + 2 * i));
+    hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(u, bits))), d, out + i);
+  }
+  for (; i < n; ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, bytes + 2 * i, sizeof bits);
+    out[i] = bf16_to_f32(bits);
+  }
 }
 
 // The largest |x| as bits, so that infinities and NaN, which are larger, are not lost.
@@ -90,6 +107,8 @@ HWY_INLINE float scale_of(const float* x, size_t n) {
   const float largest = largest_magnitude(x, n);
   return largest == 0.0f ? 1.0f : largest / 127.0f;
 }
+
+float ScaleOf(const float* x, size_t n) { return scale_of(x, n); }
 
 // Of 32 values.
 HWY_INLINE void round_group(const float* x, float scale, int8_t* out, int32_t* sums) {
@@ -224,6 +243,8 @@ namespace lintel {
 namespace {
 
 HWY_EXPORT(RoundToBf16);
+HWY_EXPORT(WidenBf16);
+HWY_EXPORT(ScaleOf);
 HWY_EXPORT(Quantize);
 HWY_EXPORT(QuantizeGroups);
 HWY_EXPORT(QuantizeTogether);
@@ -241,6 +262,12 @@ float quantize(std::span<const float> x, float levels, std::int32_t zero, std::u
 void round_to_bf16(std::span<const float> x, std::uint32_t* cells) {
   if (x.size() % 2 != 0) cells[x.size() / 2] = 0;
   HWY_DYNAMIC_DISPATCH(RoundToBf16)(x.data(), x.size(), reinterpret_cast<std::uint16_t*>(cells));
+}
+
+void widen_bf16(std::span<const std::byte> values, std::span<float> out) {
+  assert(values.size() == out.size() * sizeof(std::uint16_t));
+  HWY_DYNAMIC_DISPATCH(WidenBf16)
+  (reinterpret_cast<const std::uint8_t*>(values.data()), out.size(), out.data());
 }
 
 float quantize_signed(std::span<const float> x, std::uint32_t* cells) {
@@ -277,16 +304,21 @@ void quantize_to_4_bits(MatrixView<const float> x, std::uint8_t* lines, std::uin
 }
 
 void quantize_to_8_bits(MatrixView<const float> x, std::uint8_t* lines, float* scales) {
+  // As many rows at a time as fill a cache line.
+  constexpr std::size_t kRows = 16;
   const std::size_t cells = (x.cols() + 3) / 4;
-  std::vector<std::uint32_t> levels(cells);
-  for (std::size_t n = 0; n < x.rows(); ++n) {
-    float largest = 0.0f;
-    for (const float value : x.row(n)) largest = std::max(largest, std::abs(value));
-    scales[n] = largest == 0.0f ? 1.0f : largest / 127.0f;
-    round_to_levels(x.row(n), scales[n], levels.data());
+  std::vector<std::uint32_t> levels(kRows * cells);
+  for (std::size_t first = 0; first < x.rows(); first += kRows) {
+    const std::size_t rows = std::min(kRows, x.rows() - first);
+    for (std::size_t r = 0; r < rows; ++r) {
+      const std::span<const float> row = x.row(first + r);
+      scales[first + r] = HWY_DYNAMIC_DISPATCH(ScaleOf)(row.data(), row.size());
+      round_to_levels(row, scales[first + r], levels.data() + r * cells);
+    }
     for (std::size_t c = 0; c < cells; ++c) {
-      const std::uint32_t unsigned_levels = levels[c] ^ 0x80808080u;
-      std::memcpy(lines + c * kLineBytes + 4 * n, &unsigned_levels, sizeof unsigned_levels);
+      std::uint32_t line[kRows];
+      for (std::size_t r = 0; r < rows; ++r) line[r] = levels[r * cells + c] ^ 0x80808080u;
+      std::memcpy(lines + c * kLineBytes + 4 * first, line, rows * sizeof line[0]);
     }
   }
 }

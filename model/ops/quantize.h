@@ -10,11 +10,14 @@
 
 namespace lintel {
 
-// Both write whole cells of four bytes: 2 bf16, or 4 bytes, in memory order. What is left of the
-// last one is written as 0.
+// Functions with `cells` write whole ones of four bytes: 2 bf16, or 4 bytes, in memory order. What
+// is left of the last one is written as 0.
 
 // To nearest, ties to even; NaN stays NaN.
 void round_to_bf16(std::span<const float> x, std::uint32_t* cells);
+
+// bf16 to f32, exact. `values` need no alignment.
+void widen_bf16(std::span<const std::byte> values, std::span<float> out);
 
 // bytes = 128 + round(x / scale) with scale = max |x| / 127, which is returned; 1 if all are 0.
 // Where there is an infinity or NaN, the scale is one, and so is all that is computed from it.
@@ -41,7 +44,8 @@ void quantize_large_groups(std::span<const float> x, std::uint32_t* cells, float
 // 32 columns as blocks of Q4_0: value = d (level - 8). x: [rows, 32]; lines: 4 of 256 bytes, which
 // are zero; d: [rows] f16. Of 19 scales of a row the one with the smallest sum of squared errors.
 void quantize_to_4_bits(MatrixView<const float> x, std::uint8_t* lines, std::uint16_t* d);
-// value = scale (level - 128), scale = max |x| / 127 of the row. lines: [x.cols() / 4, rounded up]
+// value = scale (level - 128), scale = max |x| / 127 of the row, 1 if all are 0. REQUIRES: x is
+// finite. lines: [x.cols() / 4, rounded up]
 // of 256 bytes; scales: [rows].
 void quantize_to_8_bits(MatrixView<const float> x, std::uint8_t* lines, float* scales);
 

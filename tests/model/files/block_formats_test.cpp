@@ -5,14 +5,18 @@
 #include <algorithm>
 #include <bit>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "model/core/float_formats.h"
 #include "model/formats/gguf.h"
 #include "model/formats/safetensors.h"
+#include "model/ops/quantize.h"
 
 namespace lintel {
 namespace {
@@ -88,15 +92,53 @@ TEST_CASE("rows of the models' tensors have the expected values, bit for bit") {
   CHECK(compared == rows.tensors().size());
 }
 
-TEST_CASE("16-bit floats widen exactly") {
-  for (std::uint32_t bits = 0; bits < 0x10000u; ++bits) {
-    const auto half = static_cast<std::uint16_t>(bits);
-    float wide[2];
-    dequantize(DType::kF16, std::as_bytes(std::span(&half, 1)), std::span(wide, 1));
-    dequantize(DType::kBf16, std::as_bytes(std::span(&half, 1)), std::span(wide + 1, 1));
-    if (std::bit_cast<std::uint32_t>(wide[0]) != std::bit_cast<std::uint32_t>(f16_to_f32(half)) ||
-        std::bit_cast<std::uint32_t>(wide[1]) != bits << 16) {
-      FAIL("bits " << bits);
+TEST_CASE("16-bit floats widen exactly, in any number and from any address") {
+  std::vector<std::uint16_t> halves(0x10000);
+  std::iota(halves.begin(), halves.end(), std::uint16_t{0});
+  for (const std::size_t count : {1u, 2u, 15u, 16u, 17u, 33u, 0x10000u}) {
+    for (const std::size_t offset : {0, 1}) {
+      INFO(count << " at " << offset);
+      std::vector<std::byte> bytes(offset + 2 * count);
+      const std::span<std::byte> stored = std::span(bytes).subspan(offset);
+      std::memcpy(stored.data(), halves.data() + halves.size() - count, 2 * count);
+      for (const DType type : {DType::kF16, DType::kBf16}) {
+        std::vector<float> wide(count), expected(count);
+        dequantize(type, stored, wide);
+        std::ranges::transform(std::span(halves).last(count), expected.begin(),
+                               type == DType::kF16 ? f16_to_f32 : bf16_to_f32);
+        CHECK(std::memcmp(wide.data(), expected.data(), 4 * count) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("rows in 8 bits are each rounded by its largest value, in any number and length") {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  for (const std::size_t rows : {1, 15, 16, 17, 63, 64}) {
+    for (const std::size_t cols : {1, 5, 31, 32, 100}) {
+      INFO(rows << " rows of " << cols);
+      Matrix x(rows, cols);
+      for (float& value : x.values()) value = normal(random);
+      for (float& value : x.row(rows / 2)) value = 0.0f;
+      const std::size_t cells = (cols + 3) / 4;
+      constexpr std::size_t kLine = 256;
+      std::vector<std::uint8_t> lines(cells * kLine, 7);
+      std::vector<float> scales(rows);
+      quantize_to_8_bits(x.view(), lines.data(), scales.data());
+      for (std::size_t n = 0; n < rows; ++n) {
+        float largest = 0.0f;
+        for (const float value : x.row(n)) largest = std::max(largest, std::abs(value));
+        CHECK(scales[n] == (largest == 0.0f ? 1.0f : largest / 127.0f));
+        bool same = true;
+        for (std::size_t i = 0; i < 4 * cells; ++i) {
+          const float level = i < cols ? std::nearbyint(x.row(n)[i] / scales[n]) : 0.0f;
+          same = same && lines[i / 4 * kLine + 4 * n + i % 4] == static_cast<int>(level) + 128;
+        }
+        CHECK(same);
+      }
+      // Other columns of the lines stay as they are.
+      for (std::size_t at = 4 * rows; at < kLine; ++at) CHECK(lines[at] == 7);
     }
   }
 }
