@@ -24,9 +24,9 @@ constexpr int kTriesOfLarge = 2;
 // Steps sequences from their beginning, `rows` of each.
 class MeasuredSteps {
  public:
-  MeasuredSteps(const Transformer& model, std::size_t rows, std::size_t sequences,
+  MeasuredSteps(const Transformer& model, std::size_t rows, std::size_t sequences, int tries,
                 const Clock& clock, StepThreadPool* team)
-      : model_(model), clock_(clock), workspace_(model.new_workspace(rows, rows)) {
+      : model_(model), tries_(tries), clock_(clock), workspace_(model.new_workspace(rows, rows)) {
     workspace_.share_with(team);
     for (std::size_t s = 0; s < sequences; ++s) sequences_.push_back(model.new_sequence());
     if (!model.has_draft_head()) return;
@@ -35,9 +35,21 @@ class MeasuredSteps {
 
   // Seconds, the best of some tries.
   float of(std::size_t rows, std::size_t sequences) {
+    for (SequenceState& sequence : sequences_) sequence.reset();
+    std::vector<BatchRow> fed;
+    for (std::size_t r = 0; r < rows; ++r) {
+      SequenceState& sequence = sequences_[r * sequences / rows];
+      const bool is_draft = r > 0 && fed.back().sequence == &sequence;
+      fed.push_back({/*token=*/0, &sequence, /*wants_output=*/true, is_draft});
+    }
+    feed(fed);  // untimed: each timed step then begins with the drafts of one before
     float best = std::numeric_limits<float>::infinity();
-    const int tries = model_.num_parameters() > kLargeParameters ? kTriesOfLarge : kTries;
-    for (int i = 0; i < tries; ++i) best = std::min(best, one(rows, sequences));
+    for (int i = 0; i < tries_; ++i) {
+      const TimePoint start = clock_.now();
+      feed(fed);
+      best = std::min(best, std::chrono::duration<float>(clock_.now() - start).count());
+    }
+    for (SequenceState& sequence : sequences_) sequence.settle();
     return best;
   }
 
@@ -68,28 +80,13 @@ class MeasuredSteps {
   }
 
  private:
-  float one(std::size_t rows, std::size_t sequences) {
-    for (SequenceState& sequence : sequences_) sequence.reset();
-    std::vector<BatchRow> fed;
-    for (std::size_t r = 0; r < rows; ++r) {
-      SequenceState& sequence = sequences_[r * sequences / rows];
-      const bool is_draft = r > 0 && fed.back().sequence == &sequence;
-      fed.push_back({/*token=*/0, &sequence, /*wants_output=*/true, is_draft});
-    }
-    feed(fed);  // whose drafts the next step has to do with, too
-    const TimePoint start = clock_.now();
-    feed(fed);
-    const float seconds = std::chrono::duration<float>(clock_.now() - start).count();
-    for (SequenceState& sequence : sequences_) sequence.settle();
-    return seconds;
-  }
-
   void feed(const std::vector<BatchRow>& rows) {
     model_.step(rows, workspace_);
     for (const BatchRow& row : rows) row.sequence->rollback(0);
   }
 
   const Transformer& model_;
+  const int tries_;
   const Clock& clock_;
   Workspace workspace_;
   std::vector<SequenceState> sequences_;
@@ -109,11 +106,13 @@ StepCost measure_step_cost(const Transformer& model, int max_rows, const Clock& 
   const std::int64_t length = model.config().max_length;
   const bool is_large = model.num_parameters() > kLargeParameters;
   const std::int64_t few = std::min<std::int64_t>(is_large ? kFewRowsOfLarge : kFewRows, max_rows);
-  // Of one sequence, in each of two steps.
-  const auto rows = static_cast<std::size_t>(length > 0 ? std::min(few, length / 2) : few);
+  const int tries = is_large ? kTriesOfLarge : kTries;
+  const std::int64_t num_steps = tries + 1;
+  // Of one sequence, in each step.
+  const auto rows = static_cast<std::size_t>(length > 0 ? std::min(few, length / num_steps) : few);
   if (rows < 2) return assumed_step_cost(model.weight_type());
   const std::size_t most_rows = is_large ? rows : static_cast<std::size_t>(max_rows) / rows * rows;
-  MeasuredSteps steps(model, most_rows, rows, clock, team);
+  MeasuredSteps steps(model, most_rows, rows, tries, clock, team);
   const float alone = steps.of(1, 1);
   const float of_one = steps.of(rows, 1);
   const float of_many = steps.of(rows, rows);
@@ -127,7 +126,7 @@ StepCost measure_step_cost(const Transformer& model, int max_rows, const Clock& 
     cost.more_draft = std::max(steps.of_drafts(rows) - cost.draft, 0.0f) / more;
   }
   if (most_rows < 2 * rows ||
-      (length > 0 && static_cast<std::int64_t>(2 * most_rows / rows) > length)) {
+      (length > 0 && num_steps * static_cast<std::int64_t>(most_rows / rows) > length)) {
     return cost;
   }
   const float of_most = steps.of(most_rows, rows);

@@ -74,6 +74,20 @@ TEST_CASE("where a step has few rows at most, all of them take as long") {
   CHECK(1e6f * cost.of(32, 0) == Approx(100.0f + 32 * 6.0f));
 }
 
+TEST_CASE("steps are measured within a model's longest sequence") {
+  for (const int length : {11, 12, 17, 24}) {
+    INFO(length);
+    const auto model = changed_model(TinyModel::kBytes,
+                                     [&](ModelConfig& config) { config.max_length = length; }, {});
+    std::vector<int> times = tries(110, 200, 260, 300);
+    times.resize(length < 12 ? 0 : length < 24 ? 15 : 20);
+    const ScriptedClock clock(times);
+    const StepCost cost = measure_step_cost(*model, 8, clock);
+    CHECK(clock.over());
+    CHECK((length < 12) == (cost.row == assumed_step_cost(WeightType::kF32).row));
+  }
+}
+
 TEST_CASE("where one row is all a step has, its cost is assumed") {
   const auto model = tiny_model(TinyModel::kTokens);
   const StepCost cost = measure_step_cost(*model, 1, ScriptedClock({}));
