@@ -2,6 +2,7 @@
 #include "server/models/model_loader.h"
 
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -57,12 +58,15 @@ constexpr int kMostRows = 256;  // several of the largest blocks that kernels ta
 constexpr int kMostRowsOfLarge = 8;  // which AMX's tiles take, too
 constexpr int kMostSequencesOfLarge = 4;
 constexpr std::int64_t kLargeParameters = 50'000'000;
+constexpr int kNiceOfCheck = 10;  // of a large model: a tenth of a core that requests want, too
 
 class SelfCheck {
  public:
-  SelfCheck(const Transformer& model, int max_rows, const StepFunction& step, StepThreadPool* team)
+  SelfCheck(const Transformer& model, int max_rows, const StepFunction& step, StepThreadPool* team,
+            const std::stop_token& stop)
       : model_(model),
         step_(step),
+        stop_(stop),
         is_large_(model.num_parameters() > kLargeParameters),
         most_rows_(std::min(max_rows, is_large_ ? kMostRowsOfLarge : kMostRows)),
         most_(std::min(most_rows_, is_large_ ? kMostSequencesOfLarge : kMostRows)),
@@ -77,10 +81,12 @@ class SelfCheck {
     std::map<int, Outputs> alone;
     for (const int i :
          is_large_ ? Numbers{0, 2, most_ - 1} : Numbers{0, 1, 2, 6, 15, 30, 47, 64, most_ - 1}) {
+      if (stop_.stop_requested()) return true;
       if (i < most_) alone[i] = last_outputs(i, 1);
     }
     for (const int count :
          is_large_ ? Numbers{3, most_} : Numbers{2, 3, 7, 16, 31, 48, 65, most_}) {
+      if (stop_.stop_requested()) return true;
       if (count <= most_ && !agrees(last_outputs(0, count), count, alone)) return false;
     }
     const int count = std::min(most_, most_rows_ / kSteps);
@@ -162,6 +168,7 @@ class SelfCheck {
 
   const Transformer& model_;
   const StepFunction& step_;
+  const std::stop_token& stop_;
   const bool is_large_;
   const int most_rows_;  // of a step
   const int most_;       // sequences
@@ -170,21 +177,46 @@ class SelfCheck {
   std::deque<SequenceState> sequences_;
 };
 
+StepFunction step_of(const Transformer& model) {
+  return [&model](std::span<const BatchRow> rows, Workspace& workspace) {
+    return model.step(rows, workspace);
+  };
+}
+
 }  // namespace
 
 bool rows_are_independent(const Transformer& model, int max_rows, StepThreadPool* team) {
-  return rows_are_independent(
-      model, max_rows,
-      [&](std::span<const BatchRow> rows, Workspace& workspace) {
-        return model.step(rows, workspace);
-      },
-      team);
+  return rows_are_independent(model, max_rows, step_of(model), team);
 }
 
 bool rows_are_independent(const Transformer& model, int max_rows, const StepFunction& step,
-                          StepThreadPool* team) {
+                          StepThreadPool* team, const std::stop_token& stop) {
   if (model.config().max_length != 0 && model.config().max_length < kSteps) return true;
-  return SelfCheck(model, max_rows, step, team).passes();
+  return SelfCheck(model, max_rows, step, team, stop).passes();
+}
+
+std::vector<std::string> warnings_of_check(const std::string& name,
+                                           const std::function<bool()>& passes,
+                                           const std::stop_token& stop) {
+  std::string found;
+  try {
+    if (!passes()) {
+      found = "on this machine the tokens of a request depend on what shares its batch";
+    }
+  } catch (const std::exception& error) {
+    found = std::string(
+                "whether the tokens of a request depend on what shares its batch is "
+                "unknown: ") +
+            error.what();
+  }
+  if (!found.empty()) {
+    spdlog::error("model {}: {}", name, found);
+    return {found};
+  }
+  if (!stop.stop_requested()) {
+    spdlog::info("model {}: its tokens do not depend on what shares a batch (self-check)", name);
+  }
+  return {};
 }
 
 namespace {
@@ -427,13 +459,6 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
   const int rows = batch_rows(*transformer);
   spdlog::info("model {}: {} workers of {} rows", source.name, options_.scheduling.workers, rows);
   std::vector<std::string> warnings = transformer->warnings();
-  const int most_rows = std::max(rows, most_prompt_rows(*transformer));
-  if (!with_team(options_.scheduling, [&](StepThreadPool* team) {
-        return rows_are_independent(*transformer, most_rows, team);
-      })) {
-    warnings.push_back("on this machine the tokens of a request depend on what shares its batch");
-    spdlog::error("model {}: {}", source.name, warnings.back());
-  }
   std::shared_ptr<const ChatModel> chat =
       load_chat(files.load_chat_template_sources(), source, options_);
   std::shared_ptr<ServedModel> served =
@@ -448,7 +473,25 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
         const std::shared_ptr<ModelFiles> held = std::move(opened);  // closed at the end
         return identify(name, *held, std::move(promise), *transformer, stop);
       }).share();
-  if (served->transformer->num_parameters() <= kLargeParameters) served->numerics_later.wait();
+  const bool is_large = served->transformer->num_parameters() > kLargeParameters;
+  const int most_rows = std::max(rows, most_prompt_rows(*served->transformer));
+  served->later_warnings =
+      std::async(std::launch::async, [scheduling = options_.scheduling, name = source.name,
+                                      is_large, most_rows, transformer = served->transformer,
+                                      numerics = served->numerics_later,
+                                      stop = served->unloads.get_token()] {
+        // First the numerics, without which stored sessions cannot be continued.
+        numerics.wait();
+        // Requests come first. The helpers of the steps inherit it.
+        if (is_large) ::setpriority(PRIO_PROCESS, 0, kNiceOfCheck);
+        const auto passes = [&] {
+          return with_team(scheduling, [&](StepThreadPool* team) {
+            return rows_are_independent(*transformer, most_rows, step_of(*transformer), team, stop);
+          });
+        };
+        return warnings_of_check(name, passes, stop);
+      }).share();
+  if (!is_large) served->later_warnings.wait();
   return served;
 }
 

@@ -49,11 +49,18 @@ std::vector<AdapterSource> adapters_in(const std::filesystem::path& model_direct
 // rows.
 bool rows_are_independent(const Transformer& model, int max_rows, StepThreadPool* team = nullptr);
 
-// The same of a step that is not the model's own: Transformer::step.
+// The same of a step that is not the model's own: Transformer::step. A requested stop ends it:
+// true, if no other bits were found until then.
 using StepFunction =
     std::function<MatrixView<const float>(std::span<const BatchRow> rows, Workspace& workspace)>;
 bool rows_are_independent(const Transformer& model, int max_rows, const StepFunction& step,
-                          StepThreadPool* team = nullptr);
+                          StepThreadPool* team = nullptr, const std::stop_token& stop = {});
+
+// Warnings for the operator, which the log has, too: one where `passes()`, a self-check, is false
+// or throws, e.g. for want of memory.
+std::vector<std::string> warnings_of_check(const std::string& name,
+                                           const std::function<bool()>& passes,
+                                           const std::stop_token& stop);
 
 // Computes the fingerprint, sets the promise, and returns the numerics, which depend on it. Runs
 // while the first requests are served, as hashing large files takes as long as loading them. For
@@ -186,9 +193,10 @@ class ModelLoader {
         clock_(clock),
         prefixes_(prefixes) {}
 
-  // Opens the directory's files once, measures and admits them, loads what was measured, compares
-  // rows alone and in a batch, and logs what it is; its scheduler's workers begin at once. Its
-  // adapters come with it. Throws ModelError naming file, key or tensor, and OutOfModelMemory.
+  // Opens the directory's files once, measures and admits them, loads what was measured, and logs
+  // what it is; its scheduler's workers begin at once. Fingerprint, numerics and self-check of a
+  // large model follow after it has returned (ServedModel). Its adapters come with it. Throws
+  // ModelError naming file, key or tensor, and OutOfModelMemory.
   std::shared_ptr<ServedModel> load(const ModelSource& source) const;
 
   // One adapter of a model, admitted by its files' headers, which is ready when it is returned.

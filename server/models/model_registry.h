@@ -62,11 +62,23 @@ struct ServedModel {
     numerics_later = promise.get_future().share();
   }
   std::shared_future<NumericsFingerprint> numerics_later;
-  std::stop_source unloads;  // ends that computation early
+  // What an operator should know: the warnings of loading, and of the self-check once it has ended.
+  // Does not wait.
+  std::vector<std::string> all_warnings() const {
+    std::vector<std::string> all = warnings;
+    if (!later_warnings.valid() ||
+        later_warnings.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      return all;
+    }
+    all.insert(all.end(), later_warnings.get().begin(), later_warnings.get().end());
+    return all;
+  }
+  std::vector<std::string> warnings;  // of loading
+  std::shared_future<std::vector<std::string>> later_warnings;
+  std::stop_source unloads;  // ends what is computed later
 
   std::string weight_type_reason;         // why its weight type; empty: it was given, or is f32
   RequestLimits limits;                   // max_samples no more than max_batch_rows
-  std::vector<std::string> warnings;      // what an operator should know
   std::shared_ptr<const ChatModel> chat;  // null: of a model that is served without one
   std::size_t memory_bytes = 0;           // of --model-memory, without its adapters
   // It was unloaded, or another took its place: what is still running may be ended for that.

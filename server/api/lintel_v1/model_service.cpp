@@ -202,7 +202,7 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   wire.set_max_batch_rows(static_cast<std::uint32_t>(model.scheduler->options().max_batch_rows));
   wire.set_prompt_rows(static_cast<std::uint32_t>(model.scheduler->options().prompt_rows_per_step));
   write_limits(model.limits, *wire.mutable_limits());
-  for (const std::string& warning : model.warnings) wire.add_warnings(warning);
+  for (const std::string& warning : model.all_warnings()) wire.add_warnings(warning);
   for (const SharedAdapter& adapter : model.adapters->ready()) {
     write_adapter(*adapter, *wire.add_adapters());
   }

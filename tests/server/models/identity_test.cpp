@@ -9,6 +9,7 @@
 #include <stop_token>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "model/model_files.h"
 #include "server/models/model_loader.h"
@@ -100,6 +101,18 @@ TEST_CASE("numerics of a served model are empty until they are given or promised
   served.set_numerics({.hex = "0123", .text = "here"});
   CHECK(served.numerics().hex == "0123");
   CHECK(served.numerics().text == "here");
+}
+
+TEST_CASE("warnings of checks that run beside the first requests are added once they are known") {
+  using Warnings = std::vector<std::string>;
+  ServedModel served;
+  served.warnings = {"of loading"};
+  CHECK(served.all_warnings() == Warnings{"of loading"});
+  std::promise<Warnings> checks;
+  served.later_warnings = checks.get_future().share();
+  CHECK(served.all_warnings() == Warnings{"of loading"});
+  checks.set_value({"of a check"});
+  CHECK(served.all_warnings() == Warnings{"of loading", "of a check"});
 }
 
 }  // namespace

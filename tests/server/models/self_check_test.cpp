@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <new>
+#include <stop_token>
 #include <vector>
 
 #include "model/core/step_thread_pool.h"
@@ -69,6 +71,32 @@ TEST_CASE("other bits from some number of rows on fail the self-check") {
     CHECK_FALSE(rows_are_independent(*model, 128, spoiled(*model, other_blocks)));
     CHECK(rows_are_independent(*model, static_cast<int>(from) - 1, spoiled(*model, other_blocks)));
   }
+}
+
+TEST_CASE("the self-check warns of other bits and of its own failure, unless it was stopped") {
+  const auto model = tiny_model(TinyModel::kTokens);
+  const auto found = [&](const StepFunction& step, const std::stop_token& stop = {}) {
+    return warnings_of_check(
+        "tiny", [&] { return rows_are_independent(*model, 16, step, nullptr, stop); }, stop);
+  };
+  const auto never = spoiled(*model, [](std::span<const BatchRow>, std::size_t) { return false; });
+  CHECK(found(never).empty());
+  const auto in_batches =
+      spoiled(*model, [](std::span<const BatchRow> rows, std::size_t) { return rows.size() > 1; });
+  REQUIRE(found(in_batches).size() == 1);
+  CHECK_THAT(found(in_batches)[0], Catch::Contains("depend on what shares its batch"));
+  int steps = 0;
+  std::stop_source stop;
+  const StepFunction fails = [&](std::span<const BatchRow>, Workspace&) -> MatrixView<const float> {
+    ++steps;
+    throw std::bad_alloc();
+  };
+  REQUIRE(found(fails).size() == 1);
+  CHECK_THAT(found(fails)[0], Catch::Contains("is unknown: "));
+  steps = 0;
+  stop.request_stop();
+  CHECK(found(fails, stop.get_token()).empty());
+  CHECK(steps == 0);
 }
 
 }  // namespace
