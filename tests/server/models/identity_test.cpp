@@ -103,7 +103,7 @@ TEST_CASE("numerics of a served model are empty until they are given or promised
   CHECK(served.numerics().text == "here");
 }
 
-TEST_CASE("warnings of checks that run beside the first requests are added once they are known") {
+TEST_CASE("warnings of the self-check are added once it has ended, and not waited for") {
   using Warnings = std::vector<std::string>;
   ServedModel served;
   served.warnings = {"of loading"};
