@@ -93,13 +93,20 @@ struct Avx2 {
         : [level] "x"(level.raw), [magnitude] "x"(_mm256_abs_epi8(level.raw)),
           [x] "x"(hn::Set(U(), x).raw), [ones] "x"(_mm256_set1_epi16(1)));
   }
-  template <int kBits>
-  static HWY_INLINE void add_two(VI& sum, VU even, VU odd, const uint32_t* x) {
-    static_assert(kBits <= 6);
-    const __m256i products = _mm256_maddubs_epi16(even.raw, hn::Set(U(), x[0]).raw);
-    const __m256i others = _mm256_maddubs_epi16(odd.raw, hn::Set(U(), x[1]).raw);
-    const __m256i of_four = _mm256_add_epi16(products, others);
-    sum = hn::Add(sum, VI{_mm256_madd_epi16(of_four, _mm256_set1_epi16(1))});
+  // So many cells' sums of two products fit 16 bits.
+  static constexpr size_t short_cells(int bits) { return 32'767 / (2 * 127 * ((1u << bits) - 1)); }
+  static HWY_INLINE VI short_sums(VU levels, uint32_t x) {
+    return VI{_mm256_maddubs_epi16(levels.raw, hn::Set(U(), x).raw)};
+  }
+  static HWY_INLINE void add_short(VI& sums, VU levels, uint32_t x) {
+    __m256i products;
+    asm("vpmaddubsw %[x], %[level], %[products]\n\t"
+        "vpaddw %[products], %[sums], %[sums]"
+        : [sums] "+x"(sums.raw), [products] "=&x"(products)
+        : [level] "x"(levels.raw), [x] "x"(hn::Set(U(), x).raw));
+  }
+  static HWY_INLINE VI widened(VI sums) {
+    return VI{_mm256_madd_epi16(sums.raw, _mm256_set1_epi16(1))};
   }
 };
 
@@ -159,15 +166,11 @@ struct NeonDot {
 };
 #endif
 
-// Adds the products of two cells.
-template <class Dot, int kBits>
-HWY_INLINE void add_cells(VI& sum, VU even, VU odd, const uint32_t* x) {
-  if constexpr (kBits <= 6 && requires { Dot::template add_two<kBits>; }) {
-    Dot::template add_two<kBits>(sum, even, odd, x);
-  } else {
-    Dot::template add<kBits>(sum, even, x[0]);
-    Dot::template add<kBits>(sum, odd, x[1]);
-  }
+// Cells whose products an instruction set adds up in 16 bits before it does in 32; 0: none.
+template <class Dot>
+constexpr size_t short_cells_of(int bits) {
+  if constexpr (requires { Dot::short_cells(bits); }) return bits <= 6 ? Dot::short_cells(bits) : 0;
+  return 0;
 }
 
 // What is subtracted from each level, as levels are stored unsigned.
@@ -280,6 +283,8 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
   constexpr int kZero = zero_of<Dot>(kFormat);
   constexpr size_t kGroups = BlockMatrix::kSpan / static_cast<size_t>(kFormat.group);  // of a span
   constexpr size_t kPairs = kSpanCells / 2 / kGroups;  // pairs of cells of a group
+  constexpr size_t kShortPairs = short_cells_of<Dot>(kFormat.bits) / 2;
+  static_assert(kShortPairs == 0 || kPairs % kShortPairs == 0);
   const BlockMatrix& weights = *product.weights;
   const size_t spans = weights.num_spans();
   const uint8_t* lines[kVectors];
@@ -325,6 +330,7 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
     LINTEL_UNROLL
     for (size_t g = 0; g < kGroups; ++g) {
       VI exact[kRows][kVectors];
+      [[maybe_unused]] VI short_sums[kRows][kVectors];
       LINTEL_UNROLL
       for (size_t r = 0; r < kRows; ++r) {
         const int32_t* const of_span = x_sums + r * product.x.scale_stride * 2 + 2 * s;
@@ -345,7 +351,18 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
           LINTEL_UNROLL
           for (size_t v = 0; v < kVectors; ++v) {
             VI sum = exact[r][v];  // a copy, or GCC 12 keeps the array in memory
-            add_cells<Dot, kFormat.bits>(sum, even[v], odd[v], cells);
+            if constexpr (kShortPairs != 0) {
+              const size_t of_short = p % kShortPairs;
+              VI sums = short_sums[r][v];
+              if (of_short == 0) sums = Dot::short_sums(even[v], cells[0]);
+              if (of_short != 0) Dot::add_short(sums, even[v], cells[0]);
+              Dot::add_short(sums, odd[v], cells[1]);
+              if (of_short + 1 == kShortPairs) sum = hn::Add(sum, Dot::widened(sums));
+              short_sums[r][v] = sums;
+            } else {
+              Dot::template add<kFormat.bits>(sum, even[v], cells[0]);
+              Dot::template add<kFormat.bits>(sum, odd[v], cells[1]);
+            }
             exact[r][v] = sum;
           }
         }
