@@ -42,12 +42,13 @@ constexpr size_t kPanelVectors = BlockMatrix::kPanel / kLanes;
 constexpr size_t kSpanCells = BlockMatrix::kSpan / 4;
 // Of inputs that share a scale (BlockInput::group_sums).
 constexpr size_t kSharedSpans = 4;
-// Levels are asked for so many bytes before they are read, scales kScalesAhead. Later rows find
-// them in the cache: those of the largest tiles, which may be many, do not ask. A panel has one
-// smaller tile of each size.
+// Levels are asked for so many bytes before they are read, scales kScalesAhead; those of whole
+// lines in the order of the memory. Later rows find them in the cache: those of the largest tiles,
+// which may be many, do not ask. A panel has one smaller tile of each size.
 constexpr size_t kFetchAhead = 4096;
 constexpr size_t kScalesAhead = 2048;
 constexpr size_t kCacheLine = 64;
+constexpr size_t kLineCaches = BlockMatrix::kLineBytes / kCacheLine;
 // 32 vector registers, not 16.
 constexpr bool kHasManyRegisters = kLanes == 16 || HWY_ARCH_ARM_A64;
 constexpr size_t kMostRows = kLanes == 16 ? 6 : 4;
@@ -169,7 +170,7 @@ struct NeonDot {
 // Cells whose products an instruction set adds up in 16 bits before it does in 32; 0: none.
 template <class Dot>
 constexpr size_t short_cells_of(int bits) {
-  if constexpr (requires { Dot::short_cells(bits); }) return bits <= 6 ? Dot::short_cells(bits) : 0;
+  if constexpr (requires { Dot::short_cells(bits); }) return Dot::short_cells(bits);
   return 0;
 }
 
@@ -272,9 +273,11 @@ HWY_INLINE void store_outputs(const BlockProduct& product, size_t row, size_t co
   }
 }
 
-// kRows rows times kVectors vectors of outputs from `vector` on, within their panel. kShares: four
-// spans share the scale of their inputs, which multiplies the sum of all four.
-template <class Dot, DType kType, bool kShares, size_t kRows, size_t kVectors, bool kFetches>
+// kRows rows times kVectors vectors of outputs from `vector` on, within their panel, kTogether of
+// them at a time. kShares: four spans share the scale of their inputs, which multiplies the sum of
+// all four.
+template <class Dot, DType kType, bool kShares, size_t kRows, size_t kVectors, size_t kTogether,
+          bool kFetches>
 HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t row, size_t vector) {
   constexpr BlockFormat kFormat = block_format(kType);
   constexpr size_t kLines = BlockMatrix::lines_of(kFormat);
@@ -283,17 +286,15 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
   constexpr int kZero = zero_of<Dot>(kFormat);
   constexpr size_t kGroups = BlockMatrix::kSpan / static_cast<size_t>(kFormat.group);  // of a span
   constexpr size_t kPairs = kSpanCells / 2 / kGroups;  // pairs of cells of a group
+  constexpr bool kWhole = kVectors == kPanelVectors;
+  constexpr size_t kFetched = kLines * kLineCaches * kTogether / kVectors;
   constexpr size_t kShortPairs = short_cells_of<Dot>(kFormat.bits) / 2;
   static_assert(kShortPairs == 0 || kPairs % kShortPairs == 0);
   const BlockMatrix& weights = *product.weights;
   const size_t spans = weights.num_spans();
-  const uint8_t* lines[kVectors];
-  LINTEL_UNROLL
-  for (size_t v = 0; v < kVectors; ++v) {
-    lines[v] = weights.levels() + panel * spans * kLines * BlockMatrix::kLineBytes +
-               (vector + v) * kLanes * 4;
-  }
   const size_t column = vector * kLanes;
+  const uint8_t* levels =
+      weights.levels() + panel * spans * kLines * BlockMatrix::kLineBytes + column * 4;
   const uint16_t* d =
       weights.d() + panel * (spans / kSpansPerBlock) * kHalves * BlockMatrix::kPanel + column;
   const uint8_t* scales = weights.scales() + panel * spans * 2 * BlockMatrix::kPanel + column;
@@ -301,9 +302,8 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
   const float* x_scales = product.x.scales + row * product.x.scale_stride;
   const int32_t* x_sums = product.x.sums + row * product.x.scale_stride * 2;
 
-  // In registers, or, where a tile has too many of them, in memory, where a group adds to them
-  // once.
-  constexpr bool kInMemory = kRows * kVectors > kMostRegisterSums;
+  // In registers, or in memory where a tile has too many. A group adds to them once.
+  constexpr bool kInMemory = kVectors != kTogether || kRows * kVectors > kMostRegisterSums;
   HWY_ALIGN float memory[kInMemory ? kRows * kVectors * kLanes : 1];
   VF registers[kRows][kVectors];
   HWY_ALIGN float totals[kShares ? kRows * kVectors * kLanes : 1];
@@ -327,82 +327,94 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
     }
   }
   for (size_t s = 0; s < spans; ++s) {
-    LINTEL_UNROLL
-    for (size_t g = 0; g < kGroups; ++g) {
-      VI exact[kRows][kVectors];
-      [[maybe_unused]] VI short_sums[kRows][kVectors];
+    for (size_t first = 0; first < kVectors; first += kTogether) {
+      const uint8_t* const fetched = levels + kFetchAhead + first * kLanes * 4 * kLines;
+      const uint8_t* lines[kTogether];
       LINTEL_UNROLL
-      for (size_t r = 0; r < kRows; ++r) {
-        const int32_t* const of_span = x_sums + r * product.x.scale_stride * 2 + 2 * s;
-        const int32_t sum = kGroups == 2 ? of_span[g] : of_span[0] + of_span[1];
-        LINTEL_UNROLL
-        for (size_t v = 0; v < kVectors; ++v) {
-          exact[r][v] = kZero == 0 ? hn::Zero(I()) : hn::Set(I(), -kZero * sum);
-        }
-      }
+      for (size_t v = 0; v < kTogether; ++v) lines[v] = levels + (first + v) * kLanes * 4;
       LINTEL_UNROLL
-      for (size_t p = g * kPairs; p < (g + 1) * kPairs; ++p) {
-        VU even[kVectors];
-        VU odd[kVectors];
-        load_pair<kFormat.bits, kFetches>(lines, p, even, odd);
+      for (size_t g = 0; g < kGroups; ++g) {
+        VI exact[kRows][kTogether];
+        [[maybe_unused]] VI short_sums[kRows][kTogether];
         LINTEL_UNROLL
         for (size_t r = 0; r < kRows; ++r) {
-          const uint32_t* const cells = x + r * product.x.cell_stride + s * kSpanCells + 2 * p;
+          const int32_t* const of_span = x_sums + r * product.x.scale_stride * 2 + 2 * s;
+          const int32_t sum = kGroups == 2 ? of_span[g] : of_span[0] + of_span[1];
           LINTEL_UNROLL
-          for (size_t v = 0; v < kVectors; ++v) {
-            VI sum = exact[r][v];  // a copy, or GCC 12 keeps the array in memory
-            if constexpr (kShortPairs != 0) {
-              const size_t of_short = p % kShortPairs;
-              VI sums = short_sums[r][v];
-              if (of_short == 0) sums = Dot::short_sums(even[v], cells[0]);
-              if (of_short != 0) Dot::add_short(sums, even[v], cells[0]);
-              Dot::add_short(sums, odd[v], cells[1]);
-              if (of_short + 1 == kShortPairs) sum = hn::Add(sum, Dot::widened(sums));
-              short_sums[r][v] = sums;
-            } else {
-              Dot::template add<kFormat.bits>(sum, even[v], cells[0]);
-              Dot::template add<kFormat.bits>(sum, odd[v], cells[1]);
-            }
-            exact[r][v] = sum;
+          for (size_t v = 0; v < kTogether; ++v) {
+            exact[r][v] = kZero == 0 ? hn::Zero(I()) : hn::Set(I(), -kZero * sum);
           }
-        }
-      }
-      LINTEL_UNROLL
-      for (size_t v = 0; v < kVectors; ++v) {
-        if (kFetches && kSpansPerBlock == 1) fetch(d, v);
-        if (kFetches && kSpansPerBlock > 1 && g == 0) {
-          fetch(scales, v);
-          fetch(scales + BlockMatrix::kPanel, v);
-        }
-        VF scale = load_half(d + v * kLanes);
-        VF minimum = hn::Zero(F());
-        if (kFormat.has_minima) {
-          scale = hn::Mul(scale, load_bytes<uint8_t>(scales + v * kLanes));
-          minimum = hn::Mul(load_half(d + BlockMatrix::kPanel + v * kLanes),
-                            load_bytes<uint8_t>(scales + BlockMatrix::kPanel + v * kLanes));
-        } else if (kFormat.has_group_scales) {
-          scale = hn::Mul(scale, load_bytes<int8_t>(scales + g * BlockMatrix::kPanel + v * kLanes));
         }
         LINTEL_UNROLL
-        for (size_t r = 0; r < kRows; ++r) {
-          if constexpr (kShares) {
-            keep_sum(hn::MulAdd(hn::ConvertTo(F(), exact[r][v]), scale, sum_of(r, v)), r, v);
-            continue;
+        for (size_t p = g * kPairs; p < (g + 1) * kPairs; ++p) {
+          VU even[kTogether];
+          VU odd[kTogether];
+          load_pair<kFormat.bits, kFetches && !kWhole>(lines, p, even, odd);
+          LINTEL_UNROLL
+          for (size_t i = p * kFetched / 4; kFetches && kWhole && i < (p + 1) * kFetched / 4; ++i) {
+            hwy::Prefetch(fetched + i * kCacheLine);
           }
-          const float x_scale = x_scales[r * product.x.scale_stride + s];
-          const VF unit = hn::Mul(scale, hn::Set(F(), x_scale));
-          VF sum = hn::MulAdd(hn::ConvertTo(F(), exact[r][v]), unit, sum_of(r, v));
+          LINTEL_UNROLL
+          for (size_t r = 0; r < kRows; ++r) {
+            const uint32_t* const cells = x + r * product.x.cell_stride + s * kSpanCells + 2 * p;
+            LINTEL_UNROLL
+            for (size_t v = 0; v < kTogether; ++v) {
+              VI sum = exact[r][v];  // a copy, or GCC 12 keeps the array in memory
+              if constexpr (kShortPairs != 0) {
+                const size_t of_short = p % kShortPairs;
+                VI sums = short_sums[r][v];
+                if (of_short == 0) sums = Dot::short_sums(even[v], cells[0]);
+                if (of_short != 0) Dot::add_short(sums, even[v], cells[0]);
+                Dot::add_short(sums, odd[v], cells[1]);
+                if (of_short + 1 == kShortPairs) sum = hn::Add(sum, Dot::widened(sums));
+                short_sums[r][v] = sums;
+              } else {
+                Dot::template add<kFormat.bits>(sum, even[v], cells[0]);
+                Dot::template add<kFormat.bits>(sum, odd[v], cells[1]);
+              }
+              exact[r][v] = sum;
+            }
+          }
+        }
+        LINTEL_UNROLL
+        for (size_t v = 0; v < kTogether; ++v) {
+          if (kFetches && kSpansPerBlock == 1) fetch(d, first + v);
+          if (kFetches && kSpansPerBlock > 1 && g == 0) {
+            fetch(scales, first + v);
+            fetch(scales + BlockMatrix::kPanel, first + v);
+          }
+          VF scale = load_half(d + (first + v) * kLanes);
+          VF minimum = hn::Zero(F());
           if (kFormat.has_minima) {
-            const int32_t* const of_span = x_sums + r * product.x.scale_stride * 2 + 2 * s;
-            const float inputs = x_scale * static_cast<float>(of_span[0] + of_span[1]);
-            sum = hn::NegMulAdd(minimum, hn::Set(F(), inputs), sum);
+            scale = hn::Mul(scale, load_bytes<uint8_t>(scales + (first + v) * kLanes));
+            minimum =
+                hn::Mul(load_half(d + BlockMatrix::kPanel + (first + v) * kLanes),
+                        load_bytes<uint8_t>(scales + BlockMatrix::kPanel + (first + v) * kLanes));
+          } else if (kFormat.has_group_scales) {
+            scale = hn::Mul(
+                scale, load_bytes<int8_t>(scales + g * BlockMatrix::kPanel + (first + v) * kLanes));
           }
-          keep_sum(sum, r, v);
+          LINTEL_UNROLL
+          for (size_t r = 0; r < kRows; ++r) {
+            if constexpr (kShares) {
+              keep_sum(hn::MulAdd(hn::ConvertTo(F(), exact[r][v]), scale, sum_of(r, first + v)), r,
+                       first + v);
+              continue;
+            }
+            const float x_scale = x_scales[r * product.x.scale_stride + s];
+            const VF unit = hn::Mul(scale, hn::Set(F(), x_scale));
+            VF sum = hn::MulAdd(hn::ConvertTo(F(), exact[r][v]), unit, sum_of(r, first + v));
+            if (kFormat.has_minima) {
+              const int32_t* const of_span = x_sums + r * product.x.scale_stride * 2 + 2 * s;
+              const float inputs = x_scale * static_cast<float>(of_span[0] + of_span[1]);
+              sum = hn::NegMulAdd(minimum, hn::Set(F(), inputs), sum);
+            }
+            keep_sum(sum, r, first + v);
+          }
         }
       }
     }
-    LINTEL_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) lines[v] += kLines * BlockMatrix::kLineBytes;
+    levels += kLines * BlockMatrix::kLineBytes;
     scales += 2 * BlockMatrix::kPanel;
     if ((s + 1) % kSpansPerBlock == 0) d += kHalves * BlockMatrix::kPanel;
     if (!kShares || ((s + 1) % kSharedSpans != 0 && s + 1 < spans)) continue;
@@ -431,10 +443,13 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
 
 // Output scales: one integer sum for each 128 inputs. The float sums are kept in memory, as both in
 // registers are too many; a group adds to them once.
-template <class Dot, size_t kRows, size_t kVectors, bool kFetches>
+template <class Dot, size_t kRows, size_t kVectors, size_t kTogether, bool kFetches>
 HWY_INLINE void compute_output_tile(const BlockProduct& product, size_t panel, size_t row,
                                     size_t vector) {
   constexpr int kZero = zero_of<Dot>(block_format(DType::kQ8_0));
+  constexpr bool kWhole = kVectors == kPanelVectors;
+  constexpr size_t kFetched = kLineCaches * kTogether / kPanelVectors;  // of a line of cells
+  constexpr size_t kAhead = kVectors == kTogether ? kFetchAhead : 2 * kFetchAhead;
   const BlockMatrix& weights = *product.weights;
   const size_t spans = weights.num_spans();
   const uint8_t* lines =
@@ -449,41 +464,51 @@ HWY_INLINE void compute_output_tile(const BlockProduct& product, size_t panel, s
   for (size_t i = 0; i < kRows * kVectors; ++i) hn::Store(hn::Zero(F()), F(), totals + i * kLanes);
   for (size_t s = 0; s < spans; s += kSharedSpans, ++x_sums) {
     const size_t cells = std::min(kSharedSpans, spans - s) * kSpanCells;
-    VI exact[kRows][kVectors];
-    LINTEL_UNROLL
-    for (size_t r = 0; r < kRows; ++r) {
-      const VI start = hn::Set(I(), -kZero * x_sums[r * sum_stride]);
+    for (size_t first = 0; first < kVectors; first += kTogether) {
+      VI exact[kRows][kTogether];
       LINTEL_UNROLL
-      for (size_t v = 0; v < kVectors; ++v) exact[r][v] = start;
-    }
-    for (size_t c = 0; c < cells; ++c, lines += BlockMatrix::kLineBytes, ++x) {
-      VU levels[kVectors];
-      LINTEL_UNROLL
-      for (size_t v = 0; v < kVectors; ++v) {
-        const uint8_t* const from = lines + v * kLanes * 4;
-        if (kFetches) hwy::Prefetch(from + kFetchAhead);
-        levels[v] = hn::Load(U(), reinterpret_cast<const uint32_t*>(from));
+      for (size_t r = 0; r < kRows; ++r) {
+        const VI start = hn::Set(I(), -kZero * x_sums[r * sum_stride]);
+        LINTEL_UNROLL
+        for (size_t v = 0; v < kTogether; ++v) exact[r][v] = start;
+      }
+      const uint8_t* line = lines + first * kLanes * 4;
+      const uint8_t* fetched = lines + kAhead + first * kLanes * 4 * cells;
+      for (size_t c = 0; c < cells; ++c, line += BlockMatrix::kLineBytes) {
+        LINTEL_UNROLL
+        for (size_t i = 0; kFetches && kWhole && i < kFetched; ++i, fetched += kCacheLine) {
+          hwy::Prefetch(fetched);
+        }
+        VU levels[kTogether];
+        LINTEL_UNROLL
+        for (size_t v = 0; v < kTogether; ++v) {
+          const uint8_t* const from = line + v * kLanes * 4;
+          if (kFetches && !kWhole) hwy::Prefetch(from + kFetchAhead);
+          levels[v] = hn::Load(U(), reinterpret_cast<const uint32_t*>(from));
+        }
+        LINTEL_UNROLL
+        for (size_t r = 0; r < kRows; ++r) {
+          LINTEL_UNROLL
+          for (size_t v = 0; v < kTogether; ++v) {
+            VI sum = exact[r][v];  // a copy, or GCC 12 keeps the array in memory
+            Dot::template add<8>(sum, levels[v], x[r * product.x.cell_stride + c]);
+            exact[r][v] = sum;
+          }
+        }
       }
       LINTEL_UNROLL
       for (size_t r = 0; r < kRows; ++r) {
+        const VF scale = hn::Set(F(), x_scales[r * product.x.scale_stride + s]);
         LINTEL_UNROLL
-        for (size_t v = 0; v < kVectors; ++v) {
-          VI sum = exact[r][v];  // a copy, or GCC 12 keeps the array in memory
-          Dot::template add<8>(sum, levels[v], x[r * product.x.cell_stride]);
-          exact[r][v] = sum;
+        for (size_t v = 0; v < kTogether; ++v) {
+          float* const total = totals + (r * kVectors + first + v) * kLanes;
+          hn::Store(hn::MulAdd(hn::ConvertTo(F(), exact[r][v]), scale, hn::Load(F(), total)), F(),
+                    total);
         }
       }
     }
-    LINTEL_UNROLL
-    for (size_t r = 0; r < kRows; ++r) {
-      const VF scale = hn::Set(F(), x_scales[r * product.x.scale_stride + s]);
-      LINTEL_UNROLL
-      for (size_t v = 0; v < kVectors; ++v) {
-        float* const total = totals + (r * kVectors + v) * kLanes;
-        hn::Store(hn::MulAdd(hn::ConvertTo(F(), exact[r][v]), scale, hn::Load(F(), total)), F(),
-                  total);
-      }
-    }
+    lines += cells * BlockMatrix::kLineBytes;
+    x += cells;
   }
   const size_t first = panel * BlockMatrix::kPanel + vector * kLanes;
   LINTEL_UNROLL
@@ -497,14 +522,18 @@ HWY_INLINE void compute_output_tile(const BlockProduct& product, size_t panel, s
   }
 }
 
-template <class Dot, size_t kRows, size_t kVectors>
+// With few registers, too, a pass reads whole lines of a panel, as memory has them best.
+constexpr size_t pass_vectors(size_t together) { return kLanes == 8 ? kPanelVectors : together; }
+
+template <class Dot, size_t kRows, size_t kTogether>
 HWY_NOINLINE void output_tile(const BlockProduct& product, size_t panel, size_t row) {
+  constexpr size_t kVectors = pass_vectors(kTogether);
   for (size_t vector = 0; vector < kPanelVectors; vector += kVectors) {
     if (panel * BlockMatrix::kPanel + vector * kLanes >= product.weights->out_features()) return;
     if (kRows == kMostRows && row > 0) {
-      compute_output_tile<Dot, kRows, kVectors, false>(product, panel, row, vector);
+      compute_output_tile<Dot, kRows, kVectors, kTogether, false>(product, panel, row, vector);
     } else {
-      compute_output_tile<Dot, kRows, kVectors, true>(product, panel, row, vector);
+      compute_output_tile<Dot, kRows, kVectors, kTogether, true>(product, panel, row, vector);
     }
   }
 }
@@ -533,22 +562,30 @@ void run_outputs(const BlockProduct& product) {
   }
 }
 
-template <class Dot, DType kType, bool kShares, size_t kRows, size_t kVectors>
-HWY_NOINLINE void tile(const BlockProduct& product, size_t panel, size_t row) {
+template <class Dot, DType kType, bool kShares, size_t kRows, size_t kVectors, size_t kTogether,
+          bool kFetches>
+HWY_INLINE void compute_tiles(const BlockProduct& product, size_t panel, size_t row) {
   for (size_t vector = 0; vector < kPanelVectors; vector += kVectors) {
     if (panel * BlockMatrix::kPanel + vector * kLanes >= product.weights->out_features()) return;
-    if constexpr (kRows == kMostRows) {
-      if (row > 0) {
-        compute_tile<Dot, kType, kShares, kRows, kVectors, false>(product, panel, row, vector);
-        continue;
-      }
-    }
-    compute_tile<Dot, kType, kShares, kRows, kVectors, true>(product, panel, row, vector);
+    compute_tile<Dot, kType, kShares, kRows, kVectors, kTogether, kFetches>(product, panel, row,
+                                                                            vector);
   }
 }
 
-// Panel by panel, so that its levels stay in the cache while the rows pass by. Few rows read whole
-// lines of a panel, as memory has them best; with more of them the multiplications take longer.
+// Later rows find the panel in the cache, where parts of its lines are faster.
+template <class Dot, DType kType, bool kShares, size_t kRows, size_t kTogether>
+HWY_NOINLINE void tile(const BlockProduct& product, size_t panel, size_t row) {
+  constexpr size_t kPart = kTogether;
+  if constexpr (kRows == kMostRows) {
+    if (row > 0) {
+      return compute_tiles<Dot, kType, kShares, kRows, kPart, kPart, false>(product, panel, row);
+    }
+  }
+  compute_tiles<Dot, kType, kShares, kRows, pass_vectors(kPart), kPart, true>(product, panel, row);
+}
+
+// Panel by panel, so that its levels stay in the cache while the rows pass by. A tile of few rows
+// has more vectors.
 template <class Dot, DType kType, bool kShares = false>
 void run(const BlockProduct& product) {
   constexpr bool kIsQ4_0 = kType == DType::kQ4_0;  // its tiles need the fewest registers
