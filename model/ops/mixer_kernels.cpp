@@ -5,6 +5,7 @@
 #define HWY_TARGET_INCLUDE "model/ops/mixer_kernels.cpp"
 #include "model/core/simd_targets.h"
 #include "hwy/foreach_target.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "hwy/contrib/math/math-inl.h"
 #include "model/core/vector_loops-inl.h"
@@ -152,13 +153,17 @@ void Convolve(size_t taps, size_t channels, size_t count, const float* weight, c
 }
 
 enum class Rule { kDelta, kErase, kPlain };
+constexpr size_t kCacheLine = 64;
 
 // kVectors vectors of columns of S, from `column` on, which no other column has a share in. The
-// sums run over the rows of S in order.
-template <Rule kRule, size_t kVectors, class D, class V = hn::Vec<D>>
+// sums run over the rows of S in order. kFetches: asks for the columns that come next, at last for
+// those of a state that lies behind this one.
+template <Rule kRule, bool kFetches, size_t kVectors, class D, class V = hn::Vec<D>>
 HWY_INLINE void feed_columns(D d, size_t dk, size_t dv, float* s, const RecurrenceToken* tokens,
                              size_t count, size_t column) {
   const size_t lanes = hn::Lanes(d);
+  const size_t end = column + kVectors * lanes;
+  const float* const next_columns = end < dv ? s + end : s + dk * dv;
   for (const RecurrenceToken* t = tokens; t != tokens + count; ++t) {
     V added[kVectors], p[kVectors], out[kVectors];
     LINTEL_UNROLL
@@ -189,6 +194,9 @@ HWY_INLINE void feed_columns(D d, size_t dk, size_t dv, float* s, const Recurren
     const bool has_output = t->q != nullptr;
     const bool decays_by_row = t->decay != nullptr;
     for (size_t i = 0; i < dk; ++i) {
+      for (size_t j = 0; kFetches && j < kVectors * lanes; j += kCacheLine / sizeof(float)) {
+        hwy::Prefetch(next_columns + i * dv + j);
+      }
       const V decay = hn::Set(d, decays_by_row ? t->decay[i] : t->decay_of_all);
       const V write = hn::Set(d, t->write[i]);
       const V q = hn::Set(d, has_output ? t->q[i] : 0.0f);
@@ -209,17 +217,25 @@ HWY_INLINE void feed_columns(D d, size_t dk, size_t dv, float* s, const Recurren
   }
 }
 
-template <Rule kRule>
-HWY_INLINE void feed(size_t dk, size_t dv, float* s, const RecurrenceToken* tokens, size_t count) {
+template <Rule kRule, bool kFetches>
+HWY_INLINE void feed_all_columns(size_t dk, size_t dv, float* s, const RecurrenceToken* tokens,
+                                 size_t count) {
   constexpr size_t kVectors = hn::MaxLanes(Lanes()) == 1 ? 1 : 4;
   const Lanes d;
   const size_t lanes = hn::Lanes(d);
   size_t c = 0;
   for (; c + kVectors * lanes <= dv; c += kVectors * lanes) {
-    feed_columns<kRule, kVectors>(d, dk, dv, s, tokens, count, c);
+    feed_columns<kRule, kFetches, kVectors>(d, dk, dv, s, tokens, count, c);
   }
-  for (; c + lanes <= dv; c += lanes) feed_columns<kRule, 1>(d, dk, dv, s, tokens, count, c);
-  for (; c < dv; ++c) feed_columns<kRule, 1>(OneLane(), dk, dv, s, tokens, count, c);
+  for (; c + lanes <= dv; c += lanes) feed_columns<kRule, false, 1>(d, dk, dv, s, tokens, count, c);
+  for (; c < dv; ++c) feed_columns<kRule, false, 1>(OneLane(), dk, dv, s, tokens, count, c);
+}
+
+// Of several tokens all but the first find the state in the cache.
+template <Rule kRule>
+HWY_INLINE void feed(size_t dk, size_t dv, float* s, const RecurrenceToken* tokens, size_t count) {
+  if (count == 1) return feed_all_columns<kRule, true>(dk, dv, s, tokens, 1);
+  feed_all_columns<kRule, false>(dk, dv, s, tokens, count);
 }
 
 void FeedRecurrence(size_t dk, size_t dv, float* s, const RecurrenceToken* tokens, size_t count) {
