@@ -42,13 +42,16 @@ constexpr size_t kPanelVectors = BlockMatrix::kPanel / kLanes;
 constexpr size_t kSpanCells = BlockMatrix::kSpan / 4;
 // Of inputs that share a scale (BlockInput::group_sums).
 constexpr size_t kSharedSpans = 4;
-// Levels are asked for so many bytes before they are read, scales kScalesAhead; those of whole
-// lines in the order of the memory. Later rows find them in the cache: those of the largest tiles,
-// which may be many, do not ask. A panel has one smaller tile of each size.
+// Levels are asked for so many bytes before they are read, scales kScalesAhead. Later rows find
+// them in the cache: those of the largest tiles, which may be many, do not ask. A panel has one
+// smaller tile of each size.
 constexpr size_t kFetchAhead = 4096;
 constexpr size_t kScalesAhead = 2048;
 constexpr size_t kCacheLine = 64;
-constexpr size_t kLineCaches = BlockMatrix::kLineBytes / kCacheLine;
+constexpr size_t kCacheLines = BlockMatrix::kLineBytes / kCacheLine;  // of a line of a panel
+// On AVX2 a pass over a panel computes all of its outputs, some vectors at a time: it then reads
+// whole lines, and what comes next is asked for in the order of the memory, which is fastest.
+constexpr bool kInOrder = kLanes == 8;
 // 32 vector registers, not 16.
 constexpr bool kHasManyRegisters = kLanes == 16 || HWY_ARCH_ARM_A64;
 constexpr size_t kMostRows = kLanes == 16 ? 6 : 4;
@@ -76,7 +79,7 @@ struct Widened {
 
 #if HWY_TARGET == HWY_AVX2
 // vpmaddubsw multiplies unsigned and signed bytes and adds two products in 16 bits. These hold two
-// products of magnitudes up to 128 and 127, or four of levels of up to 6 bits.
+// products of magnitudes up to 128 and 127, or, of fewer bits, those of several cells.
 struct Avx2 {
   static constexpr bool kCentred = true;
 
@@ -94,7 +97,6 @@ struct Avx2 {
         : [level] "x"(level.raw), [magnitude] "x"(_mm256_abs_epi8(level.raw)),
           [x] "x"(hn::Set(U(), x).raw), [ones] "x"(_mm256_set1_epi16(1)));
   }
-  // So many cells' sums of two products fit 16 bits.
   static constexpr size_t short_cells(int bits) { return 32'767 / (2 * 127 * ((1u << bits) - 1)); }
   static HWY_INLINE VI short_sums(VU levels, uint32_t x) {
     return VI{_mm256_maddubs_epi16(levels.raw, hn::Set(U(), x).raw)};
@@ -286,8 +288,7 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
   constexpr int kZero = zero_of<Dot>(kFormat);
   constexpr size_t kGroups = BlockMatrix::kSpan / static_cast<size_t>(kFormat.group);  // of a span
   constexpr size_t kPairs = kSpanCells / 2 / kGroups;  // pairs of cells of a group
-  constexpr bool kWhole = kVectors == kPanelVectors;
-  constexpr size_t kFetched = kLines * kLineCaches * kTogether / kVectors;
+  constexpr size_t kFetched = kLines * kCacheLines * kTogether / kVectors;  // with kTogether
   constexpr size_t kShortPairs = short_cells_of<Dot>(kFormat.bits) / 2;
   static_assert(kShortPairs == 0 || kPairs % kShortPairs == 0);
   const BlockMatrix& weights = *product.weights;
@@ -349,9 +350,10 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
         for (size_t p = g * kPairs; p < (g + 1) * kPairs; ++p) {
           VU even[kTogether];
           VU odd[kTogether];
-          load_pair<kFormat.bits, kFetches && !kWhole>(lines, p, even, odd);
+          load_pair<kFormat.bits, kFetches && !kInOrder>(lines, p, even, odd);
           LINTEL_UNROLL
-          for (size_t i = p * kFetched / 4; kFetches && kWhole && i < (p + 1) * kFetched / 4; ++i) {
+          for (size_t i = p * kFetched / 4; kFetches && kInOrder && i < (p + 1) * kFetched / 4;
+               ++i) {
             hwy::Prefetch(fetched + i * kCacheLine);
           }
           LINTEL_UNROLL
@@ -447,8 +449,8 @@ template <class Dot, size_t kRows, size_t kVectors, size_t kTogether, bool kFetc
 HWY_INLINE void compute_output_tile(const BlockProduct& product, size_t panel, size_t row,
                                     size_t vector) {
   constexpr int kZero = zero_of<Dot>(block_format(DType::kQ8_0));
-  constexpr bool kWhole = kVectors == kPanelVectors;
-  constexpr size_t kFetched = kLineCaches * kTogether / kPanelVectors;  // of a line of cells
+  constexpr size_t kFetched = kCacheLines * kTogether / kVectors;  // with each cell
+  // A part reads from every line of a group: the whole next group, 8 KB, is asked for.
   constexpr size_t kAhead = kVectors == kTogether ? kFetchAhead : 2 * kFetchAhead;
   const BlockMatrix& weights = *product.weights;
   const size_t spans = weights.num_spans();
@@ -476,14 +478,14 @@ HWY_INLINE void compute_output_tile(const BlockProduct& product, size_t panel, s
       const uint8_t* fetched = lines + kAhead + first * kLanes * 4 * cells;
       for (size_t c = 0; c < cells; ++c, line += BlockMatrix::kLineBytes) {
         LINTEL_UNROLL
-        for (size_t i = 0; kFetches && kWhole && i < kFetched; ++i, fetched += kCacheLine) {
+        for (size_t i = 0; kFetches && kInOrder && i < kFetched; ++i, fetched += kCacheLine) {
           hwy::Prefetch(fetched);
         }
         VU levels[kTogether];
         LINTEL_UNROLL
         for (size_t v = 0; v < kTogether; ++v) {
           const uint8_t* const from = line + v * kLanes * 4;
-          if (kFetches && !kWhole) hwy::Prefetch(from + kFetchAhead);
+          if (kFetches && !kInOrder) hwy::Prefetch(from + kFetchAhead);
           levels[v] = hn::Load(U(), reinterpret_cast<const uint32_t*>(from));
         }
         LINTEL_UNROLL
@@ -522,8 +524,7 @@ HWY_INLINE void compute_output_tile(const BlockProduct& product, size_t panel, s
   }
 }
 
-// With few registers, too, a pass reads whole lines of a panel, as memory has them best.
-constexpr size_t pass_vectors(size_t together) { return kLanes == 8 ? kPanelVectors : together; }
+constexpr size_t pass_vectors(size_t together) { return kInOrder ? kPanelVectors : together; }
 
 template <class Dot, size_t kRows, size_t kTogether>
 HWY_NOINLINE void output_tile(const BlockProduct& product, size_t panel, size_t row) {
@@ -572,7 +573,7 @@ HWY_INLINE void compute_tiles(const BlockProduct& product, size_t panel, size_t 
   }
 }
 
-// Later rows find the panel in the cache, where parts of its lines are faster.
+// Later tiles of the most rows find the panel in the cache, where parts of its lines are faster.
 template <class Dot, DType kType, bool kShares, size_t kRows, size_t kTogether>
 HWY_NOINLINE void tile(const BlockProduct& product, size_t panel, size_t row) {
   constexpr size_t kPart = kTogether;
@@ -584,8 +585,7 @@ HWY_NOINLINE void tile(const BlockProduct& product, size_t panel, size_t row) {
   compute_tiles<Dot, kType, kShares, kRows, pass_vectors(kPart), kPart, true>(product, panel, row);
 }
 
-// Panel by panel, so that its levels stay in the cache while the rows pass by. A tile of few rows
-// has more vectors.
+// Panel by panel, whose levels stay in the cache. A tile of few rows has more vectors at a time.
 template <class Dot, DType kType, bool kShares = false>
 void run(const BlockProduct& product) {
   constexpr bool kIsQ4_0 = kType == DType::kQ4_0;  // its tiles need the fewest registers

@@ -156,8 +156,8 @@ enum class Rule { kDelta, kErase, kPlain };
 constexpr size_t kCacheLine = 64;
 
 // kVectors vectors of columns of S, from `column` on, which no other column has a share in. The
-// sums run over the rows of S in order. kFetches: asks for the columns that come next, at last for
-// those of a state that lies behind this one.
+// sums run over the rows of S in order. kFetches: the next columns are asked for; with the last
+// ones the first of the state that follows in memory.
 template <Rule kRule, bool kFetches, size_t kVectors, class D, class V = hn::Vec<D>>
 HWY_INLINE void feed_columns(D d, size_t dk, size_t dv, float* s, const RecurrenceToken* tokens,
                              size_t count, size_t column) {
@@ -234,7 +234,8 @@ HWY_INLINE void feed_all_columns(size_t dk, size_t dv, float* s, const Recurrenc
 // Of several tokens all but the first find the state in the cache.
 template <Rule kRule>
 HWY_INLINE void feed(size_t dk, size_t dv, float* s, const RecurrenceToken* tokens, size_t count) {
-  if (count == 1) return feed_all_columns<kRule, true>(dk, dv, s, tokens, 1);
+  constexpr bool kFetches = hn::MaxLanes(Lanes()) > 1;
+  if (count == 1) return feed_all_columns<kRule, kFetches>(dk, dv, s, tokens, 1);
   feed_all_columns<kRule, false>(dk, dv, s, tokens, count);
 }
 
