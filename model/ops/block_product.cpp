@@ -50,7 +50,7 @@ constexpr size_t kScalesAhead = 2048;
 constexpr size_t kCacheLine = 64;
 constexpr size_t kCacheLines = BlockMatrix::kLineBytes / kCacheLine;  // of a line of a panel
 // On AVX2 a pass over a panel computes all of its outputs, some vectors at a time: it then reads
-// whole lines, and what comes next is asked for in the order of the memory, which is fastest.
+// whole lines, and prefetches them in the order of the memory, which is fastest.
 constexpr bool kInOrder = kLanes == 8;
 // 32 vector registers, not 16.
 constexpr bool kHasManyRegisters = kLanes == 16 || HWY_ARCH_ARM_A64;
@@ -288,7 +288,7 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
   constexpr int kZero = zero_of<Dot>(kFormat);
   constexpr size_t kGroups = BlockMatrix::kSpan / static_cast<size_t>(kFormat.group);  // of a span
   constexpr size_t kPairs = kSpanCells / 2 / kGroups;  // pairs of cells of a group
-  constexpr size_t kFetched = kLines * kCacheLines * kTogether / kVectors;  // with kTogether
+  constexpr size_t kFetched = kLines * kCacheLines * kTogether / kVectors;  // a part
   constexpr size_t kShortPairs = short_cells_of<Dot>(kFormat.bits) / 2;
   static_assert(kShortPairs == 0 || kPairs % kShortPairs == 0);
   const BlockMatrix& weights = *product.weights;
@@ -303,7 +303,7 @@ HWY_INLINE void compute_tile(const BlockProduct& product, size_t panel, size_t r
   const float* x_scales = product.x.scales + row * product.x.scale_stride;
   const int32_t* x_sums = product.x.sums + row * product.x.scale_stride * 2;
 
-  // In registers, or in memory where a tile has too many. A group adds to them once.
+  // Float sums: in registers, or in memory where a tile has too many. A group adds to them once.
   constexpr bool kInMemory = kVectors != kTogether || kRows * kVectors > kMostRegisterSums;
   HWY_ALIGN float memory[kInMemory ? kRows * kVectors * kLanes : 1];
   VF registers[kRows][kVectors];
@@ -449,8 +449,8 @@ template <class Dot, size_t kRows, size_t kVectors, size_t kTogether, bool kFetc
 HWY_INLINE void compute_output_tile(const BlockProduct& product, size_t panel, size_t row,
                                     size_t vector) {
   constexpr int kZero = zero_of<Dot>(block_format(DType::kQ8_0));
-  constexpr size_t kFetched = kCacheLines * kTogether / kVectors;  // with each cell
-  // A part reads from every line of a group: the whole next group, 8 KB, is asked for.
+  constexpr size_t kFetched = kCacheLines * kTogether / kVectors;  // a cell
+  // A part reads from every line of a group: the whole next group, 8 KB, is prefetched.
   constexpr size_t kAhead = kVectors == kTogether ? kFetchAhead : 2 * kFetchAhead;
   const BlockMatrix& weights = *product.weights;
   const size_t spans = weights.num_spans();

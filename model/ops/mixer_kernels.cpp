@@ -156,8 +156,8 @@ enum class Rule { kDelta, kErase, kPlain };
 constexpr size_t kCacheLine = 64;
 
 // kVectors vectors of columns of S, from `column` on, which no other column has a share in. The
-// sums run over the rows of S in order. kFetches: the next columns are asked for; with the last
-// ones the first of the state that follows in memory.
+// sums run over the rows of S in order. kFetches: prefetches the next columns, and with the
+// last ones the first columns of the state that follows in memory.
 template <Rule kRule, bool kFetches, size_t kVectors, class D, class V = hn::Vec<D>>
 HWY_INLINE void feed_columns(D d, size_t dk, size_t dv, float* s, const RecurrenceToken* tokens,
                              size_t count, size_t column) {
