@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced: what scripts/demo.sh and scripts/test.sh say while they work.
+# Sourced by other scripts: builds, tests and progress messages.
 
 step() {
   echo "== $*"
@@ -25,4 +25,17 @@ build() {
     step "build, preset $preset: $new files, $(seconds_to_words $((new * 8 / cores + 1))) on $cores cores"
   fi
   NINJA_STATUS='[%f of %t, %e s] ' cmake --build --preset "$preset" ${1:+--target "$@"}
+}
+
+# run_tests PRESET [CTEST-ARGUMENT...]: on all cores. On failure the failed checks are printed last.
+run_tests() {
+  local status=0 log=build/$1/Testing/Temporary/LastTest.log
+  rm -f "$log"
+  ctest --preset "$1" -j "$(nproc)" "${@:2}" || status=$?
+  if ((status != 0)) && [[ -f $log ]]; then
+    awk 'sub(/^[0-9]+\/[0-9]+ Test(ing)?: /, "") { name = $0 }
+         /FAILED:$|^(--- )?(FAIL(ED)?|ERROR)[: ]|AssertionError|Sanitizer: / { left = 4 }
+         left-- > 0 { print name ": " $0 }' "$log" | tail -n 40
+  fi
+  return $status
 }

@@ -42,16 +42,8 @@ step "tests, $(nproc) at a time$took"
 progress=()
 [[ ! -t 1 ]] || progress=(--progress)
 status=0
-log=build/$preset/Testing/Temporary/LastTest.log
-rm -f "$log"
 # A browser that hangs is started once more; what fails is not.
-ctest --preset "$preset" -j "$(nproc)" --repeat after-timeout:3 "${only[@]}" "${progress[@]}" "$@" || status=$?
+run_tests "$preset" --repeat after-timeout:3 "${only[@]}" "${progress[@]}" "$@" || status=$?
 if ((status == 0 && $# == 0)); then echo "$((SECONDS - built))" >"$last"; fi
-if ((status != 0)) && [[ -f $log ]]; then
-  # Which checks failed, at the end of the output.
-  awk 'sub(/^[0-9]+\/[0-9]+ Test(ing)?: /, "") { name = $0 }
-       /FAILED:$|^(--- )?(FAIL(ED)?|ERROR)[: ]|AssertionError|Sanitizer: / { left = 4 }
-       left-- > 0 { print name ": " $0 }' "$log" | tail -n 40
-fi
 echo "test.sh: packages $((installed - start)) s, build $((built - installed)) s, tests $((SECONDS - built)) s"
 exit $status
