@@ -295,8 +295,7 @@ class LargeExperiment {
     return speed;
   }
 
-  // step: seconds of one that has a token of each client. The window has eight of them or more: one
-  // at its edge is an eighth at most.
+  // step: seconds of one that has a token of each client. The window has eight of them or more.
   double through_server(std::size_t clients, bool http, double step) const {
     return run_load({.address = http ? server_->http_address() : server_->address(),
                      .http = http,

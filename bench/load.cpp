@@ -8,12 +8,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <fstream>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -190,7 +190,7 @@ class ConnectClient {
   std::string buffer_;
 };
 
-using Clock = std::chrono::steady_clock;
+using Clock = LoadWindow::Clock;
 
 double seconds_from(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
@@ -210,23 +210,7 @@ ProcessUse use_of_process() {
   return use;
 }
 
-// What counts: from begin() to end(). Before that nothing does.
-class Window {
- public:
-  void begin(Clock::time_point at) { begin_.store(at.time_since_epoch().count()); }
-  void end(Clock::time_point at) { end_.store(at.time_since_epoch().count()); }
-  bool holds(Clock::time_point time) const {
-    const Clock::rep at = time.time_since_epoch().count();
-    return begin_.load() <= at && at < end_.load();
-  }
-  bool is_over() const { return Clock::now().time_since_epoch().count() >= end_.load(); }
-
- private:
-  static constexpr Clock::rep kNever = std::numeric_limits<Clock::rep>::max();
-  std::atomic<Clock::rep> begin_{kNever}, end_{kNever};
-};
-
-// How many clients have started, or tokens have come.
+// How many clients have had a token.
 class Counted {
  public:
   void add_one() {
@@ -252,12 +236,10 @@ class Counted {
 // One client, on a thread of its own.
 class LoadClient {
  public:
-  // `started` counts the clients that had a token, `seen_one` those that had one in the window.
-  LoadClient(const LoadOptions& options, std::uint64_t first_seed, Counted& started,
-             Counted& seen_one)
+  // `started` counts the clients that had a token.
+  LoadClient(const LoadOptions& options, std::uint64_t first_seed, Counted& started)
       : options_(options),
         begun_(started),
-        seen_one_(seen_one),
         seed_(first_seed),
         channel_(open_channel(options)),
         client_(channel_, std::chrono::minutes(10), options.token),
@@ -283,7 +265,7 @@ class LoadClient {
     }
   }
 
-  void run(const Window& window) {
+  void run(LoadWindow& window) {
     while (!window.is_over()) {
       try {
         if (options_.chat) {
@@ -334,15 +316,14 @@ class LoadClient {
     return made_.back();
   }
 
-  void chat(const Window& window) {
+  void chat(LoadWindow& window) {
     const std::string body =
         R"({"messages":[{"role":"user","content":"Tell a story."}],"stream":true,"seed":)" +
         std::to_string(seed_++) + R"(,"max_tokens":)" + std::to_string(options_.sequence.tokens) +
         "}";
     const auto on_content = [&](std::int64_t bytes) {
       if (!std::exchange(has_begun_, true)) begun_.add_one();
-      if (!window.holds(Clock::now())) return;
-      if (std::exchange(tokens_, tokens_ + bytes) == 0) seen_one_.add_one();
+      if (window.note_message(Clock::now())) tokens_ += bytes;
     };
     if (http_ != nullptr) {
       http_->chat(body, on_content);
@@ -358,7 +339,7 @@ class LoadClient {
         &cancellation_);
   }
 
-  void stream(const Window& window) {
+  void stream(LoadWindow& window) {
     v1::GenerateRequest request;
     if (options_.durability) {
       if (ahead_.empty()) ahead_.push_back(make_session());
@@ -385,8 +366,8 @@ class LoadClient {
       if (chunk.source() != v1::VALUE_SOURCE_SAMPLED) return;
       const Clock::time_point now = Clock::now();
       if (!std::exchange(has_begun_, true)) begun_.add_one();
-      if (window.holds(now)) {
-        if (std::exchange(tokens_, tokens_ + chunk.tokens_size()) == 0) seen_one_.add_one();
+      if (window.note_message(now)) {
+        tokens_ += chunk.tokens_size();
         if (!last && window.holds(begin)) {
           seen_.first_token_seconds.push_back(seconds_from(begin, now));
         }
@@ -407,7 +388,6 @@ class LoadClient {
 
   const LoadOptions& options_;
   Counted& begun_;
-  Counted& seen_one_;
   bool has_begun_ = false;  // had a token
   std::uint64_t seed_;
   const std::shared_ptr<grpc::Channel> channel_;
@@ -426,17 +406,48 @@ void append(std::vector<T>& to, const std::vector<T>& from) {
 
 }  // namespace
 
+bool LoadWindow::note_message(Clock::time_point now) {
+  if (edge_.load() != nullptr) {
+    const std::lock_guard lock(mutex_);
+    if (std::atomic<Clock::rep>* const edge = edge_.exchange(nullptr)) {
+      set(*edge, now);
+      changed_.notify_all();
+    }
+  }
+  return holds(now);
+}
+
+void LoadWindow::give_up() {
+  const std::lock_guard lock(mutex_);
+  given_up_ = true;
+  changed_.notify_all();
+}
+
+LoadWindow::Clock::time_point LoadWindow::wait_for_message(std::atomic<Clock::rep>& edge,
+                                                           Clock::duration longest) {
+  std::unique_lock lock(mutex_);
+  edge_ = &edge;
+  changed_.wait_for(lock, longest, [&] { return given_up_ || edge_.load() == nullptr; });
+  if (edge_.exchange(nullptr) != nullptr) set(edge, Clock::now());
+  return Clock::time_point(Clock::duration(edge.load()));
+}
+
+void LoadWindow::set(std::atomic<Clock::rep>& edge, Clock::time_point at) {
+  const Clock::rep time = at.time_since_epoch().count();
+  edge = &edge == &end_ ? std::max(time, begin_.load() + 1) : time;
+}
+
 OwnServer::OwnServer(std::shared_ptr<const Transformer> model, const Options& options)
     : server_(options_of(options), clock_, {{"model", std::move(model)}}) {
   server_.start();
 }
 
 LoadResult run_load(const LoadOptions& options) {
-  Counted started, seen_one;
+  Counted started;
   std::vector<std::unique_ptr<LoadClient>> clients;
   for (int i = 0; i < options.clients; ++i) {
-    clients.push_back(std::make_unique<LoadClient>(
-        options, static_cast<std::uint64_t>(i) * 1'000'000, started, seen_one));
+    clients.push_back(
+        std::make_unique<LoadClient>(options, static_cast<std::uint64_t>(i) * 1'000'000, started));
   }
   for (const auto& client : clients) {
     if (!client->connect()) break;
@@ -444,7 +455,7 @@ LoadResult run_load(const LoadOptions& options) {
   }
   const auto warm = Clock::now() + std::chrono::duration_cast<Clock::duration>(options.warm_up);
   const auto length = std::chrono::duration_cast<Clock::duration>(options.window);
-  Window window;
+  LoadWindow window;
   std::atomic<bool> failed{false};
   std::vector<std::exception_ptr> errors(clients.size());
   std::vector<std::thread> threads;
@@ -456,21 +467,17 @@ LoadResult run_load(const LoadOptions& options) {
         errors[i] = std::current_exception();
         failed = true;
         for (int all = 0; all < options.clients; ++all) started.add_one();  // ends the wait
-        seen_one.add_one();
+        window.give_up();
       }
     });
   }
   LoadResult result;
   std::this_thread::sleep_until(warm);
   result.clients_begun = started.wait_for(options.clients, Clock::now() + kBeginTime);
-  const auto begin = Clock::now();
-  window.begin(begin);
+  const auto begin = window.begin_with_message(kBeginTime);
   const ProcessUse before = use_of_process();
   if (!failed) std::this_thread::sleep_until(begin + length);
-  // On a machine that has no time for us the window is as long as it takes to see anything.
-  seen_one.wait_for(1, begin + length + kBeginTime);
-  const auto end = Clock::now();
-  window.end(end);
+  const auto end = window.end_before_message(kBeginTime);
   const ProcessUse after = use_of_process();
   for (const auto& client : clients) client->stop();
   for (std::thread& thread : threads) thread.join();

@@ -2,10 +2,14 @@
 // Load on a server: clients that stream at the same time, and what they see.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -75,15 +79,53 @@ struct LoadResult {
 // them looks for a file of the kernel's that is not everywhere, which leaves ENOENT behind.
 constexpr std::chrono::seconds kConnectTime{10};
 
-// How long the window waits for clients that have had no token yet when the warm-up is over: on a
-// busy machine many streams take their time to begin, and a short window would see none of them.
+// How long the window waits for clients that have had no token yet when the warm-up is over, and
+// for the messages with which it begins and ends.
 constexpr std::chrono::seconds kBeginTime{10};
+
+// LoadWindow: the time whose messages count.
+
+// It begins with a message and ends before one. A step of the server gives all streams a token at
+// about the same time, so the window holds nearly whole steps: of eight and a half it would count
+// eight or nine. Thread-safe.
+class LoadWindow {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // The next message is the first one of the window, or the first one after it. Without any for
+  // `longest` the edge is where the wait ends. Returns it.
+  Clock::time_point begin_with_message(Clock::duration longest) {
+    return wait_for_message(begin_, longest);
+  }
+  Clock::time_point end_before_message(Clock::duration longest) {
+    return wait_for_message(end_, longest);
+  }
+  // Ends the waits: there will be no more messages.
+  void give_up();
+  // A message has come: whether the window holds it.
+  bool note_message(Clock::time_point now);
+  bool holds(Clock::time_point time) const {
+    const Clock::rep at = time.time_since_epoch().count();
+    return begin_.load() <= at && at < end_.load();
+  }
+  bool is_over() const { return Clock::now().time_since_epoch().count() >= end_.load(); }
+
+ private:
+  Clock::time_point wait_for_message(std::atomic<Clock::rep>& edge, Clock::duration longest);
+  void set(std::atomic<Clock::rep>& edge, Clock::time_point at);
+
+  static constexpr Clock::rep kNever = std::numeric_limits<Clock::rep>::max();
+  std::atomic<Clock::rep> begin_{kNever}, end_{kNever};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool given_up_ = false;
+  std::atomic<std::atomic<Clock::rep>*> edge_{nullptr};  // that the next message sets; null: none
+};
 
 // Every client connects, before the window. Then it generates whole sequences, one call after the
 // other, until the window is over; then what still runs is cancelled. The window begins after the
-// warm-up, when every client has had a token, and does not end before one has had a token in it,
-// for kBeginTime at most. Throws CallError when a call fails, std::invalid_argument as
-// make_channel.
+// warm-up, when every client has had a token. Throws CallError when a call fails,
+// std::invalid_argument as make_channel.
 LoadResult run_load(const LoadOptions& options);
 
 }  // namespace lintel::bench

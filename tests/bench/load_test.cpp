@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes before a measurement's window: a first connection that fails though the server listens
-// costs none, and clients that are slow to begin are waited for.
+// The window of a measurement, and what comes before it: a first connection that fails though the
+// server listens costs none, and clients that are slow to begin are waited for.
+#include "bench/load.h"
+
 #include <dlfcn.h>
 #include <sys/socket.h>
 
@@ -8,8 +10,9 @@
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <chrono>
+#include <future>
+#include <thread>
 
-#include "bench/load.h"
 #include "bench/sequences.h"
 #include "client/lib/call_error.h"
 #include "tests/support/random_model.h"
@@ -64,6 +67,42 @@ TEST_CASE("the window begins when every client has had a token, however short th
   const bench::LoadResult result = bench::run_load(load);
   CHECK(result.clients_begun == 8);
   CHECK(result.tokens_per_second > 0);
+}
+
+TEST_CASE("a window begins with a message and ends before one") {
+  using Clock = bench::LoadWindow::Clock;
+  const auto at = [](int message) { return Clock::time_point(std::chrono::nanoseconds(message)); };
+  const auto edge = [](auto wait) { return std::async(std::launch::async, wait); };
+  bench::LoadWindow window;
+  int message = 0;
+  CHECK_FALSE(window.note_message(at(message)));
+  auto begin = edge([&] { return window.begin_with_message(std::chrono::minutes(1)); });
+  while (!window.note_message(at(++message))) std::this_thread::yield();
+  CHECK(begin.get() == at(message));
+  CHECK(window.note_message(at(++message)));
+  CHECK_FALSE(window.is_over());
+  auto end = edge([&] { return window.end_before_message(std::chrono::minutes(1)); });
+  while (window.note_message(at(++message))) std::this_thread::yield();
+  CHECK(end.get() == at(message));
+  CHECK_FALSE(window.note_message(at(++message)));
+  CHECK(window.is_over());
+}
+
+TEST_CASE("a window without messages begins and ends when the waits for them time out") {
+  bench::LoadWindow window;
+  const auto before = bench::LoadWindow::Clock::now();
+  const auto begin = window.begin_with_message(std::chrono::milliseconds(1));
+  CHECK(begin > before);
+  CHECK_FALSE(window.is_over());
+  CHECK(window.end_before_message(std::chrono::milliseconds(1)) > begin);
+  CHECK(window.is_over());
+}
+
+TEST_CASE("a window that is given up waits for no message") {
+  bench::LoadWindow window;
+  window.give_up();
+  const auto begin = window.begin_with_message(std::chrono::hours(1));
+  CHECK(window.end_before_message(std::chrono::hours(1)) > begin);
 }
 
 TEST_CASE("the window is as long as it takes to see a token, however short it was to be") {
