@@ -182,15 +182,38 @@ std::vector<const Dense*> Rwkv7TimeMixer::products() const {
   return all;
 }
 
+// Of the rows of a step, [rows, E] each.
+struct Rwkv7TimeMixer::Values {
+  MatrixView<float> r, w, k, v, a, g;
+  MatrixView<float> first_value;  // not of layer 0
+  MatrixView<float> unit_key, erase, out;
+};
+
 void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
                           MixerScratch& scratch) const {
+  std::size_t place = kMixes;  // those before are of project()
+  const auto matrix = [&] { return scratch.matrix(place++, rows.count(), rows.normed.cols()); };
+  const Values values = {.r = matrix(),
+                         .w = matrix(),
+                         .k = matrix(),
+                         .v = matrix(),
+                         .a = matrix(),
+                         .g = matrix(),
+                         .first_value = matrix(),
+                         .unit_key = matrix(),
+                         .erase = matrix(),
+                         .out = matrix()};
+  project(rows, values, scratch);
+  make_keys(rows, values);
+  feed(rows, values, scratch);
+  read_out(rows, values, add_to, scratch);
+}
+
+// r, k, v, and what w, a, g and first_value are computed from.
+void Rwkv7TimeMixer::project(const MixerRows& rows, const Values& values,
+                             MixerScratch& scratch) const {
   const std::size_t count = rows.count();
   const std::size_t width = rows.normed.cols();
-  enum Place { kR, kW, kK, kV, kA, kG, kFirst, kUnit, kErase, kOut, kMixed };
-  const auto matrix = [&](std::size_t place) { return scratch.matrix(place, count, width); };
-  const MatrixView<float> r = matrix(kR), w = matrix(kW), k = matrix(kK), v = matrix(kV),
-                          a = matrix(kA), g = matrix(kG), unit_key = matrix(kUnit),
-                          erase = matrix(kErase), out = matrix(kOut);
   const WeightType served_type = weights_.r->weight_type();
   const WeightType low_rank_type = weights_.decay.first->weight_type();
 
@@ -204,40 +227,40 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
         .served = is_served ? &scratch.input(i, served_type, count, width) : nullptr,
         .low_rank = is_low_rank ? &scratch.input(kMixes + i, low_rank_type, count, width) : nullptr,
         // Only adapters read these again.
-        .values = matrix(kMixed + (rows.has_adapters() ? i : 0))};
+        .values = scratch.matrix(rows.has_adapters() ? i : 0, count, width)};
   }
   share_rows(rows.team, count, [&](std::size_t i) {
     const std::span<const float> before = row_before<TimeState>(rows, i);
     for (const Mixed& one : mixed) {
-      const std::span<float> values = one.values.row(i);
-      interpolate(rows.normed.row(i), before, one.mix->values(), values);
-      if (one.served != nullptr) one.served->assign(i, values);
-      if (one.low_rank != nullptr) one.low_rank->assign(i, values);
+      const std::span<float> row = one.values.row(i);
+      interpolate(rows.normed.row(i), before, one.mix->values(), row);
+      if (one.served != nullptr) one.served->assign(i, row);
+      if (one.low_rank != nullptr) one.low_rank->assign(i, row);
     }
   });
 
-  std::array<PairTask, 4> pairs = {{{&weights_.decay, &mixed[kOfW], hyperbolic_tangent, nullptr, w},
-                                    {&weights_.rate, &mixed[kOfA], nullptr, nullptr, a},
-                                    {&weights_.gate, &mixed[kOfG], sigmoid, nullptr, g},
-                                    {&weights_.first_value, &mixed[kOfV], nullptr, nullptr, {}}}};
-  if (!is_first_layer_) pairs.back().out = matrix(kFirst);
+  std::array<PairTask, 4> pairs = {
+      {{&weights_.decay, &mixed[kOfW], hyperbolic_tangent, nullptr, values.w},
+       {&weights_.rate, &mixed[kOfA], nullptr, nullptr, values.a},
+       {&weights_.gate, &mixed[kOfG], sigmoid, nullptr, values.g},
+       {&weights_.first_value, &mixed[kOfV], nullptr, nullptr, values.first_value}}};
   const std::span<PairTask> tasks = std::span(pairs).first(is_first_layer_ ? 3 : 4);
 
   std::array<Dense::Multiplication, 3 + pairs.size()> products;
-  std::array<MatrixView<const float>, products.size()> values;
+  std::array<MatrixView<const float>, products.size()> inputs;
   std::size_t chosen = 0;
   const auto add = [&](const std::optional<Dense>& dense, const DenseInput& x,
                        MatrixView<const float> from, MatrixView<float> to) {
     products[chosen] = {&*dense, &x, to};
-    values[chosen++] = from;
+    inputs[chosen++] = from;
   };
   const auto multiply_all = [&] {
-    rows.apply_all(std::span(products).first(chosen), std::span(values).first(chosen));
+    rows.apply_all(std::span(products).first(chosen), std::span(inputs).first(chosen));
     chosen = 0;
   };
-  add(weights_.r, *mixed[kOfR].served, mixed[kOfR].values, r);
-  add(weights_.k, *mixed[kOfK].served, mixed[kOfK].values, k);
-  add(weights_.v, *mixed[kOfV].served, mixed[kOfV].values, v);
+  add(weights_.r, *mixed[kOfR].served, mixed[kOfR].values, values.r);
+  add(weights_.k, *mixed[kOfK].served, mixed[kOfK].values, values.k);
+  add(weights_.v, *mixed[kOfV].served, mixed[kOfV].values, values.v);
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     PairTask& task = tasks[i];
     task.inner = &scratch.input(2 * kMixes + i, task.pair->second->weight_type(), count,
@@ -256,61 +279,72 @@ void Rwkv7TimeMixer::step(const MixerRows& rows, MatrixView<float> add_to,
     add(task.pair->second, *task.inner, task.inner->values().rows_from(0, count), task.out);
   }
   multiply_all();
+}
 
+// unit_key, k and erase; v mixed with that of layer 0.
+void Rwkv7TimeMixer::make_keys(const MixerRows& rows, const Values& values) const {
   const std::span<const float> k_k = weights_.k_k.values();
   const std::span<const float> k_a = weights_.k_a.values();
-  share_rows(rows.team, count, [&](std::size_t i) {
+  share_rows(rows.team, rows.count(), [&](std::size_t i) {
     if (is_first_layer_) {
-      std::ranges::copy(v.row(i), rows.carry.row(i).begin());
+      std::ranges::copy(values.v.row(i), rows.carry.row(i).begin());
     } else {
-      const std::span<float> first = pairs.back().out.row(i);
+      const std::span<float> first = values.first_value.row(i);
       sigmoid(first);
-      interpolate(v.row(i), rows.carry.row(i), first, v.row(i));
+      interpolate(values.v.row(i), rows.carry.row(i), first, values.v.row(i));
     }
-    const std::span<float> unit = unit_key.row(i);
-    exp_of_sigmoid(-kMostDecay, w.row(i));
-    sigmoid(a.row(i));
-    weigh_keys(k_k, k_a, a.row(i), k.row(i), unit);
-    for (std::size_t at = 0; at < width; at += head_width_) {
+    const std::span<float> unit = values.unit_key.row(i);
+    exp_of_sigmoid(-kMostDecay, values.w.row(i));
+    sigmoid(values.a.row(i));
+    weigh_keys(k_k, k_a, values.a.row(i), values.k.row(i), unit);
+    for (std::size_t at = 0; at < unit.size(); at += head_width_) {
       to_unit_length(unit.subspan(at, head_width_), unit_);
     }
-    multiply_negated(a.row(i), unit, erase.row(i));
+    multiply_negated(values.a.row(i), unit, values.erase.row(i));
   });
+}
 
+// Feeds the states, and reads them by r.
+void Rwkv7TimeMixer::feed(const MixerRows& rows, const Values& values,
+                          MixerScratch& scratch) const {
   share_runs(rows, scratch, [&](std::size_t first, std::size_t length, StepThreadPool* team) {
     auto& state = static_cast<TimeState&>(*rows.states[first]);
     const auto from = [&](std::size_t begin, std::size_t n) {
       return Tokens{.h = rows.normed.rows_from(begin, n),
-                    .decay = w.rows_from(begin, n),
-                    .unit_key = unit_key.rows_from(begin, n),
-                    .key = k.rows_from(begin, n),
-                    .erase = erase.rows_from(begin, n),
-                    .v = v.rows_from(begin, n),
-                    .r = r.rows_from(begin, n)};
+                    .decay = values.w.rows_from(begin, n),
+                    .unit_key = values.unit_key.rows_from(begin, n),
+                    .key = values.k.rows_from(begin, n),
+                    .erase = values.erase.rows_from(begin, n),
+                    .v = values.v.rows_from(begin, n),
+                    .r = values.r.rows_from(begin, n)};
     };
     const std::size_t staying = state.begin_run(length);
-    state.feed(from(first, staying), out.rows_from(first, staying), team);
+    state.feed(from(first, staying), values.out.rows_from(first, staying), team);
     const Tokens drafts = from(first + staying, length - staying);
     for (std::size_t i = 0; i < drafts.h.rows(); ++i) state.keep_row(drafts, i);
-    state.feed(drafts, out.rows_from(first + staying, length - staying), team);
+    state.feed(drafts, values.out.rows_from(first + staying, length - staying), team);
   });
+}
 
-  DenseInput& read = scratch.input(0, served_type, count, width);
+void Rwkv7TimeMixer::read_out(const MixerRows& rows, const Values& values, MatrixView<float> add_to,
+                              MixerScratch& scratch) const {
+  const std::size_t width = rows.normed.cols();
+  DenseInput& read = scratch.input(0, weights_.out->weight_type(), rows.count(), width);
   const std::span<const float> r_k = weights_.r_k.values();
   const std::span<const float> gain = weights_.head_norm.gain.values();
   const std::span<const float> bias = weights_.head_norm.bias.values();
-  share_rows(rows.team, count, [&](std::size_t i) {
+  share_rows(rows.team, rows.count(), [&](std::size_t i) {
     for (std::size_t at = 0; at < width; at += head_width_) {
       const auto of_head = [&](auto row) { return row.subspan(at, head_width_); };
-      const std::span<float> y = of_head(out.row(i));
+      const std::span<float> y = of_head(values.out.row(i));
       const MatrixView<float> head(y.data(), 1, head_width_, head_width_);
       layer_norm(head, of_head(gain), of_head(bias), weights_.head_norm.eps, head);
-      add_bonus(of_head(r.row(i)), of_head(k.row(i)), of_head(r_k), of_head(v.row(i)),
-                of_head(g.row(i)), y);
+      add_bonus(of_head(values.r.row(i)), of_head(values.k.row(i)), of_head(r_k),
+                of_head(values.v.row(i)), of_head(values.g.row(i)), y);
     }
-    read.assign(i, out.row(i));
+    read.assign(i, values.out.row(i));
   });
-  rows.apply(*weights_.out, read, out, add_to, Dense::Output::kAdd);
+  rows.apply(*weights_.out, read, values.out, add_to, Dense::Output::kAdd);
 }
 
 Rwkv7ChannelMixer::Rwkv7ChannelMixer(Matrix mix, Dense key, Dense value)

@@ -50,6 +50,15 @@ class Rwkv7TimeMixer final : public Mixer {
   std::vector<const Dense*> products() const override;
 
  private:
+  struct Values;
+
+  // The parts of a step, in order.
+  void project(const MixerRows& rows, const Values& values, MixerScratch& scratch) const;
+  void make_keys(const MixerRows& rows, const Values& values) const;
+  void feed(const MixerRows& rows, const Values& values, MixerScratch& scratch) const;
+  void read_out(const MixerRows& rows, const Values& values, MatrixView<float> add_to,
+                MixerScratch& scratch) const;
+
   const std::size_t head_width_;  // D
   const bool is_first_layer_;
   const UnitLength unit_;
