@@ -25,8 +25,12 @@ constexpr int kTriesOfLarge = 2;
 class MeasuredSteps {
  public:
   MeasuredSteps(const Transformer& model, std::size_t rows, std::size_t sequences, int tries,
-                const Clock& clock, StepThreadPool* team)
-      : model_(model), tries_(tries), clock_(clock), workspace_(model.new_workspace(rows, rows)) {
+                const Clock& clock, StepThreadPool* team, const std::function<bool()>& ends)
+      : model_(model),
+        tries_(tries),
+        clock_(clock),
+        ends_(ends),
+        workspace_(model.new_workspace(rows, rows)) {
     workspace_.share_with(team);
     for (std::size_t s = 0; s < sequences; ++s) sequences_.push_back(model.new_sequence());
     if (!model.has_draft_head()) return;
@@ -42,9 +46,9 @@ class MeasuredSteps {
       const bool is_draft = r > 0 && fed.back().sequence == &sequence;
       fed.push_back({/*token=*/0, &sequence, /*wants_output=*/true, is_draft});
     }
-    feed(fed);  // untimed: each timed step then begins with the drafts of one before
+    if (!ends_()) feed(fed);  // untimed: each timed step then begins with the drafts of one before
     float best = std::numeric_limits<float>::infinity();
-    for (int i = 0; i < tries_; ++i) {
+    for (int i = 0; i < tries_ && !ends_(); ++i) {
       const TimePoint start = clock_.now();
       feed(fed);
       best = std::min(best, std::chrono::duration<float>(clock_.now() - start).count());
@@ -71,7 +75,7 @@ class MeasuredSteps {
                           .drafts = std::span(drafts).subspan(s, 1)});
     }
     float best = std::numeric_limits<float>::infinity();
-    for (int i = 0; i < kTries; ++i) {
+    for (int i = 0; i < kTries && !ends_(); ++i) {
       const TimePoint start = clock_.now();
       model_.draft(requests, workspace_);
       best = std::min(best, std::chrono::duration<float>(clock_.now() - start).count());
@@ -88,6 +92,7 @@ class MeasuredSteps {
   const Transformer& model_;
   const int tries_;
   const Clock& clock_;
+  const std::function<bool()>& ends_;
   Workspace workspace_;
   std::vector<SequenceState> sequences_;
   std::vector<DraftState> states_;  // none without a draft head
@@ -102,7 +107,7 @@ StepCost assumed_step_cost(WeightType type) {
 }
 
 StepCost measure_step_cost(const Transformer& model, int max_rows, const Clock& clock,
-                           StepThreadPool* team) {
+                           StepThreadPool* team, const std::function<bool()>& ends) {
   const std::int64_t length = model.config().max_length;
   const bool is_large = model.num_parameters() > kLargeParameters;
   const std::int64_t few = std::min<std::int64_t>(is_large ? kFewRowsOfLarge : kFewRows, max_rows);
@@ -112,7 +117,7 @@ StepCost measure_step_cost(const Transformer& model, int max_rows, const Clock& 
   const auto rows = static_cast<std::size_t>(length > 0 ? std::min(few, length / num_steps) : few);
   if (rows < 2) return assumed_step_cost(model.weight_type());
   const std::size_t most_rows = is_large ? rows : static_cast<std::size_t>(max_rows) / rows * rows;
-  MeasuredSteps steps(model, most_rows, rows, tries, clock, team);
+  MeasuredSteps steps(model, most_rows, rows, tries, clock, team, ends);
   const float alone = steps.of(1, 1);
   const float of_one = steps.of(rows, 1);
   const float of_many = steps.of(rows, rows);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <vector>
 
 #include "model/transformer.h"
@@ -41,9 +42,11 @@ StepCost assumed_step_cost(WeightType type);
 // Of this model on this machine: steps of one row, of several of one sequence, of as many
 // sequences, and of max_rows of these, each the best of a few; all but a sequence's first row are
 // drafts that stay. Of a draft head a token of one sequence, and of as many. Takes as long as some
-// thousand rows. The team, if there is one, shares the steps.
-StepCost measure_step_cost(const Transformer& model, int max_rows, const Clock& clock,
-                           StepThreadPool* team = nullptr);
+// thousand rows, of a large model 27. The team, if there is one, shares the steps. Ends before the
+// next step when `ends` is true, with a result of no use.
+StepCost measure_step_cost(
+    const Transformer& model, int max_rows, const Clock& clock, StepThreadPool* team = nullptr,
+    const std::function<bool()>& ends = [] { return false; });
 
 // DraftHeadPlan: how many tokens ahead a model's draft head is asked for.
 
@@ -59,6 +62,7 @@ class DraftHeadPlan {
   DraftHeadPlan(const StepCost& cost, int most_rows, bool always)
       : cost_(cost), most_rows_(most_rows), is_always_(always) {}
 
+  void set_cost(const StepCost& cost) { cost_ = cost; }
   // After a step of so many sequences. 0: it is not asked.
   int ahead(int sequences);
   // Whether it is to read the end of a prompt: with as many sequences as lately it is asked.
@@ -79,7 +83,7 @@ class DraftHeadPlan {
   // How many tokens ahead pay, if so many are right as were so far.
   int best(int sequences) const;
 
-  const StepCost cost_;
+  StepCost cost_;
   const int most_rows_;
   const bool is_always_;
   std::array<Record, kMostAhead> records_;
@@ -117,6 +121,7 @@ class RowPlanner {
   };
 
   explicit RowPlanner(const Options& options);
+  void set_cost(const StepCost& cost) { options_.cost = cost; }
 
   // Sets `rows` of each run. REQUIRES: not more than max_rows runs decode, and each wants a row.
   //
@@ -142,7 +147,7 @@ class RowPlanner {
   int grant(Group& group, int rows);
   void grant_drafts(std::vector<BatchSlice>& runs);
 
-  const Options options_;
+  Options options_;
   std::size_t turn_ = 0;  // whose prompt comes first when there are more of them than rows
 
   // Of the current step.

@@ -107,6 +107,11 @@ void Scheduler::run_worker(Worker& worker) {
   worker.end_all(RequestOutcome::kShutdown);
 }
 
+void Scheduler::set_step_cost(const StepCost& cost) {
+  measured_cost_ = cost;
+  for (const auto& worker : workers_) worker->set_step_cost(measured_cost_);
+}
+
 Scheduler::SubmitError Scheduler::submit(GenerationRequest request, SessionLease lease,
                                          std::shared_ptr<TokenSink> sink,
                                          const RequestHandle& handle) {

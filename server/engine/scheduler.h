@@ -118,6 +118,10 @@ class Scheduler {
   // step.
   void note_adapter_end();
 
+  // Draft tokens are weighed by this cost from the next steps on. Thread-safe. REQUIRES: called
+  // at most once.
+  void set_step_cost(const StepCost& cost);
+
   // An adapter of the model is unloaded: what prompts have left that were read with it goes.
   void forget_gone_adapters();
 
@@ -156,6 +160,7 @@ class Scheduler {
   std::atomic<bool> stopping_{false};
   Mutex stop_mutex_;  // one stop() at a time
 
+  StepCost measured_cost_;                        // of set_step_cost(); workers refer to it
   std::vector<std::unique_ptr<Worker>> workers_;  // each used by its thread alone
   std::vector<std::thread> threads_ GUARDED_BY(stop_mutex_);
 };

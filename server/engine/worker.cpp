@@ -67,6 +67,10 @@ bool Worker::run_one_step() noexcept {
 
 bool Worker::step() {
   step_.now = part_begun_ = clock_.now();
+  if (const StepCost* const cost = new_cost_.exchange(nullptr)) {
+    planner_.set_cost(*cost);
+    if (draft_plan_) draft_plan_->set_cost(*cost);
+  }
   const bool lost = end_lost(step_.now);
   const bool resumed = move_resumed();
   admit();

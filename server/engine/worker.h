@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -74,6 +75,8 @@ class Worker {
   // When the next of the requests without rows expires, or may have something to pay with.
   std::optional<TimePoint> next_deadline() const;
   std::size_t index() const { return static_cast<std::size_t>(options_.index); }
+  // What the next steps cost; outlives the worker. May be called by any thread.
+  void set_step_cost(const StepCost& cost) { new_cost_.store(&cost); }
   // May be read by any thread.
   const WorkerMetrics& metrics() const { return step_.metrics; }
   // Ends all its requests.
@@ -106,6 +109,8 @@ class Worker {
   void end_part(WorkPart part);
   int own_rows() const;
   void publish_rows();
+
+  std::atomic<const StepCost*> new_cost_{nullptr};  // null: the same as before
 
   // Constant after construction.
   const Transformer& model_;

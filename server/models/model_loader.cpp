@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -19,6 +20,7 @@
 #include <random>
 #include <stop_token>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -57,8 +59,10 @@ constexpr int kMostRows = 256;  // several of the largest blocks that kernels ta
 // compute: few sequences and steps of it.
 constexpr int kMostRowsOfLarge = 8;  // which AMX's tiles take, too
 constexpr int kMostSequencesOfLarge = 4;
-constexpr std::int64_t kLargeParameters = 50'000'000;
-constexpr int kNiceOfCheck = 10;  // of a large model: a tenth of a core that requests want, too
+// Of what is computed of a large model while it is served: a third and a tenth of a core that
+// requests want, too.
+constexpr int kNiceOfNumerics = 5;  // for which calls may wait
+constexpr int kNiceOfCheck = 10;
 
 class SelfCheck {
  public:
@@ -67,7 +71,7 @@ class SelfCheck {
       : model_(model),
         step_(step),
         stop_(stop),
-        is_large_(model.num_parameters() > kLargeParameters),
+        is_large_(model.num_parameters() > ModelLoader::kLargeParameters),
         most_rows_(std::min(max_rows, is_large_ ? kMostRowsOfLarge : kMostRows)),
         most_(std::min(most_rows_, is_large_ ? kMostSequencesOfLarge : kMostRows)),
         team_(team),
@@ -285,18 +289,23 @@ auto with_team(const Scheduler::Options& scheduling, const Work& work) {
   return work(&team);
 }
 
-// Nothing of a small model, none of whose drafts would be missed.
-std::optional<StepCost> step_cost_of(const std::string& name, const Transformer& transformer,
-                                     const Scheduler::Options& scheduling, const Clock& clock) {
-  if (scheduling.speculation != Speculation::kAuto || transformer.recomputes() ||
-      transformer.num_parameters() < kLeastMeasuredParameters) {
-    return {};
-  }
+// Not of a small model, none of whose drafts would be missed.
+bool drafts_by_cost(const Transformer& transformer, const Scheduler::Options& scheduling) {
+  return scheduling.speculation == Speculation::kAuto && !transformer.recomputes() &&
+         transformer.num_parameters() >= kLeastMeasuredParameters;
+}
+
+StepCost measure_cost(
+    const Transformer& transformer, const Scheduler::Options& scheduling, const Clock& clock,
+    const std::function<bool()>& ends = [] { return false; }) {
   // One stream of a large model is served by all threads.
   const auto measured = [&](StepThreadPool* team) {
-    return measure_step_cost(transformer, most_draft_rows(scheduling), clock, team);
+    return measure_step_cost(transformer, most_draft_rows(scheduling), clock, team, ends);
   };
-  const StepCost cost = is_large(transformer) ? with_team(scheduling, measured) : measured(nullptr);
+  return is_large(transformer) ? with_team(scheduling, measured) : measured(nullptr);
+}
+
+void log_cost(const std::string& name, const StepCost& cost) {
   const std::string more = cost.few_rows == 0 ? ""
                                               : fmt::format(", {:.1f} a row beyond {}",
                                                             1e6f * cost.more_row, cost.few_rows);
@@ -305,7 +314,6 @@ std::optional<StepCost> step_cost_of(const std::string& name, const Transformer&
                          : fmt::format(", {:.0f} a token of the draft head", 1e6f * cost.draft);
   spdlog::info("model {}: a step takes {:.0f} us, {:.1f} a row, {:.1f} a sequence{}{}", name,
                1e6f * cost.fixed, 1e6f * cost.row, 1e6f * cost.state, more, head);
-  return cost;
 }
 
 ModelError there_twice(const ServedModel& model, const std::string& adapter) {
@@ -394,6 +402,26 @@ std::string unknown_fingerprint() {
 
 }  // namespace
 
+std::optional<StepCost> measure_when_idle(const Scheduler& scheduler, const Measure& measure,
+                                          std::chrono::steady_clock::duration longest,
+                                          const std::stop_token& stop) {
+  constexpr std::chrono::milliseconds kBetweenLooks{20};
+  const auto end = std::chrono::steady_clock::now() + longest;
+  const auto is_over = [&] { return stop.stop_requested() || scheduler.draining(); };
+  while (!is_over() && std::chrono::steady_clock::now() < end) {
+    if (scheduler.idle()) {
+      const std::uint64_t steps = scheduler.stats().steps;
+      const auto is_disturbed = [&] {
+        return is_over() || !scheduler.idle() || scheduler.stats().steps != steps;
+      };
+      const StepCost cost = measure(is_disturbed);
+      if (!is_disturbed()) return cost;
+    }
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+  return {};
+}
+
 NumericsFingerprint identify(const std::string& name, const ModelFiles& files,
                              std::promise<std::string> fingerprint, const Transformer& transformer,
                              const std::stop_token& stop) {
@@ -415,6 +443,32 @@ NumericsFingerprint identify(const std::string& name, const ModelFiles& files,
     return {.hex = unknown_fingerprint(), .text = "unknown"};
   }
 }
+
+namespace {
+
+// Measures the cost of a step, which was assumed so far.
+void measure_later(const std::string& name, const Transformer& transformer, const Clock& clock,
+                   Scheduler& scheduler, const std::stop_token& stop) {
+  constexpr std::chrono::minutes kLongest{1};
+  const Scheduler::Options& scheduling = scheduler.options();
+  if (!drafts_by_cost(transformer, scheduling)) return;
+  try {
+    const auto measure = [&](const std::function<bool()>& ends) {
+      return measure_cost(transformer, scheduling, clock, ends);
+    };
+    const auto cost = measure_when_idle(scheduler, measure, kLongest, stop);
+    if (cost) {
+      log_cost(name, *cost);
+      scheduler.set_step_cost(*cost);
+    } else if (!stop.stop_requested() && !scheduler.draining()) {
+      spdlog::info("model {}: the cost of a step is assumed, as requests came all the time", name);
+    }
+  } catch (const std::exception& error) {  // no memory
+    spdlog::warn("model {}: the cost of a step is assumed: {}", name, error.what());
+  }
+}
+
+}  // namespace
 
 LoadPlan plan_as_asked(const ModelFiles& files, const ModelOptions& options) {
   TypeChoice choice{.text = {}, .most_bits_lost = options.weight_type_loss};
@@ -461,19 +515,21 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
   std::vector<std::string> warnings = transformer->warnings();
   std::shared_ptr<const ChatModel> chat =
       load_chat(files.load_chat_template_sources(), source, options_);
+  // Large models are served before they are checked and measured.
+  const bool is_large = transformer->num_parameters() > large_parameters_;
   std::shared_ptr<ServedModel> served =
       serve(source, counted(std::move(transformer), std::move(reservation)), std::move(warnings),
-            rows, std::move(loaded.reason));
+            rows, std::move(loaded.reason), /*measures=*/!is_large);
   served->chat = std::move(chat);
   served->memory_bytes = resident_bytes;
   served->numerics_later =
       std::async(std::launch::async, [opened = std::move(opened), promise = std::move(fingerprint),
                                       transformer = served->transformer, name = source.name,
-                                      stop = served->unloads.get_token()]() mutable {
+                                      is_large, stop = served->unloads.get_token()]() mutable {
+        if (is_large) ::setpriority(PRIO_PROCESS, 0, kNiceOfNumerics);
         const std::shared_ptr<ModelFiles> held = std::move(opened);  // closed at the end
         return identify(name, *held, std::move(promise), *transformer, stop);
       }).share();
-  const bool is_large = served->transformer->num_parameters() > kLargeParameters;
   const int most_rows = std::max(rows, most_prompt_rows(*served->transformer));
   served->later_warnings =
       std::async(std::launch::async, [scheduling = options_.scheduling, name = source.name,
@@ -482,7 +538,7 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
                                       stop = served->unloads.get_token()] {
         // First the numerics, without which stored sessions cannot be continued.
         numerics.wait();
-        // Requests come first. The helpers of the steps inherit it.
+        // The helpers of the steps inherit it.
         if (is_large) ::setpriority(PRIO_PROCESS, 0, kNiceOfCheck);
         const auto passes = [&] {
           return with_team(scheduling, [&](StepThreadPool* team) {
@@ -491,7 +547,21 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
         };
         return warnings_of_check(name, passes, stop);
       }).share();
-  if (!is_large) served->later_warnings.wait();
+  if (!is_large) {
+    served->later_warnings.wait();
+    return served;
+  }
+  try {
+    served->cost_later = std::async(
+        std::launch::async, [name = source.name, transformer = served->transformer, &clock = clock_,
+                             &scheduler = *served->scheduler, checked = served->later_warnings,
+                             stop = served->unloads.get_token()] {
+          checked.wait();
+          measure_later(name, *transformer, clock, scheduler, stop);
+        });
+  } catch (const std::system_error& error) {  // no thread
+    spdlog::warn("model {}: the cost of a step is assumed: {}", source.name, error.what());
+  }
   return served;
 }
 
@@ -567,7 +637,7 @@ std::shared_ptr<ServedModel> ModelLoader::serve(
   std::vector<std::string> warnings = transformer->warnings();
   const ModelSource source{name, version, {}};
   std::shared_ptr<ServedModel> served =
-      serve(source, std::move(transformer), std::move(warnings), rows, "");
+      serve(source, std::move(transformer), std::move(warnings), rows, "", /*measures=*/true);
   served->chat = load_chat({}, source, options_);
   served->set_numerics(with_team(options_.scheduling, [&](StepThreadPool* team) {
     return numerics_of(*served->transformer, kNumericsTokens, team);
@@ -598,7 +668,7 @@ int ModelLoader::most_prompt_rows(const Transformer& model) const {
 std::shared_ptr<ServedModel> ModelLoader::serve(const ModelSource& source,
                                                 std::shared_ptr<const Transformer> transformer,
                                                 std::vector<std::string> warnings, int batch_rows,
-                                                std::string type_reason) const {
+                                                std::string type_reason, bool measures) const {
   Scheduler::Options scheduling = options_.scheduling;
   scheduling.max_batch_rows = batch_rows;
   scheduling.prefill_rows_per_step = std::min(scheduling.prefill_rows_per_step, batch_rows);
@@ -607,7 +677,11 @@ std::shared_ptr<ServedModel> ModelLoader::serve(const ModelSource& source,
       measure_prompt_rows(*transformer, scheduling.most_rows_per_step, clock_);
   scheduling.prompt_rows_per_step = prompts.rows;
   spdlog::info("model {}: prompts are read with {}", source.name, prompts.to_text());
-  const auto cost = step_cost_of(source.name, *transformer, scheduling, clock_);
+  std::optional<StepCost> cost;
+  if (measures && drafts_by_cost(*transformer, scheduling)) {
+    cost = measure_cost(*transformer, scheduling, clock_);
+    log_cost(source.name, *cost);
+  }
   auto served = std::make_shared<ServedModel>();
   served->name = source.name;
   served->version = source.version;

@@ -2,6 +2,7 @@
 // ModelLoader: from a model directory to a model that can be served.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -61,6 +62,14 @@ bool rows_are_independent(const Transformer& model, int max_rows, const StepFunc
 std::vector<std::string> warnings_of_check(const std::string& name,
                                            const std::function<bool()>& passes,
                                            const std::stop_token& stop);
+
+// measure() at a moment when the scheduler is idle. It may end early, with any result, when `ends`
+// is true: a request has come, and the measurement is repeated. Nothing if none succeeded for
+// `longest`, if a stop was requested, or if the scheduler drains.
+using Measure = std::function<StepCost(const std::function<bool()>& ends)>;
+std::optional<StepCost> measure_when_idle(const Scheduler& scheduler, const Measure& measure,
+                                          std::chrono::steady_clock::duration longest,
+                                          const std::stop_token& stop);
 
 // Computes the fingerprint, sets the promise, and returns the numerics, which depend on it. Runs
 // while the first requests are served, as hashing large files takes as long as loading them. For
@@ -182,21 +191,25 @@ LoadPlan plan_as_asked(const ModelFiles& files, const ModelOptions& options);
 // Every model comes this way, when the server starts and while it runs. Const and thread-safe.
 class ModelLoader {
  public:
+  static constexpr std::int64_t kLargeParameters = 50'000'000;
+
   // Options and clock are borrowed and outlive the object; the clock the models, too, as does what
   // their prompts leave (null: nothing). `sessions`: what a session of each model has to fit into.
+  // large_parameters: a model of more is served before it is checked and measured.
   ModelLoader(const ModelOptions& options, const SessionManager::Options& sessions,
               std::shared_ptr<ModelMemory> memory, const Clock& clock,
-              PrefixCache* prefixes = nullptr)
+              PrefixCache* prefixes = nullptr, std::int64_t large_parameters = kLargeParameters)
       : options_(options),
         sessions_(sessions),
         memory_(std::move(memory)),
         clock_(clock),
-        prefixes_(prefixes) {}
+        prefixes_(prefixes),
+        large_parameters_(large_parameters) {}
 
   // Opens the directory's files once, measures and admits them, loads what was measured, and logs
-  // what it is; its scheduler's workers begin at once. Fingerprint, numerics and self-check of a
-  // large model follow after it has returned (ServedModel). Its adapters come with it. Throws
-  // ModelError naming file, key or tensor, and OutOfModelMemory.
+  // what it is; its scheduler's workers begin at once. Fingerprint, numerics, self-check and
+  // the cost of a step of a large model follow after it has returned (ServedModel). Its adapters
+  // come with it. Throws ModelError naming file, key or tensor, and OutOfModelMemory.
   std::shared_ptr<ServedModel> load(const ModelSource& source) const;
 
   // One adapter of a model, admitted by its files' headers, which is ready when it is returned.
@@ -220,16 +233,18 @@ class ModelLoader {
   ModelMemory::Reservation admit(const std::string& name, const ModelSize& size) const;
   int batch_rows(const Transformer& model) const;
   int most_prompt_rows(const Transformer& model) const;
+  // measures: what a step costs; else it is assumed.
   std::shared_ptr<ServedModel> serve(const ModelSource& source,
                                      std::shared_ptr<const Transformer> transformer,
                                      std::vector<std::string> warnings, int batch_rows,
-                                     std::string type_reason) const;
+                                     std::string type_reason, bool measures) const;
 
   const ModelOptions& options_;
   const SessionManager::Options& sessions_;
   const std::shared_ptr<ModelMemory> memory_;
   const Clock& clock_;
   PrefixCache* const prefixes_;
+  const std::int64_t large_parameters_;
 };
 
 }  // namespace lintel

@@ -75,6 +75,9 @@ struct ServedModel {
   }
   std::vector<std::string> warnings;  // of loading
   std::shared_future<std::vector<std::string>> later_warnings;
+  // Of a step of a large model: Scheduler::set_step_cost(). Its destructor waits; after the
+  // scheduler, which is used meanwhile.
+  std::future<void> cost_later;
   std::stop_source unloads;  // ends what is computed later
 
   std::string weight_type_reason;         // why its weight type; empty: it was given, or is f32

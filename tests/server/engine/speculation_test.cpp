@@ -394,6 +394,19 @@ TEST_CASE("a draft head that is right makes steps fewer, of one sequence and of 
   CHECK(stats.accepted_tokens * 10 > stats.drafted_tokens * 9);
 }
 
+TEST_CASE("draft tokens begin when the cost of a step is known, and they pay") {
+  const auto model = counting_model(CountingDrafts::kRight);
+  Core core(model, with(Speculation::kAuto), {.session_memory_bytes = 1u << 30},
+            {.memory_bytes = 0}, StepCost{.fixed = 0.0f, .row = 1.0f});
+  const auto before = core.generate(count_from(0, 200));
+  CHECK(core.scheduler.stats().steps >= 200);
+  CHECK(core.scheduler.stats().drafted_tokens == 0);
+  core.scheduler.set_step_cost({.fixed = 1.0f, .row = 0.05f, .draft = 0.1f, .more_draft = 0.01f});
+  const auto after = core.generate(count_from(0, 200));
+  CHECK(after->recorded == before->recorded);
+  CHECK(core.scheduler.stats().accepted_tokens > 100);
+}
+
 // Whether the first draft token after a prompt is right, if the head has read the last `reads`
 // tokens of the prompt.
 bool is_first_draft_right(const Transformer& model, const std::vector<std::int32_t>& prompt,

@@ -14,6 +14,7 @@
 #include "model/model_files.h"
 #include "server/models/model_loader.h"
 #include "server/models/model_registry.h"
+#include "tests/server/support/harness.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 
@@ -101,6 +102,73 @@ TEST_CASE("numerics of a served model are empty until they are given or promised
   served.set_numerics({.hex = "0123", .text = "here"});
   CHECK(served.numerics().hex == "0123");
   CHECK(served.numerics().text == "here");
+}
+
+TEST_CASE("a measurement that a request disturbed is repeated") {
+  Core core(tiny_model(TinyModel::kTokens));
+  int measurements = 0;
+  int disturbed = 0;
+  const auto measured = [&](int how_many, const std::stop_token& stop = {}) {
+    measurements = 0;
+    disturbed = how_many;
+    const auto measure = [&](const std::function<bool()>& ends) {
+      CHECK_FALSE(ends());
+      const bool is_disturbed = ++measurements <= disturbed;
+      if (is_disturbed) core.generate(tokens_request(3, 2));
+      CHECK(ends() == is_disturbed);
+      return StepCost{.row = static_cast<float>(measurements)};
+    };
+    const auto cost = measure_when_idle(core.scheduler, measure, std::chrono::minutes(1), stop);
+    return cost ? cost->row : 0.0f;
+  };
+  CHECK(measured(0) == 1.0f);
+  CHECK(measured(4) == 5.0f);
+  std::stop_source unloads;
+  unloads.request_stop();
+  CHECK(measured(0, unloads.get_token()) == 0.0f);
+  CHECK(measurements == 0);
+  core.scheduler.begin_drain();
+  CHECK(measured(0) == 0.0f);
+  CHECK(measurements == 0);
+}
+
+TEST_CASE("a measurement waits until no request runs or waits for its reader") {
+  Core core(tiny_model(TinyModel::kTokens));
+  const auto sink = std::make_shared<RecordingSink>();
+  sink->room = 1;
+  const auto call = core.submit(tokens_request(3, 10), "", sink);
+  core.run();
+  const auto measure = [&](const std::function<bool()>&) { return StepCost{.row = 0.5f}; };
+  CHECK_FALSE(measure_when_idle(core.scheduler, measure, std::chrono::milliseconds(30), {}));
+  auto waits = std::async(std::launch::async, [&] {
+    return measure_when_idle(core.scheduler, measure, std::chrono::minutes(1), {});
+  });
+  core.scheduler.cancel(call.handle);
+  core.run();
+  const auto cost = waits.get();
+  REQUIRE(cost);
+  CHECK(cost->row == 0.5f);
+}
+
+TEST_CASE("a large model is checked and measured after it is loaded") {
+  const TemporaryDirectory directory;
+  ModelConfig config = tiny_config(TinyModel::kTokens);
+  config.d_ff = 4096;
+  write_random_model(directory.path(), config, 1);
+  const SteadyClock clock;
+  ModelOptions options;
+  options.scheduling.workers = 2;
+  const SessionManager::Options sessions{.session_memory_bytes = 1u << 30};
+  const ModelLoader loader(options, sessions, std::make_shared<ModelMemory>(0), clock, nullptr,
+                           /*large_parameters=*/1);
+  const std::shared_ptr<ServedModel> model = loader.load({"m", 1, directory.path()});
+  REQUIRE(model->transformer->num_parameters() > 200'000);
+  REQUIRE(model->cost_later.valid());
+  model->cost_later.wait();
+  CHECK(model->knows_numerics());
+  CHECK(model->all_warnings().empty());
+  // Unloading does not wait for a measurement.
+  loader.load({"m", 1, directory.path()}).reset();
 }
 
 TEST_CASE("warnings of the self-check are added once it has ended, and not waited for") {
