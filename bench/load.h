@@ -86,8 +86,8 @@ constexpr std::chrono::seconds kBeginTime{10};
 // LoadWindow: the time whose messages count.
 
 // It begins with a message and ends before one. A step of the server gives all streams a token at
-// about the same time, so the window holds nearly whole steps: of eight and a half it would count
-// eight or nine. Thread-safe.
+// about the same time, so the window holds nearly whole steps. One of a fixed length, e.g. of eight
+// steps and a half, would count eight or nine. Thread-safe.
 class LoadWindow {
  public:
   using Clock = std::chrono::steady_clock;

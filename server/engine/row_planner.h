@@ -43,7 +43,7 @@ StepCost assumed_step_cost(WeightType type);
 // sequences, and of max_rows of these, each the best of a few; all but a sequence's first row are
 // drafts that stay. Of a draft head a token of one sequence, and of as many. Takes as long as some
 // thousand rows, of a large model 27. The team, if there is one, shares the steps. Ends before the
-// next step when `ends` is true, with a result of no use.
+// next step when `ends` is true; the result means nothing then.
 StepCost measure_step_cost(
     const Transformer& model, int max_rows, const Clock& clock, StepThreadPool* team = nullptr,
     const std::function<bool()>& ends = [] { return false; });
