@@ -59,9 +59,9 @@ constexpr int kMostRows = 256;  // several of the largest blocks that kernels ta
 // compute: few sequences and steps of it.
 constexpr int kMostRowsOfLarge = 8;  // which AMX's tiles take, too
 constexpr int kMostSequencesOfLarge = 4;
-// Of what is computed of a large model while it is served: a third and a tenth of a core that
-// requests want, too.
-constexpr int kNiceOfNumerics = 5;  // for which calls may wait
+// Priorities of work on a large model while it is served. A request's thread on the same core has
+// three and nine times as much of it.
+constexpr int kNiceOfNumerics = 5;  // calls may wait for them
 constexpr int kNiceOfCheck = 10;
 
 class SelfCheck {
@@ -538,7 +538,7 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
                                       stop = served->unloads.get_token()] {
         // First the numerics, without which stored sessions cannot be continued.
         numerics.wait();
-        // The helpers of the steps inherit it.
+        // The threads that share the steps inherit the priority.
         if (is_large) ::setpriority(PRIO_PROCESS, 0, kNiceOfCheck);
         const auto passes = [&] {
           return with_team(scheduling, [&](StepThreadPool* team) {

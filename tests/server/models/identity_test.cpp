@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fingerprint and numerics, which are computed after a model was loaded.
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <future>
 #include <memory>
+#include <sstream>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -161,14 +165,19 @@ TEST_CASE("a large model is checked and measured after it is loaded") {
   const SessionManager::Options sessions{.session_memory_bytes = 1u << 30};
   const ModelLoader loader(options, sessions, std::make_shared<ModelMemory>(0), clock, nullptr,
                            /*large_parameters=*/1);
+  static std::ostringstream log;  // outlives the sink where a check fails
+  spdlog::default_logger()->sinks().push_back(
+      std::make_shared<spdlog::sinks::ostream_sink_mt>(log));
   const std::shared_ptr<ServedModel> model = loader.load({"m", 1, directory.path()});
   REQUIRE(model->transformer->num_parameters() > 200'000);
   REQUIRE(model->cost_later.valid());
   model->cost_later.wait();
   CHECK(model->knows_numerics());
   CHECK(model->all_warnings().empty());
-  // Unloading does not wait for a measurement.
+  CHECK_THAT(log.str(), Catch::Contains("(self-check)") && Catch::Contains("a step takes"));
+  // Unloaded while it is checked and measured.
   loader.load({"m", 1, directory.path()}).reset();
+  spdlog::default_logger()->sinks().pop_back();
 }
 
 TEST_CASE("warnings of the self-check are added once it has ended, and not waited for") {
