@@ -21,6 +21,7 @@
 #include "model/model_files.h"
 #include "model/numerics_fingerprint.h"
 #include "model/transformer.h"
+#include "server/config/option_values.h"
 #include "server/core/threads.h"
 #include "server/grpc/listener.h"
 #include "server/models/model_loader.h"
