@@ -357,6 +357,12 @@ std::shared_ptr<const ChatModel> load_chat(ChatTemplateSources sources, const Mo
     spdlog::info("model {}: chat template of {} bytes{}{}", source.name, found->source().size(),
                  traits.tools ? ", calls of tools: " + std::string(name_of(traits.dialect)) : "",
                  traits.opens_thinking_on ? ", thinks" : "");
+    if (traits.arguments == TemplateTraits::CallArguments::kNone) {
+      spdlog::warn(
+          "model {}: its chat template leaves calls of tools out: prompts do not show those of "
+          "earlier turns",
+          source.name);
+    }
   }
   return chat;
 }
