@@ -82,6 +82,7 @@ class GrpcCall final : public RpcCall {
     if (deadline.tv_sec > now + kYear) return std::nullopt;
     return context_.deadline();
   }
+  bool is_cancelled() const override { return context_.IsCancelled(); }
   void add_header(const std::string& name, const std::string& value) override {
     context_.AddInitialMetadata(name, value);
   }

@@ -31,6 +31,7 @@ class DetachedCall final : public RpcCall, private RpcTransport {
   }
   const Identity* caller() const override { return &caller_; }
   const char* via() const override { return "restart"; }
+  bool is_cancelled() const override { return false; }
   void add_header(const std::string&, const std::string&) override {}
 
  private:

@@ -144,6 +144,9 @@ class RpcCall {
   virtual std::string certificate() const = 0;  // the client's name in mutual TLS; else empty
   // Nothing: the call may take as long as it takes.
   virtual std::optional<std::chrono::system_clock::time_point> deadline() const = 0;
+  // The client is gone, or the server has ended the call: its answer has no reader. Within the
+  // method, too. Thread-safe.
+  virtual bool is_cancelled() const = 0;
   // The caller, where the transport has identified it by its token; else null.
   virtual const Identity* caller() const { return nullptr; }
   // The protocol, for the log, where it is not gRPC.

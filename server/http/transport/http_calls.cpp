@@ -101,6 +101,10 @@ class HttpCalls::Call final : public RpcCall,
     return caller ? &*caller : nullptr;
   }
   const char* via() const override { return "http"; }
+  bool is_cancelled() const override EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    return cancelled_;
+  }
   // Those that every answer has are the connection's to add.
   void add_header(const std::string& name, const std::string& value) override {
     if (name != "x-request-id" && name != "lintel-replica") exchange_->add_header(name, value);
@@ -278,7 +282,7 @@ class HttpCalls::Call final : public RpcCall,
   bool has_read_ = false;
   bool has_room_ = false;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   grpc::Status failed_ GUARDED_BY(mutex_);
   bool cancelled_ GUARDED_BY(mutex_) = false;
   bool is_bound_ GUARDED_BY(mutex_) = false;

@@ -39,6 +39,7 @@ class PlainCall final : public RpcCall {
   std::string peer() const override { return "ipv4:127.0.0.1:1"; }
   std::string certificate() const override { return {}; }
   std::optional<std::chrono::system_clock::time_point> deadline() const override { return {}; }
+  bool is_cancelled() const override { return false; }
   void add_header(const std::string&, const std::string&) override {}
 };
 
