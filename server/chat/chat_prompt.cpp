@@ -21,11 +21,13 @@ using Json = nlohmann::ordered_json;
 class Conversation {
  public:
   Conversation(const ChatTemplate& chat_template, const TemplateTraits& traits,
-               const ChatRequest& request, const LocalTime& now)
+               const ChatRequest& request, const LocalTime& now,
+               const std::function<bool()>& is_cancelled)
       : chat_template_(chat_template), traits_(traits), request_(request) {
     input_.tools = request.tools.is_null() ? nullptr : &request.tools;
     input_.documents = request.documents.is_null() ? nullptr : &request.documents;
     input_.now = now;
+    input_.is_cancelled = &is_cancelled;
     kwargs_ = request.kwargs.is_null() ? Json::object() : request.kwargs;
     messages_ = prepare_messages(request.messages, traits);
     set_effort();
@@ -212,8 +214,8 @@ void find_boundaries(Conversation& conversation, const Tokenizer& tokenizer,
 }  // namespace
 
 grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer,
-                              const ChatRequest& request, const LocalTime& now,
-                              ChatPrompt& prompt) {
+                              const ChatRequest& request, const LocalTime& now, ChatPrompt& prompt,
+                              const std::function<bool()>& is_cancelled) {
   const bool has_tools = !request.tools.is_null();
   const ChatTemplate* const chat_template = model.find(has_tools);
   if (chat_template == nullptr) {
@@ -225,7 +227,7 @@ grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer
                         "are not served: the model's chat template does not show them");
   }
   try {
-    Conversation conversation(*chat_template, prompt.traits, request, now);
+    Conversation conversation(*chat_template, prompt.traits, request, now, is_cancelled);
     prompt.rendered = conversation.prompt();
     const std::vector<PlainText> plain = plain_parts(prompt.rendered.spans);
     prompt.ids = tokenizer.encode(prompt.rendered.text,
@@ -242,6 +244,8 @@ grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer
       return invalid_argument({{"messages", what}});
     }
     return invalid_argument({{what.substr(0, blank), what.substr(blank + 1)}});
+  } catch (const RenderCancelled&) {
+    return grpc::Status(grpc::StatusCode::CANCELLED, "cancelled while its prompt was made");
   } catch (const TemplateRefusal& refusal) {
     return chat_refusal("TEMPLATE_REFUSED", "messages", refusal.what());
   } catch (const TemplateError& error) {
@@ -258,7 +262,8 @@ namespace {
 // the template refuses.
 std::vector<std::int32_t> next_turn(const ChatModel& model, const Tokenizer& tokenizer,
                                     const ChatRequest& request, const LocalTime& now,
-                                    const Json& answer, const char* content) {
+                                    const Json& answer, const char* content,
+                                    const std::function<bool()>& is_cancelled) {
   const ChatTemplate* const chat_template = model.find(!request.tools.is_null());
   if (chat_template == nullptr) return {};
   const TemplateTraits traits = model.traits(*chat_template);
@@ -270,7 +275,7 @@ std::vector<std::int32_t> next_turn(const ChatModel& model, const Tokenizer& tok
                     {"content", content}});
   }
   if (more.size() == 1) more.push_back({{"role", "user"}, {"content", content}});
-  Conversation conversation(*chat_template, traits, request, now);
+  Conversation conversation(*chat_template, traits, request, now, is_cancelled);
   const std::optional<RenderedText> next =
       conversation.rendered_without_prompt(prepare_messages(more, traits));
   if (!next) return {};
@@ -283,17 +288,22 @@ std::vector<std::int32_t> next_turn(const ChatModel& model, const Tokenizer& tok
 
 bool next_turn_begins_with(const ChatModel& model, const Tokenizer& tokenizer,
                            const ChatRequest& request, const LocalTime& now, const Json& answer,
-                           std::span<const std::int32_t> tokens) {
-  const std::vector<std::int32_t> ids = next_turn(model, tokenizer, request, now, answer, "A");
+                           std::span<const std::int32_t> tokens,
+                           const std::function<bool()>& is_cancelled) {
+  const std::vector<std::int32_t> ids =
+      next_turn(model, tokenizer, request, now, answer, "A", is_cancelled);
   return ids.size() > tokens.size() &&
          std::ranges::equal(std::span(ids).first(tokens.size()), tokens);
 }
 
 std::vector<std::int32_t> next_turn_beginning(const ChatModel& model, const Tokenizer& tokenizer,
                                               const ChatRequest& request, const LocalTime& now,
-                                              const Json& answer) {
-  std::vector<std::int32_t> ids = next_turn(model, tokenizer, request, now, answer, "A");
-  const std::vector<std::int32_t> other = next_turn(model, tokenizer, request, now, answer, "x");
+                                              const Json& answer,
+                                              const std::function<bool()>& is_cancelled) {
+  std::vector<std::int32_t> ids =
+      next_turn(model, tokenizer, request, now, answer, "A", is_cancelled);
+  const std::vector<std::int32_t> other =
+      next_turn(model, tokenizer, request, now, answer, "x", is_cancelled);
   ids.erase(std::ranges::mismatch(ids, other).in1, ids.end());
   return ids;
 }

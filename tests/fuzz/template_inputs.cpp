@@ -74,7 +74,10 @@ class Grammar {
         return one_of({"'a'", "\"b,c\"", "''", "'\xC3\xA9\\n'", "'%s{}'", "'  X '"});
       default:
         return one_of({"0", "1", "-7", "2.5", "1e16", "true", "none", "9223372036854775807",
-                       "[3, 1, 2]", "{'k': 1, 'a': [none]}", "(1, 'b')", "range(9)"});
+                       "[3, 1, 2]", "{'k': 1, 'a': [none]}", "(1, 'b')", "range(9)",
+                       "(-9223372036854775807 - 1)", "4611686018427387904", "ns.x",
+                       "range(9223372036854775807, 9223372036854775800, -1)",
+                       "range(-9223372036854775807, 9223372036854775807, 4611686018427387904)"});
     }
   }
   std::string expression(int level) {
@@ -106,7 +109,8 @@ class Grammar {
         return operand() +
                one_of({"[0]", "[-1]", "[::-1]", "[1:]", "['k']", ".k", ".role", ".items()",
                        ".split(',')", ".strip()", ".upper()", ".replace('', 'x')", ".format(1)",
-                       ".title()", ".get('k')", ".count('a')"});
+                       ".title()", ".get('k')", ".count('a')", "[::9223372036854775807]",
+                       "[-9223372036854775807:]", "[9223372036854775807]"});
       case 7:
         return "(" + inner() + ") | " +
                one_of({"tojson",
@@ -198,7 +202,10 @@ class Grammar {
         return tag("with x = " + expression(1)) + body(level) + tag("endwith");
       default:
         return one_of({"{# c #}", "{#- c -#}\n", "{% raw %}{{ }}{% endraw %}",
-                       "{% set ns = namespace(x=1) %}", "{% generation %}g{% endgeneration %}"});
+                       "{% set ns = namespace(x=1) %}",
+                       "{% set ns = namespace(x=(1, 1)) %}{% for i in range(64) %}"
+                       "{% set ns.x = (ns.x, ns.x) %}{% endfor %}{% set d = {ns.x: 1} %}",
+                       "{% generation %}g{% endgeneration %}"});
     }
   }
 
@@ -248,6 +255,8 @@ std::vector<std::string> template_seeds() {
       "{{ '%-5s|%05.1f' % ('a', 2.5) }}{{ '{:>5}'.format(1) }}{{ x.split('a') | sort }}",
       "{# c #}{% raw %}{{ x }}{% endraw %}\n  {%- if 1 < 2 < 3 and not d.zz -%} y {% else %}n{% "
       "endif %}",
+      "{{ -1 in range(9223372036854775807, 9223372036854775800, -1) }}{{ range(9)[::-1] | list }}"
+      "{{ 9223372036854775807 | round(-2) }}",
   };
 }
 

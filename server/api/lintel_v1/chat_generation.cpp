@@ -132,7 +132,8 @@ grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat
                             : "the model has no chat template (--chat-template)");
   }
   chat.now = local_time(std::chrono::system_clock::to_time_t(context.clock.wall_time()));
-  status = make_chat_prompt(*chat.model->chat, *tokenizer, chat.request, chat.now, chat.prompt);
+  status = make_chat_prompt(*chat.model->chat, *tokenizer, chat.request, chat.now, chat.prompt,
+                            chat.is_cancelled);
   if (!status.ok()) return status;
   return resolve_adapter(chat.request.adapter, *chat.model, &chat.adapter);
 }
@@ -223,6 +224,8 @@ void ChatAnswerWriter::add_usage(v1::ChatResponse& message) const {
 ChatGeneration::ChatGeneration(const ServiceContext& context)
     : context_(context), turns_(/*threads=*/1, kMostTurns) {}
 
+ChatGeneration::~ChatGeneration() { is_stopping_ = true; }
+
 grpc::Status ChatGeneration::add_grammar(RpcCall& rpc, const ReadChat& chat,
                                          GenerationRequest& generation) {
   const ChatRequest& request = chat.request;
@@ -303,8 +306,12 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
                                                         .tokens = std::move(chat.prompt.ids)});
   }
   prepared.on_turn = [this](std::unique_ptr<ChatTurn> ended) {
-    turns_.run(
-        [this, shared = std::shared_ptr<const ChatTurn>(std::move(ended))] { end_turn(*shared); });
+    turns_.run([this, shared = std::shared_ptr<const ChatTurn>(std::move(ended))] {
+      try {
+        if (!is_stopping_) end_turn(*shared);
+      } catch (const RenderCancelled&) {  // by the destructor
+      }
+    });
   };
   return status;
 }
@@ -316,7 +323,7 @@ void ChatGeneration::end_turn(const ChatTurn& turn) const {
   const bool has_end = turn.kept.keeps_end && turn.ended_by_token;
   const bool keeps_end =
       has_end && next_turn_begins_with(*turn.model->chat, *transformer.tokenizer(), turn.request,
-                                       turn.now, answer_of(turn), tokens);
+                                       turn.now, answer_of(turn), tokens, is_stopping());
   if (has_end && !keeps_end) context_.prefixes.drop(reader, tokens, KeptFor::kEnd);
   if (turn.kept.call > 0 && (keeps_end || turn.calls.empty())) {
     context_.prefixes.drop(reader, tokens.first(static_cast<std::size_t>(turn.kept.call)),
@@ -348,7 +355,7 @@ void ChatGeneration::read_ahead(const ChatTurn& turn) const {
   if (stats.running + stats.queued > 0) return;
   GenerationRequest request;
   request.prompt = next_turn_beginning(*turn.model->chat, *transformer.tokenizer(), turn.request,
-                                       turn.now, answer_of(turn));
+                                       turn.now, answer_of(turn), is_stopping());
   const auto size = static_cast<std::int64_t>(request.prompt.size());
   const std::int64_t most = transformer.config().max_tokens();
   if (size <= turn.boundary || (most > 0 && size >= most)) return;

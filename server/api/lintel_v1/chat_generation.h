@@ -4,6 +4,7 @@
 
 #include <grpcpp/support/status.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -30,6 +31,7 @@ namespace lintel {
 // A request with the model that it names, and the prompt that it becomes.
 struct ReadChat {
   ChatRequest request;
+  std::function<bool()> is_cancelled;  // ends the making of the prompt; empty: never
   SharedModel model;
   SharedAdapter adapter;  // null: none
   LocalTime now;
@@ -97,6 +99,7 @@ class ChatAnswerWriter {
 class ChatGeneration {
  public:
   explicit ChatGeneration(const ServiceContext& context);
+  ~ChatGeneration();  // ends what is made of turns that are over
 
   // Checks the request and makes what is to be run of it. Not OK: nothing is held. Takes the
   // request and the tokens of the prompt.
@@ -112,12 +115,16 @@ class ChatGeneration {
   grpc::Status add_grammar(RpcCall& rpc, const ReadChat& chat, GenerationRequest& generation);
   // Of the states that were kept in a turn those go that the next one cannot begin with.
   void end_turn(const ChatTurn& turn) const;
+  std::function<bool()> is_stopping() const {
+    return [this] { return is_stopping_.load(); };
+  }
   // While the model has nothing else to do: reads the answer as the next turn begins.
   void read_ahead(const ChatTurn& turn) const;
 
   const ServiceContext context_;
   grammar::GrammarCache grammars_;
   ChatVocabularies vocabularies_;
+  std::atomic<bool> is_stopping_{false};
   WorkThreads turns_;  // last: ends turns while the rest is there
 };
 

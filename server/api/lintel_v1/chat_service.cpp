@@ -36,8 +36,9 @@ RpcReactor* ChatService::Render(RpcCall* call, const LazyMessage<v1::RenderChatR
                                 v1::RenderChatResponse* response) {
   return answer_with_model(
       context_, *call, Method::kRenderChat, *request,
-      [this, response](CallScope& scope, const auto& wire) {
+      [this, call, response](CallScope& scope, const auto& wire) {
         ReadChat chat;
+        chat.is_cancelled = [call] { return call->is_cancelled(); };
         grpc::Status status = read_chat_request(wire.body(), {}, chat.request);
         if (status.ok()) status = read_chat(context_, scope, chat);
         if (!status.ok()) return status;
@@ -54,6 +55,7 @@ grpc::Status ChatService::complete(RpcCall& rpc, const v1::ChatRequest& wire, Ch
   StreamCall& call = stream.call();
   if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
   const auto chat = std::make_shared<ReadChat>();
+  chat->is_cancelled = [&rpc] { return rpc.is_cancelled(); };
   grpc::Status status = read_chat_request(wire.body(), {}, chat->request);
   if (status.ok()) status = read_chat(context_, call.scope, *chat);
   if (!status.ok()) return status;

@@ -520,6 +520,7 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
   if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
   Json body;
   Conversation read;
+  read.chat.is_cancelled = [&rpc] { return rpc.is_cancelled(); };
   const ResponseRequest& request = read.request;
   const bool is_turn = wire.has_connection();
   grpc::Status status = read_json_body(wire.body(), {}, body);
@@ -745,9 +746,10 @@ RpcReactor* ResponseService::CountInputTokens(
     v1::CountInputTokensResponse* response) {
   return answer_by_store(
       context_, *rpc, Method::kCountInputTokens, *request,
-      [this, response](CallScope& scope, const v1::CountInputTokensRequest& wire) {
+      [this, rpc, response](CallScope& scope, const v1::CountInputTokensRequest& wire) {
         Json body;
         Conversation read;
+        read.chat.is_cancelled = [rpc] { return rpc->is_cancelled(); };
         grpc::Status status = read_json_body(wire.body(), {}, body);
         if (status.ok()) status = read_response_request(body, ResponseUse::kCount, read.request);
         if (status.ok()) status = read_conversation(scope, "", read);
@@ -762,9 +764,10 @@ RpcReactor* ResponseService::Compact(RpcCall* rpc,
                                      v1::ResponseJson* response) {
   return answer_by_store(
       context_, *rpc, Method::kCompactResponse, *request,
-      [this, response](CallScope& scope, const v1::CompactResponseRequest& wire) {
+      [this, rpc, response](CallScope& scope, const v1::CompactResponseRequest& wire) {
         Json body, item;
         Conversation read;
+        read.chat.is_cancelled = [rpc] { return rpc->is_cancelled(); };
         grpc::Status status = read_json_body(wire.body(), {}, body);
         if (status.ok()) status = read_response_request(body, ResponseUse::kCompact, read.request);
         const std::string digits = random_digits();

@@ -276,6 +276,7 @@ Value filter_float(Arena& arena, const Value& value, const Arguments& arguments,
   if (value.is_numeric()) return Value::of(value.as_number());
   double number = 0;
   if (value.is(Kind::kBigInteger)) {
+    arena.charge_bytes(value.text->size);
     return Value::of(std::strtod(std::string(value.text->view()).c_str(), nullptr));
   }
   if (value.is(Kind::kText)) {
@@ -492,7 +493,7 @@ double round_number(double number, std::int64_t precision) {
   return std::strtod(digits.c_str(), nullptr);
 }
 
-Value filter_round(Arena&, const Value& value, const Arguments& arguments, int) {
+Value filter_round(Arena& arena, const Value& value, const Arguments& arguments, int) {
   const auto [digits, how] = bind("round", arguments, {"precision", "method"});
   const std::int64_t precision = integer_argument(digits, "precision", 0);
   const std::string_view method = is_given(how) ? text_argument(how, "method").view() : "common";
@@ -505,16 +506,21 @@ Value filter_round(Arena&, const Value& value, const Arguments& arguments, int) 
     const double scaled = value.as_number() * unit;
     return Value::of((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / unit);
   }
-  if (value.is(Kind::kNumber)) return Value::of(round_number(value.number, precision));
+  if (value.is(Kind::kNumber)) {
+    arena.charge_bytes(1024);  // up to as many digits
+    return Value::of(round_number(value.number, precision));
+  }
   if (precision >= 0) return Value::of(value.as_integer());
   if (precision < -18) return Value::of(std::int64_t{0});
-  std::int64_t unit = 1;
+  __int128 unit = 1;  // what is rounded may lie beyond 64 bits
   for (std::int64_t i = 0; i < -precision; ++i) unit *= 10;
-  const std::int64_t number = value.as_integer();
-  std::int64_t down = number / unit * unit - (number % unit < 0 ? unit : 0);
-  const std::int64_t rest = number - down;
+  const __int128 number = value.as_integer();
+  const __int128 down = number / unit * unit - (number % unit < 0 ? unit : 0);
+  const __int128 rest = number - down;
   const bool up = rest > unit - rest || (rest == unit - rest && down / unit % 2 != 0);
-  return Value::of(up ? down + unit : down);
+  const __int128 rounded = up ? down + unit : down;
+  if (rounded != static_cast<std::int64_t>(rounded)) fail("round: the result is beyond 64 bits");
+  return Value::of(static_cast<std::int64_t>(rounded));
 }
 
 Value filter_sort(Arena& arena, const Value& value, const Arguments& arguments, int) {
@@ -594,7 +600,7 @@ Value filter_unique(Arena& arena, const Value& value, const Arguments& arguments
   std::vector<Pair> seen;
   for (std::size_t i = 0; i < items.size; ++i) {
     const Value key = key_of(arena, items.items[i], attribute, case_sensitive);
-    check_hashable(key);
+    check_hashable(arena, key);
     const std::size_t before = seen.size();
     set_key(arena, seen, key, Value::none());
     if (seen.size() > before) unique.push_back(items.items[i]);

@@ -333,14 +333,12 @@ void Interpreter::set_name(NameId name, const Value& value, Scope& scope) {
 }
 
 Value Interpreter::name_value(NameId name, const Text* text, const Scope& scope) {
-  std::size_t looked_at = 1;
   for (const Scope* at = &scope; at != root_; at = at->parent) {
+    arena_.charge_bytes(at->size + 1);
     for (std::uint32_t i = 0; i < at->size; ++i) {
       if (at->variables[i].name == name) return at->variables[i].value;
     }
-    looked_at += at->size + 1;
   }
-  arena_.charge_bytes(looked_at);
   const Value& value = globals_[name];
   return value.is(Kind::kMissing) ? Value::undefined(text) : value;
 }
@@ -428,7 +426,7 @@ Value Interpreter::evaluate_items(const Expression& expression, Scope& scope) {
     std::vector<Pair> pairs;
     for (std::size_t i = 0; i < operands.size(); i += 2) {
       const Value key = evaluate(*operands[i], scope);
-      check_hashable(key);
+      check_hashable(arena_, key);
       set_key(arena_, pairs, key, evaluate(*operands[i + 1], scope));
     }
     return arena_.mapping_of(pairs);
@@ -649,7 +647,7 @@ Value Interpreter::call_function(Function function, const Arguments& arguments) 
       for (std::size_t i = 0; i < items.size; ++i) {
         const List pair = items_of(arena_, items.items[i]);
         if (pair.size != 2) fail("dict takes pairs of keys and values");
-        check_hashable(pair.items[0]);
+        check_hashable(arena_, pair.items[0]);
         set_key(arena_, pairs, pair.items[0], pair.items[1]);
       }
     }

@@ -339,7 +339,7 @@ Value call_mapping_method(Arena& arena, Method method, const Value& mapping,
   if (method == Method::kGet) {
     if (arguments.num_keywords > 0) fail("get takes no arguments with names");
     const auto [key, otherwise] = bind("get", arguments, {"key", "default"}, 1);
-    check_hashable(key);
+    check_hashable(arena, key);
     if (const Value* const found = find_key(arena, *mapping.mapping, key)) return *found;
     return otherwise.is(Kind::kMissing) ? Value::none() : otherwise;
   }

@@ -224,6 +224,12 @@ Slice slice_indices(const Value& start, const Value& stop, const Value& step, st
   return slice;
 }
 
+std::int64_t range_part(__int128 number) {
+  const auto part = static_cast<std::int64_t>(number);
+  if (part != number) fail("a slice of a range goes beyond 64 bits");
+  return part;
+}
+
 Value slice_of_text(Arena& arena, const Text& text, const Slice& slice) {
   const auto start = static_cast<std::size_t>(slice.start);
   if (slice.size == 0) return Value::of(part_of(arena, text, 0, 0));
@@ -370,11 +376,15 @@ Value slice_of(Arena& arena, const Value& value, const Value& start, const Value
   const Slice slice = slice_indices(start, stop, step, length);
   if (value.is(Kind::kText)) return slice_of_text(arena, *value.text, slice);
   if (value.is(Kind::kRange)) {
-    Range range = *value.range;
-    range.start = value.range->at(slice.start);
-    range.step *= slice.step;
+    // A range without items may begin beyond 64 bits, and one of a single item step so far.
+    const Range& whole = *value.range;
+    const __int128 begin = whole.start + static_cast<__int128>(slice.start) * whole.step;
+    const __int128 range_step = static_cast<__int128>(whole.step) * slice.step;
+    Range range;
+    range.start = range_part(begin);
+    range.step = range_part(range_step);
     range.size = slice.size;
-    range.stop = range.start + range.size * range.step;
+    range.stop = range_part(begin + range_step * slice.size);
     return Value::of(Kind::kRange, &Value::range, static_cast<const Range*>(arena.make(range)));
   }
   arena.charge_steps(static_cast<std::size_t>(slice.size));

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -52,6 +53,7 @@ struct TemplateLimits {
   std::size_t text_bytes = std::size_t{16} << 20;    // of one text
   std::size_t output_bytes = std::size_t{16} << 20;  // of the whole output
   std::size_t memory_bytes = std::size_t{256} << 20;
+  double cpu_seconds = 10;  // of the rendering thread
 };
 
 // A template that cannot be parsed or rendered.
@@ -82,6 +84,12 @@ class TemplateRefusal : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// RenderInput::is_cancelled returned true: nobody waits for the text.
+class RenderCancelled : public std::runtime_error {
+ public:
+  RenderCancelled() : std::runtime_error("the render was cancelled") {}
+};
+
 // The local time that strftime_now prints.
 struct LocalTime {
   int year = 1970;
@@ -108,6 +116,9 @@ struct RenderInput {
   // The text ends with the content of the last message. REQUIRES: no add_generation_prompt.
   bool continue_final_message = false;
   LocalTime now;
+  // Asked every few milliseconds, on the rendering thread. True: the render ends. Null: it is never
+  // cancelled.
+  const std::function<bool()>* is_cancelled = nullptr;
 };
 
 // Whether a member of `kwargs` of this name would take the place of a variable that is given
@@ -137,8 +148,8 @@ class ChatTemplate {
   bool has_variable(std::string_view name) const;
 
   // On the caller's thread. Integers that a JSON number cannot hold are as parse_request_json
-  // (request_json.h) keeps them. Throws TemplateError of kind kFailed or kBound, and
-  // TemplateRefusal.
+  // (request_json.h) keeps them. Throws TemplateError of kind kFailed or kBound, TemplateRefusal,
+  // and RenderCancelled.
   RenderedText render(const RenderInput& input) const;
 
  private:

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
+#include <optional>
 
 #include "model/tokenizer/unicode.h"
 #include "server/chat/template/code_points.h"
@@ -23,6 +25,12 @@ std::uint32_t count_characters(std::string_view bytes) {
   return static_cast<std::uint32_t>(bytes.size() - continuing);
 }
 
+double cpu_seconds_of_thread() {
+  std::timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
 void check_depth(int depth) {
   if (depth > kMaxValueDepth) fail_bound("value depth", kMaxValueDepth);
 }
@@ -31,11 +39,22 @@ int order_of(long double a, long double b) { return a < b ? -1 : (a > b ? 1 : 0)
 
 bool is_any_number(const Value& value) { return value.is_numeric() || value.is(Kind::kBigInteger); }
 
-long double wide_number(const Value& value) {
+long double wide_number(Arena& arena, const Value& value) {
   if (value.is(Kind::kNumber)) return value.number;
-  if (value.is(Kind::kBigInteger))
+  if (value.is(Kind::kBigInteger)) {
+    arena.charge_bytes(value.text->size);
     return std::strtold(std::string(value.text->view()).c_str(), nullptr);
+  }
   return static_cast<long double>(value.as_integer());
+}
+
+// The integer that a number is equal to; nothing where there is none within 64 bits.
+std::optional<std::int64_t> whole_number(const Value& value) {
+  if (value.is_integral()) return value.as_integer();
+  constexpr double kBound = 9223372036854775808.0;
+  if (!value.is(Kind::kNumber) || value.number != std::floor(value.number)) return std::nullopt;
+  if (value.number < -kBound || value.number >= kBound) return std::nullopt;
+  return static_cast<std::int64_t>(value.number);
 }
 
 bool are_equal_lists(Arena& arena, const List& a, const List& b, int depth) {
@@ -80,6 +99,20 @@ void fail(const std::string& what) { throw EvaluationError(what); }
 void fail_bound(const char* bound, std::uint64_t limit) {
   throw EvaluationError(std::string(bound) + ": at most " + std::to_string(limit) + " are allowed",
                         bound);
+}
+
+Arena::Arena(const TemplateLimits& limits, const std::function<bool()>* is_cancelled)
+    : limits_(limits), is_cancelled_(is_cancelled), begin_(cpu_seconds_of_thread()) {}
+
+void Arena::check() {
+  constexpr std::uint64_t kWorkBetweenChecks = std::uint64_t{1} << 20;
+  const std::uint64_t most = limits_.steps * kBytesPerStep;
+  if (work_ > most) fail_bound("steps", limits_.steps);
+  if (cpu_seconds_of_thread() - begin_ > limits_.cpu_seconds) {
+    fail_bound("cpu_seconds", static_cast<std::uint64_t>(limits_.cpu_seconds));
+  }
+  if (is_cancelled_ != nullptr && *is_cancelled_ && (*is_cancelled_)()) throw RenderCancelled();
+  next_check_ = std::min(most + 1, work_ + kWorkBetweenChecks);
 }
 
 void* Arena::allocate(std::size_t bytes) {
@@ -347,8 +380,11 @@ bool are_equal(Arena& arena, const Value& a, const Value& b, int depth) {
   arena.charge_bytes(kComparisonBytes);
   if (a.is_integral() && b.is_integral()) return a.as_integer() == b.as_integer();
   if (is_any_number(a) && is_any_number(b)) {
-    if (a.is(Kind::kBigInteger) && b.is(Kind::kBigInteger)) return a.text->view() == b.text->view();
-    return wide_number(a) == wide_number(b);
+    if (a.is(Kind::kBigInteger) && b.is(Kind::kBigInteger)) {
+      arena.charge_bytes(std::min(a.text->size, b.text->size));
+      return a.text->view() == b.text->view();
+    }
+    return wide_number(arena, a) == wide_number(arena, b);
   }
   if (a.kind != b.kind) return false;
   switch (a.kind) {
@@ -386,7 +422,7 @@ int compare(Arena& arena, const Value& a, const Value& b, bool* unordered, int d
     return a.as_integer() < b.as_integer() ? -1 : (a.as_integer() > b.as_integer() ? 1 : 0);
   }
   if (is_any_number(a) && is_any_number(b)) {
-    const long double left = wide_number(a), right = wide_number(b);
+    const long double left = wide_number(arena, a), right = wide_number(arena, b);
     if (std::isnan(left) || std::isnan(right)) *unordered = true;
     return order_of(left, right);
   }
@@ -421,14 +457,13 @@ bool contains_item(Arena& arena, const Value& container, const Value& item) {
       return item.text->size == 0 || memmem(container.text->data, container.text->size,
                                             item.text->data, item.text->size) != nullptr;
     case Kind::kMapping:
-      check_hashable(item);
+      check_hashable(arena, item);
       return find_key(arena, *container.mapping, item) != nullptr;
     case Kind::kRange: {
-      if (!item.is_numeric()) return false;
-      const double number = item.as_number();
+      const std::optional<std::int64_t> number = whole_number(item);
       const Range& range = *container.range;
-      if (range.size == 0 || number != std::floor(number) || std::fabs(number) > 1e18) return false;
-      const std::int64_t offset = static_cast<std::int64_t>(number) - range.start;
+      if (!number || range.size == 0) return false;
+      const __int128 offset = static_cast<__int128>(*number) - range.start;
       return offset % range.step == 0 && offset / range.step >= 0 &&
              offset / range.step < range.size;
     }
@@ -457,8 +492,9 @@ const Value* find_key(Arena& arena, const Mapping& mapping, const Value& key) {
   return place < mapping.size ? &mapping.pairs[place].value : nullptr;
 }
 
-void check_hashable(const Value& key, int depth) {
+void check_hashable(Arena& arena, const Value& key, int depth) {
   check_depth(depth);
+  arena.charge_bytes(kComparisonBytes);
   switch (key.kind) {
     case Kind::kList:
     case Kind::kMapping:
@@ -467,7 +503,7 @@ void check_hashable(const Value& key, int depth) {
       fail(std::string(name_of(key.kind)) + " cannot be a key");
     case Kind::kTuple:
       for (std::size_t i = 0; i < key.list->size; ++i) {
-        check_hashable(key.list->items[i], depth + 1);
+        check_hashable(arena, key.list->items[i], depth + 1);
       }
       return;
     default:

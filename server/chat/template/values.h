@@ -2,8 +2,10 @@
 // Values of a render, and the arena that they live in.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -195,7 +197,10 @@ struct Range {
   std::int64_t step = 1;
   std::int64_t size = 0;
   std::int64_t stop = 0;
-  std::int64_t at(std::int64_t index) const { return start + index * step; }
+  // REQUIRES: 0 <= index < size. The product alone may be beyond 64 bits.
+  std::int64_t at(std::int64_t index) const {
+    return static_cast<std::int64_t>(start + static_cast<__int128>(index) * step);
+  }
 };
 enum class ViewKind : std::uint8_t { kKeys, kValues, kItems };
 struct View {
@@ -220,14 +225,18 @@ struct BoundMethod {
 // destroyed, but for namespaces.
 class Arena {
  public:
-  explicit Arena(const TemplateLimits& limits) : limits_(limits) {}
+  // `is_cancelled` (null: never) outlives the arena.
+  explicit Arena(const TemplateLimits& limits, const std::function<bool()>* is_cancelled = nullptr);
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   const TemplateLimits& limits() const { return limits_; }
 
-  // Throw EvaluationError beyond the bounds.
-  void charge_steps(std::uint64_t steps) { charge(steps * kBytesPerStep); }
+  // Throw EvaluationError beyond the bounds, and RenderCancelled. What walks values, texts or
+  // variables charges what it looks at: time and cancellation are looked at here alone.
+  void charge_steps(std::uint64_t steps) {
+    charge(std::min(steps, limits_.steps + 1) * kBytesPerStep);  // more would pass 64 bits
+  }
   void charge_bytes(std::uint64_t bytes) { charge(bytes); }  // made or looked through
   void charge_memory(std::size_t bytes) {
     memory_ += bytes;
@@ -268,12 +277,16 @@ class Arena {
 
   void charge(std::uint64_t work) {
     work_ += work;
-    if (work_ > limits_.steps * kBytesPerStep) fail_bound("steps", limits_.steps);
+    if (work_ >= next_check_) check();
   }
+  void check();
   void* allocate(std::size_t bytes);
 
   const TemplateLimits limits_;
+  const std::function<bool()>* const is_cancelled_;
+  const double begin_;      // seconds of CPU
   std::uint64_t work_ = 0;  // in 64ths of a step
+  std::uint64_t next_check_ = 0;
   std::size_t memory_ = 0;
   std::vector<std::unique_ptr<std::byte[]>> blocks_;
   std::byte* next_ = nullptr;
@@ -354,7 +367,7 @@ bool contains_item(Arena& arena, const Value& container, const Value& item);
 const Value* find_key(Arena& arena, const Mapping& mapping, const Value& key);
 const Value* find_key(Arena& arena, const Mapping& mapping, std::string_view key);
 // Throws for a key that Python cannot hash.
-void check_hashable(const Value& key, int depth = 0);
+void check_hashable(Arena& arena, const Value& key, int depth = 0);
 // Adds a pair, or replaces the value of a key that is there.
 void set_key(Arena& arena, std::vector<Pair>& pairs, const Value& key, const Value& value);
 

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hostile templates: each ends at a bound, in little time and memory.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdint>
+#include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "server/chat/template/request_json.h"
 #include "server/chat/template/template.h"
 
 namespace lintel {
@@ -151,6 +157,184 @@ TEST_CASE("integers: a result beyond 64 bits is an error") {
       bound_of(
           "{{ (-9223372036854775807 - 1) % -1 }}{{ 2 ** 62 }}{{ 'ab'[::-9223372036854775807] }}") ==
       "rendered");
+}
+
+namespace {
+
+// As a template writes it: the least integer is no literal.
+std::string literal_of(std::int64_t number) {
+  if (number == std::numeric_limits<std::int64_t>::min()) return "(-9223372036854775807 - 1)";
+  return number < 0 ? "(" + std::to_string(number) + ")" : std::to_string(number);
+}
+
+constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
+constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kBounds[] = {
+    kLeast, kLeast + 1, -(std::int64_t{1} << 62), -2,        -1,   0,
+    1,      2,          std::int64_t{1} << 62,    kMost - 1, kMost};
+
+// The numbers of a range; nothing: it has more than 10, or its step is 0.
+std::optional<std::vector<std::int64_t>> numbers_of(std::int64_t start, std::int64_t stop,
+                                                    std::int64_t step) {
+  if (step == 0) return std::nullopt;
+  std::vector<std::int64_t> numbers;
+  for (__int128 at = start; step > 0 ? at < stop : at > stop; at += step) {
+    if (numbers.size() == 10) return std::nullopt;
+    numbers.push_back(static_cast<std::int64_t>(at));
+  }
+  return numbers;
+}
+
+std::string list_of(const std::vector<std::int64_t>& numbers) {
+  std::string text;
+  for (const std::int64_t number : numbers) text += std::to_string(number) + ";";
+  return text;
+}
+
+// The output of a template; an error's text in brackets.
+std::string output_of(const std::string& source) {
+  try {
+    return ChatTemplate(source).render({}).text;
+  } catch (const TemplateError& error) {
+    return "[" + std::string(error.what()) + "]";
+  }
+}
+
+}  // namespace
+
+TEST_CASE("ranges: items, membership and slices are exact up to the bounds of 64 bits",
+          "[threat-81]") {
+  const std::string items = "{% for i in r %}{{ i }};{% endfor %}";
+  for (const std::int64_t start : kBounds) {
+    for (const std::int64_t stop : kBounds) {
+      for (const std::int64_t step : kBounds) {
+        const std::string range =
+            literal_of(start) + ", " + literal_of(stop) + ", " + literal_of(step);
+        INFO("range(" << range << ")");
+        const std::string set = "{% set r = range(" + range + ") %}";
+        const auto numbers = numbers_of(start, stop, step);
+        if (!numbers) {
+          CHECK(output_of(set).starts_with("[range"));
+          continue;
+        }
+        CHECK(output_of(set + items) == list_of(*numbers));
+        std::string wanted, tests;
+        for (const std::int64_t number : kBounds) {
+          wanted += std::ranges::count(*numbers, number) > 0 ? "True" : "False";
+          tests += "{{ " + literal_of(number) + " in r }}";
+        }
+        CHECK(output_of(set + tests) == wanted);
+        for (const std::int64_t place : {kLeast, std::int64_t{-1}, std::int64_t{1}, kMost}) {
+          const auto size = static_cast<std::int64_t>(numbers->size());
+          const std::int64_t from = place < 0 ? place + size : place;
+          CHECK(output_of(set + "{{ r[" + literal_of(place) + "] }}") ==
+                (from >= 0 && from < size
+                     ? std::to_string((*numbers)[static_cast<std::size_t>(from)])
+                     : ""));
+        }
+        auto reversed = *numbers;
+        std::ranges::reverse(reversed);
+        // Python's integers do not end: a range that would begin beyond 64 bits is refused.
+        for (const std::int64_t slice : {std::int64_t{-1}, kLeast, kMost}) {
+          const std::string output =
+              output_of(set + "{% for i in r[::" + literal_of(slice) + "] %}{{ i }};{% endfor %}");
+          const auto& whole = slice < 0 ? reversed : *numbers;
+          const auto taken = slice == -1 ? whole.size() : std::min<std::size_t>(whole.size(), 1);
+          if (output == "[a slice of a range goes beyond 64 bits]") continue;
+          CHECK(output ==
+                list_of({whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(taken)}));
+        }
+      }
+    }
+  }
+  CHECK(output_of("{{ range(5)[::-1] | list }}{{ range(0, 9, 3)[1:] | list }}") ==
+        "[4, 3, 2, 1, 0][3, 6]");
+  CHECK(output_of("{{ 2.0 in range(3) }}{{ 2.5 in range(3) }}{{ 1e300 in range(3) }}"
+                  "{{ -9223372036854775808.0 in range(-9223372036854775807 - 1, 0, "
+                  "4611686018427387904) }}") == "TrueFalseFalseTrue");
+}
+
+TEST_CASE("integers at the bounds of 64 bits: filters, methods and formats end", "[threat-81]") {
+  for (const std::int64_t a : kBounds) {
+    for (const std::int64_t b : kBounds) {
+      const std::string x = literal_of(a), y = literal_of(b);
+      for (const std::string& use : {"(" + x + ") | abs",
+                                     "(" + x + ") | round(" + y + ")",
+                                     "1.5 | round(" + x + ", 'ceil')",
+                                     "[1, 2] | batch(" + x + ", 0) | list",
+                                     "[1, 2] | slice(" + x + ") | list",
+                                     "'a\nb' | indent(" + x + ")",
+                                     "'aaa' | replace('a', 'b', " + x + ")",
+                                     "'a a a'.split(' ', " + x + ")",
+                                     "'a a a'.rsplit(' ', " + x + ")",
+                                     "'abc'[" + x + ":" + y + ":" + x + "]",
+                                     "[1, 2, 3][" + x + ":" + y + ":" + y + "]",
+                                     "'aXa'.find('a', " + x + ", " + y + ")",
+                                     "'aXa'.count('a', " + x + ", " + y + ")",
+                                     "'a'.startswith('a', " + x + ", " + y + ")",
+                                     "[1] | tojson(indent=" + x + ")",
+                                     "'%*.*d' % (" + x + ", " + y + ", 1)",
+                                     "'%c' % " + x,
+                                     "'{:" + std::to_string(a) + "}'.format(1)",
+                                     "'7' | int(base=" + x + ")",
+                                     x + " is divisibleby(" + y + ")",
+                                     x + " // " + y,
+                                     x + " % " + y,
+                                     x + " ** " + y,
+                                     "'a' * " + x,
+                                     "[1] * " + x}) {
+        INFO(use);
+        CHECK_NOTHROW(output_of("{{ " + use + " }}"));
+      }
+    }
+  }
+  CHECK(output_of("{{ 9223372036854775807 | round(-1) }}") ==
+        "[round: the result is beyond 64 bits]");
+  CHECK(output_of("{{ 9223372036854775807 | round(-2) }}") == "9223372036854775800");
+  CHECK(output_of("{{ (-9223372036854775807 - 1) | round(-18) }}") == "-9000000000000000000");
+}
+
+TEST_CASE("render: every walk over values and variables is charged", "[threat-81]") {
+  const std::string doubled =
+      "{% set ns = namespace(x=(1, 1)) %}{% for i in range(64) %}{% set ns.x = (ns.x, ns.x) %}"
+      "{% endfor %}";
+  for (const char* const use : {"{% set d = {ns.x: 1} %}", "{{ ns.x in {1: 2} }}",
+                                "{{ {1: 2}.get(ns.x) }}", "{{ [ns.x] | unique | list }}",
+                                "{{ dict([(ns.x, 1)]) }}", "{{ ns.x == (ns.x[0], ns.x[0]) }}",
+                                "{{ ns.x | string | length }}", "{{ ns.x | tojson | length }}"}) {
+    INFO(use);
+    const std::string bound = bound_of(doubled + use);
+    CHECK((bound == "steps" || bound == "text_bytes" || bound == "memory_bytes" || bound.empty()));
+  }
+  CHECK(bound_of(doubled + "{% set d = {ns.x: 1} %}") == "steps");
+  // A name is looked for among all variables of its block.
+  std::string many = "{% for i in [1] %}";
+  for (int i = 0; i < 20'000; ++i) many += "{% set a" + std::to_string(i) + " = 1 %}";
+  many += "{% for j in range(100000) %}{{ '' if a19999 }}{% endfor %}{% endfor %}";
+  CHECK(bound_of(many) == "steps");
+  // An integer of many digits is read wherever it is compared.
+  const Json kwargs = {{"n", big_integer(std::string(100'000, '9'))}};
+  const ChatTemplate compares("{% for i in range(100000) %}{{ '' if n < 1.5 }}{% endfor %}");
+  RenderInput input;
+  input.kwargs = &kwargs;
+  CHECK_THROWS_WITH(compares.render(input), Catch::Contains("steps"));
+}
+
+TEST_CASE("render: seconds of CPU are bounded, and a cancelled render ends", "[threat-81]") {
+  const std::string loop =
+      "{% for a in range(100000) %}{% for b in range(40) %}{% endfor %}{% endfor %}";
+  TemplateLimits limits;
+  limits.steps = 1'000'000'000;
+  limits.cpu_seconds = 0.02;
+  CHECK(bound_of(loop, limits) == "cpu_seconds");
+  limits.cpu_seconds = 10;
+  const ChatTemplate chat_template(loop, {}, limits);
+  int asked = 0;
+  const std::function<bool()> is_cancelled = [&] { return ++asked == 3; };
+  RenderInput input;
+  input.is_cancelled = &is_cancelled;
+  CHECK_THROWS_AS(chat_template.render(input), RenderCancelled);
+  CHECK(asked == 3);
 }
 
 TEST_CASE("a compiled template: threads render it at once") {
