@@ -14,6 +14,8 @@ constexpr int kMaxRedirects = 10;
 constexpr long kConnectSeconds = 30;
 constexpr long kStalledSeconds = 60;
 constexpr std::size_t kMaxHeaderBytes = std::size_t{64} << 10;
+// A body that is dropped is read so far, which keeps the connection; then the connection ends.
+constexpr std::size_t kMaxDroppedBytes = std::size_t{64} << 10;
 
 struct UrlHandle {
   UrlHandle() : url(curl_url()) {}
@@ -112,6 +114,7 @@ struct HttpFetch::Transfer {
   const HttpFetch* fetch = nullptr;
   HttpReply reply;
   std::size_t header_bytes = 0;
+  std::size_t dropped_bytes = 0;
   bool begun_body = false;
   std::exception_ptr error;  // of a callback, for C must not see it
 
@@ -138,7 +141,10 @@ struct HttpFetch::Transfer {
       long status = 0;
       curl_easy_getinfo(transfer.fetch->curl_->handle, CURLINFO_RESPONSE_CODE, &status);
       transfer.reply.status = static_cast<int>(status);
-      if (status != 200 && status != 206) return bytes.size();
+      if (status != 200 && status != 206) {
+        transfer.dropped_bytes += bytes.size();
+        return transfer.dropped_bytes > kMaxDroppedBytes ? 0 : bytes.size();
+      }
       if (!transfer.begun_body && transfer.begin) transfer.begin(transfer.reply);
       transfer.begun_body = true;
       transfer.add(bytes);
@@ -179,6 +185,7 @@ HttpReply HttpFetch::run_once(const std::string& url, Transfer& transfer) {
   transfer.fetch = this;
   transfer.reply = {};
   transfer.header_bytes = 0;
+  transfer.dropped_bytes = 0;
   transfer.begun_body = false;
   UrlHandle parsed;
   if (!parsed.set(url)) throw HubError("no URL: " + printable(url));
@@ -213,7 +220,8 @@ HttpReply HttpFetch::run_once(const std::string& url, Transfer& transfer) {
   const CURLcode code = curl_easy_perform(curl);
   if (transfer.error) std::rethrow_exception(std::exchange(transfer.error, nullptr));
   if (code == CURLE_ABORTED_BY_CALLBACK) throw HubError("cancelled");
-  if (code != CURLE_OK) {
+  const bool has_dropped = code == CURLE_WRITE_ERROR && transfer.dropped_bytes > kMaxDroppedBytes;
+  if (code != CURLE_OK && !has_dropped) {
     const std::string why = message[0] != '\0' ? message : curl_easy_strerror(code);
     throw ConnectionError(printable(parsed.part(CURLUPART_HOST)) + ": " + printable(why));
   }
@@ -238,7 +246,8 @@ HttpReply HttpFetch::run(std::string url, Transfer& transfer) {
     const std::string scheme = to.part(CURLUPART_SCHEME);
     if ((scheme != "http" && scheme != "https") ||
         (scheme == "http" && from.part(CURLUPART_SCHEME) == "https")) {
-      throw HubError("a redirect from https to " + printable(scheme) + " is not followed");
+      throw HubError("a redirect from " + from.part(CURLUPART_SCHEME) + " to " + printable(scheme) +
+                     " is not followed");
     }
     if (redirects == kMaxRedirects) throw HubError("more than 10 redirects");
     url = to.part(CURLUPART_URL);

@@ -54,7 +54,8 @@ class HttpFetch {
   // A body of more than `max_bytes` is a HubError.
   HttpReply get_text(const std::string& url, std::size_t max_bytes);
   // From byte `from` on. `begin` is called before the first byte of a reply of status 200 or 206;
-  // what `begin` and `add` throw leaves the function. Bodies of other replies are dropped.
+  // what `begin` and `add` throw leaves the function. Of the bodies of other replies at most 64 KiB
+  // are read, and dropped.
   HttpReply get(const std::string& url, std::uint64_t from,
                 const std::function<void(const HttpReply&)>& begin,
                 const std::function<void(std::string_view)>& add);

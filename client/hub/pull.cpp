@@ -301,6 +301,61 @@ std::vector<std::string> selected_files(const std::vector<std::string>& files,
   return selected;
 }
 
+// The hub's answer about a repository: "sha", and "rfilename" of each of "siblings". All else is
+// passed over, so that a list takes little more memory than its text.
+class RepoList final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  std::string commit;              // empty: none is named
+  bool has_files = false;          // there is a list of files
+  std::vector<std::string> paths;  // an empty one for a file without a name
+
+  bool has_too_many() const { return paths.size() > kMaxFiles; }
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool string(string_t& text) override {
+    if (is_at({"sha"})) commit = text;
+    if (is_at({"siblings", "", "rfilename"})) paths.back() = text;
+    return true;
+  }
+  bool key(string_t& name) override {
+    keys_.back() = name.size() <= kMaxKeyBytes ? name : "";
+    return true;
+  }
+  bool start_object(std::size_t) override {
+    if (is_at({"siblings", ""})) paths.emplace_back();
+    keys_.emplace_back();
+    return !has_too_many();
+  }
+  bool start_array(std::size_t) override {
+    has_files = has_files || is_at({"siblings"});
+    keys_.emplace_back();
+    return true;
+  }
+  bool end_object() override { return end(); }
+  bool end_array() override { return end(); }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override {
+    return false;
+  }
+
+ private:
+  static constexpr std::size_t kMaxKeyBytes = 16;
+
+  bool end() {
+    keys_.pop_back();
+    return true;
+  }
+  bool is_at(std::initializer_list<std::string_view> keys) const {
+    return std::ranges::equal(keys_, keys);
+  }
+
+  std::vector<std::string> keys_;  // of what is open; empty in lists
+};
+
 // One pull over the network.
 class Download {
  public:
@@ -408,23 +463,16 @@ void Download::read_list() {
   });
   if (reply.status != 200) refuse(reply, what);
   JsonFailure failure;
-  const auto list = read_json_tree(reply.body, JsonBounds{.max_bytes = 1 << 30}, failure);
-  if (!list) throw HubError(what + ": its list " + failure.what);
-  const auto text_at = [](const nlohmann::json& object, const char* key) -> std::string {
-    if (!object.is_object()) return {};
-    const auto found = object.find(key);
-    return found != object.end() && found->is_string() ? found->get<std::string>() : "";
-  };
-  commit_ = text_at(*list, "sha");
-  if (!is_commit(commit_)) throw HubError(what + ": its list names no commit");
-  const auto siblings = list->find("siblings");
-  if (siblings == list->end() || !siblings->is_array()) {
-    throw HubError(what + ": its list has no files");
+  RepoList list;
+  if (!read_json_events(reply.body, JsonBounds(), list, failure) && !list.has_too_many()) {
+    throw HubError(what + ": its list " + failure.what);
   }
-  if (siblings->size() > kMaxFiles) throw HubError(what + ": it has more than 10,000 files");
+  if (list.has_too_many()) throw HubError(what + ": it has more than 10,000 files");
+  commit_ = list.commit;
+  if (!is_commit(commit_)) throw HubError(what + ": its list names no commit");
+  if (!list.has_files) throw HubError(what + ": its list has no files");
   std::set<std::string> names;
-  for (const auto& sibling : *siblings) {
-    const std::string path = text_at(sibling, "rfilename");
+  for (const std::string& path : list.paths) {
     if (!is_allowed_kind(path)) continue;
     if (!is_safe_path(path)) throw HubError(what + ": a file has the name " + printable(path));
     if (names.insert(path).second) files_.push_back(path);

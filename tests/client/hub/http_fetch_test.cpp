@@ -26,6 +26,26 @@ TEST_CASE("http fetch: answers are bounded, redirects in a circle end") {
   CHECK_THROWS_WITH(fetch.get_text(url, 10'000), "more than 10 redirects");
 }
 
+TEST_CASE("http fetch: a refusal without an end is cut after 64 KiB") {
+  FakeHub hub;
+  hub.add_file("a.txt", "a", false);
+  hub.add_fault({.status = 503, .endless = true});
+  hub::HttpFetch fetch(hub.url(), "", {});
+  const std::string url = hub.url() + "/a/b/resolve/" + FakeHub::kCommit + "/a.txt";
+  CHECK(fetch.get_text(url, 10).status == 503);
+  CHECK(hub.endless_bytes < std::size_t{32} << 20);  // with what sockets hold
+  CHECK(fetch.get_text(url, 10).body == "a");
+}
+
+TEST_CASE("http fetch: a redirect to another protocol is refused by both names") {
+  FakeHub hub;
+  hub.add_file("a.txt", "a", false);
+  const std::string url = hub.url() + "/a/b/resolve/" + FakeHub::kCommit + "/a.txt";
+  hub::HttpFetch fetch(hub.url(), "", {});
+  hub.add_fault({.status = 302, .header = "Location: file:///etc/passwd\r\n"});
+  CHECK_THROWS_WITH(fetch.get_text(url, 10), "a redirect from http to file is not followed");
+}
+
 TEST_CASE("http fetch: a connection that is refused can be tried again, a cancelled one not") {
   std::string closed;
   {

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tests/client/support/fake_hub.h"
+#include "tests/support/process.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {
@@ -222,6 +223,23 @@ TEST_CASE_METHOD(PullFixture, "pull: names that leave the cache are refused") {
   CHECK_THAT(error(), Contains("names no commit"));
   hub.set_list("{");
   CHECK_THAT(error(), Contains("org/name@main: its list"));
+}
+
+TEST_CASE_METHOD(PullFixture, "pull: a list takes little more memory than its text") {
+  std::string list = R"({"lastModified": [)";
+  for (int i = 0; i < 10'000'000; ++i) list += "[],";
+  list += R"(0], "sha": ")" + std::string(FakeHub::kCommit) +
+          R"(", "siblings": [{"rfilename": "config.json", "x": {"rfilename": "no.json"}}, {}]})";
+  CHECK(list.size() > std::size_t{28} << 20);
+  hub.set_list(list);
+  setenv("HF_ENDPOINT", hub.url().c_str(), 1);
+  setenv("HF_HUB_CACHE", options.hub.cache.c_str(), 1);
+  Process limited({"/bin/sh", "-c", "ulimit -v 400000; exec \"$0\" pull org/name", LINTEL_CLI});
+  CHECK(limited.wait() == 0);
+  CHECK(limited.err().empty());
+  CHECK(content_of(repo() / "snapshots" / FakeHub::kCommit / "config.json") == "{}");
+  unsetenv("HF_ENDPOINT");
+  unsetenv("HF_HUB_CACHE");
 }
 
 TEST_CASE_METHOD(PullFixture, "pull: free space is checked before a download") {

@@ -125,7 +125,8 @@ void FakeHub::answer(int connection) {
     requests_.push_back(request);
   }
   std::optional<std::size_t> cut_after;
-  std::string text = reply(request, cut_after);
+  bool is_endless = false;
+  std::string text = reply(request, cut_after, is_endless);
   const std::size_t body = text.find("\r\n\r\n") + 4;
   if (request.method == "HEAD") text.resize(body);
   if (cut_after) text.resize(std::min(text.size(), body + *cut_after));
@@ -134,10 +135,17 @@ void FakeHub::answer(int connection) {
     if (sent <= 0) break;
     at += static_cast<std::size_t>(sent);
   }
+  const std::string piece(std::size_t{16} << 10, 'e');
+  while (is_endless && !ending_) {
+    const ssize_t sent = send(connection, piece.data(), piece.size(), MSG_NOSIGNAL);
+    if (sent <= 0) break;
+    endless_bytes += static_cast<std::size_t>(sent);
+  }
   close(connection);
 }
 
-std::string FakeHub::reply(const HubRequest& request, std::optional<std::size_t>& cut_after) {
+std::string FakeHub::reply(const HubRequest& request, std::optional<std::size_t>& cut_after,
+                           bool& is_endless) {
   if (request.target.starts_with("/api/models/")) {
     if (!list_.empty()) return with_length("200 OK\r\n", list_);
     nlohmann::json list = {{"sha", kCommit}, {"siblings", nlohmann::json::array()}};
@@ -175,6 +183,8 @@ std::string FakeHub::reply(const HubRequest& request, std::optional<std::size_t>
       faults_.pop_front();
     }
   }
+  is_endless = fault.endless;
+  if (is_endless) return "HTTP/1.1 " + std::to_string(fault.status) + " Fault\r\n\r\n";
   if (fault.status != 0)
     return with_length(std::to_string(fault.status) + " Fault\r\n" + fault.header, "");
   cut_after = fault.cut_after;

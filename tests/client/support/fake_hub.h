@@ -25,6 +25,7 @@ struct HubFault {
   bool wrong_content = false;                 // the first byte is another
   int status = 0;                             // an empty reply of this status
   std::string header = {};                    // of that reply, with its line end
+  bool endless = false;                       // that reply has a body without an end
   bool ignores_range = false;                 // status 200 and the whole file
 };
 
@@ -57,6 +58,8 @@ class FakeHub {
   void list_name(const std::string& name);
   // GETs of files wait for this until it is false.
   std::atomic<bool> held{false};
+  // Bytes of endless bodies that were taken from the hub, by the client or on the way to it.
+  std::atomic<std::size_t> endless_bytes{0};
 
   std::vector<HubRequest> requests() const;
   std::size_t count(const std::string& method, const std::string& target_part) const;
@@ -69,7 +72,8 @@ class FakeHub {
 
   void serve();
   void answer(int connection);
-  std::string reply(const HubRequest& request, std::optional<std::size_t>& cut_after);
+  std::string reply(const HubRequest& request, std::optional<std::size_t>& cut_after,
+                    bool& is_endless);
 
   int listener_ = -1;
   int port_ = 0;
