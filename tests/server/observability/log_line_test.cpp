@@ -53,11 +53,24 @@ TEST_CASE("a message and its fields with any bytes are one line of the log", "[t
   CHECK(text.find("x\\n2024-01-31") != std::string::npos);
 }
 
-TEST_CASE("control characters are escaped, and nothing else") {
+TEST_CASE("control characters and bytes that are not UTF-8 are escaped, and nothing else") {
   CHECK(one_line("") == "");
   CHECK(one_line("plain \xc3\xa4 \\ \"text\"") == "plain \xc3\xa4 \\ \"text\"");
   CHECK(one_line("a\nb\tc\x7f") == "a\\nb\\x09c\\x7f");
   CHECK(one_line(std::string("\0", 1)) == "\\x00");
+  // A terminal of 8 bits begins a sequence with 0x9B, one of UTF-8 with U+009B.
+  CHECK(one_line("\x9b[2J") == "\\x9b[2J");
+  CHECK(one_line("\xc2\x9b[2J\xc2\xa0") == "\\xc2\\x9b[2J\xc2\xa0");
+  for (const std::string whole :
+       {"\xe2\x82\xac", "\xed\x9f\xbf", "\xf0\x9f\x98\x80", "\xf4\x8f\xbf\xbf"}) {
+    CHECK(one_line(whole + "a") == whole + "a");
+    CHECK(one_line(whole.substr(0, whole.size() - 1)).starts_with("\\x"));
+  }
+  // Longer than it need be, a surrogate, beyond Unicode.
+  for (const char* const wrong :
+       {"\xc0\x8a", "\xe0\x80\x8a", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff"}) {
+    for (const char c : one_line(wrong)) CHECK(static_cast<unsigned char>(c) < 0x80);
+  }
 }
 
 TEST_CASE("the text of a status is one line") {
