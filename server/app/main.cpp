@@ -5,6 +5,7 @@
 #include <spdlog/spdlog.h>
 
 #include <cstdlib>
+#include <exception>
 #include <future>
 #include <iostream>
 
@@ -37,7 +38,27 @@ class Termination {
   std::promise<int> signal_;
 };
 
+// Ends a start whose failure nothing caught, as that of a thread among several, with a line that
+// says so. Returns the handler that was set before.
+std::terminate_handler end_start_on_terminate(const LogOptions& options) {
+  static LogOptions log;
+  log = options;
+  return std::set_terminate([] {
+    std::string text = "a thread or memory was missing";
+    try {
+      if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
+    } catch (const std::exception& error) {
+      text = text_of_failure(error);
+    } catch (...) {
+    }
+    std::cerr << last_words(log, one_line(text)) << std::flush;
+    std::_Exit(EXIT_FAILURE);
+  });
+}
+
 int serve(const ServerOptions& options) {
+  const std::terminate_handler before = end_start_on_terminate(options.logging);
+  check_threads(options);
   Termination termination;
   SignalWatcher signals([&termination](int signal) { termination(signal); });
   signal(SIGPIPE, SIG_IGN);
@@ -48,6 +69,7 @@ int serve(const ServerOptions& options) {
   const SteadyClock clock;
   LintelServer server(options, clock);
   server.start();
+  std::set_terminate(before);
   termination.serve();
   spdlog::info("serving on {}", server.address());
   // The only line on standard output, but for the page's: scripts wait for it.
@@ -70,7 +92,9 @@ int serve(const ServerOptions& options) {
 int main(int argc, char** argv) {
   lintel::ServerOptions options;
   const auto fail = [&options](const std::exception& error, int exit_code) {
-    std::cerr << lintel::last_words(options.logging, lintel::one_line(error.what())) << std::flush;
+    std::cerr << lintel::last_words(options.logging,
+                                    lintel::one_line(lintel::text_of_failure(error)))
+              << std::flush;
     return exit_code;
   };
   try {

@@ -6,14 +6,20 @@
 #include <signal.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <memory>
+#include <mutex>
+#include <new>
 #include <ostream>
 #include <stdexcept>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -108,6 +114,9 @@ std::unique_ptr<const Listener> hold(const std::string& flag, const ListenAddres
   }
 }
 
+constexpr const char* kThreadLimits =
+    " (ulimit -u, pids.max of the container, or memory for their stacks)";
+
 }  // namespace
 
 void check_before_loading(const ServerOptions& options) {
@@ -133,6 +142,53 @@ void check_before_loading(const ServerOptions& options) {
   if (const auto& address = options.monitoring.metrics_listen) {
     metrics = hold("--metrics-listen", *address, is_first_start);
   }
+}
+
+int threads_at_start(const ServerOptions& options) {
+  const ModelOptions& models = options.models;
+  const int cores = usable_cores();
+  const int workers = models.scheduling.workers > 0 ? models.scheduling.workers : cores;
+  const auto num_models = static_cast<int>(models.directories.size() + models.load.size());
+  // main, signals, loading, draining, maintenance, a listener for each port, turns of chats.
+  int threads = 12 + std::max(num_models, 1) * workers;
+  threads += 8 + 2 * cores;  // gRPC
+  if (options.http.listen) threads += options.http.threads + 4;
+  if (options.monitoring.metrics_listen) threads += 16;
+  if (!options.durable.store.empty()) threads += options.durable.store_threads + 8;
+  return threads;
+}
+
+void check_threads(const ServerOptions& options) {
+  const int wanted = threads_at_start(options);
+  std::mutex mutex;
+  mutex.lock();  // the threads wait for it
+  std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(wanted));
+  std::string why;
+  try {
+    while (std::ssize(threads) + 1 < wanted) {  // this one counts, too
+      threads.emplace_back([&mutex] { const std::lock_guard<std::mutex> lock(mutex); });
+    }
+  } catch (const std::exception& error) {
+    why = error.what();
+  }
+  mutex.unlock();
+  for (std::thread& thread : threads) thread.join();
+  if (why.empty()) return;
+  throw std::runtime_error("only " + std::to_string(threads.size() + 1) +
+                           " threads can run, a server of these flags needs " +
+                           std::to_string(wanted) + kThreadLimits + ": " + why);
+}
+
+std::string text_of_failure(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    return "there is not enough memory (ulimit -v, the limit of the container or the machine)";
+  }
+  const auto* const system = dynamic_cast<const std::system_error*>(&error);
+  if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again) {
+    return std::string("a thread cannot be started") + kThreadLimits + ": " + error.what();
+  }
+  return error.what();
 }
 
 void print_numerics(const ModelOptions& options, std::ostream& out) {

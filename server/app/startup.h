@@ -2,8 +2,10 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <iosfwd>
+#include <string>
 #include <thread>
 
 #include "server/config/server_options.h"
@@ -17,6 +19,19 @@ namespace lintel {
 // read is read again by who uses it. Throws std::runtime_error naming the flag, the file and what
 // is wrong with it.
 void check_before_loading(const ServerOptions& options);
+
+// Threads that a server of these options has when it is ready, and some to spare: gRPC starts its
+// own as it needs them.
+int threads_at_start(const ServerOptions& options);
+
+// Starts and ends as many threads as threads_at_start() says. A library that misses one later would
+// abort or wait for ever. Throws std::runtime_error that says how many there can be and what may
+// limit them.
+void check_threads(const ServerOptions& options);
+
+// What a failure says to an operator: its own text, and where memory or threads were short what may
+// limit them.
+std::string text_of_failure(const std::exception& error);
 
 // --print-numerics: prints which bits this machine computes and exits.
 

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ends lintel-server before it serves: soon, with the flag and the reason, as the log is
 // written.
-#include <signal.h>
+#include "server/app/startup.h"
 
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +14,7 @@
 #include <sstream>
 
 #include "model/lora/adapter.h"
+#include "server/app/options.h"
 #include "tests/support/certificate_authority.h"
 #include "tests/support/process.h"
 #include "tests/support/random_model.h"
@@ -43,6 +48,84 @@ Ended run(std::vector<std::string> flags) {
 struct BrokenModel : Model {
   BrokenModel() { std::ofstream(path + "/config.json", std::ios::app) << "}"; }
 };
+
+// Runs lintel-server under a limit of the shell: "-v 500000".
+Ended run_limited(const std::string& limit, const std::string& model,
+                  const std::vector<std::string>& before = {}) {
+  std::vector<std::string> words = before;
+  for (const std::string& word :
+       {std::string("/bin/sh"), "-c", "ulimit " + limit + " && exec \"$@\"", std::string("sh"),
+        std::string(LINTEL_SERVER_BINARY), std::string("--listen"), std::string("127.0.0.1:0"),
+        std::string("--http-listen"), std::string("127.0.0.1:0"), std::string("--metrics-listen"),
+        std::string("127.0.0.1:0"), std::string("--workers"), std::string("2"),
+        std::string("--log-level"), std::string("warn"), std::string("--model"), model}) {
+    words.push_back(word);
+  }
+  Process server(words);
+  server.read_out_until("ready");  // or its end
+  server.send(SIGKILL);
+  const int code = server.wait();
+  return {code, server.out(), server.err()};
+}
+
+TEST_CASE("a start with too few threads or too little memory ends with a line that says so") {
+  const Model model;
+  for (const char* const limit : {"-v 100000", "-v 200000", "-v 400000", "-v 700000"}) {
+    INFO(limit);
+    const Ended ended = run_limited(limit, model.path);
+    CHECK(ended.code == 1);
+    CHECK(ended.out.empty());
+    CHECK(std::ranges::count(ended.err, '\n') == 1);
+    CHECK_THAT(ended.err, Contains("threads can run, a server of these flags needs") ||
+                              Contains("there is not enough memory") ||
+                              Contains("a thread cannot be started"));
+  }
+  if (geteuid() != 0) return;  // only root can be another user, of whom this counts the threads
+  std::filesystem::permissions(model.directory.path(), std::filesystem::perms::others_all |
+                                                           std::filesystem::perms::owner_all);
+  const std::vector<std::string> other = {"setpriv", "--reuid", "54321", "--clear-groups"};
+  for (const char* const limit : {"-u 1", "-u 3", "-u 6", "-u 12", "-u 20", "-u 22", "-u 30"}) {
+    INFO(limit);
+    const Ended ended = run_limited(limit, model.path, other);
+    CHECK(ended.code == 1);
+    CHECK(ended.out.empty());
+    CHECK(std::ranges::count(ended.err, '\n') == 1);
+    CHECK_THAT(ended.err,
+               Contains("threads can run, a server of these flags needs") && Contains("ulimit -u"));
+  }
+  CHECK(run_limited("-u 300", model.path, other).out.starts_with("lintel-server ready"));
+}
+
+TEST_CASE("a server that is ready has at most the threads that its start has tried") {
+  const Model model;
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{},
+        {"--http-listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--workers", "3"},
+        {"--session-store", model.directory.path() / "store", "--session-store-threads", "5",
+         "--http-listen", "127.0.0.1:0", "--http-threads", "7"}}) {
+    std::vector<std::string> flags = {"lintel-server", "--model", model.path, "--listen",
+                                      "127.0.0.1:0"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    std::vector<char*> arguments;
+    for (std::string& flag : flags) arguments.push_back(flag.data());
+    ServerOptions options;
+    std::string help;
+    REQUIRE(parse_server_options(static_cast<int>(arguments.size()), arguments.data(), &options,
+                                 &help));
+    flags[0] = LINTEL_SERVER_BINARY;
+    Process server(flags);
+    server.read_out_until("ready");
+    std::ifstream status("/proc/" + std::to_string(server.pid()) + "/status");
+    int threads = 0;
+    for (std::string word; status >> word;) {
+      if (word == "Threads:") status >> threads;
+    }
+    CHECK(threads > 0);
+    CHECK(threads <= threads_at_start(options));
+    server.send(SIGKILL);
+    server.wait();
+  }
+}
 
 TEST_CASE("files of flags are checked before a model is loaded") {
   const BrokenModel model;
