@@ -41,7 +41,9 @@ struct QueuedCaller {
   // That wait for rows, in the order of their turns: first those that had some already.
   Requests ran, queued;
   std::set<QueuedCaller*, TurnOrder>::node_type aside;  // while it is not among those that wait
-  const SequenceGroup* last = nullptr;                  // see RequestQueue::who_yields
+  // See RequestQueue::who_yields.
+  const SequenceGroup* last = nullptr;
+  bool reads = false;
 };
 
 // Thread-safe. Requests that wait for rows: new ones, and those that paused or gave their rows to
@@ -84,6 +86,8 @@ class RequestQueue {
   // The one of a worker's `running` requests, in the order in which they got their rows, that has
   // to give them up so that pop() has one of another caller: the last one of the caller that has
   // the most rows, if that still has as many as the other then, or has had its turn. Null: none.
+  // Prompts are read to their end, one a caller on at most half of the rows: in turns of 50 ms a
+  // long one among many callers would have its first token last of all, however long it has waited.
   SequenceGroup* who_yields(int worker, int max_rows,
                             std::span<const std::unique_ptr<SequenceGroup>> running, TimePoint now);
   // Takes back what was popped: as its caller's next, or after others that ran before.

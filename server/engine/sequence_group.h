@@ -89,6 +89,8 @@ class SequenceGroup {
   std::optional<TimePoint> deadline() const { return context_.request.deadline; }
   const std::string& caller() const { return context_.request.caller; }
   CallerTurn& turn() { return turn_; }
+  // Whether it has produced a token.
+  bool has_answered() const { return answered_; }
   // Since when it has had rows, without a pause.
   TimePoint has_rows_since() const { return has_rows_since_; }
   // Why it must end now, if it was cancelled, its time is up or its adapter has ended.

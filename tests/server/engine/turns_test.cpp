@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Callers take turns: in the queue, in the rows of steps, and in the time for which they have them.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
 #include <string>
@@ -154,6 +155,37 @@ TEST_CASE("callers that are more than the rows have them in turns", "[threat-55]
   }
   // Ten turns of ten steps and two rows for five callers.
   for (const Core::Call& call : calls) CHECK(produced(call) == 40);
+}
+
+TEST_CASE("a long prompt among many callers is read without a pause, two of four at once",
+          "[threat-55]") {
+  Core core(tiny_model(TinyModel::kTokens), rows_of_a_step(4));
+  std::vector<Core::Call> calls;
+  for (int i = 0; i < 40; ++i) {
+    calls.push_back(core.submit(request_of("caller " + std::to_string(i), kEndless)));
+  }
+  std::vector<Core::Call> prompts;
+  for (int i = 0; i < 3; ++i) {
+    GenerationRequest request = tokens_request(100, 1);
+    request.caller = "reader " + std::to_string(i);
+    prompts.push_back(core.submit(std::move(request)));
+  }
+  const auto finished = [&] {
+    return std::ranges::count_if(prompts, [](const auto& call) { return call.sink->finished(); });
+  };
+  const auto run = [&](int steps) {
+    for (int i = 0; i < steps; ++i) {
+      step(core);
+      core.clock.advance(RequestQueue::kTurn / 4);
+    }
+  };
+  run(4 * 40 / 4);  // turns of those before them
+  const std::size_t before = produced(calls[0]);
+  run(110);
+  CHECK(finished() >= 2);
+  CHECK(produced(calls[0]) > before);  // others have their turns in the meantime
+  run(110);
+  CHECK(finished() == 3);
 }
 
 TEST_CASE("a new caller waits for a turn of those before it, and not for their ends") {
