@@ -319,8 +319,19 @@ class HeaderParser {
     const std::string quoted = quote(tensor);
     fail(unserved_type_name(type) + " (" + std::to_string(unserved_of_type_) +
          (unserved_of_type_ == 1 ? " tensor, " : " tensors, first ") +
-         quoted.substr(1, quoted.size() - 2) +
-         ") is not served; use a Q4_K_M, Q5_K_M, Q6_K, Q8_0, F16 or BF16 file");
+         quoted.substr(1, quoted.size() - 2) + ") is not served; use " + remedy());
+  }
+
+  // Publications whose types are all served, but for the one that the file says it is: others mix
+  // types, also those that are called Q4_K_M.
+  std::string remedy() const {
+    constexpr std::int64_t kMostlyQ8_0 = 7;  // general.file_type
+    constexpr std::int64_t kMostlyBf16 = 32;
+    const auto found = header_.keys.find("general.file_type");
+    const bool is_known = found != header_.keys.end() && !found->second.is_array();
+    const std::int64_t kind = is_known ? found->second.integer().value_or(-1) : -1;
+    if (kind == kMostlyQ8_0) return "a BF16 file";
+    return kind == kMostlyBf16 ? "a Q8_0 file" : "a Q8_0 or BF16 file";
   }
 
   // The offsets of tensors, from the start of the data, become places in the file.

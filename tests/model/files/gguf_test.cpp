@@ -462,7 +462,19 @@ TEST_CASE("gguf: a type that is not served is named with its tensors", "[gguf]")
       .data(1024);
   CHECK_THAT(error_of_gguf(writer.bytes()),
              Contains("dir/model.gguf: IQ4_XS (3 tensors, first blk.0.ffn_down.weight) is not "
-                      "served; use a Q4_K_M, Q5_K_M, Q6_K, Q8_0, F16 or BF16 file"));
+                      "served; use a Q8_0 or BF16 file"));
+  // Not the kind that the file is, which has other types, too.
+  const auto of_kind = [](std::uint32_t kind) {
+    return Writer()
+        .header(1, 1)
+        .key("general.file_type", GgufType::kU32, kind)
+        .tensor("a", {32}, 3, 0)
+        .data(64)
+        .bytes();
+  };
+  CHECK_THAT(error_of_gguf(of_kind(7)), Contains("Q4_1 (1 tensor, a)") && Contains("use a BF16"));
+  CHECK_THAT(error_of_gguf(of_kind(32)), Contains("use a Q8_0 file"));
+  CHECK_THAT(error_of_gguf(of_kind(15)), Contains("use a Q8_0 or BF16 file"));
   CHECK_THAT(error_of_gguf(with_tensor({256}, 39)), Contains("MXFP4 (1 tensor, a) is not served"));
   CHECK_THAT(error_of_gguf(with_tensor({256}, 4)), Contains("type 4 (1 tensor, a)"));
   CHECK_THAT(error_of_gguf(with_tensor({256}, 11, 0, "\x1b[31m\xff")),
