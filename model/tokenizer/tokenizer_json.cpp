@@ -227,8 +227,11 @@ class TokenizerFile {
     root_.only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                 "post_processor", "decoder", "model"});
     root_.want("version", "1.0");
-    root_.want_null("truncation");
-    root_.want_null("padding");
+    // Settings of the program that wrote the file, which each call of it makes anew.
+    for (const char* const name : {"truncation", "padding"}) {
+      const auto saved = root_.find_value(name);
+      if (saved && !saved->is_object()) saved->refuse("null or an object");
+    }
     if (const auto added = root_.find_value("added_tokens")) {
       for (const JsonField& token : added->items()) add_token(token);
     }
@@ -330,14 +333,39 @@ class TokenizerFile {
 
   // Byte-level.
 
+  // A step of the root. A Sequence of one step is that step, without any it is nothing.
+  std::optional<JsonField> find_step(const char* name, const char* list) const {
+    std::optional<JsonField> step = root_.find_value(name);
+    while (step && step->type() == "Sequence") {
+      step->only({"type", list});
+      std::vector<JsonField> steps = step->at(list).items();
+      if (steps.size() > 1) break;
+      step = steps.empty() ? std::nullopt : std::optional(std::move(steps.front()));
+    }
+    return step;
+  }
+  std::optional<JsonField> find_normalizer() const {
+    return find_step("normalizer", "normalizers");
+  }
+  std::optional<JsonField> find_splitter() const {
+    return find_step("pre_tokenizer", "pretokenizers");
+  }
+  std::optional<JsonField> find_decoder() const { return find_step("decoder", "decoders"); }
+  void read_byte_level_decoder() const {
+    const auto decoder = find_decoder();
+    if (!decoder || decoder->type() != "ByteLevel") root_.at("decoder").refuse("ByteLevel");
+    read_byte_level_flags(*decoder);
+  }
+
   void read_byte_level_rules() {
-    if (const auto normalizer = root_.find_value("normalizer")) {
-      normalizer->only({"type"});
+    if (const auto normalizer = find_normalizer()) {
       if (normalizer->type() != "NFC") normalizer->at("type").refuse("\"NFC\", or no normalizer");
+      normalizer->only({"type"});
       rules().nfc = true;
     }
-    const JsonField splitter = root_.at("pre_tokenizer");
-    if (splitter.is_null()) splitter.refuse("an object");
+    const auto found = find_splitter();
+    if (!found) root_.at("pre_tokenizer").refuse("an object");
+    const JsonField& splitter = *found;
     if (splitter.type() == "ByteLevel") {
       if (!read_byte_level(splitter)) {
         splitter.at("use_regex").refuse("true: without a Split nothing else is served");
@@ -348,9 +376,7 @@ class TokenizerFile {
     } else {
       splitter.at("type").refuse("\"ByteLevel\" or \"Sequence\": nothing else is served");
     }
-    const JsonField decoder = root_.at("decoder");
-    if (decoder.is_null() || decoder.type() != "ByteLevel") decoder.refuse("ByteLevel");
-    read_byte_level_flags(decoder);
+    read_byte_level_decoder();
   }
 
   // Whether the regular expression is used.
@@ -395,8 +421,8 @@ class TokenizerFile {
   // Byte fallback.
 
   void read_fallback_rules() {
-    const auto normalizer = root_.find_value("normalizer");
-    const auto splitter = root_.find_value("pre_tokenizer");
+    const auto normalizer = find_normalizer();
+    const auto splitter = find_splitter();
     if (normalizer && splitter) {
       splitter->refuse("null: with a normalizer and byte_fallback nothing else is served");
     }
@@ -407,7 +433,7 @@ class TokenizerFile {
     } else {
       root_.at("pre_tokenizer").refuse("Metaspace, or a normalizer with Prepend and Replace");
     }
-    read_fallback_decoder(root_.at("decoder"));
+    read_fallback_decoder(find_decoder());
   }
 
   void read_marks(const JsonField& normalizer) {
@@ -464,10 +490,9 @@ class TokenizerFile {
     }
   }
 
-  static void read_fallback_decoder(const JsonField& decoder) {
-    if (decoder.is_null() || decoder.type() != "Sequence") decoder.refuse("Sequence");
-    decoder.only({"type", "decoders"});
-    const JsonField list = decoder.at("decoders");
+  void read_fallback_decoder(const std::optional<JsonField>& decoder) const {
+    if (!decoder || decoder->type() != "Sequence") root_.at("decoder").refuse("Sequence");
+    const JsonField list = decoder->at("decoders");
     const std::vector<JsonField> steps = list.items();
     const bool fits = steps.size() == 4 && steps[1].type() == "ByteFallback" &&
                       steps[2].type() == "Fuse" && steps[3].type() == "Strip";
@@ -534,7 +559,7 @@ class TokenizerFile {
   // World, as transformers' RWKV-7 has it: each key is the bytes of an entry in the letters of
   // byte-level vocabularies.
   std::unique_ptr<Tokenizer> make_wordpiece(const JsonField& model) {
-    root_.want_null("normalizer");
+    if (find_normalizer()) root_.want_null("normalizer");
     root_.want_null("post_processor");
     model.only(
         {"type", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "vocab"});
@@ -545,14 +570,14 @@ class TokenizerFile {
     if (model.at("max_input_chars_per_word").integer(kNoLimit) != kNoLimit) {
       model.at("max_input_chars_per_word").refuse("2147483647: the whole text is one word");
     }
-    const JsonField splitter = root_.at("pre_tokenizer");
-    if (splitter.is_null() || splitter.type() != "ByteLevel") splitter.refuse("ByteLevel");
-    if (read_byte_level(splitter)) {
-      throw ModelError(splitter.place() + ".use_regex: found true, expected false with WordPiece");
+    const auto splitter = find_splitter();
+    if (!splitter || splitter->type() != "ByteLevel") {
+      root_.at("pre_tokenizer").refuse("ByteLevel");
     }
-    const JsonField decoder = root_.at("decoder");
-    if (decoder.is_null() || decoder.type() != "ByteLevel") decoder.refuse("ByteLevel");
-    read_byte_level_flags(decoder);
+    if (read_byte_level(*splitter)) {
+      throw ModelError(splitter->place() + ".use_regex: found true, expected false with WordPiece");
+    }
+    read_byte_level_decoder();
     const std::vector<AddedToken>& added = source_.added;
     if (added.size() != 1 || added[0].id != 0 || !added[0].is_special) {
       root_.at("added_tokens").refuse("one special token, of id 0");

@@ -136,9 +136,8 @@ TEST_CASE("tokenizer.json: what is not served is refused by its path") {
   CHECK_THAT(byte_level("/pre_tokenizer", std::nullopt), Contains("\"pre_tokenizer\" is missing"));
   CHECK_THAT(byte_level("/normalizer", json{{"type", "NFKC"}}),
              Contains("normalizer.type: found \"NFKC\""));
-  CHECK_THAT(byte_level("/truncation", json{{"max_length", 5}}),
-             Contains("truncation: found an object"));
-  CHECK_THAT(byte_level("/padding", json{{"length", 5}}), Contains("padding: found an object"));
+  CHECK_THAT(byte_level("/truncation", 5), Contains("truncation: found 5"));
+  CHECK_THAT(byte_level("/padding", json::array()), Contains("padding: found a list"));
   CHECK_THAT(byte_level("/version", "2.0"), Contains("version: found \"2.0\""));
   CHECK_THAT(byte_level("/surplus", 1), Contains("found \"surplus\""));
   CHECK_THAT(byte_level("/decoder/type", "Metaspace"), Contains("decoder"));
@@ -164,6 +163,45 @@ TEST_CASE("tokenizer.json: what is not served is refused by its path") {
   CHECK_THAT(error_of_change("qwen3", split + "/invert", true), Contains("invert: found true"));
   CHECK_THAT(error_of_change("qwen3", "/pre_tokenizer/pretokenizers/1/use_regex", true),
              Contains("use_regex: found true"));
+}
+
+TEST_CASE("tokenizer.json: settings of a call and a Sequence of one step change no id") {
+  const auto ids = [](const json& file) {
+    const auto tokenizer = parse_tokenizer_json(file.dump(), "f", "", "c");
+    return tokenizer->encode("Hello, e\u0301 w\u00f6rld 123");
+  };
+  const auto sequence = [](const char* list, const json& steps) {
+    return json{{"type", "Sequence"}, {list, steps}};
+  };
+  json file = golden_file("byte-level");
+  const std::vector<std::int32_t> plain = ids(file);
+  file["truncation"] = {{"direction", "Right"}, {"max_length", 2}, {"stride", 0}};
+  file["padding"] = {{"strategy", {{"Fixed", 64}}}, {"pad_id", 0}, {"pad_token", "x"}};
+  CHECK(ids(file) == plain);
+  file["normalizer"] = {{"type", "NFC"}};
+  const std::vector<std::int32_t> composed = ids(file);
+  CHECK(composed != plain);
+  file["normalizer"] = sequence("normalizers", json::array({file["normalizer"]}));
+  CHECK(ids(file) == composed);
+  file["normalizer"] = sequence("normalizers", json::array({file["normalizer"]}));
+  CHECK(ids(file) == composed);
+  file["pre_tokenizer"] = sequence("pretokenizers", json::array({file["pre_tokenizer"]}));
+  file["decoder"] = sequence("decoders", json::array({file["decoder"]}));
+  CHECK(ids(file) == composed);
+  file["normalizer"] = sequence("normalizers", json::array());
+  CHECK(ids(file) == plain);
+
+  const auto refused = [&](const json& normalizer) {
+    return error_of_change("byte-level", "/normalizer", normalizer);
+  };
+  const json nfc = {{"type", "NFC"}};
+  CHECK_THAT(refused(sequence("normalizers", json::array({nfc, nfc}))),
+             Contains("found \"Sequence\""));
+  CHECK_THAT(refused(sequence("normalizers", json::array({json{{"type", "NFKC"}}}))),
+             Contains("found \"NFKC\""));
+  json more = sequence("normalizers", json::array({nfc}));
+  more["more"] = 1;
+  CHECK_THAT(refused(more), Contains("found \"more\""));
 }
 
 TEST_CASE("tokenizer.json with byte fallback: what is not served is refused by its path") {
