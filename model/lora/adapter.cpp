@@ -8,6 +8,7 @@
 #include <list>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <set>
 #include <utility>
@@ -358,16 +359,29 @@ namespace {
 
 constexpr const char* kPrefix = "base_model.model.";
 
-// What PEFT calls the two tensors of a module.
+// What PEFT calls the two tensors of a module, which is named as in the model that was adapted.
 struct TensorNames {
-  explicit TensorNames(const AdaptableModule& module) {
-    const std::string name = kPrefix + module.name;
-    a = name + (module.is_embedding ? ".lora_embedding_A" : ".lora_A.weight");
-    b = name + (module.is_embedding ? ".lora_embedding_B" : ".lora_B.weight");
+  TensorNames(const std::string& module_name, bool is_embedding) : module(module_name) {
+    const std::string name = kPrefix + module_name;
+    a = name + (is_embedding ? ".lora_embedding_A" : ".lora_A.weight");
+    b = name + (is_embedding ? ".lora_embedding_B" : ".lora_B.weight");
   }
+  std::string module;
   std::string a;
   std::string b;
 };
+
+// The names that a module may have: its own, and that of the same text model with a vision tower
+// beside it, or without one.
+std::vector<std::string> names_of_module(const std::string& name) {
+  constexpr std::string_view kText = "model.";
+  constexpr std::string_view kWithVision = "model.language_model.";
+  if (name.starts_with(kWithVision)) {
+    return {name, std::string(kText) + name.substr(kWithVision.size())};
+  }
+  if (name.starts_with(kText)) return {name, std::string(kWithVision) + name.substr(kText.size())};
+  return {name};
+}
 
 class TensorFinder {
  public:
@@ -423,12 +437,17 @@ void AdapterFiles::find_modules(const std::string& file, std::span<const Adaptab
   TensorFinder finder(tensors_);
   for (const AdaptableModule& module : modules) {
     num_products_ = std::max(num_products_, module.product + 1);
-    const TensorNames names(module);
-    if (!finder.has(names.a) && !finder.has(names.b)) continue;
-    const auto rank = static_cast<std::int64_t>(config_.rank_of(module.name));
+    std::optional<TensorNames> found;
+    for (const std::string& name : names_of_module(module.name)) {
+      const TensorNames names(name, module.is_embedding);
+      if (!found && (finder.has(names.a) || finder.has(names.b))) found = names;
+    }
+    if (!found) continue;
+    const TensorNames& names = *found;
+    const auto rank = static_cast<std::int64_t>(config_.rank_of(names.module));
     const auto in = static_cast<std::int64_t>(module.in);
     const auto out = static_cast<std::int64_t>(module.out);
-    const double scaling = config_.scaling_of(module.name);
+    const double scaling = config_.scaling_of(names.module);
     const auto rows = static_cast<std::size_t>(rank);
     const TensorEntry* const a = finder.find(names.a, {rank, in}, rows);
     const TensorEntry* const b = finder.find(names.b, {out, rank}, rows);

@@ -166,6 +166,36 @@ TEST_CASE("families: rows with adapters have the same bits in any batch", "[rows
   CHECK(largest_difference(together[0], run(*model, {nullptr}, 6).front()) > 0.02);
 }
 
+TEST_CASE("families: an adapter of the text alone fits a directory with vision, and the reverse") {
+  const std::string name = GENERATE("qwen3_5", "qwen3_5-multimodal");
+  CAPTURE(name);
+  const auto model = Transformer::load(family(name), {});
+  constexpr std::string_view kText = "model.";
+  constexpr std::string_view kWithVision = "model.language_model.";
+  std::vector<AdaptableModule> renamed(model->modules().begin(), model->modules().end());
+  for (AdaptableModule& module : renamed) {
+    if (module.name.starts_with(kWithVision)) {
+      module.name = std::string(kText) + module.name.substr(kWithVision.size());
+    } else if (module.name.starts_with(kText)) {
+      module.name = std::string(kWithVision) + module.name.substr(kText.size());
+    }
+  }
+  REQUIRE(renamed.front().name != model->modules().front().name);
+  const testing::TemporaryDirectory directory;
+  const SharedAdapter own = random_adapter(directory.path() / "own", *model, {.rank = 3});
+  write_random_adapter(directory.path() / "renamed", renamed, {.rank = 3});
+  const SharedAdapter other =
+      Adapter::load(AdapterFiles(directory.path() / "renamed", model->modules()));
+  CHECK(other->modules() == own->modules());
+  CHECK(have_equal_bits(run(*model, {other}, 4).front(), run(*model, {own}, 4).front()));
+
+  // One module under both names.
+  write_random_adapter(directory.path() / "both",
+                       std::vector<AdaptableModule>{model->modules().front(), renamed.front()});
+  CHECK_THROWS_WITH(AdapterFiles(directory.path() / "both", model->modules()),
+                    Catch::Contains(renamed.front().name) && Catch::Contains("surplus"));
+}
+
 TEST_CASE("families: adapters of routed experts and of other models are refused by name") {
   const auto model = Transformer::load(family("qwen3_5_moe"), {});
   const testing::TemporaryDirectory directory;
