@@ -7,10 +7,13 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "model/core/errors.h"
+#include "model/core/non_finite.h"
 #include "model/core/sha256.h"
 #include "model/formats/gguf.h"
 #include "model/formats/safetensors_source.h"
@@ -42,14 +45,35 @@ std::string without_trained_length(const std::string& json_text) {
 
 namespace {
 
+// Refuses what is not finite in a tree that was read with quote_non_finite(). Mamba's
+// configurations bound a time step by Infinity.
+void check_finite(const nlohmann::json& value, const std::string& key, bool may_be_infinite,
+                  const std::string& file) {
+  if (value.is_string()) {
+    const auto& text = value.get_ref<const std::string&>();
+    if (!is_non_finite_name(text) || (may_be_infinite && text != "NaN")) return;
+    throw ModelError(file + ": key " + quote(key) + ": found " + text +
+                     ", expected a finite number");
+  }
+  if (!value.is_structured()) return;
+  for (const auto& [name, member] : value.items()) {
+    const bool is_member = value.is_object();
+    check_finite(member, is_member ? key + (key.empty() ? "" : ".") + name : key,
+                 is_member ? name == "time_step_limit" : may_be_infinite, file);
+  }
+}
+
 // The tree of a checkpoint's config.json; null where the file is of our own format, whose parser
 // says what is wrong with it.
 std::unique_ptr<const nlohmann::json> parse_checkpoint(const std::string& text,
                                                        const std::string& file) {
   if (text.find("\"model_type\"") == std::string::npos) return nullptr;
-  auto json = std::make_unique<const nlohmann::json>(parse_strictly(text, file));
+  const std::string quoted = quote_non_finite(text);
+  auto json = std::make_unique<const nlohmann::json>(parse_strictly(quoted, file));
   const bool is_checkpoint = json->is_object() && json->contains("model_type");
-  return is_checkpoint ? std::move(json) : nullptr;
+  if (!is_checkpoint) return nullptr;
+  if (quoted.size() != text.size()) check_finite(*json, "", /*may_be_infinite=*/false, file);
+  return json;
 }
 
 const ModelFamily& family_of(const nlohmann::json& json, const std::string& file) {
@@ -136,7 +160,7 @@ void ModelFiles::open_directory(const std::filesystem::path& directory) {
     family_ = &family_of(*json_, config_file_);
   }
   source_ = std::make_unique<const SafetensorsSource>(directory);
-  if (family_ != nullptr) config_ = family_->read_config(checkpoint());
+  if (family_ != nullptr) config_ = family_->read_config(checkpoint(), unknown_keys_);
 }
 
 void ModelFiles::open_gguf(const std::filesystem::path& file) {
@@ -146,7 +170,7 @@ void ModelFiles::open_gguf(const std::filesystem::path& file) {
   config_json_ = keys_json(*gguf);
   gguf_ = gguf.get();
   source_ = std::move(gguf);
-  config_ = family_->read_config(checkpoint());
+  config_ = family_->read_config(checkpoint(), unknown_keys_);
 }
 
 ModelFiles::~ModelFiles() = default;
@@ -296,6 +320,28 @@ std::shared_ptr<const Tokenizer> ModelFiles::load_tokenizer(std::vector<std::str
                      std::to_string(config_.vocab_size) + " rows of the embedding");
   }
   return tokenizer;
+}
+
+void refuse_unknown_keys(const ModelFiles& files) {
+  if (files.unknown_keys().empty()) return;
+  const UnknownKey& key = files.unknown_keys().front();
+  throw ModelError(files.config_file() + ": key " + quote(key.name) + ": found " + key.found +
+                   ", expected no such key: it is not known what it changes");
+}
+
+std::vector<std::string> warnings_of_unknown_keys(const ModelFiles& files) {
+  constexpr std::size_t kMost = 16;
+  const std::vector<UnknownKey>& keys = files.unknown_keys();
+  std::vector<std::string> warnings;
+  for (const UnknownKey& key : std::span(keys).first(std::min(kMost, keys.size()))) {
+    warnings.push_back("key " + quote(key.name) + ": found " + key.found +
+                       ", which is not known here: the model is served without it");
+  }
+  if (keys.size() > kMost) {
+    warnings.push_back(std::to_string(keys.size() - kMost) +
+                       " more keys are not known here: the model is served without them");
+  }
+  return warnings;
 }
 
 bool has_quantized_tensors(const ModelFiles& files) {

@@ -36,6 +36,8 @@ class ModelFiles {
   // What has the keys: config.json, or the GGUF file.
   const std::string& config_file() const { return config_file_; }
   const ModelConfig& config() const { return config_; }
+  // Keys of a checkpoint that its family does not know.
+  const std::vector<UnknownKey>& unknown_keys() const { return unknown_keys_; }
   const WeightSource& weights() const { return *source_; }
 
   // Null of our own format.
@@ -67,7 +69,14 @@ class ModelFiles {
   std::unique_ptr<const WeightSource> source_;
   const GgufFile* gguf_ = nullptr;  // the same, where it is a GGUF file
   ModelConfig config_;
+  std::vector<UnknownKey> unknown_keys_;
 };
+
+// Throws ModelError naming the first key that is not known, its value, and what may be done.
+void refuse_unknown_keys(const ModelFiles& files);
+// For the log and for who asks for the model, a sentence for each key that is not known; of many
+// the first ones, and how many more there are.
+std::vector<std::string> warnings_of_unknown_keys(const ModelFiles& files);
 
 // Whether a GGUF file has tensors of blocks.
 bool has_quantized_tensors(const ModelFiles& files);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/core/non_finite.h"
 #include "model/families/family.h"
 #include "model/formats/weights.h"
 #include "model/layers/mixers/attention_mixer.h"
@@ -536,7 +537,9 @@ std::unique_ptr<Transformer> Transformer::load(const ModelFiles& files, const Op
   Parts parts;
   parts.config = files.config();
   parts.weight_type = family != nullptr ? family_type_of(options.weight_type) : options.weight_type;
-  parts.config_json = files.config_json();
+  parts.config_json =
+      family != nullptr ? quote_non_finite(files.config_json()) : files.config_json();
+  parts.warnings = warnings_of_unknown_keys(files);
   parts.fingerprint = options.fingerprint;
   const bool computes_fingerprint = !options.streams && !options.fingerprint.valid();
   if (computes_fingerprint) {  // which takes about as long as packing the weights

@@ -191,7 +191,8 @@ class Transformer {
   // load().
   const std::string& fingerprint() const;
   bool knows_fingerprint() const;          // without waiting
-  const std::string& config_json() const;  // the file's text
+  // The file's text, with numbers that JSON does not have as strings.
+  const std::string& config_json() const;
   // Null: the model has ids alone.
   const std::shared_ptr<const Tokenizer>& tokenizer() const;
   // What an operator should know, a sentence each: the weights were not trained for this attention;

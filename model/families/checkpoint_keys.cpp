@@ -14,6 +14,174 @@ using nlohmann::json;
 
 namespace {
 
+// What programs write of every model: names, ids, types in memory, how it was trained, and defaults
+// of generation and of other tasks.
+constexpr std::string_view kIgnored[] = {
+    "_commit_hash",
+    "_name_or_path",
+    "architectures",
+    "attention_dropout",
+    "attn_implementation",
+    "attn_mode",
+    "auto_map",
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "bos_token_id",
+    "chunk_size_feed_forward",
+    "classifier_dropout",
+    "context_length",
+    "decoder_start_token_id",
+    "diversity_penalty",
+    "do_sample",
+    "dtype",
+    "early_stopping",
+    "encoder_no_repeat_ngram_size",
+    "eos_token_id",
+    "exponential_decay_length_penalty",
+    "finetuning_task",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "generation_config",
+    "gradient_checkpointing",
+    "hidden_dropout",
+    "id2label",
+    "initializer_range",
+    "is_decoder",
+    "keys_to_ignore_at_inference",
+    "label2id",
+    "length_penalty",
+    "max_length",
+    "max_new_tokens",
+    "max_window_layers",
+    "min_length",
+    "min_p",
+    "model_name",
+    "model_type",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_labels",
+    "num_return_sequences",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "output_scores",
+    "pad_token_id",
+    "prefix",
+    "problem_type",
+    "remove_invalid_values",
+    "repetition_penalty",
+    "return_dict",
+    "return_dict_in_generate",
+    "router_aux_loss_coef",
+    "sep_token_id",
+    "suppress_tokens",
+    "task_specific_params",
+    "temperature",
+    "tf_legacy_loss",
+    "tie_encoder_decoder",
+    "tokenizer_class",
+    "top_k",
+    "top_p",
+    "torch_dtype",
+    "torchscript",
+    "transformers_version",
+    "typical_p",
+    "unk_token_id",
+    "use_bfloat16",
+    "use_cache",
+};
+constexpr std::string_view kIgnoredPrefixes[] = {"_attn_implementation", "unsloth_"};
+
+// What changes the function of some model, and is computed in none here. `neutral`: the JSON text
+// of a value with which it changes nothing, besides those that say nothing; empty: there is none.
+struct RefusedKey {
+  std::string_view name;
+  std::string_view neutral = "";
+};
+constexpr RefusedKey kRefused[] = {
+    // Weights in forms of their own.
+    {"compression_config"},
+    {"quantization"},
+    {"quantization_config"},
+    // Adapters that are part of a model.
+    {"adapters"},
+    {"lora_alpha"},
+    {"peft_type"},
+    // Factors and bounds of values.
+    {"attention_in_multiplier", "1"},
+    {"attention_multiplier"},
+    {"attention_out_multiplier", "1"},
+    {"attn_logit_softcapping"},
+    {"dim_model_base"},
+    {"embedding_multiplier", "1"},
+    {"embedding_scale", "1"},
+    {"final_logit_softcapping"},
+    {"key_multiplier", "1"},
+    {"lm_head_multiplier", "1"},
+    {"logit_scale", "1"},
+    {"logits_scaling", "1"},
+    {"mlp_multipliers"},
+    {"query_pre_attn_scalar"},
+    {"residual_multiplier", "1"},
+    {"scale_depth"},
+    {"scale_emb", "1"},
+    {"ssm_in_multiplier", "1"},
+    {"ssm_multipliers"},
+    {"ssm_out_multiplier", "1"},
+    // Experts, and how they are chosen.
+    {"expert_layer_offset"},
+    {"expert_layer_period"},
+    {"first_k_dense_replace"},
+    {"moe_layer_freq", "1"},
+    {"n_group", "1"},
+    {"n_routed_experts"},
+    {"n_shared_experts"},
+    {"num_experts"},
+    {"num_local_experts"},
+    {"num_shared_experts"},
+    {"routed_scaling_factor", "1"},
+    {"scoring_func", "\"softmax\""},
+    {"topk_group", "1"},
+    {"topk_method", "\"greedy\""},
+    // Attention of other kinds, and which layers have it.
+    {"alibi"},
+    {"attention_chunk_size"},
+    {"attention_sinks"},
+    {"attn_layer_indices"},
+    {"attnres_block_size"},
+    {"hybrid_override_pattern"},
+    {"kv_lora_rank"},
+    {"layer_types"},
+    {"layers_block_type"},
+    {"no_rope_layer_interval"},
+    {"no_rope_layers"},
+    {"position_embedding_type", "\"rope\""},
+    {"q_lora_rank"},
+    {"rope_parameters"},
+    {"rope_scaling"},
+    {"use_attention_sinks"},
+    {"window_size"},
+    // Layers of other kinds.
+    {"activation_function"},
+    {"add_cross_attention"},
+    {"apply_residual_connection_post_layernorm"},
+    {"cross_attention_hidden_size"},
+    {"hidden_activation"},
+    {"is_encoder_decoder"},
+    {"mlp_bias"},
+    {"parallel_residual"},
+    {"pruned_heads"},
+    {"use_bias"},
+    {"use_parallel_residual"},
+};
+
+bool is_ignored(std::string_view key) {
+  return std::ranges::find(kIgnored, key) != std::end(kIgnored) ||
+         std::ranges::any_of(kIgnoredPrefixes,
+                             [&](std::string_view prefix) { return key.starts_with(prefix); });
+}
+
 bool says_nothing(const json& value) {
   if (value.is_null()) return true;
   if (value.is_boolean()) return !value.get<bool>();
@@ -21,6 +189,9 @@ bool says_nothing(const json& value) {
   if (value.is_string()) return value.get_ref<const std::string&>().empty();
   return value.empty();
 }
+
+constexpr const char* kNotServed =
+    "no such key: it changes what is computed, and that is not served";
 
 std::string whole_number(std::int64_t low, std::int64_t high) {
   return "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
@@ -44,6 +215,7 @@ void CheckpointKeys::fail(const std::string& key, const std::string& expected) c
 
 const json* CheckpointKeys::find(const std::string& key) {
   known_.insert(key);
+  read_.insert(key);
   const auto found = object_.find(key);
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
@@ -113,11 +285,52 @@ void CheckpointKeys::ignore_prefix(const std::string& prefix) {
   }
 }
 
-void CheckpointKeys::finish() const {
-  for (const auto& [key, value] : object_.items()) {
-    if (known_.contains(key) || says_nothing(value)) continue;
-    fail(key, "no such key: it is not known what it changes");
+void CheckpointKeys::refuse(std::initializer_list<const char*> keys) {
+  for (const char* const key : keys) {
+    const json* const value = find(key);
+    if (value != nullptr && !says_nothing(*value)) fail(key, kNotServed);
   }
+}
+
+void CheckpointKeys::same(const std::string& key, const json& value, const std::string& as) {
+  const json* const found = find(key);
+  if (found != nullptr && *found != value) fail(key, found_text(value) + ", as " + as + " has");
+}
+
+void CheckpointKeys::check_copies(const CheckpointKeys& inner) {
+  for (const auto& [key, value] : object_.items()) {
+    if (known_.contains(key) || !inner.read_.contains(key) || says_nothing(value)) continue;
+    known_.insert(key);
+    const auto found = inner.object_.find(key);
+    if (found == inner.object_.end() || found->is_null()) {
+      fail(key, "it in " + inner.path_.substr(0, inner.path_.size() - 1) + ", which has none");
+    }
+    if (*found != value) fail(key, found_text(*found) + ", as " + inner.path_ + key + " has");
+  }
+}
+
+void CheckpointKeys::finish(std::vector<UnknownKey>& unknown) {
+  only("use_sliding_window", false);
+  const json* const window = find("sliding_window");
+  if (window != nullptr && !says_nothing(*window) && find("use_sliding_window") == nullptr) {
+    fail("sliding_window",
+         "null, or use_sliding_window false beside it: " + std::string(kNotServed));
+  }
+  for (const auto& [key, value] : object_.items()) {
+    if (known_.contains(key) || is_ignored(key) || says_nothing(value)) continue;
+    const auto refused = std::ranges::find(kRefused, key, &RefusedKey::name);
+    if (refused == std::end(kRefused)) {
+      unknown.push_back({.name = path_ + key, .found = found_text(value)});
+    } else if (refused->neutral.empty() || value != json::parse(refused->neutral)) {
+      fail(key, kNotServed);
+    }
+  }
+}
+
+std::vector<std::string_view> refused_checkpoint_keys() {
+  std::vector<std::string_view> names = {"sliding_window", "use_sliding_window"};
+  for (const RefusedKey& refused : kRefused) names.push_back(refused.name);
+  return names;
 }
 
 }  // namespace lintel

@@ -7,13 +7,21 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/families/unknown_key.h"
 
 namespace lintel {
 
 // Unlike our own config.json a checkpoint's has defaults, keys of other programs, and null for what
 // is not said. Every get marks its key as known; null is as absent. All throw ModelError naming the
 // file, the key, what was found and what was expected.
+//
+// Of the keys that a family does not mark, one list for all families has those without an effect,
+// and another those that change what is computed, which are refused. What is in neither is unknown.
 class CheckpointKeys {
  public:
   // path: of this object within the file, "" or "text_config.". REQUIRES: object outlives this.
@@ -37,14 +45,26 @@ class CheckpointKeys {
   // Keys without an effect.
   void ignore(std::initializer_list<const char*> keys);
   void ignore_prefix(const std::string& prefix);
-  // Refuses every other key but those that say nothing: null, false, 0, "" and empty.
-  void finish() const;
+  // Refuses keys that change what is computed, where they say something.
+  void refuse(std::initializer_list<const char*> keys);
+  // Refuses another value than `value`, which `as` names, where there is one: a copy of it.
+  void same(const std::string& key, const nlohmann::json& value, const std::string& as);
+  // Of an object around that of `inner`: keys that were read there are copies, with equal values.
+  void check_copies(const CheckpointKeys& inner);
+  // Refuses windows, and what else the list for all families has. Adds all other keys to `unknown`
+  // but those that say nothing: null, false, 0, "" and empty.
+  void finish(std::vector<UnknownKey>& unknown);
 
  private:
   const nlohmann::json& object_;
   const std::string file_;
   const std::string path_;
   std::set<std::string> known_;
+  std::set<std::string> read_;  // of these, those whose value counts
 };
+
+// The keys that change what is computed in some model and are not served in any, as the list for
+// all families has them.
+std::vector<std::string_view> refused_checkpoint_keys();
 
 }  // namespace lintel

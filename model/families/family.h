@@ -12,6 +12,7 @@
 
 #include "model/config/attention_spec.h"
 #include "model/config/config.h"
+#include "model/families/unknown_key.h"
 #include "model/formats/weight_source.h"
 #include "model/layers/mixers/decoder.h"
 #include "model/ops/dense.h"
@@ -33,8 +34,8 @@ struct ModelFamily {
   std::span<const char* const> model_types;  // of config.json
   const char* architecture = nullptr;        // of GGUF files; null: there are none
   // Checks every key and fills what is common to all models. Throws ModelError naming the key, what
-  // was found and what was expected.
-  ModelConfig (*read_config)(const Checkpoint& checkpoint);
+  // was found and what was expected. Adds to `unknown` the keys that are not known.
+  ModelConfig (*read_config)(const Checkpoint& checkpoint, std::vector<UnknownKey>& unknown);
   // Reads every tensor once. Throws ModelError for a tensor that is missing, surplus, mis-shaped or
   // not finite. kv_type: of KV caches, where the layers have some. notes: what an operator should
   // know, a sentence each.

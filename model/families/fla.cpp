@@ -200,7 +200,7 @@ void read_convolution(CheckpointKeys& keys, Shape& shape) {
 }
 
 void read_softmax_layers(CheckpointKeys& root, const json& entry, const std::string& file,
-                         Shape& shape) {
+                         Shape& shape, std::vector<UnknownKey>& unknown) {
   CheckpointKeys keys(entry, file, "attn.");
   SoftmaxLayer layer;
   layer.shape.heads = static_cast<std::size_t>(keys.required("num_heads", 1, kMaxHeads));
@@ -232,7 +232,9 @@ void read_softmax_layers(CheckpointKeys& root, const json& entry, const std::str
     }
     shape.softmax[number.get<std::size_t>()] = layer;
   }
-  keys.finish();
+  keys.same("head_dim", layer.shape.head_width, "hidden_size / num_heads");
+  keys.refuse({"qk_norm", "qk_activation", "use_gate"});
+  keys.finish(unknown);
 }
 
 void check_state(CheckpointKeys& keys, const Shape& shape) {
@@ -257,19 +259,33 @@ void check_architecture(CheckpointKeys& keys, const Shape& shape) {
   keys.fail("architectures", "[\"" + std::string(shape.names.architecture) + "\"]");
 }
 
-void ignore_keys(CheckpointKeys& keys) {
-  keys.ignore({"model_type", "attn_mode", "fuse_norm", "fuse_swiglu", "fuse_cross_entropy",
-               "fuse_linear_cross_entropy", "use_l2warp", "use_cache", "initializer_range",
-               "torch_dtype", "dtype", "transformers_version", "auto_map", "bos_token_id",
-               "eos_token_id", "pad_token_id", "_name_or_path", "max_position_embeddings"});
-  // What transformers writes of every model, for generation and classification.
-  keys.ignore({"chunk_size_feed_forward", "id2label", "label2id", "length_penalty", "max_length",
-               "num_beam_groups", "num_beams", "num_return_sequences", "repetition_penalty",
-               "return_dict", "temperature", "tokenizer_class", "top_k", "top_p", "typical_p",
-               "_attn_implementation_autoset"});
+// Of kernels and of training; and what another kind of the block reads, but this one does not.
+void check_other_keys(CheckpointKeys& keys, const Shape& shape) {
+  keys.ignore({"fuse_norm", "fuse_swiglu", "fuse_cross_entropy", "fuse_linear_cross_entropy",
+               "use_l2warp", "max_position_embeddings"});
+  using Keys = std::initializer_list<const char*>;
+  const auto refuse_in_others = [&](std::initializer_list<Kind> kinds, Keys names) {
+    if (std::ranges::find(kinds, shape.names.kind) == kinds.end()) keys.refuse(names);
+  };
+  const std::size_t heads = shape.is_delta() ? shape.delta.key_heads : shape.linear.heads;
+  const std::size_t width = shape.is_delta() ? shape.delta.key_width : shape.linear.key_width;
+  if (shape.is_delta()) keys.same("num_kv_heads", heads, "num_heads");
+  if (shape.names.kind != Kind::kGatedDeltaNet) {
+    keys.same("num_v_heads", heads, "num_heads");
+    keys.same("head_dim", width, "expand_k");
+  }
+  keys.same("head_size", width, "the width of a key");
+  refuse_in_others({Kind::kDeltaNet}, {"qk_activation", "qk_norm"});
+  refuse_in_others({Kind::kGatedDeltaNet, Kind::kDeltaNet}, {"allow_neg_eigval", "use_gate"});
+  refuse_in_others({Kind::kGla}, {"clamp_min", "use_gv"});
+  refuse_in_others({Kind::kGla, Kind::kRetNet, Kind::kLinearAttention}, {"feature_map"});
+  refuse_in_others({Kind::kLinearAttention},
+                   {"norm_feature_map", "norm_k", "norm_q", "tie_feature_map_qk"});
+  refuse_in_others({Kind::kGatedDeltaNet, Kind::kDeltaNet, Kind::kGla, Kind::kRetNet},
+                   {"use_short_conv"});
 }
 
-Shape read_shape(const Checkpoint& checkpoint) {
+Shape read_shape(const Checkpoint& checkpoint, std::vector<UnknownKey>& unknown) {
   CheckpointKeys keys(*checkpoint.config, checkpoint.config_file, "");
   const auto required = [&](const char* key, std::int64_t high) {
     return static_cast<std::size_t>(keys.required(key, 1, high));
@@ -301,19 +317,25 @@ Shape read_shape(const Checkpoint& checkpoint) {
     const std::vector<json> entries =
         attention->is_array() ? attention->get<std::vector<json>>() : std::vector<json>{*attention};
     for (const json& entry : entries) {
-      read_softmax_layers(keys, entry, checkpoint.config_file, shape);
+      read_softmax_layers(keys, entry, checkpoint.config_file, shape, unknown);
     }
   }
   check_architecture(keys, shape);
   keys.only("hidden_act", {"swish"});
   keys.only("elementwise_affine", true);
-  ignore_keys(keys);
-  keys.finish();
+  check_other_keys(keys, shape);
+  keys.finish(unknown);
   return shape;
 }
 
-ModelConfig read_config(const Checkpoint& checkpoint) {
-  const Shape shape = read_shape(checkpoint);
+// Of a checkpoint whose unknown keys read_config() has named.
+Shape read_shape(const Checkpoint& checkpoint) {
+  std::vector<UnknownKey> unknown;
+  return read_shape(checkpoint, unknown);
+}
+
+ModelConfig read_config(const Checkpoint& checkpoint, std::vector<UnknownKey>& unknown) {
+  const Shape shape = read_shape(checkpoint, unknown);
   ModelConfig config;
   config.family = shape.names.model_type;
   config.vocab_size = static_cast<int>(shape.vocabulary);

@@ -10,10 +10,46 @@
 namespace lintel {
 namespace {
 
+// What changes the function of some model, and is computed in none here. `neutral`: with which it
+// changes nothing, besides 0; NaN: there is none.
+struct RefusedKey {
+  std::string_view name;
+  double neutral = NAN;
+};
+constexpr RefusedKey kRefused[] = {
+    {"attention.clamp_kqv"},
+    {"attention.kv_lora_rank"},
+    {"attention.logit_softcapping"},
+    {"attention.max_alibi_bias"},
+    {"attention.q_lora_rank"},
+    {"attention.scale"},
+    {"attention.sliding_window"},
+    {"attention.temperature_scale", 1},
+    {"attn_logit_softcapping"},
+    {"embedding_scale", 1},
+    {"expert_count"},
+    {"expert_gating_func", 1},  // softmax
+    {"expert_group_count", 1},
+    {"expert_group_used_count", 1},
+    {"expert_shared_count", 1},
+    {"expert_weights_scale", 1},
+    {"final_logit_softcapping"},
+    {"leading_dense_block_count"},
+    {"logit_scale", 1},
+    {"pooling_type"},
+    {"residual_scale", 1},
+    {"use_parallel_residual"},
+};
+constexpr const char* kNotServed =
+    "no such key: it changes what is computed, and that is not served";
+// Without an effect in every architecture.
+constexpr std::string_view kIgnored[] = {"context_length", "tensor_data_layout"};
+
 std::string whole_number_text(std::int64_t low, std::int64_t high) {
   return "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
 }
 
+// One line, shortened: a file may hold any bytes.
 std::string value_text(const GgufValue& value) {
   if (value.is_array()) return value.type_name() + " of " + std::to_string(value.size());
   if (const auto number = value.integer()) return std::to_string(*number);
@@ -21,6 +57,13 @@ std::string value_text(const GgufValue& value) {
   if (const auto truth = value.boolean()) return *truth ? "true" : "false";
   if (const auto text = value.text()) return quote(*text);
   return value.type_name();
+}
+
+// Of any type of numbers; NaN where it is none.
+double number_of(const GgufValue& value) {
+  if (value.is_array()) return NAN;
+  if (const auto integer = value.integer()) return static_cast<double>(*integer);
+  return value.number().value_or(NAN);
 }
 
 }  // namespace
@@ -91,12 +134,61 @@ std::size_t vocabulary_of(ArchitectureKeys& keys, const GgufFile& file) {
       keys.integer("vocab_size", 1, kMaxVocabSize).value_or(embedding->shape[0]));
 }
 
-void ArchitectureKeys::finish() const {
+bool ArchitectureKeys::boolean(const std::string& key, bool if_absent) {
+  const GgufValue* const value = find(key);
+  if (value == nullptr) return if_absent;
+  const auto truth = value->is_array() ? std::nullopt : value->boolean();
+  if (!truth) fail(key, "true or false");
+  return *truth;
+}
+
+void ArchitectureKeys::only(const std::string& key, bool value) {
+  if (boolean(key, value) != value) fail(key, value ? "true" : "false");
+}
+
+void ArchitectureKeys::ignore_prefix(const std::string& prefix) {
+  for (const auto& [name, value] : file_.keys()) {
+    if (name.starts_with(prefix_ + prefix)) known_.insert(name.substr(prefix_.size()));
+  }
+}
+
+// Without a type they are those of linear scaling.
+void ArchitectureKeys::refuse_rope_scaling() {
+  const std::string type = "rope.scaling.type";
+  const std::string factor = "rope.scaling.factor";
+  if (const GgufValue* const value = find(type)) {
+    if (value->is_array() || value->text() != "none")
+      fail(type, "\"none\": " + std::string(kNotServed));
+    return ignore_prefix("rope.scaling.");
+  }
+  const GgufValue* const scaled = find(factor);
+  if (scaled != nullptr && number_of(*scaled) != 1.0 && !scaled->is_blank())
+    fail(factor, kNotServed);
+  // They count where a type says so.
+  ignore({"rope.scaling.finetuned", "rope.scaling.original_context_length"});
+}
+
+void ArchitectureKeys::finish(std::vector<UnknownKey>& unknown) {
+  refuse_rope_scaling();
+  only("attention.causal", true);
   for (const auto& [name, value] : file_.keys()) {
     if (!name.starts_with(prefix_) || value.is_blank()) continue;
     const std::string key = name.substr(prefix_.size());
-    if (!known_.contains(key)) fail(key, "no such key: it is not known what it changes");
+    if (known_.contains(key) || std::ranges::find(kIgnored, key) != std::end(kIgnored)) continue;
+    const auto refused = std::ranges::find(kRefused, key, &RefusedKey::name);
+    const bool is_refused = refused != std::end(kRefused) || key.starts_with("rope.scaling.");
+    if (!is_refused) {
+      unknown.push_back({.name = name, .found = value_text(value)});
+    } else if (refused == std::end(kRefused) || number_of(value) != refused->neutral) {
+      fail(key, kNotServed);
+    }
   }
+}
+
+std::vector<std::string_view> refused_gguf_keys() {
+  std::vector<std::string_view> names = {"attention.causal", "rope.scaling."};
+  for (const RefusedKey& refused : kRefused) names.push_back(refused.name);
+  return names;
 }
 
 }  // namespace lintel

@@ -110,22 +110,42 @@ void read_layer_types(CheckpointKeys& keys, std::size_t layers, std::vector<bool
   }
 }
 
+// Of one of the objects `rope_parameters` and `rope_scaling`.
+void read_rope_object(CheckpointKeys& rope, double& theta, double& factor,
+                      std::vector<UnknownKey>& unknown) {
+  theta = rope.positive("rope_theta", 1e12, theta);
+  factor = rope.positive("partial_rotary_factor", 1.0, factor);
+  rope.only("rope_type", {"default"});
+  rope.only("type", {"default"});
+  // A text has one position in all three sections.
+  rope.ignore({"mrope_section", "mrope_interleaved"});
+  rope.ignore({"original_max_position_embeddings", "truncate"});
+  const std::initializer_list<const char*> scaling = {
+      "factor",       "attention_factor", "beta_fast",       "beta_slow",        "mscale",
+      "short_factor", "long_factor",      "low_freq_factor", "high_freq_factor", "mscale_all_dim"};
+  // They count for the types that scale: a file that names the type means none of them.
+  const bool is_named = rope.find("rope_type") != nullptr || rope.find("type") != nullptr;
+  is_named ? rope.ignore(scaling) : rope.refuse(scaling);
+  rope.finish(unknown);
+}
+
 void read_rope(CheckpointKeys& keys, const std::string& file, const std::string& path,
-               GatedSoftmaxShape& full) {
+               GatedSoftmaxShape& full, std::vector<UnknownKey>& unknown) {
   double theta = keys.positive("rope_theta", 1e12, 10000.0);
   double factor = keys.positive("partial_rotary_factor", 1.0, 0.25);
   for (const char* const name : {"rope_scaling", "rope_parameters"}) {
     const json* const value = keys.find(name);
     if (value == nullptr) continue;
     CheckpointKeys rope(*value, file, path + name + ".");
-    theta = rope.positive("rope_theta", 1e12, theta);
-    factor = rope.positive("partial_rotary_factor", 1.0, factor);
-    rope.only("rope_type", {"default"});
-    rope.only("type", {"default"});
-    // A text has one position in all three sections.
-    rope.ignore({"mrope_section", "mrope_interleaved"});
-    rope.finish();
+    read_rope_object(rope, theta, factor, unknown);
+    // Beside the object they are copies.
+    for (const char* const key : {"rope_type", "mrope_section", "mrope_interleaved"}) {
+      const auto inside = value->find(key);
+      if (inside != value->end() && !inside->is_null()) keys.same(key, *inside, path + name);
+    }
   }
+  keys.only("rope_type", {"default"});
+  keys.ignore({"mrope_section", "mrope_interleaved"});
   full.rope_theta = theta;
   full.rotated =
       static_cast<std::size_t>(std::floor(static_cast<double>(full.head_width) * factor));
@@ -155,7 +175,7 @@ void read_experts(CheckpointKeys& keys, Shape& shape) {
   shape.has_experts.assign(shape.is_full.size(), shape.kind != Kind::kDense);
   if (shape.kind == Kind::kDense) {
     keys.ignore({"moe_intermediate_size", "shared_expert_intermediate_size", "num_experts_per_tok",
-                 "norm_topk_prob"});
+                 "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers"});
     return;
   }
   const bool is_next = shape.kind == Kind::kNext;
@@ -172,6 +192,7 @@ void read_experts(CheckpointKeys& keys, Shape& shape) {
     read_sparse_layers(keys, shape.has_experts);
   } else {
     keys.only("norm_topk_prob", true);
+    keys.refuse({"mlp_only_layers"});
     if (keys.integer("decoder_sparse_step", 0, kMaxLayers, 1) > 1) {
       keys.fail("decoder_sparse_step", "1: every layer has experts");
     }
@@ -189,7 +210,13 @@ void read_experts(CheckpointKeys& keys, Shape& shape) {
   }
 }
 
-Shape read_text(CheckpointKeys& keys, const std::string& file, const std::string& path, Kind kind) {
+void ignore_vision_keys(CheckpointKeys& keys) {
+  keys.ignore({"vision_config", "image_token_id", "video_token_id", "audio_token_id",
+               "vision_start_token_id", "vision_end_token_id", "vision_token_id"});
+}
+
+Shape read_text(CheckpointKeys& keys, const std::string& file, const std::string& path, Kind kind,
+                std::vector<UnknownKey>& unknown) {
   Shape shape;
   shape.kind = kind;
   const auto required = [&](const char* key, std::int64_t high) {
@@ -223,7 +250,7 @@ Shape read_text(CheckpointKeys& keys, const std::string& file, const std::string
   const bool has_dense = std::ranges::find(shape.has_experts, false) != shape.has_experts.end();
   shape.ff_width = has_dense ? required("intermediate_size", kMaxFeedForwardWidth)
                              : number("intermediate_size", kMaxFeedForwardWidth, 1);
-  read_rope(keys, file, path, shape.full);
+  read_rope(keys, file, path, shape.full, unknown);
   shape.eps = keys.positive("rms_norm_eps", kMaxEpsilon, 1e-6);
   shape.has_attention_bias = keys.boolean("attention_bias", false);
   shape.is_tied = keys.boolean("tie_word_embeddings", false);
@@ -231,14 +258,13 @@ Shape read_text(CheckpointKeys& keys, const std::string& file, const std::string
   keys.only("hidden_act", {"silu"});
   keys.only("attn_output_gate", true);
   keys.only("output_gate_type", {"swish", "silu"});
-  keys.ignore({"architectures", "model_type", "torch_dtype", "dtype", "transformers_version",
-               "use_cache", "initializer_range", "attention_dropout", "bos_token_id",
-               "eos_token_id", "pad_token_id", "mamba_ssm_dtype", "router_aux_loss_coef",
-               "output_router_logits", "language_model_only"});
+  keys.same("head_size", shape.full.head_width, "head_dim");
+  keys.ignore({"mamba_ssm_dtype", "language_model_only"});
+  ignore_vision_keys(keys);
   shape.draft_layers = keys.integer("mtp_num_hidden_layers", 0, kMaxLayers, 1);
   if (keys.boolean("mtp_use_dedicated_embeddings", false)) shape.draft_layers = 0;  // not served
   keys.ignore_prefix("mtp_");
-  keys.finish();
+  keys.finish(unknown);
   return shape;
 }
 
@@ -276,9 +302,10 @@ void read_experts(ArchitectureKeys& keys, ExpertsShape& experts) {
   experts.chosen = number("expert_used_count", static_cast<std::int64_t>(experts.experts));
   experts.width = number("expert_feed_forward_length", kMaxFeedForwardWidth);
   experts.shared_width = number("expert_shared_feed_forward_length", kMaxFeedForwardWidth);
+  keys.only("expert_weights_norm", true);
 }
 
-Shape read_gguf(const GgufFile& file, Kind kind) {
+Shape read_gguf(const GgufFile& file, Kind kind, std::vector<UnknownKey>& unknown) {
   const bool is_moe = kind == Kind::kMoe;
   ArchitectureKeys keys(file, is_moe ? kMoeArchitecture : kArchitecture);
   Shape shape;
@@ -292,7 +319,7 @@ Shape read_gguf(const GgufFile& file, Kind kind) {
   shape.has_experts.assign(layers, is_moe);
   if (is_moe) {
     read_experts(keys, shape.experts);
-    keys.ignore("feed_forward_length");
+    keys.ignore({"feed_forward_length"});
   } else {
     shape.ff_width = number("feed_forward_length", kMaxFeedForwardWidth);
   }
@@ -332,18 +359,18 @@ Shape read_gguf(const GgufFile& file, Kind kind) {
   shape.eps = keys.positive("attention.layer_norm_rms_epsilon", kMaxEpsilon, {});
   shape.is_tied = file.find("output.weight") == nullptr;
   shape.vocabulary = vocabulary_of(keys, file);
-  keys.ignore("rope.dimension_sections");  // a text has one position in all of them
-  keys.finish();
+  keys.ignore({"rope.dimension_sections"});  // a text has one position in all of them
+  keys.finish(unknown);
   return shape;
 }
 
-Shape read_shape(const Checkpoint& checkpoint) {
+Shape read_shape(const Checkpoint& checkpoint, std::vector<UnknownKey>& unknown) {
   const Kind kind = kind_of(checkpoint);
-  if (checkpoint.gguf != nullptr) return read_gguf(*checkpoint.gguf, kind);
+  if (checkpoint.gguf != nullptr) return read_gguf(*checkpoint.gguf, kind, unknown);
   const std::string& file = checkpoint.config_file;
   CheckpointKeys root(*checkpoint.config, file, "");
   const json* const text = root.find("text_config");
-  if (text == nullptr) return read_text(root, file, "", kind);
+  if (text == nullptr) return read_text(root, file, "", kind, unknown);
   CheckpointKeys keys(*text, file, "text_config.");
   switch (kind) {
     case Kind::kDense:
@@ -355,7 +382,7 @@ Shape read_shape(const Checkpoint& checkpoint) {
     case Kind::kNext:
       root.fail("text_config", "no such key in a model of type qwen3_next");
   }
-  Shape shape = read_text(keys, file, "text_config.", kind);
+  Shape shape = read_text(keys, file, "text_config.", kind, unknown);
   if (const json* const tied = root.find("tie_word_embeddings")) {
     const bool is_nested = text->contains("tie_word_embeddings");
     if (!tied->is_boolean()) root.fail("tie_word_embeddings", "true or false");
@@ -364,16 +391,22 @@ Shape read_shape(const Checkpoint& checkpoint) {
     }
     shape.is_tied = tied->get<bool>();
   }
-  root.ignore({"architectures", "model_type", "torch_dtype", "dtype", "transformers_version",
-               "vision_config", "bos_token_id", "eos_token_id", "pad_token_id", "image_token_id",
-               "video_token_id", "audio_token_id", "vision_start_token_id", "vision_end_token_id",
-               "vision_token_id", "language_model_only"});
-  root.finish();
+  root.ignore({"model_type", "language_model_only", "mamba_ssm_dtype"});
+  root.ignore_prefix("mtp_");
+  ignore_vision_keys(root);
+  root.check_copies(keys);
+  root.finish(unknown);
   return shape;
 }
 
-ModelConfig read_config(const Checkpoint& checkpoint) {
-  const Shape shape = read_shape(checkpoint);
+// Of a checkpoint whose unknown keys read_config() has named.
+Shape read_shape(const Checkpoint& checkpoint) {
+  std::vector<UnknownKey> unknown;
+  return read_shape(checkpoint, unknown);
+}
+
+ModelConfig read_config(const Checkpoint& checkpoint, std::vector<UnknownKey>& unknown) {
+  const Shape shape = read_shape(checkpoint, unknown);
   ModelConfig config;
   config.family = name_of(shape.kind);
   config.vocab_size = static_cast<int>(shape.vocabulary);

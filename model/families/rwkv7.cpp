@@ -176,7 +176,7 @@ void read_fla_keys(CheckpointKeys& keys, Shape& shape) {
     }
   }
   keys.integer("num_heads", 1, kMaxHeads);  // head_dim wins
-  keys.ignore({"fuse_cross_entropy", "fuse_linear_cross_entropy", "attn_mode", "use_l2warp"});
+  keys.ignore({"fuse_cross_entropy", "fuse_linear_cross_entropy", "use_l2warp"});
 }
 
 void read_official_keys(CheckpointKeys& keys, Shape& shape) {
@@ -187,10 +187,14 @@ void read_official_keys(CheckpointKeys& keys, Shape& shape) {
   shape.has_norm_bias = keys.boolean("norm_bias", true);
   keys.only("use_deep_embed", false);
   keys.only("wkv_state_dtype", {"float32", "float16", "bfloat16"});
-  keys.ignore({"wkv_implementation", "auto_map"});
+  keys.only("hidden_act", {"sqrelu"});
+  keys.only("norm_first", true);
+  // They change the function in the other layout.
+  keys.refuse({"attn", "fuse_norm", "value_dim"});
+  keys.ignore({"wkv_implementation", "hidden_ratio"});  // the tensors have F
 }
 
-Shape read_gguf(const GgufFile& file) {
+Shape read_gguf(const GgufFile& file, std::vector<UnknownKey>& unknown) {
   ArchitectureKeys keys(file, "rwkv7");
   Shape shape;
   shape.layout = Layout::kGguf;
@@ -219,14 +223,13 @@ Shape read_gguf(const GgufFile& file) {
     }
   }
   if (keys.integer("token_shift_count", 0, 2).value_or(2) != 2) keys.fail("token_shift_count", "2");
-  keys.ignore("context_length");  // the length of training, no limit
-  keys.ignore("attention.head_count");
-  keys.finish();
+  keys.ignore({"context_length", "attention.head_count"});  // the length of training, no limit
+  keys.finish(unknown);
   return shape;
 }
 
-Shape read_shape(const Checkpoint& checkpoint) {
-  if (checkpoint.gguf != nullptr) return read_gguf(*checkpoint.gguf);
+Shape read_shape(const Checkpoint& checkpoint, std::vector<UnknownKey>& unknown) {
+  if (checkpoint.gguf != nullptr) return read_gguf(*checkpoint.gguf, unknown);
   CheckpointKeys keys(*checkpoint.config, checkpoint.config_file, "");
   Shape shape;
   shape.layout = layout_of(checkpoint.tensors);
@@ -251,15 +254,22 @@ Shape read_shape(const Checkpoint& checkpoint) {
               std::to_string(shape.ff_width) + ", as tensor " + quote(key) + " has");
   }
   check_ranks(checkpoint, keys, shape);
-  keys.ignore({"architectures", "model_type", "bos_token_id", "eos_token_id", "pad_token_id",
-               "use_cache", "max_position_embeddings", "dtype", "torch_dtype", "initializer_range",
-               "transformers_version"});
-  keys.finish();
+  keys.same("head_size", shape.head_width, "head_dim");
+  keys.same("attention_hidden_size", shape.width, "hidden_size");
+  keys.same("layer_norm_epsilon", shape.eps, "norm_eps");
+  keys.ignore({"max_position_embeddings"});  // the length of training, no limit
+  keys.finish(unknown);
   return shape;
 }
 
-ModelConfig read_config(const Checkpoint& checkpoint) {
-  const Shape shape = read_shape(checkpoint);
+// Of a checkpoint whose unknown keys read_config() has named.
+Shape read_shape(const Checkpoint& checkpoint) {
+  std::vector<UnknownKey> unknown;
+  return read_shape(checkpoint, unknown);
+}
+
+ModelConfig read_config(const Checkpoint& checkpoint, std::vector<UnknownKey>& unknown) {
+  const Shape shape = read_shape(checkpoint, unknown);
   ModelConfig config;
   config.family = "rwkv7";
   config.vocab_size = static_cast<int>(shape.vocabulary);

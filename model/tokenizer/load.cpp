@@ -5,6 +5,7 @@
 #include <set>
 
 #include "model/core/errors.h"
+#include "model/core/non_finite.h"
 #include "model/tokenizer/bpe_tokenizer.h"
 #include "model/tokenizer/json_field.h"
 #include "model/tokenizer/limits.h"
@@ -37,7 +38,7 @@ void read_tree(const std::filesystem::path& path, Read read) {
   const std::string name = path.string();
   const auto text = read_tokenizer_file(name);
   if (!text) return;
-  const json tree = parse_tokenizer_tree(*text, name);
+  const json tree = parse_tokenizer_tree(quote_non_finite(*text), name);
   read(JsonField(tree, name));
 }
 

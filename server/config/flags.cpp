@@ -249,6 +249,10 @@ std::vector<Flag> model_flags() {
           "recompute=true keeps no state and runs the whole prefix for every token. "
           "`lintel-convert --kinds` explains the keys. Types and keys: " +
               kinds_help()),
+      switch_flag("--strict-config", models, &Options::strict_config,
+                  "Refuses checkpoints with a key in config.json, or of the architecture in a GGUF "
+                  "file, that is not known. Without it such a key is a warning in the log and in "
+                  "`lintel model get`, and the model is served without it"),
       switch_flag("--print-numerics", whole, &ServerOptions::print_numerics,
                   "Prints each model's name, version, numerics hash and kernels, and exits. "
                   "Machines with equal hashes continue each other's sessions bit for bit"),

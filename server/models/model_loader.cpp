@@ -477,6 +477,7 @@ void measure_later(const std::string& name, const Transformer& transformer, cons
 }  // namespace
 
 LoadPlan plan_as_asked(const ModelFiles& files, const ModelOptions& options) {
+  if (options.strict_config) refuse_unknown_keys(files);
   TypeChoice choice{.text = {}, .most_bits_lost = options.weight_type_loss};
   if (!options.weight_type_text.empty()) {
     choice.text.resize(kMostTextBytes);

@@ -75,6 +75,7 @@ struct ModelOptions {
   std::chrono::milliseconds idle_unload_ms{0};  // then a model that no call uses goes; 0: never
   std::vector<std::string> load;                // of the repository, at the start; "*": all
   std::size_t memory_bytes = 0;                 // of all models and adapters together; 0: no bound
+  bool strict_config = false;                   // refuse_unknown_keys() of every checkpoint
   std::optional<WeightType> weight_type;        // nothing: of each model, load_as_planned()
   std::filesystem::path weight_type_text;       // TypeChoice::text; empty: none
   double weight_type_loss = kMostBitsLost;      // TypeChoice::most_bits_lost

@@ -57,8 +57,9 @@ class Fields {
 
 void add_models(ModelOptions& models, Fields& fields) {
   auto& [directories, adapters, chat_templates, tool_dialects, repository, on_request,
-         idle_unload_ms, load, memory_bytes, weight_type, weight_type_text, weight_type_loss,
-         kv_type, kernels, attention, scheduling, limits, drain_timeout_ms] = models;
+         idle_unload_ms, load, memory_bytes, strict_config, weight_type, weight_type_text,
+         weight_type_loss, kv_type, kernels, attention, scheduling, limits, drain_timeout_ms] =
+      models;
   fields.add("models.directories", directories);
   fields.add("models.adapters", adapters);
   fields.add("models.chat_templates", chat_templates);
@@ -68,6 +69,7 @@ void add_models(ModelOptions& models, Fields& fields) {
   fields.add("models.idle_unload_ms", idle_unload_ms);
   fields.add("models.load", load);
   fields.add("models.memory_bytes", memory_bytes);
+  fields.add("models.strict_config", strict_config);
   fields.add("models.weight_type", weight_type);
   fields.add("models.weight_type_text", weight_type_text);
   fields.add("models.weight_type_loss", weight_type_loss);

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints as other programs write them: keys that change nothing, unknown keys, keys that are
+// refused, and GGUF files of other converters.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "model/core/errors.h"
+#include "model/families/checkpoint_keys.h"
+#include "model/families/gguf_keys.h"
+#include "model/formats/safetensors.h"
+#include "model/model_files.h"
+#include "model/transformer.h"
+#include "tests/support/gguf_copy.h"
+#include "tests/support/temporary_directory.h"
+
+namespace lintel::testing {
+namespace {
+
+using Catch::Matchers::Contains;
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+fs::path golden_of(const std::string& name) { return fs::path(LINTEL_TEST_DATA) / "golden" / name; }
+
+std::string text_at(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  REQUIRE(in.good());
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// The outputs of 20 tokens.
+std::vector<float> outputs_of(const fs::path& path) {
+  const auto model = Transformer::load(path, {});
+  Workspace workspace = model->new_workspace(1);
+  SequenceState sequence = model->new_sequence();
+  std::vector<float> all;
+  for (std::int32_t token = 0; token < 20; ++token) {
+    const BatchRow row{token, &sequence, true};
+    const std::span<const float> outputs = model->step({&row, 1}, workspace).row(0);
+    all.insert(all.end(), outputs.begin(), outputs.end());
+  }
+  return all;
+}
+
+double difference(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  double most = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(double{a[i]} - b[i]));
+  return most;
+}
+
+std::string error_of_loading(const fs::path& path) {
+  try {
+    Transformer::load(path, {});
+  } catch (const ModelError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+// A golden directory with another config.json.
+class Directory {
+ public:
+  explicit Directory(const std::string& name)
+      : config(json::parse(text_at(golden_of("families/" + name) / "config.json"))) {
+    for (const fs::directory_entry& file : fs::directory_iterator(golden_of("families/" + name))) {
+      const fs::path& of = file.path();
+      if (of.filename() != "golden.safetensors") fs::copy(of, path() / of.filename());
+    }
+  }
+
+  const fs::path& path() const { return directory_.path(); }
+  void write() const { std::ofstream(path() / "config.json") << config.dump(); }
+  void write(const std::string& text) const { std::ofstream(path() / "config.json") << text; }
+  // Of config.json with one more key.
+  std::string error_with(const std::string& key, const json& value) const {
+    json changed = config;
+    changed[json::json_pointer("/" + key)] = value;
+    write(changed.dump());
+    return error_of_loading(path());
+  }
+  std::vector<std::string> warnings() const {
+    write();
+    return Transformer::load(path(), {})->warnings();
+  }
+
+  json config;
+
+ private:
+  TemporaryDirectory directory_;
+};
+
+class GgufVariant : public GgufCopy {
+ public:
+  explicit GgufVariant(const std::string& name) : GgufCopy(golden_of("gguf/" + name)) {}
+
+  fs::path write() const {
+    const fs::path file = directory_.path() / "model.gguf";
+    GgufCopy::write(file);
+    return file;
+  }
+  std::string error() const { return error_of_loading(write()); }
+  std::string error_with(const std::string& key, auto value) const {
+    GgufCopy changed = *this;
+    changed.set(key, value);
+    changed.write(directory_.path() / "changed.gguf");
+    return error_of_loading(directory_.path() / "changed.gguf");
+  }
+
+ private:
+  TemporaryDirectory directory_;
+};
+
+}  // namespace
+
+TEST_CASE("checkpoints: what other programs write of every model changes nothing") {
+  const std::string name = GENERATE("qwen3_5", "qwen3_next", "rwkv7-official", "rwkv7", "gla",
+                                    "delta_net", "gated-deltanet", "retnet", "linear-attn");
+  CAPTURE(name);
+  Directory directory(name);
+  directory.config.update(json{{"unsloth_version", "2026.4.2"},
+                               {"unsloth_fixed", true},
+                               {"model_name", "org/base"},
+                               {"_name_or_path", "org/base"},
+                               {"auto_map", {{"AutoConfig", "configuration.Config"}}},
+                               {"id2label", {{"0", "LABEL_0"}}},
+                               {"label2id", {{"LABEL_0", 0}}},
+                               {"return_dict", true},
+                               {"use_cache", true},
+                               {"attn_mode", "chunk"},
+                               {"tokenizer_class", "Qwen2Tokenizer"},
+                               {"problem_type", "regression"},
+                               {"keys_to_ignore_at_inference", {"past_key_values"}},
+                               {"max_window_layers", 28},
+                               {"sliding_window", 4096},
+                               {"use_sliding_window", false},
+                               {"temperature", 0.6},
+                               {"num_beams", 1},
+                               {"_attn_implementation", "sdpa"},
+                               {"_attn_implementation_autoset", true},
+                               {"torch_dtype", "bfloat16"},
+                               {"context_length", 4096},
+                               {"logit_scale", 1.0},
+                               {"n_group", 1}});
+  CHECK(directory.warnings().empty());
+  CHECK(outputs_of(directory.path()) == outputs_of(golden_of("families/" + name)));
+}
+
+TEST_CASE("checkpoints: an unknown key is a warning with its name and value") {
+  Directory directory("qwen3_5-multimodal");
+  directory.config["new_switch"] = "on";
+  directory.config["text_config"]["other"] = {{"a", 1}};
+  directory.config["text_config"]["rope_parameters"]["third"] = 3.5;
+  directory.config["says_null"] = nullptr;
+  directory.config["says_false"] = false;
+  directory.config["says_zero"] = 0;
+  directory.config["says_empty"] = "";
+  directory.config["says_none"] = json::array();
+  const std::vector<std::string> warnings = directory.warnings();
+  REQUIRE(warnings.size() == 4);  // the last: its vision tower is ignored
+  std::vector<std::string> of_keys(warnings.begin(), warnings.begin() + 3);
+  std::ranges::sort(of_keys);
+  CHECK_THAT(of_keys[0], Contains("key \"new_switch\": found \"on\", which is not known"));
+  CHECK_THAT(of_keys[1], Contains("key \"text_config.other\": found {\"a\":1}"));
+  CHECK_THAT(of_keys[2], Contains("key \"text_config.rope_parameters.third\": found 3.5"));
+  CHECK(outputs_of(directory.path()) == outputs_of(golden_of("families/qwen3_5-multimodal")));
+
+  CHECK_THROWS_WITH(refuse_unknown_keys(ModelFiles(directory.path())),
+                    Contains("expected no such key: it is not known what it changes"));
+  CHECK_NOTHROW(refuse_unknown_keys(ModelFiles(golden_of("families/qwen3_5-multimodal"))));
+
+  Directory many("rwkv7");
+  for (int i = 0; i < 1000; ++i) many.config["key" + std::to_string(i)] = i + 1;
+  const std::vector<std::string> first = many.warnings();
+  REQUIRE(first.size() == 17);
+  CHECK_THAT(first.back(), Contains("984 more keys are not known"));
+}
+
+TEST_CASE("checkpoints: a key that changes what is computed is refused by name") {
+  const std::string name = GENERATE("qwen3_5", "rwkv7-official", "rwkv7", "gla", "delta_net");
+  const Directory directory(name);
+  for (const std::string_view key : refused_checkpoint_keys()) {
+    const bool is_read = name == "qwen3_5" && (key == "layer_types" || key.starts_with("rope_"));
+    if (is_read) continue;
+    CAPTURE(name, key);
+    const json value = key == "use_sliding_window" ? json(true) : json(7);
+    CHECK_THAT(directory.error_with(std::string(key), value),
+               Contains("key \"" + std::string(key) + "\": found "));
+  }
+  CHECK_THAT(directory.error_with("sliding_window", 128), Contains("use_sliding_window false"));
+}
+
+TEST_CASE("checkpoints: a key that is read by another kind of layer is refused by name") {
+  const auto refused = [](const char* name, const char* key, const json& value) {
+    CAPTURE(name, key);
+    CHECK_THAT(Directory(name).error_with(key, value),
+               Contains("key \"" + std::string(key) + "\": found"));
+  };
+  refused("delta_net", "clamp_min", -2.0);
+  refused("delta_net", "num_kv_heads", 7);
+  refused("gla", "allow_neg_eigval", true);
+  refused("gla", "norm_q", true);
+  refused("gla", "head_dim", 7);
+  refused("retnet", "qk_norm", "l2");
+  refused("gated-deltanet", "feature_map", "relu");
+  refused("rwkv7-official", "attn", {{"layers", {1}}});
+  refused("rwkv7-official", "hidden_act", "relu");
+  refused("rwkv7-official", "head_size", 64);
+  refused("rwkv7", "attention_hidden_size", 7);
+  refused("qwen3_5", "head_size", 7);
+}
+
+TEST_CASE("checkpoints: copies of the text's keys beside it have its values") {
+  const Directory directory("qwen3_5-multimodal");
+  const json& text = directory.config["text_config"];
+  for (const char* const key : {"hidden_size", "num_hidden_layers", "vocab_size", "rms_norm_eps"}) {
+    CAPTURE(key);
+    CHECK(directory.error_with(key, text[key]) == "accepted");
+    CHECK_THAT(directory.error_with(key, 1000), Contains("as text_config." + std::string(key)));
+  }
+  CHECK(directory.error_with("max_position_embeddings", text["max_position_embeddings"]) ==
+        "accepted");
+  CHECK_THAT(directory.error_with("rope_theta", 5.0), Contains("key \"rope_theta\": found 5.0"));
+}
+
+TEST_CASE("checkpoints: keys of the rotation beside rope_parameters are copies of those within") {
+  const Directory directory("qwen3_5");
+  REQUIRE(directory.config.contains("rope_parameters"));
+  Directory both("qwen3_5");  // the inner ones win
+  both.config["rope_theta"] = 5.0;
+  both.config["partial_rotary_factor"] = 0.5;
+  both.config["rope_type"] = "default";
+  CHECK(both.warnings().empty());
+  CHECK(outputs_of(both.path()) == outputs_of(golden_of("families/qwen3_5")));
+  CHECK_THAT(directory.error_with("rope_type", "yarn"), Contains("\"rope_type\": found \"yarn\""));
+  CHECK_THAT(directory.error_with("rope_parameters/rope_type", "yarn"),
+             Contains("expected \"default\""));
+  Directory sections("qwen3_5");
+  sections.config["rope_parameters"]["mrope_section"] = {11, 11, 10};
+  CHECK_THAT(sections.error_with("mrope_section", {1, 1, 0}),
+             Contains("\"mrope_section\": found [1,1,0], expected [11,11,10]"));
+  CHECK(sections.error_with("mrope_section", {11, 11, 10}) == "accepted");
+}
+
+TEST_CASE("checkpoints: Infinity and NaN are read, and only a time step may be infinite") {
+  const Directory directory("rwkv7");
+  const auto error = [&](const std::string& more) {
+    std::string text = directory.config.dump();
+    text.insert(1, more + ",");
+    directory.write(text);
+    return error_of_loading(directory.path());
+  };
+  CHECK(error("\"time_step_limit\": [0.0, Infinity]") == "accepted");
+  CHECK(error("\"x\": \"Infinity \\\" NaN\"") == "accepted");
+  const auto model = Transformer::load(directory.path(), {});
+  REQUIRE(model->warnings().size() == 1);
+  CHECK(json::accept(model->config_json()));
+  CHECK(error("\"time_step_limit\": [-Infinity, Infinity]") == "accepted");
+  CHECK_THAT(Transformer::load(directory.path(), {})->warnings().at(0),
+             Contains("\"time_step_limit\"") && Contains("Infinity"));
+  CHECK(json::accept(Transformer::load(directory.path(), {})->config_json()));
+  CHECK_THAT(error("\"time_step_limit\": [0.0, NaN]"),
+             Contains("key \"time_step_limit\": found NaN, expected a finite number"));
+  CHECK_THAT(error("\"norm_eps\": Infinity"), Contains("key \"norm_eps\""));
+  CHECK_THAT(error("\"new\": {\"inner\": [-Infinity]}"),
+             Contains("key \"new.inner\": found -Infinity, expected a finite number"));
+  CHECK_THAT(error("\"x\": Infinite"), Contains("not JSON"));
+  CHECK_THAT(error("\"x\": -NaN"), Contains("not JSON"));
+}
+
+TEST_CASE("checkpoints: each key that is refused is in docs/models.md") {
+  const std::string page = text_at(fs::path(LINTEL_TEST_DATA).parent_path() / "docs" / "models.md");
+  for (const std::string_view key : refused_checkpoint_keys()) {
+    CAPTURE(key);
+    CHECK_THAT(page, Contains("`" + std::string(key) + "`"));
+  }
+  for (const std::string_view key : refused_gguf_keys()) {
+    CAPTURE(key);
+    CHECK_THAT(page, Contains("`" + std::string(key) + "`"));
+  }
+}
+
+TEST_CASE("GGUF files: a key of the architecture that is not known is a warning") {
+  GgufVariant variant("rwkv7-f32.gguf");
+  variant.set("rwkv7.new_switch", "on\n");
+  variant.set("rwkv7.says_zero", 0u);
+  variant.set("general.anything", 1u);
+  const auto model = Transformer::load(variant.write(), {});
+  REQUIRE(model->warnings().size() == 1);
+  CHECK_THAT(model->warnings()[0], Contains("key \"rwkv7.new_switch\": found \"on\\n\""));
+}
+
+TEST_CASE("GGUF files: a key of the architecture that changes what is computed is refused") {
+  const GgufVariant variant("qwen35-f32.gguf");
+  for (const std::string_view key : refused_gguf_keys()) {
+    CAPTURE(key);
+    const std::string name = "qwen35." + std::string(key);
+    if (key == "attention.causal") {
+      CHECK_THAT(variant.error_with(name, false), Contains("key \"" + name + "\": found false"));
+    } else if (key != "rope.scaling.") {
+      CHECK_THAT(variant.error_with(name, 7u), Contains("key \"" + name + "\": found 7"));
+    }
+  }
+  const std::string rope = "qwen35.rope.scaling.";
+  CHECK_THAT(variant.error_with(rope + "type", "yarn"), Contains("found \"yarn\""));
+  CHECK_THAT(variant.error_with(rope + "factor", 4.0f), Contains("rope.scaling.factor"));
+  CHECK_THAT(variant.error_with(rope + "attn_factor", 2.0f), Contains("rope.scaling.attn_factor"));
+  CHECK(variant.error_with(rope + "type", "none") == "accepted");
+  CHECK(variant.error_with(rope + "factor", 1.0f) == "accepted");
+  CHECK(variant.error_with("qwen35.logit_scale", 1.0f) == "accepted");
+  CHECK(variant.error_with("qwen35.attention.causal", true) == "accepted");
+}
+
+}  // namespace lintel::testing
