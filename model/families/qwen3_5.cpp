@@ -302,6 +302,7 @@ void read_experts(ArchitectureKeys& keys, ExpertsShape& experts) {
   experts.chosen = number("expert_used_count", static_cast<std::int64_t>(experts.experts));
   experts.width = number("expert_feed_forward_length", kMaxFeedForwardWidth);
   experts.shared_width = number("expert_shared_feed_forward_length", kMaxFeedForwardWidth);
+  keys.only("norm_top_k_prob", true);
   keys.only("expert_weights_norm", true);
 }
 
@@ -340,13 +341,14 @@ Shape read_gguf(const GgufFile& file, Kind kind, std::vector<UnknownKey>& unknow
   if (shape.full.rotated % 2 != 0 || shape.full.rotated > shape.full.head_width) {
     keys.fail("rope.dimension_count", "an even number, at most attention.key_length");
   }
-  // The converter orders value heads so that head j reads key head j modulo the number of those.
+  // Converters order value heads so that head j reads key head j modulo the number of those, where
+  // the file does not say that it has kept their order.
   shape.linear = {.key_heads = number("ssm.group_count", kMaxHeads),
                   .value_heads = number("ssm.time_step_rank", kMaxHeads),
                   .key_width = number("ssm.state_size", kMaxHeadWidth),
                   .value_width = 0,
                   .taps = static_cast<std::size_t>(keys.required("ssm.conv_kernel", 1, 64)),
-                  .key_heads_are_tiled = true};
+                  .key_heads_are_tiled = keys.boolean("ssm.v_head_reordered", true)};
   const std::size_t values = number("ssm.inner_size", kMaxProjectionWidth);
   if (values % shape.linear.value_heads != 0) {
     keys.fail("ssm.inner_size", "a multiple of ssm.time_step_rank");
@@ -359,7 +361,11 @@ Shape read_gguf(const GgufFile& file, Kind kind, std::vector<UnknownKey>& unknow
   shape.eps = keys.positive("attention.layer_norm_rms_epsilon", kMaxEpsilon, {});
   shape.is_tied = file.find("output.weight") == nullptr;
   shape.vocabulary = vocabulary_of(keys, file);
-  keys.ignore({"rope.dimension_sections"});  // a text has one position in all of them
+  // A text has one position in all sections, and no pictures.
+  keys.ignore({"rope.dimension_sections", "rope.mrope_section", "rope.mrope_interleaved",
+               "mrope_sections", "image_token_id", "video_token_id", "vision_start_token_id",
+               "vision_end_token_id"});
+  keys.ignore_prefix("vision.");
   keys.finish(unknown);
   return shape;
 }
@@ -568,9 +574,12 @@ class Builder {
       return false;
     };
     const TensorReader::Ignored vision = tensors_.ignore([&](std::string_view name) {
-      return starts(name, {"model.visual.", "visual."});
+      return shape_.is_gguf ? starts(name, {"v.", "mm."})
+                            : starts(name, {"model.visual.", "visual."});
     });
     const TensorReader::Ignored drafts = tensors_.ignore([&](std::string_view name) {
+      // Ollama's files have the names of directories, of a head that is not read from them.
+      if (shape_.is_gguf && name.starts_with("mtp.")) return true;
       return !has_drafts() &&
              (shape_.is_gguf ? is_of_draft_block(name) : starts(name, {"mtp.", "model.mtp."}));
     });
@@ -582,7 +591,9 @@ class Builder {
     char gigabytes[32];
     std::snprintf(gigabytes, sizeof gigabytes, "%.1f", static_cast<double>(vision.bytes) / 1e9);
     const std::string of_drafts =
-        has_drafts() ? "" : " and " + std::to_string(drafts.count) + " of a draft head (mtp)";
+        has_drafts() && drafts.count == 0
+            ? ""
+            : " and " + std::to_string(drafts.count) + " of a draft head (mtp)";
     notes.push_back("text only: " + std::to_string(vision.count) + " tensors of a vision tower (" +
                     gigabytes + " GB)" + of_drafts + " are ignored");
   }
@@ -729,12 +740,18 @@ class Builder {
     weights.decay = tensors_.vector(name("A_log"), linear.value_heads);
     // A GGUF file has -exp(A_log).
     for (float& value : weights.decay.values()) value = shape_.is_gguf ? value : -std::exp(value);
-    weights.decay_bias = tensors_.vector(name("dt_bias"), linear.value_heads);
+    weights.decay_bias = tensors_.vector(decay_bias_name(name("dt_bias")), linear.value_heads);
     weights.norm = tensors_.vector(name("norm.weight"), linear.value_width);
     weights.norm_eps = static_cast<float>(shape_.eps);
     weights.out =
         tensors_.dense({{name("out_proj.weight"), shape_.width}}, linear.values(), options_);
     return std::make_unique<GatedDelta>(linear, std::move(weights));
+  }
+
+  // Ollama's GGUF files leave out ".bias".
+  std::string decay_bias_name(const std::string& name) const {
+    const std::string bare = name.substr(0, name.rfind('.'));
+    return shape_.is_gguf && !tensors_.has(name) && tensors_.has(bare) ? bare : name;
   }
 
   std::unique_ptr<const Mixer> channel_mixer(std::size_t layer) {

@@ -28,6 +28,7 @@
 #include "model/core/sha256.h"
 #include "model/core/step_thread_pool.h"
 #include "model/fastest_type.h"
+#include "model/formats/gguf.h"
 #include "model/lora/adapter.h"
 #include "model/model_files.h"
 #include "server/chat/template/chat_model.h"
@@ -328,9 +329,37 @@ std::string read_text_file(const std::filesystem::path& path) {
   return text;
 }
 
+// What a GGUF file recommends; nothing where it has no such keys, or their values are none of
+// these.
+SamplingDefaults sampling_defaults_of(const GgufFile& file) {
+  SamplingDefaults defaults;
+  const auto read = [&](const char* name, double least, double most) -> std::optional<float> {
+    const GgufValue* const value = file.find_key(std::string("general.sampling.") + name);
+    if (value == nullptr || value->is_array()) return std::nullopt;
+    const auto integer = value->integer();
+    const auto number = integer ? static_cast<double>(*integer) : value->number();
+    if (!number || !(*number >= least && *number <= most)) return std::nullopt;
+    return static_cast<float>(*number);
+  };
+  defaults.temperature = read("temp", 0.0, 100.0);
+  defaults.top_p = read("top_p", 1e-6, 1.0);
+  defaults.min_p = read("min_p", 0.0, 1.0);
+  defaults.repetition_penalty = read("penalty_repeat", 0.01, 100.0);
+  if (const auto top_k = read("top_k", 0.0, 1e6)) {
+    defaults.top_k = static_cast<std::uint32_t>(*top_k);
+  }
+  return defaults;
+}
+
+SamplingDefaults sampling_defaults_of(const ModelFiles& files, const ModelSource& source) {
+  const GgufFile* const gguf = files.family() == nullptr ? nullptr : files.checkpoint().gguf;
+  return gguf != nullptr ? sampling_defaults_of(*gguf) : load_sampling_defaults(source.directory);
+}
+
 // A template that is not served keeps chat off for the model, and no more.
-std::shared_ptr<const ChatModel> load_chat(ChatTemplateSources sources, const ModelSource& source,
-                                           const ModelOptions& options) {
+std::shared_ptr<const ChatModel> load_chat(ChatTemplateSources sources,
+                                           const SamplingDefaults& defaults,
+                                           const ModelSource& source, const ModelOptions& options) {
   for (const ChatTemplateFile& given : options.chat_templates) {
     if (given.model != source.name) continue;
     sources.templates.clear();
@@ -343,9 +372,6 @@ std::shared_ptr<const ChatModel> load_chat(ChatTemplateSources sources, const Mo
   for (const std::string& note : sources.notes) {
     spdlog::warn("model {}: chat templates: {}", source.name, note);
   }
-  const auto defaults = std::filesystem::is_directory(source.directory)
-                            ? load_sampling_defaults(source.directory)
-                            : SamplingDefaults();
   auto chat = std::make_shared<const ChatModel>(
       compile_chat_templates(sources.templates, sources.special_tokens), defaults, dialect);
   for (const auto& [name, error] : chat->templates().failures) {
@@ -520,8 +546,8 @@ std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const 
   const int rows = batch_rows(*transformer);
   spdlog::info("model {}: {} workers of {} rows", source.name, options_.scheduling.workers, rows);
   std::vector<std::string> warnings = transformer->warnings();
-  std::shared_ptr<const ChatModel> chat =
-      load_chat(files.load_chat_template_sources(), source, options_);
+  std::shared_ptr<const ChatModel> chat = load_chat(
+      files.load_chat_template_sources(), sampling_defaults_of(files, source), source, options_);
   // Large models are served before they are checked and measured.
   const bool is_large = transformer->num_parameters() > large_parameters_;
   std::shared_ptr<ServedModel> served =
@@ -645,7 +671,7 @@ std::shared_ptr<ServedModel> ModelLoader::serve(
   const ModelSource source{name, version, {}};
   std::shared_ptr<ServedModel> served =
       serve(source, std::move(transformer), std::move(warnings), rows, "", /*measures=*/true);
-  served->chat = load_chat({}, source, options_);
+  served->chat = load_chat({}, SamplingDefaults(), source, options_);
   served->set_numerics(with_team(options_.scheduling, [&](StepThreadPool* team) {
     return numerics_of(*served->transformer, kNumericsTokens, team);
   }));

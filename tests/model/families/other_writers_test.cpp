@@ -289,6 +289,95 @@ TEST_CASE("checkpoints: each key that is refused is in docs/models.md") {
   }
 }
 
+TEST_CASE("GGUF files: keys and tensors that Ollama's converter adds change nothing") {
+  GgufVariant variant("qwen35-f32.gguf");
+  const std::string a = "qwen35.";
+  variant.set(a + "rope.dimension_sections", {1, 1, 0});
+  variant.set(a + "mrope_sections", {1, 1, 0});
+  variant.set(a + "rope.mrope_section", {1, 1, 0});
+  variant.set(a + "rope.mrope_interleaved", true);
+  variant.set(a + "image_token_id", 5u);
+  variant.set(a + "vision_start_token_id", 6u);
+  variant.set(a + "vision_end_token_id", 7u);
+  variant.set(a + "ssm.v_head_reordered", true);
+  variant.set(a + "rope.scaling.type", "none");
+  variant.set(a + "rope.scaling.factor", 4.0f);
+  variant.set(a + "attention.head_count_kv", {0, 0, 0, 2});
+  variant.set(a + "vision.block_count", 2u);
+  variant.set(a + "vision.patch_size", 16u);
+  for (const int layer : {0, 1, 2}) {
+    const std::string name = "blk." + std::to_string(layer) + ".ssm_dt";
+    variant.rename(name + ".bias", name);
+  }
+  variant.add("v.blk.0.attn_q.weight", {8, 8});
+  variant.add("mtp.fc.weight", {8, 8});
+  const fs::path file = variant.write();
+  CHECK(outputs_of(file) == outputs_of(golden_of("gguf/qwen35-f32.gguf")));
+  const auto model = Transformer::load(file, {});
+  REQUIRE(model->warnings().size() == 1);
+  CHECK_THAT(model->warnings()[0], Contains("text only: 1 tensors of a vision tower") &&
+                                       Contains("and 1 of a draft head (mtp) are ignored"));
+  variant.add("v2.weight", {8});
+  CHECK_THAT(variant.error(), Contains("tensor \"v2.weight\": surplus"));
+}
+
+namespace {
+
+// Value heads from the tiled order, in which place m * key_heads + g holds head g * each + m, into
+// the grouped one. count: values of each head, in `rows` rows of the tensor's bytes.
+void group_heads(std::string& bytes, std::size_t rows, std::size_t before, std::size_t count,
+                 std::size_t key_heads, std::size_t each) {
+  const std::size_t row_bytes = bytes.size() / rows;
+  for (std::size_t r = 0; r < rows; ++r) {
+    char* const row = bytes.data() + r * row_bytes + before * sizeof(float);
+    const std::string tiled(row, key_heads * each * count * sizeof(float));
+    for (std::size_t g = 0; g < key_heads; ++g) {
+      for (std::size_t m = 0; m < each; ++m) {
+        std::memcpy(row + (g * each + m) * count * sizeof(float),
+                    tiled.data() + (m * key_heads + g) * count * sizeof(float),
+                    count * sizeof(float));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("GGUF files: value heads that were not reordered read key heads in groups") {
+  GgufVariant variant("qwen35-f32.gguf");
+  const GgufFile golden(golden_of("gguf/qwen35-f32.gguf"));
+  const auto number = [&](const char* key) {
+    return static_cast<std::size_t>(golden.integer(std::string("qwen35.") + key));
+  };
+  const std::size_t key_heads = number("ssm.group_count");
+  const std::size_t value_heads = number("ssm.time_step_rank");
+  const std::size_t each = value_heads / key_heads;
+  REQUIRE(each > 1);
+  const std::size_t width = number("embedding_length");
+  const std::size_t values = number("ssm.inner_size") / value_heads;
+  const std::size_t keys = 2 * key_heads * number("ssm.state_size");
+  for (const int layer : {0, 1, 2}) {
+    const auto bytes = [&](const char* name) -> std::string& {
+      return variant.tensors.at("blk." + std::to_string(layer) + "." + name).bytes;
+    };
+    const auto rows = [&](const char* name, std::size_t before, std::size_t count) {
+      group_heads(bytes(name), 1, before, count, key_heads, each);
+    };
+    rows("attn_qkv.weight", keys * width, values * width);
+    rows("attn_gate.weight", 0, values * width);
+    rows("ssm_beta.weight", 0, width);
+    rows("ssm_alpha.weight", 0, width);
+    rows("ssm_conv1d.weight", keys * number("ssm.conv_kernel"), values * number("ssm.conv_kernel"));
+    rows("ssm_a", 0, 1);
+    rows("ssm_dt.bias", 0, 1);
+    group_heads(bytes("ssm_out.weight"), width, 0, values, key_heads, each);
+  }
+  const std::vector<float> expected = outputs_of(golden_of("gguf/qwen35-f32.gguf"));
+  CHECK(difference(outputs_of(variant.write()), expected) > 0.1);
+  variant.set("qwen35.ssm.v_head_reordered", false);
+  CHECK(difference(outputs_of(variant.write()), expected) < 1e-3);
+}
+
 TEST_CASE("GGUF files: a key of the architecture that is not known is a warning") {
   GgufVariant variant("rwkv7-f32.gguf");
   variant.set("rwkv7.new_switch", "on\n");

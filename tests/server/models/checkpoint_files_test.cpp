@@ -74,5 +74,24 @@ TEST_CASE("an unknown key is in the log and among the warnings, or refused if as
   CHECK(serve(golden_file("families/rwkv7"), /*is_strict=*/true).model->warnings.empty());
 }
 
+TEST_CASE("general.sampling of a GGUF file are defaults, where they are in range") {
+  const TemporaryDirectory directory;
+  const fs::path file = directory.path() / "m.gguf";
+  GgufCopy gguf(golden_file("gguf/rwkv7-f32.gguf"));
+  gguf.set("general.sampling.temp", 0.6f);
+  gguf.set("general.sampling.top_k", 20u);
+  gguf.set("general.sampling.top_p", 0.95f);
+  gguf.set("general.sampling.penalty_repeat", 1000.0f);
+  gguf.set("general.sampling.min_p", "0.1");
+  gguf.write(file);
+  const SamplingDefaults defaults = serve(file).model->chat->defaults();
+  CHECK(defaults.temperature == 0.6f);
+  CHECK(defaults.top_k == 20u);
+  CHECK(defaults.top_p == 0.95f);
+  CHECK_FALSE(defaults.repetition_penalty.has_value());
+  CHECK_FALSE(defaults.min_p.has_value());
+  CHECK_FALSE(serve(golden_file("gguf/rwkv7-f32.gguf")).model->chat->defaults().top_k.has_value());
+}
+
 }  // namespace
 }  // namespace lintel::testing
