@@ -278,6 +278,7 @@ ChatTemplateSources template_sources_of(const GgufFile& file) {
     auto source = optional_text(file, key + "." + std::string(*name));
     if (source) sources.templates.try_emplace(std::string(*name), std::move(*source));
   }
+  resolve_template_names(sources, file.name());
   const GgufValue* const tokens = file.find_key("tokenizer.ggml.tokens");
   constexpr std::pair<const char*, const char*> kTokens[] = {{"bos_token", "bos"},
                                                              {"eos_token", "eos"},

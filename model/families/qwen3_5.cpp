@@ -269,10 +269,21 @@ Shape read_text(CheckpointKeys& keys, const std::string& file, const std::string
 }
 
 // The number of layers, without those of a draft head, which follow.
-std::size_t count_layers(ArchitectureKeys& keys, std::int64_t& draft_layers) {
+std::size_t count_layers(ArchitectureKeys& keys, const GgufFile& file, std::int64_t& draft_layers) {
   const std::int64_t blocks = keys.required("block_count", 1, kMaxLayers);
   draft_layers = keys.integer("nextn_predict_layers", 0, kMaxLayers).value_or(0);
   if (draft_layers >= blocks) keys.fail("nextn_predict_layers", "fewer than block_count");
+  for (std::int64_t i = blocks - draft_layers; i < blocks; ++i) {
+    const std::string block = "blk." + std::to_string(i) + ".";
+    const auto has = [&](const std::string& prefix) {
+      return std::ranges::any_of(file.tensors(), [&](const TensorInfo& tensor) {
+        return tensor.name.starts_with(prefix);
+      });
+    };
+    if (!has(block) || has(block + "nextn.")) continue;
+    keys.fail("nextn_predict_layers", "0: tensors " + quote(block + "*") +
+                                          " are of a layer, without any of a draft head (nextn.)");
+  }
   return static_cast<std::size_t>(blocks - draft_layers);
 }
 
@@ -315,7 +326,7 @@ Shape read_gguf(const GgufFile& file, Kind kind, std::vector<UnknownKey>& unknow
   const auto number = [&](const char* key, std::int64_t high) {
     return static_cast<std::size_t>(keys.required(key, 1, high));
   };
-  const std::size_t layers = count_layers(keys, shape.draft_layers);
+  const std::size_t layers = count_layers(keys, file, shape.draft_layers);
   shape.width = number("embedding_length", kMaxModelWidth);
   shape.has_experts.assign(layers, is_moe);
   if (is_moe) {
@@ -634,7 +645,7 @@ class Builder {
     return std::ranges::find(shape_.has_experts, true) != shape_.has_experts.end();
   }
 
-  // "blk.24.ffn_up.weight" of a model of 24 layers.
+  // "blk.24.ffn_up.weight" of a model of 24 layers and a draft head.
   bool is_of_draft_block(std::string_view name) const {
     constexpr std::string_view kBlock = "blk.";
     if (!name.starts_with(kBlock)) return false;
@@ -642,7 +653,8 @@ class Builder {
     const char* const end = name.data() + name.size();
     const auto parsed = std::from_chars(name.data() + kBlock.size(), end, block);
     return parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == '.' &&
-           block >= shape_.is_full.size();
+           block >= shape_.is_full.size() &&
+           block - shape_.is_full.size() < static_cast<std::size_t>(shape_.draft_layers);
   }
 
   Dense dense(const std::vector<TensorReader::Part>& parts, WeightRole role = WeightRole::kMixer) {

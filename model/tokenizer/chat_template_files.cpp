@@ -16,6 +16,11 @@ using TemplateTree = nlohmann::json;
 
 constexpr const char* kSpecialTokens[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
 constexpr std::size_t kMostNamedTemplates = 64;
+constexpr const char* kChatMl =
+    "{%- for message in messages -%}"
+    "{{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' -}}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}";
 
 class ChatTemplateReader {
  public:
@@ -119,6 +124,20 @@ class ChatTemplateReader {
 
 ChatTemplateSources load_chat_template_sources(const std::filesystem::path& directory) {
   return ChatTemplateReader(directory).run();
+}
+
+void resolve_template_names(ChatTemplateSources& sources, const std::string& file) {
+  for (auto& [name, text] : sources.templates) {
+    if (text == "chatml") text = kChatMl;
+  }
+  std::erase_if(sources.templates, [&](const auto& named) {
+    const auto& [name, text] = named;
+    if (text == "rwkv-world" || text.find('{') != std::string::npos) return false;
+    sources.notes.push_back(
+        file + ": tokenizer.chat_template" + (name == "default" ? "" : "." + shorten(name)) +
+        ": found " + quote(text) + ", expected a template, or the name chatml or rwkv-world");
+    return true;
+  });
 }
 
 }  // namespace lintel

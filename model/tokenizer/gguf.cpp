@@ -39,8 +39,9 @@ constexpr GgufSplit kGgufSplits[] = {
 };
 
 // Control tokens that end texts, by how they are spelt.
-constexpr std::string_view kStopTexts[] = {"<|im_end|>", "<|endoftext|>", "<|eot_id|>",
-                                           "<|end_of_text|>"};
+constexpr std::string_view kStopTexts[] = {"<|im_end|>",      "<|endoftext|>", "<|eot_id|>",
+                                           "<|end_of_text|>", "<|fim_pad|>",   "<|repo_name|>",
+                                           "<|file_sep|>"};
 
 class GgufReader {
  public:
@@ -146,11 +147,24 @@ class GgufReader {
     }
   }
 
+  // Without merges a token of several letters would never be encoded.
+  void check_merged_tokens() const {
+    if (!vocabulary_.merges.empty()) return;
+    for (std::size_t i = 0; i < vocabulary_.tokens.size(); ++i) {
+      const std::string_view token = vocabulary_.tokens[i];
+      const bool is_letter =
+          std::ranges::count_if(token, [](char c) { return (c & '\xC0') != '\x80'; }) <= 1;
+      if (type_of(i) != kNormalType || is_letter) continue;
+      fail("merges", "none", "those that make tokens such as " + quote(token));
+    }
+  }
+
   void add_merges(TextList& merges) const {
     if (vocabulary_.merges.size() > kMostMerges) {
       fail("merges", std::to_string(vocabulary_.merges.size()) + " merges",
            "at most " + std::to_string(kMostMerges));
     }
+    check_merged_tokens();
     for (std::size_t i = 0; i < vocabulary_.merges.size(); ++i) {
       const std::string_view merge = vocabulary_.merges[i];
       const std::size_t space = merge.find(' ', 1);

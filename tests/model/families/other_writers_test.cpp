@@ -409,4 +409,36 @@ TEST_CASE("GGUF files: a key of the architecture that changes what is computed i
   CHECK(variant.error_with("qwen35.attention.causal", true) == "accepted");
 }
 
+TEST_CASE("GGUF files: a layer is never taken for a draft head") {
+  const GgufVariant variant("qwen35-f32.gguf");
+  CHECK_THAT(
+      variant.error_with("qwen35.nextn_predict_layers", 1u),
+      Contains("key \"qwen35.nextn_predict_layers\": found 1, expected 0") && Contains("blk.3."));
+  // Nor is one beyond those that the file counts left out.
+  CHECK_THAT(variant.error_with("qwen35.block_count", 3u),
+             Contains("tensor \"blk.3.") && Contains("surplus"));
+  // A head that was taken out of the file is counted all the same.
+  GgufVariant without("qwen35-f32.gguf");
+  without.set("qwen35.nextn_predict_layers", 1u);
+  without.set("qwen35.block_count", 5u);
+  CHECK(without.error() == "accepted");
+}
+
+TEST_CASE("GGUF files: a chat template may be the name of one") {
+  GgufVariant variant("qwen35-f32.gguf");
+  const auto sources = [&](const char* text) {
+    variant.set("tokenizer.chat_template", text);
+    return ModelFiles(variant.write()).load_chat_template_sources();
+  };
+  CHECK_THAT(sources("chatml").templates.at("default"), Contains("<|im_start|>"));
+  CHECK(sources("chatml").notes.empty());
+  CHECK(sources("rwkv-world").templates.at("default") == "rwkv-world");
+  CHECK(sources("{{ messages }}").templates.at("default") == "{{ messages }}");
+  const ChatTemplateSources unknown = sources("llama2");
+  CHECK(unknown.templates.empty());
+  REQUIRE(unknown.notes.size() == 1);
+  CHECK_THAT(unknown.notes[0],
+             Contains("tokenizer.chat_template") && Contains("\"llama2\"") && Contains("chatml"));
+}
+
 }  // namespace lintel::testing

@@ -533,6 +533,29 @@ TEST_CASE("GGUF vocabularies: start, end and stop tokens") {
   CHECK(make_gguf_tokenizer(llama)->encode("") == std::vector<std::int32_t>{1459});
 }
 
+TEST_CASE("GGUF vocabularies: control tokens that end what is filled in or a file end a text") {
+  GgufVocabulary vocabulary = gguf_of("qwen3", "qwen2");
+  std::vector<std::int32_t> expected = {2856, 2858};
+  for (const char* const text : {"<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"}) {
+    const auto found = std::ranges::find(vocabulary.tokens, text);
+    REQUIRE(found != vocabulary.tokens.end());
+    const auto id = found - vocabulary.tokens.begin();
+    vocabulary.types[static_cast<std::size_t>(id)] = 3;  // as converters have them
+    expected.push_back(static_cast<std::int32_t>(id));
+  }
+  std::ranges::sort(expected);
+  CHECK(std::ranges::equal(make_gguf_tokenizer(vocabulary)->eos(), expected));
+}
+
+TEST_CASE("GGUF vocabularies: one of tokens without the merges that make them is refused") {
+  GgufVocabulary vocabulary = gguf_of("qwen3", "qwen2");
+  vocabulary.merges.clear();
+  CHECK_THAT(gguf_error(vocabulary), Contains("a.gguf: tokenizer.ggml.merges: found none"));
+  vocabulary.tokens.resize(256);  // a token for each byte
+  vocabulary.types.resize(256);
+  CHECK(gguf_error(vocabulary) == "accepted");
+}
+
 TEST_CASE("GGUF vocabularies: World, with the escapes of bytes") {
   GgufVocabulary vocabulary{.file = "a.gguf", .model = "rwkv"};
   vocabulary.tokens = {"<s>"};
