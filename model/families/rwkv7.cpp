@@ -23,6 +23,10 @@ namespace {
 
 constexpr const char* kModelTypes[] = {"rwkv7"};
 
+// The epsilon of the norm over heads of any width in the author's program and in GGUF files.
+// Directories of transformers and FLA have norm_eps times the width.
+constexpr double kHeadNormEps = 64e-5;
+
 enum class Layout { kOfficial, kFla, kBlocks, kGguf };
 
 bool has_prefix(const WeightSource& source, std::string_view prefix) {
@@ -400,10 +404,11 @@ class Builder {
     weights.k_k = vector("k_k");
     weights.k_a = vector("k_a");
     weights.r_k = vector("r_k");
+    const bool is_of_author = shape_.layout == Layout::kBlocks || shape_.layout == Layout::kGguf;
+    const double eps =
+        is_of_author ? kHeadNormEps : shape_.eps * static_cast<double>(shape_.head_width);
     weights.head_norm = {
-        .gain = vector("ln_x.weight"),
-        .bias = vector("ln_x.bias"),
-        .eps = static_cast<float>(shape_.eps * static_cast<double>(shape_.head_width))};
+        .gain = vector("ln_x.weight"), .bias = vector("ln_x.bias"), .eps = static_cast<float>(eps)};
     return std::make_unique<Rwkv7TimeMixer>(shape_.head_width, layer == 0, shape_.unit,
                                             std::move(weights));
   }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """RWKV-7 as its author publishes it: a .pth file with a bare state_dict, as a directory of transformers.
 
-Names gain `rwkv7.` in front, but for `head.weight`; no number changes. Sizes follow from the shapes:
+Names gain `rwkv7.` in front, but for `head.weight`. Sizes follow from the shapes:
 
     emb.weight, head.weight [V, E];  ln_out.{weight,bias} [E]
     below blocks.{i}.:  ln0.* (of block 0 alone), ln1.*, ln2.*, att.ln_x.* [E]
@@ -10,8 +10,14 @@ Names gain `rwkv7.` in front, but for `head.weight`; no number changes. Sizes fo
     ffn.key.weight [F, E];  ffn.value.weight [E, F]
 
 v0, v1 and v2 of block 0 are never used and may be missing.
+
+The author's norm over heads adds 64e-5 to the variance for any width D of them, that of transformers D times norm_eps.
+Where the two differ, `receptance` is multiplied by s = sqrt(D * norm_eps / 64e-5), sqrt(D / 64) with the usual 1e-5, so
+that the outputs of the heads are s times as large, and the norm makes the same of them; `r_k` is divided by s, so that
+its product with r stays. Both become float32, unless s is a power of two. No other number changes.
 """
 
+import math
 import re
 
 import torch
@@ -25,6 +31,7 @@ _OLDER = re.compile(r"blocks\.\d+\.(att|ffn)\.time_")
 _VECTORS = ("x_r", "x_w", "x_k", "x_v", "x_a", "x_g", "w0", "a0", "v0", "k_k", "k_a")
 _RANKS = {"w": "decay_low_rank_dim", "a": "a_low_rank_dim", "v": "v_low_rank_dim",
           "g": "gate_low_rank_dim"}
+_HEAD_NORM_EPS = 64e-5  # the author's, for heads of any width
 _WORLD_LINE = re.compile(r"""(\d+) b?(['"]).*\2 \d+""", re.S)
 
 
@@ -103,10 +110,27 @@ def _check(state, expected):
     return given
 
 
+def _scaled(tensor, factor):
+    """In float32, unless a power of two is exact in any type."""
+    if math.frexp(factor)[0] != 0.5:
+        tensor = tensor.float()
+    return tensor * factor
+
+
+def _with_norm_of_width(tensors, eps, head_width):
+    """The same function by a norm over heads that adds eps times their width."""
+    scale = math.sqrt(head_width * eps / _HEAD_NORM_EPS)
+    if math.isclose(scale, 1.0, rel_tol=1e-6):
+        return tensors
+    factors = {"att.receptance.weight": scale, "att.r_k": 1.0 / scale}
+    return {name: _scaled(tensor, factors[_BLOCK.sub("", name)]) if _BLOCK.sub("", name) in factors else tensor
+            for name, tensor in tensors.items()}
+
+
 def directory_of(state, eps=1e-5):
     """(config.json as a dict, tensors by their names there) of a state_dict. NotRwkv7 naming what does not fit."""
     sizes, layers, head_width, ranks = _sizes(state)
-    tensors = _check(state, _expected_shapes(sizes, layers, head_width, ranks))
+    tensors = _with_norm_of_width(_check(state, _expected_shapes(sizes, layers, head_width, ranks)), eps, head_width)
     vocabulary, width, inner = sizes
     config = {
         "architectures": ["Rwkv7ForCausalLM"], "model_type": "rwkv7", "vocab_size": vocabulary,

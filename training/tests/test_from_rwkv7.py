@@ -77,6 +77,25 @@ class Rwkv7Test(unittest.TestCase):
             outputs = load_model(self.out)(golden["tokens"].long())
         self.assertLess((outputs - golden["outputs"]).abs().max().item(), 5e-5)
 
+    def test_heads_of_another_width_keep_the_norm_of_the_author(self):
+        # Heads of 32, of which the directory's norm adds half of 64e-5: receptance and r_k make up for it.
+        self.assertEqual(self.convert(published()), (0, ""))
+        self.assertEqual(self.config()["norm_eps"], 1e-5)
+        found = self.converted()
+        for name, tensor in official_tensors().items():
+            factor = {"att.receptance.weight": 0.5 ** 0.5, "att.r_k": 2 ** 0.5}.get(name.split(".", 3)[-1])
+            if factor is None:
+                self.assertEqual(found[name].dtype, tensor.dtype, name)
+                self.assertTrue(torch.equal(found[name], tensor), name)
+            else:
+                self.assertEqual(found[name].dtype, torch.float32, name)
+                torch.testing.assert_close(found[name], tensor.float() * factor)
+
+    def test_a_power_of_two_keeps_the_type(self):
+        scaled = from_rwkv7._scaled(torch.tensor([1.5], dtype=torch.bfloat16), 0.5)
+        self.assertEqual((scaled.dtype, scaled.item()), (torch.bfloat16, 0.75))
+        self.assertEqual(from_rwkv7._scaled(torch.tensor([1.5], dtype=torch.bfloat16), 0.7).dtype, torch.float32)
+
     def test_a_type_can_be_chosen(self):
         self.assertEqual(self.convert(published(), "--dtype", "f32"), (0, ""))
         self.assertEqual({t.dtype for t in self.converted().values()}, {torch.float32})

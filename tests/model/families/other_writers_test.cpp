@@ -441,4 +441,39 @@ TEST_CASE("GGUF files: a chat template may be the name of one") {
              Contains("tokenizer.chat_template") && Contains("\"llama2\"") && Contains("chatml"));
 }
 
+TEST_CASE("RWKV-7: the norm of heads has 64e-5 in its author's files and in GGUF") {
+  // Heads of 32, for which transformers' directories have half of it with this norm_eps.
+  const auto write = [](const fs::path& to, const std::string& prefix, bool scales) {
+    fs::create_directory(to);
+    const fs::path from = golden_of("families/rwkv7-official");
+    json config = json::parse(text_at(from / "config.json"));
+    config["norm_eps"] = 1e-5;
+    std::ofstream(to / "config.json") << config.dump();
+    const SafetensorsFile file(from / "model.safetensors");
+    std::map<std::string, std::vector<float>> values;
+    std::vector<TensorToWrite> tensors;
+    for (const auto& [name, tensor] : file.tensors()) {
+      const std::string bare = name.starts_with("rwkv7.") ? name.substr(6) : name;
+      std::vector<float>& of = values[name] = file.read_f32(name);
+      const float scale = scales && name.ends_with("att.receptance.weight") ? std::sqrt(0.5f)
+                          : scales && name.ends_with("att.r_k")             ? std::sqrt(2.0f)
+                                                                            : 1.0f;
+      for (float& value : of) value *= scale;
+      tensors.push_back(
+          {.name = bare == name ? name : prefix + bare, .shape = tensor.shape, .values = of});
+    }
+    write_safetensors(to / "model.safetensors", tensors);
+  };
+  const TemporaryDirectory directory;
+  write(directory.path() / "author", "", false);
+  write(directory.path() / "plain", "rwkv7.", false);
+  write(directory.path() / "scaled", "rwkv7.", true);
+  const std::vector<float> author = outputs_of(directory.path() / "author");
+  CHECK(difference(author, outputs_of(directory.path() / "plain")) > 1e-3);
+  CHECK(difference(author, outputs_of(directory.path() / "scaled")) < 2e-5);
+  GgufVariant gguf("rwkv7-f32.gguf");
+  gguf.set("rwkv7.attention.layer_norm_epsilon", 1e-5f);
+  CHECK(difference(author, outputs_of(gguf.write())) < 2e-5);
+}
+
 }  // namespace lintel::testing
