@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/chat/template/request_json.h"
 #include "server/grammar/gbnf.h"
 #include "server/grammar/schema.h"
 #include "server/grammar/token_matcher.h"
@@ -28,10 +29,6 @@ grammar::ToolDialect dialect_of(ToolDialect dialect) {
   }
 }
 
-std::string text_of(const Json& json) {
-  return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
-}
-
 // The tools that may be called. forced: calls have to come.
 std::vector<grammar::ToolSpec> specs_of(const ChatRequest& request, bool forced) {
   using Arguments = grammar::ToolSpec::Arguments;
@@ -44,7 +41,7 @@ std::vector<grammar::ToolSpec> specs_of(const ChatRequest& request, bool forced)
     grammar::ToolSpec spec{.name = name};
     const Json strict = function.value("strict", Json());
     const Json parameters = function.value("parameters", Json());
-    if (!parameters.is_null()) spec.parameters = text_of(parameters);
+    if (!parameters.is_null()) spec.parameters = request_text(parameters);
     spec.arguments = strict == true ? Arguments::kStrict
                      : forced       ? Arguments::kRelaxed
                                     : Arguments::kAny;
@@ -61,7 +58,7 @@ std::string source_of(const std::vector<grammar::ToolSpec>& specs,
   for (const grammar::ToolSpec& spec : specs) {
     source.push_back({spec.name, spec.parameters, static_cast<int>(spec.arguments)});
   }
-  return text_of(source);
+  return request_text(source);
 }
 
 std::string relaxed_text(const std::vector<grammar::RelaxedKeyword>& relaxed) {
@@ -112,7 +109,7 @@ grpc::Status make_chat_grammar(const ChatRequest& request, const TemplateTraits&
   if (request.format == Format::kJsonSchema || request.format == Format::kJsonObject) {
     const grammar::SchemaOptions options{.relaxed = !request.strict_schema,
                                          .objects_only = request.format == Format::kJsonObject};
-    source = text_of({"schema", options.relaxed, options.objects_only, request.format_text});
+    source = request_text({"schema", options.relaxed, options.objects_only, request.format_text});
     field = request.format == Format::kJsonSchema ? "response_format.json_schema.schema"
                                                   : "response_format";
     compile = [&request, options] {
@@ -121,7 +118,7 @@ grpc::Status make_chat_grammar(const ChatRequest& request, const TemplateTraits&
       return compiled;
     };
   } else if (request.format == Format::kGrammar) {
-    source = text_of({"gbnf", request.format_text});
+    source = request_text({"gbnf", request.format_text});
     field = "grammar";
     compile = [&request] {
       return grammar::CompiledGrammar{grammar::compile_gbnf(request.format_text), {}};

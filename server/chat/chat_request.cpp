@@ -148,7 +148,7 @@ std::string read_response_format(const Json& value, ChatRequest& request) {
     return "has no json_schema.schema";
   }
   request.format = Format::kJsonSchema;
-  request.format_text = format["schema"].dump(-1, ' ', false, Json::error_handler_t::replace);
+  request.format_text = request_text(format["schema"]);
   request.strict_schema = format.value("strict", Json()) == true;
   return kTaken;
 }

@@ -149,6 +149,37 @@ class OrderedTreeBuilder final : public nlohmann::json_sax<json> {
   bool finished_ = false;
 };
 
+bool has_big_integer(const ordered_json& value) {
+  if (!value.is_structured()) return value.is_binary();
+  for (const ordered_json& part : value) {
+    if (has_big_integer(part)) return true;
+  }
+  return false;
+}
+
+std::string dumped(const ordered_json& value) {
+  return value.dump(-1, ' ', /*ensure_ascii=*/false, ordered_json::error_handler_t::replace);
+}
+
+void append_text(const ordered_json& value, std::string& text) {
+  if (!value.is_structured()) {
+    const auto digits = big_integer_digits(value);
+    text += digits ? *digits : dumped(value);
+    return;
+  }
+  text += value.is_object() ? '{' : '[';
+  bool is_first = true;
+  for (const auto& member : value.items()) {
+    if (!std::exchange(is_first, false)) text += ',';
+    if (value.is_object()) {
+      text += dumped(member.key());
+      text += ':';
+    }
+    append_text(member.value(), text);
+  }
+  text += value.is_object() ? '}' : ']';
+}
+
 }  // namespace
 
 std::optional<ordered_json> read_request_json(std::string_view text, const JsonBounds& bounds,
@@ -167,6 +198,13 @@ std::optional<std::string> big_integer_digits(const ordered_json& value) {
   const auto& bytes = value.get_binary();
   if (!bytes.has_subtype() || bytes.subtype() != kBigIntegerSubtype) return std::nullopt;
   return std::string(bytes.begin(), bytes.end());
+}
+
+std::string request_text(const ordered_json& value) {
+  if (!has_big_integer(value)) return dumped(value);
+  std::string text;
+  append_text(value, text);
+  return text;
 }
 
 }  // namespace lintel

@@ -22,5 +22,8 @@ std::optional<nlohmann::ordered_json> read_request_json(std::string_view text,
 nlohmann::ordered_json big_integer(std::string_view digits);
 // The digits of such a value, with its sign; nothing: it is another value.
 std::optional<std::string> big_integer_digits(const nlohmann::ordered_json& value);
+// Such a tree as JSON again, in one line and in UTF-8, with all digits of large integers. As deep
+// as the tree is.
+std::string request_text(const nlohmann::ordered_json& value);
 
 }  // namespace lintel

@@ -53,6 +53,20 @@ TEST_CASE("every member of a chat completion is served, ignored or refused by na
   CHECK_THAT(wrong_with("lintel", {{"no", 1}}), Contains("'no'"));
 }
 
+TEST_CASE("a schema's integers beyond 64 bits keep their digits") {
+  const std::string schema =
+      R"({"type":"integer","minimum":-18446744073709551617,"enum":["a\"",1.5,)"
+      R"([340282366920938463463374607431768211457]],"maximum":18446744073709551617})";
+  ChatRequest request;
+  const grpc::Status read = read_chat_request(
+      R"({"model":"m","messages":[{"role":"user","content":"a"}],"response_format":{)"
+      R"("type":"json_schema","json_schema":{"name":"n","schema":)" +
+          schema + "}}}",
+      {}, request);
+  CHECK(read.error_message().empty());
+  CHECK(request.format_text == schema);
+}
+
 TEST_CASE("wrong values are refused with the member and the limit") {
   CHECK_THAT(wrong_with("not json"), Contains("is not JSON"));
   CHECK_THAT(wrong_with("[]"), Contains("is not an object"));
