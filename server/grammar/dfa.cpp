@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -147,21 +148,30 @@ class DfaMaker {
     return dfa;
   }
 
+  // A byte of each class of both automata; `classes`: the number of the class of each byte.
+  static std::vector<unsigned char> samples_of(const Dfa& one, const Dfa& other,
+                                               std::array<std::uint8_t, 256>* classes) {
+    std::vector<std::uint16_t> known(std::size_t{one.num_classes_} * other.num_classes_, 256);
+    std::vector<unsigned char> samples;
+    for (std::size_t byte = 0; byte < 256; ++byte) {
+      std::uint16_t& name =
+          known[one.classes_[byte] * std::size_t{other.num_classes_} + other.classes_[byte]];
+      if (name == 256) {
+        name = static_cast<std::uint16_t>(samples.size());
+        samples.push_back(static_cast<unsigned char>(byte));
+      }
+      (*classes)[byte] = static_cast<std::uint8_t>(name);
+    }
+    return samples;
+  }
+
   // Makes an automaton whose states are `Name`s, found from `start`. `step(name, byte)` is the
   // next one or nothing; bytes of one class of both automata behave alike.
   template <typename Name, typename Step, typename Accepts>
   static Dfa explore(const Name& start, const Dfa& one, const Dfa& other, Step&& step,
                      Accepts&& accepts, std::size_t* work) {
     Raw raw;
-    std::map<std::pair<int, int>, std::uint8_t> known;
-    std::vector<unsigned char> samples;
-    for (int byte = 0; byte < 256; ++byte) {
-      const std::pair<int, int> key(one.classes_[static_cast<std::size_t>(byte)],
-                                    other.classes_[static_cast<std::size_t>(byte)]);
-      const auto [found, fresh] = known.emplace(key, static_cast<std::uint8_t>(samples.size()));
-      if (fresh) samples.push_back(static_cast<unsigned char>(byte));
-      raw.classes[static_cast<std::size_t>(byte)] = found->second;
-    }
+    const std::vector<unsigned char> samples = samples_of(one, other, &raw.classes);
     raw.num_classes = static_cast<std::uint16_t>(samples.size());
     std::map<Name, Dfa::State> states;
     std::vector<Name> names;
@@ -174,7 +184,11 @@ class DfaMaker {
       return found->second;
     };
     find(start);
+    // A state of a product takes longer to find than one of a set.
+    constexpr std::size_t kCost = 8;
     for (std::size_t at = 0; at < names.size(); ++at) {
+      if (raw.table.size() > kMaxDfaWork / kCost) throw TooLarge("is too large");
+      if (work != nullptr) *work += samples.size() * kCost;
       const Name name = names[at];
       raw.accepting.push_back(accepts(name));
       for (const unsigned char byte : samples) {
@@ -182,8 +196,6 @@ class DfaMaker {
         raw.table.push_back(next ? find(*next) : Dfa::kDead);
       }
     }
-    // A state of a product takes longer to find than one of a set.
-    if (work != nullptr) *work += raw.table.size() * 8;
     return make(std::move(raw));
   }
 };
@@ -219,6 +231,18 @@ bool Dfa::matches(std::string_view text) const {
     state = step(state, static_cast<unsigned char>(c));
   }
   return state != kDead && accepts(state);
+}
+
+bool Dfa::has_byte(unsigned char byte) const {
+  for (std::size_t state = 0; state < num_states(); ++state) {
+    if (step(static_cast<State>(state), byte) != kDead) return true;
+  }
+  return false;
+}
+
+std::vector<unsigned char> samples_of(const Dfa& one, const Dfa& other) {
+  std::array<std::uint8_t, 256> classes;
+  return DfaMaker::samples_of(one, other, &classes);
 }
 
 Nfa::State Nfa::add_state() {
@@ -323,6 +347,29 @@ Nfa::State Nfa::add_any(State from, Spelling spelling) {
   add_empty(from, loop);
   add_empty(add_code_points(loop, all_code_points(), spelling), loop);
   return loop;
+}
+
+Nfa::State Nfa::add_dfa(State from, const Dfa& dfa) {
+  const State end = add_state();
+  if (dfa.start() == Dfa::kDead) return end;
+  std::vector<State> states;
+  for (std::size_t i = 0; i < dfa.num_states(); ++i) states.push_back(add_state());
+  add_empty(from, states[dfa.start()]);
+  for (std::size_t i = 0; i < dfa.num_states(); ++i) {
+    const auto state = static_cast<Dfa::State>(i);
+    if (dfa.accepts(state)) add_empty(states[i], end);
+    // Neighbours that lead to the same state are one edge.
+    for (std::size_t first = 0, last = 0; first < 256; first = last + 1) {
+      const Dfa::State to = dfa.step(state, static_cast<unsigned char>(first));
+      last = first;
+      while (last < 255 && dfa.step(state, static_cast<unsigned char>(last + 1)) == to) ++last;
+      if (to == Dfa::kDead) continue;
+      count_work();
+      add_edge(states[i], static_cast<unsigned char>(first), static_cast<unsigned char>(last),
+               states[to]);
+    }
+  }
+  return end;
 }
 
 Dfa Nfa::determinize(State start, State accept, std::size_t* total_work) const {
@@ -539,103 +586,6 @@ const std::shared_ptr<const Dfa>& json_space() {
 
 namespace {
 
-std::string digits_of(unsigned __int128 value) {
-  std::string digits;
-  do {
-    digits += static_cast<char>('0' + static_cast<int>(value % 10));
-    value /= 10;
-  } while (value > 0);
-  std::ranges::reverse(digits);
-  return digits;
-}
-
-// Integers without sign from `least` to `most`, which have as many digits; "0" is of one digit.
-void add_same_length(Nfa& nfa, Nfa::State from, std::string_view least, std::string_view most,
-                     Nfa::State end) {
-  // States by whether the digits so far are those of `least` and of `most`.
-  Nfa::State at[2][2] = {};
-  bool has[2][2] = {};
-  at[1][1] = from;
-  has[1][1] = true;
-  for (std::size_t i = 0; i < least.size(); ++i) {
-    Nfa::State next[2][2] = {};
-    bool has_next[2][2] = {};
-    for (int low = 0; low < 2; ++low) {
-      for (int high = 0; high < 2; ++high) {
-        if (!has[low][high]) continue;
-        const char first = low ? least[i] : '0';
-        const char last = high ? most[i] : '9';
-        for (char digit = first; digit <= last; ++digit) {
-          const int l = low && digit == least[i];
-          const int h = high && digit == most[i];
-          if (!has_next[l][h]) {
-            has_next[l][h] = true;
-            next[l][h] = nfa.add_state();
-          }
-          nfa.add_edge(at[low][high], static_cast<unsigned char>(digit),
-                       static_cast<unsigned char>(digit), next[l][h]);
-        }
-      }
-    }
-    std::copy(&next[0][0], &next[0][0] + 4, &at[0][0]);
-    std::copy(&has_next[0][0], &has_next[0][0] + 4, &has[0][0]);
-  }
-  for (int low = 0; low < 2; ++low) {
-    for (int high = 0; high < 2; ++high) {
-      if (has[low][high]) nfa.add_empty(at[low][high], end);
-    }
-  }
-}
-
-// The same for any lengths; without `most` they are open.
-void add_magnitudes(Nfa& nfa, Nfa::State from, const std::string& least,
-                    const std::optional<std::string>& most, Nfa::State end) {
-  const std::size_t longest = most ? most->size() : least.size();
-  for (std::size_t size = least.size(); size <= longest; ++size) {
-    const std::string low = size == least.size() ? least : "1" + std::string(size - 1, '0');
-    const std::string high = most && size == most->size() ? *most : std::string(size, '9');
-    add_same_length(nfa, from, low, high, end);
-  }
-  if (!most) {
-    Nfa::State at = nfa.add_state();
-    nfa.add_edge(from, '1', '9', at);
-    for (std::size_t i = 0; i < least.size(); ++i) {
-      const Nfa::State next = nfa.add_state();
-      nfa.add_edge(at, '0', '9', next);
-      at = next;
-    }
-    nfa.add_edge(at, '0', '9', at);
-    nfa.add_empty(at, end);
-  }
-}
-
-}  // namespace
-
-Dfa integers_between(std::optional<Integer> least, std::optional<Integer> most) {
-  using Magnitude = unsigned __int128;
-  Nfa nfa;
-  const Nfa::State start = nfa.add_state(), end = nfa.add_state();
-  if (!most || *most >= 0) {
-    const Integer low = std::max<Integer>(least.value_or(0), 0);
-    if (!most || low <= *most) {
-      add_magnitudes(nfa, start, digits_of(static_cast<Magnitude>(low)),
-                     most ? std::optional(digits_of(static_cast<Magnitude>(*most))) : std::nullopt,
-                     end);
-    }
-  }
-  if (!least || *least < 0) {
-    const Integer high = std::min<Integer>(most.value_or(-1), -1);
-    if (!least || *least <= high) {
-      add_magnitudes(
-          nfa, nfa.add_bytes(start, "-"), digits_of(static_cast<Magnitude>(-high)),
-          least ? std::optional(digits_of(static_cast<Magnitude>(-*least))) : std::nullopt, end);
-    }
-  }
-  return nfa.determinize(start, end);
-}
-
-namespace {
-
 Dfa search_dfa(std::string_view tag, bool with_tag) {
   // Knuth, Morris, Pratt: the state is how much of the tag the text ends with.
   std::vector<std::size_t> border(tag.size() + 1, 0);
@@ -644,14 +594,19 @@ Dfa search_dfa(std::string_view tag, bool with_tag) {
     if (tag[i] == tag[k]) ++k;
     border[i + 1] = k;
   }
+  // Bytes that are not in the tag are one class.
   DfaMaker::Raw raw;
-  for (std::size_t byte = 0; byte < 256; ++byte) {
-    raw.classes[byte] = static_cast<std::uint8_t>(byte);
+  std::vector<int> samples = {-1};
+  for (const char c : tag) {
+    std::uint8_t& name = raw.classes[static_cast<unsigned char>(c)];
+    if (name != 0) continue;
+    name = static_cast<std::uint8_t>(samples.size());
+    samples.push_back(static_cast<unsigned char>(c));
   }
-  raw.num_classes = 256;
+  raw.num_classes = static_cast<std::uint16_t>(samples.size());
   for (std::size_t state = 0; state <= tag.size(); ++state) {
     raw.accepting.push_back((state == tag.size()) == with_tag);
-    for (int byte = 0; byte < 256; ++byte) {
+    for (const int byte : samples) {
       if (state == tag.size()) {
         raw.table.push_back(Dfa::kDead);
         continue;
@@ -683,6 +638,22 @@ Dfa intersection(const Dfa& one, const Dfa& other, std::size_t* work) {
         return next;
       },
       [&](const Name& at) { return one.accepts(at.first) && other.accepts(at.second); }, work);
+}
+
+Dfa difference(const Dfa& one, const Dfa& other, std::size_t* work) {
+  using Name = std::pair<Dfa::State, Dfa::State>;
+  if (one.start() == Dfa::kDead || other.start() == Dfa::kDead) return one;
+  return DfaMaker::explore<Name>(
+      Name(one.start(), other.start()), one, other,
+      [&](const Name& at, unsigned char byte) -> std::optional<Name> {
+        const Dfa::State next = one.step(at.first, byte);
+        if (next == Dfa::kDead) return std::nullopt;
+        return Name(next, at.second == Dfa::kDead ? Dfa::kDead : other.step(at.second, byte));
+      },
+      [&](const Name& at) {
+        return one.accepts(at.first) && (at.second == Dfa::kDead || !other.accepts(at.second));
+      },
+      work);
 }
 
 Dfa with_lengths(const Dfa& text, const StringDfa& shape, std::uint32_t least, std::uint32_t most,

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -62,9 +61,12 @@ class Dfa {
     return sizeof(*this) + table_.size() * sizeof(State) + flags_.size();
   }
   bool matches(std::string_view text) const;
+  // Whether `byte` may come at some place of a text.
+  bool has_byte(unsigned char byte) const;
 
  private:
   friend class DfaMaker;
+  friend std::vector<unsigned char> samples_of(const Dfa& one, const Dfa& other);
   static constexpr std::uint8_t kAccepts = 1, kContinues = 2;
 
   std::uint64_t id_ = 0;
@@ -95,6 +97,8 @@ class Nfa {
   State add_code_points(State from, const CodePointSet& set, Spelling spelling);
   // Any number of code points.
   State add_any(State from, Spelling spelling);
+  // What `dfa` accepts.
+  State add_dfa(State from, const Dfa& dfa);
   // Counts work that adds no state.
   void count_work(std::size_t units = 1);
 
@@ -135,10 +139,6 @@ const std::shared_ptr<const Dfa>& json_number();
 // One blank, or one LF and up to 32 blanks, or nothing.
 const std::shared_ptr<const Dfa>& json_space();
 
-// Decimal integers within bounds; none: open.
-using Integer = __int128;
-Dfa integers_between(std::optional<Integer> least, std::optional<Integer> most);
-
 // Texts that end with the first `tag` in them. Any bytes.
 Dfa text_up_to(std::string_view tag);
 // Texts without `tag`.
@@ -146,6 +146,10 @@ Dfa text_without(std::string_view tag);
 
 // What both accept. Adds its work to *work, if there is one.
 Dfa intersection(const Dfa& one, const Dfa& other, std::size_t* work = nullptr);
+// What `one` accepts and `other` does not: the complement of `other` within `one`.
+Dfa difference(const Dfa& one, const Dfa& other, std::size_t* work = nullptr);
+// A byte of each class of bytes that both automata treat alike.
+std::vector<unsigned char> samples_of(const Dfa& one, const Dfa& other);
 // What `text` accepts and has `least` to `most` characters: times that `shape`, an automaton of the
 // same spelling, returns to its state `inside`.
 Dfa with_lengths(const Dfa& text, const StringDfa& shape, std::uint32_t least, std::uint32_t most,

@@ -130,7 +130,8 @@ void Grammar::measure_bytes() {
     bytes_ += sizeof(Node) + node.children.size() * sizeof(NodeId) + bytes_of(node.texts) +
               bytes_of(node.later_texts) + node.required.size() * sizeof(std::uint64_t) +
               (node.members.size() + node.later_members.size()) * sizeof(std::uint32_t);
-    if (node.dfa != nullptr && counted.insert(node.dfa->id()).second) bytes_ += node.dfa->bytes();
+    if (node.dfa == nullptr || !counted.insert(node.dfa->id()).second) continue;
+    bytes_ += node.dfa->bytes() + (node.counts == nullptr ? 0 : node.counts->bytes());
   }
   if (bytes_ > kMaxGrammarBytes) {
     throw GrammarError(GrammarError::Kind::kTooLarge, "", "takes more than 16 MiB of memory");

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/grammar/character_counts.h"
 #include "server/grammar/dfa.h"
 
 namespace lintel::grammar {
@@ -68,9 +69,9 @@ struct Node {
   std::uint32_t height = kEndless;
 
   std::shared_ptr<const Dfa> dfa;
-  // kDfa: a state that is entered once a character, which count then; the automaton accepts
-  // between `least` and `most` of them. kDead: nothing is counted.
-  Dfa::State counted = Dfa::kDead;
+  // kDfa: characters count, and the automaton accepts from `least` to `most` of them, the frame
+  // included. Null: nothing is counted.
+  std::shared_ptr<const CharacterCounts> counts;
   std::uint32_t least = 0;
   std::uint32_t most = kUnbounded;
 

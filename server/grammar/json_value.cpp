@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grammar/json_value.h"
 
-#include <cmath>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "model/core/json_reader.h"
+#include "server/grammar/decimal.h"
 #include "server/grammar/grammar.h"
 
 namespace lintel::grammar {
@@ -30,14 +31,16 @@ class TreeBuilder final : public nlohmann::json_sax<Json> {
   }
   bool number_integer(std::int64_t value) override { return add_integer(value); }
   bool number_unsigned(std::uint64_t value) override { return add_integer(value); }
-  bool number_float(double value, const std::string& text) override {
-    constexpr double kMostExact = 1e37;
+  bool number_float(double, const std::string& text) override {
+    constexpr std::size_t kMostDigits = 38;
     JsonValue& at = place();
     at.type = JsonValue::Type::kNumber;
     at.text = text;
-    if (std::abs(value) <= kMostExact && std::floor(value) == value) {
-      at.integer = static_cast<Integer>(value);
-    }
+    const std::optional<Decimal> value = Decimal::parse(text);
+    if (!value || !value->is_integer() || value->whole().size() > kMostDigits) return true;
+    Integer integer = 0;
+    for (const char digit : value->whole()) integer = integer * 10 + (digit - '0');
+    at.integer = value->is_negative() ? -integer : integer;
     return true;
   }
   bool string(std::string& value) override {

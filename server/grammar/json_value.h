@@ -8,18 +8,18 @@
 #include <string_view>
 #include <vector>
 
-#include "server/grammar/dfa.h"
-
 namespace lintel::grammar {
 
 inline constexpr std::size_t kMaxSchemaBytes = std::size_t{256} << 10;
+
+using Integer = __int128;
 
 struct JsonValue {
   enum class Type { kNull, kBoolean, kNumber, kString, kArray, kObject };
   Type type = Type::kNull;
   bool boolean = false;
   std::string text;                // of a string; of a number as it was spelt
-  std::optional<Integer> integer;  // a number without fraction
+  std::optional<Integer> integer;  // a number without fraction, of at most 38 digits
   std::vector<std::string> names;  // of members
   std::vector<JsonValue> values;   // of members or items
 

@@ -289,19 +289,18 @@ void Stepper::step(const Place& top, unsigned char byte, Stacks& to) {
 }
 
 void Stepper::step_dfa(const Node& node, const Place& top, unsigned char byte, Stacks& to) {
-  const auto state = static_cast<Dfa::State>(top.a);
-  const Dfa::State next = node.dfa->step(state, byte);
+  const Dfa::State next = node.dfa->step(static_cast<Dfa::State>(top.a), byte);
   if (next == Dfa::kDead) return;
   std::uint32_t count = top.b;
-  if (node.counted != Dfa::kDead) {
-    if (state == node.counted) {
-      const bool ends = node.dfa->accepts(next);
-      if (ends ? count < node.least : count >= node.most) return;
-    }
-    if (next == node.counted && state != node.dfa->start()) {
+  if (node.counts != nullptr) {
+    if (node.counts->is_counted(next)) {
       // Without an upper bound it only matters that the lower one is met.
       if (node.most != kUnbounded || count < node.least) ++count;
     }
+    if (count > node.most) return;
+    const std::uint32_t needed = node.least - std::min(count, node.least);
+    const std::uint32_t left = node.most == kUnbounded ? kUnbounded : node.most - count;
+    if (!node.counts->can_end(next, needed, left)) return;
   }
   if (node.dfa->continues(next)) {
     Place place;
@@ -311,7 +310,8 @@ void Stepper::step_dfa(const Node& node, const Place& top, unsigned char byte, S
     place.below = top.below;
     push(to, std::move(place));
   }
-  if (node.dfa->accepts(next)) complete(top.below, to);
+  const bool is_enough = node.counts == nullptr || count >= node.least;
+  if (node.dfa->accepts(next) && is_enough) complete(top.below, to);
 }
 
 void Stepper::step_texts(const Node& node, const Place& top, unsigned char byte, Stacks& to) {

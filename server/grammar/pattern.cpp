@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +15,8 @@ namespace lintel::grammar {
 namespace {
 
 constexpr int kMostPatternGroups = 64;  // within one another
+// Of all that is looked for in one pattern.
+constexpr std::size_t kMostLookAheadWork = 4'000'000;
 
 const CodePointSet kAsciiDigits = {{'0', '9'}};
 const CodePointSet kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
@@ -28,22 +30,26 @@ class PatternParser {
   PatternParser(std::string_view text, Expressions& expressions)
       : text_(text), expressions_(expressions) {}
 
+  struct Branch;
+  // What has to follow, or must not.
+  struct LookAhead {
+    bool is_negative = false;
+    std::vector<Branch> branches;  // anchored where it stands
+  };
+  // A part of a branch, with what is looked for where it begins.
+  struct Part {
+    std::vector<LookAhead> look_ahead;
+    ExpressionId expression = 0;
+  };
   struct Branch {
     bool anchored_begin = false;
     bool anchored_end = false;
-    ExpressionId expression = 0;
+    std::vector<Part> parts;
   };
 
-  // The alternatives of the whole; they alone may have anchors.
+  // The alternatives of the whole; they and look-ahead alone may have anchors.
   std::vector<Branch> parse() {
-    std::vector<Branch> branches;
-    do {
-      Branch branch;
-      while (take('^')) branch.anchored_begin = true;
-      branch.expression = parse_sequence(0);
-      while (take('$')) branch.anchored_end = true;
-      branches.push_back(branch);
-    } while (take('|'));
+    std::vector<Branch> branches = parse_branches(0);
     if (at_ < text_.size()) refuse();
     return branches;
   }
@@ -53,6 +59,38 @@ class PatternParser {
   }
 
  private:
+  std::vector<Branch> parse_branches(int depth) {
+    std::vector<Branch> branches;
+    do {
+      Branch branch;
+      branch.anchored_begin = depth > 0;
+      while (depth == 0 && take('^')) branch.anchored_begin = true;
+      do {
+        Part part;
+        while (depth == 0 && has_look_ahead()) part.look_ahead.push_back(parse_look_ahead());
+        part.expression = parse_sequence(depth, /*is_whole=*/true);
+        branch.parts.push_back(std::move(part));
+      } while (has_look_ahead());
+      while (take('$')) branch.anchored_end = true;
+      branches.push_back(std::move(branch));
+    } while (take('|'));
+    return branches;
+  }
+
+  bool has_look_ahead() const {
+    const std::string_view rest = text_.substr(at_);
+    return rest.starts_with("(?=") || rest.starts_with("(?!");
+  }
+
+  LookAhead parse_look_ahead() {
+    LookAhead ahead;
+    ahead.is_negative = text_[at_ + 2] == '!';
+    at_ += 3;
+    ahead.branches = parse_branches(1);
+    if (!take(')') || has('*') || has('+') || has('?') || has('{')) refuse();
+    return ahead;
+  }
+
   bool has(char c) const { return at_ < text_.size() && text_[at_] == c; }
   bool take(char c) {
     if (!has(c)) return false;
@@ -66,18 +104,17 @@ class PatternParser {
 
   ExpressionId parse_choice(int depth) {
     std::vector<ExpressionId> parts;
-    do parts.push_back(parse_sequence(depth));
+    do parts.push_back(parse_sequence(depth, /*is_whole=*/false));
     while (take('|'));
     return expressions_.add_parts(Expression::Kind::kChoice, std::move(parts));
   }
 
-  ExpressionId parse_sequence(int depth) {
+  // is_whole: of a branch, which look-ahead and anchors may end.
+  ExpressionId parse_sequence(int depth, bool is_whole) {
     std::vector<ExpressionId> parts;
     while (at_ < text_.size() && !has('|') && !has(')')) {
-      if (has('$')) {
-        if (depth > 0) refuse();
-        break;
-      }
+      if (has('$') && !is_whole) refuse();
+      if (has('$') || (is_whole && depth == 0 && has_look_ahead())) break;
       parts.push_back(parse_quantifiers(parse_atom(depth)));
     }
     return expressions_.add_parts(Expression::Kind::kSequence, std::move(parts));
@@ -274,25 +311,76 @@ class PatternParser {
   std::size_t at_ = 0;
 };
 
-Dfa make_pattern_dfa(std::string_view pattern, Spelling spelling, std::size_t* work) {
-  Expressions expressions;
-  PatternParser parser(pattern, expressions);
-  const std::vector<PatternParser::Branch> branches = parser.parse();
-  try {
+// Makes an automaton of parsed branches.
+class PatternCompiler {
+ public:
+  using Branches = std::vector<PatternParser::Branch>;
+
+  PatternCompiler(const Expressions& expressions, Spelling spelling)
+      : expressions_(expressions), spelling_(spelling) {}
+
+  std::size_t work() const { return work_; }
+
+  Dfa compile(const Branches& branches, bool is_quoted) {
     Nfa nfa;
     const Nfa::State start = nfa.add_state();
-    const bool is_quoted = spelling == Spelling::kJsonString;
     const Nfa::State begin = is_quoted ? nfa.add_bytes(start, "\"") : start;
     const Nfa::State end = nfa.add_state();
     for (const PatternParser::Branch& branch : branches) {
       Nfa::State at = nfa.add_state();
       nfa.add_empty(begin, at);
-      if (!branch.anchored_begin) at = nfa.add_any(at, spelling);
-      at = add_expression(nfa, expressions, branch.expression, {}, at, spelling);
-      if (!branch.anchored_end) at = nfa.add_any(at, spelling);
-      nfa.add_empty(at, end);
+      if (!branch.anchored_begin) at = nfa.add_any(at, spelling_);
+      nfa.add_empty(add_parts(nfa, branch, 0, at), end);
     }
-    return nfa.determinize(start, is_quoted ? nfa.add_bytes(end, "\"") : end, work);
+    return nfa.determinize(start, is_quoted ? nfa.add_bytes(end, "\"") : end, &work_);
+  }
+
+ private:
+  // Adds a branch from part `first` on, up to the end of the text. As deep as it has parts with
+  // look-ahead.
+  Nfa::State add_parts(Nfa& nfa, const PatternParser::Branch& branch, std::size_t first,
+                       Nfa::State from) {
+    const PatternParser::Part& part = branch.parts[first];
+    if (!part.look_ahead.empty()) return nfa.add_dfa(from, looked_at(branch, first));
+    return add_rest(nfa, branch, first, from);
+  }
+
+  // The same without what is looked for at the beginning.
+  Nfa::State add_rest(Nfa& nfa, const PatternParser::Branch& branch, std::size_t first,
+                      Nfa::State from) {
+    const ExpressionId expression = branch.parts[first].expression;
+    const Nfa::State at = add_expression(nfa, expressions_, expression, {}, from, spelling_);
+    if (first + 1 < branch.parts.size()) return add_parts(nfa, branch, first + 1, at);
+    return branch.anchored_end ? at : nfa.add_any(at, spelling_);
+  }
+
+  Dfa looked_at(const PatternParser::Branch& branch, std::size_t first) {
+    Nfa nfa;
+    const Nfa::State start = nfa.add_state();
+    Dfa rest = nfa.determinize(start, add_rest(nfa, branch, first, start), &work_);
+    for (const PatternParser::LookAhead& ahead : branch.parts[first].look_ahead) {
+      if (work_ > kMostLookAheadWork) throw TooLarge("is too large");
+      const Dfa wanted = compile(ahead.branches, /*is_quoted=*/false);
+      rest =
+          ahead.is_negative ? difference(rest, wanted, &work_) : intersection(rest, wanted, &work_);
+    }
+    return rest;
+  }
+
+  const Expressions& expressions_;
+  const Spelling spelling_;
+  std::size_t work_ = 0;
+};
+
+Dfa make_pattern_dfa(std::string_view pattern, Spelling spelling, std::size_t* work) {
+  Expressions expressions;
+  PatternParser parser(pattern, expressions);
+  const std::vector<PatternParser::Branch> branches = parser.parse();
+  try {
+    PatternCompiler compiler(expressions, spelling);
+    Dfa dfa = compiler.compile(branches, spelling == Spelling::kJsonString);
+    if (work != nullptr) *work += compiler.work();
+    return dfa;
   } catch (const TooLarge&) {
     parser.refuse();
   }
@@ -311,13 +399,43 @@ Dfa make_pattern_dfa(std::string_view pattern, Spelling spelling, std::size_t* w
 // A label has at most 61 bytes, four of them less than 253.
 #define LINTEL_LABEL "[A-Za-z0-9](?:-?[A-Za-z0-9]){0,30}"
 #define LINTEL_OCTET "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
+#define LINTEL_IPV4 LINTEL_OCTET "(?:\\." LINTEL_OCTET "){3}"
+// RFC 3986: IPv6address, with h16 and ls32.
+#define LINTEL_H16 "[0-9a-fA-F]{1,4}"
+#define LINTEL_LS32 "(?:" LINTEL_H16 ":" LINTEL_H16 "|" LINTEL_IPV4 ")"
+#define LINTEL_UP_TO(count) "(?:(?:" LINTEL_H16 ":){0," count "}" LINTEL_H16 ")?::"
+#define LINTEL_TIMES(count) "(?:" LINTEL_H16 ":){" count "}"
+#define LINTEL_IPV6                                                                         \
+  "(?:" LINTEL_TIMES("6") LINTEL_LS32 "|::" LINTEL_TIMES("5") LINTEL_LS32                   \
+      "|(?:" LINTEL_H16 ")?::" LINTEL_TIMES("4") LINTEL_LS32 "|" LINTEL_UP_TO("1")          \
+          LINTEL_TIMES("3") LINTEL_LS32 "|" LINTEL_UP_TO("2") LINTEL_TIMES("2") LINTEL_LS32 \
+      "|" LINTEL_UP_TO("3") LINTEL_H16 ":" LINTEL_LS32 "|" LINTEL_UP_TO("4") LINTEL_LS32    \
+      "|" LINTEL_UP_TO("5") LINTEL_H16 "|" LINTEL_UP_TO("6") ")"
+// RFC 3986: a URI with its scheme.
+#define LINTEL_PLAIN "[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9a-fA-F]{2}"
+#define LINTEL_PCHAR "(?:" LINTEL_PLAIN "|[:@])"
+#define LINTEL_HOST "(?:\\[" LINTEL_IPV6 "\\]|(?:" LINTEL_PLAIN ")*)"
+#define LINTEL_AUTHORITY "(?:(?:" LINTEL_PLAIN "|:)*@)?" LINTEL_HOST "(?::\\d*)?"
+#define LINTEL_URI                                                                     \
+  "[A-Za-z][A-Za-z0-9+.-]*:(?://" LINTEL_AUTHORITY "(?:/" LINTEL_PCHAR                 \
+  "*)*"                                                                                \
+  "|/(?:" LINTEL_PCHAR "+(?:/" LINTEL_PCHAR "*)*)?|" LINTEL_PCHAR "+(?:/" LINTEL_PCHAR \
+  "*)*|)(?:\\?(?:" LINTEL_PCHAR "|[/?])*)?(?:#(?:" LINTEL_PCHAR "|[/?])*)?"
+// RFC 3339, appendix A.
+#define LINTEL_DURATION_TIME "T(?:\\d+H(?:\\d+M(?:\\d+S)?)?|\\d+M(?:\\d+S)?|\\d+S)"
+#define LINTEL_DURATION             \
+  "P(?:\\d+W|" LINTEL_DURATION_TIME \
+  "|(?:\\d+Y(?:\\d+M(?:\\d+D)?)?|\\d+M(?:\\d+D)?|\\d+D)(?:" LINTEL_DURATION_TIME ")?)"
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kFormats = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kFormats = {{
     {"date", "^" LINTEL_DATE "$"},
     {"time", "^" LINTEL_TIME "$"},
     {"date-time", "^" LINTEL_DATE "T" LINTEL_TIME "$"},
     {"uuid", "^[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"},
-    {"ipv4", "^" LINTEL_OCTET "(?:\\." LINTEL_OCTET "){3}$"},
+    {"ipv4", "^" LINTEL_IPV4 "$"},
+    {"ipv6", "^" LINTEL_IPV6 "$"},
+    {"uri", "^" LINTEL_URI "$"},
+    {"duration", "^" LINTEL_DURATION "$"},
     {"email",
      "^[A-Za-z0-9](?:[._+-]?[A-Za-z0-9]){0,31}@" LINTEL_LABEL "(?:\\." LINTEL_LABEL "){1,3}$"},
     {"hostname", "^" LINTEL_LABEL "(?:\\." LINTEL_LABEL "){0,3}$"},
@@ -330,16 +448,25 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kFormats 
 #undef LINTEL_TIME
 #undef LINTEL_LABEL
 #undef LINTEL_OCTET
+#undef LINTEL_IPV4
+#undef LINTEL_H16
+#undef LINTEL_LS32
+#undef LINTEL_UP_TO
+#undef LINTEL_TIMES
+#undef LINTEL_IPV6
+#undef LINTEL_PLAIN
+#undef LINTEL_PCHAR
+#undef LINTEL_HOST
+#undef LINTEL_AUTHORITY
+#undef LINTEL_URI
+#undef LINTEL_DURATION_TIME
+#undef LINTEL_DURATION
 
-using FormatDfas = std::array<std::shared_ptr<const Dfa>, kFormats.size()>;
-
-FormatDfas make_formats(Spelling spelling) {
-  FormatDfas made;
-  for (std::size_t i = 0; i < kFormats.size(); ++i) {
-    made[i] = std::make_shared<const Dfa>(make_pattern_dfa(kFormats[i].second, spelling, nullptr));
-  }
-  return made;
-}
+// Made when it is first asked for.
+struct FormatDfa {
+  std::once_flag once;
+  std::shared_ptr<const Dfa> dfa;
+};
 
 }  // namespace
 
@@ -348,12 +475,15 @@ Dfa pattern_dfa(std::string_view pattern, Spelling spelling, std::size_t* work) 
 }
 
 std::shared_ptr<const Dfa> format_dfa(std::string_view format, Spelling spelling) {
-  static const FormatDfas in_json = make_formats(Spelling::kJsonString);
-  static const FormatDfas plain = make_formats(Spelling::kUtf8);
+  static std::array<FormatDfa, kFormats.size()> in_json, plain;
   for (std::size_t i = 0; i < kFormats.size(); ++i) {
-    if (kFormats[i].first == format) {
-      return spelling == Spelling::kJsonString ? in_json[i] : plain[i];
-    }
+    if (kFormats[i].first != format) continue;
+    FormatDfa& made = (spelling == Spelling::kJsonString ? in_json : plain)[i];
+    std::call_once(made.once, [&] {
+      made.dfa =
+          std::make_shared<const Dfa>(make_pattern_dfa(kFormats[i].second, spelling, nullptr));
+    });
+    return made.dfa;
   }
   return nullptr;
 }

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "server/grammar/dfa.h"
@@ -137,62 +137,131 @@ class SchemaCompiler {
       add_word(words, "false", "False");
     }
     if (!words.empty()) nodes.push_back(texts_node(std::move(words)));
-    if ((shape.types & kFractionBit) != 0) {
-      nodes.push_back(dfa_node(json_number()));
-    } else if ((shape.types & kIntegerBit) != 0) {
-      nodes.push_back(dfa_node(integer_dfa(shape)));
-    }
-    if ((shape.types & kStringBit) != 0) nodes.push_back(string_node(shape, Spelling::kJsonString));
+    if ((shape.types & (kIntegerBit | kFractionBit)) != 0) nodes.push_back(number_node(shape));
+    if ((shape.types & kStringBit) != 0) nodes.push_back(string_node(shape));
     if ((shape.types & kArrayBit) != 0) nodes.push_back(array_node(shape));
     if ((shape.types & kObjectBit) != 0) nodes.push_back(object_node(shape));
   }
 
-  std::shared_ptr<const Dfa> integer_dfa(const Shape& shape) {
-    static const auto any =
-        std::make_shared<const Dfa>(integers_between(std::nullopt, std::nullopt));
-    if (!shape.least && !shape.most) return any;
-    auto& dfa = integers_[{shape.least, shape.most}];
-    if (dfa == nullptr) {
-      reader_.spend(10'000);
-      dfa = std::make_shared<const Dfa>(integers_between(shape.least, shape.most));
+  Node number_node(const Shape& shape) {
+    const Numerals numerals = (shape.types & kFractionBit) == 0  ? Numerals::kIntegers
+                              : (shape.types & kIntegerBit) == 0 ? Numerals::kFractions
+                                                                 : Numerals::kAll;
+    if (numerals == Numerals::kAll && shape.numbers.is_free()) return dfa_node(json_number());
+    static const auto any_integer =
+        std::make_shared<const Dfa>(number_dfa({}, Numerals::kIntegers));
+    if (numerals == Numerals::kIntegers && shape.numbers.is_free()) return dfa_node(any_integer);
+    auto& dfa = numbers_[{shape.numbers, numerals}];
+    if (dfa != nullptr) return dfa_node(dfa);
+    std::size_t work = 0;
+    try {
+      dfa = std::make_shared<const Dfa>(number_dfa(shape.numbers, numerals, &work));
+    } catch (const TooLarge&) {
+      reader_.spend(work + kMaxSchemaWork / 100);
+      reader_.refuse(shape.multiple_schema, "multipleOf");
+      Shape others = shape;
+      others.numbers.multiple_of.reset();
+      return number_node(others);
     }
-    return dfa;
+    // Its numerals are put together digit by digit.
+    reader_.spend(work * 8 + dfa->bytes());
+    return dfa_node(dfa);
   }
 
-  Node string_node(const Shape& shape, Spelling spelling) {
-    const bool is_json = spelling == Spelling::kJsonString;
-    const StringDfa& any = is_json ? *json_string() : *plain_text();
-    if (shape.patterns.empty() && shape.formats.empty()) {
-      Node node = dfa_node({is_json ? json_string() : plain_text(), &any.dfa});
-      if (shape.min_length > 0 || shape.max_length != kUnbounded) {
-        node.counted = any.inside;
-        node.least = shape.min_length;
-        node.most = shape.max_length;
-      }
-      return node;
-    }
+  static Node no_text() {
+    Node node = dfa_node(json_number());
+    node.least = 1;
+    node.most = 0;
+    return node;
+  }
+
+  // Texts of `dfa` with so many characters.
+  static Node counted_node(std::shared_ptr<const Dfa> dfa,
+                           std::shared_ptr<const CharacterCounts> counts, std::uint32_t frame,
+                           const Shape& shape) {
+    const auto framed = [frame](std::uint32_t count) {
+      return count > kUnbounded - frame ? kUnbounded : count + frame;
+    };
+    Node node = dfa_node(std::move(dfa));
+    node.counts = std::move(counts);
+    node.least = framed(shape.min_length);
+    node.most = framed(shape.max_length);
+    if (!node.counts->can_end(node.dfa->start(), node.least, node.most)) return no_text();
+    return node;
+  }
+
+  static bool has_lengths(const Shape& shape) {
+    return shape.min_length > 0 || shape.max_length != kUnbounded;
+  }
+
+  // What all patterns and formats of a shape accept.
+  struct Text {
     std::shared_ptr<const Dfa> dfa;
+    std::shared_ptr<const CharacterCounts> counts;  // null: `dfa` has no lengths but its own
+    bool is_too_large = false;                      // and `dfa` has a part of what is asked for
+  };
+
+  // `inside`: what texts are besides; null: nothing.
+  Text text_of(const Shape& shape, Spelling spelling, const Dfa* inside) {
+    std::vector<std::string> names;
+    for (const JsonValue* const pattern : shape.patterns) names.push_back(pattern->text);
+    for (const JsonValue* const format : shape.formats) names.push_back(format->text);
+    const auto [found, fresh] = texts_.try_emplace(
+        {std::move(names), shape.patterns.size(), spelling, shape.min_length, shape.max_length});
+    Text& text = found->second;
+    if (fresh) make_text(shape, spelling, inside, text);
+    if (text.is_too_large) {
+      const JsonValue* const place =
+          shape.patterns.empty() ? shape.formats[0] : shape.patterns.back();
+      reader_.refuse(place, "pattern " + place->text + " together with other bounds");
+    }
+    return text;
+  }
+
+  void make_text(const Shape& shape, Spelling spelling, const Dfa* inside, Text& text) {
+    const StringDfa& any = spelling == Spelling::kJsonString ? *json_string() : *plain_text();
     std::size_t work = 0;
-    const JsonValue* last = nullptr;
     try {
-      const auto add = [&](const JsonValue* text, bool is_pattern) {
-        last = text;
-        const auto more = reader_.dfa_of(text, text, is_pattern, spelling);
+      const auto meet = [&](const Dfa& more) {
+        text.dfa = std::make_shared<const Dfa>(intersection(*text.dfa, more, &work));
+      };
+      const auto add = [&](const JsonValue* name, bool is_pattern) {
+        const auto more = reader_.dfa_of(name, name, is_pattern, spelling);
         if (more == nullptr) return;
-        dfa = dfa == nullptr ? more : std::make_shared<const Dfa>(intersection(*dfa, *more, &work));
+        if (text.dfa == nullptr) {
+          text.dfa = more;
+        } else {
+          meet(*more);
+        }
       };
       for (const JsonValue* const pattern : shape.patterns) add(pattern, true);
       for (const JsonValue* const format : shape.formats) add(format, false);
-      if (shape.min_length > 0 || shape.max_length != kUnbounded) {
-        dfa = std::make_shared<const Dfa>(
-            with_lengths(*dfa, any, shape.min_length, shape.max_length, &work));
+      // Tags are all that `inside` leaves out.
+      if (inside != nullptr && text.dfa->has_byte('<')) meet(*inside);
+      if (has_lengths(shape)) {
+        text.counts = CharacterCounts::of(*text.dfa, any, &work);
+        if (text.counts == nullptr) {
+          text.dfa = std::make_shared<const Dfa>(
+              with_lengths(*text.dfa, any, shape.min_length, shape.max_length, &work));
+        }
       }
     } catch (const TooLarge&) {
-      reader_.spend(kMaxSchemaWork / 10);
-      reader_.refuse(last, "pattern " + last->text + " together with other bounds");
+      work += kMaxSchemaWork / 10;
+      text.is_too_large = true;
     }
-    reader_.spend(work + dfa->bytes());
-    return dfa_node(std::move(dfa));
+    reader_.spend(work + text.dfa->bytes());
+  }
+
+  Node string_node(const Shape& shape) {
+    if (shape.patterns.empty() && shape.formats.empty()) {
+      const std::shared_ptr<const Dfa> any(json_string(), &json_string()->dfa);
+      if (!has_lengths(shape)) return dfa_node(any);
+      static const auto counts = CharacterCounts::of(*any, *json_string());
+      return counted_node(any, counts, counts->frame(), shape);
+    }
+    const Text text = text_of(shape, Spelling::kJsonString, nullptr);
+    if (text.counts == nullptr) return dfa_node(text.dfa);
+    return counted_node(text.dfa, text.counts, text.counts->frame(), shape);
   }
 
   Node array_node(const Shape& shape) {
@@ -358,25 +427,18 @@ class SchemaCompiler {
   }
 
   NodeId add_plain_text(const Shape& shape, const MemberStyle& style) {
-    const bool is_free = shape.patterns.empty() && shape.formats.empty() && shape.min_length == 0 &&
-                         shape.max_length == kUnbounded;
-    if (is_free) return grammar_.add_dfa(style.plain_value);
-    Node text = string_node(shape, Spelling::kUtf8);
-    std::size_t work = 0;
-    std::shared_ptr<const Dfa> dfa = text.dfa;
-    try {
-      if (text.counted != Dfa::kDead) {
-        dfa = std::make_shared<const Dfa>(
-            with_lengths(*dfa, *plain_text(), shape.min_length, shape.max_length, &work));
-      }
-      dfa = std::make_shared<const Dfa>(intersection(*dfa, *style.plain_inside, &work));
-    } catch (const TooLarge&) {
-      reader_.spend(kMaxSchemaWork / 10);
-      // The end of the value is found all the same; the text is not bounded.
-      return grammar_.add_dfa(style.plain_value);
+    if (!shape.patterns.empty() || !shape.formats.empty()) {
+      const Text text = text_of(shape, Spelling::kUtf8, style.plain_inside.get());
+      // A part of the bounds might lead out of the value.
+      if (text.is_too_large) return grammar_.add_dfa(style.plain_value);
+      return with_end(
+          grammar_.add(text.counts == nullptr ? dfa_node(text.dfa)
+                                              : counted_node(text.dfa, text.counts, 0, shape)),
+          style.value_end);
     }
-    reader_.spend(work);
-    return with_end(grammar_.add_dfa(std::move(dfa)), style.value_end);
+    if (!has_lengths(shape)) return grammar_.add_dfa(style.plain_value);
+    const auto frame = static_cast<std::uint32_t>(style.value_end.size());
+    return grammar_.add(counted_node(style.counted_value, style.value_counts, frame, shape));
   }
 
   Grammar& grammar_;
@@ -385,8 +447,11 @@ class SchemaCompiler {
   SchemaReader reader_;
   std::map<Schemas, NodeId> nodes_;
   std::deque<std::pair<Schemas, NodeId>> pending_;
-  std::map<std::pair<std::optional<Integer>, std::optional<Integer>>, std::shared_ptr<const Dfa>>
-      integers_;
+  std::map<std::pair<NumberBounds, Numerals>, std::shared_ptr<const Dfa>> numbers_;
+  // Patterns and formats, the number of patterns, the spelling, and the lengths.
+  using TextKey =
+      std::tuple<std::vector<std::string>, std::size_t, Spelling, std::uint32_t, std::uint32_t>;
+  std::map<TextKey, Text> texts_;
   NodeId space_ = kNoNode;
   std::map<std::string, NodeId> marks_;
 };

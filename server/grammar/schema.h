@@ -37,8 +37,10 @@ struct MemberStyle {
   std::string value_end;                   // after each value
   std::string first_end, later_end;        // the end of a list without members, and of others
   // Where they are set values that may be texts are written without quotes: `plain_value` accepts a
-  // text that ends with `value_end`, `plain_inside` one without that.
-  std::shared_ptr<const Dfa> plain_value, plain_inside;
+  // text that ends with `value_end`, `plain_inside` one without that. `counted_value` accepts what
+  // `plain_value` does of UTF-8; `value_counts` counts its characters and those of `value_end`.
+  std::shared_ptr<const Dfa> plain_value, plain_inside, counted_value;
+  std::shared_ptr<const CharacterCounts> value_counts;
 };
 
 // Adds the texts that `schema` describes to `grammar`. `relaxed`: what was left out is appended,

@@ -19,19 +19,18 @@ constexpr int kMostNested = 200;  // references and applicators within one anoth
 constexpr std::array<std::string_view, 12> kIgnored = {
     "title",     "description", "default", "examples", "deprecated",  "readOnly",
     "writeOnly", "$comment",    "$schema", "$defs",    "definitions", "$id"};
-constexpr std::array<std::string_view, 23> kServed = {
+constexpr std::array<std::string_view, 24> kServed = {
     "type",    "enum",        "const",    "properties", "required",         "additionalProperties",
     "items",   "prefixItems", "minItems", "maxItems",   "minLength",        "maxLength",
     "pattern", "format",      "minimum",  "maximum",    "exclusiveMinimum", "exclusiveMaximum",
-    "anyOf",   "oneOf",       "allOf",    "$ref",       "nullable"};
+    "anyOf",   "oneOf",       "allOf",    "$ref",       "nullable",         "multipleOf"};
 // In the order in which they are reported; others follow by their place in the document.
-constexpr std::array<std::string_view, 21> kRefused = {"not",
+constexpr std::array<std::string_view, 20> kRefused = {"not",
                                                        "if",
                                                        "then",
                                                        "else",
                                                        "contains",
                                                        "uniqueItems",
-                                                       "multipleOf",
                                                        "patternProperties",
                                                        "propertyNames",
                                                        "minProperties",
@@ -377,30 +376,35 @@ std::uint32_t SchemaReader::read_count(const JsonValue* schema, const JsonValue&
   return static_cast<std::uint32_t>(std::min<Integer>(*value.integer, kUnbounded - 1));
 }
 
-void SchemaReader::read_bound(const JsonValue* schema, const JsonValue& value, const char* keyword,
-                              Shape& shape) const {
-  if (!value.is(Type::kNumber)) refuse_form(schema, keyword);
-  const bool is_exclusive = keyword[0] == 'e';
-  const bool is_least = std::string_view(keyword).ends_with("inimum");
-  Integer bound = 0;
-  if (value.integer) {
-    bound = *value.integer + (is_exclusive ? (is_least ? 1 : -1) : 0);
-  } else {
-    // Of numbers beyond 10^37 the sign counts: no text is made that would be out of bounds.
-    constexpr double kMost = 1e37;
-    double number = 0;
-    try {
-      number = std::stod(value.text);
-    } catch (const std::exception&) {
-      refuse_form(schema, keyword);
-    }
-    number = std::clamp(number, -kMost, kMost);
-    bound = static_cast<Integer>(number);
-    if (is_least && static_cast<double>(bound) < number) ++bound;
-    if (!is_least && static_cast<double>(bound) > number) --bound;
+void SchemaReader::read_numbers(const JsonValue* schema, Shape& shape) {
+  const auto read = [&](const char* name, const JsonValue& value) -> std::optional<Decimal> {
+    if (!value.is(Type::kNumber)) refuse_form(schema, name);
+    spend(value.text.size());
+    std::optional<Decimal> number = Decimal::parse(value.text);
+    if (!number) refuse(schema, name);
+    return number;
+  };
+  // In draft 4 a bound is open where its neighbour is true.
+  const auto is_open = [&](const char* exclusive) {
+    const JsonValue* const value = schema->find(exclusive);
+    return value != nullptr && value->is(Type::kBoolean) && value->boolean;
+  };
+  const auto read_bound = [&](const char* name, bool open, auto add) {
+    const JsonValue* const value = schema->find(name);
+    if (value == nullptr || (name[0] == 'e' && value->is(Type::kBoolean))) return;
+    if (const auto number = read(name, *value)) (shape.numbers.*add)(*number, open);
+  };
+  read_bound("minimum", is_open("exclusiveMinimum"), &NumberBounds::add_least);
+  read_bound("maximum", is_open("exclusiveMaximum"), &NumberBounds::add_most);
+  read_bound("exclusiveMinimum", true, &NumberBounds::add_least);
+  read_bound("exclusiveMaximum", true, &NumberBounds::add_most);
+  if (const JsonValue* const value = schema->find("multipleOf")) {
+    const auto number = read("multipleOf", *value);
+    if (!number) return;
+    if (number->is_zero() || number->is_negative()) refuse_form(schema, "multipleOf");
+    if (!shape.numbers.add_multiple_of(*number)) return refuse(schema, "multipleOf");
+    shape.multiple_schema = schema;
   }
-  if (is_least) shape.least = std::max(shape.least.value_or(bound), bound);
-  if (!is_least) shape.most = std::min(shape.most.value_or(bound), bound);
 }
 
 void SchemaReader::add_constants(const JsonValue* schema, Shape& shape) {
@@ -454,15 +458,6 @@ const Shape& SchemaReader::shape_of(const Schemas& set) {
     // An integer is a number.
     if ((types & kIntegerBit) != 0 && (shape.types & kFractionBit) != 0) shape.types |= kIntegerBit;
     shape.types &= types;
-  } else if ((shape.types & kFractionBit) != 0 && (shape.least || shape.most)) {
-    for (const JsonValue* const schema : set) {
-      for (const char* const name :
-           {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}) {
-        if (schema->find(name) == nullptr) continue;
-        refuse(schema, "minimum of number");
-      }
-    }
-    shape.least = shape.most = std::nullopt;
   }
   read_arrays(set, shape);
   read_objects(set, shape);
@@ -480,9 +475,7 @@ void SchemaReader::read_scalars(const JsonValue* schema, Shape& shape) {
   }
   shape.types &= types;
   add_constants(schema, shape);
-  for (const char* const name : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}) {
-    if (const JsonValue* const value = schema->find(name)) read_bound(schema, *value, name, shape);
-  }
+  read_numbers(schema, shape);
   const auto at_least = [&](const char* name, std::uint32_t& bound) {
     if (const JsonValue* const value = schema->find(name)) {
       bound = std::max(bound, read_count(schema, *value, name));
@@ -627,10 +620,12 @@ bool SchemaReader::has_shape(const JsonValue& value, const Shape& shape) {
   spend(20);
   if ((type_of(value) & shape.types) == 0) return false;
   switch (value.type) {
-    case Type::kNumber:
-      if (!value.integer) return !shape.least && !shape.most;
-      return (!shape.least || *value.integer >= *shape.least) &&
-             (!shape.most || *value.integer <= *shape.most);
+    case Type::kNumber: {
+      if (shape.numbers.is_free()) return true;
+      const std::optional<Decimal> number = Decimal::parse(value.text);
+      spend(value.text.size());
+      return number && shape.numbers.holds(*number);
+    }
     case Type::kString: {
       const auto length = static_cast<std::size_t>(std::ranges::count_if(
           value.text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));

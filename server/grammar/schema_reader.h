@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/grammar/number_bounds.h"
 #include "server/grammar/schema.h"
 
 namespace lintel::grammar {
@@ -39,7 +40,8 @@ enum JsonTypeBits : std::uint32_t {
 struct Shape {
   std::uint32_t types = kAllTypes;
   std::optional<std::vector<const JsonValue*>> constants;
-  std::optional<Integer> least, most;
+  NumberBounds numbers;
+  const JsonValue* multiple_schema = nullptr;  // that has a multipleOf of `numbers`
   std::uint32_t min_length = 0, max_length = kUnbounded;
   std::uint32_t min_items = 0, max_items = kUnbounded;
   std::vector<const JsonValue*> patterns, formats;
@@ -107,8 +109,7 @@ class SchemaReader {
   std::uint32_t read_types(const JsonValue* schema, const JsonValue& type) const;
   std::uint32_t read_count(const JsonValue* schema, const JsonValue& value,
                            const char* keyword) const;
-  void read_bound(const JsonValue* schema, const JsonValue& value, const char* keyword,
-                  Shape& shape) const;
+  void read_numbers(const JsonValue* schema, Shape& shape);
   void add_constants(const JsonValue* schema, Shape& shape);
   void read_scalars(const JsonValue* schema, Shape& shape);
   void read_arrays(const Schemas& set, Shape& shape);

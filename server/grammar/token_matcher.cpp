@@ -38,7 +38,7 @@ void add_words(std::span<const std::uint64_t> from, std::span<std::uint64_t> to)
 // An automaton alone, as a place of a grammar has it.
 struct LocalPlace {
   const Dfa* dfa = nullptr;
-  Dfa::State counted = Dfa::kDead;
+  const CharacterCounts* counts = nullptr;  // null: nothing is counted
   LocalState at;
 };
 
@@ -138,19 +138,21 @@ std::size_t walk_automaton(const ByteTrie& trie, std::uint32_t begin, std::uint3
     Level& to = levels[level];
     to.state = state;
     if constexpr (kCounts) {
-      if (from.state == place.counted && (accepts ? from.needed > 0 : from.left == 0)) {
+      const bool is_counted = place.counts->is_counted(state);
+      to.needed = from.needed - (is_counted && from.needed > 0 ? 1 : 0);
+      to.left = from.left - (is_counted && from.left != kUnbounded ? 1 : 0);
+      if ((is_counted && from.left == 0) || !place.counts->can_end(state, to.needed, to.left)) {
         node = trie.skip(node);
         continue;
       }
-      const bool is_counted = state == place.counted && from.state != dfa.start();
-      to.needed = from.needed - (is_counted && from.needed > 0 ? 1 : 0);
-      to.left = from.left - (is_counted && from.left != kUnbounded ? 1 : 0);
     }
     const std::uint32_t skip = trie.skip(node);
     if (skip - node > kSmallSubtree && (trie.content_below(node) & ~loops.of(state)) == 0 &&
-        (!kCounts || trie.has_counts())) {
-      if (kCounts && state == place.counted && to.left != kUnbounded) {
-        set_bits_within(trie, node, trie.characters_to(node) + to.left, words);
+        (!kCounts || to.left == kUnbounded || (trie.has_counts() && !accepts))) {
+      if (kCounts && to.left != kUnbounded) {
+        // A character that leaves the state as it is takes nothing from what may follow.
+        const std::size_t left = to.left - place.counts->any_from(state);
+        set_bits_within(trie, node, trie.characters_to(node) + left, words);
       } else {
         set_bits(trie.ids(node, skip), words);
       }
@@ -160,7 +162,8 @@ std::size_t walk_automaton(const ByteTrie& trie, std::uint32_t begin, std::uint3
       continue;
     }
     set_bits(trie.ids(node), words);
-    if (accepts && skip > node + 1) leaves.push_back(node);
+    const bool is_enough = !kCounts || to.needed == 0;
+    if (accepts && is_enough && skip > node + 1) leaves.push_back(node);
     node = dfa.continues(state) ? node + 1 : skip;
   }
   return visited;
@@ -169,7 +172,7 @@ std::size_t walk_automaton(const ByteTrie& trie, std::uint32_t begin, std::uint3
 std::size_t walk_locally(const ByteTrie& trie, std::uint32_t begin, std::uint32_t end,
                          std::size_t depth, const LocalPlace& place, std::span<std::uint64_t> words,
                          std::vector<std::uint32_t>& leaves) {
-  return place.counted == Dfa::kDead
+  return place.counts == nullptr
              ? walk_automaton<false>(trie, begin, end, depth, place, words, leaves)
              : walk_automaton<true>(trie, begin, end, depth, place, words, leaves);
 }
@@ -209,16 +212,17 @@ bool find_local(const Grammar& grammar, const Place& place, std::size_t longest,
                 LocalPlace* local) {
   const Node& node = grammar[place.node];
   if (node.kind != Node::Kind::kDfa) return false;
-  // What no token can reach makes no difference.
-  const auto capped = [&](std::uint32_t count) {
-    return static_cast<std::uint32_t>(std::min<std::size_t>(count, longest + 1));
-  };
   local->dfa = node.dfa.get();
-  local->counted = node.counted;
+  local->counts = node.counts.get();
   local->at = {node.dfa->id(), static_cast<Dfa::State>(place.a), 0, kUnbounded};
-  if (node.counted == Dfa::kDead) return true;
-  if (place.b < node.least) local->at.needed = capped(node.least - place.b);
-  if (node.most != kUnbounded && node.most - place.b <= longest) {
+  if (node.counts == nullptr) return true;
+  // What no token can reach makes no difference.
+  const std::size_t reached = longest + node.counts->horizon();
+  if (place.b < node.least) {
+    local->at.needed =
+        static_cast<std::uint32_t>(std::min<std::size_t>(node.least - place.b, reached + 1));
+  }
+  if (node.most != kUnbounded && node.most - place.b <= reached) {
     local->at.left = node.most - place.b;
   }
   return true;
@@ -357,7 +361,7 @@ class MaskMaker {
   void add_free_key(const Grammar& grammar, const FreeKey& key, const Place& place,
                     std::size_t* budget) {
     const LocalPlace local{
-        &json_key()->dfa, Dfa::kDead, {json_key()->dfa.id(), key.state, 0, kUnbounded}};
+        &json_key()->dfa, nullptr, {json_key()->dfa.id(), key.state, 0, kUnbounded}};
     stages_.push_back({&grammar[place.node], key, local_mask(local, budget), place});
   }
 
@@ -542,7 +546,7 @@ bool TokenMatcher::advance(std::int32_t token) {
 void warm_masks(const Vocabulary& vocabulary,
                 std::span<const std::shared_ptr<const Dfa>> automata) {
   const auto warm = [&](const Dfa& dfa, Dfa::State state) {
-    const LocalPlace place{&dfa, Dfa::kDead, {dfa.id(), state, 0, kUnbounded}};
+    const LocalPlace place{&dfa, nullptr, {dfa.id(), state, 0, kUnbounded}};
     if (vocabulary.find(place.at) != nullptr) return;
     std::size_t visited = 0;
     std::shared_ptr<const LocalMask> mask = make_local_mask(vocabulary, place, &visited);

@@ -73,6 +73,10 @@ MemberStyle xml_style() {
   style.later_end = "\n</function>";
   style.plain_value = xml_value();
   style.plain_inside = xml_text();
+  static const auto counted = shared(intersection(*xml_value(), plain_text()->dfa));
+  static const auto counts = CharacterCounts::of(*counted, *plain_text());
+  style.counted_value = counted;
+  style.value_counts = counts;
   return style;
 }
 

@@ -147,7 +147,7 @@ TEST_CASE("golden schemas: documents are accepted and refused byte by byte") {
 
 TEST_CASE("golden schemas: what is refused is refused by name") {
   const Json cases = read_cases();
-  REQUIRE(cases["refused"].size() >= 139);
+  REQUIRE(cases["refused"].size() >= 60);
   for (const Json& group : cases["refused"]) {
     INFO(group["schema"]);
     CHECK(refusal(group["schema"].dump()) == group["refused"].get<std::string>());
@@ -282,21 +282,66 @@ TEST_CASE("patterns and lengths: both hold") {
   CHECK_FALSE(takes(R"({"type":"string","pattern":"^a$|b"})", "\"xa\""));
 }
 
+TEST_CASE("numbers: bounds of any size, of draft 4, and of constants") {
+  const char* const large =
+      R"({"type":"integer","minimum":18446744073709551617,"maximum":18446744073709551618})";
+  CHECK(takes(large, "18446744073709551617"));
+  CHECK(takes(large, "18446744073709551618"));
+  CHECK_FALSE(takes(large, "18446744073709551616"));
+  CHECK_FALSE(takes(large, "18446744073709551619"));
+  CHECK(takes(R"({"type":"number","maximum":0,"exclusiveMaximum":true})", "-0.5"));
+  CHECK_FALSE(takes(R"({"type":"number","maximum":0,"exclusiveMaximum":true})", "0"));
+  CHECK(takes(R"({"type":"number","maximum":0,"exclusiveMaximum":false})", "0"));
+  const char* const constants = R"({"enum":[1,2.5,0.3,1e40],"minimum":0.5,"multipleOf":0.5})";
+  CHECK(takes(constants, "2.5"));
+  CHECK(takes(constants, "1e40"));
+  CHECK_FALSE(takes(constants, "0.3"));
+  CHECK(takes(R"({"const":0.246913578,"multipleOf":0.123456789})", "0.246913578"));
+  CHECK(refusal(R"({"type":"number","multipleOf":0})") == "multipleOf");
+  CHECK(refusal(R"({"type":"number","multipleOf":-1})") == "multipleOf");
+  CHECK(refusal(R"({"type":"number","minimum":true})") == "minimum");
+  CHECK(refusal(R"({"type":"number","minimum":1,"maximum":0.5})") == "cannot be met by any text");
+  CHECK(refusal(R"({"type":"integer","multipleOf":7,"minimum":1,"maximum":6})") ==
+        "cannot be met by any text");
+}
+
+TEST_CASE("number bombs: bounds and multiples are refused by name, in little time") {
+  const auto begin = std::chrono::steady_clock::now();
+  std::string many = R"({"properties":{"x":{})";
+  for (int i = 0; i < 2'000; ++i) {
+    many += ",\"" + std::to_string(i) + R"(":{"type":"number","maximum":1e308,"minimum":)" +
+            std::to_string(i) + "e290}";
+  }
+  CHECK(refusal(many + "}}") == "takes too much work to compile");
+  std::string multiples = R"({"properties":{"x":{})";
+  for (int i = 2'000; i < 4'000; ++i) {
+    multiples += ",\"" + std::to_string(i) + R"(":{"type":"number","multipleOf":)" +
+                 std::to_string(i) + R"(,"maximum":1e9})";
+  }
+  CHECK(refusal(multiples + "}}") != "taken");
+  CHECK(refusal(R"({"type":"number","minimum":0.)" + std::string(100'000, '0') + "1}") ==
+        "minimum");
+  CHECK(refusal(R"({"type":"integer","multipleOf":99999999999999999999})") == "multipleOf");
+  // Some 0.3 s; sanitizers take longer.
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(60));
+}
+
 TEST_CASE("relaxed schemas: what is not served is left out and named") {
   std::vector<RelaxedKeyword> relaxed;
   SchemaOptions options;
   options.relaxed = true;
   const auto grammar = compile_schema(
-      R"({"type":"object","properties":{"a":{"type":"number","minimum":0.5},
-          "b":{"type":"string","format":"uri"}},"minProperties":1,"additionalProperties":false})",
+      R"({"type":"object","properties":{"a":{"type":"number","multipleOf":0.123457},
+          "b":{"type":"string","format":"iri"}},"contains":{},"additionalProperties":false})",
       options, &relaxed);
   CHECK(takes(grammar, "{\"a\": 0.1, \"b\": \"\"}"));
   CHECK_FALSE(takes(grammar, "{\"c\": 1}"));
   REQUIRE(relaxed.size() == 3);
   CHECK(relaxed[0].path == "#");
-  CHECK(relaxed[0].keyword == "minProperties");
+  CHECK(relaxed[0].keyword == "contains");
   CHECK(relaxed[1].path == "#/properties/a");
-  CHECK(relaxed[2].keyword == "format uri");
+  CHECK(relaxed[1].keyword == "multipleOf");
+  CHECK(relaxed[2].keyword == "format iri");
 }
 
 TEST_CASE("schema bombs: refused by name, in little time") {
