@@ -14,7 +14,8 @@
 namespace lintel::grammar {
 namespace {
 
-constexpr int kMostPatternGroups = 64;  // within one another
+constexpr int kMostPatternGroups = 64;     // within one another
+constexpr std::size_t kMostLookedAt = 64;  // places of one alternative with look-ahead
 // Of all that is looked for in one pattern.
 constexpr std::size_t kMostLookAheadWork = 4'000'000;
 
@@ -70,6 +71,7 @@ class PatternParser {
         while (depth == 0 && has_look_ahead()) part.look_ahead.push_back(parse_look_ahead());
         part.expression = parse_sequence(depth, /*is_whole=*/true);
         branch.parts.push_back(std::move(part));
+        if (branch.parts.size() > kMostLookedAt) refuse();
       } while (has_look_ahead());
       while (take('$')) branch.anchored_end = true;
       branches.push_back(std::move(branch));
