@@ -100,7 +100,7 @@ bool takes(const std::shared_ptr<const Grammar>& grammar, std::string_view text)
 }
 
 // Of every text whose beginning is taken some continuation is, too.
-TEST_CASE("patterns with lengths: characters count, and what is begun can be ended") {
+TEST_CASE("patterns with lengths: characters count, and a beginning has an end") {
   const std::vector<std::string> letters = {"a", "b", "\xC3\xA9", "\\n", "\xF0\x9F\x98\x80"};
   for (const char* const pattern : {"^[ab]*$", "^a+b?$", "b", "^(?:ab)*$", "^(?:aaa|b)$",
                                     "^a{2,9}$", "^.*b$", "\xC3\xA9", "^(?!.*a$)", "^\\n?b*$"}) {
@@ -166,7 +166,7 @@ std::shared_ptr<const Grammar> xml_calls(const std::string& parameter,
 constexpr std::string_view kCallBegin = "<tool_call>\n<function=f>\n<parameter=s>\n";
 constexpr std::string_view kCallEnd = "\n</parameter>\n</function>\n</tool_call>";
 
-TEST_CASE("XML calls: the characters of a text are bounded whatever their number") {
+TEST_CASE("XML calls: the characters of a text are bounded, few or many") {
   const std::vector<std::string> pieces = {"a",    "\xC3\xA9", "\n",       "<",
                                            "</",   "\n</",     "\n</para", "\xF0\x9F\x98\x80",
                                            "para", "\n\n",     "<p>"};
