@@ -366,7 +366,7 @@ class SchemaCompiler {
     for (std::size_t i = 0; i < shape.properties.size(); ++i) {
       const auto& [name, set] = shape.properties[i];
       const bool is_required = shape.required.contains(name);
-      if (name.empty() || name.find_first_of("<>\"'=(){}[],\n\r\t ") != std::string::npos) {
+      if (name.empty() || name.find_first_of(style.not_in_names) != std::string::npos) {
         // No reader of calls would find it.
         if (is_required) {
           throw GrammarError(GrammarError::Kind::kUnmet, "",

@@ -41,6 +41,8 @@ struct MemberStyle {
   // `plain_value` does of UTF-8; `value_counts` counts its characters and those of `value_end`.
   std::shared_ptr<const Dfa> plain_value, plain_inside, counted_value;
   std::shared_ptr<const CharacterCounts> value_counts;
+  // Characters that no name has. Members of other names, and of an empty one, are left out.
+  std::string not_in_names;
 };
 
 // Adds the texts that `schema` describes to `grammar`. `relaxed`: what was left out is appended,

@@ -345,11 +345,12 @@ std::optional<std::vector<const JsonValue*>> SchemaReader::constants_of(const Sc
 std::uint32_t SchemaReader::read_types(const JsonValue* schema, const JsonValue& type) const {
   std::uint32_t types = 0;
   const auto add = [&](const JsonValue& name) {
-    constexpr std::array<std::pair<std::string_view, std::uint32_t>, 7> kNames = {
+    constexpr std::array<std::pair<std::string_view, std::uint32_t>, 8> kNames = {
         {{"null", kNullBit},
          {"boolean", kBooleanBit},
          {"integer", kIntegerBit},
          {"number", kIntegerBit | kFractionBit},
+         {"float", kIntegerBit | kFractionBit},  // no type of JSON Schema, but of many tools
          {"string", kStringBit},
          {"array", kArrayBit},
          {"object", kObjectBit}}};

@@ -31,6 +31,8 @@ const Tags& tags_of(ToolDialect dialect) {
 }
 
 constexpr std::string_view kValueEnd = "\n</parameter>";
+// Characters that no name of a parameter has: those that end it.
+constexpr std::string_view kNotInXmlNames = ">\n\r";
 
 // A text between the tags of a parameter: without what a reader takes for the end of it.
 const std::shared_ptr<const Dfa>& xml_text() {
@@ -77,6 +79,7 @@ MemberStyle xml_style() {
   static const auto counts = CharacterCounts::of(*counted, *plain_text());
   style.counted_value = counted;
   style.value_counts = counts;
+  style.not_in_names = kNotInXmlNames;
   return style;
 }
 
@@ -85,6 +88,7 @@ MemberStyle pythonic_style() {
   style.later_prefix = ", ";
   style.name_end = "=";
   style.first_end = style.later_end = ")";
+  style.not_in_names = kNotInNames;
   return style;
 }
 
@@ -215,7 +219,7 @@ class ToolCompiler {
       return add_schema_members(g, parse_json(tool.parameters),
                                 is_xml ? xml_style() : pythonic_style(), options, relaxed);
     }
-    const NodeId key = g.add_dfa(any_key(options_.dialect));
+    const NodeId key = add_key(tool.declared);
     if (is_xml) {
       const NodeId value = g.add_dfa(xml_value());
       const NodeId member =
@@ -227,6 +231,26 @@ class ToolCompiler {
     const NodeId more = g.add_repeat(g.add_sequence({g.add_text(", "), member}), 0, kUnbounded);
     const NodeId end = g.add_text(")");
     return g.add_choice({end, g.add_sequence({member, more, end})});
+  }
+
+  // A key of any arguments.
+  NodeId add_key(const std::vector<std::string>& declared) {
+    const bool is_xml = options_.dialect == ToolDialect::kXml;
+    const std::shared_ptr<const Dfa>& any = any_key(options_.dialect);
+    const std::string_view refused = is_xml ? kNotInXmlNames : kNotInNames;
+    Node names;
+    names.kind = Node::Kind::kTexts;
+    for (const std::string& name : declared) {
+      if (name.empty() || name.find_first_of(refused) != std::string::npos) continue;
+      std::string text = name + (is_xml ? ">\n" : "=");
+      if (!any->matches(text)) names.texts.push_back(std::move(text));
+    }
+    const NodeId key = grammar_->add_dfa(any);
+    if (names.texts.empty()) return key;
+    std::ranges::sort(names.texts);
+    const auto same = std::ranges::unique(names.texts);
+    names.texts.erase(same.begin(), same.end());
+    return grammar_->add_choice({key, grammar_->add(std::move(names))});
   }
 
   std::span<const ToolSpec> tools_;

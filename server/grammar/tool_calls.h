@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/grammar/grammar.h"
@@ -18,6 +19,9 @@ enum class ToolDialect {
   kPythonic,  // <|tool_call_start|>[NAME(KEY=LITERAL, ...)]<|tool_call_end|>
 };
 
+// Characters that names of functions and parameters have in no dialect but kXml.
+inline constexpr std::string_view kNotInNames = "<>\"'=(){}[],\n\r\t ";
+
 struct ToolSpec {
   enum class Arguments {
     kAny,      // any JSON object, any keys
@@ -27,6 +31,8 @@ struct ToolSpec {
   std::string name;
   std::string parameters;  // a JSON Schema; empty: any arguments
   Arguments arguments = Arguments::kStrict;
+  // kAny: names of parameters that the function declares, which are keys whatever is in them.
+  std::vector<std::string> declared = {};
 };
 
 struct ToolGrammarOptions {

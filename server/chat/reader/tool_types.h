@@ -13,11 +13,12 @@ namespace lintel {
 // A set of JSON's types, a bit each.
 using TypeSet = std::uint8_t;
 inline constexpr TypeSet kNullType = 1, kBooleanType = 2, kIntegerType = 4, kNumberType = 8,
-                         kObjectType = 16, kArrayType = 32, kTextType = 64;
+                         kObjectType = 16, kArrayType = 32, kTextType = 64,
+                         kAnyType = 128;  // some schema of it names no type
 
-// Types of the parameters of each function, from `type`, `enum`, `const`, `anyOf`, `oneOf` and
-// `nullable` of its JSON Schema; anything else is not looked at. Constant after construction, so
-// that several readers share it.
+// Types of the parameters of each function, from `properties`, `type`, `enum`, `const`, `anyOf`,
+// `oneOf`, `allOf`, local `$ref` and `nullable` of its JSON Schema; anything else is not looked at.
+// The type "float" is a number. Constant after construction, so that several readers share it.
 class ToolTypes {
  public:
   using Parameters = std::map<std::string, TypeSet, std::less<>>;

@@ -14,6 +14,9 @@ constexpr int kMaxJsonDepth = 128;
 constexpr std::size_t kParameterOverhead = 64;  // of the set of keys, each
 constexpr std::size_t kMaxPadding = 64;         // blanks and quotes around a name
 
+// Types of which an empty value is none: it is null where that is one of them, else left out.
+constexpr TypeSet kNotEmpty = kNullType | kBooleanType | kIntegerType | kNumberType;
+
 constexpr Tags kInBody =
     tag_bit(Tag::kParameter) | tag_bit(Tag::kEndFunction) | tag_bit(Tag::kEndToolCall);
 
@@ -66,6 +69,9 @@ std::string literal_as_json(std::string_view text) {
   return {};
 }
 
+// The first character of what may be JSON and no text, where no type is known.
+bool may_be_structured(char first) { return first == '{' || first == '['; }
+
 // A value as JSON of one of the types, else as a text.
 std::string as_json(std::string_view value, TypeSet types) {
   const std::string_view text = trimmed(value);
@@ -77,6 +83,9 @@ std::string as_json(std::string_view value, TypeSet types) {
   if ((types & kIntegerType) != 0 && is_json_number(text, true)) return std::string(text);
   if ((types & kNumberType) != 0 && is_json_number(text, false)) return std::string(text);
   const char first = text.empty() ? '\0' : text.front();
+  if ((types & kAnyType) != 0 && may_be_structured(first) && is_json(text)) {
+    return std::string(text);
+  }
   if (((types & kObjectType) != 0 && first == '{') ||
       ((types & kArrayType) != 0 && (first == '[' || first == '('))) {
     if (is_json(text)) return std::string(text);
@@ -87,14 +96,39 @@ std::string as_json(std::string_view value, TypeSet types) {
   return json += '"';
 }
 
-// The name in <function=NAME> or <parameter=KEY>, without blanks and quotes around it.
+// The name in <function=NAME> or <parameter=KEY>, without blanks and quotes around it. A key that
+// the function declares is read as it stands.
 class TagName {
  public:
   enum class Progress { kMore, kEnd, kFailed };
 
-  explicit TagName(bool function) : function_(function) {}
+  static TagName function() { return TagName(true, nullptr); }
+  // `declared`: those of the function; null: unknown.
+  static TagName key(const ToolTypes::Parameters* declared) { return TagName(false, declared); }
 
   Progress step(char byte) {
+    if (byte == '>' && declared_ != nullptr && declared_->contains(whole_)) {
+      text_ = whole_;
+      return Progress::kEnd;
+    }
+    whole_ += byte;
+    if (declared_ != nullptr) {
+      const auto next = declared_->lower_bound(whole_);
+      if (next == declared_->end() || !next->first.starts_with(whole_)) declared_ = nullptr;
+    }
+    const Progress progress = is_other_ ? step_other(byte) : Progress::kFailed;
+    if (progress != Progress::kFailed) return progress;
+    is_other_ = false;
+    return declared_ == nullptr ? Progress::kFailed : Progress::kMore;
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  TagName(bool function, const ToolTypes::Parameters* declared)
+      : function_(function), declared_(declared) {}
+
+  // Of a name that is not declared.
+  Progress step_other(char byte) {
     if (byte == '>') return text_.empty() ? Progress::kFailed : Progress::kEnd;
     if (is_white_space(byte) || byte == '"' || byte == '\'') {
       pending_ += byte;
@@ -109,11 +143,12 @@ class TagName {
     text_ += byte;
     return characters_ <= kMaxNameCharacters ? Progress::kMore : Progress::kFailed;
   }
-  const std::string& text() const { return text_; }
 
- private:
   bool function_;
+  const ToolTypes::Parameters* declared_;  // null: the name is none of them
+  bool is_other_ = true;                   // it may be a name that is not declared
   NameText name_;
+  std::string whole_;
   std::string text_;
   std::string pending_;  // blanks and quotes, which count if the name continues
   std::size_t characters_ = 0;
@@ -154,6 +189,7 @@ class XmlReader final : public CallReader {
   Progress take_value_tag(Lookahead& input, CallSink& sink);
   Progress close(CallSink& sink, Progress progress);
   void begin_value(CallSink& sink);
+  void write_key(CallSink& sink);
   void begin_tag(State state, Tags tags);
   void add_value(std::string_view text, CallSink& sink);
   void end_value(CallSink& sink);
@@ -163,12 +199,16 @@ class XmlReader final : public CallReader {
   const ToolTypes::Parameters* parameters_ = nullptr;  // of the function; null if unknown
   State state_;
   TagMatcher tag_;
-  TagName name_{true};
+  TagName name_ = TagName::function();
   bool after_line_feed_ = false;  // kValueTag: <parameter= may end the value
   std::set<std::string, std::less<>> keys_;
   std::size_t key_bytes_ = 0;
   bool repeated_ = false;  // the key has come before: its value is dropped
+  bool is_first_ = true;   // no member is written
+  bool is_blank_ = true;   // the value is white space so far
+  bool waits_ = false;     // the key is not written until the value is more than white space
   bool streams_ = false;   // the value is a text, written as it comes
+  std::string key_;
   TypeSet types_ = 0;
   std::string value_;  // of one that comes whole
   std::string piece_;
@@ -186,22 +226,29 @@ CallReader::Progress XmlReader::close(CallSink& sink, Progress progress) {
 
 void XmlReader::begin_value(CallSink& sink) {
   state_ = State::kValueBegin;
-  const std::string& key = name_.text();
-  repeated_ = key_bytes_ > kMaxHeldBytes || keys_.contains(key);
+  key_ = name_.text();
+  repeated_ = key_bytes_ > kMaxHeldBytes || keys_.contains(key_);
   if (repeated_) return;
   types_ = 0;
   if (parameters_ != nullptr) {
-    const auto found = parameters_->find(key);
+    const auto found = parameters_->find(key_);
     if (found != parameters_->end()) types_ = found->second;
   }
   streams_ = (types_ & ~kTextType) == 0;
   value_.clear();
-  piece_ = keys_.empty() ? "\"" : ", \"";
-  append_escaped(key, piece_);
+  keys_.insert(key_);
+  key_bytes_ += key_.size() + kParameterOverhead;
+  is_blank_ = true;
+  waits_ = (types_ & kNotEmpty) != 0 && (types_ & (kTextType | kAnyType)) == 0;
+  if (!waits_) write_key(sink);
+}
+
+void XmlReader::write_key(CallSink& sink) {
+  waits_ = false;
+  piece_ = std::exchange(is_first_, false) ? "\"" : ", \"";
+  append_escaped(key_, piece_);
   piece_ += streams_ ? "\": \"" : "\": ";
   sink.arguments(piece_);
-  keys_.insert(key);
-  key_bytes_ += key.size() + kParameterOverhead;
 }
 
 void XmlReader::add_value(std::string_view text, CallSink& sink) {
@@ -213,14 +260,30 @@ void XmlReader::add_value(std::string_view text, CallSink& sink) {
     return;
   }
   value_ += text;
-  if (value_.size() <= kMaxHeldBytes) return;
-  streams_ = true;  // too long for anything but a text
+  if (is_blank_) {
+    const auto first = std::ranges::find_if_not(text, is_white_space);
+    if (first == text.end()) {
+      if (value_.size() <= kMaxHeldBytes) return;
+    } else {
+      is_blank_ = false;
+      streams_ = types_ == kAnyType && !may_be_structured(*first);
+    }
+    if (waits_) write_key(sink);
+  }
+  if (!streams_ && value_.size() <= kMaxHeldBytes) return;
+  streams_ = true;  // a text, or too long for anything else
   sink.arguments("\"");
   add_value(std::exchange(value_, {}), sink);
 }
 
 void XmlReader::end_value(CallSink& sink) {
-  if (!repeated_) sink.arguments(streams_ ? "\"" : as_json(value_, types_));
+  if (repeated_) return;
+  if (waits_) {
+    if ((types_ & kNullType) == 0) return;
+    write_key(sink);
+    value_ = "null";
+  }
+  sink.arguments(streams_ ? "\"" : as_json(value_, types_));
 }
 
 // The first byte of what might have been the end is a part of the value.
@@ -242,7 +305,7 @@ CallReader::Progress XmlReader::step_body_tag(char byte, Lookahead& input, CallS
   input.release();
   if (tag_.matched() == Tag::kEndFunction) return close(sink, Progress::kFunctionEnd);
   if (tag_.matched() == Tag::kEndToolCall) return close(sink, Progress::kSectionEnd);
-  name_ = TagName(false);
+  name_ = TagName::key(parameters_);
   state_ = State::kKey;
   return Progress::kMore;
 }
@@ -251,7 +314,7 @@ CallReader::Progress XmlReader::take_value_tag(Lookahead& input, CallSink& sink)
   const Tag tag = tag_.matched();
   if (state_ == State::kValueTag) {
     if (tag == Tag::kParameter) {
-      name_ = TagName(false);
+      name_ = TagName::key(parameters_);
       state_ = State::kNextKey;
     } else {
       state_ = tag == Tag::kEndParameter ? State::kAfterParameter : State::kAfterFunction;
@@ -264,7 +327,7 @@ CallReader::Progress XmlReader::take_value_tag(Lookahead& input, CallSink& sink)
     return close(sink, Progress::kSectionEnd);
   }
   if (tag == Tag::kEndFunction) return close(sink, Progress::kFunctionEnd);
-  name_ = TagName(false);
+  name_ = TagName::key(parameters_);
   state_ = State::kKey;
   return Progress::kMore;
 }

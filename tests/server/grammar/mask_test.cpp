@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "server/grammar/gbnf.h"
@@ -356,6 +357,41 @@ TEST_CASE("tool calls: any arguments are any keys of the dialect") {
     CHECK(matcher.advance(call));
     CHECK(matcher.accepts());
   }
+}
+
+TEST_CASE("tool calls: each declared name is a key, however it is spelt") {
+  const std::vector<std::string> names = {
+      "城市",  "$filter", "ids[]",  "my key", "\"q\"", " a ", "a<b", "x=y", std::string(300, 'n'),
+      "plain", "no>key",  "no\nkey"};
+  nlohmann::json properties;
+  for (const std::string& name : names) properties[name] = {{"type", "string"}};
+  const nlohmann::json schema = {
+      {"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
+  for (const auto arguments :
+       {ToolSpec::Arguments::kAny, ToolSpec::Arguments::kRelaxed, ToolSpec::Arguments::kStrict}) {
+    const std::vector<ToolSpec> tools = {{"f", schema.dump(), arguments, names}};
+    const auto takes = [&](ToolDialect dialect, const std::string& text) {
+      Matcher matcher(compile_tools(tools, {dialect, Mode::kRequired, true}));
+      return matcher.advance(text) && matcher.accepts();
+    };
+    for (const std::string& name : names) {
+      INFO(name);
+      const bool ends = name.find_first_of(">\n") != std::string::npos;
+      CHECK(takes(ToolDialect::kXml, "<tool_call>\n<function=f>\n<parameter=" + name +
+                                         ">\nv\n</parameter>\n</function>\n</tool_call>") != ends);
+      const bool is_name =
+          name == "城市" || name == "$filter" || name == "plain" || name == std::string(300, 'n');
+      CHECK(takes(ToolDialect::kPythonic,
+                  "<|tool_call_start|>[f(" + name + "=\"v\")]<|tool_call_end|>") == is_name);
+    }
+  }
+}
+
+TEST_CASE("schemas and tools: the type float is a number") {
+  Matcher matcher(compile_schema(R"({"type": ["float", "null"]})"));
+  CHECK(matcher.advance("-1.5e3"));
+  CHECK(matcher.accepts());
+  CHECK_FALSE(Matcher(compile_schema(R"({"type": "float"})")).advance("\""));
 }
 
 TEST_CASE("tool calls: errors and relaxed keywords name the tool") {

@@ -285,6 +285,143 @@ TEST_CASE("xml: types by the schema") {
   CHECK(read_pieces(of, {of.text}, nullptr).joined.calls == Calls{{"run", R"({"n": "1"})"}});
 }
 
+TEST_CASE("xml: types through references and combined schemas") {
+  const ToolTypes types(nlohmann::ordered_json::parse(R"([
+    {"type": "function", "function": {"name": "run", "parameters": {"$ref": "#/$defs/Run",
+      "$defs": {
+        "Run": {"allOf": [{"properties": {"trip": {"$ref": "#/$defs/Trip"}}},
+                          {"$ref": "#/$defs/More"}],
+                "anyOf": [{"properties": {"a": {"type": "integer"}}},
+                          {"properties": {"a": {"type": "boolean"}, "b": {"type": "array"}}}]},
+        "More": {"properties": {
+          "all": {"allOf": [{"type": ["integer", "object"]}, {"type": ["object", "string"]}]},
+          "any": {"anyOf": [{"$ref": "#/$defs/a~1b%20"}, {"type": "null"}]},
+          "float": {"type": "float"},
+          "loop": {"$ref": "#/$defs/Loop"},
+          "narrow": {"type": "object", "anyOf": [{"required": ["x"]}, {"required": ["y"]}]},
+          "spelt": {"type": "integer", "enum": [2.0]},
+          "remote": {"$ref": "http://localhost/x"},
+          "free": {"description": "anything"}, "true": true,
+          "text": {"type": "string"}}},
+        "Trip": {"type": "object"}, "a/b ": {"type": "integer"},
+        "Loop": {"anyOf": [{"$ref": "#/$defs/Loop"}, {"type": "integer"}]}}}}}])"));
+  const auto value = [&](const std::string& key, const std::string& text) {
+    const ReaderCase of{"",
+                        "<function=run><parameter=" + key + ">" + text + "</parameter></function>",
+                        {ReasoningMode::kNone, ToolDialect::kXml},
+                        OutputEnd::kStop};
+    const ReadOutput read = read_pieces(of, {of.text}, &types);
+    for (const OutputPieces& pieces : cuts_of(of.text, 5)) {
+      REQUIRE(read_pieces(of, pieces, &types).joined == read.joined);
+    }
+    REQUIRE(read.joined.calls.size() == 1);
+    const std::string& all = read.joined.calls[0].arguments;
+    const std::string begin = "{\"" + key + "\": ";
+    REQUIRE(all.starts_with(begin));
+    return all.substr(begin.size(), all.size() - begin.size() - 1);
+  };
+  CHECK(value("trip", "{\"days\": 3}") == "{\"days\": 3}");
+  CHECK(value("a", "7") == "7");
+  CHECK(value("a", "true") == "true");
+  CHECK(value("b", "[7]") == "[7]");
+  CHECK(value("all", "{}") == "{}");
+  CHECK(value("all", "7") == "\"7\"");
+  CHECK(value("any", "7") == "7");
+  CHECK(value("any", "null") == "null");
+  CHECK(value("float", "1.5") == "1.5");
+  CHECK(value("loop", "7") == "7");
+  CHECK(value("narrow", "{\"x\": 1}") == "{\"x\": 1}");
+  CHECK(value("spelt", "2.0") == "2.0");
+  // Without a type: what is an object or array, else text.
+  for (const char* const key : {"remote", "free", "true"}) {
+    CHECK(value(key, "{\"a\": [1]}") == "{\"a\": [1]}");
+    CHECK(value(key, " [1] ") == "[1]");
+    CHECK(value(key, "7") == "\"7\"");
+    CHECK(value(key, "{a}") == "\"{a}\"");
+    CHECK(value(key, "(1,)") == "\"(1,)\"");
+    CHECK(value(key, "[1] or so") == "\"[1] or so\"");
+    CHECK(value(key, "").empty() == false);
+    CHECK(value(key, "") == "\"\"");
+    CHECK(value(key, " a\n b") == "\" a\\n b\"");
+  }
+  CHECK(value("text", "{}") == "\"{}\"");
+  CHECK(value("undeclared", "{}") == "\"{}\"");
+}
+
+TEST_CASE("xml: types of a schema that refers to itself in every branch are found in little time") {
+  nlohmann::json defs;
+  for (int i = 0; i < 300; ++i) {
+    const nlohmann::json next = {{"$ref", "#/$defs/" + std::to_string(i + 1)}};
+    defs[std::to_string(i)] = {{"allOf", {next, next, next}}, {"anyOf", {next, next}}};
+  }
+  defs["300"] = {{"type", "integer"}, {"properties", {{"n", {{"type", "integer"}}}}}};
+  const nlohmann::json first = {{"$ref", "#/$defs/0"}};
+  const nlohmann::json last = {{"$ref", "#/$defs/299"}};
+  const ToolTypes types(nlohmann::json::array(
+      {{{"name", "f"},
+        {"parameters",
+         {{"properties", {{"a", first}, {"b", last}}}, {"allOf", {first}}, {"$defs", defs}}}}}));
+  REQUIRE(types.find("f") != nullptr);
+  CHECK(types.find("f")->at("b") == kIntegerType);
+}
+
+TEST_CASE("xml: an empty integer, number or boolean is null, or no member") {
+  const ToolTypes types(nlohmann::json::parse(R"([{"name": "run", "parameters": {"properties": {
+    "n": {"type": "integer"}, "x": {"type": "number"}, "on": {"type": "boolean"},
+    "maybe": {"type": ["integer", "null"]}, "none": {"type": "null"}, "o": {"type": "object"},
+    "either": {"type": ["integer", "string"]}}}}])"));
+  const auto arguments = [&](const std::string& parameters) {
+    const ReaderCase of{"",
+                        "<function=run>" + parameters + "</function>",
+                        {ReasoningMode::kNone, ToolDialect::kXml},
+                        OutputEnd::kStop};
+    const ReadOutput read = read_pieces(of, {of.text}, &types);
+    for (const OutputPieces& pieces : cuts_of(of.text, 6)) {
+      REQUIRE(read_pieces(of, pieces, &types).joined == read.joined);
+    }
+    REQUIRE(read.joined.calls.size() == 1);
+    return read.joined.calls[0].arguments;
+  };
+  const auto empty = [](const std::string& key) {
+    return "<parameter=" + key + ">\n\n</parameter>";
+  };
+  for (const char* const key : {"n", "x", "on"}) CHECK(arguments(empty(key)) == "{}");
+  CHECK(arguments(empty("maybe")) == R"({"maybe": null})");
+  CHECK(arguments(empty("none")) == R"({"none": null})");
+  CHECK(arguments(empty("either")) == R"({"either": ""})");
+  CHECK(arguments(empty("o")) == R"({"o": ""})");
+  CHECK(arguments(empty("n") + "<parameter=x>1</parameter>" + empty("on")) == R"({"x": 1})");
+  CHECK(arguments("<parameter=x>1</parameter>" + empty("n") + empty("maybe")) ==
+        R"({"x": 1, "maybe": null})");
+  CHECK(arguments("<parameter=n> \n \n</parameter>") == "{}");
+  // The next name is read while the empty value has not ended.
+  CHECK(arguments("<parameter=maybe>\n\n<parameter=x>\n1</parameter>") ==
+        R"({"maybe": null, "x": 1})");
+}
+
+TEST_CASE("xml: every declared name is read as it stands") {
+  const std::vector<std::string> names = {"城市",       "$filter", "ids[]", "my key",
+                                          "\"quoted\"", " a ",     "a<b",   std::string(300, 'n'),
+                                          "a",          "a=b",     "it's'"};
+  nlohmann::json properties;
+  for (const std::string& name : names) properties[name] = {{"type", "integer"}};
+  const ToolTypes types(
+      nlohmann::json::array({{{"name", "f"}, {"parameters", {{"properties", properties}}}}}));
+  for (const std::string& name : names) {
+    INFO(name);
+    const ReaderCase of{"",
+                        "<function=f>\n<parameter=" + name + ">\n1\n</parameter>\n</function>",
+                        {ReasoningMode::kNone, ToolDialect::kXml},
+                        OutputEnd::kStop};
+    for (const OutputPieces& pieces : cuts_of(of.text, 7)) {
+      const ReadOutput read = read_pieces(of, pieces, &types);
+      REQUIRE(read.joined.calls.size() == 1);
+      const auto read_arguments = nlohmann::json::parse(read.joined.calls[0].arguments);
+      REQUIRE(read_arguments == nlohmann::json{{name, 1}});
+    }
+  }
+}
+
 TEST_CASE("pythonic: literals") {
   CHECK(python_arguments("a='\\ud83d\\ude00\\ud83dx\\udc00', b=\"\\/\\0\\u12\"") ==
         "{\"a\": \"😀\uFFFDx\uFFFD\", \"b\": \"/\\u0000\\\\u12\"}");
