@@ -137,9 +137,10 @@ void ChatChoice::finish(bool by_itself, v1::ChatResponse& message) {
     wire.set_content(rest);
     add_tokens(reader_.read_bytes(), wire);
   }
-  end(!by_itself                ? v1::CHAT_FINISH_REASON_LENGTH
-      : reader_.num_calls() > 0 ? v1::CHAT_FINISH_REASON_TOOL_CALLS
-                                : v1::CHAT_FINISH_REASON_STOP,
+  const bool has_calls = reader_.num_calls() > 0 && reader_.calls_are_whole();
+  end(!by_itself  ? v1::CHAT_FINISH_REASON_LENGTH
+      : has_calls ? v1::CHAT_FINISH_REASON_TOOL_CALLS
+                  : v1::CHAT_FINISH_REASON_STOP,
       message);
 }
 

@@ -2,6 +2,7 @@
 #include "server/chat/chat_request.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <utility>
 
 #include "server/chat/openai_members.h"
@@ -133,22 +134,36 @@ std::string read_tool_choice(const Json& value, ChatRequest& request) {
   return kTaken;
 }
 
+// Names a member that is not one of `known`. Null is as if it were not there.
+std::string find_unknown(const Json& object, std::initializer_list<std::string_view> known) {
+  for (const auto& [name, value] : object.items()) {
+    if (value.is_null() || std::ranges::find(known, name) != known.end()) continue;
+    return "has '" + clip(name) + "', which is not a parameter of this server";
+  }
+  return kTaken;
+}
+
 std::string read_response_format(const Json& value, ChatRequest& request) {
   using Format = ChatRequest::Format;
   const Json type = value.is_object() ? value.value("type", Json()) : Json();
-  if (type == "text") return kTaken;
+  if (type == "text") return find_unknown(value, {"type"});
   if (type == "json_object") {
+    const Json schema = value.value("schema", Json());
     request.format = Format::kJsonObject;
-    request.format_text = R"({"type": "object"})";
-    return kTaken;
+    request.format_text = schema.is_null() ? R"({"type": "object"})" : request_text(schema);
+    return find_unknown(value, {"type", "schema"});
   }
   if (type != "json_schema") return "is not of type text, json_object or json_schema";
   const Json format = value.value("json_schema", Json());
-  if (!format.is_object() || !format.contains("schema")) {
-    return "has no json_schema.schema";
+  const Json schema = format.is_object() ? format.value("schema", Json()) : Json();
+  if (schema.is_null()) return "has no json_schema.schema";
+  for (const std::string& wrong :
+       {find_unknown(value, {"type", "json_schema"}),
+        find_unknown(format, {"name", "description", "schema", "strict"})}) {
+    if (!wrong.empty()) return wrong;
   }
   request.format = Format::kJsonSchema;
-  request.format_text = request_text(format["schema"]);
+  request.format_text = request_text(schema);
   request.strict_schema = format.value("strict", Json()) == true;
   return kTaken;
 }

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -263,6 +266,7 @@ class Reader {
 
   void read_format(const Json& format) {
     const Json type = format.is_object() ? part_of(format, "type") : Json();
+    std::set<std::string, std::less<>> known = {"type"};
     if (type == "json_schema") {
       const Json strict = part_of(format, "strict");
       if (!strict.is_null() && !strict.is_boolean()) {
@@ -281,11 +285,20 @@ class Reader {
           {"type", "json_schema"},
           {"json_schema",
            {{"name", format["name"]}, {"schema", format["schema"]}, {"strict", strict == true}}}};
+      known.insert({"name", "description", "schema", "strict"});
     } else if (type == "json_object") {
       text_["format"] = {{"type", type}};
-      request_.chat["response_format"] = {{"type", type}};
+      if (const Json schema = part_of(format, "schema"); !schema.is_null()) {
+        text_["format"]["schema"] = schema;
+      }
+      request_.chat["response_format"] = text_["format"];
+      known.insert("schema");
     } else if (type != "text") {
       throw MemberError{"text.format", "is not of type text, json_object or json_schema"};
+    }
+    for (const auto& [name, value] : format.items()) {
+      if (value.is_null() || known.contains(name)) continue;
+      throw MemberError{"text.format." + clip(name), "is not a parameter of this server"};
     }
   }
 

@@ -17,6 +17,8 @@ class CallSink {
   virtual void announce(std::string_view name) = 0;
   // The next piece of the arguments of the call announced last, JSON.
   virtual void arguments(std::string_view text) = 0;
+  // The arguments of the call announced last are whole.
+  virtual void complete() = 0;
 
  protected:
   ~CallSink() = default;

@@ -15,6 +15,7 @@ class HermesReader final : public CallReader {
     }
     const JsonCall::Progress progress = call_.step(byte, sink);
     if (progress == JsonCall::Progress::kMore) return Progress::kMore;
+    if (progress != JsonCall::Progress::kFailed) sink.complete();
     return call_.announced() ? Progress::kDropRest : Progress::kNotACall;
   }
 

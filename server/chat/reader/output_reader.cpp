@@ -29,6 +29,7 @@ class OutputReader::Sink final : public CallSink {
         deltas.size() > reader_.first_delta_ && deltas.back().kind == OutputDelta::Kind::kCall;
     (continues ? reader_.deltas_->back() : add()).text += text;
   }
+  void complete() override { reader_.last_is_whole_ = true; }
 
  private:
   OutputDelta& add() {
@@ -227,6 +228,8 @@ void OutputReader::step_call(char byte) {
 }
 
 void OutputReader::announce() {
+  calls_are_whole_ = calls_are_whole();
+  last_is_whole_ = false;
   ++num_calls_;
   if (announced_) return;
   announced_ = true;

@@ -72,6 +72,8 @@ class OutputReader {
   // Whether the first call is complete and `parallel` is false: generation can end.
   bool stopped() const { return mode_ == Mode::kStopped; }
   std::size_t num_calls() const { return num_calls_; }
+  // Whether the arguments of each call are complete so far.
+  bool calls_are_whole() const { return calls_are_whole_ && (num_calls_ == 0 || last_is_whole_); }
   // Whether what comes next belongs to the reasoning, as far as the output is decided.
   bool in_reasoning() const { return mode_ == Mode::kReasoning; }
 
@@ -144,6 +146,8 @@ class OutputReader {
   bool closing_tag_may_come_ = false;  // only white space since a </function>
   bool stops_after_tag_ = false;       // then the first call is complete
   std::size_t num_calls_ = 0;
+  bool calls_are_whole_ = true;  // but for the last
+  bool last_is_whole_ = false;
   std::optional<ReasoningSpan> reasoning_;
 };
 

@@ -92,6 +92,7 @@ CallReader::Progress PythonicReader::after_value(char byte, CallSink& sink) {
   if (is_white_space(byte)) return Progress::kMore;
   if (byte == ')') {
     sink.arguments("}");
+    sink.complete();
     state_ = State::kAfterItem;
     return Progress::kCallEnd;
   }
@@ -119,6 +120,7 @@ CallReader::Progress PythonicReader::step_json(char byte, CallSink& sink) {
   const JsonCall::Progress progress = json_->step(byte, sink);
   announced_ = announced_ || json_->announced();
   if (progress == JsonCall::Progress::kFailed) return Progress::kNotACall;
+  if (progress != JsonCall::Progress::kMore) sink.complete();
   if (progress != JsonCall::Progress::kEnd) return Progress::kMore;
   state_ = State::kAfterItem;
   return Progress::kCallEnd;

@@ -220,7 +220,9 @@ void XmlReader::begin_tag(State state, Tags tags) {
 }
 
 CallReader::Progress XmlReader::close(CallSink& sink, Progress progress) {
-  if (key_bytes_ <= kMaxHeldBytes) sink.arguments("}");
+  if (key_bytes_ > kMaxHeldBytes) return progress;
+  sink.arguments("}");
+  sink.complete();
   return progress;
 }
 

@@ -75,6 +75,13 @@ void write_json(const Message& value, std::string& out, int depth) {
   }
 }
 
+// Whether a call of the history has no arguments, as clients write that.
+bool is_empty(const Message& arguments) {
+  return arguments.is_null() ||
+         (arguments.is_string() && arguments.get_ref<const std::string&>().find_first_not_of(
+                                       " \t\r\n") == std::string::npos);
+}
+
 Message argument_object(const Message& arguments) {
   if (arguments.is_object()) return arguments;
   if (arguments.is_string()) {
@@ -152,6 +159,7 @@ class MessagePreparation {
       }
       const auto arguments = function->find("arguments");
       if (arguments == function->end()) continue;
+      if (is_empty(*arguments)) *arguments = Message::object();
       if (traits_.arguments == CallArguments::kObject) *arguments = argument_object(*arguments);
       if (traits_.arguments == CallArguments::kText && !arguments->is_string()) {
         std::string text;

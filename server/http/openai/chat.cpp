@@ -232,12 +232,16 @@ grpc::Status ChatJson::gather(const v1::ChatResponse& message) {
 
 OrderedJson ChatJson::choice_json(std::uint32_t index, const Choice& choice) const {
   OrderedJson message = {{"role", "assistant"}};
-  message["content"] =
-      choice.content.empty() && !choice.calls.empty() ? OrderedJson() : OrderedJson(choice.content);
-  add_reasoning(choice.reasoning, message);
+  OrderedJson calls = OrderedJson::array();
   for (const v1::ToolCallDelta& call : choice.calls) {
-    message["tool_calls"].push_back(call_json(call, /*is_delta=*/false));
+    // One that broke off cannot be run. A stream has shown it as far as it came.
+    if (!OrderedJson::accept(call.arguments())) continue;
+    calls.push_back(call_json(call, /*is_delta=*/false));
   }
+  message["content"] =
+      choice.content.empty() && !calls.empty() ? OrderedJson() : OrderedJson(choice.content);
+  add_reasoning(choice.reasoning, message);
+  if (!calls.empty()) message["tool_calls"] = std::move(calls);
   return {{"index", index},
           {"message", message},
           {"logprobs", form_.logprobs ? OrderedJson{{"content", choice.tokens}} : OrderedJson()},

@@ -67,6 +67,28 @@ TEST_CASE("a schema's integers beyond 64 bits keep their digits") {
   CHECK(request.format_text == schema);
 }
 
+TEST_CASE("members of response_format: those of no row are refused by name, null is none") {
+  const auto format = [](const char* text) {
+    return wrong_with("response_format", Json::parse(text));
+  };
+  CHECK(format(R"({"type": "json_object", "schema": {"type": "object"}})").empty());
+  CHECK(format(R"({"type": "json_object", "schema": null, "json_schema": null})").empty());
+  CHECK(format(R"({"type": "text", "x": null})").empty());
+  CHECK(format(R"({"type": "json_schema", "json_schema": {"name": "n", "description": "d",
+      "schema": {}, "strict": true, "x": null}})")
+            .empty());
+  for (const char* const wrong :
+       {R"({"type": "text", "no_such": 1})", R"({"type": "json_object", "no_such": 1})",
+        R"({"type": "json_schema", "json_schema": {"schema": {}}, "no_such": 1})",
+        R"({"type": "json_schema", "json_schema": {"schema": {}, "no_such": 1}})"}) {
+    INFO(wrong);
+    CHECK_THAT(format(wrong), Contains("response_format: has 'no_such'"));
+  }
+  CHECK_THAT(format(R"({"type": "json_object", "json_schema": {}})"), Contains("'json_schema'"));
+  CHECK_THAT(format(R"({"type": "json_schema", "json_schema": {"schema": null}})"),
+             Contains("no json_schema.schema"));
+}
+
 TEST_CASE("wrong values are refused with the member and the limit") {
   CHECK_THAT(wrong_with("not json"), Contains("is not JSON"));
   CHECK_THAT(wrong_with("[]"), Contains("is not an object"));

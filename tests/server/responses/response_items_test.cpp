@@ -198,6 +198,17 @@ TEST_CASE("request: tools, choices and formats become a chat completion's, and a
   CHECK(response["max_output_tokens"] == 20);
 }
 
+TEST_CASE("request: json_object has a schema, if one is given") {
+  const auto request = [](const char* format) {
+    return read({{"model", "m"}, {"input", "Hi"}, {"text", {{"format", ojson::parse(format)}}}});
+  };
+  const ResponseRequest with = request(R"({"type": "json_object", "schema": {"type": "object"}})");
+  CHECK(with.chat["response_format"] == with.response["text"]["format"]);
+  CHECK(with.chat["response_format"]["schema"] == ojson({{"type", "object"}}));
+  const ResponseRequest without = request(R"({"type": "json_object", "schema": null})");
+  CHECK(without.chat["response_format"] == ojson({{"type", "json_object"}}));
+}
+
 TEST_CASE("request: what is not served is refused by its name") {
   const auto with = [](const char* name, ojson value) {
     ojson body = {{"model", "m"}, {"input", "Hi"}};
@@ -215,6 +226,12 @@ TEST_CASE("request: what is not served is refused by its name") {
   CHECK_THAT(with("include", ojson::array({"file_search_call.results"})), Contains("include"));
   CHECK_THAT(with("stream_options", {{"include_obfuscation", true}}), Contains("stream_options"));
   CHECK_THAT(with("text", {{"format", {{"type", "xml"}}}}), Contains("text.format"));
+  for (const char* const type : {"text", "json_object", "json_schema"}) {
+    ojson format = {{"type", type}, {"no_such", 1}};
+    if (std::string(type) == "json_schema")
+      format["name"] = "n", format["schema"] = ojson::object();
+    CHECK_THAT(with("text", {{"format", format}}), Contains("text.format.no_such: is not"));
+  }
   CHECK_THAT(with("store", "yes"), Contains("store: is not true or false"));
   CHECK_THAT(with("metadata", {{std::string(65, 'k'), "v"}}), Contains("metadata"));
   CHECK_THAT(refused({{"model", "m"}}), Contains("input: is missing"));

@@ -91,6 +91,11 @@ TEST_CASE("messages: arguments of calls are what the template takes") {
   CHECK(arguments(R"("{\"b\": 1, \"a\": 2}")", kObject).dump() == R"({"b":1,"a":2})");
   CHECK(arguments(R"("{broken")", kObject).dump() == R"({"arguments":"{broken"})");
   CHECK(arguments(R"("[1]")", kObject).dump() == R"({"arguments":"[1]"})");
+  for (const char* const none : {R"("")", R"(" \n")", "null"}) {
+    INFO(none);
+    CHECK(arguments(none, kObject) == Json::object());
+    CHECK(arguments(none, kText) == "{}");
+  }
   CHECK(arguments(R"({"b": [1, "é"], "a": {}})", kText) == R"({"b": [1, "é"], "a": {}})");
   CHECK(arguments(R"("{\"a\":1}")", kText) == R"({"a":1})");
 }
