@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/chat/reader/tool_types.h"
 #include "server/chat/template/request_json.h"
 #include "server/grammar/gbnf.h"
 #include "server/grammar/schema.h"
@@ -18,20 +19,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-grammar::ToolDialect dialect_of(ToolDialect dialect) {
-  switch (dialect) {
-    case ToolDialect::kXml:
-      return grammar::ToolDialect::kXml;
-    case ToolDialect::kPythonic:
-      return grammar::ToolDialect::kPythonic;
-    default:
-      return grammar::ToolDialect::kHermes;
-  }
+bool is_forced(const ChatRequest& request) {
+  return request.tool_choice == ChatRequest::ToolChoice::kRequired;
 }
 
-// The tools that may be called. forced: calls have to come.
-std::vector<grammar::ToolSpec> specs_of(const ChatRequest& request, bool forced) {
+// The tools that may be called.
+std::vector<grammar::ToolSpec> specs_of(const ChatRequest& request) {
   using Arguments = grammar::ToolSpec::Arguments;
+  const bool forced = is_forced(request);
   std::vector<grammar::ToolSpec> specs;
   for (const Json& tool : request.tools) {
     const Json& function = tool["function"];
@@ -42,9 +37,9 @@ std::vector<grammar::ToolSpec> specs_of(const ChatRequest& request, bool forced)
     const Json strict = function.value("strict", Json());
     const Json parameters = function.value("parameters", Json());
     if (!parameters.is_null()) spec.parameters = request_text(parameters);
-    spec.arguments = strict == true ? Arguments::kStrict
-                     : forced       ? Arguments::kRelaxed
-                                    : Arguments::kAny;
+    spec.arguments = strict == true && (forced || request.tool_grammar) ? Arguments::kStrict
+                     : forced                                           ? Arguments::kRelaxed
+                                                                        : Arguments::kAny;
     specs.push_back(std::move(spec));
   }
   return specs;
@@ -77,7 +72,95 @@ std::string relaxed_text(const std::vector<grammar::RelaxedKeyword>& relaxed) {
   return text;
 }
 
+// The names that readers of calls find, for arguments that no schema describes.
+void declare_parameters(const ChatRequest& request, std::vector<grammar::ToolSpec>& specs) {
+  const ToolTypes types(request.tools);
+  for (grammar::ToolSpec& spec : specs) {
+    const ToolTypes::Parameters* const parameters = types.find(spec.name);
+    if (parameters == nullptr || spec.arguments != grammar::ToolSpec::Arguments::kAny) continue;
+    for (const auto& [name, type] : *parameters) spec.declared.push_back(name);
+  }
+}
+
+// What is made of a part of a request: names it for the cache, and adds it to a grammar.
+struct Part {
+  std::string source;
+  std::string field;  // of the request
+  std::function<grammar::NodeId(grammar::Grammar& grammar,
+                                std::vector<grammar::RelaxedKeyword>* relaxed)>
+      add;
+};
+
+Part calls_part(const ChatRequest& request, grammar::ToolDialect dialect) {
+  using Mode = grammar::ToolGrammarOptions::Mode;
+  const bool has_format = request.format != ChatRequest::Format::kText;
+  const grammar::ToolGrammarOptions options{
+      .dialect = dialect,
+      .mode = is_forced(request) || has_format ? Mode::kRequired : Mode::kAuto,
+      .parallel = request.parallel_tool_calls};
+  std::vector<grammar::ToolSpec> specs = specs_of(request);
+  Part part{source_of(specs, options), "tools", nullptr};
+  part.add = [&request, specs = std::move(specs), options](grammar::Grammar& grammar,
+                                                           auto* relaxed) mutable {
+    declare_parameters(request, specs);
+    return grammar::add_tool_calls(grammar, specs, options, relaxed);
+  };
+  return part;
+}
+
+Part format_part(const ChatRequest& request) {
+  using Format = ChatRequest::Format;
+  if (request.format == Format::kGrammar) {
+    return {request_text({"gbnf", request.format_text}), "grammar",
+            [&request](grammar::Grammar& grammar, auto*) {
+              return grammar::add_gbnf(grammar, request.format_text);
+            }};
+  }
+  const grammar::SchemaOptions options{.relaxed = !request.strict_schema,
+                                       .objects_only = request.format == Format::kJsonObject};
+  return {request_text({"schema", options.relaxed, options.objects_only, request.format_text}),
+          request.format == Format::kJsonSchema ? "response_format.json_schema.schema"
+                                                : "response_format.schema",
+          [&request, options](grammar::Grammar& grammar, auto* relaxed) {
+            return grammar::add_schema(grammar, grammar::parse_json(request.format_text), options,
+                                       relaxed);
+          }};
+}
+
+// The texts of either part; null: there is no such part. REQUIRES: one of them.
+grammar::CompiledGrammar compile(const Part* format, const Part* calls, std::uint32_t max_depth) {
+  grammar::CompiledGrammar compiled;
+  const auto grammar = std::make_shared<grammar::Grammar>(max_depth);
+  std::vector<grammar::NodeId> roots;
+  for (const Part* const part : {format, calls}) {
+    if (part != nullptr) roots.push_back(part->add(*grammar, &compiled.relaxed));
+  }
+  grammar->finish(grammar->add_choice(std::move(roots)));
+  compiled.grammar = grammar;
+  return compiled;
+}
+
+grpc::Status refusal_of(const grammar::GrammarError& error, const std::string& field) {
+  const std::string path = error.path().starts_with('/') ? error.path() : "";
+  const std::string place = path.empty() && !error.path().empty() ? error.path() + ": " : "";
+  return chat_refusal("UNSUPPORTED_SCHEMA", field + path, place + error.reason());
+}
+
 }  // namespace
+
+std::optional<grammar::ToolDialect> grammar_dialect(ToolDialect dialect) {
+  switch (dialect) {
+    case ToolDialect::kNone:
+      return std::nullopt;
+    case ToolDialect::kHermes:
+      return grammar::ToolDialect::kHermes;
+    case ToolDialect::kXml:
+      return grammar::ToolDialect::kXml;
+    case ToolDialect::kPythonic:
+      return grammar::ToolDialect::kPythonic;
+  }
+  return std::nullopt;
+}
 
 std::shared_ptr<const grammar::Vocabulary> ChatVocabularies::of(
     const std::shared_ptr<const Tokenizer>& tokenizer, std::size_t num_ids, ToolDialect dialect) {
@@ -90,11 +173,10 @@ std::shared_ptr<const grammar::Vocabulary> ChatVocabularies::of(
     }
   }
   std::vector<std::string> tags;
-  if (dialect != ToolDialect::kNone) tags = grammar::tool_call_tags(dialect_of(dialect));
+  const std::optional<grammar::ToolDialect> calls = grammar_dialect(dialect);
+  if (calls) tags = grammar::tool_call_tags(*calls);
   const auto vocabulary = grammar::make_vocabulary(*tokenizer, num_ids, tags);
-  if (dialect != ToolDialect::kNone) {
-    grammar::warm_masks(*vocabulary, grammar::tool_call_automata(dialect_of(dialect)));
-  }
+  if (calls) grammar::warm_masks(*vocabulary, grammar::tool_call_automata(*calls));
   entries_.push_back({tokenizer, num_ids, dialect, vocabulary});
   return vocabulary;
 }
@@ -102,56 +184,41 @@ std::shared_ptr<const grammar::Vocabulary> ChatVocabularies::of(
 grpc::Status make_chat_grammar(const ChatRequest& request, const TemplateTraits& traits,
                                grammar::GrammarCache& cache, ChatGrammar& made) {
   using Format = ChatRequest::Format;
-  using Mode = grammar::ToolGrammarOptions::Mode;
-  const bool forced = request.tool_choice == ChatRequest::ToolChoice::kRequired;
-  std::string source, field;
-  std::function<grammar::CompiledGrammar()> compile;
-  if (request.format == Format::kJsonSchema || request.format == Format::kJsonObject) {
-    const grammar::SchemaOptions options{.relaxed = !request.strict_schema,
-                                         .objects_only = request.format == Format::kJsonObject};
-    source = request_text({"schema", options.relaxed, options.objects_only, request.format_text});
-    field = request.format == Format::kJsonSchema ? "response_format.json_schema.schema"
-                                                  : "response_format";
-    compile = [&request, options] {
-      grammar::CompiledGrammar compiled;
-      compiled.grammar = grammar::compile_schema(request.format_text, options, &compiled.relaxed);
-      return compiled;
-    };
-  } else if (request.format == Format::kGrammar) {
-    source = request_text({"gbnf", request.format_text});
-    field = "grammar";
-    compile = [&request] {
-      return grammar::CompiledGrammar{grammar::compile_gbnf(request.format_text), {}};
-    };
-  } else if (!request.tools.is_null() && traits.dialect != ToolDialect::kNone &&
-             request.tool_choice != ChatRequest::ToolChoice::kNone &&
-             (forced || request.tool_grammar)) {
-    const grammar::ToolGrammarOptions options{.dialect = dialect_of(traits.dialect),
-                                              .mode = forced ? Mode::kRequired : Mode::kAuto,
-                                              .parallel = request.parallel_tool_calls};
-    std::vector<grammar::ToolSpec> specs = specs_of(request, forced);
-    source = source_of(specs, options);
-    field = "tools";
-    compile = [specs = std::move(specs), options] {
-      grammar::CompiledGrammar compiled;
-      compiled.grammar = grammar::compile_tools(specs, options, &compiled.relaxed);
-      return compiled;
-    };
-  } else if (forced) {
+  const bool has_format = request.format != Format::kText;
+  const std::optional<grammar::ToolDialect> dialect = grammar_dialect(traits.dialect);
+  const bool has_calls = !request.tools.is_null() && dialect.has_value() &&
+                         request.tool_choice != ChatRequest::ToolChoice::kNone &&
+                         (is_forced(request) || request.tool_grammar || has_format);
+  if (is_forced(request) && !has_calls) {
     return chat_refusal("TOOLS_NOT_SUPPORTED", "tool_choice",
                         "cannot force calls: how the model writes them is not known "
                         "(--tool-dialect)");
-  } else {
-    return grpc::Status::OK;
   }
+  std::optional<Part> calls, format;
+  if (has_calls) {
+    calls = calls_part(request, *dialect);
+    try {
+      const auto compiled = cache.get(
+          calls->source, [&] { return compile(nullptr, &*calls, grammar::kMaxJsonDepth); });
+      made.calls = made.grammar = compiled.grammar;
+      made.relaxed = relaxed_text(compiled.relaxed);
+    } catch (const grammar::GrammarError& error) {
+      return refusal_of(error, calls->field);
+    }
+  }
+  if (!has_format) return grpc::Status::OK;
+  format = format_part(request);
   try {
-    const grammar::CompiledGrammar compiled = cache.get(source, compile);
+    const auto compiled =
+        cache.get(calls ? request_text({format->source, calls->source}) : format->source, [&] {
+          return compile(
+              &*format, calls ? &*calls : nullptr,
+              request.format == Format::kGrammar ? grammar::kMaxGbnfDepth : grammar::kMaxJsonDepth);
+        });
     made.grammar = compiled.grammar;
     made.relaxed = relaxed_text(compiled.relaxed);
   } catch (const grammar::GrammarError& error) {
-    const std::string path = error.path().starts_with('/') ? error.path() : "";
-    const std::string place = path.empty() && !error.path().empty() ? error.path() + ": " : "";
-    return chat_refusal("UNSUPPORTED_SCHEMA", field + path, place + error.reason());
+    return refusal_of(error, format->field);
   }
   return grpc::Status::OK;
 }

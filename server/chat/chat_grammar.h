@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,15 +15,21 @@
 #include "server/core/mutex.h"
 #include "server/grammar/grammar.h"
 #include "server/grammar/grammar_cache.h"
+#include "server/grammar/tool_calls.h"
 #include "server/grammar/vocabulary.h"
 
 namespace lintel {
 
 struct ChatGrammar {
   std::shared_ptr<const grammar::Grammar> grammar;  // null: the answer is free
+  // Of the answers that begin with a call, at least; null: there are none.
+  std::shared_ptr<const grammar::Grammar> calls;
   // Keywords of schemas that were left out, "PATH KEYWORD, ..."; empty: none.
   std::string relaxed;
 };
+
+// Nothing: calls are not read.
+std::optional<grammar::ToolDialect> grammar_dialect(ToolDialect dialect);
 
 // The vocabularies of models, with the masks of what is often inside of texts. Made when one is
 // first needed, which takes some 0.2 s for 250,000 tokens. Thread-safe.
@@ -45,6 +52,7 @@ class ChatVocabularies {
   std::vector<Entry> entries_ GUARDED_BY(mutex_);
 };
 
+// A format binds the text alone: with tools that may be called an answer is calls, or a document.
 // INVALID_ARGUMENT with the reason UNSUPPORTED_SCHEMA: the field is the path of the keyword, the
 // description names it. Compiles on the caller's thread, within bounds, what the cache does not
 // have.

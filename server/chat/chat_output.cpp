@@ -19,6 +19,9 @@ ChatOutput chat_output(const ChatRequest& request, const ChatPrompt& prompt,
       prompt.thinking == ThinkingStart::kOpened ? ReasoningMode::kOpened : ReasoningMode::kTags;
   output.reader.dialect = reads_calls ? prompt.traits.dialect : ToolDialect::kNone;
   output.reader.parallel = request.parallel_tool_calls;
+  // A document may speak of calls; GBNF that writes some means them.
+  output.reader.calls_after_text = request.format != ChatRequest::Format::kJsonObject &&
+                                   request.format != ChatRequest::Format::kJsonSchema;
   if (reads_calls) output.tools = ToolTypes(request.tools);
   output.stops = request.stops;
   output.logprobs = request.logprobs;

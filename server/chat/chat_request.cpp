@@ -397,9 +397,8 @@ grpc::Status read_chat_request(const nlohmann::ordered_json& body, ChatRequest& 
   const std::string what = read_max_tokens(body, request, name);
   if (!what.empty()) return wrong(name, what);
   if (request.messages.is_null()) return wrong("messages", "is missing");
-  const bool has_format = request.format != ChatRequest::Format::kText;
-  if (has_format && request.tool_choice == ChatRequest::ToolChoice::kRequired) {
-    return wrong("tool_choice", "requires calls, response_format or grammar a text");
+  if (request.tool_choice == ChatRequest::ToolChoice::kRequired) {
+    request.format = ChatRequest::Format::kText;  // there is no text that a format would bind
   }
   const auto has = [&](const char* member) {
     return body.contains(member) && !body.at(member).is_null();

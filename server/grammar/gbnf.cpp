@@ -295,10 +295,10 @@ class GbnfParser {
 // Turns rules into nodes. Expressions are as deep as groups and repetitions are nested.
 class GbnfCompiler {
  public:
-  explicit GbnfCompiler(Rules rules)
-      : rules_(std::move(rules)), grammar_(std::make_shared<Grammar>(kMaxGbnfDepth)) {}
+  GbnfCompiler(Rules rules, Grammar& grammar) : rules_(std::move(rules)), grammar_(&grammar) {}
 
-  std::shared_ptr<const Grammar> compile() {
+  NodeId add() {
+    const auto first = static_cast<NodeId>(grammar_->num_nodes());
     find_nullable();
     refuse_left_recursion();
     find_ranks();
@@ -316,13 +316,12 @@ class GbnfCompiler {
       alias.children = {body};
       grammar_->at(node) = std::move(alias);
     }
-    for (NodeId id = 0; id < grammar_->num_nodes(); ++id) {
+    for (NodeId id = first; id < grammar_->num_nodes(); ++id) {
       Node& node = grammar_->at(id);
       const bool is_open = node.kind == Node::Kind::kSequence || node.kind == Node::Kind::kRepeat;
       node.cost = is_open ? 1 : 0;
     }
-    grammar_->finish(root);
-    return grammar_;
+    return root;
   }
 
  private:
@@ -593,7 +592,7 @@ class GbnfCompiler {
   }
 
   Rules rules_;
-  std::shared_ptr<Grammar> grammar_;
+  Grammar* grammar_;
   std::vector<bool> nullable_;
   std::vector<int> ranks_;
   std::vector<NodeId> nodes_;
@@ -606,7 +605,13 @@ class GbnfCompiler {
 }  // namespace
 
 std::shared_ptr<const Grammar> compile_gbnf(std::string_view text) {
-  return GbnfCompiler(GbnfParser(text).parse()).compile();
+  auto grammar = std::make_shared<Grammar>(kMaxGbnfDepth);
+  grammar->finish(add_gbnf(*grammar, text));
+  return grammar;
+}
+
+NodeId add_gbnf(Grammar& grammar, std::string_view text) {
+  return GbnfCompiler(GbnfParser(text).parse(), grammar).add();
 }
 
 }  // namespace lintel::grammar

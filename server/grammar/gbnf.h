@@ -16,4 +16,7 @@ namespace lintel::grammar {
 // with "line N" as its path.
 std::shared_ptr<const Grammar> compile_gbnf(std::string_view text);
 
+// Adds the texts of `text` to `grammar`, whose depth is kMaxGbnfDepth. Throws GrammarError.
+NodeId add_gbnf(Grammar& grammar, std::string_view text);
+
 }  // namespace lintel::grammar

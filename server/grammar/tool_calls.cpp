@@ -94,23 +94,16 @@ MemberStyle pythonic_style() {
 
 class ToolCompiler {
  public:
-  ToolCompiler(std::span<const ToolSpec> tools, const ToolGrammarOptions& options,
+  ToolCompiler(Grammar& grammar, std::span<const ToolSpec> tools, const ToolGrammarOptions& options,
                std::vector<RelaxedKeyword>* relaxed)
       : tools_(tools),
         options_(options),
         relaxed_(relaxed),
         tags_(tags_of(options.dialect)),
-        grammar_(std::make_shared<Grammar>(kMaxJsonDepth)) {}
-
-  std::shared_ptr<const Grammar> compile() {
-    grammar_->finish(add_root());
-    return grammar_;
-  }
-
- private:
-  using Mode = ToolGrammarOptions::Mode;
+        grammar_(&grammar) {}
 
   NodeId add_root() {
+    using Mode = ToolGrammarOptions::Mode;
     Grammar& g = *grammar_;
     const NodeId text = g.add_dfa(tags_.without_begin);
     if (options_.mode == Mode::kNone || (tools_.empty() && options_.mode == Mode::kAuto)) {
@@ -257,7 +250,7 @@ class ToolCompiler {
   const ToolGrammarOptions options_;
   std::vector<RelaxedKeyword>* relaxed_;
   const Tags& tags_;
-  std::shared_ptr<Grammar> grammar_;
+  Grammar* grammar_;
   NodeId space_ = kNoNode;
 };
 
@@ -266,7 +259,14 @@ class ToolCompiler {
 std::shared_ptr<const Grammar> compile_tools(std::span<const ToolSpec> tools,
                                              const ToolGrammarOptions& options,
                                              std::vector<RelaxedKeyword>* relaxed) {
-  return ToolCompiler(tools, options, relaxed).compile();
+  auto grammar = std::make_shared<Grammar>(kMaxJsonDepth);
+  grammar->finish(add_tool_calls(*grammar, tools, options, relaxed));
+  return grammar;
+}
+
+NodeId add_tool_calls(Grammar& grammar, std::span<const ToolSpec> tools,
+                      const ToolGrammarOptions& options, std::vector<RelaxedKeyword>* relaxed) {
+  return ToolCompiler(grammar, tools, options, relaxed).add_root();
 }
 
 std::vector<std::string> tool_call_tags(ToolDialect dialect) {

@@ -57,6 +57,11 @@ std::shared_ptr<const Grammar> compile_tools(std::span<const ToolSpec> tools,
                                              const ToolGrammarOptions& options,
                                              std::vector<RelaxedKeyword>* relaxed = nullptr);
 
+// Adds the same to `grammar`.
+NodeId add_tool_calls(Grammar& grammar, std::span<const ToolSpec> tools,
+                      const ToolGrammarOptions& options,
+                      std::vector<RelaxedKeyword>* relaxed = nullptr);
+
 // Tags as a vocabulary may have them as single tokens, special ones too.
 std::vector<std::string> tool_call_tags(ToolDialect dialect);
 // Automata of texts without quotes, to be given to warm_masks().

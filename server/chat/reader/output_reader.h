@@ -56,6 +56,8 @@ class OutputReader {
     ReasoningMode reasoning = ReasoningMode::kNone;
     ToolDialect dialect = ToolDialect::kNone;
     bool parallel = true;  // false: the reader stops at the end of the first call
+    // False: an answer whose content has begun has no calls.
+    bool calls_after_text = true;
   };
 
   // `tools`: types of parameters for kXml, null if unknown; it outlives the reader.

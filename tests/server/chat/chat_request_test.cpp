@@ -148,6 +148,14 @@ TEST_CASE("tool_choice names tools of the request") {
                         {"allowed_tools", {{"mode", "auto"}, {"tools", Json::array({f})}}}};
   CHECK(choice(allowed).second.tool_choice == ToolChoice::kAuto);
   CHECK(choice(allowed).second.offered_tools == std::vector<std::string>{"f"});
+  // Forced calls leave no text that a format would bind.
+  Json body = valid();
+  body["tools"] = Json::array({f});
+  body["tool_choice"] = "required";
+  body["response_format"] = {{"type", "json_object"}};
+  ChatRequest request;
+  CHECK(read_chat_request(body.dump(), {}, request).ok());
+  CHECK(request.format == ChatRequest::Format::kText);
   CHECK_THAT(choice("required", false).first, Contains("goes with tools"));
   CHECK_THAT(choice("maybe").first, Contains("tool_choice"));
   const Json h = {{"type", "function"}, {"function", {{"name", "h"}}}};

@@ -394,6 +394,25 @@ TEST_CASE("schemas and tools: the type float is a number") {
   CHECK_FALSE(Matcher(compile_schema(R"({"type": "float"})")).advance("\""));
 }
 
+TEST_CASE("a grammar of two: the texts of a format, and calls") {
+  const auto tools = weather_tools(ToolSpec::Arguments::kStrict);
+  const auto grammar = std::make_shared<Grammar>(kMaxGbnfDepth);
+  const NodeId text = add_gbnf(*grammar, "root ::= \"ab\" root | \"c\"");
+  const NodeId calls = add_tool_calls(*grammar, tools, {ToolDialect::kXml, Mode::kRequired, true});
+  grammar->finish(grammar->add_choice({text, calls}));
+  const auto takes = [&](const std::string& all) {
+    Matcher matcher(grammar);
+    return matcher.advance(all) && matcher.accepts();
+  };
+  const std::string call = "<tool_call>\n<function=now>\n</function>\n</tool_call>";
+  CHECK(takes("ababc"));
+  CHECK(takes(call));
+  CHECK(takes(call + "\n" + call));
+  CHECK_FALSE(takes("ab"));
+  CHECK_FALSE(takes("c" + call));
+  CHECK_FALSE(takes(call + "c"));
+}
+
 TEST_CASE("tool calls: errors and relaxed keywords name the tool") {
   std::vector<ToolSpec> tools = {
       {"t", R"({"type":"object","minProperties":1})", ToolSpec::Arguments::kStrict}};

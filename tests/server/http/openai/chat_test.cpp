@@ -440,6 +440,10 @@ TEST_CASE("chat: an answer ends where it would have more than 128 calls") {
       R"(root ::= "a" ("<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>"){%COUNT%} "b")";
   ojson body = question("Weather?", 8192);
   body["tools"] = ojson::parse(R"([{"type": "function", "function": {"name": "f"}}])");
+  // The answer could begin with a call, as tools are given.
+  const std::vector<std::int32_t> a =
+      llama_text_model()->tokenizer()->encode("a", {.add_special = false});
+  body["logit_bias"] = {{std::to_string(a.front()), 100}};
   const auto answered = [&](int count) {
     std::string grammar = kCalls;
     body["grammar"] = grammar.replace(grammar.find("%COUNT%"), 7, std::to_string(count));
