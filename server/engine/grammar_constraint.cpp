@@ -49,6 +49,13 @@ ConstraintRules::ConstraintRules(GrammarConstraint constraint,
     if (text.empty()) continue;
     if (is_blank(text)) blank_.push_back(token);
     if (may_be_overlong(text, constraint_.reasoning_end)) overlong_.push_back(token);
+    if (!constraint_.calls) continue;
+    const auto may_begin = [&](bool whole) {
+      return grammar::CallFinder::may_begin_in(constraint_.calls->dialect, text, whole);
+    };
+    if (!may_begin(/*whole=*/false)) continue;
+    call_tokens_.push_back(token);
+    if (may_begin(/*whole=*/true)) whole_call_tokens_.push_back(token);
   }
 }
 
@@ -60,6 +67,9 @@ std::string_view ConstraintRules::text_of(std::int32_t token) const {
 ConstraintState::ConstraintState(const ConstraintRules& rules)
     : rules_(&rules), matcher_(rules.constraint_.grammar, rules.constraint_.vocabulary) {
   enter(rules.constraint_.after_reasoning ? Phase::kReasoning : Phase::kText);
+  if (phase_ == Phase::kReasoning && rules.constraint_.calls) {
+    finder_.emplace(rules.constraint_.calls->dialect);
+  }
 }
 
 void ConstraintState::enter(Phase phase) {
@@ -97,10 +107,39 @@ std::span<const std::uint64_t> ConstraintState::mask_reasoning(grammar::MaskWord
     if (!has_begun && text.size() <= rules_->constraint_.reasoning_end.size()) continue;
     const std::size_t end = find_end(text);
     if (end == std::string_view::npos || is_blank(text.substr(end))) continue;
-    if (words.empty()) words.resize(matcher_.vocabulary()->mask_words(), ~std::uint64_t{0});
-    clear_bit(token, words);
+    forbid(token, words);
   }
+  if (finder_) mask_calls(words);
   return words;
+}
+
+void ConstraintState::forbid(std::int32_t token, grammar::MaskWords& words) const {
+  if (words.empty()) words.resize(matcher_.vocabulary()->mask_words(), ~std::uint64_t{0});
+  clear_bit(token, words);
+}
+
+void ConstraintState::mask_calls(grammar::MaskWords& words) const {
+  const std::string begun = finder_->text();
+  const auto& tokens = begun.empty() ? rules_->whole_call_tokens_ : rules_->call_tokens_;
+  if (tokens.empty()) return;
+  const grammar::Matcher start(rules_->constraint_.calls->grammar);
+  grammar::Matcher after_begun = start;
+  const bool continues = after_begun.advance(begun);
+  for (const std::int32_t token : tokens) {
+    const std::string_view text = rules_->text_of(token);
+    const std::size_t size = std::min(find_end(text), text.size());
+    grammar::CallFinder finder = *finder_;
+    std::size_t at = 0;
+    while (at < size && !finder.step(text[at])) ++at;
+    if (at == size) continue;
+    const std::string call = finder.text() + std::string(text.substr(at + 1));
+    const bool is_begun = call.starts_with(begun);
+    grammar::Matcher matcher = is_begun ? after_begun : start;
+    const bool is_taken =
+        (continues || !is_begun) &&
+        matcher.advance(std::string_view(call).substr(is_begun ? begun.size() : 0));
+    if (!is_taken) forbid(token, words);
+  }
 }
 
 bool ConstraintState::begins_end() const {
@@ -129,6 +168,17 @@ void ConstraintState::advance(std::int32_t token) {
     case Phase::kReasoning: {
       const std::string_view text = rules_->text_of(token);
       const std::size_t end = find_end(text);
+      if (finder_) {
+        const std::size_t size = std::min(end, text.size());
+        for (std::size_t at = 0; at < size; ++at) {
+          if (!finder_->step(text[at])) continue;
+          matcher_ = grammar::TokenMatcher(rules_->constraint_.calls->grammar,
+                                           rules_->constraint_.vocabulary);
+          const std::string call = finder_->text() + std::string(text.substr(at + 1));
+          enter(matcher_.advance_text(call) ? Phase::kText : Phase::kFree);
+          return;
+        }
+      }
       if (end != std::string_view::npos) {
         enter(is_blank(text.substr(end)) ? Phase::kBeforeText : Phase::kFree);
         return;

@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "model/tokenizer/tokenizer.h"
+#include "server/grammar/call_finder.h"
 #include "server/grammar/grammar.h"
 #include "server/grammar/token_matcher.h"
 #include "server/grammar/vocabulary.h"
@@ -32,11 +34,18 @@ namespace lintel {
 //   ends with it, or has white space (blank, tab, CR, LF) alone after it. Tokens of white space
 //   alone may follow; those with which the grammar may begin are the grammar's, and from the first
 //   of its tokens on only the grammar decides.
+// - calls: a call that begins in the reasoning (grammar::CallFinder) ends it as well, and the text
+//   begins with its tag. A token with which a call begins is one that `calls->grammar` takes.
 struct GrammarConstraint {
   std::shared_ptr<const grammar::Grammar> grammar;
   std::shared_ptr<const grammar::Vocabulary> vocabulary;  // of the model, every byte among it
   bool after_reasoning = false;
   std::string reasoning_end = "</think>";
+  struct Calls {
+    grammar::ToolDialect dialect = grammar::ToolDialect::kHermes;
+    std::shared_ptr<const grammar::Grammar> grammar;  // of texts that begin with a call, at least
+  };
+  std::optional<Calls> calls;  // with after_reasoning; none: calls are not looked for in it
 };
 
 // What the samples of a request have in common. Immutable.
@@ -59,6 +68,9 @@ class ConstraintRules {
   // and have more than white space after it.
   std::vector<std::int32_t> blank_;
   std::vector<std::int32_t> overlong_;
+  // With calls: tokens with which a call may begin, and those of them that need no text before.
+  std::vector<std::int32_t> call_tokens_;
+  std::vector<std::int32_t> whole_call_tokens_;
 };
 
 // How far the new tokens of one sample are. Used by one thread at a time.
@@ -87,6 +99,9 @@ class ConstraintState {
   };
   void enter(Phase phase);
   std::span<const std::uint64_t> mask_reasoning(grammar::MaskWords& words) const;
+  // Clears tokens with which a call would begin that no grammar takes.
+  void mask_calls(grammar::MaskWords& words) const;
+  void forbid(std::int32_t token, grammar::MaskWords& words) const;
   // Whether the reasoning so far ends with a beginning of reasoning_end.
   bool begins_end() const;
   // Where in the next token's `text` the reasoning has ended; npos: it has not.
@@ -96,7 +111,8 @@ class ConstraintState {
   grammar::TokenMatcher matcher_;
   Phase phase_ = Phase::kText;
   bool ready_ = false;
-  std::string reasoning_;  // its last bytes, fewer than reasoning_end has
+  std::string reasoning_;                      // its last bytes, fewer than reasoning_end has
+  std::optional<grammar::CallFinder> finder_;  // of calls in the reasoning
 };
 
 }  // namespace lintel

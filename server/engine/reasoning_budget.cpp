@@ -8,6 +8,7 @@ namespace lintel {
 ReasoningBudgetState::ReasoningBudgetState(const ReasoningBudget& budget,
                                            const Tokenizer& tokenizer)
     : budget_(&budget), tokenizer_(&tokenizer) {
+  if (budget.calls) finder_.emplace(*budget.calls);
   read(budget.before);
   check_budget();
 }
@@ -29,36 +30,31 @@ void ReasoningBudgetState::advance(std::int32_t token) {
 }
 
 void ReasoningBudgetState::read(std::string_view text) {
-  if (phase_ == Phase::kBefore) {
-    text_ += text;
-    text_.erase(0, text_.find_first_not_of(" \t\r\n"));
-    const std::string& tag = budget_->begin_tag;
-    if (text_.starts_with(tag)) {
-      text_.erase(0, tag.size());
-      phase_ = Phase::kReasoning;
-    } else if (!tag.starts_with(text_)) {
-      phase_ = Phase::kOver;
-    }
-  } else if (phase_ == Phase::kReasoning) {
-    text_ += text;
-  }
-  if (phase_ != Phase::kReasoning) return;
-  if (has_ended()) {
+  if (phase_ == Phase::kReasoning) return read_reasoning(text);
+  if (phase_ != Phase::kBefore) return;
+  text_ += text;
+  text_.erase(0, text_.find_first_not_of(" \t\r\n"));
+  const std::string& tag = budget_->begin_tag;
+  if (text_.starts_with(tag)) {
+    phase_ = Phase::kReasoning;
+    const std::string after = text_.substr(tag.size());
+    text_.clear();
+    read_reasoning(after);
+  } else if (!tag.starts_with(text_)) {
     phase_ = Phase::kOver;
-    return;
   }
-  std::size_t longest = budget_->end_tag.size();
-  for (const std::string& tag : budget_->call_tags) longest = std::max(longest, tag.size());
-  if (text_.size() <= longest) return;
-  text_.erase(0, text_.size() - longest);
-  is_whole_ = false;
 }
 
-bool ReasoningBudgetState::has_ended() const {
-  if (text_.find(budget_->end_tag) != std::string::npos) return true;
-  return std::ranges::any_of(budget_->call_tags, [&](const std::string& tag) {
-    return (is_whole_ && text_.starts_with(tag)) || text_.find("\n" + tag) != std::string::npos;
-  });
+void ReasoningBudgetState::read_reasoning(std::string_view text) {
+  text_ += text;
+  const bool calls =
+      finder_ && std::ranges::any_of(text, [&](char byte) { return finder_->step(byte); });
+  const std::string& tag = budget_->end_tag;
+  if (calls || text_.find(tag) != std::string::npos) {
+    phase_ = Phase::kOver;
+  } else if (text_.size() >= tag.size()) {
+    text_.erase(0, text_.size() - tag.size() + 1);
+  }
 }
 
 void ReasoningBudgetState::check_budget() {

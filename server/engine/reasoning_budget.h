@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/tokenizer/tokenizer.h"
+#include "server/grammar/call_finder.h"
 
 namespace lintel {
 
@@ -18,13 +19,13 @@ namespace lintel {
 // another token is rejected, a grammar takes them, log2-probabilities are the model's.
 //
 // Reasoning begins where the text of the new tokens, after `before`, begins with white space and
-// `begin_tag`. It ends with `end_tag`, or with one of `call_tags` at the beginning of a line.
+// `begin_tag`. It ends with `end_tag`, or where a call of the dialect `calls` begins.
 // Tokens that begin within it count. A given token in place of one of `end` ends the budget.
 struct ReasoningBudget {
   std::int64_t tokens = 0;
   std::vector<std::int32_t> end;  // at least one
   std::string before;             // what the prompt has of the reasoning: "<think>", or nothing
-  std::vector<std::string> call_tags;
+  std::optional<grammar::ToolDialect> calls;
   std::string begin_tag = "<think>";
   std::string end_tag = "</think>";
 };
@@ -49,16 +50,16 @@ class ReasoningBudgetState {
   };
   // The same for a text that is no token of its own.
   void read(std::string_view text);
-  bool has_ended() const;
+  void read_reasoning(std::string_view text);
   void check_budget();
 
   const ReasoningBudget* budget_;
   const Tokenizer* tokenizer_;
   Phase phase_ = Phase::kBefore;
-  // Before the reasoning: what there is but for white space. In it: its last bytes, as many as the
-  // longest tag has.
+  // Before the reasoning: what there is but for white space. In it: its last bytes, fewer than
+  // `end_tag` has.
   std::string text_;
-  bool is_whole_ = true;  // text_ is all of the reasoning
+  std::optional<grammar::CallFinder> finder_;
   std::int64_t tokens_ = 0;
   std::size_t ended_ = 0;  // tokens of `end` that came
 };

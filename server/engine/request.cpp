@@ -80,6 +80,9 @@ const char* find_fault(const GrammarConstraint& constraint, const GenerationRequ
   if (request.uses_particles()) return "constraint is not for particles";
   if (!constraint.after_reasoning) return nullptr;
   if (constraint.reasoning_end.empty()) return "constraint.reasoning_end is empty";
+  if (constraint.calls && constraint.calls->grammar == nullptr) {
+    return "constraint.calls.grammar is missing";
+  }
   return model.tokenizer() == nullptr ? "constraint.after_reasoning: no tokenizer" : nullptr;
 }
 

@@ -25,7 +25,11 @@ std::size_t bytes_held_by(const GenerationRequest& request) {
   bytes += request.drawn.capacity() * sizeof(request.drawn.front());
   bytes += request.stop.tokens.capacity() * sizeof(request.stop.tokens.front());
   for (const std::string& text : request.stop.strings) bytes += sizeof(text) + text.capacity();
-  if (request.constraint) bytes += request.constraint->grammar->bytes();
+  if (request.constraint) {
+    bytes += request.constraint->grammar->bytes();
+    const auto& calls = request.constraint->calls;
+    if (calls && calls->grammar != request.constraint->grammar) bytes += calls->grammar->bytes();
+  }
   if (request.reasoning) {
     bytes += request.reasoning->end.capacity() * sizeof(request.reasoning->end.front());
   }

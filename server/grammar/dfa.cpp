@@ -586,7 +586,10 @@ const std::shared_ptr<const Dfa>& json_space() {
 
 namespace {
 
-Dfa search_dfa(std::string_view tag, bool with_tag) {
+Dfa search_dfa(std::string tag, bool with_tag, bool begins_line) {
+  // A line begins after a line feed, and so does a text.
+  if (begins_line) tag.insert(tag.begin(), '\n');
+  const auto name = [&](std::size_t state) { return begins_line && state < 2 ? 1 - state : state; };
   // Knuth, Morris, Pratt: the state is how much of the tag the text ends with.
   std::vector<std::size_t> border(tag.size() + 1, 0);
   for (std::size_t i = 1, k = 0; i < tag.size(); ++i) {
@@ -598,13 +601,14 @@ Dfa search_dfa(std::string_view tag, bool with_tag) {
   DfaMaker::Raw raw;
   std::vector<int> samples = {-1};
   for (const char c : tag) {
-    std::uint8_t& name = raw.classes[static_cast<unsigned char>(c)];
-    if (name != 0) continue;
-    name = static_cast<std::uint8_t>(samples.size());
+    std::uint8_t& own = raw.classes[static_cast<unsigned char>(c)];
+    if (own != 0) continue;
+    own = static_cast<std::uint8_t>(samples.size());
     samples.push_back(static_cast<unsigned char>(c));
   }
   raw.num_classes = static_cast<std::uint16_t>(samples.size());
-  for (std::size_t state = 0; state <= tag.size(); ++state) {
+  for (std::size_t named = 0; named <= tag.size(); ++named) {
+    const std::size_t state = name(named);
     raw.accepting.push_back((state == tag.size()) == with_tag);
     for (const int byte : samples) {
       if (state == tag.size()) {
@@ -615,7 +619,7 @@ Dfa search_dfa(std::string_view tag, bool with_tag) {
       while (k > 0 && static_cast<unsigned char>(tag[k]) != byte) k = border[k];
       if (static_cast<unsigned char>(tag[k]) == byte) ++k;
       const bool dead = k == tag.size() && !with_tag;
-      raw.table.push_back(dead ? Dfa::kDead : static_cast<Dfa::State>(k));
+      raw.table.push_back(dead ? Dfa::kDead : static_cast<Dfa::State>(name(k)));
     }
   }
   return DfaMaker::make(std::move(raw));
@@ -623,8 +627,12 @@ Dfa search_dfa(std::string_view tag, bool with_tag) {
 
 }  // namespace
 
-Dfa text_up_to(std::string_view tag) { return search_dfa(tag, true); }
-Dfa text_without(std::string_view tag) { return search_dfa(tag, false); }
+Dfa text_up_to(std::string_view tag, bool begins_line) {
+  return search_dfa(std::string(tag), true, begins_line);
+}
+Dfa text_without(std::string_view tag, bool begins_line) {
+  return search_dfa(std::string(tag), false, begins_line);
+}
 
 Dfa intersection(const Dfa& one, const Dfa& other, std::size_t* work) {
   using Name = std::pair<Dfa::State, Dfa::State>;

@@ -139,10 +139,11 @@ const std::shared_ptr<const Dfa>& json_number();
 // One blank, or one LF and up to 32 blanks, or nothing.
 const std::shared_ptr<const Dfa>& json_space();
 
-// Texts that end with the first `tag` in them. Any bytes.
-Dfa text_up_to(std::string_view tag);
+// Texts that end with the first `tag` in them. Any bytes. begins_line: `tag` counts at the
+// beginning of the text or of a line alone.
+Dfa text_up_to(std::string_view tag, bool begins_line = false);
 // Texts without `tag`.
-Dfa text_without(std::string_view tag);
+Dfa text_without(std::string_view tag, bool begins_line = false);
 
 // What both accept. Adds its work to *work, if there is one.
 Dfa intersection(const Dfa& one, const Dfa& other, std::size_t* work = nullptr);

@@ -543,6 +543,12 @@ bool TokenMatcher::advance(std::int32_t token) {
   return true;
 }
 
+bool TokenMatcher::advance_text(std::string_view text) {
+  if (ended_ || !matcher_.advance(text)) return false;
+  if (maker_ != nullptr) maker_->forget();
+  return true;
+}
+
 void warm_masks(const Vocabulary& vocabulary,
                 std::span<const std::shared_ptr<const Dfa>> automata) {
   const auto warm = [&](const Dfa& dfa, Dfa::State state) {

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "server/grammar/matcher.h"
 #include "server/grammar/vocabulary.h"
@@ -53,6 +54,8 @@ class TokenMatcher {
 
   // False: the token cannot come next, and the matcher stays as it was. An end token ends the text.
   bool advance(std::int32_t token);
+  // The same for a text that is no token.
+  bool advance_text(std::string_view text);
   // Whether an end token may come next.
   bool accepts() const { return matcher_.accepts() && !ended_; }
   // Whether an end token has come.

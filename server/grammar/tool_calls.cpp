@@ -12,22 +12,37 @@ namespace {
 
 struct Tags {
   std::string begin, end;
-  std::shared_ptr<const Dfa> up_to_begin, without_begin;
+  // Texts up to the start tag, without one, and in kXml up to <function= at the beginning of a
+  // line; each without the others' ends.
+  std::shared_ptr<const Dfa> up_to_begin, without_begin, up_to_function;
 };
 
 std::shared_ptr<const Dfa> shared(Dfa dfa) { return std::make_shared<const Dfa>(std::move(dfa)); }
 
 Tags make_tags(std::string begin, std::string end) {
-  Tags tags{std::move(begin), std::move(end), nullptr, nullptr};
+  Tags tags{std::move(begin), std::move(end), nullptr, nullptr, nullptr};
   tags.up_to_begin = shared(text_up_to(tags.begin));
   tags.without_begin = shared(text_without(tags.begin));
   return tags;
 }
 
+constexpr std::string_view kFunction = "<function=";
+
+Tags make_xml_tags() {
+  Tags tags = make_tags("<tool_call>", "</tool_call>");
+  const Dfa without_function = text_without(kFunction, /*begins_line=*/true);
+  tags.up_to_function =
+      shared(intersection(text_up_to(kFunction, /*begins_line=*/true), *tags.without_begin));
+  tags.up_to_begin = shared(intersection(*tags.up_to_begin, without_function));
+  tags.without_begin = shared(intersection(*tags.without_begin, without_function));
+  return tags;
+}
+
 const Tags& tags_of(ToolDialect dialect) {
-  static const Tags common = make_tags("<tool_call>", "</tool_call>");
+  static const Tags hermes = make_tags("<tool_call>", "</tool_call>");
+  static const Tags xml = make_xml_tags();
   static const Tags pythonic = make_tags("<|tool_call_start|>", "<|tool_call_end|>");
-  return dialect == ToolDialect::kPythonic ? pythonic : common;
+  return dialect == ToolDialect::kHermes ? hermes : dialect == ToolDialect::kXml ? xml : pythonic;
 }
 
 constexpr std::string_view kValueEnd = "\n</parameter>";
@@ -110,7 +125,8 @@ class ToolCompiler {
       return text;
     }
     if (tools_.empty()) throw GrammarError(GrammarError::Kind::kUnmet, "", "no tool is offered");
-    const NodeId call = add_call();
+    const NodeId named = add_named();
+    const NodeId call = add_call(named);
     if (options_.mode == Mode::kRequired) {
       const NodeId begin = g.add_text(tags_.begin);
       std::vector<NodeId> parts = {g.add_dfa(leading_lines()), begin, call};
@@ -120,13 +136,18 @@ class ToolCompiler {
       }
       return g.add_sequence(std::move(parts));
     }
-    const NodeId with_call = g.add_sequence({g.add_dfa(tags_.up_to_begin), call});
+    NodeId with_call = g.add_sequence({g.add_dfa(tags_.up_to_begin), call});
+    if (tags_.up_to_function != nullptr) {
+      with_call =
+          g.add_choice({with_call, g.add_sequence({g.add_dfa(tags_.up_to_function), named})});
+    }
     if (!options_.parallel) return g.add_choice({text, with_call});
     return g.add_sequence({g.add_repeat(with_call, 0, kMaxCalls), text});
   }
 
-  // What follows the start tag, with the end tag.
-  NodeId add_call() {
+ private:
+  // The name of a tool and what follows it.
+  NodeId add_named() {
     Grammar& g = *grammar_;
     std::vector<std::pair<std::string, NodeId>> by_name;
     for (const ToolSpec& tool : tools_) {
@@ -141,7 +162,12 @@ class ToolCompiler {
       names.texts.push_back(std::move(text));
       names.children.push_back(node);
     }
-    const NodeId named = g.add(std::move(names));
+    return g.add(std::move(names));
+  }
+
+  // What follows the start tag, with the end tag.
+  NodeId add_call(NodeId named) {
+    Grammar& g = *grammar_;
     switch (options_.dialect) {
       case ToolDialect::kHermes:
         return g.add_sequence({space(), g.add_text("{"), space(), g.add_text("\"name\""), space(),
@@ -149,7 +175,7 @@ class ToolCompiler {
                                g.add_text(tags_.end)});
       case ToolDialect::kXml:
         return g.add_sequence(
-            {space(), g.add_text("<function="), named, space(), g.add_text(tags_.end)});
+            {space(), g.add_text(std::string(kFunction)), named, space(), g.add_text(tags_.end)});
       case ToolDialect::kPythonic: {
         std::vector<NodeId> parts = {g.add_text("["), named};
         if (options_.parallel) {
@@ -276,6 +302,7 @@ std::vector<std::string> tool_call_tags(ToolDialect dialect) {
 std::vector<std::shared_ptr<const Dfa>> tool_call_automata(ToolDialect dialect) {
   const Tags& tags = tags_of(dialect);
   std::vector<std::shared_ptr<const Dfa>> automata = {tags.up_to_begin, tags.without_begin};
+  if (tags.up_to_function != nullptr) automata.push_back(tags.up_to_function);
   if (dialect == ToolDialect::kXml) automata.push_back(xml_value());
   return automata;
 }

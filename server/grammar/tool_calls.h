@@ -51,8 +51,10 @@ inline constexpr std::uint32_t kMaxCalls = 128;
 
 // The text behind the reasoning, up to its end. Arguments come in any order that the schema
 // permits. In kXml values of type string are free up to their end, others are JSON; in kPythonic
-// literals are JSON's or True, False and None. `relaxed`: paths begin with the name of the tool.
-// Throws GrammarError, whose path begins so, too; without a tool in kRequired, too.
+// literals are JSON's or True, False and None. In kXml a <function= at the beginning of a line
+// begins a call in kAuto, too, which then needs no </tool_call>. `relaxed`: paths begin with the
+// name of the tool. Throws GrammarError, whose path begins so, too; without a tool in kRequired,
+// too.
 std::shared_ptr<const Grammar> compile_tools(std::span<const ToolSpec> tools,
                                              const ToolGrammarOptions& options,
                                              std::vector<RelaxedKeyword>* relaxed = nullptr);

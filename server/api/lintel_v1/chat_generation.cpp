@@ -102,9 +102,7 @@ std::optional<ReasoningBudget> reasoning_budget(const ReadChat& chat, const Chat
                                 {.add_special = false, .parse_special = true, .continues = true});
   if (output.thinking == ThinkingStart::kOpened) budget.before = "<think>";
   if (output.thinking == ThinkingStart::kOpenedHalf) budget.before = "<think";
-  const ToolDialect dialect = output.reader.dialect;
-  if (dialect != ToolDialect::kNone) budget.call_tags.emplace_back(call_tag(dialect));
-  if (dialect == ToolDialect::kXml) budget.call_tags.emplace_back("<function=");
+  budget.calls = grammar_dialect(output.reader.dialect);
   return budget;
 }
 
@@ -251,6 +249,9 @@ grpc::Status ChatGeneration::add_grammar(RpcCall& rpc, const ReadChat& chat,
                             transformer.tokenizer(),
                             static_cast<std::size_t>(transformer.config().vocab_size), dialect),
                         .after_reasoning = prompt.thinking != ThinkingStart::kClosed};
+  if (made.calls != nullptr) {
+    generation.constraint->calls = {*grammar_dialect(dialect), std::move(made.calls)};
+  }
   return status;
 }
 

@@ -125,27 +125,17 @@ void OutputReader::step_text(char byte) {
 
 Tags OutputReader::tags_here() const {
   const bool reasoning = mode_ == Mode::kReasoning;
-  const bool dropping = mode_ == Mode::kDropping;
   Tags tags = 0;
   if (mode_ == Mode::kStart || takes_think_) tags |= tag_bit(Tag::kThink);
-  if (reasoning) tags |= tag_bit(Tag::kEndThink);
-  if (closing_tag_may_come_) tags |= tag_bit(Tag::kEndToolCall);
-  if (reasoning && !line_start_) return tags;
+  if (reasoning || end_think_may_come_) tags |= tag_bit(Tag::kEndThink);
+  if (options_.dialect == ToolDialect::kNone) return tags;
+  const bool is_pythonic = options_.dialect == ToolDialect::kPythonic;
+  // After a call a closing tag is none of the content, also where it comes again.
+  if (num_calls_ > 0) tags |= tag_bit(is_pythonic ? Tag::kCallEnd : Tag::kEndToolCall);
   if (input_.offset() < plain_until_) return tags;
-  switch (options_.dialect) {
-    case ToolDialect::kNone:
-      return tags;
-    case ToolDialect::kHermes:
-      if (dropping) tags |= tag_bit(Tag::kEndToolCall);
-      return tags | tag_bit(Tag::kToolCall);
-    case ToolDialect::kXml:
-      if (line_start_) tags |= tag_bit(Tag::kFunction);
-      return tags | tag_bit(Tag::kToolCall);
-    case ToolDialect::kPythonic:
-      if (dropping) tags |= tag_bit(Tag::kCallEnd);
-      return tags | tag_bit(Tag::kCallStart);
-  }
-  return tags;
+  if (has_content_ && !options_.calls_after_text) return tags;
+  if (options_.dialect == ToolDialect::kXml && line_start_) tags |= tag_bit(Tag::kFunction);
+  return tags | tag_bit(is_pythonic ? Tag::kCallStart : Tag::kToolCall);
 }
 
 void OutputReader::step_tag(char byte) {
@@ -167,12 +157,13 @@ void OutputReader::take_tag(Tag tag) {
       input_.release();
       mode_ = Mode::kReasoning;
       takes_think_ = false;
-      line_start_ = true;
+      line_start_ = false;
       white_space_.clear();
       reasoning_ = ReasoningSpan{input_.read_bytes(), {}};
       return;
     case Tag::kEndThink:
-      return end_reasoning();
+      end_think_may_come_ = false;
+      return mode_ == Mode::kReasoning ? end_reasoning() : end_section();
     case Tag::kEndToolCall:
     case Tag::kCallEnd:
       return end_section();
@@ -220,7 +211,6 @@ void OutputReader::step_call(char byte) {
       end_section();
       if (options_.parallel || !bare_) {
         mode_ = Mode::kContent;
-        closing_tag_may_come_ = true;
         stops_after_tag_ = !options_.parallel;
       }
       return;
@@ -233,12 +223,14 @@ void OutputReader::announce() {
   ++num_calls_;
   if (announced_) return;
   announced_ = true;
-  if (mode_ == Mode::kReasoning) end_reasoning();
+  if (mode_ == Mode::kReasoning) {
+    end_reasoning();
+    end_think_may_come_ = true;
+  }
   input_.release();
   mode_ = Mode::kContent;
   white_space_.clear();
   trims_content_ = true;
-  closing_tag_may_come_ = false;
 }
 
 void OutputReader::end_section() {
@@ -247,7 +239,6 @@ void OutputReader::end_section() {
   mode_ = options_.parallel ? Mode::kContent : Mode::kStopped;
   line_start_ = true;
   white_space_.clear();
-  closing_tag_may_come_ = false;
 }
 
 void OutputReader::end_reasoning() {
@@ -281,7 +272,6 @@ void OutputReader::add_text(char byte, std::uint64_t offset) {
   }
   flush_white_space(offset);
   line_start_ = false;
-  closing_tag_may_come_ = false;
   append(std::string_view(&byte, 1), offset);
 }
 

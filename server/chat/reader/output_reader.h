@@ -144,9 +144,9 @@ class OutputReader {
   std::string white_space_;   // waits for what follows
   bool has_reasoning_text_ = false;
   bool has_content_ = false;
-  bool trims_content_ = false;         // white space before the first content is dropped
-  bool closing_tag_may_come_ = false;  // only white space since a </function>
-  bool stops_after_tag_ = false;       // then the first call is complete
+  bool trims_content_ = false;       // white space before the first content is dropped
+  bool end_think_may_come_ = false;  // a call has ended the reasoning: its </think> is dropped
+  bool stops_after_tag_ = false;     // the first call is complete, but for a closing tag
   std::size_t num_calls_ = 0;
   bool calls_are_whole_ = true;  // but for the last
   bool last_is_whole_ = false;

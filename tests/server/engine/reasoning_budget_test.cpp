@@ -35,7 +35,7 @@ std::string text_of(const std::vector<std::int32_t>& tokens) {
 }
 
 ReasoningBudget budget_of(std::int64_t tokens, const std::string& before = "<think>") {
-  return {.tokens = tokens, .end = byte_tokens(kEnd), .before = before, .call_tags = {}};
+  return {.tokens = tokens, .end = byte_tokens(kEnd), .before = before, .calls = {}};
 }
 
 // What has been written of `text`, a byte a token, where the end is forced; "-": it is not.
@@ -60,14 +60,16 @@ TEST_CASE("reasoning budget: tokens of the reasoning count, however it begins an
   CHECK(cut_of(budget_of(3, ""), "a<think>abcdef") == "-");
   CHECK(cut_of(budget_of(20), "abc</think>" + std::string(40, 'a')) == "-");
   CHECK(cut_of(budget_of(20), "abc</thinking>" + std::string(40, 'a')).size() == 20);
-  // A call at the beginning of a line is no reasoning.
-  ReasoningBudget with_calls = budget_of(20);
-  with_calls.call_tags = {"<tool_call>", "<function="};
-  CHECK(cut_of(with_calls, "abc\n<tool_call>" + std::string(40, 'a')) == "-");
+  // A call is no reasoning, a tag that is spoken of is.
+  ReasoningBudget with_calls = budget_of(30);
+  with_calls.calls = grammar::ToolDialect::kXml;
+  CHECK(cut_of(with_calls, "abc <tool_call>\n<function=" + std::string(40, 'a')) == "-");
   CHECK(cut_of(with_calls, "<function=" + std::string(40, 'a')) == "-");
-  CHECK(cut_of(with_calls, "abc <tool_call>" + std::string(40, 'a')).size() == 20);
+  CHECK(cut_of(with_calls, "abc\n<tool_call>" + std::string(40, 'a')).size() == 30);
   CHECK(cut_of(with_calls, "\n\n\n\n\n\n\n\n\n<function=" + std::string(40, 'a')) == "-");
-  CHECK(cut_of(with_calls, "abcdefghi <function=" + std::string(40, 'a')).size() == 20);
+  CHECK(cut_of(with_calls, "abcdefghi <function=" + std::string(40, 'a')).size() == 30);
+  with_calls.calls = grammar::ToolDialect::kHermes;
+  CHECK(cut_of(with_calls, "abc <tool_call>{" + std::string(40, 'a')) == "-");
 }
 
 TEST_CASE("reasoning budget: the end comes token by token, a given token in its place ends it") {

@@ -387,6 +387,26 @@ TEST_CASE("tool calls: each declared name is a key, however it is spelt") {
   }
 }
 
+TEST_CASE("tool calls: XML without a start tag is a call by the same rules") {
+  const auto tools = weather_tools(ToolSpec::Arguments::kStrict);
+  const auto takes = [&](bool parallel, const std::string& text) {
+    Matcher matcher(compile_tools(tools, {ToolDialect::kXml, Mode::kAuto, parallel}));
+    return matcher.advance(text) && matcher.accepts();
+  };
+  const std::string call = "<function=now>\n</function>";
+  CHECK(takes(true, call));
+  CHECK(takes(true, "a\n" + call + "\n</tool_call>\nb"));
+  CHECK(takes(true, "a\n" + call + call + "\n<tool_call>\n" + call + "\n</tool_call>\n" + call));
+  CHECK(takes(false, "a\n" + call));
+  CHECK_FALSE(takes(false, "a\n" + call + "b"));
+  CHECK_FALSE(takes(true, "<function=other>\n</function>"));
+  CHECK_FALSE(takes(true, "a\n<function=weather>\n<parameter=days>\nx"));
+  CHECK_FALSE(takes(true, "<tool_call>\n" + call + "\n</tool_call><function=other>"));
+  // In mid-line it is text.
+  CHECK(takes(true, "a <function=other>"));
+  CHECK(takes(true, "a\n <function=other>"));
+}
+
 TEST_CASE("schemas and tools: the type float is a number") {
   Matcher matcher(compile_schema(R"({"type": ["float", "null"]})"));
   CHECK(matcher.advance("-1.5e3"));

@@ -155,20 +155,118 @@ TEST_CASE("parallel off: the reader stops at the end of the first call") {
   CHECK(read(ToolDialect::kPythonic, "a<|tool_call_start|>[{\"name\": \"f\"}, {}]") == one);
 }
 
-TEST_CASE("a call in reasoning: only at the beginning of a line, and only a whole head") {
+TEST_CASE("a call in reasoning: it ends it in mid-line, too, and only with a whole head") {
   const auto read = [](ToolDialect dialect, const std::string& text) {
     return read_in_all_cuts(dialect, text, ReasoningMode::kOpened).joined;
   };
   const std::string call = "<tool_call>{\"name\": \"f\"}</tool_call>";
   CHECK(read(ToolDialect::kHermes, call) == JoinedOutput{"", "", {{"f", "{}"}}});
   CHECK(read(ToolDialect::kHermes, "<think>" + call) == JoinedOutput{"", "", {{"f", "{}"}}});
-  CHECK(read(ToolDialect::kHermes, "a " + call) == JoinedOutput{"a " + call, "", {}});
+  CHECK(read(ToolDialect::kHermes, "a " + call) == JoinedOutput{"a", "", {{"f", "{}"}}});
+  CHECK(read(ToolDialect::kXml, "a: <tool_call>\n<function=f>\n</function>\n</tool_call>b") ==
+        JoinedOutput{"a:", "b", {{"f", "{}"}}});
+  CHECK(read(ToolDialect::kXml, "a <tool_call> and <function=f>") ==
+        JoinedOutput{"a <tool_call> and <function=f>", "", {}});
+  CHECK(read(ToolDialect::kHermes, "a <tool_call>\nis it\n</think>b") ==
+        JoinedOutput{"a <tool_call>\nis it", "b", {}});
+  CHECK(read(ToolDialect::kHermes, "<tool_call> </think>b") ==
+        JoinedOutput{"<tool_call>", "b", {}});
   CHECK(read(ToolDialect::kXml, "a\n<function=f>\n</function>\n</tool_call>\nb") ==
         JoinedOutput{"a", "b", {{"f", "{}"}}});
   CHECK(read(ToolDialect::kXml, "a\n<function f>\n</think>b") ==
         JoinedOutput{"a\n<function f>", "b", {}});
   CHECK(read(ToolDialect::kPythonic, "a\n<|tool_call_start|>[f()]<|tool_call_end|>b") ==
         JoinedOutput{"a", "b", {{"f", "{}"}}});
+}
+
+TEST_CASE("a call in reasoning: the end tag of the reasoning after it is no content") {
+  const auto read = [](ToolDialect dialect, const std::string& text, bool parallel = true) {
+    return read_in_all_cuts(dialect, text, ReasoningMode::kOpened, OutputEnd::kStop, parallel)
+        .joined;
+  };
+  const std::string call = "<tool_call>{\"name\": \"f\"}</tool_call>";
+  const Calls one = {{"f", "{}"}};
+  CHECK(read(ToolDialect::kHermes, "a " + call + "</think>\n\nb") == JoinedOutput{"a", "b", one});
+  CHECK(read(ToolDialect::kHermes, "a " + call + "\n</think>") == JoinedOutput{"a", "", one});
+  CHECK(read(ToolDialect::kHermes, "a " + call + " b </think> c </think>") ==
+        JoinedOutput{"a", "b c </think>", one});
+  CHECK(read(ToolDialect::kHermes, "a " + call + "\n" + call + "</think>b") ==
+        JoinedOutput{"a", "b", {{"f", "{}"}, {"f", "{}"}}});
+  // Without the closing tag of the call.
+  CHECK(read(ToolDialect::kHermes, "a <tool_call>{\"name\": \"f\"}\n</think>b") ==
+        JoinedOutput{"a", "b", one});
+  CHECK(read(ToolDialect::kXml, "a\n<function=f>\n</function>\n</think>\nb") ==
+        JoinedOutput{"a", "b", one});
+  CHECK(read(ToolDialect::kXml, "a\n<tool_call><function=f>\n</function>\n</think>\nb", false) ==
+        JoinedOutput{"a", "", one});
+  // Of a reasoning that has ended the tag is text.
+  CHECK(read(ToolDialect::kHermes, "a</think>" + call + "</think>") ==
+        JoinedOutput{"a", "</think>", one});
+}
+
+TEST_CASE("closing tags after a call: none is content, also where the call is repeated") {
+  const std::string again = "<|tool_call_start|>[f()]<|tool_call_end|>";
+  const Calls one = {{"f", "{}"}};
+  const auto read = [](ToolDialect dialect, const std::string& text) {
+    return read_in_all_cuts(dialect, text).joined;
+  };
+  CHECK(read(ToolDialect::kPythonic, again + "[f()]<|tool_call_end|>") ==
+        JoinedOutput{"", "[f()]", one});
+  CHECK(read(ToolDialect::kPythonic, again + "<|tool_call_end|>\n<|tool_call_end|>ok") ==
+        JoinedOutput{"", "ok", one});
+  CHECK(read(ToolDialect::kPythonic, again + again) ==
+        JoinedOutput{"", "", {{"f", "{}"}, {"f", "{}"}}});
+  CHECK(read(ToolDialect::kHermes, "<tool_call>{\"name\": \"f\"}</tool_call></tool_call>a") ==
+        JoinedOutput{"", "a", one});
+  CHECK(read(ToolDialect::kXml, "<function=f></function></tool_call>a </tool_call> b") ==
+        JoinedOutput{"", "a b", one});
+  // Before a call it is text.
+  CHECK(read(ToolDialect::kPythonic, "<|tool_call_end|>") ==
+        JoinedOutput{"", "<|tool_call_end|>", {}});
+}
+
+TEST_CASE("calls that are not to follow text: a document may speak of them") {
+  const auto read = [](ToolDialect dialect, const std::string& text) {
+    ReaderCase of{"", text, {ReasoningMode::kOpened, dialect}, OutputEnd::kStop};
+    of.options.calls_after_text = false;
+    const ReadOutput whole = read_pieces(of, {text}, nullptr);
+    for (const OutputPieces& pieces : cuts_of(text, 4)) {
+      REQUIRE(read_pieces(of, pieces, nullptr).joined == whole.joined);
+    }
+    return whole.joined;
+  };
+  const std::string call = "<tool_call><function=f></function></tool_call>";
+  const Calls one = {{"f", "{}"}};
+  CHECK(read(ToolDialect::kXml, "a</think>\n{\"x\": \"" + call + "\"}") ==
+        JoinedOutput{"a", "{\"x\": \"" + call + "\"}", {}});
+  CHECK(read(ToolDialect::kXml, "a</think>\n" + call) == JoinedOutput{"a", "", one});
+  CHECK(read(ToolDialect::kXml, "a " + call) == JoinedOutput{"a", "", one});
+}
+
+TEST_CASE("whole calls: a call that breaks off is none, wherever it stands") {
+  const auto is_whole = [](ToolDialect dialect, const std::string& text) {
+    OutputReader reader({ReasoningMode::kNone, dialect});
+    std::vector<OutputDelta> deltas;
+    reader.push(text, deltas);
+    reader.finish(OutputEnd::kStop, deltas);
+    return reader.calls_are_whole();
+  };
+  CHECK(is_whole(ToolDialect::kHermes, "text"));
+  CHECK(is_whole(ToolDialect::kHermes, "<tool_call>{\"name\": \"f\"}"));
+  CHECK(is_whole(ToolDialect::kHermes, "<tool_call>{\"name\": \"f\", \"arguments\": {}"));
+  CHECK(is_whole(ToolDialect::kHermes, "<tool_call>{\"arguments\": {}, \"name\": \"f\""));
+  CHECK_FALSE(is_whole(ToolDialect::kHermes, "<tool_call>{\"name\": \"f\", \"arguments\": {"));
+  CHECK(is_whole(ToolDialect::kXml, "<function=f></function>"));
+  CHECK(is_whole(ToolDialect::kXml, "<tool_call><function=f></tool_call>"));
+  CHECK_FALSE(is_whole(ToolDialect::kXml, "<tool_call><function=f>\n<parameter=a>\n1"));
+  CHECK_FALSE(is_whole(ToolDialect::kXml, "<function=f></function>\n<function=f>"));
+  const std::string begin = "<|tool_call_start|>";
+  CHECK(is_whole(ToolDialect::kPythonic, begin + "[f(), g(a=1)"));
+  CHECK(is_whole(ToolDialect::kPythonic, begin + "[{\"name\": \"f\", \"arguments\": {}}"));
+  CHECK_FALSE(is_whole(ToolDialect::kPythonic, begin + "[f(), g(a=1"));
+  const std::string broken = begin + "[f(5)]<|tool_call_end|>";
+  CHECK_FALSE(is_whole(ToolDialect::kPythonic, broken));
+  CHECK_FALSE(is_whole(ToolDialect::kPythonic, broken + begin + "[f()]<|tool_call_end|>"));
 }
 
 TEST_CASE("hermes: names and members") {
