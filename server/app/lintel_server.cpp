@@ -98,7 +98,7 @@ class HttpServer {
 
 struct HttpServer::Impl {
   explicit Impl(Parts parts)
-      : calls(parts.services),
+      : calls(parts.services, &bodies),
         bodies(parts.options.memory_bytes, parts.counters),
         listener({parts.options, routes, std::move(parts.certificates), parts.tokens,
                   parts.max_body_bytes, parts.counters, std::move(parts.replica_id), parts.max_age,
@@ -134,8 +134,7 @@ void HttpServer::flush(std::chrono::nanoseconds timeout) {
 
 bool HttpServer::stop(std::chrono::nanoseconds timeout) {
   impl_->listener.stop();
-  impl_->bodies.stop();
-  return impl_->calls.stop(timeout);
+  return impl_->bodies.stop(timeout) && impl_->calls.stop(timeout);
 }
 
 namespace {

@@ -34,16 +34,30 @@ HttpAnswer error_answer(const grpc::Status& status) {
   return kserve_refusal({}, http_status_of(status.error_code()), status);
 }
 
-// Asks a method of the service, and answers with what `shown` makes of its response.
+// Answers with what `shown` makes of a method's response.
+template <typename Response, typename Shown>
+HttpCalls::UnaryDone answer_with(const SharedExchange& exchange, Shown shown) {
+  return [exchange, shown = std::move(shown)](const grpc::Status& status,
+                                              const google::protobuf::Message& response) {
+    exchange->answer(status.ok() ? shown(static_cast<const Response&>(response))
+                                 : error_answer(status));
+  };
+}
+
+// Asks a method of the service, and answers so.
 template <typename Response, typename Request, typename Shown>
 void ask(HttpCalls& calls, const SharedExchange& exchange, const char* method,
          const Request& request, Shown shown) {
   calls.unary(exchange, method_of(method), bytes_of(request),
-              [exchange, shown = std::move(shown)](const grpc::Status& status,
-                                                   const google::protobuf::Message& response) {
-                exchange->answer(status.ok() ? shown(static_cast<const Response&>(response))
-                                             : error_answer(status));
-              });
+              answer_with<Response>(exchange, std::move(shown)));
+}
+
+// The same of a method about health: on this thread, for others may be busy for long.
+template <typename Response, typename Request, typename Shown>
+void ask_health(HttpCalls& calls, const SharedExchange& exchange, const char* method,
+                const Request& request, Shown shown) {
+  calls.unary_here(exchange, method_of(method), bytes_of(request),
+                   answer_with<Response>(exchange, std::move(shown)));
 }
 
 // The model of a path, whose version may be a part of it.
@@ -60,20 +74,20 @@ HttpAnswer whether(const char* what, bool it_is) {
 }
 
 void is_live(HttpCalls& calls, const SharedExchange& exchange) {
-  ask<inference::ServerLiveResponse>(
+  ask_health<inference::ServerLiveResponse>(
       calls, exchange, "ServerLive", inference::ServerLiveRequest(),
       [](const auto& response) { return whether("live", response.live()); });
 }
 
 void is_ready(HttpCalls& calls, const SharedExchange& exchange) {
-  ask<inference::ServerReadyResponse>(
+  ask_health<inference::ServerReadyResponse>(
       calls, exchange, "ServerReady", inference::ServerReadyRequest(),
       [](const auto& response) { return whether("ready", response.ready()); });
 }
 
 void is_model_ready(HttpCalls& calls, const SharedExchange& exchange) {
   const auto request = model_request<inference::ModelReadyRequest>(exchange->request());
-  ask<inference::ModelReadyResponse>(
+  ask_health<inference::ModelReadyResponse>(
       calls, exchange, "ModelReady", request, [name = request.name()](const auto& response) {
         return json_answer(response.ready() ? 200 : 503,
                            dumped(ordered_json{{"name", name}, {"ready", response.ready()}}));

@@ -58,32 +58,38 @@ BodyWork::BodyWork(std::int64_t memory_bytes, HttpCounters& counters)
   }
 }
 
-BodyWork::~BodyWork() { stop(); }
+BodyWork::~BodyWork() { end_threads(); }
 
 void BodyWork::read(const SharedExchange& exchange, Read read, Refuse refuse) {
-  Job job{exchange, exchange->take_body(), std::move(read), std::move(refuse),
-          std::make_shared<Budget>(*this)};
-  job.budget->hold(job.body.size());
-  if (job.body.size() <= kShortBytes) return run(std::move(job));
+  Reading reading{exchange, exchange->take_body(), std::move(read), std::move(refuse),
+                  std::make_shared<Budget>(*this)};
+  reading.budget->hold(reading.body.size());
+  if (reading.body.size() <= kShortBytes) return run(std::move(reading));
   // A weak one: the exchange must not keep the budget's charge.
-  exchange->when_gone([budget = std::weak_ptr<Budget>(job.budget)] {
+  exchange->when_gone([budget = std::weak_ptr<Budget>(reading.budget)] {
     if (const auto alive = budget.lock()) alive->end();
   });
-  {
-    const MutexLock lock(mutex_);
-    if (!stopped_) {
-      add(caller_of(exchange->request()), std::move(job));
-      changed_.notify_one();
-      return;
-    }
-  }
-  job.refuse(shutting_down());
+  const auto shared = std::make_shared<Reading>(std::move(reading));
+  const bool is_added = add(caller_of(exchange->request()), [shared] { run(std::move(*shared)); });
+  if (!is_added) shared->refuse(shutting_down());
 }
 
-void BodyWork::add(std::string caller, Job job) {
+bool BodyWork::run_in_turn(const HttpRequest& request, std::size_t bytes, Work work) {
+  const auto budget = std::make_shared<Budget>(*this);
+  budget->hold(bytes);
+  return add(caller_of(request), [this, budget, work = std::move(work)] {
+    work(draining_.load() ? shutting_down() : grpc::Status::OK);
+  });
+}
+
+bool BodyWork::add(std::string caller, Job job) {
+  const MutexLock lock(mutex_);
+  if (stopped_) return false;
   std::deque<Job>& jobs = jobs_[caller];
   if (jobs.empty()) turns_.push_back(std::move(caller));
   jobs.push_back(std::move(job));
+  changed_.notify_one();
+  return true;
 }
 
 BodyWork::Job BodyWork::take() {
@@ -102,7 +108,24 @@ BodyWork::Job BodyWork::take() {
 
 void BodyWork::begin_drain() { draining_ = true; }
 
-void BodyWork::stop() {
+bool BodyWork::stop(std::chrono::nanoseconds timeout) {
+  begin_drain();
+  {
+    const auto until = std::chrono::steady_clock::now() + timeout;
+    const MutexLock lock(mutex_);
+    stopped_ = true;
+    changed_.notify_all();
+    while (working_ > 0) {
+      const auto left = until - std::chrono::steady_clock::now();
+      if (left <= std::chrono::nanoseconds(0)) return false;
+      ended_.wait_for(mutex_, left);
+    }
+  }
+  end_threads();
+  return true;
+}
+
+void BodyWork::end_threads() {
   begin_drain();
   {
     const MutexLock lock(mutex_);
@@ -113,18 +136,18 @@ void BodyWork::stop() {
   threads_.clear();
 }
 
-void BodyWork::run(Job job) noexcept {
+void BodyWork::run(Reading reading) noexcept {
   const grpc::Status read = catch_exceptions([&] {
-    if (job.budget->cancelled()) return shutting_down();
-    return job.read(std::move(job.body), *job.budget);
+    if (reading.budget->cancelled()) return shutting_down();
+    return reading.read(std::move(reading.body), *reading.budget);
   });
-  job.budget.reset();  // a client that sends the body again at once finds the room
+  reading.budget.reset();  // a client that sends the body again at once finds the room
   if (read.ok()) return;
   const grpc::Status refused = catch_exceptions([&] {
-    job.refuse(read);
+    reading.refuse(read);
     return grpc::Status::OK;
   });
-  if (!refused.ok()) job.exchange->abort();  // there is no memory to say so
+  if (!refused.ok()) reading.exchange->abort();  // there is no memory to say so
 }
 
 // What is left when the object stops is run, too: it ends at once.
@@ -134,10 +157,13 @@ void BodyWork::work() {
     {
       MutexLock lock(mutex_);
       while (turns_.empty() && !stopped_) changed_.wait(mutex_);
-      if (turns_.empty()) return;
+      if (turns_.empty()) {
+        if (--working_ == 0) ended_.notify_all();
+        return;
+      }
       job = take();
     }
-    run(std::move(job));
+    job();
   }
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "server/core/threads.h"
+#include "server/http/transport/body_work.h"
 #include "server/security/identity.h"
 
 namespace lintel {
@@ -68,7 +69,30 @@ class HttpCalls::Call final : public RpcCall,
     if (timeout) calls_.add_deadline(std::chrono::steady_clock::now() + *timeout, *this);
     calls_.enter();
     self_ = shared_from_this();
-    calls_.post(start_, self_);
+    const grpc::Status in_turn = catch_exceptions([&] {
+      const bool is_long = bytes_.Length() > BodyWork::kShortBytes;
+      if (calls_.bodies_ == nullptr || !is_long) return out_of_memory();
+      const bool is_added = calls_.bodies_->run_in_turn(exchange_->request(), bytes_.Length(),
+                                                        [call = self_](const grpc::Status& status) {
+                                                          if (!status.ok()) call->fail(status);
+                                                          call->run(call->start_);
+                                                        });
+      return is_added ? grpc::Status::OK : shutting_down();
+    });
+    if (!in_turn.ok()) calls_.post(start_, self_);
+  }
+
+  // The whole call, on this thread. REQUIRES: a unary method, which finishes before it returns.
+  void run_here() {
+    runs_here_ = true;
+    calls_.enter();
+    self_ = shared_from_this();
+    post(start_);
+  }
+
+  // Runs a task. What it throws ends the call.
+  void run(const Task& task) noexcept {
+    catch_exceptions([&] { (this->*task.run)(); }, [&] { lose(); });
   }
 
   void expire() noexcept {
@@ -113,26 +137,28 @@ class HttpCalls::Call final : public RpcCall,
  private:
   void read(RequestBytes& request) override {
     read_into_ = &request;
-    calls_.post(read_, shared_from_this());
+    post(read_);
   }
   void write(const google::protobuf::Message& message) override {
     message_ = &message;
-    calls_.post(write_, shared_from_this());
+    post(write_);
   }
   void finish(const google::protobuf::Message* last, grpc::Status status) override {
     // A unary call that is answered as a stream is one of its response.
     const bool has_response = handlers_.message != nullptr && response_ != nullptr;
     message_ = has_response ? response_.get() : last;
     status_ = std::move(status);
-    calls_.post(finish_, shared_from_this());
+    post(finish_);
   }
+
+  void post(Task& task) noexcept { runs_here_ ? run(task) : calls_.post(task, shared_from_this()); }
 
   void cancel() noexcept EXCLUDES(mutex_) {
     {
       const MutexLock lock(mutex_);
       if (std::exchange(cancelled_, true)) return;
     }
-    calls_.post(cancel_, shared_from_this());
+    post(cancel_);
   }
 
   // The call ends with that status, not with its service's.
@@ -149,9 +175,15 @@ class HttpCalls::Call final : public RpcCall,
   }
 
   void on_start() {
-    grpc::Status started = catch_exceptions([&] {
-      RequestBytes request;
+    grpc::Status started = catch_exceptions([&]() -> grpc::Status {
       if (method_.type == RpcMethod::Type::kUnary) response_ = method_.new_response();
+      {
+        // Its client may have gone while it waited for its turn.
+        const MutexLock lock(mutex_);
+        if (!failed_.ok()) return failed_;
+        if (cancelled_) return lintel::cancelled();
+      }
+      RequestBytes request;
       if (method_.type != RpcMethod::Type::kBidiStream) request.swap(bytes_);
       reactor_ = method_.run(*this, request, response_.get());
       return grpc::Status::OK;
@@ -214,7 +246,7 @@ class HttpCalls::Call final : public RpcCall,
     status = catch_exceptions([&] {
       exchange_->write(std::move(piece), [self = shared_from_this(), &next](bool has_room) {
         self->has_room_ = has_room;
-        self->calls_.post(next, self);
+        self->post(next);
       });
       return grpc::Status::OK;
     });
@@ -281,6 +313,7 @@ class HttpCalls::Call final : public RpcCall,
   grpc::Status status_;
   bool has_read_ = false;
   bool has_room_ = false;
+  bool runs_here_ = false;  // constant since it began
 
   mutable Mutex mutex_;
   grpc::Status failed_ GUARDED_BY(mutex_);
@@ -291,7 +324,8 @@ class HttpCalls::Call final : public RpcCall,
   bool is_done_ GUARDED_BY(mutex_) = false;
 };
 
-HttpCalls::HttpCalls(std::span<const RpcService* const> services) {
+HttpCalls::HttpCalls(std::span<const RpcService* const> services, BodyWork* bodies)
+    : bodies_(bodies) {
   for (const RpcService* const service : services) {
     for (const RpcMethod& method : service->methods()) methods_.emplace(method.name, &method);
   }
@@ -370,7 +404,7 @@ void HttpCalls::run() {
       continue;
     }
     const std::shared_ptr<Call> call = std::move(task->call);
-    catch_exceptions([&] { (*call.*task->run)(); }, [&] { call->lose(); });
+    call->run(*task);
   }
 }
 
@@ -383,14 +417,25 @@ void HttpCalls::start(const SharedExchange& exchange, const std::string& method,
   call->start(timeout);
 }
 
+HttpCalls::Handlers HttpCalls::unary_handlers(UnaryDone done) {
+  return {.message = nullptr,
+          .end = [done = std::move(done)](const grpc::Status& status,
+                                          const google::protobuf::Message* response) {
+            done(status, *response);
+          }};
+}
+
 void HttpCalls::unary(const SharedExchange& exchange, const std::string& method,
                       grpc::ByteBuffer request, UnaryDone done, Timeout timeout) {
-  start(exchange, method, std::move(request),
-        {.message = nullptr,
-         .end = [done = std::move(done)](
-                    const grpc::Status& status,
-                    const google::protobuf::Message* response) { done(status, *response); }},
-        timeout, {});
+  start(exchange, method, std::move(request), unary_handlers(std::move(done)), timeout, {});
+}
+
+void HttpCalls::unary_here(const SharedExchange& exchange, const std::string& method,
+                           grpc::ByteBuffer request, UnaryDone done) {
+  const auto call =
+      std::make_shared<Call>(*this, exchange, *methods_.at(method), std::move(request),
+                             unary_handlers(std::move(done)), Timeout(), HttpHeaders());
+  call->run_here();
 }
 
 void HttpCalls::stream(const SharedExchange& exchange, const std::string& method,

@@ -24,6 +24,8 @@
 
 namespace lintel {
 
+class BodyWork;
+
 // How the messages of a call become an answer in pieces. Used by one thread at a time.
 class StreamAnswer {
  public:
@@ -44,12 +46,14 @@ class StreamAnswer {
 // certificate of its connection. An exchange whose client goes cancels its call; a stream's next
 // message is written once the client has taken what came before.
 //
-// Threads: calls run on the object's threads, which translate their messages, too. Thread-safe. A
-// call refers to the object: it outlives its calls, see stop().
+// Threads: calls run on the object's threads, which translate their messages, too. A call with a
+// long request begins on a thread of BodyWork, where the request is parsed, rendered and tokenized.
+// Thread-safe. A call refers to the object: it outlives its calls, see stop().
 class HttpCalls {
  public:
-  // The services outlive the object.
-  explicit HttpCalls(std::span<const RpcService* const> services);
+  // The services outlive the object, and so does `bodies`, which is not used by the constructor and
+  // stops before stop(). Null: long requests begin on the object's threads, too.
+  explicit HttpCalls(std::span<const RpcService* const> services, BodyWork* bodies = nullptr);
   ~HttpCalls();
   HttpCalls(const HttpCalls&) = delete;
   HttpCalls& operator=(const HttpCalls&) = delete;
@@ -64,6 +68,11 @@ class HttpCalls {
       std::function<void(const grpc::Status&, const google::protobuf::Message& response)>;
   void unary(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
              UnaryDone done, Timeout timeout = {});
+
+  // The same on the calling thread, before it returns: of a method that neither waits nor works for
+  // long, such as health's, which answers while all other threads are busy.
+  void unary_here(const SharedExchange& exchange, const std::string& method,
+                  grpc::ByteBuffer request, UnaryDone done);
 
   // A server stream, answered in pieces; of a unary method, of one message; of one that streams
   // both ways, with one request. `headers`: the call has these, too.
@@ -97,6 +106,7 @@ class HttpCalls {
   using Deadlines = std::multimap<SteadyTime, Call*>;
   static constexpr int kThreads = 2;
 
+  static Handlers unary_handlers(UnaryDone done);
   void start(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
              Handlers handlers, Timeout timeout, HttpHeaders headers);
   void post(Task& task, std::shared_ptr<Call> call) noexcept EXCLUDES(mutex_);
@@ -109,6 +119,7 @@ class HttpCalls {
   bool wait_until_none(std::chrono::nanoseconds timeout) EXCLUDES(mutex_);
   void join();
 
+  BodyWork* const bodies_;  // null: none
   std::map<std::string, const RpcMethod*, std::less<>> methods_;
   std::vector<std::thread> threads_;
   Mutex mutex_;

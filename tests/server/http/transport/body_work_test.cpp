@@ -3,6 +3,7 @@
 #include "server/http/transport/body_work.h"
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <future>
 #include <mutex>
 #include <optional>
@@ -144,7 +145,7 @@ TEST_CASE("a drain ends the bodies that are read and those that wait, and takes 
     CHECK(status.error_code() == grpc::StatusCode::UNAVAILABLE);
     CHECK_THAT(status.error_message(), Contains("shutting down"));
   }
-  work.stop();
+  CHECK(work.stop(std::chrono::seconds(60)));
   CHECK(counters.body_bytes == 0);
 }
 
@@ -178,6 +179,66 @@ TEST_CASE("an exception while a body is read refuses that body") {
         [&](const grpc::Status& status) { refusal.set_value(status); });
     CHECK(refusal.get_future().get().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
   }
+}
+
+TEST_CASE("long bodies: what they ask for begins in the turn of its caller, and counts till then",
+          "[threat-32]") {
+  HttpCounters counters;
+  Endless first, second;  // on both threads
+  BodyWork work(kMemory, counters);
+  const auto one = std::make_shared<FakeExchange>(kLong, "ipv4:10.0.0.1:1");
+  const auto two = std::make_shared<FakeExchange>(kLong, "ipv4:10.0.0.1:2");
+  work.read(one, first.read(), first.refuse());
+  work.read(two, second.read(), second.refuse());
+  first.started.get_future().wait();
+  second.started.get_future().wait();
+  const std::int64_t held = counters.body_bytes;
+  std::mutex mutex;
+  std::string order;
+  std::promise<void> all;
+  HttpRequest mine, other;
+  mine.peer = "ipv4:10.0.0.1:9";
+  other.peer = "ipv4:10.0.0.2:9";
+  const auto note = [&](char name) {
+    return [&, name](const grpc::Status& status) {
+      CHECK(status.ok());
+      const std::lock_guard lock(mutex);
+      order += name;
+      if (order.size() == 4) all.set_value();
+    };
+  };
+  for (int i = 0; i < 3; ++i) CHECK(work.run_in_turn(mine, 1000, note('a')));
+  CHECK(work.run_in_turn(other, 1000, note('b')));
+  CHECK(counters.body_bytes == held + 4000);
+  one->go();  // one thread runs all of them
+  all.get_future().wait();
+  CHECK(order == "abaa");
+  two->go();
+  CHECK(work.stop(std::chrono::seconds(60)));
+  CHECK(counters.body_bytes == 0);
+  CHECK_FALSE(work.run_in_turn(mine, 1000, [](const grpc::Status&) { FAIL("it has stopped"); }));
+}
+
+TEST_CASE("long bodies: a stop waits for what runs no longer than its timeout, and refuses the rest",
+          "[threat-32]") {
+  HttpCounters counters;
+  std::promise<void> running, end;
+  std::promise<grpc::Status> waited;
+  BodyWork work(kMemory, counters);
+  const HttpRequest request;
+  const auto ended = end.get_future().share();
+  // Of both threads the one that is free takes the last.
+  work.run_in_turn(request, 1, [&, ended](const grpc::Status&) {
+    running.set_value();
+    ended.wait();
+  });
+  running.get_future().wait();
+  work.begin_drain();
+  work.run_in_turn(request, 1, [&](const grpc::Status& status) { waited.set_value(status); });
+  CHECK(waited.get_future().get().error_code() == grpc::StatusCode::UNAVAILABLE);
+  CHECK_FALSE(work.stop(std::chrono::milliseconds(1)));
+  end.set_value();
+  CHECK(work.stop(std::chrono::seconds(60)));
 }
 
 }  // namespace lintel::testing

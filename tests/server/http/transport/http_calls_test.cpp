@@ -6,10 +6,16 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <functional>
+#include <future>
 #include <new>
 #include <string>
+#include <thread>
 
+#include "inference/grpc_service.pb.h"
 #include "lintel/v1/model.pb.h"
+#include "server/http/kserve/routes.h"
+#include "server/http/transport/body_work.h"
+#include "server/http/transport/http_routes.h"
 #include "server/rpc/rpc.h"
 #include "tests/support/eventually.h"
 
@@ -228,6 +234,123 @@ TEST_CASE("HTTP calls: a status for a message ends a call whose answer is gather
   CHECK(messages == 3);
   CHECK(ended.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
   CHECK(service.alive == 0);
+}
+
+namespace {
+
+// Methods that occupy their threads until the test ends them, and health.
+class BusyService final : public RpcService {
+ public:
+  BusyService() {
+    serve("test/Work", this, &BusyService::Work);
+    serve("inference.GRPCInferenceService/ServerLive", this, &BusyService::ServerLive);
+  }
+  ~BusyService() { end(); }
+  void end() {
+    if (!std::exchange(has_ended_, true)) end_.set_value();
+  }
+  std::atomic<int> working{0};
+  std::thread::id health;  // that answered it
+
+ private:
+  RpcReactor* Work(RpcCall* call, const LazyMessage<v1::GetModelRequest>*, v1::Model*) {
+    ++working;
+    ended_.wait();
+    call->default_reactor()->Finish(grpc::Status::OK);
+    return call->default_reactor();
+  }
+  RpcReactor* ServerLive(RpcCall* call, const LazyMessage<inference::ServerLiveRequest>*,
+                         inference::ServerLiveResponse* response) {
+    health = std::this_thread::get_id();
+    response->set_live(true);
+    call->default_reactor()->Finish(grpc::Status::OK);
+    return call->default_reactor();
+  }
+
+  std::promise<void> end_;
+  const std::shared_future<void> ended_ = end_.get_future().share();
+  bool has_ended_ = false;
+};
+
+HttpCalls::UnaryDone answer_of(const std::shared_ptr<NotedExchange>& exchange) {
+  return [exchange](const grpc::Status& status, const google::protobuf::Message&) {
+    exchange->answer({200, {}, std::to_string(status.error_code())});
+  };
+}
+
+}  // namespace
+
+TEST_CASE("HTTP calls: health is answered by the connection's thread while all others are busy",
+          "[threat-32]") {
+  BusyService service;
+  HttpCounters counters;
+  HttpCalls calls(std::array<const RpcService*, 1>{&service});
+  BodyWork bodies(1 << 20, counters);
+  HttpRoutes routes;
+  add_kserve_routes(routes, calls, bodies);
+  const auto busy = std::make_shared<NotedExchange>();
+  for (int i = 0; i < 4; ++i) calls.unary(busy, "test/Work", request_for(""), answer_of(busy));
+  REQUIRE(eventually([&] { return service.working == 2; }));
+  const auto asked = std::make_shared<NotedExchange>();
+  routes.find("GET", "/v2/health/live").route->handle(asked);
+  CHECK(asked->body == R"({"live":true})");
+  CHECK(service.health == std::this_thread::get_id());
+  service.end();
+  REQUIRE(calls.stop(std::chrono::seconds(60)));
+  CHECK(busy->answered == 4);
+}
+
+TEST_CASE("HTTP calls: long requests begin in turns, and short ones do not wait for them",
+          "[threat-32]") {
+  BusyService service;
+  TestService others;
+  HttpCounters counters;
+  const std::string name(BodyWork::kShortBytes, 'n');
+  const auto busy = std::make_shared<NotedExchange>();
+  const auto gone = std::make_shared<NotedExchange>();
+  {
+    BodyWork bodies(1 << 20, counters);
+    HttpCalls in_turns(std::array<const RpcService*, 2>{&service, &others}, &bodies);
+    for (int i = 0; i < 4; ++i) {
+      in_turns.unary(busy, "test/Work", request_for(name), answer_of(busy));
+    }
+    in_turns.unary(gone, "test/Get", request_for(name), answer_of(gone));
+    REQUIRE(eventually([&] { return service.working == 2; }));
+    CHECK(counters.body_bytes > 4 * static_cast<std::int64_t>(BodyWork::kShortBytes));
+    const auto quick = std::make_shared<NotedExchange>();
+    in_turns.unary(quick, "test/Get", request_for("quick"), answer_of(quick));
+    CHECK(eventually([&] { return quick->answered == 1; }));
+    CHECK(busy->answered == 0);
+    gone->go();  // before its turn: it does not begin
+    service.end();
+    REQUIRE(eventually([&] { return busy->answered == 4 && gone->answered == 1; }));
+    CHECK(gone->body == "1");
+    REQUIRE(bodies.stop(std::chrono::seconds(60)));
+    REQUIRE(in_turns.stop(std::chrono::seconds(60)));
+  }
+  CHECK(counters.body_bytes == 0);
+}
+
+TEST_CASE("HTTP calls: a drain refuses long requests that wait for their turn", "[threat-32]") {
+  BusyService service;
+  HttpCounters counters;
+  BodyWork bodies(1 << 20, counters);
+  HttpCalls calls(std::array<const RpcService*, 1>{&service}, &bodies);
+  const std::string name(BodyWork::kShortBytes, 'n');
+  const auto running = std::make_shared<NotedExchange>();
+  for (int i = 0; i < 2; ++i) {
+    calls.unary(running, "test/Work", request_for(name), answer_of(running));
+  }
+  REQUIRE(eventually([&] { return service.working == 2; }));
+  const auto waiting = std::make_shared<NotedExchange>();
+  calls.unary(waiting, "test/Work", request_for(name), answer_of(waiting));
+  bodies.begin_drain();
+  service.end();
+  REQUIRE(eventually([&] { return waiting->answered == 1; }));
+  CHECK(waiting->body == "14");  // UNAVAILABLE
+  CHECK(service.working == 2);
+  REQUIRE(bodies.stop(std::chrono::seconds(60)));
+  REQUIRE(calls.stop(std::chrono::seconds(60)));
 }
 
 }  // namespace lintel::testing
