@@ -475,6 +475,11 @@ void check_store(const ServerOptions& options) {
     throw UsageError(
         "--session-store-size is of a directory: a Redis server is bounded by its own maxmemory");
   }
+  if (is_redis && durable.identity_stored_bytes != 0) {
+    throw UsageError(
+        "--identity-stored is of responses in a directory or in memory: a Redis server is bounded "
+        "by its own maxmemory");
+  }
   const std::pair<const char*, bool> of_redis[] = {
       {"--session-lease", shared.lease_ms != defaults.shared.lease_ms},
       {"--session-store-wait-replicas", shared.wait_replicas.has_value()},

@@ -119,7 +119,9 @@ std::unique_ptr<DocumentStorage> open_documents(const ServerOptions& options, co
   std::string why;
   const std::string store = options.durable.store.string();
   if (!is_redis_url(store)) {
-    return std::make_unique<SqliteDocuments>(options.durable.store, clock);
+    SqliteDocuments::Options documents;
+    documents.owner_bytes = options.durable.identity_stored_bytes;
+    return std::make_unique<SqliteDocuments>(options.durable.store, clock, documents);
   }
   return std::make_unique<RedisDocuments>(
       redis_options(options.shared, *parse_redis_url(store, &why)), clock);
@@ -185,6 +187,10 @@ StoredSessions::StoredSessions(const ServerOptions& options, SessionManager& sto
 }
 
 void StoredSessions::look() {
+  if (DocumentStorage::Health responses = documents_->health(); responses != logged_responses_) {
+    log_responses(responses);
+    logged_responses_ = std::move(responses);
+  }
   const SessionStorage::Health health = storage_->health();
   if (health.state != logged_state_) log_health(health);
   if (health.state == State::kBroken) return;
@@ -215,6 +221,20 @@ void StoredSessions::store_idle_states() {
 void StoredSessions::store_idle_states(const Transformer& model) {
   chat_states_.store_all(kStoreIdleStatesTime, &model);
   durable_.store_idle_states(kStoreIdleStatesTime, &model);
+}
+
+void StoredSessions::log_responses(const DocumentStorage::Health& health) const {
+  using Responses = DocumentStorage::Health::State;
+  switch (health.state) {
+    case Responses::kOk:
+      return spdlog::info("session store {}: takes responses again", place_);
+    case Responses::kFull:
+      return spdlog::warn("session store {}: responses that are to be stored are refused: {}",
+                          place_, health.why);
+    case Responses::kBroken:
+      return spdlog::error("session store {}: stores no responses until a restart: {}", place_,
+                           health.why);
+  }
 }
 
 void StoredSessions::log_health(const SessionStorage::Health& health) {

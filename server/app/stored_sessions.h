@@ -51,6 +51,7 @@ class StoredSessions {
 
  private:
   void log_health(const SessionStorage::Health& health);
+  void log_responses(const DocumentStorage::Health& health) const;
   void sync_states();
 
   const std::string place_;  // the directory, or the servers
@@ -61,6 +62,7 @@ class StoredSessions {
   StoredChatStates chat_states_;  // before the threads of durable_, which use it
   PersistentSessions durable_;
   SessionStorage::Health::State logged_state_ = SessionStorage::Health::State::kOk;
+  DocumentStorage::Health logged_responses_;
   bool logged_clocks_differ_ = false;
   std::function<void()> when_broken_;
 };

@@ -429,6 +429,7 @@ namespace {
 
 SecurityOptions& security(ServerOptions& options) { return options.security; }
 Quotas::Limits& identity(ServerOptions& options) { return options.identity; }
+ServerOptions::DurableOptions& durable(ServerOptions& options) { return options.durable; }
 SessionManager::Options& sessions(ServerOptions& options) { return options.sessions; }
 
 }  // namespace
@@ -475,6 +476,10 @@ std::vector<Flag> identity_flags() {
           "and share it; a call that would wait more than ten seconds to start is refused"),
       number_flag("--identity-token-burst", identity, &Limits::token_burst, 0, kMost,
                   "Unused tokens that accumulate; 0: ten seconds' worth"),
+      bytes_flag("--identity-stored", durable,
+                 &ServerOptions::DurableOptions::identity_stored_bytes, 0, kMostBytes,
+                 "Its stored responses: their JSON and 512 bytes for each. Checked as a response "
+                 "begins, whose answer is always stored. Not with redis://"),
   };
 }
 
@@ -494,7 +499,6 @@ std::string show_handover(const Handover& after) {
   return *after == ServerOptions::DurableOptions::kNever ? "off" : format_duration(*after);
 }
 
-ServerOptions::DurableOptions& durable(ServerOptions& options) { return options.durable; }
 ServerOptions::SharedStoreOptions& shared(ServerOptions& options) { return options.shared; }
 
 }  // namespace

@@ -77,6 +77,7 @@ struct ServerOptions {
     std::chrono::milliseconds store_broken_timeout_ms{60'000};
     std::chrono::seconds response_expire = std::chrono::hours(720);
     std::chrono::seconds response_resume{60};
+    std::uint64_t identity_stored_bytes = 0;  // of an identity's stored responses; 0: any number
 
     static constexpr std::chrono::milliseconds kNever = std::chrono::hours(24 * 36525);
   } durable;

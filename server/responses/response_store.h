@@ -77,6 +77,7 @@ class ResponseStore {
     std::chrono::seconds expire = std::chrono::hours(720);  // after the last use of a chain
     // A response whose server is gone is in progress for so long, then it has failed.
     std::chrono::seconds resume{60};
+    std::uint64_t owner_bytes = 0;  // the bound of `documents`, for refusals
   };
 
   // Both outlive it.
@@ -84,6 +85,7 @@ class ResponseStore {
   ~ResponseStore();  // writes what is queued
 
   bool waits() const { return documents_.waits(); }
+  std::uint64_t owner_bytes() const { return options_.owner_bytes; }
 
   // Digits that only this owner's key has; with a key of the storage, so that none can be guessed.
   SessionError digits_of_key(const std::string& owner, const std::string& key, std::string& digits);
@@ -92,7 +94,8 @@ class ResponseStore {
   SessionError sealer(const std::string& owner, std::optional<Sealer>& sealer);
 
   // A new response, or one that is run again: it is stored, and known to run, when this returns
-  // kNone. kFenced: another call runs it; kNotFound: its parent is gone; kStore...
+  // kNone. kFenced: another call runs it; kNotFound: its parent is gone; kOwnerOutOfMemory: its
+  // owner has stored as much as it may; kStore...
   // has_log: its events are kept while it runs.
   SessionError begin(ResponseRecord& record, bool has_log,
                      std::shared_ptr<RunningResponse>& running);

@@ -27,6 +27,7 @@ constexpr std::size_t kMostKeyBytes = 256;
 constexpr int kReplayedEvents = 512;  // of a message
 constexpr std::uint32_t kListedItems = 20, kMostListedItems = 100;
 constexpr std::chrono::milliseconds kRunningRetry{1000};
+constexpr std::chrono::milliseconds kStoredRetry{60'000};  // until some are deleted, or expire
 
 std::int64_t seconds_of(const Clock& clock) {
   return std::chrono::duration_cast<std::chrono::seconds>(clock.wall_time().time_since_epoch())
@@ -594,6 +595,11 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
         return response_in_progress(id_of(record.digits));
       case SessionError::kNotFound:
         return previous_refusal(error, request.previous_response_id);
+      case SessionError::kOwnerOutOfMemory:
+        return quota_exceeded(
+            record.owner,
+            std::to_string(store_.owner_bytes()) + " bytes of stored responses (--identity-stored)",
+            kStoredRetry);
       default:
         return response_refusal(error, id_of(record.digits));
     }

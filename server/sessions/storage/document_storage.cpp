@@ -7,20 +7,24 @@
 #include "server/core/random_bytes.h"
 
 namespace lintel {
-namespace {
 
-constexpr std::size_t kBytesOfOne = 512;  // what one takes besides its body
-
-}  // namespace
-
-MemoryDocuments::MemoryDocuments(std::size_t most_bytes, const Clock& clock)
-    : most_bytes_(most_bytes), clock_(clock) {
+MemoryDocuments::MemoryDocuments(std::size_t most_bytes, const Clock& clock,
+                                 std::uint64_t owner_bytes)
+    : most_bytes_(most_bytes), owner_bytes_(owner_bytes), clock_(clock) {
   fill_with_random(secret_);
+}
+
+void MemoryDocuments::count(const Document& document, bool is_more) {
+  const std::size_t bytes = document.body.size() + kDocumentBytes;
+  std::size_t& of_owner = bytes_of_[document.owner];
+  bytes_ = is_more ? bytes_ + bytes : bytes_ - bytes;
+  of_owner = is_more ? of_owner + bytes : of_owner - bytes;
+  if (of_owner == 0) bytes_of_.erase(document.owner);
 }
 
 SessionError MemoryDocuments::put(Document& document) {
   const MutexLock lock(mutex_);
-  const std::size_t bytes = document.body.size() + kBytesOfOne;
+  const std::size_t bytes = document.body.size() + kDocumentBytes;
   if (bytes > most_bytes_) return SessionError::kStoreFull;
   auto found = documents_.find(document.id);
   const std::int64_t version = found == documents_.end() ? 0 : found->second.document.version;
@@ -28,23 +32,28 @@ SessionError MemoryDocuments::put(Document& document) {
   if (version > 0) {
     Document& stored = found->second.document;
     if (stored.owner != document.owner) return SessionError::kFenced;
-    bytes_ -= stored.body.size() + kBytesOfOne;
+    count(stored, /*is_more=*/false);
     leaves_.erase({stored.expires, stored.id});
     document.is_hidden = stored.is_hidden;
-  } else if (!document.parent.empty()) {
+  } else {
     const auto parent = documents_.find(document.parent);
-    if (parent == documents_.end() || parent->second.document.owner != document.owner ||
-        parent->second.document.is_hidden) {
-      return SessionError::kNotFound;
+    const bool has_parent = parent != documents_.end() &&
+                            parent->second.document.owner == document.owner &&
+                            !parent->second.document.is_hidden;
+    if (!document.parent.empty() && !has_parent) return SessionError::kNotFound;
+    const auto of_owner = bytes_of_.find(document.owner);
+    const std::size_t now = of_owner == bytes_of_.end() ? 0 : of_owner->second;
+    if (owner_bytes_ > 0 && now + bytes > owner_bytes_) return SessionError::kOwnerOutOfMemory;
+    if (has_parent) {
+      ++parent->second.children;
+      leaves_.erase({parent->second.document.expires, parent->first});
     }
-    ++parent->second.children;
-    leaves_.erase({parent->second.document.expires, parent->first});
   }
   ++document.version;
   Stored& stored = documents_[document.id];
   stored.document = document;
   stored.document.runner.clear();
-  bytes_ += bytes;
+  count(document, /*is_more=*/true);
   if (document.runner.empty()) {
     unfinished_.erase(document.id);
   } else {
@@ -82,7 +91,7 @@ SessionError MemoryDocuments::remove(const std::string& id, const std::string& o
 void MemoryDocuments::drop(Documents::iterator at) {
   while (at != documents_.end()) {
     const std::string parent = at->second.document.parent;
-    bytes_ -= at->second.document.body.size() + kBytesOfOne;
+    count(at->second.document, /*is_more=*/false);
     leaves_.erase({at->second.document.expires, at->first});
     unfinished_.erase(at->first);
     documents_.erase(at);

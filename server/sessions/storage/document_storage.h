@@ -34,6 +34,9 @@ struct Document {
   bool operator==(const Document&) const = default;
 };
 
+// What a document counts besides its body.
+inline constexpr std::size_t kDocumentBytes = 512;
+
 // A document lives until it has expired and nothing continues it, so that a chain lives from its
 // last use. Thread-safe. Where waits() all but that wait for a disk or a network: never on a worker
 // or a gRPC thread.
@@ -49,7 +52,8 @@ class DocumentStorage {
 
   // Stores it over its version `document.version`, which is then the next one; a new one's parent
   // lives as long. Durable when it returns kNone. kFenced: another version stands there, or none;
-  // kNotFound: a new one's parent is not there, or hidden; kStore...
+  // kNotFound: a new one's parent is not there, or hidden; kOwnerOutOfMemory: a new one would take
+  // its owner's documents, those that are hidden and continued too, beyond their bytes; kStore...
   virtual SessionError put(Document& document) = 0;
   // Hidden ones, too. keep_until: it lives so long at least, for it is to be continued. kNotFound
   // also of another owner's; kDamaged, kStore...
@@ -71,6 +75,14 @@ class DocumentStorage {
   // It has no runner any more.
   virtual void settle(const std::string& id) = 0;
 
+  // Whether it takes what is new; as SessionStorage::Health.
+  struct Health {
+    enum class State { kOk, kFull, kBroken } state = State::kOk;
+    std::string why;  // in words, unless kOk
+    bool operator==(const Health&) const = default;
+  };
+  virtual Health health() const { return {}; }
+
   // Bytes that are this storage's alone, made once.
   virtual SessionError secret(Secret& secret) = 0;
 
@@ -85,8 +97,8 @@ class DocumentStorage {
 // nothing continues.
 class MemoryDocuments : public DocumentStorage {
  public:
-  // most_bytes: of bodies. `clock` outlives it.
-  MemoryDocuments(std::size_t most_bytes, const Clock& clock);
+  // most_bytes: of all; owner_bytes: of each owner's, 0: any number. `clock` outlives it.
+  MemoryDocuments(std::size_t most_bytes, const Clock& clock, std::uint64_t owner_bytes = 0);
 
   bool waits() const override { return false; }
   SessionError put(Document& document) override EXCLUDES(mutex_);
@@ -109,14 +121,17 @@ class MemoryDocuments : public DocumentStorage {
 
   // With hidden ones that only this one continued.
   void drop(Documents::iterator at) REQUIRES(mutex_);
+  void count(const Document& document, bool is_more) REQUIRES(mutex_);
 
   const std::size_t most_bytes_;
+  const std::uint64_t owner_bytes_;
   const Clock& clock_;
   Secret secret_{};
   mutable Mutex mutex_;
   Documents documents_ GUARDED_BY(mutex_);
   std::set<std::pair<Time, std::string>> leaves_ GUARDED_BY(mutex_);  // that nothing continues
   std::size_t bytes_ GUARDED_BY(mutex_) = 0;
+  std::map<std::string, std::size_t> bytes_of_ GUARDED_BY(mutex_);   // by owner
   std::map<std::string, Unfinished> unfinished_ GUARDED_BY(mutex_);  // by id
   std::string listed_until_ GUARDED_BY(mutex_);                      // of them, in this round
   std::map<std::string, Time> processes_ GUARDED_BY(mutex_);

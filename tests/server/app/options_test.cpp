@@ -199,6 +199,8 @@ TEST_CASE("an invalid value of a flag is refused by the flag's name") {
       {"--max-connection-age", "1"},
       {"--identity-token-burst", "5"},  // of no rate
       {"--identity-memory", "-1"},
+      {"--identity-stored", "-1"},
+      {"--identity-stored", "1MiB", "--session-store", "redis://host:6379"},
       {"--metrics-listen", "unix:/a"},
       {"--metrics-listen", "9464"},
       {"--metrics-listen", "[::1]:9464"},  // IPv4 only

@@ -167,7 +167,8 @@ void add_sessions(SessionManager::Options& sessions, Fields& fields) {
 void add_durable(ServerOptions::DurableOptions& durable, Fields& fields) {
   auto& [store, durability, commit_interval_ms, park_tokens, store_size_bytes, store_threads,
          load_queue, expire, chat_spill, chat_spill_idle, chat_spill_expire, takes_other_numerics,
-         drain_handover_ms, store_broken_timeout_ms, response_expire, response_resume] = durable;
+         drain_handover_ms, store_broken_timeout_ms, response_expire, response_resume,
+         identity_stored_bytes] = durable;
   fields.add("durable.store", store);
   fields.add("durable.durability", durability);
   fields.add("durable.commit_interval_ms", commit_interval_ms);
@@ -184,6 +185,7 @@ void add_durable(ServerOptions::DurableOptions& durable, Fields& fields) {
   fields.add("durable.store_broken_timeout_ms", store_broken_timeout_ms);
   fields.add("durable.response_expire", response_expire);
   fields.add("durable.response_resume", response_resume);
+  fields.add("durable.identity_stored_bytes", identity_stored_bytes);
 }
 
 }  // namespace

@@ -50,6 +50,27 @@ std::int64_t SqliteConnection::number(const char* sql) {
   return statement.step() ? statement.number(0) : 0;
 }
 
+bool SqliteConnection::exists(const std::filesystem::path& file, const std::string& vfs) {
+  sqlite3_vfs* const found = sqlite3_vfs_find(vfs.empty() ? nullptr : vfs.c_str());
+  int is_there = 0;
+  return found != nullptr &&
+         found->xAccess(found, file.c_str(), SQLITE_ACCESS_EXISTS, &is_there) == SQLITE_OK &&
+         is_there != 0;
+}
+
+void SqliteConnection::zero_blob(const char* table, const char* column, std::int64_t row,
+                                 std::int64_t offset, std::int64_t bytes) {
+  sqlite3_blob* blob = nullptr;
+  if (sqlite3_blob_open(database_, "main", table, column, row, /*flags=*/1, &blob) != SQLITE_OK) {
+    fail("open a blob");
+  }
+  const std::string zeros(static_cast<std::size_t>(bytes), '\0');
+  const int written = sqlite3_blob_write(blob, zeros.data(), static_cast<int>(zeros.size()),
+                                         static_cast<int>(offset));
+  const int closed = sqlite3_blob_close(blob);
+  if (written != SQLITE_OK || closed != SQLITE_OK) fail("write a blob");
+}
+
 void SqliteConnection::roll_back() noexcept {
   if (sqlite3_get_autocommit(database_) == 0) {
     sqlite3_exec(database_, "ROLLBACK", nullptr, nullptr, nullptr);

@@ -32,8 +32,14 @@ class SqliteConnection {
   SqliteConnection(const SqliteConnection&) = delete;
   SqliteConnection& operator=(const SqliteConnection&) = delete;
 
+  // Whether there is such a file. `vfs`: as above.
+  static bool exists(const std::filesystem::path& file, const std::string& vfs);
+
   void run(const char* sql);
   std::int64_t number(const char* sql);  // that it returns
+  // Overwrites bytes of a blob with zeros, in the transaction that is open.
+  void zero_blob(const char* table, const char* column, std::int64_t row, std::int64_t offset,
+                 std::int64_t bytes);
   void roll_back() noexcept;
   std::size_t log_bytes() const;  // of the write-ahead log that no checkpoint has emptied
   // Moves what it holds into the database; `cuts_log`: and gives its room back.

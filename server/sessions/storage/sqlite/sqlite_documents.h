@@ -3,27 +3,48 @@
 // describes the files.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
 #include "server/sessions/storage/document_storage.h"
 #include "server/sessions/storage/sqlite/sqlite_connection.h"
+#include "server/sessions/storage/sqlite/storage_file.h"
 
 namespace lintel {
 
 // A database of its own, made when the first document is stored. Each write is a transaction, on
 // the disk when it returns. After a failed one, whose effect is unknown, nothing more is written
-// until the storage is reopened (kStoreBroken).
+// until the storage is reopened (kStoreBroken). A full disk refuses new documents and versions
+// (kStoreFull) and no removal: for those there is a reserve, and the rooms of removed documents are
+// used again.
 class SqliteDocuments final : public DocumentStorage {
  public:
+  struct Options {
+    std::uint64_t owner_bytes = 0;  // of each owner's documents, as kDocumentBytes; 0: any number
+    std::size_t log_bytes = std::size_t{4} << 20;  // of the write-ahead log, then it is emptied
+    // On the disk, to empty the log and to remove when there is no other room: more than log_bytes.
+    std::size_t reserve_bytes = std::size_t{8} << 20;
+    // Of bodies that one transaction removes: larger ones are emptied in pieces of it first.
+    std::size_t piece_bytes = std::size_t{1} << 20;
+    // The file systems of tests.
+    std::string sqlite_vfs;  // empty: the system's
+    OpenStorageFile open_file = open_storage_file;
+  };
+
   // The directory is this process's. Throws StorageError for a file that is none of it. `clock`
   // outlives it.
-  SqliteDocuments(std::filesystem::path directory, const Clock& clock);
+  SqliteDocuments(std::filesystem::path directory, const Clock& clock, Options options);
+  SqliteDocuments(std::filesystem::path directory, const Clock& clock)
+      : SqliteDocuments(std::move(directory), clock, Options()) {}
   ~SqliteDocuments() override;
 
   bool waits() const override { return true; }
@@ -35,31 +56,70 @@ class SqliteDocuments final : public DocumentStorage {
   std::vector<Unfinished> unfinished(std::size_t most) override EXCLUDES(mutex_);
   void settle(const std::string& id) override EXCLUDES(mutex_);
   SessionError secret(Secret& secret) override EXCLUDES(mutex_);
+  Health health() const override EXCLUDES(mutex_);
   // No other process writes here: one that is not this one was there before this one began.
   void note_alive(const std::string& process) override EXCLUDES(mutex_);
   std::optional<Time> last_seen(const std::string& process) override EXCLUDES(mutex_);
 
  private:
   struct Statements;
+  // What one transaction may still remove.
+  struct RemovalBounds {
+    std::size_t documents = 64;
+    std::size_t bytes = 0;  // of bodies
+  };
 
-  // Opens the database, or makes it.
+  // Opens the database, or makes it. Throws SqliteError, std::system_error, StorageError.
   void open() REQUIRES(mutex_);
-  // Runs `body` as one transaction, which is taken back where it does not return kNone.
+  // The same before a write; not kNone: there can be none.
+  SessionError prepare() REQUIRES(mutex_);
+  // Runs `body` as one transaction, which is taken back where it does not return kNone. It may run
+  // several times.
   template <typename Body>
   SessionError transact(const Body& body) REQUIRES(mutex_);
+  // The same for a body that writes `bytes` more, if what it writes can be moved from the log into
+  // the database afterwards.
+  template <typename Body>
+  SessionError add(std::size_t bytes, const Body& body) REQUIRES(mutex_);
+  // The same for a body that removes, within bounds: a full disk has room for it.
+  template <typename Body>
+  SessionError take_away(const Body& body) REQUIRES(mutex_);
   template <typename Body>
   SessionError read(const Body& body) REQUIRES(mutex_);
+
+  // Moves the log into the database, with the room of the reserve if need be; cuts_log: and gives
+  // its own back. False: it stays in the log.
+  bool empty_log(bool cuts_log) REQUIRES(mutex_);
+  bool is_log_beyond(std::size_t bytes) const REQUIRES(mutex_);
+  // Whether the reserve has so many bytes now, or what of them there is room for.
+  bool make_reserve(std::size_t bytes) REQUIRES(mutex_);
+  void cut_reserve(std::size_t bytes) REQUIRES(mutex_);
+  void note_full(const std::string& why) REQUIRES(mutex_);
+  SessionError break_off(const std::string& why) REQUIRES(mutex_);
+
   bool is_continued(const std::string& id) REQUIRES(mutex_);
-  // With hidden ones that only this one continued.
-  void drop(std::string id) REQUIRES(mutex_);
+  std::size_t free_bytes() REQUIRES(mutex_);  // of pages of the database
+  std::size_t body_bytes(const std::string& id) REQUIRES(mutex_);
+  // With hidden ones that only this one continued; what is beyond the bounds is left to sweep().
+  void drop(std::string id, RemovalBounds& bounds) REQUIRES(mutex_);
+  // Removes one whose large body drop() has left; `wiped`: so many bytes more.
+  bool wipe(const std::string& id, std::size_t& wiped) REQUIRES(mutex_);
+  // Of an owner: so many bytes more when the transaction is done.
+  void count(const std::string& owner, std::int64_t bytes) REQUIRES(mutex_);
 
   const std::filesystem::path directory_;
   const Clock& clock_;
+  const Options options_;
   const Time began_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::unique_ptr<SqliteConnection> connection_ GUARDED_BY(mutex_);  // null: there is no file yet
   std::unique_ptr<Statements> statements_ GUARDED_BY(mutex_);
-  bool is_broken_ GUARDED_BY(mutex_) = false;
+  std::unique_ptr<StorageFile> reserve_ GUARDED_BY(mutex_);  // null with connection_
+  std::size_t reserved_ GUARDED_BY(mutex_) = 0;              // bytes of it
+  bool is_log_known_ GUARDED_BY(mutex_) = false;             // it was emptied since it was opened
+  Health health_ GUARDED_BY(mutex_);
+  // By owner, where they are bounded; and what the open transaction changes of them.
+  std::map<std::string, std::int64_t> bytes_of_ GUARDED_BY(mutex_), changes_ GUARDED_BY(mutex_);
   std::optional<Secret> secret_ GUARDED_BY(mutex_);
   std::string process_ GUARDED_BY(mutex_);       // this one
   std::string listed_until_ GUARDED_BY(mutex_);  // of the unfinished, in this round

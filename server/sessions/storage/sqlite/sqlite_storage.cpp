@@ -2,12 +2,10 @@
 #include "server/sessions/storage/sqlite/sqlite_storage.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <new>
-#include <random>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -355,13 +353,7 @@ namespace {
 
 constexpr std::size_t kFirstDrop = std::size_t{1} << 20;  // of states, then twice as much each time
 constexpr std::size_t kSessionsAtOnce = 256;
-constexpr std::size_t kReservePiece = std::size_t{64} << 10;
 constexpr std::size_t kLeastReserve = 8;  // a part of it
-
-bool is_want_of_room(const std::system_error& error) {
-  const int code = error.code().value();
-  return code == ENOSPC || code == EDQUOT || code == EFBIG;
-}
 
 }  // namespace
 
@@ -454,15 +446,8 @@ void SqliteStorage::cut_reserve() {
 }
 
 bool SqliteStorage::write_reserve(std::size_t bytes) {
-  // Bytes that no file system makes fewer of; and twice as many at first, for as much room is to be
-  // left to writes.
-  std::minstd_rand random(1);
-  std::vector<std::byte> piece(std::min(kReservePiece, bytes));
   try {
-    for (std::size_t at = 0; at < 2 * bytes; at += piece.size()) {
-      for (std::byte& byte : piece) byte = static_cast<std::byte>(random() >> 8);
-      reserve_->write(at, piece, {});
-    }
+    take_room(*reserve_, 0, 2 * bytes);  // at first twice as much: as much room is left to writes
     reserve_->cut(bytes);
     has_reserve_ = true;
   } catch (const std::system_error& error) {

@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <random>
 #include <regex>
 #include <span>
 #include <string_view>
@@ -129,7 +130,7 @@ std::string holder_of(int lock) {
 bool is_of_a_storage(const std::string& name) {
   static const std::regex kOurs(
       R"(lock|acknowledged|reserve|lost\+found|(sessions|documents)\.db(-wal|-shm|-journal)?|)"
-      R"(documents\.key|states-[0-9]+\.slab)");
+      R"(documents\.key|documents\.reserve|states-[0-9]+\.slab)");
   return std::regex_match(name, kOurs);
 }
 
@@ -174,6 +175,22 @@ std::unique_ptr<StorageFile> open_storage_file(const std::filesystem::path& path
   auto opened = std::make_unique<PosixStorageFile>(file);
   sync_directory(path.parent_path());
   return opened;
+}
+
+void take_room(StorageFile& file, std::size_t from, std::size_t to) {
+  constexpr std::size_t kPiece = std::size_t{64} << 10;
+  std::minstd_rand random(1);
+  std::vector<std::byte> piece;
+  for (std::size_t at = from; at < to; at += piece.size()) {
+    piece.resize(std::min(kPiece, to - at));
+    for (std::byte& byte : piece) byte = static_cast<std::byte>(random() >> 8);
+    file.write(at, piece, {});
+  }
+}
+
+bool is_want_of_room(const std::system_error& error) {
+  const int code = error.code().value();
+  return code == ENOSPC || code == EDQUOT || code == EFBIG;
 }
 
 StorageDirectory::StorageDirectory(std::filesystem::path path) : path_(std::move(path)) {

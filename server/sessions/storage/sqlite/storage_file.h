@@ -11,6 +11,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace lintel {
@@ -49,6 +50,12 @@ using OpenStorageFile = std::function<std::unique_ptr<StorageFile>(const std::fi
 // Created where it is missing, readable by this user alone. Throws std::system_error, also for a
 // symbolic link.
 std::unique_ptr<StorageFile> open_storage_file(const std::filesystem::path& path);
+
+// Writes bytes [from, to) that no file system stores in fewer, so that their room is taken. Throws
+// std::system_error.
+void take_room(StorageFile& file, std::size_t from, std::size_t to);
+// Whether the error says that there is no room on the disk.
+bool is_want_of_room(const std::system_error& error);
 
 // A directory that this process has to itself: `lock` in it is flock()ed, and says who.
 class StorageDirectory {

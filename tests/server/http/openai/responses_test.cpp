@@ -308,6 +308,39 @@ TEST_CASE("responses: another identity's are as if they were not there", "[threa
         server.answered(asked_for("Hello"), bob + key)["id"]);
 }
 
+TEST_CASE("responses: an identity's stored bytes are bounded, and its own deletions free some",
+          "[threat-94]") {
+  const bool has_store = GENERATE(false, true);
+  CAPTURE(has_store);
+  const TokenFile tokens;
+  ResponseServer server([&](ServerOptions& options) {
+    if (has_store) ResponseServer::store(options);
+    options.security.auth_tokens = tokens.path;
+    options.durable.identity_stored_bytes = 6000;
+  });
+  const std::string alice = "Authorization: Bearer token-alice\r\n";
+  const std::string bob = "Authorization: Bearer token-bob\r\n";
+  std::vector<std::string> ids;
+  HttpReply reply;
+  for (int i = 0; i < 10; ++i) {
+    reply = server.create(asked_for("Hello", 20), alice);
+    if (reply.status != 200) break;
+    ids.push_back(ojson::parse(reply.body)["id"]);
+  }
+  CHECK(reply.status == 429);
+  CHECK_THAT(reply.body, Contains("6000 bytes") && Contains("--identity-stored"));
+  CHECK(reply.header("retry-after") != "");
+  REQUIRE(ids.size() >= 2);
+  CHECK(server.create(asked_for("Hello", 20), bob).status == 200);
+  ojson unstored = asked_for("Hello", 20);
+  unstored["store"] = false;
+  CHECK(server.create(unstored, alice).status == 200);
+  if (has_store) server.restart();
+  CHECK(server.create(asked_for("Hello", 20), alice).status == 429);
+  CHECK(server.ask("DELETE", ids.front(), alice).status == 200);
+  CHECK(server.create(asked_for("Hello", 20), alice).status == 200);
+}
+
 TEST_CASE("responses: a request is repeated by its Idempotency-Key, also after a restart") {
   ResponseServer server(ResponseServer::store);
   const std::string key = "Idempotency-Key: one\r\n";

@@ -2,6 +2,7 @@
 // A document storage of each sort that an executable tests.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "server/sessions/storage/document_storage.h"
@@ -17,6 +18,10 @@ class AnyDocuments {
   static int sorts();
   // Closes it and opens it again, where it outlives that.
   void reopen();
+  // Whether it has set_owner_bytes(), which opens it anew with that bound; empty where it is in
+  // memory.
+  bool bounds_owners() const;
+  void set_owner_bytes(std::uint64_t bytes);
   DocumentStorage& operator*() { return *storage_; }
   DocumentStorage* operator->() { return storage_.get(); }
 
@@ -26,6 +31,7 @@ class AnyDocuments {
   struct Place;
 
   const int sort_;
+  std::uint64_t owner_bytes_ = 0;
   std::unique_ptr<Place> place_;
   std::unique_ptr<DocumentStorage> storage_;
 };

@@ -169,6 +169,44 @@ TEST_CASE("documents: the secret of a storage stays the same") {
   CHECK(first != DocumentStorage::Secret{});
 }
 
+TEST_CASE("documents: an owner at its bound stores nothing new until something of it goes",
+          "[threat-94]") {
+  AnyDocuments storage(GENERATE(range(0, AnyDocuments::sorts())));
+  if (!storage.bounds_owners()) return;
+  const auto put_of = [&](const std::string& id, const std::string& owner, std::size_t bytes,
+                          const std::string& parent = "") {
+    Document made = document(storage, id, parent);
+    made.owner = owner;
+    made.body = std::string(bytes, 'x');
+    return storage->put(made);
+  };
+  storage.set_owner_bytes(10'000);
+  const std::size_t each = 4000 - kDocumentBytes;
+  REQUIRE(put_of("a1", "ada", each) == SessionError::kNone);
+  REQUIRE(put_of("a2", "ada", each, "a1") == SessionError::kNone);
+  CHECK(put_of("a3", "ada", each, "a2") == SessionError::kOwnerOutOfMemory);
+  CHECK(find(storage, "a3") == SessionError::kNotFound);
+  CHECK(put_of("b1", "bob", each) == SessionError::kNone);
+  CHECK(put_of("a3", "ada", 2000 - kDocumentBytes) == SessionError::kNone);  // just so
+  CHECK(put_of("a4", "ada", 0) == SessionError::kOwnerOutOfMemory);
+  // The end of one that has begun is stored, and counts.
+  Document end;
+  REQUIRE(find(storage, "a3", &end) == SessionError::kNone);
+  end.body = std::string(5000 - kDocumentBytes, 'x');
+  REQUIRE(storage->put(end) == SessionError::kNone);
+  REQUIRE(storage->remove("a3", "ada") == SessionError::kNone);
+  storage.reopen();
+  // A hidden one counts while another continues it.
+  REQUIRE(storage->remove("a1", "ada") == SessionError::kNone);
+  CHECK(put_of("a5", "ada", each) == SessionError::kOwnerOutOfMemory);
+  REQUIRE(storage->remove("a2", "ada") == SessionError::kNone);
+  CHECK(put_of("a5", "ada", each) == SessionError::kNone);
+  CHECK(put_of("a6", "ada", each) == SessionError::kNone);
+  storage.clock.advance(std::chrono::hours(11));
+  storage->sweep(100);
+  CHECK(put_of("a7", "ada", each) == SessionError::kNone);
+}
+
 TEST_CASE("documents: a process is known to have been there") {
   AnyDocuments storage(GENERATE(range(0, AnyDocuments::sorts())));
   storage->note_alive("me");

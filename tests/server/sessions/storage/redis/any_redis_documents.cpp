@@ -31,4 +31,7 @@ void AnyDocuments::reopen() {
   storage_ = std::make_unique<RedisDocuments>(options, clock);
 }
 
+bool AnyDocuments::bounds_owners() const { return false; }
+void AnyDocuments::set_owner_bytes(std::uint64_t) {}
+
 }  // namespace lintel::testing
