@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/core/request_memory.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cassert>
+#include <fstream>
+#include <utility>
+
+namespace lintel {
+
+using Kind = RequestRefusal::Kind;
+
+RequestMemory::~RequestMemory() {
+#ifndef NDEBUG
+  MutexLock lock(mutex_);
+  assert(bytes_ == 0 && shares_.empty());
+#endif
+}
+
+RequestMemory::Shares::iterator RequestMemory::join(const std::string& identity) {
+  MutexLock lock(mutex_);
+  const auto share = shares_.try_emplace(identity).first;
+  ++share->second.charges;
+  return share;
+}
+
+void RequestMemory::join(Shares::iterator share) noexcept {
+  MutexLock lock(mutex_);
+  ++share->second.charges;
+}
+
+void RequestMemory::leave(Shares::iterator share, std::size_t bytes) noexcept {
+  give_back(share, bytes);
+  MutexLock lock(mutex_);
+  if (--share->second.charges > 0) return;
+  assert(share->second.bytes == 0);
+  shares_.erase(share);
+}
+
+RequestRefusal RequestMemory::admit(Shares::iterator share, std::size_t held, std::size_t more) {
+  const std::size_t all = limits_.bytes;
+  const bool has_own = limits_.bytes_per_identity > 0;
+  const bool own_is_less = has_own && limits_.bytes_per_identity < all;
+  const std::size_t own = has_own ? limits_.bytes_per_identity : all;
+  MutexLock lock(mutex_);
+  const auto refused = [&](Kind kind, bool is_own) REQUIRES(mutex_) {
+    ++refused_[static_cast<std::size_t>(kind)];
+    const std::size_t needed = more > SIZE_MAX - held ? SIZE_MAX : held + more;
+    return RequestRefusal{kind, needed, is_own ? own : all,
+                          is_own ? "--identity-memory" : "--request-memory"};
+  };
+  if (const std::size_t most = std::min(own, all); held > most || more > most - held) {
+    return refused(Kind::kTooLarge, own_is_less);
+  }
+  if (more > own - std::min(share->second.bytes, own) && has_own) {
+    return refused(Kind::kIdentityFull, true);
+  }
+  if (more > all - std::min(bytes_, all)) return refused(Kind::kFull, false);
+  bytes_ += more;
+  share->second.bytes += more;
+  return {};
+}
+
+void RequestMemory::give_back(Shares::iterator share, std::size_t bytes) noexcept {
+  MutexLock lock(mutex_);
+  assert(bytes_ >= bytes && share->second.bytes >= bytes);
+  bytes_ -= bytes;
+  share->second.bytes -= bytes;
+}
+
+RequestMemory::Stats RequestMemory::stats() const {
+  MutexLock lock(mutex_);
+  return {bytes_, refused_};
+}
+
+RequestMemory::Charge::Charge(RequestMemory* memory, const std::string& identity)
+    : memory_(memory) {
+  if (memory != nullptr) share_ = memory->join(identity);
+}
+
+RequestMemory::Charge::Charge(Charge&& other) noexcept
+    : memory_(std::exchange(other.memory_, nullptr)),
+      share_(other.share_),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+
+RequestMemory::Charge& RequestMemory::Charge::operator=(Charge&& other) noexcept {
+  if (this == &other) return *this;
+  release();
+  memory_ = std::exchange(other.memory_, nullptr);
+  share_ = other.share_;
+  bytes_ = std::exchange(other.bytes_, 0);
+  return *this;
+}
+
+void RequestMemory::Charge::release() noexcept {
+  if (memory_ != nullptr) memory_->leave(share_, bytes_);
+  memory_ = nullptr;
+  bytes_ = 0;
+}
+
+RequestRefusal RequestMemory::Charge::add(std::size_t bytes) {
+  if (memory_ != nullptr) {
+    if (const RequestRefusal refusal = memory_->admit(share_, bytes_, bytes)) return refusal;
+  }
+  bytes_ += bytes;
+  return {};
+}
+
+void RequestMemory::Charge::shrink_to(std::size_t bytes) noexcept {
+  if (bytes >= bytes_) return;
+  if (memory_ != nullptr) memory_->give_back(share_, bytes_ - bytes);
+  bytes_ = bytes;
+}
+
+RequestMemory::Charge RequestMemory::Charge::split(std::size_t bytes) noexcept {
+  Charge part;
+  part.bytes_ = std::min(bytes, bytes_);
+  bytes_ -= part.bytes_;
+  if (memory_ == nullptr) return part;
+  memory_->join(share_);
+  part.memory_ = memory_;
+  part.share_ = share_;
+  return part;
+}
+
+std::size_t default_request_memory() {
+  constexpr std::size_t kLeast = std::size_t{512} << 20;
+  return std::max(usable_memory() / 8, kLeast);
+}
+
+std::size_t usable_memory() {
+  const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+  const std::size_t machine = pages > 0 && page_bytes > 0 ? static_cast<std::size_t>(pages) *
+                                                                static_cast<std::size_t>(page_bytes)
+                                                          : 0;
+  const std::size_t container = memory_of_container("/sys/fs/cgroup");
+  if (machine == 0 || container == 0) return std::max(machine, container);
+  return std::min(machine, container);
+}
+
+// Linux, Documentation/admin-guide/cgroup-v2.rst ("memory.max") and cgroup-v1/memory.rst. A
+// container sees its own group at the root. Where there is no limit the files say "max", or about
+// 2^63.
+std::size_t memory_of_container(const std::filesystem::path& root) {
+  for (const auto& path : {root / "memory.max", root / "memory" / "memory.limit_in_bytes"}) {
+    std::uint64_t bytes = 0;
+    if (std::ifstream file(path); file >> bytes && bytes < std::uint64_t{1} << 62) {
+      return static_cast<std::size_t>(bytes);
+    }
+  }
+  return 0;
+}
+
+}  // namespace lintel

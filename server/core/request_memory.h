@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// RequestMemory: the memory that requests may hold, all together and for each identity.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "server/core/mutex.h"
+
+namespace lintel {
+
+// Why there is no memory for a request. False: there is.
+struct RequestRefusal {
+  enum class Kind {
+    kNone,
+    kFull,          // others hold it: it may be there later
+    kIdentityFull,  // other requests of the same identity hold it
+    kTooLarge,      // more than `limit`, so that it is never there
+  };
+  Kind kind = Kind::kNone;
+  std::size_t needed = 0;  // bytes of the charge that was refused, what it had included
+  std::size_t limit = 0;   // bytes, of the flag
+  const char* flag = "";   // whose limit it is
+  explicit operator bool() const { return kind != Kind::kNone; }
+};
+
+// What requests hold from the moment they are parsed: bodies, trees of JSON, prompts, answers that
+// are kept until they are written, events that are kept for readers. (Reading and parsing over HTTP
+// count among --http-memory, states and what a running sequence holds among --session-memory.)
+//
+// A request is charged with the most that it may come to hold before it holds it, as states are,
+// and gives back what it drops or has written. So an accepted request never has to be ended for
+// what others hold. There is one place that refuses, Charge::add(), and one that gives back.
+//
+// Thread-safe. A charge is used by one thread at a time. The object outlives its charges.
+class RequestMemory {
+ public:
+  struct Limits {
+    std::size_t bytes = 0;
+    std::size_t bytes_per_identity = 0;  // 0: no limit of its own
+  };
+  struct Stats {
+    std::size_t bytes = 0;
+    // By RequestRefusal::Kind; [0] is not used.
+    std::array<std::uint64_t, 4> refused{};
+  };
+
+  class Charge;
+
+  explicit RequestMemory(const Limits& limits) : limits_(limits) {}
+  ~RequestMemory();  // REQUIRES: no charge lives
+  RequestMemory(const RequestMemory&) = delete;
+  RequestMemory& operator=(const RequestMemory&) = delete;
+
+  const Limits& limits() const { return limits_; }
+  Stats stats() const EXCLUDES(mutex_);
+
+ private:
+  struct Share {
+    std::size_t bytes = 0;
+    std::size_t charges = 0;  // that refer to it
+  };
+  using Shares = std::map<std::string, Share, std::less<>>;
+
+  Shares::iterator join(const std::string& identity) EXCLUDES(mutex_);
+  void join(Shares::iterator share) noexcept EXCLUDES(mutex_);
+  void leave(Shares::iterator share, std::size_t bytes) noexcept EXCLUDES(mutex_);
+  // From `held` of a charge to `held + more`.
+  RequestRefusal admit(Shares::iterator share, std::size_t held, std::size_t more) EXCLUDES(mutex_);
+  void give_back(Shares::iterator share, std::size_t bytes) noexcept EXCLUDES(mutex_);
+
+  const Limits limits_;
+  mutable Mutex mutex_;
+  std::size_t bytes_ GUARDED_BY(mutex_) = 0;
+  Shares shares_ GUARDED_BY(mutex_);  // of the identities that have charges
+  std::array<std::uint64_t, 4> refused_ GUARDED_BY(mutex_){};
+};
+
+// What one request, or a part of it, holds of the memory; released when destroyed. Move-only.
+class RequestMemory::Charge {
+ public:
+  // Of no account: it counts, and nothing is refused.
+  Charge() = default;
+  // Holds nothing yet. memory: null: of no account. Throws std::bad_alloc.
+  Charge(RequestMemory* memory, const std::string& identity);
+  Charge(Charge&& other) noexcept;
+  Charge& operator=(Charge&& other) noexcept;
+  ~Charge() { release(); }
+
+  std::size_t bytes() const { return bytes_; }
+  // All or nothing; what was held stays held.
+  [[nodiscard]] RequestRefusal add(std::size_t bytes);
+  // Gives back what is held beyond `bytes`.
+  void shrink_to(std::size_t bytes) noexcept;
+  // A charge of `bytes` of these, for what is held apart from now on; all of them where there are
+  // fewer. Nothing is asked for.
+  Charge split(std::size_t bytes) noexcept;
+
+ private:
+  void release() noexcept;
+
+  RequestMemory* memory_ = nullptr;
+  Shares::iterator share_;  // where there is an account
+  std::size_t bytes_ = 0;
+};
+
+// The default of --request-memory: an eighth of usable_memory(), 512 MiB at least.
+std::size_t default_request_memory();
+
+// Bytes of the machine's memory, and no more than its container may use. 0: it is not known.
+std::size_t usable_memory();
+// The container's part: what the files of cgroup below `root` say; 0 where they say nothing.
+std::size_t memory_of_container(const std::filesystem::path& root);
+
+}  // namespace lintel
