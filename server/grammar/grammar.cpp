@@ -138,7 +138,7 @@ void Grammar::measure_bytes() {
   }
 }
 
-void Grammar::finish(NodeId root) {
+void Grammar::measure_heights() {
   // Heights grow from the leaves; children mostly follow their parents.
   constexpr int kMostPasses = 2000;
   bool changes = true;
@@ -152,6 +152,10 @@ void Grammar::finish(NodeId root) {
       }
     }
   }
+}
+
+void Grammar::finish(NodeId root) {
+  measure_heights();
   root_ = root;
   if (nodes_[root].height > max_depth_) {
     throw GrammarError(GrammarError::Kind::kUnmet, "",

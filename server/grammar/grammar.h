@@ -104,6 +104,10 @@ class Grammar {
   NodeId add_sequence(std::vector<NodeId> children);
   NodeId add_choice(std::vector<NodeId> children);
   NodeId add_repeat(NodeId child, std::uint32_t least, std::uint32_t most);
+  // Computes Node::height of all nodes so far.
+  void measure_heights();
+  // Whether some text meets a node, within the grammar's depth. After measure_heights().
+  bool can_be_met(NodeId id) const { return nodes_[id].height <= max_depth_; }
   // Measures all nodes. Throws GrammarError if no text meets `root`, or it is too large.
   void finish(NodeId root);
 

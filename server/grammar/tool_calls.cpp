@@ -117,6 +117,14 @@ class ToolCompiler {
         tags_(tags_of(options.dialect)),
         grammar_(&grammar) {}
 
+  NodeId compile() {
+    const NodeId root = add_root();
+    refuse_unmet();
+    return root;
+  }
+
+ private:
+
   NodeId add_root() {
     using Mode = ToolGrammarOptions::Mode;
     Grammar& g = *grammar_;
@@ -145,13 +153,24 @@ class ToolCompiler {
     return g.add_sequence({g.add_repeat(with_call, 0, kMaxCalls), text});
   }
 
- private:
+  // A tool that no text can call is an error of the request, though others can be called.
+  void refuse_unmet() {
+    grammar_->measure_heights();
+    for (const auto& [name, node] : tool_nodes_) {
+      if (grammar_->can_be_met(node)) continue;
+      throw GrammarError(GrammarError::Kind::kUnmet, name,
+                         "takes no arguments that a call can have");
+    }
+  }
+
   // The name of a tool and what follows it.
   NodeId add_named() {
     Grammar& g = *grammar_;
     std::vector<std::pair<std::string, NodeId>> by_name;
     for (const ToolSpec& tool : tools_) {
-      by_name.emplace_back(name_text(tool.name), add_tool(tool));
+      const NodeId node = add_tool(tool);
+      tool_nodes_.emplace_back(tool.name, node);
+      by_name.emplace_back(name_text(tool.name), node);
     }
     std::ranges::sort(by_name);
     const auto same = std::ranges::unique(by_name, {}, &std::pair<std::string, NodeId>::first);
@@ -277,6 +296,7 @@ class ToolCompiler {
   std::vector<RelaxedKeyword>* relaxed_;
   const Tags& tags_;
   Grammar* grammar_;
+  std::vector<std::pair<std::string, NodeId>> tool_nodes_;
   NodeId space_ = kNoNode;
 };
 
@@ -292,7 +312,7 @@ std::shared_ptr<const Grammar> compile_tools(std::span<const ToolSpec> tools,
 
 NodeId add_tool_calls(Grammar& grammar, std::span<const ToolSpec> tools,
                       const ToolGrammarOptions& options, std::vector<RelaxedKeyword>* relaxed) {
-  return ToolCompiler(grammar, tools, options, relaxed).add_root();
+  return ToolCompiler(grammar, tools, options, relaxed).compile();
 }
 
 std::vector<std::string> tool_call_tags(ToolDialect dialect) {

@@ -341,6 +341,29 @@ TEST_CASE("tool calls: each dialect has its frame, arguments in any order") {
                     "</function>\n</tool_call>"));
 }
 
+TEST_CASE("tool calls: one that no text can be is refused by its name, others or not") {
+  for (const ToolDialect dialect :
+       {ToolDialect::kHermes, ToolDialect::kXml, ToolDialect::kPythonic}) {
+    for (const char* const parameters :
+         {R"({"type":"string"})", R"({"type":"array","minItems":50})",
+          R"({"type":"object","properties":{"a":{"type":"integer","minimum":2,"maximum":1}},
+              "required":["a"]})"}) {
+      for (const bool has_other : {false, true}) {
+        std::vector<ToolSpec> tools = {{"bad", parameters, ToolSpec::Arguments::kRelaxed}};
+        if (has_other) tools.push_back({"good", R"({"type":"object"})"});
+        INFO(static_cast<int>(dialect) << " " << parameters);
+        try {
+          compile_tools(tools, {dialect, Mode::kRequired, true});
+          FAIL_CHECK("taken");
+        } catch (const GrammarError& error) {
+          CHECK(error.kind() == GrammarError::Kind::kUnmet);
+          CHECK(error.path().starts_with("bad"));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("tool calls: any arguments are any keys of the dialect") {
   for (const auto& [dialect, call] :
        {std::pair(ToolDialect::kHermes,
