@@ -12,6 +12,25 @@ grpc::Status stopped_status(const ServedModel& model) {
   return model.retired.load() ? model_unloaded(model.name) : shutting_down();
 }
 
+namespace {
+
+// The grammar, or the schema that it was made of, asks for a text that no tokens spell.
+grpc::Status no_token(std::string_view model, int needed_byte) {
+  std::string text = "cannot continue: no token of model " + clip(model) + " may come next";
+  if (needed_byte >= 0) {
+    constexpr std::string_view kDigits = "0123456789ABCDEF";
+    const auto byte = static_cast<unsigned>(needed_byte);
+    text += ", where byte 0x" + std::string{kDigits[byte / 16], kDigits[byte % 16]};
+    if (needed_byte > ' ' && needed_byte < 0x7F) {
+      text += " (" + std::string(1, static_cast<char>(needed_byte)) + ")";
+    }
+    text += " is needed";
+  }
+  return invalid_argument({{"grammar", text}}, "NO_TOKEN");
+}
+
+}  // namespace
+
 grpc::Status outcome_status(RequestOutcome outcome, const ServedModel& model,
                             const std::string& session_id, bool is_stored) {
   switch (outcome) {
@@ -33,6 +52,12 @@ grpc::Status outcome_status(RequestOutcome outcome, const ServedModel& model,
       return non_finite(model.name, session_id, is_stored);
     case RequestOutcome::kInternal:
       return call_failed(model.name, session_id, is_stored);
+    case RequestOutcome::kGrammarWork:
+      return invalid_argument(
+          {{"grammar", "is too ambiguous: a token takes more work than is served"}},
+          "GRAMMAR_WORK");
+    case RequestOutcome::kNoToken:
+      return no_token(model.name, outcome.needed_byte());
   }
   return grpc::Status::OK;
 }

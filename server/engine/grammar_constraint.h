@@ -84,8 +84,14 @@ class ConstraintState {
   // Makes it, or continues to, with what is left of *budget (TokenMatcher::prepare). Returns
   // ready().
   bool prepare(std::size_t* budget);
+  // Whether the text or its next mask takes more work than is served (TokenMatcher::exceeded).
+  bool exceeded() const {
+    return (phase_ == Phase::kBeforeText || phase_ == Phase::kText) && matcher_.exceeded();
+  }
+  // The only byte that the grammar permits next; -1: there are several, or none.
+  int needed_byte() const { return matcher_.needed_byte(); }
   // The tokens that may come next, in the memory of `words`; empty: all. Without a bit set: none,
-  // which cannot happen with a vocabulary that has every byte. REQUIRES: ready().
+  // which cannot happen with a vocabulary that has every byte. REQUIRES: ready(), not exceeded().
   std::span<const std::uint64_t> mask(grammar::MaskWords& words);
   // Takes the next new token, sampled or given.
   void advance(std::int32_t token);

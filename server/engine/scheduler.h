@@ -84,7 +84,7 @@ class Scheduler {
     std::uint64_t drafted_tokens = 0;   // fed before they were drawn
     std::uint64_t accepted_tokens = 0;  // of which right
     std::uint64_t mask_waits = 0;       // steps that rows waited for masks, summed
-    std::uint64_t empty_masks = 0;      // masks that permitted no token: an error, kInternal
+    std::uint64_t empty_masks = 0;      // masks that permitted no token: kNoToken
     std::uint64_t running = 0;          // requests in a batch or paused
     std::uint64_t queued = 0;
     std::array<std::uint64_t, kNumOutcomes> ended{};   // by RequestOutcome

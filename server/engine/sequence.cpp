@@ -466,12 +466,15 @@ std::int32_t Sequence::draw(std::int64_t position, std::span<const float> output
   if (drawn_ahead_) return *std::exchange(drawn_ahead_, std::nullopt);
   if (const auto forced = reasoning_ ? reasoning_->forced() : std::nullopt) return *forced;
   std::span<const std::uint64_t> allowed;
+  if (constraint_ && constraint_->exceeded()) {
+    throw GrammarFailure{RequestOutcome::kGrammarWork};
+  }
   if (constraint_) allowed = constraint_->mask(step.mask);
   if (!allowed.empty()) {
     const auto first = std::ranges::find_if(allowed, [](std::uint64_t word) { return word != 0; });
     if (first == allowed.end()) {
       ++step.empty_masks;
-      throw std::logic_error("the grammar permits no token");
+      throw GrammarFailure{RequestOutcome::no_token(constraint_->needed_byte())};
     }
     const bool is_only = std::has_single_bit(*first) &&
                          std::all_of(first + 1, allowed.end(), [](auto word) { return word == 0; });

@@ -47,6 +47,11 @@ struct StepContext {
   std::vector<TopToken> top;
 };
 
+// Why a request's grammar ends it: kGrammarWork or kNoToken.
+struct GrammarFailure {
+  RequestOutcome outcome;
+};
+
 // The rows of one sequence in one step, handed to its sample after the step.
 class OutputRows {
  public:
@@ -172,7 +177,7 @@ class Sequence final : public DraftSource {
   // between the step and absorb().
   void draw_ahead(std::span<const float> output, SamplingScratch& scratch);
   // Takes what those rows gave. Returns false when an output is not finite, or what was drawn
-  // before cannot be the request's. Throws std::logic_error when its grammar permits no token.
+  // before cannot be the request's. Throws GrammarFailure when its grammar permits no token.
   bool absorb(int count, OutputRows outputs, StepContext& step);
 
   // Before each step that it has rows in. plan: null: there is no draft head.

@@ -85,8 +85,16 @@ SequenceGroup::~SequenceGroup() { end(RequestOutcome::kInternal, submitted_); }
 template <typename Body>
 void SequenceGroup::attempt(Body&& body) noexcept {
   if (failure_) return;
-  // A sink's own exception, or no memory: this request fails alone.
-  catch_exceptions(body, [this] { failure_ = RequestOutcome::kInternal; });
+  // A sink's own exception, no memory, or its grammar: this request fails alone.
+  catch_exceptions(body, [this] {
+    try {
+      throw;
+    } catch (const GrammarFailure& failure) {
+      failure_ = failure.outcome;
+    } catch (...) {
+      failure_ = RequestOutcome::kInternal;
+    }
+  });
 }
 
 int SequenceGroup::slots() const {
@@ -387,7 +395,8 @@ void SequenceGroup::end(RequestOutcome outcome, TimePoint now) {
     if (failure_) outcome = *failure_;
   }
   const bool in_doubt =
-      outcome == RequestOutcome::kNonFinite || outcome == RequestOutcome::kInternal;
+      outcome == RequestOutcome::kNonFinite || outcome == RequestOutcome::kInternal ||
+      outcome == RequestOutcome::kGrammarWork || outcome == RequestOutcome::kNoToken;
   if (lease_ && in_doubt) lease_.discard();
   release();
   metrics_.count_end(outcome, now - submitted_);

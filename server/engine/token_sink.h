@@ -105,6 +105,8 @@ class RequestOutcome {
     kNonFinite,     // the model produced NaN or infinity; the session is gone
     kInternal,      // an exception (out of memory, a sink that threw); the session is gone
     kAdapterEnded,  // its adapter was unloaded, and the drain timeout passed; as kShutdown
+    kGrammarWork,   // its grammar takes more work for a token than is served
+    kNoToken,       // its grammar permits no token of the model next: see needed_byte()
     // Not of a scheduler: the server ends, and the call continues where it is repeated.
     kMoved,
     // Nor this, but of the storage that its session outlives the process in: see error(). No
@@ -113,13 +115,22 @@ class RequestOutcome {
   };
   constexpr RequestOutcome(Kind kind = kDone) : kind_(kind) {}
   constexpr RequestOutcome(SessionError error) : kind_(kSession), error_(error) {}
+  // Of kNoToken.
+  static constexpr RequestOutcome no_token(int needed_byte) {
+    RequestOutcome outcome(kNoToken);
+    outcome.needed_byte_ = static_cast<std::int16_t>(needed_byte);
+    return outcome;
+  }
 
   constexpr operator Kind() const { return kind_; }
   constexpr SessionError error() const { return error_; }  // kNone but for kSession
+  // The only byte that the grammar permits next; -1: there are several, or none.
+  constexpr int needed_byte() const { return needed_byte_; }
 
  private:
   Kind kind_;
   SessionError error_ = SessionError::kNone;
+  std::int16_t needed_byte_ = -1;
 };
 
 // Receives what a request produces. Called by one scheduler thread at a time, never under a

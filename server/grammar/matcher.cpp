@@ -16,8 +16,12 @@
 namespace lintel::grammar {
 namespace {
 
-// Ways from a byte to the next that are looked at; beyond them alternatives are left out.
-constexpr std::size_t kMostExpansions = 4096;
+// Ways of one top from a byte to the next that are looked at.
+constexpr std::size_t kMostExpansions = 16'384;
+// Ways of a step that are not noted: mostly there are no more.
+constexpr std::size_t kUnnoted = 16;
+// In units of work: a way, a frame, and the comparison with some tops.
+constexpr std::size_t kExpansionCost = 4, kFrameCost = 6, kTopsCompared = 4;
 constexpr std::uint32_t kRest = 0xFFFFFFFF;
 
 enum Phase : std::uint32_t {
@@ -94,12 +98,31 @@ bool has_seen_all(const Place& place, const std::vector<std::uint64_t>& required
 }
 
 std::uint32_t depth_of(const FramePtr& frame) { return frame ? frame->depth : 0; }
+std::uint64_t digest_of(const FramePtr& frame) { return frame ? frame->digest : 0; }
 
-bool same(const FramePtr& one, const FramePtr& other);
+// 64 bits: who found two stacks with one digest would lose a text of his own grammar.
+std::uint64_t mixed(std::uint64_t digest, std::uint64_t with) {
+  digest = (digest ^ with) * 0x9E3779B97F4A7C15u;
+  return digest ^ digest >> 29;
+}
+
+std::uint64_t digest_of(const Place& place) {
+  std::uint64_t digest = mixed(digest_of(place.below) ^ 0xD6E8FEB86659FD93u,
+                               std::uint64_t{place.node} << 32 | place.a);
+  digest = mixed(digest, std::uint64_t{place.b} << 32 | place.c);
+  digest = mixed(digest, place.seen + place.d);
+  if (place.more_seen != nullptr) {
+    for (const std::uint64_t word : *place.more_seen) digest = mixed(digest, word);
+  }
+  return mixed(digest, place.d);
+}
 
 bool same(const Place& one, const Place& other) {
   if (one.node != other.node || one.a != other.a || one.b != other.b || one.c != other.c ||
       one.d != other.d || one.seen != other.seen) {
+    return false;
+  }
+  if (one.below.get() != other.below.get() && digest_of(one.below) != digest_of(other.below)) {
     return false;
   }
   if (one.more_seen == other.more_seen) return true;
@@ -107,20 +130,37 @@ bool same(const Place& one, const Place& other) {
          *one.more_seen == *other.more_seen;
 }
 
-bool same(const FramePtr& one, const FramePtr& other) {
-  const Frame* a = one.get();
-  const Frame* b = other.get();
-  while (a != b) {
-    if (a == nullptr || b == nullptr || a->depth != b->depth || !same(a->place, b->place)) {
-      return false;
-    }
-    a = a->place.below.get();
-    b = b->place.below.get();
+}  // namespace
+
+bool DigestSet::insert(std::uint64_t digest) {
+  if (digest == 0) digest = 1;
+  if (2 * (size_ + 1) > slots_.size()) grow();
+  const std::size_t mask = slots_.size() - 1;
+  for (std::size_t at = digest & mask;; at = (at + 1) & mask) {
+    if (slots_[at] == digest) return false;
+    if (slots_[at] != 0) continue;
+    slots_[at] = digest;
+    ++size_;
+    return true;
   }
-  return true;
 }
 
-}  // namespace
+void DigestSet::grow() {
+  const std::vector<std::uint64_t> before = std::exchange(slots_, {});
+  slots_.resize(std::max<std::size_t>(256, 2 * before.size()));
+  size_ = 0;
+  for (const std::uint64_t digest : before) {
+    if (digest != 0) insert(digest);
+  }
+}
+
+void DigestSet::clear() {
+  if (size_ == 0) return;
+  // The memory of a large step does not stay to be cleared in small ones.
+  if (slots_.size() > 8 * size_) slots_.resize(std::max<std::size_t>(256, slots_.size() / 2));
+  std::ranges::fill(slots_, 0);
+  size_ = 0;
+}
 
 FramePtr::FramePtr(const FramePtr& other) noexcept : frame_(other.frame_) {
   if (frame_ != nullptr) frame_->references.fetch_add(1, std::memory_order_relaxed);
@@ -136,9 +176,12 @@ void FramePtr::release() {
   }
 }
 
-FramePtr Stepper::make_frame(Place place) const {
+FramePtr Stepper::make_frame(Place place) {
   auto* const frame = new Frame;
+  ++frames_;
+  work_ += kFrameCost + (place.more_seen == nullptr ? 0 : place.more_seen->size());
   frame->depth = depth_of(place.below) + (*grammar_)[place.node].cost;
+  frame->digest = digest_of(place);
   frame->place = std::move(place);
   return FramePtr(frame);
 }
@@ -152,36 +195,62 @@ bool Stepper::fits_in(const Node& parent, const FramePtr& below, NodeId child) c
   return fits(child, depth_of(below) + parent.cost);
 }
 
-void Stepper::push(Stacks& to, Place place) const {
+void Stepper::push(Stacks& to, Place place) {
   if (to.tops.size() >= kMaxStacks) return;
+  work_ += to.tops.size() / kTopsCompared;
   for (const Place& other : to.tops) {
-    if (same(place, other) && same(place.below, other.below)) return;
+    if (same(place, other)) return;
   }
+  const std::size_t levels = 1 + depth_of(place.below);
+  if (!to.tops.empty() && to.levels + levels > kMaxStackLevels) return;
+  to.levels += levels;
   to.tops.push_back(std::move(place));
 }
 
-void Stepper::start(Stacks& to) { run(grammar_->root(), FramePtr(), to); }
+void Stepper::start(Stacks& to) {
+  begin_step();
+  expansions_ = 0;
+  run(grammar_->root(), FramePtr(), to);
+}
 
-void Stepper::complete(const FramePtr& below, Stacks& to) { run(kNoNode, below, to); }
+void Stepper::complete(const FramePtr& below, Stacks& to) {
+  begin_step();
+  expansions_ = 0;
+  run(kNoNode, below, to);
+}
 
 void Stepper::step(const Stacks& from, unsigned char byte, Stacks& to) {
+  begin_step();
   for (const Place& top : from.tops) step(top, byte, to);
 }
 
-void Stepper::run(NodeId node, FramePtr below, Stacks& to) {
-  // step() calls this with a list of its own while another may be under way.
-  const std::size_t first = pending_.size();
+void Stepper::step(const Place& top, unsigned char byte, Stacks& to) {
+  expansions_ = 0;
+  const std::size_t before = frames_;
+  step_any(top, byte, to);
+  to.frames += frames_ - before;
+}
+
+void Stepper::run(NodeId node, FramePtr below, Stacks& to, DigestSet& expanded) {
   pending_.push_back({node, std::move(below)});
-  for (std::size_t i = 0; pending_.size() > first && i < kMostExpansions; ++i) {
+  for (; !pending_.empty(); ++expansions_) {
+    if (expansions_ == kMostExpansions) {
+      exceeded_ = true;
+      return pending_.clear();
+    }
+    work_ += kExpansionCost;
     Pending next = std::move(pending_.back());
     pending_.pop_back();
+    // The same way once more leads to nothing new.
+    if (expansions_ >= kUnnoted && !expanded.insert(mixed(digest_of(next.below), next.node))) {
+      continue;
+    }
     if (next.node == kNoNode) {
       pop(next.below, to);
     } else {
       expand((*grammar_)[next.node], next.node, std::move(next.below), to);
     }
   }
-  pending_.resize(first);
 }
 
 void Stepper::expand(const Node& node, NodeId id, FramePtr below, Stacks& to) {
@@ -270,7 +339,7 @@ void Stepper::pop(const FramePtr& below, Stacks& to) {
   }
 }
 
-void Stepper::step(const Place& top, unsigned char byte, Stacks& to) {
+void Stepper::step_any(const Place& top, unsigned char byte, Stacks& to) {
   const Node& node = (*grammar_)[top.node];
   switch (node.kind) {
     case Node::Kind::kDfa:
@@ -321,6 +390,10 @@ void Stepper::step_texts(const Node& node, const Place& top, unsigned char byte,
     run(node.children.empty() ? kNoNode : node.children[begin], top.below, to);
     if (++begin == end) return;
   }
+  // A text after which nothing can come is not begun.
+  std::uint32_t first = begin;
+  while (first < end && !fits_text(node, top.below, first)) ++first;
+  if (first == end) return;
   Place place;
   place.node = top.node;
   place.a = begin;
@@ -334,8 +407,9 @@ void Stepper::begin_child(NodeId child, FramePtr below, unsigned char byte, Stac
   // The first byte of a value never begins another value: one list is enough.
   Stacks starts = std::move(starts_);
   starts.clear();
-  run(child, std::move(below), starts);
-  step(starts, byte, to);
+  expanded_starts_.clear();
+  run(child, std::move(below), starts, expanded_starts_);
+  for (const Place& start : starts.tops) step_any(start, byte, to);
   starts.clear();
   starts_ = std::move(starts);
 }
@@ -373,6 +447,10 @@ void Stepper::step_array(const Node& node, const Place& top, unsigned char byte,
   begin_child(item, make_frame(std::move(next)), byte, to);
 }
 
+bool Stepper::fits_text(const Node& node, const FramePtr& below, std::uint32_t text) const {
+  return node.children.empty() || fits(node.children[text], depth_of(below));
+}
+
 bool Stepper::is_usable(const Node& node, const Place& top, std::size_t member) const {
   return !has_seen(top, member) && fits_in(node, top.below, node.children[member]);
 }
@@ -385,7 +463,7 @@ bool Stepper::may_have_key(const Node& node, const Place& top) const {
   return false;
 }
 
-void Stepper::begin_key(const Node& node, const Place& top, Stacks& to) const {
+void Stepper::begin_key(const Node& node, const Place& top, Stacks& to) {
   Place key = top;
   key.b = 0;
   key.c = static_cast<std::uint32_t>(node.texts.size());
@@ -525,20 +603,34 @@ void end_free_key(const Place& place, Stacks& to) {
 }
 
 Matcher::Matcher(std::shared_ptr<const Grammar> grammar) : grammar_(std::move(grammar)) {
-  Stepper(*grammar_).start(stacks_);
+  Stepper stepper(*grammar_);
+  stepper.start(stacks_);
+  exceeded_ = stepper.exceeded();
 }
 
-bool Matcher::advance(std::string_view bytes) {
+bool Matcher::advance(std::string_view bytes, std::size_t* work) {
+  if (exceeded_) return true;
   Stepper stepper(*grammar_);
   Stacks now = stacks_, next;
-  for (const char c : bytes) {
+  const std::size_t most = kMaxAdvanceWork + kMaxByteWork * bytes.size();
+  std::size_t spent = 0;
+  bool continues = true;
+  for (std::size_t i = 0; i < bytes.size() && continues && !exceeded_; ++i) {
     next.clear();
-    stepper.step(now, static_cast<unsigned char>(c), next);
-    if (next.tops.empty() && !next.accepts) return false;
+    stepper.begin_step();
+    for (const Place& top : now.tops) {
+      stepper.step(top, static_cast<unsigned char>(bytes[i]), next);
+      spent += kStepCost + stepper.take_work();
+      exceeded_ = stepper.exceeded() || spent > most;
+      if (exceeded_) break;
+    }
+    continues = !next.tops.empty() || next.accepts;
     std::swap(now, next);
   }
-  stacks_ = std::move(now);
-  return true;
+  if (work != nullptr) *work += spent;
+  if (exceeded_) return true;
+  if (continues) stacks_ = std::move(now);
+  return continues;
 }
 
 }  // namespace lintel::grammar

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,14 +11,16 @@
 namespace lintel::grammar {
 namespace {
 
-// Masks of automata that visit fewer nodes of the vocabulary are made each time.
+// Masks of automata that take less work, in visits of nodes of the vocabulary, are made each time.
 constexpr std::size_t kKeptAbove = 1'000;
 // Subtrees of the vocabulary below which it does not pay to walk an automaton alone.
 constexpr std::uint32_t kSmallSubtree = 16;
 // Rests of tokens that are listed for one state.
 constexpr std::size_t kMostRests = 50'000;
 constexpr std::size_t kIdsInVisit = 4;  // set at once in the time of a visit
-constexpr std::size_t kStepCost = 10;   // of stacks, in visits of an automaton alone
+constexpr std::size_t kRestCost = 20;   // of a rest that is listed
+// Frames that stacks on the way to one node of the vocabulary may hold, at some 100 bytes.
+constexpr std::size_t kMostWalkFrames = 65'536;
 
 void set_bits(std::span<const std::int32_t> ids, std::span<std::uint64_t> words) {
   for (const std::int32_t id : ids) {
@@ -202,8 +205,11 @@ std::shared_ptr<const LocalMask> make_local_mask(const Vocabulary& vocabulary,
   std::vector<std::uint32_t> leaves;
   *visited =
       walk_locally(vocabulary.trie(), 0, vocabulary.trie().size(), 0, place, mask->inside, leaves);
-  mask->ends_anywhere = count_rests(vocabulary.trie(), leaves) > kMostRests;
-  if (!mask->ends_anywhere) mask->rests = rests_of(vocabulary, leaves);
+  const std::size_t num_rests = count_rests(vocabulary.trie(), leaves);
+  mask->ends_anywhere = num_rests > kMostRests;
+  if (mask->ends_anywhere) return mask;
+  mask->rests = rests_of(vocabulary, leaves);
+  *visited += kRestCost * num_rests;
   return mask;
 }
 
@@ -238,25 +244,33 @@ class MaskMaker {
 
   bool is_ready() const { return ready_; }
   std::span<const std::uint64_t> words() const { return words_; }
+  // Whether the mask would take more work than is served; it is empty then.
+  bool exceeded() const { return exceeded_; }
   void forget() {
-    started_ = ready_ = false;
+    started_ = ready_ = exceeded_ = false;
     next_top_ = 0;
+    walked_ = 0;
     together_.clear();
     stages_.clear();
     jobs_.clear();
+    stepper_.reset();
   }
 
   bool run(const Matcher& matcher, bool ended, std::size_t* budget) {
     if (ready_) return true;
-    Stepper stepper(matcher.grammar());
-    if (!started_ && !start(matcher, ended, stepper, budget)) return false;
+    grammar_ = &matcher.grammar();
+    if (!stepper_) stepper_.emplace(*grammar_);
+    if (matcher.exceeded()) give_up();
+    if (!started_ && !start(matcher, ended, *stepper_, budget)) return false;
     while (true) {
+      if (walked_ > kMaxMaskWork || stepper_->exceeded()) give_up();
       if (!jobs_.empty()) {
         if (*budget == 0) return false;
-        run_job(matcher.grammar(), stepper, budget);
+        run_job(matcher.grammar(), *stepper_, budget);
       } else if (!stages_.empty()) {
         finish_stage();
       } else {
+        stepper_.reset();
         ready_ = true;
         return true;
       }
@@ -265,16 +279,22 @@ class MaskMaker {
   }
 
  private:
+  // A walk through what is below some nodes of a trie, from the same stacks.
   struct Job {
     std::shared_ptr<const LocalMask> owner;  // of `trie`; null: the vocabulary
     const ByteTrie* trie;
-    std::uint32_t next, end;  // nodes that are left
-    std::size_t depth;        // of the node above the first
-    Stacks stacks;            // there
+    std::vector<std::uint32_t> roots;  // kWholeTrie: no node
+    Stacks stacks;                     // there
     bool into_stage;
-    bool in_steps = false;       // no automaton is walked alone
-    std::vector<Stacks> levels;  // by depth, once the job has started
+    bool in_steps = false;  // no automaton is walked alone
+    // Once it has started.
+    std::size_t next_root = 0;
+    std::uint32_t next = 0, end = 0;  // nodes that are left below the current root
+    std::size_t depth = 0;            // of the root
+    std::size_t next_top = 0;         // of the stacks above `next`: those before it are done
+    std::vector<Stacks> levels = {};  // by depth
   };
+  static constexpr std::uint32_t kWholeTrie = 0xFFFFFFFF;
   // Keys that must not become one of `names`: their words are made apart.
   struct Stage {
     const Node* node;
@@ -306,21 +326,26 @@ class MaskMaker {
     }
     started_ = true;
     if (!together_.tops.empty()) {
-      jobs_.push_back({nullptr,
-                       &vocabulary_.trie(),
-                       0,
-                       vocabulary_.trie().size(),
-                       0,
-                       std::exchange(together_, {}),
-                       false,
-                       false,
-                       {}});
+      jobs_.push_back(
+          {nullptr, &vocabulary_.trie(), {kWholeTrie}, std::exchange(together_, {}), false});
     }
     if (!stages_.empty()) begin_stage();
     return true;
   }
 
   static void spend(std::size_t work, std::size_t* budget) { *budget -= std::min(work, *budget); }
+  // The same of work that is done whatever masks the vocabulary keeps: it is bounded.
+  void spend_walking(std::size_t work, std::size_t* budget) {
+    walked_ += work;
+    spend(work, budget);
+  }
+
+  void give_up() {
+    forget();
+    std::ranges::fill(words_, 0);
+    started_ = exceeded_ = true;
+    stepper_.emplace(*grammar_);
+  }
 
   std::shared_ptr<const LocalMask> local_mask(const LocalPlace& local, std::size_t* budget) {
     std::shared_ptr<const LocalMask> mask = vocabulary_.find(local.at);
@@ -336,26 +361,19 @@ class MaskMaker {
                  std::size_t* budget) {
     const std::shared_ptr<const LocalMask> mask = local_mask(local, budget);
     add_words(mask->inside, words_);
+    spend_walking(words_.size() / kIdsInVisit, budget);
     if (mask->rests.size() == 0 && !mask->ends_anywhere) return;
     Stacks after;
     stepper.complete(place.below, after);
+    spend_walking(stepper.take_work(), budget);
     if (after.tops.empty()) return;
     if (mask->ends_anywhere) {
       after.clear();
       after.tops.push_back(place);
-      jobs_.push_back({nullptr,
-                       &vocabulary_.trie(),
-                       0,
-                       vocabulary_.trie().size(),
-                       0,
-                       std::move(after),
-                       false,
-                       true,
-                       {}});
+      jobs_.push_back({nullptr, &vocabulary_.trie(), {kWholeTrie}, std::move(after), false, true});
       return;
     }
-    jobs_.push_back(
-        {mask, &mask->rests, 0, mask->rests.size(), 0, std::move(after), false, false, {}});
+    jobs_.push_back({mask, &mask->rests, {kWholeTrie}, std::move(after), false});
   }
 
   void add_free_key(const Grammar& grammar, const FreeKey& key, const Place& place,
@@ -370,15 +388,7 @@ class MaskMaker {
     stage_words_ = stage.local->inside;
     Stacks after;
     end_free_key(stage.place, after);
-    jobs_.push_back({stage.local,
-                     &stage.local->rests,
-                     0,
-                     stage.local->rests.size(),
-                     0,
-                     std::move(after),
-                     true,
-                     false,
-                     {}});
+    jobs_.push_back({stage.local, &stage.local->rests, {kWholeTrie}, std::move(after), true});
   }
 
   // Tokens that would end a key as one of the names are left to the names.
@@ -395,7 +405,7 @@ class MaskMaker {
     if (!stages_.empty()) begin_stage();
   }
 
-  // The last job, until it ends or the budget is used up.
+  // The last job, until it ends or the budget is used up, be it amid the tops of one node.
   void run_job(const Grammar& grammar, Stepper& stepper, std::size_t* budget) {
     Job job = std::move(jobs_.back());
     jobs_.pop_back();
@@ -405,20 +415,34 @@ class MaskMaker {
       job.levels = std::move(levels_);
       if (job.levels.empty()) job.levels.resize(1);
       job.levels[0] = std::move(job.stacks);
+      job.levels[0].frames = 0;
     }
     std::vector<Stacks>& levels = job.levels;
-    while (job.next < job.end) {
+    while (*budget > 0 && begin_root(job)) {
       const std::uint32_t node = job.next;
       const std::size_t level = trie.depth(node) - job.depth;
       if (levels.size() <= level) levels.resize(level + 1);
+      const Stacks& from = levels[level - 1];
       Stacks& to = levels[level];
-      to.clear();
-      stepper.step(levels[level - 1], trie.byte(node), to);
-      spend(kStepCost * (1 + levels[level - 1].tops.size()), budget);
+      if (job.next_top == 0) {
+        to.clear();
+        stepper.begin_step();
+        spend_walking(kStepCost, budget);
+      }
+      while (job.next_top < from.tops.size()) {
+        stepper.step(from.tops[job.next_top++], trie.byte(node), to);
+        spend_walking(kStepCost + stepper.take_work(), budget);
+        if (*budget == 0) break;
+      }
+      if (job.next_top < from.tops.size()) break;
+      job.next_top = 0;
       const std::uint32_t skip = trie.skip(node);
       job.next = skip;
       if (!to.tops.empty() || to.accepts) {
         set_bits(trie.ids(node), words);
+        // Those on the way to the node: more than are held.
+        to.frames = from.frames + std::min(to.frames, to.levels);
+        if (to.frames > kMostWalkFrames) return give_up();
         LocalPlace local;
         if (!job.in_steps && skip - node > kSmallSubtree && to.tops.size() == 1 &&
             find_local(grammar, to.tops[0], vocabulary_.longest(), &local)) {
@@ -427,13 +451,26 @@ class MaskMaker {
           job.next = node + 1;
         }
       }
-      if (*budget == 0) break;
     }
-    if (job.next < job.end) {
+    if (job.next < job.end || job.next_root < job.roots.size()) {
       jobs_.push_back(std::move(job));
     } else {
       levels_ = std::move(levels);
     }
+  }
+
+  // Whether a node is left; the next root is begun where none is below the current one.
+  static bool begin_root(Job& job) {
+    const ByteTrie& trie = *job.trie;
+    while (job.next >= job.end) {
+      if (job.next_root == job.roots.size()) return false;
+      const std::uint32_t root = job.roots[job.next_root++];
+      const bool is_whole = root == kWholeTrie;
+      job.next = is_whole ? 0 : root + 1;
+      job.end = is_whole ? trie.size() : trie.skip(root);
+      job.depth = is_whole ? 0 : trie.depth(root);
+    }
+    return true;
   }
 
   // The nodes below `node`, at which an automaton is alone.
@@ -441,49 +478,38 @@ class MaskMaker {
                    Stepper& stepper, std::span<std::uint64_t> words, std::size_t* budget) {
     const ByteTrie& trie = *job.trie;
     std::vector<std::uint32_t> leaves;
-    spend(walk_locally(trie, node + 1, trie.skip(node), trie.depth(node), local, words, leaves),
-          budget);
+    spend_walking(
+        walk_locally(trie, node + 1, trie.skip(node), trie.depth(node), local, words, leaves),
+        budget);
     if (leaves.empty()) return;
     Stacks after;
     stepper.complete(place.below, after);
+    spend_walking(stepper.take_work(), budget);
     if (after.tops.empty()) return;
-    if (count_rests(trie, leaves) > kMostRests) {
+    const bool ends_anywhere = count_rests(trie, leaves) > kMostRests;
+    if (ends_anywhere) {
       after.clear();
       after.tops.push_back(place);
-      jobs_.push_back({job.owner,
-                       &trie,
-                       node + 1,
-                       trie.skip(node),
-                       trie.depth(node),
-                       std::move(after),
-                       job.into_stage,
-                       true,
-                       {}});
-      return;
+      leaves = {node};
     }
-    for (const std::uint32_t leaf : leaves) {
-      jobs_.push_back({job.owner,
-                       &trie,
-                       leaf + 1,
-                       trie.skip(leaf),
-                       trie.depth(leaf),
-                       after,
-                       job.into_stage,
-                       false,
-                       {}});
-    }
+    jobs_.push_back(
+        {job.owner, &trie, std::move(leaves), std::move(after), job.into_stage, ends_anywhere});
   }
 
   const Vocabulary& vocabulary_;
+  const Grammar* grammar_ = nullptr;
   MaskWords words_;
   MaskWords stage_words_;
   std::vector<Stage> stages_;
   std::vector<Job> jobs_;
-  std::vector<Stacks> levels_;  // memory for the next job
-  std::size_t next_top_ = 0;    // of the alternatives, while it starts
-  Stacks together_;             // those that are no automata alone
+  std::vector<Stacks> levels_;      // memory for the next job
+  std::size_t next_top_ = 0;        // of the alternatives, while it starts
+  Stacks together_;                 // those that are no automata alone
+  std::optional<Stepper> stepper_;  // while the mask is made
+  std::size_t walked_ = 0;          // work that counts for kMaxMaskWork
   bool started_ = false;
   bool ready_ = false;
+  bool exceeded_ = false;
 };
 
 TokenMatcher::TokenMatcher(std::shared_ptr<const Grammar> grammar,
@@ -491,7 +517,10 @@ TokenMatcher::TokenMatcher(std::shared_ptr<const Grammar> grammar,
     : vocabulary_(std::move(vocabulary)), matcher_(std::move(grammar)) {}
 
 TokenMatcher::TokenMatcher(const TokenMatcher& other)
-    : vocabulary_(other.vocabulary_), matcher_(other.matcher_), ended_(other.ended_) {}
+    : vocabulary_(other.vocabulary_),
+      matcher_(other.matcher_),
+      ended_(other.ended_),
+      owed_(other.owed_) {}
 
 TokenMatcher& TokenMatcher::operator=(const TokenMatcher& other) {
   if (this == &other) return *this;
@@ -501,6 +530,7 @@ TokenMatcher& TokenMatcher::operator=(const TokenMatcher& other) {
   vocabulary_ = other.vocabulary_;
   matcher_ = other.matcher_;
   ended_ = other.ended_;
+  owed_ = other.owed_;
   return *this;
 }
 
@@ -510,6 +540,10 @@ TokenMatcher::~TokenMatcher() = default;
 
 bool TokenMatcher::prepare(std::size_t* budget) {
   if (maker_ == nullptr) maker_ = std::make_unique<MaskMaker>(*vocabulary_);
+  const std::size_t paid = std::min(owed_, *budget);
+  owed_ -= paid;
+  *budget -= paid;
+  if (owed_ > 0) return false;
   return maker_->run(matcher_, ended_, budget);
 }
 
@@ -517,6 +551,23 @@ std::span<const std::uint64_t> TokenMatcher::mask() {
   std::size_t budget = kMaskBudget;
   while (!prepare(&budget)) budget = kMaskBudget;
   return maker_->words();
+}
+
+bool TokenMatcher::exceeded() const {
+  return matcher_.exceeded() || (maker_ != nullptr && maker_->exceeded());
+}
+
+int TokenMatcher::needed_byte() const {
+  int needed = -1;
+  std::size_t work = 0;
+  for (int byte = 0; byte < 256; ++byte) {
+    Matcher next = matcher_;
+    const auto c = static_cast<char>(byte);
+    if (!next.advance({&c, 1}, &work)) continue;
+    if (needed >= 0 || work > kMaxAdvanceWork) return -1;
+    needed = byte;
+  }
+  return needed;
 }
 
 std::int32_t TokenMatcher::only_token() {
@@ -537,7 +588,7 @@ bool TokenMatcher::advance(std::int32_t token) {
     ended_ = true;
   } else {
     const std::string_view bytes = vocabulary_->bytes_of(token);
-    if (bytes.empty() || !matcher_.advance(bytes)) return false;
+    if (bytes.empty() || !matcher_.advance(bytes, &owed_)) return false;
   }
   if (maker_ != nullptr) maker_->forget();
   return true;

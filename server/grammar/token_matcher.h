@@ -26,6 +26,9 @@ namespace lintel::grammar {
 
 // Work of masks: a unit is about 5 ns. The default is what a row may take in a step (2 ms).
 inline constexpr std::size_t kMaskBudget = 400'000;
+// Work of stacks for one mask, a second: beyond it the grammar is too ambiguous. Grammars of
+// expressions take some 15 million units for 250,000 tokens.
+inline constexpr std::size_t kMaxMaskWork = 200'000'000;
 
 class MaskMaker;
 
@@ -42,13 +45,20 @@ class TokenMatcher {
   ~TokenMatcher();
 
   // Makes the mask of the next token, or continues to. False: *budget was used up, and another call
-  // is needed. The budget is reduced by the work; one automaton's first visit may exceed it by its
-  // walk through the vocabulary (1 to 2 ms).
+  // is needed. The budget is reduced by the work, that of the last token included; one automaton's
+  // first visit may exceed it by its walk through the vocabulary (1 to 2 ms), and one alternative
+  // by its step (1 ms).
   bool prepare(std::size_t* budget);
   // The tokens that may come next: a bit for each id. Empty words alone: no token is left, which
   // cannot happen with a vocabulary that has every byte. Made without a budget if prepare() has not
   // done it. Valid until the matcher changes.
   std::span<const std::uint64_t> mask();
+  // Whether the text so far or its mask takes more work than is served, which depends on grammar,
+  // vocabulary and text alone. The mask is empty then.
+  bool exceeded() const;
+  // The only byte that may come next, be it of a token or not; -1: there are several, or none. For
+  // an error of an empty mask.
+  int needed_byte() const;
   // The only token of the mask; -1: there are several, or none.
   std::int32_t only_token();
 
@@ -68,6 +78,7 @@ class TokenMatcher {
   std::shared_ptr<const Vocabulary> vocabulary_;
   Matcher matcher_;
   bool ended_ = false;
+  std::size_t owed_ = 0;              // work of tokens, for the budget of the next mask
   std::unique_ptr<MaskMaker> maker_;  // of the mask; made when it is first asked for
 };
 

@@ -153,8 +153,9 @@ class Family {
 };
 
 // RequestOutcome's, in its order; that of kDone is none.
-constexpr const char* kReasons[kNumOutcomes] = {nullptr,      "client",   "deadline", "shutdown",
-                                                "non_finite", "internal", "adapter"};
+constexpr const char* kReasons[kNumOutcomes] = {nullptr,    "client",       "deadline",
+                                                "shutdown", "non_finite",   "internal",
+                                                "adapter",  "grammar_work", "no_token"};
 
 using ModelTotals = std::vector<ModelRegistry::Totals>;
 

@@ -175,6 +175,17 @@ TEST_CASE("mutated schemas and grammars: each is compiled or refused, within its
   CHECK(taken < 3000);
 }
 
+TEST_CASE("GBNF of random rules: masks are made in bounded work and memory", "[threat-98]") {
+  constexpr std::size_t kLimit = 64 << 20;
+  int taken = 0;
+  for (std::uint64_t seed = 0; seed < 1000; ++seed) {
+    const std::string gbnf = random_gbnf(seed);
+    INFO(gbnf);
+    REQUIRE_NOTHROW(taken += try_limited(try_gbnf, gbnf, kLimit) ? 1 : 0);
+  }
+  CHECK(taken >= 500);
+}
+
 TEST_CASE("no header of 50 MB takes more than 64 MB to refuse") {
   const std::string tensor = R"("dtype":"F32","shape":[0],"data_offsets":[0,0])";
   const auto refused = [](const std::string& header) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Small schemas and grammars.
+#include <cstdint>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -32,6 +34,61 @@ std::vector<std::string> gbnf_seeds() {
       "object ::= \"{\" (value (\",\" value)*)? \"}\" # end\n",
       "root ::= \"a\" root \"b\" | x{2,30} | ((\"\\u00e9\"? x?)* .)+\nx ::= [^a-c\\n]\n",
   };
+}
+
+namespace {
+
+// Writes random expressions. Rules come after a character, so that none begins with itself.
+class GbnfWriter {
+ public:
+  GbnfWriter(std::uint64_t seed, std::size_t rules) : random_(seed), rules_(rules) {}
+
+  std::string choice(int depth) {
+    std::string text = sequence(depth);
+    for (std::size_t i = below(3); i > 0; --i) text += " | " + sequence(depth);
+    return text;
+  }
+
+ private:
+  std::size_t below(std::size_t end) { return random_() % end; }
+
+  std::string sequence(int depth) {
+    std::string text;
+    bool has_character = false;
+    for (std::size_t i = below(4); i > 0; --i) {
+      std::string part;
+      const std::size_t kind = below(depth > 0 ? 4 : 2);
+      if (kind == 0 && has_character) {
+        part = "r" + std::to_string(below(rules_));
+      } else if (kind <= 1) {
+        part = kCharacters[below(std::size(kCharacters))];
+        has_character = true;
+      } else {
+        part = "(" + choice(depth - 1) + ")";
+      }
+      text += (text.empty() ? "" : " ") + part;
+      // A character that may be left out does not keep a rule from beginning with itself.
+      if (kind > 1) text += kRepeats[below(std::size(kRepeats))];
+    }
+    return text.empty() ? "\"\"" : text;
+  }
+
+  static constexpr const char* kCharacters[] = {".", "[a-z]", "\"a\"", "\"bc\"", "\"\\n\"", "[^b]"};
+  static constexpr const char* kRepeats[] = {"", "", "*", "+", "?", "{3,}", "{2,5}"};
+  std::mt19937_64 random_;
+  const std::size_t rules_;
+};
+
+}  // namespace
+
+std::string random_gbnf(std::uint64_t seed) {
+  const std::size_t rules = 1 + seed % 4;
+  GbnfWriter writer(seed, rules);
+  std::string text = "root ::= r0 | \"x\"\n";
+  for (std::size_t i = 0; i < rules; ++i) {
+    text += "r" + std::to_string(i) + " ::= " + writer.choice(3) + "\n";
+  }
+  return text;
 }
 
 }  // namespace lintel::fuzz

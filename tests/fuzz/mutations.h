@@ -19,6 +19,8 @@ std::vector<std::string> world_vocabulary_seeds();
 std::vector<std::string> reader_seeds();
 std::vector<std::string> schema_seeds();
 std::vector<std::string> gbnf_seeds();
+// GBNF of some rules that name one another, without left recursion; most of it is ambiguous.
+std::string random_gbnf(std::uint64_t seed);
 
 // A few random edits of `seed`: bytes flipped, dropped, inserted; slices repeated or swapped;
 // numbers and strings replaced by awkward ones. A pure function of its arguments.

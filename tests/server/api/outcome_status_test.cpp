@@ -27,6 +27,14 @@ TEST_CASE("every outcome has its code, and names the model or session that is co
     CHECK_THAT(outcome_status(outcome, model, "abc", /*is_stored=*/true).error_message(),
                Contains("session abc resumes from what is stored of it") && !Contains("gone"));
   }
+  CHECK(status(RequestOutcome::kGrammarWork).error_code() == Code::INVALID_ARGUMENT);
+  CHECK_THAT(status(RequestOutcome::kGrammarWork).error_message(), Contains("too ambiguous"));
+  CHECK(status(RequestOutcome::kNoToken).error_code() == Code::INVALID_ARGUMENT);
+  CHECK_THAT(status(RequestOutcome::kNoToken).error_message(),
+             Contains("no token of model digits"));
+  CHECK_THAT(status(RequestOutcome::no_token('?')).error_message(), Contains("byte 0x3F (?)"));
+  CHECK_THAT(status(RequestOutcome::no_token(0xE4)).error_message(),
+             Contains("byte 0xE4 is needed"));
   CHECK(status(RequestOutcome::kShutdown).error_code() == Code::UNAVAILABLE);
   CHECK_THAT(status(RequestOutcome::kShutdown).error_message(), Contains("shutting down"));
   CHECK(status(RequestOutcome::kMoved, "abc").error_code() == Code::UNAVAILABLE);

@@ -16,6 +16,7 @@
 #include "server/grammar/schema.h"
 #include "server/grammar/token_matcher.h"
 #include "tests/server/support/harness.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/text_model.h"
 
 namespace lintel::testing {
@@ -418,7 +419,7 @@ TEST_CASE("one text alone: no draw and no bias changes it") {
   }
 }
 
-TEST_CASE("no token allowed: the request ends with kInternal, and no other") {
+TEST_CASE("no token allowed: the request ends with kNoToken, and no other") {
   std::vector<std::string> bytes(300);
   bytes['x' + 1] = "x";
   GrammarConstraint constraint{.grammar = grammar::compile_gbnf("root ::= \"xxy\""),
@@ -428,11 +429,70 @@ TEST_CASE("no token allowed: the request ends with kInternal, and no other") {
   const auto failing = core.submit(constrained(1, std::move(constraint)));
   const auto other = core.submit(constrained(2));
   core.run();
-  CHECK(failing.sink->outcome == RequestOutcome::kInternal);
+  CHECK(failing.sink->outcome == RequestOutcome::kNoToken);
+  CHECK(failing.sink->outcome->needed_byte() == 'y');
   CHECK(failing.sink->recorded[0].size() == 2);
   CHECK(core.scheduler.stats().empty_masks == 1);
   CHECK(other.sink->outcome == RequestOutcome::kDone);
   CHECK(is_valid(text_of(other.sink->tokens())));
+}
+
+// A grammar of which each character has very many derivations.
+GrammarConstraint ambiguous() {
+  return {.grammar = grammar::compile_gbnf("root ::= ( | . root root)* | ( | ){3,} | \"bc\""),
+          .vocabulary = text_vocabulary()};
+}
+
+TEST_CASE("ambiguous grammars: requests beside them get their tokens at once", "[threat-98]") {
+  Core core(text_model(), with_drafts(Speculation::kOff));
+  std::vector<Core::Call> hard;
+  for (std::uint64_t seed = 0; seed < 2; ++seed) {
+    GenerationRequest request = constrained(seed, ambiguous());
+    request.num_samples = 16;
+    hard.push_back(core.submit(request));
+  }
+  for (int step = 0; step < 10; ++step) core.scheduler.run_one_step();
+  // Each step has four budgets for masks: 8 ms on a fast core that does nothing else.
+  double seconds = 0;
+  const auto other = core.submit(unconstrained(4, 4));
+  while (!other.sink->outcome) {
+    seconds += cpu_seconds_of([&] { core.scheduler.run_one_step(); });
+    REQUIRE(seconds < (kSanitized ? 10 : 0.5));
+  }
+  CHECK(other.sink->tokens() == core.generate(unconstrained(4, 4))->tokens());
+  for (const Core::Call& call : hard) {
+    CHECK_FALSE(call.sink->outcome);
+    core.scheduler.cancel(call.handle);
+  }
+  seconds += cpu_seconds_of([&] { core.scheduler.run_one_step(); });
+  for (const Core::Call& call : hard) CHECK(call.sink->outcome == RequestOutcome::kCancelled);
+  CHECK(seconds < (kSanitized ? 10 : 0.5));
+}
+
+TEST_CASE("grammar that takes too much work: its request ends with kGrammarWork, and no other",
+          "[threat-98]") {
+  // One byte leads to 2^20 places.
+  std::string gbnf = "root ::= \"x\" r0\n";
+  for (int i = 0; i < 20; ++i) {
+    const std::string next = "r" + std::to_string(i + 1);
+    gbnf += "r" + std::to_string(i) + " ::= " + next + " " + next + " | " + next + "\n";
+  }
+  gbnf += "r20 ::= \"a\" | \"(\" root \")\"";
+  GrammarConstraint constraint{.grammar = grammar::compile_gbnf(gbnf),
+                               .vocabulary = text_vocabulary()};
+  Scheduler::Options options = with_drafts(Speculation::kOff);
+  for (const std::size_t budget : {grammar::kMaskBudget, std::size_t{100}}) {
+    options.mask_budget = budget;
+    Core core(text_model(), options);
+    const auto failing = core.submit(constrained(1, constraint));
+    const auto other = core.submit(constrained(2));
+    core.run();
+    CHECK(failing.sink->outcome == RequestOutcome::kGrammarWork);
+    CHECK(failing.sink->recorded[0].size() <= 1);
+    CHECK(core.scheduler.stats().empty_masks == 0);
+    CHECK(other.sink->outcome == RequestOutcome::kDone);
+    CHECK(is_valid(text_of(other.sink->tokens())));
+  }
 }
 
 TEST_CASE("request that cannot have a grammar: submit throws, and the lease returns") {

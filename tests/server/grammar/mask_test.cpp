@@ -209,6 +209,127 @@ TEST_CASE("a mask that is kept is the mask that was made, for tokens of every le
   CHECK(vocabulary->cached_bytes() > 0);
 }
 
+// Small grammars whose texts have very many derivations.
+constexpr const char* kAmbiguous[] = {"root ::= (. root root)* | \"bc\"",
+                                      "root ::= ( | . root root)* | ( | ){3,} | \"bc\"",
+                                      "root ::= . root root | \"bc\" | \"\"",
+                                      "root ::= r0 | \"bc\" \"a\" | ((. | . root (\"\" | )+){3,} "
+                                      "(([abc] root | \"\\n\"? \"a\"* .)*)*){2}\n"
+                                      "r0 ::= \"a\" \"\\n\" \"bc\""};
+
+// Makes the mask in calls. Returns their number, and the most seconds of one.
+std::size_t prepare_in_calls(TokenMatcher& matcher, double* longest) {
+  std::size_t calls = 0;
+  for (bool is_ready = false; !is_ready; ++calls) {
+    std::size_t budget = kMaskBudget;
+    const double seconds = testing::cpu_seconds_of([&] { is_ready = matcher.prepare(&budget); });
+    *longest = std::max(*longest, seconds);
+    REQUIRE(calls <= kMaxMaskWork / kMaskBudget + 10);
+  }
+  return calls;
+}
+
+TEST_CASE("ambiguous GBNF: a call keeps to its budget, a mask to its bound", "[threat-98]") {
+  const auto vocabulary = vocabulary_of(all_tokens());
+  double longest = 0;
+  for (const char* const gbnf : kAmbiguous) {
+    INFO(gbnf);
+    TokenMatcher matcher(compile_gbnf(gbnf), vocabulary);
+    for (int step = 0; step < 5 && !matcher.exceeded(); ++step) {
+      prepare_in_calls(matcher, &longest);
+      REQUIRE(ids_of(matcher.mask()).empty() == matcher.exceeded());
+      REQUIRE(matcher.advance("xyzbc"[step % 5]));
+    }
+  }
+  std::set<std::string> tokens;
+  std::mt19937_64 random(1);
+  while (tokens.size() < 700) {
+    std::string token;
+    for (std::size_t i = 0; i < 2 + random() % 6; ++i) token += "etaoin bc\n(){}"[random() % 14];
+    tokens.insert(token);
+  }
+  TokenMatcher matcher(compile_gbnf(kAmbiguous[0]), vocabulary_of(tokens));
+  std::size_t calls = prepare_in_calls(matcher, &longest);
+  for (int step = 0; step < 5 && !matcher.exceeded(); ++step) {
+    REQUIRE(matcher.advance('x'));
+    calls = prepare_in_calls(matcher, &longest);
+  }
+  CHECK(matcher.exceeded());
+  CHECK(calls >= kMaxMaskWork / kMaskBudget);
+  CHECK(ids_of(matcher.mask()).empty());
+  // 2 ms on a fast core that does nothing else.
+  CHECK(longest < (testing::kSanitized ? 1.0 : 0.05));
+}
+
+TEST_CASE("ambiguous GBNF: neither masks nor their bound depend on the budget of a call",
+          "[promise]") {
+  const auto vocabulary = vocabulary_of({"xy", "xyz", "bc", "b\xC3", "yyyy"});
+  for (const char* const gbnf : kAmbiguous) {
+    INFO(gbnf);
+    const auto grammar = compile_gbnf(gbnf);
+    TokenMatcher fast(grammar, vocabulary), slow(grammar, vocabulary);
+    for (int step = 0; step < 4 && !fast.exceeded(); ++step) {
+      INFO("step " << step);
+      for (std::size_t budget = 3'000; !slow.prepare(&budget); budget = 3'000) {
+      }
+      REQUIRE(std::ranges::equal(fast.mask(), slow.mask()));
+      REQUIRE(fast.exceeded() == slow.exceeded());
+      REQUIRE(fast.advance("xyxb"[step]));
+      REQUIRE(slow.advance("xyxb"[step]));
+      REQUIRE(fast.matcher().stacks().tops.size() == slow.matcher().stacks().tops.size());
+    }
+  }
+}
+
+TEST_CASE("ambiguous GBNF: the texts are those of the grammar") {
+  // Balanced texts, each in several ways.
+  const auto grammar = compile_gbnf(
+      "root ::= (\"a\" root \"b\" | root2)* | root2 root2\n"
+      "root2 ::= \"ab\" | \"a\" root \"b\" root");
+  for (unsigned size = 0; size <= 10; ++size) {
+    for (unsigned bits = 0; bits < 1u << size; ++bits) {
+      std::string text;
+      int open = 0, least = 0;
+      for (unsigned i = 0; i < size; ++i) {
+        const bool opens = (bits >> i & 1) != 0;
+        text += opens ? 'a' : 'b';
+        open += opens ? 1 : -1;
+        least = std::min(least, open);
+      }
+      Matcher matcher(grammar);
+      INFO(text);
+      const bool taken = matcher.advance(text);
+      REQUIRE_FALSE(matcher.exceeded());
+      REQUIRE(taken == (least >= 0));
+      REQUIRE((taken && matcher.accepts()) == (least >= 0 && open == 0));
+    }
+  }
+}
+
+TEST_CASE("GBNF that leads one byte to too many places: the text is not begun", "[threat-98]") {
+  std::string gbnf = "root ::= r0\n";
+  for (int i = 0; i < 20; ++i) {
+    const std::string next = "r" + std::to_string(i + 1);
+    gbnf += "r" + std::to_string(i) + " ::= " + next + " " + next + " | " + next + "\n";
+  }
+  TokenMatcher matcher(compile_gbnf(gbnf + "r20 ::= \"a\" | \"(\" root \")\""), vocabulary_of({}));
+  CHECK(matcher.exceeded());
+  CHECK(ids_of(matcher.mask()).empty());
+  CHECK(matcher.exceeded());
+}
+
+TEST_CASE("a text that no token spells: the byte that it needs is known") {
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
+  const auto vocabulary =
+      std::make_shared<const Vocabulary>(std::move(tokens), std::vector<std::int32_t>{'?'});
+  TokenMatcher matcher(compile_schema(R"({"const":"a?b"})"), vocabulary);
+  for (const char c : std::string_view("\"a")) REQUIRE(matcher.advance(c));
+  CHECK(ids_of(matcher.mask()).empty());
+  CHECK_FALSE(matcher.exceeded());
+  CHECK(matcher.needed_byte() == '?');
+}
+
 TEST_CASE("draft tokens: a copy is where the text was before them") {
   const auto vocabulary = vocabulary_of(json_tokens());
   TokenMatcher row(compile_schema(R"({"type":"array","items":{"type":"integer"}})"), vocabulary);
@@ -556,6 +677,16 @@ TEST_CASE("speed: the mask of 248,320 tokens takes microseconds", "[speed]") {
       least = std::min(least, first);
     }
   }
+  // What grammars of expressions take for a token is far from what is too much.
+  TokenMatcher expression(
+      compile_gbnf("root ::= (expr \"=\" ws term \"\\n\")+\nexpr ::= term ([-+*/] term)*\n"
+                   "term ::= ident | num | \"(\" ws expr \")\" ws\nident ::= [a-z] [a-z0-9_]* ws\n"
+                   "num ::= [0-9]+ ws\nws ::= [ \\t\\n]*"),
+      std::make_shared<const Vocabulary>(tokens, std::vector<std::int32_t>{end}));
+  std::size_t calls = 0;
+  for (std::size_t budget = 0; !expression.prepare(&budget); ++calls) budget = kMaskBudget;
+  CHECK(calls < kMaxMaskWork / kMaskBudget / 10);
+  CHECK_FALSE(expression.exceeded());
   for (const auto& [name, time] : first_visit) {
     INFO(name << ": " << time << " us");
     CHECK(time < 3'000);
