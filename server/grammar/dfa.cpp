@@ -568,19 +568,30 @@ const std::shared_ptr<const Dfa>& json_number() {
   return made;
 }
 
+namespace {
+
+std::shared_ptr<const Dfa> make_json_space(std::uint32_t most_blanks) {
+  Nfa nfa;
+  const Nfa::State start = nfa.add_state(), end = nfa.add_state();
+  nfa.add_empty(start, end);
+  nfa.add_empty(nfa.add_bytes(start, " "), end);
+  Nfa::State line = nfa.add_bytes(start, "\n");
+  for (std::uint32_t i = 0; i <= most_blanks; ++i) {
+    nfa.add_empty(line, end);
+    if (i < most_blanks) line = nfa.add_bytes(line, " ");
+  }
+  return std::make_shared<const Dfa>(nfa.determinize(start, end));
+}
+
+}  // namespace
+
 const std::shared_ptr<const Dfa>& json_space() {
-  static const std::shared_ptr<const Dfa> made = [] {
-    Nfa nfa;
-    const Nfa::State start = nfa.add_state(), end = nfa.add_state();
-    nfa.add_empty(start, end);
-    nfa.add_empty(nfa.add_bytes(start, " "), end);
-    Nfa::State line = nfa.add_bytes(start, "\n");
-    for (std::uint32_t i = 0; i <= kMaxIndent; ++i) {
-      nfa.add_empty(line, end);
-      if (i < kMaxIndent) line = nfa.add_bytes(line, " ");
-    }
-    return std::make_shared<const Dfa>(nfa.determinize(start, end));
-  }();
+  static const std::shared_ptr<const Dfa> made = make_json_space(kMaxIndent);
+  return made;
+}
+
+const std::shared_ptr<const Dfa>& short_json_space() {
+  static const std::shared_ptr<const Dfa> made = make_json_space(8);
   return made;
 }
 

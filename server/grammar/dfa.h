@@ -138,6 +138,8 @@ const std::shared_ptr<const StringDfa>& plain_text();
 const std::shared_ptr<const Dfa>& json_number();
 // One blank, or one LF and up to 32 blanks, or nothing.
 const std::shared_ptr<const Dfa>& json_space();
+// The same with up to 8 blanks.
+const std::shared_ptr<const Dfa>& short_json_space();
 
 // Texts that end with the first `tag` in them. Any bytes. begins_line: `tag` counts at the
 // beginning of the text or of a line alone.

@@ -138,6 +138,10 @@ void Grammar::measure_bytes() {
   }
 }
 
+const std::shared_ptr<const Dfa>& Grammar::space() const {
+  return has_limited_indent_ ? short_json_space() : json_space();
+}
+
 void Grammar::measure_heights() {
   // Heights grow from the leaves; children mostly follow their parents.
   constexpr int kMostPasses = 2000;

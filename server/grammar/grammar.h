@@ -20,6 +20,8 @@ namespace lintel::grammar {
 inline constexpr std::uint32_t kMaxJsonDepth = 64;
 // Rules and repetitions that are open at once, in what GBNF makes.
 inline constexpr std::uint32_t kMaxGbnfDepth = 512;
+// Blanks at the beginning of a line, for each open level: what those who indent most write.
+inline constexpr std::uint32_t kCallIndent = 4;
 inline constexpr std::size_t kMaxNodes = 10'000;
 inline constexpr std::size_t kMaxGrammarBytes = std::size_t{16} << 20;
 
@@ -104,6 +106,9 @@ class Grammar {
   NodeId add_sequence(std::vector<NodeId> children);
   NodeId add_choice(std::vector<NodeId> children);
   NodeId add_repeat(NodeId child, std::uint32_t least, std::uint32_t most);
+  // For calls that a model has to make: each place of white space is one where a weak model may
+  // stay. Lines within JSON begin with at most kCallIndent blanks a level.
+  void limit_indent() { has_limited_indent_ = true; }
   // Computes Node::height of all nodes so far.
   void measure_heights();
   // Whether some text meets a node, within the grammar's depth. After measure_heights().
@@ -114,6 +119,9 @@ class Grammar {
   const Node& operator[](NodeId id) const { return nodes_[id]; }
   NodeId root() const { return root_; }
   std::uint32_t max_depth() const { return max_depth_; }
+  bool has_limited_indent() const { return has_limited_indent_; }
+  // White space between the tokens of JSON that are no arrays or objects of their own.
+  const std::shared_ptr<const Dfa>& space() const;
   std::size_t num_nodes() const { return nodes_.size(); }
   std::size_t bytes() const { return bytes_; }
 
@@ -124,6 +132,7 @@ class Grammar {
   std::vector<Node> nodes_;
   NodeId root_ = kNoNode;
   std::uint32_t max_depth_;
+  bool has_limited_indent_ = false;
   std::size_t bytes_ = 0;
 };
 

@@ -42,13 +42,16 @@ constexpr std::uint32_t packed(std::uint32_t phase, Dfa::State state) {
 }
 std::uint32_t at_space(std::uint32_t phase) { return packed(phase, json_space()->start()); }
 
-// The same place one byte of white space later.
-bool step_space(const Place& top, unsigned char byte, Place* next) {
-  const Dfa::State state = json_space()->step(state_of(top), byte);
-  if (state == Dfa::kDead) return false;
-  *next = top;
-  next->a = packed(phase_of(top), state);
-  return true;
+// Blanks so far at the beginning of a line, by the state of white space that takes one more.
+std::uint32_t blanks_at(Dfa::State state) {
+  static const std::vector<std::uint32_t> counts = [] {
+    const Dfa& space = *json_space();
+    std::vector<std::uint32_t> made(space.num_states());
+    Dfa::State at = space.step(space.start(), '\n');
+    for (std::uint32_t count = 0; at != Dfa::kDead; at = space.step(at, ' ')) made[at] = count++;
+    return made;
+  }();
+  return counts[state];
 }
 
 // Of texts[begin, end), which share `size` bytes: those that have `byte` next.
@@ -445,6 +448,19 @@ void Stepper::step_array(const Node& node, const Place& top, unsigned char byte,
   // Items beyond both the named ones and the bounds are alike.
   if (node.most != kUnbounded || top.b < node.children.size() || top.b < node.least) ++next.b;
   begin_child(item, make_frame(std::move(next)), byte, to);
+}
+
+bool Stepper::step_space(const Place& top, unsigned char byte, Place* next) const {
+  const Dfa::State from = state_of(top);
+  const Dfa::State state = json_space()->step(from, byte);
+  if (state == Dfa::kDead) return false;
+  if (grammar_->has_limited_indent() && byte == ' ' && from != json_space()->start()) {
+    // The levels around the place, its own and that of the call.
+    if (blanks_at(from) >= kCallIndent * (depth_of(top.below) + 2)) return false;
+  }
+  *next = top;
+  next->a = packed(phase_of(top), state);
+  return true;
 }
 
 bool Stepper::fits_text(const Node& node, const FramePtr& below, std::uint32_t text) const {

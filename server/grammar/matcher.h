@@ -140,6 +140,8 @@ class Stepper {
   void step_members(const Node& node, const Place& top, unsigned char byte, Stacks& to);
   void begin_key(const Node& node, const Place& top, Stacks& to);
   void begin_child(NodeId child, FramePtr below, unsigned char byte, Stacks& to);
+  // The same place one byte of white space later. False: the byte is none.
+  bool step_space(const Place& top, unsigned char byte, Place* next) const;
   bool fits_text(const Node& node, const FramePtr& below, std::uint32_t text) const;
   bool may_have_key(const Node& node, const Place& top) const;
   bool is_usable(const Node& node, const Place& top, std::size_t member) const;

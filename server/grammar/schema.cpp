@@ -312,7 +312,7 @@ class SchemaCompiler {
   }
 
   NodeId space() {
-    if (space_ == kNoNode) space_ = grammar_.add_dfa(json_space());
+    if (space_ == kNoNode) space_ = grammar_.add_dfa(grammar_.space());
     return space_;
   }
   NodeId mark(std::string text) {

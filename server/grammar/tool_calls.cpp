@@ -115,7 +115,9 @@ class ToolCompiler {
         options_(options),
         relaxed_(relaxed),
         tags_(tags_of(options.dialect)),
-        grammar_(&grammar) {}
+        grammar_(&grammar) {
+    if (options.mode == ToolGrammarOptions::Mode::kRequired) grammar.limit_indent();
+  }
 
   NodeId compile() {
     const NodeId root = add_root();
@@ -221,7 +223,7 @@ class ToolCompiler {
   }
 
   NodeId space() {
-    if (space_ == kNoNode) space_ = grammar_->add_dfa(json_space());
+    if (space_ == kNoNode) space_ = grammar_->add_dfa(grammar_->space());
     return space_;
   }
 

@@ -485,6 +485,48 @@ TEST_CASE("tool calls: one that no text can be is refused by its name, others or
   }
 }
 
+TEST_CASE("tool calls: lines of forced ones begin with four blanks a level at most") {
+  const std::vector<ToolSpec> tools = {
+      {"f", R"({"type":"object","properties":{"a":{"type":"object","properties":{
+          "b":{"type":"array","items":{"type":"integer"}}}}}})",
+       ToolSpec::Arguments::kRelaxed}};
+  // A call as json.dumps writes it with so many blanks a level, after `more` blanks at the place.
+  const auto call = [](std::size_t blanks, std::size_t place = 0, std::size_t more = 0) {
+    const std::pair<const char*, std::size_t> lines[] = {{"<tool_call>\n{", 1},
+                                                         {"\"name\": \"f\",", 1},
+                                                         {"\"arguments\": {", 2},
+                                                         {"\"a\": {", 3},
+                                                         {"\"b\": [", 4},
+                                                         {"1,", 4},
+                                                         {"2", 3},
+                                                         {"]", 2},
+                                                         {"}", 1},
+                                                         {"}", 0},
+                                                         {"}", 0}};
+    std::string text;
+    for (std::size_t i = 0; i < std::size(lines); ++i) {
+      const auto& [line, level] = lines[i];
+      text += line;
+      text += '\n' + std::string(level * blanks + (i == place ? more : 0), ' ');
+    }
+    return text + "</tool_call>";
+  };
+  const auto takes = [&](Mode mode, const std::string& text) {
+    Matcher matcher(compile_tools(tools, {ToolDialect::kHermes, mode, true}));
+    return matcher.advance(text) && matcher.accepts();
+  };
+  for (const std::size_t blanks : {0u, 1u, 2u, 4u}) {
+    INFO(call(blanks));
+    CHECK(takes(Mode::kRequired, call(blanks)));
+    CHECK(takes(Mode::kAuto, call(blanks)));
+  }
+  for (std::size_t place = 0; place < 10; ++place) {
+    INFO(place);
+    CHECK_FALSE(takes(Mode::kRequired, call(4, place, 9)));
+    CHECK(takes(Mode::kAuto, call(4, place, 9)));
+  }
+}
+
 TEST_CASE("tool calls: any arguments are any keys of the dialect") {
   for (const auto& [dialect, call] :
        {std::pair(ToolDialect::kHermes,
