@@ -675,6 +675,13 @@ Dfa difference(const Dfa& one, const Dfa& other, std::size_t* work) {
       work);
 }
 
+Dfa behind(const Dfa& text, unsigned char byte) {
+  Dfa rest = text;
+  rest.id_ = next_dfa_id();
+  if (text.start() != Dfa::kDead) rest.start_ = text.step(text.start(), byte);
+  return rest;
+}
+
 Dfa with_lengths(const Dfa& text, const StringDfa& shape, std::uint32_t least, std::uint32_t most,
                  std::size_t* work) {
   struct Name {

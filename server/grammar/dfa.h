@@ -67,6 +67,7 @@ class Dfa {
  private:
   friend class DfaMaker;
   friend std::vector<unsigned char> samples_of(const Dfa& one, const Dfa& other);
+  friend Dfa behind(const Dfa& text, unsigned char byte);
   static constexpr std::uint8_t kAccepts = 1, kContinues = 2;
 
   std::uint64_t id_ = 0;
@@ -149,8 +150,10 @@ Dfa text_without(std::string_view tag, bool begins_line = false);
 
 // What both accept. Adds its work to *work, if there is one.
 Dfa intersection(const Dfa& one, const Dfa& other, std::size_t* work = nullptr);
-// What `one` accepts and `other` does not: the complement of `other` within `one`.
+// The texts of `one` that `other` does not accept. Adds its work to *work, if there is one.
 Dfa difference(const Dfa& one, const Dfa& other, std::size_t* work = nullptr);
+// The rests of the texts of `text` that begin with `byte`.
+Dfa behind(const Dfa& text, unsigned char byte);
 // A byte of each class of bytes that both automata treat alike.
 std::vector<unsigned char> samples_of(const Dfa& one, const Dfa& other);
 // What `text` accepts and has `least` to `most` characters: times that `shape`, an automaton of the

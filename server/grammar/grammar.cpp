@@ -113,14 +113,46 @@ std::uint32_t Grammar::height_of(const Node& node) const {
       return node.least > node.most ? kEndless : deeper(most, node.cost);
     case Node::Kind::kObject:
     case Node::Kind::kMembers:
-      for (std::size_t i = 0; i < node.children.size(); ++i) {
-        if ((node.required[i / 64] >> (i % 64) & 1) != 0) {
-          most = std::max(most, height(node.children[i]));
-        }
-      }
-      return deeper(most, node.cost);
+      return deeper(height_of_members(node), node.cost);
   }
   return kEndless;
+}
+
+std::uint32_t Grammar::height_of_members(const Node& node) const {
+  const auto is_in = [](const std::vector<std::uint64_t>& words, std::size_t i) {
+    return (words[i / 64] >> (i % 64) & 1) != 0;
+  };
+  std::size_t num_required = 0;
+  std::uint32_t most = 0;
+  for (std::size_t i = 0; i < node.children.size(); ++i) {
+    if (!is_in(node.required, i)) continue;
+    ++num_required;
+    most = std::max(most, nodes_[node.children[i]].height);
+  }
+  if (num_required > node.most) return kEndless;
+  if (num_required >= node.least) return most;
+  // Further ones: those that need least, or others than the named ones.
+  std::vector<std::uint32_t> heights;
+  std::vector<std::uint32_t> needed(node.children.size(), 0);
+  for (const Node::Dependency& dependency : node.dependencies) {
+    std::uint32_t& height = needed[dependency.member];
+    for (std::size_t i = 0; i < node.children.size(); ++i) {
+      if (is_in(dependency.needs, i)) height = std::max(height, nodes_[node.children[i]].height);
+    }
+  }
+  for (std::size_t i = 0; i < node.children.size(); ++i) {
+    if (!is_in(node.required, i)) {
+      heights.push_back(std::max(needed[i], nodes_[node.children[i]].height));
+    }
+  }
+  std::uint32_t further = kEndless;
+  for (const Node::Keys& keys : node.keys) further = std::min(further, nodes_[keys.value].height);
+  const std::size_t lacking = node.least - num_required;
+  if (heights.size() >= lacking) {
+    std::ranges::nth_element(heights, heights.begin() + static_cast<std::ptrdiff_t>(lacking - 1));
+    further = std::min(further, heights[lacking - 1]);
+  }
+  return node.least > node.most ? kEndless : std::max(most, further);
 }
 
 void Grammar::measure_bytes() {
@@ -130,6 +162,13 @@ void Grammar::measure_bytes() {
     bytes_ += sizeof(Node) + node.children.size() * sizeof(NodeId) + bytes_of(node.texts) +
               bytes_of(node.later_texts) + node.required.size() * sizeof(std::uint64_t) +
               (node.members.size() + node.later_members.size()) * sizeof(std::uint32_t);
+    for (const Node::Keys& keys : node.keys) {
+      bytes_ += sizeof(keys);
+      if (counted.insert(keys.dfa->id()).second) bytes_ += keys.dfa->bytes();
+    }
+    for (const Node::Dependency& dependency : node.dependencies) {
+      bytes_ += sizeof(dependency) + dependency.needs.size() * sizeof(std::uint64_t);
+    }
     if (node.dfa == nullptr || !counted.insert(node.dfa->id()).second) continue;
     bytes_ += node.dfa->bytes() + (node.counts == nullptr ? 0 : node.counts->bytes());
   }

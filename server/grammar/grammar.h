@@ -74,11 +74,24 @@ struct Node {
   // kDfa: characters count, and the automaton accepts from `least` to `most` of them, the frame
   // included. Null: nothing is counted.
   std::shared_ptr<const CharacterCounts> counts;
-  std::uint32_t least = 0;
+  std::uint32_t least = 0;  // also of items, and of members
   std::uint32_t most = kUnbounded;
 
   std::vector<NodeId> children;
-  NodeId rest = kNoNode;  // of items, or of members that `texts` does not name
+  NodeId rest = kNoNode;  // of items
+
+  // kObject: members that `texts` does not name, by classes of their keys.
+  struct Keys {
+    std::shared_ptr<const Dfa> dfa;  // with the closing quote, without the opening one
+    NodeId value = kNoNode;
+  };
+  std::vector<Keys> keys;
+  // kObject, kMembers: members (bits) that must occur where `member` does, and what they demand.
+  struct Dependency {
+    std::uint32_t member = 0;
+    std::vector<std::uint64_t> needs;
+  };
+  std::vector<Dependency> dependencies;
 
   // kTexts: sorted, without equal ones. kObject: keys as JSON spells them, without quotes, sorted.
   // kMembers: what comes in front of the first member, sorted.
@@ -127,6 +140,7 @@ class Grammar {
 
  private:
   std::uint32_t height_of(const Node& node) const;
+  std::uint32_t height_of_members(const Node& node) const;
   void measure_bytes();
 
   std::vector<Node> nodes_;

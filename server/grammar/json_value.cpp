@@ -117,10 +117,22 @@ JsonValue parse_json(std::string_view text) {
 }
 
 bool same_value(const JsonValue& one, const JsonValue& other) {
-  if (one.type != other.type || one.boolean != other.boolean || one.text != other.text ||
-      one.names != other.names || one.values.size() != other.values.size()) {
+  if (one.type != other.type || one.boolean != other.boolean ||
+      one.values.size() != other.values.size()) {
     return false;
   }
+  if (one.integer && other.integer) return *one.integer == *other.integer;
+  if (one.is(JsonValue::Type::kNumber) && one.text != other.text) {
+    const std::optional<Decimal> number = Decimal::parse(one.text);
+    return number && number == Decimal::parse(other.text);
+  }
+  if (one.text != other.text) return false;
+  for (std::size_t i = 0; i < one.names.size(); ++i) {
+    // The last of equal names counts.
+    const JsonValue* const value = other.find(one.names[i]);
+    if (value == nullptr || !same_value(*one.find(one.names[i]), *value)) return false;
+  }
+  if (!one.names.empty()) return true;
   for (std::size_t i = 0; i < one.values.size(); ++i) {
     if (!same_value(one.values[i], other.values[i])) return false;
   }

@@ -32,7 +32,7 @@ struct JsonValue {
 // kMaxSchemaBytes.
 JsonValue parse_json(std::string_view text);
 
-// Whether both are the same value; numbers are compared as they are spelt.
+// Compares values: 1.0 is 1, and members come in any order.
 bool same_value(const JsonValue& one, const JsonValue& other);
 
 }  // namespace lintel::grammar

@@ -5,13 +5,14 @@
 //   kSequence  a: the next child (below others only)
 //   kRepeat    b: children so far (below others only)
 //   kArray     a: phase, state of white space · b: items so far
-//   kObject    a: phase, state of white space or of a free key · b, c, d: in a key texts[b, c)
-//   share
-//              its d bytes; after it b is the member, kRest for others
-//   kMembers   a: 1 after the first member · b, c, d: as in a key
+//   kObject    a: phase, state of white space or of a free key, its class · b, c, d: in a key
+//              texts[b, c) share its d bytes; after it b is the member, kFirstFree and the class
+//              for others · e: members so far, up to what bounds of their number ask for
+//   kMembers   a: 1 after the first member · b, c, d: as in a key · e: as in an object
 #include "server/grammar/matcher.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace lintel::grammar {
 namespace {
@@ -22,7 +23,8 @@ constexpr std::size_t kMostExpansions = 16'384;
 constexpr std::size_t kUnnoted = 16;
 // In units of work: a way, a frame, and the comparison with some tops.
 constexpr std::size_t kExpansionCost = 4, kFrameCost = 6, kTopsCompared = 4;
-constexpr std::uint32_t kRest = 0xFFFFFFFF;
+constexpr std::uint32_t kFirstFree = 0xFFFFFF00;  // a member that is not named, by its class
+constexpr std::uint32_t kNoMember = 0xFFFFFFFF;
 
 enum Phase : std::uint32_t {
   kOpen,      // { or [ comes next
@@ -40,6 +42,8 @@ constexpr Dfa::State state_of(const Place& place) { return static_cast<Dfa::Stat
 constexpr std::uint32_t packed(std::uint32_t phase, Dfa::State state) {
   return phase | std::uint32_t{state} << 8;
 }
+// The number of the automaton of a free key.
+constexpr std::uint32_t class_of(const Place& place) { return place.a >> 24; }
 std::uint32_t at_space(std::uint32_t phase) { return packed(phase, json_space()->start()); }
 
 // Blanks so far at the beginning of a line, by the state of white space that takes one more.
@@ -89,15 +93,37 @@ void mark_seen(Place& place, std::size_t member) {
   place.more_seen = std::make_shared<const std::vector<std::uint64_t>>(std::move(words));
 }
 
-bool has_seen_all(const Place& place, const std::vector<std::uint64_t>& required) {
-  for (std::size_t i = 0; i < required.size(); ++i) {
+// The members that have to occur yet, also those that `member` demands, which comes next.
+std::size_t count_owed(const Node& node, const Place& place, std::uint32_t member = kNoMember) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < node.required.size(); ++i) {
+    std::uint64_t owed = node.required[i];
+    for (const Node::Dependency& dependency : node.dependencies) {
+      if (dependency.member == member || has_seen(place, dependency.member)) {
+        owed |= dependency.needs[i];
+      }
+    }
     std::uint64_t seen = i == 0 ? place.seen : 0;
     if (i > 0 && place.more_seen != nullptr && i - 1 < place.more_seen->size()) {
       seen = (*place.more_seen)[i - 1];
     }
-    if ((required[i] & ~seen) != 0) return false;
+    if (member / 64 == i) seen |= std::uint64_t{1} << (member % 64);
+    count += static_cast<std::size_t>(std::popcount(owed & ~seen));
   }
-  return true;
+  return count;
+}
+
+bool may_end(const Node& node, const Place& place) {
+  return place.e >= node.least && count_owed(node, place) == 0;
+}
+
+bool has_room(const Node& node, const Place& place, std::uint32_t member) {
+  return node.most == kUnbounded ||
+         place.e + std::size_t{1} + count_owed(node, place, member) <= node.most;
+}
+
+void count_member(const Node& node, Place& place) {
+  if (place.e < (node.most == kUnbounded ? node.least : node.most)) ++place.e;
 }
 
 std::uint32_t depth_of(const FramePtr& frame) { return frame ? frame->depth : 0; }
@@ -117,12 +143,12 @@ std::uint64_t digest_of(const Place& place) {
   if (place.more_seen != nullptr) {
     for (const std::uint64_t word : *place.more_seen) digest = mixed(digest, word);
   }
-  return mixed(digest, place.d);
+  return mixed(digest, std::uint64_t{place.e} << 32 | place.d);
 }
 
 bool same(const Place& one, const Place& other) {
   if (one.node != other.node || one.a != other.a || one.b != other.b || one.c != other.c ||
-      one.d != other.d || one.seen != other.seen) {
+      one.d != other.d || one.e != other.e || one.seen != other.seen) {
     return false;
   }
   if (one.below.get() != other.below.get() && digest_of(one.below) != digest_of(other.below)) {
@@ -468,11 +494,28 @@ bool Stepper::fits_text(const Node& node, const FramePtr& below, std::uint32_t t
 }
 
 bool Stepper::is_usable(const Node& node, const Place& top, std::size_t member) const {
-  return !has_seen(top, member) && fits_in(node, top.below, node.children[member]);
+  if (has_seen(top, member) || !fits_in(node, top.below, node.children[member]) ||
+      !has_room(node, top, static_cast<std::uint32_t>(member))) {
+    return false;
+  }
+  for (const Node::Dependency& dependency : node.dependencies) {
+    if (dependency.member != member) continue;
+    for (std::size_t i = 0; i < node.children.size(); ++i) {
+      const bool is_needed = (dependency.needs[i / 64] >> (i % 64) & 1) != 0;
+      if (is_needed && !fits_in(node, top.below, node.children[i])) return false;
+    }
+  }
+  return true;
+}
+
+bool Stepper::is_usable(const Node& node, const Place& top, const Node::Keys& keys) const {
+  return fits_in(node, top.below, keys.value) && has_room(node, top, kNoMember);
 }
 
 bool Stepper::may_have_key(const Node& node, const Place& top) const {
-  if (node.rest != kNoNode && fits_in(node, top.below, node.rest)) return true;
+  for (const Node::Keys& keys : node.keys) {
+    if (is_usable(node, top, keys)) return true;
+  }
   for (std::size_t i = 0; i < node.texts.size(); ++i) {
     if (is_usable(node, top, i)) return true;
   }
@@ -484,8 +527,9 @@ void Stepper::begin_key(const Node& node, const Place& top, Stacks& to) {
   key.b = 0;
   key.c = static_cast<std::uint32_t>(node.texts.size());
   key.d = 0;
-  if (node.rest != kNoNode && fits_in(node, top.below, node.rest)) {
-    key.a = packed(kKeyFree, json_key()->dfa.start());
+  for (std::size_t i = 0; i < node.keys.size(); ++i) {
+    if (!is_usable(node, top, node.keys[i])) continue;
+    key.a = packed(kKeyFree, node.keys[i].dfa->start()) | static_cast<std::uint32_t>(i) << 24;
     push(to, key);
   }
   for (std::size_t i = 0; i < node.texts.size(); ++i) {
@@ -511,6 +555,7 @@ void Stepper::step_object(const Node& node, const Place& top, unsigned char byte
         if (!is_usable(node, top, top.b)) return;
         next = top;
         mark_seen(next, top.b);
+        count_member(node, next);
         next.a = at_space(kColon);
         next.c = next.d = 0;
         return push(to, std::move(next));
@@ -527,17 +572,17 @@ void Stepper::step_object(const Node& node, const Place& top, unsigned char byte
       return;
     }
     case kKeyFree: {
-      const Dfa& dfa = json_key()->dfa;
+      const Dfa& dfa = *node.keys[class_of(top)].dfa;
       const Dfa::State state = dfa.step(state_of(top), byte);
       if (state == Dfa::kDead) return;
       if (dfa.accepts(state)) {
         const bool is_named = top.b < top.c && node.texts[top.b].size() == top.d;
-        if (!is_named) end_free_key(top, to);
+        if (!is_named) end_free_key(*grammar_, top, to);
         return;
       }
       const auto [begin, end] = narrow(node.texts, top.b, top.c, top.d, byte);
       next = top;
-      next.a = packed(kKeyFree, state);
+      next.a = packed(kKeyFree, state) | class_of(top) << 24;
       next.b = begin == end ? 0 : begin;
       next.c = begin == end ? 0 : end;
       next.d = begin == end ? 0 : top.d + 1;
@@ -552,13 +597,13 @@ void Stepper::step_object(const Node& node, const Place& top, unsigned char byte
     case kFirst:
     case kNext:
       if (byte == '}' && phase == kFirst) {
-        if (has_seen_all(top, node.required)) complete(top.below, to);
+        if (may_end(node, top)) complete(top.below, to);
       } else if (byte == '"') {
         begin_key(node, top, to);
       }
       return;
     case kAfter:
-      if (byte == '}' && has_seen_all(top, node.required)) return complete(top.below, to);
+      if (byte == '}' && may_end(node, top)) return complete(top.below, to);
       if (byte != ',' || !may_have_key(node, top)) return;
       next.a = at_space(kNext);
       return push(to, std::move(next));
@@ -567,7 +612,8 @@ void Stepper::step_object(const Node& node, const Place& top, unsigned char byte
       next.a = at_space(kValue);
       return push(to, std::move(next));
     case kValue: {
-      const NodeId child = top.b == kRest ? node.rest : node.children[top.b];
+      const NodeId child =
+          top.b >= kFirstFree ? node.keys[top.b - kFirstFree].value : node.children[top.b];
       next.a = kAfter;
       next.b = 0;
       return begin_child(child, make_frame(std::move(next)), byte, to);
@@ -583,7 +629,7 @@ void Stepper::step_members(const Node& node, const Place& top, unsigned char byt
   const auto [begin, end] = narrow(texts, top.b, top.c, top.d, byte);
   const auto usable = [&](std::uint32_t text) {
     const std::uint32_t member = members[text];
-    return member == kNoNode ? has_seen_all(top, node.required) : is_usable(node, top, member);
+    return member == kNoNode ? may_end(node, top) : is_usable(node, top, member);
   };
   std::uint32_t first = begin;
   while (first < end && !usable(first)) ++first;
@@ -593,6 +639,7 @@ void Stepper::step_members(const Node& node, const Place& top, unsigned char byt
     if (members[begin] == kNoNode) return complete(top.below, to);
     Place next = top;
     mark_seen(next, members[begin]);
+    count_member(node, next);
     next.b = next.c = next.d = 0;
     const NodeId child = node.children[members[begin]];
     return run(child, make_frame(std::move(next)), to);
@@ -605,15 +652,17 @@ void Stepper::step_members(const Node& node, const Place& top, unsigned char byt
 }
 
 bool is_free_key(const Grammar& grammar, const Place& place, FreeKey* key) {
-  if (grammar[place.node].kind != Node::Kind::kObject || phase_of(place) != kKeyFree) return false;
-  *key = {state_of(place), place.b, place.c, place.d};
+  const Node& node = grammar[place.node];
+  if (node.kind != Node::Kind::kObject || phase_of(place) != kKeyFree) return false;
+  *key = {node.keys[class_of(place)].dfa.get(), state_of(place), place.b, place.c, place.d};
   return true;
 }
 
-void end_free_key(const Place& place, Stacks& to) {
+void end_free_key(const Grammar& grammar, const Place& place, Stacks& to) {
   Place next = place;
+  count_member(grammar[place.node], next);
   next.a = at_space(kColon);
-  next.b = kRest;
+  next.b = kFirstFree + class_of(place);
   next.c = next.d = 0;
   to.tops.push_back(std::move(next));
 }

@@ -54,7 +54,7 @@ class FramePtr {
 // Where one node has come to. What the numbers mean depends on the node's kind: matcher.cpp.
 struct Place {
   NodeId node = kNoNode;
-  std::uint32_t a = 0, b = 0, c = 0, d = 0;
+  std::uint32_t a = 0, b = 0, c = 0, d = 0, e = 0;
   std::uint64_t seen = 0;  // the first 64 members that occurred
   std::shared_ptr<const std::vector<std::uint64_t>> more_seen;  // the others; null: none
   FramePtr below;
@@ -144,6 +144,7 @@ class Stepper {
   bool step_space(const Place& top, unsigned char byte, Place* next) const;
   bool fits_text(const Node& node, const FramePtr& below, std::uint32_t text) const;
   bool may_have_key(const Node& node, const Place& top) const;
+  bool is_usable(const Node& node, const Place& top, const Node::Keys& keys) const;
   bool is_usable(const Node& node, const Place& top, std::size_t member) const;
 
   const Grammar* grammar_;
@@ -157,15 +158,16 @@ class Stepper {
   bool exceeded_ = false;
 };
 
-// The place of a key that `properties` need not name, in an object: the state of its automaton, and
-// the names that it must not become: texts[begin, end) share its first `size` bytes.
+// The place of a key that `properties` need not name, in an object: its automaton and the state of
+// it, and the names that it must not become: texts[begin, end) share its first `size` bytes.
 struct FreeKey {
+  const Dfa* dfa;
   Dfa::State state;
   std::uint32_t begin, end, size;
 };
 bool is_free_key(const Grammar& grammar, const Place& place, FreeKey* key);
 // Appends what follows the closing quote of such a key.
-void end_free_key(const Place& place, Stacks& to);
+void end_free_key(const Grammar& grammar, const Place& place, Stacks& to);
 
 // The text so far in a grammar. Copying costs a few references: for drafts, forks and kept states.
 // Used by one thread at a time; copies are independent.

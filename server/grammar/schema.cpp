@@ -5,10 +5,15 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
+#include <string_view>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 
+#include "server/grammar/decimal.h"
 #include "server/grammar/dfa.h"
+#include "server/grammar/pattern.h"
 #include "server/grammar/schema_reader.h"
 
 namespace lintel::grammar {
@@ -26,9 +31,9 @@ class SchemaCompiler {
     NodeId node = kNoNode;
     if (options_.objects_only) {
       node = grammar_.add();
-      fill({&root_}, node, kObjectBit);
+      fill(reader_.intern({&root_}), node, kObjectBit);
     } else {
-      node = node_of({&root_});
+      node = node_of(reader_.intern({&root_}));
     }
     fill_pending();
     return node;
@@ -36,7 +41,7 @@ class SchemaCompiler {
 
   NodeId compile_members(const MemberStyle& style) {
     std::vector<NodeId> nodes;
-    for (const Schemas& set : reader_.alternatives({&root_})) {
+    for (const SetId set : reader_.alternatives(reader_.intern({&root_}))) {
       const Shape& shape = reader_.shape_of(set);
       if ((shape.types & kObjectBit) != 0) nodes.push_back(add_members(shape, style));
     }
@@ -49,10 +54,11 @@ class SchemaCompiler {
  private:
   // --- nodes
 
-  NodeId node_of(const Schemas& set) {
+  NodeId node_of(SetId set) {
     const auto found = nodes_.find(set);
     if (found != nodes_.end()) return found->second;
     reader_.spend(200);
+    reader_.hold(96 + sizeof(Node));
     const NodeId node = grammar_.add();
     nodes_.emplace(set, node);
     pending_.emplace_back(set, node);
@@ -61,15 +67,17 @@ class SchemaCompiler {
 
   void fill_pending() {
     while (!pending_.empty()) {
-      const auto [set, node] = std::move(pending_.front());
+      const auto [set, node] = pending_.front();
       pending_.pop_front();
       fill(set, node);
     }
   }
 
-  void fill(const Schemas& set, NodeId id, std::uint32_t types = kAllTypes) {
+  void fill(SetId set, NodeId id, std::uint32_t types = kAllTypes) {
     std::vector<Node> nodes;
-    for (const Schemas& one : reader_.alternatives(set)) {
+    for (const SetId one : reader_.alternatives(set)) {
+      // A list that grows is held twice for a while.
+      reader_.expect(3 * (nodes.size() + 1) * sizeof(Node));
       if (types == kAllTypes) {
         add_nodes(reader_.shape_of(one), nodes);
         continue;
@@ -89,11 +97,17 @@ class SchemaCompiler {
     }
     Node choice;
     choice.kind = Node::Kind::kChoice;
-    for (Node& node : nodes) choice.children.push_back(grammar_.add(std::move(node)));
+    for (Node& node : nodes) choice.children.push_back(add(std::move(node)));
     grammar_.at(id) = std::move(choice);
   }
 
-  static Node texts_node(std::vector<std::string> texts) {
+  NodeId add(Node node) {
+    reader_.hold(sizeof(Node) + sizeof(NodeId));
+    return grammar_.add(std::move(node));
+  }
+
+  Node texts_node(std::vector<std::string> texts) {
+    for (const std::string& text : texts) reader_.hold(sizeof(text) + text.size());
     std::ranges::sort(texts);
     const auto rest = std::ranges::unique(texts);
     texts.erase(rest.begin(), rest.end());
@@ -124,6 +138,8 @@ class SchemaCompiler {
       case Type::kString:
         return texts.push_back('"' + json_spelling(value.text) + '"');
       default:
+        // 2.0 is 2, too.
+        if (value.integer) texts.push_back(Decimal::parse(value.text)->text());
         return texts.push_back(value.text);
     }
   }
@@ -131,16 +147,51 @@ class SchemaCompiler {
   void add_nodes(const Shape& shape, std::vector<Node>& nodes) {
     if (shape.constants) return add_constant_nodes(*shape.constants, nodes);
     std::vector<std::string> words;
-    if ((shape.types & kNullBit) != 0) add_word(words, "null", "None");
+    const auto may_be = [&](Type type, bool boolean = false) {
+      return std::ranges::none_of(shape.excluded, [&](const JsonValue* value) {
+        return value->is(type) && value->boolean == boolean;
+      });
+    };
+    if ((shape.types & kNullBit) != 0 && may_be(Type::kNull)) add_word(words, "null", "None");
     if ((shape.types & kBooleanBit) != 0) {
-      add_word(words, "true", "True");
-      add_word(words, "false", "False");
+      if (may_be(Type::kBoolean, true)) add_word(words, "true", "True");
+      if (may_be(Type::kBoolean, false)) add_word(words, "false", "False");
     }
     if (!words.empty()) nodes.push_back(texts_node(std::move(words)));
-    if ((shape.types & (kIntegerBit | kFractionBit)) != 0) nodes.push_back(number_node(shape));
+    if ((shape.types & (kIntegerBit | kFractionBit)) != 0) {
+      nodes.push_back(number_node(shape));
+      nodes.back().dfa = without_excluded(nodes.back().dfa, shape);
+    }
     if ((shape.types & kStringBit) != 0) nodes.push_back(string_node(shape));
     if ((shape.types & kArrayBit) != 0) nodes.push_back(array_node(shape));
     if ((shape.types & kObjectBit) != 0) nodes.push_back(object_node(shape));
+  }
+
+  // The numbers of `dfa` but for those of `not`; of a number that may have an exponent it would
+  // take too many states to say which one it is.
+  std::shared_ptr<const Dfa> without_excluded(std::shared_ptr<const Dfa> dfa, const Shape& shape) {
+    std::string pattern;
+    for (const JsonValue* const value : shape.excluded) {
+      if (!value->is(Type::kNumber)) continue;
+      const std::optional<Decimal> number = Decimal::parse(value->text);
+      if (!number) {
+        reader_.refuse(value, "not");
+        continue;
+      }
+      std::string text = number->is_negative() ? "-" : number->is_zero() ? "-?" : "";
+      text += number->whole();
+      text += number->is_integer() ? "(?:\\.0+)?" : "\\." + number->fraction() + "0*";
+      pattern += (pattern.empty() ? "^(?:" : "|") + text;
+    }
+    if (pattern.empty()) return dfa;
+    static const Dfa plain = pattern_dfa("^-?(?:0|[1-9]\\d*)(?:\\.\\d+)?$", Spelling::kUtf8);
+    std::size_t work = 0;
+    reader_.expect(std::size_t{8} << 20);
+    Dfa rest = difference(intersection(*dfa, plain, &work),
+                          pattern_dfa(pattern + ")$", Spelling::kUtf8, &work), &work);
+    reader_.spend(work + rest.bytes());
+    reader_.hold(rest.bytes());
+    return std::make_shared<const Dfa>(std::move(rest));
   }
 
   Node number_node(const Shape& shape) {
@@ -179,6 +230,7 @@ class SchemaCompiler {
   static Node counted_node(std::shared_ptr<const Dfa> dfa,
                            std::shared_ptr<const CharacterCounts> counts, std::uint32_t frame,
                            const Shape& shape) {
+    if (dfa->start() == Dfa::kDead) return no_text();
     const auto framed = [frame](std::uint32_t count) {
       return count > kUnbounded - frame ? kUnbounded : count + frame;
     };
@@ -194,7 +246,13 @@ class SchemaCompiler {
     return shape.min_length > 0 || shape.max_length != kUnbounded;
   }
 
-  // What all patterns and formats of a shape accept.
+  static bool has_texts(const Shape& shape) {
+    return !shape.patterns.empty() || !shape.formats.empty() || !shape.excluded_patterns.empty() ||
+           std::ranges::any_of(shape.excluded,
+                               [](const JsonValue* value) { return value->is(Type::kString); });
+  }
+
+  // What all patterns and formats of a shape accept, and its `not` leaves.
   struct Text {
     std::shared_ptr<const Dfa> dfa;
     std::shared_ptr<const CharacterCounts> counts;  // null: `dfa` has no lengths but its own
@@ -206,13 +264,22 @@ class SchemaCompiler {
     std::vector<std::string> names;
     for (const JsonValue* const pattern : shape.patterns) names.push_back(pattern->text);
     for (const JsonValue* const format : shape.formats) names.push_back(format->text);
+    // No format is named so.
+    for (const JsonValue* const value : shape.excluded) {
+      if (value->is(Type::kString)) names.push_back("\1" + value->text);
+    }
+    for (const JsonValue* const pattern : shape.excluded_patterns) {
+      names.push_back("\2" + pattern->text);
+    }
     const auto [found, fresh] = texts_.try_emplace(
         {std::move(names), shape.patterns.size(), spelling, shape.min_length, shape.max_length});
     Text& text = found->second;
     if (fresh) make_text(shape, spelling, inside, text);
     if (text.is_too_large) {
-      const JsonValue* const place =
-          shape.patterns.empty() ? shape.formats[0] : shape.patterns.back();
+      const JsonValue* const place = !shape.patterns.empty()            ? shape.patterns.back()
+                                     : !shape.formats.empty()           ? shape.formats[0]
+                                     : !shape.excluded_patterns.empty() ? shape.excluded_patterns[0]
+                                                                        : shape.excluded[0];
       reader_.refuse(place, "pattern " + place->text + " together with other bounds");
     }
     return text;
@@ -236,6 +303,15 @@ class SchemaCompiler {
       };
       for (const JsonValue* const pattern : shape.patterns) add(pattern, true);
       for (const JsonValue* const format : shape.formats) add(format, false);
+      if (const auto rest = reader_.not_excluded(shape, spelling)) {
+        if (text.dfa == nullptr) {
+          text.dfa = rest;
+        } else {
+          meet(*rest);
+        }
+      }
+      if (text.dfa == nullptr)
+        text.dfa = std::shared_ptr<const Dfa>(std::shared_ptr<const void>(), &any.dfa);
       // Tags are all that `inside` leaves out.
       if (inside != nullptr && text.dfa->has_byte('<')) meet(*inside);
       if (has_lengths(shape)) {
@@ -250,10 +326,11 @@ class SchemaCompiler {
       text.is_too_large = true;
     }
     reader_.spend(work + text.dfa->bytes());
+    reader_.hold(text.dfa->bytes() + sizeof(TextKey) + 128);
   }
 
   Node string_node(const Shape& shape) {
-    if (shape.patterns.empty() && shape.formats.empty()) {
+    if (!has_texts(shape)) {
       const std::shared_ptr<const Dfa> any(json_string(), &json_string()->dfa);
       if (!has_lengths(shape)) return dfa_node(any);
       static const auto counts = CharacterCounts::of(*any, *json_string());
@@ -270,7 +347,8 @@ class SchemaCompiler {
     node.cost = 1;
     node.least = shape.min_items;
     node.most = shape.max_items;
-    for (const Schemas& set : shape.prefix) node.children.push_back(node_of(set));
+    for (const SetId set : shape.prefix) node.children.push_back(node_of(set));
+    reader_.hold(node.children.size() * sizeof(NodeId));
     node.rest = node_of(shape.items);
     return node;
   }
@@ -280,6 +358,7 @@ class SchemaCompiler {
     node.kind = Node::Kind::kObject;
     node.cost = 1;
     std::map<std::string, std::size_t> keys;  // in the order of their bytes
+    std::unordered_map<std::string_view, std::size_t> places;
     for (std::size_t i = 0; i < shape.properties.size(); ++i) {
       keys.emplace(json_spelling(shape.properties[i].first), i);
     }
@@ -289,11 +368,61 @@ class SchemaCompiler {
       if (shape.required.contains(shape.properties[property].first)) {
         node.required[i / 64] |= std::uint64_t{1} << (i % 64);
       }
+      reader_.hold(128 + 2 * key.size());
       node.texts.push_back(key);
       node.children.push_back(node_of(shape.properties[property].second));
+      places.emplace(shape.properties[property].first, i);
     }
-    node.rest = node_of(shape.additional);
+    static const std::shared_ptr<const Dfa> any_key(json_key(), &json_key()->dfa);
+    for (const KeyClass& others : shape.keys) {
+      node.keys.push_back({others.dfa == nullptr ? any_key : others.dfa, node_of(others.set)});
+    }
+    add_counts(shape, places, node);
     return node;
+  }
+
+  // How many members there are, and which demand others. `places`: of names among the members.
+  void add_counts(const Shape& shape,
+                  const std::unordered_map<std::string_view, std::size_t>& places, Node& node) {
+    node.least = shape.min_properties;
+    node.most = shape.max_properties;
+    std::map<std::size_t, std::vector<std::size_t>> needs;
+    for (const auto& [name, needed] : shape.dependencies) {
+      const auto from = places.find(name);
+      if (from == places.end()) continue;
+      const auto to = places.find(needed);
+      if (to == places.end()) {
+        throw GrammarError(GrammarError::Kind::kUnmet, "", "requires a name that no call can have");
+      }
+      needs[from->second].push_back(to->second);
+    }
+    // All that a member demands, also by way of others.
+    const auto add_needs = [&](std::size_t member, std::vector<std::uint64_t>& all) {
+      std::vector<std::size_t> pending = {member};
+      while (!pending.empty()) {
+        const auto found = needs.find(pending.back());
+        pending.pop_back();
+        if (found == needs.end()) continue;
+        for (const std::size_t to : found->second) {
+          reader_.spend(10);
+          const std::uint64_t bit = std::uint64_t{1} << (to % 64);
+          if ((std::exchange(all[to / 64], all[to / 64] | bit) & bit) == 0) pending.push_back(to);
+        }
+      }
+    };
+    const std::vector<std::uint64_t> required = node.required;
+    for (const auto& [member, unused] : needs) {
+      if ((required[member / 64] >> (member % 64) & 1) != 0) add_needs(member, node.required);
+      reader_.hold(sizeof(Node::Dependency) + 8 * required.size());
+      node.dependencies.push_back(
+          {static_cast<std::uint32_t>(member), std::vector<std::uint64_t>(required.size())});
+      add_needs(member, node.dependencies.back().needs);
+    }
+    if (!needs.empty() && node.least > 1 && node.most != kUnbounded) {
+      // Members that come in groups might meet one bound alone.
+      throw GrammarError(GrammarError::Kind::kTooLarge, "",
+                         "has minProperties, maxProperties and dependentRequired at one place");
+    }
   }
 
   void add_constant_nodes(const std::vector<const JsonValue*>& constants,
@@ -304,6 +433,7 @@ class SchemaCompiler {
         add_scalar(*value, scalars);
         continue;
       }
+      reader_.hold(2 * sizeof(Node));
       Node sequence;
       add_spelling(*value, sequence.children);
       nodes.push_back(std::move(sequence));
@@ -318,6 +448,7 @@ class SchemaCompiler {
   NodeId mark(std::string text) {
     const auto found = marks_.find(text);
     if (found != marks_.end()) return found->second;
+    reader_.hold(2 * sizeof(Node) + 2 * text.size());
     const NodeId node = grammar_.add_text(text);
     marks_.emplace(std::move(text), node);
     return node;
@@ -338,6 +469,7 @@ class SchemaCompiler {
     parts.push_back(space());
     for (std::size_t i = 0; i < value.values.size(); ++i) {
       reader_.spend(100);
+      reader_.hold(64);
       if (i > 0) {
         parts.push_back(mark(","));
         parts.push_back(space());
@@ -363,6 +495,7 @@ class SchemaCompiler {
     std::vector<std::pair<std::string, std::uint32_t>> first = {{style.first_end, kNoNode}};
     std::vector<std::pair<std::string, std::uint32_t>> later = {{style.later_end, kNoNode}};
     node.required.resize(shape.properties.size() / 64 + 1);
+    std::unordered_map<std::string_view, std::size_t> places;
     for (std::size_t i = 0; i < shape.properties.size(); ++i) {
       const auto& [name, set] = shape.properties[i];
       const bool is_required = shape.required.contains(name);
@@ -376,6 +509,8 @@ class SchemaCompiler {
       }
       const auto member = static_cast<std::uint32_t>(node.children.size());
       if (is_required) node.required[member / 64] |= std::uint64_t{1} << (member % 64);
+      places.emplace(name, member);
+      reader_.hold(256 + 2 * name.size());
       first.emplace_back(style.first_prefix + name + style.name_end, member);
       later.emplace_back(style.later_prefix + name + style.name_end, member);
       node.children.push_back(style.plain_value != nullptr
@@ -391,6 +526,7 @@ class SchemaCompiler {
     };
     split(first, node.texts, node.members);
     split(later, node.later_texts, node.later_members);
+    add_counts(shape, places, node);
     return grammar_.add(std::move(node));
   }
 
@@ -399,9 +535,9 @@ class SchemaCompiler {
   }
 
   // A value of which texts are spelt without quotes; others are JSON.
-  NodeId add_plain_value(const Schemas& set, const MemberStyle& style) {
+  NodeId add_plain_value(SetId set, const MemberStyle& style) {
     std::vector<NodeId> choices;
-    for (const Schemas& one : reader_.alternatives(set)) {
+    for (const SetId one : reader_.alternatives(set)) {
       Shape shape = reader_.shape_of(one);
       if (shape.constants) {
         std::vector<std::string> texts;
@@ -427,7 +563,7 @@ class SchemaCompiler {
   }
 
   NodeId add_plain_text(const Shape& shape, const MemberStyle& style) {
-    if (!shape.patterns.empty() || !shape.formats.empty()) {
+    if (has_texts(shape)) {
       const Text text = text_of(shape, Spelling::kUtf8, style.plain_inside.get());
       // A part of the bounds might lead out of the value.
       if (text.is_too_large) return grammar_.add_dfa(style.plain_value);
@@ -445,8 +581,8 @@ class SchemaCompiler {
   const JsonValue& root_;
   const SchemaOptions options_;
   SchemaReader reader_;
-  std::map<Schemas, NodeId> nodes_;
-  std::deque<std::pair<Schemas, NodeId>> pending_;
+  std::unordered_map<SetId, NodeId> nodes_;
+  std::deque<std::pair<SetId, NodeId>> pending_;
   std::map<std::pair<NumberBounds, Numerals>, std::shared_ptr<const Dfa>> numbers_;
   // Patterns and formats, the number of patterns, the spelling, and the lengths.
   using TextKey =

@@ -46,7 +46,8 @@ struct MemberStyle {
 };
 
 // Adds the texts that `schema` describes to `grammar`. `relaxed`: what was left out is appended,
-// 64 keywords at most. Bounds: 10,000 nodes, and work that takes some 50 ms. Throws GrammarError.
+// and formats that are not enforced, 64 keywords at most. Bounds: 10,000 nodes, 64 MiB of memory,
+// and work that takes some 50 ms. Throws GrammarError.
 NodeId add_schema(Grammar& grammar, const JsonValue& schema, const SchemaOptions& options,
                   std::vector<RelaxedKeyword>* relaxed);
 

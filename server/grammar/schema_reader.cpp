@@ -7,6 +7,7 @@
 
 #include "server/grammar/dfa.h"
 #include "server/grammar/pattern.h"
+#include "server/grammar/uri_reference.h"
 
 namespace lintel::grammar {
 namespace {
@@ -14,61 +15,216 @@ namespace {
 using Type = JsonValue::Type;
 
 constexpr std::size_t kMostRelaxed = 64;
-constexpr int kMostNested = 200;  // references and applicators within one another, at one place
+constexpr std::uint32_t kMostNested = 200;  // references and applicators within one another
+constexpr int kMostCompared = 4;            // places within one another that tell branches apart
+constexpr int kMostNegated = 16;            // schemas within one another, of `not`
+constexpr std::uint32_t kMostTaken = 1000;  // schemas within one another, of a constant
+constexpr std::size_t kMostCopied = 2000;   // values of a schema within `not`
+constexpr std::size_t kMostKeyClasses = 64;
+constexpr std::size_t kMostWays = 256;  // to take one branch of a oneOf without the others
+// Memory of an automaton while it is made.
+constexpr std::size_t kDfaMemory = std::size_t{12} << 20;
 
-constexpr std::array<std::string_view, 12> kIgnored = {
-    "title",     "description", "default", "examples", "deprecated",  "readOnly",
-    "writeOnly", "$comment",    "$schema", "$defs",    "definitions", "$id"};
-constexpr std::array<std::string_view, 24> kServed = {
-    "type",    "enum",        "const",    "properties", "required",         "additionalProperties",
-    "items",   "prefixItems", "minItems", "maxItems",   "minLength",        "maxLength",
-    "pattern", "format",      "minimum",  "maximum",    "exclusiveMinimum", "exclusiveMaximum",
-    "anyOf",   "oneOf",       "allOf",    "$ref",       "nullable",         "multipleOf"};
-// In the order in which they are reported; others follow by their place in the document.
-constexpr std::array<std::string_view, 20> kRefused = {"not",
-                                                       "if",
+// Ordered as they are reported. Other keywords that are not served say nothing.
+constexpr std::array<std::string_view, 12> kRefused = {"if",
                                                        "then",
                                                        "else",
                                                        "contains",
                                                        "uniqueItems",
-                                                       "patternProperties",
-                                                       "propertyNames",
-                                                       "minProperties",
-                                                       "maxProperties",
-                                                       "dependentRequired",
                                                        "dependentSchemas",
-                                                       "dependencies",
                                                        "unevaluatedProperties",
                                                        "unevaluatedItems",
-                                                       "$anchor",
                                                        "$dynamicRef",
                                                        "$dynamicAnchor",
                                                        "$recursiveRef",
                                                        "$recursiveAnchor"};
+// The formats of JSON Schema. Others say nothing.
+constexpr std::array<std::string_view, 19> kFormats = {"date-time",
+                                                       "date",
+                                                       "time",
+                                                       "duration",
+                                                       "email",
+                                                       "idn-email",
+                                                       "hostname",
+                                                       "idn-hostname",
+                                                       "ipv4",
+                                                       "ipv6",
+                                                       "uri",
+                                                       "uri-reference",
+                                                       "iri",
+                                                       "iri-reference",
+                                                       "uuid",
+                                                       "uri-template",
+                                                       "regex",
+                                                       "json-pointer",
+                                                       "relative-json-pointer"};
+
+// Keywords by what they hold: schemas by name, one schema or a list, values.
+constexpr std::array<std::string_view, 6> kMaps = {
+    "properties", "$defs", "definitions", "patternProperties", "dependentSchemas", "dependencies"};
+constexpr std::array<std::string_view, 17> kSchemas = {"not",
+                                                       "if",
+                                                       "then",
+                                                       "else",
+                                                       "items",
+                                                       "additionalItems",
+                                                       "additionalProperties",
+                                                       "allOf",
+                                                       "anyOf",
+                                                       "oneOf",
+                                                       "prefixItems",
+                                                       "contains",
+                                                       "propertyNames",
+                                                       "unevaluatedItems",
+                                                       "unevaluatedProperties",
+                                                       "contentSchema",
+                                                       "extends"};
+constexpr std::array<std::string_view, 4> kValues = {"const", "enum", "default", "examples"};
+
+const JsonValue kNeverSchema = [] {
+  JsonValue value;
+  value.type = Type::kBoolean;
+  return value;
+}();
 
 template <std::size_t N>
 bool is_one_of(const std::array<std::string_view, N>& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-void add_to(Schemas& set, const JsonValue* schema) {
+bool add_to(Schemas& set, const JsonValue* schema) {
   const auto at = std::ranges::lower_bound(set, schema);
-  if (at == set.end() || *at != schema) set.insert(at, schema);
+  if (at != set.end() && *at == schema) return false;
+  set.insert(at, schema);
+  return true;
+}
+
+std::size_t bytes_of(const JsonValue& value) {
+  std::size_t bytes =
+      value.values.capacity() * sizeof(JsonValue) + value.names.capacity() * sizeof(std::string);
+  for (const std::string& name : value.names) {
+    if (name.size() > 15) bytes += name.capacity() + 17;
+  }
+  if (value.text.size() > 15) bytes += value.text.capacity() + 17;
+  return bytes;
+}
+
+// Values of `value`, itself included, up to `most`.
+std::size_t count_values(const JsonValue& value, std::size_t most) {
+  std::size_t count = 1;
+  for (const JsonValue& part : value.values) {
+    if (count >= most) break;
+    count += count_values(part, most - count);
+  }
+  return count;
+}
+
+JsonValue text_value(std::string_view text) {
+  JsonValue value;
+  value.type = Type::kString;
+  value.text = text;
+  return value;
+}
+
+JsonValue number_value(std::uint32_t number) {
+  JsonValue value;
+  value.type = Type::kNumber;
+  value.text = std::to_string(number);
+  value.integer = number;
+  return value;
+}
+
+JsonValue list_value(std::vector<JsonValue> items) {
+  JsonValue value;
+  value.type = Type::kArray;
+  value.values = std::move(items);
+  return value;
+}
+
+void add_member(JsonValue& object, std::string_view name, JsonValue value) {
+  object.type = Type::kObject;
+  object.names.emplace_back(name);
+  object.values.push_back(std::move(value));
+}
+
+JsonValue object_value(std::string_view name, JsonValue value) {
+  JsonValue object;
+  add_member(object, name, std::move(value));
+  return object;
+}
+
+// A schema of values of that type that meet a keyword.
+JsonValue typed_schema(const char* type, std::string_view name, JsonValue value) {
+  JsonValue schema = object_value("type", text_value(type));
+  add_member(schema, name, std::move(value));
+  return schema;
+}
+
+// True for a schema of `not` with one keyword, of which shapes can say the opposite.
+bool is_simple(const JsonValue& excluded) {
+  constexpr std::array<std::string_view, 4> kSimple = {"type", "enum", "const", "pattern"};
+  return excluded.is(Type::kObject) && excluded.names.size() == 1 &&
+         is_one_of(kSimple, excluded.names[0]);
+}
+
+std::size_t length_of(std::string_view text) {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
 }  // namespace
 
+std::size_t SchemaReader::HashOfSet::operator()(const Schemas& schemas) const {
+  std::size_t hash = schemas.size();
+  for (const JsonValue* const schema : schemas) {
+    hash = (hash ^ reinterpret_cast<std::uintptr_t>(schema)) * 0xD6E8FEB86659FD93u;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
 SchemaReader::SchemaReader(const JsonValue& root, const SchemaOptions& options,
                            std::vector<RelaxedKeyword>* relaxed)
-    : root_(root), options_(options), relaxed_(relaxed) {
-  find_ids();
+    : root_(root),
+      options_(options),
+      relaxed_(relaxed),
+      ids_(16, HashOfSet{&entries_}, EqualSet{&entries_}) {
+  entries_.emplace_back();  // kAnything
+  ids_.insert(kAnything);
+  read_document();
 }
+
+SchemaReader::~SchemaReader() = default;
 
 void SchemaReader::spend(std::size_t work) {
   work_ += work;
   if (work_ > kMaxSchemaWork) {
     throw GrammarError(GrammarError::Kind::kTooLarge, "", "takes too much work to compile");
   }
+}
+
+void SchemaReader::hold(std::size_t bytes) {
+  memory_ += bytes;
+  if (memory_ > kMaxSchemaMemory) {
+    throw GrammarError(GrammarError::Kind::kTooLarge, "",
+                       "takes more than 64 MiB of memory to compile");
+  }
+}
+
+void SchemaReader::expect(std::size_t bytes) {
+  hold(bytes);
+  memory_ -= bytes;
+}
+
+SetId SchemaReader::intern(const Schemas& schemas) {
+  const auto found = ids_.find(schemas);
+  if (found != ids_.end()) return *found;
+  // The entry and its place in the table of numbers.
+  hold(sizeof(Entry) + 48 + schemas.size() * sizeof(const JsonValue*));
+  const auto id = static_cast<SetId>(entries_.size());
+  entries_.emplace_back().schemas = schemas;
+  ids_.insert(id);
+  return id;
 }
 
 std::string SchemaReader::path_of(const JsonValue* place) const {
@@ -105,6 +261,10 @@ void SchemaReader::refuse(const JsonValue* place, const std::string& reason) {
   if (!options_.relaxed) {
     throw GrammarError(GrammarError::Kind::kUnsupported, path_of(place), reason);
   }
+  note(place, reason);
+}
+
+void SchemaReader::note(const JsonValue* place, const std::string& reason) {
   if (relaxed_ == nullptr || relaxed_->size() >= kMostRelaxed) return;
   if (noted_.emplace(place, reason).second) relaxed_->push_back({path_of(place), reason});
 }
@@ -113,65 +273,122 @@ void SchemaReader::refuse_form(const JsonValue* place, const std::string& reason
   throw GrammarError(GrammarError::Kind::kInvalid, path_of(place), reason);
 }
 
-void SchemaReader::find_ids() {
-  constexpr std::array<std::string_view, 5> kMaps = {"properties", "$defs", "definitions",
-                                                     "patternProperties", "dependentSchemas"};
-  constexpr std::array<std::string_view, 4> kConstants = {"const", "enum", "default", "examples"};
-  std::vector<const JsonValue*> pending = {&root_};
+void SchemaReader::read_document() {
+  enum class Place { kSchema, kSchemas, kOther, kValue };
+  struct Pending {
+    const JsonValue* value;
+    Place place;
+    std::uint32_t resource;
+  };
+  const JsonValue* const draft = root_.find("$schema");
+  if (draft != nullptr && draft->is(Type::kString)) {
+    for (const char* const old : {"draft-03", "draft-04", "draft-06", "draft-07"}) {
+      is_old_draft_ = is_old_draft_ || draft->text.find(old) != std::string::npos;
+    }
+    if (draft->text.find("draft-03") != std::string::npos ||
+        draft->text.find("draft-04") != std::string::npos) {
+      id_keyword_ = "id";
+    }
+  }
+  resources_.push_back({"", &root_});
+  std::size_t bytes = sizeof(JsonValue);
+  std::vector<Pending> pending = {{&root_, Place::kSchema, 0}};
   while (!pending.empty()) {
-    const JsonValue* const value = pending.back();
+    Pending next = pending.back();
     pending.pop_back();
-    if (!value->is(Type::kObject)) {
-      for (const JsonValue& part : value->values) pending.push_back(&part);
+    const JsonValue& value = *next.value;
+    bytes += bytes_of(value);
+    if (!value.is(Type::kObject)) {
+      for (const JsonValue& part : value.values) {
+        if (!part.values.empty()) pending.push_back({&part, next.place, next.resource});
+        if (part.values.empty()) bytes += bytes_of(part);
+      }
       continue;
     }
-    for (std::size_t i = 0; i < value->names.size(); ++i) {
-      const std::string& name = value->names[i];
-      const JsonValue& part = value->values[i];
-      if (name == "$id" && part.is(Type::kString)) refuse(value, "$id");
-      if (is_one_of(kConstants, name)) continue;
-      if (is_one_of(kMaps, name) && part.is(Type::kObject)) {
-        for (const JsonValue& schema : part.values) pending.push_back(&schema);
-      } else if (!part.values.empty()) {
-        pending.push_back(&part);
+    if (next.place == Place::kSchema) read_identity(&value, &next.resource);
+    if (next.resource != 0 && next.place != Place::kValue) {
+      resource_of_.emplace(&value, next.resource);
+    }
+    for (std::size_t i = 0; i < value.names.size(); ++i) {
+      const JsonValue& part = value.values[i];
+      if (part.values.empty()) {
+        bytes += bytes_of(part);
+        continue;
+      }
+      Place place = next.place == Place::kSchemas ? Place::kSchema : next.place;
+      if (next.place == Place::kSchema) {
+        place = is_one_of(kMaps, value.names[i])      ? Place::kSchemas
+                : is_one_of(kSchemas, value.names[i]) ? Place::kSchema
+                : is_one_of(kValues, value.names[i])  ? Place::kValue
+                                                      : Place::kOther;
+      }
+      pending.push_back({&part, place, next.resource});
+    }
+  }
+  hold(bytes + resource_of_.size() * 64);
+}
+
+void SchemaReader::read_identity(const JsonValue* schema, std::uint32_t* resource) {
+  const JsonValue* const reference = schema->find("$ref");
+  if (is_old_draft_ && reference != nullptr && reference->is(Type::kString)) return;
+  const JsonValue* const id = schema->find(id_keyword_);
+  if (id != nullptr && id->is(Type::kString) && !id->text.empty()) {
+    if (id->text[0] == '#') {
+      anchors_.emplace(std::make_pair(*resource, id->text.substr(1)), schema);
+      hold(128 + id->text.size());
+    } else {
+      const std::string uri = resolve_uri(resources_[*resource].uri, id->text);
+      if (schema == &root_) {
+        resources_[0].uri = uri;
+      } else {
+        hold(128 + uri.size());
+        resources_.push_back({uri, schema});
+        *resource = static_cast<std::uint32_t>(resources_.size() - 1);
       }
     }
+  }
+  const JsonValue* const anchor = is_old_draft_ ? nullptr : schema->find("$anchor");
+  if (anchor != nullptr && anchor->is(Type::kString)) {
+    anchors_.emplace(std::make_pair(*resource, anchor->text), schema);
+    hold(128 + anchor->text.size());
   }
 }
 
 void SchemaReader::check_keywords(const JsonValue* schema) {
   if (!checked_.insert(schema).second) return;
+  hold(32);
   for (const std::string_view name : kRefused) {
     if (schema->find(name) != nullptr) refuse(schema, std::string(name));
   }
-  for (const std::string& name : schema->names) {
-    if (!is_one_of(kIgnored, name) && !is_one_of(kServed, name) && !is_one_of(kRefused, name)) {
-      refuse(schema, name);
-    }
-  }
 }
 
-const JsonValue* SchemaReader::resolve(const std::string& reference) {
-  if (reference.empty() || reference[0] != '#') return nullptr;
-  std::string pointer;
-  for (std::size_t i = 1; i < reference.size(); ++i) {
-    if (reference[i] != '%') {
-      pointer += reference[i];
-      continue;
-    }
-    const auto digit = [&](std::size_t at) {
-      const char c = at < reference.size() ? reference[at] : '?';
-      if (c >= '0' && c <= '9') return c - '0';
-      if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-      return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-    };
-    const int high = digit(i + 1), low = digit(i + 2);
-    if (high < 0 || low < 0) return nullptr;
-    pointer += static_cast<char>(high * 16 + low);
-    i += 2;
+const JsonValue* SchemaReader::resolve(const std::string& reference, const JsonValue* schema) {
+  std::uint32_t resource = 0;
+  if (resources_.size() > 1) {
+    const auto found = resource_of_.find(schema);
+    if (found != resource_of_.end()) resource = found->second;
   }
-  const JsonValue* at = &root_;
-  if (!pointer.empty() && pointer[0] != '/') return nullptr;
+  if (!reference.empty() && reference[0] != '#') {
+    const std::string uri = resolve_uri(resources_[resource].uri, reference);
+    spend(resources_.size() * 10);
+    const auto found = std::ranges::find(resources_, uri, &Resource::uri);
+    if (found == resources_.end()) return nullptr;
+    resource = static_cast<std::uint32_t>(found - resources_.begin());
+  }
+  std::string fragment;
+  if (!read_fragment(reference, &fragment)) return nullptr;
+  const JsonValue* target = nullptr;
+  if (fragment.empty() || fragment[0] == '/') {
+    target = follow(resources_[resource].root, fragment);
+  } else {
+    const auto found = anchors_.find(std::make_pair(resource, fragment));
+    if (found != anchors_.end()) target = found->second;
+  }
+  if (target == nullptr) return nullptr;
+  return target->is(Type::kObject) || target->is(Type::kBoolean) ? target : nullptr;
+}
+
+const JsonValue* SchemaReader::follow(const JsonValue* at, std::string_view pointer) {
   for (std::size_t begin = 0; begin < pointer.size();) {
     const std::size_t end = std::min(pointer.find('/', begin + 1), pointer.size());
     std::string name;
@@ -197,122 +414,305 @@ const JsonValue* SchemaReader::resolve(const std::string& reference) {
     if (at == nullptr) return nullptr;
     begin = end;
   }
-  return at->is(Type::kObject) || at->is(Type::kBoolean) ? at : nullptr;
+  return at;
 }
 
-void SchemaReader::flatten(const JsonValue* schema, Flat& flat) {
+// --- applicators
+
+void SchemaReader::add_plain(const JsonValue* schema, Walk& walk) {
+  if (add_to(walk.plain, schema)) walk.added.push_back(schema);
+}
+
+void SchemaReader::flatten(const JsonValue* schema, std::uint32_t above, Walk& walk) {
   spend(100);
   if (schema->is(Type::kBoolean)) {
-    flat.never = flat.never || !schema->boolean;
+    walk.never = walk.never || !schema->boolean;
     return;
   }
   if (!schema->is(Type::kObject)) refuse_form(schema, "is no schema");
-  check_keywords(schema);
-  if (active_.size() >= kMostNested) {
+  const std::uint32_t depth = above == Walk::kNone ? 0 : walk.steps[above].depth + 1;
+  if (depth >= kMostNested) {
     throw GrammarError(GrammarError::Kind::kTooLarge, path_of(schema),
                        "has more than 200 references and allOf within one another");
   }
-  active_.push_back(schema);
-  if (const JsonValue* const reference = schema->find("$ref")) {
+  const auto at = static_cast<std::uint32_t>(walk.steps.size());
+  walk.steps.push_back({schema, above, depth});
+  const JsonValue* const reference = schema->find("$ref");
+  const bool is_alone = is_old_draft_ && reference != nullptr;
+  if (!is_alone) check_keywords(schema);
+  if (reference != nullptr) {
     if (!reference->is(Type::kString)) refuse_form(schema, "$ref");
-    const JsonValue* const target = resolve(reference->text);
+    const JsonValue* const target = resolve(reference->text, schema);
+    bool is_loop = false;
+    for (std::uint32_t i = at; i != Walk::kNone && !is_loop; i = walk.steps[i].above) {
+      is_loop = walk.steps[i].schema == target;
+    }
     if (target == nullptr) {
       refuse(schema, "$ref " + reference->text);
-    } else if (std::ranges::find(active_, target) != active_.end()) {
+    } else if (is_loop) {
       refuse(schema, "$ref loop");
     } else {
-      flatten(target, flat);
+      flatten(target, at, walk);
     }
+    if (is_alone) return;
   }
   if (const JsonValue* const all = schema->find("allOf")) {
     if (!all->is(Type::kArray)) refuse_form(schema, "allOf");
-    for (const JsonValue& part : all->values) flatten(&part, flat);
+    for (const JsonValue& part : all->values) flatten(&part, at, walk);
   }
   for (const char* const name : {"anyOf", "oneOf"}) {
     const JsonValue* const branches = schema->find(name);
     if (branches == nullptr) continue;
     if (!branches->is(Type::kArray)) refuse_form(schema, name);
-    flat.groups.push_back({schema, branches, name[0] == 'o', active_});
+    walk.groups.push_back({schema, branches, at, walk.first, name[0] == 'o'});
+    walk.first = static_cast<std::uint32_t>(walk.groups.size() - 1);
   }
-  add_to(flat.plain, schema);
-  active_.pop_back();
-}
-
-std::vector<Schemas> SchemaReader::alternatives(const Schemas& set) {
-  Flat flat;
-  for (const JsonValue* const schema : set) flatten(schema, flat);
-  return choose(std::move(flat));
-}
-
-std::vector<Schemas> SchemaReader::choose(Flat flat) {
-  std::set<Schemas> found;
-  std::vector<Schemas> in_order;
-  std::vector<Flat> pending = {std::move(flat)};
-  while (!pending.empty()) {
-    Flat next = std::move(pending.back());
-    pending.pop_back();
-    spend(100 + next.plain.size());
-    if (next.never) continue;
-    if (next.groups.empty()) {
-      if (found.insert(next.plain).second) in_order.push_back(next.plain);
-      continue;
-    }
-    const Flat::Group group = std::move(next.groups.back());
-    next.groups.pop_back();
-    if (group.is_one_of) check_branches(group, next.plain);
-    for (std::size_t i = group.branches->values.size(); i-- > 0;) {
-      pending.push_back(next);
-      flatten_branch(group, i, pending.back());
-    }
-  }
-  return in_order;
-}
-
-void SchemaReader::flatten_branch(const Flat::Group& group, std::size_t branch, Flat& flat) {
-  std::vector<const JsonValue*> others = std::exchange(active_, group.active);
-  flatten(&group.branches->values[branch], flat);
-  active_ = std::move(others);
-}
-
-void SchemaReader::check_branches(const Flat::Group& group, const Schemas& base) {
-  if (!checked_groups_.emplace(group.branches, base).second) return;
-  std::vector<std::vector<Schemas>> branches;
-  for (std::size_t i = 0; i < group.branches->values.size(); ++i) {
-    Flat flat;
-    flat.plain = base;
-    flatten_branch(group, i, flat);
-    branches.push_back(choose(std::move(flat)));
-    for (const Schemas& one : branches.back()) shape_of(one);
-  }
-  for (std::size_t i = 0; i < branches.size(); ++i) {
-    for (std::size_t j = i + 1; j < branches.size(); ++j) {
-      for (const Schemas& one : branches[i]) {
-        for (const Schemas& other : branches[j]) {
-          if (!excludes(shape_of(one), shape_of(other))) {
-            return refuse(group.owner, "oneOf whose branches may both hold");
-          }
-        }
+  if (const JsonValue* const excluded = schema->find("not")) {
+    if (!excluded->is(Type::kObject) && !excluded->is(Type::kBoolean)) refuse_form(schema, "not");
+    if (!is_simple(*excluded)) {
+      const JsonValue* const rest = negated(excluded);
+      if (rest == nullptr) {
+        refuse(schema, "not");
+      } else {
+        flatten(rest, at, walk);
       }
     }
   }
+  add_plain(schema, walk);
 }
 
-bool SchemaReader::excludes(const Shape& one, const Shape& other) {
+void SchemaReader::count_walk(Walk& walk) {
+  const std::size_t bytes =
+      walk.steps.capacity() * sizeof(Walk::Step) + walk.groups.capacity() * sizeof(Walk::Group) +
+      (walk.plain.capacity() + walk.added.capacity()) * sizeof(const JsonValue*);
+  if (bytes <= walk.held) return;
+  // A list that grows is held twice for a while.
+  hold(2 * (bytes - walk.held));
+  walk.held = bytes;
+}
+
+const std::vector<SetId>& SchemaReader::alternatives(SetId set) {
+  Entry& entry = entries_[set];
+  if (!entry.is_expanded) {
+    Walk walk;
+    for (const JsonValue* const schema : entry.schemas) flatten(schema, Walk::kNone, walk);
+    entry.alternatives = choose(walk, false);
+    hold(entry.alternatives.size() * sizeof(SetId));
+    entry.is_expanded = true;
+  }
+  return entry.alternatives;
+}
+
+std::vector<SetId> SchemaReader::loose_alternatives(SetId set) {
+  Walk walk;
+  for (const JsonValue* const schema : entries_[set].schemas) {
+    flatten(schema, Walk::kNone, walk);
+  }
+  return choose(walk, true);
+}
+
+std::vector<SetId> SchemaReader::choose(Walk& walk, bool is_loose) {
+  // A group that is being chosen from, and the sizes of lists before its branch.
+  struct Open {
+    Walk::Group group;
+    const Overlaps* overlaps;
+    std::size_t next, steps, groups, added;
+  };
+  const std::uint32_t number = ++walks_;
+  std::vector<SetId> found;
+  std::vector<Open> open;
+  while (true) {
+    count_walk(walk);
+    spend(100 + walk.plain.size());
+    if (!walk.never && walk.first == Walk::kNone) {
+      const SetId set = intern(walk.plain);
+      if (std::exchange(entries_[set].found_by, number) != number) found.push_back(set);
+    } else if (!walk.never) {
+      const Walk::Group group = walk.groups[walk.first];
+      const Overlaps* const overlaps =
+          group.is_one_of && !is_loose ? &overlaps_of(group, walk) : nullptr;
+      // Counted as the lists are.
+      expect((open.capacity() + 1) * 3 * sizeof(Open));
+      open.push_back(
+          {group, overlaps, 0, walk.steps.size(), walk.groups.size(), walk.added.size()});
+    }
+    while (!open.empty() && open.back().next == open.back().group.branches->values.size()) {
+      open.pop_back();
+    }
+    if (open.empty()) break;
+    Open& at = open.back();
+    walk.steps.resize(at.steps);
+    walk.groups.resize(at.groups);
+    while (walk.added.size() > at.added) {
+      walk.plain.erase(std::ranges::lower_bound(walk.plain, walk.added.back()));
+      walk.added.pop_back();
+    }
+    walk.never = false;
+    walk.first = at.group.next;
+    const std::size_t branch = at.next++;
+    flatten(&at.group.branches->values[branch], at.group.above, walk);
+    if (at.overlaps == nullptr || at.overlaps->with.empty()) continue;
+    for (const std::uint32_t other : at.overlaps->with[branch]) {
+      flatten(negated(&at.group.branches->values[other]), at.group.above, walk);
+    }
+  }
+  memory_ -= 2 * walk.held;
+  walk.held = 0;
+  return found;
+}
+
+const SchemaReader::Overlaps& SchemaReader::overlaps_of(const Walk::Group& group,
+                                                        const Walk& walk) {
+  const auto [place, fresh] =
+      overlaps_.emplace(std::make_pair(group.branches, intern(walk.plain)), Overlaps());
+  Overlaps& overlaps = place->second;
+  if (!fresh) {
+    // A schema of keys that leads back here, of which no more is known.
+    if (!overlaps.is_made) refuse(group.owner, "oneOf whose branches may both hold");
+    return overlaps;
+  }
+  hold(128);
+  const std::vector<JsonValue>& branches = group.branches->values;
+  std::vector<std::vector<const Shape*>> shapes;
+  std::vector<Walk::Step> steps;
+  for (std::uint32_t i = group.above; i != Walk::kNone; i = walk.steps[i].above) {
+    steps.push_back(walk.steps[i]);
+  }
+  std::ranges::reverse(steps);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    steps[i].above = i == 0 ? Walk::kNone : static_cast<std::uint32_t>(i - 1);
+  }
+  for (const JsonValue& branch : branches) {
+    Walk inner;
+    inner.plain = walk.plain;
+    inner.steps = steps;
+    flatten(&branch, static_cast<std::uint32_t>(steps.size() - 1), inner);
+    shapes.emplace_back();
+    for (const SetId set : choose(inner, true)) shapes.back().push_back(&shape_of(set));
+    expect(shapes.back().size() * sizeof(void*) * branches.size());
+  }
+  const auto may_both_hold = [&](std::size_t i, std::size_t j) {
+    for (const Shape* const one : shapes[i]) {
+      for (const Shape* const other : shapes[j]) {
+        if (!excludes(*one, *other, 0)) return true;
+      }
+    }
+    return false;
+  };
+  // Counts the ways in which a branch can be left out.
+  const auto ways_of = [](const JsonValue& schema) {
+    const JsonValue* const options = schema.find("anyOf");
+    return options == nullptr ? std::size_t{1} : options->values.size();
+  };
+  std::vector<std::size_t> ways(branches.size(), 1);
+  std::vector<std::vector<std::uint32_t>> made(branches.size());
+  for (std::size_t i = 0; i < branches.size(); ++i) {
+    for (std::size_t j = i + 1; j < branches.size(); ++j) {
+      if (!may_both_hold(i, j)) continue;
+      const JsonValue* const not_one = negated(&branches[i]);
+      const JsonValue* const not_other = negated(&branches[j]);
+      bool is_small = not_one != nullptr && not_other != nullptr;
+      if (is_small) {
+        ways[i] *= ways_of(*not_other);
+        ways[j] *= ways_of(*not_one);
+        is_small = std::max(ways[i], ways[j]) <= kMostWays;
+      }
+      if (!is_small) {
+        refuse(group.owner, "oneOf whose branches may both hold");
+        overlaps.is_made = true;
+        return overlaps;
+      }
+      hold(2 * sizeof(std::uint32_t));
+      made[i].push_back(static_cast<std::uint32_t>(j));
+      made[j].push_back(static_cast<std::uint32_t>(i));
+    }
+  }
+  hold(made.size() * sizeof(made[0]));
+  overlaps.with = std::move(made);
+  overlaps.is_made = true;
+  return overlaps;
+}
+
+// --- what no value has
+
+bool SchemaReader::excludes(const Shape& one, const Shape& other, int depth) {
   spend(100);
   const std::uint32_t types = one.types & other.types;
   if (types == 0) return true;
   if (one.constants && other.constants) return are_apart(*one.constants, *other.constants);
-  if (types != kObjectBit) return false;
-  for (const auto& [name, set] : one.properties) {
-    if (!one.required.contains(name) || !other.required.contains(name)) continue;
-    spend(other.properties.size());
-    const auto found =
-        std::ranges::find(other.properties, name, &std::pair<std::string, Schemas>::first);
-    if (found == other.properties.end()) continue;
-    const auto mine = constants_of(set), theirs = constants_of(found->second);
-    if (mine && theirs && are_apart(*mine, *theirs)) return true;
+  for (const auto& [some, rest] : {std::pair(&one, &other), std::pair(&other, &one)}) {
+    // A format may take more texts than its automaton.
+    if (some->constants) {
+      return std::ranges::none_of(*some->constants, [&](const JsonValue* value) {
+        return has_shape(*value, *rest, false);
+      });
+    }
+  }
+  if ((types & (kNullBit | kBooleanBit)) != 0) return false;
+  if ((types & (kIntegerBit | kFractionBit)) != 0 && !one.numbers.excludes(other.numbers)) {
+    return false;
+  }
+  if ((types & kStringBit) != 0 && !strings_exclude(one, other)) return false;
+  if ((types & kArrayBit) != 0) {
+    bool apart = one.min_items > other.max_items || other.min_items > one.max_items;
+    for (std::uint32_t i = 0; i < std::min(std::max(one.min_items, other.min_items), 8u); ++i) {
+      if (apart) break;
+      const auto set_of = [i](const Shape& s) {
+        return i < s.prefix.size() ? s.prefix[i] : s.items;
+      };
+      apart = have_no_common(set_of(one), set_of(other), depth + 1);
+    }
+    if (!apart) return false;
+  }
+  return (types & kObjectBit) == 0 || objects_exclude(one, other, depth);
+}
+
+bool SchemaReader::strings_exclude(const Shape& one, const Shape& other) {
+  if (one.min_length > other.max_length || other.min_length > one.max_length) return true;
+  for (const JsonValue* const some : one.patterns) {
+    for (const JsonValue* const more : other.patterns) {
+      const auto a = dfa_of(some, some, true, Spelling::kJsonString);
+      const auto b = dfa_of(more, more, true, Spelling::kJsonString);
+      if (a == nullptr || b == nullptr) continue;
+      std::size_t work = 0;
+      try {
+        expect(kDfaMemory);
+        const bool apart = intersection(*a, *b, &work).start() == Dfa::kDead;
+        spend(work);
+        if (apart) return true;
+      } catch (const TooLarge&) {
+        spend(kMaxSchemaWork / 10);
+      }
+    }
   }
   return false;
+}
+
+bool SchemaReader::objects_exclude(const Shape& one, const Shape& other, int depth) {
+  if (one.min_properties > other.max_properties || other.min_properties > one.max_properties) {
+    return true;
+  }
+  for (const auto& [some, rest] : {std::pair(&one, &other), std::pair(&other, &one)}) {
+    for (const auto& [name, set] : some->properties) {
+      if (!some->required.contains(name)) continue;
+      const std::optional<SetId> more = set_of_key(*rest, name);
+      if (!more || have_no_common(set, *more, depth + 1)) return true;
+    }
+  }
+  return false;
+}
+
+bool SchemaReader::have_no_common(SetId one, SetId other, int depth) {
+  if (one == other || one == kAnything || other == kAnything || depth > kMostCompared) {
+    return false;
+  }
+  const std::vector<SetId> some = loose_alternatives(one), more = loose_alternatives(other);
+  for (const SetId a : some) {
+    for (const SetId b : more) {
+      if (!excludes(shape_of(a), shape_of(b), depth)) return false;
+    }
+  }
+  return true;
 }
 
 bool SchemaReader::are_apart(const std::vector<const JsonValue*>& some,
@@ -320,27 +720,173 @@ bool SchemaReader::are_apart(const std::vector<const JsonValue*>& some,
   spend(some.size() * others.size());
   for (const JsonValue* const one : some) {
     for (const JsonValue* const other : others) {
-      // 1 and 1.0 are one number.
-      if (one->is(Type::kNumber) && other->is(Type::kNumber) && one->text != other->text &&
-          !(one->integer && other->integer && *one->integer != *other->integer)) {
-        return false;
-      }
-      if (!one->values.empty() && !other->values.empty()) return false;
       if (same_value(*one, *other)) return false;
     }
   }
   return true;
 }
 
-std::optional<std::vector<const JsonValue*>> SchemaReader::constants_of(const Schemas& set) {
-  std::vector<const JsonValue*> all;
-  for (const Schemas& one : alternatives(set)) {
-    const Shape& shape = shape_of(one);
-    if (!shape.constants) return std::nullopt;
-    all.insert(all.end(), shape.constants->begin(), shape.constants->end());
+std::optional<SetId> SchemaReader::set_of_key(const Shape& shape, std::string_view key) {
+  spend(shape.properties.size());
+  for (const auto& [name, set] : shape.properties) {
+    if (name == key) return set;
   }
-  return all;
+  if (shape.keys.empty()) return std::nullopt;
+  const std::string spelt = json_spelling(key) + '"';
+  for (const KeyClass& keys : shape.keys) {
+    spend(spelt.size());
+    if (keys.dfa == nullptr || keys.dfa->matches(spelt)) return keys.set;
+  }
+  return std::nullopt;
 }
+
+// --- the opposite of a schema
+
+const JsonValue* SchemaReader::negated(const JsonValue* schema) {
+  const auto found = negated_.find(schema);
+  if (found != negated_.end()) return found->second;
+  hold(64);
+  JsonValue made;
+  if (!negate(*schema, 0, &made)) return negated_[schema] = nullptr;
+  std::vector<const JsonValue*> pending = {&made};
+  std::size_t bytes = sizeof(JsonValue);
+  while (!pending.empty()) {
+    const JsonValue* const next = pending.back();
+    pending.pop_back();
+    bytes += bytes_of(*next);
+    for (const JsonValue& part : next->values) pending.push_back(&part);
+  }
+  hold(bytes);
+  return negated_[schema] = &made_.emplace_back(std::move(made));
+}
+
+bool SchemaReader::negate(const JsonValue& schema, int depth, JsonValue* made) {
+  spend(100);
+  if (depth > kMostNegated) return false;
+  if (schema.is(Type::kBoolean)) {
+    made->type = Type::kBoolean;
+    made->boolean = !schema.boolean;
+    return true;
+  }
+  if (!schema.is(Type::kObject)) refuse_form(&schema, "is no schema");
+  const JsonValue* const reference = schema.find("$ref");
+  std::vector<JsonValue> options;
+  for (std::size_t i = 0; i < schema.names.size(); ++i) {
+    if (is_old_draft_ && reference != nullptr && &schema.values[i] != reference) continue;
+    if (!negate_keyword(schema, i, depth, options)) return false;
+  }
+  if (options.size() == 1) {
+    *made = std::move(options[0]);
+  } else if (options.empty()) {
+    *made = kNeverSchema;
+  } else {
+    *made = object_value("anyOf", list_value(std::move(options)));
+  }
+  return true;
+}
+
+// Appends what breaks one keyword; every option breaks it.
+bool SchemaReader::negate_keyword(const JsonValue& schema, std::size_t keyword, int depth,
+                                  std::vector<JsonValue>& options) {
+  const std::string& name = schema.names[keyword];
+  const JsonValue& value = schema.values[keyword];
+  const bool is_copied = count_values(value, kMostCopied) < kMostCopied;
+  const auto add = [&](JsonValue option) {
+    options.push_back(std::move(option));
+    return true;
+  };
+  const auto add_negated = [&](const JsonValue& part, auto wrap) {
+    JsonValue rest;
+    if (!negate(part, depth + 1, &rest)) return false;
+    if (!rest.is(Type::kBoolean) || rest.boolean) add(wrap(std::move(rest)));
+    return true;
+  };
+  const auto plain = [](JsonValue rest) { return rest; };
+  const auto bound = [&](const char* type, const char* opposite, int step) {
+    const std::uint32_t count = read_count(&schema, value, name.c_str());
+    if (step < 0 && count == 0) return true;
+    return add(
+        typed_schema(type, opposite, number_value(count + static_cast<std::uint32_t>(step))));
+  };
+  if (name == "type" || name == "enum" || name == "const" || name == "pattern") {
+    if (const JsonValue* const nullable = schema.find("nullable");
+        name == "type" && nullable != nullptr && nullable->is(Type::kBoolean) &&
+        nullable->boolean) {
+      return false;
+    }
+    return is_copied && add(object_value("not", object_value(name, value)));
+  }
+  if (name == "$ref") {
+    if (!value.is(Type::kString)) refuse_form(&schema, "$ref");
+    const JsonValue* const target = resolve(value.text, &schema);
+    return target != nullptr && add_negated(*target, plain);
+  }
+  if (name == "not") return is_copied && resources_.size() == 1 && add(value);
+  if (name == "allOf" || name == "anyOf") {
+    if (!value.is(Type::kArray)) refuse_form(&schema, name);
+    std::vector<JsonValue> parts;
+    for (const JsonValue& part : value.values) {
+      JsonValue rest;
+      if (!negate(part, depth + 1, &rest)) return false;
+      parts.push_back(std::move(rest));
+    }
+    return add(object_value(name == "allOf" ? "anyOf" : "allOf", list_value(std::move(parts))));
+  }
+  if (name == "required") {
+    if (!value.is(Type::kArray)) refuse_form(&schema, "required");
+    for (const JsonValue& key : value.values) {
+      if (!key.is(Type::kString)) refuse_form(&schema, "required");
+      add(typed_schema("object", "properties", object_value(key.text, kNeverSchema)));
+    }
+    return value.values.size() < kMostCopied;
+  }
+  if (name == "properties") {
+    if (!value.is(Type::kObject)) refuse_form(&schema, "properties");
+    for (std::size_t i = 0; i < value.names.size(); ++i) {
+      const bool done = add_negated(value.values[i], [&](JsonValue rest) {
+        JsonValue option =
+            typed_schema("object", "properties", object_value(value.names[i], std::move(rest)));
+        add_member(option, "required", list_value({text_value(value.names[i])}));
+        return option;
+      });
+      if (!done) return false;
+    }
+    return true;
+  }
+  if (name == "minimum" || name == "maximum" || name == "exclusiveMinimum" ||
+      name == "exclusiveMaximum") {
+    if (!value.is(Type::kNumber)) return false;
+    const JsonValue* const strict =
+        schema.find(name == "minimum" ? "exclusiveMinimum" : "exclusiveMaximum");
+    if (name[0] == 'm' && strict != nullptr && strict->is(Type::kBoolean)) return false;
+    const char* const opposite = name == "minimum"            ? "exclusiveMaximum"
+                                 : name == "maximum"          ? "exclusiveMinimum"
+                                 : name == "exclusiveMinimum" ? "maximum"
+                                                              : "minimum";
+    return add(typed_schema("number", opposite, value));
+  }
+  if (name == "minLength") return bound("string", "maxLength", -1);
+  if (name == "maxLength") return bound("string", "minLength", 1);
+  if (name == "minItems") return bound("array", "maxItems", -1);
+  if (name == "maxItems") return bound("array", "minItems", 1);
+  if (name == "minProperties") return bound("object", "maxProperties", -1);
+  if (name == "maxProperties") return bound("object", "minProperties", 1);
+  if (name == "items" || name == "additionalItems" || name == "additionalProperties") {
+    return value.is(Type::kBoolean) && value.boolean;
+  }
+  if (name == "format") {
+    return value.is(Type::kString) && !is_one_of(kFormats, value.text);
+  }
+  if (name == "nullable") return true;  // looked at with the type
+  constexpr std::array<std::string_view, 7> kOthers = {
+      "multipleOf",
+
+      "oneOf",         "prefixItems",  "patternProperties",
+      "propertyNames", "dependencies", "dependentRequired"};
+  return !is_one_of(kOthers, name) && !is_one_of(kRefused, name);
+}
+
+// --- keywords of one place
 
 std::uint32_t SchemaReader::read_types(const JsonValue* schema, const JsonValue& type) const {
   std::uint32_t types = 0;
@@ -418,6 +964,7 @@ void SchemaReader::add_constants(const JsonValue* schema, Shape& shape) {
             some, [&](const JsonValue* other) { return same_value(*value, *other); });
       });
     } else {
+      hold(some.size() * sizeof(const JsonValue*));
       shape.constants = std::move(some);
     }
   };
@@ -425,8 +972,35 @@ void SchemaReader::add_constants(const JsonValue* schema, Shape& shape) {
   if (const JsonValue* const values = schema->find("enum")) {
     if (!values->is(Type::kArray)) refuse_form(schema, "enum");
     std::vector<const JsonValue*> some;
+    some.reserve(values->values.size());
     for (const JsonValue& value : values->values) some.push_back(&value);
     restrict_to(std::move(some));
+  }
+}
+
+// A `not` of one simple keyword; flatten() has seen to others.
+void SchemaReader::read_not(const JsonValue* schema, const JsonValue& excluded, Shape& shape) {
+  if (!is_simple(excluded)) return;
+  const std::string& name = excluded.names[0];
+  const JsonValue& value = excluded.values[0];
+  const auto exclude = [&](const JsonValue& constant) {
+    spend(20);
+    hold(sizeof(const JsonValue*));
+    shape.excluded.push_back(&constant);
+  };
+  if (name == "type") {
+    shape.types &= ~read_types(schema, value);
+  } else if (name == "const") {
+    exclude(value);
+  } else if (name == "enum") {
+    if (!value.is(Type::kArray)) refuse_form(schema, "enum");
+    for (const JsonValue& constant : value.values) exclude(constant);
+  } else {
+    if (!value.is(Type::kString)) refuse_form(schema, "pattern");
+    shape.types &= kStringBit;
+    if (dfa_of(schema, &value, true, Spelling::kJsonString)) {
+      shape.excluded_patterns.push_back(&value);
+    }
   }
 }
 
@@ -448,23 +1022,38 @@ std::uint32_t SchemaReader::type_of(const JsonValue& value) {
   return 0;
 }
 
-const Shape& SchemaReader::shape_of(const Schemas& set) {
-  const auto found = shapes_.find(set);
-  if (found != shapes_.end()) return found->second;
-  Shape shape;
+const Shape& SchemaReader::shape_of(SetId id) {
+  if (entries_[id].shape != nullptr) return *entries_[id].shape;
+  hold(sizeof(Shape) + 16);
+  entries_[id].shape = std::make_unique<Shape>();
+  // While it is read, what asks for it sees what is known so far.
+  Shape& shape = *entries_[id].shape;
+  const Schemas set = entries_[id].schemas;
   for (const JsonValue* const schema : set) read_scalars(schema, shape);
   if (shape.constants) {
     std::uint32_t types = 0;
     for (const JsonValue* const value : *shape.constants) types |= type_of(*value);
-    // An integer is a number.
-    if ((types & kIntegerBit) != 0 && (shape.types & kFractionBit) != 0) shape.types |= kIntegerBit;
     shape.types &= types;
   }
+  exclude_containers(shape);
   read_arrays(set, shape);
   read_objects(set, shape);
-  const Shape& kept = shapes_.emplace(set, std::move(shape)).first->second;
-  if (kept.constants) filter_constants(const_cast<Shape&>(kept));
-  return kept;
+  if (shape.constants) filter_constants(shape);
+  return shape;
+}
+
+// Only lists and objects without members can be left out.
+void SchemaReader::exclude_containers(Shape& shape) {
+  if (shape.constants) return;
+  for (const JsonValue* const value : shape.excluded) {
+    if ((type_of(*value) & shape.types & (kArrayBit | kObjectBit)) == 0) continue;
+    if (!value->values.empty()) {
+      refuse(value, "not");
+    } else {
+      std::uint32_t& least = value->is(Type::kArray) ? shape.min_items : shape.min_properties;
+      least = std::max(least, 1u);
+    }
+  }
 }
 
 void SchemaReader::read_scalars(const JsonValue* schema, Shape& shape) {
@@ -476,6 +1065,7 @@ void SchemaReader::read_scalars(const JsonValue* schema, Shape& shape) {
   }
   shape.types &= types;
   add_constants(schema, shape);
+  if (const JsonValue* const excluded = schema->find("not")) read_not(schema, *excluded, shape);
   read_numbers(schema, shape);
   const auto at_least = [&](const char* name, std::uint32_t& bound) {
     if (const JsonValue* const value = schema->find(name)) {
@@ -491,6 +1081,8 @@ void SchemaReader::read_scalars(const JsonValue* schema, Shape& shape) {
   at_most("maxLength", shape.max_length);
   at_least("minItems", shape.min_items);
   at_most("maxItems", shape.max_items);
+  at_least("minProperties", shape.min_properties);
+  at_most("maxProperties", shape.max_properties);
   if (const JsonValue* const pattern = schema->find("pattern")) {
     if (!pattern->is(Type::kString)) refuse_form(schema, "pattern");
     if (dfa_of(schema, pattern, true, Spelling::kJsonString)) shape.patterns.push_back(pattern);
@@ -501,6 +1093,12 @@ void SchemaReader::read_scalars(const JsonValue* schema, Shape& shape) {
   }
 }
 
+std::shared_ptr<const Dfa> SchemaReader::keep(Dfa dfa, std::size_t work) {
+  spend(work + dfa.bytes());
+  hold(dfa.bytes());
+  return std::make_shared<const Dfa>(std::move(dfa));
+}
+
 std::shared_ptr<const Dfa> SchemaReader::dfa_of(const JsonValue* schema, const JsonValue* text,
                                                 bool is_pattern, Spelling spelling) {
   const auto key = std::make_tuple(is_pattern, spelling, text->text);
@@ -508,10 +1106,12 @@ std::shared_ptr<const Dfa> SchemaReader::dfa_of(const JsonValue* schema, const J
   if (found != dfas_.end()) return found->second;
   std::shared_ptr<const Dfa> dfa;
   if (is_pattern) {
+    hold(128 + text->text.size());
+    expect(kDfaMemory);
     try {
       std::size_t work = 0;
-      dfa = std::make_shared<const Dfa>(pattern_dfa(text->text, spelling, &work));
-      spend(work + dfa->bytes());
+      Dfa made = pattern_dfa(text->text, spelling, &work);
+      dfa = keep(std::move(made), work);
     } catch (const GrammarError& error) {
       if (error.kind() != GrammarError::Kind::kUnsupported) throw;
       spend(kMaxSchemaWork / 10);
@@ -519,82 +1119,344 @@ std::shared_ptr<const Dfa> SchemaReader::dfa_of(const JsonValue* schema, const J
     }
   } else {
     dfa = format_dfa(text->text, spelling);
-    if (dfa == nullptr) refuse(schema, "format " + text->text);
+    if (dfa == nullptr && is_one_of(kFormats, text->text)) note(schema, "format " + text->text);
   }
   return dfas_[key] = std::move(dfa);
 }
 
-void SchemaReader::read_arrays(const Schemas& set, Shape& shape) {
-  std::size_t longest = 0;
-  for (const JsonValue* const schema : set) {
-    if (const JsonValue* const prefix = schema->find("prefixItems")) {
-      if (!prefix->is(Type::kArray)) refuse_form(schema, "prefixItems");
-      longest = std::max(longest, prefix->values.size());
+std::shared_ptr<const Dfa> SchemaReader::not_excluded(const Shape& shape, Spelling spelling) {
+  const bool has_texts = std::ranges::any_of(
+      shape.excluded, [](const JsonValue* value) { return value->is(Type::kString); });
+  if (!has_texts && shape.excluded_patterns.empty()) return nullptr;
+  const JsonValue* last = nullptr;
+  expect(kDfaMemory);
+  try {
+    std::size_t work = 0;
+    Dfa rest = pattern_dfa("", spelling, &work);
+    if (has_texts) {
+      Nfa nfa;
+      const Nfa::State start = nfa.add_state(), end = nfa.add_state();
+      const std::string quote = spelling == Spelling::kJsonString ? "\"" : "";
+      for (const JsonValue* const value : shape.excluded) {
+        if (!value->is(Type::kString)) continue;
+        last = value;
+        const std::string spelt =
+            spelling == Spelling::kJsonString ? json_spelling(value->text) : value->text;
+        nfa.add_empty(nfa.add_bytes(start, quote + spelt + quote), end);
+      }
+      rest = difference(rest, nfa.determinize(start, end, &work), &work);
     }
+    for (const JsonValue* const pattern : shape.excluded_patterns) {
+      last = pattern;
+      rest = difference(rest, *dfa_of(pattern, pattern, true, spelling), &work);
+    }
+    return keep(std::move(rest), work);
+  } catch (const TooLarge&) {
+    spend(kMaxSchemaWork / 10);
+    refuse(last, "not");
+    return nullptr;
   }
-  spend(longest * set.size() * 10);
-  shape.prefix.resize(longest);
-  for (const JsonValue* const schema : set) {
-    const JsonValue* const prefix = schema->find("prefixItems");
-    const JsonValue* const items = schema->find("items");
-    if (items != nullptr && !items->is(Type::kObject) && !items->is(Type::kBoolean)) {
+}
+
+// --- arrays
+
+void SchemaReader::read_arrays(const Schemas& set, Shape& shape) {
+  struct Tuple {
+    const JsonValue* prefix = nullptr;
+    const JsonValue* items = nullptr;
+  };
+  // Drafts before 2020-12 have the list in `items`, and what follows in `additionalItems`.
+  const auto tuple_of = [&](const JsonValue* schema) {
+    Tuple tuple{schema->find("prefixItems"), schema->find("items")};
+    if (tuple.prefix == nullptr && tuple.items != nullptr && tuple.items->is(Type::kArray)) {
+      tuple.prefix = std::exchange(tuple.items, schema->find("additionalItems"));
+    }
+    if (tuple.prefix != nullptr && !tuple.prefix->is(Type::kArray)) {
+      refuse_form(schema, "prefixItems");
+    }
+    if (tuple.items != nullptr && !tuple.items->is(Type::kObject) &&
+        !tuple.items->is(Type::kBoolean)) {
       refuse_form(schema, "items");
     }
-    const std::size_t size = prefix == nullptr ? 0 : prefix->values.size();
-    for (std::size_t i = 0; i < longest; ++i) {
-      if (i < size) add_to(shape.prefix[i], &prefix->values[i]);
-      if (i >= size && items != nullptr) add_to(shape.prefix[i], items);
-    }
-    if (items != nullptr) add_to(shape.items, items);
+    return tuple;
+  };
+  std::vector<Tuple> tuples;
+  std::size_t longest = 0;
+  for (const JsonValue* const schema : set) {
+    const Tuple tuple = tuple_of(schema);
+    if (tuple.prefix == nullptr && tuple.items == nullptr) continue;
+    tuples.push_back(tuple);
+    if (tuple.prefix != nullptr) longest = std::max(longest, tuple.prefix->values.size());
   }
+  if (tuples.empty()) return;
+  spend(longest * tuples.size() * 10);
+  hold(longest * sizeof(SetId));
+  Schemas rest;
+  for (std::size_t i = 0; i < longest; ++i) {
+    Schemas here;
+    for (const auto& [prefix, items] : tuples) {
+      const bool is_named = prefix != nullptr && i < prefix->values.size();
+      if (is_named) add_to(here, &prefix->values[i]);
+      if (!is_named && items != nullptr) add_to(here, items);
+    }
+    shape.prefix.push_back(intern(here));
+  }
+  for (const auto& [prefix, items] : tuples) {
+    if (items != nullptr) add_to(rest, items);
+  }
+  shape.items = intern(rest);
 }
+
+// --- objects
+
+// The keywords of a set's objects while they are read.
+struct SchemaReader::Objects {
+  std::vector<Owner> owners;
+  std::vector<std::string> names;  // of keys that are named anywhere
+  std::unordered_map<std::string_view, std::size_t> places;
+  std::vector<const JsonValue*> patterns;        // of keys, each once
+  std::vector<std::shared_ptr<const Dfa>> dfas;  // theirs
+  Schemas of_names;                              // propertyNames
+};
 
 void SchemaReader::read_objects(const Schemas& set, Shape& shape) {
-  std::map<std::string_view, std::size_t> places;
-  const JsonValue* closing = nullptr;  // the schema with additionalProperties
-  for (const JsonValue* const schema : set) {
-    if (const JsonValue* const properties = schema->find("properties")) {
-      if (!properties->is(Type::kObject)) refuse_form(schema, "properties");
-      spend(properties->names.size() * 20);
-      for (std::size_t i = 0; i < properties->names.size(); ++i) {
-        const std::string& name = properties->names[i];
-        const auto [place, fresh] = places.emplace(name, shape.properties.size());
-        if (fresh) shape.properties.emplace_back(name, Schemas());
-        add_to(shape.properties[place->second].second, &properties->values[i]);
+  Objects objects;
+  for (const JsonValue* const schema : set) read_owner(schema, objects, shape);
+  // Names stay where they are from here on.
+  std::vector<Schemas> sets(objects.names.size());
+  spend(objects.names.size() * (60 + 20 * objects.owners.size()));
+  hold(objects.names.size() * (sizeof(shape.properties[0]) + 32));
+  std::vector<const JsonValue*> own;
+  for (const Owner& owner : objects.owners) {
+    own.assign(objects.names.size(), nullptr);
+    if (owner.properties != nullptr) {
+      for (std::size_t i = 0; i < owner.properties->names.size(); ++i) {
+        own[objects.places.at(owner.properties->names[i])] = &owner.properties->values[i];
       }
     }
-    if (const JsonValue* const required = schema->find("required")) {
-      if (!required->is(Type::kArray)) refuse_form(schema, "required");
-      spend(required->values.size() * 20);
-      for (const JsonValue& name : required->values) {
-        if (!name.is(Type::kString)) refuse_form(schema, "required");
-        shape.required.insert(name.text);
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      bool is_matched = own[i] != nullptr;
+      if (is_matched) add_to(sets[i], own[i]);
+      for (const auto& [pattern, schema] : owner.patterns) {
+        spend(objects.names[i].size());
+        if (!objects.dfas[pattern]->matches(json_spelling(objects.names[i]) + '"')) continue;
+        add_to(sets[i], schema);
+        is_matched = true;
+      }
+      if (!is_matched && owner.additional != nullptr) add_to(sets[i], owner.additional);
+    }
+  }
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    for (const JsonValue* const schema : objects.of_names) {
+      if (takes(schema, text_value(objects.names[i]))) continue;
+      add_to(sets[i], &kNeverSchema);
+      break;
+    }
+    shape.properties.emplace_back(std::move(objects.names[i]), intern(sets[i]));
+  }
+  if ((shape.types & kObjectBit) != 0) add_keys(objects, shape);
+}
+
+void SchemaReader::read_owner(const JsonValue* schema, Objects& objects, Shape& shape) {
+  Owner owner{schema, schema->find("properties"), schema->find("additionalProperties"), {}};
+  const auto add_name = [&](const std::string& name) {
+    spend(20);
+    if (objects.places.contains(name)) return;
+    objects.places.emplace(name, objects.names.size());
+    objects.names.push_back(name);
+    expect(objects.names.size() * 3 * (sizeof(std::string) + 64));
+  };
+  if (owner.properties != nullptr) {
+    if (!owner.properties->is(Type::kObject)) refuse_form(schema, "properties");
+    for (const std::string& name : owner.properties->names) add_name(name);
+  }
+  if (const JsonValue* const patterns = schema->find("patternProperties")) {
+    if (!patterns->is(Type::kObject)) refuse_form(schema, "patternProperties");
+    for (std::size_t i = 0; i < patterns->names.size(); ++i) {
+      std::shared_ptr<const Dfa> dfa = key_dfa(schema, patterns->names[i]);
+      if (dfa == nullptr) {
+        // Keys that the pattern would name are not additional.
+        owner.additional = nullptr;
+        continue;
+      }
+      spend(objects.dfas.size());
+      const auto found = std::ranges::find(objects.dfas, dfa);
+      owner.patterns.emplace_back(found - objects.dfas.begin(), &patterns->values[i]);
+      if (found == objects.dfas.end()) objects.dfas.push_back(std::move(dfa));
+    }
+  }
+  if (const JsonValue* const required = schema->find("required")) {
+    if (!required->is(Type::kArray)) refuse_form(schema, "required");
+    for (const JsonValue& name : required->values) {
+      if (!name.is(Type::kString)) refuse_form(schema, "required");
+      add_name(name.text);
+      if (shape.required.insert(name.text).second) hold(80 + name.text.size());
+    }
+  }
+  for (const char* const keyword : {"dependentRequired", "dependencies"}) {
+    const JsonValue* const dependent = schema->find(keyword);
+    if (dependent == nullptr) continue;
+    if (!dependent->is(Type::kObject)) refuse_form(schema, keyword);
+    for (std::size_t i = 0; i < dependent->names.size(); ++i) {
+      if (!dependent->values[i].is(Type::kArray)) {
+        if (keyword[8] == 'R') refuse_form(schema, keyword);
+        refuse(schema, keyword);
+        continue;
+      }
+      for (const JsonValue& name : dependent->values[i].values) {
+        if (!name.is(Type::kString)) refuse_form(schema, keyword);
+        add_name(dependent->names[i]);
+        add_name(name.text);
+        hold(2 * sizeof(std::string) + 2 * (dependent->names[i].size() + name.text.size()));
+        shape.dependencies.emplace_back(dependent->names[i], name.text);
       }
     }
-    const JsonValue* const additional = schema->find("additionalProperties");
-    if (additional == nullptr || (additional->is(Type::kBoolean) && additional->boolean)) continue;
-    if (closing != nullptr) {
-      refuse(schema, "allOf with additionalProperties");
-      continue;
-    }
-    closing = schema;
   }
-  if (closing != nullptr) {
-    const JsonValue* const named = closing->find("properties");
-    if (shape.properties.size() > (named == nullptr ? 0 : distinct_names(*named))) {
-      refuse(closing, "allOf with additionalProperties");
-      closing = nullptr;
+  if (const JsonValue* const names = schema->find("propertyNames")) {
+    if (!names->is(Type::kObject) && !names->is(Type::kBoolean)) {
+      refuse_form(schema, "propertyNames");
     }
+    add_to(objects.of_names, names);
   }
-  if (closing != nullptr) add_to(shape.additional, closing->find("additionalProperties"));
-  for (const std::string& name : shape.required) {
-    if (!places.contains(name)) shape.properties.emplace_back(name, shape.additional);
+  if (owner.additional != nullptr && owner.additional->is(Type::kBoolean) &&
+      owner.additional->boolean) {
+    owner.additional = nullptr;
+  }
+  if (owner.properties != nullptr || owner.additional != nullptr || !owner.patterns.empty()) {
+    objects.owners.push_back(std::move(owner));
   }
 }
 
-std::size_t SchemaReader::distinct_names(const JsonValue& object) {
-  return std::set<std::string_view>(object.names.begin(), object.names.end()).size();
+// The automaton of keys, without the opening quote.
+std::shared_ptr<const Dfa> SchemaReader::key_dfa(const JsonValue* schema,
+                                                 const std::string& pattern) {
+  const auto found = key_dfas_.find(pattern);
+  if (found != key_dfas_.end()) return found->second;
+  hold(128 + pattern.size());
+  const JsonValue text = text_value(pattern);
+  const auto quoted = dfa_of(schema, &text, true, Spelling::kJsonString);
+  std::shared_ptr<const Dfa> dfa;
+  if (quoted != nullptr) dfa = keep(behind(*quoted, '"'), 0);
+  return key_dfas_[pattern] = std::move(dfa);
 }
+
+// The keys that one shape of `propertyNames` takes; null: all.
+std::shared_ptr<const Dfa> SchemaReader::key_dfa(const Shape& shape) {
+  std::size_t work = 0;
+  std::optional<Dfa> dfa;
+  const auto add = [&](const Dfa& quoted) {
+    const Dfa more = behind(quoted, '"');
+    dfa = dfa ? intersection(*dfa, more, &work) : more;
+  };
+  expect(kDfaMemory);
+  if (shape.constants) {
+    Nfa nfa;
+    const Nfa::State start = nfa.add_state(), end = nfa.add_state();
+    for (const JsonValue* const value : *shape.constants) {
+      if (!value->is(Type::kString)) continue;
+      nfa.add_empty(nfa.add_bytes(start, json_spelling(value->text) + '"'), end);
+    }
+    return keep(nfa.determinize(start, end, &work), work);
+  }
+  for (const JsonValue* const text : shape.patterns) {
+    add(*dfa_of(text, text, true, Spelling::kJsonString));
+  }
+  for (const JsonValue* const text : shape.formats) {
+    add(*dfa_of(text, text, false, Spelling::kJsonString));
+  }
+  if (const auto rest = not_excluded(shape, Spelling::kJsonString)) add(*rest);
+  if (shape.min_length > 0 || shape.max_length != kUnbounded) {
+    dfa = with_lengths(dfa ? *dfa : json_key()->dfa, *json_key(), shape.min_length,
+                       shape.max_length, &work);
+  }
+  return dfa ? keep(std::move(*dfa), work) : nullptr;
+}
+
+void SchemaReader::add_keys(Objects& objects, Shape& shape) {
+  const JsonValue* place = nullptr;
+  const char* keyword = "patternProperties";
+  try {
+    std::vector<std::shared_ptr<const Dfa>> begins = {nullptr};
+    if (!objects.of_names.empty()) {
+      place = objects.of_names[0];
+      keyword = "propertyNames";
+      begins.clear();
+      for (const SetId set : alternatives(intern(objects.of_names))) {
+        const Shape& names = shape_of(set);
+        if ((names.types & kStringBit) != 0) begins.push_back(key_dfa(names));
+      }
+      keyword = "patternProperties";
+    }
+    for (const Owner& owner : objects.owners) {
+      if (!owner.patterns.empty()) place = owner.schema;
+    }
+    std::vector<bool> matched(objects.dfas.size(), false);
+    for (const auto& dfa : begins) split_keys(objects, 0, dfa, matched, shape.keys);
+  } catch (const TooLarge&) {
+    spend(kMaxSchemaWork / 10);
+    refuse(place, keyword);
+    // All that they would say of other keys is left out.
+    shape.keys = {KeyClass()};
+  }
+  hold(shape.keys.size() * sizeof(KeyClass));
+}
+
+// Appends the classes of the keys of `dfa`, of which `matched` says whether they match the patterns
+// before `pattern`.
+void SchemaReader::split_keys(const Objects& objects, std::size_t pattern,
+                              const std::shared_ptr<const Dfa>& dfa, std::vector<bool>& matched,
+                              std::vector<KeyClass>& keys) {
+  spend(100);
+  if (dfa != nullptr && dfa->start() == Dfa::kDead) return;
+  const bool is_last = pattern + 1 >= objects.dfas.size();
+  const auto may_be = [&] {
+    const Schemas& set = entries_[set_of_keys(objects, matched)].schemas;
+    return std::ranges::none_of(
+        set, [](const JsonValue* s) { return s->is(Type::kBoolean) && !s->boolean; });
+  };
+  if (pattern == objects.dfas.size()) {
+    if (!may_be()) return;
+    if (keys.size() >= kMostKeyClasses) throw TooLarge("has too many classes of keys");
+    keys.push_back({dfa, set_of_keys(objects, matched)});
+    return;
+  }
+  const Dfa& all = dfa == nullptr ? json_key()->dfa : *dfa;
+  const Dfa& some = *objects.dfas[pattern];
+  expect(kDfaMemory);
+  for (const bool matches : {true, false}) {
+    matched[pattern] = matches;
+    // Automata are not made for keys that cannot be there.
+    if (!is_last || may_be()) {
+      std::size_t work = 0;
+      std::shared_ptr<const Dfa> part;
+      if (matches && dfa == nullptr) {
+        part = objects.dfas[pattern];
+      } else if (matches) {
+        part = keep(intersection(all, some, &work), work);
+      } else {
+        part = keep(difference(all, some, &work), work);
+      }
+      split_keys(objects, pattern + 1, part, matched, keys);
+    }
+  }
+  matched[pattern] = false;
+}
+
+SetId SchemaReader::set_of_keys(const Objects& objects, const std::vector<bool>& matched) {
+  Schemas set;
+  for (const Owner& owner : objects.owners) {
+    bool is_matched = false;
+    for (const auto& [pattern, schema] : owner.patterns) {
+      if (!matched[pattern]) continue;
+      add_to(set, schema);
+      is_matched = true;
+    }
+    if (!is_matched && owner.additional != nullptr) add_to(set, owner.additional);
+  }
+  return intern(set);
+}
+
+// --- values that schemas name
 
 void SchemaReader::filter_constants(Shape& shape) {
   std::vector<const JsonValue*> kept;
@@ -604,22 +1466,68 @@ void SchemaReader::filter_constants(Shape& shape) {
   shape.constants = std::move(kept);
 }
 
-bool SchemaReader::holds(const JsonValue& value, const Schemas& set) {
-  for (const Schemas& one : alternatives(set)) {
-    const Shape& shape = shape_of(one);
-    if (shape.constants && std::ranges::none_of(*shape.constants, [&](const JsonValue* other) {
-          return same_value(value, *other);
-        })) {
-      continue;
-    }
-    if (has_shape(value, shape)) return true;
-  }
-  return false;
+bool SchemaReader::holds(const JsonValue& value, SetId set) {
+  const Schemas schemas = entries_[set].schemas;
+  return std::ranges::all_of(schemas,
+                             [&](const JsonValue* schema) { return takes(schema, value); });
 }
 
-bool SchemaReader::has_shape(const JsonValue& value, const Shape& shape) {
-  spend(20);
-  if ((type_of(value) & shape.types) == 0) return false;
+bool SchemaReader::takes(const JsonValue* schema, const JsonValue& value) {
+  spend(100);
+  struct Depth {
+    explicit Depth(std::uint32_t& count) : count_(count) { ++count_; }
+    ~Depth() { --count_; }
+    std::uint32_t& count_;
+  };
+  const Depth depth(taking_);
+  if (taking_ > kMostTaken) {
+    throw GrammarError(GrammarError::Kind::kTooLarge, path_of(schema),
+                       "is followed more than 1000 times for one constant");
+  }
+  if (schema->is(Type::kBoolean)) return schema->boolean;
+  if (!schema->is(Type::kObject)) refuse_form(schema, "is no schema");
+  if (const JsonValue* const reference = schema->find("$ref")) {
+    if (!reference->is(Type::kString)) refuse_form(schema, "$ref");
+    const JsonValue* const target = resolve(reference->text, schema);
+    if (target == nullptr) {
+      refuse(schema, "$ref " + reference->text);
+    } else if (!takes(target, value)) {
+      return false;
+    }
+    if (is_old_draft_) return true;
+  }
+  check_keywords(schema);
+  for (const char* const name : {"allOf", "anyOf", "oneOf"}) {
+    const JsonValue* const branches = schema->find(name);
+    if (branches == nullptr) continue;
+    if (!branches->is(Type::kArray)) refuse_form(schema, name);
+    const auto count = std::ranges::count_if(
+        branches->values, [&](const JsonValue& branch) { return takes(&branch, value); });
+    if (name[1] == 'l' && count != std::ssize(branches->values)) return false;
+    if (name[1] != 'l' && (count == 0 || (name[0] == 'o' && count > 1))) return false;
+  }
+  if (const JsonValue* const excluded = schema->find("not");
+      excluded != nullptr && takes(excluded, value)) {
+    return false;
+  }
+  const Shape& shape = shape_of(intern({schema}));
+  if (shape.constants && std::ranges::none_of(*shape.constants, [&](const JsonValue* other) {
+        return same_value(value, *other);
+      })) {
+    return false;
+  }
+  return has_shape(value, shape);
+}
+
+bool SchemaReader::has_shape(const JsonValue& value, const Shape& shape, bool with_formats) {
+  spend(60 + shape.excluded.size());
+  // An integer is a number, too.
+  const std::uint32_t type = type_of(value);
+  if ((type & shape.types) == 0) return false;
+  if (std::ranges::any_of(shape.excluded,
+                          [&](const JsonValue* other) { return same_value(value, *other); })) {
+    return false;
+  }
   switch (value.type) {
     case Type::kNumber: {
       if (shape.numbers.is_free()) return true;
@@ -628,42 +1536,53 @@ bool SchemaReader::has_shape(const JsonValue& value, const Shape& shape) {
       return number && shape.numbers.holds(*number);
     }
     case Type::kString: {
-      const auto length = static_cast<std::size_t>(std::ranges::count_if(
-          value.text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+      const std::size_t length = length_of(value.text);
       if (length < shape.min_length || length > shape.max_length) return false;
       const std::string spelt = '"' + json_spelling(value.text) + '"';
-      spend(spelt.size() * (shape.patterns.size() + shape.formats.size()));
-      const auto matches = [&](const JsonValue* text, bool is_pattern) {
+      spend(spelt.size() *
+            (shape.patterns.size() + shape.formats.size() + shape.excluded_patterns.size()));
+      const auto matches = [&](const JsonValue* text, bool is_pattern, bool otherwise) {
         const auto dfa = dfa_of(text, text, is_pattern, Spelling::kJsonString);
-        return dfa == nullptr || dfa->matches(spelt);
+        return dfa == nullptr ? otherwise : dfa->matches(spelt);
       };
-      return std::ranges::all_of(shape.patterns, [&](auto* p) { return matches(p, true); }) &&
-             std::ranges::all_of(shape.formats, [&](auto* f) { return matches(f, false); });
+      return std::ranges::all_of(shape.patterns, [&](auto* p) { return matches(p, true, true); }) &&
+             std::ranges::none_of(shape.excluded_patterns,
+                                  [&](auto* p) { return matches(p, true, false); }) &&
+             (!with_formats ||
+              std::ranges::all_of(shape.formats, [&](auto* f) { return matches(f, false, true); }));
     }
     case Type::kArray:
       if (value.values.size() < shape.min_items || value.values.size() > shape.max_items) {
         return false;
       }
       for (std::size_t i = 0; i < value.values.size(); ++i) {
-        const Schemas& set = i < shape.prefix.size() ? shape.prefix[i] : shape.items;
-        if (!set.empty() && !holds(value.values[i], set)) return false;
+        const SetId set = i < shape.prefix.size() ? shape.prefix[i] : shape.items;
+        if (!holds(value.values[i], set)) return false;
       }
       return true;
     case Type::kObject:
-      for (const std::string& name : shape.required) {
-        if (value.find(name) == nullptr) return false;
-      }
-      for (std::size_t i = 0; i < value.names.size(); ++i) {
-        spend(shape.properties.size());
-        const auto found = std::ranges::find(shape.properties, value.names[i],
-                                             &std::pair<std::string, Schemas>::first);
-        const Schemas& set = found == shape.properties.end() ? shape.additional : found->second;
-        if (!set.empty() && !holds(value.values[i], set)) return false;
-      }
-      return true;
+      return has_members(value, shape);
     default:
       return true;
   }
+}
+
+bool SchemaReader::has_members(const JsonValue& value, const Shape& shape) {
+  const std::size_t count =
+      std::set<std::string_view>(value.names.begin(), value.names.end()).size();
+  spend(count * 20);
+  if (count < shape.min_properties || count > shape.max_properties) return false;
+  for (const std::string& name : shape.required) {
+    if (value.find(name) == nullptr) return false;
+  }
+  for (const auto& [name, needed] : shape.dependencies) {
+    if (value.find(name) != nullptr && value.find(needed) == nullptr) return false;
+  }
+  for (std::size_t i = 0; i < value.names.size(); ++i) {
+    const std::optional<SetId> set = set_of_key(shape, value.names[i]);
+    if (!set || !holds(value.values[i], *set)) return false;
+  }
+  return true;
 }
 
 }  // namespace lintel::grammar

@@ -268,7 +268,7 @@ class MaskMaker {
         if (*budget == 0) return false;
         run_job(matcher.grammar(), *stepper_, budget);
       } else if (!stages_.empty()) {
-        finish_stage();
+        finish_stage(matcher.grammar());
       } else {
         stepper_.reset();
         ready_ = true;
@@ -329,7 +329,7 @@ class MaskMaker {
       jobs_.push_back(
           {nullptr, &vocabulary_.trie(), {kWholeTrie}, std::exchange(together_, {}), false});
     }
-    if (!stages_.empty()) begin_stage();
+    if (!stages_.empty()) begin_stage(grammar);
     return true;
   }
 
@@ -378,21 +378,20 @@ class MaskMaker {
 
   void add_free_key(const Grammar& grammar, const FreeKey& key, const Place& place,
                     std::size_t* budget) {
-    const LocalPlace local{
-        &json_key()->dfa, nullptr, {json_key()->dfa.id(), key.state, 0, kUnbounded}};
+    const LocalPlace local{key.dfa, nullptr, {key.dfa->id(), key.state, 0, kUnbounded}};
     stages_.push_back({&grammar[place.node], key, local_mask(local, budget), place});
   }
 
-  void begin_stage() {
+  void begin_stage(const Grammar& grammar) {
     const Stage& stage = stages_.back();
     stage_words_ = stage.local->inside;
     Stacks after;
-    end_free_key(stage.place, after);
+    end_free_key(grammar, stage.place, after);
     jobs_.push_back({stage.local, &stage.local->rests, {kWholeTrie}, std::move(after), true});
   }
 
   // Tokens that would end a key as one of the names are left to the names.
-  void finish_stage() {
+  void finish_stage(const Grammar& grammar) {
     const Stage& stage = stages_.back();
     const ByteTrie& trie = vocabulary_.trie();
     for (std::uint32_t i = stage.key.begin; i < stage.key.end; ++i) {
@@ -402,7 +401,7 @@ class MaskMaker {
     }
     add_words(stage_words_, words_);
     stages_.pop_back();
-    if (!stages_.empty()) begin_stage();
+    if (!stages_.empty()) begin_stage(grammar);
   }
 
   // The last job, until it ends or the budget is used up, be it amid the tops of one node.

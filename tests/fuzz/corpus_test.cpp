@@ -156,7 +156,8 @@ TEST_CASE("templates, mutated or made by a grammar, are rendered or refused, wit
   CHECK(taken >= 200);
 }
 
-TEST_CASE("mutated schemas and grammars: each is compiled or refused, within its memory") {
+TEST_CASE("mutated schemas and grammars: each is compiled or refused, within its memory",
+          "[threat-96]") {
   // A grammar, and what is built on the way to it.
   constexpr std::size_t kLimit = 64 << 20;
   const std::vector<std::string> schemas = schema_seeds();
@@ -168,6 +169,7 @@ TEST_CASE("mutated schemas and grammars: each is compiled or refused, within its
     INFO("mutation " << number);
     const std::string schema = mutate_text(schemas[number % schemas.size()], number);
     REQUIRE_NOTHROW(taken += try_limited(try_schema, schema, kLimit) ? 1 : 0);
+    REQUIRE_NOTHROW(try_limited(try_relaxed_schema, schema, kLimit));
     const std::string grammar = mutate_text(grammars[number % grammars.size()], number);
     REQUIRE_NOTHROW(taken += try_limited(try_gbnf, grammar, kLimit) ? 1 : 0);
   }
@@ -184,6 +186,62 @@ TEST_CASE("GBNF of random rules: masks are made in bounded work and memory", "[t
     REQUIRE_NOTHROW(taken += try_limited(try_gbnf, gbnf, kLimit) ? 1 : 0);
   }
   CHECK(taken >= 500);
+}
+
+TEST_CASE("schemas whose branches, references or keys multiply: within 64 MiB", "[threat-96]") {
+  constexpr std::size_t kLimit = 64 << 20;
+  const auto list = [](int count, const std::string& part) {
+    std::string text;
+    for (int i = 0; i < count; ++i) {
+      std::string one = part;
+      for (std::size_t at; (at = one.find('@')) != std::string::npos;) {
+        one.replace(at, 1, std::to_string(i));
+      }
+      text += (i > 0 ? "," : "") + one;
+    }
+    return text;
+  };
+  const auto chain = [&](int count, const std::string& each, const std::string& last) {
+    std::string text = R"({"$ref":"#/$defs/0","$defs":{)";
+    for (int i = 0; i < count; ++i) {
+      const std::string to = std::to_string(i + 1);
+      text += '"' + std::to_string(i) + R"(":{"$ref":"#/$defs/)" + to + '"' + each + "},";
+    }
+    return text + '"' + std::to_string(count) + "\":" + last + "}}";
+  };
+  const std::string schemas[] = {
+      R"({"allOf":[)" + list(1000, R"({"anyOf":[true]})") + R"(,{"anyOf":[)" + list(2000, "true") +
+          "]}]}",
+      R"({"allOf":[)" + list(9000, R"({"anyOf":[true]})") + R"(,{"anyOf":[)" + list(20, "true") +
+          "]}]}",
+      R"({"allOf":[{"anyOf":[true]},{"anyOf":[)" + list(40'000, "true") + "]}]}",
+      chain(180, R"(,"anyOf":[true])", R"({"anyOf":[)" + list(2000, "true") + "]}"),
+      chain(180, R"(,"anyOf":[{},{}])", "{}"),
+      R"({"properties":{)" + list(6000, R"("@":true)") + R"(},"anyOf":[)" +
+          list(3000, R"({"required":["@"]})") + "]}",
+      R"({"enum":[)" + list(20'000, "@") + R"(],"anyOf":[)" + list(3000, R"({"minimum":@})") + "]}",
+      R"({"enum":[)" + list(120'000, "0") + "]}",
+      R"({"enum":[)" + list(40'000, "[[]]") + "]}",
+      R"({"patternProperties":{)" + list(3000, R"("x@":{"const":@})") + "}}",
+      R"({"patternProperties":{)" + list(40, R"("(a|b)*a(a|b){7}c@":{})") + "}}",
+      R"({"type":"object","oneOf":[)" + list(3000, R"({"required":["@"]})") + "]}",
+      R"({"not":{"anyOf":[)" + list(3000, R"({"properties":{"@":{"const":@}}})") + "]}}",
+      R"({"dependentRequired":{)" + list(6000, R"("@":["@0","@1"])") + "}}",
+      R"({"type":"object","allOf":[)" +
+          list(150, R"({"properties":{"@":{}},"additionalProperties":{"minimum":@}})") + "]}",
+      R"({"propertyNames":{"anyOf":[)" + list(1000, R"({"pattern":"^@a*b"})") + "]}}",
+      R"({"properties":{)" +
+          list(300, R"("@":{"allOf":[)" + list(12, R"({"anyOf":[{},true]})") + "]}") + "}}",
+      R"({"items":[)" + list(20'000, R"({"$id":"u:@"})") + "]}",
+      R"({"properties":{)" + list(4000, R"("@":{"type":"string","pattern":"(a|b)*a(a|b){7}@"})") +
+          "}}",
+  };
+  for (const std::string& schema : schemas) {
+    INFO(schema.substr(0, 60) << " ... " << schema.size());
+    CHECK(schema.size() <= 256 << 10);
+    CHECK_NOTHROW(try_limited(try_schema, schema, kLimit));
+    CHECK_NOTHROW(try_limited(try_relaxed_schema, schema, kLimit));
+  }
 }
 
 TEST_CASE("no header of 50 MB takes more than 64 MB to refuse") {

@@ -9,6 +9,8 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace lintel::fuzz;
-  within_time(try_schema, std::string_view(reinterpret_cast<const char*>(data), size));
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  within_time(try_schema, bytes);
+  within_time(try_relaxed_schema, bytes);
   return 0;
 }

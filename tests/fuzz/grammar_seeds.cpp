@@ -25,6 +25,15 @@ std::vector<std::string> schema_seeds() {
       R"({"type":"object","properties":{"k":{"const":"y"}},"required":["k"]}],"title":"t"})",
       R"({"allOf":[{"properties":{"a":{"type":"string"}}},{"required":["a"]}],"prefixItems":)"
       R"([true,{"type":"string","minLength":1,"maxLength":9}],"items":false})",
+      R"({"$id":"http://a/b","type":"object","patternProperties":{"^a":{"type":"null"},"b$":true},)"
+      R"("propertyNames":{"maxLength":3},"minProperties":1,"maxProperties":4,"properties":{"c":)"
+      R"({"$ref":"d#/$defs/e"}},"dependentRequired":{"c":["a"]},"$defs":{"d":{"$id":"d","$defs":)"
+      R"({"e":{"$anchor":"f","items":[{"$ref":"#f"},false],"additionalItems":{}}}}}})",
+      R"({"oneOf":[{"required":["a"],"type":"object"},{"required":["b"],"type":"object"},)"
+      R"({"not":{"anyOf":[{"type":"object"},{"enum":[1.5,"x",null,[]]},{"pattern":"^y"}]}}]})",
+      R"({"$ref":"#/$defs/0","$defs":{"0":{"$ref":"#/$defs/1","anyOf":[true,{}]},"1":{"$ref":)"
+      R"("#/$defs/2","anyOf":[{"minItems":1},{"maxItems":2}]},"2":{"allOf":[{"anyOf":[true]},)"
+      R"({"anyOf":[{"const":[1]},{"enum":[[2],"z"]}]}]}}})",
   };
 }
 

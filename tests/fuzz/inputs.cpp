@@ -113,6 +113,17 @@ bool try_schema(std::string_view bytes) {
   return try_grammar([](std::string_view text) { return grammar::compile_schema(text); }, bytes);
 }
 
+bool try_relaxed_schema(std::string_view bytes) {
+  return try_grammar(
+      [](std::string_view text) {
+        grammar::SchemaOptions options;
+        options.relaxed = true;
+        std::vector<grammar::RelaxedKeyword> relaxed;
+        return grammar::compile_schema(text, options, &relaxed);
+      },
+      bytes);
+}
+
 bool try_gbnf(std::string_view bytes) { return try_grammar(grammar::compile_gbnf, bytes); }
 
 bool try_config(std::string_view bytes) {

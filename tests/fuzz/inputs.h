@@ -16,6 +16,7 @@ bool try_tokenizer_json(std::string_view bytes);
 bool try_world_vocabulary(std::string_view bytes);
 // A refusal is a GrammarError; what is taken makes texts that it accepts.
 bool try_schema(std::string_view bytes);
+bool try_relaxed_schema(std::string_view bytes);
 bool try_gbnf(std::string_view bytes);
 // A refusal is a SnapshotError. In one piece and in several the outcome is the same.
 bool try_snapshot(std::string_view bytes);

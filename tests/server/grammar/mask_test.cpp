@@ -621,13 +621,13 @@ TEST_CASE("a grammar of two: the texts of a format, and calls") {
 
 TEST_CASE("tool calls: errors and relaxed keywords name the tool") {
   std::vector<ToolSpec> tools = {
-      {"t", R"({"type":"object","minProperties":1})", ToolSpec::Arguments::kStrict}};
+      {"t", R"({"type":"object","uniqueItems":true})", ToolSpec::Arguments::kStrict}};
   try {
     compile_tools(tools, {});
     FAIL("taken");
   } catch (const GrammarError& error) {
     CHECK(error.path() == "t#");
-    CHECK(error.reason() == "minProperties");
+    CHECK(error.reason() == "uniqueItems");
   }
   tools[0].arguments = ToolSpec::Arguments::kRelaxed;
   std::vector<RelaxedKeyword> relaxed;

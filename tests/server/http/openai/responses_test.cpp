@@ -164,7 +164,7 @@ TEST_CASE(
   CHECK(error_of(body, 404)["code"] == "model_not_found");
   body = asked_for("a");
   body["text"]["format"] = ojson::parse(R"({"type": "json_schema", "name": "s", "strict": true,
-      "schema": {"type": "object", "not": {}}})");
+      "schema": {"type": "object", "contains": {}}})");
   const ojson error = error_of(body, 400);
   CHECK(error["code"] == "unsupported_schema");
   CHECK(error["param"] == "text");
