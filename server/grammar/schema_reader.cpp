@@ -219,6 +219,7 @@ void SchemaReader::expect(std::size_t bytes) {
 SetId SchemaReader::intern(const Schemas& schemas) {
   const auto found = ids_.find(schemas);
   if (found != ids_.end()) return *found;
+  spend(100 + 2 * schemas.size());
   // The entry and its place in the table of numbers.
   hold(sizeof(Entry) + 48 + schemas.size() * sizeof(const JsonValue*));
   const auto id = static_cast<SetId>(entries_.size());
@@ -1024,6 +1025,7 @@ std::uint32_t SchemaReader::type_of(const JsonValue& value) {
 
 const Shape& SchemaReader::shape_of(SetId id) {
   if (entries_[id].shape != nullptr) return *entries_[id].shape;
+  spend(400);
   hold(sizeof(Shape) + 16);
   entries_[id].shape = std::make_unique<Shape>();
   // While it is read, what asks for it sees what is known so far.
