@@ -15,7 +15,7 @@
 #include "server/core/mutex.h"
 #include "server/grammar/grammar.h"
 #include "server/grammar/grammar_cache.h"
-#include "server/grammar/tool_calls.h"
+#include "server/grammar/tool_dialect.h"
 #include "server/grammar/vocabulary.h"
 
 namespace lintel {

@@ -119,12 +119,12 @@ void ConstraintState::forbid(std::int32_t token, grammar::MaskWords& words) cons
 }
 
 void ConstraintState::mask_calls(grammar::MaskWords& words) const {
-  const std::string begun = finder_->text();
-  const auto& tokens = begun.empty() ? rules_->whole_call_tokens_ : rules_->call_tokens_;
+  const std::string partial = finder_->text();
+  const auto& tokens = partial.empty() ? rules_->whole_call_tokens_ : rules_->call_tokens_;
   if (tokens.empty()) return;
   const grammar::Matcher start(rules_->constraint_.calls->grammar);
-  grammar::Matcher after_begun = start;
-  const bool continues = after_begun.advance(begun);
+  grammar::Matcher after_partial = start;
+  const bool continues = after_partial.advance(partial);
   for (const std::int32_t token : tokens) {
     const std::string_view text = rules_->text_of(token);
     const std::size_t size = std::min(find_end(text), text.size());
@@ -133,11 +133,11 @@ void ConstraintState::mask_calls(grammar::MaskWords& words) const {
     while (at < size && !finder.step(text[at])) ++at;
     if (at == size) continue;
     const std::string call = finder.text() + std::string(text.substr(at + 1));
-    const bool is_begun = call.starts_with(begun);
-    grammar::Matcher matcher = is_begun ? after_begun : start;
+    const bool is_continued = call.starts_with(partial);
+    grammar::Matcher matcher = is_continued ? after_partial : start;
     const bool is_taken =
-        (continues || !is_begun) &&
-        matcher.advance(std::string_view(call).substr(is_begun ? begun.size() : 0));
+        (continues || !is_continued) &&
+        matcher.advance(std::string_view(call).substr(is_continued ? partial.size() : 0));
     if (!is_taken) forbid(token, words);
   }
 }

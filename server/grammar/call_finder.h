@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "server/grammar/tool_calls.h"
+#include "server/grammar/tool_dialect.h"
 
 namespace lintel::grammar {
 

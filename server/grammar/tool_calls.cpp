@@ -139,7 +139,9 @@ class ToolCompiler {
     const NodeId call = add_call(named);
     if (options_.mode == Mode::kRequired) {
       const NodeId begin = g.add_text(tags_.begin);
-      std::vector<NodeId> parts = {g.add_dfa(leading_lines()), begin, call};
+      std::vector<NodeId> parts;
+      if (options_.leading_lines) parts.push_back(g.add_dfa(leading_lines()));
+      parts.insert(parts.end(), {begin, call});
       if (options_.parallel && options_.dialect != ToolDialect::kPythonic) {
         const NodeId more = g.add_sequence({space(), begin, call});
         parts.push_back(g.add_repeat(more, 0, kMaxCalls - 1));

@@ -5,22 +5,13 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "server/grammar/grammar.h"
 #include "server/grammar/schema.h"
+#include "server/grammar/tool_dialect.h"
 
 namespace lintel::grammar {
-
-enum class ToolDialect {
-  kHermes,    // <tool_call>{"name": NAME, "arguments": OBJECT}</tool_call>
-  kXml,       // <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>
-  kPythonic,  // <|tool_call_start|>[NAME(KEY=LITERAL, ...)]<|tool_call_end|>
-};
-
-// Characters that names of functions and parameters have in no dialect but kXml.
-inline constexpr std::string_view kNotInNames = "<>\"'=(){}[],\n\r\t ";
 
 struct ToolSpec {
   enum class Arguments {
@@ -44,6 +35,9 @@ struct ToolGrammarOptions {
   ToolDialect dialect = ToolDialect::kHermes;
   Mode mode = Mode::kAuto;
   bool parallel = true;  // several calls; false: the text ends with the first
+  // kRequired: up to two line feeds may come first. Off for an alternative to texts that cannot
+  // begin so.
+  bool leading_lines = true;
 };
 
 // Calls an answer may have.

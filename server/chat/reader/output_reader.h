@@ -56,7 +56,7 @@ class OutputReader {
     ReasoningMode reasoning = ReasoningMode::kNone;
     ToolDialect dialect = ToolDialect::kNone;
     bool parallel = true;  // false: the reader stops at the end of the first call
-    // False: an answer whose content has begun has no calls.
+    // False: after its first content an answer has no calls.
     bool calls_after_text = true;
   };
 

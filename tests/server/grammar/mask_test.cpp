@@ -604,7 +604,9 @@ TEST_CASE("a grammar of two: the texts of a format, and calls") {
   const auto tools = weather_tools(ToolSpec::Arguments::kStrict);
   const auto grammar = std::make_shared<Grammar>(kMaxGbnfDepth);
   const NodeId text = add_gbnf(*grammar, "root ::= \"ab\" root | \"c\"");
-  const NodeId calls = add_tool_calls(*grammar, tools, {ToolDialect::kXml, Mode::kRequired, true});
+  const NodeId calls = add_tool_calls(
+      *grammar, tools,
+      {.dialect = ToolDialect::kXml, .mode = Mode::kRequired, .leading_lines = false});
   grammar->finish(grammar->add_choice({text, calls}));
   const auto takes = [&](const std::string& all) {
     Matcher matcher(grammar);
@@ -616,6 +618,7 @@ TEST_CASE("a grammar of two: the texts of a format, and calls") {
   CHECK(takes(call + "\n" + call));
   CHECK_FALSE(takes("ab"));
   CHECK_FALSE(takes("c" + call));
+  CHECK_FALSE(takes("\n\n" + call));
   CHECK_FALSE(takes(call + "c"));
 }
 
