@@ -156,14 +156,17 @@ void ArchitectureKeys::ignore_prefix(const std::string& prefix) {
 void ArchitectureKeys::refuse_rope_scaling() {
   const std::string type = "rope.scaling.type";
   const std::string factor = "rope.scaling.factor";
-  if (const GgufValue* const value = find(type)) {
-    if (value->is_array() || value->text() != "none")
+  const GgufValue* const value = find(type);
+  if (value != nullptr && !value->is_blank()) {
+    if (value->is_array() || value->text() != "none") {
       fail(type, "\"none\": " + std::string(kNotServed));
+    }
     return ignore_prefix("rope.scaling.");
   }
   const GgufValue* const scaled = find(factor);
-  if (scaled != nullptr && number_of(*scaled) != 1.0 && !scaled->is_blank())
+  if (scaled != nullptr && number_of(*scaled) != 1.0 && !scaled->is_blank()) {
     fail(factor, kNotServed);
+  }
   // They count where a type says so.
   ignore({"rope.scaling.finetuned", "rope.scaling.original_context_length"});
 }

@@ -404,6 +404,7 @@ TEST_CASE("GGUF files: a key of the architecture that changes what is computed i
   CHECK_THAT(variant.error_with(rope + "factor", 4.0f), Contains("rope.scaling.factor"));
   CHECK_THAT(variant.error_with(rope + "attn_factor", 2.0f), Contains("rope.scaling.attn_factor"));
   CHECK(variant.error_with(rope + "type", "none") == "accepted");
+  CHECK(variant.error_with(rope + "type", "") == "accepted");
   CHECK(variant.error_with(rope + "factor", 1.0f) == "accepted");
   CHECK(variant.error_with("qwen35.logit_scale", 1.0f) == "accepted");
   CHECK(variant.error_with("qwen35.attention.causal", true) == "accepted");
