@@ -13,7 +13,7 @@ namespace {
 
 constexpr RedisReplyBounds kMostOfDocument{std::size_t{256} << 20, 16};
 // A server's clock may be ahead of this one's.
-constexpr std::chrono::hours kTimeToSpare{24};
+constexpr std::chrono::minutes kTimeToSpare{10};
 // How long a process is known after it was last heard of.
 constexpr std::chrono::milliseconds kRemembered = std::chrono::hours(24);
 constexpr const char* kSecretKey = "lintel1:{documents}:secret";
