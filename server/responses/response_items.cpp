@@ -187,6 +187,14 @@ Json chat_content(const Json& parts) {
   return content;
 }
 
+std::string reasoning_text(const Json& item) {
+  std::string text;
+  for (const Json& part : member_of(item, "content")) {
+    text += part["text"].get_ref<const std::string&>();
+  }
+  return text;
+}
+
 // Items as messages, one after the other.
 class Messages {
  public:
@@ -203,19 +211,20 @@ class Messages {
     last()["content"] = chat_content(item["content"]);
   }
   void add_reasoning(const Json& item) {
-    std::string text;
-    for (const Json& part : member_of(item, "content")) text += part["text"].get<std::string>();
+    std::string text = reasoning_text(item);
     if (text.empty()) return;
     // What was thought comes before what was said.
     if (is_open_ && (!last()["content"].is_null() || last().contains("tool_calls"))) {
       is_open_ = false;
     }
     open();
-    std::string before;
-    if (last().contains("reasoning_content")) {
-      before = last()["reasoning_content"].get<std::string>() + "\n";
+    // In place: there may be thousands in a row.
+    Json& all = last()["reasoning_content"];
+    if (all.is_null()) {
+      all = std::move(text);
+    } else {
+      all.get_ref<std::string&>().append(1, '\n').append(text);
     }
-    last()["reasoning_content"] = before + text;
   }
   void add_call(const Json& item) {
     open();
@@ -275,6 +284,58 @@ grpc::Status read_items(const Json& input, const std::string& suffix, Json& item
   return grpc::Status::OK;
 }
 
+std::size_t json_memory(const Json& value) {
+  constexpr std::size_t kValueBytes = 64;
+  std::size_t bytes = kValueBytes;
+  if (value.is_string()) bytes += value.get_ref<const std::string&>().size();
+  if (value.is_binary()) bytes += value.get_binary().size();
+  if (value.is_array()) {
+    for (const Json& each : value) bytes += json_memory(each);
+  }
+  if (value.is_object()) {
+    for (const auto& [name, each] : value.items()) {
+      bytes += kValueBytes + name.size() + json_memory(each);
+    }
+  }
+  return bytes;
+}
+
+References references_of(const Json& items) {
+  References references;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (items[i]["type"] != "item_reference") continue;
+    // "msg_", the digits of its response, its place.
+    const std::string id = items[i]["id"];
+    const std::size_t begin = id.find('_') + 1;
+    references[id.substr(begin, id.find('_', begin) - begin)][id].push_back(i);
+  }
+  return references;
+}
+
+bool put_in_place(const Json& found, std::map<std::string, std::vector<std::size_t>>& wanted,
+                  Json& items, std::size_t& bytes) {
+  for (const Json& item : found) {
+    const Json& id = member_of(item, "id");
+    const auto named = id.is_string() ? wanted.find(id.get<std::string>()) : wanted.end();
+    if (named == wanted.end()) continue;
+    const std::size_t each = json_memory(item);
+    if (bytes > kMostItemBytes || named->second.size() > (kMostItemBytes - bytes) / each) {
+      return false;
+    }
+    bytes += each * named->second.size();
+    for (const std::size_t place : named->second) items[place] = item;
+    wanted.erase(named);
+  }
+  return true;
+}
+
+void join_reasoning(Json& items) {
+  for (Json& item : items) {
+    if (member_of(item, "type") != "reasoning" || member_of(item, "content").size() < 2) continue;
+    item["content"] = Json::array({text_part("reasoning_text", reasoning_text(item))});
+  }
+}
+
 grpc::Status messages_of(const Json& instructions, const Json& items, std::ptrdiff_t first_input,
                          Json& messages) {
   messages = Json::array();
@@ -321,10 +382,10 @@ std::string seal_reasoning(const Sealer& sealer, const std::string& text) {
 grpc::Status compact_items(const Json& items, const Sealer& sealer, const std::string& id,
                            Json& item) {
   const std::string text = json_text(items);
-  if (text.size() > kMostCompactBytes) {
+  if (text.size() > kMostItemBytes) {
     return invalid_argument(
         {{"input", "has " + std::to_string(text.size()) + " bytes as JSON, at most " +
-                       std::to_string(kMostCompactBytes) + " are compacted"}});
+                       std::to_string(kMostItemBytes) + " are compacted"}});
   }
   item = {{"type", "compaction"},
           {"id", id},

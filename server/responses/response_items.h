@@ -5,8 +5,10 @@
 #include <grpcpp/support/status.h>
 
 #include <cstddef>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "server/responses/sealer.h"
 
@@ -27,10 +29,30 @@ grpc::Status messages_of(const nlohmann::ordered_json& instructions,
                          const nlohmann::ordered_json& items, std::ptrdiff_t first_input,
                          nlohmann::ordered_json& messages);
 
-// The largest conversation that one item can stand for, as JSON.
-inline constexpr std::size_t kMostCompactBytes = std::size_t{10} << 20;
+// The items of a conversation that is continued, as JSON.
+inline constexpr std::size_t kMostChainBytes = std::size_t{10} << 20;
+// The items of a request with those that they refer to, in memory, and what one item can stand for:
+// as a body that is read.
+inline constexpr std::size_t kMostItemBytes = std::size_t{48} << 20;
 
-// An item that stands for `items`; it has `id`. INVALID_ARGUMENT: they are more.
+// What a value takes in memory, as the reader of requests counts it.
+std::size_t json_memory(const nlohmann::ordered_json& value);
+
+// Those of the ids that references among `items` name, each with its places in the list, by the
+// digits of the response that has the item.
+using References = std::map<std::string, std::map<std::string, std::vector<std::size_t>>>;
+References references_of(const nlohmann::ordered_json& items);
+// Puts items in the places of references; one that is named twice counts twice. Takes those that it
+// has found out of `wanted`. bytes: of all items, which grow; false: beyond kMostItemBytes.
+bool put_in_place(const nlohmann::ordered_json& found,
+                  std::map<std::string, std::vector<std::size_t>>& wanted,
+                  nlohmann::ordered_json& items, std::size_t& bytes);
+
+// Reasoning in many parts becomes one part, as it is shown to a model.
+void join_reasoning(nlohmann::ordered_json& items);
+
+// An item that stands for `items`; it has `id`. INVALID_ARGUMENT: they are more than
+// kMostItemBytes.
 grpc::Status compact_items(const nlohmann::ordered_json& items, const Sealer& sealer,
                            const std::string& id, nlohmann::ordered_json& item);
 // A reasoning's text as its encrypted_content.

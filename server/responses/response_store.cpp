@@ -9,6 +9,7 @@
 
 #include "model/core/sha256.h"
 #include "server/core/random_bytes.h"
+#include "server/responses/response_items.h"
 #include "server/responses/response_output.h"
 
 namespace lintel {
@@ -25,28 +26,79 @@ constexpr std::chrono::seconds kInterruptedInterval{2};
 constexpr std::size_t kInterruptedAtOnce = 64;
 constexpr std::chrono::seconds kRefusedInterval{30};
 
+// Two lines of JSON: the items, which a chain is read for, and the rest.
 std::string body_of(const ResponseRecord& record) {
-  return json_text({{"response", record.response},
-                    {"input", record.input},
-                    {"pieces", record.pieces},
-                    {"seed", record.seed},
-                    {"request", record.request_digest},
-                    {"process", record.process},
-                    {"interrupted", record.is_interrupted},
-                    {"body", record.request}});
+  static const Json kNone = Json::array();
+  const auto found = record.response.find("output");
+  const bool has_output = found != record.response.end();
+  std::string body = "{\"status\":" + json_text(record.status()) +
+                     ",\"input\":" + json_text(record.input) +
+                     ",\"output\":" + json_text(has_output ? *found : kNone) + "}\n";
+  Json rest = {{"response", Json::object()},           {"seed", record.seed},
+               {"request", record.request_digest},     {"process", record.process},
+               {"interrupted", record.is_interrupted}, {"body", record.request}};
+  for (const auto& [name, value] : record.response.items()) {
+    rest["response"][name] = name == "output" ? Json() : value;
+  }
+  std::string text = json_text(rest);
+  text.pop_back();
+  return body + text + ",\"pieces\":" + json_text(record.pieces) + "}";
+}
+
+// The items of a document, without the rest of it.
+struct StoredItems {
+  std::string status;
+  Json input, output;
+  std::size_t json_bytes = 0;
+};
+
+// How many bytes the line of items has; 0: the document has no such line, for it was stored before
+// there was one.
+std::size_t items_line(const Document& document) {
+  const std::size_t end = document.body.find('\n');
+  return end == std::string::npos ? 0 : end;
+}
+
+// False: it is none.
+bool read_stored_items(const Document& document, StoredItems& items) {
+  const std::size_t line = items_line(document);
+  const char* const begin = document.body.data();
+  Json read = Json::parse(begin, begin + (line == 0 ? document.body.size() : line), nullptr,
+                          /*allow_exceptions=*/false);
+  try {
+    Json& response = line == 0 ? read.at("response") : read;
+    items.status = response.at("status");
+    items.output = std::move(response.at("output"));
+    items.input = std::move(read.at("input"));
+    items.json_bytes =
+        line > 0 ? line : json_text(items.input).size() + json_text(items.output).size();
+    return items.input.is_array() && items.output.is_array();
+  } catch (const Json::exception&) {
+    return false;
+  }
 }
 
 // False: it is none.
 bool read_body(const Document& document, ResponseRecord& record) {
-  const Json body = Json::parse(document.body, nullptr, /*allow_exceptions=*/false);
+  const std::size_t line = items_line(document);
+  const char* const begin = document.body.data();
+  Json body = Json::parse(begin + (line == 0 ? 0 : line + 1), begin + document.body.size(), nullptr,
+                          /*allow_exceptions=*/false);
   try {
     record.digits = document.id;
     record.owner = document.owner;
     record.parent = document.parent;
     record.version = document.version;
-    record.response = body.at("response");
-    record.input = body.at("input");
-    record.pieces = body.at("pieces");
+    record.response = std::move(body.at("response"));
+    if (line > 0) {
+      StoredItems items;
+      if (!read_stored_items(document, items)) return false;
+      record.input = std::move(items.input);
+      record.response["output"] = std::move(items.output);
+    } else {
+      record.input = std::move(body.at("input"));
+    }
+    record.pieces = std::move(body.at("pieces"));
     record.seed = body.at("seed");
     record.request_digest = body.at("request");
     record.process = body.at("process");
@@ -216,29 +268,56 @@ SessionError ResponseStore::find(const std::string& digits, const std::string& o
 }
 
 SessionError ResponseStore::read_chain(const std::string& digits, const std::string& owner,
-                                       Json& items) {
+                                       const ChainBounds& bounds, Json& items,
+                                       std::size_t& json_bytes) {
   const auto keep_until = clock_.wall_time() + options_.expire;
-  std::vector<ResponseRecord> chain;
-  for (std::string at = digits; !at.empty(); at = chain.back().parent) {
-    if (chain.size() == kMostChain) return SessionError::kOutOfRange;
+  std::vector<Json> lists;  // the last one first
+  std::size_t memory = 0;
+  json_bytes = 0;
+  std::size_t length = 0;
+  for (std::string at = digits; !at.empty(); ++length) {
+    if (length == kMostChain) return SessionError::kOutOfRange;
+    if (bounds.is_cancelled && bounds.is_cancelled()) return SessionError::kUnloaded;
     Document document;
     const SessionError error = documents_.find(at, owner, keep_until, document);
     if (error != SessionError::kNone) {
-      return chain.empty() || error != SessionError::kNotFound ? error : SessionError::kDamaged;
+      return length == 0 || error != SessionError::kNotFound ? error : SessionError::kDamaged;
     }
-    if (chain.empty() && document.is_hidden) return SessionError::kNotFound;
-    ResponseRecord record;
-    if (!read_body(document, record)) return SessionError::kDamaged;
-    const bool has_ended = record.status() != "in_progress" && record.status() != "failed";
-    if (chain.empty() && !has_ended) return SessionError::kBusy;
-    chain.push_back(std::move(record));
+    if (length == 0 && document.is_hidden) return SessionError::kNotFound;
+    if (items_line(document) > bounds.json_bytes - json_bytes) return SessionError::kTooLarge;
+    StoredItems read;
+    if (!read_stored_items(document, read)) return SessionError::kDamaged;
+    const bool has_ended = read.status != "in_progress" && read.status != "failed";
+    if (length == 0 && !has_ended) return SessionError::kBusy;
+    if (read.json_bytes > bounds.json_bytes - json_bytes) return SessionError::kTooLarge;
+    json_bytes += read.json_bytes;
+    for (Json* const list : {&read.output, &read.input}) {
+      join_reasoning(*list);
+      memory += json_memory(*list);
+      lists.push_back(std::move(*list));
+    }
+    if (memory > bounds.memory_bytes) return SessionError::kTooLarge;
+    at = std::move(document.parent);
   }
   items = Json::array();
-  for (auto record = chain.rbegin(); record != chain.rend(); ++record) {
-    for (Json& item : record->input) items.push_back(std::move(item));
-    for (Json& item : record->response["output"]) items.push_back(std::move(item));
+  for (auto list = lists.rbegin(); list != lists.rend(); ++list) {
+    for (Json& item : *list) items.push_back(std::move(item));
+    *list = nullptr;
   }
   return SessionError::kNone;
+}
+
+SessionError ResponseStore::find_items(const std::string& digits, const std::string& owner,
+                                       Json& items) {
+  Document document;
+  const SessionError error = documents_.find(digits, owner, std::nullopt, document);
+  if (error != SessionError::kNone) return error;
+  if (document.is_hidden) return SessionError::kNotFound;
+  StoredItems read;
+  if (!read_stored_items(document, read)) return SessionError::kDamaged;
+  items = std::move(read.input);
+  for (Json& item : read.output) items.push_back(std::move(item));
+  return error;
 }
 
 SessionError ResponseStore::remove(const std::string& digits, const std::string& owner) {

@@ -48,6 +48,14 @@ struct ResponseRecord {
   std::string status() const { return response.value("status", ""); }
 };
 
+// How much of a chain is read.
+struct ChainBounds {
+  std::size_t json_bytes = 0;    // of its items, as they are stored
+  std::size_t memory_bytes = 0;  // json_memory() of them, with reasoning joined
+  // Asked before each response is read; null: never.
+  std::function<bool()> is_cancelled;
+};
+
 // A response that this process runs. Thread-safe.
 class RunningResponse {
  public:
@@ -110,9 +118,15 @@ class ResponseStore {
   // The same, also of a deleted one that others continue, and as it is stored.
   SessionError find_stored(const std::string& digits, const std::string& owner,
                            ResponseRecord& record, bool& is_hidden);
-  // The items of a response and of all that it continues, in their order. kOutOfRange: they are
-  // more than kMostChain; kBusy: it is in progress, or has failed.
+  // The items of a response and of all that it continues, in their order, with reasoning joined;
+  // and the bytes of their JSON. One response at a time is parsed. kOutOfRange: they are more than
+  // kMostChain; kTooLarge: more than the bounds; kBusy: it is in progress, or has failed;
+  // kUnloaded: is_cancelled().
   SessionError read_chain(const std::string& digits, const std::string& owner,
+                          const ChainBounds& bounds, nlohmann::ordered_json& items,
+                          std::size_t& json_bytes);
+  // The items of one response: its input, then its output as far as it is stored. As find().
+  SessionError find_items(const std::string& digits, const std::string& owner,
                           nlohmann::ordered_json& items);
   SessionError remove(const std::string& digits, const std::string& owner);
   // The one that runs here; null: none does.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -71,6 +72,13 @@ grpc::Status previous_refusal(SessionError error, const std::string& id) {
       return invalid_argument(
           {{"previous_response_id",
             "has more than " + std::to_string(kMostChain) + " responses before it"}});
+    case SessionError::kTooLarge:
+      return invalid_argument(
+          {{"previous_response_id",
+            "is " + clip(id) + ": its conversation, with this input, has more than " +
+                std::to_string(kMostChainBytes) + " bytes as JSON or takes more than " +
+                std::to_string(kMostItemBytes >> 20) +
+                " MiB of memory; /v1/responses/compact makes one item of it"}});
     default:
       return response_refusal(error, id);
   }
@@ -359,27 +367,31 @@ grpc::Status ResponseService::find(const std::string& id, const std::string& own
   return response_refusal(store_.find(digits, owner, record), id);
 }
 
-grpc::Status ResponseService::resolve_references(const std::string& owner, Json& items) {
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    if (items[i]["type"] != "item_reference") continue;
-    const std::string id = items[i]["id"];
-    // "msg_", the digits of its response, its place.
-    const std::size_t begin = std::min(id.find('_'), id.size() - 1) + 1;
-    ResponseRecord record;
-    bool is_found = false;
-    if (find("resp_" + id.substr(begin, id.find('_', begin) - begin), owner, record).ok()) {
-      for (const Json* const list : {&record.input, &record.response["output"]}) {
-        for (const Json& item : *list) {
-          if (item["id"] != id || is_found) continue;
-          items[i] = item;
-          is_found = true;
-        }
-      }
+grpc::Status ResponseService::resolve_references(const std::string& owner,
+                                                 const std::function<bool()>& is_cancelled,
+                                                 Json& items) {
+  References references = references_of(items);
+  if (references.empty()) return grpc::Status::OK;
+  std::size_t bytes = json_memory(items);
+  for (auto& [digits, wanted] : references) {
+    if (is_cancelled && is_cancelled()) return cancelled();
+    const auto refuse = [&wanted = wanted](const std::string& why) {
+      const auto& [id, places] = *wanted.begin();
+      return invalid_argument(
+          {{"input[" + std::to_string(places.front()) + "].id", "is " + clip(id) + why}});
+    };
+    Json found;
+    const SessionError error = digits_of_response(id_of(digits)).empty()
+                                   ? SessionError::kNotFound
+                                   : store_.find_items(digits, owner, found);
+    if (error == SessionError::kNotFound) return refuse(", which no stored response has");
+    if (error != SessionError::kNone) return response_refusal(error, id_of(digits));
+    if (!put_in_place(found, wanted, items, bytes)) {
+      return refuse(
+          ": with the items that it and other references name, the input takes more than " +
+          std::to_string(kMostItemBytes >> 20) + " MiB of memory");
     }
-    if (!is_found) {
-      return invalid_argument({{"input[" + std::to_string(i) + "].id",
-                                "is " + clip(id) + ", which no stored response has"}});
-    }
+    if (!wanted.empty()) return refuse(", which no stored response has");
   }
   return grpc::Status::OK;
 }
@@ -407,14 +419,32 @@ grpc::Status ResponseService::read_earlier(const std::string& owner, Conversatio
     const std::optional<Json> list = read_request_json(*read.earlier, {}, failure);
     if (!list) return invalid_argument({{"earlier_items", "is no list of items"}});
     grpc::Status status = read_items(*list, "", read.items);
-    return status.ok() ? resolve_references(owner, read.items) : status;
+    return status.ok() ? resolve_references(owner, read.chat.is_cancelled, read.items) : status;
   }
   if (id.empty()) return grpc::Status::OK;
   read.parent = digits_of_response(id);
-  const SessionError error = read.parent.empty()
-                                 ? SessionError::kNotFound
-                                 : store_.read_chain(read.parent, owner, read.items);
+  const ChainBounds bounds{
+      .json_bytes = read.is_compacted ? std::numeric_limits<std::size_t>::max() : kMostChainBytes,
+      .memory_bytes = kMostItemBytes,
+      .is_cancelled = read.chat.is_cancelled};
+  const SessionError error = read.parent.empty() ? SessionError::kNotFound
+                                                 : store_.read_chain(read.parent, owner, bounds,
+                                                                     read.items, read.chain_bytes);
+  if (error == SessionError::kUnloaded) return cancelled();
+  if (error == SessionError::kTooLarge && read.is_compacted) {
+    return invalid_argument(
+        {{"previous_response_id", "is " + clip(id) + ": its conversation takes more than " +
+                                      std::to_string(kMostItemBytes >> 20) + " MiB of memory"}});
+  }
   return error == SessionError::kNone ? grpc::Status::OK : previous_refusal(error, id);
+}
+
+grpc::Status ResponseService::check_chain(const Conversation& read) const {
+  if (read.parent.empty() || read.is_compacted) return grpc::Status::OK;
+  const bool is_too_long = read.chain_bytes + json_text(read.input).size() > kMostChainBytes ||
+                           json_memory(read.items) + json_memory(read.input) > kMostItemBytes;
+  return is_too_long ? previous_refusal(SessionError::kTooLarge, read.request.previous_response_id)
+                     : grpc::Status::OK;
 }
 
 grpc::Status ResponseService::read_conversation(CallScope& scope, const std::string& suffix,
@@ -424,7 +454,8 @@ grpc::Status ResponseService::read_conversation(CallScope& scope, const std::str
   Json& items = read.items;
   grpc::Status status = read_earlier(owner, read);
   if (status.ok()) status = read_items(request.input, suffix, read.input);
-  if (status.ok()) status = resolve_references(owner, read.input);
+  if (status.ok()) status = resolve_references(owner, read.chat.is_cancelled, read.input);
+  if (status.ok()) status = check_chain(read);
   if (!status.ok()) return status;
   if (read.is_kept) {
     read.kept = read.earlier ? Json::array() : items;
@@ -774,6 +805,7 @@ RpcReactor* ResponseService::Compact(RpcCall* rpc,
         Json body, item;
         Conversation read;
         read.chat.is_cancelled = [rpc] { return rpc->is_cancelled(); };
+        read.is_compacted = true;
         grpc::Status status = read_json_body(wire.body(), {}, body);
         if (status.ok()) status = read_response_request(body, ResponseUse::kCompact, read.request);
         const std::string digits = random_digits();
@@ -782,6 +814,7 @@ RpcReactor* ResponseService::Compact(RpcCall* rpc,
         std::optional<Sealer> sealer;
         const SessionError error = store_.sealer(scope.caller().name, sealer);
         if (error != SessionError::kNone) return response_refusal(error, "");
+        join_reasoning(read.items);
         status = compact_items(read.items, *sealer, "cmp_" + digits, item);
         if (!status.ok()) return status;
         v1::ChatUsage usage;

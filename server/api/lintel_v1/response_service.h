@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -49,7 +50,9 @@ class ResponseService final : public RpcService {
     nlohmann::ordered_json input;  // its items
     nlohmann::ordered_json items;  // of the conversation, with those
     ReadChat chat;
-    std::string parent;  // digits of the response that it continues; empty: none
+    std::string parent;           // digits of the response that it continues; empty: none
+    std::size_t chain_bytes = 0;  // of the items of that and of those before it, as JSON
+    bool is_compacted = false;    // it is read for one item that stands for it
     // Of a connection's turn:
     std::optional<std::string> earlier;  // the items before it, as JSON; none: the store has them
     bool is_kept = false;                // by the connection, which gets `kept`
@@ -67,12 +70,16 @@ class ResponseService final : public RpcService {
                              ResponseRecord& record, ResponseCall& stream, bool& is_answered);
   // The items before those of the request.
   grpc::Status read_earlier(const std::string& owner, Conversation& read);
+  // Whether what it continues may be continued with its input.
+  grpc::Status check_chain(const Conversation& read) const;
   // Renders it. suffix: of the ids of input items that have none.
   grpc::Status read_conversation(CallScope& scope, const std::string& suffix, Conversation& read);
   grpc::Status open_sealed(const std::string& owner, nlohmann::ordered_json& items,
                            std::ptrdiff_t& first_input);
-  // Puts items in the places of references to them.
-  grpc::Status resolve_references(const std::string& owner, nlohmann::ordered_json& items);
+  // Puts items in the places of references to them. Each response is looked up once.
+  grpc::Status resolve_references(const std::string& owner,
+                                  const std::function<bool()>& is_cancelled,
+                                  nlohmann::ordered_json& items);
   grpc::Status find(const std::string& id, const std::string& owner, ResponseRecord& record);
 
   const ServiceContext context_;

@@ -4,10 +4,13 @@
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "server/chat/template/request_json.h"
 #include "server/responses/response_request.h"
+#include "tests/support/sanitized.h"
 
 namespace lintel::testing {
 namespace {
@@ -147,8 +150,84 @@ TEST_CASE("items: a compaction stands for all before it, sealed reasoning for it
     CHECK(refused.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
     CHECK_THAT(refused.error_message(), Contains("input[1].encrypted_content"));
   }
-  const ojson large = ojson::array({std::string(kMostCompactBytes, 'x')});
-  CHECK_THAT(compact_items(large, sealer, "cmp_1", item).error_message(), Contains("10485760"));
+  const ojson large = ojson::array({std::string(kMostItemBytes, 'x')});
+  CHECK_THAT(compact_items(large, sealer, "cmp_1", item).error_message(), Contains("50331648"));
+}
+
+TEST_CASE("items: thousands of reasoning items in a row are joined in time linear in their bytes",
+          "[threat-95]") {
+  const auto seconds_of = [](std::size_t count) {
+    const ojson item = ojson::parse(R"({"type": "reasoning", "id": "r", "content": [
+        {"type": "reasoning_text", "text": "thought "}, {"type": "reasoning_text", "text": "on"}]})");
+    ojson items = std::vector<ojson>(count, item), messages;
+    const double seconds =
+        cpu_seconds_of([&] { REQUIRE(messages_of(nullptr, items, 0, messages).ok()); });
+    REQUIRE(messages.size() == 1);
+    const std::string all = messages[0]["reasoning_content"];
+    CHECK(all.size() == count * 11 - 1);
+    CHECK(all.starts_with("thought on\nthought on"));
+    return seconds;
+  };
+  // Four times the bytes: quadratic code takes sixteen times as long.
+  seconds_of(1000);
+  const double small = seconds_of(20'000), large = seconds_of(80'000);
+  CHECK(large < 10 * small + 0.05);
+}
+
+TEST_CASE("items: references are found by response, and each counts as often as it is named",
+          "[threat-95]") {
+  const std::string a(32, 'a'), b(32, 'b');
+  const auto id = [](const std::string& digits, int at) {
+    return "msg_" + digits + "_in" + std::to_string(at);
+  };
+  ojson items = items_of(ojson::array({{{"id", id(a, 0)}},
+                                       {{"id", id(b, 0)}},
+                                       {{"role", "user"}, {"content", "Q"}},
+                                       {{"id", id(a, 0)}},
+                                       {{"id", id(a, 1)}}}));
+  References references = references_of(items);
+  REQUIRE(references.size() == 2);
+  CHECK(references.at(a).at(id(a, 0)) == std::vector<std::size_t>{0, 3});
+  const ojson found = ojson::array({{{"id", id(a, 0)}, {"text", std::string(1000, 'x')}},
+                                    {{"id", "other"}},
+                                    {{"id", id(a, 1)}, {"text", "y"}}});
+  std::size_t bytes = 0;
+  REQUIRE(put_in_place(found, references.at(a), items, bytes));
+  CHECK(references.at(a).empty());
+  CHECK(items[0] == found[0]);
+  CHECK(items[3] == found[0]);
+  CHECK(items[4] == found[2]);
+  CHECK(bytes == 2 * json_memory(found[0]) + json_memory(found[2]));
+  REQUIRE(put_in_place(found, references.at(b), items, bytes));
+  CHECK(references.at(b).size() == 1);  // it has none of it
+
+  // A hundred times an item of 1 MB is more than a request may hold.
+  const ojson large = ojson::array({{{"id", id(a, 0)}, {"text", std::string(1'000'000, 'x')}}});
+  for (const std::size_t times : {45, 100}) {
+    ojson many = items_of(std::vector<ojson>(times, ojson({{"id", id(a, 0)}})));
+    References all = references_of(many);
+    bytes = json_memory(many);
+    CHECK(put_in_place(large, all.at(a), many, bytes) == (times == 45));
+    CHECK(bytes <= kMostItemBytes);
+  }
+  for (const char* const odd : {"", "_", "msg", "msg_", "a_b_c_d"}) {
+    CHECK(references_of(ojson::array({{{"type", "item_reference"}, {"id", odd}}})).size() == 1);
+  }
+}
+
+TEST_CASE("items: a value's memory is what the reader of requests counts") {
+  for (const char* const text :
+       {R"({"a": [1, "two", null, true], "bb": {"c": "ddd"}})", R"([[], {}, ""])", "1"}) {
+    JsonFailure failure;
+    const std::optional<ojson> read = read_request_json(text, {}, failure);
+    REQUIRE(read);
+    const auto bytes = static_cast<std::int64_t>(json_memory(*read));
+    JsonBounds bounds;
+    bounds.max_bytes = bytes;
+    CHECK(read_request_json(text, bounds, failure));
+    bounds.max_bytes = bytes - 1;
+    CHECK_FALSE(read_request_json(text, bounds, failure));
+  }
 }
 
 ResponseRequest read(const ojson& body, ResponseUse use = ResponseUse::kCreate) {

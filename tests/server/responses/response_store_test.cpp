@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/responses/response_items.h"
 #include "tests/support/manual_clock.h"
 
 namespace lintel::testing {
@@ -67,6 +68,20 @@ ResponseRecord started(ResponseStore& store, const std::string& digits,
   return made;
 }
 
+const ChainBounds kAnyChain{
+    .json_bytes = kMostChainBytes, .memory_bytes = kMostItemBytes, .is_cancelled = nullptr};
+
+SessionError read_chain(ResponseStore& store, const std::string& digits, const std::string& owner,
+                        ojson& items, const ChainBounds& bounds = kAnyChain) {
+  std::size_t json_bytes = 0;
+  const SessionError error = store.read_chain(digits, owner, bounds, items, json_bytes);
+  if (error == SessionError::kNone) {
+    CHECK(json_bytes >= items.dump().size());
+    CHECK(json_bytes <= bounds.json_bytes);
+  }
+  return error;
+}
+
 void end(ResponseStore& store, ResponseRecord made) {
   made.response["status"] = "completed";
   made.response["output"] = ojson::array({{{"id", "out " + made.digits}}});
@@ -97,20 +112,136 @@ TEST_CASE("response store: a chain's items come in their order, for its owner", 
   end(store, started(store, b, a));
   end(store, started(store, c, a));  // a branch
   ojson items;
-  REQUIRE(store.read_chain(b, "ada", items) == SessionError::kNone);
+  REQUIRE(read_chain(store, b, "ada", items) == SessionError::kNone);
   CHECK(
       items ==
       ojson::array(
           {{{"id", "in " + a}}, {{"id", "out " + a}}, {{"id", "in " + b}}, {{"id", "out " + b}}}));
-  CHECK(store.read_chain(b, "eve", items) == SessionError::kNotFound);
+  CHECK(read_chain(store, b, "eve", items) == SessionError::kNotFound);
   ResponseRecord found;
   CHECK(store.find(b, "eve", found) == SessionError::kNotFound);
   CHECK(store.remove(b, "eve") == SessionError::kNotFound);
   REQUIRE(store.remove(a, "ada") == SessionError::kNone);
   CHECK(store.find(a, "ada", found) == SessionError::kNotFound);
-  CHECK(store.read_chain(a, "ada", items) == SessionError::kNotFound);
-  CHECK(store.read_chain(b, "ada", items) == SessionError::kNone);  // which still has a's
+  CHECK(read_chain(store, a, "ada", items) == SessionError::kNotFound);
+  CHECK(read_chain(store, b, "ada", items) == SessionError::kNone);  // which still has a's
   CHECK(items.size() == 4);
+}
+
+// Reasoning in many parts, as a client may send it.
+ojson reasoning(const std::string& id, std::size_t parts, const std::string& text) {
+  ojson item = {{"type", "reasoning"}, {"id", id}, {"content", ojson::array()}};
+  const ojson part = {{"type", "reasoning_text"}, {"text", text}};
+  item["content"] = std::vector<ojson>(parts, part);
+  return item;
+}
+
+TEST_CASE("response store: a chain is read within its bounds, and a response of it at any time",
+          "[threat-95]") {
+  Stores stores;
+  ResponseStore& store = *stores.store;
+  std::string last;
+  for (const char digit : {'a', 'b', 'c', 'd'}) {
+    const std::string digits(32, digit);
+    ResponseRecord made = record(digits, last);
+    made.input = ojson::array(
+        {reasoning("rs_" + digits, 200, "x"), {{"type", "message"}, {"id", "msg_" + digits}}});
+    std::shared_ptr<RunningResponse> running;
+    REQUIRE(store.begin(made, /*has_log=*/false, running) == SessionError::kNone);
+    made.response["status"] = "completed";
+    store.end(std::move(made), [](SessionError error) { CHECK(error == SessionError::kNone); });
+    last = digits;
+  }
+  ojson items;
+  std::size_t json_bytes = 0;
+  REQUIRE(store.read_chain(last, "ada", kAnyChain, items, json_bytes) == SessionError::kNone);
+  REQUIRE(items.size() == 8);
+  CHECK(items[0]["content"] ==
+        ojson::array({{{"type", "reasoning_text"}, {"text", std::string(200, 'x')}}}));
+  ChainBounds bounds = kAnyChain;
+  bounds.json_bytes = json_bytes;
+  bounds.memory_bytes = json_memory(items) + 1000;  // and the lists
+  CHECK(read_chain(store, last, "ada", items, bounds) == SessionError::kNone);
+  bounds.json_bytes = json_bytes - 1;
+  CHECK(read_chain(store, last, "ada", items, bounds) == SessionError::kTooLarge);
+  bounds.json_bytes = json_bytes;
+  bounds.memory_bytes = json_memory(items) / 2;
+  CHECK(read_chain(store, last, "ada", items, bounds) == SessionError::kTooLarge);
+  // It ends with its client, before all of it is read.
+  int asked = 0;
+  bounds = kAnyChain;
+  bounds.is_cancelled = [&] { return ++asked == 3; };
+  CHECK(read_chain(store, last, "ada", items, bounds) == SessionError::kUnloaded);
+  CHECK(asked == 3);
+  ResponseRecord found;
+  REQUIRE(store.find(last, "ada", found) == SessionError::kNone);
+  CHECK(found.input[0]["content"].size() == 200);
+  CHECK(store.remove(last, "ada") == SessionError::kNone);
+}
+
+TEST_CASE("response store: responses that were stored as one text are read, continued and found") {
+  Stores stores;
+  ResponseStore& store = *stores.store;
+  const std::string a(32, 'a'), b(32, 'b');
+  const ojson body = {
+      {"response",
+       {{"id", "resp_" + a}, {"status", "completed"}, {"output", {{{"id", "out"}}}}, {"x", 1}}},
+      {"input", {{{"id", "in"}}}},
+      {"pieces", ojson::array()},
+      {"seed", 7},
+      {"request", "digest"},
+      {"process", "p"},
+      {"interrupted", false},
+      {"body", ""}};
+  Document old{.id = a, .owner = "ada", .parent = "", .body = body.dump()};
+  old.expires = stores.clock.wall_time() + hours(1);
+  REQUIRE(stores.documents.put(old) == SessionError::kNone);
+  ResponseRecord found;
+  REQUIRE(store.find(a, "ada", found) == SessionError::kNone);
+  CHECK(found.response == body["response"]);
+  CHECK(found.input == body["input"]);
+  CHECK(found.seed == 7);
+  ojson items;
+  REQUIRE(store.find_items(a, "ada", items) == SessionError::kNone);
+  CHECK(items == ojson::array({{{"id", "in"}}, {{"id", "out"}}}));
+  end(store, started(store, b, a));
+  REQUIRE(read_chain(store, b, "ada", items) == SessionError::kNone);
+  CHECK(items.size() == 4);
+  ChainBounds bounds = kAnyChain;
+  bounds.json_bytes = 100;
+  CHECK(read_chain(store, a, "ada", items, bounds) == SessionError::kNone);
+  bounds.json_bytes = 20;
+  CHECK(read_chain(store, a, "ada", items, bounds) == SessionError::kTooLarge);
+}
+
+TEST_CASE("response store: what is stored of a response is what was given") {
+  Stores stores;
+  ResponseStore& store = *stores.store;
+  const std::string a(32, 'a');
+  ResponseRecord made = record(a);
+  made.response["text"] = "line\nend \"quoted\" \u00e4";
+  made.response["usage"] = nullptr;
+  made.request_digest = "digest";
+  made.request = "{\n}";
+  made.seed = 0xFFFFFFFFFFFFFFFF;
+  made.pieces = ojson::array({ojson::array({1, 2}), ojson::array({3})});
+  std::shared_ptr<RunningResponse> running;
+  REQUIRE(store.begin(made, /*has_log=*/false, running) == SessionError::kNone);
+  ResponseRecord found;
+  bool is_hidden = true;
+  REQUIRE(store.find_stored(a, "ada", found, is_hidden) == SessionError::kNone);
+  CHECK(found.response.dump() == made.response.dump());  // members in their order
+  CHECK(found.input == made.input);
+  CHECK(found.pieces == made.pieces);
+  CHECK(found.request == made.request);
+  CHECK(found.request_digest == made.request_digest);
+  CHECK(found.seed == made.seed);
+  ojson items;
+  REQUIRE(store.find_items(a, "ada", items) == SessionError::kNone);  // as far as there are any
+  CHECK(items == made.input);
+  CHECK(store.find_items(a, "eve", items) == SessionError::kNotFound);
+  REQUIRE(store.remove(a, "ada") == SessionError::kNone);
+  CHECK(store.find_items(a, "ada", items) == SessionError::kNotFound);
 }
 
 TEST_CASE("response store: one that runs cannot be run or continued, and is waited for") {
@@ -122,7 +253,7 @@ TEST_CASE("response store: one that runs cannot be run or continued, and is wait
   std::shared_ptr<RunningResponse> other;
   CHECK(store.begin(again, /*has_log=*/false, other) == SessionError::kFenced);
   ojson items;
-  CHECK(store.read_chain(a, "ada", items) == SessionError::kBusy);
+  CHECK(read_chain(store, a, "ada", items) == SessionError::kBusy);
   CHECK(store.running(a, "eve") == nullptr);
   store.running(a, "ada")->cancel();
   int calls = 0;

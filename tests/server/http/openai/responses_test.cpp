@@ -341,6 +341,89 @@ TEST_CASE("responses: an identity's stored bytes are bounded, and its own deleti
   CHECK(server.create(asked_for("Hello", 20), alice).status == 200);
 }
 
+// An item that the template does not show: 740 KB as JSON.
+ojson dense_reasoning() {
+  const ojson part = {{"type", "reasoning_text"}, {"text", ""}};
+  return {{"type", "reasoning"},
+          {"summary", ojson::array()},
+          {"content", std::vector<ojson>(20'000, part)}};
+}
+
+TEST_CASE("responses: references count as often as they name an item, within a request's memory",
+          "[threat-95]") {
+  const bool has_store = GENERATE(false, true);
+  ResponseServer server(has_store ? ResponseServer::store : [](ServerOptions&) {});
+  const ojson large = {
+      {"type", "reasoning"},
+      {"summary", ojson::array()},
+      {"content", {{{"type", "reasoning_text"}, {"text", std::string(1'000'000, 'x')}}}}};
+  const ojson first =
+      server.answered(asked_for(ojson::array({large, {{"role", "user"}, {"content", "B"}}})));
+  const std::string digits = first["id"].get<std::string>().substr(5);
+  const ojson of_large = {{"id", "rs_" + digits + "_in0"}},
+              of_small = {{"id", "msg_" + digits + "_in1"}};
+  const auto referring = [&](const ojson& reference, std::size_t count) {
+    ojson body = asked_for(std::vector<ojson>(count, reference));
+    body["store"] = false;
+    body["input"].push_back({{"role", "user"}, {"content", "go"}});
+    return server.create(body);
+  };
+  const auto tokens_of = [](const HttpReply& reply) {
+    INFO(reply.body);
+    REQUIRE(reply.status == 200);
+    return ojson::parse(reply.body)["usage"]["input_tokens"].get<int>();
+  };
+  const int one = tokens_of(referring(of_small, 1));
+  const int each = tokens_of(referring(of_small, 2)) - one;
+  CHECK(each > 0);
+  CHECK(tokens_of(referring(of_small, 200)) == one + 199 * each);
+  tokens_of(referring(of_large, 20));
+  const HttpReply refused = referring(of_large, 100);
+  CHECK(refused.status == 400);
+  CHECK_THAT(refused.body, Contains("input[0].id") && Contains("48 MiB"));
+}
+
+TEST_CASE(
+    "responses: a conversation beyond its bound is compacted, read and deleted, not continued",
+    "[threat-95]") {
+  const bool has_store = GENERATE(false, true);
+  ResponseServer server(has_store ? ResponseServer::store : [](ServerOptions&) {});
+  ojson body = asked_for(ojson::array({dense_reasoning(),
+                                       dense_reasoning(),
+                                       dense_reasoning(),
+                                       {{"role", "user"}, {"content", "B"}}}));
+  HttpReply reply;
+  std::vector<std::string> ids;
+  for (int turn = 0; turn < 10; ++turn) {
+    reply = server.create(body);
+    if (reply.status != 200) break;
+    ids.push_back(ojson::parse(reply.body)["id"]);
+    body["previous_response_id"] = ids.back();
+  }
+  CHECK(ids.size() == 4);  // of 2.2 MB each
+  CHECK(reply.status == 400);
+  CHECK_THAT(reply.body, Contains("previous_response_id") && Contains("10485760") &&
+                             Contains("/v1/responses/compact"));
+  // A shorter turn fits.
+  body["input"] = "short";
+  CHECK(server.create(body).status == 200);
+  const ojson compact = {{"model", "m"}, {"previous_response_id", ids.back()}};
+  const HttpReply compacted = post(server.port(), "/v1/responses/compact", compact.dump());
+  INFO(compacted.body);
+  REQUIRE(compacted.status == 200);
+  CHECK(compacted.body.size() < 10'000);
+  ojson input = ojson::parse(compacted.body)["output"];
+  input.push_back({{"role", "user"}, {"content", "And the next?"}});
+  const ojson next = server.answered(asked_for(input));
+  ojson same = asked_for("And the next?");
+  same["previous_response_id"] = ids.back();
+  CHECK(next["usage"]["input_tokens"] == server.answered(same)["usage"]["input_tokens"]);
+  for (const std::string& id : ids) {
+    CHECK(server.ask("GET", id).status == 200);
+    CHECK(server.ask("DELETE", id).status == 200);
+  }
+}
+
 TEST_CASE("responses: a request is repeated by its Idempotency-Key, also after a restart") {
   ResponseServer server(ResponseServer::store);
   const std::string key = "Idempotency-Key: one\r\n";

@@ -189,7 +189,7 @@ TEST_CASE("documents: an owner at its bound stores nothing new until something o
   CHECK(put_of("b1", "bob", each) == SessionError::kNone);
   CHECK(put_of("a3", "ada", 2000 - kDocumentBytes) == SessionError::kNone);  // just so
   CHECK(put_of("a4", "ada", 0) == SessionError::kOwnerOutOfMemory);
-  // The end of one that has begun is stored, and counts.
+  // A further version of one that is there is stored, and counts.
   Document end;
   REQUIRE(find(storage, "a3", &end) == SessionError::kNone);
   end.body = std::string(5000 - kDocumentBytes, 'x');
