@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <random>
 
 #include "tests/fuzz/counted_memory.h"
 #include "tests/fuzz/mutations.h"
@@ -76,6 +77,20 @@ TEST_CASE("thousands of fresh mutations of HTTP requests are parsed or refused")
       REQUIRE_NOTHROW(parse_limited(kind, bytes, kSmallRequestLimit));
     }
   }
+}
+
+TEST_CASE("WebSocket: of what is sent during turns little is held", "[threat-84]") {
+  try_web_turns("");
+  int taken = 0;
+  for (std::uint64_t number = 0; number < 2000; ++number) {
+    INFO("script " << number);
+    std::mt19937 random(static_cast<unsigned>(number));
+    std::string script(64, '\0');
+    for (char& byte : script) byte = static_cast<char>(random());
+    const MemoryLimit limit(kSmallRequestLimit);
+    REQUIRE_NOTHROW(taken += try_web_turns(script) ? 1 : 0);
+  }
+  CHECK(taken > 300);  // or the scripts say nothing
 }
 
 TEST_CASE("no JSON body of 1 MB takes more than 64 MB to refuse") {

@@ -12,5 +12,7 @@ bool try_web_json(std::string_view bytes);   // as a body of each interface in J
 bool try_web_head(std::string_view bytes);   // as a request: head, chunks and trailers
 bool try_web_socket(
     std::string_view bytes);  // as frames of a WebSocket, in pieces of several sizes
+bool try_web_turns(
+    std::string_view bytes);  // as a script of what is sent during turns (web_turns.cpp)
 
 }  // namespace lintel::fuzz

@@ -199,6 +199,9 @@ constexpr std::size_t kGathered = std::size_t{16} << 10;
 // Read ahead while a request is answered: what its client sends meanwhile, or that it is gone.
 constexpr std::size_t kReadAhead = 4096;
 constexpr std::size_t kReadAtOnce = std::size_t{64} << 10;
+// What of a WebSocket's next message is read while the one before it is answered. The rest waits in
+// the socket: a turn may take as long as it likes, and others need the memory for bodies.
+constexpr std::size_t kMessageAhead = std::size_t{16} << 10;
 // What came and makes no sense without more: headers, a chunk's extension, trailers. What is longer
 // is refused.
 constexpr std::size_t kBufferBytes = std::size_t{96} << 10;
@@ -315,10 +318,7 @@ class Connection final : public HttpConnection,
     if (web_socket_ && phase_ == Phase::kIdle) {
       return close_socket(WebSocketClose::kGoingAway, "no message within --http-idle-timeout");
     }
-    if (web_socket_ && phase_ == Phase::kBody) {
-      return close_socket(WebSocketClose::kPolicy,
-                          "the message did not come within --http-body-timeout");
-    }
+    if (web_socket_ && phase_ == Phase::kBody) return close_late_message();
     if (phase_ == Phase::kBody || (phase_ == Phase::kHead && !writing_ && !is_http2_)) {
       const auto& options = state_.options;
       const bool head = phase_ == Phase::kHead;
@@ -540,7 +540,9 @@ class Connection final : public HttpConnection,
     if (!keep_alive_) return refuse(503, shutting_down());
     bytes_.add(head_of({101, websocket_headers(request_), {}}, request_).upgraded());
     HttpHandler handle = route_->open_socket(request_);
-    web_socket_.emplace(std::move(request_), route_, std::move(handle), state_.max_body_bytes);
+    web_socket_.emplace(std::move(request_), route_, std::move(handle), state_.max_body_bytes,
+                        strand());
+    web_socket_->message_deadline.bind(this->weak_from_this(), [this] { on_message_expired(); });
     parser_.reset();
     flush();
     await_request();
@@ -564,13 +566,41 @@ class Connection final : public HttpConnection,
     if (phase_ == Phase::kBody && !reading_) read_more();  // the buffer is empty: there is room
     if (phase_ == Phase::kIdle) shrink_buffer();
     if (phase_ == Phase::kIdle || phase_ == Phase::kAnswering) watch();
+    bound_message(phase_ == Phase::kAnswering && web_socket_->reader.is_in_message() &&
+                  !has_enough_ahead());
+  }
+
+  // Of the next message, while the one before it is answered.
+  bool has_enough_ahead() const {
+    return phase_ == Phase::kAnswering && web_socket_->reader.message_bytes() >= kMessageAhead;
+  }
+
+  // Bounds how long the rest of a message takes that began during an answer. Not while it is not
+  // read: that is not its client's doing.
+  void bound_message(bool is_due) {
+    WebSocket& socket = *web_socket_;
+    if (std::exchange(socket.is_message_due, is_due) == is_due) return;
+    socket.message_deadline.allow(
+        is_due ? std::optional<ClientDeadline::Clock::duration>(state_.options.body_timeout_ms)
+               : std::nullopt);
+  }
+
+  void on_message_expired() {
+    if (phase_ != Phase::kAnswering || is_closing_) return;
+    count_timeout();
+    close_late_message();
+  }
+
+  void close_late_message() {
+    close_socket(WebSocketClose::kPolicy, "the message did not come within --http-body-timeout");
   }
 
   // Reads frames up to the end of a message, which waits while the one before it is answered: then
-  // at most kReadAhead bytes are here besides it. False: the connection closes.
+  // at most kReadAhead bytes are here besides it and kMessageAhead of it. False: the connection
+  // closes.
   bool read_frames() {
     WebSocket& socket = *web_socket_;
-    while (!socket.has_message && buffer_.size() > 0) {
+    while (!socket.has_message && buffer_.size() > 0 && !has_enough_ahead()) {
       const auto bytes = buffer_.data();
       auto event = WebSocketReader::Event::kNone;
       buffer_.consume(
@@ -628,6 +658,7 @@ class Connection final : public HttpConnection,
     if (phase_ == Phase::kAnswering) state_.counters.answers[0]++;
     phase_ = Phase::kLingering;
     is_closing_ = true;
+    bound_message(false);
     deadline_.allow(kLingerTime);
     release_body();
     bytes_.add(websocket_close(code, reason));
@@ -885,6 +916,7 @@ class Connection final : public HttpConnection,
     error_code ignored;
     deadline_.cancel();
     age_.cancel();
+    if (web_socket_) web_socket_->message_deadline.cancel();
     socket_of(stream_).close(ignored);
     release_body();
     bytes_.drop_gathered();
@@ -925,17 +957,21 @@ class Connection final : public HttpConnection,
 
   struct WebSocket {
     WebSocket(HttpRequest request, const HttpRoute* its_route, HttpHandler handler,
-              std::size_t max_message_bytes)
+              std::size_t max_message_bytes, const ConnectionStrand& strand)
         : handshake(std::move(request)),
           route(its_route),
           handle(std::move(handler)),
-          reader(max_message_bytes) {}
+          reader(max_message_bytes),
+          message_deadline(strand) {}
 
     HttpRequest handshake;
     const HttpRoute* const route;
     const HttpHandler handle;
     WebSocketReader reader;
     bool has_message = false;  // that waits to be answered
+    // Of a message that comes while the one before it is answered; deadline_ is the answer's then.
+    ClientDeadline message_deadline;
+    bool is_message_due = false;  // it runs
   };
   std::optional<WebSocket> web_socket_;  // once the connection was upgraded
   bool is_reading_messages_ = false;

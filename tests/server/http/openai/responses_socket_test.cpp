@@ -110,6 +110,10 @@ std::string without_ids(std::string text, const ojson& response) {
   return text;
 }
 
+std::int64_t body_bytes(const ResponseServer& server) {
+  return static_cast<std::int64_t>(values(server.server->server()).at("lintel_http_body_bytes"));
+}
+
 TEST_CASE("responses socket: a turn has the events of the stream over HTTP, byte by byte") {
   ResponseServer server;
   const bool is_stored = GENERATE(false, true);
@@ -397,6 +401,69 @@ TEST_CASE("responses socket: a client that takes nothing, says nothing or stops 
     CHECK(client.read().close_code() == 1001);
     CHECK(comes_to(*server.server, "lintel_http_timeouts_total", 0));
   }
+}
+
+TEST_CASE("responses socket: a message that stops during a turn ends it after --http-body-timeout",
+          "[threat-84]") {
+  ResponseServer server([](ServerOptions& options) {
+    allow_endless(options);
+    options.http.body_timeout_ms = std::chrono::milliseconds(200);
+  });
+  EventClient client(server);
+  client.send(endless_turn().dump());
+  client.read_event();
+  client.send_raw(client_frame(kText, turn("Hello").dump()).substr(0, 40));
+  WebSocketFrame frame;
+  do {
+    frame = client.read();
+  } while (frame.opcode == kText);
+  CHECK(frame.close_code() == 1008);
+  CHECK(comes_to(*server.server, "lintel_http_timeouts_total", 1));
+  CHECK(comes_to(*server.server, "lintel_streams", 0));
+}
+
+TEST_CASE("responses socket: messages that come during turns take no memory from other requests",
+          "[threat-84]") {
+  constexpr int kClients = 8;
+  constexpr std::size_t kSize = 160'000;
+  ResponseServer server([](ServerOptions& options) {
+    allow_endless(options);
+    options.http.memory_bytes = 400'000;
+  });
+  // Each half a message, which is all that the server holds of them.
+  const std::string half = client_frame(kText, std::string(kSize, ' ')).substr(0, kSize / 2);
+  std::vector<std::unique_ptr<EventClient>> clients;
+  for (int i = 0; i < kClients; ++i) {
+    clients.push_back(std::make_unique<EventClient>(server));
+    clients.back()->send(endless_turn().dump());
+    clients.back()->read_event();
+    clients.back()->send_raw(half);
+  }
+  // As much as is read ahead of each, and no more.
+  REQUIRE(eventually([&] { return body_bytes(server) >= kClients * (16 << 10); }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  CHECK(body_bytes(server) <= kClients * (20 << 10));
+  ojson large = asked_for("Hello");
+  large["instructions"] = std::string(50'000, ' ');
+  CHECK(server.create(large).status == 200);
+  clients.clear();
+  CHECK(comes_to(*server.server, "lintel_http_body_bytes", 0));
+}
+
+TEST_CASE("responses socket: a long message that comes during a turn is answered after it") {
+  ResponseServer server([](ServerOptions& options) {
+    options.http.body_timeout_ms = std::chrono::milliseconds(60'000);
+  });
+  EventClient client(server);
+  ojson second = turn("Second");
+  second["metadata"] = {{"a", "b"}};
+  std::string text = second.dump();
+  text.insert(1, std::string(100'000, ' '));
+  const std::string frame = client_frame(kText, text);
+  client.send_raw(client_frame(kText, turn("First", 200).dump()) + frame.substr(0, 50'000));
+  CHECK(client.read_turn().back()["response"]["max_output_tokens"] == 200);
+  client.send_raw(frame.substr(50'000));
+  CHECK(client.read_turn().back()["response"]["metadata"] == second["metadata"]);
 }
 
 TEST_CASE("responses socket: messages count among the bodies of all requests", "[threat-84]") {
