@@ -10,6 +10,7 @@
 #include "server/api/refusals.h"
 #include "server/api/request_checks.h"
 #include "server/core/random_bytes.h"
+#include "server/core/token_record.h"
 #include "server/engine/drafter.h"
 #include "server/engine/particle_set.h"
 #include "server/engine/request.h"
@@ -24,6 +25,12 @@ namespace {
 
 // Of a token in an outbox, its entry and the allocator's share of what it points at.
 constexpr std::size_t kOutboxTokenBytes = 64;
+
+// Of a token that a transport keeps: where its text begins.
+constexpr std::size_t kKeptTokenBytes = sizeof(std::size_t);
+
+// Of a call and its stream: their objects, and the message under way.
+constexpr std::size_t kRequestBytes = 64 << 10;
 
 std::uint64_t random_seed() {
   std::uint64_t seed = 0;
@@ -115,6 +122,16 @@ std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
   return drafter_bytes + replayed + windows + counts +
          particle_bytes(transformer.config(), request) +
          std::min(values, outbox) * (kOutboxTokenBytes + tops);
+}
+
+// What the request itself holds until it is over.
+std::size_t request_bytes(const GenerationRequest& request) {
+  std::size_t bytes =
+      request.prompt.size() * sizeof(request.prompt.front()) +
+      request.given.size() * sizeof(request.given.front()) +
+      request.sampling.logit_bias.size() * sizeof(request.sampling.logit_bias.front());
+  for (const std::string& text : request.stop.strings) bytes += text.size();
+  return kRequestBytes + bytes;
 }
 
 // The first position of its sequence whose token is known.
@@ -266,8 +283,12 @@ class Preparation {
     opened_.tokens = {};
   }
 
-  // Memory: of the call on a session, or of the sequences of a one-shot call.
+  // Memory: of the request; of the call on a session, or of the sequences of a one-shot call.
   grpc::Status admit(SharedAdapter adapter) {
+    out_.memory = RequestMemory::Charge(context_.gate.memory, caller_);
+    grpc::Status charged =
+        request_memory_refusal(out_.memory.add(request_bytes(request_)), caller_, "prompt");
+    if (!charged.ok()) return charged;
     std::size_t extra_bytes = call_bytes(context_, model_, request_);
     if (opened_.call != nullptr) extra_bytes += opened_.call->checkpoint_bytes(request_);
     if (target_.lease) {
@@ -324,6 +345,34 @@ class Preparation {
 };
 
 }  // namespace
+
+grpc::Status charge_kept_answer(RpcCall& call, const CallScope& scope,
+                                const PreparedGeneration& prepared, const char* field) {
+  KeptAnswer* const kept = call.kept_answer();
+  if (kept == nullptr) return grpc::Status::OK;
+  const GenerationRequest& request = prepared.checked.request;
+  const Transformer& transformer = *prepared.model->transformer;
+  // An id as text, and a blank.
+  constexpr std::size_t kIdBytes = 12;
+  const std::size_t longest = transformer.tokenizer() == nullptr
+                                  ? kIdBytes
+                                  : std::max(transformer.tokenizer()->longest(), kIdBytes);
+  // Each of them is within 10^6, and so are their products within 64 bits.
+  const std::size_t tokens = static_cast<std::size_t>(kept->answers) *
+                             static_cast<std::size_t>(request.num_samples) *
+                             (static_cast<std::size_t>(request.max_new_tokens) +
+                              (request.echo_prompt ? request.prompt.size() : 0));
+  // A text grows by doubling; an answer that reaches kMaxMessageBytes ends.
+  std::size_t bytes = tokens * 2 * longest;
+  if (request.log2_probs) {
+    bytes += tokens * kKeptTokenBytes +
+             TokenRecord::most_bytes(tokens, static_cast<std::size_t>(request.top_log2_probs),
+                                     static_cast<std::size_t>(transformer.config().vocab_size));
+  }
+  bytes = std::min(bytes, 2 * kMaxMessageBytes);
+  kept->memory = scope.charge();
+  return request_memory_refusal(kept->memory.add(bytes), scope.caller().name, field);
+}
 
 std::optional<TimePoint> call_deadline(const RpcCall& call, const Clock& clock) {
   const auto deadline = call.deadline();

@@ -12,6 +12,7 @@
 #include "lintel/v1/generation.pb.h"
 #include "server/api/request_checks.h"
 #include "server/api/service_context.h"
+#include "server/core/request_memory.h"
 #include "server/sessions/persistence/replayed_response.h"
 
 namespace lintel {
@@ -37,6 +38,7 @@ struct PreparedGeneration {
   SharedModel model;
   CheckedGenerate checked;
   SessionLease lease;
+  RequestMemory::Charge memory;    // of what the request holds until it is over
   bool deadline_is_calls = false;  // the request's deadline is the RPC's, not its time_limit
   // Of a session that outlives the process; null: it does not.
   std::shared_ptr<PersistentRequest> durable;
@@ -54,6 +56,11 @@ grpc::Status prepare_generation(const ServiceContext& context, const Owner& call
                                 const v1::GenerateRequest& wire, const v1::Values& prompt,
                                 std::optional<TimePoint> deadline, GenerationTarget target,
                                 PreparedGeneration& out);
+
+// Charges the answer, where the call's transport keeps it until it is whole. Not OK: as
+// request_memory_refusal() about `field`. Before the request is submitted.
+grpc::Status charge_kept_answer(RpcCall& call, const CallScope& scope,
+                                const PreparedGeneration& prepared, const char* field);
 
 // The call's deadline on the scheduler's clock; none when it is too far to matter.
 std::optional<TimePoint> call_deadline(const RpcCall& call, const Clock& clock);

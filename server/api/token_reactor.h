@@ -2,6 +2,7 @@
 // TokenReactor: a call that is answered by the tokens of one request.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "server/api/token_stream.h"
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
+#include "server/core/request_memory.h"
 #include "server/rpc/active_calls.h"
 #include "server/rpc/status.h"
 
@@ -30,12 +32,14 @@ class TokenReactor : public StreamReactor<Response>, protected ResponseWriter {
                    const Clock& clock) EXCLUDES(mutex_) {
     constexpr int kDefaultMessageTokens = 1024;  // of a client that does not say how many it wants
     GenerationRequest& request = prepared.checked.request;
+    memory_ = std::move(prepared.memory);
     TokenStream::Options options;
     options.chunk_interval = streaming.chunk_interval_ms;
     options.outbox_tokens = streaming.outbox_tokens;
-    options.max_tokens_per_message = prepared.checked.max_tokens_per_message > 0
-                                         ? prepared.checked.max_tokens_per_message
-                                         : kDefaultMessageTokens;
+    options.max_tokens_per_message =
+        prepared.checked.max_tokens_per_message > 0
+            ? prepared.checked.max_tokens_per_message
+            : std::max(kDefaultMessageTokens / (1 + request.top_log2_probs), 1);
     options.top_log2_probs = request.top_log2_probs;
     options.tells_sample_ends = true;
     options.begins_at_once = begins_at_once();
@@ -127,7 +131,8 @@ class TokenReactor : public StreamReactor<Response>, protected ResponseWriter {
   std::shared_ptr<TokenStream> outbox_ GUARDED_BY(mutex_);  // null: nothing runs
   bool gone_ GUARDED_BY(mutex_) = false;
   bool has_ended_ = false;
-  Response message_;  // the write in flight's, else of whose turn it is
+  RequestMemory::Charge memory_;  // of the request, until the call is gone
+  Response message_;              // the write in flight's, else of whose turn it is
 };
 
 }  // namespace lintel

@@ -34,6 +34,7 @@
 #include "server/app/stored_sessions.h"
 #include "server/config/flags.h"
 #include "server/core/random_bytes.h"
+#include "server/core/request_memory.h"
 #include "server/core/threads.h"
 #include "server/engine/prefix_cache.h"
 #include "server/grpc/grpc_calls.h"
@@ -73,6 +74,7 @@ class HttpServer {
     const BearerTokens* tokens = nullptr;        // null: none is asked for
     std::size_t max_body_bytes = 0;
     HttpCounters& counters;
+    RequestMemory& request_memory;
     std::string replica_id = {};  // for every answer's header lintel-replica; empty: none
     std::chrono::milliseconds max_age{0}, max_age_grace{0};  // as ConnectionOptions has them
   };
@@ -98,7 +100,7 @@ class HttpServer {
 
 struct HttpServer::Impl {
   explicit Impl(Parts parts)
-      : calls(parts.services, &bodies),
+      : calls(parts.services, &bodies, &parts.request_memory),
         bodies(parts.options.memory_bytes, parts.counters),
         listener({parts.options, routes, std::move(parts.certificates), parts.tokens,
                   parts.max_body_bytes, parts.counters, std::move(parts.replica_id), parts.max_age,
@@ -208,6 +210,8 @@ struct LintelServer::Impl {
             certificates, tokens,
             options.listen.unix_path.empty() ? LocalPort::kTcp : LocalPort::kUnixSocket, counters)),
         quotas(options.identity, clock),
+        request_memory({.bytes = options.request_memory_bytes,
+                        .bytes_per_identity = options.sessions.bytes_per_owner}),
         gate{tokens.get(),
              !options.security.tls_client_ca.empty(),
              options.security.admin_certificates,
@@ -216,7 +220,8 @@ struct LintelServer::Impl {
              counters,
              clock,
              static_cast<std::size_t>(options.connections.max_message_bytes),
-             options.replica_id},
+             options.replica_id,
+             &request_memory},
         store(options.sessions, clock),
         prefixes(options.prefixes, store),
         stored(open_store(options, store, prefixes, registry, clock)),
@@ -252,7 +257,7 @@ struct LintelServer::Impl {
         metrics(registry, manager, store, prefixes, calls, counters, context.persistent_sessions,
                 context.chat_states,
                 stored == nullptr ? std::chrono::duration<double>() : stored->recovery_time(),
-                options.http.listen ? &http_counters : nullptr),
+                options.http.listen ? &http_counters : nullptr, &request_memory),
         maintenance({certificates.get(), tokens.get(), store, calls, counters, stored.get(),
                      &responses, &manager},
                     clock) {
@@ -286,6 +291,7 @@ struct LintelServer::Impl {
   RequestCounters counters;
   const std::shared_ptr<grpc::ServerCredentials> credentials;
   Quotas quotas;
+  RequestMemory request_memory;
   const CallPolicy gate;
 
   SessionManager store;
@@ -391,6 +397,7 @@ void LintelServer::start_http() {
       .tokens = impl_->tokens.get(),
       .max_body_bytes = static_cast<std::size_t>(options_.connections.max_message_bytes),
       .counters = impl_->http_counters,
+      .request_memory = impl_->request_memory,
       .replica_id = options_.replica_id,
       .max_age = options_.connections.max_age_ms,
       .max_age_grace = options_.connections.max_age_grace_ms});

@@ -52,16 +52,14 @@ void ChatChoice::push(const ChatToken& token, v1::ChatResponse& message) {
   begins_.push_back(begin);
   const std::string_view text = output_.tokenizer->bytes_of(token.id);
   if (output_.logprobs && token.log2_prob && !text.empty()) {
-    Waiting waiting{begin, content_token(token.id, *token.log2_prob)};
-    for (const auto& [id, log2_prob] : token.top) {
-      *waiting.token.add_top() = content_token(id, log2_prob);
-    }
-    waiting_.push_back(std::move(waiting));
+    waiting_.push_back({begin, token.id, *token.log2_prob, {token.top.begin(), token.top.end()}});
   }
   std::vector<OutputDelta> deltas;
   reader_.push(text, deltas);
   add(deltas, message);
   count_reasoning();
+  drop_reasoning();
+  if (!reader_.reasoning() && !deltas.empty()) begins_.clear();  // none comes behind the content
   if (is_over_) return;
   if (reader_.stopped()) end(v1::CHAT_FINISH_REASON_TOOL_CALLS, message);
 }
@@ -76,6 +74,13 @@ void ChatChoice::count_reasoning() {
   }
   // Of an open reasoning the last ones may be of its end.
   std::erase_if(begins_, [&](std::uint64_t begin) { return span->end || begin < end; });
+}
+
+void ChatChoice::drop_reasoning() {
+  const auto& span = reader_.reasoning();
+  if (!span) return;
+  const std::uint64_t end = span->end.value_or(reader_.decided());
+  while (!waiting_.empty() && waiting_.front().begin < end) waiting_.pop_front();
 }
 
 void ChatChoice::add(std::span<const OutputDelta> deltas, v1::ChatResponse& message) {
@@ -120,7 +125,13 @@ void ChatChoice::add_tokens(std::uint64_t end, v1::ChatDelta& delta) {
   const auto& span = reader_.reasoning();
   const std::uint64_t content = span ? span->end.value_or(reader_.read_bytes()) : 0;
   while (!waiting_.empty() && waiting_.front().begin < end) {
-    if (waiting_.front().begin >= content) *delta.add_tokens() = std::move(waiting_.front().token);
+    const Waiting& waiting = waiting_.front();
+    if (waiting.begin >= content) {
+      v1::ContentToken& token = *delta.add_tokens() = content_token(waiting.id, waiting.log2_prob);
+      for (const auto& [id, log2_prob] : waiting.top) {
+        *token.add_top() = content_token(id, log2_prob);
+      }
+    }
     waiting_.pop_front();
   }
 }

@@ -60,7 +60,9 @@ class ChatChoice {
  private:
   struct Waiting {  // for logprobs: whether the token is of the content is not known yet
     std::uint64_t begin = 0;
-    v1::ContentToken token;
+    std::int32_t id = 0;
+    float log2_prob = 0;
+    std::vector<std::pair<std::int32_t, float>> top;
   };
 
   void add(std::span<const OutputDelta> deltas, v1::ChatResponse& message);
@@ -68,6 +70,8 @@ class ChatChoice {
   // Those of the content that begin before `end`.
   void add_tokens(std::uint64_t end, v1::ChatDelta& delta);
   void count_reasoning();
+  // Those of the reasoning do not wait for the content.
+  void drop_reasoning();
   v1::ContentToken content_token(std::int32_t id, float log2_prob) const;
   void end(v1::ChatFinishReason reason, v1::ChatResponse& message);
   std::string call_id(std::size_t call) const;

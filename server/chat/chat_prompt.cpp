@@ -48,14 +48,16 @@ class Conversation {
     return std::move(rendered->text);
   }
   std::optional<RenderedText> rendered_without_prompt(const Json& more) {
-    Json messages = messages_;
-    for (const Json& message : more) messages.push_back(message);
+    const std::size_t size = messages_.size();
+    for (const Json& message : more) messages_.push_back(message);  // no copy: they may be large
+    std::optional<RenderedText> rendered;
     try {
-      return render(messages, false, false);
+      rendered = render(messages_, false, false);
     } catch (const TemplateError&) {
     } catch (const TemplateRefusal&) {
     }
-    return std::nullopt;
+    while (messages_.size() > size) messages_.erase(messages_.size() - 1);
+    return rendered;
   }
 
  private:

@@ -468,8 +468,10 @@ std::vector<Flag> identity_flags() {
                   "Generate and Score calls at a time"),
       number_flag("--identity-max-sessions", sessions, &Sessions::max_sessions_per_owner, 0,
                   100'000'000, "Sessions at a time"),
-      bytes_flag("--identity-memory", sessions, &Sessions::bytes_per_owner, 0, kMostBytes,
-                 "State of its sessions and calls, in bytes"),
+      bytes_flag(
+          "--identity-memory", sessions, &Sessions::bytes_per_owner, 0, kMostBytes,
+          "State of its sessions and calls, in bytes; and as much again for what its requests "
+          "hold of --request-memory"),
       number_flag(
           "--identity-tokens-per-second", identity, &Limits::tokens_per_second, 0, kMost,
           "Prompt and new tokens, charged as they are read and produced. Calls over the rate pause "
@@ -695,9 +697,28 @@ std::vector<Flag> scheduling_flags() {
   };
 }
 
+namespace {
+
+// The default is a part of this machine's memory.
+Flag request_memory_flag() {
+  Flag flag = bytes_flag(
+      "--request-memory", all, &ServerOptions::request_memory_bytes, 1 << 20, kMostBytes,
+      "Memory for what requests hold from when they are parsed until they are answered, in bytes: "
+      "bodies, prompts, answers that are not streamed, events that are kept. Each is admitted with "
+      "the most that it may hold: beyond the limit it is answered with RESOURCE_EXHAUSTED (429), "
+      "or "
+      "with INVALID_ARGUMENT where it can never fit. Defaults to an eighth of the memory of the "
+      "container, or of the machine, and 512MiB at least");
+  flag.default_of_machine = true;
+  return flag;
+}
+
+}  // namespace
+
 std::vector<Flag> session_flags() {
   using Options = SessionManager::Options;
   return {
+      request_memory_flag(),
       number_flag("--max-sessions", session_options, &Options::max_sessions, 0, 100'000'000,
                   "Sessions at a time; 0: only --session-memory limits them"),
       bytes_flag("--session-memory", session_options, &Options::session_memory_bytes, 1, kMostBytes,

@@ -13,6 +13,7 @@
 #include "server/api/streaming_options.h"
 #include "server/core/listen_address.h"
 #include "server/core/random_bytes.h"
+#include "server/core/request_memory.h"
 #include "server/engine/prefix_cache.h"
 #include "server/grpc/connection_settings.h"
 #include "server/http/transport/http_message.h"
@@ -46,6 +47,8 @@ struct ServerOptions {
   ConnectionOptions connections;
   HttpOptions http;
   SecurityOptions security;
+
+  std::size_t request_memory_bytes = default_request_memory();
 
   // Of one identity (a token's name, or a client certificate's); where callers are not identified,
   // of all of them together. Its sessions and their memory are among the store's.

@@ -31,15 +31,15 @@ void RequestMemory::join(Shares::iterator share) noexcept {
   ++share->second.charges;
 }
 
-void RequestMemory::leave(Shares::iterator share, std::size_t bytes) noexcept {
-  give_back(share, bytes);
+void RequestMemory::leave(Shares::iterator share) noexcept {
   MutexLock lock(mutex_);
   if (--share->second.charges > 0) return;
   assert(share->second.bytes == 0);
   shares_.erase(share);
 }
 
-RequestRefusal RequestMemory::admit(Shares::iterator share, std::size_t held, std::size_t more) {
+RequestRefusal RequestMemory::admit(Shares::iterator share, std::size_t& request,
+                                    std::size_t more) {
   const std::size_t all = limits_.bytes;
   const bool has_own = limits_.bytes_per_identity > 0;
   const bool own_is_less = has_own && limits_.bytes_per_identity < all;
@@ -47,11 +47,11 @@ RequestRefusal RequestMemory::admit(Shares::iterator share, std::size_t held, st
   MutexLock lock(mutex_);
   const auto refused = [&](Kind kind, bool is_own) REQUIRES(mutex_) {
     ++refused_[static_cast<std::size_t>(kind)];
-    const std::size_t needed = more > SIZE_MAX - held ? SIZE_MAX : held + more;
+    const std::size_t needed = more > SIZE_MAX - request ? SIZE_MAX : request + more;
     return RequestRefusal{kind, needed, is_own ? own : all,
                           is_own ? "--identity-memory" : "--request-memory"};
   };
-  if (const std::size_t most = std::min(own, all); held > most || more > most - held) {
+  if (const std::size_t most = std::min(own, all); request > most || more > most - request) {
     return refused(Kind::kTooLarge, own_is_less);
   }
   if (more > own - std::min(share->second.bytes, own) && has_own) {
@@ -60,12 +60,15 @@ RequestRefusal RequestMemory::admit(Shares::iterator share, std::size_t held, st
   if (more > all - std::min(bytes_, all)) return refused(Kind::kFull, false);
   bytes_ += more;
   share->second.bytes += more;
+  request += more;
   return {};
 }
 
-void RequestMemory::give_back(Shares::iterator share, std::size_t bytes) noexcept {
+void RequestMemory::give_back(Shares::iterator share, std::size_t& request,
+                              std::size_t bytes) noexcept {
   MutexLock lock(mutex_);
-  assert(bytes_ >= bytes && share->second.bytes >= bytes);
+  assert(bytes_ >= bytes && share->second.bytes >= bytes && request >= bytes);
+  request -= bytes;
   bytes_ -= bytes;
   share->second.bytes -= bytes;
 }
@@ -77,12 +80,15 @@ RequestMemory::Stats RequestMemory::stats() const {
 
 RequestMemory::Charge::Charge(RequestMemory* memory, const std::string& identity)
     : memory_(memory) {
-  if (memory != nullptr) share_ = memory->join(identity);
+  if (memory == nullptr) return;
+  request_ = std::make_shared<std::size_t>(0);
+  share_ = memory->join(identity);
 }
 
 RequestMemory::Charge::Charge(Charge&& other) noexcept
     : memory_(std::exchange(other.memory_, nullptr)),
       share_(other.share_),
+      request_(std::move(other.request_)),
       bytes_(std::exchange(other.bytes_, 0)) {}
 
 RequestMemory::Charge& RequestMemory::Charge::operator=(Charge&& other) noexcept {
@@ -90,19 +96,22 @@ RequestMemory::Charge& RequestMemory::Charge::operator=(Charge&& other) noexcept
   release();
   memory_ = std::exchange(other.memory_, nullptr);
   share_ = other.share_;
+  request_ = std::move(other.request_);
   bytes_ = std::exchange(other.bytes_, 0);
   return *this;
 }
 
 void RequestMemory::Charge::release() noexcept {
-  if (memory_ != nullptr) memory_->leave(share_, bytes_);
+  if (memory_ == nullptr) return;
+  memory_->give_back(share_, *request_, bytes_);
+  memory_->leave(share_);
   memory_ = nullptr;
   bytes_ = 0;
 }
 
 RequestRefusal RequestMemory::Charge::add(std::size_t bytes) {
   if (memory_ != nullptr) {
-    if (const RequestRefusal refusal = memory_->admit(share_, bytes_, bytes)) return refusal;
+    if (const RequestRefusal refusal = memory_->admit(share_, *request_, bytes)) return refusal;
   }
   bytes_ += bytes;
   return {};
@@ -110,19 +119,25 @@ RequestRefusal RequestMemory::Charge::add(std::size_t bytes) {
 
 void RequestMemory::Charge::shrink_to(std::size_t bytes) noexcept {
   if (bytes >= bytes_) return;
-  if (memory_ != nullptr) memory_->give_back(share_, bytes_ - bytes);
+  if (memory_ != nullptr) memory_->give_back(share_, *request_, bytes_ - bytes);
   bytes_ = bytes;
 }
 
 RequestMemory::Charge RequestMemory::Charge::split(std::size_t bytes) noexcept {
-  Charge part;
+  Charge part = beside();
   part.bytes_ = std::min(bytes, bytes_);
   bytes_ -= part.bytes_;
-  if (memory_ == nullptr) return part;
-  memory_->join(share_);
-  part.memory_ = memory_;
-  part.share_ = share_;
   return part;
+}
+
+RequestMemory::Charge RequestMemory::Charge::beside() const noexcept {
+  Charge other;
+  if (memory_ == nullptr) return other;
+  memory_->join(share_);
+  other.memory_ = memory_;
+  other.share_ = share_;
+  other.request_ = request_;
+  return other;
 }
 
 std::size_t default_request_memory() {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "server/core/mutex.h"
@@ -23,7 +24,7 @@ struct RequestRefusal {
     kTooLarge,      // more than `limit`, so that it is never there
   };
   Kind kind = Kind::kNone;
-  std::size_t needed = 0;  // bytes of the charge that was refused, what it had included
+  std::size_t needed = 0;  // bytes of the request, what it had included
   std::size_t limit = 0;   // bytes, of the flag
   const char* flag = "";   // whose limit it is
   explicit operator bool() const { return kind != Kind::kNone; }
@@ -69,10 +70,12 @@ class RequestMemory {
 
   Shares::iterator join(const std::string& identity) EXCLUDES(mutex_);
   void join(Shares::iterator share) noexcept EXCLUDES(mutex_);
-  void leave(Shares::iterator share, std::size_t bytes) noexcept EXCLUDES(mutex_);
-  // From `held` of a charge to `held + more`.
-  RequestRefusal admit(Shares::iterator share, std::size_t held, std::size_t more) EXCLUDES(mutex_);
-  void give_back(Shares::iterator share, std::size_t bytes) noexcept EXCLUDES(mutex_);
+  void leave(Shares::iterator share) noexcept EXCLUDES(mutex_);
+  // request: bytes of all its charges.
+  RequestRefusal admit(Shares::iterator share, std::size_t& request, std::size_t more)
+      EXCLUDES(mutex_);
+  void give_back(Shares::iterator share, std::size_t& request, std::size_t bytes) noexcept
+      EXCLUDES(mutex_);
 
   const Limits limits_;
   mutable Mutex mutex_;
@@ -97,6 +100,8 @@ class RequestMemory::Charge {
   [[nodiscard]] RequestRefusal add(std::size_t bytes);
   // Gives back what is held beyond `bytes`.
   void shrink_to(std::size_t bytes) noexcept;
+  // An empty charge of the same request: what is refused for good is what all of them need.
+  Charge beside() const noexcept;
   // A charge of `bytes` of these, for what is held apart from now on; all of them where there are
   // fewer. Nothing is asked for.
   Charge split(std::size_t bytes) noexcept;
@@ -105,7 +110,8 @@ class RequestMemory::Charge {
   void release() noexcept;
 
   RequestMemory* memory_ = nullptr;
-  Shares::iterator share_;  // where there is an account
+  Shares::iterator share_;                // where there is an account
+  std::shared_ptr<std::size_t> request_;  // bytes of its charges; guarded by the account
   std::size_t bytes_ = 0;
 };
 

@@ -349,6 +349,22 @@ void collect_sessions(const SessionManager& store, std::vector<MetricFamily>& ou
       .add({}, stats.evicted);
 }
 
+void collect_request_memory(const RequestMemory& memory, std::vector<MetricFamily>& out) {
+  using Kind = RequestRefusal::Kind;
+  const RequestMemory::Stats stats = memory.stats();
+  const auto refused = [&](Kind kind) { return stats.refused[static_cast<std::size_t>(kind)]; };
+  Family(out, MetricType::Gauge, "request_memory_bytes", "Memory admitted for what requests hold")
+      .add({}, stats.bytes);
+  Family(out, MetricType::Gauge, "request_memory_limit_bytes", "Memory there is for it")
+      .add({}, memory.limits().bytes);
+  Family(out, MetricType::Counter, "request_memory_refusals_total",
+         "Requests refused for want of it: others held it, others of the same identity did, or "
+         "they could never fit")
+      .add({{"reason", "full"}}, refused(Kind::kFull))
+      .add({{"reason", "identity"}}, refused(Kind::kIdentityFull))
+      .add({{"reason", "too_large"}}, refused(Kind::kTooLarge));
+}
+
 void collect_prefixes(const PrefixCache& prefixes, std::vector<MetricFamily>& out) {
   const PrefixCache::Stats stats = prefixes.stats();
   Family(out, MetricType::Counter, "prefix_cache_hits_total",
@@ -520,7 +536,7 @@ Metrics::Metrics(const ModelRegistry& models, const ModelManager& manager,
                  const SessionManager& store, const PrefixCache& prefixes, const ActiveCalls& calls,
                  const RequestCounters& requests, const PersistentSessions* durable,
                  const StoredChatStates* chat_states, std::chrono::duration<double> recovery_time,
-                 const HttpCounters* http)
+                 const HttpCounters* http, const RequestMemory* request_memory)
     : models_(models),
       manager_(manager),
       store_(store),
@@ -530,7 +546,8 @@ Metrics::Metrics(const ModelRegistry& models, const ModelManager& manager,
       durable_(durable),
       chat_states_(chat_states),
       recovery_time_(recovery_time),
-      http_(http) {}
+      http_(http),
+      request_memory_(request_memory) {}
 
 std::vector<MetricFamily> Metrics::Collect() const {
   std::vector<MetricFamily> out;
@@ -551,6 +568,7 @@ std::vector<MetricFamily> Metrics::Collect() const {
   collect_scheduling(totals, out);
   collect_timings(totals, out);
   collect_sessions(store_, out);
+  if (request_memory_ != nullptr) collect_request_memory(*request_memory_, out);
   collect_prefixes(prefixes_, out);
   if (chat_states_ != nullptr) collect_chat_states(*chat_states_, out);
   if (durable_ != nullptr) collect_store(*durable_, recovery_time_, out);

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <vector>
 
+#include "server/core/request_memory.h"
 #include "server/engine/prefix_cache.h"
 #include "server/http/transport/http_message.h"
 #include "server/models/model_manager.h"
@@ -30,7 +31,8 @@ class Metrics final : public prometheus::Collectable {
           const PrefixCache& prefixes, const ActiveCalls& calls, const RequestCounters& requests,
           const PersistentSessions* durable = nullptr,
           const StoredChatStates* chat_states = nullptr,
-          std::chrono::duration<double> recovery_time = {}, const HttpCounters* http = nullptr);
+          std::chrono::duration<double> recovery_time = {}, const HttpCounters* http = nullptr,
+          const RequestMemory* request_memory = nullptr);
 
   std::vector<prometheus::MetricFamily> Collect() const override;
 
@@ -45,6 +47,7 @@ class Metrics final : public prometheus::Collectable {
   const StoredChatStates* const chat_states_;
   const std::chrono::duration<double> recovery_time_;
   const HttpCounters* const http_;
+  const RequestMemory* const request_memory_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
 };
 

@@ -20,6 +20,7 @@
 #include "server/core/clock.h"
 #include "server/core/histogram.h"
 #include "server/core/mutex.h"
+#include "server/core/request_memory.h"
 #include "server/observability/logging.h"
 #include "server/rpc/message_bounds.h"
 #include "server/security/bearer_tokens.h"
@@ -237,8 +238,9 @@ struct CallPolicy {
   Quotas& quotas;
   RequestCounters& counters;
   const Clock& clock;
-  std::size_t max_message_bytes;  // of a request
-  std::string replica_id = {};    // this server's, for answers; empty: they do not say
+  std::size_t max_message_bytes;    // of a request
+  std::string replica_id = {};      // this server's, for answers; empty: they do not say
+  RequestMemory* memory = nullptr;  // null: requests are not charged
 };
 
 // How large a request of this method may be.
@@ -263,6 +265,8 @@ class CallScope {
   // Not OK: the caller is not known (UNAUTHENTICATED) or may not do this (PERMISSION_DENIED).
   const grpc::Status& admitted() const { return admitted_; }
   const Identity& caller() const { return caller_; }
+  // An empty charge of this call's request.
+  RequestMemory::Charge charge() const { return memory_.beside(); }
   // By which its requests take turns with others' (GenerationRequest::caller): the identity, or
   // where it has no name the address of the client's connection.
   const std::string& turn_name() const { return caller_.name.empty() ? peer_ : caller_.name; }
@@ -286,6 +290,7 @@ class CallScope {
   const TimePoint begun_;
   std::string peer_;
   Identity caller_;
+  RequestMemory::Charge memory_;  // empty: those beside it are used
   grpc::Status admitted_;
   LogFields fields_;
   std::string model_;  // empty: none, or not yet known

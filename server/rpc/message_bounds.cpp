@@ -7,6 +7,7 @@
 #include <grpcpp/support/proto_buffer_reader.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -171,6 +172,31 @@ grpc::Status parse_bounded(grpc::ByteBuffer& bytes, const MessageBounds& bounds,
   }
   if (has_unknown) message.DiscardUnknownFields();
   return grpc::Status::OK;
+}
+
+grpc::Status request_memory_refusal(const RequestRefusal& refusal, const std::string& identity,
+                                    const char* field) {
+  constexpr std::chrono::milliseconds kRetry{1000};
+  const std::string needed = "the request may hold " + std::to_string(refusal.needed) + " bytes";
+  const std::string limit = std::to_string(refusal.limit) + " of " + refusal.flag;
+  switch (refusal.kind) {
+    case RequestRefusal::Kind::kNone:
+      break;
+    case RequestRefusal::Kind::kFull:
+      return resource_exhausted(needed + ", and other requests hold too much of the " + limit,
+                                kRetry);
+    case RequestRefusal::Kind::kIdentityFull:
+      return quota_exceeded(identity, limit + " for requests, and " + needed, kRetry);
+    case RequestRefusal::Kind::kTooLarge:
+      return invalid_argument({{field, needed + ", more than the " + limit +
+                                           ": fewer or shorter answers, or a stream, need less"}});
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status charge_message(const google::protobuf::Message& message, const std::string& identity,
+                            RequestMemory::Charge& memory) {
+  return request_memory_refusal(memory.add(message.SpaceUsedLong()), identity, "message");
 }
 
 }  // namespace lintel

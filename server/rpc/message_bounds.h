@@ -7,6 +7,9 @@
 #include <grpcpp/support/status.h>
 
 #include <cstddef>
+#include <string>
+
+#include "server/core/request_memory.h"
 
 namespace lintel {
 
@@ -28,5 +31,14 @@ inline constexpr MessageBounds kOpenMessage{4096};
 // parser has not seen them.
 grpc::Status parse_bounded(grpc::ByteBuffer& bytes, const MessageBounds& bounds,
                            google::protobuf::Message& message);
+
+// A request without memory: RESOURCE_EXHAUSTED with the time to retry; INVALID_ARGUMENT about
+// `field`, with limit and flag, where it can never fit. OK: there is memory.
+grpc::Status request_memory_refusal(const RequestRefusal& refusal, const std::string& identity,
+                                    const char* field);
+
+// Charges a request that was parsed. Not OK: as request_memory_refusal().
+grpc::Status charge_message(const google::protobuf::Message& message, const std::string& identity,
+                            RequestMemory::Charge& memory);
 
 }  // namespace lintel

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "server/core/mutex.h"
+#include "server/core/request_memory.h"
 #include "server/core/threads.h"
 #include "server/rpc/message_bounds.h"
 #include "server/rpc/status.h"
@@ -128,6 +129,13 @@ class RpcReactor {
   bool is_cancelled_ GUARDED_BY(mutex_) = false;
 };
 
+// An answer that its transport keeps until the call has ended, and writes then: one document.
+struct KeptAnswer {
+  // Made by the service before it accepts the request: of the most that the answer may be.
+  RequestMemory::Charge memory;
+  int answers = 1;  // as large as that of this call, which are kept together
+};
+
 // What a transport knows of one call. Lives until its reactor's OnDone. Thread-safe once the method
 // has returned; before, it is the method's.
 class RpcCall {
@@ -151,6 +159,8 @@ class RpcCall {
   virtual const Identity* caller() const { return nullptr; }
   // The protocol, for the log, where it is not gRPC.
   virtual const char* via() const { return nullptr; }
+  // Null: what the call writes goes out at once. Until the request is accepted.
+  virtual KeptAnswer* kept_answer() { return nullptr; }
   // Answers with a header. Before the first message is written.
   virtual void add_header(const std::string& name, const std::string& value) = 0;
 

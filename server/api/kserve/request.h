@@ -13,10 +13,13 @@
 #include "lintel/v1/session.pb.h"
 #include "model/tokenizer/tokenizer.h"
 #include "server/api/request_checks.h"
+#include "server/core/request_memory.h"
 
 namespace lintel {
 
 struct TensorRequest {
+  // Of its rows and the response that is made of them; as long as the request is there.
+  std::shared_ptr<RequestMemory::Charge> memory;
   v1::GenerateRequest settings;     // what each row asks for, but for its prompt
   std::vector<v1::Values> prompts;  // none once they are prepared
   // Of each prompt: consecutive rows of the response.

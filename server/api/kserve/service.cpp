@@ -53,6 +53,8 @@ grpc::Status prepare_rows(const ServiceContext& context, const RpcCall& call,
   if (grpc::Status begins = stream.quota.check_tokens(); !begins.ok()) return begins;
   const std::optional<TimePoint> deadline = call_deadline(call, context.clock);
   const std::shared_ptr<TokenAllowance> allowance = stream.quota.allowance();
+  const std::string& caller = stream.scope.caller().name;
+  request.memory = std::make_shared<RequestMemory::Charge>(stream.scope.charge());
   std::int64_t longest = 0;
   for (std::size_t i = 0; i < request.prompts.size(); ++i) {
     PreparedGeneration& row = prepared.emplace_back();
@@ -61,6 +63,11 @@ grpc::Status prepare_rows(const ServiceContext& context, const RpcCall& call,
         prepare_generation(context, stream.scope.caller().name, request.settings, prompt, deadline,
                            // A request that has a lease has one row.
                            {target.model, std::move(target.lease)}, row);
+    if (!status.ok()) return status;
+    // That of the row is the request's: rows are over one by one.
+    const std::size_t bytes = row.memory.bytes();
+    row.memory = {};
+    status = request_memory_refusal(request.memory->add(bytes), caller, "inputs");
     if (!status.ok()) return status;
     GenerationRequest& ready = row.checked.request;
     request.window = std::max(request.window, ready.window);
@@ -81,6 +88,9 @@ grpc::Status prepare_rows(const ServiceContext& context, const RpcCall& call,
                 std::to_string(bytes) + " bytes, more than the " +
                 std::to_string(kMaxMessageBytes) + " of one response"}});
     }
+    // Its rows, and the tensors that are made of them.
+    return request_memory_refusal(request.memory->add(2 * bytes), caller,
+                                  "parameters[max_new_tokens]");
   }
   return grpc::Status::OK;
 }

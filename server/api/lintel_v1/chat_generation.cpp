@@ -8,8 +8,10 @@
 #include <string>
 #include <utility>
 
+#include "server/api/lintel_v1/charged_tree.h"
 #include "server/api/lintel_v1/model_service.h"
 #include "server/api/lookup.h"
+#include "server/chat/template/request_json.h"
 #include "server/rpc/status.h"
 
 namespace lintel {
@@ -78,18 +80,32 @@ GenerationRequest::Turn turn_of(const ReadChat& chat) {
   return turn;
 }
 
-nlohmann::ordered_json answer_of(const ChatTurn& turn) {
-  nlohmann::ordered_json answer = {{"role", "assistant"}, {"content", turn.answer.content()}};
-  const std::string& reasoning = turn.answer.reasoning();
-  if (!reasoning.empty() && sends_reasoning_back(turn.request)) {
-    answer["reasoning_content"] = reasoning;
+// The answer as its client has it, from its tokens.
+nlohmann::ordered_json answer_of(const ChatTurn& turn, const ChatRequest& request) {
+  v1::ChatResponse message;
+  ChatChoice choice(*turn.output, 0);
+  for (const std::int32_t token : turn.answer) choice.push({.id = token}, message);
+  if (turn.is_ended_well) choice.finish(*turn.is_ended_well, message);
+  std::string content, reasoning;
+  nlohmann::ordered_json calls = nlohmann::ordered_json::array();
+  for (const v1::ChatDelta& delta : message.deltas()) {
+    content += delta.content();
+    reasoning += delta.reasoning();
+    if (!delta.has_call()) continue;
+    const v1::ToolCallDelta& call = delta.call();
+    if (!call.id().empty()) {
+      calls.push_back({{"id", call.id()},
+                       {"type", "function"},
+                       {"function", {{"name", call.name()}, {"arguments", call.arguments()}}}});
+    } else if (!calls.empty()) {
+      calls.back()["function"]["arguments"].get_ref<std::string&>() += call.arguments();
+    }
   }
-  for (const v1::ToolCallDelta& call : turn.calls) {
-    answer["tool_calls"].push_back(
-        {{"id", call.id()},
-         {"type", "function"},
-         {"function", {{"name", call.name()}, {"arguments", call.arguments()}}}});
+  nlohmann::ordered_json answer = {{"role", "assistant"}, {"content", std::move(content)}};
+  if (!reasoning.empty() && sends_reasoning_back(request)) {
+    answer["reasoning_content"] = std::move(reasoning);
   }
+  if (!calls.empty()) answer["tool_calls"] = std::move(calls);
   return answer;
 }
 
@@ -115,6 +131,19 @@ StoredChatStates::Reader reader_of(const CallScope& scope, const ReadChat& chat)
 }
 
 }  // namespace
+
+grpc::Status read_charged_request(const CallScope& scope, std::string_view body, ReadChat& chat) {
+  const std::string& caller = scope.caller().name;
+  chat.memory = scope.charge();
+  // Texts of the body, and of the prompt in its renderings.
+  constexpr std::size_t kTexts = 4;
+  ChargedTree tree(chat.memory, kMessageCopies);
+  RequestRefusal refusal = chat.memory.add(kTexts * body.size());
+  if (refusal) return request_memory_refusal(refusal, caller, "messages");
+  grpc::Status status = read_chat_request(body, {.budget = &tree}, chat.request);
+  if (tree.refusal()) return request_memory_refusal(tree.refusal(), caller, "messages");
+  return status;
+}
 
 grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat& chat) {
   grpc::Status status;
@@ -145,17 +174,19 @@ v1::Sampling sampling_of(const ChatRequest& request, const SamplingDefaults& def
 void ChatAnswerWriter::begin(PreparedChat& chat) {
   turn_ = std::move(chat.turn);
   on_turn_ = std::move(chat.on_turn);
-  output_ = std::move(chat.output);
   prompt_tokens_ = chat.prompt_tokens;
   const GenerationRequest& request = chat.prepared.checked.request;
-  output_.seed = request.seed;
+  chat.output.seed = request.seed;
+  output_ = std::make_shared<const ChatOutput>(std::move(chat.output));
+  if (turn_ != nullptr) turn_->output = output_;
   const auto count = static_cast<std::uint32_t>(request.num_samples);
   choices_.reserve(count);
-  for (std::uint32_t i = 0; i < count; ++i) choices_.emplace_back(output_, i);
+  for (std::uint32_t i = 0; i < count; ++i) choices_.emplace_back(*output_, i);
 }
 
 void ChatAnswerWriter::fill(std::span<const OutboxEntry> entries, bool is_last,
                             v1::ChatResponse& message) {
+  const bool keeps_answer = turn_ != nullptr && choices_.size() == 1;
   std::vector<std::pair<std::int32_t, float>> top;
   for (const OutboxEntry& entry : entries) {
     ChatChoice& choice = choices_.at(static_cast<std::size_t>(entry.sample));
@@ -166,13 +197,14 @@ void ChatAnswerWriter::fill(std::span<const OutboxEntry> entries, bool is_last,
       // What the request's outcome means follows; the answer has no end of its own.
       if (result.reason == FinishReason::kCancelled) continue;
       choice.finish(ended_by_itself(result.reason), message);
-      if (turn_ != nullptr && result.stop_token) {
+      if (keeps_answer) turn_->is_ended_well = ended_by_itself(result.reason);
+      if (keeps_answer && result.stop_token) {
         turn_->ended_by_token = true;
-        turn_->tokens.push_back(*result.stop_token);
+        turn_->stop_token = *result.stop_token;
       }
       continue;
     }
-    if (turn_ != nullptr) turn_->tokens.push_back(entry.token);
+    if (keeps_answer) turn_->answer.push_back(entry.token);
     top.clear();
     for (const TopToken& token : entry.top) top.emplace_back(token.token, token.log2_prob);
     choice.push({.id = entry.token,
@@ -180,24 +212,12 @@ void ChatAnswerWriter::fill(std::span<const OutboxEntry> entries, bool is_last,
                  .top = top},
                 message);
   }
-  gather(message);
+  if (turn_ != nullptr) {
+    turn_->has_calls |= std::ranges::any_of(message.deltas(), &v1::ChatDelta::has_call);
+  }
   if (!is_last && !ends_early()) return;
   add_usage(message);
   if (turn_ != nullptr) on_turn_(std::move(turn_));
-}
-
-void ChatAnswerWriter::gather(const v1::ChatResponse& message) {
-  if (turn_ == nullptr) return;
-  for (const v1::ChatDelta& delta : message.deltas()) {
-    turn_->answer.mutable_content()->append(delta.content());
-    turn_->answer.mutable_reasoning()->append(delta.reasoning());
-    if (!delta.has_call()) continue;
-    if (!delta.call().id().empty()) {
-      turn_->calls.push_back(delta.call());
-    } else if (!turn_->calls.empty()) {
-      turn_->calls.back().mutable_arguments()->append(delta.call().arguments());
-    }
-  }
 }
 
 bool ChatAnswerWriter::ends_early() const {
@@ -255,6 +275,23 @@ grpc::Status ChatGeneration::add_grammar(RpcCall& rpc, const ReadChat& chat,
   return status;
 }
 
+grpc::Status ChatGeneration::charge_output(RpcCall& rpc, const CallScope& scope,
+                                           PreparedGeneration& prepared, bool may_call) {
+  constexpr const char* kField = "max_tokens";
+  const GenerationRequest& request = prepared.checked.request;
+  // Tokens whose place a call in its middle leaves open wait with their log-probabilities.
+  constexpr std::size_t kWaitingBytes = 80;
+  if (request.log2_probs && may_call) {
+    const std::size_t tokens = static_cast<std::size_t>(request.num_samples) *
+                               static_cast<std::size_t>(request.max_new_tokens);
+    const std::size_t each = kWaitingBytes + static_cast<std::size_t>(request.top_log2_probs) *
+                                                 sizeof(std::pair<std::int32_t, float>);
+    const RequestRefusal refusal = prepared.memory.add(tokens * each);
+    if (refusal) return request_memory_refusal(refusal, scope.caller().name, kField);
+  }
+  return charge_kept_answer(rpc, scope, prepared, kField);
+}
+
 bool ChatGeneration::has_stored(const CallScope& scope, const ReadChat& chat) const {
   StoredChatStates* const stored = context_.chat_states;
   return stored != nullptr && chat.request.cache &&
@@ -282,7 +319,9 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
                          call_deadline(rpc, context_.clock), std::move(target), prepared.prepared);
   if (!status.ok()) return status;
   GenerationRequest& request = prepared.prepared.checked.request;
-  status = add_grammar(rpc, chat, request);
+  status = charge_output(rpc, call.scope, prepared.prepared,
+                         prepared.output.reader.dialect != ToolDialect::kNone);
+  if (status.ok()) status = add_grammar(rpc, chat, request);
   if (!status.ok()) return status;
   const bool caches = chat.request.cache;
   request.caches_prefix = caches;
@@ -296,15 +335,10 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
                          (is_stored_at_once || context_.chat_states->options().stores_all);
   const bool is_read_ahead = context_.prefixes.options().reads_ahead;
   if (caches && (kept.call > 0 || kept.keeps_end || is_stored || is_read_ahead)) {
-    prepared.turn = std::make_unique<ChatTurn>(ChatTurn{.model = chat.model,
-                                                        .adapter = chat.adapter,
-                                                        .owner = call.scope.caller().name,
-                                                        .request = std::move(chat.request),
-                                                        .now = chat.now,
-                                                        .kept = kept,
-                                                        .is_stored_at_once = is_stored_at_once,
-                                                        .boundary = chat.prompt.turn_boundary,
-                                                        .tokens = std::move(chat.prompt.ids)});
+    status = make_turn(chat, call.scope.caller().name, request.max_new_tokens, prepared.turn);
+    if (!status.ok()) return status;
+    prepared.turn->kept = kept;
+    prepared.turn->is_stored_at_once = is_stored_at_once;
   }
   prepared.on_turn = [this](std::unique_ptr<ChatTurn> ended) {
     turns_.run([this, shared = std::shared_ptr<const ChatTurn>(std::move(ended))] {
@@ -317,25 +351,76 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
   return status;
 }
 
+grpc::Status ChatGeneration::make_turn(ReadChat& chat, const Owner& owner,
+                                       std::int64_t max_new_tokens,
+                                       std::unique_ptr<ChatTurn>& turn) const {
+  ChatRequest& request = chat.request;
+  nlohmann::ordered_json trees = {{"messages", std::move(request.messages)},
+                                  {"tools", std::move(request.tools)},
+                                  {"documents", std::move(request.documents)},
+                                  {"kwargs", std::move(request.kwargs)}};
+  std::string text = request_json_text(trees);
+  const auto answer = static_cast<std::size_t>(request.num_choices == 1 ? max_new_tokens : 0);
+  RequestMemory::Charge memory = chat.memory.beside();
+  const RequestRefusal refusal =
+      memory.add(text.capacity() + (chat.prompt.ids.size() + answer) * sizeof(std::int32_t));
+  if (refusal) return request_memory_refusal(refusal, owner, "messages");
+  turn = std::make_unique<ChatTurn>(ChatTurn{.model = chat.model,
+                                             .adapter = chat.adapter,
+                                             .owner = owner,
+                                             .request = std::move(request),
+                                             .trees = std::move(text),
+                                             .now = chat.now,
+                                             .boundary = chat.prompt.turn_boundary,
+                                             .tokens = std::move(chat.prompt.ids),
+                                             .memory = std::move(memory)});
+  return grpc::Status::OK;
+}
+
+std::optional<ChatRequest> ChatGeneration::request_of(const ChatTurn& turn,
+                                                      RequestMemory::Charge& memory) const {
+  ChargedTree tree(memory, kMessageCopies);
+  JsonFailure failure;
+  auto trees = read_request_json(turn.trees, {.budget = &tree}, failure);
+  if (!trees) return std::nullopt;
+  ChatRequest request = turn.request;
+  request.messages = std::move((*trees)["messages"]);
+  request.tools = std::move((*trees)["tools"]);
+  request.documents = std::move((*trees)["documents"]);
+  request.kwargs = std::move((*trees)["kwargs"]);
+  return request;
+}
+
 void ChatGeneration::end_turn(const ChatTurn& turn) const {
   const Transformer& transformer = *turn.model->transformer;
   const PrefixCache::Reader reader{transformer, turn.adapter, turn.owner};
-  const std::span<const std::int32_t> tokens(turn.tokens);
+  const std::span<const std::int32_t> prompt(turn.tokens);
   const bool has_end = turn.kept.keeps_end && turn.ended_by_token;
-  const bool keeps_end =
-      has_end && next_turn_begins_with(*turn.model->chat, *transformer.tokenizer(), turn.request,
-                                       turn.now, answer_of(turn), tokens, is_stopping());
-  if (has_end && !keeps_end) context_.prefixes.drop(reader, tokens, KeptFor::kEnd);
-  if (turn.kept.call > 0 && (keeps_end || turn.calls.empty())) {
-    context_.prefixes.drop(reader, tokens.first(static_cast<std::size_t>(turn.kept.call)),
+  const bool may_read_ahead =
+      context_.prefixes.options().reads_ahead && turn.request.num_choices == 1;
+  RequestMemory::Charge memory(context_.gate.memory, turn.owner);
+  std::optional<ChatRequest> request;
+  if (has_end || may_read_ahead) request = request_of(turn, memory);
+  bool keeps_end = false;
+  if (has_end) {
+    std::vector<std::int32_t> tokens = turn.tokens;
+    tokens.insert(tokens.end(), turn.answer.begin(), turn.answer.end());
+    tokens.push_back(turn.stop_token);
+    keeps_end = request &&
+                next_turn_begins_with(*turn.model->chat, *transformer.tokenizer(), *request,
+                                      turn.now, answer_of(turn, *request), tokens, is_stopping());
+    if (!keeps_end) context_.prefixes.drop(reader, tokens, KeptFor::kEnd);
+  }
+  if (turn.kept.call > 0 && (keeps_end || !turn.has_calls)) {
+    context_.prefixes.drop(reader, prompt.first(static_cast<std::size_t>(turn.kept.call)),
                            KeptFor::kCall);
   }
   if (context_.chat_states != nullptr) {
     context_.chat_states->note_turn({turn.model, turn.adapter, turn.owner},
-                                    tokens.first(static_cast<std::size_t>(turn.boundary)),
+                                    prompt.first(static_cast<std::size_t>(turn.boundary)),
                                     turn.is_stored_at_once);
   }
-  if (!keeps_end && context_.prefixes.options().reads_ahead) read_ahead(turn);
+  if (!keeps_end && may_read_ahead && request) read_ahead(turn, *request);
 }
 
 namespace {
@@ -350,13 +435,13 @@ class AheadSink final : public TokenSink {
 
 }  // namespace
 
-void ChatGeneration::read_ahead(const ChatTurn& turn) const {
+void ChatGeneration::read_ahead(const ChatTurn& turn, const ChatRequest& chat) const {
   const Transformer& transformer = *turn.model->transformer;
   const Scheduler::Stats stats = turn.model->scheduler->stats();
   if (stats.running + stats.queued > 0) return;
   GenerationRequest request;
-  request.prompt = next_turn_beginning(*turn.model->chat, *transformer.tokenizer(), turn.request,
-                                       turn.now, answer_of(turn), is_stopping());
+  request.prompt = next_turn_beginning(*turn.model->chat, *transformer.tokenizer(), chat, turn.now,
+                                       answer_of(turn, chat), is_stopping());
   const auto size = static_cast<std::int64_t>(request.prompt.size());
   const std::int64_t most = transformer.config().max_tokens();
   if (size <= turn.boundary || (most > 0 && size >= most)) return;

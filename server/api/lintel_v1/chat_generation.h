@@ -7,9 +7,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "lintel/v1/chat.pb.h"
@@ -20,6 +24,7 @@
 #include "server/chat/chat_output.h"
 #include "server/chat/chat_prompt.h"
 #include "server/chat/chat_request.h"
+#include "server/core/request_memory.h"
 #include "server/core/threads.h"
 #include "server/engine/request.h"
 #include "server/grammar/grammar_cache.h"
@@ -36,8 +41,16 @@ struct ReadChat {
   SharedAdapter adapter;  // null: none
   LocalTime now;
   ChatPrompt prompt;
+  RequestMemory::Charge memory;  // of request and prompt
 };
 
+// Copies of a chat's messages that are there at a time: those of the body and of the request, then
+// of the request and of its prompt.
+inline constexpr std::size_t kMessageCopies = 2;
+
+// Reads and charges chat.request. Not OK: what is wrong with the body, or as
+// request_memory_refusal().
+grpc::Status read_charged_request(const CallScope& scope, std::string_view body, ReadChat& chat);
 // Fills in what follows from chat.request.
 grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat& chat);
 
@@ -45,20 +58,26 @@ grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat
 v1::Sampling sampling_of(const ChatRequest& request, const SamplingDefaults& defaults);
 
 // A turn of a conversation, from its prompt to its answer: enough to say which of the states that
-// were kept on the way the next turn may begin with.
+// were kept on the way the next turn may begin with. Its messages are kept as text, and of its
+// answer the tokens alone.
 struct ChatTurn {
   SharedModel model;
   SharedAdapter adapter;
   Owner owner;
-  ChatRequest request;
+  ChatRequest request;  // without its trees
+  std::string trees;    // of the request, as JSON
   LocalTime now;
   GenerationRequest::Turn kept;
-  bool is_stored_at_once = false;        // its state, with a session store
-  std::int64_t boundary = 0;             // of the turn: tokens of the prompt
-  std::vector<std::int32_t> tokens;      // of the prompt, then of the answer with its end
-  v1::ChatDelta answer;                  // its content and reasoning, whole
-  std::vector<v1::ToolCallDelta> calls;  // whole
+  bool is_stored_at_once = false;     // its state, with a session store
+  std::int64_t boundary = 0;          // of the turn: tokens of the prompt
+  std::vector<std::int32_t> tokens;   // of the prompt
+  std::deque<std::int32_t> answer;    // of the one choice; else empty
+  std::optional<bool> is_ended_well;  // by the model; nothing: it was ended in its middle
   bool ended_by_token = false;
+  std::int32_t stop_token = 0;  // where one ended it
+  bool has_calls = false;       // any choice
+  std::shared_ptr<const ChatOutput> output;
+  RequestMemory::Charge memory;  // of all this
 };
 
 struct PreparedChat {
@@ -84,10 +103,9 @@ class ChatAnswerWriter {
   void add_use(TokenUse used, v1::ChatResponse& message) const noexcept;
 
  private:
-  void gather(const v1::ChatResponse& message);
   void add_usage(v1::ChatResponse& message) const;
 
-  ChatOutput output_;
+  std::shared_ptr<const ChatOutput> output_;
   std::vector<ChatChoice> choices_;
   std::int64_t prompt_tokens_ = 0;
   std::int64_t cached_tokens_ = 0;
@@ -111,6 +129,9 @@ class ChatGeneration {
   void restore(const CallScope& scope, const ReadChat& chat) const;
 
  private:
+  // Charges what is kept of the answer. Not OK: as request_memory_refusal().
+  static grpc::Status charge_output(RpcCall& rpc, const CallScope& scope,
+                                    PreparedGeneration& prepared, bool may_call);
   // What the answer may be, in the request that is to be submitted.
   grpc::Status add_grammar(RpcCall& rpc, const ReadChat& chat, GenerationRequest& generation);
   // Of the states that were kept in a turn those go that the next one cannot begin with.
@@ -119,7 +140,13 @@ class ChatGeneration {
     return [this] { return is_stopping_.load(); };
   }
   // While the model has nothing else to do: reads the answer as the next turn begins.
-  void read_ahead(const ChatTurn& turn) const;
+  void read_ahead(const ChatTurn& turn, const ChatRequest& request) const;
+  // A turn for what depends on the answer; takes the request and the prompt's tokens. Not OK: as
+  // request_memory_refusal().
+  grpc::Status make_turn(ReadChat& chat, const Owner& owner, std::int64_t max_new_tokens,
+                         std::unique_ptr<ChatTurn>& turn) const;
+  // The turn's request with its trees; nothing: there is no memory for them.
+  std::optional<ChatRequest> request_of(const ChatTurn& turn, RequestMemory::Charge& memory) const;
 
   const ServiceContext context_;
   grammar::GrammarCache grammars_;

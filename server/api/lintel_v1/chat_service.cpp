@@ -39,7 +39,7 @@ RpcReactor* ChatService::Render(RpcCall* call, const LazyMessage<v1::RenderChatR
       [this, call, response](CallScope& scope, const auto& wire) {
         ReadChat chat;
         chat.is_cancelled = [call] { return call->is_cancelled(); };
-        grpc::Status status = read_chat_request(wire.body(), {}, chat.request);
+        grpc::Status status = read_charged_request(scope, wire.body(), chat);
         if (status.ok()) status = read_chat(context_, scope, chat);
         if (!status.ok()) return status;
         response->set_text(std::move(chat.prompt.rendered.text));
@@ -56,7 +56,7 @@ grpc::Status ChatService::complete(RpcCall& rpc, const v1::ChatRequest& wire, Ch
   if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
   const auto chat = std::make_shared<ReadChat>();
   chat->is_cancelled = [&rpc] { return rpc.is_cancelled(); };
-  grpc::Status status = read_chat_request(wire.body(), {}, chat->request);
+  grpc::Status status = read_charged_request(call.scope, wire.body(), *chat);
   if (status.ok()) status = read_chat(context_, call.scope, *chat);
   if (!status.ok()) return status;
   if (!generation_.has_stored(call.scope, *chat)) return generate(rpc, *chat, stream);

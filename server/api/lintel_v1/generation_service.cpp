@@ -17,6 +17,9 @@
 namespace lintel {
 namespace {
 
+// Of a token's text in a message, as libprotobuf keeps it.
+constexpr std::size_t kTokenBytesInMessage = 64;
+
 v1::FinishReason wire_reason(FinishReason reason) {
   switch (reason) {
     case FinishReason::kLength:
@@ -159,11 +162,12 @@ class ScoreStream::SequenceSink final : public TokenSink {
 };
 
 ScoreStream::ScoreStream(SharedModel model, SessionManager& store, ScoreSequences sequences,
-                         const Options& options)
+                         const Options& options, RequestMemory::Charge memory)
     : model_(std::move(model)),
       sessions_(store),
       sequences_(std::move(sequences)),
-      options_(options) {}
+      options_(options),
+      memory_(std::move(memory)) {}
 
 grpc::Status ScoreStream::begin() { return advance(); }
 
@@ -363,7 +367,7 @@ GenerationService::GenerationService(const ServiceContext& context) : context_(c
   serve_stream<v1::ScoreResponse>(info_of(Method::kScore).name, this, &GenerationService::Score);
 }
 
-grpc::Status GenerationService::generate(const RpcCall& context, const v1::GenerateRequest& wire,
+grpc::Status GenerationService::generate(RpcCall& context, const v1::GenerateRequest& wire,
                                          GenerateStream& stream) {
   StreamCall& call = stream.call();
   if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
@@ -371,6 +375,9 @@ grpc::Status GenerationService::generate(const RpcCall& context, const v1::Gener
   grpc::Status checked = prepare_generation(context_, call.scope.caller().name, wire,
                                             call_deadline(context, context_.clock), prepared);
   if (prepared.model != nullptr) call.scope.set_model(prepared.model->name);
+  if (checked.ok() && prepared.past == nullptr) {
+    checked = charge_kept_answer(context, call.scope, prepared, "max_new_tokens");
+  }
   if (!checked.ok()) return checked;
   prepared.checked.request.allowance = call.quota.allowance();
   prepared.checked.request.caller = call.scope.turn_name();
@@ -406,8 +413,14 @@ grpc::Status GenerationService::score(const RpcCall& context, const v1::ScoreReq
   options.owner = call.scope.caller().name;
   options.caller = call.scope.turn_name();
   options.deadline = call_deadline(context, context_.clock);
-  const auto stream =
-      std::make_shared<ScoreStream>(model, context_.sessions, std::move(sequences), options);
+  // Of each token its id, its log2-probability, and what the message has of it.
+  RequestMemory::Charge memory = call.scope.charge();
+  const std::size_t each =
+      3 * sizeof(std::int32_t) + (options.tokenizer == nullptr ? 0 : kTokenBytesInMessage);
+  const RequestRefusal refusal = memory.add(sequences.tokens.size() * each);
+  if (refusal) return request_memory_refusal(refusal, options.owner, "sequences");
+  const auto stream = std::make_shared<ScoreStream>(model, context_.sessions, std::move(sequences),
+                                                    options, std::move(memory));
   reactor.run(stream);
   grpc::Status started = stream->begin();
   if (!started.ok()) reactor.run(nullptr);

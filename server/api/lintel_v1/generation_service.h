@@ -73,8 +73,9 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Capac
     std::shared_ptr<const Tokenizer> tokenizer;  // where the client wants the bytes of tokens
   };
 
+  // memory: of the sequences and what comes of them.
   ScoreStream(SharedModel model, SessionManager& store, ScoreSequences sequences,
-              const Options& options);
+              const Options& options, RequestMemory::Charge memory = {});
 
   // Submits what the window takes. Not OK when the first sequence found no place: nothing was
   // submitted and the stream has to be refused.
@@ -124,6 +125,7 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Capac
   SessionManager& sessions_;
   const ScoreSequences sequences_;
   const Options options_;
+  const RequestMemory::Charge memory_;  // of the sequences and what comes of them
 
   std::deque<Slot> slots_ GUARDED_BY(mutex_);  // the first is next_write_'s; at most the window
   std::size_t next_submit_ GUARDED_BY(mutex_) = 0;
@@ -148,8 +150,7 @@ class GenerationService final : public RpcService {
   RpcReactor* Score(RpcCall* context, const LazyMessage<v1::ScoreRequest>* request);
 
  private:
-  grpc::Status generate(const RpcCall& context, const v1::GenerateRequest& wire,
-                        GenerateStream& stream);
+  grpc::Status generate(RpcCall& context, const v1::GenerateRequest& wire, GenerateStream& stream);
   grpc::Status score(const RpcCall& context, const v1::ScoreRequest& wire,
                      ScoreStream::Reactor& reactor);
 

@@ -14,6 +14,7 @@
 #include "server/api/refusals.h"
 #include "server/api/response_stream.h"
 #include "server/api/service_context.h"
+#include "server/core/request_memory.h"
 #include "server/rpc/answer.h"
 #include "server/sessions/session_history.h"
 
@@ -107,6 +108,7 @@ RpcReactor* answer_waiting(const ServiceContext& context, RpcCall& call, Method 
     ~Waiting() { calls.release(); }
     ActiveCalls& calls;
     CallScope scope;
+    RequestMemory::Charge memory;
     Request wire;
   };
   const auto waiting = std::make_shared<Waiting>(context, call, method);
@@ -121,6 +123,9 @@ RpcReactor* answer_waiting(const ServiceContext& context, RpcCall& call, Method 
     const LogScope log(log_fields);
     status = catch_exceptions([&] {
       grpc::Status read = request.read(bounds_of(context.gate, method), waiting->wire);
+      const std::string& identity = waiting->scope.caller().name;
+      waiting->memory = waiting->scope.charge();
+      if (read.ok()) read = charge_message(waiting->wire, identity, waiting->memory);
       if (!read.ok()) return read;
       const auto begin = [&context, &call, reactor, log_fields, thread, waiting, end, body] {
         run_with_models(
@@ -172,16 +177,22 @@ Reactor* open_stream(const ServiceContext& context, RpcCall& rpc, Method method,
   grpc::Status status = catch_exceptions([&] {
     grpc::Status entered = reactor->enter();
     if (!entered.ok()) return entered;
-    const auto wire = std::make_shared<Request>();
-    grpc::Status read = request.read(bounds_of(context.gate, method), *wire);
+    const std::string& identity = reactor->call().scope.caller().name;
+    struct Held {
+      RequestMemory::Charge memory;
+      Request wire;
+    };
+    const auto held = std::make_shared<Held>(Held{reactor->call().scope.charge(), Request()});
+    grpc::Status read = request.read(bounds_of(context.gate, method), held->wire);
+    if (read.ok()) read = charge_message(held->wire, identity, held->memory);
     if (!read.ok()) return read;
-    const bool by_store = context.persistent_sessions != nullptr && waits(*wire);
+    const bool by_store = context.persistent_sessions != nullptr && waits(held->wire);
     const CallThread thread = by_store ? CallThread::kOfStore : CallThread::kAny;
     // gRPC runs nothing of the reactor before it has it from the method, its end neither.
-    const auto run = [&context, &rpc, &reactor = *reactor, log_fields, thread, begin, wire] {
+    const auto run = [&context, &rpc, &reactor = *reactor, log_fields, thread, begin, held] {
       run_with_models(
           context, rpc, reactor, log_fields, thread,
-          [&reactor, begin, wire] { return begin(reactor, std::as_const(*wire)); },
+          [&reactor, begin, held] { return begin(reactor, std::as_const(held->wire)); },
           [&reactor](grpc::Status refused) { reactor.refuse(std::move(refused)); });
     };
     if (by_store) return run_by_store(context, log_fields, run);

@@ -189,6 +189,34 @@ std::optional<ordered_json> read_request_json(std::string_view text, const JsonB
   return builder.take();
 }
 
+namespace {
+
+void write_text(const ordered_json& value, std::string& out) {
+  if (const auto digits = big_integer_digits(value)) {
+    out += *digits;
+  } else if (value.is_object() || value.is_array()) {
+    const bool is_object = value.is_object();
+    out += is_object ? '{' : '[';
+    const std::size_t begin = out.size();
+    for (const auto& [key, item] : value.items()) {
+      if (out.size() > begin) out += ',';
+      if (is_object) out += ordered_json(key).dump() + ':';
+      write_text(item, out);
+    }
+    out += is_object ? '}' : ']';
+  } else {
+    out += value.dump();
+  }
+}
+
+}  // namespace
+
+std::string request_json_text(const ordered_json& tree) {
+  std::string out;
+  write_text(tree, out);
+  return out;
+}
+
 ordered_json big_integer(std::string_view digits) {
   return ordered_json::binary({digits.begin(), digits.end()}, kBigIntegerSubtype);
 }

@@ -18,6 +18,9 @@ std::optional<nlohmann::ordered_json> read_request_json(std::string_view text,
                                                         const JsonBounds& bounds,
                                                         JsonFailure& failure);
 
+// A tree that was read so, as text that is read into the same tree.
+std::string request_json_text(const nlohmann::ordered_json& tree);
+
 // An integer beyond 64 bits, as nlohmann::json has none: a binary value of a subtype of its own.
 nlohmann::ordered_json big_integer(std::string_view digits);
 // The digits of such a value, with its sign; nothing: it is another value.

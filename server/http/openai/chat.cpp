@@ -43,10 +43,16 @@ OrderedJson natural_log(float log2_prob) {
   return std::isfinite(value) ? short_number(value) : OrderedJson(-9999.0);
 }
 
-OrderedJson token_json(const v1::ContentToken& token) {
+OrderedJson token_json(std::string_view text, float log2_prob) {
   OrderedJson bytes = OrderedJson::array();
-  for (const char byte : token.text()) bytes.push_back(static_cast<unsigned char>(byte));
-  return {{"token", token.text()}, {"logprob", natural_log(token.log2_prob())}, {"bytes", bytes}};
+  for (const char byte : text) bytes.push_back(static_cast<unsigned char>(byte));
+  return {{"token", text}, {"logprob", natural_log(log2_prob)}, {"bytes", bytes}};
+}
+OrderedJson token_json(const v1::ContentToken& token) {
+  return token_json(token.text(), token.log2_prob());
+}
+OrderedJson token_json(const TokenRecord& tokens, const TokenRecord::Value& value) {
+  return token_json(tokens.text_of(value.id), value.log2_prob);
 }
 
 void add_tokens(const v1::ChatDelta& delta, OrderedJson& list) {
@@ -212,8 +218,18 @@ grpc::Status ChatJson::gather(const v1::ChatResponse& message) {
     Choice& choice = choices_[delta.choice()];
     choice.content += delta.content();
     choice.reasoning += delta.reasoning();
-    add_tokens(delta, choice.tokens);
+    gathered_ += delta.content().size() + delta.reasoning().size();
+    if (form_.logprobs) {
+      for (const v1::ContentToken& token : delta.tokens()) {
+        choice.tokens.add(token.id(), token.text(), token.log2_prob());
+        for (const v1::ContentToken& top : token.top()) {
+          choice.tokens.add_top(top.id(), top.text(), top.log2_prob());
+        }
+      }
+    }
     if (!delta.has_call()) continue;
+    gathered_ +=
+        delta.call().id().empty() ? delta.call().arguments().size() : delta.call().SpaceUsedLong();
     if (!delta.call().id().empty()) {
       choice.calls.push_back(delta.call());
     } else if (!choice.calls.empty()) {
@@ -223,39 +239,82 @@ grpc::Status ChatJson::gather(const v1::ChatResponse& message) {
   for (const v1::ChatFinish& finish : message.finished()) {
     choices_[finish.choice()].finish_reason = reason_of(finish.reason());
   }
-  gathered_ += message.ByteSizeLong();
-  if (gathered_ <= kMaxMessageBytes) return grpc::Status::OK;
+  std::size_t bytes = gathered_;
+  for (const auto& [index, choice] : choices_) bytes += choice.tokens.bytes();
+  if (bytes <= kMaxMessageBytes) return grpc::Status::OK;
   return invalid_argument(
       {{"max_tokens",
         "the answer is larger than " + std::to_string(kMaxMessageBytes) + " bytes: stream it"}});
 }
 
-OrderedJson ChatJson::choice_json(std::uint32_t index, const Choice& choice) const {
-  OrderedJson message = {{"role", "assistant"}};
-  OrderedJson calls = OrderedJson::array();
-  for (const v1::ToolCallDelta& call : choice.calls) {
-    // One that broke off cannot be run. A stream has shown it as far as it came.
-    if (!OrderedJson::accept(call.arguments())) continue;
-    calls.push_back(call_json(call, /*is_delta=*/false));
+void ChatJson::write_reasoning(Choice& choice, JsonPieces& out) const {
+  if (choice.reasoning.empty()) return;
+  const bool is_both = form_.reasoning == ChatReasoningField::kBoth;
+  if (form_.reasoning != ChatReasoningField::kReasoning) {
+    out.raw(",\"reasoning_content\":");
+    out.quoted(is_both ? choice.reasoning : std::move(choice.reasoning));
   }
-  message["content"] =
-      choice.content.empty() && !calls.empty() ? OrderedJson() : OrderedJson(choice.content);
-  add_reasoning(choice.reasoning, message);
-  if (!calls.empty()) message["tool_calls"] = std::move(calls);
-  return {{"index", index},
-          {"message", message},
-          {"logprobs", form_.logprobs ? OrderedJson{{"content", choice.tokens}} : OrderedJson()},
-          {"finish_reason", choice.finish_reason}};
+  if (form_.reasoning == ChatReasoningField::kReasoningContent) return;
+  out.raw(",\"reasoning\":");
+  out.quoted(std::move(choice.reasoning));
 }
 
-std::string ChatJson::body() const {
-  OrderedJson json = head("chat.completion");
-  json["choices"] = OrderedJson::array();
-  for (const auto& [index, choice] : choices_) {
-    json["choices"].push_back(choice_json(index, choice));
+void ChatJson::write_choice(std::uint32_t index, Choice& choice, JsonPieces& out) const {
+  // One that broke off cannot be run. A stream has shown it as far as it came.
+  std::erase_if(choice.calls, [](const v1::ToolCallDelta& call) {
+    return !OrderedJson::accept(call.arguments());
+  });
+  out.raw("{\"index\":" + std::to_string(index) + R"(,"message":{"role":"assistant","content":)");
+  if (choice.content.empty() && !choice.calls.empty()) {
+    out.raw("null");
+  } else {
+    out.quoted(std::move(choice.content));
   }
-  json["usage"] = usage_json(usage_);
-  return dumped(json);
+  write_reasoning(choice, out);
+  const char* separator = ",\"tool_calls\":[";
+  for (v1::ToolCallDelta& call : choice.calls) {
+    out.raw(std::exchange(separator, ",") + ("{\"id\":" + dumped(OrderedJson(call.id()))) +
+            R"(,"type":"function","function":{"name":)" + dumped(OrderedJson(call.name())) +
+            ",\"arguments\":");
+    out.quoted(std::move(*call.mutable_arguments()));
+    out.raw("}}");
+  }
+  if (!choice.calls.empty()) out.raw("]");
+  if (form_.logprobs) {
+    out.raw("},\"logprobs\":{\"content\":[");
+    const std::size_t bytes = choice.tokens.bytes();
+    out.items(bytes, [tokens = std::make_shared<TokenRecord>(std::move(choice.tokens)),
+                      at = TokenRecord::Cursor()](std::string& text) mutable {
+      if (at.token == tokens->size()) return false;
+      OrderedJson json = token_json(*tokens, tokens->token_at(at));
+      OrderedJson& top = json["top_logprobs"] = OrderedJson::array();
+      for (std::size_t i = 0; i < tokens->tops_at(at); ++i) {
+        top.push_back(token_json(*tokens, tokens->top_at(at, i)));
+      }
+      tokens->advance(at);
+      text += dumped(json);
+      return true;
+    });
+    out.raw("]}");
+  } else {
+    out.raw("},\"logprobs\":null");
+  }
+  out.raw(",\"finish_reason\":" + dumped(choice.finish_reason) + "}");
+}
+
+JsonPieces ChatJson::body() {
+  JsonPieces out;
+  std::string head_text = dumped(head("chat.completion"));
+  head_text.back() = ',';
+  out.raw(std::move(head_text) + "\"choices\":[");
+  const char* separator = "";
+  for (auto& [index, choice] : choices_) {
+    out.raw(std::exchange(separator, ","));
+    write_choice(index, choice, out);
+  }
+  out.raw("],\"usage\":" + dumped(usage_json(usage_)) + "}");
+  choices_.clear();
+  return out;
 }
 
 namespace {
@@ -294,14 +353,18 @@ void complete_chat(SharedExchange exchange, HttpCalls& calls, const std::string&
     calls.stream(exchange, kCompleteMethod, bytes_of(request), std::make_unique<ChatAnswer>(chat));
     return;
   }
+  const auto kept = std::make_shared<KeptAnswer>();
   calls.gather(
       exchange, kCompleteMethod, bytes_of(request),
       [chat](const google::protobuf::Message& message) {
         return chat->gather(static_cast<const v1::ChatResponse&>(message));
       },
-      [chat, exchange](const grpc::Status& status) {
-        exchange->answer(status.ok() ? json_answer(200, chat->body()) : openai_answer(status));
-      });
+      [chat, exchange, kept](const grpc::Status& status) -> HttpCalls::NextPiece {
+        if (status.ok()) return answer_with(*exchange, chat->body(), kept);
+        exchange->answer(openai_answer(status));
+        return nullptr;
+      },
+      kept);
 }
 
 }  // namespace lintel

@@ -15,6 +15,8 @@
 
 #include "lintel/v1/chat.pb.h"
 #include "model/core/json_reader.h"
+#include "server/core/token_record.h"
+#include "server/http/encoding/json_pieces.h"
 #include "server/http/transport/http_calls.h"
 #include "server/http/transport/http_message.h"
 
@@ -47,13 +49,14 @@ class ChatJson {
   std::string last_events() const;
   // Of an answer that is whole. Not OK: it is too large.
   grpc::Status gather(const v1::ChatResponse& message);
-  std::string body() const;
+  // Takes what was gathered.
+  JsonPieces body();
 
  private:
   struct Choice {
     std::string content, reasoning;
     std::vector<v1::ToolCallDelta> calls;
-    nlohmann::ordered_json tokens = nlohmann::ordered_json::array();
+    TokenRecord tokens;
     nlohmann::ordered_json finish_reason;
   };
 
@@ -64,7 +67,8 @@ class ChatJson {
                     nlohmann::ordered_json logprobs, nlohmann::ordered_json finish_reason) const;
   // Members of a message or a delta.
   void add_reasoning(const std::string& text, nlohmann::ordered_json& json) const;
-  nlohmann::ordered_json choice_json(std::uint32_t index, const Choice& choice) const;
+  void write_choice(std::uint32_t index, Choice& choice, JsonPieces& out) const;
+  void write_reasoning(Choice& choice, JsonPieces& out) const;
 
   const ChatForm form_;
   const std::string id_;
@@ -72,7 +76,7 @@ class ChatJson {
   v1::ChatUsage usage_;
   std::set<std::uint32_t> begun_;
   std::map<std::uint32_t, Choice> choices_;
-  std::size_t gathered_ = 0;
+  std::size_t gathered_ = 0;  // bytes of texts
 };
 
 // Answers the exchange. `calls` outlives its answer.

@@ -8,7 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <numbers>
 #include <numeric>
@@ -20,7 +22,9 @@
 #include "lintel/v1/generation.pb.h"
 #include "lintel/v1/model.pb.h"
 #include "model/core/utf8.h"
+#include "server/core/token_record.h"
 #include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/json_pieces.h"
 #include "server/http/encoding/server_sent_events.h"
 #include "server/http/openai/completion_request.h"
 #include "server/rpc/message_bounds.h"
@@ -38,12 +42,6 @@ void add_natural_log(std::string& list, float log2_prob) {
   }
   char text[32];
   list.append(text, std::to_chars(text, text + sizeof text, value).ptr);
-}
-
-// After what a list has. Lists are written in place: they get long.
-std::string& next_of(std::string& list) {
-  if (!list.empty()) list += ',';
-  return list;
 }
 
 // How the text of a model's tokens is made.
@@ -72,7 +70,7 @@ class ChoiceText {
       } else if (form_ == TextForm::kIds) {
         offset = num_characters_ - std::to_string(chunk.tokens(i)).size();
       }
-      add_logprobs(chunk, i, first_offset_ + offset);
+      record(chunk, i, first_offset_ + offset);
     }
   }
 
@@ -85,33 +83,40 @@ class ChoiceText {
     window_restarts_ = finish.window_restarts();
   }
 
-  // Bytes that take() would return.
-  std::size_t size() const {
-    return text_.size() + tokens_.size() + token_logprobs_.size() + top_logprobs_.size() +
-           text_offset_.size();
+  // That are held.
+  std::size_t bytes() const {
+    return text_.size() + tokens_.bytes() + offsets_.size() * sizeof(offsets_.front());
   }
+  bool is_empty() const { return text_.empty() && tokens_.empty(); }
 
   // As JSON, what came since the last time: {"text":...,"index":...,"logprobs":...,
   // "finish_reason":...}. finish_reason: empty: null, there is more.
-  std::string take(std::uint32_t index, const std::string& finish_reason) {
-    std::string json = "{\"text\":" + dumped(nlohmann::json(std::exchange(text_, {})));
-    json += ",\"index\":" + std::to_string(index) + ",\"logprobs\":";
+  void take(std::uint32_t index, const std::string& finish_reason, JsonPieces& out) {
+    out.raw("{\"text\":");
+    out.quoted(std::exchange(text_, {}));
+    std::string rest = ",\"index\":" + std::to_string(index) + ",\"logprobs\":";
     if (logprobs_) {
-      json += "{\"tokens\":[" + std::exchange(tokens_, {});
-      json += "],\"token_logprobs\":[" + std::exchange(token_logprobs_, {});
-      json += "],\"top_logprobs\":[" + std::exchange(top_logprobs_, {});
-      json += "],\"text_offset\":[" + std::exchange(text_offset_, {}) + "]}";
+      out.raw(rest + "{\"tokens\":[");
+      take_logprobs(out);
+      rest = "]}";
     } else {
-      json += "null";
+      rest += "null";
     }
-    json += ",\"finish_reason\":";
-    json += finish_reason.empty() ? "null" : '"' + finish_reason + '"';
-    if (log2_evidence_) json += ",\"log2_evidence\":" + dumped(nlohmann::json(*log2_evidence_));
+    rest += ",\"finish_reason\":";
+    rest += finish_reason.empty() ? "null" : '"' + finish_reason + '"';
+    if (log2_evidence_) rest += ",\"log2_evidence\":" + dumped(nlohmann::json(*log2_evidence_));
     if (window_ > 0) {
-      json += ",\"window\":" + std::to_string(window_) +
+      rest += ",\"window\":" + std::to_string(window_) +
               ",\"window_restarts\":" + std::to_string(window_restarts_);
     }
-    return json + '}';
+    out.raw(rest + '}');
+  }
+  std::string take(std::uint32_t index, const std::string& finish_reason) {
+    JsonPieces out;
+    take(index, finish_reason, out);
+    std::string json;
+    while (!out.is_over()) json += out.next();
+    return json;
   }
 
  private:
@@ -129,17 +134,18 @@ class ChoiceText {
     text_ += id;
   }
 
-  // Its name among tokens, as JSON: bytes that are no whole characters are "bytes:\xe2\x82".
+  // A name among tokens, as JSON: bytes that are no whole characters are "bytes:\xe2\x82".
   // `bytes`: of kText.
-  void add_token_name(std::string& list, std::int32_t token, std::string_view bytes) const {
-    if (form_ == TextForm::kIds || (form_ == TextForm::kText && bytes.empty())) {
+  static void add_token_name(std::string& list, TextForm form, std::int32_t token,
+                             std::string_view bytes) {
+    if (form == TextForm::kIds || (form == TextForm::kText && bytes.empty())) {
       list += '"';
       list += std::to_string(token);
       list += '"';
       return;
     }
     const auto byte = static_cast<char>(token);
-    if (form_ == TextForm::kBytes) bytes = {&byte, 1};
+    if (form == TextForm::kBytes) bytes = {&byte, 1};
     if (is_whole_utf8(bytes)) {
       list += dumped(nlohmann::json(std::string(bytes)));
       return;
@@ -160,47 +166,92 @@ class ChoiceText {
     return !utf8.holds_back() && text == bytes;
   }
 
-  void add_logprobs(const v1::Chunk& chunk, int i, std::size_t offset) {
-    const std::int32_t token = chunk.tokens(i);
+  void record(const v1::Chunk& chunk, int i, std::size_t offset) {
     const auto bytes_at = [](const auto& message, int at) {
       return at < message.token_bytes_size() ? std::string_view(message.token_bytes(at))
                                              : std::string_view();
     };
-    add_token_name(next_of(tokens_), token, bytes_at(chunk, i));
-    next_of(text_offset_) += std::to_string(offset);
-    if (i >= chunk.log2_probs_size()) {  // the first token of a sequence has none
-      next_of(token_logprobs_) += "null";
-      next_of(top_logprobs_) += "null";
-      return;
+    offsets_.push_back(offset);
+    // The first token of a sequence has none.
+    const bool has_log2_prob = i < chunk.log2_probs_size();
+    tokens_.add(chunk.tokens(i), bytes_at(chunk, i),
+                has_log2_prob ? chunk.log2_probs(i) : std::numeric_limits<float>::quiet_NaN());
+    if (!has_log2_prob || i >= chunk.top_size()) return;
+    const v1::TopValues& top = chunk.top(i);
+    for (int k = 0; k < top.tokens_size(); ++k) {
+      tokens_.add_top(top.tokens(k), bytes_at(top, k), top.log2_probs(k));
     }
-    add_natural_log(next_of(token_logprobs_), chunk.log2_probs(i));
-    bool has_own = false;
-    std::string& top = next_of(top_logprobs_);
-    top += '{';
-    const auto add_top = [&](std::int32_t id, std::string_view bytes, float log2_prob) {
-      if (top.back() != '{') top += ',';
-      add_token_name(top, id, bytes);
-      top += ':';
-      add_natural_log(top, log2_prob);
-    };
-    if (i < chunk.top_size()) {
-      for (int k = 0; k < chunk.top(i).tokens_size(); ++k) {
-        has_own |= chunk.top(i).tokens(k) == token;
-        add_top(chunk.top(i).tokens(k), bytes_at(chunk.top(i), k), chunk.top(i).log2_probs(k));
-      }
-    }
-    if (!has_own) add_top(token, bytes_at(chunk, i), chunk.log2_probs(i));
-    top += '}';
   }
 
-  const TextForm form_;
-  const bool logprobs_;
-  const std::size_t first_offset_;
+  // The lists of OpenAI's `logprobs` behind the first bracket, without the last one.
+  void take_logprobs(JsonPieces& out) {
+    const std::size_t bytes = tokens_.bytes();
+    const auto tokens = std::make_shared<const TokenRecord>(std::exchange(tokens_, {}));
+    using Cursor = TokenRecord::Cursor;
+    // `write` appends what a list has of one token.
+    const auto list = [&](std::size_t held, auto write) {
+      out.items(held, [tokens, at = Cursor(), write](std::string& text) mutable {
+        if (at.token == tokens->size()) return false;
+        write(*tokens, at, text);
+        tokens->advance(at);
+        return true;
+      });
+    };
+    list(0, [form = form_](const TokenRecord& all, const Cursor& at, std::string& text) {
+      const std::int32_t id = all.token_at(at).id;
+      add_token_name(text, form, id, all.text_of(id));
+    });
+    out.raw("],\"token_logprobs\":[");
+    list(0, [](const TokenRecord& all, const Cursor& at, std::string& text) {
+      const float log2_prob = all.token_at(at).log2_prob;
+      std::isnan(log2_prob) ? void(text += "null") : add_natural_log(text, log2_prob);
+    });
+    out.raw("],\"top_logprobs\":[");
+    list(bytes, [form = form_](const TokenRecord& all, const Cursor& at, std::string& text) {
+      write_top(all, at, form, text);
+    });
+    out.raw("],\"text_offset\":[");
+    const std::size_t offset_bytes = offsets_.size() * sizeof(offsets_.front());
+    out.items(offset_bytes, [offsets = std::exchange(offsets_, {}),
+                             at = std::size_t{0}](std::string& text) mutable {
+      if (at == offsets.size()) return false;
+      text += std::to_string(offsets[at++]);
+      return true;
+    });
+  }
+
+  static void write_top(const TokenRecord& all, const TokenRecord::Cursor& at, TextForm form,
+                        std::string& text) {
+    const TokenRecord::Value own = all.token_at(at);
+    if (std::isnan(own.log2_prob)) {
+      text += "null";
+      return;
+    }
+    bool has_own = false;
+    text += '{';
+    const auto add = [&](const TokenRecord::Value& value) {
+      if (text.back() != '{') text += ',';
+      add_token_name(text, form, value.id, all.text_of(value.id));
+      text += ':';
+      add_natural_log(text, value.log2_prob);
+    };
+    for (std::size_t i = 0; i < all.tops_at(at); ++i) {
+      const TokenRecord::Value top = all.top_at(at, i);
+      has_own |= top.id == own.id;
+      add(top);
+    }
+    if (!has_own) add(own);
+    text += '}';
+  }
+
+  TextForm form_;
+  bool logprobs_;
+  std::size_t first_offset_;
   Utf8Stream utf8_;
   std::size_t num_characters_ = 0;  // of ids' text
   std::string text_;
-  // Lists of OpenAI's `logprobs`, without their brackets.
-  std::string tokens_, token_logprobs_, top_logprobs_, text_offset_;
+  TokenRecord tokens_;               // where there are logprobs
+  std::deque<std::size_t> offsets_;  // of these in the text
   std::optional<double> log2_evidence_;
   std::int64_t window_ = 0;  // 0: none, or not known yet
   std::int64_t window_restarts_ = 0;
@@ -259,8 +310,14 @@ PromptSize size_of(const v1::Values& prompt, TextForm form) {
 class Completion : public std::enable_shared_from_this<Completion> {
  public:
   // `calls` outlives it.
-  Completion(SharedExchange exchange, HttpCalls& calls, CompletionRequest request)
-      : exchange_(std::move(exchange)), calls_(calls), request_(std::move(request)) {}
+  Completion(SharedExchange exchange, HttpCalls& calls, CompletionRequest request,
+             RequestMemory::Charge memory)
+      : exchange_(std::move(exchange)),
+        calls_(calls),
+        request_(std::move(request)),
+        memory_(std::move(memory)) {
+    kept_->answers = static_cast<int>(request_.prompts.size());
+  }
 
   void start() {
     v1::GetModelRequest get;
@@ -295,16 +352,26 @@ class Completion : public std::enable_shared_from_this<Completion> {
 
   void next_prompt();
 
-  void end_gathered(const grpc::Status& status) {
-    if (!status.ok()) return exchange_->answer(openai_answer(status));
-    choose();
-    if (++prompt_ < request_.prompts.size()) return next_prompt();
-    std::string body = head() + ",\"choices\":[";
-    for (std::size_t i = 0; i < choices_.size(); ++i) {
-      if (i > 0) body += ',';
-      body += std::exchange(choices_[i], {});
+  HttpCalls::NextPiece end_gathered(const grpc::Status& status) {
+    if (!status.ok()) {
+      exchange_->answer(openai_answer(status));
+      return nullptr;
     }
-    exchange_->answer(json_answer(200, body + "]," + usage() + "}"));
+    choose();
+    if (++prompt_ < request_.prompts.size()) {
+      next_prompt();
+      return nullptr;
+    }
+    JsonPieces body;
+    body.raw(head() + ",\"choices\":[");
+    for (std::uint32_t i = 0; i < choices_.size(); ++i) {
+      if (i > 0) body.raw(",");
+      if (!choices_[i]) continue;
+      choices_[i]->text.take(i, choices_[i]->finish_reason, body);
+      choices_[i].reset();
+    }
+    body.raw("]," + usage() + "}");
+    return answer_with(*exchange_, std::move(body), kept_);
   }
 
   // Of the prompt that runs: its samples.
@@ -339,7 +406,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
         for (const float log2_prob : chunk.log2_probs()) candidate.log2_prob += log2_prob;
         candidate.tokens += chunk.tokens_size();
       }
-      if (request_.streams && text.size() > 0) {
+      if (request_.streams && !text.is_empty()) {
         pieces.push_back(text.take(choice_index(chunk.sample()), ""));
       }
     }
@@ -363,12 +430,11 @@ class Completion : public std::enable_shared_from_this<Completion> {
       candidates_.at(finish.sample()).finish_reason = finish_reason_of(finish.reason());
       return;
     }
-    std::string last = text.take(choice_index(finish.sample()), finish_reason_of(finish.reason()));
+    const std::uint32_t index = choice_index(finish.sample());
     if (request_.streams) {
-      pieces.push_back(std::move(last));
+      pieces.push_back(text.take(index, finish_reason_of(finish.reason())));
     } else {
-      gathered_bytes_ += last.size();
-      choices_[choice_index(finish.sample())] = std::move(last);
+      keep(index, text, finish_reason_of(finish.reason()));
     }
   }
 
@@ -382,11 +448,17 @@ class Completion : public std::enable_shared_from_this<Completion> {
     for (std::uint32_t i = 0; i < std::min<std::size_t>(samples.size(), request_.num_choices);
          ++i) {
       const std::uint32_t sample = samples[i];
-      std::string& choice = choices_[choice_index(i)];
-      choice = texts_[sample].take(choice_index(i), candidates_[sample].finish_reason);
-      gathered_bytes_ += choice.size();
+      keep(choice_index(i), texts_[sample], candidates_[sample].finish_reason);
     }
     texts_.clear();
+  }
+
+  // Of an answer that is whole: a choice that has ended. Takes the text.
+  void keep(std::uint32_t index, ChoiceText& text, std::string finish_reason) {
+    gathered_bytes_ += text.bytes();
+    EndedChoice& ended = choices_[index].emplace(
+        EndedChoice{ChoiceText(form_, request_.logprobs, 0), std::move(finish_reason)});
+    std::swap(ended.text, text);
   }
 
   std::uint32_t choice_index(std::uint32_t sample) const {
@@ -410,6 +482,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   const SharedExchange exchange_;
   HttpCalls& calls_;
   const CompletionRequest request_;
+  const RequestMemory::Charge memory_;  // of it
   const std::int64_t created_ = unix_seconds();
   TextForm form_ = TextForm::kIds;
   std::size_t prompt_ = 0;  // that runs
@@ -422,8 +495,13 @@ class Completion : public std::enable_shared_from_this<Completion> {
     double mean() const { return tokens == 0 ? 0 : log2_prob / static_cast<double>(tokens); }
   };
   std::vector<Candidate> candidates_;
-  std::vector<std::string> choices_;  // of an answer that is whole
-  std::size_t gathered_bytes_ = 0;
+  struct EndedChoice {
+    ChoiceText text;
+    std::string finish_reason;
+  };
+  std::vector<std::optional<EndedChoice>> choices_;  // of an answer that is whole
+  std::size_t gathered_bytes_ = 0;                   // of these
+  const std::shared_ptr<KeptAnswer> kept_ = std::make_shared<KeptAnswer>();
 
   std::int64_t prompt_tokens_ = 0;
   bool counts_prompt_ = false;  // the first sample that ends has the tokens of the prompt
@@ -512,19 +590,31 @@ void Completion::next_prompt() {
       [self](const google::protobuf::Message& message) {
         self->take_message(static_cast<const v1::GenerateResponse&>(message));
         std::size_t gathered = self->gathered_bytes_;
-        for (const ChoiceText& text : self->texts_) gathered += text.size();
+        for (const ChoiceText& text : self->texts_) gathered += text.bytes();
         if (gathered <= kMaxMessageBytes) return grpc::Status(grpc::Status::OK);
         return invalid_argument(
             {{"max_new_tokens", "the answer is larger than " + std::to_string(kMaxMessageBytes) +
                                     " bytes: stream it"}});
       },
-      [self](const grpc::Status& status) { self->end_gathered(status); });
+      [self](const grpc::Status& status) { return self->end_gathered(status); },
+      // That of the first prompt is charged with those of the others.
+      prompt_ == 0 ? kept_ : nullptr);
 }
 
 }  // namespace
 
 void complete(SharedExchange exchange, HttpCalls& calls, CompletionRequest request) {
-  std::make_shared<Completion>(std::move(exchange), calls, std::move(request))->start();
+  RequestMemory::Charge memory = calls.charge_of(*exchange);
+  std::size_t bytes = request.settings.SpaceUsedLong();
+  for (const v1::Values& prompt : request.prompts) bytes += prompt.SpaceUsedLong();
+  if (const RequestRefusal refusal = memory.add(bytes)) {
+    const std::optional<Identity>& caller = exchange->request().caller;
+    exchange->answer(openai_answer(
+        request_memory_refusal(refusal, caller ? caller->name : std::string(), "prompt")));
+    return;
+  }
+  std::make_shared<Completion>(std::move(exchange), calls, std::move(request), std::move(memory))
+      ->start();
 }
 
 }  // namespace lintel

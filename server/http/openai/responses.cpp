@@ -53,7 +53,9 @@ void gather(const SharedExchange& exchange, HttpCalls& calls, const char* method
       },
       [is_answered, exchange](const grpc::Status& status) {
         if (!*is_answered) exchange->answer(openai_answer(status));
-      });
+        return HttpCalls::NextPiece();
+      },
+      /*kept=*/nullptr);
 }
 
 grpc::Status create(const SharedExchange& exchange, const std::string& body, JsonBudget& budget,

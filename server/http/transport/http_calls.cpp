@@ -30,11 +30,15 @@ void end_or_abort(HttpExchange& exchange, Function function) noexcept {
 
 }  // namespace
 
+using NextPiece = HttpCalls::NextPiece;
+
 struct HttpCalls::Handlers {
   // What a message becomes in the answer; empty: nothing is written for it.
   std::function<grpc::Status(const google::protobuf::Message&, std::string& piece)> message;
-  // Answers the exchange, or ends its answer. `response`: of a unary call, else null.
-  std::function<void(const grpc::Status&, const google::protobuf::Message* response)> end;
+  // Answers the exchange, or ends its answer, or returns what ends it. `response`: of a unary call,
+  // else null.
+  std::function<NextPiece(const grpc::Status&, const google::protobuf::Message* response)> end;
+  std::shared_ptr<KeptAnswer> kept = nullptr;
 };
 
 // One call: what its service knows of it, and the operations of its reactor. Keeps itself until the
@@ -44,12 +48,13 @@ class HttpCalls::Call final : public RpcCall,
                               public std::enable_shared_from_this<Call> {
  public:
   Call(HttpCalls& calls, SharedExchange exchange, const RpcMethod& method, grpc::ByteBuffer request,
-       Handlers handlers, Timeout timeout, HttpHeaders headers)
+       RequestMemory::Charge memory, Handlers handlers, Timeout timeout, HttpHeaders headers)
       : calls_(calls),
         exchange_(std::move(exchange)),
         method_(method),
         headers_(std::move(headers)),
         bytes_(std::move(request)),
+        memory_(std::move(memory)),
         handlers_(std::move(handlers)) {
     if (timeout) deadline_ = std::chrono::system_clock::now() + *timeout;
     start_.run = &Call::on_start;
@@ -58,6 +63,7 @@ class HttpCalls::Call final : public RpcCall,
     write_.run = &Call::on_write;
     written_.run = &Call::on_written;
     finish_.run = &Call::on_finish;
+    piece_.run = &Call::on_piece;
   }
 
   // What it throws leaves nothing of the call.
@@ -129,6 +135,7 @@ class HttpCalls::Call final : public RpcCall,
     const MutexLock lock(mutex_);
     return cancelled_;
   }
+  KeptAnswer* kept_answer() override { return handlers_.kept.get(); }
   // Those that every answer has are the connection's to add.
   void add_header(const std::string& name, const std::string& value) override {
     if (name != "x-request-id" && name != "lintel-replica") exchange_->add_header(name, value);
@@ -185,6 +192,8 @@ class HttpCalls::Call final : public RpcCall,
       }
       RequestBytes request;
       if (method_.type != RpcMethod::Type::kBidiStream) request.swap(bytes_);
+      // From here on what is made of the bytes is charged.
+      if (method_.type != RpcMethod::Type::kBidiStream) memory_.shrink_to(0);
       reactor_ = method_.run(*this, request, response_.get());
       return grpc::Status::OK;
     });
@@ -221,6 +230,7 @@ class HttpCalls::Call final : public RpcCall,
   void on_read() {
     const bool is_first = !std::exchange(has_read_, true);
     if (is_first) read_into_->swap(bytes_);
+    memory_.shrink_to(0);
     reactor_->OnReadDone(is_first);
   }
 
@@ -266,6 +276,21 @@ class HttpCalls::Call final : public RpcCall,
       status = failed_.ok() ? status_ : failed_;
     }
     end_exchange(status);
+    has_room_ = true;
+    on_piece();
+  }
+
+  // Of an answer that is written when the call has ended: it is done once the last piece is out, or
+  // the client gone.
+  void on_piece() {
+    const bool is_written =
+        next_piece_ != nullptr && catch_exceptions([&] { return write_piece(); },
+                                                   [&] {
+                                                     exchange_->abort();
+                                                     return false;
+                                                   });
+    if (is_written) return;
+    next_piece_ = nullptr;
     {
       const MutexLock lock(mutex_);
       is_done_ = true;
@@ -274,10 +299,25 @@ class HttpCalls::Call final : public RpcCall,
     end();
   }
 
+  // False: there is no more to write.
+  bool write_piece() {
+    if (!has_room_) return false;
+    std::string piece = next_piece_();
+    if (piece.empty()) {
+      exchange_->end();
+      return false;
+    }
+    exchange_->write(std::move(piece), [self = shared_from_this()](bool has_room) {
+      self->has_room_ = has_room;
+      self->post(self->piece_);
+    });
+    return true;
+  }
+
   void end_exchange(const grpc::Status& status) noexcept {
     const bool is_unary = method_.type == RpcMethod::Type::kUnary;
     if (is_unary && response_ == nullptr) return exchange_->abort();  // there was no memory for it
-    end_or_abort(*exchange_, [&] { handlers_.end(status, response_.get()); });
+    end_or_abort(*exchange_, [&] { next_piece_ = handlers_.end(status, response_.get()); });
   }
 
   void end() {
@@ -301,13 +341,15 @@ class HttpCalls::Call final : public RpcCall,
   const RpcMethod& method_;
   const HttpHeaders headers_;
   std::optional<std::chrono::system_clock::time_point> deadline_;
-  grpc::ByteBuffer bytes_;  // the request, until it is read
+  grpc::ByteBuffer bytes_;        // the request, until it is read
+  RequestMemory::Charge memory_;  // of these
   std::unique_ptr<google::protobuf::Message> response_;
   Handlers handlers_;
   RpcReactor* reactor_ = nullptr;
 
   // Of the operations under way, of which there is one of each kind.
-  Task start_, cancel_, read_, write_, written_, finish_;
+  Task start_, cancel_, read_, write_, written_, finish_, piece_;
+  NextPiece next_piece_;  // null: the answer is out
   RequestBytes* read_into_ = nullptr;
   const google::protobuf::Message* message_ = nullptr;
   grpc::Status status_;
@@ -324,8 +366,9 @@ class HttpCalls::Call final : public RpcCall,
   bool is_done_ GUARDED_BY(mutex_) = false;
 };
 
-HttpCalls::HttpCalls(std::span<const RpcService* const> services, BodyWork* bodies)
-    : bodies_(bodies) {
+HttpCalls::HttpCalls(std::span<const RpcService* const> services, BodyWork* bodies,
+                     RequestMemory* memory)
+    : bodies_(bodies), memory_(memory) {
   for (const RpcService* const service : services) {
     for (const RpcMethod& method : service->methods()) methods_.emplace(method.name, &method);
   }
@@ -411,10 +454,24 @@ void HttpCalls::run() {
 void HttpCalls::start(const SharedExchange& exchange, const std::string& method,
                       grpc::ByteBuffer request, Handlers handlers, Timeout timeout,
                       HttpHeaders headers) {
+  RequestMemory::Charge charge = charge_of(*exchange);
+  if (const RequestRefusal refusal = charge.add(request.Length())) {
+    const std::string& name = exchange->request().caller ? exchange->request().caller->name : "";
+    const RpcMethod& refused = *methods_.at(method);
+    const auto response =
+        refused.type == RpcMethod::Type::kUnary ? refused.new_response() : nullptr;
+    handlers.end(request_memory_refusal(refusal, name, "message"), response.get());
+    return;
+  }
   const auto call =
       std::make_shared<Call>(*this, exchange, *methods_.at(method), std::move(request),
-                             std::move(handlers), timeout, std::move(headers));
+                             std::move(charge), std::move(handlers), timeout, std::move(headers));
   call->start(timeout);
+}
+
+RequestMemory::Charge HttpCalls::charge_of(const HttpExchange& exchange) const {
+  const std::optional<Identity>& caller = exchange.request().caller;
+  return {memory_, caller ? caller->name : std::string()};
 }
 
 HttpCalls::Handlers HttpCalls::unary_handlers(UnaryDone done) {
@@ -422,6 +479,7 @@ HttpCalls::Handlers HttpCalls::unary_handlers(UnaryDone done) {
           .end = [done = std::move(done)](const grpc::Status& status,
                                           const google::protobuf::Message* response) {
             done(status, *response);
+            return NextPiece();
           }};
 }
 
@@ -432,9 +490,9 @@ void HttpCalls::unary(const SharedExchange& exchange, const std::string& method,
 
 void HttpCalls::unary_here(const SharedExchange& exchange, const std::string& method,
                            grpc::ByteBuffer request, UnaryDone done) {
-  const auto call =
-      std::make_shared<Call>(*this, exchange, *methods_.at(method), std::move(request),
-                             unary_handlers(std::move(done)), Timeout(), HttpHeaders());
+  const auto call = std::make_shared<Call>(
+      *this, exchange, *methods_.at(method), std::move(request), RequestMemory::Charge(),
+      unary_handlers(std::move(done)), Timeout(), HttpHeaders());
   call->run_here();
 }
 
@@ -459,23 +517,25 @@ void HttpCalls::stream(const SharedExchange& exchange, const std::string& method
              [exchange, state](const grpc::Status& status, const google::protobuf::Message*) {
                if (!state->has_begun && !status.ok()) {
                  exchange->answer(state->answer->refusal(status));
-                 return;
+                 return NextPiece();
                }
                if (!state->has_begun) exchange->begin(state->answer->head());
                std::optional<std::string> tail = state->answer->tail(status);
                tail ? exchange->end(std::move(*tail)) : exchange->abort();
+               return NextPiece();
              }},
         timeout, std::move(headers));
 }
 
 void HttpCalls::gather(const SharedExchange& exchange, const std::string& method,
                        grpc::ByteBuffer request, EachMessage each, GatherDone done,
-                       Timeout timeout) {
+                       std::shared_ptr<KeptAnswer> kept, Timeout timeout) {
   start(exchange, method, std::move(request),
         {.message = [each = std::move(each)](const google::protobuf::Message& message,
                                              std::string&) { return each(message); },
          .end = [done = std::move(done)](const grpc::Status& status,
-                                         const google::protobuf::Message*) { done(status); }},
+                                         const google::protobuf::Message*) { return done(status); },
+         .kept = std::move(kept)},
         timeout, {});
 }
 

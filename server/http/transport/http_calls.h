@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "server/core/mutex.h"
+#include "server/core/request_memory.h"
 #include "server/http/transport/http_message.h"
 #include "server/rpc/rpc.h"
 
@@ -52,8 +53,10 @@ class StreamAnswer {
 class HttpCalls {
  public:
   // The services outlive the object, and so does `bodies`, which is not used by the constructor and
-  // stops before stop(). Null: long requests begin on the object's threads, too.
-  explicit HttpCalls(std::span<const RpcService* const> services, BodyWork* bodies = nullptr);
+  // stops before stop(). Null: long requests begin on the object's threads, too. memory: the
+  // account of what requests hold, which outlives the object; null: there is none.
+  explicit HttpCalls(std::span<const RpcService* const> services, BodyWork* bodies = nullptr,
+                     RequestMemory* memory = nullptr);
   ~HttpCalls();
   HttpCalls(const HttpCalls&) = delete;
   HttpCalls& operator=(const HttpCalls&) = delete;
@@ -80,11 +83,18 @@ class HttpCalls {
               std::unique_ptr<StreamAnswer> answer, Timeout timeout = {}, HttpHeaders headers = {});
 
   // A server stream, answered whole: `each` gets its messages, and a status of it that is not OK
-  // ends the call; `done` answers the exchange.
+  // ends the call; `done` answers the exchange, or begins the answer and returns its pieces, which
+  // are asked for as the client takes them. The call ends with the last one. kept: what `each`
+  // keeps; null: the answer is small.
   using EachMessage = std::function<grpc::Status(const google::protobuf::Message& message)>;
-  using GatherDone = std::function<void(const grpc::Status&)>;
+  using NextPiece = std::function<std::string()>;  // empty: it was the last
+  using GatherDone = std::function<NextPiece(const grpc::Status&)>;
   void gather(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
-              EachMessage each, GatherDone done, Timeout timeout = {});
+              EachMessage each, GatherDone done, std::shared_ptr<KeptAnswer> kept,
+              Timeout timeout = {});
+
+  // An empty charge of the exchange's caller.
+  RequestMemory::Charge charge_of(const HttpExchange& exchange) const;
 
   // Whether all calls have ended within `timeout`. If so, nothing of them runs any more, and what
   // their exchanges need may go. By one thread, once there are no new calls.
@@ -107,6 +117,7 @@ class HttpCalls {
   static constexpr int kThreads = 2;
 
   static Handlers unary_handlers(UnaryDone done);
+  // Charges the request, which waits for its thread, or answers that there is no memory for it.
   void start(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
              Handlers handlers, Timeout timeout, HttpHeaders headers);
   void post(Task& task, std::shared_ptr<Call> call) noexcept EXCLUDES(mutex_);
@@ -120,6 +131,7 @@ class HttpCalls {
   void join();
 
   BodyWork* const bodies_;  // null: none
+  RequestMemory* const memory_;
   std::map<std::string, const RpcMethod*, std::less<>> methods_;
   std::vector<std::thread> threads_;
   Mutex mutex_;

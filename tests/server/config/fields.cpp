@@ -192,15 +192,16 @@ void add_durable(ServerOptions::DurableOptions& durable, Fields& fields) {
 
 std::vector<Field> fields_of(ServerOptions& options) {
   Fields fields;
-  auto& [models, listen, replica_id, connections, http, security, identity, sessions, prefixes,
-         durable, shared, initial_states, streaming, logging, monitoring, print_numerics,
-         serves_packaged_models] = options;
+  auto& [models, listen, replica_id, connections, http, security, request_memory_bytes, identity,
+         sessions, prefixes, durable, shared, initial_states, streaming, logging, monitoring,
+         print_numerics, serves_packaged_models] = options;
   add_models(models, fields);
   fields.add("listen", listen);
   fields.add("replica_id", replica_id);
   add_connections(connections, fields);
   add_http(http, fields);
   add_callers(security, identity, fields);
+  fields.add("request_memory_bytes", request_memory_bytes);
   add_sessions(sessions, fields);
   add_durable(durable, fields);
   auto& [lease_ms, wait_replicas, wait_ms, credentials, ca, cert, key] = shared;

@@ -84,6 +84,24 @@ TEST_CASE("request memory: parts of a charge outlive it and each other, and move
   CHECK(memory.stats().bytes == 30);
 }
 
+TEST_CASE("request memory: charges of one request are refused for good by what all of them need") {
+  RequestMemory memory({.bytes = 100});
+  RequestMemory::Charge body(&memory, "a"), other(&memory, "a");
+  REQUIRE_FALSE(body.add(60));
+  RequestMemory::Charge answer = body.beside();
+  CHECK(answer.add(41).kind == Kind::kTooLarge);
+  CHECK(other.add(41).kind == Kind::kFull);
+  body.shrink_to(50);
+  CHECK_FALSE(answer.add(41));
+  RequestMemory::Charge part = answer.split(1);
+  const RequestRefusal refusal = part.add(10);
+  CHECK(refusal.kind == Kind::kTooLarge);
+  CHECK(refusal.needed == 101);
+  body = {};
+  answer = {};
+  CHECK_FALSE(part.add(99));
+}
+
 TEST_CASE("request memory: a charge of no account counts alone") {
   RequestMemory::Charge charge;
   CHECK_FALSE(charge.add(std::size_t{1} << 60));
@@ -218,12 +236,8 @@ class Exploration {
     REQUIRE(!refusal == fits);
     refusals_ += !fits;
     if (fits) return;
-    // What it holds apart is another charge.
-    if (refusal.kind == Kind::kTooLarge) {
-      REQUIRE(mine + bytes > most);
-    } else {
-      REQUIRE((refusal.kind == Kind::kIdentityFull) == !fits_own);
-    }
+    REQUIRE((refusal.kind == Kind::kTooLarge) == (mine + bytes > most));
+    if (mine + bytes <= most) REQUIRE((refusal.kind == Kind::kIdentityFull) == !fits_own);
   }
 
   static std::size_t held(const std::vector<std::optional<ModelRequest>>& live,

@@ -229,7 +229,9 @@ TEST_CASE("HTTP calls: a status for a message ends a call whose answer is gather
       [&, exchange](const grpc::Status& status) {
         ended = status;
         exchange->answer({});
-      });
+        return HttpCalls::NextPiece();
+      },
+      /*kept=*/nullptr);
   REQUIRE(calls.stop(std::chrono::seconds(60)));
   CHECK(messages == 3);
   CHECK(ended.error_code() == grpc::StatusCode::INVALID_ARGUMENT);

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// JsonPieces: a document of JSON that is written in pieces.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "server/http/transport/http_calls.h"
+#include "server/http/transport/http_message.h"
+#include "server/rpc/rpc.h"
+
+namespace lintel {
+
+// Made of parts in their order, which are written one after the other and freed as they are. So a
+// document takes the memory of what it is made of, and one piece. Used by one thread at a time.
+class JsonPieces {
+ public:
+  static constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
+
+  // As it is.
+  void raw(std::string text);
+  // As a text of JSON; what is not UTF-8 in it is replaced.
+  void quoted(std::string text);
+  // The items of a list with commas between them, each appended by `item`, which returns false
+  // without having appended anything where there is none. bytes: that it holds.
+  void items(std::size_t bytes, std::function<bool(std::string& out)> item);
+
+  // The next piece, of kPieceBytes and as much as its last item has more; empty: there is none.
+  std::string next();
+  bool is_over() const { return parts_.empty(); }
+  // That the parts still hold.
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  struct Part {
+    std::size_t bytes = 0;
+    // Appends some; false: it was the last.
+    std::function<bool(std::string& out)> write;
+  };
+  void add(std::size_t bytes, std::function<bool(std::string& out)> write);
+
+  std::deque<Part> parts_;
+  std::size_t bytes_ = 0;
+};
+
+// Answers with 200 and the document: at once where it is one piece, else in pieces. The charge of
+// `kept` (null: there is none) shrinks with what is left. As HttpCalls::GatherDone returns them.
+HttpCalls::NextPiece answer_with(HttpExchange& exchange, JsonPieces pieces,
+                                 std::shared_ptr<KeptAnswer> kept);
+
+}  // namespace lintel
