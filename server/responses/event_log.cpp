@@ -5,12 +5,26 @@
 #include <utility>
 
 namespace lintel {
+namespace {
+
+std::size_t bytes_of(const v1::ResponseEvent& event) {
+  return sizeof(event) + 2 * sizeof(std::string) + event.type().size() + event.body().size();
+}
+
+}  // namespace
 
 void EventLog::append(const v1::ResponseEvents& events, int first) {
   if (first >= events.events_size()) return;
   {
     const MutexLock lock(mutex_);
-    events_.insert(events_.end(), events.events().begin() + first, events.events().end());
+    for (int i = first; i < events.events_size(); ++i) {
+      events_.push_back(events.events(i));
+      bytes_ += bytes_of(events_.back());
+    }
+    for (; bytes_ > kMostBytes; ++dropped_) {
+      bytes_ -= bytes_of(events_.front());
+      events_.pop_front();
+    }
   }
   notify();
 }
@@ -30,12 +44,18 @@ void EventLog::follow(std::weak_ptr<Follower> follower) {
   followers_.push_back(std::move(follower));
 }
 
+bool EventLog::has_dropped(std::int64_t from) const {
+  const MutexLock lock(mutex_);
+  return from < dropped_;
+}
+
 bool EventLog::read(std::int64_t from, int most, v1::ResponseEvents& events) const {
   const MutexLock lock(mutex_);
-  const auto size = static_cast<std::int64_t>(events_.size());
+  if (from < dropped_) return false;
+  const std::int64_t size = dropped_ + static_cast<std::int64_t>(events_.size());
   const std::int64_t end = std::min<std::int64_t>(from + most, size);
   for (std::int64_t at = from; at < end; ++at) {
-    *events.add_events() = events_[static_cast<std::size_t>(at)];
+    *events.add_events() = events_[static_cast<std::size_t>(at - dropped_)];
   }
   const bool is_last = is_closed_ && std::max(from, end) >= size;
   if (is_last) events.set_response(response_);

@@ -2,7 +2,9 @@
 // EventLog: the events of one response, for those that follow it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,9 +14,13 @@
 
 namespace lintel {
 
-// Filled by the call that generates, read by any number of others, from any event on. Thread-safe.
+// Filled by the call that generates, read by any number of others. Has the last events, up to
+// kMostBytes of them: who needs one before these makes it again, from what is stored when the
+// response is over (RepeatedEvents). Thread-safe.
 class EventLog {
  public:
+  static constexpr std::size_t kMostBytes = std::size_t{2} << 20;
+
   class Follower {
    public:
     virtual ~Follower() = default;
@@ -29,15 +35,19 @@ class EventLog {
   // It is notified from now on.
   void follow(std::weak_ptr<Follower> follower) EXCLUDES(mutex_);
 
-  // Adds the events from number `from` on to `events`, at most so many. Returns whether these are
-  // the last; then `events` has the response, too.
+  // Whether event number `from` came, and is not there any more.
+  bool has_dropped(std::int64_t from) const EXCLUDES(mutex_);
+  // Adds the events from number `from` on to `events`, at most so many; none where that one was
+  // dropped. Returns whether these are the last; then `events` has the response, too.
   bool read(std::int64_t from, int most, v1::ResponseEvents& events) const EXCLUDES(mutex_);
 
  private:
   void notify() EXCLUDES(mutex_);
 
   mutable Mutex mutex_;
-  std::vector<v1::ResponseEvent> events_ GUARDED_BY(mutex_);
+  std::deque<v1::ResponseEvent> events_ GUARDED_BY(mutex_);
+  std::int64_t dropped_ GUARDED_BY(mutex_) = 0;  // events before these
+  std::size_t bytes_ GUARDED_BY(mutex_) = 0;     // of these
   std::string response_ GUARDED_BY(mutex_);
   bool is_closed_ GUARDED_BY(mutex_) = false;
   std::vector<std::weak_ptr<Follower>> followers_ GUARDED_BY(mutex_);

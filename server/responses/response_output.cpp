@@ -24,25 +24,54 @@ Json natural_log(float log2_prob) {
   return std::isfinite(value) ? decimal(value) : -9999.0;
 }
 
-Json token_json(const v1::ContentToken& token) {
-  Json bytes = Json::array();
-  for (const char byte : token.text()) bytes.push_back(static_cast<unsigned char>(byte));
-  return {{"token", token.text()},
-          {"logprob", natural_log(token.log2_prob())},
-          {"bytes", std::move(bytes)}};
+std::string dumped(const Json& json) {
+  return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 
-// Null: it has none.
-Json tokens_json(const v1::ChatDelta& delta) {
-  if (delta.tokens_size() == 0) return nullptr;
-  Json tokens = Json::array();
+// Appends to the members of a token.
+void write_token(std::string_view text, float log2_prob, std::string& out) {
+  Json bytes = Json::array();
+  for (const char byte : text) bytes.push_back(static_cast<unsigned char>(byte));
+  out += "{\"token\":" + dumped(text) + ",\"logprob\":" + dumped(natural_log(log2_prob)) +
+         ",\"bytes\":" + dumped(bytes);
+}
+
+// More than a token takes as JSON, in most cases: a character that is escaped may take six bytes.
+std::size_t token_bytes(std::string_view text) { return 48 + 6 * text.size(); }
+
+// A list of the delta's tokens.
+std::string tokens_text(const v1::ChatDelta& delta) {
+  std::string out = "[";
   for (const v1::ContentToken& token : delta.tokens()) {
-    Json json = token_json(token);
-    json["top_logprobs"] = Json::array();
-    for (const v1::ContentToken& top : token.top()) json["top_logprobs"].push_back(token_json(top));
-    tokens.push_back(std::move(json));
+    if (out.size() > 1) out += ',';
+    write_token(token.text(), token.log2_prob(), out);
+    out += ",\"top_logprobs\":[";
+    for (int i = 0; i < token.top_size(); ++i) {
+      if (i > 0) out += ',';
+      write_token(token.top(i).text(), token.top(i).log2_prob(), out);
+      out += '}';
+    }
+    out += "]}";
   }
-  return tokens;
+  return out += ']';
+}
+
+void write_text(const Json& value, std::string& out) {
+  if (value.is_binary()) {  // text of JSON: raw_json(), or the digits of a large integer
+    out.append(value.get_binary().begin(), value.get_binary().end());
+  } else if (value.is_object() || value.is_array()) {
+    const bool is_object = value.is_object();
+    out += is_object ? '{' : '[';
+    const std::size_t begin = out.size();
+    for (const auto& [key, item] : value.items()) {
+      if (out.size() > begin) out += ',';
+      if (is_object) out += dumped(key) + ':';
+      write_text(item, out);
+    }
+    out += is_object ? '}' : ']';
+  } else {
+    out += dumped(value);
+  }
 }
 
 }  // namespace
@@ -64,7 +93,24 @@ double decimal(float value) {
 }
 
 std::string json_text(const Json& json) {
-  return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  std::string out;
+  write_text(json, out);
+  return out;
+}
+
+Json raw_json(const std::string& text) { return Json::binary({text.begin(), text.end()}); }
+
+std::size_t tree_bytes(const Json& json) {
+  // As the allocator gives them out, and as a reader of JSON charges them: a value with its name.
+  std::size_t bytes = 64;
+  if (json.is_string()) return bytes + json.get_ref<const std::string&>().size();
+  if (json.is_binary()) return bytes + json.get_binary().size();
+  if (json.is_array()) {
+    for (const Json& value : json) bytes += tree_bytes(value);
+  } else if (json.is_object()) {
+    for (const auto& [name, value] : json.items()) bytes += name.size() + tree_bytes(value);
+  }
+  return bytes;
 }
 
 Json begun_response(Json response) {
@@ -109,8 +155,10 @@ void ResponseOutput::open(Kind kind, Json item, v1::ResponseEvents* events) {
   kind_ = kind;
   item_ = std::move(item);
   text_.clear();
-  logprobs_ = nullptr;
-  pieces_.push_back(Json::array());
+  has_logprobs_ = false;
+  logprobs_ = {};
+  repeated_logprobs_.clear();
+  pieces_.emplace_back();
   const std::size_t index = response_["output"].size();
   emit("response.output_item.added", {{"output_index", index}, {"item", item_}}, events);
   if (kind == Kind::kCall) return;
@@ -122,7 +170,7 @@ void ResponseOutput::open(Kind kind, Json item, v1::ResponseEvents* events) {
        events);
 }
 
-void ResponseOutput::add_text(Kind kind, const std::string& text, Json logprobs,
+void ResponseOutput::add_text(Kind kind, const std::string& text, Json logprobs, std::size_t count,
                               v1::ResponseEvents* events) {
   if (kind_ != kind) {
     close(/*is_cut=*/false, events);
@@ -143,17 +191,17 @@ void ResponseOutput::add_text(Kind kind, const std::string& text, Json logprobs,
   }
   if (text.empty()) return;
   text_ += text;
+  output_bytes_ += text.size();
   Json members = {{"item_id", item_["id"]},
                   {"output_index", response_["output"].size()},
                   {"content_index", 0},
                   {"delta", text}};
-  if (logprobs.is_null()) {
-    pieces_.back().push_back(text.size());
-  } else {
-    pieces_.back().push_back({text.size(), logprobs.size()});
-    if (logprobs_.is_null()) logprobs_ = Json::array();
-    for (const Json& token : logprobs) logprobs_.push_back(token);
-    members["logprobs"] = std::move(logprobs);
+  Piece& piece = pieces_.back().emplace_back();
+  piece.bytes = static_cast<std::uint32_t>(text.size());
+  if (count > 0) {
+    piece.logprobs = static_cast<std::uint32_t>(count);
+    has_logprobs_ = true;
+    if (events != nullptr) members["logprobs"] = std::move(logprobs);
   }
   emit(kind == Kind::kReasoning ? "response.reasoning.delta" : "response.output_text.delta",
        std::move(members), events);
@@ -173,7 +221,8 @@ void ResponseOutput::add_call(const v1::ToolCallDelta& call, v1::ResponseEvents*
   }
   if (call.arguments().empty()) return;
   text_ += call.arguments();
-  pieces_.back().push_back(call.arguments().size());
+  output_bytes_ += call.arguments().size();
+  pieces_.back().push_back({.bytes = static_cast<std::uint32_t>(call.arguments().size())});
   emit("response.function_call_arguments.delta",
        {{"item_id", item_["id"]},
         {"output_index", response_["output"].size()},
@@ -191,7 +240,7 @@ void ResponseOutput::close(bool is_cut, v1::ResponseEvents* events) {
       emit("response.function_call_arguments.done",
            {{"item_id", item_["id"]}, {"output_index", index}, {"arguments", text_}}, events);
     }
-    item_["arguments"] = text_;
+    item_["arguments"] = std::move(text_);
     item_["status"] = is_whole ? "completed" : "incomplete";
   } else {
     Json part;
@@ -199,12 +248,12 @@ void ResponseOutput::close(bool is_cut, v1::ResponseEvents* events) {
       part = {{"type", "reasoning_text"}, {"text", text_}};
     } else {
       part = {{"type", "output_text"}, {"text", text_}, {"annotations", Json::array()}};
-      if (!logprobs_.is_null()) part["logprobs"] = logprobs_;
+      if (has_logprobs_) part["logprobs"] = raw_json(logprobs_text());
       item_["status"] = is_cut ? "incomplete" : "completed";
     }
     Json done = {
         {"item_id", item_["id"]}, {"output_index", index}, {"content_index", 0}, {"text", text_}};
-    if (!logprobs_.is_null()) done["logprobs"] = logprobs_;
+    if (has_logprobs_) done["logprobs"] = part["logprobs"];
     emit(kind_ == Kind::kReasoning ? "response.reasoning.done" : "response.output_text.done",
          std::move(done), events);
     emit("response.content_part.done",
@@ -221,10 +270,14 @@ void ResponseOutput::close(bool is_cut, v1::ResponseEvents* events) {
 void ResponseOutput::push(const v1::ChatResponse& message, v1::ResponseEvents* events) {
   for (const v1::ChatDelta& delta : message.deltas()) {
     if (!delta.reasoning().empty()) {
-      add_text(Kind::kReasoning, delta.reasoning(), nullptr, events);
+      add_text(Kind::kReasoning, delta.reasoning(), nullptr, /*count=*/0, events);
     }
     if (!delta.content().empty()) {
-      add_text(Kind::kMessage, delta.content(), tokens_json(delta), events);
+      const auto count = static_cast<std::size_t>(delta.tokens_size());
+      const bool is_shown = count > 0 && events != nullptr;
+      add_text(Kind::kMessage, delta.content(), is_shown ? raw_json(tokens_text(delta)) : Json(),
+               count, events);
+      add_tokens(delta);
     }
     if (delta.has_call()) add_call(delta.call(), events);
   }
@@ -234,39 +287,48 @@ void ResponseOutput::push(const v1::ChatResponse& message, v1::ResponseEvents* e
   if (message.has_usage()) usage_ = message.usage();
 }
 
-void ResponseOutput::repeat(const Json& item, const Json& pieces, v1::ResponseEvents* events) {
-  v1::ToolCallDelta call;
-  const bool is_call = item["type"] == "function_call";
-  if (is_call) {
-    call.set_id(item["call_id"]);
-    call.set_name(item["name"]);
-    add_call(call, events);
-    call.clear_id();
-  }
-  const Json part = is_call ? Json() : item["content"][0];
-  const std::string text = is_call ? item["arguments"] : part["text"];
-  const Json tokens = is_call ? Json::array() : part.value("logprobs", Json::array());
-  std::size_t at = 0, at_token = 0;
-  for (const Json& each : pieces) {
-    const Json size = each.is_array() ? each[0] : each;
-    const std::string piece = text.substr(std::min(at, text.size()), size.get<std::size_t>());
-    at += piece.size();
-    if (is_call) {
-      call.set_arguments(piece);
-      add_call(call, events);
-      continue;
+void ResponseOutput::add_tokens(const v1::ChatDelta& delta) {
+  for (const v1::ContentToken& token : delta.tokens()) {
+    logprobs_.add(token.id(), token.text(), token.log2_prob());
+    output_bytes_ += token_bytes(token.text());
+    for (const v1::ContentToken& top : token.top()) {
+      logprobs_.add_top(top.id(), top.text(), top.log2_prob());
+      output_bytes_ += token_bytes(top.text());
     }
-    Json logprobs;
-    if (each.is_array()) {
-      logprobs = Json::array();
-      const std::size_t end = at_token + each[1].get<std::size_t>();
-      for (; at_token < std::min(end, tokens.size()); ++at_token) {
-        logprobs.push_back(tokens[at_token]);
+  }
+}
+
+std::string ResponseOutput::logprobs_text() const {
+  std::string out = "[" + repeated_logprobs_;
+  for (TokenRecord::Cursor at; at.token < logprobs_.size(); logprobs_.advance(at)) {
+    if (out.size() > 1) out += ',';
+    const TokenRecord::Value token = logprobs_.token_at(at);
+    write_token(logprobs_.text_of(token.id), token.log2_prob, out);
+    out += ",\"top_logprobs\":[";
+    for (std::size_t i = 0; i < logprobs_.tops_at(at); ++i) {
+      if (i > 0) out += ',';
+      const TokenRecord::Value top = logprobs_.top_at(at, i);
+      write_token(logprobs_.text_of(top.id), top.log2_prob, out);
+      out += '}';
+    }
+    out += "]}";
+  }
+  return out += ']';
+}
+
+Json ResponseOutput::pieces() const {
+  Json all = Json::array();
+  for (const std::deque<Piece>& item : pieces_) {
+    Json& list = all.emplace_back(Json::array());
+    for (const Piece& piece : item) {
+      if (piece.logprobs == Piece::kNone) {
+        list.push_back(piece.bytes);
+      } else {
+        list.push_back({piece.bytes, piece.logprobs});
       }
     }
-    add_text(item["type"] == "reasoning" ? Kind::kReasoning : Kind::kMessage, piece,
-             std::move(logprobs), events);
   }
+  return all;
 }
 
 void ResponseOutput::end(const char* status, bool is_cut, const char* event,
@@ -281,7 +343,7 @@ void ResponseOutput::end(const char* status, bool is_cut, const char* event,
 
 void ResponseOutput::finish(std::int64_t now, v1::ResponseEvents* events) {
   if (!has_begun_) begin(events);
-  if (pieces_.empty()) add_text(Kind::kMessage, "", nullptr, events);
+  if (pieces_.empty()) add_text(Kind::kMessage, "", nullptr, /*count=*/0, events);
   if (is_cut_) {
     response_["incomplete_details"] = {{"reason", "max_output_tokens"}};
     end("incomplete", /*is_cut=*/true, "response.incomplete", events);
@@ -307,24 +369,88 @@ void ResponseOutput::cancel(v1::ResponseEvents* events) {
   end("cancelled", /*is_cut=*/true, "response.incomplete", events);
 }
 
-v1::ResponseEvents make_events(const Json& response, const Json& pieces, const std::string& suffix,
-                               std::int64_t starting_after) {
-  v1::ResponseEvents events;
-  ResponseOutput output(begun_response(response), suffix);
-  const Json& items = response["output"];
+RepeatedEvents::RepeatedEvents(Json response, Json pieces, const std::string& suffix,
+                               std::int64_t starting_after)
+    : response_(std::move(response)),
+      pieces_(std::move(pieces)),
+      output_(begun_response(response_), suffix),
+      skipped_(starting_after + 1) {
+  const Json& items = response_["output"];
   const bool is_sealed = std::ranges::any_of(
       items, [](const Json& item) { return item.contains("encrypted_content"); });
-  if (is_sealed) {
-    output.seal_reasoning([&](const std::string&) {
-      return items[output.response()["output"].size()].value("encrypted_content", "");
-    });
+  if (!is_sealed) return;
+  output_.seal_reasoning([this](const std::string&) {
+    return response_["output"][output_.response()["output"].size()].value("encrypted_content", "");
+  });
+}
+
+bool RepeatedEvents::read(int most, v1::ResponseEvents& events) {
+  while (!is_over_ && events.events_size() < most) {
+    v1::ResponseEvents made;
+    step(made);
+    for (v1::ResponseEvent& event : *made.mutable_events()) {
+      if (skipped_-- <= 0) *events.add_events() = std::move(event);
+    }
   }
-  output.begin(&events);
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    output.repeat(items[i], i < pieces.size() ? pieces[i] : Json::array(), &events);
+  if (is_over_) events.set_response(json_text(response_));
+  return is_over_;
+}
+
+void RepeatedEvents::step(v1::ResponseEvents& events) {
+  const Json& items = response_["output"];
+  if (!std::exchange(has_begun_, true)) return output_.begin(&events);
+  if (item_ == items.size()) return end(events);
+  const Json& item = items[item_];
+  const bool is_call = item["type"] == "function_call";
+  v1::ToolCallDelta call;
+  if (is_call && piece_ == 0) {
+    call.set_id(item["call_id"]);
+    call.set_name(item["name"]);
+    output_.add_call(call, &events);
+    call.Clear();
   }
+  const Json none = Json::array();
+  const Json& pieces = item_ < pieces_.size() ? pieces_[item_] : none;
+  if (piece_ == pieces.size()) {
+    ++item_;
+    piece_ = at_ = at_token_ = 0;
+    return;
+  }
+  const Json& each = pieces[piece_++];
+  const auto size = (each.is_array() ? each[0] : each).get<std::size_t>();
+  const std::string& text =
+      (is_call ? item["arguments"] : item["content"][0]["text"]).get_ref<const std::string&>();
+  const std::string piece = text.substr(std::min(at_, text.size()), size);
+  at_ += piece.size();
+  if (is_call) {
+    call.set_arguments(piece);
+    return output_.add_call(call, &events);
+  }
+  std::string logprobs;
+  std::size_t count = 0;
+  if (each.is_array()) {
+    const Json& part = item["content"][0];
+    const auto tokens = part.find("logprobs");
+    const std::size_t end = tokens == part.end()
+                                ? at_token_
+                                : std::min(at_token_ + each[1].get<std::size_t>(), tokens->size());
+    for (; at_token_ < end; ++at_token_, ++count) {
+      if (count > 0) logprobs += ',';
+      write_text((*tokens)[at_token_], logprobs);
+    }
+  }
+  const auto kind = item["type"] == "reasoning" ? ResponseOutput::Kind::kReasoning
+                                                : ResponseOutput::Kind::kMessage;
+  output_.add_text(kind, piece, raw_json("[" + logprobs + "]"), count, &events);
+  if (count == 0) return;
+  std::string& repeated = output_.repeated_logprobs_;
+  repeated += (repeated.empty() ? "" : ",") + logprobs;
+}
+
+void RepeatedEvents::end(v1::ResponseEvents& events) {
+  is_over_ = true;
   v1::ChatResponse last;
-  const Json& usage = response["usage"];
+  const Json& usage = response_["usage"];
   if (!usage.is_null()) {
     v1::ChatUsage& wire = *last.mutable_usage();
     wire.set_prompt_tokens(usage["input_tokens"]);
@@ -332,22 +458,17 @@ v1::ResponseEvents make_events(const Json& response, const Json& pieces, const s
     wire.set_cached_tokens(usage["input_tokens_details"]["cached_tokens"]);
     wire.set_reasoning_tokens(usage["output_tokens_details"]["reasoning_tokens"]);
   }
-  const std::string status = response["status"];
+  const std::string status = response_["status"];
   if (status == "incomplete") last.add_finished()->set_reason(v1::CHAT_FINISH_REASON_LENGTH);
-  output.push(last, &events);
+  output_.push(last, &events);
   if (status == "failed") {
-    output.fail(response["error"]["code"], response["error"]["message"], &events);
+    output_.fail(response_["error"]["code"], response_["error"]["message"], &events);
   } else if (status == "cancelled") {
-    output.cancel(&events);
+    output_.cancel(&events);
   } else {
-    const Json& completed = response["completed_at"];
-    output.finish(completed.is_null() ? 0 : completed.get<std::int64_t>(), &events);
+    const Json& completed = response_["completed_at"];
+    output_.finish(completed.is_null() ? 0 : completed.get<std::int64_t>(), &events);
   }
-  const std::int64_t skipped =
-      std::clamp<std::int64_t>(starting_after + 1, 0, events.events_size());
-  events.mutable_events()->DeleteSubrange(0, static_cast<int>(skipped));
-  events.set_response(json_text(response));
-  return events;
 }
 
 }  // namespace lintel

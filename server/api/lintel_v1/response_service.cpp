@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "model/core/sha256.h"
+#include "server/api/lintel_v1/charged_tree.h"
 #include "server/api/lintel_v1/session_calls.h"
 #include "server/api/refusals.h"
 #include "server/api/token_reactor.h"
@@ -26,6 +27,16 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMostKeyBytes = 256;
 constexpr int kReplayedEvents = 512;  // of a message
+// Copies of a request's items that are there at a time: of the record, of the conversation or the
+// prompt, and of the messages. And of the texts in them, with those of the prompt's renderings.
+constexpr std::size_t kItemCopies = 3;
+constexpr std::size_t kTextCopies = 4;
+// Copies of an output that are there at a time: the output, its item, and its last events.
+constexpr std::size_t kOutputCopies = 6;
+constexpr std::size_t kEscapedBytes = 6;  // of a byte in JSON
+constexpr std::size_t kPieceBytes = 24;   // of a delta
+// Of a response whose events are made again: itself, as it is repeated, and its last events.
+constexpr std::size_t kRepeatedCopies = 4;
 constexpr std::uint32_t kListedItems = 20, kMostListedItems = 100;
 constexpr std::chrono::milliseconds kRunningRetry{1000};
 constexpr std::chrono::milliseconds kStoredRetry{60'000};  // until some are deleted, or expire
@@ -120,20 +131,25 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
     running_ = std::move(running);
   }
 
+  // Before begin(): what the response may hold while it runs.
+  void charge(RequestMemory::Charge memory) { memory_ = std::move(memory); }
+
   // Before begin(): the last message of one that does not fail has these items, and its output.
   void keep_items(Json items) { kept_ = std::move(items); }
 
   // In the place of begin(): repeats the answer of a response that is over.
   void replay(const ResponseRecord& record, bool streams, std::int64_t starting_after) {
+    is_replayed_ = true;
     if (streams) {
-      replayed_ = make_events(record.response, record.pieces, record.digits + "_", starting_after);
+      repeated_ = std::make_unique<RepeatedEvents>(record.response, record.pieces,
+                                                   record.digits + "_", starting_after);
     } else {
-      replayed_.emplace().set_response(json_text(record.response));
+      replay_piece_.set_response(json_text(record.response));
     }
     write_replayed();
   }
   void OnWriteDone(bool ok) override {
-    if (replayed_) return ok ? write_replayed() : finish(nullptr, cancelled(), {});
+    if (is_replayed_) return ok ? write_replayed() : finish(nullptr, cancelled(), {});
     TokenReactor::OnWriteDone(ok || is_background_);  // its client may be gone
   }
   void OnCancel() override {
@@ -173,33 +189,32 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
   }
 
   void write_replayed() {
-    const int left = replayed_->events_size() - replayed_events_;
-    replay_piece_.Clear();
-    for (int i = 0; i < std::min(left, kReplayedEvents); ++i) {
-      *replay_piece_.add_events() = std::move(*replayed_->mutable_events(replayed_events_++));
+    if (repeated_ != nullptr) {
+      replay_piece_.Clear();
+      if (!repeated_->read(kReplayedEvents, replay_piece_)) return StartWrite(&replay_piece_);
     }
-    if (left > kReplayedEvents) return StartWrite(&replay_piece_);
-    replay_piece_.set_response(replayed_->response());
     finish(&replay_piece_, grpc::Status::OK, {});
   }
 
   void fill(std::span<const OutboxEntry> entries, bool is_last,
             v1::ResponseEvents& message) override {
     is_cancelled_ = running_ != nullptr && running_->is_cancelled();
+    is_full_ = output_->is_full();
     chat_.Clear();
     unsent_.Clear();
-    writer_.fill(entries, is_last || is_cancelled_, chat_);
+    writer_.fill(entries, is_last || is_cancelled_ || is_full_, chat_);
     v1::ResponseEvents* const events = events_of(message);
     if (!output_->has_begun()) {
       output_->begin(events);
       if (is_background_ && !streams_) message.set_response(json_text(output_->response()));
     }
     output_->push(chat_, events);
+    if (is_full_) output_->cut();
     logged_ = events == nullptr ? 0 : events->events_size();
     if (events != nullptr) log(*events, 0);
   }
   bool begins_at_once() const override { return streams_ || is_background_; }
-  bool ends_early() const override { return is_cancelled_ || writer_.ends_early(); }
+  bool ends_early() const override { return is_cancelled_ || is_full_ || writer_.ends_early(); }
   void add_use(TokenUse used, v1::ResponseEvents&) noexcept override {
     catch_exceptions(
         [&] {
@@ -289,6 +304,7 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
   std::optional<Json> kept_;  // items of a turn that its connection keeps
   bool streams_ = false;
   bool is_cancelled_ = false;
+  bool is_full_ = false;  // it has kMostOutputBytes
   bool is_tried_ = false;
   const ServiceContext* context_ = nullptr;
   v1::ChatResponse chat_;  // what the entries of one message make
@@ -301,34 +317,41 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
   v1::ResponseEvents unsent_;  // events that its own client does not want
   int logged_ = 0;             // events of the message that are in its log
   // Of an answer that is repeated.
-  std::optional<v1::ResponseEvents> replayed_;
-  int replayed_events_ = 0;  // that were written
+  bool is_replayed_ = false;
+  std::unique_ptr<RepeatedEvents> repeated_;  // as events
   v1::ResponseEvents replay_piece_;
+  RequestMemory::Charge memory_;  // of the response, until its end
 };
 
-// A call that follows the events of a response, from one of them on. Threads: as ResponseStream.
+// A call that follows the events of a response, from one of them on: of its log while it runs, of
+// what is stored where the log has them no more. Threads: as ResponseStream.
 class FollowedEvents final : public ResponseStream<v1::ResponseEvents>, public EventLog::Follower {
  public:
-  FollowedEvents(std::shared_ptr<const EventLog> log, std::int64_t first)
-      : log_(std::move(log)), next_(first) {}
+  // log: null: the events come from what is stored. when_over: has repeat() or fail() called when
+  // the response is over; called once at most.
+  FollowedEvents(std::shared_ptr<const EventLog> log, std::int64_t first,
+                 std::function<void(const std::shared_ptr<FollowedEvents>&)> when_over)
+      : when_over_(std::move(when_over)), log_(std::move(log)), next_(first) {}
 
-  void on_more() override { pump(); }
-
- private:
-  Next next(v1::ResponseEvents& message, grpc::Status& status) override REQUIRES(mutex_) {
-    if (failure_) {
-      status = *std::move(failure_);
-      return Next::kFinish;
-    }
-    const bool is_last = log_->read(next_, kReplayedEvents, message);
-    next_ += message.events_size();
-    if (is_last) return Next::kWriteAndFinish;
-    return message.events_size() > 0 ? Next::kWrite : Next::kNothing;
+  // REQUIRES: a reactor runs the stream.
+  void begin() {
+    if (!has_log()) when_over_(std::static_pointer_cast<FollowedEvents>(shared_from_this()));
+    on_more();
   }
-  void on_gone() override { fail(cancelled()); }
-  void on_lost() override { fail(out_of_memory()); }
-  TokenUse tokens_used() const override REQUIRES(mutex_) { return {}; }
-
+  void on_more() override {
+    if (leave_log()) when_over_(std::static_pointer_cast<FollowedEvents>(shared_from_this()));
+    pump();
+  }
+  // The rest is that of a response that is over.
+  void repeat(const ResponseRecord& record, RequestMemory::Charge memory) EXCLUDES(mutex_) {
+    {
+      const MutexLock lock(mutex_);
+      memory_ = std::move(memory);
+      repeated_ = std::make_unique<RepeatedEvents>(record.response, record.pieces,
+                                                   record.digits + "_", next_ - 1);
+    }
+    pump();
+  }
   void fail(grpc::Status status) EXCLUDES(mutex_) {
     {
       const MutexLock lock(mutex_);
@@ -337,7 +360,39 @@ class FollowedEvents final : public ResponseStream<v1::ResponseEvents>, public E
     pump();
   }
 
-  const std::shared_ptr<const EventLog> log_;
+ private:
+  bool has_log() const EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    return log_ != nullptr;
+  }
+  // Whether the log had the next event, and has it no more.
+  bool leave_log() EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    if (log_ == nullptr || !log_->has_dropped(next_)) return false;
+    log_ = nullptr;
+    return true;
+  }
+  Next next(v1::ResponseEvents& message, grpc::Status& status) override REQUIRES(mutex_) {
+    if (failure_) {
+      status = *std::move(failure_);
+      return Next::kFinish;
+    }
+    if (log_ == nullptr && repeated_ == nullptr) return Next::kNothing;
+    const bool is_last = repeated_ != nullptr ? repeated_->read(kReplayedEvents, message)
+                                              : log_->read(next_, kReplayedEvents, message);
+    next_ += message.events_size();
+    if (is_last) return Next::kWriteAndFinish;
+    return message.events_size() > 0 ? Next::kWrite : Next::kNothing;
+  }
+  void on_written() override { on_more(); }
+  void on_gone() override { fail(cancelled()); }
+  void on_lost() override { fail(out_of_memory()); }
+  TokenUse tokens_used() const override REQUIRES(mutex_) { return {}; }
+
+  const std::function<void(const std::shared_ptr<FollowedEvents>&)> when_over_;
+  std::shared_ptr<const EventLog> log_ GUARDED_BY(mutex_);
+  std::unique_ptr<RepeatedEvents> repeated_ GUARDED_BY(mutex_);
+  RequestMemory::Charge memory_ GUARDED_BY(mutex_);  // of what is repeated
   std::int64_t next_ GUARDED_BY(mutex_);
   std::optional<grpc::Status> failure_ GUARDED_BY(mutex_);
 };
@@ -453,9 +508,21 @@ grpc::Status ResponseService::read_conversation(CallScope& scope, const std::str
   const std::string& owner = scope.caller().name;
   Json& items = read.items;
   grpc::Status status = read_earlier(owner, read);
-  if (status.ok()) status = read_items(request.input, suffix, read.input);
+  if (!status.ok()) return status;
+  if (const RequestRefusal refusal = read.chat.memory.add(kItemCopies * tree_bytes(items))) {
+    return request_memory_refusal(refusal, owner, "previous_response_id");
+  }
+  status = read_items(request.input, suffix, read.input);
+  read.request.input = nullptr;
+  const std::size_t own_bytes = tree_bytes(read.input);
   if (status.ok()) status = resolve_references(owner, read.chat.is_cancelled, read.input);
-  if (status.ok()) status = check_chain(read);
+  if (!status.ok()) return status;
+  // Items that stand for references.
+  const std::size_t more = tree_bytes(read.input) - std::min(own_bytes, tree_bytes(read.input));
+  if (const RequestRefusal refusal = read.chat.memory.add(kItemCopies * more)) {
+    return request_memory_refusal(refusal, owner, "input");
+  }
+  status = check_chain(read);
   if (!status.ok()) return status;
   if (read.is_kept) {
     read.kept = read.earlier ? Json::array() : items;
@@ -465,9 +532,12 @@ grpc::Status ResponseService::read_conversation(CallScope& scope, const std::str
   for (const Json& item : read.input) items.push_back(item);
   status = open_sealed(owner, items, first_input);
   if (!status.ok()) return status;
-  Json body = request.chat;
-  status = messages_of(request.instructions, items, first_input, body["messages"]);
-  if (status.ok()) status = read_chat_request(body, read.chat.request);
+  {
+    Json body = std::move(read.request.chat);
+    status = messages_of(request.instructions, items, first_input, body["messages"]);
+    if (!read.is_compacted) items = nullptr;
+    if (status.ok()) status = read_chat_request(body, read.chat.request);
+  }
   if (status.ok()) status = read_chat(context_, scope, read.chat);
   return with_response_members(status);
 }
@@ -546,6 +616,42 @@ void ResponseService::run_again(const ResponseRecord& record) {
   });
 }
 
+grpc::Status ResponseService::read_body(const CallScope& scope, std::string_view text,
+                                        ResponseUse use, Json& body, Conversation& read) {
+  RequestMemory::Charge& memory = read.chat.memory;
+  memory = scope.charge();
+  const std::string& owner = scope.caller().name;
+  if (const RequestRefusal refusal = memory.add(kTextCopies * text.size())) {
+    return request_memory_refusal(refusal, owner, "input");
+  }
+  ChargedTree tree(memory, kItemCopies);
+  grpc::Status status = read_json_body(text, {.budget = &tree}, body);
+  if (tree.refusal()) return request_memory_refusal(tree.refusal(), owner, "input");
+  return status.ok() ? read_response_request(body, use, read.request) : status;
+}
+
+grpc::Status ResponseService::charge_running(const CallScope& scope, const ResponseRecord& record,
+                                             const PreparedChat& prepared, bool is_background,
+                                             ResponseCall& stream) {
+  const GenerationRequest& request = prepared.prepared.checked.request;
+  const auto tokens = static_cast<std::size_t>(request.max_new_tokens);
+  const std::size_t longest = prepared.output.tokenizer->longest();
+  // As JSON.
+  constexpr std::size_t kTokenBytes = 64;
+  const std::size_t values =
+      request.log2_probs ? 1 + static_cast<std::size_t>(request.top_log2_probs) : 0;
+  const std::size_t each = longest + values * (kTokenBytes + kEscapedBytes * longest);
+  const std::size_t output = std::min(tokens * each, kMostOutputBytes);
+  std::size_t bytes = kOutputCopies * output + tokens * kPieceBytes + record.request.size() +
+                      tree_bytes(record.input) + tree_bytes(record.response);
+  if (is_background) bytes += 2 * EventLog::kMostBytes;
+  RequestMemory::Charge memory = scope.charge();
+  const RequestRefusal refusal = memory.add(bytes);
+  if (refusal) return request_memory_refusal(refusal, scope.caller().name, "max_output_tokens");
+  stream.charge(std::move(memory));
+  return grpc::Status::OK;
+}
+
 grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseRequest& wire,
                                      ResponseCall& stream, const ResponseRecord* interrupted) {
   StreamCall& call = stream.call();
@@ -555,12 +661,12 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
   read.chat.is_cancelled = [&rpc] { return rpc.is_cancelled(); };
   const ResponseRequest& request = read.request;
   const bool is_turn = wire.has_connection();
-  grpc::Status status = read_json_body(wire.body(), {}, body);
-  if (status.ok()) {
-    status = read_response_request(body, is_turn ? ResponseUse::kTurn : ResponseUse::kCreate,
-                                   read.request);
-  }
+  grpc::Status status = read_body(call.scope, wire.body(),
+                                  is_turn ? ResponseUse::kTurn : ResponseUse::kCreate, body, read);
   if (!status.ok()) return status;
+  const bool has_temperature = !body.value("temperature", Json()).is_null();
+  const bool has_top_p = !body.value("top_p", Json()).is_null();
+  body = nullptr;
   read.is_kept = is_turn && !request.store;
   if (!wire.connection().earlier_items().empty()) read.earlier = wire.connection().earlier_items();
   if (request.store && !store_.waits() && stream.is_first_try()) {
@@ -594,10 +700,10 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
   response["created_at"] =
       runs_again ? record.response["created_at"] : Json(seconds_of(context_.clock));
   response["model"] = read.chat.model->name;
-  if (body.value("temperature", Json()).is_null() && sampling.has_temperature()) {
+  if (!has_temperature && sampling.has_temperature()) {
     response["temperature"] = decimal(sampling.temperature());
   }
-  if (body.value("top_p", Json()).is_null() && sampling.has_top_p()) {
+  if (!has_top_p && sampling.has_top_p()) {
     response["top_p"] = decimal(sampling.top_p());
   }
   ResponseOutput output(response, record.digits + "_");
@@ -618,6 +724,10 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
     record.seed = prepared.prepared.checked.request.seed;
     record.is_interrupted = false;
     record.request = request.is_background ? wire.body() : "";
+  }
+  status = charge_running(call.scope, record, prepared, request.is_background, stream);
+  if (!status.ok()) return status;
+  if (request.store) {
     std::shared_ptr<RunningResponse> running;
     switch (const SessionError error = store_.begin(record, request.is_background, running)) {
       case SessionError::kNone:
@@ -677,34 +787,35 @@ RpcReactor* ResponseService::Replay(RpcCall* rpc,
         if (!status.ok()) return status;
         const bool is_over = running == nullptr && record.status() != "in_progress";
         if (!is_over && running == nullptr) return response_in_progress(wire.id());
-        std::shared_ptr<EventLog> log = running == nullptr ? nullptr : running->log();
-        const bool is_followed = !is_over && log != nullptr;
-        if (!is_followed) log = std::make_shared<EventLog>();
-        const auto fill_log = [log](const ResponseRecord& ended) {
-          const v1::ResponseEvents events =
-              make_events(ended.response, ended.pieces, ended.digits + "_", -1);
-          log->append(events);
-          log->close(events.response());
+        const auto repeat = [this, owner](FollowedEvents& stream, const ResponseRecord& ended) {
+          // The record, and the events of its whole texts, which are made again.
+          RequestMemory::Charge memory(context_.gate.memory, owner);
+          const RequestRefusal refusal =
+              memory.add(kRepeatedCopies * tree_bytes(ended.response) + tree_bytes(ended.pieces));
+          if (refusal) return stream.fail(request_memory_refusal(refusal, owner, "id"));
+          stream.repeat(ended, std::move(memory));
         };
-        if (is_over) fill_log(record);
+        const auto when_over = [this, repeat, owner, id = wire.id(), digits = record.digits](
+                                   const std::shared_ptr<FollowedEvents>& stream) {
+          store_.when_over(digits, owner, [this, repeat, owner, id, stream] {
+            ResponseRecord ended;
+            grpc::Status found = catch_exceptions([&] { return find(id, owner, ended); });
+            if (found.ok())
+              found = catch_exceptions([&] {
+                repeat(*stream, ended);
+                return grpc::Status::OK;
+              });
+            if (!found.ok()) stream->fail(std::move(found));
+          });
+        };
+        std::shared_ptr<EventLog> log = is_over ? nullptr : running->log();
         const auto stream = std::make_shared<FollowedEvents>(
-            log, wire.has_starting_after() ? wire.starting_after() + 1 : 0);
-        log->follow(stream);
+            log, wire.has_starting_after() ? wire.starting_after() + 1 : 0,
+            is_over ? [repeat, record](const auto& ended) { repeat(*ended, record); }
+                    : std::function<void(const std::shared_ptr<FollowedEvents>&)>(when_over));
+        if (log != nullptr) log->follow(stream);
         reactor.run(stream);
-        stream->on_more();
-        if (is_over || is_followed) return status;
-        // Its events are not kept while it runs.
-        store_.when_over(record.digits, owner, [this, log, fill_log, owner, id = wire.id()] {
-          ResponseRecord ended;
-          const bool is_there = catch_exceptions(
-              [&] {
-                if (!find(id, owner, ended).ok()) return false;
-                fill_log(ended);
-                return true;
-              },
-              [] { return false; });
-          if (!is_there) log->close("");
-        });
+        stream->begin();
         return status;
       },
       [](const v1::ReplayResponseRequest&) { return true; });
@@ -787,8 +898,8 @@ RpcReactor* ResponseService::CountInputTokens(
         Json body;
         Conversation read;
         read.chat.is_cancelled = [rpc] { return rpc->is_cancelled(); };
-        grpc::Status status = read_json_body(wire.body(), {}, body);
-        if (status.ok()) status = read_response_request(body, ResponseUse::kCount, read.request);
+        grpc::Status status = read_body(scope, wire.body(), ResponseUse::kCount, body, read);
+        body = nullptr;
         if (status.ok()) status = read_conversation(scope, "", read);
         if (!status.ok()) return status;
         response->set_input_tokens(static_cast<std::int64_t>(read.chat.prompt.ids.size()));
@@ -806,8 +917,8 @@ RpcReactor* ResponseService::Compact(RpcCall* rpc,
         Conversation read;
         read.chat.is_cancelled = [rpc] { return rpc->is_cancelled(); };
         read.is_compacted = true;
-        grpc::Status status = read_json_body(wire.body(), {}, body);
-        if (status.ok()) status = read_response_request(body, ResponseUse::kCompact, read.request);
+        grpc::Status status = read_body(scope, wire.body(), ResponseUse::kCompact, body, read);
+        body = nullptr;
         const std::string digits = random_digits();
         if (status.ok()) status = read_conversation(scope, digits + "_in", read);
         if (!status.ok()) return status;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "lintel/v1/response.pb.h"
 #include "server/api/lintel_v1/chat_generation.h"
@@ -68,6 +69,15 @@ class ResponseService final : public RpcService {
   // is_answered: the stream repeats its answer.
   grpc::Status find_repeated(const v1::CreateResponseRequest& wire, const ResponseRequest& request,
                              ResponseRecord& record, ResponseCall& stream, bool& is_answered);
+  // The body and what it says, charged to read.chat.memory. Not OK also as
+  // request_memory_refusal().
+  grpc::Status read_body(const CallScope& scope, std::string_view text, ResponseUse use,
+                         nlohmann::ordered_json& body, Conversation& read);
+  // Charges `stream` with what the response may hold until its end. record: what is stored of it,
+  // or nothing.
+  grpc::Status charge_running(const CallScope& scope, const ResponseRecord& record,
+                              const PreparedChat& prepared, bool is_background,
+                              ResponseCall& stream);
   // The items before those of the request.
   grpc::Status read_earlier(const std::string& owner, Conversation& read);
   // Whether what it continues may be continued with its input.

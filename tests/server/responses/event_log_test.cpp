@@ -47,6 +47,31 @@ TEST_CASE("event log: it is read from any event on, in pieces, up to its end") {
   CHECK(read.events_size() == 0);
 }
 
+TEST_CASE("event log: it keeps the last events within its bound, and says which it has dropped",
+          "[threat-86]") {
+  EventLog log;
+  v1::ResponseEvents large = numbered_events(0, 1);
+  large.mutable_events(0)->set_body(std::string(EventLog::kMostBytes / 4, 'x'));
+  for (int i = 0; i < 10; ++i) log.append(large);
+  CHECK(log.has_dropped(0));
+  CHECK(log.has_dropped(6));
+  CHECK_FALSE(log.has_dropped(7));
+  v1::ResponseEvents read;
+  CHECK_FALSE(log.read(0, 100, read));
+  CHECK(read.events_size() == 0);
+  CHECK_FALSE(log.read(7, 100, read));
+  CHECK(read.events_size() == 3);
+  // One that is larger than the bound is not kept.
+  large.mutable_events(0)->set_body(std::string(EventLog::kMostBytes, 'x'));
+  log.append(large);
+  CHECK(log.has_dropped(10));
+  CHECK_FALSE(log.has_dropped(11));
+  log.close("whole");
+  read.Clear();
+  CHECK(log.read(11, 1, read));
+  CHECK(read.response() == "whole");
+}
+
 TEST_CASE("event log: a follower that is gone is not called") {
   EventLog log;
   auto follower = std::make_shared<CountingFollower>();

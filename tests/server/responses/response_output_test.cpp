@@ -103,6 +103,19 @@ TEST_CASE("events: an answer ends where it would have more than 128 calls") {
   }
 }
 
+// In messages of a few.
+v1::ResponseEvents repeated(const ojson& response, const ojson& pieces, const std::string& suffix,
+                            std::int64_t after) {
+  RepeatedEvents events(response, pieces, suffix, after);
+  v1::ResponseEvents all;
+  for (bool is_last = false; !is_last;) {
+    v1::ResponseEvents some;
+    is_last = events.read(3, some);
+    all.MergeFrom(some);
+  }
+  return all;
+}
+
 TEST_CASE("events: they are made again from what is kept of a response, from any number on") {
   const ojson file = golden_streams();
   for (const ojson& item : file["cases"]) {
@@ -111,7 +124,7 @@ TEST_CASE("events: they are made again from what is kept of a response, from any
     const int count = answer.events.events_size();
     for (int after = -1; after < count + 1; ++after) {
       const v1::ResponseEvents again =
-          make_events(answer.output.response(), answer.output.pieces(), "", after);
+          repeated(answer.output.response(), answer.output.pieces(), "", after);
       REQUIRE(again.events_size() == std::max(count - after - 1, 0));
       for (int i = 0; i < again.events_size(); ++i) {
         CHECK(again.events(i).body() == answer.events.events(i + after + 1).body());
@@ -142,7 +155,7 @@ TEST_CASE("events: a response that fails or is cancelled closes its open item") 
     CHECK(response["error"].is_null() != fails);
     const std::string last = events.events(events.events_size() - 1).type();
     CHECK(last == (fails ? "response.failed" : "response.incomplete"));
-    const v1::ResponseEvents again = make_events(response, output.pieces(), "a_", -1);
+    const v1::ResponseEvents again = repeated(response, output.pieces(), "a_", -1);
     REQUIRE(again.events_size() == events.events_size());
     CHECK(again.events(again.events_size() - 1).body() ==
           events.events(events.events_size() - 1).body());
@@ -163,7 +176,7 @@ TEST_CASE("events: reasoning comes sealed, too, and the same when it is repeated
   output.finish(0, &events);
   CHECK(output.response()["output"][0]["encrypted_content"] == "Hm sealed 1");
   CHECK_FALSE(output.response()["output"][1].contains("encrypted_content"));
-  const v1::ResponseEvents again = make_events(output.response(), output.pieces(), "", -1);
+  const v1::ResponseEvents again = repeated(output.response(), output.pieces(), "", -1);
   REQUIRE(again.events_size() == events.events_size());
   for (int i = 0; i < again.events_size(); ++i) {
     CHECK(again.events(i).body() == events.events(i).body());
@@ -175,13 +188,16 @@ TEST_CASE("events: log-probabilities come with their pieces and with the whole t
   v1::ChatDelta& delta = *message.add_deltas();
   delta.set_content("Hi");
   v1::ContentToken& token = *delta.add_tokens();
+  token.set_id(1);
   token.set_text("Hi");
   token.set_log2_prob(-1.0f);
   *token.add_top() = token;
   v1::ChatDelta& two = *message.add_deltas();
   two.set_content(" you");
   *two.add_tokens() = token;
-  two.add_tokens()->set_text("\xc3");
+  v1::ContentToken& half = *two.add_tokens();
+  half.set_id(2);
+  half.set_text("\xc3");
   message.add_deltas()->set_content("!");  // whose tokens came before
   ResponseOutput output(begun_response({{"id", "resp_0"}}), "");
   v1::ResponseEvents events;
@@ -194,12 +210,13 @@ TEST_CASE("events: log-probabilities come with their pieces and with the whole t
   CHECK(piece["logprobs"][0]["logprob"].get<double>() == Approx(-0.693147));
   CHECK(piece["logprobs"][0]["bytes"] == ojson({72, 105}));
   CHECK(piece["logprobs"][0]["top_logprobs"].size() == 1);
-  const ojson& whole = output.response()["output"][0]["content"][0]["logprobs"];
-  CHECK(whole.size() == 3);
+  const ojson shown = ojson::parse(json_text(output.response()));
+  const ojson& whole = shown["output"][0]["content"][0]["logprobs"];
+  REQUIRE(whole.size() == 3);
   CHECK(whole[0] == piece["logprobs"][0]);
   // The same from what is stored of it.
   const ojson stored = ojson::parse(json_text({output.response(), output.pieces()}));
-  const v1::ResponseEvents again = make_events(stored[0], stored[1], "", -1);
+  const v1::ResponseEvents again = repeated(stored[0], stored[1], "", -1);
   REQUIRE(again.events_size() == events.events_size());
   for (int i = 0; i < again.events_size(); ++i) {
     CHECK(again.events(i).body() == events.events(i).body());
