@@ -24,6 +24,14 @@ std::string read_count(const Json& value, std::uint32_t& count) {
   return kTaken;
 }
 
+std::string read_top_logprobs(const Json& value, ChatRequest& request) {
+  constexpr std::uint32_t kMost = 20;
+  if (!is_whole<std::uint32_t>(value) || value.get<std::uint32_t>() > kMost) {
+    return "is not a whole number from 0 to " + std::to_string(kMost);
+  }
+  return read_count(value, request.top_logprobs);
+}
+
 std::string read_flag(const Json& value, bool& flag) {
   if (!value.is_boolean()) return "is not true or false";
   flag = value.get<bool>();
@@ -283,7 +291,7 @@ constexpr Member kMembers[] = {
     {"stream_options",
      [](const Json& v, ChatRequest& r) { return read_stream_options(v, r.include_usage); }},
     {"logprobs", [](const Json& v, ChatRequest& r) { return read_flag(v, r.logprobs); }},
-    {"top_logprobs", [](const Json& v, ChatRequest& r) { return read_count(v, r.top_logprobs); }},
+    {"top_logprobs", read_top_logprobs},
     {"response_format", read_response_format},
     {"grammar", read_grammar},
     {"lintel", read_extension},
@@ -415,7 +423,6 @@ grpc::Status read_chat_request(const nlohmann::ordered_json& body, ChatRequest& 
     }
   }
   if (request.num_choices == 0) return wrong("n", "is 0, at least 1 is required");
-  if (request.top_logprobs > 20) return wrong("top_logprobs", "is larger than 20");
   if (request.top_logprobs > 0 && !request.logprobs) {
     return wrong("top_logprobs", "goes with logprobs");
   }

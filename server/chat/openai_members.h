@@ -24,6 +24,14 @@ bool is_whole(const Json& value) {
   return value.is_number_integer() && value.template get<std::int64_t>() >= 0;
 }
 
+// The beginning of a text of the request, as an error quotes it.
+inline std::string printable(const std::string& text) {
+  std::string quoted = text.substr(0, 64);
+  std::ranges::replace_if(
+      quoted, [](char c) { return c < ' ' || c > '~'; }, '?');
+  return quoted;
+}
+
 // These return what is wrong with the member; empty: nothing, and it is read.
 
 template <typename Json>
@@ -42,9 +50,9 @@ std::string read_logit_bias(const Json& value, v1::Sampling& sampling) {
     std::int32_t token = 0;
     const auto [rest, error] = std::from_chars(name.data(), name.data() + name.size(), token);
     if (error != std::errc() || rest != name.data() + name.size()) {
-      return "has a name that is not a token id";
+      return "has '" + printable(name) + "', which is not a token id";
     }
-    if (!bias.is_number()) return "has a bias that is not a number";
+    if (!bias.is_number()) return "has a bias of " + name + " that is not a number";
     (*sampling.mutable_logit_bias())[token] = bias.template get<float>();
   }
   return "";

@@ -153,7 +153,9 @@ std::string_view bearer_token(std::string_view authorization) {
   for (std::size_t i = 0; i < kScheme.size(); ++i) {
     if (std::tolower(static_cast<unsigned char>(authorization[i])) != kScheme[i]) return {};
   }
-  return authorization.substr(kScheme.size());
+  authorization.remove_prefix(kScheme.size());
+  authorization.remove_prefix(std::min(authorization.find_first_not_of(' '), authorization.size()));
+  return authorization;
 }
 
 }  // namespace lintel

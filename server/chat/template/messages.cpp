@@ -29,20 +29,24 @@ bool has_role(const Message& message, const char* role) {
   return found != nullptr && found->is_string() && *found == role;
 }
 
-void check_parts(const Message& parts, const std::string& place) {
+// Parts of text, which a model's own refusal is, too.
+void read_parts(Message& parts, const std::string& place) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const std::string at = place + ".content[" + std::to_string(i) + "]";
     if (!parts[i].is_object()) throw MessageError(at + " is no object");
     const Message* const type = member(parts[i], "type");
     if (type == nullptr || !type->is_string()) throw MessageError(at + ".type is missing");
-    if (*type != "text") {
+    const bool is_refusal = *type == "refusal";
+    if (*type != "text" && !is_refusal) {
       std::string name = type->get<std::string>().substr(0, 64);
       std::ranges::replace_if(
           name, [](char c) { return c < ' ' || c > '~'; }, '?');
       throw MessageError(at + ".type is \"" + name + "\", expected \"text\"");
     }
-    const Message* const text = member(parts[i], "text");
-    if (text == nullptr || !text->is_string()) throw MessageError(at + ".text is missing");
+    const char* const name = is_refusal ? "refusal" : "text";
+    const Message* const text = member(parts[i], name);
+    if (text == nullptr || !text->is_string()) throw MessageError(at + "." + name + " is missing");
+    if (is_refusal) parts[i] = {{"type", "text"}, {"text", *text}};
   }
 }
 
@@ -132,13 +136,15 @@ class MessagePreparation {
   }
 
   void prepare_content(Message& message, const std::string& place) const {
-    const Message* const content = member(message, "content");
-    if (content == nullptr) {
+    if (member(message, "content") == nullptr) {
       message["content"] = traits_.null_content ? Message(nullptr) : Message("");
-    } else if (content->is_array()) {
-      check_parts(*content, place);
-      if (!traits_.parts) message["content"] = joined_parts(*content);
-    } else if (!content->is_string()) {
+      return;
+    }
+    Message& content = message["content"];
+    if (content.is_array()) {
+      read_parts(content, place);
+      if (!traits_.parts) content = joined_parts(content);
+    } else if (!content.is_string()) {
       throw MessageError(place + ".content is no text and no list of parts");
     }
   }

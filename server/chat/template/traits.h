@@ -60,7 +60,7 @@ class MessageError : public std::runtime_error {
 // Messages of a request as the template takes them:
 // - role developer is system, unless the template has it;
 // - system messages at the beginning are one, with an empty line between them;
-// - content in parts is joined by line ends, unless the template takes parts;
+// - content in parts is joined by line ends, unless the template takes parts; a refusal is text;
 // - content null or missing is "", unless the template takes null;
 // - function.arguments is an object or a text, as the template takes it. A text that is no object
 //   of JSON becomes {"arguments": TEXT}: a wrong call of the model must not end a conversation;

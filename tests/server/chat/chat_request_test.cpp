@@ -105,6 +105,9 @@ TEST_CASE("wrong values are refused with the member and the limit") {
   CHECK_THAT(wrong_with("stop", std::string(257, 'a')), Contains("1 to 256 bytes"));
   CHECK_THAT(wrong_with("stop", Json::array({"a", ""})), Contains("1 to 256 bytes"));
   CHECK_THAT(wrong_with("top_logprobs", 3), Contains("goes with logprobs"));
+  for (const int count : {-1, 21}) {
+    CHECK_THAT(wrong_with("top_logprobs", count), Contains("is not a whole number from 0 to 20"));
+  }
   CHECK_THAT(wrong_with("reasoning_effort", "much"), Contains("reasoning_effort"));
   CHECK_THAT(wrong_with("verbosity", "x"), Contains("is not low, medium or high"));
   CHECK(wrong_with("verbosity", "high").empty());
@@ -121,7 +124,10 @@ TEST_CASE("wrong values are refused with the member and the limit") {
   CHECK_THAT(
       wrong_with("tools", Json::array({{{"type", "function"}, {"function", {{"name", "a b"}}}}})),
       Contains("function.name"));
-  CHECK_THAT(wrong_with("logit_bias", {{"x", 1}}), Contains("not a token id"));
+  CHECK_THAT(wrong_with("logit_bias", {{"1", 1}, {"x\n", 1}}),
+             Contains("has 'x?', which is not a token id"));
+  CHECK_THAT(wrong_with("logit_bias", {{"7", "a"}}),
+             Contains("has a bias of 7 that is not a number"));
 }
 
 TEST_CASE("tool_choice names tools of the request") {

@@ -257,7 +257,9 @@ TEST_CASE("a token file is refused by line, and never quoted", "[threat-19][thre
 TEST_CASE("a bearer token follows the scheme, in any case") {
   CHECK(bearer_token("Bearer abc") == "abc");
   CHECK(bearer_token("bearer abc") == "abc");
-  for (const char* none : {"", "Bearer", "Bearer ", "Basic abc", "abc", "Bearerabc"}) {
+  CHECK(bearer_token("Bearer  abc") == "abc");
+  CHECK(bearer_token("Bearer   abc") == "abc");
+  for (const char* none : {"", "Bearer", "Bearer ", "Bearer  ", "Basic abc", "abc", "Bearerabc"}) {
     CHECK(bearer_token(none).empty());
   }
 }

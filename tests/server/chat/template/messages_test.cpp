@@ -70,6 +70,15 @@ TEST_CASE("messages: roles, system messages and contents are made ready") {
   CHECK(prepared(parts)[0]["content"] == "a\nb");
   traits.parts = true;
   CHECK(prepared(parts, traits)[0]["content"].size() == 2);
+  // A model's refusal, as a history has it.
+  const char* const refusal =
+      R"([{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"},
+                                            {"type": "text", "text": "b"}]}])";
+  CHECK(prepared(refusal)[0]["content"] == "no\nb");
+  CHECK(prepared(refusal, traits)[0]["content"][0] == Json({{"type", "text"}, {"text", "no"}}));
+  CHECK_THROWS_WITH(
+      prepared(R"([{"role": "assistant", "content": [{"type": "refusal", "text": "no"}]}])"),
+      "messages[0].content[0].refusal is missing");
   CHECK_THROWS_WITH(
       prepared(R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])",
                traits),
