@@ -7,7 +7,7 @@ namespace lintel::grammar {
 namespace {
 
 // Rounds of which each finds what one more character leads to.
-constexpr std::uint32_t kMostRounds = 1'000;
+constexpr std::uint32_t kMostRounds = 128;
 
 struct CountedEdge {
   Dfa::State from = 0;
