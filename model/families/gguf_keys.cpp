@@ -12,11 +12,11 @@ namespace {
 
 // What changes the function of some model, and is computed in none here. `neutral`: with which it
 // changes nothing, besides 0; NaN: there is none.
-struct RefusedKey {
+struct RefusedGgufKey {
   std::string_view name;
   double neutral = NAN;
 };
-constexpr RefusedKey kRefused[] = {
+constexpr RefusedGgufKey kRefusedGguf[] = {
     {"attention.clamp_kqv"},
     {"attention.kv_lora_rank"},
     {"attention.logit_softcapping"},
@@ -40,10 +40,10 @@ constexpr RefusedKey kRefused[] = {
     {"residual_scale", 1},
     {"use_parallel_residual"},
 };
-constexpr const char* kNotServed =
+constexpr const char* kGgufNotServed =
     "no such key: it changes what is computed, and that is not served";
 // Without an effect in every architecture.
-constexpr std::string_view kIgnored[] = {"context_length", "tensor_data_layout"};
+constexpr std::string_view kIgnoredGguf[] = {"context_length", "tensor_data_layout"};
 
 std::string whole_number_text(std::int64_t low, std::int64_t high) {
   return "a whole number from " + std::to_string(low) + " to " + std::to_string(high);
@@ -159,13 +159,13 @@ void ArchitectureKeys::refuse_rope_scaling() {
   const GgufValue* const value = find(type);
   if (value != nullptr && !value->is_blank()) {
     if (value->is_array() || value->text() != "none") {
-      fail(type, "\"none\": " + std::string(kNotServed));
+      fail(type, "\"none\": " + std::string(kGgufNotServed));
     }
     return ignore_prefix("rope.scaling.");
   }
   const GgufValue* const scaled = find(factor);
   if (scaled != nullptr && number_of(*scaled) != 1.0 && !scaled->is_blank()) {
-    fail(factor, kNotServed);
+    fail(factor, kGgufNotServed);
   }
   // They count where a type says so.
   ignore({"rope.scaling.finetuned", "rope.scaling.original_context_length"});
@@ -177,20 +177,21 @@ void ArchitectureKeys::finish(std::vector<UnknownKey>& unknown) {
   for (const auto& [name, value] : file_.keys()) {
     if (!name.starts_with(prefix_) || value.is_blank()) continue;
     const std::string key = name.substr(prefix_.size());
-    if (known_.contains(key) || std::ranges::find(kIgnored, key) != std::end(kIgnored)) continue;
-    const auto refused = std::ranges::find(kRefused, key, &RefusedKey::name);
-    const bool is_refused = refused != std::end(kRefused) || key.starts_with("rope.scaling.");
+    if (known_.contains(key) || std::ranges::find(kIgnoredGguf, key) != std::end(kIgnoredGguf))
+      continue;
+    const auto refused = std::ranges::find(kRefusedGguf, key, &RefusedGgufKey::name);
+    const bool is_refused = refused != std::end(kRefusedGguf) || key.starts_with("rope.scaling.");
     if (!is_refused) {
       unknown.push_back({.name = name, .found = value_text(value)});
-    } else if (refused == std::end(kRefused) || number_of(value) != refused->neutral) {
-      fail(key, kNotServed);
+    } else if (refused == std::end(kRefusedGguf) || number_of(value) != refused->neutral) {
+      fail(key, kGgufNotServed);
     }
   }
 }
 
 std::vector<std::string_view> refused_gguf_keys() {
   std::vector<std::string_view> names = {"attention.causal", "rope.scaling."};
-  for (const RefusedKey& refused : kRefused) names.push_back(refused.name);
+  for (const RefusedGgufKey& refused : kRefusedGguf) names.push_back(refused.name);
   return names;
 }
 
