@@ -129,10 +129,11 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
   virtual ~ResponseStream() = default;
 
  protected:
-  enum class Next { kNothing, kWrite, kWriteAndFinish, kFinish };
+  enum class Next { kNothing, kBegin, kWrite, kWriteAndFinish, kFinish };
 
   // What to do now that no write is in flight: fills the message to write (handed over cleared) or
-  // the status to finish with. What it throws is on_lost()'s.
+  // the status to finish with. kBegin: the answer's headers go out; once, before all messages. What
+  // it throws is on_lost()'s.
   virtual Next next(Response& message, grpc::Status& status) REQUIRES(mutex_) = 0;
   // A message went out. Called without the mutex.
   virtual void on_written() {}
@@ -161,12 +162,13 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
       } catch (...) {
         lost = true;
       }
-      writing_ = action == Next::kWrite;
+      writing_ = action == Next::kBegin || action == Next::kWrite;
       finished_ = action == Next::kFinish || action == Next::kWriteAndFinish;
       if (finished_) used = tokens_used();
     }
     if (lost) return on_lost();
     // The flags keep every other thread from coming here until the operation is over.
+    if (action == Next::kBegin) reactor_->StartSendInitialMetadata();
     if (action == Next::kWrite) reactor_->StartWrite(&message_);
     if (action == Next::kWriteAndFinish) reactor_->finish(&message_, std::move(status), used);
     if (action == Next::kFinish) reactor_->finish(nullptr, std::move(status), used);

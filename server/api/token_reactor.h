@@ -42,7 +42,7 @@ class TokenReactor : public StreamReactor<Response>, protected ResponseWriter {
             : std::max(kDefaultMessageTokens / (1 + request.top_log2_probs), 1);
     options.top_log2_probs = request.top_log2_probs;
     options.tells_sample_ends = true;
-    options.begins_at_once = begins_at_once();
+    options.begins_at_once = true;
     options.deadline_ends_well = !prepared.deadline_is_calls;
     if (prepared.lease) options.session_id = prepared.lease.session_id();
     options.session_is_stored = prepared.durable != nullptr;
@@ -80,8 +80,9 @@ class TokenReactor : public StreamReactor<Response>, protected ResponseWriter {
  protected:
   // Of a message, which is cleared. is_last: the request has ended well.
   virtual void fill(std::span<const OutboxEntry> entries, bool is_last, Response& message) = 0;
-  // Whether fill() makes the first message as soon as the request is accepted, without entries.
-  virtual bool begins_at_once() const { return false; }
+  // Whether fill() makes the first message as soon as the request is accepted, without entries;
+  // else the answer's headers go out then.
+  virtual bool has_first_message() const { return false; }
   // Asked after fill(): whether the call ends with this message, though the request runs.
   virtual bool ends_early() const { return false; }
   // Of the last message of a call that ended early: what the request had used.
@@ -94,6 +95,7 @@ class TokenReactor : public StreamReactor<Response>, protected ResponseWriter {
   }
 
  private:
+  void accepted() override { has_first_message() ? write({}) : this->StartSendInitialMetadata(); }
   void write(std::span<const OutboxEntry> entries) override {
     message_.Clear();
     fill(entries, /*is_last=*/false, message_);

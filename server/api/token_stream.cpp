@@ -61,14 +61,13 @@ grpc::Status TokenStream::submit(GenerationRequest request, SessionLease lease,
     MutexLock lock(mutex_);
     model = model_;
   }
-  if (durable != nullptr) {
-    return submit_status(
-        durable->submit(std::move(request), std::move(lease), shared_from_this(), handle_), *model);
-  }
-  grpc::Status submitted = submit_status(
-      model->scheduler->submit(std::move(request), std::move(lease), shared_from_this(), handle_),
-      *model);
-  if (submitted.ok() && options_.begins_at_once) pump();
+  const Scheduler::SubmitError error =
+      durable != nullptr
+          ? durable->submit(std::move(request), std::move(lease), shared_from_this(), handle_)
+          : model->scheduler->submit(std::move(request), std::move(lease), shared_from_this(),
+                                     handle_);
+  grpc::Status submitted = submit_status(error, *model);
+  if (submitted.ok()) pump();
   return submitted;
 }
 
@@ -80,6 +79,7 @@ void TokenStream::tell(std::shared_ptr<ReplayedResponse> past) {
     is_gone = abandoned_.has_value();
   }
   if (is_gone) past->cancel();
+  pump();
   past->tell(shared_from_this());
 }
 
@@ -209,7 +209,7 @@ TokenStream::Turn TokenStream::next_turn() noexcept {
     turn.status = copy_of(*abandoned_);
   } else if (!has_begun_ && (!ended_ || ended_->ok())) {
     has_begun_ = true;
-    turn.action = Turn::Action::kWrite;
+    turn.action = Turn::Action::kBegin;
   } else if (is_empty()) {
     if (!ended_) return turn;
     turn.action = Turn::Action::kEnd;
@@ -225,7 +225,7 @@ TokenStream::Turn TokenStream::next_turn() noexcept {
     turn.action = is_last ? Turn::Action::kEnd : Turn::Action::kWrite;
   }
   is_busy_ = true;
-  is_over_ = turn.action != Turn::Action::kWrite;
+  is_over_ = turn.action != Turn::Action::kBegin && turn.action != Turn::Action::kWrite;
   turn.used = used_;
   return turn;
 }
@@ -242,7 +242,9 @@ void TokenStream::pump() {
     // is_busy_ keeps every other thread from coming here until the operation is over.
     const bool is_begun = catch_exceptions(
         [&] {
-          if (turn.action == Turn::Action::kWrite) {
+          if (turn.action == Turn::Action::kBegin) {
+            writer_.accepted();
+          } else if (turn.action == Turn::Action::kWrite) {
             writer_.write(turn.entries);
           } else {
             writer_.end(turn.entries, std::move(turn.status), turn.used);

@@ -44,6 +44,9 @@ struct OutboxEntry {
 class ResponseWriter {
  public:
   virtual ~ResponseWriter() = default;
+  // The request was accepted, with Options::begins_at_once: before all else. Begins to write the
+  // answer's headers, or a message without entries; as write().
+  virtual void accepted() { write({}); }
   // Begins to write a message; TokenStream::written is called when it is out. Throws
   // std::bad_alloc, and then nothing is being written.
   virtual void write(std::span<const OutboxEntry> entries) = 0;
@@ -82,7 +85,7 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
     bool deadline_ends_well = false;  // kDeadline is a time limit of the request's own
     std::string session_id;           // empty: one-shot
     bool session_is_stored = false;   // it outlives the process
-    bool begins_at_once = false;      // once accepted, a message without entries comes first
+    bool begins_at_once = false;      // calls ResponseWriter::accepted
   };
 
   // `calls`: this one and all others, which share the machine's time for messages.
@@ -109,7 +112,7 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
  private:
   // What the writer is to do next.
   struct Turn {
-    enum class Action { kNothing, kWrite, kEnd, kGone, kLost };
+    enum class Action { kNothing, kBegin, kWrite, kEnd, kGone, kLost };
     Action action = Action::kNothing;
     std::span<const OutboxEntry> entries;
     grpc::Status status;
@@ -164,7 +167,7 @@ class TokenStream final : public TokenSink, public std::enable_shared_from_this<
   bool paused_ GUARDED_BY(mutex_) = false;
   bool is_busy_ GUARDED_BY(mutex_) = false;  // a message is in flight, or a thread is at the writer
   bool is_over_ GUARDED_BY(mutex_) = false;  // the writer has been called with the end
-  bool has_begun_ GUARDED_BY(mutex_);        // or no message comes before its entries
+  bool has_begun_ GUARDED_BY(mutex_);        // or nothing comes before its entries
   std::optional<grpc::Status> abandoned_ GUARDED_BY(mutex_);
   std::optional<grpc::Status> ended_ GUARDED_BY(mutex_);  // what the request's outcome means
 };

@@ -115,6 +115,7 @@ class GrpcReactor final : public Base, private RpcTransport {
   // Virtual where gRPC's reactor reads, and where it writes.
   void OnReadDone(bool ok) { reactor_->OnReadDone(ok); }
   void OnWriteDone(bool ok) { reactor_->OnWriteDone(ok); }
+  void OnSendInitialMetadataDone(bool ok) override { reactor_->OnWriteDone(ok); }
   void OnCancel() override { reactor_->cancel(); }
   void OnDone() override {
     reactor_->OnDone();
@@ -124,6 +125,7 @@ class GrpcReactor final : public Base, private RpcTransport {
   void read(RequestBytes& request) override {
     if constexpr (kReads) this->StartRead(&request);
   }
+  void begin() override { this->StartSendInitialMetadata(); }
   void write(const google::protobuf::Message& message) override {
     if constexpr (kWrites) {
       written_.message = &message;

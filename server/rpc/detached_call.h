@@ -39,6 +39,7 @@ class DetachedCall final : public RpcCall, private RpcTransport {
   ~DetachedCall() override = default;
 
   void read(RequestBytes& request) override;
+  void begin() override;
   void write(const google::protobuf::Message& message) override;
   void finish(const google::protobuf::Message* last, grpc::Status status) override;
 

@@ -13,6 +13,16 @@ void RpcReactor::StartRead(RequestBytes* request) {
   if (bound != nullptr) bound->read(*request);
 }
 
+void RpcReactor::StartSendInitialMetadata() {
+  RpcTransport* bound = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    bound = transport_;
+    if (bound == nullptr) begins_ = true;
+  }
+  if (bound != nullptr) bound->begin();
+}
+
 void RpcReactor::StartWrite(const google::protobuf::Message* message) {
   RpcTransport* bound = nullptr;
   {
@@ -63,17 +73,20 @@ void RpcReactor::cancel() {
 
 void RpcReactor::bind(RpcTransport& transport) {
   RequestBytes* read = nullptr;
+  bool begins = false;
   const google::protobuf::Message* write = nullptr;
   std::optional<grpc::Status> finish;
   {
     const MutexLock lock(mutex_);
     transport_ = &transport;
     read = read_;
+    begins = begins_;
     write = write_;
     finish.swap(finish_);
   }
   // No operation of the same kind starts meanwhile: these are under way.
   if (read != nullptr) transport.read(*read);
+  if (begins) return transport.begin();  // what follows waits for its end
   if (finish) return transport.finish(write, *std::move(finish));
   if (write != nullptr) transport.write(*write);
 }

@@ -76,6 +76,8 @@ class LazyMessage {
 class RpcTransport {
  public:
   virtual void read(RequestBytes& request) = 0;
+  // Sends the headers of the answer to a stream ahead of its first message; over as a write is.
+  virtual void begin() = 0;
   virtual void write(const google::protobuf::Message& message) = 0;
   // `last`: null where the call has no further message. Of a unary call the response goes out with
   // it, where the status is OK.
@@ -103,6 +105,8 @@ class RpcReactor {
   virtual void OnDone() = 0;
 
   void StartRead(RequestBytes* request) EXCLUDES(mutex_);
+  // Answers with the headers now; OnWriteDone comes as of a message. Once, before StartWrite.
+  void StartSendInitialMetadata() EXCLUDES(mutex_);
   void StartWrite(const google::protobuf::Message* message) EXCLUDES(mutex_);
   // Once, the last operation. The reactor may be gone when these return.
   void StartWriteAndFinish(const google::protobuf::Message* last, grpc::Status status)
@@ -123,6 +127,7 @@ class RpcReactor {
   Mutex mutex_;
   RpcTransport* transport_ GUARDED_BY(mutex_) = nullptr;  // null: operations wait for bind()
   RequestBytes* read_ GUARDED_BY(mutex_) = nullptr;
+  bool begins_ GUARDED_BY(mutex_) = false;
   const google::protobuf::Message* write_ GUARDED_BY(mutex_) = nullptr;
   std::optional<grpc::Status> finish_ GUARDED_BY(mutex_);
   std::function<void()> when_cancelled_ GUARDED_BY(mutex_);

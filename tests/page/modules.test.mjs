@@ -478,7 +478,7 @@ describe('numbers', () => {
 
 describe('the events of a response', () => {
   const events = ['event: a\ndata: {"a":"ä\\n"}', 'event: b.c\ndata: {"b":2}', 'data: [DONE]'];
-  const whole = events.map((event) => `${event}\n\n`).join('');
+  const whole = events.map((event) => `${event}\n\n`).join(': waiting\n\n');
 
   it('come out as they went in, for any pieces', () => {
     for (let size = 1; size <= whole.length; ++size) {

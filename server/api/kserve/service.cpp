@@ -348,6 +348,7 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
         infer.request->log2_evidence || infer.request->tells_position || infer.request->window > 0;
     if (row.durable != nullptr) options.session_id = row.lease.session_id();
     options.session_is_stored = row.durable != nullptr;
+    options.begins_at_once = !has_answered_;
     const auto outbox = std::make_shared<TokenStream>(
         static_cast<ResponseWriter&>(*this), row.model, context_.clock, calls_, std::move(options));
     streamed_.emplace(infer.request, infer.head);
@@ -361,7 +362,12 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
   }
 
   // ResponseWriter, of a request whose tokens are written as they come.
+  void accepted() override {
+    has_answered_ = true;
+    StartSendInitialMetadata();
+  }
   void write(std::span<const OutboxEntry> entries) override {
+    has_answered_ = true;
     streamed_->fill(entries, /*is_last=*/false);
     StartWrite(&streamed_->message());
   }
@@ -371,6 +377,7 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
     status.ok() ? streamed_->fill(entries, /*is_last=*/true) : streamed_->fill(status);
     call_.scope.note_use(used);
     writes_last_ = true;
+    has_answered_ = true;
     StartWrite(&streamed_->message());
   }
   void gone(grpc::Status status, TokenUse used) noexcept override {
@@ -402,6 +409,7 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
         return finish(std::move(written));
       }
     }
+    has_answered_ = true;
     StartWrite(&response_);
   }
 
@@ -441,6 +449,7 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
   RequestBytes request_;
   std::string id_;                // of the request that runs
   bool asks_for_stream_ = false;  // it has the parameter, with any value
+  bool has_answered_ = false;     // headers, or a message
   inference::ModelStreamInferResponse response_;
   grpc::Status status_;
 

@@ -213,7 +213,7 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
     logged_ = events == nullptr ? 0 : events->events_size();
     if (events != nullptr) log(*events, 0);
   }
-  bool begins_at_once() const override { return streams_ || is_background_; }
+  bool has_first_message() const override { return streams_ || is_background_; }
   bool ends_early() const override { return is_cancelled_ || is_full_ || writer_.ends_early(); }
   void add_use(TokenUse used, v1::ResponseEvents&) noexcept override {
     catch_exceptions(
@@ -377,12 +377,13 @@ class FollowedEvents final : public ResponseStream<v1::ResponseEvents>, public E
       status = *std::move(failure_);
       return Next::kFinish;
     }
-    if (log_ == nullptr && repeated_ == nullptr) return Next::kNothing;
+    const Next without_events = std::exchange(has_begun_, true) ? Next::kNothing : Next::kBegin;
+    if (log_ == nullptr && repeated_ == nullptr) return without_events;
     const bool is_last = repeated_ != nullptr ? repeated_->read(kReplayedEvents, message)
                                               : log_->read(next_, kReplayedEvents, message);
     next_ += message.events_size();
     if (is_last) return Next::kWriteAndFinish;
-    return message.events_size() > 0 ? Next::kWrite : Next::kNothing;
+    return message.events_size() > 0 ? Next::kWrite : without_events;
   }
   void on_written() override { on_more(); }
   void on_gone() override { fail(cancelled()); }
@@ -394,6 +395,7 @@ class FollowedEvents final : public ResponseStream<v1::ResponseEvents>, public E
   std::unique_ptr<RepeatedEvents> repeated_ GUARDED_BY(mutex_);
   RequestMemory::Charge memory_ GUARDED_BY(mutex_);  // of what is repeated
   std::int64_t next_ GUARDED_BY(mutex_);
+  bool has_begun_ GUARDED_BY(mutex_) = false;
   std::optional<grpc::Status> failure_ GUARDED_BY(mutex_);
 };
 

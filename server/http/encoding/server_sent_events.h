@@ -19,7 +19,11 @@ inline std::string server_sent_event(std::string_view data) {
 }
 
 inline HttpAnswer server_sent_head() {
-  return {200, {{"content-type", "text/event-stream"}, {"cache-control", "no-cache"}}, ""};
+  // A line that begins with a colon is a comment, which clients skip.
+  return {200,
+          {{"content-type", "text/event-stream"}, {"cache-control", "no-cache"}},
+          "",
+          /*heartbeat=*/": waiting\n\n"};
 }
 
 }  // namespace lintel

@@ -37,7 +37,7 @@ class TurnAnswer final : public StreamAnswer {
   TurnAnswer(Turns turns, std::string previous)
       : turns_(std::move(turns)), previous_(std::move(previous)) {}
 
-  HttpAnswer head() override { return {}; }
+  HttpAnswer head() override { return {.heartbeat = websocket_ping()}; }
   grpc::Status piece(const google::protobuf::Message& message, std::string& out) override {
     const auto& events = static_cast<const v1::ResponseEvents&>(message);
     for (const v1::ResponseEvent& event : events.events()) out += websocket_text(event.body());

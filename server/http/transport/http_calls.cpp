@@ -33,6 +33,8 @@ void end_or_abort(HttpExchange& exchange, Function function) noexcept {
 using NextPiece = HttpCalls::NextPiece;
 
 struct HttpCalls::Handlers {
+  // Begins the answer before its first message; null: it begins with its end.
+  std::function<void()> begin;
   // What a message becomes in the answer; empty: nothing is written for it.
   std::function<grpc::Status(const google::protobuf::Message&, std::string& piece)> message;
   // Answers the exchange, or ends its answer, or returns what ends it. `response`: of a unary call,
@@ -60,6 +62,7 @@ class HttpCalls::Call final : public RpcCall,
     start_.run = &Call::on_start;
     cancel_.run = &Call::on_cancel;
     read_.run = &Call::on_read;
+    begin_.run = &Call::on_begin;
     write_.run = &Call::on_write;
     written_.run = &Call::on_written;
     finish_.run = &Call::on_finish;
@@ -146,6 +149,7 @@ class HttpCalls::Call final : public RpcCall,
     read_into_ = &request;
     post(read_);
   }
+  void begin() override { post(begin_); }
   void write(const google::protobuf::Message& message) override {
     message_ = &message;
     post(write_);
@@ -234,6 +238,27 @@ class HttpCalls::Call final : public RpcCall,
     reactor_->OnReadDone(is_first);
   }
 
+  void on_begin() {
+    if (handlers_.begin == nullptr) return reactor_->OnWriteDone(true);
+    if (has_failed()) return reactor_->OnWriteDone(false);
+    const grpc::Status started = catch_exceptions([&] {
+      handlers_.begin();
+      write_piece({}, written_);
+      return grpc::Status::OK;
+    });
+    if (started.ok()) return;
+    lose();
+    reactor_->OnWriteDone(false);
+  }
+
+  // `next` is run when the client has taken it.
+  void write_piece(std::string piece, Task& next) {
+    exchange_->write(std::move(piece), [self = shared_from_this(), &next](bool has_room) {
+      self->has_room_ = has_room;
+      self->post(next);
+    });
+  }
+
   void on_write() {
     bool is_written = false;
     if (!write_message(written_, is_written)) reactor_->OnWriteDone(is_written);
@@ -254,10 +279,7 @@ class HttpCalls::Call final : public RpcCall,
     is_written = true;
     if (piece.empty()) return false;
     status = catch_exceptions([&] {
-      exchange_->write(std::move(piece), [self = shared_from_this(), &next](bool has_room) {
-        self->has_room_ = has_room;
-        self->post(next);
-      });
+      write_piece(std::move(piece), next);
       return grpc::Status::OK;
     });
     if (status.ok()) return true;
@@ -348,7 +370,7 @@ class HttpCalls::Call final : public RpcCall,
   RpcReactor* reactor_ = nullptr;
 
   // Of the operations under way, of which there is one of each kind.
-  Task start_, cancel_, read_, write_, written_, finish_, piece_;
+  Task start_, cancel_, read_, begin_, write_, written_, finish_, piece_;
   NextPiece next_piece_;  // null: the answer is out
   RequestBytes* read_into_ = nullptr;
   const google::protobuf::Message* message_ = nullptr;
@@ -475,7 +497,8 @@ RequestMemory::Charge HttpCalls::charge_of(const HttpExchange& exchange) const {
 }
 
 HttpCalls::Handlers HttpCalls::unary_handlers(UnaryDone done) {
-  return {.message = nullptr,
+  return {.begin = nullptr,
+          .message = nullptr,
           .end = [done = std::move(done)](const grpc::Status& status,
                                           const google::protobuf::Message* response) {
             done(status, *response);
@@ -504,34 +527,38 @@ void HttpCalls::stream(const SharedExchange& exchange, const std::string& method
     bool has_begun = false;
   };
   const auto state = std::make_shared<State>(State{std::move(answer)});
-  start(exchange, method, std::move(request),
-        {.message =
-             [exchange, state](const google::protobuf::Message& message, std::string& piece) {
-               grpc::Status status = state->answer->piece(message, piece);
-               if (status.ok() && !std::exchange(state->has_begun, true)) {
-                 exchange->begin(state->answer->head());
-               }
-               return status;
-             },
-         .end =
-             [exchange, state](const grpc::Status& status, const google::protobuf::Message*) {
-               if (!state->has_begun && !status.ok()) {
-                 exchange->answer(state->answer->refusal(status));
-                 return NextPiece();
-               }
-               if (!state->has_begun) exchange->begin(state->answer->head());
-               std::optional<std::string> tail = state->answer->tail(status);
-               tail ? exchange->end(std::move(*tail)) : exchange->abort();
+  const auto begin = [exchange, state] {
+    if (!std::exchange(state->has_begun, true)) exchange->begin(state->answer->head());
+  };
+  start(
+      exchange, method, std::move(request),
+      {.begin = begin,
+       .message =
+           [state, begin](const google::protobuf::Message& message, std::string& piece) {
+             grpc::Status status = state->answer->piece(message, piece);
+             if (status.ok()) begin();
+             return status;
+           },
+       .end =
+           [exchange, state, begin](const grpc::Status& status, const google::protobuf::Message*) {
+             if (!state->has_begun && !status.ok()) {
+               exchange->answer(state->answer->refusal(status));
                return NextPiece();
-             }},
-        timeout, std::move(headers));
+             }
+             begin();
+             std::optional<std::string> tail = state->answer->tail(status);
+             tail ? exchange->end(std::move(*tail)) : exchange->abort();
+             return NextPiece();
+           }},
+      timeout, std::move(headers));
 }
 
 void HttpCalls::gather(const SharedExchange& exchange, const std::string& method,
                        grpc::ByteBuffer request, EachMessage each, GatherDone done,
                        std::shared_ptr<KeptAnswer> kept, Timeout timeout) {
   start(exchange, method, std::move(request),
-        {.message = [each = std::move(each)](const google::protobuf::Message& message,
+        {.begin = nullptr,
+         .message = [each = std::move(each)](const google::protobuf::Message& message,
                                              std::string&) { return each(message); },
          .end = [done = std::move(done)](const grpc::Status& status,
                                          const google::protobuf::Message*) { return done(status); },

@@ -31,7 +31,7 @@ class BodyWork;
 class StreamAnswer {
  public:
   virtual ~StreamAnswer() = default;
-  // Status and headers; asked for once, before the first piece.
+  // Status and headers; asked for once, as the call is admitted or with the first piece.
   virtual HttpAnswer head() = 0;
   // What a message becomes; may be empty. A status that is not OK ends the call, and tail() gets
   // it.

@@ -232,6 +232,7 @@ class Connection final : public HttpConnection,
         tls_(std::move(tls)),
         stream_(std::move(socket), more...),
         deadline_(strand()),
+        silence_(strand()),
         age_(strand()),
         buffer_(std::max(kBufferBytes,
                          static_cast<std::size_t>(state.options.max_header_bytes) + kReadAtOnce)) {}
@@ -243,6 +244,7 @@ class Connection final : public HttpConnection,
       closed_ = std::move(closed);
       const std::weak_ptr<HandlerOwner> self = this->weak_from_this();
       deadline_.bind(self, [this] { on_expired(); });
+      silence_.bind(self, [this] { on_silence(); });
       age_.bind(self, [this] { on_age(); });
       if (state_.max_age.count() > 0) age_.allow(state_.max_age);
       handshake();
@@ -659,6 +661,7 @@ class Connection final : public HttpConnection,
     phase_ = Phase::kLingering;
     is_closing_ = true;
     bound_message(false);
+    end_heartbeat();
     deadline_.allow(kLingerTime);
     release_body();
     bytes_.add(websocket_close(code, reason));
@@ -796,6 +799,8 @@ class Connection final : public HttpConnection,
 
   void begin_pieces(const HttpAnswer& head, const HttpRequest& request) override {
     count(head.status);
+    heartbeat_ = head.heartbeat;
+    await_piece();
     if (web_socket_) return bytes_.add_piece(head.body);
     if (http_10_) keep_alive_ = false;  // its end is the connection's
     bytes_.begin(head_of(head, request).in_pieces(), /*chunked=*/!http_10_, bodiless_);
@@ -804,6 +809,7 @@ class Connection final : public HttpConnection,
 
   void write_piece(std::string_view piece, std::function<void(bool)> taken) override {
     taken_ = std::move(taken);  // first: it is called even if writing fails
+    await_piece();
     bytes_.add_piece(piece);
     flush();
     tell_taken();
@@ -811,7 +817,28 @@ class Connection final : public HttpConnection,
 
   void when_gone(std::function<void()> gone) override { gone_ = std::move(gone); }
 
+  // From here on the answer is silent.
+  void await_piece() {
+    if (!heartbeat_.empty()) silence_.allow(state_.options.heartbeat_ms);
+  }
+
+  // Not where its client has not taken what came before.
+  void on_silence() {
+    if (phase_ != Phase::kAnswering || heartbeat_.empty()) return;
+    if (!writing_ && bytes_.gathered() == 0) {
+      bytes_.add_piece(heartbeat_);
+      flush();
+    }
+    await_piece();
+  }
+
+  void end_heartbeat() {
+    heartbeat_.clear();
+    silence_.allow(std::nullopt);
+  }
+
   void end_pieces(std::string_view last) override {
+    end_heartbeat();
     bytes_.add_last_piece(last);
     answer_ended_ = true;
     flush();
@@ -915,6 +942,7 @@ class Connection final : public HttpConnection,
     phase_ = Phase::kShut;
     error_code ignored;
     deadline_.cancel();
+    silence_.cancel();
     age_.cancel();
     if (web_socket_) web_socket_->message_deadline.cancel();
     socket_of(stream_).close(ignored);
@@ -934,7 +962,9 @@ class Connection final : public HttpConnection,
   Phase phase_ = Phase::kHandshake;
   bool first_ = true;  // request of the connection
   ClientDeadline deadline_;
-  ClientDeadline age_;  // of the connection, regardless of its client
+  ClientDeadline silence_;  // of the answer, until its heartbeat
+  std::string heartbeat_;   // of the answer that is written in pieces; empty: none
+  ClientDeadline age_;      // of the connection, regardless of its client
   bool aged_ = false;
   bool is_timed_out_ = false;
   std::atomic<bool> lost_{false};

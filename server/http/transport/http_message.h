@@ -51,6 +51,10 @@ struct HttpAnswer {
   int status = 200;
   HttpHeaders headers;
   std::string body;
+  // Of an answer in pieces: a piece that says nothing, for clients and proxies that give up on a
+  // silent answer. It is written when there was no piece for HttpOptions::heartbeat_ms, and so on.
+  // Empty: none.
+  std::string heartbeat = {};
 };
 
 inline HttpAnswer json_answer(int status, std::string body) {
@@ -123,6 +127,7 @@ struct HttpOptions {
   std::chrono::milliseconds body_timeout_ms{60'000};   // from its headers to its end
   std::chrono::milliseconds idle_timeout_ms{75'000};   // between two requests
   std::chrono::milliseconds write_timeout_ms{60'000};  // a client that takes nothing for so long
+  std::chrono::milliseconds heartbeat_ms{10'000};      // of an answer without pieces for so long
   ChatReasoningField chat_reasoning_field = ChatReasoningField::kReasoningContent;
 };
 

@@ -134,6 +134,8 @@ HttpHeaders websocket_headers(const HttpRequest& request) {
 
 std::string websocket_text(std::string_view text) { return frame(kText, text); }
 
+std::string websocket_ping() { return frame(kPinging, {}); }
+
 std::string websocket_pong(std::string_view payload) { return frame(kPonging, payload); }
 
 std::string websocket_close(WebSocketClose code, std::string_view reason) {

@@ -37,6 +37,7 @@ HttpHeaders websocket_headers(const HttpRequest& request);
 
 // Frames of the server.
 std::string websocket_text(std::string_view text);
+std::string websocket_ping();
 std::string websocket_pong(std::string_view payload);
 // kNoStatus: without a code. `reason`: at most 123 bytes are sent.
 std::string websocket_close(WebSocketClose code, std::string_view reason);

@@ -85,6 +85,44 @@ TEST_CASE("headers beyond their bound are refused, and the server continues", "[
   CHECK(stream->Finish().ok());
 }
 
+TEST_CASE("a stream's headers come once its request is in the queue; trailers are as they were") {
+  ServerOptions options = test_options();
+  options.models.scheduling.workers = 0;
+  options.models.scheduling.max_queued_requests = 1;
+  TestServer server({"tokens"}, options);
+  const auto begin = [&](grpc::ClientContext& context) {
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    return server.generation->Generate(&context, request_for("tokens", {1}, 5));
+  };
+  grpc::ClientContext waiting, refused;
+  const auto stream = begin(waiting);
+  stream->WaitForInitialMetadata();
+  CHECK(server.scheduler("tokens").stats().queued == 1);
+  CHECK(waiting.GetServerInitialMetadata().contains("x-request-id"));
+  const auto none = begin(refused);
+  v1::GenerateResponse message;
+  CHECK_FALSE(none->Read(&message));
+  CHECK(none->Finish().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+
+  SECTION("the request runs") {
+    run_until_idle(server.scheduler("tokens"));
+    while (stream->Read(&message)) {
+    }
+    CHECK(stream->Finish().ok());
+  }
+  SECTION("the request fails") {
+    server.scheduler("tokens").stop();
+    CHECK_FALSE(stream->Read(&message));
+    CHECK(stream->Finish().error_code() == grpc::StatusCode::UNAVAILABLE);
+  }
+  SECTION("its client goes") {
+    waiting.TryCancel();
+    CHECK(stream->Finish().error_code() == grpc::StatusCode::CANCELLED);
+    run_until_idle(server.scheduler("tokens"));
+    CHECK(server.scheduler("tokens").stats().queued == 0);
+  }
+}
+
 TEST_CASE("headers within their bound are taken, also where it is wider than gRPC's own") {
   TestServer server({"tokens"});  // 16 KiB
   v1::ListModelsResponse response;

@@ -19,8 +19,9 @@ namespace lintel::testing {
 // Counts what its reactor does.
 class CountingWriter final : public RpcTransport {
  public:
-  explicit CountingWriter(RpcReactor* reactor) { reactor->bind(*this); }
+  explicit CountingWriter(RpcReactor* reactor) : reactor_(reactor) { reactor->bind(*this); }
   void read(RequestBytes&) override {}
+  void begin() override { reactor_->OnWriteDone(true); }
   void write(const google::protobuf::Message&) override { ++in_flight; }
   void finish(const google::protobuf::Message*, grpc::Status status) override {
     ++finishes;
@@ -30,6 +31,9 @@ class CountingWriter final : public RpcTransport {
   int finishes = 0;
   int in_flight = 0;  // writes
   grpc::StatusCode code = grpc::StatusCode::UNKNOWN;
+
+ private:
+  RpcReactor* const reactor_;
 };
 
 // Of a client without headers.

@@ -4,14 +4,15 @@ import { RpcError, broken, refusal, send, withToken } from './rpc.js';
 
 const PATH = '/v1/responses';
 
-// Takes text as it comes, gives the data of the events that are whole.
+// Takes text as it comes, gives the data of the events that are whole. Comments are no events.
 export class EventReader {
   #rest = '';
 
   push(text) {
     const events = (this.#rest + text).split('\n\n');
     this.#rest = events.pop();
-    return events.map((event) => event.replace(/^event: .*\n/, '').replace(/^data: /, ''));
+    const written = events.filter((event) => !event.startsWith(':'));
+    return written.map((event) => event.replace(/^event: .*\n/, '').replace(/^data: /, ''));
   }
 }
 

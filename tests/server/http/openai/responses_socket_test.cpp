@@ -357,6 +357,25 @@ TEST_CASE("responses socket: a token that is revoked is refused in an open conne
   CHECK(client.refused(turn("Hello")) == "401 invalid_api_key");
 }
 
+TEST_CASE("responses socket: a turn without events has pings") {
+  ResponseServer server([](ServerOptions& options) {
+    options.models.scheduling.workers = 0;
+    options.http.heartbeat_ms = std::chrono::milliseconds(10);
+  });
+  EventClient client(server);
+  client.send(turn("Hello").dump());
+  CHECK(client.read_event()["type"] == "response.created");
+  CHECK(client.read_event()["type"] == "response.in_progress");
+  for (int i = 0; i < 2; ++i) CHECK(client.read().opcode == kPing);
+  client.send_raw(client_frame(kPong, ""));
+  run_until_idle(server.server->scheduler("m"));
+  WebSocketFrame frame;
+  do {
+    frame = client.read();
+    REQUIRE((frame.opcode == kPing || frame.opcode == kText));
+  } while (frame.opcode == kPing || !is_last(ojson::parse(frame.payload)));
+}
+
 TEST_CASE("responses socket: a client that reads slowly pauses its turn", "[threat-34]") {
   ResponseServer server([](ServerOptions& options) {
     allow_endless(options);
