@@ -9,7 +9,7 @@ namespace {
 constexpr std::size_t kMostSpace = 64;  // more than a grammar of calls takes
 constexpr std::size_t kMostNameBytes = 256;
 constexpr std::string_view kSpace = " \t\r\n";
-constexpr std::string_view kFunction = "<function=";
+constexpr std::string_view kFunctionTag = "<function=";
 
 std::string_view tag_of(ToolDialect dialect) {
   return dialect == ToolDialect::kPythonic ? "<|tool_call_start|>" : "<tool_call>";
@@ -30,8 +30,8 @@ bool may_end_tag(std::string_view text, std::string_view tag) {
 
 CallFinder::Match CallFinder::match() const {
   const std::string_view text = pending_;
-  if (dialect_ == ToolDialect::kXml && pending_begins_line_ && kFunction.starts_with(text)) {
-    return text.size() == kFunction.size() ? Match::kWhole : Match::kPart;
+  if (dialect_ == ToolDialect::kXml && pending_begins_line_ && kFunctionTag.starts_with(text)) {
+    return text.size() == kFunctionTag.size() ? Match::kWhole : Match::kPart;
   }
   const std::string_view tag = tag_of(dialect_);
   if (tag.starts_with(text)) return Match::kPart;
@@ -42,8 +42,8 @@ CallFinder::Match CallFinder::match() const {
     case ToolDialect::kHermes:
       return rest == "{" ? Match::kWhole : Match::kNone;
     case ToolDialect::kXml:
-      if (!kFunction.starts_with(rest)) return Match::kNone;
-      return rest.size() == kFunction.size() ? Match::kWhole : Match::kPart;
+      if (!kFunctionTag.starts_with(rest)) return Match::kNone;
+      return rest.size() == kFunctionTag.size() ? Match::kWhole : Match::kPart;
     case ToolDialect::kPythonic:
       break;
   }
@@ -81,7 +81,7 @@ bool CallFinder::step(char byte) {
 }
 
 std::string CallFinder::text() const {
-  const bool is_bare = pending_.size() > 1 && kFunction.starts_with(pending_);
+  const bool is_bare = pending_.size() > 1 && kFunctionTag.starts_with(pending_);
   return is_bare ? std::string(tag_of(dialect_)) + pending_ : pending_;
 }
 
@@ -91,7 +91,7 @@ bool CallFinder::may_begin_in(ToolDialect dialect, std::string_view token, bool 
     for (std::size_t at = token.find('='); at != std::string_view::npos;
          at = token.find('=', at + 1)) {
       const std::string_view before = token.substr(0, at + 1);
-      if (whole ? before.ends_with(kFunction) : may_end_tag(before, kFunction)) return true;
+      if (whole ? before.ends_with(kFunctionTag) : may_end_tag(before, kFunctionTag)) return true;
     }
     return false;
   }

@@ -39,25 +39,25 @@ constexpr std::array<std::string_view, 12> kRefused = {"if",
                                                        "$recursiveRef",
                                                        "$recursiveAnchor"};
 // The formats of JSON Schema. Others say nothing.
-constexpr std::array<std::string_view, 19> kFormats = {"date-time",
-                                                       "date",
-                                                       "time",
-                                                       "duration",
-                                                       "email",
-                                                       "idn-email",
-                                                       "hostname",
-                                                       "idn-hostname",
-                                                       "ipv4",
-                                                       "ipv6",
-                                                       "uri",
-                                                       "uri-reference",
-                                                       "iri",
-                                                       "iri-reference",
-                                                       "uuid",
-                                                       "uri-template",
-                                                       "regex",
-                                                       "json-pointer",
-                                                       "relative-json-pointer"};
+constexpr std::array<std::string_view, 19> kKnownFormats = {"date-time",
+                                                            "date",
+                                                            "time",
+                                                            "duration",
+                                                            "email",
+                                                            "idn-email",
+                                                            "hostname",
+                                                            "idn-hostname",
+                                                            "ipv4",
+                                                            "ipv6",
+                                                            "uri",
+                                                            "uri-reference",
+                                                            "iri",
+                                                            "iri-reference",
+                                                            "uuid",
+                                                            "uri-template",
+                                                            "regex",
+                                                            "json-pointer",
+                                                            "relative-json-pointer"};
 
 // Keywords by what they hold: schemas by name, one schema or a list, values.
 constexpr std::array<std::string_view, 6> kMaps = {
@@ -275,7 +275,7 @@ void SchemaReader::refuse_form(const JsonValue* place, const std::string& reason
 }
 
 void SchemaReader::read_document() {
-  enum class Place { kSchema, kSchemas, kOther, kValue };
+  enum class Part { kSchema, kSchemas, kOther, kValue };
   struct Pending {
     const JsonValue* value;
     Place place;
@@ -293,7 +293,7 @@ void SchemaReader::read_document() {
   }
   resources_.push_back({"", &root_});
   std::size_t bytes = sizeof(JsonValue);
-  std::vector<Pending> pending = {{&root_, Place::kSchema, 0}};
+  std::vector<Pending> pending = {{&root_, Part::kSchema, 0}};
   while (!pending.empty()) {
     Pending next = pending.back();
     pending.pop_back();
@@ -306,8 +306,8 @@ void SchemaReader::read_document() {
       }
       continue;
     }
-    if (next.place == Place::kSchema) read_identity(&value, &next.resource);
-    if (next.resource != 0 && next.place != Place::kValue) {
+    if (next.place == Part::kSchema) read_identity(&value, &next.resource);
+    if (next.resource != 0 && next.place != Part::kValue) {
       resource_of_.emplace(&value, next.resource);
     }
     for (std::size_t i = 0; i < value.names.size(); ++i) {
@@ -316,12 +316,12 @@ void SchemaReader::read_document() {
         bytes += bytes_of(part);
         continue;
       }
-      Place place = next.place == Place::kSchemas ? Place::kSchema : next.place;
-      if (next.place == Place::kSchema) {
-        place = is_one_of(kMaps, value.names[i])      ? Place::kSchemas
-                : is_one_of(kSchemas, value.names[i]) ? Place::kSchema
-                : is_one_of(kValues, value.names[i])  ? Place::kValue
-                                                      : Place::kOther;
+      Place place = next.place == Part::kSchemas ? Part::kSchema : next.place;
+      if (next.place == Part::kSchema) {
+        place = is_one_of(kMaps, value.names[i])      ? Part::kSchemas
+                : is_one_of(kSchemas, value.names[i]) ? Part::kSchema
+                : is_one_of(kValues, value.names[i])  ? Part::kValue
+                                                      : Part::kOther;
       }
       pending.push_back({&part, place, next.resource});
     }
@@ -876,7 +876,7 @@ bool SchemaReader::negate_keyword(const JsonValue& schema, std::size_t keyword, 
     return value.is(Type::kBoolean) && value.boolean;
   }
   if (name == "format") {
-    return value.is(Type::kString) && !is_one_of(kFormats, value.text);
+    return value.is(Type::kString) && !is_one_of(kKnownFormats, value.text);
   }
   if (name == "nullable") return true;  // looked at with the type
   constexpr std::array<std::string_view, 7> kOthers = {
@@ -1121,7 +1121,8 @@ std::shared_ptr<const Dfa> SchemaReader::dfa_of(const JsonValue* schema, const J
     }
   } else {
     dfa = format_dfa(text->text, spelling);
-    if (dfa == nullptr && is_one_of(kFormats, text->text)) note(schema, "format " + text->text);
+    if (dfa == nullptr && is_one_of(kKnownFormats, text->text))
+      note(schema, "format " + text->text);
   }
   return dfas_[key] = std::move(dfa);
 }
