@@ -18,7 +18,7 @@ constexpr std::chrono::milliseconds kLoadRetry{1000};
 
 // "a, b and 3 more"
 std::string listed(const std::vector<std::string>& names) {
-  constexpr std::size_t kMost = 16;  // in an error's text
+  constexpr std::size_t kMost = 10;  // in an error's text
   std::string list;
   for (std::size_t i = 0; i < std::min(names.size(), kMost); ++i) {
     list += (list.empty() ? "" : ", ") + clip(names[i]);
@@ -50,6 +50,12 @@ std::string version_field(const std::string& name_field) {
 
 }  // namespace
 
+grpc::Status unknown_model(const std::string& name, const std::vector<std::string>& names) {
+  return not_found("model", name,
+                   "no model is named " + clip(name) +
+                       (names.empty() ? ": there is none" : ": there are " + listed(names)));
+}
+
 SharedModel resolve_model(const std::string& asked, const ModelRegistry& models,
                           grpc::Status* status, const std::string& field,
                           std::optional<std::int64_t> version) {
@@ -76,11 +82,27 @@ SharedModel resolve_model(const std::string& asked, const ModelRegistry& models,
       *status = not_found("model", name, "model " + clip(name) + " is being unloaded");
       break;
     case ModelState::kUnavailable:
-      *status = not_found("model", name, "no model is named " + clip(name));
+      *status = unknown_model(name, ready_names(models));
       break;
   }
   return nullptr;
 }
+
+namespace {
+
+// As resolve_model(), but the names that there are include those that a request loads.
+SharedModel resolve_known(const std::string& name, const ServiceContext& context,
+                          grpc::Status* status, const std::string& field,
+                          std::optional<std::int64_t> version) {
+  SharedModel found = resolve_model(name, context.models, status, field, version);
+  if (found == nullptr && context.manager.loads_on_request() &&
+      context.models.state(name) == ModelState::kUnavailable) {
+    *status = unknown_model(name, context.manager.names());
+  }
+  return found;
+}
+
+}  // namespace
 
 SharedModel use_model(const std::string& asked, const ServiceContext& context, grpc::Status* status,
                       const std::string& field, std::optional<std::int64_t> version) {
@@ -96,13 +118,13 @@ SharedModel use_model(const std::string& asked, const ServiceContext& context, g
   if (SharedModel found = context.models.use(name, version)) return found;
   if (context.manager.loads_on_request(name, version)) throw ModelAbsent(name, version);
   // It says why, unless the model came meanwhile.
-  return resolve_model(name, context.models, status, field, version);
+  return resolve_known(name, context, status, field, version);
 }
 
 grpc::Status check_model_known(const std::string& name, const ServiceContext& context) {
   grpc::Status status;
   if (!context.manager.loads_on_request(name, std::nullopt)) {
-    resolve_model(name, context.models, &status);
+    resolve_known(name, context, &status, "model", std::nullopt);
   }
   return status;
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "server/api/service_context.h"
 #include "server/models/model_registry.h"
@@ -46,6 +47,9 @@ class ModelAbsent : public std::exception {
 SharedModel use_model(const std::string& name, const ServiceContext& context, grpc::Status* status,
                       const std::string& field = "model",
                       std::optional<std::int64_t> version = std::nullopt);
+
+// NOT_FOUND, with at most ten of the names that there are.
+grpc::Status unknown_model(const std::string& name, const std::vector<std::string>& names);
 
 // Whether a request may name the model; else the status says why not.
 grpc::Status check_model_known(const std::string& name, const ServiceContext& context);

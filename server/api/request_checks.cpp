@@ -505,6 +505,9 @@ CheckedGenerate check_generate(const v1::GenerateRequest& wire, const v1::Values
     request.prompt = encode_prompt(wire, prompt.text(), *tokenizer, begins);
     check_tokens(request.prompt, "prompt", config, max_prompt, violations);
   }
+  const std::int64_t prompt_size =
+      prompt.has_text() ? static_cast<std::int64_t>(request.prompt.size()) : num_tokens(prompt);
+  if (capacity != 0 && prompt_size > capacity) violations.set_reason(kContextLengthExceeded);
   if (wire.cache_prefix_tokens() > request.prompt.size() && violations.empty()) {
     violations.add("cache_prefix_tokens",
                    std::to_string(wire.cache_prefix_tokens()) + " is more than the " +
@@ -546,6 +549,7 @@ grpc::Status check_position(const SequencePosition& at, const ServedModel& model
     violations.add("prompt", std::to_string(prompt_size) + " tokens are more than the " +
                                  std::to_string(capacity - at.num_tokens) +
                                  " left of the sequence");
+    violations.set_reason(kContextLengthExceeded);
     return violations.status();
   }
   std::int64_t first_new = at.num_tokens + prompt_size;

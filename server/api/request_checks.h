@@ -40,12 +40,21 @@ class Violations {
   bool empty() const { return violations_.empty(); }
   bool full() const { return violations_.size() >= 64; }
   const std::vector<FieldViolation>& list() const { return violations_; }
+  // A constant by which programs distinguish the status.
+  void set_reason(const char* reason) { reason_ = reason; }
   // REQUIRES: not empty.
-  grpc::Status status() const { return invalid_argument(violations_); }
+  grpc::Status status() const {
+    return reason_ == nullptr ? invalid_argument(violations_)
+                              : invalid_argument(violations_, reason_);
+  }
 
  private:
   std::vector<FieldViolation> violations_;
+  const char* reason_ = nullptr;  // null: none
 };
+
+// The reason of a prompt that does not fit the model's context.
+inline constexpr const char* kContextLengthExceeded = "CONTEXT_LENGTH_EXCEEDED";
 
 // "given[2]"
 inline std::string indexed(const std::string& path, std::size_t index) {

@@ -60,7 +60,7 @@ bool try_completion(const nlohmann::json& body) {
     check_refusal(error.message);
     return false;
   }
-  require(!request->model.empty() && !request->prompts.empty(), "there are a model and a prompt");
+  require(!request->prompts.empty(), "there is a prompt");
   const v1::GenerateRequest last = generate_request(*request, request->prompts.size() - 1);
   require(last.model() == request->model, "a request is of the completion's model");
   v1::GenerateRequest again;

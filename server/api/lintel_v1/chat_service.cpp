@@ -12,11 +12,13 @@ namespace lintel {
 grpc::Status ChatStream::begin(PreparedChat chat, const StreamingOptions& streaming,
                                const Clock& clock) {
   writer_.begin(chat);
+  model_ = chat.prepared.model->name;
   return run(std::move(chat.prepared), streaming, clock);
 }
 
 void ChatStream::fill(std::span<const OutboxEntry> entries, bool is_last,
                       v1::ChatResponse& message) {
+  if (!model_.empty()) message.set_model(std::exchange(model_, {}));
   writer_.fill(entries, is_last, message);
 }
 

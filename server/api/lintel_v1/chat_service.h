@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "lintel/v1/chat.pb.h"
 #include "server/api/lintel_v1/chat_generation.h"
@@ -26,6 +27,7 @@ class ChatStream final : public TokenReactor<v1::ChatResponse> {
   void add_use(TokenUse used, v1::ChatResponse& message) noexcept override;
 
   ChatAnswerWriter writer_;
+  std::string model_;  // until the first message
 };
 
 // Thread-safe.

@@ -227,7 +227,7 @@ void add_kserve_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies) {
   };
   add("/v2/health/live", is_live, /*is_open=*/true);
   add("/v2/health/ready", is_ready, /*is_open=*/true);
-  add("/v2", describe_server);
+  for (const char* const path : {"/v2", "/v2/"}) add(path, describe_server);
   for (const std::string model : {"/v2/models/{}", "/v2/models/{}/versions/{}"}) {
     add(model, describe_model);
     add(model + "/ready", is_model_ready, /*is_open=*/true);

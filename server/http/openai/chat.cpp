@@ -151,6 +151,10 @@ grpc::Status read_chat_form(const std::string& body, JsonBudget& budget, ChatFor
              : json_refusal(failure, "the body");
 }
 
+void ChatJson::note_model(const v1::ChatResponse& message) {
+  if (form_.model.empty()) form_.model = message.model();
+}
+
 OrderedJson ChatJson::head(const char* object) const {
   return {{"id", id_}, {"object", object}, {"created", created_}, {"model", form_.model}};
 }
@@ -179,6 +183,7 @@ void ChatJson::add_reasoning(const std::string& text, OrderedJson& json) const {
 
 std::string ChatJson::events(const v1::ChatResponse& message) {
   std::string out;
+  note_model(message);
   if (message.has_usage()) usage_ = message.usage();
   for (const v1::ChatDelta& delta : message.deltas()) {
     begin(delta.choice(), out);
@@ -213,6 +218,7 @@ std::string ChatJson::last_events() const {
 }
 
 grpc::Status ChatJson::gather(const v1::ChatResponse& message) {
+  note_model(message);
   if (message.has_usage()) usage_ = message.usage();
   for (const v1::ChatDelta& delta : message.deltas()) {
     Choice& choice = choices_[delta.choice()];

@@ -60,6 +60,7 @@ class ChatJson {
     nlohmann::ordered_json finish_reason;
   };
 
+  void note_model(const v1::ChatResponse& message);
   nlohmann::ordered_json head(const char* object) const;
   // A choice begins with its role.
   void begin(std::uint32_t choice, std::string& out);
@@ -70,7 +71,7 @@ class ChatJson {
   void write_choice(std::uint32_t index, Choice& choice, JsonPieces& out) const;
   void write_reasoning(Choice& choice, JsonPieces& out) const;
 
-  const ChatForm form_;
+  ChatForm form_;  // once a message came, with the model that answers
   const std::string id_;
   const std::int64_t created_;
   v1::ChatUsage usage_;

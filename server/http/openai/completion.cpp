@@ -326,8 +326,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
                  [self = shared_from_this()](const grpc::Status& status,
                                              const google::protobuf::Message& model) {
                    if (!status.ok()) return self->exchange_->answer(openai_answer(status));
-                   const grpc::Status fits =
-                       self->check_model(static_cast<const v1::Model&>(model));
+                   const grpc::Status fits = self->take_model(static_cast<const v1::Model&>(model));
                    if (!fits.ok()) return self->exchange_->answer(openai_answer(fits));
                    self->next_prompt();
                  });
@@ -337,7 +336,10 @@ class Completion : public std::enable_shared_from_this<Completion> {
   class PromptExchange;
   class PromptAnswer;
 
-  grpc::Status check_model(const v1::Model& model) {
+  // A request without a name means the one that is there.
+  grpc::Status take_model(const v1::Model& model) {
+    request_.model = model.name();
+    request_.settings.set_model(model.name());
     if (model.modality() == "bytes") {
       form_ = TextForm::kBytes;
     } else if (!model.tokenizer().empty()) {
@@ -481,7 +483,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
 
   const SharedExchange exchange_;
   HttpCalls& calls_;
-  const CompletionRequest request_;
+  CompletionRequest request_;
   const RequestMemory::Charge memory_;  // of it
   const std::int64_t created_ = unix_seconds();
   TextForm form_ = TextForm::kIds;

@@ -19,8 +19,13 @@ namespace {
 // lintel.v1's fields, and what OpenAI calls them. Of others the name is the same, without the
 // message that it is in.
 constexpr std::pair<std::string_view, std::string_view> kMembers[] = {
-    {"max_new_tokens", "max_tokens"}, {"num_samples", "n"},      {"top_log2_probs", "logprobs"},
-    {"stop.strings", "stop"},         {"prompt.text", "prompt"}, {"prompt.tokens.ids", "prompt"},
+    {"max_new_tokens", "max_tokens"},
+    {"num_samples", "n"},
+    {"top_log2_probs", "logprobs"},
+    {"stop.strings", "stop"},
+    {"prompt.text", "prompt"},
+    {"prompt.tokens.ids", "prompt"},
+    {"name", "model"},
 };
 
 std::string member_of(std::string_view field) {
@@ -322,7 +327,6 @@ std::optional<CompletionRequest> read_completion_request(const Json& body, OpenA
                                   : known->read(value, request);
     if (!wrong.empty()) return refuse(name.substr(0, 64), wrong);
   }
-  if (request.model.empty()) return refuse("model", "is missing");
   if (request.prompts.empty()) return refuse("prompt", "is missing");
   if (body.contains("stream_options") && !body["stream_options"].is_null() && !request.streams) {
     return refuse("stream_options", "goes with stream");

@@ -33,7 +33,7 @@ HttpAnswer openai_answer(const grpc::Status& status);
 HttpAnswer openai_refusal(const HttpRequest& request, int http_status, const grpc::Status& status);
 
 struct CompletionRequest {
-  std::string model;
+  std::string model;                // empty: the one that is there
   std::vector<v1::Values> prompts;  // at least one
   v1::GenerateRequest settings;     // what each asks for, but for its prompt
   std::uint32_t num_choices = 1;    // of each prompt

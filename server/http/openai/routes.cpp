@@ -97,13 +97,25 @@ void list_models(HttpCalls& calls, const SharedExchange& exchange) {
   });
 }
 
+grpc::Status unknown_model(const std::string& name,
+                           const std::map<std::string, const v1::Model*>& models) {
+  constexpr std::size_t kMost = 10;
+  std::string there;
+  for (auto model = models.begin();
+       model != models.end() && std::cmp_less(std::distance(models.begin(), model), kMost);
+       ++model) {
+    there += (there.empty() ? ": there are " : ", ") + clip(model->first);
+  }
+  if (models.size() > kMost) there += " and " + std::to_string(models.size() - kMost) + " more";
+  return not_found("model", name, "no model is named " + clip(name) + there);
+}
+
 void get_model(HttpCalls& calls, const SharedExchange& exchange) {
   with_models(calls, exchange, [exchange](const std::map<std::string, const v1::Model*>& models) {
     const std::string& name = exchange->request().parameters.at(0);
     const auto found = models.find(name);
     if (found == models.end()) {
-      return exchange->answer(
-          openai_answer(not_found("model", name, "no model is named " + clip(name))));
+      return exchange->answer(openai_answer(unknown_model(name, models)));
     }
     exchange->answer(json_answer(200, dumped(model_object(*found->second))));
   });

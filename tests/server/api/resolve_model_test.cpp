@@ -46,6 +46,18 @@ TEST_CASE("a name means its highest version, no name the only model") {
   CHECK_THAT(nameless.error_message(), Catch::Contains("b, bb"));
 }
 
+TEST_CASE("an unknown name is refused with at most ten of those that there are") {
+  ResolveFixture f;
+  CHECK_THAT(f.resolved("nosuch").error_message(),
+             Catch::EndsWith("no model is named nosuch: there is none"));
+  for (char name = 'a'; name < 'a' + 10; ++name) f.registry.add(f.model(std::string(1, name), 1));
+  CHECK_THAT(f.resolved("nosuch").error_message(),
+             Catch::EndsWith("there are a, b, c, d, e, f, g, h, i, j"));
+  f.registry.add(f.model("k", 1));
+  f.registry.add(f.model("l", 1));
+  CHECK_THAT(f.resolved("nosuch").error_message(), Catch::EndsWith(" i, j and 2 more"));
+}
+
 TEST_CASE("the refusal says whether a model is being loaded, being unloaded or not there") {
   ResolveFixture f;
   f.registry.set_loading("a", 1);

@@ -81,6 +81,7 @@ TEST_CASE("health and models are reported as the protocol defines") {
   const json about = json::parse(server.get("/v2").body);
   CHECK(about["name"] == "lintel");
   CHECK(about["extensions"][0] == "generate");
+  CHECK(json::parse(server.get("/v2/").body) == about);
   for (const char* path : {"/v2/models/bytes", "/v2/models/bytes/versions/1"}) {
     const json model = json::parse(server.get(path).body);
     CHECK(model["name"] == "bytes");

@@ -211,6 +211,19 @@ TEST_CASE(
   CHECK(reads < 50 * 100);  // linear: each reads its own turn and the answer before it
 }
 
+TEST_CASE("chat: an answer names the model, also where the request does not") {
+  ChatServer server;
+  ojson body = question("Hello");
+  const bool is_named = GENERATE(false, true);
+  if (!is_named) body.erase("model");
+  CHECK(server.answered(body)["model"] == "m");
+  body["stream"] = true;
+  std::vector<std::string> chunks = data_of(server.chat(body).body);
+  chunks.pop_back();  // [DONE]
+  REQUIRE_FALSE(chunks.empty());
+  for (const std::string& chunk : chunks) CHECK(ojson::parse(chunk)["model"] == "m");
+}
+
 TEST_CASE("chat: lintel.cache false neither uses nor keeps a state of the prompt") {
   ChatServer server;
   const auto cached = [&](const ojson& body) {

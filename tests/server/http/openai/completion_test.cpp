@@ -403,6 +403,42 @@ TEST_CASE("models are listed, and found by name") {
   const HttpReply none = request(port, "GET /v1/models/nosuch HTTP/1.1\r\nHost: localhost\r\n\r\n");
   CHECK(none.status == 404);
   CHECK(json::parse(none.body)["error"]["code"] == "model_not_found");
+  CHECK_THAT(none.body, Contains("there are bytes, image, tokens"));
+}
+
+TEST_CASE("a completion without a model is of the one that is served, which it names") {
+  TestServer one({"bytes"}, with_http());
+  json body = completion_of("Hello", 5);
+  body.erase("model");
+  const bool streams = GENERATE(false, true);
+  body["stream"] = streams;
+  const HttpReply reply = post(one.server().http_port(), "/v1/completions", body.dump());
+  INFO(reply.body);
+  REQUIRE(reply.status == 200);
+  const json first = streams ? json::parse(events(reply.body).front()) : json::parse(reply.body);
+  CHECK(first["model"] == "bytes");
+
+  OpenAiServer several;
+  const HttpReply refused = several.complete(body);
+  CHECK(refused.status == 400);
+  const json error = json::parse(refused.body)["error"];
+  CHECK(error["param"] == "model");
+  CHECK_THAT(error["message"].get<std::string>(), Contains("bytes, image, tokens"));
+}
+
+TEST_CASE("a completion whose prompt is longer than the context has the code of that") {
+  OpenAiServer server;
+  json body = completion_of(std::string(100'000, 'a'), 5);
+  body["stream"] = GENERATE(false, true);
+  const HttpReply reply = server.complete(body);
+  CHECK(reply.status == 400);
+  const json error = json::parse(reply.body)["error"];
+  CHECK(error["code"] == "context_length_exceeded");
+  CHECK(error["param"] == "prompt");
+  // Another error has none of it.
+  body["prompt"] = "a";
+  body["temperature"] = -1;
+  CHECK(json::parse(server.complete(body).body)["error"]["code"].is_null());
 }
 
 TEST_CASE("unsupported requests are refused in OpenAI's shape, by OpenAI's names") {
