@@ -104,7 +104,6 @@ SamplingOptions read_sampling(const v1::Sampling& wire, const ModelConfig& confi
 namespace {
 
 // Limits of requests: larger values lose all precision of float logits.
-constexpr float kLowestTemperature = 1e-3f;
 constexpr float kHighestTemperature = 1e3f;
 constexpr float kLargestPenalty = 1e3f;
 constexpr float kLargestBias = 1e4f;
@@ -139,9 +138,8 @@ class SamplingCheck {
   void temperature(SamplingOptions& out) {
     if (!wire_.has_temperature()) return;
     out.temperature = wire_.temperature();
-    require(
-        out.temperature == 0.0f || within(out.temperature, kLowestTemperature, kHighestTemperature),
-        "temperature", out.temperature, "0 or from 0.001 to 1000");
+    require(within(out.temperature, 0.0f, kHighestTemperature), "temperature", out.temperature,
+            "from 0 to 1000");
   }
 
   void filters(int vocab_size, SamplingOptions& out) {

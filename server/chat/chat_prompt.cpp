@@ -224,7 +224,8 @@ grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer
     return chat_refusal("NO_CHAT_TEMPLATE", "model", model.failure());
   }
   prompt.traits = model.traits(*chat_template);
-  if (has_tools && !prompt.traits.tools) {
+  // A template that failed in the probe says by its own error what is wrong with this request.
+  if (has_tools && !prompt.traits.tools && !prompt.traits.tools_failed) {
     return chat_refusal("TOOLS_NOT_SUPPORTED", "tools",
                         "are not served: the model's chat template does not show them");
   }

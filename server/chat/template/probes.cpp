@@ -151,8 +151,9 @@ TemplateTraits probe(const ChatTemplate& chat_template) {
       rendered(chat_template, ProbeJson::array({{{"role", "user"}, {"content", parts}}}));
   traits.parts =
       has(in_parts, "probe_part") && !has(in_parts, "'type'") && !has(in_parts, "\"type\"");
-  traits.tools =
-      has(rendered(chat_template, ProbeJson::array({user_message()}), &tools), "probe_tool");
+  const auto with_tools = rendered(chat_template, ProbeJson::array({user_message()}), &tools);
+  traits.tools = has(with_tools, "probe_tool");
+  traits.tools_failed = !with_tools;
   traits.system = has(
       rendered(chat_template, ProbeJson::array({{{"role", "system"}, {"content", "probe_system"}},
                                                 user_message()})),

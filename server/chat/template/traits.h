@@ -29,6 +29,7 @@ struct TemplateTraits {
   bool null_content = false;  // content may be null
   bool parts = false;         // content may be a list of parts
   bool tools = false;         // tools are shown
+  bool tools_failed = false;  // a render with tools failed: whether they are shown is not known
   bool system = false;        // system messages are shown
   // Whether the generation prompt leaves the reasoning open: without arguments, and with
   // enable_thinking and thinking true or false.

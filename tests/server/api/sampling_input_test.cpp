@@ -24,8 +24,8 @@ const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {"sampling.temperature",
        [](S& s, float v) { s.set_temperature(v); },
-       {0, 0.001f, 1, 1000},
-       {-0.5f, 1e-6f, 1001, kNan, kInf, -kInf}},
+       {0, 1e-40f, 1e-6f, 0.0001f, 0.001f, 1, 1000},
+       {-0.5f, -1e-6f, 1001, kNan, kInf, -kInf}},
       {"sampling.top_p",
        [](S& s, float v) { s.set_top_p(v); },
        {1e-6f, 0.5f, 1},

@@ -249,6 +249,17 @@ TEST_CASE("a conversation that cannot be rendered is refused with the reason") {
       reason_of(*no_tools, request_of(messages, Json::array({{{"type", "function"},
                                                               {"function", {{"name", "f"}}}}}))),
       Contains("does not show them"));
+  // What fails with the probe's tools may be right with others, and says itself what is wrong.
+  const auto picky = chat_model(
+      "{{ messages[0].content }}{% if tools and tools[0].function.name != 'f' %}"
+      "{{ raise_exception('only f') }}{% endif %}{% if tools %}{{ tools[0].function.name }}"
+      "{% endif %}");
+  const auto tool = [](const char* name) {
+    return Json::array({{{"type", "function"}, {"function", {{"name", name}}}}});
+  };
+  CHECK(prompt_of(*picky, SpelledTokenizer({}), request_of(messages, tool("f"))).rendered.text ==
+        "af");
+  CHECK_THAT(reason_of(*picky, request_of(messages, tool("g"))), Contains("only f"));
   CHECK_THAT(
       reason_of(*no_tools, request_of({{{"role", "user"},
                                         {"content", Json::array({{{"type", "image_url"}}})}}})),
