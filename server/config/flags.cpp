@@ -164,11 +164,11 @@ std::string show_bits(double bits) {
 std::vector<Flag> model_flags() {
   using Options = ModelOptions;
   return {
-      list_flag(
-          "--model", models, &Options::directories, "[NAME=]PATH", parse_model_directory,
-          "Model directory or GGUF file to serve; repeat for several. NAME defaults to the "
-          "last component of PATH. Without --model, --models, --model-repository and --config "
-          "the small models are served"),
+      list_flag("--model", models, &Options::directories, "[NAME=]PATH", parse_model_directory,
+                "Model directory or GGUF file to serve; repeat for several. NAME, which may be "
+                "ORG/NAME, defaults to the last component of PATH. Without --model, --models, "
+                "--model-repository and --config "
+                "the small models are served"),
       path_flag("--model-repository", models, &Options::repository, "DIR",
                 "Directory of models that are loaded, reloaded and unloaded at run time (`lintel "
                 "model load NAME`): DIR/NAME/, or DIR/NAME/1/, DIR/NAME/2/ ... for versions, of "

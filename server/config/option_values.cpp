@@ -3,8 +3,10 @@
 
 #include <cctype>
 #include <charconv>
+#include <filesystem>
 #include <iterator>
 #include <limits>
+#include <system_error>
 
 #include "server/chat/template/traits.h"
 #include "server/core/random_bytes.h"
@@ -135,11 +137,21 @@ ListenAddress parse_listen_address(const std::string& text) {
   return address;
 }
 
+namespace {
+
+bool exists(const std::string& path) {
+  std::error_code unreadable;
+  return std::filesystem::exists(path, unreadable);
+}
+
+}  // namespace
+
 ModelDirectory parse_model_directory(const std::string& text) {
   ModelDirectory model;
-  // A directory may contain '=' too: what stands before the first one is a name only without '/'.
+  // A path may contain '=', too: one that exists is no name and path.
   const std::size_t equals = text.find('=');
-  const bool named = equals != std::string::npos && text.find('/') > equals;
+  const bool named = equals != std::string::npos && !exists(text) &&
+                     (text.find('/') > equals || is_repository_name(text.substr(0, equals)));
   model.path = named ? text.substr(equals + 1) : text;
   if (model.path.empty()) throw UsageError("'" + text + "' names no directory or file");
   if (named) {
@@ -154,10 +166,10 @@ ModelDirectory parse_model_directory(const std::string& text) {
       model.name = model.name.substr(0, model.name.find("-00001-of-"));
     }
   }
-  if (!is_model_name(model.name)) {
+  if (!is_repository_name(model.name)) {
     throw UsageError("'" + model.name + "' of '" + text +
                      "' cannot name a model: 1 to 128 of letters, digits, '.', '-' and '_', not "
-                     "beginning with '.'; give another with NAME=PATH");
+                     "beginning with '.', or ORG/NAME of such; give another with NAME=PATH");
   }
   return model;
 }
@@ -171,11 +183,11 @@ AdapterDirectory parse_adapter_directory(const std::string& text) {
   adapter.name = text.substr(0, equals);
   adapter.path = text.substr(equals + 1);
   if (adapter.path.empty()) throw UsageError("'" + text + "' names no directory");
-  const std::size_t colon = adapter.name.find(':');
+  const std::size_t colon = adapter.name.rfind(':');  // ORG/NAME:QUANT has one, too
   if (colon != std::string::npos) {
     adapter.model = adapter.name.substr(0, colon);
     adapter.name.erase(0, colon + 1);
-    if (!is_model_name(adapter.model)) {
+    if (!is_repository_name(adapter.model)) {
       throw UsageError("'" + adapter.model + "' of '" + text + "' cannot name a model");
     }
   }
@@ -192,9 +204,9 @@ namespace {
 // The model of [MODEL=]VALUE, which is left with the value. Empty: none is named.
 std::string take_model(std::string& text) {
   const std::size_t equals = text.find('=');
-  if (equals == std::string::npos) return "";
+  if (equals == std::string::npos || exists(text)) return "";
   std::string model = text.substr(0, equals);
-  if (!is_model_name(model)) {
+  if (!is_repository_name(model)) {
     throw UsageError("'" + model + "' of '" + text + "' cannot name a model");
   }
   text.erase(0, equals + 1);

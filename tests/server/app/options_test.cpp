@@ -84,11 +84,33 @@ TEST_CASE("a model is named by its flag or by the last component of its director
   CHECK(parse_model_directory("n=a/b").path == "a/b");
   CHECK(parse_model_directory("a=1/b").name == "a");
   CHECK(parse_model_directory("./a=1/b").name == "b");
+  CHECK(parse_model_directory("org/n=a/b=c").name == "org/n");
+  CHECK(parse_model_directory("org/n=a/b=c").path == "a/b=c");
+  CHECK(parse_model_directory("org/n:Q8_0=b.gguf").name == "org/n:Q8_0");
+  CHECK_THROWS_AS(parse_model_directory("a/b/n=1"), UsageError);
   CHECK_THROWS_AS(parse_model_directory(""), UsageError);
   CHECK_THROWS_AS(parse_model_directory("n="), UsageError);
   CHECK_THROWS_AS(parse_model_directory("=a"), UsageError);
   CHECK_THROWS_AS(parse_model_directory("a b=c"), UsageError);
   CHECK_THROWS_AS(parse_model_directory("/"), UsageError);
+}
+
+TEST_CASE("a model's path that exists is no name and path") {
+  const TemporaryDirectory files;
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::create_directories(files.path() / "org" / "n=1" / "b");
+  std::filesystem::create_directories(files.path() / "1" / "b");
+  std::filesystem::current_path(files.path());
+  CHECK(parse_model_directory("org/n=1/b").name == "b");
+  CHECK(parse_model_directory("org/n=1/b").path == "org/n=1/b");
+  std::ofstream("a=b.jinja") << "x";
+  CHECK(parse_chat_template_file("a=b.jinja").model.empty());
+  CHECK(parse_chat_template_file("org/n=b.jinja").model == "org/n");
+  std::filesystem::current_path(before);
+  CHECK(parse_model_directory("org/n=1/b").name == "org/n");
+  const AdapterDirectory adapter = parse_adapter_directory("org/n:Q8_0:mine=dir");
+  CHECK(adapter.model == "org/n:Q8_0");
+  CHECK(adapter.name == "mine");
 }
 
 TEST_CASE("values of flags are set in their options") {
