@@ -190,7 +190,7 @@ class Transformer {
   // SHA-256 of config.json and the weights file, hexadecimal. Waits for one that was promised to
   // load().
   const std::string& fingerprint() const;
-  bool knows_fingerprint() const;          // without waiting
+  bool knows_fingerprint() const;  // without waiting
   // The file's text, with numbers that JSON does not have as strings.
   const std::string& config_json() const;
   // Null: the model has ids alone.

@@ -23,8 +23,9 @@ std::string shorten(std::string_view text, std::size_t max_bytes = 120);
 // `text` as a JSON string, shortened: control characters and broken UTF-8 cannot reach a log.
 std::string quote(std::string_view text);
 
-// `text` on one line: control characters, and bytes that are not UTF-8, are escaped as in C, so that
-// nothing which came from outside can begin a line of its own in a log or move a terminal's cursor.
+// `text` on one line: control characters, and bytes that are not UTF-8, are escaped as in C, so
+// that nothing which came from outside can begin a line of its own in a log or move a terminal's
+// cursor.
 std::string one_line(std::string_view text);
 
 }  // namespace lintel

@@ -227,7 +227,7 @@ class TokenizerFile {
     root_.only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                 "post_processor", "decoder", "model"});
     root_.want("version", "1.0");
-    // Settings of the program that wrote the file, which each call of it makes anew.
+    // Settings of the program that wrote the file, which each call of it sets again.
     for (const char* const name : {"truncation", "padding"}) {
       const auto saved = root_.find_value(name);
       if (saved && !saved->is_object()) saved->refuse("null or an object");

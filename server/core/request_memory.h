@@ -35,8 +35,8 @@ struct RequestRefusal {
 // count among --http-memory, states and what a running sequence holds among --session-memory.)
 //
 // A request is charged with the most that it may come to hold before it holds it, as states are,
-// and gives back what it drops or has written. So an accepted request never has to be ended for
-// what others hold. There is one place that refuses, Charge::add(), and one that gives back.
+// and releases what it drops or has written. So an accepted request never has to be ended for
+// what others hold. There is one place that refuses, Charge::add(), and one that releases.
 //
 // Thread-safe. A charge is used by one thread at a time. The object outlives its charges.
 class RequestMemory {
@@ -98,7 +98,7 @@ class RequestMemory::Charge {
   std::size_t bytes() const { return bytes_; }
   // All or nothing; what was held stays held.
   [[nodiscard]] RequestRefusal add(std::size_t bytes);
-  // Gives back what is held beyond `bytes`.
+  // Releases what is held beyond `bytes`.
   void shrink_to(std::size_t bytes) noexcept;
   // An empty charge of the same request: what is refused for good is what all of them need.
   Charge beside() const noexcept;

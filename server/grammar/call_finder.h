@@ -18,7 +18,7 @@ class CallFinder {
  public:
   explicit CallFinder(ToolDialect dialect) : dialect_(dialect) {}
 
-  // Takes the next byte. True: with it a call has begun; no byte may follow.
+  // Takes the next byte. True: with it a call begins; no byte may follow.
   bool step(char byte);
   // The text from the tag on that is, or may become, the beginning of a call, as a grammar of calls
   // takes it: with a start tag, and white space cut to 64 bytes. Empty: there is none.

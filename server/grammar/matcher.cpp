@@ -419,7 +419,7 @@ void Stepper::step_texts(const Node& node, const Place& top, unsigned char byte,
     run(node.children.empty() ? kNoNode : node.children[begin], top.below, to);
     if (++begin == end) return;
   }
-  // A text after which nothing can come is not begun.
+  // A text after which nothing can come does not begin.
   std::uint32_t first = begin;
   while (first < end && !fits_text(node, top.below, first)) ++first;
   if (first == end) return;

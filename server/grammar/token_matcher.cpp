@@ -334,7 +334,7 @@ class MaskMaker {
   }
 
   static void spend(std::size_t work, std::size_t* budget) { *budget -= std::min(work, *budget); }
-  // The same of work that is done whatever masks the vocabulary keeps: it is bounded.
+  // The same of work that does not depend on the masks that the vocabulary keeps: it is bounded.
   void spend_walking(std::size_t work, std::size_t* budget) {
     walked_ += work;
     spend(work, budget);
@@ -458,7 +458,7 @@ class MaskMaker {
     }
   }
 
-  // Whether a node is left; the next root is begun where none is below the current one.
+  // Returns whether a node is left. Begins the next root where none is below the current one.
   static bool begin_root(Job& job) {
     const ByteTrie& trie = *job.trie;
     while (job.next >= job.end) {

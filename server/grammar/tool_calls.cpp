@@ -126,7 +126,6 @@ class ToolCompiler {
   }
 
  private:
-
   NodeId add_root() {
     using Mode = ToolGrammarOptions::Mode;
     Grammar& g = *grammar_;

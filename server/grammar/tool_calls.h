@@ -22,7 +22,7 @@ struct ToolSpec {
   std::string name;
   std::string parameters;  // a JSON Schema; empty: any arguments
   Arguments arguments = Arguments::kStrict;
-  // kAny: names of parameters that the function declares, which are keys whatever is in them.
+  // kAny: names of parameters that the function declares, which are keys with any characters.
   std::vector<std::string> declared = {};
 };
 

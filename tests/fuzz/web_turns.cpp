@@ -150,7 +150,7 @@ class Socket {
       while (client_ >= 0 && ::recv(client_, buffer, sizeof(buffer), 0) > 0) goes_on = true;
       if (is_closed_) turn_ = nullptr;
       const std::int64_t held = counters_.body_bytes;
-      require(held >= 0, "what is given back was held");
+      require(held >= 0, "what is released was held");
       require(held <= static_cast<std::int64_t>(kMostMessage), "one message is held at most");
       require(turn_ == nullptr || held <= kMostAhead, "little is held during a turn");
     }

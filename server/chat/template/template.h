@@ -84,7 +84,7 @@ class TemplateRefusal : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// RenderInput::is_cancelled returned true: nobody waits for the text.
+// RenderInput::is_cancelled returned true: the text has no reader.
 class RenderCancelled : public std::runtime_error {
  public:
   RenderCancelled() : std::runtime_error("the render was cancelled") {}

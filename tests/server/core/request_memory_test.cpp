@@ -124,7 +124,7 @@ class ModelRequest {
   ModelRequest(RequestMemory& memory, std::string identity)
       : identity_(std::move(identity)), charge_(&memory, identity_) {}
 
-  // Returns whether it may go on: a request that is refused ends.
+  // Returns whether it may continue: a request that is refused ends.
   bool run(const Step& step, RequestRefusal& refusal) {
     switch (step.what) {
       case Step::Do::kAdd:
@@ -172,7 +172,7 @@ class Exploration {
   int refusals() const { return refusals_; }
 
  private:
-  // 2i: request i goes on by a step; 2i + 1: it ends where it is.
+  // 2i: request i takes a step; 2i + 1: it ends where it is.
   void explore(std::vector<int>& choices) {
     const std::vector<bool> open = replay(choices);
     bool is_leaf = true;

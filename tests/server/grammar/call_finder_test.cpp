@@ -11,7 +11,7 @@
 namespace lintel::grammar {
 namespace {
 
-// The bytes of `text` after which a call has begun, and the call as a grammar takes it.
+// The bytes of `text` with which a call begins, and the call as a grammar takes it.
 struct Found {
   std::size_t size = 0;
   std::string call;

@@ -306,7 +306,7 @@ TEST_CASE("ambiguous GBNF: the texts are those of the grammar") {
   }
 }
 
-TEST_CASE("GBNF that leads one byte to too many places: the text is not begun", "[threat-98]") {
+TEST_CASE("GBNF that leads one byte to too many places: the text does not begin", "[threat-98]") {
   std::string gbnf = "root ::= r0\n";
   for (int i = 0; i < 20; ++i) {
     const std::string next = "r" + std::to_string(i + 1);

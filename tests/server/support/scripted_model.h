@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model that says a given text, whatever the prompt is: what a grammar masks of it shows at once.
+// A model that says a given text after any prompt: what a grammar masks of it shows at once.
 #pragma once
 
 #include <algorithm>

@@ -305,8 +305,8 @@ TEST_CASE("json_object with a schema: the answer is a document of it") {
 }
 
 TEST_CASE("call that is cut: its reason is not tool_calls, and no broken call is in the answer") {
-  const std::vector<std::string> begun(kCall.begin(), kCall.begin() + 3);
-  ScriptedServer server(begun, kXmlCall, /*thinks=*/false);
+  const std::vector<std::string> cut(kCall.begin(), kCall.begin() + 3);
+  ScriptedServer server(cut, kXmlCall, /*thinks=*/false);
   ojson body = question(ojson::array({tool("m", kIdentifier)}));
   body["lintel"] = {{"tool_grammar", false}};
   ojson choice = server.answered(body);

@@ -219,8 +219,9 @@ TEST_CASE("long bodies: what they ask for begins in the turn of its caller, and 
   CHECK_FALSE(work.run_in_turn(mine, 1000, [](const grpc::Status&) { FAIL("it has stopped"); }));
 }
 
-TEST_CASE("long bodies: a stop waits for what runs no longer than its timeout, and refuses the rest",
-          "[threat-32]") {
+TEST_CASE(
+    "long bodies: a stop waits for what runs no longer than its timeout, and refuses the rest",
+    "[threat-32]") {
   HttpCounters counters;
   std::promise<void> running, end;
   std::promise<grpc::Status> waited;
