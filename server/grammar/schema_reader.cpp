@@ -275,10 +275,10 @@ void SchemaReader::refuse_form(const JsonValue* place, const std::string& reason
 }
 
 void SchemaReader::read_document() {
-  enum class Part { kSchema, kSchemas, kOther, kValue };
+  enum class Role { kSchema, kSchemas, kOther, kValue };
   struct Pending {
     const JsonValue* value;
-    Place place;
+    Role role;
     std::uint32_t resource;
   };
   const JsonValue* const draft = root_.find("$schema");
@@ -293,7 +293,7 @@ void SchemaReader::read_document() {
   }
   resources_.push_back({"", &root_});
   std::size_t bytes = sizeof(JsonValue);
-  std::vector<Pending> pending = {{&root_, Part::kSchema, 0}};
+  std::vector<Pending> pending = {{&root_, Role::kSchema, 0}};
   while (!pending.empty()) {
     Pending next = pending.back();
     pending.pop_back();
@@ -301,13 +301,13 @@ void SchemaReader::read_document() {
     bytes += bytes_of(value);
     if (!value.is(Type::kObject)) {
       for (const JsonValue& part : value.values) {
-        if (!part.values.empty()) pending.push_back({&part, next.place, next.resource});
+        if (!part.values.empty()) pending.push_back({&part, next.role, next.resource});
         if (part.values.empty()) bytes += bytes_of(part);
       }
       continue;
     }
-    if (next.place == Part::kSchema) read_identity(&value, &next.resource);
-    if (next.resource != 0 && next.place != Part::kValue) {
+    if (next.role == Role::kSchema) read_identity(&value, &next.resource);
+    if (next.resource != 0 && next.role != Role::kValue) {
       resource_of_.emplace(&value, next.resource);
     }
     for (std::size_t i = 0; i < value.names.size(); ++i) {
@@ -316,14 +316,14 @@ void SchemaReader::read_document() {
         bytes += bytes_of(part);
         continue;
       }
-      Place place = next.place == Part::kSchemas ? Part::kSchema : next.place;
-      if (next.place == Part::kSchema) {
-        place = is_one_of(kMaps, value.names[i])      ? Part::kSchemas
-                : is_one_of(kSchemas, value.names[i]) ? Part::kSchema
-                : is_one_of(kValues, value.names[i])  ? Part::kValue
-                                                      : Part::kOther;
+      Role role = next.role == Role::kSchemas ? Role::kSchema : next.role;
+      if (next.role == Role::kSchema) {
+        role = is_one_of(kMaps, value.names[i])      ? Role::kSchemas
+               : is_one_of(kSchemas, value.names[i]) ? Role::kSchema
+               : is_one_of(kValues, value.names[i])  ? Role::kValue
+                                                     : Role::kOther;
       }
-      pending.push_back({&part, place, next.resource});
+      pending.push_back({&part, role, next.resource});
     }
   }
   hold(bytes + resource_of_.size() * 64);
