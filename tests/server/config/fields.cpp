@@ -121,7 +121,7 @@ void add_connections(ConnectionOptions& connections, Fields& fields) {
 void add_http(HttpOptions& http, Fields& fields) {
   auto& [listen, cors_origins, allowed_hosts, threads, max_connections, max_client_connections,
          max_header_bytes, memory_bytes, header_timeout_ms, body_timeout_ms, idle_timeout_ms,
-         write_timeout_ms, chat_reasoning_field] = http;
+         write_timeout_ms, heartbeat_ms, chat_reasoning_field] = http;
   fields.add("http.listen", listen);
   fields.add("http.cors_origins", cors_origins);
   fields.add("http.allowed_hosts", allowed_hosts);
@@ -134,6 +134,7 @@ void add_http(HttpOptions& http, Fields& fields) {
   fields.add("http.body_timeout_ms", body_timeout_ms);
   fields.add("http.idle_timeout_ms", idle_timeout_ms);
   fields.add("http.write_timeout_ms", write_timeout_ms);
+  fields.add("http.heartbeat_ms", heartbeat_ms);
   fields.add("http.chat_reasoning_field", chat_reasoning_field);
 }
 

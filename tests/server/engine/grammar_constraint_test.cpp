@@ -453,11 +453,11 @@ TEST_CASE("ambiguous grammars: requests beside them get their tokens at once", "
   }
   for (int step = 0; step < 10; ++step) core.scheduler.run_one_step();
   // Each step has four budgets for masks: 8 ms on a fast core that does nothing else.
-  double seconds = 0;
+  double spent = 0;
   const auto other = core.submit(unconstrained(4, 4));
   while (!other.sink->outcome) {
-    seconds += cpu_seconds_of([&] { core.scheduler.run_one_step(); });
-    REQUIRE(seconds < (kSanitized ? 10 : 0.5));
+    spent += cpu_seconds_of([&] { core.scheduler.run_one_step(); });
+    REQUIRE(spent < (kSanitized ? 10 : 0.5));
   }
   Core alone(text_model(), with_drafts(Speculation::kOff));
   CHECK(other.sink->tokens() == alone.generate(unconstrained(4, 4))->tokens());
@@ -465,9 +465,9 @@ TEST_CASE("ambiguous grammars: requests beside them get their tokens at once", "
     CHECK_FALSE(call.sink->outcome);
     core.scheduler.cancel(call.handle);
   }
-  seconds += cpu_seconds_of([&] { core.scheduler.run_one_step(); });
+  spent += cpu_seconds_of([&] { core.scheduler.run_one_step(); });
   for (const Core::Call& call : hard) CHECK(call.sink->outcome == RequestOutcome::kCancelled);
-  CHECK(seconds < (kSanitized ? 10 : 0.5));
+  CHECK(spent < (kSanitized ? 10 : 0.5));
 }
 
 TEST_CASE("grammar that takes too much work: its request ends with kGrammarWork, and no other",

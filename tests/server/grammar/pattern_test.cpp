@@ -94,7 +94,7 @@ std::size_t characters_of(std::string_view text) {
       std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-bool takes(const std::shared_ptr<const Grammar>& grammar, std::string_view text) {
+bool accepts_text(const std::shared_ptr<const Grammar>& grammar, std::string_view text) {
   Matcher matcher(grammar);
   return matcher.advance(text) && matcher.accepts();
 }
@@ -122,7 +122,7 @@ TEST_CASE("patterns with lengths: characters count, and a beginning has an end")
         const std::string whole = text + '"';
         const bool wanted = free.matches(whole) && count >= least && count <= most;
         INFO(pattern << " of " << least << " to " << most << ": " << whole);
-        REQUIRE((grammar != nullptr && takes(grammar, whole)) == wanted);
+        REQUIRE((grammar != nullptr && accepts_text(grammar, whole)) == wanted);
         bool leads_on = wanted;
         if (count < 5) {
           for (const std::string& letter : letters) {
@@ -188,7 +188,7 @@ TEST_CASE("XML calls: the characters of a text are bounded, few or many") {
       const auto count = static_cast<int>(characters_of(text));
       INFO(least << " to " << most << ": " << count << " characters");
       CAPTURE(text.substr(text.size() - std::min<std::size_t>(text.size(), 40)));
-      REQUIRE(takes(grammar, std::string(kCallBegin) + text + std::string(kCallEnd)) ==
+      REQUIRE(accepts_text(grammar, std::string(kCallBegin) + text + std::string(kCallEnd)) ==
               (count >= least && count <= most));
     }
   }
@@ -247,7 +247,7 @@ TEST_CASE("XML calls: bounds that an automaton cannot have are named") {
   std::vector<RelaxedKeyword> relaxed;
   const std::string parameter = R"({"type":"string","pattern":"^(?:ab)*$","maxLength":90000})";
   const auto grammar = xml_calls(parameter, &relaxed);
-  CHECK(takes(grammar, std::string(kCallBegin) + "x" + std::string(kCallEnd)));
+  CHECK(accepts_text(grammar, std::string(kCallBegin) + "x" + std::string(kCallEnd)));
   REQUIRE(relaxed.size() == 1);
   CHECK(relaxed[0].path == "f#/properties/s/pattern");
   CHECK(relaxed[0].keyword == "pattern ^(?:ab)*$ together with other bounds");
