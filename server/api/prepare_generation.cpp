@@ -285,7 +285,9 @@ class Preparation {
 
   // Memory: of the request; of the call on a session, or of the sequences of a one-shot call.
   grpc::Status admit(SharedAdapter adapter) {
-    out_.memory = RequestMemory::Charge(context_.gate.memory, caller_);
+    if (!out_.memory.has_account()) {
+      out_.memory = RequestMemory::Charge(context_.gate.memory, caller_);
+    }
     grpc::Status charged =
         request_memory_refusal(out_.memory.add(request_bytes(request_)), caller_, "prompt");
     if (!charged.ok()) return charged;

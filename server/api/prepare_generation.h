@@ -38,7 +38,9 @@ struct PreparedGeneration {
   SharedModel model;
   CheckedGenerate checked;
   SessionLease lease;
-  RequestMemory::Charge memory;    // of what the request holds until it is over
+  // Of what the request holds until it is over; beside the call's other charges where the caller
+  // has set it.
+  RequestMemory::Charge memory;
   bool deadline_is_calls = false;  // the request's deadline is the RPC's, not its time_limit
   // Of a session that outlives the process; null: it does not.
   std::shared_ptr<PersistentRequest> durable;

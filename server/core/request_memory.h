@@ -95,6 +95,7 @@ class RequestMemory::Charge {
   Charge& operator=(Charge&& other) noexcept;
   ~Charge() { release(); }
 
+  bool has_account() const { return memory_ != nullptr; }
   std::size_t bytes() const { return bytes_; }
   // All or nothing; what was held stays held.
   [[nodiscard]] RequestRefusal add(std::size_t bytes);

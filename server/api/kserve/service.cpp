@@ -58,6 +58,7 @@ grpc::Status prepare_rows(const ServiceContext& context, const RpcCall& call,
   std::int64_t longest = 0;
   for (std::size_t i = 0; i < request.prompts.size(); ++i) {
     PreparedGeneration& row = prepared.emplace_back();
+    row.memory = stream.scope.charge();
     const v1::Values prompt = std::move(request.prompts[i]);
     grpc::Status status =
         prepare_generation(context, stream.scope.caller().name, request.settings, prompt, deadline,

@@ -314,6 +314,7 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
   const v1::GenerateRequest generate = generate_request(chat);
   GenerationTarget target;
   target.model = chat.model;
+  prepared.prepared.memory = call.scope.charge();
   grpc::Status status =
       prepare_generation(context_, call.scope.caller().name, generate, generate.prompt(),
                          call_deadline(rpc, context_.clock), std::move(target), prepared.prepared);

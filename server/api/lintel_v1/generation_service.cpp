@@ -372,6 +372,7 @@ grpc::Status GenerationService::generate(RpcCall& context, const v1::GenerateReq
   StreamCall& call = stream.call();
   if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
   PreparedGeneration prepared;
+  prepared.memory = call.scope.charge();
   grpc::Status checked = prepare_generation(context_, call.scope.caller().name, wire,
                                             call_deadline(context, context_.clock), prepared);
   if (prepared.model != nullptr) call.scope.set_model(prepared.model->name);

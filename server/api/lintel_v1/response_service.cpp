@@ -333,9 +333,9 @@ class FollowedEvents final : public ResponseStream<v1::ResponseEvents>, public E
                  std::function<void(const std::shared_ptr<FollowedEvents>&)> when_over)
       : when_over_(std::move(when_over)), log_(std::move(log)), next_(first) {}
 
-  // REQUIRES: a reactor runs the stream.
-  void begin() {
-    if (!has_log()) when_over_(std::static_pointer_cast<FollowedEvents>(shared_from_this()));
+  // has_log: the log has the next event. REQUIRES: a reactor runs the stream.
+  void begin(bool has_log) {
+    if (!has_log) when_over_(std::static_pointer_cast<FollowedEvents>(shared_from_this()));
     on_more();
   }
   void on_more() override {
@@ -361,10 +361,6 @@ class FollowedEvents final : public ResponseStream<v1::ResponseEvents>, public E
   }
 
  private:
-  bool has_log() const EXCLUDES(mutex_) {
-    const MutexLock lock(mutex_);
-    return log_ != nullptr;
-  }
   // Whether the log had the next event, and has it no more.
   bool leave_log() EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
@@ -586,6 +582,11 @@ grpc::Status ResponseService::find_repeated(const v1::CreateResponseRequest& wir
     return grpc::Status::OK;
   }
   if (is_in_progress || record.is_interrupted) return grpc::Status::OK;  // it runs again
+  RequestMemory::Charge memory = stream.call().scope.charge();
+  const RequestRefusal refusal =
+      memory.add(kRepeatedCopies * tree_bytes(record.response) + tree_bytes(record.pieces));
+  if (refusal) return request_memory_refusal(refusal, owner, kField);
+  stream.charge(std::move(memory));
   is_answered = true;
   stream.replay(record, request.streams, -1);
   return grpc::Status::OK;
@@ -802,6 +803,8 @@ RpcReactor* ResponseService::Replay(RpcCall* rpc,
           store_.when_over(digits, owner, [this, repeat, owner, id, stream] {
             ResponseRecord ended;
             grpc::Status found = catch_exceptions([&] { return find(id, owner, ended); });
+            // It is left to the next server, or its end could not be stored.
+            if (found.ok() && ended.status() == "in_progress") found = response_in_progress(id);
             if (found.ok())
               found = catch_exceptions([&] {
                 repeat(*stream, ended);
@@ -815,9 +818,9 @@ RpcReactor* ResponseService::Replay(RpcCall* rpc,
             log, wire.has_starting_after() ? wire.starting_after() + 1 : 0,
             is_over ? [repeat, record](const auto& ended) { repeat(*ended, record); }
                     : std::function<void(const std::shared_ptr<FollowedEvents>&)>(when_over));
+        reactor.run(stream);  // before the log can call it
         if (log != nullptr) log->follow(stream);
-        reactor.run(stream);
-        stream->begin();
+        stream->begin(/*has_log=*/log != nullptr);
         return status;
       },
       [](const v1::ReplayResponseRequest&) { return true; });

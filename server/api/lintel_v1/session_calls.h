@@ -102,11 +102,15 @@ RpcReactor* answer_waiting(const ServiceContext& context, RpcCall& call, Method 
                            CallThread thread, const LazyMessage<Request>& request, Body body) {
   struct Waiting {
     Waiting(const ServiceContext& context, RpcCall& call, Method method)
-        : calls(context.calls), scope(context.gate, call, method) {
-      calls.hold();  // the server does not go before it
-    }
-    ~Waiting() { calls.release(); }
-    ActiveCalls& calls;
+        : held(context.calls), scope(context.gate, call, method) {}
+    // First, so that the server does not go before the others.
+    struct Held {
+      explicit Held(ActiveCalls& active) : calls(active) { calls.hold(); }
+      ~Held() { calls.release(); }
+      Held(const Held&) = delete;
+      Held& operator=(const Held&) = delete;
+      ActiveCalls& calls;
+    } held;
     CallScope scope;
     RequestMemory::Charge memory;
     Request wire;

@@ -366,9 +366,10 @@ class Completion : public std::enable_shared_from_this<Completion> {
     }
     JsonPieces body;
     body.raw(head() + ",\"choices\":[");
+    const char* separator = "";
     for (std::uint32_t i = 0; i < choices_.size(); ++i) {
-      if (i > 0) body.raw(",");
       if (!choices_[i]) continue;
+      body.raw(std::exchange(separator, ","));
       choices_[i]->text.take(i, choices_[i]->finish_reason, body);
       choices_[i].reset();
     }
