@@ -134,9 +134,12 @@ void ConstraintState::mask_calls(grammar::MaskWords& words) const {
     if (at == size) continue;
     const std::string call = finder.text() + std::string(text.substr(at + 1));
     const bool is_continued = call.starts_with(partial);
+    if (is_continued && !continues) {
+      forbid(token, words);
+      continue;
+    }
     grammar::Matcher matcher = is_continued ? after_partial : start;
     const bool is_taken =
-        (continues || !is_continued) &&
         matcher.advance(std::string_view(call).substr(is_continued ? partial.size() : 0));
     if (!is_taken) forbid(token, words);
   }

@@ -25,7 +25,8 @@ void ReasoningBudgetState::advance(std::int32_t token) {
     return;
   }
   if (phase_ == Phase::kReasoning) ++tokens_;
-  read(tokenizer_->bytes_of(token));
+  const std::string_view bytes = tokenizer_->bytes_of(token);
+  read(bytes.empty() ? std::string_view(tokenizer_->text_of_special(token)) : bytes);
   check_budget();
 }
 

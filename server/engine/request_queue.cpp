@@ -185,21 +185,26 @@ SequenceGroup* RequestQueue::who_yields(int worker, int max_rows,
   if (wanted > 1 && saving_worker() != worker) return nullptr;
   for (const auto& request : running) {
     if (request->slots() == 0) continue;
-    request->turn().caller_->last = request.get();
+    request->turn().caller_->last = nullptr;
     request->turn().caller_->reads = false;
   }
-  SequenceGroup* yields = nullptr;
-  int most = 0;
   int reading_rows = 0;  // of prompts that keep their rows until they are read
   for (const auto& request : running) {
-    const CallerTurn& turn = request->turn();
-    QueuedCaller& caller = *turn.caller_;
-    if (!request->has_answered() && !caller.reads && request->slots() > 0 &&
+    if (request->slots() == 0) continue;
+    QueuedCaller& caller = *request->turn().caller_;
+    if (!request->has_answered() && !caller.reads &&
         reading_rows + request->slots() <= max_rows / 2) {
       reading_rows += request->slots();
       caller.reads = true;
-      continue;
+    } else {
+      caller.last = request.get();
     }
+  }
+  SequenceGroup* yields = nullptr;
+  int most = 0;
+  for (const auto& request : running) {
+    const CallerTurn& turn = request->turn();
+    const QueuedCaller& caller = *turn.caller_;
     if (caller.last != request.get() || &caller == &waits || caller.rows <= most) continue;
     const int left = caller.rows - turn.rows_;
     const bool has_had_turn = now - request->has_rows_since() >= kTurn;

@@ -493,7 +493,8 @@ bool Stepper::fits_text(const Node& node, const FramePtr& below, std::uint32_t t
   return node.children.empty() || fits(node.children[text], depth_of(below));
 }
 
-bool Stepper::is_usable(const Node& node, const Place& top, std::size_t member) const {
+bool Stepper::is_usable(const Node& node, const Place& top, std::size_t member) {
+  work_ += 1 + node.dependencies.size() * (1 + node.required.size()) / 4;
   if (has_seen(top, member) || !fits_in(node, top.below, node.children[member]) ||
       !has_room(node, top, static_cast<std::uint32_t>(member))) {
     return false;
@@ -508,11 +509,12 @@ bool Stepper::is_usable(const Node& node, const Place& top, std::size_t member) 
   return true;
 }
 
-bool Stepper::is_usable(const Node& node, const Place& top, const Node::Keys& keys) const {
+bool Stepper::is_usable(const Node& node, const Place& top, const Node::Keys& keys) {
+  work_ += 1 + (node.most == kUnbounded ? 0 : node.dependencies.size() * node.required.size() / 4);
   return fits_in(node, top.below, keys.value) && has_room(node, top, kNoMember);
 }
 
-bool Stepper::may_have_key(const Node& node, const Place& top) const {
+bool Stepper::may_have_key(const Node& node, const Place& top) {
   for (const Node::Keys& keys : node.keys) {
     if (is_usable(node, top, keys)) return true;
   }

@@ -143,9 +143,9 @@ class Stepper {
   // The same place one byte of white space later. False: the byte is none.
   bool step_space(const Place& top, unsigned char byte, Place* next) const;
   bool fits_text(const Node& node, const FramePtr& below, std::uint32_t text) const;
-  bool may_have_key(const Node& node, const Place& top) const;
-  bool is_usable(const Node& node, const Place& top, const Node::Keys& keys) const;
-  bool is_usable(const Node& node, const Place& top, std::size_t member) const;
+  bool may_have_key(const Node& node, const Place& top);
+  bool is_usable(const Node& node, const Place& top, const Node::Keys& keys);
+  bool is_usable(const Node& node, const Place& top, std::size_t member);
 
   const Grammar* grammar_;
   std::vector<Pending> pending_;

@@ -187,11 +187,19 @@ class SchemaCompiler {
     static const Dfa plain = pattern_dfa("^-?(?:0|[1-9]\\d*)(?:\\.\\d+)?$", Spelling::kUtf8);
     std::size_t work = 0;
     reader_.expect(std::size_t{8} << 20);
-    Dfa rest = difference(intersection(*dfa, plain, &work),
-                          pattern_dfa(pattern + ")$", Spelling::kUtf8, &work), &work);
-    reader_.spend(work + rest.bytes());
-    reader_.hold(rest.bytes());
-    return std::make_shared<const Dfa>(std::move(rest));
+    try {
+      Dfa rest = difference(intersection(*dfa, plain, &work),
+                            pattern_dfa(pattern + ")$", Spelling::kUtf8, &work), &work);
+      reader_.spend(work + rest.bytes());
+      reader_.hold(rest.bytes());
+      return std::make_shared<const Dfa>(std::move(rest));
+    } catch (const TooLarge&) {
+    } catch (const GrammarError& error) {
+      if (error.kind() != GrammarError::Kind::kUnsupported) throw;
+    }
+    reader_.spend(work + kMaxSchemaWork / 10);
+    reader_.refuse(shape.excluded[0], "not");
+    return dfa;
   }
 
   Node number_node(const Shape& shape) {
@@ -417,6 +425,12 @@ class SchemaCompiler {
       node.dependencies.push_back(
           {static_cast<std::uint32_t>(member), std::vector<std::uint64_t>(required.size())});
       add_needs(member, node.dependencies.back().needs);
+    }
+    // Each key looks at all of them for each member.
+    constexpr std::size_t kMostDependencyWork = 1'000'000;
+    if (node.dependencies.size() * required.size() * places.size() > kMostDependencyWork) {
+      throw GrammarError(GrammarError::Kind::kTooLarge, "",
+                         "has too many members with dependentRequired at one place");
     }
     if (!needs.empty() && node.least > 1 && node.most != kUnbounded) {
       // Members that come in groups might meet one bound alone.

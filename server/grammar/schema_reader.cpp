@@ -1394,7 +1394,7 @@ void SchemaReader::add_keys(Objects& objects, Shape& shape) {
       if (!owner.patterns.empty()) place = owner.schema;
     }
     std::vector<bool> matched(objects.dfas.size(), false);
-    for (const auto& dfa : begins) split_keys(objects, 0, dfa, matched, shape.keys);
+    for (const auto& dfa : begins) split_keys(objects, 0, dfa, matched, shape);
   } catch (const TooLarge&) {
     spend(kMaxSchemaWork / 10);
     refuse(place, keyword);
@@ -1408,7 +1408,7 @@ void SchemaReader::add_keys(Objects& objects, Shape& shape) {
 // before `pattern`.
 void SchemaReader::split_keys(const Objects& objects, std::size_t pattern,
                               const std::shared_ptr<const Dfa>& dfa, std::vector<bool>& matched,
-                              std::vector<KeyClass>& keys) {
+                              Shape& shape) {
   spend(100);
   if (dfa != nullptr && dfa->start() == Dfa::kDead) return;
   const bool is_last = pattern + 1 >= objects.dfas.size();
@@ -1419,8 +1419,10 @@ void SchemaReader::split_keys(const Objects& objects, std::size_t pattern,
   };
   if (pattern == objects.dfas.size()) {
     if (!may_be()) return;
-    if (keys.size() >= kMostKeyClasses) throw TooLarge("has too many classes of keys");
-    keys.push_back({dfa, set_of_keys(objects, matched)});
+    const std::shared_ptr<const Dfa> others = dfa == nullptr ? nullptr : without_names(dfa, shape);
+    if (others != nullptr && others->start() == Dfa::kDead) return;
+    if (shape.keys.size() >= kMostKeyClasses) throw TooLarge("has too many classes of keys");
+    shape.keys.push_back({others, set_of_keys(objects, matched)});
     return;
   }
   const Dfa& all = dfa == nullptr ? json_key()->dfa : *dfa;
@@ -1439,10 +1441,29 @@ void SchemaReader::split_keys(const Objects& objects, std::size_t pattern,
       } else {
         part = keep(difference(all, some, &work), work);
       }
-      split_keys(objects, pattern + 1, part, matched, keys);
+      split_keys(objects, pattern + 1, part, matched, shape);
     }
   }
   matched[pattern] = false;
+}
+
+std::shared_ptr<const Dfa> SchemaReader::without_names(const std::shared_ptr<const Dfa>& dfa,
+                                                       const Shape& shape) {
+  Nfa nfa;
+  const Nfa::State start = nfa.add_state(), end = nfa.add_state();
+  bool has_names = false;
+  for (const auto& [name, unused] : shape.properties) {
+    const std::string spelt = json_spelling(name) + '"';
+    spend(spelt.size());
+    if (!dfa->matches(spelt)) continue;
+    nfa.add_empty(nfa.add_bytes(start, spelt), end);
+    has_names = true;
+  }
+  if (!has_names) return dfa;
+  expect(kDfaMemory);
+  std::size_t work = 0;
+  Dfa rest = difference(*dfa, nfa.determinize(start, end, &work), &work);
+  return keep(std::move(rest), work);
 }
 
 SetId SchemaReader::set_of_keys(const Objects& objects, const std::vector<bool>& matched) {

@@ -221,8 +221,10 @@ class SchemaReader {
   void read_owner(const JsonValue* schema, Objects& objects, Shape& shape);
   void add_keys(Objects& objects, Shape& shape);
   void split_keys(const Objects& objects, std::size_t pattern,
-                  const std::shared_ptr<const Dfa>& dfa, std::vector<bool>& matched,
-                  std::vector<KeyClass>& keys);
+                  const std::shared_ptr<const Dfa>& dfa, std::vector<bool>& matched, Shape& shape);
+  // Keys of a class but for the names of `shape`: a class without an end could lead to these alone.
+  std::shared_ptr<const Dfa> without_names(const std::shared_ptr<const Dfa>& dfa,
+                                           const Shape& shape);
   SetId set_of_keys(const Objects& objects, const std::vector<bool>& matched);
   std::shared_ptr<const Dfa> key_dfa(const JsonValue* schema, const std::string& pattern);
   std::shared_ptr<const Dfa> key_dfa(const Shape& shape);

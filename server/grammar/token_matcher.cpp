@@ -560,10 +560,11 @@ int TokenMatcher::needed_byte() const {
   int needed = -1;
   std::size_t work = 0;
   for (int byte = 0; byte < 256; ++byte) {
+    if (work > kMaxAdvanceWork) return -1;
     Matcher next = matcher_;
     const auto c = static_cast<char>(byte);
     if (!next.advance({&c, 1}, &work)) continue;
-    if (needed >= 0 || work > kMaxAdvanceWork) return -1;
+    if (needed >= 0) return -1;
     needed = byte;
   }
   return needed;
@@ -594,7 +595,7 @@ bool TokenMatcher::advance(std::int32_t token) {
 }
 
 bool TokenMatcher::advance_text(std::string_view text) {
-  if (ended_ || !matcher_.advance(text)) return false;
+  if (ended_ || !matcher_.advance(text, &owed_)) return false;
   if (maker_ != nullptr) maker_->forget();
   return true;
 }
