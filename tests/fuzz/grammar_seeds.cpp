@@ -13,7 +13,7 @@ std::vector<std::string> schema_seeds() {
   return {
       R"({"anyOf":[{"type":"number","exclusiveMinimum":-1.5e1,"maximum":0.25},{"type":"integer",)"
       R"("multipleOf":6,"minimum":0},{"multipleOf":0.01},{"type":"string","pattern":)"
-      R"("^(?!ab$|c)(?=.*b)[a-c]*(?=b|a$)","minLength":2,"maxLength":50},{"format":"uri",)"
+      R"s("^(?!ab$|c)(?=.*b)[a-c]*(?=b|a$)","minLength":2,"maxLength":50},{"format":"uri",)s"
       R"("maxLength":30},{"enum":[1,2.50,1e3,-0],"minimum":1,"exclusiveMinimum":true}]})",
       R"({"type":"object","properties":{"a":{"type":"string","pattern":"^[a-c]+(x|\\d{2,3})?$"},)"
       R"("b":{"type":"integer","minimum":-3,"exclusiveMaximum":40},"c":{"$ref":"#/$defs/c"}},)"

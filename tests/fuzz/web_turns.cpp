@@ -18,11 +18,11 @@
 namespace lintel::fuzz {
 namespace {
 
-constexpr std::size_t kMostMessage = 256 << 10;
+constexpr std::size_t kMostTurnMessage = 256 << 10;
 // What is read of a message while another one is answered, with what is read at once.
 constexpr std::int64_t kMostAhead = 20 << 10;
 
-void require(bool condition, const char* promise) {
+void hold_that(bool condition, const char* promise) {
   if (!condition) throw std::logic_error(std::string("broken promise: ") + promise);
 }
 
@@ -82,8 +82,8 @@ class Socket {
                  .refuse_message = [](const HttpRequest&, int,
                                       const grpc::Status&) { return HttpAnswer{}; }});
     int ends[2];
-    require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0,
-            "there are sockets");
+    hold_that(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0,
+              "there are sockets");
     client_ = ends[0];
     connection_ = make_http_connection(io_, ends[1], nullptr, "unix:", state_);
     connection_->start([this] { is_closed_ = true; });
@@ -101,7 +101,7 @@ class Socket {
 
   // What is sent waits where the server does not read it.
   void send(std::string_view bytes) {
-    if (unsent_.size() < kMostMessage) unsent_ += bytes;
+    if (unsent_.size() < kMostTurnMessage) unsent_ += bytes;
     poll();
   }
   void end_turn() {
@@ -121,17 +121,17 @@ class Socket {
     if (turn_ != nullptr) end_turn();
     connection_->close();
     poll();
-    require(is_closed_, "a connection ends");
-    require(counters_.body_bytes == 0, "nothing is held after the end");
+    hold_that(is_closed_, "a connection ends");
+    hold_that(counters_.body_bytes == 0, "nothing is held after the end");
   }
   int num_turns() const { return num_turns_; }
 
  private:
   void begin_turn(const SharedExchange& exchange) {
-    require(turn_ == nullptr, "turns follow on one another");
+    hold_that(turn_ == nullptr, "turns follow on one another");
     ++num_turns_;
     message_bytes_ = exchange->take_body().size();
-    require(message_bytes_ <= kMostMessage, "a message has its bound");
+    hold_that(message_bytes_ <= kMostTurnMessage, "a message has its bound");
     turn_ = exchange;
     is_writing_ = false;
     exchange->begin({});
@@ -150,9 +150,9 @@ class Socket {
       while (client_ >= 0 && ::recv(client_, buffer, sizeof(buffer), 0) > 0) goes_on = true;
       if (is_closed_) turn_ = nullptr;
       const std::int64_t held = counters_.body_bytes;
-      require(held >= 0, "what is released was held");
-      require(held <= static_cast<std::int64_t>(kMostMessage), "one message is held at most");
-      require(turn_ == nullptr || held <= kMostAhead, "little is held during a turn");
+      hold_that(held >= 0, "what is released was held");
+      hold_that(held <= static_cast<std::int64_t>(kMostTurnMessage), "one message is held at most");
+      hold_that(turn_ == nullptr || held <= kMostAhead, "little is held during a turn");
     }
   }
 
@@ -160,7 +160,7 @@ class Socket {
   HttpRoutes routes_;
   HttpCounters counters_;
   const OriginRules origins_;
-  HttpServerState state_{options_, routes_, origins_, nullptr, kMostMessage, counters_};
+  HttpServerState state_{options_, routes_, origins_, nullptr, kMostTurnMessage, counters_};
   boost::asio::io_context io_;
   int client_ = -1;
   std::shared_ptr<HttpConnection> connection_;

@@ -666,7 +666,7 @@ TEST_CASE("arguments in tags: counts of members and dependent ones hold there, t
   const auto call = [](const std::string& names) {
     std::string text = "<tool_call>\n<function=f>\n";
     for (const char name : names) {
-      text += std::string("<parameter=") + name + ">\n1\n</parameter>\n";
+      text.append("<parameter=").append(1, name).append(">\n1\n</parameter>\n");
     }
     return text + "</function>\n</tool_call>";
   };

@@ -112,7 +112,8 @@ TEST_CASE("a stream's headers come once its request is in the queue; trailers ar
   }
   SECTION("the request fails") {
     server.scheduler("tokens").stop();
-    CHECK_FALSE(stream->Read(&message));
+    while (stream->Read(&message)) {
+    }
     CHECK(stream->Finish().error_code() == grpc::StatusCode::UNAVAILABLE);
   }
   SECTION("its client goes") {
