@@ -336,10 +336,14 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
                          (is_stored_at_once || context_.chat_states->options().stores_all);
   const bool is_read_ahead = context_.prefixes.options().reads_ahead;
   if (caches && (kept.call > 0 || kept.keeps_end || is_stored || is_read_ahead)) {
-    status = make_turn(chat, call.scope.caller().name, request.max_new_tokens, prepared.turn);
-    if (!status.ok()) return status;
-    prepared.turn->kept = kept;
-    prepared.turn->is_stored_at_once = is_stored_at_once;
+    // What is kept for the next turn saves it time, and no more: without memory for it there is
+    // none.
+    if (make_turn(chat, call.scope.caller().name, request.max_new_tokens, prepared.turn).ok()) {
+      prepared.turn->kept = kept;
+      prepared.turn->is_stored_at_once = is_stored_at_once;
+    } else {
+      prepared.turn = nullptr;
+    }
   }
   prepared.on_turn = [this](std::unique_ptr<ChatTurn> ended) {
     turns_.run([this, shared = std::shared_ptr<const ChatTurn>(std::move(ended))] {
