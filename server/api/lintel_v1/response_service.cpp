@@ -645,8 +645,9 @@ grpc::Status ResponseService::charge_running(const CallScope& scope, const Respo
       request.log2_probs ? 1 + static_cast<std::size_t>(request.top_log2_probs) : 0;
   const std::size_t each = longest + values * (kTokenBytes + kEscapedBytes * longest);
   const std::size_t output = std::min(tokens * each, kMostOutputBytes);
-  std::size_t bytes = kOutputCopies * output + tokens * kPieceBytes + record.request.size() +
-                      tree_bytes(record.input) + tree_bytes(record.response);
+  std::size_t bytes = kOutputCopies * output + std::min(tokens, kMostOutputBytes) * kPieceBytes +
+                      record.request.size() + tree_bytes(record.input) +
+                      tree_bytes(record.response);
   if (is_background) bytes += 2 * EventLog::kMostBytes;
   RequestMemory::Charge memory = scope.charge();
   const RequestRefusal refusal = memory.add(bytes);

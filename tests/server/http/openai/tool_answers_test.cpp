@@ -273,7 +273,7 @@ TEST_CASE("format with tools: an error names the part that is wrong") {
   };
   const ojson refused = {{"a", {{"if", true}}}};
   CHECK_THAT(param({{"type", "object"}, {"properties", refused}}, kIdentifier),
-             Catch::StartsWith("response_format.json_schema.schema"));
+             Catch::Equals("response_format"));
   CHECK_THAT(param({{"type", "object"}}, refused), Catch::StartsWith("tools"));
 }
 
