@@ -384,7 +384,9 @@ std::shared_ptr<const ChatModel> load_chat(ChatTemplateSources sources,
                  traits.tools ? ", calls of tools: " + std::string(name_of(traits.dialect)) : "",
                  traits.opens_thinking_on ? ", thinks" : "");
     if (traits.arguments == TemplateTraits::CallArguments::kNone) {
-      spdlog::warn(
+      // Tools that are shown can be called; without them a history seldom has calls.
+      spdlog::log(
+          traits.tools ? spdlog::level::warn : spdlog::level::info,
           "model {}: its chat template leaves calls of tools out: prompts do not show those of "
           "earlier turns",
           source.name);

@@ -132,11 +132,11 @@ describe("LangChain's client", () => {
   });
 
   it('gets the refusal of a schema by name', async () => {
-    const schema = { ...WEATHER, properties: { ...WEATHER.properties, city: { type: 'string', contentEncoding: 'base64' } } };
+    const schema = { ...WEATHER, properties: { ...WEATHER.properties, days: { type: 'array', uniqueItems: true } } };
     const chat = model().withStructuredOutput(schema, { name: 'weather', method: 'jsonSchema', strict: true });
     await assert.rejects(chat.invoke('What weather will it be?'), (error) => {
       assert.equal(error.status, 400);
-      assert.match(error.message, /contentEncoding/);
+      assert.match(error.message, /uniqueItems/);
       return true;
     });
   });
