@@ -11,7 +11,7 @@ namespace lintel {
 // `text` with each of them as a string of that name. Every other byte stays, those within strings
 // included.
 std::string quote_non_finite(std::string_view text);
-// Whether a string is one of these names.
+// Returns whether a string is one of these names.
 bool is_non_finite_name(std::string_view text);
 
 }  // namespace lintel

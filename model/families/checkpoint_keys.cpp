@@ -14,8 +14,8 @@ using nlohmann::json;
 
 namespace {
 
-// What programs write of every model: names, ids, types in memory, how it was trained, and defaults
-// of generation and of other tasks.
+// Keys that programs write for every model: names, ids, types in memory, how it was trained, and
+// defaults of generation and of other tasks.
 constexpr std::string_view kIgnored[] = {
     "_commit_hash",
     "_name_or_path",
@@ -93,7 +93,7 @@ constexpr std::string_view kIgnored[] = {
 };
 constexpr std::string_view kIgnoredPrefixes[] = {"_attn_implementation", "unsloth_"};
 
-// What changes the function of some model, and is computed in none here. `neutral`: the JSON text
+// Keys that change the function of a model and are not served. `neutral`: the JSON text
 // of a value with which it changes nothing, besides those that say nothing; empty: there is none.
 struct RefusedKey {
   std::string_view name;

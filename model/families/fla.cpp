@@ -259,7 +259,7 @@ void check_architecture(CheckpointKeys& keys, const Shape& shape) {
   keys.fail("architectures", "[\"" + std::string(shape.names.architecture) + "\"]");
 }
 
-// Of kernels and of training; and what another kind of the block reads, but this one does not.
+// Keys of kernels and of training, and those that another kind of the block reads.
 void check_other_keys(CheckpointKeys& keys, const Shape& shape) {
   keys.ignore({"fuse_norm", "fuse_swiglu", "fuse_cross_entropy", "fuse_linear_cross_entropy",
                "use_l2warp", "max_position_embeddings"});

@@ -10,7 +10,7 @@
 namespace lintel {
 namespace {
 
-// What changes the function of some model, and is computed in none here. `neutral`: with which it
+// Keys that change the function of a model and are not served. `neutral`: with which it
 // changes nothing, besides 0; NaN: there is none.
 struct RefusedGgufKey {
   std::string_view name;
@@ -167,7 +167,7 @@ void ArchitectureKeys::refuse_rope_scaling() {
   if (scaled != nullptr && number_of(*scaled) != 1.0 && !scaled->is_blank()) {
     fail(factor, kGgufNotServed);
   }
-  // They count where a type says so.
+  // Factors count where a type says so.
   ignore({"rope.scaling.finetuned", "rope.scaling.original_context_length"});
 }
 

@@ -123,7 +123,7 @@ void read_rope_object(CheckpointKeys& rope, double& theta, double& factor,
   const std::initializer_list<const char*> scaling = {
       "factor",       "attention_factor", "beta_fast",       "beta_slow",        "mscale",
       "short_factor", "long_factor",      "low_freq_factor", "high_freq_factor", "mscale_all_dim"};
-  // They count for the types that scale: a file that names the type means none of them.
+  // Factors count for the types that scale: a file that names the type means none of them.
   const bool is_named = rope.find("rope_type") != nullptr || rope.find("type") != nullptr;
   is_named ? rope.ignore(scaling) : rope.refuse(scaling);
   rope.finish(unknown);

@@ -193,7 +193,7 @@ void read_official_keys(CheckpointKeys& keys, Shape& shape) {
   keys.only("wkv_state_dtype", {"float32", "float16", "bfloat16"});
   keys.only("hidden_act", {"sqrelu"});
   keys.only("norm_first", true);
-  // They change the function in the other layout.
+  // Keys that change the function in the other layout.
   keys.refuse({"attn", "fuse_norm", "value_dim"});
   keys.ignore({"wkv_implementation", "hidden_ratio"});  // the tensors have F
 }

@@ -359,7 +359,7 @@ namespace {
 
 constexpr const char* kPrefix = "base_model.model.";
 
-// What PEFT calls the two tensors of a module, which is named as in the model that was adapted.
+// PEFT's names of the two tensors of a module, which is named as in the model that was adapted.
 struct TensorNames {
   TensorNames(const std::string& module_name, bool is_embedding) : module(module_name) {
     const std::string name = kPrefix + module_name;

@@ -124,7 +124,7 @@ std::size_t call_bytes(const ServiceContext& context, const ServedModel& model,
          std::min(values, outbox) * (kOutboxTokenBytes + tops);
 }
 
-// What the request itself holds until it is over.
+// Bytes that the request itself holds until it is over.
 std::size_t request_bytes(const GenerationRequest& request) {
   std::size_t bytes =
       request.prompt.size() * sizeof(request.prompt.front()) +

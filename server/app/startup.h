@@ -29,8 +29,8 @@ int threads_at_start(const ServerOptions& options);
 // limit them.
 void check_threads(const ServerOptions& options);
 
-// What a failure says to an operator: its own text, and where memory or threads were short what may
-// limit them.
+// The text of a failure for an operator: its own text, and where memory or threads were short what
+// may limit them.
 std::string text_of_failure(const std::exception& error);
 
 // --print-numerics: prints which bits this machine computes and exits.

@@ -191,7 +191,8 @@ TEST_CASE("GBNF of random rules: masks are made in bounded work and memory", "[t
   CHECK(taken >= (testing::kSanitized ? 50 : 500));
 }
 
-TEST_CASE("schemas whose branches, references or keys multiply: within 64 MiB", "[threat-96]") {
+TEST_CASE("schema compiler: branches, references and keys that multiply stay within 64 MiB",
+          "[threat-96]") {
   constexpr std::size_t kLimit = 64 << 20;
   const auto list = [](int count, const std::string& part) {
     std::string text;

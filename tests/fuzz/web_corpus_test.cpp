@@ -79,7 +79,7 @@ TEST_CASE("thousands of fresh mutations of HTTP requests are parsed or refused")
   }
 }
 
-TEST_CASE("WebSocket: of what is sent during turns little is held", "[threat-84]") {
+TEST_CASE("WebSocket: messages sent during turns are held within a bound", "[threat-84]") {
   try_web_turns("");
   int taken = 0;
   for (std::uint64_t number = 0; number < 2000; ++number) {

@@ -361,7 +361,7 @@ class FollowedEvents final : public ResponseStream<v1::ResponseEvents>, public E
   }
 
  private:
-  // Whether the log had the next event, and has it no more.
+  // Returns whether the log had the next event, and has it no more.
   bool leave_log() EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     if (log_ == nullptr || !log_->has_dropped(next_)) return false;

@@ -80,7 +80,7 @@ class ResponseService final : public RpcService {
                               ResponseCall& stream);
   // The items before those of the request.
   grpc::Status read_earlier(const std::string& owner, Conversation& read);
-  // Whether what it continues may be continued with its input.
+  // Checks that what it continues may be continued with its input.
   grpc::Status check_chain(const Conversation& read) const;
   // Renders it. suffix: of the ids of input items that have none.
   grpc::Status read_conversation(CallScope& scope, const std::string& suffix, Conversation& read);

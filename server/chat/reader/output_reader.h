@@ -74,7 +74,7 @@ class OutputReader {
   // Whether the first call is complete and `parallel` is false: generation can end.
   bool stopped() const { return mode_ == Mode::kStopped; }
   std::size_t num_calls() const { return num_calls_; }
-  // Whether the arguments of each call are complete so far.
+  // Returns whether the arguments of each call are complete so far.
   bool calls_are_whole() const { return calls_are_whole_ && (num_calls_ == 0 || last_is_whole_); }
   // Whether what comes next belongs to the reasoning, as far as the output is decided.
   bool in_reasoning() const { return mode_ == Mode::kReasoning; }

@@ -55,7 +55,7 @@ TypeSet type_of(const Json& value) {
   return kTextType;
 }
 
-// What both permit.
+// Returns the types that both permit.
 TypeSet both(TypeSet one, TypeSet other) {
   if ((one & kAnyType) != 0) return other;
   if ((other & kAnyType) != 0) return one;

@@ -122,7 +122,7 @@ class GgufVariant : public GgufCopy {
 
 }  // namespace
 
-TEST_CASE("checkpoints: what other programs write of every model changes nothing") {
+TEST_CASE("checkpoints: keys without an effect change nothing") {
   const std::string name = GENERATE("qwen3_5", "qwen3_next", "rwkv7-official", "rwkv7", "gla",
                                     "delta_net", "gated-deltanet", "retnet", "linear-attn");
   CAPTURE(name);
@@ -185,7 +185,7 @@ TEST_CASE("checkpoints: an unknown key is a warning with its name and value") {
   CHECK_THAT(first.back(), Contains("984 more keys are not known"));
 }
 
-TEST_CASE("checkpoints: a key that changes what is computed is refused by name") {
+TEST_CASE("checkpoints: keys that change the function are refused by name") {
   const std::string name = GENERATE("qwen3_5", "rwkv7-official", "rwkv7", "gla", "delta_net");
   const Directory directory(name);
   for (const std::string_view key : refused_checkpoint_keys()) {
@@ -388,7 +388,7 @@ TEST_CASE("GGUF files: a key of the architecture that is not known is a warning"
   CHECK_THAT(model->warnings()[0], Contains("key \"rwkv7.new_switch\": found \"on\\n\""));
 }
 
-TEST_CASE("GGUF files: a key of the architecture that changes what is computed is refused") {
+TEST_CASE("GGUF files: keys that change the function are refused") {
   const GgufVariant variant("qwen35-f32.gguf");
   for (const std::string_view key : refused_gguf_keys()) {
     CAPTURE(key);

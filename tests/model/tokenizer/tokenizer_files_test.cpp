@@ -533,7 +533,7 @@ TEST_CASE("GGUF vocabularies: start, end and stop tokens") {
   CHECK(make_gguf_tokenizer(llama)->encode("") == std::vector<std::int32_t>{1459});
 }
 
-TEST_CASE("GGUF vocabularies: control tokens that end what is filled in or a file end a text") {
+TEST_CASE("GGUF vocabularies: tokens of infilling and of file ends end a text") {
   GgufVocabulary vocabulary = gguf_of("qwen3", "qwen2");
   std::vector<std::int32_t> expected = {2856, 2858};
   for (const char* const text : {"<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"}) {
