@@ -35,12 +35,12 @@ SessionRefusal lease_session(const ServiceContext& context, const std::string& s
                              const Owner& caller, GenerationTarget& target);
 
 struct PreparedGeneration {
+  // Of what the request holds until it is over, which goes before it; beside the call's other
+  // charges where the caller has set it.
+  RequestMemory::Charge memory;
   SharedModel model;
   CheckedGenerate checked;
   SessionLease lease;
-  // Of what the request holds until it is over; beside the call's other charges where the caller
-  // has set it.
-  RequestMemory::Charge memory;
   bool deadline_is_calls = false;  // the request's deadline is the RPC's, not its time_limit
   // Of a session that outlives the process; null: it does not.
   std::shared_ptr<PersistentRequest> durable;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/app/maintenance.h"
 
-#include <malloc.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -92,14 +91,6 @@ void Maintenance::look_after_responses(TimePoint now) {
   if (state_.responses == nullptr || now < next_of_responses_) return;
   next_of_responses_ = now + kStoreInterval;
   state_.responses->look();
-}
-
-// After a peak of concurrent streams the allocator keeps tens of megabytes scattered in its heap
-// until it is trimmed.
-void Maintenance::trim_heap() {
-#ifdef __GLIBC__
-  ::malloc_trim(/*pad=*/0);
-#endif
 }
 
 }  // namespace lintel

@@ -11,6 +11,7 @@
 #include "server/app/stored_sessions.h"
 #include "server/core/clock.h"
 #include "server/core/notification.h"
+#include "server/core/request_memory.h"
 #include "server/models/model_manager.h"
 #include "server/responses/response_store.h"
 #include "server/rpc/active_calls.h"
@@ -55,7 +56,6 @@ class Maintenance {
   static constexpr std::chrono::seconds kStoreInterval{1};
 
  private:
-  static void trim_heap();
   void reload_files();
   void give_back_memory(TimePoint now);
   void evict_sessions(TimePoint now);

@@ -21,15 +21,14 @@ using Json = nlohmann::ordered_json;
 class Conversation {
  public:
   Conversation(const ChatTemplate& chat_template, const TemplateTraits& traits,
-               const ChatRequest& request, const LocalTime& now,
-               const std::function<bool()>& is_cancelled)
+               ChatRequest& request, const LocalTime& now, JsonBudget* budget)
       : chat_template_(chat_template), traits_(traits), request_(request) {
     input_.tools = request.tools.is_null() ? nullptr : &request.tools;
     input_.documents = request.documents.is_null() ? nullptr : &request.documents;
     input_.now = now;
-    input_.is_cancelled = &is_cancelled;
+    input_.budget = budget;
     kwargs_ = request.kwargs.is_null() ? Json::object() : request.kwargs;
-    messages_ = prepare_messages(request.messages, traits);
+    request.messages = prepare_messages(std::move(request.messages), traits);
     set_effort();
     if (!request.verbosity.empty() && traits.has_variable("verbosity")) {
       set_default("verbosity", request.verbosity);
@@ -38,7 +37,7 @@ class Conversation {
 
   // The prompt. Throws what ChatTemplate::render does.
   RenderedText prompt() {
-    return render(messages_, request_.add_generation_prompt, request_.continue_final_message);
+    return render(request_.add_generation_prompt, request_.continue_final_message);
   }
   // Without what asks for an answer, and with `more` messages behind. Nothing: the template
   // refuses.
@@ -48,21 +47,22 @@ class Conversation {
     return std::move(rendered->text);
   }
   std::optional<RenderedText> rendered_without_prompt(const Json& more) {
-    const std::size_t size = messages_.size();
-    for (const Json& message : more) messages_.push_back(message);  // no copy: they may be large
+    Json& messages = request_.messages;  // no copy: they may be large
+    const std::size_t size = messages.size();
+    for (const Json& message : more) messages.push_back(message);
     std::optional<RenderedText> rendered;
     try {
-      rendered = render(messages_, false, false);
+      rendered = render(false, false);
     } catch (const TemplateError&) {
     } catch (const TemplateRefusal&) {
     }
-    while (messages_.size() > size) messages_.erase(messages_.size() - 1);
+    while (messages.size() > size) messages.erase(messages.size() - 1);
     return rendered;
   }
 
  private:
-  RenderedText render(const Json& messages, bool asks, bool continues) {
-    input_.messages = &messages;
+  RenderedText render(bool asks, bool continues) {
+    input_.messages = &request_.messages;
     input_.kwargs = &kwargs_;
     input_.add_generation_prompt = asks;
     input_.continue_final_message = continues;
@@ -99,10 +99,9 @@ class Conversation {
 
   const ChatTemplate& chat_template_;
   const TemplateTraits& traits_;
-  const ChatRequest& request_;
+  ChatRequest& request_;  // its messages are prepared; they grow for a rendering
   RenderInput input_;
   Json kwargs_;
-  Json messages_;
 };
 
 std::vector<PlainText> plain_parts(const std::vector<TextSpan>& spans) {
@@ -216,8 +215,8 @@ void find_boundaries(Conversation& conversation, const Tokenizer& tokenizer,
 }  // namespace
 
 grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer,
-                              const ChatRequest& request, const LocalTime& now, ChatPrompt& prompt,
-                              const std::function<bool()>& is_cancelled) {
+                              ChatRequest& request, const LocalTime& now, ChatPrompt& prompt,
+                              JsonBudget* budget) {
   const bool has_tools = !request.tools.is_null();
   const ChatTemplate* const chat_template = model.find(has_tools);
   if (chat_template == nullptr) {
@@ -230,7 +229,7 @@ grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer
                         "are not served: the model's chat template does not show them");
   }
   try {
-    Conversation conversation(*chat_template, prompt.traits, request, now, is_cancelled);
+    Conversation conversation(*chat_template, prompt.traits, request, now, budget);
     prompt.rendered = conversation.prompt();
     const std::vector<PlainText> plain = plain_parts(prompt.rendered.spans);
     prompt.ids = tokenizer.encode(prompt.rendered.text,
@@ -264,9 +263,8 @@ namespace {
 // The tokens of the conversation with the answer and a next turn that says `content`; none where
 // the template refuses.
 std::vector<std::int32_t> next_turn(const ChatModel& model, const Tokenizer& tokenizer,
-                                    const ChatRequest& request, const LocalTime& now,
-                                    const Json& answer, const char* content,
-                                    const std::function<bool()>& is_cancelled) {
+                                    ChatRequest& request, const LocalTime& now, const Json& answer,
+                                    const char* content, JsonBudget* budget) {
   const ChatTemplate* const chat_template = model.find(!request.tools.is_null());
   if (chat_template == nullptr) return {};
   const TemplateTraits traits = model.traits(*chat_template);
@@ -278,7 +276,7 @@ std::vector<std::int32_t> next_turn(const ChatModel& model, const Tokenizer& tok
                     {"content", content}});
   }
   if (more.size() == 1) more.push_back({{"role", "user"}, {"content", content}});
-  Conversation conversation(*chat_template, traits, request, now, is_cancelled);
+  Conversation conversation(*chat_template, traits, request, now, budget);
   const std::optional<RenderedText> next =
       conversation.rendered_without_prompt(prepare_messages(more, traits));
   if (!next) return {};
@@ -289,24 +287,21 @@ std::vector<std::int32_t> next_turn(const ChatModel& model, const Tokenizer& tok
 
 }  // namespace
 
-bool next_turn_begins_with(const ChatModel& model, const Tokenizer& tokenizer,
-                           const ChatRequest& request, const LocalTime& now, const Json& answer,
-                           std::span<const std::int32_t> tokens,
-                           const std::function<bool()>& is_cancelled) {
+bool next_turn_begins_with(const ChatModel& model, const Tokenizer& tokenizer, ChatRequest& request,
+                           const LocalTime& now, const Json& answer,
+                           std::span<const std::int32_t> tokens, JsonBudget* budget) {
   const std::vector<std::int32_t> ids =
-      next_turn(model, tokenizer, request, now, answer, "A", is_cancelled);
+      next_turn(model, tokenizer, request, now, answer, "A", budget);
   return ids.size() > tokens.size() &&
          std::ranges::equal(std::span(ids).first(tokens.size()), tokens);
 }
 
 std::vector<std::int32_t> next_turn_beginning(const ChatModel& model, const Tokenizer& tokenizer,
-                                              const ChatRequest& request, const LocalTime& now,
-                                              const Json& answer,
-                                              const std::function<bool()>& is_cancelled) {
-  std::vector<std::int32_t> ids =
-      next_turn(model, tokenizer, request, now, answer, "A", is_cancelled);
+                                              ChatRequest& request, const LocalTime& now,
+                                              const Json& answer, JsonBudget* budget) {
+  std::vector<std::int32_t> ids = next_turn(model, tokenizer, request, now, answer, "A", budget);
   const std::vector<std::int32_t> other =
-      next_turn(model, tokenizer, request, now, answer, "x", is_cancelled);
+      next_turn(model, tokenizer, request, now, answer, "x", budget);
   ids.erase(std::ranges::mismatch(ids, other).in1, ids.end());
   return ids;
 }

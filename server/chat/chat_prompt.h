@@ -5,7 +5,6 @@
 #include <grpcpp/support/status.h>
 
 #include <cstdint>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <vector>
@@ -40,26 +39,25 @@ struct ChatPrompt {
 // Renders the conversation and encodes it: control tokens are cut out where all their bytes are the
 // template's own. Bounded by TemplateLimits; on the caller's thread. INVALID_ARGUMENT with a reason
 // (chat_refusal): NO_CHAT_TEMPLATE, TOOLS_NOT_SUPPORTED, TEMPLATE_REFUSED, TEMPLATE_FAILED.
-// CANCELLED once `is_cancelled` (null: never), which is asked while a template is rendered, says
-// so.
+// CANCELLED where `budget` (null: none) ends a rendering. The request's messages become those that
+// the template is shown.
 grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer,
-                              const ChatRequest& request, const LocalTime& now, ChatPrompt& prompt,
-                              const std::function<bool()>& is_cancelled = {});
+                              ChatRequest& request, const LocalTime& now, ChatPrompt& prompt,
+                              JsonBudget* budget = nullptr);
 
 // Whether the conversation's next turn begins with these tokens, the prompt's and those of the
 // answer with its end, where the client sends `answer` (a message of the assistant) back. Renders
 // the conversation once. False also where the template refuses. Throws RenderCancelled.
-bool next_turn_begins_with(const ChatModel& model, const Tokenizer& tokenizer,
-                           const ChatRequest& request, const LocalTime& now,
-                           const nlohmann::ordered_json& answer,
-                           std::span<const std::int32_t> tokens,
-                           const std::function<bool()>& is_cancelled = {});
+// The request's messages are as make_chat_prompt() leaves them, here and below.
+bool next_turn_begins_with(const ChatModel& model, const Tokenizer& tokenizer, ChatRequest& request,
+                           const LocalTime& now, const nlohmann::ordered_json& answer,
+                           std::span<const std::int32_t> tokens, JsonBudget* budget = nullptr);
 // The tokens that the next turn begins with, for any question or results of its calls; none where
 // the template refuses. Renders the conversation twice. Throws RenderCancelled.
 std::vector<std::int32_t> next_turn_beginning(const ChatModel& model, const Tokenizer& tokenizer,
-                                              const ChatRequest& request, const LocalTime& now,
+                                              ChatRequest& request, const LocalTime& now,
                                               const nlohmann::ordered_json& answer,
-                                              const std::function<bool()>& is_cancelled = {});
+                                              JsonBudget* budget = nullptr);
 // Whether the client sends reasoning back: an assistant's message of the request has some, or there
 // is none yet.
 bool sends_reasoning_back(const ChatRequest& request);

@@ -24,7 +24,7 @@ std::string read_count(const Json& value, std::uint32_t& count) {
   return kTaken;
 }
 
-std::string read_top_logprobs(const Json& value, ChatRequest& request) {
+std::string read_top_logprobs(Json& value, ChatRequest& request) {
   constexpr std::uint32_t kMost = 20;
   if (!is_whole<std::uint32_t>(value) || value.get<std::uint32_t>() > kMost) {
     return "is not a whole number from 0 to " + std::to_string(kMost);
@@ -45,13 +45,13 @@ std::string read_text(const Json& value, std::string& text) {
 }
 
 template <void (v1::Sampling::*set)(float)>
-std::string read_number(const Json& value, ChatRequest& request) {
+std::string read_number(Json& value, ChatRequest& request) {
   if (!value.is_number()) return "is not a number";
   (request.sampling.*set)(value.get<float>());
   return kTaken;
 }
 
-std::string read_messages(const Json& value, ChatRequest& request) {
+std::string read_messages(Json& value, ChatRequest& request) {
   if (!value.is_array() || value.empty()) return "is not a list of at least one message";
   if (value.size() > kMostMessages) {
     return "has " + std::to_string(value.size()) + " messages, at most " +
@@ -64,7 +64,7 @@ std::string read_messages(const Json& value, ChatRequest& request) {
     const auto role = message.find("role");
     if (role == message.end() || !role->is_string()) return at + ".role is not a text";
   }
-  request.messages = value;
+  request.messages = std::move(value);
   return kTaken;
 }
 
@@ -75,7 +75,7 @@ bool is_tool_name(const std::string& name) {
   });
 }
 
-std::string read_tools(const Json& value, ChatRequest& request) {
+std::string read_tools(Json& value, ChatRequest& request) {
   if (!value.is_array()) return "is not a list of tools";
   if (value.empty()) return kTaken;  // as if there were none
   if (value.size() > kMostTools) {
@@ -100,7 +100,7 @@ std::string read_tools(const Json& value, ChatRequest& request) {
     return "has " + std::to_string(bytes) + " bytes, at most " + std::to_string(kMostToolBytes) +
            " are taken";
   }
-  request.tools = value;
+  request.tools = std::move(value);
   return kTaken;
 }
 
@@ -113,7 +113,7 @@ std::optional<std::string> read_function_name(const Json& value) {
   return name.get<std::string>();
 }
 
-std::string read_tool_choice(const Json& value, ChatRequest& request) {
+std::string read_tool_choice(Json& value, ChatRequest& request) {
   using ToolChoice = ChatRequest::ToolChoice;
   constexpr const char* kWrong =
       "is not \"auto\", \"none\", \"required\", a function, or allowed_tools";
@@ -151,7 +151,7 @@ std::string find_unknown(const Json& object, std::initializer_list<std::string_v
   return kTaken;
 }
 
-std::string read_response_format(const Json& value, ChatRequest& request) {
+std::string read_response_format(Json& value, ChatRequest& request) {
   using Format = ChatRequest::Format;
   const Json type = value.is_object() ? value.value("type", Json()) : Json();
   if (type == "text") return find_unknown(value, {"type"});
@@ -176,12 +176,12 @@ std::string read_response_format(const Json& value, ChatRequest& request) {
   return kTaken;
 }
 
-std::string read_grammar(const Json& value, ChatRequest& request) {
+std::string read_grammar(Json& value, ChatRequest& request) {
   request.format = ChatRequest::Format::kGrammar;
   return read_text(value, request.format_text);
 }
 
-std::string read_extension(const Json& value, ChatRequest& request) {
+std::string read_extension(Json& value, ChatRequest& request) {
   if (!value.is_object()) return "is not an object";
   for (const auto& [name, member] : value.items()) {
     if (name != "tool_grammar" && name != "cache") {
@@ -194,7 +194,7 @@ std::string read_extension(const Json& value, ChatRequest& request) {
   return kTaken;
 }
 
-std::string read_stops(const Json& value, ChatRequest& request) {
+std::string read_stops(Json& value, ChatRequest& request) {
   const auto take = [&request](const std::string& stop) {
     request.stops.push_back(stop);
     return !stop.empty() && stop.size() <= kMostStopBytes && request.stops.size() <= kMostStops;
@@ -204,7 +204,7 @@ std::string read_stops(const Json& value, ChatRequest& request) {
              : "is not a text, or a list of at most 16 texts, of 1 to 256 bytes each";
 }
 
-std::string read_effort(const Json& value, ChatRequest& request) {
+std::string read_effort(Json& value, ChatRequest& request) {
   constexpr const char* kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
   if (std::ranges::none_of(kEfforts, [&](const char* effort) { return value == effort; })) {
     return "is not none, minimal, low, medium, high, xhigh or max";
@@ -212,7 +212,7 @@ std::string read_effort(const Json& value, ChatRequest& request) {
   return read_text(value, request.reasoning_effort);
 }
 
-std::string read_verbosity(const Json& value, ChatRequest& request) {
+std::string read_verbosity(Json& value, ChatRequest& request) {
   if (value != "low" && value != "medium" && value != "high") return "is not low, medium or high";
   return read_text(value, request.verbosity);
 }
@@ -225,7 +225,7 @@ int depth_of(const Json& value, int limit) {
   return depth + 1;
 }
 
-std::string read_kwargs(const Json& value, ChatRequest& request) {
+std::string read_kwargs(Json& value, ChatRequest& request) {
   constexpr int kMostDepth = 16;
   if (!value.is_object()) return "is not an object";
   if (value.dump(-1, ' ', false, Json::error_handler_t::replace).size() > kMostKwargsBytes) {
@@ -237,24 +237,24 @@ std::string read_kwargs(const Json& value, ChatRequest& request) {
   for (const auto& [name, member] : value.items()) {
     if (is_given_variable(name)) return "has '" + clip(name) + "', which the server sets";
   }
-  request.kwargs = value;
+  request.kwargs = std::move(value);
   return kTaken;
 }
 
-std::string read_documents(const Json& value, ChatRequest& request) {
+std::string read_documents(Json& value, ChatRequest& request) {
   if (!value.is_array()) return "is not a list";
-  request.documents = value;
+  request.documents = std::move(value);
   return kTaken;
 }
 
-std::string read_modalities(const Json& value, ChatRequest&) {
+std::string read_modalities(Json& value, ChatRequest&) {
   return value == Json::array({"text"}) ? kTaken : "is not [\"text\"]";
 }
 
-std::string ignore(const Json&, ChatRequest&) { return kTaken; }
+std::string ignore(Json&, ChatRequest&) { return kTaken; }
 
 template <int reason>
-std::string refuse(const Json&, ChatRequest&) {
+std::string refuse(Json&, ChatRequest&) {
   constexpr const char* kReasons[] = {
       "is not served: models here read and write text",
       "is not served: `tools` has its place",
@@ -266,49 +266,49 @@ std::string refuse(const Json&, ChatRequest&) {
 
 struct Member {
   const char* name;
-  // Not empty: what is wrong with it.
-  std::string (*read)(const Json& value, ChatRequest& request);
+  // Not empty: what is wrong with it. It may take the value.
+  std::string (*read)(Json& value, ChatRequest& request);
 };
 
 constexpr Member kMembers[] = {
-    {"model", [](const Json& v, ChatRequest& r) { return read_text(v, r.model); }},
+    {"model", [](Json& v, ChatRequest& r) { return read_text(v, r.model); }},
     {"messages", read_messages},
     {"tools", read_tools},
     {"tool_choice", read_tool_choice},
     {"parallel_tool_calls",
-     [](const Json& v, ChatRequest& r) { return read_flag(v, r.parallel_tool_calls); }},
+     [](Json& v, ChatRequest& r) { return read_flag(v, r.parallel_tool_calls); }},
     {"max_completion_tokens", nullptr},  // with max_tokens, below
     {"max_tokens", nullptr},
     {"temperature", read_number<&v1::Sampling::set_temperature>},
     {"top_p", read_number<&v1::Sampling::set_top_p>},
     {"presence_penalty", read_number<&v1::Sampling::set_presence_penalty>},
     {"frequency_penalty", read_number<&v1::Sampling::set_frequency_penalty>},
-    {"logit_bias", [](const Json& v, ChatRequest& r) { return read_logit_bias(v, r.sampling); }},
-    {"seed", [](const Json& v, ChatRequest& r) { return read_seed(v, r.sampling); }},
+    {"logit_bias", [](Json& v, ChatRequest& r) { return read_logit_bias(v, r.sampling); }},
+    {"seed", [](Json& v, ChatRequest& r) { return read_seed(v, r.sampling); }},
     {"stop", read_stops},
-    {"n", [](const Json& v, ChatRequest& r) { return read_count(v, r.num_choices); }},
-    {"stream", [](const Json& v, ChatRequest& r) { return read_flag(v, r.streams); }},
+    {"n", [](Json& v, ChatRequest& r) { return read_count(v, r.num_choices); }},
+    {"stream", [](Json& v, ChatRequest& r) { return read_flag(v, r.streams); }},
     {"stream_options",
-     [](const Json& v, ChatRequest& r) { return read_stream_options(v, r.include_usage); }},
-    {"logprobs", [](const Json& v, ChatRequest& r) { return read_flag(v, r.logprobs); }},
+     [](Json& v, ChatRequest& r) { return read_stream_options(v, r.include_usage); }},
+    {"logprobs", [](Json& v, ChatRequest& r) { return read_flag(v, r.logprobs); }},
     {"top_logprobs", read_top_logprobs},
     {"response_format", read_response_format},
     {"grammar", read_grammar},
     {"lintel", read_extension},
     {"reasoning_effort", read_effort},
     {"thinking_token_budget",
-     [](const Json& v, ChatRequest& r) { return read_count(v, r.thinking_budget.emplace()); }},
+     [](Json& v, ChatRequest& r) { return read_count(v, r.thinking_budget.emplace()); }},
     {"chat_template_kwargs", read_kwargs},
     {"documents", read_documents},
     {"add_generation_prompt",
-     [](const Json& v, ChatRequest& r) { return read_flag(v, r.add_generation_prompt); }},
+     [](Json& v, ChatRequest& r) { return read_flag(v, r.add_generation_prompt); }},
     {"continue_final_message",
-     [](const Json& v, ChatRequest& r) { return read_flag(v, r.continue_final_message); }},
+     [](Json& v, ChatRequest& r) { return read_flag(v, r.continue_final_message); }},
     {"verbosity", read_verbosity},
-    {"user", [](const Json& v, ChatRequest&) { return v.is_string() ? kTaken : "is not a text"; }},
+    {"user", [](Json& v, ChatRequest&) { return v.is_string() ? kTaken : "is not a text"; }},
     // Not OpenAI's.
     {"top_k",
-     [](const Json& v, ChatRequest& r) -> std::string {
+     [](Json& v, ChatRequest& r) -> std::string {
        std::uint32_t count = 0;
        std::string wrong = read_count(v, count);
        r.sampling.set_top_k(count);
@@ -317,12 +317,12 @@ constexpr Member kMembers[] = {
     {"min_p", read_number<&v1::Sampling::set_min_p>},
     {"repetition_penalty", read_number<&v1::Sampling::set_repetition_penalty>},
     {"penalty_window",
-     [](const Json& v, ChatRequest& r) -> std::string {
+     [](Json& v, ChatRequest& r) -> std::string {
        if (!is_whole<std::int64_t>(v)) return "is not a whole number from 0 on";
        r.sampling.set_penalty_window(v.get<std::int64_t>());
        return kTaken;
      }},
-    {"adapter", [](const Json& v, ChatRequest& r) { return read_text(v, r.adapter); }},
+    {"adapter", [](Json& v, ChatRequest& r) { return read_text(v, r.adapter); }},
     {"modalities", read_modalities},
     {"metadata", ignore},
     {"store", ignore},
@@ -383,14 +383,14 @@ grpc::Status read_chat_request(std::string_view text, const JsonBounds& bounds,
                                ChatRequest& request) {
   Json body;
   grpc::Status status = read_json_body(text, bounds, body);
-  return status.ok() ? read_chat_request(body, request) : status;
+  return status.ok() ? read_chat_request(std::move(body), request) : status;
 }
 
-grpc::Status read_chat_request(const nlohmann::ordered_json& body, ChatRequest& request) {
+grpc::Status read_chat_request(nlohmann::ordered_json body, ChatRequest& request) {
   const auto wrong = [](const std::string& name, const std::string& what) {
     return invalid_argument({{name, what}});
   };
-  for (const auto& [name, value] : body.items()) {
+  for (auto& [name, value] : body.get_ref<Json::object_t&>()) {
     if (value.is_null()) continue;  // as if it were not there
     const auto* const known =
         std::ranges::find_if(kMembers, [&](const Member& member) { return name == member.name; });

@@ -64,7 +64,7 @@ struct ChatRequest {
 grpc::Status read_json_body(std::string_view text, const JsonBounds& bounds,
                             nlohmann::ordered_json& body);
 // INVALID_ARGUMENT names the member.
-grpc::Status read_chat_request(const nlohmann::ordered_json& body, ChatRequest& request);
+grpc::Status read_chat_request(nlohmann::ordered_json body, ChatRequest& request);
 grpc::Status read_chat_request(std::string_view text, const JsonBounds& bounds,
                                ChatRequest& request);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/core/request_memory.h"
 
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -66,6 +67,11 @@ RequestRefusal RequestMemory::admit(Shares::iterator share, std::size_t& request
 
 void RequestMemory::give_back(Shares::iterator share, std::size_t& request,
                               std::size_t bytes) noexcept {
+  const bool is_large = bytes >= kLargeBytes;
+  if (is_large && freed_.fetch_add(bytes) + bytes >= kGivenBackBytes) {
+    freed_ = 0;
+    give_back_();
+  }
   MutexLock lock(mutex_);
   assert(bytes_ >= bytes && share->second.bytes >= bytes && request >= bytes);
   request -= bytes;
@@ -153,6 +159,12 @@ std::size_t usable_memory() {
   const std::size_t container = memory_of_container("/sys/fs/cgroup");
   if (machine == 0 || container == 0) return std::max(machine, container);
   return std::min(machine, container);
+}
+
+void trim_heap() noexcept {
+#ifdef __GLIBC__
+  ::malloc_trim(/*pad=*/0);
+#endif
 }
 
 // Linux, Documentation/admin-guide/cgroup-v2.rst ("memory.max") and cgroup-v1/memory.rst. A

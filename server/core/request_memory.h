@@ -7,9 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "server/core/mutex.h"
 
@@ -30,12 +32,16 @@ struct RequestRefusal {
   explicit operator bool() const { return kind != Kind::kNone; }
 };
 
+// Gives what the allocator keeps of freed memory back to the system: after a peak it is tens of
+// megabytes, scattered in its heaps.
+void trim_heap() noexcept;
+
 // What requests hold from the moment they are parsed: bodies, trees of JSON, prompts, answers that
 // are kept until they are written, events that are kept for readers. (Reading and parsing over HTTP
 // count among --http-memory, states and what a running sequence holds among --session-memory.)
 //
 // A request is charged with the most that it may come to hold before it holds it, as states are,
-// and releases what it drops or has written. So an accepted request never has to be ended for
+// and releases what it has dropped or written. So an accepted request never has to be ended for
 // what others hold. There is one place that refuses, Charge::add(), and one that releases.
 //
 // Thread-safe. A charge is used by one thread at a time. The object outlives its charges.
@@ -53,7 +59,9 @@ class RequestMemory {
 
   class Charge;
 
-  explicit RequestMemory(const Limits& limits) : limits_(limits) {}
+  // give_back: called before memory that large requests release counts as free. It does not throw.
+  explicit RequestMemory(const Limits& limits, std::function<void()> give_back = trim_heap)
+      : limits_(limits), give_back_(std::move(give_back)) {}
   ~RequestMemory();  // REQUIRES: no charge lives
   RequestMemory(const RequestMemory&) = delete;
   RequestMemory& operator=(const RequestMemory&) = delete;
@@ -77,7 +85,13 @@ class RequestMemory {
   void give_back(Shares::iterator share, std::size_t& request, std::size_t bytes) noexcept
       EXCLUDES(mutex_);
 
+  // Releases of so much in one go are added up, and from so many bytes on given back.
+  static constexpr std::size_t kLargeBytes = std::size_t{4} << 20;
+  static constexpr std::size_t kGivenBackBytes = std::size_t{16} << 20;
+
   const Limits limits_;
+  const std::function<void()> give_back_;
+  std::atomic<std::size_t> freed_{0};  // in large releases, since the last one was given back
   mutable Mutex mutex_;
   std::size_t bytes_ GUARDED_BY(mutex_) = 0;
   Shares shares_ GUARDED_BY(mutex_);  // of the identities that have charges

@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "server/api/lintel_v1/charged_tree.h"
 #include "server/api/lintel_v1/model_service.h"
+#include "server/api/lintel_v1/request_budget.h"
 #include "server/api/lookup.h"
 #include "server/chat/template/request_json.h"
 #include "server/rpc/status.h"
@@ -137,7 +137,7 @@ grpc::Status read_charged_request(const CallScope& scope, std::string_view body,
   chat.memory = scope.charge();
   // Texts of the body, and of the prompt in its renderings.
   constexpr std::size_t kTexts = 4;
-  ChargedTree tree(chat.memory, kMessageCopies);
+  RequestBudget tree(chat.memory, /*copies=*/1, chat.is_cancelled);
   RequestRefusal refusal = chat.memory.add(kTexts * body.size());
   if (refusal) return request_memory_refusal(refusal, caller, "messages");
   grpc::Status status = read_chat_request(body, {.budget = &tree}, chat.request);
@@ -159,8 +159,14 @@ grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat
                             : "the model has no chat template (--chat-template)");
   }
   chat.now = local_time(std::chrono::system_clock::to_time_t(context.clock.wall_time()));
+  // Beside the messages, until the prompt is made.
+  RequestMemory::Charge memory = chat.memory.beside();
+  RequestBudget rendering(memory, /*copies=*/1, chat.is_cancelled);
   status = make_chat_prompt(*chat.model->chat, *tokenizer, chat.request, chat.now, chat.prompt,
-                            chat.is_cancelled);
+                            &rendering);
+  if (rendering.refusal()) {
+    return request_memory_refusal(rendering.refusal(), scope.caller().name, "messages");
+  }
   if (!status.ok()) return status;
   return resolve_adapter(chat.request.adapter, *chat.model, &chat.adapter);
 }
@@ -349,7 +355,7 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
     turns_.run([this, shared = std::shared_ptr<const ChatTurn>(std::move(ended))] {
       try {
         if (!is_stopping_) end_turn(*shared);
-      } catch (const RenderCancelled&) {  // by the destructor
+      } catch (const RenderCancelled&) {  // by the destructor, or for want of memory
       }
     });
   };
@@ -365,28 +371,28 @@ grpc::Status ChatGeneration::make_turn(ReadChat& chat, const Owner& owner,
                                   {"documents", std::move(request.documents)},
                                   {"kwargs", std::move(request.kwargs)}};
   std::string text = request_json_text(trees);
+  text.shrink_to_fit();
   const auto answer = static_cast<std::size_t>(request.num_choices == 1 ? max_new_tokens : 0);
   RequestMemory::Charge memory = chat.memory.beside();
   const RequestRefusal refusal =
       memory.add(text.capacity() + (chat.prompt.ids.size() + answer) * sizeof(std::int32_t));
   if (refusal) return request_memory_refusal(refusal, owner, "messages");
-  turn = std::make_unique<ChatTurn>(ChatTurn{.model = chat.model,
+  turn = std::make_unique<ChatTurn>(ChatTurn{.memory = std::move(memory),
+                                             .model = chat.model,
                                              .adapter = chat.adapter,
                                              .owner = owner,
                                              .request = std::move(request),
                                              .trees = std::move(text),
                                              .now = chat.now,
                                              .boundary = chat.prompt.turn_boundary,
-                                             .tokens = std::move(chat.prompt.ids),
-                                             .memory = std::move(memory)});
+                                             .tokens = std::move(chat.prompt.ids)});
   return grpc::Status::OK;
 }
 
 std::optional<ChatRequest> ChatGeneration::request_of(const ChatTurn& turn,
-                                                      RequestMemory::Charge& memory) const {
-  ChargedTree tree(memory, kMessageCopies);
+                                                      JsonBudget& budget) const {
   JsonFailure failure;
-  auto trees = read_request_json(turn.trees, {.budget = &tree}, failure);
+  auto trees = read_request_json(turn.trees, {.budget = &budget}, failure);
   if (!trees) return std::nullopt;
   ChatRequest request = turn.request;
   request.messages = std::move((*trees)["messages"]);
@@ -404,16 +410,21 @@ void ChatGeneration::end_turn(const ChatTurn& turn) const {
   const bool may_read_ahead =
       context_.prefixes.options().reads_ahead && turn.request.num_choices == 1;
   RequestMemory::Charge memory(context_.gate.memory, turn.owner);
+  const std::function<bool()> is_stopping = [this] { return is_stopping_.load(); };
+  RequestBudget budget(memory, /*copies=*/1, is_stopping);
   std::optional<ChatRequest> request;
-  if (has_end || may_read_ahead) request = request_of(turn, memory);
+  if (has_end || may_read_ahead) request = request_of(turn, budget);
   bool keeps_end = false;
   if (has_end) {
     std::vector<std::int32_t> tokens = turn.tokens;
     tokens.insert(tokens.end(), turn.answer.begin(), turn.answer.end());
     tokens.push_back(turn.stop_token);
-    keeps_end = request &&
-                next_turn_begins_with(*turn.model->chat, *transformer.tokenizer(), *request,
-                                      turn.now, answer_of(turn, *request), tokens, is_stopping());
+    try {
+      keeps_end =
+          request && next_turn_begins_with(*turn.model->chat, *transformer.tokenizer(), *request,
+                                           turn.now, answer_of(turn, *request), tokens, &budget);
+    } catch (const RenderCancelled&) {  // it may begin otherwise
+    }
     if (!keeps_end) context_.prefixes.drop(reader, tokens, KeptFor::kEnd);
   }
   if (turn.kept.call > 0 && (keeps_end || !turn.has_calls)) {
@@ -425,7 +436,7 @@ void ChatGeneration::end_turn(const ChatTurn& turn) const {
                                     prompt.first(static_cast<std::size_t>(turn.boundary)),
                                     turn.is_stored_at_once);
   }
-  if (!keeps_end && may_read_ahead && request) read_ahead(turn, *request);
+  if (!keeps_end && may_read_ahead && request) read_ahead(turn, *request, budget);
 }
 
 namespace {
@@ -440,13 +451,13 @@ class AheadSink final : public TokenSink {
 
 }  // namespace
 
-void ChatGeneration::read_ahead(const ChatTurn& turn, const ChatRequest& chat) const {
+void ChatGeneration::read_ahead(const ChatTurn& turn, ChatRequest& chat, JsonBudget& budget) const {
   const Transformer& transformer = *turn.model->transformer;
   const Scheduler::Stats stats = turn.model->scheduler->stats();
   if (stats.running + stats.queued > 0) return;
   GenerationRequest request;
   request.prompt = next_turn_beginning(*turn.model->chat, *transformer.tokenizer(), chat, turn.now,
-                                       answer_of(turn, chat), is_stopping());
+                                       answer_of(turn, chat), &budget);
   const auto size = static_cast<std::int64_t>(request.prompt.size());
   const std::int64_t most = transformer.config().max_tokens();
   if (size <= turn.boundary || (most > 0 && size >= most)) return;

@@ -35,18 +35,14 @@ namespace lintel {
 
 // A request with the model that it names, and the prompt that it becomes.
 struct ReadChat {
+  RequestMemory::Charge memory;  // of request and prompt, which go before it
   ChatRequest request;
   std::function<bool()> is_cancelled;  // ends the making of the prompt; empty: never
   SharedModel model;
   SharedAdapter adapter;  // null: none
   LocalTime now;
   ChatPrompt prompt;
-  RequestMemory::Charge memory;  // of request and prompt
 };
-
-// Copies of a chat's messages that are there at a time: those of the body and of the request, then
-// of the request and of its prompt.
-inline constexpr std::size_t kMessageCopies = 2;
 
 // Reads and charges chat.request. Not OK: what is wrong with the body, or as
 // request_memory_refusal().
@@ -61,6 +57,7 @@ v1::Sampling sampling_of(const ChatRequest& request, const SamplingDefaults& def
 // were kept on the way the next turn may begin with. Its messages are kept as text, and of its
 // answer the tokens alone.
 struct ChatTurn {
+  RequestMemory::Charge memory;  // of all this, which goes before it
   SharedModel model;
   SharedAdapter adapter;
   Owner owner;
@@ -77,7 +74,6 @@ struct ChatTurn {
   std::int32_t stop_token = 0;  // where one ended it
   bool has_calls = false;       // any choice
   std::shared_ptr<const ChatOutput> output;
-  RequestMemory::Charge memory;  // of all this
 };
 
 struct PreparedChat {
@@ -136,17 +132,14 @@ class ChatGeneration {
   grpc::Status add_grammar(RpcCall& rpc, const ReadChat& chat, GenerationRequest& generation);
   // Of the states that were kept in a turn those go that the next one cannot begin with.
   void end_turn(const ChatTurn& turn) const;
-  std::function<bool()> is_stopping() const {
-    return [this] { return is_stopping_.load(); };
-  }
   // While the model has nothing else to do: reads the answer as the next turn begins.
-  void read_ahead(const ChatTurn& turn, const ChatRequest& request) const;
+  void read_ahead(const ChatTurn& turn, ChatRequest& request, JsonBudget& budget) const;
   // A turn for what depends on the answer; takes the request and the prompt's tokens. Not OK: as
   // request_memory_refusal().
   grpc::Status make_turn(ReadChat& chat, const Owner& owner, std::int64_t max_new_tokens,
                          std::unique_ptr<ChatTurn>& turn) const;
   // The turn's request with its trees; nothing: there is no memory for them.
-  std::optional<ChatRequest> request_of(const ChatTurn& turn, RequestMemory::Charge& memory) const;
+  std::optional<ChatRequest> request_of(const ChatTurn& turn, JsonBudget& budget) const;
 
   const ServiceContext context_;
   grammar::GrammarCache grammars_;

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "model/core/sha256.h"
-#include "server/api/lintel_v1/charged_tree.h"
+#include "server/api/lintel_v1/request_budget.h"
 #include "server/api/lintel_v1/session_calls.h"
 #include "server/api/refusals.h"
 #include "server/api/token_reactor.h"
@@ -534,7 +534,7 @@ grpc::Status ResponseService::read_conversation(CallScope& scope, const std::str
     Json body = std::move(read.request.chat);
     status = messages_of(request.instructions, items, first_input, body["messages"]);
     if (!read.is_compacted) items = nullptr;
-    if (status.ok()) status = read_chat_request(body, read.chat.request);
+    if (status.ok()) status = read_chat_request(std::move(body), read.chat.request);
   }
   if (status.ok()) status = read_chat(context_, scope, read.chat);
   return with_response_members(status);
@@ -627,7 +627,7 @@ grpc::Status ResponseService::read_body(const CallScope& scope, std::string_view
   if (const RequestRefusal refusal = memory.add(kTextCopies * text.size())) {
     return request_memory_refusal(refusal, owner, "input");
   }
-  ChargedTree tree(memory, kItemCopies);
+  RequestBudget tree(memory, kItemCopies, read.chat.is_cancelled);
   grpc::Status status = read_json_body(text, {.budget = &tree}, body);
   if (tree.refusal()) return request_memory_refusal(tree.refusal(), owner, "input");
   return status.ok() ? read_response_request(body, use, read.request) : status;

@@ -47,13 +47,13 @@ class ResponseService final : public RpcService {
  private:
   // A request with the conversation that it continues.
   struct Conversation {
+    ReadChat chat;  // its charge is for all of it
     ResponseRequest request;
     nlohmann::ordered_json input;  // its items
     nlohmann::ordered_json items;  // of the conversation, with those
-    ReadChat chat;
-    std::string parent;           // digits of the response that it continues; empty: none
-    std::size_t chain_bytes = 0;  // of the items of that and of those before it, as JSON
-    bool is_compacted = false;    // it is read for one item that stands for it
+    std::string parent;            // digits of the response that it continues; empty: none
+    std::size_t chain_bytes = 0;   // of the items of that and of those before it, as JSON
+    bool is_compacted = false;     // it is read for one item that stands for it
     // Of a connection's turn:
     std::optional<std::string> earlier;  // the items before it, as JSON; none: the store has them
     bool is_kept = false;                // by the connection, which gets `kept`

@@ -102,19 +102,18 @@ class MessagePreparation {
  public:
   explicit MessagePreparation(const TemplateTraits& traits) : traits_(traits) {}
 
-  Message run(const Message& messages) {
+  Message run(Message messages) {
     if (!messages.is_array()) throw MessageError("messages is no list");
     Message prepared = Message::array();
     for (std::size_t i = 0; i < messages.size(); ++i) {
       if (!messages[i].is_object()) throw MessageError(place_of(i) + " is no object");
-      add(messages[i], place_of(i), prepared);
+      add(std::move(messages[i]), place_of(i), prepared);
     }
     return prepared;
   }
 
  private:
-  void add(const Message& given, const std::string& place, Message& prepared) {
-    Message message = given;
+  void add(Message message, const std::string& place, Message& prepared) {
     if (has_role(message, "developer") && !traits_.has_developer) message["role"] = "system";
     prepare_content(message, place);
     const bool joins =
@@ -202,8 +201,8 @@ class MessagePreparation {
 
 }  // namespace
 
-Message prepare_messages(const Message& messages, const TemplateTraits& traits) {
-  return MessagePreparation(traits).run(messages);
+Message prepare_messages(Message messages, const TemplateTraits& traits) {
+  return MessagePreparation(traits).run(std::move(messages));
 }
 
 }  // namespace lintel

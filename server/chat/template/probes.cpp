@@ -4,6 +4,7 @@
 #include <string>
 
 #include "server/chat/template/traits.h"
+#include "server/chat/template/values.h"
 
 namespace lintel {
 namespace {
@@ -35,8 +36,26 @@ ProbeJson probe_tools() {
   return ProbeJson::array({{{"type", "function"}, {"function", function}}});
 }
 
+// The time of all probes of a template, which a load waits for: that of one render.
+class ProbeTime final : public JsonBudget {
+ public:
+  explicit ProbeTime(const TemplateLimits& limits) : seconds_(limits.cpu_seconds) {}
+
+  bool charge(std::int64_t /*bytes*/) override { return true; }
+  bool cancelled() const override { return jinja::cpu_seconds_of_thread() - begin_ > seconds_; }
+
+ private:
+  const double seconds_;
+  const double begin_ = jinja::cpu_seconds_of_thread();
+};
+
+struct ProbedTemplate {
+  const ChatTemplate& chat_template;
+  ProbeTime time;
+};
+
 // The text of a render; nothing: it fails.
-std::optional<std::string> rendered(const ChatTemplate& chat_template, const ProbeJson& messages,
+std::optional<std::string> rendered(ProbedTemplate& probed, const ProbeJson& messages,
                                     bool add_generation_prompt, const ProbeJson& kwargs,
                                     const ProbeJson* tools) {
   RenderInput input;
@@ -44,17 +63,19 @@ std::optional<std::string> rendered(const ChatTemplate& chat_template, const Pro
   input.tools = tools;
   input.kwargs = &kwargs;
   input.add_generation_prompt = add_generation_prompt;
+  input.budget = &probed.time;
   try {
-    return chat_template.render(input).text;
+    return probed.chat_template.render(input).text;
   } catch (const TemplateError&) {
   } catch (const TemplateRefusal&) {
+  } catch (const RenderCancelled&) {
   }
   return std::nullopt;
 }
 
-std::optional<std::string> rendered(const ChatTemplate& chat_template, const ProbeJson& messages,
+std::optional<std::string> rendered(ProbedTemplate& probed, const ProbeJson& messages,
                                     const ProbeJson* tools = nullptr) {
-  return rendered(chat_template, messages, false, ProbeJson::object(), tools);
+  return rendered(probed, messages, false, ProbeJson::object(), tools);
 }
 
 bool has(const std::optional<std::string>& text, std::string_view words) {
@@ -77,10 +98,10 @@ ToolDialect dialect_of(const std::optional<std::string>& text) {
   return is_hermes ? ToolDialect::kHermes : ToolDialect::kNone;
 }
 
-bool opens_thinking_with(const ChatTemplate& chat_template, const ProbeJson& kwargs) {
+bool opens_thinking_with(ProbedTemplate& probed, const ProbeJson& kwargs) {
   const ProbeJson messages = ProbeJson::array({user_message()});
-  const auto with = rendered(chat_template, messages, true, kwargs, nullptr);
-  const auto without = rendered(chat_template, messages, false, kwargs, nullptr);
+  const auto with = rendered(probed, messages, true, kwargs, nullptr);
+  const auto without = rendered(probed, messages, false, kwargs, nullptr);
   if (!with || !without) return false;
   const auto differs = std::ranges::mismatch(*with, *without).in1;
   const std::string added(differs, with->end());
@@ -90,11 +111,11 @@ bool opens_thinking_with(const ChatTemplate& chat_template, const ProbeJson& kwa
 
 // What stands between the reasoning and the content of an answer. As Qwen's templates have it,
 // where this one shows no reasoning, or other words there.
-std::string reasoning_end_of(const ChatTemplate& chat_template) {
+std::string reasoning_end_of(ProbedTemplate& probed) {
   constexpr std::string_view kThought = "probe_thought", kAnswer = "probe_answer";
   ProbeJson answer = {{"role", "assistant"}, {"content", kAnswer}};
   for (const std::string_view name : kReasoningNames) answer[std::string(name)] = kThought;
-  const auto text = rendered(chat_template, ProbeJson::array({user_message(), answer}));
+  const auto text = rendered(probed, ProbeJson::array({user_message(), answer}));
   const std::size_t thought = text ? text->find(kThought) : std::string::npos;
   const std::size_t end = thought == std::string::npos ? thought : text->find(kAnswer, thought);
   if (end != std::string::npos) {
@@ -128,11 +149,12 @@ bool TemplateTraits::has_variable(std::string_view name) const {
 }
 
 TemplateTraits probe(const ChatTemplate& chat_template) {
+  ProbedTemplate probed{chat_template, ProbeTime(chat_template.limits())};
   TemplateTraits traits;
   const ProbeJson arguments = {{"probe_key", "probe_value"}};
   const ProbeJson tools = probe_tools();
   const auto call = [&](const ProbeJson& given, const ProbeJson& content) {
-    return rendered(chat_template, ProbeJson::array({user_message(), call_message(given, content)}),
+    return rendered(probed, ProbeJson::array({user_message(), call_message(given, content)}),
                     &tools);
   };
   std::optional<std::string> shown = call(arguments, "");
@@ -148,22 +170,22 @@ TemplateTraits probe(const ChatTemplate& chat_template) {
       call(wants_text ? ProbeJson(arguments.dump()) : arguments, nullptr).has_value();
   const ProbeJson parts = ProbeJson::array({{{"type", "text"}, {"text", "probe_part"}}});
   const auto in_parts =
-      rendered(chat_template, ProbeJson::array({{{"role", "user"}, {"content", parts}}}));
+      rendered(probed, ProbeJson::array({{{"role", "user"}, {"content", parts}}}));
   traits.parts =
       has(in_parts, "probe_part") && !has(in_parts, "'type'") && !has(in_parts, "\"type\"");
-  const auto with_tools = rendered(chat_template, ProbeJson::array({user_message()}), &tools);
+  const auto with_tools = rendered(probed, ProbeJson::array({user_message()}), &tools);
   traits.tools = has(with_tools, "probe_tool");
   traits.tools_failed = !with_tools;
-  traits.system = has(
-      rendered(chat_template, ProbeJson::array({{{"role", "system"}, {"content", "probe_system"}},
-                                                user_message()})),
-      "probe_system");
+  traits.system =
+      has(rendered(probed, ProbeJson::array({{{"role", "system"}, {"content", "probe_system"}},
+                                             user_message()})),
+          "probe_system");
   const auto thinking = [](bool on) {
     return ProbeJson{{"enable_thinking", on}, {"thinking", on}};
   };
-  traits.opens_thinking = opens_thinking_with(chat_template, ProbeJson::object());
-  traits.opens_thinking_on = opens_thinking_with(chat_template, thinking(true));
-  traits.opens_thinking_off = opens_thinking_with(chat_template, thinking(false));
+  traits.opens_thinking = opens_thinking_with(probed, ProbeJson::object());
+  traits.opens_thinking_on = opens_thinking_with(probed, thinking(true));
+  traits.opens_thinking_off = opens_thinking_with(probed, thinking(false));
   for (const std::string_view name : kKwargNames) {
     if (chat_template.has_variable(name)) traits.variables.emplace_back(name);
   }
@@ -172,7 +194,7 @@ TemplateTraits probe(const ChatTemplate& chat_template) {
       traits.reasoning_names.emplace_back(name);
     }
   }
-  traits.reasoning_end = reasoning_end_of(chat_template);
+  traits.reasoning_end = reasoning_end_of(probed);
   traits.has_developer = chat_template.source().find("developer") != std::string::npos;
   return traits;
 }

@@ -2,6 +2,8 @@
 #include "server/chat/template/request_json.h"
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -13,8 +15,11 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr std::uint8_t kBigIntegerSubtype = 1;
-// As the allocator gives them out: a value with its name.
-constexpr std::int64_t kOrderedMemberBytes = 64;
+// As the allocator gives them out: a list or an object, a text, and a name in an index.
+constexpr std::int64_t kContainerBytes = 32;
+constexpr std::int64_t kTextBytes = 48;
+constexpr std::int64_t kIndexBytes = 96;
+constexpr std::size_t kShortTextBytes = 15;  // lie within the string's own
 // Names of smaller objects are compared one by one.
 constexpr std::size_t kIndexedMembers = 16;
 
@@ -36,17 +41,16 @@ class OrderedTreeBuilder final : public nlohmann::json_sax<json> {
     return std::move(root_);
   }
 
-  bool null() override { return put(nullptr, 0); }
-  bool boolean(bool value) override { return put(value, 0); }
-  bool number_integer(std::int64_t value) override { return put(value, 0); }
-  bool number_unsigned(std::uint64_t value) override { return put(value, 0); }
+  bool null() override { return put(nullptr); }
+  bool boolean(bool value) override { return put(value); }
+  bool number_integer(std::int64_t value) override { return put(value); }
+  bool number_unsigned(std::uint64_t value) override { return put(value); }
   bool number_float(double value, const std::string& text) override {
-    if (text.find_first_of(".eE") != std::string::npos) return put(value, 0);
-    return put(big_integer(text), text.size());
+    if (text.find_first_of(".eE") != std::string::npos) return put(value);
+    return charge(kTextBytes + heap_bytes(text)) && put(big_integer(text));
   }
   bool string(std::string& value) override {
-    const std::size_t bytes = value.size();
-    return put(std::move(value), bytes);
+    return charge(kTextBytes + heap_bytes(value)) && put(std::move(value));
   }
   bool binary(json::binary_t&) override { return false; }  // not in JSON
   bool start_object(std::size_t) override { return open(ordered_json::object()); }
@@ -54,10 +58,11 @@ class OrderedTreeBuilder final : public nlohmann::json_sax<json> {
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(std::string& name) override {
-    if (!charge(name.size())) return false;
     Level& level = levels_.back();
     Members& members = level.value->get_ref<ordered_json::object_t&>();
-    level.member = find(level, members, name);
+    const std::optional<std::size_t> found = find(level, members, name);
+    if (!found) return false;
+    level.member = *found;
     if (level.member < members.size()) {
       if (bounds_.takes_repeated_names) return true;
       failure_.kind = JsonFailure::Kind::kRepeatedName;
@@ -65,7 +70,8 @@ class OrderedTreeBuilder final : public nlohmann::json_sax<json> {
       failure_.name = name;
       return false;
     }
-    if (members.size() >= kIndexedMembers) level.places.emplace(name, members.size());
+    if (!charge(heap_bytes(name)) || !make_room(members)) return false;
+    if (members.size() >= kIndexedMembers && !add_place(level, name, members.size())) return false;
     members.emplace_back(std::move(name), nullptr);
     return true;
   }
@@ -78,24 +84,54 @@ class OrderedTreeBuilder final : public nlohmann::json_sax<json> {
     ordered_json* value;
     std::size_t member = 0;  // of an object, whose value comes next
     std::unordered_map<std::string, std::size_t> places;
+    std::int64_t index_bytes = 0;  // charged for `places`
   };
 
-  // The number of members: there is none of the name.
-  static std::size_t find(Level& level, const Members& members, const std::string& name) {
+  static std::int64_t heap_bytes(const std::string& text) {
+    return text.size() > kShortTextBytes ? static_cast<std::int64_t>(text.size()) + 16 : 0;
+  }
+
+  bool add_place(Level& level, const std::string& name, std::size_t place) {
+    const std::int64_t bytes = kIndexBytes + heap_bytes(name);
+    if (!charge(bytes)) return false;
+    level.index_bytes += bytes;
+    level.places.emplace(name, place);
+    return true;
+  }
+
+  // The number of members: there is none of the name. Nothing: there is no memory.
+  std::optional<std::size_t> find(Level& level, const Members& members, const std::string& name) {
     if (members.size() <= kIndexedMembers) {
       std::size_t i = 0;
       while (i < members.size() && members[i].first != name) ++i;
       return i;
     }
     if (level.places.size() < kIndexedMembers) {
-      for (std::size_t i = 0; i < members.size(); ++i) level.places.emplace(members[i].first, i);
+      for (std::size_t i = 0; i < members.size(); ++i) {
+        if (!add_place(level, members[i].first, i)) return std::nullopt;
+      }
     }
     const auto found = level.places.find(name);
     return found == level.places.end() ? members.size() : found->second;
   }
 
-  bool charge(std::size_t bytes) {
-    const auto more = kOrderedMemberBytes + static_cast<std::int64_t>(bytes);
+  // Room for one more. The old values and the new place are there for a moment.
+  template <typename Value>
+  bool make_room(std::vector<Value>& values) {
+    if (values.size() < values.capacity()) return true;
+    const std::size_t before = values.capacity(), larger = before + before / 2 + 1;
+    if (!charge(static_cast<std::int64_t>(larger * sizeof(Value)))) return false;
+    values.reserve(larger);
+    release(static_cast<std::int64_t>(before * sizeof(Value)));
+    return true;
+  }
+
+  void release(std::int64_t bytes) {
+    charged_ -= bytes;
+    if (bounds_.budget != nullptr) bounds_.budget->charge(-bytes);
+  }
+  bool charge(std::int64_t more) {
+    if (more == 0) return true;
     if (charged_ + more > bounds_.max_bytes) {
       failure_.kind = JsonFailure::Kind::kTooLarge;
       failure_.what = "takes more than " + std::to_string(bounds_.max_bytes >> 20) +
@@ -111,6 +147,7 @@ class OrderedTreeBuilder final : public nlohmann::json_sax<json> {
     return true;
   }
 
+  // Null: there is no memory.
   ordered_json* place(ordered_json value) {
     if (levels_.empty()) {
       root_ = std::move(value);
@@ -118,25 +155,25 @@ class OrderedTreeBuilder final : public nlohmann::json_sax<json> {
     }
     Level& level = levels_.back();
     if (level.value->is_array()) {
-      level.value->push_back(std::move(value));
-      return &level.value->back();
+      auto& list = level.value->get_ref<ordered_json::array_t&>();
+      if (!make_room(list)) return nullptr;
+      list.push_back(std::move(value));
+      return &list.back();
     }
     Members& members = level.value->get_ref<ordered_json::object_t&>();
     ordered_json& member = members[level.member].second;
     member = std::move(value);
     return &member;
   }
-  bool put(ordered_json value, std::size_t bytes) {
-    if (!charge(bytes)) return false;
-    place(std::move(value));
-    return true;
-  }
+  bool put(ordered_json value) { return place(std::move(value)) != nullptr; }
   bool open(ordered_json value) {
-    if (!charge(0)) return false;
-    levels_.push_back({place(std::move(value)), 0, {}});
+    ordered_json* const placed = charge(kContainerBytes) ? place(std::move(value)) : nullptr;
+    if (placed == nullptr) return false;
+    levels_.push_back({.value = placed, .places = {}});
     return true;
   }
   bool close() {
+    release(levels_.back().index_bytes);
     levels_.pop_back();
     return true;
   }

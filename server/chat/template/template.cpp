@@ -204,7 +204,7 @@ bool ChatTemplate::has_variable(std::string_view name) const {
 }
 
 RenderedText ChatTemplate::render(const RenderInput& input) const {
-  Arena arena(limits_, input.is_cancelled);
+  Arena arena(limits_, input.budget);
   jinja::Interpreter interpreter(program_->syntax, arena, input.now);
   try {
     JsonValues values(arena);

@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
-#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -19,6 +18,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "model/core/json_reader.h"
 
 namespace lintel {
 
@@ -84,7 +85,7 @@ class TemplateRefusal : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// RenderInput::is_cancelled returned true: the text has no reader.
+// RenderInput::budget ended the render: the text has no reader, or there is no memory for it.
 class RenderCancelled : public std::runtime_error {
  public:
   RenderCancelled() : std::runtime_error("the render was cancelled") {}
@@ -116,9 +117,9 @@ struct RenderInput {
   // The text ends with the content of the last message. REQUIRES: no add_generation_prompt.
   bool continue_final_message = false;
   LocalTime now;
-  // Asked every few milliseconds, on the rendering thread. True: the render ends. Null: it is never
-  // cancelled.
-  const std::function<bool()>* is_cancelled = nullptr;
+  // Charged with the memory that the render holds, until its end, and asked every few milliseconds
+  // whether it is cancelled; on the rendering thread. Null: TemplateLimits are all.
+  JsonBudget* budget = nullptr;
 };
 
 // Whether a member of `kwargs` of this name would take the place of a variable that is given

@@ -67,8 +67,8 @@ class MessageError : public std::runtime_error {
 //   of JSON becomes {"arguments": TEXT}: a wrong call of the model must not end a conversation;
 // - reasoning has the names under which the template looks for it;
 // - a message of a tool has the name of its call.
-// Other members stay. Throws MessageError.
-nlohmann::ordered_json prepare_messages(const nlohmann::ordered_json& messages,
+// Other members stay. Idempotent. Throws MessageError.
+nlohmann::ordered_json prepare_messages(nlohmann::ordered_json messages,
                                         const TemplateTraits& traits);
 
 // The templates of a model, by name.

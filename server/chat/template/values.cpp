@@ -25,12 +25,6 @@ std::uint32_t count_characters(std::string_view bytes) {
   return static_cast<std::uint32_t>(bytes.size() - continuing);
 }
 
-double cpu_seconds_of_thread() {
-  std::timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
-
 void check_depth(int depth) {
   if (depth > kMaxValueDepth) fail_bound("value depth", kMaxValueDepth);
 }
@@ -101,8 +95,19 @@ void fail_bound(const char* bound, std::uint64_t limit) {
                         bound);
 }
 
-Arena::Arena(const TemplateLimits& limits, const std::function<bool()>* is_cancelled)
-    : limits_(limits), is_cancelled_(is_cancelled), begin_(cpu_seconds_of_thread()) {}
+double cpu_seconds_of_thread() {
+  std::timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+Arena::Arena(const TemplateLimits& limits, JsonBudget* budget)
+    : limits_(limits), budget_(budget), begin_(cpu_seconds_of_thread()) {}
+
+Arena::~Arena() {
+  blocks_.clear();
+  if (budget_ != nullptr) budget_->charge(-static_cast<std::int64_t>(budgeted_));
+}
 
 void Arena::check() {
   constexpr std::uint64_t kWorkBetweenChecks = std::uint64_t{1} << 20;
@@ -111,8 +116,16 @@ void Arena::check() {
   if (cpu_seconds_of_thread() - begin_ > limits_.cpu_seconds) {
     fail_bound("cpu_seconds", static_cast<std::uint64_t>(limits_.cpu_seconds));
   }
-  if (is_cancelled_ != nullptr && *is_cancelled_ && (*is_cancelled_)()) throw RenderCancelled();
+  if (budget_ != nullptr && budget_->cancelled()) throw RenderCancelled();
   next_check_ = std::min(most + 1, work_ + kWorkBetweenChecks);
+}
+
+void Arena::charge_budget() {
+  if (budget_ == nullptr) return;
+  constexpr std::size_t kStepBytes = std::size_t{64} << 10;  // as blocks, which may be half empty
+  const std::size_t more = memory_ - budgeted_ + kStepBytes;
+  if (!budget_->charge(static_cast<std::int64_t>(more))) throw RenderCancelled();
+  budgeted_ += more;
 }
 
 void* Arena::allocate(std::size_t bytes) {

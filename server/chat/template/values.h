@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -221,12 +220,16 @@ struct BoundMethod {
   Method method;
   const Text* name;
 };
+// Seconds that the calling thread has run.
+double cpu_seconds_of_thread();
+
 // Memory of one render, freed at once, and its bounds. Used by one thread. Objects in it are not
 // destroyed, but for namespaces.
 class Arena {
  public:
-  // `is_cancelled` (null: never) outlives the arena.
-  explicit Arena(const TemplateLimits& limits, const std::function<bool()>* is_cancelled = nullptr);
+  // `budget` (null: none) outlives the arena.
+  explicit Arena(const TemplateLimits& limits, JsonBudget* budget = nullptr);
+  ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
@@ -241,6 +244,7 @@ class Arena {
   void charge_memory(std::size_t bytes) {
     memory_ += bytes;
     if (memory_ > limits_.memory_bytes) fail_bound("memory_bytes", limits_.memory_bytes);
+    if (memory_ > budgeted_) charge_budget();
   }
   void release_memory(std::size_t bytes) { memory_ -= bytes; }
   void check_text_size(std::size_t bytes) const {
@@ -280,14 +284,16 @@ class Arena {
     if (work_ >= next_check_) check();
   }
   void check();
+  void charge_budget();
   void* allocate(std::size_t bytes);
 
   const TemplateLimits limits_;
-  const std::function<bool()>* const is_cancelled_;
+  JsonBudget* const budget_;
   const double begin_;      // seconds of CPU
   std::uint64_t work_ = 0;  // in 64ths of a step
   std::uint64_t next_check_ = 0;
   std::size_t memory_ = 0;
+  std::size_t budgeted_ = 0;  // bytes that the budget is charged with
   std::vector<std::unique_ptr<std::byte[]>> blocks_;
   std::byte* next_ = nullptr;
   std::size_t left_ = 0;

@@ -47,13 +47,15 @@ ChatRequest request_of(const Json& messages, const Json& tools = {}) {
   return request;
 }
 
-ChatPrompt prompt_of(const ChatModel& model, const Tokenizer& tokenizer,
-                     const ChatRequest& request) {
+ChatPrompt prompt_of(const ChatModel& model, const Tokenizer& tokenizer, ChatRequest& request) {
   ChatPrompt prompt;
   const grpc::Status status = make_chat_prompt(model, tokenizer, request, {}, prompt);
   INFO(status.error_message());
   REQUIRE(status.ok());
   return prompt;
+}
+ChatPrompt prompt_of(const ChatModel& model, const Tokenizer& tokenizer, ChatRequest&& request) {
+  return prompt_of(model, tokenizer, request);
 }
 
 // Calls check(model, tokenizer, request, prompt, golden) for each request of a conversation.
@@ -70,7 +72,8 @@ void for_each_golden(const Check& check) {
       CAPTURE(name, series["name"].get<std::string>(), i);
       ChatRequest request = request_of(given["messages"], given.value("tools", Json()));
       request.kwargs = given.value("chat_template_kwargs", given.value("kwargs", Json()));
-      check(*model, tokenizer, request, prompt_of(*model, tokenizer, request), given);
+      const ChatPrompt prompt = prompt_of(*model, tokenizer, request);
+      check(*model, tokenizer, request, prompt, given);
     }
   }
 }
@@ -86,7 +89,7 @@ TEST_CASE("goldens: the boundaries of every prompt of a conversation") {
 }
 
 TEST_CASE("goldens: whether the next turn begins with the answer as it was generated") {
-  for_each_golden([](const ChatModel& model, const Tokenizer& tokenizer, const ChatRequest& request,
+  for_each_golden([](const ChatModel& model, const Tokenizer& tokenizer, ChatRequest& request,
                      const ChatPrompt& prompt, const Json& given) {
     std::vector<std::int32_t> tokens = prompt.ids;
     const std::vector<std::int32_t> generated = tokenizer.encode(
@@ -221,7 +224,7 @@ TEST_CASE("reasoning_effort sets what the template has for it; chat_template_kwa
   CHECK(text("", {{"reasoning_effort", "low"}}) == " low.");
 }
 
-std::string reason_of(const ChatModel& model, const ChatRequest& request) {
+std::string reason_of(const ChatModel& model, ChatRequest request) {
   ChatPrompt prompt;
   const grpc::Status status = make_chat_prompt(model, SpelledTokenizer({}), request, {}, prompt);
   REQUIRE_FALSE(status.ok());

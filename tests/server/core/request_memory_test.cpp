@@ -102,6 +102,26 @@ TEST_CASE("request memory: charges of one request are refused for good by what a
   CHECK_FALSE(part.add(99));
 }
 
+TEST_CASE("request memory: large releases are given back to the system before they count as free") {
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  RequestMemory* account = nullptr;
+  std::vector<std::size_t> held;  // bytes of the account, where memory is given back
+  RequestMemory memory({.bytes = 64 * kMiB}, [&] { held.push_back(account->stats().bytes); });
+  account = &memory;
+  RequestMemory::Charge charge(&memory, "a");
+  REQUIRE_FALSE(charge.add(64 * kMiB));
+  charge.shrink_to(60 * kMiB);
+  charge.shrink_to(52 * kMiB);
+  CHECK(held.empty());
+  charge.shrink_to(48 * kMiB);
+  CHECK(held == std::vector{52 * kMiB});
+  for (std::size_t left = 47; left > 7; --left) charge.shrink_to(left * kMiB);  // small ones
+  CHECK(held.size() == 1);
+  REQUIRE_FALSE(charge.add(56 * kMiB));
+  charge = {};
+  CHECK(held == std::vector{52 * kMiB, 64 * kMiB});
+}
+
 TEST_CASE("request memory: a charge of no account counts alone") {
   RequestMemory::Charge charge;
   CHECK_FALSE(charge.add(std::size_t{1} << 60));

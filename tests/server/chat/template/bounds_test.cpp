@@ -13,6 +13,8 @@
 
 #include "server/chat/template/request_json.h"
 #include "server/chat/template/template.h"
+#include "server/chat/template/traits.h"
+#include "server/chat/template/values.h"
 
 namespace lintel {
 namespace {
@@ -24,6 +26,22 @@ std::string repeated_text(const std::string& text, int times) {
   for (int i = 0; i < times; ++i) all += text;
   return all;
 }
+
+// Counts what a render holds.
+struct RenderBudget final : JsonBudget {
+  bool charge(std::int64_t bytes) override {
+    if (bytes > 0 && held + bytes > limit) return false;
+    held += bytes;
+    most = std::max(most, held);
+    return true;
+  }
+  bool cancelled() const override { return ++looked == looks; }
+
+  std::int64_t limit = std::numeric_limits<std::int64_t>::max();
+  std::int64_t held = 0, most = 0;  // bytes
+  int looks = 0;                    // after which it is cancelled; 0: never
+  mutable int looked = 0;
+};
 
 // The bound that a template reaches; empty: it fails otherwise, "rendered" if it does not.
 std::string bound_of(const std::string& source, const TemplateLimits& limits = {}) {
@@ -331,12 +349,46 @@ TEST_CASE("render: seconds of CPU are bounded, and a cancelled render ends", "[t
   CHECK(bound_of(loop, limits) == "cpu_seconds");
   limits.cpu_seconds = 10;
   const ChatTemplate chat_template(loop, {}, limits);
-  int asked = 0;
-  const std::function<bool()> is_cancelled = [&] { return ++asked == 3; };
+  RenderBudget budget;
+  budget.looks = 3;
   RenderInput input;
-  input.is_cancelled = &is_cancelled;
+  input.budget = &budget;
   CHECK_THROWS_AS(chat_template.render(input), RenderCancelled);
-  CHECK(asked == 3);
+  CHECK(budget.looked == 3);
+  CHECK(budget.held == 0);
+}
+
+TEST_CASE("probes: a template's have the time of one render together", "[threat-81]") {
+  TemplateLimits limits;
+  limits.steps = 1'000'000'000;
+  limits.cpu_seconds = 0.2;
+  const ChatTemplate chat_template(
+      "{% for a in range(100000) %}{% for b in range(1000) %}{% endfor %}{% endfor %}", {}, limits);
+  const double begin = jinja::cpu_seconds_of_thread();
+  CHECK_FALSE(probe(chat_template).tools);
+  CHECK(jinja::cpu_seconds_of_thread() - begin < 2 * limits.cpu_seconds);
+}
+
+TEST_CASE("render: its memory is charged to the budget and released", "[threat-81]") {
+  const ChatTemplate chat_template("{% for m in messages %}{{ m.content }}{% endfor %}");
+  const Json messages = Json::array({{{"role", "user"},
+                                      {"content", "hi"},
+                                      {"x", Json(std::vector<Json>(100'000, Json::array()))}}});
+  RenderBudget budget;
+  RenderInput input;
+  input.messages = &messages;
+  input.budget = &budget;
+  CHECK(chat_template.render(input).text == "hi");
+  CHECK(budget.most > 100'000 * 32);  // a value and a list each
+  CHECK(budget.held == 0);
+  budget.limit = budget.most - 1;
+  CHECK_THROWS_AS(chat_template.render(input), RenderCancelled);
+  CHECK(budget.held == 0);
+  // Texts in the making count, too.
+  const ChatTemplate grows("{% set t = 'aaaaaaaa' * 100000 %}{{ t ~ t ~ t }}");
+  budget = {};
+  CHECK(grows.render(RenderInput{.budget = &budget}).text.size() == 2'400'000);
+  CHECK(budget.most > 3'200'000);
 }
 
 TEST_CASE("a compiled template: threads render it at once") {

@@ -73,7 +73,7 @@ TEST_CASE("request memory: what others hold is 429 with a time to retry", "[thre
   ojson long_chat = chat_of(std::string(40'000, 'x'));
   long_chat["stream"] = true;
   long_chat["max_tokens"] = 60'000;
-  const auto holder =
+  auto holder =
       std::make_unique<HttpClient>(plain_wire(server.port(), /*receive_buffer=*/4096));
   holder->send(post_text("/v1/chat/completions", long_chat.dump(), "application/json"));
   CHECK(holder->read_raw(12) == "HTTP/1.1 200");
@@ -86,6 +86,9 @@ TEST_CASE("request memory: what others hold is 429 with a time to retry", "[thre
   INFO(replies.back().body);
   CHECK_FALSE(replies.back().header("retry-after").empty());
   CHECK_THAT(replies.back().body, Contains("--request-memory"));
+  // It is free when the one that holds it ends.
+  holder.reset();
+  CHECK(eventually([&] { return chat(server, other).status == 200; }));
 }
 
 TEST_CASE("request memory: a long answer is written in pieces, each choice with its numbers") {

@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// ChargedTree: charges a request for the tree of JSON that it is read into.
+// RequestBudget: charges a request for what its text is made into.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "model/core/json_reader.h"
 #include "server/core/request_memory.h"
 
 namespace lintel {
 
-// The tree and its copies are charged while it is read, before they are made. Used by one thread.
-class ChargedTree final : public JsonBudget {
+// Charges a tree of JSON while it is read, or the values of a template while it is rendered, before
+// they are made. Used by one thread.
+class RequestBudget final : public JsonBudget {
  public:
-  // copies: that are there at a time, with the tree itself. The charge outlives the object.
-  ChargedTree(RequestMemory::Charge& memory, std::size_t copies)
-      : memory_(memory), copies_(copies) {}
+  // copies: that are there at a time, with the tree itself. is_cancelled: empty: never. What is
+  // referred to outlives the object.
+  RequestBudget(RequestMemory::Charge& memory, std::size_t copies,
+                const std::function<bool()>& is_cancelled)
+      : memory_(memory), copies_(copies), is_cancelled_(is_cancelled) {}
 
   bool charge(std::int64_t bytes) override {
     bytes_ += bytes;
@@ -34,11 +38,9 @@ class ChargedTree final : public JsonBudget {
     charged_ += more;
     return true;
   }
-  bool cancelled() const override { return false; }
+  bool cancelled() const override { return is_cancelled_ && is_cancelled_(); }
 
-  // Of the tree alone.
-  std::size_t bytes() const { return static_cast<std::size_t>(std::max<std::int64_t>(bytes_, 0)); }
-  // Why the reading has failed; false: for another reason, or not at all.
+  // Why there was no room; false: there was.
   const RequestRefusal& refusal() const { return refusal_; }
 
  private:
@@ -46,6 +48,7 @@ class ChargedTree final : public JsonBudget {
 
   RequestMemory::Charge& memory_;
   const std::size_t copies_;
+  const std::function<bool()>& is_cancelled_;
   std::int64_t bytes_ = 0;
   std::size_t charged_ = 0;
   RequestRefusal refusal_;
