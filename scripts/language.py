@@ -64,10 +64,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, epilog="Exit status: 0, or 1 when something was found.")
     parser.add_argument("paths", nargs="*", default=["."], metavar="PATH", help="files or folders (default: all)")
     parser.add_argument("--commits", action="store_true", help="the subjects of commits alone")
-    parser.add_argument("--count", action="store_true", help="print the number alone")
     arguments = parser.parse_args()
     found = in_commits() if arguments.commits else in_files(arguments.paths)
-    print(len(found) if arguments.count else "\n".join(found))
+    print("\n".join(found))
     return 1 if found else 0
 
 

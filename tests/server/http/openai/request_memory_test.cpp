@@ -77,7 +77,7 @@ TEST_CASE("request memory: what others hold is 429 with a time to retry", "[thre
       std::make_unique<HttpClient>(plain_wire(server.port(), /*receive_buffer=*/4096));
   holder->send(post_text("/v1/chat/completions", long_chat.dump(), "application/json"));
   CHECK(holder->read_raw(12) == "HTTP/1.1 200");
-  const ojson other = chat_of(std::string(80'000, 'y'));
+  const ojson other = chat_of(std::string(50'000, 'y'));
   std::vector<HttpReply> replies;
   CHECK(eventually([&] {
     replies.push_back(chat(server, other));
