@@ -93,5 +93,26 @@ TEST_CASE("general.sampling of a GGUF file are defaults, where they are in range
   CHECK_FALSE(serve(golden_file("gguf/rwkv7-f32.gguf")).model->chat->defaults().top_k.has_value());
 }
 
+TEST_CASE("a chat template that leaves calls of tools out is named in the log at load") {
+  const TemporaryDirectory directory;
+  const fs::path file = directory.path() / "m.gguf";
+  const auto log_of = [&](const std::string& of_message) {
+    GgufCopy gguf(golden_file("gguf/rwkv7-f32.gguf"));
+    const std::string source =
+        "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}{% for m in messages %}"
+        "[{{ m.role }}]{{ m.content }}" +
+        of_message + "{% endfor %}";
+    gguf.set("tokenizer.chat_template", source.c_str());
+    gguf.write(file);
+    return serve(file).log;
+  };
+  const auto leaves_out =
+      Catch::Contains("model m: its chat template leaves calls of tools out: prompts do not show");
+  CHECK_THAT(log_of(""), leaves_out);
+  CHECK_THAT(log_of("{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}"
+                    "</tool_call>{% endfor %}"),
+             !leaves_out);
+}
+
 }  // namespace
 }  // namespace lintel::testing
