@@ -40,6 +40,14 @@ std::optional<Decimal> Decimal::parse(std::string_view text) {
   };
   const bool negative = text.starts_with('-');
   if (negative) ++at;
+  const std::string_view rest = text.substr(at);
+  if (!rest.empty() && rest[0] != '0' && rest.size() <= kMaxDecimalDigits &&
+      std::ranges::all_of(rest, is_digit)) {
+    Decimal integer;
+    integer.negative_ = negative;
+    integer.whole_ = rest;
+    return integer;
+  }
   std::string digits = take_digits();
   if (digits.empty()) return std::nullopt;
   auto point = static_cast<std::int64_t>(digits.size());
@@ -132,7 +140,10 @@ double Decimal::nearest_double() const {
 }
 
 std::string Decimal::text() const {
-  return (negative_ ? "-" : "") + whole_ + (fraction_.empty() ? "" : "." + fraction_);
+  std::string digits = negative_ ? "-" : "";
+  digits += whole_;
+  if (!fraction_.empty()) (digits += '.') += fraction_;
+  return digits;
 }
 
 std::strong_ordering Decimal::operator<=>(const Decimal& other) const {

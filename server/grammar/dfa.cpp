@@ -6,15 +6,12 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <unordered_map>
 
 namespace lintel::grammar {
 namespace {
 
 constexpr std::size_t kMaxNfaStates = 60'000;
-// Of putting an automaton together, and of making it deterministic: some 10 ms.
-constexpr std::size_t kMaxNfaWork = 400'000;
-constexpr std::size_t kMaxDfaWork = 4'000'000;
+constexpr std::size_t kMaxNfaWork = 400'000;  // of putting an automaton together
 constexpr std::uint32_t kMaxIndent = 32;
 
 constexpr char32_t kFirstSurrogate = 0xD800, kLastSurrogate = 0xDFFF;
@@ -24,35 +21,22 @@ std::uint64_t next_dfa_id() {
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-struct HashOfStates {
-  std::size_t operator()(const std::vector<std::uint32_t>& states) const {
-    std::uint64_t hash = 0x9E3779B97F4A7C15u;
-    for (const std::uint32_t state : states) {
-      hash = (hash ^ state) * 0xD6E8FEB86659FD93u;
-      hash ^= hash >> 32;
-    }
-    return static_cast<std::size_t>(hash);
-  }
+struct Utf8 {
+  std::array<unsigned char, 4> bytes{};
+  std::size_t size = 0;
 };
 
-std::string utf8_of(char32_t c) {
-  std::string text;
-  if (c < 0x80) {
-    text += static_cast<char>(c);
-  } else if (c < 0x800) {
-    text += static_cast<char>(0xC0 | (c >> 6));
-    text += static_cast<char>(0x80 | (c & 0x3F));
-  } else if (c < 0x10000) {
-    text += static_cast<char>(0xE0 | (c >> 12));
-    text += static_cast<char>(0x80 | ((c >> 6) & 0x3F));
-    text += static_cast<char>(0x80 | (c & 0x3F));
-  } else {
-    text += static_cast<char>(0xF0 | (c >> 18));
-    text += static_cast<char>(0x80 | ((c >> 12) & 0x3F));
-    text += static_cast<char>(0x80 | ((c >> 6) & 0x3F));
-    text += static_cast<char>(0x80 | (c & 0x3F));
-  }
-  return text;
+Utf8 utf8_of(char32_t c) {
+  const auto tail = [c](int shift) {
+    return static_cast<unsigned char>(0x80 | (c >> shift & 0x3F));
+  };
+  const auto head = [c](int mark, int shift) {
+    return static_cast<unsigned char>(mark | c >> shift);
+  };
+  if (c < 0x80) return {{head(0, 0)}, 1};
+  if (c < 0x800) return {{head(0xC0, 6), tail(0)}, 2};
+  if (c < 0x10000) return {{head(0xE0, 12), tail(6), tail(0)}, 3};
+  return {{head(0xF0, 18), tail(12), tail(6), tail(0)}, 4};
 }
 
 // How a character that JSON demands to be escaped is spelt; empty: it needs no escape.
@@ -80,6 +64,16 @@ std::string json_escape(char32_t c) {
   return std::string("\\u00") + kDigits[c >> 4] + kDigits[c & 15];
 }
 
+// json_escape() of the characters up to the last that needs one.
+const std::array<std::string, '\\' + 1>& json_escapes() {
+  static const auto made = [] {
+    std::array<std::string, '\\' + 1> escapes;
+    for (char32_t c = 0; c < escapes.size(); ++c) escapes[c] = json_escape(c);
+    return escapes;
+  }();
+  return made;
+}
+
 const CodePointSet& all_code_points() {
   static const CodePointSet all = {{0, kLastCodePoint}};
   return all;
@@ -101,14 +95,17 @@ class DfaMaker {
   static Dfa make(Raw raw) {
     const std::size_t n = raw.accepting.size();
     const std::size_t k = raw.num_classes;
-    std::vector<std::vector<std::uint32_t>> sources(n);
-    for (std::size_t s = 0; s < n; ++s) {
-      for (std::size_t c = 0; c < k; ++c) {
-        const Dfa::State to = raw.table[s * k + c];
-        if (to != Dfa::kDead && (sources[to].empty() || sources[to].back() != s)) {
-          sources[to].push_back(static_cast<std::uint32_t>(s));
-        }
-      }
+    // Sources of each state, one after the other.
+    std::vector<std::uint32_t> begins(n + 1, 0), sources;
+    for (const Dfa::State to : raw.table) {
+      if (to != Dfa::kDead) ++begins[to];
+    }
+    std::uint32_t total = 0;
+    for (std::uint32_t& begin : begins) begin = total += begin;
+    sources.resize(total);
+    for (std::size_t i = raw.table.size(); i-- > 0;) {
+      const Dfa::State to = raw.table[i];
+      if (to != Dfa::kDead) sources[--begins[to]] = static_cast<std::uint32_t>(i / k);
     }
     std::vector<bool> useful(n, false);
     std::vector<std::uint32_t> pending;
@@ -118,7 +115,8 @@ class DfaMaker {
     while (!pending.empty()) {
       const std::uint32_t to = pending.back();
       pending.pop_back();
-      for (const std::uint32_t from : sources[to]) {
+      for (std::size_t i = begins[to]; i < begins[to + 1]; ++i) {
+        const std::uint32_t from = sources[i];
         if (!useful[from]) pending.push_back(from), useful[from] = true;
       }
     }
@@ -246,10 +244,9 @@ std::vector<unsigned char> samples_of(const Dfa& one, const Dfa& other) {
 }
 
 Nfa::State Nfa::add_state() {
-  if (nodes_.size() >= kMaxNfaStates) throw TooLarge("is too large");
+  if (num_states_ >= kMaxNfaStates) throw TooLarge("is too large");
   count_work();
-  nodes_.emplace_back();
-  return static_cast<State>(nodes_.size() - 1);
+  return static_cast<State>(num_states_++);
 }
 
 void Nfa::count_work(std::size_t units) {
@@ -258,10 +255,10 @@ void Nfa::count_work(std::size_t units) {
 }
 
 void Nfa::add_edge(State from, unsigned char first, unsigned char last, State to) {
-  nodes_[from].edges.push_back({first, last, to});
+  edges_.push_back({from, to, first, last});
 }
 
-void Nfa::add_empty(State from, State to) { nodes_[from].empty.push_back(to); }
+void Nfa::add_empty(State from, State to) { empty_.push_back({from, to}); }
 
 Nfa::State Nfa::add_bytes(State from, std::string_view bytes) {
   for (const char c : bytes) {
@@ -301,11 +298,11 @@ void Nfa::add_utf8(State from, CodePoints range, State to) {
       }
     }
     if (is_split) continue;
-    const std::string first = utf8_of(part.first), last = utf8_of(part.last);
+    const Utf8 first = utf8_of(part.first), last = utf8_of(part.last);
     State at = from;
-    for (std::size_t i = 0; i < first.size(); ++i) {
-      const State next = i + 1 == first.size() ? to : add_state();
-      add_edge(at, static_cast<unsigned char>(first[i]), static_cast<unsigned char>(last[i]), next);
+    for (std::size_t i = 0; i < first.size; ++i) {
+      const State next = i + 1 == first.size ? to : add_state();
+      add_edge(at, first.bytes[i], last.bytes[i], next);
       at = next;
     }
   }
@@ -329,7 +326,7 @@ Nfa::State Nfa::add_code_points(State from, const CodePointSet& set, Spelling sp
     char32_t first = range.first;
     const char32_t last_special = std::min<char32_t>(range.last, '\\');
     for (char32_t c = first; c <= last_special; ++c) {
-      const std::string escape = json_escape(c);
+      const std::string& escape = json_escapes()[c];
       if (escape.empty()) continue;
       if (c > first) add(first, c - 1);
       first = c + 1;
@@ -372,86 +369,198 @@ Nfa::State Nfa::add_dfa(State from, const Dfa& dfa) {
   return end;
 }
 
-Dfa Nfa::determinize(State start, State accept, std::size_t* total_work) const {
-  DfaMaker::Raw raw;
+// Makes a deterministic automaton of what leads from a state to another. Edges are put in order of
+// their states, and lead past states from which the empty text leads to one other alone.
+class Nfa::Determinizer {
+ public:
+  // Adds its work to *work.
+  Determinizer(const Nfa& nfa, State start, State accept, std::size_t most_work, std::size_t* work)
+      : accept_(accept),
+        rows_(nfa.num_states_ + 1),
+        empty_(nfa.empty_.size()),
+        edges_(nfa.edges_.size()),
+        seen_in_(nfa.num_states_, 0),
+        work_(*work),
+        most_work_(*work + most_work) {
+    find_classes(nfa);
+    for (const Edge& edge : nfa.edges_) ++rows_[edge.from].edges;
+    for (const Empty& empty : nfa.empty_) ++rows_[empty.from].empty;
+    std::uint32_t num_edges = 0, num_empty = 0;
+    for (Row& row : rows_) {
+      row.is_kept = row.edges > 0;
+      row.edges = num_edges += row.edges;
+      row.empty = num_empty += row.empty;
+    }
+    rows_[accept].is_kept = true;
+    for (std::size_t i = nfa.empty_.size(); i-- > 0;) {
+      empty_[--rows_[nfa.empty_[i].from].empty] = nfa.empty_[i].to;
+    }
+    for (std::size_t i = nfa.edges_.size(); i-- > 0;) {
+      const Edge& edge = nfa.edges_[i];
+      edges_[--rows_[edge.from].edges] = {raw_.classes[edge.first], raw_.classes[edge.last],
+                                          end_of_way(edge.to)};
+    }
+    for (State& to : empty_) to = end_of_way(to);
+    start_ = end_of_way(start);
+  }
+
+  Dfa make() {
+    const std::size_t num_classes = raw_.num_classes;
+    slots_.assign(256, Dfa::kDead);
+    find(close({start_}));
+    std::vector<std::vector<State>> targets(num_classes);
+    for (std::size_t at = 0; at < sets_.size(); ++at) {
+      const Set set = sets_[at];
+      bool accepts = false;
+      for (std::size_t i = set.begin; i < set.end; ++i) {
+        const State state = members_[i];
+        accepts = accepts || state == accept_;
+        for (std::size_t e = rows_[state].edges; e < rows_[state + 1].edges; ++e) {
+          for (std::size_t c = edges_[e].first; c <= edges_[e].last; ++c) {
+            targets[c].push_back(edges_[e].to);
+          }
+          work_ += std::size_t{1} + edges_[e].last - edges_[e].first;
+        }
+      }
+      raw_.accepting.push_back(accepts);
+      for (std::size_t c = 0; c < num_classes; ++c) {
+        // Neighbours mostly lead to the same states.
+        const bool is_known = c > 0 && targets[c] == targets[c - 1];
+        raw_.table.push_back(is_known             ? raw_.table.back()
+                             : targets[c].empty() ? Dfa::kDead
+                                                  : find(close(targets[c])));
+      }
+      for (std::vector<State>& to : targets) to.clear();
+      work_ += num_classes;
+      if (work_ > most_work_) throw TooLarge("is too large");
+    }
+    return DfaMaker::make(std::move(raw_));
+  }
+
+ private:
+  struct Row {
+    std::uint32_t empty = 0, edges = 0;  // where those of the state begin
+    bool is_kept = false;  // others, which only lead on by the empty text, say nothing
+  };
+  struct ClassEdge {
+    std::uint8_t first, last;  // classes of bytes
+    State to;
+  };
+  // States of the nondeterministic automaton, in any order: members_[begin, end).
+  struct Set {
+    std::size_t begin, end;
+    std::uint64_t hash;  // of the states, in any order
+  };
+
   // Bytes that every edge treats alike are one class.
-  std::array<bool, 257> begins{};
-  begins[0] = true;
-  for (const Node& node : nodes_) {
-    for (const Edge& edge : node.edges) {
+  void find_classes(const Nfa& nfa) {
+    std::array<bool, 257> begins{};
+    begins[0] = true;
+    for (const Edge& edge : nfa.edges_) {
       begins[edge.first] = true;
       begins[std::size_t{edge.last} + 1] = true;
     }
+    int current = -1;
+    for (std::size_t byte = 0; byte < 256; ++byte) {
+      if (begins[byte]) ++current;
+      raw_.classes[byte] = static_cast<std::uint8_t>(current);
+    }
+    raw_.num_classes = static_cast<std::uint16_t>(current + 1);
   }
-  int current = -1;
-  for (std::size_t byte = 0; byte < 256; ++byte) {
-    if (begins[byte]) ++current;
-    raw.classes[byte] = static_cast<std::uint8_t>(current);
-  }
-  const auto num_classes = static_cast<std::size_t>(current + 1);
-  raw.num_classes = static_cast<std::uint16_t>(num_classes);
 
-  std::size_t work = 0;
-  std::vector<std::uint32_t> seen_in(nodes_.size(), 0);
-  std::uint32_t round = 0;
-  std::vector<State> pending;
-  const auto close = [&](std::vector<State>& states) {
-    ++round;
-    pending = states;
-    states.clear();
-    while (!pending.empty()) {
-      const State state = pending.back();
-      pending.pop_back();
-      if (seen_in[state] == round) continue;
-      seen_in[state] = round;
-      work += 1 + nodes_[state].empty.size();
-      // States that only lead on by the empty text say nothing.
-      if (!nodes_[state].edges.empty() || state == accept) states.push_back(state);
-      pending.insert(pending.end(), nodes_[state].empty.begin(), nodes_[state].empty.end());
+  // The first state on the way by the empty text that is kept or leads to several.
+  State end_of_way(State state) const {
+    // A loop of such states has no end: any of them leads nowhere.
+    constexpr int kMostSteps = 100;
+    for (int i = 0; i < kMostSteps && !rows_[state].is_kept; ++i) {
+      if (rows_[state].empty + 1 != rows_[state + 1].empty) break;
+      state = empty_[rows_[state].empty];
     }
-    std::ranges::sort(states);
-  };
-
-  std::unordered_map<std::vector<State>, Dfa::State, HashOfStates> known;
-  std::vector<std::vector<State>> sets;
-  const auto find = [&](std::vector<State> states) {
-    const auto found = known.find(states);
-    if (found != known.end()) return found->second;
-    if (sets.size() >= kMaxDfaStates) throw TooLarge("needs more than 4096 states");
-    const auto name = static_cast<Dfa::State>(sets.size());
-    sets.push_back(states);
-    known.emplace(std::move(states), name);
-    return name;
-  };
-  std::vector<State> first = {start};
-  close(first);
-  find(std::move(first));
-  std::vector<std::vector<State>> targets(num_classes);
-  for (std::size_t at = 0; at < sets.size(); ++at) {
-    const std::vector<State> states = sets[at];
-    raw.accepting.push_back(std::ranges::binary_search(states, accept));
-    for (const State state : states) {
-      for (const Edge& edge : nodes_[state].edges) {
-        for (std::size_t c = raw.classes[edge.first]; c <= raw.classes[edge.last]; ++c) {
-          targets[c].push_back(edge.to);
-          ++work;
-        }
-      }
-    }
-    for (std::vector<State>& to : targets) {
-      if (to.empty()) {
-        raw.table.push_back(Dfa::kDead);
-      } else {
-        close(to);
-        raw.table.push_back(find(std::move(to)));
-        to.clear();
-      }
-    }
-    work += num_classes;
-    if (work > kMaxDfaWork) throw TooLarge("is too large");
+    return state;
   }
-  if (total_work != nullptr) *total_work += work + work_;
-  return DfaMaker::make(std::move(raw));
+
+  // Appends the states to which `from` leads by the empty text. Marks them in seen_in_.
+  Set close(const std::vector<State>& from) {
+    ++round_;
+    Set set{members_.size(), members_.size(), 0};
+    const auto add = [&](State state) {
+      if (seen_in_[state] == round_) return;
+      seen_in_[state] = round_;
+      pending_.push_back(state);
+    };
+    for (const State state : from) add(state);
+    while (!pending_.empty()) {
+      const State state = pending_.back();
+      pending_.pop_back();
+      const Row& row = rows_[state];
+      const std::uint32_t end = rows_[state + 1].empty;
+      work_ += std::size_t{1} + end - row.empty;
+      if (row.is_kept) {
+        members_.push_back(state);
+        const std::uint64_t mixed = (state + 1) * 0xD6E8FEB86659FD93u;
+        set.hash += (mixed ^ mixed >> 32) * 0x9E3779B97F4A7C15u;
+      }
+      for (std::size_t i = row.empty; i < end; ++i) add(empty_[i]);
+    }
+    set.end = members_.size();
+    return set;
+  }
+
+  // The name of the set that close() has just made.
+  Dfa::State find(const Set& set) {
+    if (2 * (sets_.size() + 1) > slots_.size()) grow();
+    const std::size_t mask = slots_.size() - 1;
+    std::size_t at = (set.hash ^ set.hash >> 32) & mask;
+    for (; slots_[at] != Dfa::kDead; at = (at + 1) & mask) {
+      if (!is_same(sets_[slots_[at]], set)) continue;
+      members_.resize(set.begin);
+      return slots_[at];
+    }
+    if (sets_.size() >= kMaxDfaStates) throw TooLarge("needs more than 4096 states");
+    slots_[at] = static_cast<Dfa::State>(sets_.size());
+    sets_.push_back(set);
+    return slots_[at];
+  }
+
+  bool is_same(const Set& known, const Set& closed) const {
+    if (known.hash != closed.hash || known.end - known.begin != closed.end - closed.begin) {
+      return false;
+    }
+    return std::all_of(members_.begin() + static_cast<std::ptrdiff_t>(known.begin),
+                       members_.begin() + static_cast<std::ptrdiff_t>(known.end),
+                       [&](State state) { return seen_in_[state] == round_; });
+  }
+
+  void grow() {
+    slots_.assign(2 * slots_.size(), Dfa::kDead);
+    const std::size_t mask = slots_.size() - 1;
+    for (std::size_t name = 0; name < sets_.size(); ++name) {
+      std::size_t at = (sets_[name].hash ^ sets_[name].hash >> 32) & mask;
+      while (slots_[at] != Dfa::kDead) at = (at + 1) & mask;
+      slots_[at] = static_cast<Dfa::State>(name);
+    }
+  }
+
+  State accept_, start_ = 0;
+  DfaMaker::Raw raw_;
+  std::vector<Row> rows_;  // one more than states
+  std::vector<State> empty_;
+  std::vector<ClassEdge> edges_;
+  std::vector<std::uint32_t> seen_in_;  // by state: the round in which close() came to it
+  std::uint32_t round_ = 0;
+  std::vector<State> pending_;
+  std::vector<State> members_;
+  std::vector<Set> sets_;          // by name
+  std::vector<Dfa::State> slots_;  // names by hash; kDead: empty
+  std::size_t& work_;
+  std::size_t most_work_;
+};
+
+Dfa Nfa::determinize(State start, State accept, std::size_t* work, std::size_t most_work) const {
+  std::size_t unread = 0;
+  std::size_t& total = work == nullptr ? unread : *work;
+  total += work_;
+  return Determinizer(*this, start, accept, std::min(most_work, kMaxDfaWork), &total).make();
 }
 
 const std::shared_ptr<const StringDfa>& json_string() {
@@ -710,11 +819,11 @@ std::string json_spelling(std::string_view text) {
   std::string spelt;
   spelt.reserve(text.size());
   for (const char c : text) {
-    const std::string escape = json_escape(static_cast<unsigned char>(c));
-    if (escape.empty()) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= json_escapes().size() || json_escapes()[byte].empty()) {
       spelt += c;
     } else {
-      spelt += escape;
+      spelt += json_escapes()[byte];
     }
   }
   return spelt;

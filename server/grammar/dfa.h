@@ -17,6 +17,8 @@ namespace lintel::grammar {
 
 // States of one automaton, its dead one apart.
 inline constexpr std::size_t kMaxDfaStates = 4096;
+// Work of making an automaton deterministic: some 20 ms.
+inline constexpr std::size_t kMaxDfaWork = 4'000'000;
 // Bounds of a repetition, in patterns, schemas and GBNF.
 inline constexpr std::uint32_t kMaxRepetition = 10'000;
 inline constexpr std::uint32_t kUnbounded = std::numeric_limits<std::uint32_t>::max();
@@ -102,23 +104,30 @@ class Nfa {
   State add_dfa(State from, const Dfa& dfa);
   // Counts work that adds no state.
   void count_work(std::size_t units = 1);
+  std::size_t work() const { return work_; }
 
-  // The automaton that leads from `start` to `accept`. Adds its work to *work, if there is one.
-  Dfa determinize(State start, State accept, std::size_t* work = nullptr) const;
+  // The automaton that leads from `start` to `accept`. Adds all its work to *work, if there is one,
+  // also where it throws. Takes at most `most_work` units, and kMaxDfaWork.
+  Dfa determinize(State start, State accept, std::size_t* work = nullptr,
+                  std::size_t most_work = kMaxDfaWork) const;
 
  private:
+  class Determinizer;
   struct Edge {
+    State from = 0;
+    State to = 0;
     std::uint8_t first = 0;
     std::uint8_t last = 0;
-    State to = 0;
   };
-  struct Node {
-    std::vector<Edge> edges;
-    std::vector<State> empty;
+  struct Empty {
+    State from = 0;
+    State to = 0;
   };
   void add_utf8(State from, CodePoints range, State to);
 
-  std::vector<Node> nodes_;
+  std::size_t num_states_ = 0;
+  std::vector<Edge> edges_;
+  std::vector<Empty> empty_;
   std::size_t work_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,8 @@ constexpr std::size_t kMostExpressions = 100'000;
 // Rules without recursion that name one another in a longer chain stay rules.
 constexpr int kMostRanks = 64;
 constexpr std::size_t kMaxGbnfWork = 10'000'000;  // some 50 ms
+// Automata that take more are made after those of their parts.
+constexpr std::size_t kSmallAutomatonWork = 20'000;
 
 using Kind = Expression::Kind;
 
@@ -527,19 +530,53 @@ class GbnfCompiler {
 
   // None: it would be too large.
   NodeId add_automaton(ExpressionId id) {
+    id = named_by(id);
+    const std::shared_ptr<const Dfa> dfa = automaton_of(id);
+    if (dfa == nullptr) return kNoNode;
+    const auto [node, is_new] = automaton_nodes_.emplace(id, kNoNode);
+    if (is_new) node->second = grammar_->add_dfa(dfa);
+    return node->second;
+  }
+
+  // The same text as `id` has, be it by rules that are one other rule.
+  ExpressionId named_by(ExpressionId id) const {
+    while (expression(id).kind == Kind::kRule) id = rules_.bodies[expression(id).rule];
+    return id;
+  }
+
+  // Null: it would be too large, or a part of it is. REQUIRES: is_regular(id).
+  std::shared_ptr<const Dfa> automaton_of(ExpressionId id) {
+    id = named_by(id);
+    const auto found = automata_.find(id);
+    if (found != automata_.end()) return found->second;
+    std::shared_ptr<const Dfa> dfa = make_automaton(id, kSmallAutomatonWork);
+    if (dfa == nullptr) {
+      // The whole takes more than its parts: they are looked at first.
+      const std::vector<ExpressionId> parts = expression(id).parts;
+      if (std::ranges::all_of(parts, [&](auto part) { return automaton_of(part) != nullptr; })) {
+        const std::size_t most = (kMaxGbnfWork - work_) / 4;
+        dfa = make_automaton(id, std::max(most, kSmallAutomatonWork));
+      }
+    }
+    automata_.emplace(id, dfa);
+    return dfa;
+  }
+
+  std::shared_ptr<const Dfa> make_automaton(ExpressionId id, std::size_t most_work) {
+    std::shared_ptr<const Dfa> dfa;
     std::size_t work = 0;
+    Nfa nfa;
     try {
-      Nfa nfa;
       const Nfa::State start = nfa.add_state();
       const Nfa::State end =
           add_expression(nfa, rules_.expressions, id, rules_.bodies, start, Spelling::kUtf8);
-      auto dfa = std::make_shared<const Dfa>(nfa.determinize(start, end, &work));
-      spend(work + dfa->bytes());
-      return grammar_->add_dfa(std::move(dfa));
+      dfa = std::make_shared<const Dfa>(nfa.determinize(start, end, &work, most_work));
+      work += dfa->bytes();
     } catch (const TooLarge&) {
-      spend(kMaxGbnfWork / 10);
-      return kNoNode;
+      work = std::max(work, nfa.work());
     }
+    spend(work);
+    return dfa;
   }
 
   // What `id` accepts but for the empty text.
@@ -596,6 +633,8 @@ class GbnfCompiler {
   std::vector<bool> nullable_;
   std::vector<int> ranks_;
   std::vector<NodeId> nodes_;
+  std::map<ExpressionId, std::shared_ptr<const Dfa>> automata_;
+  std::map<ExpressionId, NodeId> automaton_nodes_;
   std::deque<std::pair<std::uint32_t, NodeId>> pending_;
   std::map<std::uint32_t, std::uint32_t> without_empty_;
   std::deque<std::pair<std::uint32_t, std::uint32_t>> unmade_;  // rules without the empty text

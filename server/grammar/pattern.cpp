@@ -17,7 +17,6 @@ namespace {
 constexpr int kMostPatternGroups = 64;     // within one another
 constexpr std::size_t kMostLookedAt = 64;  // places of one alternative with look-ahead
 // Of all that is looked for in one pattern.
-constexpr std::size_t kMostLookAheadWork = 4'000'000;
 
 const CodePointSet kAsciiDigits = {{'0', '9'}};
 const CodePointSet kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
@@ -318,10 +317,13 @@ class PatternCompiler {
  public:
   using Branches = std::vector<PatternParser::Branch>;
 
-  PatternCompiler(const Expressions& expressions, Spelling spelling)
-      : expressions_(expressions), spelling_(spelling) {}
-
-  std::size_t work() const { return work_; }
+  // Adds its work to *work.
+  PatternCompiler(const Expressions& expressions, Spelling spelling, std::size_t most_work,
+                  std::size_t* work)
+      : expressions_(expressions),
+        spelling_(spelling),
+        work_(*work),
+        most_work_(*work + most_work) {}
 
   Dfa compile(const Branches& branches, bool is_quoted) {
     Nfa nfa;
@@ -334,10 +336,15 @@ class PatternCompiler {
       if (!branch.anchored_begin) at = nfa.add_any(at, spelling_);
       nfa.add_empty(add_parts(nfa, branch, 0, at), end);
     }
-    return nfa.determinize(start, is_quoted ? nfa.add_bytes(end, "\"") : end, &work_);
+    return determinize(nfa, start, is_quoted ? nfa.add_bytes(end, "\"") : end);
   }
 
  private:
+  Dfa determinize(const Nfa& nfa, Nfa::State start, Nfa::State end) {
+    if (work_ >= most_work_) throw TooLarge("is too large");
+    return nfa.determinize(start, end, &work_, most_work_ - work_);
+  }
+
   // Adds a branch from part `first` on, up to the end of the text. As deep as it has parts with
   // look-ahead.
   Nfa::State add_parts(Nfa& nfa, const PatternParser::Branch& branch, std::size_t first,
@@ -359,9 +366,8 @@ class PatternCompiler {
   Dfa looked_at(const PatternParser::Branch& branch, std::size_t first) {
     Nfa nfa;
     const Nfa::State start = nfa.add_state();
-    Dfa rest = nfa.determinize(start, add_rest(nfa, branch, first, start), &work_);
+    Dfa rest = determinize(nfa, start, add_rest(nfa, branch, first, start));
     for (const PatternParser::LookAhead& ahead : branch.parts[first].look_ahead) {
-      if (work_ > kMostLookAheadWork) throw TooLarge("is too large");
       const Dfa wanted = compile(ahead.branches, /*is_quoted=*/false);
       rest =
           ahead.is_negative ? difference(rest, wanted, &work_) : intersection(rest, wanted, &work_);
@@ -371,18 +377,19 @@ class PatternCompiler {
 
   const Expressions& expressions_;
   const Spelling spelling_;
-  std::size_t work_ = 0;
+  std::size_t& work_;
+  const std::size_t most_work_;
 };
 
-Dfa make_pattern_dfa(std::string_view pattern, Spelling spelling, std::size_t* work) {
+Dfa make_pattern_dfa(std::string_view pattern, Spelling spelling, std::size_t* work,
+                     std::size_t most_work = kMaxDfaWork) {
   Expressions expressions;
   PatternParser parser(pattern, expressions);
   const std::vector<PatternParser::Branch> branches = parser.parse();
   try {
-    PatternCompiler compiler(expressions, spelling);
-    Dfa dfa = compiler.compile(branches, spelling == Spelling::kJsonString);
-    if (work != nullptr) *work += compiler.work();
-    return dfa;
+    std::size_t unread = 0;
+    PatternCompiler compiler(expressions, spelling, most_work, work == nullptr ? &unread : work);
+    return compiler.compile(branches, spelling == Spelling::kJsonString);
   } catch (const TooLarge&) {
     parser.refuse();
   }
@@ -472,8 +479,9 @@ struct FormatDfa {
 
 }  // namespace
 
-Dfa pattern_dfa(std::string_view pattern, Spelling spelling, std::size_t* work) {
-  return make_pattern_dfa(pattern, spelling, work);
+Dfa pattern_dfa(std::string_view pattern, Spelling spelling, std::size_t* work,
+                std::size_t most_work) {
+  return make_pattern_dfa(pattern, spelling, work, most_work);
 }
 
 std::shared_ptr<const Dfa> format_dfa(std::string_view format, Spelling spelling) {

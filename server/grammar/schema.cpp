@@ -139,7 +139,10 @@ class SchemaCompiler {
         return texts.push_back('"' + json_spelling(value.text) + '"');
       default:
         // 2.0 is 2, too.
-        if (value.integer) texts.push_back(Decimal::parse(value.text)->text());
+        if (value.integer) {
+          std::string digits = Decimal::parse(value.text)->text();
+          if (digits != value.text) texts.push_back(std::move(digits));
+        }
         return texts.push_back(value.text);
     }
   }

@@ -1110,13 +1110,14 @@ std::shared_ptr<const Dfa> SchemaReader::dfa_of(const JsonValue* schema, const J
   if (is_pattern) {
     hold(128 + text->text.size());
     expect(kDfaMemory);
+    std::size_t work = 0;
     try {
-      std::size_t work = 0;
-      Dfa made = pattern_dfa(text->text, spelling, &work);
+      // A part of what is left: further patterns are read after one that takes too much.
+      Dfa made = pattern_dfa(text->text, spelling, &work, (kMaxSchemaWork - work_) / 4);
       dfa = keep(std::move(made), work);
     } catch (const GrammarError& error) {
       if (error.kind() != GrammarError::Kind::kUnsupported) throw;
-      spend(kMaxSchemaWork / 10);
+      spend(work + kMaxSchemaWork / 20);
       refuse(schema, error.reason());
     }
   } else {
