@@ -10,6 +10,8 @@ namespace lintel {
 namespace {
 
 constexpr std::string_view kBlanks = " \t\r\n";
+// Work, as masks count it, of a look at a token with which a call may begin.
+constexpr std::size_t kCallTokenCost = 20;
 
 bool is_blank(std::string_view text) {
   return text.find_first_not_of(kBlanks) == std::string_view::npos;
@@ -54,8 +56,8 @@ ConstraintRules::ConstraintRules(GrammarConstraint constraint,
       return grammar::CallFinder::may_begin_in(constraint_.calls->dialect, text, whole);
     };
     if (!may_begin(/*whole=*/false)) continue;
-    call_tokens_.push_back(token);
-    if (may_begin(/*whole=*/true)) whole_call_tokens_.push_back(token);
+    CallTokens& tokens = call_tokens_[text[0]];
+    (may_begin(/*whole=*/true) ? tokens.whole : tokens.others).push_back(token);
   }
 }
 
@@ -69,6 +71,7 @@ ConstraintState::ConstraintState(const ConstraintRules& rules)
   enter(rules.constraint_.after_reasoning ? Phase::kReasoning : Phase::kText);
   if (phase_ == Phase::kReasoning && rules.constraint_.calls) {
     finder_.emplace(rules.constraint_.calls->dialect);
+    begin_reasoning_mask();
   }
 }
 
@@ -77,8 +80,17 @@ void ConstraintState::enter(Phase phase) {
   ready_ = phase == Phase::kReasoning || phase == Phase::kFree;
 }
 
+void ConstraintState::begin_reasoning_mask() {
+  ready_ = false;
+  next_calls_ = rules_->call_tokens_.begin();
+  next_call_ = 0;
+  refused_calls_.clear();
+}
+
 bool ConstraintState::prepare(std::size_t* budget) {
-  if (!ready_ && *budget > 0) ready_ = matcher_.prepare(budget);
+  if (!ready_ && *budget > 0) {
+    ready_ = phase_ == Phase::kReasoning ? find_refused_calls(budget) : matcher_.prepare(budget);
+  }
   return ready_;
 }
 
@@ -109,7 +121,7 @@ std::span<const std::uint64_t> ConstraintState::mask_reasoning(grammar::MaskWord
     if (end == std::string_view::npos || is_blank(text.substr(end))) continue;
     forbid(token, words);
   }
-  if (finder_) mask_calls(words);
+  for (const std::int32_t token : refused_calls_) forbid(token, words);
   return words;
 }
 
@@ -118,31 +130,53 @@ void ConstraintState::forbid(std::int32_t token, grammar::MaskWords& words) cons
   clear_bit(token, words);
 }
 
-void ConstraintState::mask_calls(grammar::MaskWords& words) const {
+bool ConstraintState::find_refused_calls(std::size_t* budget) {
+  const auto spend = [&](std::size_t work) { *budget -= std::min(work, *budget); };
   const std::string partial = finder_->text();
-  const auto& tokens = partial.empty() ? rules_->whole_call_tokens_ : rules_->call_tokens_;
-  if (tokens.empty()) return;
-  const grammar::Matcher start(rules_->constraint_.calls->grammar);
-  grammar::Matcher after_partial = start;
-  const bool continues = after_partial.advance(partial);
-  for (const std::int32_t token : tokens) {
+  std::optional<grammar::Matcher> start, after_partial;  // none there: no grammar takes `partial`
+  // Whether the token begins no call, or one that the grammar takes.
+  const auto is_taken = [&](std::int32_t token) {
     const std::string_view text = rules_->text_of(token);
     const std::size_t size = std::min(find_end(text), text.size());
     grammar::CallFinder finder = *finder_;
     std::size_t at = 0;
     while (at < size && !finder.step(text[at])) ++at;
-    if (at == size) continue;
+    spend(kCallTokenCost + at * (1 + partial.size() / 16));
+    if (at == size) return true;
+    std::size_t work = 0;
+    if (!start) {
+      start.emplace(rules_->constraint_.calls->grammar);
+      after_partial = start;
+      if (!after_partial->advance(partial, &work)) after_partial.reset();
+    }
     const std::string call = finder.text() + std::string(text.substr(at + 1));
     const bool is_continued = call.starts_with(partial);
-    if (is_continued && !continues) {
-      forbid(token, words);
-      continue;
+    std::optional<grammar::Matcher> matcher = is_continued ? after_partial : start;
+    const bool taken =
+        matcher &&
+        matcher->advance(std::string_view(call).substr(is_continued ? partial.size() : 0), &work);
+    spend(work);
+    return taken;
+  };
+  bool is_first = true;
+  for (; next_calls_ != rules_->call_tokens_.end(); ++next_calls_, next_call_ = 0) {
+    const auto& [first, tokens] = *next_calls_;
+    std::size_t count = tokens.whole.size();
+    if (!partial.empty()) {
+      // Others continue what is there.
+      grammar::CallFinder finder = *finder_;
+      spend(kCallTokenCost);
+      if (finder.step(first) || !finder.text().empty()) count += tokens.others.size();
     }
-    grammar::Matcher matcher = is_continued ? after_partial : start;
-    const bool is_taken =
-        matcher.advance(std::string_view(call).substr(is_continued ? partial.size() : 0));
-    if (!is_taken) forbid(token, words);
+    for (; next_call_ < count; ++next_call_, is_first = false) {
+      if (*budget == 0 && !is_first) return false;
+      const std::int32_t token = next_call_ < tokens.whole.size()
+                                     ? tokens.whole[next_call_]
+                                     : tokens.others[next_call_ - tokens.whole.size()];
+      if (!is_taken(token)) refused_calls_.push_back(token);
+    }
   }
+  return true;
 }
 
 bool ConstraintState::begins_end() const {
@@ -189,6 +223,7 @@ void ConstraintState::advance(std::int32_t token) {
       reasoning_ += text;
       const std::size_t kept = rules_->constraint_.reasoning_end.size() - 1;
       if (reasoning_.size() > kept) reasoning_.erase(0, reasoning_.size() - kept);
+      if (finder_) begin_reasoning_mask();
       return;
     }
     case Phase::kBeforeText:

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -68,9 +69,12 @@ class ConstraintRules {
   // and have more than white space after it.
   std::vector<std::int32_t> blank_;
   std::vector<std::int32_t> overlong_;
-  // With calls: tokens with which a call may begin, and those of them that need no text before.
-  std::vector<std::int32_t> call_tokens_;
-  std::vector<std::int32_t> whole_call_tokens_;
+  // With calls: tokens with which a call may begin.
+  struct CallTokens {
+    std::vector<std::int32_t> whole;  // that need no text before
+    std::vector<std::int32_t> others;
+  };
+  std::map<char, CallTokens> call_tokens_;  // by their first byte
 };
 
 // How far the new tokens of one sample are. Used by one thread at a time.
@@ -104,9 +108,12 @@ class ConstraintState {
     kFree,
   };
   void enter(Phase phase);
+  // The mask of the next token of the reasoning is not made yet.
+  void begin_reasoning_mask();
   std::span<const std::uint64_t> mask_reasoning(grammar::MaskWords& words) const;
-  // Clears tokens with which a call would begin that no grammar takes.
-  void mask_calls(grammar::MaskWords& words) const;
+  // Finds tokens with which a call would begin that no grammar takes, or continues to. False: the
+  // budget was used up.
+  bool find_refused_calls(std::size_t* budget);
   void forbid(std::int32_t token, grammar::MaskWords& words) const;
   // Whether the reasoning so far ends with a beginning of reasoning_end.
   bool begins_end() const;
@@ -119,6 +126,11 @@ class ConstraintState {
   bool ready_ = false;
   std::string reasoning_;                      // its last bytes, fewer than reasoning_end has
   std::optional<grammar::CallFinder> finder_;  // of calls in the reasoning
+  // The mask of the reasoning while it is made: tokens that have been looked at, by their first
+  // byte and number, and those that no grammar takes.
+  std::map<char, ConstraintRules::CallTokens>::const_iterator next_calls_;
+  std::size_t next_call_ = 0;
+  std::vector<std::int32_t> refused_calls_;
 };
 
 }  // namespace lintel

@@ -37,7 +37,17 @@ const std::vector<std::string> kPieces = {"<tool_call>",
                                           "\n\n\n",
                                           "</function>\n</tool_call>",
                                           "say",
-                                          " <"};
+                                          " <",
+                                          "<|tool_call_start|>",
+                                          "<|tool_call_start|>[other(",
+                                          "|tool_call",
+                                          "[get",
+                                          "[other(",
+                                          "get(",
+                                          "t(n=",
+                                          "er(n=",
+                                          "(",
+                                          "(s"};
 
 class PieceTokenizer final : public Tokenizer {
  public:
@@ -181,7 +191,8 @@ TEST_CASE("call in reasoning: a given token that the grammar refuses ends the co
 }
 
 TEST_CASE("call in reasoning: the mask has the tokens of a naive twin") {
-  const ToolDialect dialect = GENERATE(ToolDialect::kXml, ToolDialect::kHermes);
+  const ToolDialect dialect =
+      GENERATE(ToolDialect::kXml, ToolDialect::kHermes, ToolDialect::kPythonic);
   const Mode mode = GENERATE(Mode::kAuto, Mode::kRequired);
   const World world(dialect, mode);
   // Every text of up to three pieces that leaves the reasoning open.
@@ -189,7 +200,8 @@ TEST_CASE("call in reasoning: the mask has the tokens of a naive twin") {
   for (std::size_t begin = 0, round = 0; round < 2; ++round) {
     const std::size_t end = all.size();
     for (; begin < end; ++begin) {
-      for (const char* const piece : {"<tool_call>", "\n", "<", "<func", "say", "\n\n\n", " <"}) {
+      for (const char* const piece : {"<tool_call>", "\n", "<", "<func", "say", "\n\n\n", " <",
+                                      "<|tool_call_start|>", "|tool_call", "[get"}) {
         all.push_back(all[begin]);
         all.back().emplace_back(piece);
       }
@@ -214,6 +226,37 @@ TEST_CASE("call in reasoning: the mask has the tokens of a naive twin") {
       if (World::takes(state, token) != expected) FAIL(text << ", then " << whole);
     }
   }
+}
+
+TEST_CASE("call in reasoning: the mask is made within the budget, in calls as in one",
+          "[threat-98]") {
+  const World world(ToolDialect::kPythonic, Mode::kRequired);
+  constexpr std::size_t kPlenty = 1'000'000'000;
+  // Makes the mask. Returns the work that it took.
+  const auto work_of = [&](ConstraintState& state) {
+    std::size_t budget = kPlenty;
+    REQUIRE(state.prepare(&budget));
+    return kPlenty - budget;
+  };
+  ConstraintState state = world.after({"<|tool_call_start|>"});
+  ConstraintState slow = state;
+  std::size_t calls = 0;
+  for (bool is_ready = false; !is_ready; ++calls) {
+    std::size_t budget = 30;
+    is_ready = slow.prepare(&budget);
+  }
+  CHECK(calls > 5);
+  const std::size_t of_names = work_of(state);
+  CHECK(of_names > 30 * (calls - 1) / 2);
+  grammar::MaskWords words, slow_words;
+  const auto mask = state.mask(words);
+  const auto slow_mask = slow.mask(slow_words);
+  CHECK(std::vector(mask.begin(), mask.end()) == std::vector(slow_mask.begin(), slow_mask.end()));
+  CHECK_FALSE(world.takes(slow, "[other("));
+  CHECK(world.takes(slow, "[get"));
+  // Tokens that cannot continue what is there take no work of their own.
+  state = world.after({"say"});
+  CHECK(work_of(state) < of_names / 2);
 }
 
 }  // namespace
