@@ -48,8 +48,12 @@ std::vector<grammar::ToolSpec> specs_of(const ChatRequest& request) {
 // Names kind, options and text of what is compiled.
 std::string source_of(const std::vector<grammar::ToolSpec>& specs,
                       const grammar::ToolGrammarOptions& options) {
-  Json source = {"tools", static_cast<int>(options.dialect), static_cast<int>(options.mode),
-                 options.parallel, options.leading_lines};
+  Json source = {"tools",
+                 static_cast<int>(options.dialect),
+                 static_cast<int>(options.mode),
+                 options.parallel,
+                 options.leading_lines,
+                 options.is_forced};
   for (const grammar::ToolSpec& spec : specs) {
     source.push_back({spec.name, spec.parameters, static_cast<int>(spec.arguments)});
   }
@@ -99,7 +103,8 @@ Part calls_part(const ChatRequest& request, grammar::ToolDialect dialect) {
       .mode = is_forced(request) || has_format ? Mode::kRequired : Mode::kAuto,
       .parallel = request.parallel_tool_calls,
       // Before a document white space is the constraint's, which has no text then.
-      .leading_lines = !has_format};
+      .leading_lines = !has_format,
+      .is_forced = is_forced(request)};
   std::vector<grammar::ToolSpec> specs = specs_of(request);
   Part part{source_of(specs, options), "tools", nullptr};
   part.add = [&request, specs = std::move(specs), options](grammar::Grammar& grammar,

@@ -116,7 +116,8 @@ class ToolCompiler {
         relaxed_(relaxed),
         tags_(tags_of(options.dialect)),
         grammar_(&grammar) {
-    if (options.mode == ToolGrammarOptions::Mode::kRequired) grammar.limit_indent();
+    const bool is_required = options.mode == ToolGrammarOptions::Mode::kRequired;
+    if (is_required && options.is_forced) grammar.limit_indent();
   }
 
   NodeId compile() {

@@ -38,6 +38,9 @@ struct ToolGrammarOptions {
   // kRequired: up to two line feeds may come first. Off for an alternative to texts that cannot
   // begin so.
   bool leading_lines = true;
+  // kRequired: the model has to call, and lines within JSON begin with few blanks. Off for an
+  // alternative to texts of another form, whose white space it would be, too.
+  bool is_forced = true;
 };
 
 // Calls an answer may have.

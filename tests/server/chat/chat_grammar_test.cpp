@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Grammars of answers: what is beside one another in them.
+#include "server/chat/chat_grammar.h"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "server/grammar/matcher.h"
+
+namespace lintel {
+namespace {
+
+ChatRequest request_of(ChatRequest::Format format, std::string_view format_text, bool has_tools) {
+  ChatRequest request;
+  request.format = format;
+  request.format_text = format_text;
+  if (has_tools) {
+    request.tools = nlohmann::ordered_json::parse(
+        R"([{"type": "function", "function": {"name": "get", "parameters": {"type": "object"}}}])");
+  }
+  return request;
+}
+
+bool takes(const ChatRequest& request, std::string_view text) {
+  grammar::GrammarCache cache;
+  ChatGrammar made;
+  TemplateTraits traits;
+  traits.dialect = ToolDialect::kHermes;
+  REQUIRE(make_chat_grammar(request, traits, cache, made).ok());
+  grammar::Matcher matcher(made.grammar);
+  return matcher.advance(text) && matcher.accepts();
+}
+
+TEST_CASE("chat grammar: documents have the same white space with tools and without") {
+  using Format = ChatRequest::Format;
+  const std::string wide = "\n" + std::string(32, ' ');
+  const std::string too_wide = wide + " ";
+  const auto document = [](const std::string& space) {
+    return "{" + space + "\"a\":" + space + "[" + space + "1" + space + "]" + space + "}";
+  };
+  for (const bool has_tools : {false, true}) {
+    const ChatRequest object = request_of(Format::kJsonObject, "{}", has_tools);
+    CHECK(takes(object, document(wide)));
+    CHECK_FALSE(takes(object, document(too_wide)));
+    const ChatRequest schema =
+        request_of(Format::kJsonSchema, R"({"properties": {"a": {"const": [1]}}})", has_tools);
+    CHECK(takes(schema, document(wide)));
+    CHECK_FALSE(takes(schema, document(too_wide)));
+    const std::string call =
+        "<tool_call>\n{\"name\": \"get\", \"arguments\": " + document(wide) + "}\n</tool_call>";
+    CHECK(takes(object, call) == has_tools);
+  }
+  // A forced call has fewer.
+  ChatRequest forced = request_of(Format::kText, "", /*has_tools=*/true);
+  forced.tool_choice = ChatRequest::ToolChoice::kRequired;
+  const auto call = [&](const std::string& space) {
+    return "<tool_call>\n{\"name\": \"get\", \"arguments\": " + document(space) + "}\n</tool_call>";
+  };
+  CHECK(takes(forced, call("\n    ")));
+  CHECK_FALSE(takes(forced, call(wide)));
+}
+
+}  // namespace
+}  // namespace lintel
