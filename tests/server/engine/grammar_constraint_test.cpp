@@ -437,37 +437,48 @@ TEST_CASE("no token allowed: the request ends with kNoToken, and no other") {
   CHECK(is_valid(text_of(other.sink->tokens())));
 }
 
-// A grammar of which each character has very many derivations.
-GrammarConstraint ambiguous() {
-  return {.grammar = grammar::compile_gbnf("root ::= ( | . root root)* | ( | ){3,} | \"bc\""),
-          .vocabulary = text_vocabulary()};
-}
-
-TEST_CASE("ambiguous grammars: requests beside them get their tokens at once", "[threat-98]") {
+// CPU seconds of a request's 4 tokens beside `hard`, which are ended after it.
+double seconds_of_neighbour(const std::vector<GenerationRequest>& hard) {
   Core core(text_model(), with_drafts(Speculation::kOff));
-  std::vector<Core::Call> hard;
-  for (std::uint64_t seed = 0; seed < 2; ++seed) {
-    GenerationRequest request = constrained(seed, ambiguous());
-    request.num_samples = 16;
-    hard.push_back(core.submit(request));
-  }
+  std::vector<Core::Call> calls;
+  for (const GenerationRequest& request : hard) calls.push_back(core.submit(request));
   for (int step = 0; step < 10; ++step) core.scheduler.run_one_step();
-  // Each step has four budgets for masks: 8 ms on a fast core that does nothing else.
-  double spent = 0;
   const auto other = core.submit(unconstrained(4, 4));
+  double spent = 0;
   while (!other.sink->outcome) {
     spent += cpu_seconds_of([&] { core.scheduler.run_one_step(); });
-    REQUIRE(spent < (kSanitized ? 10 : 0.5));
+    REQUIRE(spent < (kSanitized ? 10 : 1));
   }
   Core alone(text_model(), with_drafts(Speculation::kOff));
   CHECK(other.sink->tokens() == alone.generate(unconstrained(4, 4))->tokens());
-  for (const Core::Call& call : hard) {
-    CHECK_FALSE(call.sink->outcome);
-    core.scheduler.cancel(call.handle);
+  for (const Core::Call& call : calls) {
+    if (!call.sink->outcome) core.scheduler.cancel(call.handle);
   }
   spent += cpu_seconds_of([&] { core.scheduler.run_one_step(); });
-  for (const Core::Call& call : hard) CHECK(call.sink->outcome == RequestOutcome::kCancelled);
-  CHECK(spent < (kSanitized ? 10 : 0.5));
+  for (const Core::Call& call : calls) CHECK(call.sink->outcome);
+  return spent;
+}
+
+TEST_CASE("ambiguous grammars: requests beside them get their tokens at once", "[threat-98]") {
+  // Grammars of which each character has very many derivations.
+  const auto hard = [](const char* gbnf, int count, int num_samples) {
+    std::vector<GenerationRequest> requests;
+    for (int i = 0; i < count; ++i) {
+      requests.push_back(
+          constrained(static_cast<std::uint64_t>(i),
+                      {.grammar = grammar::compile_gbnf(gbnf), .vocabulary = text_vocabulary()}));
+      requests.back().num_samples = num_samples;
+    }
+    return requests;
+  };
+  for (const auto& requests : {hard("root ::= (. root root)* | \"bc\"", 1, 1),
+                               hard("root ::= (. root root)* | \"bc\"", 2, 16),
+                               hard("root ::= ( | . root root)* | ( | ){3,} | \"bc\"", 2, 16)}) {
+    // Each step has four budgets for masks: 8 ms on a fast core that does nothing else.
+    double least = 1;
+    for (int i = 0; i < 3; ++i) least = std::min(least, seconds_of_neighbour(requests));
+    CHECK(least < (kSanitized ? 10 : 0.1));
+  }
 }
 
 TEST_CASE("grammar that takes too much work: its request ends with kGrammarWork, and no other",
