@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -16,6 +18,9 @@ namespace {
 
 constexpr int kMostPatternGroups = 64;     // within one another
 constexpr std::size_t kMostLookedAt = 64;  // places of one alternative with look-ahead
+// Alternatives that groups with look-ahead multiply.
+constexpr std::size_t kMostMultiplied = 64;
+constexpr std::size_t kMostLookedFor = 4096;  // in all of them
 // Of all that is looked for in one pattern.
 
 const CodePointSet kAsciiDigits = {{'0', '9'}};
@@ -38,7 +43,7 @@ class PatternParser {
   };
   // A part of a branch, with what is looked for where it begins.
   struct Part {
-    std::vector<LookAhead> look_ahead;
+    std::vector<std::shared_ptr<const LookAhead>> look_ahead;
     ExpressionId expression = 0;
   };
   struct Branch {
@@ -47,9 +52,10 @@ class PatternParser {
     std::vector<Part> parts;
   };
 
-  // The alternatives of the whole; they and look-ahead alone may have anchors.
+  // The alternatives of the whole; they, look-ahead and groups with look-ahead alone may have
+  // anchors.
   std::vector<Branch> parse() {
-    std::vector<Branch> branches = parse_branches(0);
+    std::vector<Branch> branches = parse_branches(Where::kPattern, 0);
     if (at_ < text_.size()) refuse();
     return branches;
   }
@@ -59,23 +65,74 @@ class PatternParser {
   }
 
  private:
-  std::vector<Branch> parse_branches(int depth) {
+  enum class Where {
+    kPattern,
+    kGroup,  // with look-ahead in it
+    kLookAhead,
+    kFirstLookAhead,  // where the text begins
+  };
+
+  std::vector<Branch> parse_branches(Where where, int groups) {
+    const bool is_look_ahead = where == Where::kLookAhead || where == Where::kFirstLookAhead;
     std::vector<Branch> branches;
     do {
-      Branch branch;
-      branch.anchored_begin = depth > 0;
-      while (depth == 0 && take('^')) branch.anchored_begin = true;
-      do {
-        Part part;
-        while (depth == 0 && has_look_ahead()) part.look_ahead.push_back(parse_look_ahead());
-        part.expression = parse_sequence(depth, /*is_whole=*/true);
-        branch.parts.push_back(std::move(part));
-        if (branch.parts.size() > kMostLookedAt) refuse();
-      } while (has_look_ahead());
-      while (take('$')) branch.anchored_end = true;
-      branches.push_back(std::move(branch));
+      std::vector<Branch> open(1);
+      open[0].anchored_begin = is_look_ahead;
+      const bool may_begin = where == Where::kPattern || where == Where::kFirstLookAhead;
+      while (may_begin && take('^')) open[0].anchored_begin = true;
+      for (bool is_first = true;; is_first = false) {
+        const bool begins_text = is_first && where == Where::kPattern && open[0].anchored_begin;
+        Branch part;
+        part.parts.resize(1);
+        while (!is_look_ahead && has_look_ahead()) {
+          part.parts[0].look_ahead.push_back(
+              parse_look_ahead(begins_text ? Where::kFirstLookAhead : Where::kLookAhead));
+        }
+        part.parts[0].expression =
+            parse_sequence(groups, is_look_ahead ? Whole::kLookAhead : Whole::kBranch);
+        append(open, {std::move(part)});
+        if (!is_look_ahead && has_open_group()) {
+          append(open, parse_open_group(groups));
+        } else if (is_look_ahead || !has_look_ahead()) {
+          break;
+        }
+      }
+      while (take('$')) {
+        for (Branch& branch : open) branch.anchored_end = true;
+      }
+      branches.insert(branches.end(), std::make_move_iterator(open.begin()),
+                      std::make_move_iterator(open.end()));
     } while (take('|'));
     return branches;
+  }
+
+  bool is_empty(const Part& part) const {
+    const Expression& expression = expressions_[part.expression];
+    return part.look_ahead.empty() && expression.kind == Expression::Kind::kSequence &&
+           expression.parts.empty();
+  }
+
+  // Each of `open` goes on with each of `ways`.
+  void append(std::vector<Branch>& open, const std::vector<Branch>& ways) const {
+    if (ways.size() > 1 && open.size() * ways.size() > kMostMultiplied) refuse();
+    std::vector<Branch> longer;
+    std::size_t num_looked_for = 0;
+    for (const Branch& branch : open) {
+      for (const Branch& way : ways) {
+        longer.push_back(branch);
+        Branch& made = longer.back();
+        made.anchored_end = branch.anchored_end || way.anchored_end;
+        for (const Part& part : way.parts) {
+          if (is_empty(part) && !made.parts.empty()) continue;
+          if (branch.anchored_end) refuse();
+          made.parts.push_back(part);
+        }
+        for (const Part& part : made.parts) num_looked_for += part.look_ahead.size();
+        if (longer.size() > 1 && num_looked_for > kMostLookedFor) refuse();
+        if (made.parts.size() > kMostLookedAt) refuse();
+      }
+    }
+    open = std::move(longer);
   }
 
   bool has_look_ahead() const {
@@ -83,11 +140,49 @@ class PatternParser {
     return rest.starts_with("(?=") || rest.starts_with("(?!");
   }
 
-  LookAhead parse_look_ahead() {
-    LookAhead ahead;
-    ahead.is_negative = text_[at_ + 2] == '!';
+  // Whether a group with look-ahead in it comes next.
+  bool has_open_group() const {
+    if (!has('(') || has_look_ahead()) return false;
+    int depth = 0;
+    bool in_class = false;
+    for (std::size_t at = at_; at < text_.size(); ++at) {
+      const char c = text_[at];
+      if (c == '\\') {
+        ++at;
+      } else if (in_class || c == '[') {
+        in_class = c != ']';
+      } else if (c == '(') {
+        const std::string_view rest = text_.substr(at);
+        if (rest.starts_with("(?=") || rest.starts_with("(?!")) return true;
+        ++depth;
+      } else if (c == ')' && --depth == 0) {
+        return false;
+      }
+    }
+    return false;
+  }
+
+  // The alternatives of a group that comes once, or not at all.
+  std::vector<Branch> parse_open_group(int groups) {
+    begin_group(groups);
+    std::vector<Branch> branches = parse_branches(Where::kGroup, groups + 1);
+    if (!take(')')) refuse();
+    if (take('?')) {
+      take('?');
+      Branch none;
+      none.parts.resize(1);
+      none.parts[0].expression = expressions_.add_parts(Expression::Kind::kSequence, {});
+      branches.push_back(std::move(none));
+    }
+    if (has('*') || has('+') || has('?') || has('{')) refuse();
+    return branches;
+  }
+
+  std::shared_ptr<const LookAhead> parse_look_ahead(Where where) {
+    const auto ahead = std::make_shared<LookAhead>();
+    ahead->is_negative = text_[at_ + 2] == '!';
     at_ += 3;
-    ahead.branches = parse_branches(1);
+    ahead->branches = parse_branches(where, 1);
     if (!take(')') || has('*') || has('+') || has('?') || has('{')) refuse();
     return ahead;
   }
@@ -105,17 +200,20 @@ class PatternParser {
 
   ExpressionId parse_choice(int depth) {
     std::vector<ExpressionId> parts;
-    do parts.push_back(parse_sequence(depth, /*is_whole=*/false));
+    do parts.push_back(parse_sequence(depth, Whole::kNone));
     while (take('|'));
     return expressions_.add_parts(Expression::Kind::kChoice, std::move(parts));
   }
 
-  // is_whole: of a branch, which look-ahead and anchors may end.
-  ExpressionId parse_sequence(int depth, bool is_whole) {
+  // A sequence of a branch ends with look-ahead and anchors, that of one in look-ahead with
+  // anchors.
+  enum class Whole { kNone, kBranch, kLookAhead };
+  ExpressionId parse_sequence(int depth, Whole whole) {
     std::vector<ExpressionId> parts;
     while (at_ < text_.size() && !has('|') && !has(')')) {
-      if (has('$') && !is_whole) refuse();
-      if (has('$') || (is_whole && depth == 0 && has_look_ahead())) break;
+      if (has('$') && whole == Whole::kNone) refuse();
+      if (has('$')) break;
+      if (whole == Whole::kBranch && has('(') && (has_look_ahead() || has_open_group())) break;
       parts.push_back(parse_quantifiers(parse_atom(depth)));
     }
     return expressions_.add_parts(Expression::Kind::kSequence, std::move(parts));
@@ -183,6 +281,13 @@ class PatternParser {
   }
 
   ExpressionId parse_group(int depth) {
+    begin_group(depth);
+    const ExpressionId group = parse_choice(depth + 1);
+    if (!take(')')) refuse();
+    return group;
+  }
+
+  void begin_group(int depth) {
     if (depth >= kMostPatternGroups) refuse();
     ++at_;
     if (take('?')) {
@@ -194,9 +299,6 @@ class PatternParser {
         refuse();
       }
     }
-    const ExpressionId group = parse_choice(depth + 1);
-    if (!take(')')) refuse();
-    return group;
   }
 
   static CodePointSet one(char32_t c) { return {{c, c}}; }
@@ -367,10 +469,10 @@ class PatternCompiler {
     Nfa nfa;
     const Nfa::State start = nfa.add_state();
     Dfa rest = determinize(nfa, start, add_rest(nfa, branch, first, start));
-    for (const PatternParser::LookAhead& ahead : branch.parts[first].look_ahead) {
-      const Dfa wanted = compile(ahead.branches, /*is_quoted=*/false);
-      rest =
-          ahead.is_negative ? difference(rest, wanted, &work_) : intersection(rest, wanted, &work_);
+    for (const auto& ahead : branch.parts[first].look_ahead) {
+      const Dfa wanted = compile(ahead->branches, /*is_quoted=*/false);
+      rest = ahead->is_negative ? difference(rest, wanted, &work_)
+                                : intersection(rest, wanted, &work_);
     }
     return rest;
   }

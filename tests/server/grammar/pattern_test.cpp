@@ -34,11 +34,28 @@ std::vector<std::string> texts_of(std::string_view letters, std::size_t longest)
 
 TEST_CASE("look-ahead: patterns match the texts that a backtracking engine matches") {
   const std::vector<std::string> texts = texts_of("abc", 6);
-  for (const char* const pattern :
-       {"^(?!a)[a-c]*$", "(?=ab)a", "^(?!.*b)[a-c]+$", "^(?=.*a)(?=.*b)[abc]{2,4}$", "(?!ab)a",
-        "^a(?!b)", "^(?!ab$|c$)[abc]+$", "^a(?=b)[abc]*(?!c)b$", "(?=a)b|^(?!c).b", "^(?!)a",
-        "^(?=a|b$)", "^(?=(?:ab)+c)[abc]*$", "^(?!(?:a|bc)*$).{2,5}$", "c(?=a)|(?!c).$",
-        "^(?=ab)|(?!.)"}) {
+  for (const char* const pattern : {"^(?!a)[a-c]*$",
+                                    "(?=ab)a",
+                                    "^(?!.*b)[a-c]+$",
+                                    "^(?=.*a)(?=.*b)[abc]{2,4}$",
+                                    "(?!ab)a",
+                                    "^a(?!b)",
+                                    "^(?!ab$|c$)[abc]+$",
+                                    "^a(?=b)[abc]*(?!c)b$",
+                                    "(?=a)b|^(?!c).b",
+                                    "^(?!)a",
+                                    "^(?=a|b$)",
+                                    "^(?=(?:ab)+c)[abc]*$",
+                                    "^(?!(?:a|bc)*$).{2,5}$",
+                                    "c(?=a)|(?!c).$",
+                                    "^(?=ab)|(?!.)",
+                                    "((?=a)b)",
+                                    "^(?=^a)[ab]+$",
+                                    "^(?!^[ab]*$)a?c*b*$",
+                                    "^(?:(a+)|(?!.*c)(?=b|ab)(a)?(b(?=a)(a+)?)?)$",
+                                    "a((?!b)|bc(?=a))b?",
+                                    "^c?(a(?=b)[ab]|b$)",
+                                    "^(?:a(?:(?=b)[abc]|c)?|b(?!c))[ab]*$"}) {
     const std::regex twin(pattern);
     const Dfa dfa = pattern_dfa(pattern, Spelling::kUtf8);
     const Dfa quoted = pattern_dfa(pattern, Spelling::kJsonString);
@@ -57,9 +74,13 @@ TEST_CASE("look-ahead: what is not served is refused by name, in little time") {
   for (int i = 0; i < 3'000; ++i) many += "(?=(?:a|b)*a(?:a|b){9}" + std::to_string(i) + ")";
   std::string deep, wide;
   for (int i = 0; i < 40'000; ++i) deep += "(?=a)a", wide += "(?=a).*|";
+  std::string multiplied, looked_for = "^";
+  for (int i = 0; i < 20'000; ++i) multiplied += "((?=a).|b)", looked_for += "(?=a)";
+  for (int i = 0; i < 6; ++i) looked_for += "((?=a).|b)";
   for (const std::string& pattern :
        {deep, wide, std::string("(a(?=b))*"), std::string("^(?=a)*b"), std::string("(?<=a)b"),
-        std::string("^(?=^a)b"), std::string("((?=a)b)"), std::string("^(?!a(?!b))"),
+        std::string("(?=^a)b"), std::string("a(?=^a)b"), std::string("((?=a)b)+"),
+        std::string("(a(?=b)|c$)b"), multiplied, looked_for, std::string("^(?!a(?!b))"),
         std::string("^(?=a"), std::string("(?=a)b)"), many}) {
     try {
       pattern_dfa(pattern, Spelling::kUtf8);

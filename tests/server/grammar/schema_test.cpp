@@ -588,6 +588,18 @@ TEST_CASE("tuples: items may be a list, as before draft 2020-12") {
   CHECK(takes(R"({"items":{"type":"integer"},"additionalItems":false})", "[1, 1]"));
 }
 
+TEST_CASE("schemas that zod and pydantic wrote are taken under strict") {
+  std::ifstream in(LINTEL_TEST_DATA "/golden/chat/schema/libraries.json");
+  const Json cases = Json::parse(in);
+  CHECK(cases.size() > 150);
+  for (const Json& one : cases) {
+    const std::string schema = one["schema"].dump();
+    INFO(one["from"] << ", " << one["name"] << ": " << schema);
+    CHECK(refusal(schema) == "taken");
+    CHECK(takes(schema.c_str(), one["text"].get<std::string>().c_str()));
+  }
+}
+
 // Schemas as z.toJSONSchema() of zod 4 and model_json_schema() of pydantic 2 write them.
 TEST_CASE("schemas of zod and pydantic are taken under strict") {
   const std::vector<std::pair<const char*, const char*>> cases = {
