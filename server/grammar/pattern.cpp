@@ -112,7 +112,7 @@ class PatternParser {
            expression.parts.empty();
   }
 
-  // Each of `open` goes on with each of `ways`.
+  // Continues each of `open` with each of `ways`.
   void append(std::vector<Branch>& open, const std::vector<Branch>& ways) const {
     if (ways.size() > 1 && open.size() * ways.size() > kMostMultiplied) refuse();
     std::vector<Branch> longer;
