@@ -10,6 +10,7 @@
 #include "client/cli/commands.h"
 #include "client/lib/channel.h"
 #include "tools/describe/flags.h"
+#include "tools/describe/suggest.h"
 
 namespace lintel::cli {
 namespace {

@@ -26,6 +26,7 @@
 #include "server/models/model_repository.h"
 #include "server/sessions/storage/redis/redis_servers.h"
 #include "tools/describe/flags.h"
+#include "tools/describe/suggest.h"
 
 namespace lintel {
 
@@ -618,12 +619,12 @@ void check_together(ServerOptions& options, bool prefill_rows_given) {
 
 namespace {
 
-// `options` holds the defaults and takes the values; it outlives the parsing.
-void declare(CLI::App& app, const Flag& flag, ServerOptions& options) {
+// The flag's member holds the default and takes the value.
+void declare(CLI::App& app, const Flag& flag) {
   // What a row refuses is refused under its name.
-  const auto set = [&flag, &options](const std::string& text) {
+  const auto set = [&flag](const std::string& text) {
     try {
-      flag.set(options, text);
+      flag.set(text);
     } catch (const UsageError& error) {
       throw CLI::ValidationError(flag.name, error.what());
     }
@@ -631,7 +632,7 @@ void declare(CLI::App& app, const Flag& flag, ServerOptions& options) {
   CLI::Option* option = nullptr;
   switch (flag.type) {
     case Flag::Type::kSwitch:
-      option = app.add_flag(flag.name, *static_cast<bool*>(flag.member(options)), flag.help);
+      option = app.add_flag(flag.name, *static_cast<bool*>(flag.member), flag.help);
       break;
     case Flag::Type::kList:
       option = app.add_option_function<std::vector<std::string>>(
@@ -641,7 +642,7 @@ void declare(CLI::App& app, const Flag& flag, ServerOptions& options) {
       break;
     default:
       option = app.add_option_function<std::string>(flag.name, set, flag.help);
-      option->default_str(flag.shown(options));
+      option->default_str(flag.shown());
   }
   option->group(flag.group);
   if (!flag.value.empty()) option->type_name(flag.value);
@@ -675,7 +676,7 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
                  "File with the flags below as keys without the dashes, TOML or INI: workers = 4; "
                  "flags win")
       ->type_name("FILE");
-  const std::vector<Flag> flags = server_flags();
+  const std::vector<Flag> flags = server_flags(parsed);
   std::vector<std::string> machine_defaults;
   for (const Flag& flag : flags) {
     if (flag.default_of_machine) machine_defaults.push_back(flag.name);
@@ -683,7 +684,7 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
   describe::add_flags(app, machine_defaults);
   const auto config = std::make_shared<ConfigFile>(app);
   app.config_formatter(config);
-  for (const Flag& flag : flags) declare(app, flag, parsed);
+  for (const Flag& flag : flags) declare(app, flag);
   lay_out_help(app);
   try {
     app.parse(argc, argv);

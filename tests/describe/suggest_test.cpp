@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <catch2/catch.hpp>
+#include "tools/describe/suggest.h"
 
-#include "tools/describe/flags.h"
+#include <catch2/catch.hpp>
 
 namespace lintel::describe {
 

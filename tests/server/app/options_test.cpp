@@ -263,8 +263,8 @@ TEST_CASE(
     ServerOptions options;
     options.durable.store = flags.at(0);
     if (flags.size() > 1) {
-      for (const Flag& flag : session_store_flags()) {
-        if (flag.name == "--drain-handover") flag.set(options, flags[1]);
+      for (const Flag& flag : server_flags(options)) {
+        if (flag.name == "--drain-handover") flag.set(flags[1]);
       }
     }
     return handover_after(options.durable);

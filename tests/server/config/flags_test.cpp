@@ -153,7 +153,7 @@ std::string on_one_line(const std::string& text) {
 TEST_CASE("every flag sets its option and no other") {
   ServerOptions initial;
   const std::vector<Field> defaults = fields_of(initial);
-  for (const Flag& flag : server_flags()) {
+  for (const Flag& flag : server_flags(initial)) {
     CommandLine flags = base_of(flag);
     ServerOptions base_options;
     parse(flags, &base_options);
@@ -166,7 +166,7 @@ TEST_CASE("every flag sets its option and no other") {
     int of_flag = 0;
     for (std::size_t i = 0; i < after.size(); ++i) {
       INFO(after[i].name << " was " << before[i].value << " and is " << after[i].value);
-      const bool is_member = after[i].address == flag.member(options);
+      const bool is_member = defaults[i].address == flag.member;
       of_flag += is_member;
       CHECK((after[i].value != before[i].value) == is_member);
       if (is_member) CHECK(after[i].value != defaults[i].value);
@@ -177,11 +177,11 @@ TEST_CASE("every flag sets its option and no other") {
 
 TEST_CASE("every option has a flag, or is known to have none") {
   ServerOptions options;
-  const std::vector<Flag> flags = server_flags();
+  const std::vector<Flag> flags = server_flags(options);
   for (const Field& field : fields_of(options)) {
     INFO(field.name);
     const auto rows = std::ranges::count_if(
-        flags, [&](const Flag& flag) { return flag.member(options) == field.address; });
+        flags, [&](const Flag& flag) { return flag.member == field.address; });
     CHECK(rows == (kWithoutFlag.contains(field.name) ? 0 : 1));
   }
   std::set<std::string> names;
@@ -191,8 +191,8 @@ TEST_CASE("every option has a flag, or is known to have none") {
 TEST_CASE("a flag sets the option of its name, or the one in the list of exceptions") {
   ServerOptions options;
   const std::vector<Field> fields = fields_of(options);
-  for (const Flag& flag : server_flags()) {
-    const auto field = std::ranges::find(fields, flag.member(options), &Field::address);
+  for (const Flag& flag : server_flags(options)) {
+    const auto field = std::ranges::find(fields, flag.member, &Field::address);
     REQUIRE(field != fields.end());
     INFO(flag.name << " sets " << field->name);
     const auto other = kOtherName.find(flag.name);
@@ -203,46 +203,46 @@ TEST_CASE("a flag sets the option of its name, or the one in the list of excepti
 
 TEST_CASE("a number is taken from its lowest to its highest, and neither below nor above") {
   int rows = 0;
-  for (const Flag& flag : server_flags()) {
+  ServerOptions options;
+  for (const Flag& flag : server_flags(options)) {
     if (flag.low == flag.high) continue;
     ++rows;
-    ServerOptions options;
     for (const std::int64_t bound : {flag.low, flag.high}) {
       const std::string text = number_text(flag, std::to_string(bound));
       INFO(flag.name << " " << text);
-      REQUIRE_NOTHROW(flag.set(options, text));
-      const std::string shown = flag.shown(options);
-      REQUIRE_NOTHROW(flag.set(options, shown));  // what is shown is taken
-      CHECK(flag.shown(options) == shown);
+      REQUIRE_NOTHROW(flag.set(text));
+      const std::string shown = flag.shown();
+      REQUIRE_NOTHROW(flag.set(shown));  // what is shown is taken
+      CHECK(flag.shown() == shown);
     }
     const std::string above =
         flag.high == kMostBytes ? "9223372036854775808" : std::to_string(flag.high + 1);
     for (const std::string& outside : {std::to_string(flag.low - 1), above}) {
       const std::string text = number_text(flag, outside);
       INFO(flag.name << " " << text);
-      CHECK_THROWS_AS(flag.set(options, text), UsageError);
+      CHECK_THROWS_AS(flag.set(text), UsageError);
     }
   }
   CHECK(rows > 30);
 }
 
 TEST_CASE("a choice takes each of its words and no other") {
-  for (const Flag& flag : server_flags()) {
-    ServerOptions options;
+  ServerOptions options;
+  for (const Flag& flag : server_flags(options)) {
     for (const std::string& word : flag.words) {
       INFO(flag.name << " " << word);
-      REQUIRE_NOTHROW(flag.set(options, word));
-      CHECK(flag.shown(options) == word);
+      REQUIRE_NOTHROW(flag.set(word));
+      CHECK(flag.shown() == word);
     }
-    if (!flag.words.empty()) CHECK_THROWS_AS(flag.set(options, "another"), UsageError);
+    if (!flag.words.empty()) CHECK_THROWS_AS(flag.set("another"), UsageError);
   }
 }
 
 TEST_CASE("help has every flag with its default and its whole text") {
   ServerOptions options;
   const std::string help = on_one_line(parse({{"--help", ""}}, &options));
-  for (const Flag& flag : server_flags()) {
-    const std::string initial = flag.default_of_machine ? "" : flag.shown(options);
+  for (const Flag& flag : server_flags(options)) {
+    const std::string initial = flag.default_of_machine ? "" : flag.shown();
     const std::string text = on_one_line(flag.help);
     INFO(flag.name);
     if (flag.default_of_machine) {
