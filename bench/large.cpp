@@ -63,7 +63,6 @@ Examples:
 
 constexpr std::size_t kPrompt = 512;
 constexpr std::size_t kSliceRows = 64;  // of a prompt in a step
-constexpr std::chrono::duration<double> kWindow{0.5};
 constexpr double kServedSteps = 8;
 
 struct LargeFlags {
@@ -76,6 +75,7 @@ struct LargeFlags {
   std::filesystem::path peer_root;
   KvType kv_type = KvType::kF32;
   std::vector<int> contexts;  // tokens
+  double seconds = 0.5;       // of one measurement; four times as long through a server
 };
 
 KvType parse_kv_type(std::string_view flag, std::string_view text) {
@@ -241,12 +241,12 @@ class LargeExperiment {
                                      static_cast<unsigned>(model_->config().vocab_size));
   }
 
-  // Tokens a second of steps of so many tokens, for kWindow.
-  static double per_second(std::size_t tokens_of_step, const std::function<void()>& step) {
+  // Tokens a second of steps of so many tokens, for window_.
+  double per_second(std::size_t tokens_of_step, const std::function<void()>& step) const {
     int steps = 0;
     const auto begin = std::chrono::steady_clock::now();
     std::chrono::duration<double> taken{};
-    while (taken < kWindow) {
+    while (taken < window_) {
       step();
       ++steps;
       taken = std::chrono::steady_clock::now() - begin;
@@ -301,9 +301,9 @@ class LargeExperiment {
                      .http = http,
                      .sequence = {.first_token = 1, .tokens = kEndlessTokens, .ends_itself = false},
                      .clients = static_cast<int>(clients),
-                     .warm_up = kWindow,
+                     .warm_up = window_,
                      .window =
-                         std::max(4 * kWindow, kServedSteps * std::chrono::duration<double>(step))})
+                         std::max(4 * window_, kServedSteps * std::chrono::duration<double>(step))})
         .tokens_per_second;
   }
 
@@ -388,8 +388,8 @@ class LargeExperiment {
                  {.address = server.address(),
                   .sequence = {.first_token = 1, .tokens = kEndlessTokens, .ends_itself = false},
                   .only_token = only_token,
-                  .warm_up = kWindow,
-                  .window = 4 * kWindow})
+                  .warm_up = window_,
+                  .window = 4 * window_})
           .tokens_per_second;
     };
     std::vector<double> off, with, ratios;
@@ -461,6 +461,7 @@ class LargeExperiment {
   }
 
   const LargeFlags& flags_;
+  const std::chrono::duration<double> window_{flags_.seconds};
   Measurement measurement_;
   const ScratchDirectory folder_{std::filesystem::temp_directory_path()};
   std::unique_ptr<Peer> peer_;  // null: none
@@ -506,6 +507,8 @@ void add_large(CLI::App& app, cli::CommandLine& command_line) {
       .add_option("--peer-root", flags->peer_root,
                   "With --peer: the directory whose node_modules has its libraries")
       ->type_name("DIRECTORY");
+  cli::add_parsed(command, "--seconds", flags->seconds, positive_number(3600), "SECONDS",
+                  "Length of one measurement, four times as long through a server [0.5]");
   flags->run.repeats = 5;
   flags->run.add_to(command, {}, "");
 }
