@@ -7,7 +7,7 @@ find_package(hwy CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
 find_package(OpenSSL REQUIRED)
 if(LINTEL_TESTS)
-  find_package(Catch2 2 CONFIG REQUIRED)
+  find_package(Catch2 CONFIG REQUIRED)  # 2 or 3
 endif()
 find_package(Protobuf REQUIRED)  # module mode, and before gRPC
 find_package(gRPC CONFIG REQUIRED)

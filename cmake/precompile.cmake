@@ -15,7 +15,7 @@ set(lintel_precompiled_std
 set(lintel_precompiled_wire
   <grpcpp/grpcpp.h> <lintel/v1/admin.grpc.pb.h> <lintel/v1/generation.grpc.pb.h> <lintel/v1/model.grpc.pb.h>
   <lintel/v1/session.grpc.pb.h>)
-set(lintel_precompiled_catch <catch2/catch.hpp>)
+set(lintel_precompiled_catch "${PROJECT_SOURCE_DIR}/tests/support/catch.h")
 set(lintel_precompiled_wire_links lintel_proto)
 set(lintel_precompiled_catch_links Catch2::Catch2)
 

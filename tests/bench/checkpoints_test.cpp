@@ -2,7 +2,6 @@
 // Checkpoints with random weights, as their formats have them.
 #include "bench/checkpoints.h"
 
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +11,7 @@
 #include "client/cli/console.h"
 #include "model/model_files.h"
 #include "model/transformer.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::bench {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every sub-command from its arguments to its tables, on models of a few hundred weights.
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "bench/attentions.h"
 #include "bench/report.h"
 #include "server/app/lintel_server.h"
 #include "tests/bench/bench_program.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Completions are of the given half, of nothing else, and the same in any batch.
-#include <catch2/catch.hpp>
 #include <memory>
 
 #include "bench/classifier.h"
 #include "model/config/attention_spec.h"
 #include "model/formats/safetensors.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

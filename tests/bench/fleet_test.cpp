@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fleet that is computed: small ones by hand, and large ones against what is known of their
 // balancers.
-#include <catch2/catch.hpp>
 #include <map>
 #include <numeric>
 
 #include "bench/fleet_model.h"
 #include "tests/bench/bench_program.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <catch2/catch.hpp>
-
 #include "bench/generation_speed.h"
+#include "tests/support/catch.h"
 
 namespace lintel::bench {
 namespace {

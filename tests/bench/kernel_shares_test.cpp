@@ -2,7 +2,6 @@
 // What the kernels of large models make of one core: the share of its read bandwidth for one row,
 // of its multiplications of bytes for many, and of reading and writing for states.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cstdio>
 #include <functional>
 #include <random>
@@ -16,6 +15,7 @@
 #include "model/ops/dense_input.h"
 #include "model/ops/dense_kernels.h"
 #include "model/ops/mixer_kernels.h"
+#include "tests/support/catch.h"
 
 namespace lintel::bench {
 namespace {

@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <cerrno>
 #include <chrono>
 #include <future>
@@ -15,6 +14,7 @@
 
 #include "bench/sequences.h"
 #include "client/lib/call_error.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 
 namespace {

@@ -2,10 +2,11 @@
 #include "bench/measure.h"
 
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <ctime>
 #include <stdexcept>
+
+#include "tests/support/catch.h"
 
 namespace lintel::bench {
 

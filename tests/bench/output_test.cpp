@@ -3,11 +3,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <catch2/catch.hpp>
 #include <cstdlib>
 
 #include "bench/run_flags.h"
 #include "tests/bench/bench_program.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/report.h"
 
-#include <catch2/catch.hpp>
-
 #include "client/cli/console.h"
+#include "tests/support/catch.h"
 
 namespace lintel::bench {
 namespace {

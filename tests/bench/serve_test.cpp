@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // lintel-bench serve on models of text, and on servers that ask for TLS and a token.
-#include <catch2/catch.hpp>
-
 #include "bench/report.h"
 #include "server/app/lintel_server.h"
 #include "tests/bench/bench_program.h"
+#include "tests/support/catch.h"
 #include "tests/support/certificate_authority.h"
 
 namespace lintel::testing {

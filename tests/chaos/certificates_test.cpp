@@ -2,7 +2,6 @@
 // Handshakes that must fail, many times over, while other clients continue.
 #include <sys/wait.h>
 
-#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -11,6 +10,7 @@
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "tests/chaos/chaos_server.h"
 #include "tests/chaos/sockets.h"
+#include "tests/support/catch.h"
 #include "tests/support/certificate_authority.h"
 
 namespace lintel::testing {

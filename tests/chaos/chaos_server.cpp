@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -16,6 +15,7 @@
 
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "tests/chaos/sockets.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 
 namespace lintel::testing {

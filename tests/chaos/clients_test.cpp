@@ -7,13 +7,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <list>
 #include <memory>
 #include <thread>
 
 #include "tests/chaos/chaos_server.h"
 #include "tests/chaos/sockets.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <thread>
 
 #include "tests/chaos/chaos_server.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -5,7 +5,6 @@
 #include <grpcpp/generic/generic_stub.h>
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <iostream>
 #include <map>
 #include <set>
@@ -14,6 +13,7 @@
 #include "inference/grpc_service.pb.h"
 #include "tests/chaos/chaos_server.h"
 #include "tests/chaos/random_messages.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 
 namespace lintel::testing {

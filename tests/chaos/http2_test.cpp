@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Malformed HTTP/2 and gRPC framing, on plain sockets.
-#include <catch2/catch.hpp>
 #include <functional>
 #include <iostream>
 #include <thread>
@@ -8,6 +7,7 @@
 #include "tests/chaos/chaos_server.h"
 #include "tests/chaos/random_messages.h"
 #include "tests/chaos/sockets.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -5,7 +5,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -14,6 +13,7 @@
 
 #include "tests/chaos/chaos_server.h"
 #include "tests/chaos/sockets.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

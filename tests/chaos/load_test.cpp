@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <condition_variable>
 #include <iostream>
 #include <memory>
@@ -13,6 +12,7 @@
 #include <thread>
 
 #include "tests/chaos/chaos_server.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 
 namespace lintel::testing {

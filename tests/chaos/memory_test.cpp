@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What strangers can make a server hold and do before they have shown a token.
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -10,6 +9,7 @@
 #include "tests/chaos/chaos_server.h"
 #include "tests/chaos/sockets.h"
 #include "tests/server/support/generic_call.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -4,7 +4,6 @@
 #include <signal.h>
 
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -13,6 +12,7 @@
 #include <thread>
 
 #include "tests/chaos/chaos_server.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 
 namespace lintel::testing {

@@ -2,11 +2,11 @@
 // What runs out: room for the log, memory for sessions, descriptors.
 #include <algorithm>
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <thread>
 
 #include "tests/chaos/chaos_server.h"
 #include "tests/chaos/sockets.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

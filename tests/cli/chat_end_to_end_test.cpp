@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // lintel chat against the real server.
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <string>
 
 #include "model/tokenizer/tokenizer.h"
 #include "tests/cli/processes.h"
+#include "tests/support/catch.h"
 #include "tests/support/text_model.h"
 
 namespace lintel::testing {

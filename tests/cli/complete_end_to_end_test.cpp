@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <catch2/catch.hpp>
 #include <regex>
 
 #include "client/image/png.h"
 #include "tests/cli/processes.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -2,11 +2,11 @@
 // A client of two lintel-servers, one after the other on one store: what it prints does not tell.
 #include <signal.h>
 
-#include <catch2/catch.hpp>
 #include <string>
 #include <vector>
 
 #include "tests/cli/stored_servers.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

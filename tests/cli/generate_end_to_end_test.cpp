@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <sstream>
 
 #include "model/tokenizer/text_stream.h"
 #include "tests/cli/processes.h"
+#include "tests/support/catch.h"
 #include "tests/support/text_model.h"
 
 namespace lintel::testing {

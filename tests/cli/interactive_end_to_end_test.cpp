@@ -2,11 +2,11 @@
 // `lintel generate --interactive` against a server, from a pipe and in a terminal.
 #include <signal.h>
 
-#include <catch2/catch.hpp>
 #include <sstream>
 
 #include "tests/cli/processes.h"
 #include "tests/cli/terminal_process.h"
+#include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 
 namespace lintel::testing {

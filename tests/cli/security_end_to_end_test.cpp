@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The programs over TLS and with tokens.
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "tests/cli/processes.h"
+#include "tests/support/catch.h"
 #include "tests/support/certificate_authority.h"
 
 namespace lintel::testing {

@@ -3,10 +3,10 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 
 #include "tests/cli/processes.h"
 #include "tests/cli/stored_servers.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

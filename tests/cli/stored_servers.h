@@ -2,13 +2,13 @@
 // lintel-servers with one store, and lintel as their client.
 #pragma once
 
-#include <catch2/catch.hpp>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/cli/processes.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 

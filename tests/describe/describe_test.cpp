@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <fstream>
 
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 #include "tools/describe/flags.h"
 #include "tools/describe/formats.h"

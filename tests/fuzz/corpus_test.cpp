@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parsers over mutated files, under a memory limit: parsed, or refused by a ModelError.
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -10,6 +9,7 @@
 #include "tests/fuzz/inputs.h"
 #include "tests/fuzz/mutations.h"
 #include "tests/fuzz/template_inputs.h"
+#include "tests/support/catch.h"
 
 namespace lintel::fuzz {
 namespace {

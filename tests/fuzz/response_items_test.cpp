@@ -3,7 +3,6 @@
 // within their memory.
 #include "server/responses/response_items.h"
 
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -16,6 +15,7 @@
 #include "server/responses/response_store.h"
 #include "server/sessions/storage/document_storage.h"
 #include "tests/fuzz/counted_memory.h"
+#include "tests/support/catch.h"
 #include "tests/support/manual_clock.h"
 
 namespace lintel::fuzz {

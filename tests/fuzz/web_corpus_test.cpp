@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parsers of HTTP's requests over mutated ones, under a memory limit: parsed or refused.
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -10,6 +9,7 @@
 #include "tests/fuzz/mutations.h"
 #include "tests/fuzz/web_inputs.h"
 #include "tests/fuzz/web_seeds.h"
+#include "tests/support/catch.h"
 
 namespace lintel::fuzz {
 namespace {

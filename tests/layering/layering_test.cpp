@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The modules of tests/layering/modules.txt, held against every #include line.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "tests/layering/modules.h"
+#include "tests/support/catch.h"
 
 namespace fs = std::filesystem;
 
@@ -46,6 +46,16 @@ TEST_CASE("no file includes a header that its module may not see") {
     }
   }
   CHECK(includes > 1000);  // the walk found the sources
+}
+
+TEST_CASE("Catch2 is included by tests/support/catch.h alone") {
+  std::set<std::string> files;
+  for (const char* const top : {"model", "server", "client", "tools", "bench", "tests"}) {
+    for (const Include& include : includes_of(kRoot, top)) {
+      if (include.header.starts_with("catch2/")) files.insert(include.file);
+    }
+  }
+  CHECK(files == std::set<std::string>{"tests/support/catch.h"});
 }
 
 TEST_CASE("a module sees only modules above it, so that there are no circles") {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // packaging/lintel.toml.in, the configuration that is installed.
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <iterator>
 #include <regex>
@@ -9,6 +8,7 @@
 
 #include "server/app/options.h"
 #include "server/config/flags.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel {

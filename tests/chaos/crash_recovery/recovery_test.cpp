@@ -5,7 +5,6 @@
 #include <sqlite3.h>
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <filesystem>
 #include <optional>
@@ -13,6 +12,7 @@
 
 #include "server/sessions/storage/sqlite/sqlite_storage.h"
 #include "tests/server/sessions/storage/storage_calls.h"
+#include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temporary_directory.h"
 

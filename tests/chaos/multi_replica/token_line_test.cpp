@@ -2,7 +2,7 @@
 // The checker of the campaign notices what it is there for.
 #include "tests/chaos/multi_replica/token_line.h"
 
-#include <catch2/catch.hpp>
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 

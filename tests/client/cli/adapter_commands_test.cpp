@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // LoRA adapters on the command line: named in calls, shown, loaded and unloaded.
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "client/cli/program.h"
 #include "tests/client/support/fake_server.h"
 #include "tests/client/support/run_lintel.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 

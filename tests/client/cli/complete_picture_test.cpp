@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pictures of `lintel complete`: headings, animation, photographs.
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -9,6 +8,7 @@
 #include "client/image/png.h"
 #include "tests/client/support/fake_server.h"
 #include "tests/client/support/run_lintel.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Flags of the connection: every sub-command heeds every one of them, before the environment.
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
 
 #include "tests/client/support/fake_server.h"
 #include "tests/client/support/run_lintel.h"
+#include "tests/support/catch.h"
 #include "tests/support/certificate_authority.h"
 
 namespace lintel::testing {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <catch2/catch.hpp>
-
 #include "client/cli/console.h"
 #include "client/cli/flags.h"
+#include "tests/support/catch.h"
 
 namespace lintel::cli {
 

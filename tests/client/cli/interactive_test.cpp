@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // `lintel generate --interactive` with lines from a pipe, and what Generate says of its speed.
-#include <catch2/catch.hpp>
-
 #include "client/cli/console.h"
 #include "client/cli/generate_output.h"
 #include "tests/client/support/fake_server.h"
 #include "tests/client/support/run_lintel.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -7,6 +6,7 @@
 #include <random>
 
 #include "client/cli/output.h"
+#include "tests/support/catch.h"
 
 namespace lintel::cli {
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // `lintel pull`: what it prints, and the environment that it reads.
-#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -9,6 +8,7 @@
 #include "client/hub/pull.h"
 #include "tests/client/support/fake_hub.h"
 #include "tests/client/support/run_lintel.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

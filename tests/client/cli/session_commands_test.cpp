@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // `lintel session` and `lintel state`: what reaches the server, and what is printed.
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "tests/client/support/fake_server.h"
 #include "tests/client/support/run_lintel.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // `lintel session`, of sessions that outlive the server: created, shown, and continued.
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "tests/client/support/fake_server.h"
 #include "tests/client/support/run_lintel.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

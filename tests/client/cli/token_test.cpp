@@ -2,10 +2,9 @@
 // The token a client was made with goes with its calls.
 #include <grpcpp/grpcpp.h>
 
-#include <catch2/catch.hpp>
-
 #include "client/lib/client.h"
 #include "lintel/v1/model.grpc.pb.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

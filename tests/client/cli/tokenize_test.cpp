@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // lintel tokenize and lintel detokenize.
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "tests/client/support/fake_server.h"
 #include "tests/client/support/run_lintel.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/hub/http_fetch.h"
 
-#include <catch2/catch.hpp>
-
 #include "tests/client/support/fake_hub.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 

@@ -5,12 +5,12 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <iterator>
 #include <thread>
 
 #include "tests/client/support/fake_hub.h"
+#include "tests/support/catch.h"
 #include "tests/support/process.h"
 #include "tests/support/temporary_directory.h"
 

@@ -2,13 +2,13 @@
 // Animated PNGs, read back by hand.
 #include <zlib.h>
 
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "client/image/image.h"
 #include "client/image/png.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

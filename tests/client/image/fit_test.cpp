@@ -3,10 +3,11 @@
 #include "client/image/fit.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <random>
 #include <vector>
+
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

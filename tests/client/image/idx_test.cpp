@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <zlib.h>
 
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <random>
 
 #include "client/image/image_file.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

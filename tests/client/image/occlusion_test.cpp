@@ -2,8 +2,9 @@
 #include "client/image/occlusion.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <random>
+
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

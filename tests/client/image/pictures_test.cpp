@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pictures on our pages and cards: a completion is the model's own, not its original.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <filesystem>
 
 #include "client/image/png.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <catch2/catch.hpp>
 #include <thread>
 
 #include "tests/client/support/detailed_status.h"
 #include "tests/client/support/fake_server.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -2,7 +2,6 @@
 // The way to the server: addresses, proxies, and connections that fail.
 #include <grpcpp/support/client_interceptor.h>
 
-#include <catch2/catch.hpp>
 #include <cstdlib>
 
 #include "client/lib/channel.h"
@@ -10,6 +9,7 @@
 #include "tests/client/support/connect_proxy.h"
 #include "tests/client/support/fake_server.h"
 #include "tests/client/support/run_lintel.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

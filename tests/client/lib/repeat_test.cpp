@@ -2,11 +2,11 @@
 // Calls on sessions that outlive the server: repeated where they were cut off, each position once.
 #include "client/lib/repeat.h"
 
-#include <catch2/catch.hpp>
 #include <set>
 
 #include "tests/client/support/detailed_status.h"
 #include "tests/client/support/fake_server.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A client of several servers: which it calls, and what it does when that one is gone.
-#include <catch2/catch.hpp>
-
 #include "client/lib/channel.h"
 #include "client/lib/repeat.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "tests/client/support/fake_server.h"
 #include "tests/client/support/run_lintel.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // PEFT's two files: what is read, and how every defect is refused.
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
 #include <functional>
@@ -12,6 +11,7 @@
 #include "model/core/sha256.h"
 #include "model/formats/safetensors.h"
 #include "model/lora/adapter.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -2,11 +2,12 @@
 // What an adapter adds to a product, against the formula in double.
 #include "model/lora/low_rank.h"
 
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <random>
 #include <vector>
+
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

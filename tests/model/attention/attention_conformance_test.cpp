@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every kind of attention keeps. Names none of them.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <random>
 #include <vector>
 
 #include "tests/model/attention/attention_layer.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The keys of linear attention: which of them go together, how large a state may become, and the
 // random features that are drawn where a model has none.
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "model/config/attention_spec.h"
 #include "model/config/config.h"
 #include "model/layers/attention/attention.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

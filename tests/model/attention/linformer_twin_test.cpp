@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linformer against a twin that does what the formulas say, in double precision.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <random>
 #include <string>
@@ -12,6 +11,7 @@
 #include "tests/model/attention/state_bytes.h"
 #include "tests/model/attention/twin.h"
 #include "tests/model/support/instruction_sets.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

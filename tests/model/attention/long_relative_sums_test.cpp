@@ -2,7 +2,6 @@
 // Sums relative to a running maximum (relative_attention_step) over very long sequences: rounded by
 // draws from kFirstDrawnPosition on, as the sums of long_sums_test.cpp are.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <iostream>
 #include <random>
@@ -10,6 +9,7 @@
 
 #include "model/layers/attention/common/sum_kernels.h"
 #include "tests/model/support/instruction_sets.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

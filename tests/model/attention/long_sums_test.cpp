@@ -3,7 +3,6 @@
 // on (docs/attention.md has the table).
 #include <algorithm>
 #include <bit>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <iostream>
@@ -18,6 +17,7 @@
 #include "model/layers/attention/common/sum_kernels.h"
 #include "model/sequence.h"
 #include "tests/model/support/instruction_sets.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

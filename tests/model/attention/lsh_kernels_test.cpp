@@ -2,7 +2,6 @@
 #include "model/layers/attention/common/lsh_kernels.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -10,6 +9,7 @@
 
 #include "model/core/tensor.h"
 #include "tests/model/support/instruction_sets.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

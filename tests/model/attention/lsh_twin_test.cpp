@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // LSH attention against a twin that sorts everything again at every position, in double precision.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -10,6 +9,7 @@
 #include "model/config/attention_spec.h"
 #include "tests/model/attention/twin.h"
 #include "tests/model/support/instruction_sets.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

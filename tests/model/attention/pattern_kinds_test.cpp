@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What sparse_transformer, longformer and bigbird refuse, and the table of random blocks.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -10,6 +9,7 @@
 
 #include "model/config/attention_spec.h"
 #include "model/config/config.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -2,7 +2,6 @@
 // What softmax over patterns of positions keeps: how much, and that nothing that happens to a state
 // on its way shows in it.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "model/config/attention_spec.h"
 #include "tests/model/attention/pattern_cases.h"
 #include "tests/model/attention/state_bytes.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

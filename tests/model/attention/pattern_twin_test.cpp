@@ -2,7 +2,6 @@
 // Softmax over patterns of positions against a twin that asks of every position whether it is seen,
 // in double precision.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -11,6 +10,7 @@
 #include "model/config/attention_spec.h"
 #include "tests/model/attention/pattern_cases.h"
 #include "tests/model/support/instruction_sets.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every kind of attention says of its state: saved, and loaded again. Names none of them.
-#include <catch2/catch.hpp>
 #include <vector>
 
 #include "tests/model/attention/attention_layer.h"
 #include "tests/model/attention/state_bytes.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

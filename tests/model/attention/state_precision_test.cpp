@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Why S and Z are f32: what narrower sums would do to the output (docs/attention.md has the table).
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <iostream>
 #include <random>
@@ -10,6 +9,7 @@
 #include "model/core/float_formats.h"
 #include "model/formats/safetensors.h"
 #include "model/layers/attention/common/sum_kernels.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

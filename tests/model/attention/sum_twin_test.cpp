@@ -2,7 +2,6 @@
 // Attention by sums, of every feature map and of `efficient`, against twins that do what the
 // formulas say and no more: no running maximum, nothing kept once that is there twice.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -14,6 +13,7 @@
 #include "tests/model/attention/twin.h"
 #include "tests/model/support/instruction_sets.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

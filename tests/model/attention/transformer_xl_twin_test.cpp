@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transformer-XL against a twin that does what the formulas say, in double precision.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -14,6 +13,7 @@
 #include "model/fastest_type.h"
 #include "tests/model/attention/twin.h"
 #include "tests/model/support/instruction_sets.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <cstring>
 #include <random>
 #include <string>
@@ -8,6 +7,7 @@
 #include <vector>
 
 #include "model/core/tensor.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "model/ops/block_matrix.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/core/random.h"
 
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <set>
+
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

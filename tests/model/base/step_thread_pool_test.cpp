@@ -2,11 +2,12 @@
 #include "model/core/step_thread_pool.h"
 
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <stdexcept>
 #include <thread>
 #include <vector>
+
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

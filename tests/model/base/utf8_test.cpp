@@ -2,8 +2,9 @@
 // Bytes as text, in pieces.
 #include "model/core/utf8.h"
 
-#include <catch2/catch.hpp>
 #include <utility>
+
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

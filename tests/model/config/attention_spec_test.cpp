@@ -2,12 +2,12 @@
 // Other attention on the same weights, and recompute mode.
 #include "model/config/attention_spec.h"
 
-#include <catch2/catch.hpp>
 #include <cstring>
 #include <random>
 #include <vector>
 
 #include "model/transformer.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -2,11 +2,11 @@
 // config.json: what is read, and how every defect is refused.
 #include "model/config/config.h"
 
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "model/config/attention_spec.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every kind of attention is read, written, refused and described as it declares. Names none of
 // them.
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -10,6 +9,7 @@
 #include "model/formats/weights.h"
 #include "model/model_files.h"
 #include "model/transformer.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

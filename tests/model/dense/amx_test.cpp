@@ -2,7 +2,6 @@
 // Our kernels on AMX's tiles. What is computed on tiles of plain C++ is held against the formula of
 // the instructions on any machine; the instructions themselves where there are some.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -17,6 +16,7 @@
 #include "model/ops/dense_amx.h"
 #include "model/ops/dense_input.h"
 #include "tests/model/support/instruction_sets.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -18,6 +17,7 @@
 #include "model/ops/amx_check.h"
 #include "model/ops/dense.h"
 #include "model/ops/dense_amx.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

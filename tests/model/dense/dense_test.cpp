@@ -2,7 +2,6 @@
 #include "model/ops/dense.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -19,6 +18,7 @@
 #include "model/ops/dense_kernels.h"
 #include "tests/model/support/instruction_sets.h"
 #include "tests/model/support/reference.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

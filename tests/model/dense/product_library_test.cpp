@@ -3,7 +3,6 @@
 #include "model/ops/product_library.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -16,6 +15,7 @@
 #include "model/ops/library_product.h"
 #include "model/transformer.h"
 #include "tests/model/dense/nondeterministic_gemm.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

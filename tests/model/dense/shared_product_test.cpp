@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products that several threads share: the bits of one thread's.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "model/core/step_thread_pool.h"
 #include "model/ops/dense.h"
 #include "model/ops/packed_weights.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // LoRA adapters of families: their outputs are those of a checkpoint with merged weights.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -15,6 +14,7 @@
 #include "model/model_files.h"
 #include "model/ops/block_formats.h"
 #include "model/transformer.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Draft heads of checkpoints (multi-token prediction): what they propose, and what is refused.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -19,6 +18,7 @@
 #include "model/formats/safetensors.h"
 #include "model/lora/adapter.h"
 #include "model/transformer.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

@@ -2,7 +2,6 @@
 // Checkpoints of Qwen3-Next and of Qwen3.5's mixtures: keys that are refused, layers without
 // experts, and both forms of the experts' tensors.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +16,7 @@
 #include "model/formats/safetensors.h"
 #include "model/model_files.h"
 #include "model/transformer.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel {

@@ -3,7 +3,6 @@
 #include "model/layers/mixers/experts.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -16,6 +15,7 @@
 #include "model/core/step_thread_pool.h"
 #include "model/ops/mixer_kernels.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The vectors of tests/golden/families: what the projects that publish these checkpoints compute.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -15,6 +14,7 @@
 #include "model/numerics_fingerprint.h"
 #include "model/ops/kv_kernels.h"
 #include "model/transformer.h"
+#include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/watched_memory.h"
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints on their way into memory: how much of it, and what is refused.
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -18,6 +17,7 @@
 #include "model/formats/safetensors.h"
 #include "model/model_files.h"
 #include "model/transformer.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temporary_directory.h"

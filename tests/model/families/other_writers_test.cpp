@@ -2,7 +2,6 @@
 // Checkpoints as other programs write them: keys that change nothing, unknown keys, keys that are
 // refused, and GGUF files of other converters.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -19,6 +18,7 @@
 #include "model/formats/safetensors.h"
 #include "model/model_files.h"
 #include "model/transformer.h"
+#include "tests/support/catch.h"
 #include "tests/support/gguf_copy.h"
 #include "tests/support/temporary_directory.h"
 

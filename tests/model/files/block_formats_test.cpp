@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -17,6 +16,7 @@
 #include "model/formats/gguf.h"
 #include "model/formats/safetensors.h"
 #include "model/ops/quantize.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <bit>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -13,6 +12,7 @@
 
 #include "model/core/errors.h"
 #include "model/core/float_formats.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel {

@@ -2,7 +2,6 @@
 // The one list of tensors, and how a file that does not keep to it is refused.
 #include "model/formats/weights.h"
 
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -14,6 +13,7 @@
 #include "model/formats/safetensors.h"
 #include "model/formats/safetensors_source.h"
 #include "model/model_files.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -2,7 +2,6 @@
 #include "model/sampling/exponentials.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "tests/model/support/instruction_sets.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

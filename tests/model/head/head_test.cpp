@@ -2,11 +2,12 @@
 #include "model/sampling/head.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <random>
+
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

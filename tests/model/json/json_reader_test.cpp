@@ -2,10 +2,10 @@
 // JSON from outside: what is read, what is refused, and what either costs.
 #include "model/core/json_reader.h"
 
-#include <catch2/catch.hpp>
 #include <limits>
 #include <random>
 
+#include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 
 namespace lintel::testing {

@@ -2,7 +2,6 @@
 // Grouped softmax attention over a KV cache: against the formula in double precision, and the
 // promise of bits.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -12,6 +11,7 @@
 #include "model/core/step_thread_pool.h"
 #include "tests/model/mixers/kv_layer.h"
 #include "tests/model/support/instruction_sets.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -14,6 +13,7 @@
 
 #include "model/core/errors.h"
 #include "model/core/state_bytes.h"
+#include "tests/support/catch.h"
 #include "tests/support/watched_memory.h"
 
 namespace lintel {

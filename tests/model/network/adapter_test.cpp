@@ -3,7 +3,6 @@
 #include "model/lora/adapter.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <iostream>
@@ -17,6 +16,7 @@
 #include "model/transformer.h"
 #include "tests/model/support/reference.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

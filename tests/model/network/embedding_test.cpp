@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "model/layers/mixers/decoder.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The vectors of tests/golden/README.md: what the official implementation computes.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -11,6 +10,7 @@
 
 #include "model/formats/safetensors.h"
 #include "model/transformer.h"
+#include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 
 namespace lintel {

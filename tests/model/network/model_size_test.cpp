@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a model is said to take, against what it takes.
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 
 #include "model/config/config.h"
 #include "model/fastest_type.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -2,7 +2,6 @@
 // Whole sequences, saved and loaded: every kind of attention, weight type and adapter, and bytes
 // that a stranger made.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -15,6 +14,7 @@
 #include "model/transformer.h"
 #include "tests/model/attention/attention_layer.h"
 #include "tests/model/support/whole_models.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

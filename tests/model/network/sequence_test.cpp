@@ -2,8 +2,9 @@
 #include "model/sequence.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <utility>
+
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

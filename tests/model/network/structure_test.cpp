@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers that share weights, read their position and step, or are reversible.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <map>
 #include <string>
@@ -14,6 +13,7 @@
 #include "model/formats/weights.h"
 #include "model/model_files.h"
 #include "tests/model/support/whole_models.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/token_counts.h"
 
-#include <catch2/catch.hpp>
 #include <cstdint>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "model/core/errors.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -2,7 +2,6 @@
 #include "model/transformer.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -18,6 +17,7 @@
 #include "tests/model/support/reference.h"
 #include "tests/model/support/whole_models.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

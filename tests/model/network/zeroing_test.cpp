@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory of one request is zeroed before another can have it.
-#include <catch2/catch.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -9,6 +8,7 @@
 #include "model/config/attention_spec.h"
 #include "model/model_files.h"
 #include "model/transformer.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/watched_memory.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The hash of what a machine computes with a model.
-#include <catch2/catch.hpp>
 #include <set>
 #include <string>
 
@@ -8,6 +7,7 @@
 #include "model/numerics_fingerprint.h"
 #include "tests/model/support/instruction_sets.h"
 #include "tests/model/support/whole_models.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sigmoids and their like, of vectors: against the C++ library's functions.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -11,6 +10,7 @@
 
 #include "model/ops/mixer_kernels.h"
 #include "tests/model/support/instruction_sets.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -3,7 +3,6 @@
 #include "model/core/kernels.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -13,6 +12,7 @@
 #include "model/layers/attention/common/sum_kernels.h"
 #include "tests/model/support/instruction_sets.h"
 #include "tests/model/support/reference.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -7,8 +7,9 @@
 #include "hwy/targets.h"
 // clang-format on
 
-#include <catch2/catch.hpp>
 #include <cstdint>
+
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 

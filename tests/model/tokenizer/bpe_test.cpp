@@ -3,7 +3,6 @@
 #include "model/tokenizer/bpe.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <map>
 #include <random>
 #include <set>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "model/tokenizer/world.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -2,11 +2,11 @@
 // Text as it is generated: whole characters, U+FFFD for invalid bytes, stop strings.
 #include "model/tokenizer/text_stream.h"
 
-#include <catch2/catch.hpp>
 #include <random>
 
 #include "model/core/utf8.h"
 #include "model/tokenizer/unicode.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -2,7 +2,6 @@
 // Tokenizer files: what is read besides the goldens, and how what is not served or hostile is
 // refused.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +13,7 @@
 #include "model/tokenizer/bpe_tokenizer.h"
 #include "model/tokenizer/text_stream.h"
 #include "model/tokenizer/tokenizer.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel {

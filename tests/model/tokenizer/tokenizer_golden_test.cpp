@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokens and texts of small vocabularies, compared with what the Rust library tokenizers 0.22.2 and
 // RWKV's own code give (tests/golden/tokenizers).
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -11,6 +10,7 @@
 #include "model/tokenizer/text_stream.h"
 #include "model/tokenizer/tokenizer.h"
 #include "model/tokenizer/unicode.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

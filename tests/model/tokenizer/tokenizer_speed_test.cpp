@@ -2,7 +2,6 @@
 // Not run by itself: "[.speed]" measures loading and encoding with a vocabulary as large as the
 // largest ones.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <fstream>
 #include <iostream>
@@ -13,6 +12,7 @@
 #include "model/tokenizer/text_stream.h"
 #include "model/tokenizer/tokenizer.h"
 #include "model/tokenizer/unicode.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel {

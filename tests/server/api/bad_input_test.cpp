@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bad input of every field: refused with INVALID_ARGUMENT naming the field, before anything runs.
-#include <catch2/catch.hpp>
 #include <functional>
 #include <limits>
 
 #include "tests/server/support/service_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints of other projects, served: requests, sessions and their copies.
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <map>
 #include <span>
@@ -12,6 +11,7 @@
 #include "server/sessions/snapshot.h"
 #include "tests/server/support/session_calls.h"
 #include "tests/server/support/snapshot_calls.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

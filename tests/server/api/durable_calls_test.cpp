@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls on sessions that outlive the process, as they come from the wire.
-#include <catch2/catch.hpp>
 #include <memory>
 
 #include "server/api/prepare_generation.h"
@@ -8,6 +7,7 @@
 #include "server/sessions/persistence/persistent_sessions.h"
 #include "server/sessions/storage/memory_storage.h"
 #include "tests/server/support/service_parts.h"
+#include "tests/support/catch.h"
 #include "tests/support/manual_clock.h"
 
 namespace lintel::testing {

@@ -3,13 +3,12 @@
 //
 // The streams run as gRPC runs them, but for a writer that keeps nothing: gRPC's own needs memory
 // to send anything at all.
-#include <catch2/catch.hpp>
-
 #include "server/api/kserve/unary_call.h"
 #include "server/api/lintel_v1/generation_service.h"
 #include "server/rpc/answer.h"
 #include "tests/server/support/call_fixture.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cancellation, deadlines, slow readers and full queues.
-#include <catch2/catch.hpp>
 #include <thread>
 
 #include "tests/server/support/service_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Why a model is not loaded, as a status.
-#include <catch2/catch.hpp>
-
 #include "server/api/refusals.h"
 #include "tests/server/support/service_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

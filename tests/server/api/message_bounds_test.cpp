@@ -2,12 +2,12 @@
 // Requests are measured in their bytes, before they are parsed.
 #include "server/rpc/message_bounds.h"
 
-#include <catch2/catch.hpp>
 #include <string>
 
 #include "inference/grpc_service.pb.h"
 #include "lintel/v1/generation.pb.h"
 #include "server/rpc/answer.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -21,6 +20,7 @@
 #include "tests/server/support/metrics_page.h"
 #include "tests/server/support/repository_server.h"
 #include "tests/server/support/stored_server.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

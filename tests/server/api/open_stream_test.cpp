@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls whose work is done but whose client is not: they keep no model.
-#include <catch2/catch.hpp>
-
 #include "inference/grpc_service.grpc.pb.h"
 #include "tests/server/support/repository_server.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a request ended, as a status. Clients time their own deadlines: only here, in metrics and in
 // logs does it show what the server says of one.
-#include <catch2/catch.hpp>
-
 #include "server/api/refusals.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -2,9 +2,8 @@
 // Memory and leases of a prepared request, and of one that is refused.
 #include "server/api/prepare_generation.h"
 
-#include <catch2/catch.hpp>
-
 #include "tests/server/support/service_parts.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which model a request means, and the error if there is none.
-#include <catch2/catch.hpp>
-
 #include "server/api/lookup.h"
 #include "tests/server/support/models_fixture.h"
 #include "tests/server/support/service_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

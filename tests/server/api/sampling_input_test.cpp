@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which sampling a head honours, and which it refuses by name.
-#include <catch2/catch.hpp>
 #include <functional>
 #include <limits>
 
 #include "tests/server/support/service_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Text of models whose tokenizer is in their directory: Tokenize, Detokenize, prompts and answers.
-#include <catch2/catch.hpp>
 #include <string>
 #include <vector>
 
 #include "tests/server/support/service_fixture.h"
+#include "tests/support/catch.h"
 #include "tests/support/text_model.h"
 
 namespace lintel::testing {

@@ -2,11 +2,11 @@
 // The way of tokens from a scheduler that must not wait to a wire that may be slow.
 #include <algorithm>
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <thread>
 
 #include "server/api/token_stream.h"
 #include "tests/server/support/call_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The file of --config, and the errors for unknown flags and keys.
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <sstream>
 #include <tuple>
 
 #include "server/app/options.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

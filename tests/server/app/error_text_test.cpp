@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Error texts quote a client's input without control characters.
 #include <algorithm>
-#include <catch2/catch.hpp>
 
 #include "inference/grpc_service.grpc.pb.h"
 #include "tests/server/support/repository_server.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -2,12 +2,12 @@
 // The server's periodic duties, on a clock of the test's.
 #include "server/app/maintenance.h"
 
-#include <catch2/catch.hpp>
 #include <stdexcept>
 
 #include "server/core/threads.h"
 #include "tests/server/support/service_fixture.h"
 #include "tests/server/support/token_file.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

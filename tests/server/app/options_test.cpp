@@ -2,10 +2,10 @@
 // Flags and the configuration file.
 #include "server/app/options.h"
 
-#include <catch2/catch.hpp>
 #include <fstream>
 
 #include "server/config/flags.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

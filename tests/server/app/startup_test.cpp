@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -15,6 +14,7 @@
 
 #include "model/lora/adapter.h"
 #include "server/app/options.h"
+#include "tests/support/catch.h"
 #include "tests/support/certificate_authority.h"
 #include "tests/support/process.h"
 #include "tests/support/random_model.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which flags of the session store go together.
-#include <catch2/catch.hpp>
 #include <string>
 #include <vector>
 
 #include "server/app/options.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

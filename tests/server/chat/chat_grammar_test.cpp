@@ -2,12 +2,12 @@
 // Grammars of answers: what is beside one another in them.
 #include "server/chat/chat_grammar.h"
 
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
 #include "server/grammar/matcher.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

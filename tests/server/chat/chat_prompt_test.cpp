@@ -2,7 +2,6 @@
 #include "server/chat/chat_prompt.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "tests/server/chat/spelled_tokenizer.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

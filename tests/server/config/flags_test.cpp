@@ -3,7 +3,6 @@
 #include "server/config/flags.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -12,6 +11,7 @@
 
 #include "server/app/options.h"
 #include "tests/server/config/fields.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Waiters for room: notified once, with nothing missed and no recursion.
-#include <catch2/catch.hpp>
 #include <functional>
 
 #include "server/core/notification.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exceptions on threads that run until the server ends.
-#include <catch2/catch.hpp>
 #include <future>
 #include <new>
 #include <stdexcept>
 #include <string>
 
 #include "server/core/threads.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

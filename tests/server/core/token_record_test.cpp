@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/core/token_record.h"
 
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 #include <string>
+
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The decoding path allocates nothing once it is warm; elsewhere memory may be refused.
-#include <catch2/catch.hpp>
-
 #include "tests/server/support/harness.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

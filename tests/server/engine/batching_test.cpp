@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests that share a worker: joining, leaving, fairness, limits and failures.
-#include <catch2/catch.hpp>
 #include <stdexcept>
 
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

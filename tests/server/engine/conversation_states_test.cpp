@@ -2,7 +2,6 @@
 // States of a conversation: where they are kept, which stay, and that nothing shows but less work.
 #include <algorithm>
 #include <array>
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

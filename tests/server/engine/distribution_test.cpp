@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests with particles: what they aim at, of a model that is small enough to know it.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 
 namespace lintel::testing {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Allocations that fail anywhere on a request's way: it is answered all the same, once, and the
 // scheduler continues and stops.
-#include <catch2/catch.hpp>
-
 #include "server/engine/request_queue.h"
 #include "tests/server/support/harness.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

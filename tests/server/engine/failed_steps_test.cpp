@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps that fail for want of memory: their requests end, all others are unaffected.
-#include <catch2/catch.hpp>
 #include <new>
 #include <optional>
 
 #include "tests/server/support/harness.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -3,7 +3,6 @@
 #include "server/engine/grammar_constraint.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -16,6 +15,7 @@
 #include "server/grammar/schema.h"
 #include "server/grammar/token_matcher.h"
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/text_model.h"
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory: sessions release all that they take, and nothing of one shows in the next.
-#include <catch2/catch.hpp>
-
 #include "tests/server/support/adapters_fixture.h"
 #include "tests/server/support/harness.h"
 #include "tests/server/support/memory_in_use.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

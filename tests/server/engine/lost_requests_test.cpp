@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests that are cancelled or expire while they wait weigh nothing afterwards.
-#include <catch2/catch.hpp>
-
 #include "server/engine/request_queue.h"
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -2,11 +2,11 @@
 #include "tests/server/engine/naive_filter.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <optional>
 #include <span>
 
 #include "server/engine/particle_set.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests with particles: how they end, what they cost, and what they leave.
-#include <catch2/catch.hpp>
 #include <functional>
 
 #include "server/engine/particle_set.h"
 #include "tests/server/support/harness.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/catch.h"
 #include "tests/support/watched_memory.h"
 
 namespace lintel::testing {

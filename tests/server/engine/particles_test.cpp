@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests with particles: their tokens are a function of the request alone.
-#include <catch2/catch.hpp>
-
 #include "model/layers/attention/attention.h"
 #include "tests/server/engine/naive_filter.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

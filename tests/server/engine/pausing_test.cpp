@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests whose sink is full: pausing and resuming.
-#include <catch2/catch.hpp>
-
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

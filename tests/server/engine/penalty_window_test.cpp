@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Penalties that count the last tokens of a sequence only.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

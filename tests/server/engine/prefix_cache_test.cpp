@@ -2,7 +2,6 @@
 // States kept after prompts: how much, for whom, and until when.
 #include "server/engine/prefix_cache.h"
 
-#include <catch2/catch.hpp>
 #include <memory>
 #include <random>
 #include <span>
@@ -10,6 +9,7 @@
 
 #include "tests/server/support/adapters_fixture.h"
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 #include "tests/support/watched_memory.h"
 
 namespace lintel::testing {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A prompt that is not read from its beginning gives the bits of one that is.
 #include <array>
-#include <catch2/catch.hpp>
 #include <memory>
 #include <random>
 #include <string>
@@ -9,6 +8,7 @@
 
 #include "tests/server/support/harness.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

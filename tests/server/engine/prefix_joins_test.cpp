@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prompts that come at once and begin alike: one is read, the others wait for it, at most as long
 // as reading would take.
-#include <catch2/catch.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tree of prompts against a naive set of all their beginnings.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <map>
 #include <memory>
 #include <random>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "server/engine/prefix_cache.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

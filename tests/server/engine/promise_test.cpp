@@ -2,13 +2,13 @@
 // Promise 1, batch invariance: the same bits in any batch.
 #include <algorithm>
 #include <array>
-#include <catch2/catch.hpp>
 #include <memory>
 #include <random>
 
 #include "server/models/batch_rows.h"
 #include "tests/server/support/adapters_fixture.h"
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 
 namespace lintel::testing {

@@ -3,7 +3,6 @@
 #include "server/engine/reasoning_budget.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -13,6 +12,7 @@
 
 #include "server/grammar/schema.h"
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 #include "tests/support/text_model.h"
 
 namespace lintel::testing {

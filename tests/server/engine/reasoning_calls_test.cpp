@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls that begin in the reasoning, under a grammar.
-#include <catch2/catch.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +10,7 @@
 #include "server/grammar/token_matcher.h"
 #include "server/grammar/tool_calls.h"
 #include "server/grammar/vocabulary.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

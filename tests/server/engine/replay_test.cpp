@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Replay: a sequence reads tokens that its state lacks again, without an effect on its output.
 #include <array>
-#include <catch2/catch.hpp>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

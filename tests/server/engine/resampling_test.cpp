@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which particles survive: shares, order, and the sums of weights of any size.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <numeric>
 
 #include "server/engine/particle_set.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

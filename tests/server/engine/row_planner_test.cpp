@@ -2,9 +2,10 @@
 // The rows of a step are shared out, without a model.
 #include "server/engine/row_planner.h"
 
-#include <catch2/catch.hpp>
 #include <deque>
 #include <initializer_list>
+
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

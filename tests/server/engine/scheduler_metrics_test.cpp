@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a scheduler counts and times, with a clock that the test moves.
-#include <catch2/catch.hpp>
 #include <thread>
 
 #include "server/engine/work_metrics.h"
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Speculation: fewer steps, the same bits.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -17,6 +16,7 @@
 #include "model/formats/safetensors.h"
 #include "server/engine/drafter.h"
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

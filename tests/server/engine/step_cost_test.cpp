@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <vector>
 
 #include "server/engine/row_planner.h"
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

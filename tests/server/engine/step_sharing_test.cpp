@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Idle workers that help others with their steps.
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <thread>
 
 #include "server/engine/intra_op_parallelism.h"
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <random>
 
 #include "server/engine/request.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stop strings as long as they may be, over the calls of a session.
 #include <algorithm>
-#include <catch2/catch.hpp>
 
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stop strings of models whose tokens have several bytes: they begin and end inside of tokens.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <string>
 #include <vector>
 
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 #include "tests/support/text_model.h"
 
 namespace lintel::testing {

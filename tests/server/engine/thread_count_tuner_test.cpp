@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <functional>
 #include <map>
 
 #include "server/engine/intra_op_parallelism.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

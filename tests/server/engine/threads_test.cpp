@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Real workers: for ThreadSanitizer, and for waking up.
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <system_error>
 #include <thread>
 
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 #include "tests/support/one_more_thread.h"
 
 namespace lintel::testing {

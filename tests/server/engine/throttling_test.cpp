@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests whose tokens are paid for as they come: a call is never faster than its identity's rate,
 // and never locks it out.
-#include <catch2/catch.hpp>
-
 #include "server/security/quotas.h"
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

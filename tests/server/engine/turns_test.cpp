@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Callers take turns: in the queue, in the rows of steps, and in the time for which they have them.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "server/engine/request_queue.h"
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

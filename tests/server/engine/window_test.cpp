@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Windows: a state is reset at known positions and reads the last half of its tokens again.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "server/engine/request.h"
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a request leaves in memory: nothing, neither in what is freed nor in what its worker keeps.
-#include <catch2/catch.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -8,6 +7,7 @@
 
 #include "server/engine/drafter.h"
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 #include "tests/support/watched_memory.h"
 
 #ifdef LINTEL_WATCHED_MEMORY

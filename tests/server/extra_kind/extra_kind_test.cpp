@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A kind of attention that is a file and a line: recent.cpp and kinds.inc. The tests of all kinds,
 // from its step to promise 1, run with it in this program; what is here is said of it alone.
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "model/config/attention_spec.h"
 #include "model/model_files.h"
 #include "model/transformer.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 #include "tools/convert/convert_model.h"

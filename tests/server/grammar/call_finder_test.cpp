@@ -2,11 +2,12 @@
 // Where calls begin in reasoning.
 #include "server/grammar/call_finder.h"
 
-#include <catch2/catch.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "tests/support/catch.h"
 
 namespace lintel::grammar {
 namespace {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Masks of tokens against a naive twin; budgets, copies, GBNF, tool calls, speed.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -12,6 +11,7 @@
 #include "server/grammar/schema.h"
 #include "server/grammar/tool_calls.h"
 #include "tests/server/grammar/grammar_support.h"
+#include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 
 namespace lintel::grammar {

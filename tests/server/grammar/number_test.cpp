@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers: numerals within bounds and multiples against integers of 128 bits, near the bounds.
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
 #include <random>
@@ -10,6 +9,7 @@
 #include "server/grammar/decimal.h"
 #include "server/grammar/number_bounds.h"
 #include "tests/server/grammar/grammar_support.h"
+#include "tests/support/catch.h"
 
 namespace lintel::grammar {
 namespace {

@@ -3,7 +3,6 @@
 #include "server/grammar/pattern.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <random>
 #include <regex>
@@ -15,6 +14,7 @@
 #include "server/grammar/schema.h"
 #include "server/grammar/tool_calls.h"
 #include "tests/server/grammar/grammar_support.h"
+#include "tests/support/catch.h"
 
 namespace lintel::grammar {
 namespace {

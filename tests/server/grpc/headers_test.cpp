@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is refused by a call's headers, before a message of it is read.
-#include <catch2/catch.hpp>
-
 #include "tests/server/support/generic_call.h"
 #include "tests/server/support/service_fixture.h"
 #include "tests/server/support/token_file.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -10,11 +10,11 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <memory>
 #include <thread>
 
+#include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 #include "tests/support/temporary_directory.h"
 

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <ctime>
 #include <fstream>
 #include <new>
@@ -26,6 +25,7 @@
 #include "server/rpc/call_scope.h"
 #include "tests/server/support/metrics_page.h"
 #include "tests/server/support/token_file.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_model.h"
 

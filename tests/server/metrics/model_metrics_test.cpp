@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Metrics of models and adapters that come and go.
-#include <catch2/catch.hpp>
-
 #include "lintel/v1/admin.grpc.pb.h"
 #include "model/lora/adapter.h"
 #include "tests/server/support/metrics_page.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

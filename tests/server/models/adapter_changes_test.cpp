@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Adapters that ModelManager loads and unloads, and what it counts for them.
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <future>
 #include <optional>
@@ -9,6 +8,7 @@
 #include "model/model_files.h"
 #include "server/models/model_manager.h"
 #include "tests/server/support/models_fixture.h"
+#include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 
 namespace lintel::testing {

@@ -2,10 +2,10 @@
 // AdapterTable: who finds an adapter, and when it is gone.
 #include "server/sessions/adapter_table.h"
 
-#include <catch2/catch.hpp>
 #include <thread>
 
 #include "tests/server/support/adapters_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

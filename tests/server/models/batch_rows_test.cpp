@@ -2,10 +2,10 @@
 #include "server/models/batch_rows.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <map>
 
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

@@ -3,7 +3,6 @@
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
 
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -13,6 +12,7 @@
 
 #include "server/models/model_loader.h"
 #include "server/models/model_manager.h"
+#include "tests/support/catch.h"
 #include "tests/support/gguf_copy.h"
 #include "tests/support/temporary_directory.h"
 

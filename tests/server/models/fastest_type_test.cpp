@@ -6,7 +6,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <optional>
 #include <sstream>
@@ -17,6 +16,7 @@
 #include "model/tokenizer/tokenizer.h"
 #include "server/models/model_loader.h"
 #include "server/models/model_manager.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

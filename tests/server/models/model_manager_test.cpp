@@ -4,7 +4,6 @@
 #include "server/models/model_manager.h"
 
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "tests/server/support/models_fixture.h"
+#include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 #include "tests/support/one_more_thread.h"
 

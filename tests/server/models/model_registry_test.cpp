@@ -2,10 +2,10 @@
 // Which model a name stands for, and the state it is in.
 #include "server/models/model_registry.h"
 
-#include <catch2/catch.hpp>
 #include <thread>
 
 #include "tests/server/support/models_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

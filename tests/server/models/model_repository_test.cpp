@@ -2,13 +2,13 @@
 // What a directory of models has, by name and version.
 #include "server/models/model_repository.h"
 
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "tests/server/support/models_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

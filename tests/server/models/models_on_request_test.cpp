@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // ModelManager with --models: requests load what they name, and what no call uses goes.
-#include <catch2/catch.hpp>
 #include <exception>
 #include <filesystem>
 #include <functional>
@@ -14,6 +13,7 @@
 #include "model/model_files.h"
 #include "server/models/model_manager.h"
 #include "tests/server/support/models_fixture.h"
+#include "tests/support/catch.h"
 #include "tests/support/manual_clock.h"
 
 namespace lintel::testing {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <new>
 #include <stop_token>
@@ -9,6 +8,7 @@
 #include "model/core/step_thread_pool.h"
 #include "server/models/model_loader.h"
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -13,6 +12,7 @@
 #include "model/core/errors.h"
 #include "server/observability/logging.h"
 #include "server/rpc/status.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How calls are known in the logs.
-#include <catch2/catch.hpp>
-
 #include "server/observability/request_id.h"
 #include "tests/server/support/service_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 

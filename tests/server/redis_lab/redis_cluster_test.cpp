@@ -2,8 +2,7 @@
 // What the lab promises of a cluster: tests of the storage lean on it.
 #include "tests/server/redis_lab/redis_cluster.h"
 
-#include <catch2/catch.hpp>
-
+#include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 
 namespace lintel::testing {

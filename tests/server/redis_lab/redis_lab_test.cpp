@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the lab promises of one server: tests of the storage lean on it.
-#include <catch2/catch.hpp>
-
 #include "tests/server/redis_lab/redis_server.h"
 #include "tests/server/redis_lab/tcp_proxy.h"
+#include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 
 namespace lintel::testing {

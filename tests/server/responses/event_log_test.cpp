@@ -2,9 +2,10 @@
 // Events of a response for those that follow it.
 #include "server/responses/event_log.h"
 
-#include <catch2/catch.hpp>
 #include <memory>
 #include <string>
+
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

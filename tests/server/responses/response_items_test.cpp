@@ -2,7 +2,6 @@
 // Requests for responses, and their items as messages.
 #include "server/responses/response_items.h"
 
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -10,6 +9,7 @@
 
 #include "server/chat/template/request_json.h"
 #include "server/responses/response_request.h"
+#include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 
 namespace lintel::testing {

@@ -2,7 +2,6 @@
 // Answers as items and events.
 #include "server/responses/response_output.h"
 
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "tests/server/chat/answer_cases.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -2,7 +2,6 @@
 // Responses that outlive their calls.
 #include "server/responses/response_store.h"
 
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "server/responses/response_items.h"
+#include "tests/support/catch.h"
 #include "tests/support/manual_clock.h"
 
 namespace lintel::testing {

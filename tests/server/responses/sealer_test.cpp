@@ -2,8 +2,9 @@
 // Texts that a client keeps and cannot read or change.
 #include "server/responses/sealer.h"
 
-#include <catch2/catch.hpp>
 #include <string>
+
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokens, roles and owners of sessions.
-#include <catch2/catch.hpp>
 #include <functional>
 #include <future>
 
@@ -12,6 +11,7 @@
 #include "tests/server/support/generic_call.h"
 #include "tests/server/support/service_fixture.h"
 #include "tests/server/support/token_file.h"
+#include "tests/support/catch.h"
 #include "tests/support/certificate_authority.h"
 
 namespace lintel::testing {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one identity may use: streams, tokens a second, sessions, memory.
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <future>
 
 #include "tests/server/support/calls_as.h"
 #include "tests/server/support/service_fixture.h"
 #include "tests/server/support/token_file.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -3,12 +3,12 @@
 #include "server/security/quotas.h"
 
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <thread>
 #include <vector>
 
 #include "server/sessions/session_manager.h"
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 #include "tests/support/manual_clock.h"
 
 namespace lintel::testing {

@@ -6,13 +6,13 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <sstream>
 
 #include "server/security/bearer_tokens.h"
 #include "server/security/certificates.h"
 #include "tests/server/support/token_file.h"
+#include "tests/support/catch.h"
 #include "tests/support/certificate_authority.h"
 
 namespace lintel::testing {

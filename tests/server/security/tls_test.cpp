@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // TLS, mutual TLS, and certificates that change while streams run.
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
 #include "server/security/certificates.h"
 #include "tests/server/support/service_fixture.h"
+#include "tests/support/catch.h"
 #include "tests/support/certificate_authority.h"
 
 namespace lintel::testing {

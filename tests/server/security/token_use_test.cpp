@@ -3,12 +3,12 @@
 #include <openssl/sha.h>
 
 #include <array>
-#include <catch2/catch.hpp>
 
 #include "model/config/attention_spec.h"
 #include "model/model_files.h"
 #include "server/security/bearer_tokens.h"
 #include "tests/server/support/token_file.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies of sessions continue with the bits of a sequence that never left memory.
-#include <catch2/catch.hpp>
 #include <string>
 #include <vector>
 
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 
 namespace lintel::testing {

@@ -4,10 +4,11 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include <catch2/catch.hpp>
 #include <cstring>
 #include <span>
 #include <vector>
+
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Evictions in the order of last use: what they cost does not depend on how many sessions there
 // are.
-#include <catch2/catch.hpp>
 #include <set>
 #include <vector>
 
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/sessions/named_states.h"
 
-#include <catch2/catch.hpp>
 #include <string>
+
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What sessions are admitted for is what they take.
-#include <catch2/catch.hpp>
 #include <map>
 #include <tuple>
 
 #include "model/config/attention_spec.h"
 #include "tests/server/support/harness.h"
 #include "tests/server/support/memory_in_use.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fork, rewind, images and history: who may, what it takes, and what is refused.
-#include <catch2/catch.hpp>
 #include <string>
 #include <vector>
 
 #include "model/core/errors.h"
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 
 namespace lintel::testing {

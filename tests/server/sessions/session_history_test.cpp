@@ -2,12 +2,12 @@
 #include "server/sessions/session_history.h"
 
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <random>
 #include <thread>
 
 #include "model/tokenizer/tokenizer.h"
 #include "server/engine/request.h"
+#include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/text_model.h"
 #include "tests/support/watched_memory.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/sessions/session_manager.h"
 
-#include <catch2/catch.hpp>
 #include <set>
 
 #include "tests/server/sessions/store_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

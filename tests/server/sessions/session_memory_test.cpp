@@ -2,10 +2,11 @@
 #include "server/sessions/session_memory.h"
 
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

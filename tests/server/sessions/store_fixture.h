@@ -2,13 +2,13 @@
 // A store of sessions on a clock of its own, and a model for them.
 #pragma once
 
-#include <catch2/catch.hpp>
 #include <memory>
 #include <span>
 #include <string>
 
 #include "server/sessions/session_manager.h"
 #include "tests/server/support/harness.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 

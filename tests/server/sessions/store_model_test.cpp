@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store of sessions beside a model of it.
-#include <catch2/catch.hpp>
 #include <map>
 #include <random>
 #include <string>
@@ -8,6 +7,7 @@
 #include <vector>
 
 #include "tests/server/sessions/store_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -2,7 +2,6 @@
 // Calls without a transport: reactors as gRPC runs them, but for a writer that keeps nothing.
 #pragma once
 
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -13,6 +12,7 @@
 #include "server/rpc/active_calls.h"
 #include "server/rpc/rpc.h"
 #include "tests/server/support/service_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 

@@ -2,7 +2,6 @@
 #include "tests/server/support/harness.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -10,6 +9,7 @@
 #include <tuple>
 
 #include "model/config/attention_spec.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

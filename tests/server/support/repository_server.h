@@ -2,7 +2,6 @@
 // A server whose models come and go while it runs.
 #pragma once
 
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -12,6 +11,7 @@
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "lintel/v1/admin.grpc.pb.h"
 #include "tests/server/support/service_fixture.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

@@ -4,13 +4,13 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <catch2/catch.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "open_inference.grpc.pb.h"
 #include "tests/cli/processes.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 

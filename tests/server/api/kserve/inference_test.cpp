@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Open Inference Protocol, as a client sees it that knows nothing of lintel.v1.
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 
 #include "tests/server/api/kserve/inference_server.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

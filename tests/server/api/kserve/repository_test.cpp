@@ -2,7 +2,6 @@
 // Models as the Open Inference Protocol configures, counts, loads and unloads them.
 #include <grpcpp/grpcpp.h>
 
-#include <catch2/catch.hpp>
 #include <csignal>
 #include <filesystem>
 #include <functional>
@@ -10,6 +9,7 @@
 
 #include "open_inference.grpc.pb.h"
 #include "tests/cli/processes.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

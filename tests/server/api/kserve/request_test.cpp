@@ -2,8 +2,9 @@
 // What a ModelInfer request is read as.
 #include "server/api/kserve/request.h"
 
-#include <catch2/catch.hpp>
 #include <map>
+
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

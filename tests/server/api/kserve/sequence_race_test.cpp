@@ -2,12 +2,12 @@
 // Sequences of the Open Inference Protocol that start, end and are evicted at the same time.
 #include <atomic>
 #include <barrier>
-#include <catch2/catch.hpp>
 #include <thread>
 
 #include "inference/grpc_service.grpc.pb.h"
 #include "server/api/kserve/sequences.h"
 #include "tests/server/support/service_parts.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sequences of the Open Inference Protocol: each call continues where the last one ended.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <chrono>
 
 #include "tests/server/api/kserve/inference_server.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -2,12 +2,12 @@
 // ModelStreamInfer with many responses to a request: tokens as they come.
 #include <grpcpp/grpcpp.h>
 
-#include <catch2/catch.hpp>
 #include <thread>
 #include <utility>
 
 #include "open_inference.grpc.pb.h"
 #include "tests/cli/processes.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

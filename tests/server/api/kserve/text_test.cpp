@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Text, log-probabilities and scores in the Open Inference Protocol.
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <optional>
 
 #include "tests/server/api/kserve/inference_server.h"
+#include "tests/support/catch.h"
 #include "tests/support/text_model.h"
 
 namespace lintel::testing {

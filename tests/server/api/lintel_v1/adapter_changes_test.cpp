@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // LoRA adapters that are loaded and unloaded while the server runs.
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -10,6 +9,7 @@
 
 #include "model/formats/safetensors.h"
 #include "tests/server/support/adapter_calls.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // LoRA adapters over gRPC: requests and sessions that name them.
-#include <catch2/catch.hpp>
 #include <filesystem>
 
 #include "tests/server/support/adapter_calls.h"
 #include "tests/server/support/calls_as.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // --attention: the same weights with another attention, and its warnings.
-#include <catch2/catch.hpp>
-
 #include "tests/server/support/service_fixture.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

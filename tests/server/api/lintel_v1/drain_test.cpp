@@ -2,11 +2,11 @@
 // Health, reflection and the drain of a server.
 #include <grpcpp/generic/generic_stub.h>
 
-#include <catch2/catch.hpp>
 #include <thread>
 
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "tests/server/support/service_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a Generate stream carries.
 #include <algorithm>
-#include <catch2/catch.hpp>
 
 #include "server/api/lintel_v1/generation_service.h"
 #include "server/api/token_stream.h"
 #include "tests/server/support/service_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

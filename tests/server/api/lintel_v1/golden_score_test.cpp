@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The vectors of tests/golden/zoo, as clients of a server that has all these models see them.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
 
 #include "model/formats/safetensors.h"
 #include "tests/server/support/service_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

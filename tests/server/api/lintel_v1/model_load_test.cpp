@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models that are loaded while the server runs.
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
 #include "model/fastest_type.h"
 #include "tests/server/support/repository_server.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

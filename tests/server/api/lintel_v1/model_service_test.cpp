@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // ModelService lists the models and their statistics.
-#include <catch2/catch.hpp>
-
 #include "model/numerics_fingerprint.h"
 #include "tests/server/support/service_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models that are unloaded while the server runs.
-#include <catch2/catch.hpp>
 #include <thread>
 
 #include "tests/server/support/repository_server.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Named states over gRPC: saved, used as initial states, listed and deleted.
-#include <catch2/catch.hpp>
 #include <optional>
 
 #include "tests/server/support/session_calls.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Generate with particles, over gRPC: what comes, what is refused, what it takes.
 #include <algorithm>
-#include <catch2/catch.hpp>
 
 #include "tests/server/support/service_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

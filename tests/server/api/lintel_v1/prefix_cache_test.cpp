@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prompts that begin as earlier ones, over gRPC.
-#include <catch2/catch.hpp>
 #include <vector>
 
 #include "tests/server/support/adapter_calls.h"
 #include "tests/server/support/metrics_page.h"
 #include "tests/server/support/token_file.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scores that wait for room resume when there is some. No threads: the test runs every step.
-#include <catch2/catch.hpp>
-
 #include "model/config/attention_spec.h"
 #include "server/api/lintel_v1/generation_service.h"
 #include "tests/server/support/call_fixture.h"
+#include "tests/support/catch.h"
 #include "tests/support/random_model.h"
 #include "tests/support/temporary_directory.h"
 

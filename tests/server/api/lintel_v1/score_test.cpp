@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Score: log-probabilities of given sequences, in the order of the request.
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <new>
 #include <thread>
 #include <utility>
 
 #include "server/api/request_checks.h"
 #include "tests/server/support/service_fixture.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

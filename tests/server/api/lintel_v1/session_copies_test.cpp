@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Forks, rewinds and histories of sessions over gRPC.
-#include <catch2/catch.hpp>
-
 #include "tests/server/support/session_calls.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sessions over gRPC.
-#include <catch2/catch.hpp>
 #include <set>
 
 #include "model/core/sha256.h"
 #include "tests/server/support/service_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

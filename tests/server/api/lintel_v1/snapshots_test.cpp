@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Snapshots of sessions over gRPC, and what comes back as one.
-#include <catch2/catch.hpp>
 #include <span>
 
 #include "server/sessions/snapshot.h"
 #include "tests/server/support/snapshot_calls.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Text in windows, over gRPC: longer than the model's length, and the same in any cut of calls.
-#include <catch2/catch.hpp>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "tests/server/support/session_calls.h"
 #include "tests/server/support/stored_server.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

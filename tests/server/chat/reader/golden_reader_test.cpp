@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The outputs of tests/golden/chat in every cut.
-#include <catch2/catch.hpp>
-
 #include "tests/server/chat/reader/reader_cases.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Outputs made to cost time or memory.
 #include <algorithm>
-#include <catch2/catch.hpp>
 
 #include "tests/fuzz/counted_memory.h"
 #include "tests/server/chat/reader/reader_cases.h"
+#include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 
 namespace lintel::testing {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hostile templates: each ends at a bound, in little time and memory.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -15,6 +14,7 @@
 #include "server/chat/template/template.h"
 #include "server/chat/template/traits.h"
 #include "server/chat/template/values.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every case of tests/golden/chat/templates: texts byte for byte, refusals, origins, probes.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +12,7 @@
 #include "server/chat/template/request_json.h"
 #include "server/chat/template/template.h"
 #include "server/chat/template/traits.h"
+#include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 
 namespace lintel {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Constructs of templates. What is expected here is what jinja2 3.1.6 prints.
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "server/chat/template/request_json.h"
 #include "server/chat/template/template.h"
+#include "tests/support/catch.h"
 
 namespace lintel {
 namespace {

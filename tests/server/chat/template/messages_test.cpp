@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages made ready, origins of texts, the open end of a last message, templates of a directory.
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -9,6 +8,7 @@
 #include "model/tokenizer/chat_template_files.h"
 #include "server/chat/template/template.h"
 #include "server/chat/template/traits.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel {

@@ -2,8 +2,9 @@
 // Untrusted JSON.
 #include "server/http/encoding/bounded_json.h"
 
-#include <catch2/catch.hpp>
 #include <limits>
+
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Open Inference Protocol over HTTP, and Triton's generate.
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -8,6 +7,7 @@
 #include "model/tokenizer/text_stream.h"
 #include "tests/server/support/http_client.h"
 #include "tests/server/support/token_file.h"
+#include "tests/support/catch.h"
 #include "tests/support/text_model.h"
 
 namespace lintel::testing {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // /v1/completions and /v1/models.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <cmath>
 #include <ctime>
@@ -12,6 +11,7 @@
 #include "model/tokenizer/tokenizer.h"
 #include "tests/server/support/http_client.h"
 #include "tests/server/support/token_file.h"
+#include "tests/support/catch.h"
 #include "tests/support/text_model.h"
 
 namespace lintel::testing {

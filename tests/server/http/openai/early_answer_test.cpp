@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams that begin before their first token, and what they say until it comes.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <cstddef>
 #include <nlohmann/json.hpp>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "tests/server/http/openai/response_server.h"
+#include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 
 namespace lintel::testing {

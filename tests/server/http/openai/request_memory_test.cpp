@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What requests over HTTP and gRPC hold, within --request-memory.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -11,6 +10,7 @@
 #include "lintel/v1/chat.grpc.pb.h"
 #include "tests/server/http/openai/response_server.h"
 #include "tests/server/support/service_fixture.h"
+#include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 
 namespace lintel::testing {
@@ -73,8 +73,7 @@ TEST_CASE("request memory: what others hold is 429 with a time to retry", "[thre
   ojson long_chat = chat_of(std::string(40'000, 'x'));
   long_chat["stream"] = true;
   long_chat["max_tokens"] = 60'000;
-  auto holder =
-      std::make_unique<HttpClient>(plain_wire(server.port(), /*receive_buffer=*/4096));
+  auto holder = std::make_unique<HttpClient>(plain_wire(server.port(), /*receive_buffer=*/4096));
   holder->send(post_text("/v1/chat/completions", long_chat.dump(), "application/json"));
   CHECK(holder->read_raw(12) == "HTTP/1.1 200");
   const ojson other = chat_of(std::string(50'000, 'y'));

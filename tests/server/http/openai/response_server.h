@@ -2,7 +2,6 @@
 // ResponseServer: a server of /v1/responses, for tests of it over HTTP and WebSockets.
 #pragma once
 
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -11,6 +10,7 @@
 #include <string>
 
 #include "tests/server/support/http_client.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_model.h"
 

@@ -3,7 +3,6 @@
 #include "server/http/openai/responses_socket.h"
 
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +20,7 @@
 #include "tests/server/support/metrics_page.h"
 #include "tests/server/support/token_file.h"
 #include "tests/server/support/websocket_client.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

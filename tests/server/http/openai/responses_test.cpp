@@ -3,7 +3,6 @@
 #include "server/http/openai/responses.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,6 +11,7 @@
 #include "lintel/v1/response.grpc.pb.h"
 #include "tests/server/http/openai/response_server.h"
 #include "tests/server/support/token_file.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

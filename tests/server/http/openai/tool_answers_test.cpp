@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls and documents of models that say a given text: in reasoning, with formats, cut off.
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -11,6 +10,7 @@
 #include "tests/server/support/http_client.h"
 #include "tests/server/support/scripted_model.h"
 #include "tests/server/support/service_fixture.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

@@ -2,13 +2,14 @@
 // Bodies that are read off HTTP's threads: who reads them, when that ends, what it holds.
 #include "server/http/transport/body_work.h"
 
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <future>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <thread>
+
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -3,13 +3,13 @@
 #include <absl/strings/escaping.h>
 #include <google/protobuf/util/json_util.h>
 
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "lintel/v1/model.pb.h"
 #include "model/tokenizer/text_stream.h"
 #include "server/http/connect/rpc_format.h"
 #include "tests/server/support/http_client.h"
+#include "tests/support/catch.h"
 #include "tests/support/text_model.h"
 
 namespace lintel::testing {

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
-#include <catch2/catch.hpp>
 #include <latch>
 #include <optional>
 #include <thread>
@@ -16,6 +15,7 @@
 #include "tests/server/support/http_client.h"
 #include "tests/server/support/websocket_client.h"
 #include "tests/support/allocation_count.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

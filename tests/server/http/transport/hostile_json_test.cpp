@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bodies of JSON that cost much more than they are long, over HTTP.
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -9,6 +8,7 @@
 #include "server/http/connect/rpc_format.h"
 #include "tests/server/support/http_client.h"
 #include "tests/server/support/metrics_page.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <functional>
 #include <future>
 #include <new>
@@ -17,6 +16,7 @@
 #include "server/http/transport/body_work.h"
 #include "server/http/transport/http_routes.h"
 #include "server/rpc/rpc.h"
+#include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 
 namespace lintel::testing {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The HTTP port: connections, limits, identities, and clients that are slow or gone.
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -9,6 +8,7 @@
 #include "tests/server/support/http_client.h"
 #include "tests/server/support/metrics_page.h"
 #include "tests/server/support/token_file.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Particles, given tokens, samples and penalties in a window, over every protocol: the tokens are
 // those of lintel.v1.
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "inference/grpc_service.grpc.pb.h"
 #include "tests/server/support/http_client.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

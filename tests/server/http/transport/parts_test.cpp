@@ -3,7 +3,6 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <bit>
-#include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -15,6 +14,7 @@
 #include "server/http/transport/request_head.h"
 #include "server/http/transport/response_head.h"
 #include "tests/server/http/read_json.h"
+#include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 
 namespace lintel::testing {

@@ -8,7 +8,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <catch2/catch.hpp>
+
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 

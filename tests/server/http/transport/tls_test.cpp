@@ -4,7 +4,6 @@
 #include <openssl/ssl.h>
 
 #include <boost/asio/ssl/context.hpp>
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -17,6 +16,7 @@
 #include "tests/server/http/transport/tls_client.h"
 #include "tests/server/support/metrics_page.h"
 #include "tests/server/support/token_file.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -2,12 +2,12 @@
 // Frames and handshakes of WebSockets.
 #include "server/http/transport/websocket.h"
 
-#include <catch2/catch.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/server/support/websocket_client.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -2,9 +2,9 @@
 #include "tests/server/sessions/persistence/crash_test_process.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <utility>
 
+#include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 
 namespace lintel::testing {

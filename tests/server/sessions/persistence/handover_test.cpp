@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A server that ends hands its running calls over: another one with the same storage continues
 // them.
-#include <catch2/catch.hpp>
 #include <optional>
 
 #include "tests/server/sessions/persistence/persistent_requests.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -2,7 +2,6 @@
 // The process dies at every token of a call; a repeat gives what an undisturbed call gives, each
 // position once.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -12,6 +11,7 @@
 #include "server/sessions/storage/sqlite/sqlite_storage.h"
 #include "tests/server/sessions/persistence/crash_test_process.h"
 #include "tests/server/sessions/persistence/faulty_storage.h"
+#include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temporary_directory.h"

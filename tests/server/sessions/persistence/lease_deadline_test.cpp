@@ -2,13 +2,13 @@
 // Calls whose claim is good until a time by the steady clock: which tokens are delivered before and
 // after.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/server/sessions/persistence/persistent_requests.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -2,10 +2,10 @@
 // Calls so long that states are stored on their way: how much a repeat reads again, and that no
 // token differs.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <vector>
 
 #include "tests/server/sessions/persistence/persistent_requests.h"
+#include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 
 namespace lintel::testing {

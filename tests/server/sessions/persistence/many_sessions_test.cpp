@@ -2,7 +2,6 @@
 // More sessions than there is memory for.
 #include <algorithm>
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <memory>
 #include <random>
 #include <thread>
@@ -10,6 +9,7 @@
 
 #include "server/sessions/storage/sqlite/sqlite_storage.h"
 #include "tests/server/sessions/persistence/crash_test_process.h"
+#include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temporary_directory.h"
 

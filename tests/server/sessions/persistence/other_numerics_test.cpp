@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Durable sessions that continue on a machine of other bits.
-#include <catch2/catch.hpp>
-
 #include "tests/server/sessions/persistence/persistent_requests.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

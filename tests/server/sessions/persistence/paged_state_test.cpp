@@ -2,7 +2,6 @@
 #include "server/sessions/persistence/paged_state.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +15,7 @@
 #include "server/sessions/storage/memory_storage.h"
 #include "server/sessions/storage/storage_records.h"
 #include "tests/server/sessions/persistence/persistent_requests.h"
+#include "tests/support/catch.h"
 #include "tests/support/manual_clock.h"
 
 namespace lintel::testing {

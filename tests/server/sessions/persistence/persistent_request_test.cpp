@@ -2,10 +2,10 @@
 // Calls on sessions that outlive the process.
 #include "server/sessions/persistence/persistent_request.h"
 
-#include <catch2/catch.hpp>
 #include <optional>
 
 #include "tests/server/sessions/persistence/persistent_requests.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -3,7 +3,6 @@
 #include "server/sessions/persistence/persistent_sessions.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <optional>
 #include <set>
 #include <thread>
@@ -11,6 +10,7 @@
 
 #include "tests/server/sessions/persistence/crash_test_process.h"
 #include "tests/server/support/adapters_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

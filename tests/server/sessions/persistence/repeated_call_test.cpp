@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls on durable sessions that are asked for once more: after their end, after an interruption.
-#include <catch2/catch.hpp>
 #include <optional>
 #include <vector>
 
 #include "tests/server/sessions/persistence/persistent_requests.h"
+#include "tests/support/catch.h"
 #include "tests/support/text_model.h"
 
 namespace lintel::testing {

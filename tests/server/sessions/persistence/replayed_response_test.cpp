@@ -3,10 +3,10 @@
 // readers that leave, of sessions that are rewound meanwhile.
 #include "server/sessions/persistence/replayed_response.h"
 
-#include <catch2/catch.hpp>
 #include <vector>
 
 #include "tests/server/sessions/persistence/persistent_requests.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

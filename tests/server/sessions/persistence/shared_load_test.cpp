@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two servers with one storage: what one reads of a session while the other writes it.
-#include <catch2/catch.hpp>
-
 #include "tests/server/sessions/persistence/persistent_requests.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

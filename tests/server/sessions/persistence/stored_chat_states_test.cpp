@@ -2,7 +2,6 @@
 // States of conversations in session storage: found by exactly what they depend on, or not at all.
 #include "server/sessions/persistence/stored_chat_states.h"
 
-#include <catch2/catch.hpp>
 #include <memory>
 #include <optional>
 #include <random>
@@ -10,6 +9,7 @@
 
 #include "tests/server/sessions/persistence/crash_test_process.h"
 #include "tests/server/support/adapters_fixture.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

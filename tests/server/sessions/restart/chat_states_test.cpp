@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conversations of clients that keep the history themselves, over a server that is killed.
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -12,6 +11,7 @@
 #include "tests/server/support/http_client.h"
 #include "tests/server/support/metrics_page.h"
 #include "tests/server/support/token_file.h"
+#include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 #include "tests/support/text_model.h"
 

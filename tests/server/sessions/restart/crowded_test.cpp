@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stored sessions of which there are more than memory, and calls of which there are many at once.
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <thread>
 
 #include "server/api/lintel_v1/snapshot_bytes.h"
 #include "tests/server/support/snapshot_calls.h"
 #include "tests/server/support/stored_server.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Snapshots of sessions that came from a machine of other bits, in memory alone and stored.
-#include <catch2/catch.hpp>
 #include <span>
 
 #include "server/sessions/snapshot.h"
 #include "tests/server/support/session_calls.h"
 #include "tests/server/support/snapshot_calls.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

@@ -8,13 +8,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cerrno>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "tests/server/sessions/restart/server_process.h"
+#include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 
 namespace lintel::testing {

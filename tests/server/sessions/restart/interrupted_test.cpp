@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls that the server did not live to end, over gRPC: shown, refused, repeated by their call_id.
-#include <catch2/catch.hpp>
-
 #include "tests/server/support/stored_server.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

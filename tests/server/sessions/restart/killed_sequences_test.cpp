@@ -2,10 +2,9 @@
 // lintel-server killed between and in the calls of a sequence of the Open Inference Protocol.
 #include <signal.h>
 
-#include <catch2/catch.hpp>
-
 #include "tests/server/sessions/restart/sequence_calls.h"
 #include "tests/server/sessions/restart/server_process.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

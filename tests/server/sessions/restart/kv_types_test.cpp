@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stored sessions of a model with a KV cache, and servers that hold it in another type.
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <memory>
 
 #include "model/transformer.h"
 #include "tests/server/support/stored_server.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

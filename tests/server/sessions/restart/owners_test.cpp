@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stored sessions of several owners.
-#include <catch2/catch.hpp>
-
 #include "tests/server/support/stored_server.h"
 #include "tests/server/support/token_file.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -4,7 +4,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <fstream>
 #include <regex>
@@ -13,6 +12,7 @@
 #include "inference/grpc_service.grpc.pb.h"
 #include "tests/server/sessions/restart/server_process.h"
 #include "tests/server/support/metrics_page.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sequences of the Open Inference Protocol that outlive the server.
-#include <catch2/catch.hpp>
-
 #include "tests/server/sessions/restart/sequence_calls.h"
 #include "tests/server/support/stored_server.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -4,13 +4,13 @@
 
 #include <signal.h>
 
-#include <catch2/catch.hpp>
 #include <memory>
 #include <regex>
 #include <string>
 #include <vector>
 
 #include "tests/server/support/stored_server.h"
+#include "tests/support/catch.h"
 #include "tests/support/process.h"
 
 namespace lintel::testing {

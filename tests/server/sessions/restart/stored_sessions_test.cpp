@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Durable sessions over gRPC: what is there after a restart of the server.
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <set>
 #include <thread>
 
 #include "tests/server/support/metrics_page.h"
 #include "tests/server/support/repository_server.h"
 #include "tests/server/support/stored_server.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

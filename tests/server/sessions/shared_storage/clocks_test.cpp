@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Servers of one store whose wall clocks are days apart.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -11,6 +10,7 @@
 #include "tests/server/redis_lab/tcp_proxy.h"
 #include "tests/server/sessions/shared_storage/shared_servers.h"
 #include "tests/server/support/metrics_page.h"
+#include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 
 namespace lintel::testing {

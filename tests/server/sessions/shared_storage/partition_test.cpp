@@ -2,7 +2,6 @@
 // A server that is cut off from its store while it runs a call, and comes back when another has the
 // session.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <iterator>
 #include <memory>
@@ -14,6 +13,7 @@
 
 #include "tests/server/redis_lab/tcp_proxy.h"
 #include "tests/server/sessions/shared_storage/shared_servers.h"
+#include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 
 namespace lintel::testing {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Responses of several servers with one store.
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +12,7 @@
 #include "tests/server/sessions/shared_storage/shared_servers.h"
 #include "tests/server/support/http_client.h"
 #include "tests/server/support/metrics_page.h"
+#include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_model.h"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several servers that share one Redis server: sessions continue at every one of them.
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <future>
 #include <set>
 
 #include "tests/server/sessions/shared_storage/shared_servers.h"
 #include "tests/server/support/metrics_page.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A shared store behind TLS that asks who comes.
-#include <catch2/catch.hpp>
 #include <fstream>
 
 #include "tests/server/redis_lab/sockets.h"
 #include "tests/server/sessions/shared_storage/shared_servers.h"
+#include "tests/support/catch.h"
 #include "tests/support/certificate_authority.h"
 
 namespace lintel::testing {

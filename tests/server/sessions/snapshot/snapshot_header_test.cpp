@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The header of a snapshot that a stranger made: whole, and wrong.
-#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "server/sessions/snapshot.h"
 #include "tests/server/sessions/snapshot/snapshots.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

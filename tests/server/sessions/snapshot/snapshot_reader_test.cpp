@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Snapshots in pieces.
-#include <catch2/catch.hpp>
-
 #include "server/sessions/snapshot.h"
 #include "tests/server/sessions/snapshot/snapshots.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

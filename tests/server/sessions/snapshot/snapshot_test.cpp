@@ -2,13 +2,13 @@
 // Snapshots: there and back, damaged, and of a former day.
 #include "server/sessions/snapshot.h"
 
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <fstream>
 #include <iterator>
 #include <random>
 
 #include "tests/server/sessions/snapshot/snapshots.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

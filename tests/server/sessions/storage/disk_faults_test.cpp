@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A disk that fails, is full, cannot be written, or holds flipped bits.
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -10,6 +9,7 @@
 #include "server/core/threads.h"
 #include "tests/server/sessions/storage/disk_storage.h"
 #include "tests/server/sessions/storage/storage_scenario.h"
+#include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 
 namespace lintel::testing {

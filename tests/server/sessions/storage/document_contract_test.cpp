@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every kind of document storage has to do.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "tests/server/sessions/storage/any_documents.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

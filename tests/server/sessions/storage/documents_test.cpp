@@ -3,7 +3,6 @@
 #include <sqlite3.h>
 #include <sys/stat.h>
 
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -11,6 +10,7 @@
 #include "server/sessions/storage/document_storage.h"
 #include "server/sessions/storage/sqlite/sqlite_documents.h"
 #include "server/sessions/storage/sqlite/storage_file.h"
+#include "tests/support/catch.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/temporary_directory.h"
 

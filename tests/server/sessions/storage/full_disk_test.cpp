@@ -2,7 +2,6 @@
 // A storage on a disk without room: what is freed, and who gets it.
 #include <sys/stat.h>
 
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +10,7 @@
 
 #include "tests/server/sessions/storage/disk_storage.h"
 #include "tests/server/sessions/storage/storage_calls.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

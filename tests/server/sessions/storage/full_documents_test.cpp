@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Documents on a disk without room, or that fails: what is refused, and what always works.
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -13,6 +12,7 @@
 
 #include "server/sessions/storage/sqlite/sqlite_documents.h"
 #include "tests/server/sessions/storage/test_disk.h"
+#include "tests/support/catch.h"
 #include "tests/support/manual_clock.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/temporary_directory.h"

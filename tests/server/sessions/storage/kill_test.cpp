@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A process that is killed in the middle of a commit.
-#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "tests/server/sessions/storage/disk_storage.h"
 #include "tests/server/sessions/storage/storage_scenario.h"
+#include "tests/support/catch.h"
 #include "tests/support/process.h"
 
 namespace lintel::testing {

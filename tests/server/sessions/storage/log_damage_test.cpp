@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bits that flip in SQLite's log after a crash, before it was moved into the database.
-#include <catch2/catch.hpp>
 #include <string>
 #include <vector>
 
 #include "tests/server/sessions/storage/disk_storage.h"
 #include "tests/server/sessions/storage/storage_scenario.h"
+#include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 
 namespace lintel::testing {

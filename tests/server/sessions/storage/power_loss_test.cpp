@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is on the disk after the power went, at any moment.
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <random>
 #include <string>
@@ -9,6 +8,7 @@
 
 #include "tests/server/sessions/storage/disk_storage.h"
 #include "tests/server/sessions/storage/storage_scenario.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

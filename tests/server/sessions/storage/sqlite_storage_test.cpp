@@ -5,13 +5,13 @@
 #include <sqlite3.h>
 #include <sys/stat.h>
 
-#include <catch2/catch.hpp>
 #include <fstream>
 #include <future>
 
 #include "server/sessions/storage/sqlite/sqlite_schema.h"
 #include "tests/server/sessions/storage/disk_storage.h"
 #include "tests/server/sessions/storage/storage_scenario.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -3,13 +3,13 @@
 
 #include <sys/stat.h>
 
-#include <catch2/catch.hpp>
 #include <cstring>
 #include <fstream>
 #include <thread>
 
 #include "tests/server/sessions/storage/storage_calls.h"
 #include "tests/server/sessions/storage/test_disk.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

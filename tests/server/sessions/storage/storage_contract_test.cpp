@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every kind of storage has to do.
-#include <catch2/catch.hpp>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -8,6 +7,7 @@
 #include "tests/server/sessions/storage/any_storage.h"
 #include "tests/server/sessions/storage/storage_calls.h"
 #include "tests/server/sessions/storage/storage_scenario.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

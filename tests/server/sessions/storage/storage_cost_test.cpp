@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdio>
 #include <thread>
@@ -12,6 +11,7 @@
 #include "server/sessions/storage/sqlite/sqlite_schema.h"
 #include "tests/server/sessions/storage/disk_storage.h"
 #include "tests/server/sessions/storage/storage_calls.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Snapshots and named states of sessions with an adapter, whose weights are others by now.
-#include <catch2/catch.hpp>
-
 #include "tests/server/support/adapter_calls.h"
 #include "tests/server/support/snapshot_calls.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

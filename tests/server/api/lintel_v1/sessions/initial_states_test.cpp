@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Public initial states, from files.
-#include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <span>
 
 #include "server/sessions/snapshot.h"
 #include "tests/server/support/snapshot_calls.h"
+#include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 namespace lintel::testing {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Readers of snapshots that take their time.
-#include <catch2/catch.hpp>
 #include <memory>
 
 #include "tests/server/support/snapshot_calls.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

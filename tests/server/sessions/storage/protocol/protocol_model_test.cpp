@@ -3,8 +3,9 @@
 // nothing happen.
 #include "tests/server/sessions/storage/protocol/protocol_model.h"
 
-#include <catch2/catch.hpp>
 #include <string>
+
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

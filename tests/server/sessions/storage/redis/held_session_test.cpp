@@ -2,9 +2,8 @@
 // What a storage knows of a session that it holds, while answers are outstanding.
 #include "server/sessions/storage/redis/held_session.h"
 
-#include <catch2/catch.hpp>
-
 #include "server/sessions/storage/storage_records.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {

@@ -2,7 +2,6 @@
 // A client of Redis with invalid replies, name lookups that hang, and keys of a wrong type.
 #include <sys/resource.h>
 
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <condition_variable>
 #include <future>
@@ -14,6 +13,7 @@
 #include "server/sessions/storage/redis/redis_servers.h"
 #include "tests/server/redis_lab/fake_redis.h"
 #include "tests/server/sessions/storage/redis/redis_storages.h"
+#include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 
 namespace lintel::testing {

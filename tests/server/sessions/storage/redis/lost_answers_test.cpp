@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A RedisStorage whose requests arrive, and whose answers do not.
-#include <catch2/catch.hpp>
-
 #include "server/sessions/storage/redis/redis_protocol.h"
 #include "tests/server/redis_lab/tcp_proxy.h"
 #include "tests/server/sessions/storage/redis/redis_storages.h"
+#include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 
 namespace lintel::testing {

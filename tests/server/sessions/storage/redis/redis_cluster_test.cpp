@@ -2,11 +2,11 @@
 // A RedisStorage on a real cluster: slots that move, masters that die, replicas that miss writes.
 #include "tests/server/redis_lab/redis_cluster.h"
 
-#include <catch2/catch.hpp>
 #include <set>
 
 #include "tests/server/sessions/storage/redis/redis_storages.h"
 #include "tests/server/sessions/storage/storage_scenario.h"
+#include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 
 namespace lintel::testing {

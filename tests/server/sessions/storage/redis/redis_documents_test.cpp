@@ -2,12 +2,12 @@
 // Documents in Redis: for how long it has them.
 #include "server/sessions/storage/redis/redis_documents.h"
 
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <string>
 
 #include "server/sessions/storage/redis/redis_servers.h"
 #include "tests/server/redis_lab/redis_server.h"
+#include "tests/support/catch.h"
 #include "tests/support/manual_clock.h"
 
 namespace lintel::testing {

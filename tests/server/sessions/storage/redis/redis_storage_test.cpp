@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A RedisStorage among others, and what may happen to its server.
-#include <catch2/catch.hpp>
 #include <thread>
 
 #include "tests/server/redis_lab/tcp_proxy.h"
 #include "tests/server/sessions/storage/redis/redis_storages.h"
+#include "tests/support/catch.h"
 #include "tests/support/eventually.h"
 
 namespace lintel::testing {

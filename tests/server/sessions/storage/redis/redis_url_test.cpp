@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which servers a redis:// address means, and which it refuses.
-#include <catch2/catch.hpp>
-
 #include "server/sessions/storage/redis/redis_client.h"
 #include "server/sessions/storage/redis/redis_servers.h"
+#include "tests/support/catch.h"
 
 namespace lintel::testing {
 namespace {
