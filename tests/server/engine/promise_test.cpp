@@ -67,8 +67,12 @@ std::vector<GenerationRequest> varied_requests(const Transformer& model) {
   return requests;
 }
 
-// Weights are converted in products, which know nothing of attention.
+// Weights are converted in products, which know nothing of attention. LINTEL_ONLY_KIND: of a
+// program whose other kinds are those of engine_test, which has them all.
 std::vector<std::pair<std::string, WeightType>> attentions_and_weights() {
+#ifdef LINTEL_ONLY_KIND
+  return {{LINTEL_ONLY_KIND, WeightType::kF32}};
+#else
   std::vector<std::pair<std::string, WeightType>> all;
   for (const std::string& attention : attention_types()) {
     all.push_back({attention, WeightType::kF32});
@@ -76,6 +80,7 @@ std::vector<std::pair<std::string, WeightType>> attentions_and_weights() {
   all.push_back({"linear", WeightType::kBf16});
   all.push_back({"linear", WeightType::kInt8});
   return all;
+#endif
 }
 
 using Outputs = std::vector<std::vector<RecordedToken>>;  // [sample]
