@@ -136,7 +136,10 @@ class MessagePreparation {
 
   void prepare_content(Message& message, const std::string& place) const {
     if (member(message, "content") == nullptr) {
-      message["content"] = traits_.null_content ? Message(nullptr) : Message("");
+      // Null where the probe has seen it taken: in a message that has calls.
+      const Message* const calls = member(message, "tool_calls");
+      const bool takes_null = traits_.null_content && calls != nullptr && !calls->empty();
+      message["content"] = takes_null ? Message(nullptr) : Message("");
       return;
     }
     Message& content = message["content"];

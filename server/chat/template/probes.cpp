@@ -166,8 +166,14 @@ TemplateTraits probe(const ChatTemplate& chat_template) {
   }
   traits.dialect = dialect_of(shown);
   const bool wants_text = traits.arguments == TemplateTraits::CallArguments::kText;
-  traits.null_content =
-      call(wants_text ? ProbeJson(arguments.dump()) : arguments, nullptr).has_value();
+  ProbeJson without_text =
+      call_message(wants_text ? ProbeJson(arguments.dump()) : arguments, nullptr);
+  const auto is_rendered = [&] {
+    return rendered(probed, ProbeJson::array({user_message(), without_text}), &tools).has_value();
+  };
+  traits.null_content = is_rendered();
+  for (const std::string_view name : kReasoningNames) without_text[std::string(name)] = "thought";
+  traits.null_content = traits.null_content && is_rendered();
   const ProbeJson parts = ProbeJson::array({{{"type", "text"}, {"text", "probe_part"}}});
   const auto in_parts =
       rendered(probed, ProbeJson::array({{{"role", "user"}, {"content", parts}}}));

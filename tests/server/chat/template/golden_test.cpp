@@ -173,6 +173,41 @@ TEST_CASE("golden templates: probes find what a template takes") {
   }
 }
 
+TEST_CASE("golden templates: a message without content fails only where one with text does") {
+  const Json call = {{"id", "abc123DEF"},
+                     {"type", "function"},
+                     {"function", {{"name", "probe_tool"}, {"arguments", {{"a", 1}}}}}};
+  for (const Json& file : golden_files()) {
+    const ChatTemplate chat_template = compiled(file);
+    const TemplateTraits traits = probe(chat_template);
+    const auto renders = [&](const Json& answer) {
+      const Json user = {{"role", "user"}, {"content", "a"}};
+      const Json prepared = prepare_messages(Json::array({user, answer, user}), traits);
+      RenderInput input;
+      input.messages = &prepared;
+      try {
+        chat_template.render(input);
+      } catch (const TemplateError&) {
+        return false;
+      } catch (const TemplateRefusal&) {
+        return false;
+      }
+      return true;
+    };
+    for (const bool has_reasoning : {false, true}) {
+      for (const bool has_call : {false, true}) {
+        INFO(file["name"] << ", reasoning " << has_reasoning << ", call " << has_call);
+        Json answer = {{"role", "assistant"}, {"content", "text"}};
+        if (has_reasoning) answer["reasoning_content"] = "thought";
+        if (has_call) answer["tool_calls"] = Json::array({call});
+        const bool expected = renders(answer);
+        answer["content"] = nullptr;
+        CHECK((renders(answer) || !expected));
+      }
+    }
+  }
+}
+
 TEST_CASE("rwkv-world: the built-in template is that of the vectors") {
   for (const Json& file : golden_files()) {
     if (file["name"] == "rwkv_world") CHECK(file["template"] == std::string(kRwkvWorldTemplate));

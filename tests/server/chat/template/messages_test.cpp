@@ -64,7 +64,12 @@ TEST_CASE("messages: roles, system messages and contents are made ready") {
   CHECK(prepared(R"([{"role": "assistant", "content": null}])")[0]["content"] == "");
   CHECK(prepared(R"([{"role": "assistant"}])")[0]["content"] == "");
   traits.null_content = true;
-  CHECK(prepared(R"([{"role": "assistant", "content": null}])", traits)[0]["content"].is_null());
+  const char* const call =
+      R"([{"role": "assistant", "content": null, "tool_calls": [{"id": "1", "function": {}}]}])";
+  CHECK(prepared(call, traits)[0]["content"].is_null());
+  // What the probe has not seen.
+  CHECK(prepared(R"([{"role": "assistant", "content": null}])", traits)[0]["content"] == "");
+  CHECK(prepared(R"([{"role": "assistant", "tool_calls": []}])", traits)[0]["content"] == "");
   const char* const parts =
       R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])";
   CHECK(prepared(parts)[0]["content"] == "a\nb");

@@ -377,6 +377,8 @@ TEST_CASE("responses: references count as often as they name an item, within a r
   const int each = tokens_of(referring(of_small, 2)) - one;
   CHECK(each > 0);
   CHECK(tokens_of(referring(of_small, 200)) == one + 199 * each);
+  // Reasoning alone is a message without content.
+  tokens_of(referring(of_large, 16));
   const HttpReply refused = referring(of_large, 100);
   CHECK(refused.status == 400);
   CHECK_THAT(refused.body, Contains("input[0].id") && Contains("48 MiB"));
