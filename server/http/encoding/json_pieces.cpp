@@ -19,6 +19,14 @@ std::size_t end_of_slice(std::string_view text, std::size_t begin) {
   return end;
 }
 
+// Appends the next part of `text`. False: it was the last.
+bool append_slice(std::string_view text, std::size_t& begin, std::string& out) {
+  const std::size_t end = end_of_slice(text, begin);
+  out += text.substr(begin, end - begin);
+  begin = end;
+  return begin < text.size();
+}
+
 }  // namespace
 
 void JsonPieces::add(std::size_t bytes, std::function<bool(std::string& out)> write) {
@@ -28,9 +36,14 @@ void JsonPieces::add(std::size_t bytes, std::function<bool(std::string& out)> wr
 
 void JsonPieces::raw(std::string text) {
   const std::size_t bytes = text.capacity();
-  add(bytes, [text = std::move(text)](std::string& out) {
-    out += text;
-    return false;
+  add(bytes, [text = std::move(text), begin = std::size_t{0}](std::string& out) mutable {
+    return append_slice(text, begin, out);
+  });
+}
+
+void JsonPieces::refer(std::string_view text) {
+  add(0, [text, begin = std::size_t{0}](std::string& out) mutable {
+    return append_slice(text, begin, out);
   });
 }
 
@@ -71,6 +84,12 @@ std::string JsonPieces::next() {
     parts_.pop_front();
   }
   return out;
+}
+
+std::string JsonPieces::whole() {
+  std::string json;
+  while (!is_over()) json += next();
+  return json;
 }
 
 HttpCalls::NextPiece answer_with(HttpExchange& exchange, JsonPieces pieces,

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "server/http/transport/http_calls.h"
 #include "server/http/transport/http_message.h"
@@ -22,6 +23,8 @@ class JsonPieces {
 
   // As it is.
   void raw(std::string text);
+  // The same of a text that outlives the pieces.
+  void refer(std::string_view text);
   // As a text of JSON; what is not UTF-8 in it is replaced.
   void quoted(std::string text);
   // The items of a list with commas between them, each appended by `item`, which returns false
@@ -31,6 +34,8 @@ class JsonPieces {
   // The next piece, of kPieceBytes and as much as its last item has more; empty: there is none.
   std::string next();
   bool is_over() const { return parts_.empty(); }
+  // All that is left, of a document that is known to be short.
+  std::string whole();
   // That the parts still hold.
   std::size_t bytes() const { return bytes_; }
 

@@ -172,35 +172,50 @@ std::string read_each(const Json& list, const std::string& path, const Read& rea
   return "";
 }
 
-template <typename Values, typename Shown>
-OrderedJson list_of(const Values& values, const Shown& shown) {
-  auto list = OrderedJson::array();
-  for (const auto& value : values) list.push_back(shown(value));
-  return list;
+using WireOutput = inference::ModelInferResponse::InferOutputTensor;
+
+// `write` appends a value's text. The list outlives the pieces.
+template <typename Values, typename Write>
+void add_list(const Values& values, Write write, JsonPieces& out) {
+  out.raw("[");
+  out.items(0, [at = values.begin(), end = values.end(), write](std::string& text) mutable {
+    if (at == end) return false;
+    write(*at++, text);
+    return true;
+  });
+  out.raw("]");
+}
+
+void add_double(double value, std::string& text) {
+  text += dumped(std::isfinite(value) ? OrderedJson(value) : OrderedJson());
 }
 
 // A tensor's values, all in one list; NaN is null. Bytes are text, with U+FFFD for what is no
-// UTF-8.
-OrderedJson tensor_values(const inference::ModelInferResponse::InferOutputTensor& tensor) {
+// UTF-8. The tensor outlives the pieces.
+void add_values(const WireOutput& tensor, JsonPieces& out) {
   const inference::InferTensorContents& contents = tensor.contents();
   if (tensor.datatype() == "INT32") {
-    return list_of(contents.int_contents(), [](std::int32_t value) { return value; });
+    return add_list(
+        contents.int_contents(),
+        [](std::int32_t value, std::string& text) { text += std::to_string(value); }, out);
   }
   if (tensor.datatype() == "FP32") {
-    return list_of(contents.fp32_contents(), [](float value) { return short_number(value); });
+    return add_list(
+        contents.fp32_contents(),
+        [](float value, std::string& text) { text += dumped(short_number(value)); }, out);
   }
-  if (tensor.datatype() == "FP64") {
-    return list_of(contents.fp64_contents(), [](double value) {
-      return std::isfinite(value) ? OrderedJson(value) : OrderedJson();
-    });
-  }
-  return list_of(contents.bytes_contents(), [](const std::string& bytes) {
+  if (tensor.datatype() == "FP64") return add_list(contents.fp64_contents(), add_double, out);
+  out.raw("[");
+  const char* separator = "";
+  for (const std::string& bytes : contents.bytes_contents()) {
     Utf8Stream utf8;
     std::string text;
     utf8.push(bytes, text);
     utf8.finish(text);
-    return text;
-  });
+    out.raw(std::exchange(separator, ","));
+    out.quoted(std::move(text));
+  }
+  out.raw("]");
 }
 
 // What every response begins with.
@@ -208,6 +223,13 @@ OrderedJson head_json(const inference::ModelInferResponse& wire) {
   OrderedJson json = {{"model_name", wire.model_name()}, {"model_version", wire.model_version()}};
   if (!wire.id().empty()) json["id"] = wire.id();
   return json;
+}
+
+// An object as text, to which members may be added.
+std::string without_end(const OrderedJson& object) {
+  std::string text = dumped(object);
+  text.pop_back();
+  return text;
 }
 
 }  // namespace
@@ -238,7 +260,7 @@ std::string read_infer_request(Json json, inference::ModelInferRequest& wire) {
   return "";
 }
 
-nlohmann::ordered_json infer_response_json(const inference::ModelInferResponse& wire) {
+JsonPieces infer_response_pieces(const inference::ModelInferResponse& wire) {
   OrderedJson json = head_json(wire);
   for (const char* const name :
        {"triton_final_response", "lintel_position", "lintel_window", "lintel_window_restarts"}) {
@@ -248,15 +270,20 @@ nlohmann::ordered_json infer_response_json(const inference::ModelInferResponse& 
     json["parameters"][name] = parameter.has_bool_param() ? OrderedJson(parameter.bool_param())
                                                           : OrderedJson(parameter.int64_param());
   }
-  json["outputs"] = OrderedJson::array();
-  for (const auto& tensor : wire.outputs()) {
-    json["outputs"].push_back(
-        {{"name", tensor.name()},
-         {"datatype", tensor.datatype()},
-         {"shape", std::vector<std::int64_t>(tensor.shape().begin(), tensor.shape().end())},
-         {"data", tensor_values(tensor)}});
+  JsonPieces out;
+  out.raw(without_end(json) + ",\"outputs\":[");
+  const char* separator = "";
+  for (const WireOutput& tensor : wire.outputs()) {
+    const OrderedJson head = {
+        {"name", tensor.name()},
+        {"datatype", tensor.datatype()},
+        {"shape", std::vector<std::int64_t>(tensor.shape().begin(), tensor.shape().end())}};
+    out.raw(std::exchange(separator, ",") + without_end(head) + ",\"data\":");
+    add_values(tensor, out);
+    out.raw("}");
   }
-  return json;
+  out.raw("]}");
+  return out;
 }
 
 namespace {
@@ -302,26 +329,32 @@ std::string read_generate_request(Json request, inference::ModelInferRequest& wi
   return read_infer_request(std::move(infer), wire);
 }
 
-std::string GenerateJson::of(const inference::ModelInferResponse& wire, bool is_last) {
+JsonPieces GenerateJson::pieces(const inference::ModelInferResponse& wire, bool is_last) {
   OrderedJson flat = head_json(wire);
   for (const char* const name : {"lintel_position", "lintel_window", "lintel_window_restarts"}) {
     const auto parameter = wire.parameters().find(name);
     if (parameter != wire.parameters().end()) flat[name] = parameter->second.int64_param();
   }
-  for (const auto& tensor : wire.outputs()) {
+  JsonPieces out;
+  out.raw(without_end(flat));
+  for (const WireOutput& tensor : wire.outputs()) {
+    out.raw("," + dumped(OrderedJson(tensor.name())) + ":");
+    const auto& scores = tensor.contents().fp64_contents();
     if (tensor.name() == "text_output") {
       std::string text;
       for (const std::string& piece : tensor.contents().bytes_contents()) utf8_.push(piece, text);
       if (is_last) utf8_.finish(text);
-      flat[tensor.name()] = std::move(text);
-    } else if (tensor.name() == "score" || tensor.name() == "log2_evidence") {
-      const OrderedJson values = tensor_values(tensor);
-      flat[tensor.name()] = values.size() == 1 ? values[0] : values;  // of several samples each
+      out.quoted(std::move(text));
+    } else if (scores.size() == 1) {  // of several samples each
+      std::string text;
+      add_double(scores[0], text);
+      out.raw(std::move(text));
     } else {
-      flat[tensor.name()] = tensor_values(tensor);
+      add_values(tensor, out);
     }
   }
-  return dumped(flat);
+  out.raw("}");
+  return out;
 }
 
 }  // namespace lintel

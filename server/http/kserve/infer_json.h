@@ -8,12 +8,14 @@
 
 #include "inference/grpc_service.pb.h"
 #include "model/core/utf8.h"
+#include "server/http/encoding/json_pieces.h"
 
 namespace lintel {
 
 // Reads an inference request, but for its model. Not empty: what is wrong with it.
 std::string read_infer_request(nlohmann::json json, inference::ModelInferRequest& wire);
-nlohmann::ordered_json infer_response_json(const inference::ModelInferResponse& wire);
+// The response outlives the pieces.
+JsonPieces infer_response_pieces(const inference::ModelInferResponse& wire);
 
 // Triton's generate: an inference of one row as a flat object
 // (https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_generate.md).
@@ -26,7 +28,8 @@ std::string read_generate_request(nlohmann::json json, inference::ModelInferRequ
 // stream: a character that is not whole yet waits for the next.
 class GenerateJson {
  public:
-  std::string of(const inference::ModelInferResponse& wire, bool is_last);
+  // The response outlives the pieces.
+  JsonPieces pieces(const inference::ModelInferResponse& wire, bool is_last);
 
  private:
   Utf8Stream utf8_;

@@ -7,6 +7,7 @@
 
 #include "inference/grpc_service.pb.h"
 #include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/json_pieces.h"
 #include "server/http/encoding/server_sent_events.h"
 #include "server/http/encoding/status_details.h"
 #include "server/http/kserve/infer_json.h"
@@ -168,18 +169,34 @@ HttpHandler inference_handler(HttpCalls& calls, BodyWork& bodies, ReadBody read,
   };
 }
 
+// Answers in pieces of the response, which its call keeps until they are out, and charges.
+void infer_in_pieces(HttpCalls& calls, const SharedExchange& exchange,
+                     const inference::ModelInferRequest& request,
+                     JsonPieces (*pieces)(const inference::ModelInferResponse&)) {
+  const auto response = std::make_shared<const inference::ModelInferResponse*>(nullptr);
+  calls.gather(
+      exchange, method_of("ModelInfer"), bytes_of(request),
+      [response](const google::protobuf::Message& message) {
+        *response = &static_cast<const inference::ModelInferResponse&>(message);
+        return grpc::Status::OK;
+      },
+      [response, exchange, pieces](const grpc::Status& status) -> HttpCalls::NextPiece {
+        if (status.ok()) return answer_with(*exchange, pieces(**response), /*kept=*/nullptr);
+        exchange->answer(error_answer(status));
+        return nullptr;
+      },
+      /*kept=*/nullptr);
+}
+
 void infer(HttpCalls& calls, const SharedExchange& exchange, inference::ModelInferRequest request) {
-  ask<inference::ModelInferResponse>(
-      calls, exchange, "ModelInfer", request,
-      [](const auto& response) { return json_answer(200, dumped(infer_response_json(response))); });
+  infer_in_pieces(calls, exchange, request, infer_response_pieces);
 }
 
 void generate(HttpCalls& calls, const SharedExchange& exchange,
               inference::ModelInferRequest request) {
-  ask<inference::ModelInferResponse>(
-      calls, exchange, "ModelInfer", request, [](const auto& response) {
-        return json_answer(200, GenerateJson().of(response, /*is_last=*/true));
-      });
+  infer_in_pieces(calls, exchange, request, [](const inference::ModelInferResponse& response) {
+    return GenerateJson().pieces(response, /*is_last=*/true);
+  });
 }
 
 // The responses of ModelStreamInfer as events, of a stream that reports errors by its status.
@@ -191,7 +208,7 @@ class GenerateEvents final : public StreamAnswer {
         static_cast<const inference::ModelStreamInferResponse&>(message).infer_response();
     const auto marked = response.parameters().find("triton_final_response");
     const bool is_last = marked == response.parameters().end() || marked->second.bool_param();
-    out = server_sent_event(json_.of(response, is_last));
+    out = server_sent_event(json_.pieces(response, is_last).whole());
     return grpc::Status::OK;
   }
   std::optional<std::string> tail(const grpc::Status& status) override {

@@ -101,6 +101,7 @@ class ChatFormReader final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool boolean(bool value) override {
     if (is_at("stream")) form_.streams = value;
+    if (is_at("background")) form_.is_background = value;
     if (is_at("logprobs")) form_.logprobs = value;
     if (depth_ == 2 && names_[0] == "stream_options" && names_[1] == "include_usage") {
       form_.include_usage = value;

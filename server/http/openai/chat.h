@@ -27,6 +27,7 @@ struct ChatForm {
   std::string model;
   std::string previous_response_id;  // of a response's
   bool streams = false;
+  bool is_background = false;  // a response that continues without its client
   bool include_usage = false;
   bool logprobs = false;
   ChatReasoningField reasoning = ChatReasoningField::kReasoningContent;

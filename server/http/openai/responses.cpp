@@ -13,6 +13,7 @@
 
 #include "lintel/v1/response.pb.h"
 #include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/json_pieces.h"
 #include "server/http/encoding/server_sent_events.h"
 #include "server/http/openai/chat.h"
 #include "server/http/openai/completion_request.h"
@@ -38,16 +39,55 @@ class EventsAnswer final : public StreamAnswer {
   HttpAnswer refusal(const grpc::Status& status) override { return openai_answer(status); }
 };
 
-// The first response that comes: the last message's, but of one in the background, which continues.
-void gather(const SharedExchange& exchange, HttpCalls& calls, const char* method,
-            grpc::ByteBuffer request) {
+// Answers with the text of JSON that the call's last message has, in pieces: the call keeps the
+// message until they are out, and charges it.
+template <typename Message>
+void answer_json(const SharedExchange& exchange, HttpCalls& calls, const char* method,
+                 const google::protobuf::Message& request,
+                 const std::string& (Message::*text)() const) {
+  const auto found = std::make_shared<const std::string*>(nullptr);
+  calls.gather(
+      exchange, method, bytes_of(request),
+      [found, text](const google::protobuf::Message& message) {
+        *found = &(static_cast<const Message&>(message).*text)();
+        return grpc::Status::OK;
+      },
+      [found, exchange](const grpc::Status& status) -> HttpCalls::NextPiece {
+        if (!status.ok()) {
+          exchange->answer(openai_answer(status));
+          return nullptr;
+        }
+        JsonPieces pieces;
+        pieces.refer(**found);
+        return answer_with(*exchange, std::move(pieces), /*kept=*/nullptr);
+      },
+      /*kept=*/nullptr);
+}
+
+void write_pieces(const SharedExchange& exchange, const std::shared_ptr<JsonPieces>& pieces) {
+  if (pieces->is_over()) return exchange->end();
+  exchange->write(pieces->next(), [exchange, pieces](bool more) {
+    if (more) write_pieces(exchange, pieces);
+  });
+}
+
+// Of a response in the background, which continues: answers with it as it begins.
+void answer_begun(const SharedExchange& exchange, HttpCalls& calls, const char* method,
+                  const google::protobuf::Message& request) {
   const auto is_answered = std::make_shared<bool>(false);
   calls.gather(
-      exchange, method, std::move(request),
+      exchange, method, bytes_of(request),
       [is_answered, exchange](const google::protobuf::Message& message) {
         const std::string& response = static_cast<const v1::ResponseEvents&>(message).response();
-        if (!response.empty() && !std::exchange(*is_answered, true)) {
-          exchange->answer(json_answer(200, response));
+        if (response.empty() || std::exchange(*is_answered, true)) return grpc::Status::OK;
+        const auto pieces = std::make_shared<JsonPieces>();
+        pieces->raw(response);
+        std::string first = pieces->next();
+        if (pieces->is_over()) {
+          exchange->answer(json_answer(200, std::move(first)));
+        } else {
+          exchange->begin(json_answer(200, std::move(first)));
+          write_pieces(exchange, pieces);
         }
         return grpc::Status::OK;
       },
@@ -66,10 +106,12 @@ grpc::Status create(const SharedExchange& exchange, const std::string& body, Jso
   v1::CreateResponseRequest request;
   request.set_body(body);
   request.set_idempotency_key(std::string(exchange->request().header("idempotency-key")));
-  if (!form.streams) {
-    gather(exchange, calls, kMethod, bytes_of(request));
-  } else {
+  if (form.streams) {
     calls.stream(exchange, kMethod, bytes_of(request), std::make_unique<EventsAnswer>());
+  } else if (form.is_background) {
+    answer_begun(exchange, calls, kMethod, request);
+  } else {
+    answer_json(exchange, calls, kMethod, request, &v1::ResponseEvents::response);
   }
   return grpc::Status::OK;
 }
@@ -86,14 +128,6 @@ grpc::Status count(const SharedExchange& exchange, const std::string& body, Http
                 exchange->answer(json_answer(200, dumped(json)));
               });
   return grpc::Status::OK;
-}
-
-// Answers with the JSON of a unary call's response.
-HttpCalls::UnaryDone answer_json(const SharedExchange& exchange) {
-  return [exchange](const grpc::Status& status, const google::protobuf::Message& message) {
-    if (!status.ok()) return exchange->answer(openai_answer(status));
-    exchange->answer(json_answer(200, static_cast<const v1::ResponseJson&>(message).body()));
-  };
 }
 
 // The members of a query, percent-decoded.
@@ -122,8 +156,8 @@ void get(HttpCalls& calls, const SharedExchange& exchange) {
   if (stream == members.end() || stream->second != "true") {
     v1::GetResponseRequest request;
     request.set_id(id);
-    return calls.unary(exchange, "lintel.v1.ResponseService/Get", bytes_of(request),
-                       answer_json(exchange));
+    return answer_json(exchange, calls, "lintel.v1.ResponseService/Get", request,
+                       &v1::ResponseJson::body);
   }
   v1::ReplayResponseRequest request;
   request.set_id(id);
@@ -154,8 +188,8 @@ void remove(HttpCalls& calls, const SharedExchange& exchange) {
 void cancel(HttpCalls& calls, const SharedExchange& exchange) {
   v1::CancelResponseRequest request;
   request.set_id(exchange->request().parameters.at(0));
-  calls.unary(exchange, "lintel.v1.ResponseService/Cancel", bytes_of(request),
-              answer_json(exchange));
+  answer_json(exchange, calls, "lintel.v1.ResponseService/Cancel", request,
+              &v1::ResponseJson::body);
 }
 
 void list_input(HttpCalls& calls, const SharedExchange& exchange) {
@@ -175,15 +209,15 @@ void list_input(HttpCalls& calls, const SharedExchange& exchange) {
     if (name == "order") request.set_ascending(value == "asc");
     if (name == "after") request.set_after_id(value);
   }
-  calls.unary(exchange, "lintel.v1.ResponseService/ListInputItems", bytes_of(request),
-              answer_json(exchange));
+  answer_json(exchange, calls, "lintel.v1.ResponseService/ListInputItems", request,
+              &v1::ResponseJson::body);
 }
 
 grpc::Status compact(const SharedExchange& exchange, const std::string& body, HttpCalls& calls) {
   v1::CompactResponseRequest request;
   request.set_body(body);
-  calls.unary(exchange, "lintel.v1.ResponseService/Compact", bytes_of(request),
-              answer_json(exchange));
+  answer_json(exchange, calls, "lintel.v1.ResponseService/Compact", request,
+              &v1::ResponseJson::body);
   return grpc::Status::OK;
 }
 

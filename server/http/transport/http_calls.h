@@ -84,8 +84,9 @@ class HttpCalls {
 
   // A server stream, answered whole: `each` gets its messages, and a status of it that is not OK
   // ends the call; `done` answers the exchange, or begins the answer and returns its pieces, which
-  // are asked for as the client takes them. The call ends with the last one. kept: what `each`
-  // keeps; null: the answer is small.
+  // are asked for as the client takes them. The call ends with the last one; until then its last
+  // message stays, so that pieces may be made of it. Of a unary method: of its response. kept: what
+  // `each` keeps besides; null: nothing.
   using EachMessage = std::function<grpc::Status(const google::protobuf::Message& message)>;
   using NextPiece = std::function<std::string()>;  // empty: it was the last
   using GatherDone = std::function<NextPiece(const grpc::Status&)>;

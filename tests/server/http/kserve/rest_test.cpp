@@ -126,6 +126,36 @@ TEST_CASE("an inference over HTTP returns the tokens that gRPC returns, for toke
   CHECK(output(got, "score")["data"][0].get<double>() < 0);
 }
 
+TEST_CASE("a long inference is answered in pieces, with the values of gRPC", "[threat-86]") {
+  RestServer server;
+  constexpr int kTokens = 20'000;
+  const std::vector<std::int32_t> expected =
+      generate(server, request_for("tokens", {1, 2, 3}, kTokens)).only().tokens;
+  json body = infer_body(tensor("tokens", "INT32", {1, 3}, {1, 2, 3}), kTokens);
+  body["outputs"] = {{{"name", "tokens"}}, {{"name", "log2_probs"}}, {{"name", "score"}}};
+  const json flat = {{"tokens", {1, 2, 3}},
+                     {"outputs", {"tokens", "log2_probs", "score"}},
+                     {"parameters", {{"max_new_tokens", kTokens}, {"seed", 7}}}};
+  const HttpReply inferred = server.send("/v2/models/tokens/infer", body);
+  const HttpReply generated = server.send("/v2/models/tokens/generate", flat);
+  for (const HttpReply& reply : {inferred, generated}) {
+    INFO(reply.body.substr(0, 300));
+    CHECK(reply.status == 200);
+    CHECK(reply.whole);
+    CHECK(reply.body.size() > 200'000);
+    CHECK(reply.header("content-length").empty());
+    CHECK(reply.header("content-type") == "application/json");
+  }
+  const json got = json::parse(inferred.body), same = json::parse(generated.body);
+  CHECK(output(got, "tokens")["data"] == json(expected));
+  CHECK(same["tokens"] == json(expected));
+  CHECK(same["log2_probs"] == output(got, "log2_probs")["data"]);
+  CHECK(same["score"] == output(got, "score")["data"][0]);
+  double sum = 0;
+  for (const json& value : same["log2_probs"]) sum += value.is_null() ? 0 : value.get<double>();
+  CHECK(same["score"].get<double>() == Approx(sum));
+}
+
 TEST_CASE("generate is flat, and generate_stream the same in events") {
   RestServer server;
   const json whole =

@@ -281,6 +281,38 @@ TEST_CASE("responses: what is stored is read, listed, repeated as events and del
   CHECK(server.ask("GET", unstored).status == 404);
 }
 
+TEST_CASE("responses: a long answer is written in pieces, also of what is stored", "[threat-86]") {
+  const bool has_store = GENERATE(false, true);
+  CAPTURE(has_store);
+  ResponseServer server(has_store ? ResponseServer::store : [](ServerOptions&) {});
+  const std::string text(200'000, 'y');
+  ojson body = asked_for(ojson::array(
+      {{{"type", "reasoning"}, {"content", {{{"type", "reasoning_text"}, {"text", text}}}}},
+       {{"role", "user"}, {"content", "go"}}}));
+  body["text"]["format"] = {{"type", "json_schema"},
+                            {"name", "d"},
+                            {"schema", {{"type", "object"}, {"description", text}}}};
+  const auto read_pieces = [](const HttpReply& reply) {
+    CHECK(reply.status == 200);
+    CHECK(reply.whole);
+    CHECK(reply.body.size() > 200'000);
+    CHECK(reply.header("content-length").empty());
+    CHECK(reply.header("content-type") == "application/json");
+    return ojson::parse(reply.body);
+  };
+  const ojson whole = read_pieces(server.create(body));
+  CHECK(whole["text"]["format"]["schema"]["description"] == text);
+  const std::string id = whole["id"];
+  CHECK(read_pieces(server.ask("GET", id)) == whole);
+  CHECK(read_pieces(server.ask("POST", id + "/cancel", "Content-Length: 0\r\n")) == whole);
+  const ojson items = read_pieces(server.ask("GET", id + "/input_items"));
+  CHECK(items["data"][1]["content"][0]["text"] == text);
+  body["background"] = true;
+  CHECK(read_pieces(server.create(body))["status"] == "in_progress");
+  // A document of one piece has its length.
+  CHECK_FALSE(server.ask("GET", id + "/input_items?limit=1").header("content-length").empty());
+}
+
 TEST_CASE("responses: another identity's are as if they were not there", "[threat-82]") {
   const TokenFile tokens;
   ResponseServer server(
