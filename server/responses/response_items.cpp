@@ -2,11 +2,13 @@
 #include "server/responses/response_items.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "server/chat/chat_request.h"
+#include "server/chat/template/request_json.h"
 #include "server/responses/response_output.h"
 #include "server/rpc/status.h"
 
@@ -284,6 +286,19 @@ grpc::Status read_items(const Json& input, const std::string& suffix, Json& item
   return grpc::Status::OK;
 }
 
+JsonFailure::Kind read_written_json(std::string_view text, JsonBudget* budget, Json& tree) {
+  JsonBounds bounds;
+  bounds.max_depth *= 2;  // that of a body, within what is stored of it
+  bounds.max_bytes = std::numeric_limits<std::int64_t>::max();
+  bounds.budget = budget;
+  JsonFailure failure;
+  std::optional<Json> read = read_request_json(text, bounds, failure);
+  if (read) tree = *std::move(read);
+  const bool has_space = read || failure.kind != JsonFailure::Kind::kNoSpace;
+  return read ? JsonFailure::Kind::kNone
+              : (has_space ? JsonFailure::Kind::kNotJson : JsonFailure::Kind::kNoSpace);
+}
+
 std::size_t json_memory(const Json& value) {
   constexpr std::size_t kValueBytes = 64;
   std::size_t bytes = kValueBytes;
@@ -313,7 +328,7 @@ References references_of(const Json& items) {
 }
 
 bool put_in_place(const Json& found, std::map<std::string, std::vector<std::size_t>>& wanted,
-                  Json& items, std::size_t& bytes) {
+                  Json& items, std::size_t& bytes, JsonBudget* budget) {
   for (const Json& item : found) {
     const Json& id = member_of(item, "id");
     const auto named = id.is_string() ? wanted.find(id.get<std::string>()) : wanted.end();
@@ -322,7 +337,9 @@ bool put_in_place(const Json& found, std::map<std::string, std::vector<std::size
     if (bytes > kMostItemBytes || named->second.size() > (kMostItemBytes - bytes) / each) {
       return false;
     }
-    bytes += each * named->second.size();
+    const std::size_t more = each * named->second.size();
+    if (budget != nullptr && !budget->charge(static_cast<std::int64_t>(more))) return false;
+    bytes += more;
     for (const std::size_t place : named->second) items[place] = item;
     wanted.erase(named);
   }
@@ -399,7 +416,8 @@ bool has_sealed_items(const Json& items) {
   });
 }
 
-grpc::Status open_items(const Sealer& sealer, Json& items, std::ptrdiff_t& first_input) {
+grpc::Status open_items(const Sealer& sealer, Json& items, std::ptrdiff_t& first_input,
+                        JsonBudget* budget) {
   for (std::size_t i = 0; i < items.size(); ++i) {
     Json& item = items[i];
     const bool is_compaction = item["type"] == "compaction";
@@ -413,11 +431,17 @@ grpc::Status open_items(const Sealer& sealer, Json& items, std::ptrdiff_t& first
       return chat_refusal("INVALID_ENCRYPTED_CONTENT", "input" + at + ".encrypted_content",
                           "was not sealed by this store for this caller, or was changed");
     }
+    if (budget != nullptr && !budget->charge(static_cast<std::int64_t>(text->size()))) {
+      return out_of_memory();
+    }
     if (!is_compaction) {
       item["content"] = Json::array({{{"type", "reasoning_text"}, {"text", *text}}});
       continue;
     }
-    Json opened = Json::parse(*text);  // of compact_items()
+    Json opened;  // of compact_items()
+    if (read_written_json(*text, budget, opened) != JsonFailure::Kind::kNone) {
+      return out_of_memory();
+    }
     const std::size_t count = opened.size();
     for (std::size_t rest = i + 1; rest < items.size(); ++rest) {
       opened.push_back(std::move(items[rest]));

@@ -5,11 +5,14 @@
 #include <grpcpp/support/status.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "model/core/json_reader.h"
 #include "server/responses/sealer.h"
 
 namespace lintel {
@@ -35,6 +38,31 @@ inline constexpr std::size_t kMostChainBytes = std::size_t{10} << 20;
 // as a body that is read.
 inline constexpr std::size_t kMostItemBytes = std::size_t{48} << 20;
 
+// Charges another budget, and counts. Used by one thread.
+class CountedBudget final : public JsonBudget {
+ public:
+  // budget: null: it counts alone.
+  explicit CountedBudget(JsonBudget* budget) : budget_(budget) {}
+
+  bool charge(std::int64_t bytes) override {
+    if (budget_ != nullptr && !budget_->charge(bytes)) return false;
+    bytes_ += bytes;
+    return true;
+  }
+  bool cancelled() const override { return false; }
+  // So much is held of what was charged.
+  void shrink_to(std::size_t bytes) { charge(static_cast<std::int64_t>(bytes) - bytes_); }
+
+ private:
+  JsonBudget* const budget_;
+  std::int64_t bytes_ = 0;
+};
+
+// Reads what was stored or sealed as it was written. budget: charged with the tree; null: none.
+// kNoSpace: that has none; kNotJson: it is damaged.
+JsonFailure::Kind read_written_json(std::string_view text, JsonBudget* budget,
+                                    nlohmann::ordered_json& tree);
+
 // What a value takes in memory, as the reader of requests counts it.
 std::size_t json_memory(const nlohmann::ordered_json& value);
 
@@ -43,10 +71,11 @@ std::size_t json_memory(const nlohmann::ordered_json& value);
 using References = std::map<std::string, std::map<std::string, std::vector<std::size_t>>>;
 References references_of(const nlohmann::ordered_json& items);
 // Puts items in the places of references; one that is named twice counts twice. Takes those that it
-// has found out of `wanted`. bytes: of all items, which grow; false: beyond kMostItemBytes.
+// has found out of `wanted`. bytes: of all items, which grow; budget: charged with that, null:
+// none. False: beyond kMostItemBytes, or the budget has no room.
 bool put_in_place(const nlohmann::ordered_json& found,
                   std::map<std::string, std::vector<std::size_t>>& wanted,
-                  nlohmann::ordered_json& items, std::size_t& bytes);
+                  nlohmann::ordered_json& items, std::size_t& bytes, JsonBudget* budget = nullptr);
 
 // Reasoning in many parts becomes one part, as it is shown to a model.
 void join_reasoning(nlohmann::ordered_json& items);
@@ -62,8 +91,8 @@ bool has_sealed_items(const nlohmann::ordered_json& items);
 // Puts what a compaction stands for in the place of it and of all before it, and the text into
 // reasoning that has it sealed alone. INVALID_ARGUMENT with the reason INVALID_ENCRYPTED_CONTENT:
 // it was sealed for another owner or store, or was changed. first_input: as above, moved where
-// items go.
+// items go. budget: charged with what is opened, null: none; RESOURCE_EXHAUSTED: it has no room.
 grpc::Status open_items(const Sealer& sealer, nlohmann::ordered_json& items,
-                        std::ptrdiff_t& first_input);
+                        std::ptrdiff_t& first_input, JsonBudget* budget = nullptr);
 
 }  // namespace lintel

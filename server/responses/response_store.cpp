@@ -59,12 +59,25 @@ std::size_t items_line(const Document& document) {
   return end == std::string::npos ? 0 : end;
 }
 
-// False: it is none.
-bool read_stored_items(const Document& document, StoredItems& items) {
+SessionError error_of(JsonFailure::Kind kind) {
+  if (kind == JsonFailure::Kind::kNone) return SessionError::kNone;
+  return kind == JsonFailure::Kind::kNoSpace ? SessionError::kTooLarge : SessionError::kDamaged;
+}
+
+// The text of a document, which is there while its trees are made.
+SessionError charge_text(const Document& document, JsonBudget& budget) {
+  return budget.charge(static_cast<std::int64_t>(document.body.size())) ? SessionError::kNone
+                                                                        : SessionError::kTooLarge;
+}
+
+// kDamaged: it is none.
+SessionError read_stored_items(const Document& document, JsonBudget& budget, StoredItems& items) {
   const std::size_t line = items_line(document);
-  const char* const begin = document.body.data();
-  Json read = Json::parse(begin, begin + (line == 0 ? document.body.size() : line), nullptr,
-                          /*allow_exceptions=*/false);
+  Json read;
+  const SessionError error = error_of(read_written_json(
+      std::string_view(document.body).substr(0, line == 0 ? std::string::npos : line), &budget,
+      read));
+  if (error != SessionError::kNone) return error;
   try {
     Json& response = line == 0 ? read.at("response") : read;
     items.status = response.at("status");
@@ -72,18 +85,20 @@ bool read_stored_items(const Document& document, StoredItems& items) {
     items.input = std::move(read.at("input"));
     items.json_bytes =
         line > 0 ? line : json_text(items.input).size() + json_text(items.output).size();
-    return items.input.is_array() && items.output.is_array();
+    const bool is_right = items.input.is_array() && items.output.is_array();
+    return is_right ? SessionError::kNone : SessionError::kDamaged;
   } catch (const Json::exception&) {
-    return false;
+    return SessionError::kDamaged;
   }
 }
 
-// False: it is none.
-bool read_body(const Document& document, ResponseRecord& record) {
+// kDamaged: it is none.
+SessionError read_body(const Document& document, JsonBudget& budget, ResponseRecord& record) {
   const std::size_t line = items_line(document);
-  const char* const begin = document.body.data();
-  Json body = Json::parse(begin + (line == 0 ? 0 : line + 1), begin + document.body.size(), nullptr,
-                          /*allow_exceptions=*/false);
+  Json body;
+  SessionError error = error_of(read_written_json(
+      std::string_view(document.body).substr(line == 0 ? 0 : line + 1), &budget, body));
+  if (error != SessionError::kNone) return error;
   try {
     record.digits = document.id;
     record.owner = document.owner;
@@ -92,7 +107,8 @@ bool read_body(const Document& document, ResponseRecord& record) {
     record.response = std::move(body.at("response"));
     if (line > 0) {
       StoredItems items;
-      if (!read_stored_items(document, items)) return false;
+      error = read_stored_items(document, budget, items);
+      if (error != SessionError::kNone) return error;
       record.input = std::move(items.input);
       record.response["output"] = std::move(items.output);
     } else {
@@ -104,9 +120,11 @@ bool read_body(const Document& document, ResponseRecord& record) {
     record.process = body.at("process");
     record.is_interrupted = body.at("interrupted");
     record.request = body.value("body", "");
-    return record.response.is_object() && record.input.is_array() && record.pieces.is_array();
+    const bool is_right =
+        record.response.is_object() && record.input.is_array() && record.pieces.is_array();
+    return is_right ? SessionError::kNone : SessionError::kDamaged;
   } catch (const Json::exception&) {
-    return false;
+    return SessionError::kDamaged;
   }
 }
 
@@ -175,9 +193,11 @@ Document ResponseStore::document_of(const ResponseRecord& record) const {
 }
 
 SessionError ResponseStore::begin(ResponseRecord& record, bool has_log,
-                                  std::shared_ptr<RunningResponse>& running) {
+                                  std::shared_ptr<RunningResponse>& running,
+                                  std::size_t repeated_bytes) {
   record.process = process_;
   auto started = std::make_shared<RunningResponse>();
+  started->repeated_bytes_ = repeated_bytes;
   if (has_log) started->log_ = std::make_shared<EventLog>();
   {
     const MutexLock lock(mutex_);
@@ -205,7 +225,7 @@ void ResponseStore::forget(const std::string& digits) {
     waiting = std::move(found->second.waiting);
     running_.erase(found);
   }
-  for (const auto& then : waiting) then();
+  for (auto& then : waiting) threads_.run(std::move(then));
 }
 
 void ResponseStore::end(ResponseRecord record, std::function<void(SessionError)> then) {
@@ -227,12 +247,15 @@ void ResponseStore::abandon(const std::string& digits) noexcept {
 }
 
 SessionError ResponseStore::find_stored(const std::string& digits, const std::string& owner,
-                                        ResponseRecord& record, bool& is_hidden) {
+                                        ResponseRecord& record, bool& is_hidden,
+                                        JsonBudget* budget) {
   Document document;
-  const SessionError error = documents_.find(digits, owner, std::nullopt, document);
+  SessionError error = documents_.find(digits, owner, std::nullopt, document);
   if (error != SessionError::kNone) return error;
   is_hidden = document.is_hidden;
-  return read_body(document, record) ? SessionError::kNone : SessionError::kDamaged;
+  CountedBudget counted(budget);
+  error = charge_text(document, counted);
+  return error == SessionError::kNone ? read_body(document, counted, record) : error;
 }
 
 bool ResponseStore::may_run_elsewhere(const ResponseRecord& record) {
@@ -242,11 +265,11 @@ bool ResponseStore::may_run_elsewhere(const ResponseRecord& record) {
 }
 
 SessionError ResponseStore::find(const std::string& digits, const std::string& owner,
-                                 ResponseRecord& record) {
+                                 ResponseRecord& record, JsonBudget* budget) {
   bool is_hidden = false;
   // Before and after it is read: it may end, or begin again, meanwhile.
   auto runs = running(digits, owner);
-  const SessionError error = find_stored(digits, owner, record, is_hidden);
+  const SessionError error = find_stored(digits, owner, record, is_hidden, budget);
   if (error != SessionError::kNone) return error;
   if (is_hidden) return SessionError::kNotFound;
   if (record.status() != "in_progress") return error;
@@ -279,24 +302,30 @@ SessionError ResponseStore::read_chain(const std::string& digits, const std::str
     if (length == kMostChain) return SessionError::kOutOfRange;
     if (bounds.is_cancelled && bounds.is_cancelled()) return SessionError::kUnloaded;
     Document document;
-    const SessionError error = documents_.find(at, owner, keep_until, document);
+    SessionError error = documents_.find(at, owner, keep_until, document);
     if (error != SessionError::kNone) {
       return length == 0 || error != SessionError::kNotFound ? error : SessionError::kDamaged;
     }
     if (length == 0 && document.is_hidden) return SessionError::kNotFound;
     if (items_line(document) > bounds.json_bytes - json_bytes) return SessionError::kTooLarge;
     StoredItems read;
-    if (!read_stored_items(document, read)) return SessionError::kDamaged;
+    CountedBudget counted(bounds.budget);
+    error = charge_text(document, counted);
+    if (error == SessionError::kNone) error = read_stored_items(document, counted, read);
+    if (error != SessionError::kNone) return error;
     const bool has_ended = read.status != "in_progress" && read.status != "failed";
     if (length == 0 && !has_ended) return SessionError::kBusy;
     if (read.json_bytes > bounds.json_bytes - json_bytes) return SessionError::kTooLarge;
     json_bytes += read.json_bytes;
+    std::size_t kept = 0;
     for (Json* const list : {&read.output, &read.input}) {
       join_reasoning(*list);
       memory += json_memory(*list);
+      kept += tree_bytes(*list);
       lists.push_back(std::move(*list));
     }
     if (memory > bounds.memory_bytes) return SessionError::kTooLarge;
+    counted.shrink_to(kept);
     at = std::move(document.parent);
   }
   items = Json::array();
@@ -308,13 +337,16 @@ SessionError ResponseStore::read_chain(const std::string& digits, const std::str
 }
 
 SessionError ResponseStore::find_items(const std::string& digits, const std::string& owner,
-                                       Json& items) {
+                                       Json& items, JsonBudget* budget) {
   Document document;
-  const SessionError error = documents_.find(digits, owner, std::nullopt, document);
+  SessionError error = documents_.find(digits, owner, std::nullopt, document);
   if (error != SessionError::kNone) return error;
   if (document.is_hidden) return SessionError::kNotFound;
   StoredItems read;
-  if (!read_stored_items(document, read)) return SessionError::kDamaged;
+  CountedBudget counted(budget);
+  error = charge_text(document, counted);
+  if (error == SessionError::kNone) error = read_stored_items(document, counted, read);
+  if (error != SessionError::kNone) return error;
   items = std::move(read.input);
   for (Json& item : read.output) items.push_back(std::move(item));
   return error;
@@ -346,7 +378,7 @@ void ResponseStore::when_over(const std::string& digits, const std::string& owne
       return;
     }
   }
-  then();
+  threads_.run(std::move(then));
 }
 
 void ResponseStore::look() {

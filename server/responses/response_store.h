@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/core/json_reader.h"
 #include "server/core/clock.h"
 #include "server/core/mutex.h"
 #include "server/core/threads.h"
@@ -52,6 +53,7 @@ struct ResponseRecord {
 struct ChainBounds {
   std::size_t json_bytes = 0;    // of its items, as they are stored
   std::size_t memory_bytes = 0;  // json_memory() of them, with reasoning joined
+  JsonBudget* budget = nullptr;  // charged with what is read, while it is; null: none
   // Asked before each response is read; null: never.
   std::function<bool()> is_cancelled;
 };
@@ -65,11 +67,14 @@ class RunningResponse {
 
   // Of one in the background its events from the first on; null: they are not kept.
   std::shared_ptr<EventLog> log() const { return log_; }
+  // The most that its record may take in memory when it is over and its events are made again.
+  std::size_t repeated_bytes() const { return repeated_bytes_; }
 
  private:
   friend class ResponseStore;
 
-  std::shared_ptr<EventLog> log_;  // constant since it runs
+  std::shared_ptr<EventLog> log_;   // constant since it runs
+  std::size_t repeated_bytes_ = 0;  // likewise
   std::atomic<bool> is_cancelled_{false};
 };
 
@@ -104,34 +109,37 @@ class ResponseStore {
   // A new response, or one that is run again: it is stored, and known to run, when this returns
   // kNone. kFenced: another call runs it; kNotFound: its parent is gone; kOwnerOutOfMemory: its
   // owner has stored as much as it may; kStore...
-  // has_log: its events are kept while it runs.
+  // has_log: its events are kept while it runs. repeated_bytes: as RunningResponse's.
   SessionError begin(ResponseRecord& record, bool has_log,
-                     std::shared_ptr<RunningResponse>& running);
+                     std::shared_ptr<RunningResponse>& running, std::size_t repeated_bytes = 0);
   // Its end, or that nothing came of it: stored when `then` is called, by any thread, also before
   // this returns. Does not wait.
   void end(ResponseRecord record, std::function<void(SessionError)> then);
 
   // As it stands; of one whose server is gone for long, as it has failed. One that was cancelled is
-  // so at once, and has its output when its call has ended. kNotFound also of another
-  // owner's, and of one that was deleted; kDamaged, kStore...
-  SessionError find(const std::string& digits, const std::string& owner, ResponseRecord& record);
+  // so at once, and has its output when its call has ended. budget: charged with its text and its
+  // trees, null: none. kNotFound also of another owner's, and of one that was deleted; kTooLarge:
+  // the budget has no room; kDamaged, kStore...
+  SessionError find(const std::string& digits, const std::string& owner, ResponseRecord& record,
+                    JsonBudget* budget = nullptr);
   // The same, also of a deleted one that others continue, and as it is stored.
   SessionError find_stored(const std::string& digits, const std::string& owner,
-                           ResponseRecord& record, bool& is_hidden);
+                           ResponseRecord& record, bool& is_hidden, JsonBudget* budget = nullptr);
   // The items of a response and of all that it continues, in their order, with reasoning joined;
   // and the bytes of their JSON. One response at a time is parsed. kOutOfRange: they are more than
-  // kMostChain; kTooLarge: more than the bounds; kBusy: it is in progress, or has failed;
-  // kUnloaded: is_cancelled().
+  // kMostChain; kTooLarge: more than the bounds, or the budget has no room; kBusy: it is in
+  // progress, or has failed; kUnloaded: is_cancelled().
   SessionError read_chain(const std::string& digits, const std::string& owner,
                           const ChainBounds& bounds, nlohmann::ordered_json& items,
                           std::size_t& json_bytes);
   // The items of one response: its input, then its output as far as it is stored. As find().
   SessionError find_items(const std::string& digits, const std::string& owner,
-                          nlohmann::ordered_json& items);
+                          nlohmann::ordered_json& items, JsonBudget* budget = nullptr);
   SessionError remove(const std::string& digits, const std::string& owner);
   // The one that runs here; null: none does.
   std::shared_ptr<RunningResponse> running(const std::string& digits, const std::string& owner);
-  // Calls `then` when the response does not run here any more; at once where it does not.
+  // Has `then` called when the response does not run here any more, also where it does not now: by
+  // a thread that may wait, where the storage waits.
   void when_over(const std::string& digits, const std::string& owner, std::function<void()> then);
   // Whether the process that runs a response in progress, another than this one, may be there.
   bool may_run_elsewhere(const ResponseRecord& record);

@@ -166,6 +166,8 @@ class RpcCall {
   virtual const char* via() const { return nullptr; }
   // Null: what the call writes goes out at once. Until the request is accepted.
   virtual KeptAnswer* kept_answer() { return nullptr; }
+  // Of a unary call's answer, until it is out. Once, before the reactor finishes.
+  void keep(RequestMemory::Charge memory) { answer_memory_ = std::move(memory); }
   // Answers with a header. Before the first message is written.
   virtual void add_header(const std::string& name, const std::string& value) = 0;
 
@@ -178,6 +180,7 @@ class RpcCall {
     void OnDone() override {}
   };
   DefaultReactor default_reactor_;
+  RequestMemory::Charge answer_memory_;
 };
 
 // One method of a service.

@@ -8,6 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
 #include "model/core/sha256.h"
 #include "server/api/lintel_v1/request_budget.h"
 #include "server/api/lintel_v1/session_calls.h"
@@ -37,9 +39,17 @@ constexpr std::size_t kEscapedBytes = 6;  // of a byte in JSON
 constexpr std::size_t kPieceBytes = 24;   // of a delta
 // Of a response whose events are made again: itself, as it is repeated, and its last events.
 constexpr std::size_t kRepeatedCopies = 4;
+// Of a list of log-probabilities as a tree, for each byte of its text; of an item without its text.
+constexpr std::size_t kLogprobTreeBytes = 8, kItemBytes = 640;
+// Of the number of a delta.
+constexpr std::size_t kNumberBytes = 64;
+// Copies of a conversation that is compacted: its items, their text, sealed, in letters, the
+// answer.
+constexpr std::size_t kCompactedCopies = 6;
 constexpr std::uint32_t kListedItems = 20, kMostListedItems = 100;
 constexpr std::chrono::milliseconds kRunningRetry{1000};
 constexpr std::chrono::milliseconds kStoredRetry{60'000};  // until some are deleted, or expire
+const std::function<bool()> kNever;                        // what reads one response is not ended
 
 std::int64_t seconds_of(const Clock& clock) {
   return std::chrono::duration_cast<std::chrono::seconds>(clock.wall_time().time_since_epoch())
@@ -95,10 +105,30 @@ grpc::Status previous_refusal(SessionError error, const std::string& id) {
   }
 }
 
+// A response and its pieces whose events are made again.
+std::size_t repeated_bytes_of(const ResponseRecord& record) {
+  return kRepeatedCopies * tree_bytes(record.response) + tree_bytes(record.pieces);
+}
+
+// Whether a state needs more than all the memory that there is for states.
+bool can_never_fit(const grpc::Status& refused) {
+  google::rpc::Status details;
+  if (refused.error_code() != grpc::StatusCode::FAILED_PRECONDITION ||
+      !details.ParseFromString(refused.error_details())) {
+    return false;
+  }
+  return std::ranges::any_of(details.details(), [](const auto& detail) {
+    google::rpc::PreconditionFailure failure;
+    return detail.UnpackTo(&failure) && failure.violations_size() > 0 &&
+           failure.violations(0).type() == "SESSION_MEMORY";
+  });
+}
+
 // Whether a request that was refused so will be refused again.
 bool is_final(const grpc::Status& refused) {
   return refused.error_code() == grpc::StatusCode::INVALID_ARGUMENT ||
-         refused.error_code() == grpc::StatusCode::DATA_LOSS;
+         refused.error_code() == grpc::StatusCode::OUT_OF_RANGE ||
+         refused.error_code() == grpc::StatusCode::DATA_LOSS || can_never_fit(refused);
 }
 
 }  // namespace
@@ -328,14 +358,18 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
 class FollowedEvents final : public ResponseStream<v1::ResponseEvents>, public EventLog::Follower {
  public:
   // log: null: the events come from what is stored. when_over: has repeat() or fail() called when
-  // the response is over; called once at most.
+  // the response is over; called once at most. memory: of the response when it is over.
   FollowedEvents(std::shared_ptr<const EventLog> log, std::int64_t first,
+                 RequestMemory::Charge memory,
                  std::function<void(const std::shared_ptr<FollowedEvents>&)> when_over)
-      : when_over_(std::move(when_over)), log_(std::move(log)), next_(first) {}
+      : when_over_(std::move(when_over)),
+        log_(std::move(log)),
+        memory_(std::move(memory)),
+        next_(first) {}
 
-  // has_log: the log has the next event. REQUIRES: a reactor runs the stream.
-  void begin(bool has_log) {
-    if (!has_log) when_over_(std::static_pointer_cast<FollowedEvents>(shared_from_this()));
+  // waits: for the response's end, without its log. REQUIRES: a reactor runs the stream.
+  void begin(bool waits) {
+    if (waits) when_over_(std::static_pointer_cast<FollowedEvents>(shared_from_this()));
     on_more();
   }
   void on_more() override {
@@ -343,12 +377,14 @@ class FollowedEvents final : public ResponseStream<v1::ResponseEvents>, public E
     pump();
   }
   // The rest is that of a response that is over.
-  void repeat(const ResponseRecord& record, RequestMemory::Charge memory) EXCLUDES(mutex_) {
+  void repeat(ResponseRecord record) EXCLUDES(mutex_) {
     {
       const MutexLock lock(mutex_);
-      memory_ = std::move(memory);
-      repeated_ = std::make_unique<RepeatedEvents>(record.response, record.pieces,
-                                                   record.digits + "_", next_ - 1);
+      const std::size_t bytes = repeated_bytes_of(record);
+      repeated_ = std::make_unique<RepeatedEvents>(
+          std::move(record.response), std::move(record.pieces), record.digits + "_", next_ - 1);
+      record = ResponseRecord();
+      memory_.shrink_to(bytes);
     }
     pump();
   }
@@ -389,7 +425,7 @@ class FollowedEvents final : public ResponseStream<v1::ResponseEvents>, public E
   const std::function<void(const std::shared_ptr<FollowedEvents>&)> when_over_;
   std::shared_ptr<const EventLog> log_ GUARDED_BY(mutex_);
   std::unique_ptr<RepeatedEvents> repeated_ GUARDED_BY(mutex_);
-  RequestMemory::Charge memory_ GUARDED_BY(mutex_);  // of what is repeated
+  RequestMemory::Charge memory_ GUARDED_BY(mutex_);  // of what is, or may be, repeated
   std::int64_t next_ GUARDED_BY(mutex_);
   bool has_begun_ GUARDED_BY(mutex_) = false;
   std::optional<grpc::Status> failure_ GUARDED_BY(mutex_);
@@ -414,15 +450,32 @@ ResponseService::ResponseService(const ServiceContext& context, ChatGeneration& 
 ResponseService::~ResponseService() { store_.run_interrupted_by(nullptr); }
 
 grpc::Status ResponseService::find(const std::string& id, const std::string& owner,
-                                   ResponseRecord& record) {
+                                   RequestMemory::Charge& memory, ResponseRecord& record) {
   const std::string digits = digits_of_response(id);
   if (digits.empty()) return no_response(id);
-  return response_refusal(store_.find(digits, owner, record), id);
+  RequestBudget tree(memory, /*copies=*/1, kNever);
+  const SessionError error = store_.find(digits, owner, record, &tree);
+  if (tree.refusal()) return request_memory_refusal(tree.refusal(), owner, "id");
+  return response_refusal(error, id);
+}
+
+grpc::Status ResponseService::show(RpcCall& rpc, CallScope& scope, const std::string& id,
+                                   v1::ResponseJson& response) {
+  RequestMemory::Charge memory = scope.charge();
+  {
+    ResponseRecord record;
+    grpc::Status status = find(id, scope.caller().name, memory, record);
+    if (!status.ok()) return status;
+    response.set_body(json_text(record.response));
+  }
+  memory.shrink_to(response.body().capacity());
+  rpc.keep(std::move(memory));
+  return grpc::Status::OK;
 }
 
 grpc::Status ResponseService::resolve_references(const std::string& owner,
                                                  const std::function<bool()>& is_cancelled,
-                                                 Json& items) {
+                                                 Json& items, JsonBudget& budget) {
   References references = references_of(items);
   if (references.empty()) return grpc::Status::OK;
   std::size_t bytes = json_memory(items);
@@ -434,32 +487,36 @@ grpc::Status ResponseService::resolve_references(const std::string& owner,
           {{"input[" + std::to_string(places.front()) + "].id", "is " + clip(id) + why}});
     };
     Json found;
+    CountedBudget counted(&budget);
     const SessionError error = digits_of_response(id_of(digits)).empty()
                                    ? SessionError::kNotFound
-                                   : store_.find_items(digits, owner, found);
+                                   : store_.find_items(digits, owner, found, &counted);
     if (error == SessionError::kNotFound) return refuse(", which no stored response has");
     if (error != SessionError::kNone) return response_refusal(error, id_of(digits));
-    if (!put_in_place(found, wanted, items, bytes)) {
+    if (!put_in_place(found, wanted, items, bytes, &budget)) {
       return refuse(
           ": with the items that it and other references name, the input takes more than " +
           std::to_string(kMostItemBytes >> 20) + " MiB of memory");
     }
     if (!wanted.empty()) return refuse(", which no stored response has");
+    found = nullptr;
+    counted.shrink_to(0);
   }
   return grpc::Status::OK;
 }
 
-grpc::Status ResponseService::open_sealed(const std::string& owner, Json& items,
+grpc::Status ResponseService::open_sealed(const std::string& owner, JsonBudget& budget, Json& items,
                                           std::ptrdiff_t& first_input) {
   if (!has_sealed_items(items)) return grpc::Status::OK;
   std::optional<Sealer> sealer;
   if (const SessionError error = store_.sealer(owner, sealer); error != SessionError::kNone) {
     return response_refusal(error, "");
   }
-  return open_items(*sealer, items, first_input);
+  return open_items(*sealer, items, first_input, &budget);
 }
 
-grpc::Status ResponseService::read_earlier(const std::string& owner, Conversation& read) {
+grpc::Status ResponseService::read_earlier(const std::string& owner, JsonBudget& budget,
+                                           Conversation& read) {
   const std::string& id = read.request.previous_response_id;
   read.items = Json::array();
   if (read.earlier) {
@@ -469,26 +526,24 @@ grpc::Status ResponseService::read_earlier(const std::string& owner, Conversatio
                                 "\"store\": false"}});
     }
     JsonFailure failure;
-    const std::optional<Json> list = read_request_json(*read.earlier, {}, failure);
+    const std::optional<Json> list = read_request_json(*read.earlier, {.budget = &budget}, failure);
     if (!list) return invalid_argument({{"earlier_items", "is no list of items"}});
     grpc::Status status = read_items(*list, "", read.items);
-    return status.ok() ? resolve_references(owner, read.chat.is_cancelled, read.items) : status;
+    return status.ok() ? resolve_references(owner, read.chat.is_cancelled, read.items, budget)
+                       : status;
   }
   if (id.empty()) return grpc::Status::OK;
   read.parent = digits_of_response(id);
   const ChainBounds bounds{
       .json_bytes = read.is_compacted ? std::numeric_limits<std::size_t>::max() : kMostChainBytes,
-      .memory_bytes = kMostItemBytes,
+      // What is compacted is bounded as text, and in memory by the request's account.
+      .memory_bytes = read.is_compacted ? std::numeric_limits<std::size_t>::max() : kMostItemBytes,
+      .budget = &budget,
       .is_cancelled = read.chat.is_cancelled};
   const SessionError error = read.parent.empty() ? SessionError::kNotFound
                                                  : store_.read_chain(read.parent, owner, bounds,
                                                                      read.items, read.chain_bytes);
   if (error == SessionError::kUnloaded) return cancelled();
-  if (error == SessionError::kTooLarge && read.is_compacted) {
-    return invalid_argument(
-        {{"previous_response_id", "is " + clip(id) + ": its conversation takes more than " +
-                                      std::to_string(kMostItemBytes >> 20) + " MiB of memory"}});
-  }
   return error == SessionError::kNone ? grpc::Status::OK : previous_refusal(error, id);
 }
 
@@ -505,21 +560,30 @@ grpc::Status ResponseService::read_conversation(CallScope& scope, const std::str
   const ResponseRequest& request = read.request;
   const std::string& owner = scope.caller().name;
   Json& items = read.items;
-  grpc::Status status = read_earlier(owner, read);
+  RequestMemory::Charge& memory = read.chat.memory;
+  // Once while they are read, then for the other copies of them.
+  RequestBudget earlier(memory, /*copies=*/1, read.chat.is_cancelled);
+  grpc::Status status = read_earlier(owner, earlier, read);
+  RequestRefusal refusal = earlier.refusal();
+  if (!refusal && status.ok()) refusal = memory.add((kItemCopies - 1) * tree_bytes(items));
+  if (refusal) return request_memory_refusal(refusal, owner, "previous_response_id");
   if (!status.ok()) return status;
-  if (const RequestRefusal refusal = read.chat.memory.add(kItemCopies * tree_bytes(items))) {
-    return request_memory_refusal(refusal, owner, "previous_response_id");
-  }
   status = read_items(request.input, suffix, read.input);
   read.request.input = nullptr;
-  const std::size_t own_bytes = tree_bytes(read.input);
-  if (status.ok()) status = resolve_references(owner, read.chat.is_cancelled, read.input);
+  // Items that stand for references, or for what was sealed.
+  RequestBudget found(memory, /*copies=*/1, read.chat.is_cancelled);
+  std::size_t charged = tree_bytes(read.input);
+  const auto charge_copies = [&](std::size_t bytes) {
+    if (!refusal) refusal = found.refusal();
+    if (!refusal && status.ok() && bytes > charged) {
+      refusal = memory.add((kItemCopies - 1) * (bytes - charged));
+    }
+    charged = bytes;
+    return refusal ? request_memory_refusal(refusal, owner, "input") : status;
+  };
+  if (status.ok()) status = resolve_references(owner, read.chat.is_cancelled, read.input, found);
+  status = charge_copies(tree_bytes(read.input));
   if (!status.ok()) return status;
-  // Items that stand for references.
-  const std::size_t more = tree_bytes(read.input) - std::min(own_bytes, tree_bytes(read.input));
-  if (const RequestRefusal refusal = read.chat.memory.add(kItemCopies * more)) {
-    return request_memory_refusal(refusal, owner, "input");
-  }
   status = check_chain(read);
   if (!status.ok()) return status;
   if (read.is_kept) {
@@ -528,7 +592,9 @@ grpc::Status ResponseService::read_conversation(CallScope& scope, const std::str
   }
   auto first_input = static_cast<std::ptrdiff_t>(items.size());
   for (const Json& item : read.input) items.push_back(item);
-  status = open_sealed(owner, items, first_input);
+  charged = tree_bytes(items);
+  status = open_sealed(owner, found, items, first_input);
+  status = charge_copies(tree_bytes(items));
   if (!status.ok()) return status;
   {
     Json body = std::move(read.request.chat);
@@ -556,8 +622,11 @@ grpc::Status ResponseService::find_repeated(const v1::CreateResponseRequest& wir
   std::string digits;
   SessionError error = store_.digits_of_key(owner, key, digits);
   bool is_hidden = false;
+  RequestMemory::Charge memory = stream.call().scope.charge();
   if (error == SessionError::kNone) {
-    error = store_.find_stored(digits, owner, record, is_hidden);
+    RequestBudget tree(memory, /*copies=*/1, kNever);
+    error = store_.find_stored(digits, owner, record, is_hidden, &tree);
+    if (tree.refusal()) return request_memory_refusal(tree.refusal(), owner, kField);
   }
   if (error == SessionError::kNotFound) {
     record.digits = digits;
@@ -578,14 +647,14 @@ grpc::Status ResponseService::find_repeated(const v1::CreateResponseRequest& wir
       (store_.running(digits, owner) != nullptr || store_.may_run_elsewhere(record))) {
     if (!request.is_background || request.streams) return response_in_progress(id_of(digits));
     is_answered = true;
+    stream.charge(std::move(memory));
     stream.replay(record, /*streams=*/false, -1);
     return grpc::Status::OK;
   }
   if (is_in_progress || record.is_interrupted) return grpc::Status::OK;  // it runs again
-  RequestMemory::Charge memory = stream.call().scope.charge();
-  const RequestRefusal refusal =
-      memory.add(kRepeatedCopies * tree_bytes(record.response) + tree_bytes(record.pieces));
-  if (refusal) return request_memory_refusal(refusal, owner, kField);
+  if (const RequestRefusal refusal = memory.add(repeated_bytes_of(record))) {
+    return request_memory_refusal(refusal, owner, kField);
+  }
   stream.charge(std::move(memory));
   is_answered = true;
   stream.replay(record, request.streams, -1);
@@ -597,26 +666,30 @@ void ResponseService::run_again(const ResponseRecord& record) {
   wire.set_body(record.request);
   const grpc::Slice slice(wire.SerializeAsString());
   const RequestBytes bytes(grpc::ByteBuffer(&slice, 1));
-  const auto on_end = [this, digits = record.digits](const grpc::Status& status) {
-    if (!status.ok()) catch_exceptions([&] { store_.note_refused(digits); }, [] {});
+  const auto on_end = [this, record](const grpc::Status& status) {
+    if (status.ok()) return;
+    catch_exceptions(
+        [&] {
+          is_final(status) ? fail_interrupted(record, status) : store_.note_refused(record.digits);
+        },
+        [] {});
   };
   DetachedCall::run({record.owner, {Role::kGenerate}}, on_end, [&](RpcCall& rpc) {
     return open_stream<ResponseCall>(
         context_, rpc, Method::kCreateResponse, LazyMessage<v1::CreateResponseRequest>(bytes),
         [this, &rpc, record](ResponseCall& stream, const v1::CreateResponseRequest& read) {
-          grpc::Status status = create(rpc, read, stream, &record);
-          if (!is_final(status)) return status;
-          ResponseRecord failed = record;
-          failed.request.clear();
-          failed.is_interrupted = true;
-          failed.response["status"] = "failed";
-          failed.response["error"] = {{"code", "server_error"},
-                                      {"message", status.error_message()}};
-          store_.end(std::move(failed), [](SessionError) {});
-          return status;
+          return create(rpc, read, stream, &record);
         },
         [](const v1::CreateResponseRequest&) { return true; });
   });
+}
+
+void ResponseService::fail_interrupted(ResponseRecord record, const grpc::Status& refused) {
+  record.request.clear();
+  record.is_interrupted = true;
+  record.response["status"] = "failed";
+  record.response["error"] = {{"code", "server_error"}, {"message", refused.error_message()}};
+  store_.end(std::move(record), [](SessionError) {});  // where it has ended already, it is fenced
 }
 
 grpc::Status ResponseService::read_body(const CallScope& scope, std::string_view text,
@@ -635,7 +708,7 @@ grpc::Status ResponseService::read_body(const CallScope& scope, std::string_view
 
 grpc::Status ResponseService::charge_running(const CallScope& scope, const ResponseRecord& record,
                                              const PreparedChat& prepared, bool is_background,
-                                             ResponseCall& stream) {
+                                             ResponseCall& stream, std::size_t& repeated_bytes) {
   const GenerationRequest& request = prepared.prepared.checked.request;
   const auto tokens = static_cast<std::size_t>(request.max_new_tokens);
   const std::size_t longest = prepared.output.tokenizer->longest();
@@ -649,6 +722,10 @@ grpc::Status ResponseService::charge_running(const CallScope& scope, const Respo
                       record.request.size() + tree_bytes(record.input) +
                       tree_bytes(record.response);
   if (is_background) bytes += 2 * EventLog::kMostBytes;
+  repeated_bytes = kRepeatedCopies * (tree_bytes(record.response) +
+                                      output * (values == 0 ? 1 : kLogprobTreeBytes) +
+                                      std::min(tokens, kMostOutputItems) * kItemBytes) +
+                   std::min(tokens, kMostOutputBytes) * kNumberBytes;
   RequestMemory::Charge memory = scope.charge();
   const RequestRefusal refusal = memory.add(bytes);
   if (refusal) return request_memory_refusal(refusal, scope.caller().name, "max_output_tokens");
@@ -729,11 +806,14 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
     record.is_interrupted = false;
     record.request = request.is_background ? wire.body() : "";
   }
-  status = charge_running(call.scope, record, prepared, request.is_background, stream);
+  std::size_t repeated_bytes = 0;
+  status =
+      charge_running(call.scope, record, prepared, request.is_background, stream, repeated_bytes);
   if (!status.ok()) return status;
   if (request.store) {
     std::shared_ptr<RunningResponse> running;
-    switch (const SessionError error = store_.begin(record, request.is_background, running)) {
+    switch (const SessionError error =
+                store_.begin(record, request.is_background, running, repeated_bytes)) {
       case SessionError::kNone:
         break;
       case SessionError::kFenced:
@@ -769,13 +849,11 @@ RpcReactor* ResponseService::Create(RpcCall* rpc,
 
 RpcReactor* ResponseService::Get(RpcCall* rpc, const LazyMessage<v1::GetResponseRequest>* request,
                                  v1::ResponseJson* response) {
-  return answer_by_store(context_, *rpc, Method::kGetResponse, *request,
-                         [this, response](CallScope& scope, const v1::GetResponseRequest& wire) {
-                           ResponseRecord record;
-                           grpc::Status status = find(wire.id(), scope.caller().name, record);
-                           if (status.ok()) response->set_body(json_text(record.response));
-                           return status;
-                         });
+  return answer_by_store(
+      context_, *rpc, Method::kGetResponse, *request,
+      [this, rpc, response](CallScope& scope, const v1::GetResponseRequest& wire) {
+        return show(*rpc, scope, wire.id(), *response);
+      });
 }
 
 RpcReactor* ResponseService::Replay(RpcCall* rpc,
@@ -786,29 +864,38 @@ RpcReactor* ResponseService::Replay(RpcCall* rpc,
       [this](Reactor& reactor, const v1::ReplayResponseRequest& wire) {
         const std::string owner = reactor.call().scope.caller().name;
         const auto running = store_.running(digits_of_response(wire.id()), owner);
+        RequestMemory::Charge memory = reactor.call().scope.charge();
         ResponseRecord record;
-        grpc::Status status = find(wire.id(), owner, record);
+        grpc::Status status = find(wire.id(), owner, memory, record);
         if (!status.ok()) return status;
         const bool is_over = running == nullptr && record.status() != "in_progress";
         if (!is_over && running == nullptr) return response_in_progress(wire.id());
-        const auto repeat = [this, owner](FollowedEvents& stream, const ResponseRecord& ended) {
-          // The record, and the events of its whole texts, which are made again.
-          RequestMemory::Charge memory(context_.gate.memory, owner);
-          const RequestRefusal refusal =
-              memory.add(kRepeatedCopies * tree_bytes(ended.response) + tree_bytes(ended.pieces));
-          if (refusal) return stream.fail(request_memory_refusal(refusal, owner, "id"));
-          stream.repeat(ended, std::move(memory));
-        };
-        const auto when_over = [this, repeat, owner, id = wire.id(), digits = record.digits](
+        // The record, and the events of its whole texts, which are made again: also of one that
+        // runs, whose log may drop them, so that it is not refused in its middle.
+        const std::size_t bytes = is_over ? repeated_bytes_of(record) : running->repeated_bytes();
+        if (const RequestRefusal refusal = memory.add(bytes)) {
+          return request_memory_refusal(refusal, owner, "id");
+        }
+        if (!is_over) {
+          record = ResponseRecord();
+          memory.shrink_to(bytes);
+        }
+        // The server does not go before it has been looked for.
+        context_.calls.hold();
+        const std::shared_ptr<ActiveCalls> held(&context_.calls,
+                                                [](ActiveCalls* calls) { calls->release(); });
+        const auto when_over = [this, held, owner, id = wire.id(),
+                                digits = digits_of_response(wire.id())](
                                    const std::shared_ptr<FollowedEvents>& stream) {
-          store_.when_over(digits, owner, [this, repeat, owner, id, stream] {
+          store_.when_over(digits, owner, [this, held, owner, id, digits, stream] {
             ResponseRecord ended;
-            grpc::Status found = catch_exceptions([&] { return find(id, owner, ended); });
+            grpc::Status found = catch_exceptions(
+                [&] { return response_refusal(store_.find(digits, owner, ended), id); });
             // It is left to the next server, or its end could not be stored.
             if (found.ok() && ended.status() == "in_progress") found = response_in_progress(id);
             if (found.ok())
               found = catch_exceptions([&] {
-                repeat(*stream, ended);
+                stream->repeat(std::move(ended));
                 return grpc::Status::OK;
               });
             if (!found.ok()) stream->fail(std::move(found));
@@ -816,12 +903,12 @@ RpcReactor* ResponseService::Replay(RpcCall* rpc,
         };
         std::shared_ptr<EventLog> log = is_over ? nullptr : running->log();
         const auto stream = std::make_shared<FollowedEvents>(
-            log, wire.has_starting_after() ? wire.starting_after() + 1 : 0,
-            is_over ? [repeat, record](const auto& ended) { repeat(*ended, record); }
-                    : std::function<void(const std::shared_ptr<FollowedEvents>&)>(when_over));
+            log, wire.has_starting_after() ? wire.starting_after() + 1 : 0, std::move(memory),
+            when_over);
         reactor.run(stream);  // before the log can call it
         if (log != nullptr) log->follow(stream);
-        stream->begin(/*has_log=*/log != nullptr);
+        if (is_over) stream->repeat(std::move(record));
+        stream->begin(/*waits=*/!is_over && log == nullptr);
         return status;
       },
       [](const v1::ReplayResponseRequest&) { return true; });
@@ -844,15 +931,12 @@ RpcReactor* ResponseService::Cancel(RpcCall* rpc,
                                     v1::ResponseJson* response) {
   return answer_by_store(
       context_, *rpc, Method::kCancelResponse, *request,
-      [this, response](CallScope& scope, const v1::CancelResponseRequest& wire) {
+      [this, rpc, response](CallScope& scope, const v1::CancelResponseRequest& wire) {
         const std::string& owner = scope.caller().name;
         if (const auto running = store_.running(digits_of_response(wire.id()), owner)) {
           running->cancel();
         }
-        ResponseRecord record;
-        grpc::Status status = find(wire.id(), owner, record);
-        if (status.ok()) response->set_body(json_text(record.response));
-        return status;
+        return show(*rpc, scope, wire.id(), *response);
       });
 }
 
@@ -861,14 +945,15 @@ RpcReactor* ResponseService::ListInputItems(RpcCall* rpc,
                                             v1::ResponseJson* response) {
   return answer_by_store(
       context_, *rpc, Method::kListInputItems, *request,
-      [this, response](CallScope& scope, const v1::ListInputItemsRequest& wire) {
+      [this, rpc, response](CallScope& scope, const v1::ListInputItemsRequest& wire) {
         const std::uint32_t limit = wire.limit() == 0 ? kListedItems : wire.limit();
         if (limit > kMostListedItems) {
           return invalid_argument({{"limit", "is " + std::to_string(limit) + ", at most " +
                                                  std::to_string(kMostListedItems) + " is taken"}});
         }
+        RequestMemory::Charge memory = scope.charge();
         ResponseRecord record;
-        grpc::Status status = find(wire.id(), scope.caller().name, record);
+        grpc::Status status = find(wire.id(), scope.caller().name, memory, record);
         if (!status.ok()) return status;
         Json& items = record.input;
         if (!wire.ascending()) std::reverse(items.begin(), items.end());
@@ -882,15 +967,22 @@ RpcReactor* ResponseService::ListInputItems(RpcCall* rpc,
           ++from;
         }
         Json data = Json::array();
-        for (; from != items.end() && data.size() < limit; ++from) data.push_back(*from);
+        for (; from != items.end() && data.size() < limit; ++from) {
+          data.push_back(std::move(*from));
+        }
         const auto id_at = [&](bool is_first) {
           return data.empty() ? Json() : (is_first ? data.front() : data.back())["id"];
         };
-        response->set_body(json_text({{"object", "list"},
-                                      {"data", data},
-                                      {"first_id", id_at(true)},
-                                      {"last_id", id_at(false)},
-                                      {"has_more", from != items.end()}}));
+        Json list = {{"object", "list"}, {"data", nullptr}};
+        list["first_id"] = id_at(true);
+        list["last_id"] = id_at(false);
+        list["has_more"] = from != items.end();
+        list["data"] = std::move(data);
+        response->set_body(json_text(list));
+        list = nullptr;
+        record = ResponseRecord();
+        memory.shrink_to(response->body().capacity());
+        rpc->keep(std::move(memory));
         return status;
       });
 }
@@ -932,15 +1024,26 @@ RpcReactor* ResponseService::Compact(RpcCall* rpc,
         const SessionError error = store_.sealer(scope.caller().name, sealer);
         if (error != SessionError::kNone) return response_refusal(error, "");
         join_reasoning(read.items);
-        status = compact_items(read.items, *sealer, "cmp_" + digits, item);
-        if (!status.ok()) return status;
         v1::ChatUsage usage;
         usage.set_prompt_tokens(static_cast<std::int64_t>(read.chat.prompt.ids.size()));
+        read.chat.request = ChatRequest();
+        read.chat.prompt = ChatPrompt();
+        RequestMemory::Charge& memory = read.chat.memory;
+        const RequestRefusal refusal =
+            memory.add((kCompactedCopies - kItemCopies) * tree_bytes(read.items));
+        if (refusal) {
+          return request_memory_refusal(refusal, scope.caller().name, "previous_response_id");
+        }
+        status = compact_items(read.items, *sealer, "cmp_" + digits, item);
+        if (!status.ok()) return status;
+        read.items = nullptr;
         response->set_body(json_text({{"id", id_of(digits)},
                                       {"object", "response.compaction"},
                                       {"created_at", seconds_of(context_.clock)},
                                       {"output", Json::array({std::move(item)})},
                                       {"usage", response_usage(usage)}}));
+        memory.shrink_to(response->body().capacity());
+        rpc->keep(std::move(memory));
         return status;
       });
 }

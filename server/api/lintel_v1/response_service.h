@@ -74,23 +74,31 @@ class ResponseService final : public RpcService {
   grpc::Status read_body(const CallScope& scope, std::string_view text, ResponseUse use,
                          nlohmann::ordered_json& body, Conversation& read);
   // Charges `stream` with what the response may hold until its end. record: what is stored of it,
-  // or nothing.
+  // or nothing. repeated_bytes: as RunningResponse's.
   grpc::Status charge_running(const CallScope& scope, const ResponseRecord& record,
                               const PreparedChat& prepared, bool is_background,
-                              ResponseCall& stream);
+                              ResponseCall& stream, std::size_t& repeated_bytes);
   // The items before those of the request.
-  grpc::Status read_earlier(const std::string& owner, Conversation& read);
+  grpc::Status read_earlier(const std::string& owner, JsonBudget& budget, Conversation& read);
   // Checks that what it continues may be continued with its input.
   grpc::Status check_chain(const Conversation& read) const;
   // Renders it. suffix: of the ids of input items that have none.
   grpc::Status read_conversation(CallScope& scope, const std::string& suffix, Conversation& read);
-  grpc::Status open_sealed(const std::string& owner, nlohmann::ordered_json& items,
-                           std::ptrdiff_t& first_input);
-  // Puts items in the places of references to them. Each response is looked up once.
+  grpc::Status open_sealed(const std::string& owner, JsonBudget& budget,
+                           nlohmann::ordered_json& items, std::ptrdiff_t& first_input);
+  // Puts items in the places of references to them. Each response is looked up once. budget:
+  // charged with what is read and copied.
   grpc::Status resolve_references(const std::string& owner,
                                   const std::function<bool()>& is_cancelled,
-                                  nlohmann::ordered_json& items);
-  grpc::Status find(const std::string& id, const std::string& owner, ResponseRecord& record);
+                                  nlohmann::ordered_json& items, JsonBudget& budget);
+  // Charges `memory` with the record, and with its text once more.
+  grpc::Status find(const std::string& id, const std::string& owner, RequestMemory::Charge& memory,
+                    ResponseRecord& record);
+  // Answers with the response as JSON, which the call keeps charged until it is out.
+  grpc::Status show(RpcCall& rpc, CallScope& scope, const std::string& id,
+                    v1::ResponseJson& response);
+  // Of one that is run again: the refusal is its end.
+  void fail_interrupted(ResponseRecord record, const grpc::Status& refused);
 
   const ServiceContext context_;
   ChatGeneration& generation_;

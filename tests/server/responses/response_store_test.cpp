@@ -2,15 +2,20 @@
 // Responses that outlive their calls.
 #include "server/responses/response_store.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "server/responses/response_items.h"
+#include "server/responses/response_output.h"
 #include "tests/support/catch.h"
 #include "tests/support/manual_clock.h"
 
@@ -264,6 +269,75 @@ TEST_CASE("response store: one that runs cannot be run or continued, and is wait
   store.when_over(a, "ada", [&] { ++calls; });
   CHECK(calls == 2);
   CHECK(store.running(a, "ada") == nullptr);
+}
+
+TEST_CASE("response store: a waiter for an end is called by a thread that may wait") {
+  struct Waiting final : MemoryDocuments {
+    using MemoryDocuments::MemoryDocuments;
+    bool waits() const override { return true; }
+  };
+  ManualClock clock;
+  Waiting documents{std::size_t{1} << 20, clock};
+  ResponseStore store(documents, clock, ResponseStore::Options{hours(10), seconds(60)});
+  const std::string a(32, 'a');
+  const auto is_called_elsewhere = [&](const std::function<void()>& end_it) {
+    std::promise<std::thread::id> caller;
+    store.when_over(a, "ada", [&] { caller.set_value(std::this_thread::get_id()); });
+    end_it();
+    return caller.get_future().get() != std::this_thread::get_id();
+  };
+  CHECK(is_called_elsewhere([] {}));
+  started(store, a);
+  CHECK(is_called_elsewhere([&] { store.abandon(a); }));
+}
+
+TEST_CASE("response store: a read is charged while it lasts, and what is dropped is released",
+          "[threat-95]") {
+  struct Budget final : JsonBudget {
+    bool charge(std::int64_t bytes) override {
+      if (held + bytes > most) return false;
+      held += bytes;
+      highest = std::max(highest, held);
+      return true;
+    }
+    bool cancelled() const override { return false; }
+    std::int64_t held = 0, highest = 0, most = INT64_MAX;
+  };
+  Stores stores;
+  ResponseStore& store = *stores.store;
+  std::string last;
+  for (const char digit : {'a', 'b', 'c', 'd'}) {
+    ResponseRecord made = record(std::string(32, digit), last);
+    made.input = ojson::array({reasoning("rs", 1000, "x")});
+    std::shared_ptr<RunningResponse> running;
+    REQUIRE(store.begin(made, /*has_log=*/false, running) == SessionError::kNone);
+    last = made.digits;
+    end(store, std::move(made));
+  }
+  Budget budget;
+  ChainBounds bounds = kAnyChain;
+  bounds.budget = &budget;
+  ojson items;
+  REQUIRE(read_chain(store, last, "ada", items, bounds) == SessionError::kNone);
+  // The parts of one response at a time, and what they are joined to.
+  const auto kept = static_cast<std::int64_t>(tree_bytes(items));
+  CHECK(budget.held >= kept);
+  CHECK(budget.held < kept + 2000);
+  CHECK(budget.highest > 100'000);
+  CHECK(budget.highest < 600'000);
+  budget.most = budget.highest - 1;
+  budget.held = 0;
+  CHECK(read_chain(store, last, "ada", items, bounds) == SessionError::kTooLarge);
+  budget = {};
+  ResponseRecord found;
+  REQUIRE(store.find(last, "ada", found, &budget) == SessionError::kNone);
+  CHECK(budget.held >= static_cast<std::int64_t>(tree_bytes(found.input)));
+  budget.most = budget.held - 1;
+  budget.held = 0;
+  CHECK(store.find(last, "ada", found, &budget) == SessionError::kTooLarge);
+  budget.held = 0;
+  budget.most = 1000;
+  CHECK(store.find_items(last, "ada", items, &budget) == SessionError::kTooLarge);
 }
 
 TEST_CASE("response store: one whose server is gone is in progress for a while, then failed") {

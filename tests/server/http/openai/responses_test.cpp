@@ -3,12 +3,18 @@
 #include "server/http/openai/responses.h"
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "lintel/v1/response.grpc.pb.h"
+#include "server/responses/event_log.h"
+#include "server/sessions/storage/sqlite/sqlite_documents.h"
 #include "tests/server/http/openai/response_server.h"
 #include "tests/server/support/token_file.h"
 #include "tests/support/catch.h"
@@ -313,6 +319,26 @@ TEST_CASE("responses: a long answer is written in pieces, also of what is stored
   CHECK_FALSE(server.ask("GET", id + "/input_items?limit=1").header("content-length").empty());
 }
 
+TEST_CASE("responses: what is read of the store is charged while it is", "[threat-86]") {
+  ResponseServer server(ResponseServer::store);
+  const ojson stored = server.answered(asked_for(ojson::array(
+      {{{"type", "reasoning"},
+        {"content", std::vector<ojson>(10'000, {{"type", "reasoning_text"}, {"text", "a"}})}},
+       {{"role", "user"}, {"content", "go"}}})));
+  const std::string id = stored["id"];
+  server.options.request_memory_bytes = std::size_t{2} << 20;
+  server.restart();
+  ojson next = asked_for("next");
+  next["previous_response_id"] = id;
+  for (const HttpReply& reply : {server.ask("GET", id), server.ask("GET", id + "?stream=true"),
+                                 server.ask("GET", id + "/input_items"), server.create(next)}) {
+    INFO(reply.body);
+    CHECK(reply.status == 400);
+    CHECK_THAT(reply.body, Contains("--request-memory"));
+  }
+  CHECK(server.ask("DELETE", id).status == 200);
+}
+
 TEST_CASE("responses: another identity's are as if they were not there", "[threat-82]") {
   const TokenFile tokens;
   ResponseServer server(
@@ -479,6 +505,37 @@ TEST_CASE("responses: a request is repeated by its Idempotency-Key, also after a
   CHECK(server.create(body, "Idempotency-Key: two\r\n").body == streamed.body);
 }
 
+TEST_CASE("responses: a stored conversation beyond 48 MiB in memory is compacted", "[threat-95]") {
+  ResponseServer server(ResponseServer::store);
+  const ojson dense = {{"type", "reasoning"}, {"summary", std::vector<int>(350'000)}};
+  const ojson user = {{"role", "user"}, {"content", "Hello"}};
+  std::string last = server.answered(asked_for(ojson::array({dense, user})))["id"];
+  // A chain as it could be stored before turns were bounded: 22 MB each.
+  server.server.reset();
+  {
+    SqliteDocuments documents(server.options.durable.store, server.clock);
+    Document document;
+    REQUIRE(documents.find(last.substr(5), "", std::nullopt, document) == SessionError::kNone);
+    for (const char digit : {'a', 'b'}) {
+      document.parent = std::exchange(document.id, std::string(32, digit));
+      document.version = 0;
+      REQUIRE(documents.put(document) == SessionError::kNone);
+    }
+    last = "resp_" + document.id;
+  }
+  server.begin();
+  ojson body = asked_for("next");
+  body["previous_response_id"] = last;
+  CHECK(server.create(body).status == 400);
+  const ojson compact = {{"model", "m"}, {"previous_response_id", last}};
+  const HttpReply reply = post(server.port(), "/v1/responses/compact", compact.dump());
+  INFO(reply.body.substr(0, 500));
+  REQUIRE(reply.status == 200);
+  CHECK(ojson::parse(reply.body)["output"][0]["type"] == "compaction");
+  CHECK(server.ask("GET", last).status == 200);
+  CHECK(server.ask("DELETE", last).status == 200);
+}
+
 TEST_CASE("responses: a compacted conversation continues as it was, for its owner", "[threat-83]") {
   const TokenFile tokens;
   ResponseServer server([&](ServerOptions& options) {
@@ -617,6 +674,64 @@ TEST_CASE("responses: one in the background continues by itself when its server 
     server.restart();
     CHECK(ojson::parse(server.ask("GET", id, alice).body) == found);
   }
+}
+
+TEST_CASE("responses: one in the background that can never be run again has failed") {
+  const bool lacks_states = GENERATE(false, true);
+  CAPTURE(lacks_states);
+  ResponseServer server(ResponseServer::store);
+  ojson body = asked_for(std::string(150'000, 'x'), 6000);
+  body["logit_bias"] = {{std::to_string(kLlamaEnd), -100}};
+  body["background"] = true;
+  const std::string id = server.answered(body)["id"];
+  const ServerOptions usual = server.options;
+  if (lacks_states) {
+    server.options.sessions.session_memory_bytes = std::size_t{8} << 10;
+  } else {
+    server.options.request_memory_bytes = std::size_t{128} << 10;
+  }
+  server.restart();
+  const auto is_settled = [&] {
+    const SteadyClock clock;
+    SqliteDocuments documents(server.options.durable.store, clock);
+    return documents.unfinished(10).empty();
+  };
+  CHECK(eventually([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(3000));
+    server.server.reset();
+    const bool is_over = is_settled();
+    server.begin();
+    return is_over;
+  }));
+  server.options = usual;
+  server.restart();
+  const ojson failed = ojson::parse(server.ask("GET", id).body);
+  CHECK(failed["status"] == "failed");
+  CHECK_THAT(failed["error"]["message"].get<std::string>(),
+             Contains(lacks_states ? "ask for fewer tokens" : "--request-memory"));
+}
+
+TEST_CASE("responses: a follower of a running one is charged for its end at the start",
+          "[threat-86]") {
+  constexpr int kTokens = 20'000;
+  // Six times the most of its text, its deltas and its events; and little more.
+  const std::size_t running =
+      kTokens * (6 * llama_text_model()->tokenizer()->longest() + 24) + 2 * EventLog::kMostBytes;
+  ResponseServer server([=](ServerOptions& options) {
+    options.request_memory_bytes = running + (std::size_t{3} << 19);
+    options.models.limits.max_new_tokens = 1'000'000'000;
+  });
+  ojson body = asked_for("Hello", kTokens);
+  body["logit_bias"] = {{std::to_string(kLlamaEnd), -100}};
+  body["background"] = true;
+  const std::string id = server.answered(body)["id"];
+  const HttpReply refused = server.ask("GET", id + "?stream=true");
+  INFO(refused.body);
+  CHECK(refused.status == 429);
+  CHECK_FALSE(refused.header("retry-after").empty());
+  CHECK_THAT(refused.body, Contains("--request-memory"));
+  post(server.port(), "/v1/responses/" + id + "/cancel", "");
+  CHECK(eventually([&] { return server.ask("GET", id + "?stream=true").status == 200; }));
 }
 
 TEST_CASE("responses: a stream begins when its request is accepted, before its first token") {
