@@ -285,9 +285,6 @@ class Preparation {
 
   // Memory: of the request; of the call on a session, or of the sequences of a one-shot call.
   grpc::Status admit(SharedAdapter adapter) {
-    if (!out_.memory.has_account()) {
-      out_.memory = RequestMemory::Charge(context_.gate.memory, caller_);
-    }
     grpc::Status charged =
         request_memory_refusal(out_.memory.add(request_bytes(request_)), caller_, "prompt");
     if (!charged.ok()) return charged;
@@ -359,11 +356,12 @@ grpc::Status charge_kept_answer(RpcCall& call, const CallScope& scope,
   const std::size_t longest = transformer.tokenizer() == nullptr
                                   ? kIdBytes
                                   : std::max(transformer.tokenizer()->longest(), kIdBytes);
+  const std::size_t echoed =
+      request.echo_prompt ? std::max(request.prompt.size(), kept->prompt_tokens) : 0;
   // Each of them is within 10^6, and so are their products within 64 bits.
   const std::size_t tokens = static_cast<std::size_t>(kept->answers) *
                              static_cast<std::size_t>(request.num_samples) *
-                             (static_cast<std::size_t>(request.max_new_tokens) +
-                              (request.echo_prompt ? request.prompt.size() : 0));
+                             (static_cast<std::size_t>(request.max_new_tokens) + echoed);
   // A text grows by doubling; an answer that reaches kMaxMessageBytes ends.
   std::size_t bytes = tokens * 2 * longest;
   if (request.log2_probs) {

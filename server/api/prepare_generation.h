@@ -35,8 +35,7 @@ SessionRefusal lease_session(const ServiceContext& context, const std::string& s
                              const Owner& caller, GenerationTarget& target);
 
 struct PreparedGeneration {
-  // Of what the request holds until it is over, which goes before it; beside the call's other
-  // charges where the caller has set it.
+  // Of what the request holds until it is over, which goes before it; the caller has made it.
   RequestMemory::Charge memory;
   SharedModel model;
   CheckedGenerate checked;

@@ -142,7 +142,7 @@ CallScope::CallScope(const CallPolicy& gate, RpcCall& call, Method method)
     fields_.add("parent_span_id", trace.parent_id);
   }
   identify(call);
-  memory_ = RequestMemory::Charge(gate_.memory, caller_.name);
+  if (!call.is_charged()) memory_ = RequestMemory::Charge(gate_.memory, caller_.name);
   if (method_.is_health) admitted_ = grpc::Status::OK;
   if (!caller_.name.empty()) fields_.add("identity", caller_.name);
   if (admitted_.ok() && method_.role && !caller_.roles.has(*method_.role)) {

@@ -138,7 +138,8 @@ class RpcReactor {
 struct KeptAnswer {
   // Made by the service before it accepts the request: of the most that the answer may be.
   RequestMemory::Charge memory;
-  int answers = 1;  // as large as that of this call, which are kept together
+  int answers = 1;                // as large as that of this call, which are kept together
+  std::size_t prompt_tokens = 0;  // of the longest prompt of theirs, at most
 };
 
 // What a transport knows of one call. Lives until its reactor's OnDone. Thread-safe once the method
@@ -166,6 +167,9 @@ class RpcCall {
   virtual const char* via() const { return nullptr; }
   // Null: what the call writes goes out at once. Until the request is accepted.
   virtual KeptAnswer* kept_answer() { return nullptr; }
+  // Whether its caller has charged the account with what the call may hold, so that it is not
+  // refused for that.
+  virtual bool is_charged() const { return false; }
   // Of a unary call's answer, until it is out. Once, before the reactor finishes.
   void keep(RequestMemory::Charge memory) { answer_memory_ = std::move(memory); }
   // Answers with a header. Before the first message is written.

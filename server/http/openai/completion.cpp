@@ -114,9 +114,7 @@ class ChoiceText {
   std::string take(std::uint32_t index, const std::string& finish_reason) {
     JsonPieces out;
     take(index, finish_reason, out);
-    std::string json;
-    while (!out.is_over()) json += out.next();
-    return json;
+    return out.whole();
   }
 
  private:
@@ -304,9 +302,18 @@ PromptSize size_of(const v1::Values& prompt, TextForm form) {
   return size;
 }
 
+// The most that the call of one prompt holds: what it is asked for as bytes and as a message, its
+// tokens, and what is made of it.
+std::size_t bytes_of_call(const CompletionRequest& request, const v1::Values& prompt) {
+  constexpr std::size_t kCallBytes = std::size_t{128} << 10;
+  constexpr std::size_t kCopies = 3;
+  const std::size_t message = request.settings.SpaceUsedLong() + prompt.SpaceUsedLong();
+  return kCallBytes + kCopies * message + prompt.text().size() * sizeof(std::int32_t);
+}
+
 // Asks what the model is, then generates: a Generate call for each prompt, one after the other, so
-// that it has one stream of its caller's quota at a time. Held by its calls; one thread at a time
-// has it.
+// that it has one stream of its caller's quota at a time. All are charged before the first: a later
+// one is not refused for what others hold. Held by its calls; one thread at a time has it.
 class Completion : public std::enable_shared_from_this<Completion> {
  public:
   // `calls` outlives it.
@@ -317,6 +324,11 @@ class Completion : public std::enable_shared_from_this<Completion> {
         request_(std::move(request)),
         memory_(std::move(memory)) {
     kept_->answers = static_cast<int>(request_.prompts.size());
+    for (std::size_t i = 1; i < request_.prompts.size(); ++i) {
+      const v1::Values& prompt = request_.prompts[i];
+      const auto ids = static_cast<std::size_t>(prompt.tokens().ids_size());
+      kept_->prompt_tokens = std::max({kept_->prompt_tokens, ids, prompt.text().size()});
+    }
   }
 
   void start() {
@@ -485,7 +497,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   const SharedExchange exchange_;
   HttpCalls& calls_;
   CompletionRequest request_;
-  const RequestMemory::Charge memory_;  // of it
+  const RequestMemory::Charge memory_;  // of it, and of the prompts' calls after the first
   const std::int64_t created_ = unix_seconds();
   TextForm form_ = TextForm::kIds;
   std::size_t prompt_ = 0;  // that runs
@@ -585,7 +597,8 @@ void Completion::next_prompt() {
   const std::shared_ptr<Completion> self = shared_from_this();
   if (request_.streams) {
     calls_.stream(std::make_shared<PromptExchange>(self), kGenerateMethod, std::move(bytes),
-                  std::make_unique<PromptAnswer>(self));
+                  std::make_unique<PromptAnswer>(self), /*timeout=*/{}, /*headers=*/{},
+                  /*is_charged=*/prompt_ > 0);
     return;
   }
   calls_.gather(
@@ -601,15 +614,20 @@ void Completion::next_prompt() {
       },
       [self](const grpc::Status& status) { return self->end_gathered(status); },
       // That of the first prompt is charged with those of the others.
-      prompt_ == 0 ? kept_ : nullptr);
+      prompt_ == 0 ? kept_ : nullptr, /*timeout=*/{}, /*is_charged=*/prompt_ > 0);
 }
 
 }  // namespace
 
 void complete(SharedExchange exchange, HttpCalls& calls, CompletionRequest request) {
   RequestMemory::Charge memory = calls.charge_of(*exchange);
-  std::size_t bytes = request.settings.SpaceUsedLong();
-  for (const v1::Values& prompt : request.prompts) bytes += prompt.SpaceUsedLong();
+  std::size_t bytes = request.settings.SpaceUsedLong(), call = 0;
+  for (const v1::Values& prompt : request.prompts) {
+    // Of the prompts after the first, whose call is charged by itself.
+    if (&prompt != &request.prompts.front()) call = std::max(call, bytes_of_call(request, prompt));
+    bytes += prompt.SpaceUsedLong();
+  }
+  bytes += call;
   if (const RequestRefusal refusal = memory.add(bytes)) {
     const std::optional<Identity>& caller = exchange->request().caller;
     exchange->answer(openai_answer(

@@ -41,6 +41,7 @@ struct HttpCalls::Handlers {
   // else null.
   std::function<NextPiece(const grpc::Status&, const google::protobuf::Message* response)> end;
   std::shared_ptr<KeptAnswer> kept = nullptr;
+  bool is_charged = false;  // as RpcCall's
 };
 
 // One call: what its service knows of it, and the operations of its reactor. Keeps itself until the
@@ -139,6 +140,7 @@ class HttpCalls::Call final : public RpcCall,
     return cancelled_;
   }
   KeptAnswer* kept_answer() override { return handlers_.kept.get(); }
+  bool is_charged() const override { return handlers_.is_charged; }
   // Those that every answer has are the connection's to add.
   void add_header(const std::string& name, const std::string& value) override {
     if (name != "x-request-id" && name != "lintel-replica") exchange_->add_header(name, value);
@@ -476,7 +478,8 @@ void HttpCalls::run() {
 void HttpCalls::start(const SharedExchange& exchange, const std::string& method,
                       grpc::ByteBuffer request, Handlers handlers, Timeout timeout,
                       HttpHeaders headers) {
-  RequestMemory::Charge charge = charge_of(*exchange);
+  RequestMemory::Charge charge =
+      handlers.is_charged ? RequestMemory::Charge() : charge_of(*exchange);
   if (const RequestRefusal refusal = charge.add(request.Length())) {
     const std::string& name = exchange->request().caller ? exchange->request().caller->name : "";
     const RpcMethod& refused = *methods_.at(method);
@@ -521,7 +524,7 @@ void HttpCalls::unary_here(const SharedExchange& exchange, const std::string& me
 
 void HttpCalls::stream(const SharedExchange& exchange, const std::string& method,
                        grpc::ByteBuffer request, std::unique_ptr<StreamAnswer> answer,
-                       Timeout timeout, HttpHeaders headers) {
+                       Timeout timeout, HttpHeaders headers, bool is_charged) {
   struct State {
     std::unique_ptr<StreamAnswer> answer;
     bool has_begun = false;
@@ -549,20 +552,22 @@ void HttpCalls::stream(const SharedExchange& exchange, const std::string& method
              std::optional<std::string> tail = state->answer->tail(status);
              tail ? exchange->end(std::move(*tail)) : exchange->abort();
              return NextPiece();
-           }},
+           },
+       .is_charged = is_charged},
       timeout, std::move(headers));
 }
 
 void HttpCalls::gather(const SharedExchange& exchange, const std::string& method,
                        grpc::ByteBuffer request, EachMessage each, GatherDone done,
-                       std::shared_ptr<KeptAnswer> kept, Timeout timeout) {
+                       std::shared_ptr<KeptAnswer> kept, Timeout timeout, bool is_charged) {
   start(exchange, method, std::move(request),
         {.begin = nullptr,
          .message = [each = std::move(each)](const google::protobuf::Message& message,
                                              std::string&) { return each(message); },
          .end = [done = std::move(done)](const grpc::Status& status,
                                          const google::protobuf::Message*) { return done(status); },
-         .kept = std::move(kept)},
+         .kept = std::move(kept),
+         .is_charged = is_charged},
         timeout, {});
 }
 

@@ -78,9 +78,10 @@ class HttpCalls {
                   grpc::ByteBuffer request, UnaryDone done);
 
   // A server stream, answered in pieces; of a unary method, of one message; of one that streams
-  // both ways, with one request. `headers`: the call has these, too.
+  // both ways, with one request. `headers`: the call has these, too. is_charged: as RpcCall's.
   void stream(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
-              std::unique_ptr<StreamAnswer> answer, Timeout timeout = {}, HttpHeaders headers = {});
+              std::unique_ptr<StreamAnswer> answer, Timeout timeout = {}, HttpHeaders headers = {},
+              bool is_charged = false);
 
   // A server stream, answered whole: `each` gets its messages, and a status of it that is not OK
   // ends the call; `done` answers the exchange, or begins the answer and returns its pieces, which
@@ -92,7 +93,7 @@ class HttpCalls {
   using GatherDone = std::function<NextPiece(const grpc::Status&)>;
   void gather(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
               EachMessage each, GatherDone done, std::shared_ptr<KeptAnswer> kept,
-              Timeout timeout = {});
+              Timeout timeout = {}, bool is_charged = false);
 
   // An empty charge of the exchange's caller.
   RequestMemory::Charge charge_of(const HttpExchange& exchange) const;

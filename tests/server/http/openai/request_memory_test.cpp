@@ -90,6 +90,42 @@ TEST_CASE("request memory: what others hold is 429 with a time to retry", "[thre
   CHECK(eventually([&] { return chat(server, other).status == 200; }));
 }
 
+TEST_CASE("request memory: prompts of one completion are all charged before the first runs",
+          "[threat-86]") {
+  const ResponseServer server = server_with(2 * kMiB);
+  const std::string long_prompt(60'000, 'x');
+  const auto body_of = [](const std::vector<std::string>& prompts, int max_tokens) {
+    return ojson{{"model", "m"},
+                 {"prompt", prompts},
+                 {"max_tokens", max_tokens},
+                 {"logit_bias", {{std::to_string(kLlamaEnd), -100}}},
+                 {"stream", true}}
+        .dump();
+  };
+  // What the second needs is not there: the first does not run.
+  const HttpReply refused =
+      post(server.port(), "/v1/completions", body_of({"a", std::string(600'000, 'x')}, 2));
+  INFO(refused.body);
+  CHECK(refused.status == 400);
+  CHECK_THAT(refused.body, Contains("--request-memory"));
+  // The first waits for its client, who reads nothing, while others take the memory.
+  HttpClient client(plain_wire(server.port(), /*receive_buffer=*/4096));
+  client.send(post_text("/v1/completions", body_of({"a", long_prompt}, 20'000), "application/json",
+                        "Connection: close\r\n"));
+  std::string seen = client.read_raw(12);
+  CHECK(seen == "HTTP/1.1 200");
+  std::vector<std::unique_ptr<HttpClient>> holders;
+  HttpReply reply;
+  CHECK(eventually([&] {
+    auto& holder = holders.emplace_back(
+        std::make_unique<HttpClient>(plain_wire(server.port(), /*receive_buffer=*/4096)));
+    holder->send(post_text("/v1/completions", body_of({long_prompt}, 20'000), "application/json"));
+    return holder->read_raw(12) == "HTTP/1.1 429";
+  }));
+  for (std::string more; !(more = client.read_raw(1 << 20)).empty();) seen += more;
+  CHECK_THAT(seen, Contains("\"index\":1,") && Contains("data: [DONE]") && !Contains("\"error\""));
+}
+
 TEST_CASE("request memory: a long answer is written in pieces, each choice with its numbers") {
   const ResponseServer server = server_with(512 * kMiB);
   ojson body = chat_of("Hi");
