@@ -380,6 +380,7 @@ class FollowedEvents final : public ResponseStream<v1::ResponseEvents>, public E
   void repeat(ResponseRecord record) EXCLUDES(mutex_) {
     {
       const MutexLock lock(mutex_);
+      if (failure_) return;
       const std::size_t bytes = repeated_bytes_of(record);
       repeated_ = std::make_unique<RepeatedEvents>(
           std::move(record.response), std::move(record.pieces), record.digits + "_", next_ - 1);
@@ -392,8 +393,14 @@ class FollowedEvents final : public ResponseStream<v1::ResponseEvents>, public E
     {
       const MutexLock lock(mutex_);
       if (!failure_) failure_ = std::move(status);
+      // It may wait on for the response's end.
+      if (repeated_ == nullptr) memory_.shrink_to(0);
     }
     pump();
+  }
+  bool has_failed() const EXCLUDES(mutex_) {
+    const MutexLock lock(mutex_);
+    return failure_.has_value();
   }
 
  private:
@@ -888,6 +895,7 @@ RpcReactor* ResponseService::Replay(RpcCall* rpc,
                                 digits = digits_of_response(wire.id())](
                                    const std::shared_ptr<FollowedEvents>& stream) {
           store_.when_over(digits, owner, [this, held, owner, id, digits, stream] {
+            if (stream->has_failed()) return;  // its client is gone
             ResponseRecord ended;
             grpc::Status found = catch_exceptions(
                 [&] { return response_refusal(store_.find(digits, owner, ended), id); });

@@ -734,6 +734,31 @@ TEST_CASE("responses: a follower of a running one is charged for its end at the 
   CHECK(eventually([&] { return server.ask("GET", id + "?stream=true").status == 200; }));
 }
 
+TEST_CASE("responses: a follower that leaves holds no memory until the end", "[threat-86]") {
+  constexpr int kTokens = 20'000;
+  const std::size_t text = kTokens * llama_text_model()->tokenizer()->longest();
+  const std::size_t follower = 4 * text + 4 * 1024 * 640 + 64 * kTokens;
+  ResponseServer server([=](ServerOptions& options) {
+    options.request_memory_bytes = 6 * text + 24 * kTokens + 3 * follower / 2 + (1 << 20);
+  });
+  ojson body = asked_for("Hello", kTokens);
+  body["logit_bias"] = {{std::to_string(kLlamaEnd), -100}};
+  body["stream"] = true;
+  // It waits for its client, who reads no more.
+  HttpClient client(plain_wire(server.port(), /*receive_buffer=*/4096));
+  client.send(post_text("/v1/responses", body.dump(), "application/json"));
+  const std::string seen = client.read_raw(2000);
+  const std::string path =
+      "/v1/responses/" + seen.substr(seen.find("resp_"), 37) + "?stream=true HTTP/1.1\r\n";
+  for (int i = 0; i < 3; ++i) {
+    CHECK(eventually([&] {
+      HttpClient gone(server.port());
+      gone.send("GET " + path + "Host: localhost\r\n\r\n");
+      return gone.read_raw(12) == "HTTP/1.1 200";
+    }));
+  }
+}
+
 TEST_CASE("responses: a stream begins when its request is accepted, before its first token") {
   ResponseServer server([](ServerOptions& options) {
     options.models.scheduling.workers = 1;
