@@ -299,22 +299,6 @@ JsonFailure::Kind read_written_json(std::string_view text, JsonBudget* budget, J
               : (has_space ? JsonFailure::Kind::kNotJson : JsonFailure::Kind::kNoSpace);
 }
 
-std::size_t json_memory(const Json& value) {
-  constexpr std::size_t kValueBytes = 64;
-  std::size_t bytes = kValueBytes;
-  if (value.is_string()) bytes += value.get_ref<const std::string&>().size();
-  if (value.is_binary()) bytes += value.get_binary().size();
-  if (value.is_array()) {
-    for (const Json& each : value) bytes += json_memory(each);
-  }
-  if (value.is_object()) {
-    for (const auto& [name, each] : value.items()) {
-      bytes += kValueBytes + name.size() + json_memory(each);
-    }
-  }
-  return bytes;
-}
-
 References references_of(const Json& items) {
   References references;
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -333,7 +317,7 @@ bool put_in_place(const Json& found, std::map<std::string, std::vector<std::size
     const Json& id = member_of(item, "id");
     const auto named = id.is_string() ? wanted.find(id.get<std::string>()) : wanted.end();
     if (named == wanted.end()) continue;
-    const std::size_t each = json_memory(item);
+    const std::size_t each = tree_memory(item);
     if (bytes > kMostItemBytes || named->second.size() > (kMostItemBytes - bytes) / each) {
       return false;
     }

@@ -63,9 +63,6 @@ class CountedBudget final : public JsonBudget {
 JsonFailure::Kind read_written_json(std::string_view text, JsonBudget* budget,
                                     nlohmann::ordered_json& tree);
 
-// What a value takes in memory, as the reader of requests counts it.
-std::size_t json_memory(const nlohmann::ordered_json& value);
-
 // Those of the ids that references among `items` name, each with its places in the list, by the
 // digits of the response that has the item.
 using References = std::map<std::string, std::map<std::string, std::vector<std::size_t>>>;

@@ -100,19 +100,6 @@ std::string json_text(const Json& json) {
 
 Json raw_json(const std::string& text) { return Json::binary({text.begin(), text.end()}); }
 
-std::size_t tree_bytes(const Json& json) {
-  // As the allocator gives them out, and as a reader of JSON charges them: a value with its name.
-  std::size_t bytes = 64;
-  if (json.is_string()) return bytes + json.get_ref<const std::string&>().size();
-  if (json.is_binary()) return bytes + json.get_binary().size();
-  if (json.is_array()) {
-    for (const Json& value : json) bytes += tree_bytes(value);
-  } else if (json.is_object()) {
-    for (const auto& [name, value] : json.items()) bytes += name.size() + tree_bytes(value);
-  }
-  return bytes;
-}
-
 Json begun_response(Json response) {
   response["completed_at"] = nullptr;
   response["status"] = "in_progress";

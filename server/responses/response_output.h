@@ -137,8 +137,6 @@ class RepeatedEvents {
 
 // Text of JSON as a value of a tree, for json_text().
 nlohmann::ordered_json raw_json(const std::string& text);
-// What a tree takes in memory, about.
-std::size_t tree_bytes(const nlohmann::ordered_json& json);
 
 // As a response has it.
 nlohmann::ordered_json response_usage(const v1::ChatUsage& usage);

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "model/core/sha256.h"
+#include "server/chat/template/request_json.h"
 #include "server/core/random_bytes.h"
 #include "server/responses/response_items.h"
 #include "server/responses/response_output.h"
@@ -228,13 +229,17 @@ void ResponseStore::forget(const std::string& digits) {
   for (auto& then : waiting) threads_.run(std::move(then));
 }
 
-void ResponseStore::end(ResponseRecord record, std::function<void(SessionError)> then) {
-  threads_.run([this, record = std::move(record), then = std::move(then)] {
+void ResponseStore::end(ResponseRecord record, bool is_refused_when_full,
+                        std::function<void(SessionError)> then) {
+  threads_.run([this, record = std::move(record), is_refused_when_full, then = std::move(then)] {
     SessionError error = SessionError::kStoreAway;
     catch_exceptions(
         [&] {
           Document document = document_of(record);
           error = documents_.put(document);
+          const bool is_full =
+              error == SessionError::kStoreFull || error == SessionError::kOwnerOutOfMemory;
+          if (is_full && is_refused_when_full) documents_.remove(record.digits, record.owner);
         },
         [] {});
     forget(record.digits);
@@ -320,8 +325,9 @@ SessionError ResponseStore::read_chain(const std::string& digits, const std::str
     std::size_t kept = 0;
     for (Json* const list : {&read.output, &read.input}) {
       join_reasoning(*list);
-      memory += json_memory(*list);
-      kept += tree_bytes(*list);
+      const std::size_t bytes = tree_memory(*list);
+      memory += bytes;
+      kept += bytes;
       lists.push_back(std::move(*list));
     }
     if (memory > bounds.memory_bytes) return SessionError::kTooLarge;

@@ -52,7 +52,7 @@ struct ResponseRecord {
 // How much of a chain is read.
 struct ChainBounds {
   std::size_t json_bytes = 0;    // of its items, as they are stored
-  std::size_t memory_bytes = 0;  // json_memory() of them, with reasoning joined
+  std::size_t memory_bytes = 0;  // tree_memory() of them, with reasoning joined
   JsonBudget* budget = nullptr;  // charged with what is read, while it is; null: none
   // Asked before each response is read; null: never.
   std::function<bool()> is_cancelled;
@@ -113,8 +113,10 @@ class ResponseStore {
   SessionError begin(ResponseRecord& record, bool has_log,
                      std::shared_ptr<RunningResponse>& running, std::size_t repeated_bytes = 0);
   // Its end, or that nothing came of it: stored when `then` is called, by any thread, also before
-  // this returns. Does not wait.
-  void end(ResponseRecord record, std::function<void(SessionError)> then);
+  // this returns. Does not wait. is_refused_when_full: where there is no room for it, its client
+  // gets an error, and what was stored of it is deleted.
+  void end(ResponseRecord record, bool is_refused_when_full,
+           std::function<void(SessionError)> then);
 
   // As it stands; of one whose server is gone for long, as it has failed. One that was cancelled is
   // so at once, and has its output when its call has ended. budget: charged with its text and its

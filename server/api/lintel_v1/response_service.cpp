@@ -107,7 +107,7 @@ grpc::Status previous_refusal(SessionError error, const std::string& id) {
 
 // A response and its pieces whose events are made again.
 std::size_t repeated_bytes_of(const ResponseRecord& record) {
-  return kRepeatedCopies * tree_bytes(record.response) + tree_bytes(record.pieces);
+  return kRepeatedCopies * tree_memory(record.response) + tree_memory(record.pieces);
 }
 
 // Whether a state needs more than all the memory that there is for states.
@@ -326,7 +326,9 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
     record_->pieces = output_->pieces();
     record_->is_interrupted = is_interrupted;
     record_->request.clear();
-    store_->end(*std::exchange(record_, std::nullopt), std::move(then));
+    // One in the background has its id from the beginning, and is run again.
+    store_->end(*std::exchange(record_, std::nullopt), /*is_refused_when_full=*/!is_background_,
+                std::move(then));
   }
 
   ChatAnswerWriter writer_;
@@ -485,7 +487,7 @@ grpc::Status ResponseService::resolve_references(const std::string& owner,
                                                  Json& items, JsonBudget& budget) {
   References references = references_of(items);
   if (references.empty()) return grpc::Status::OK;
-  std::size_t bytes = json_memory(items);
+  std::size_t bytes = tree_memory(items);
   for (auto& [digits, wanted] : references) {
     if (is_cancelled && is_cancelled()) return cancelled();
     const auto refuse = [&wanted = wanted](const std::string& why) {
@@ -557,7 +559,7 @@ grpc::Status ResponseService::read_earlier(const std::string& owner, JsonBudget&
 grpc::Status ResponseService::check_chain(const Conversation& read) const {
   if (read.parent.empty() || read.is_compacted) return grpc::Status::OK;
   const bool is_too_long = read.chain_bytes + json_text(read.input).size() > kMostChainBytes ||
-                           json_memory(read.items) + json_memory(read.input) > kMostItemBytes;
+                           tree_memory(read.items) + tree_memory(read.input) > kMostItemBytes;
   return is_too_long ? previous_refusal(SessionError::kTooLarge, read.request.previous_response_id)
                      : grpc::Status::OK;
 }
@@ -572,14 +574,14 @@ grpc::Status ResponseService::read_conversation(CallScope& scope, const std::str
   RequestBudget earlier(memory, /*copies=*/1, read.chat.is_cancelled);
   grpc::Status status = read_earlier(owner, earlier, read);
   RequestRefusal refusal = earlier.refusal();
-  if (!refusal && status.ok()) refusal = memory.add((kItemCopies - 1) * tree_bytes(items));
+  if (!refusal && status.ok()) refusal = memory.add((kItemCopies - 1) * tree_memory(items));
   if (refusal) return request_memory_refusal(refusal, owner, "previous_response_id");
   if (!status.ok()) return status;
   status = read_items(request.input, suffix, read.input);
   read.request.input = nullptr;
   // Items that stand for references, or for what was sealed.
   RequestBudget found(memory, /*copies=*/1, read.chat.is_cancelled);
-  std::size_t charged = tree_bytes(read.input);
+  std::size_t charged = tree_memory(read.input);
   const auto charge_copies = [&](std::size_t bytes) {
     if (!refusal) refusal = found.refusal();
     if (!refusal && status.ok() && bytes > charged) {
@@ -589,7 +591,7 @@ grpc::Status ResponseService::read_conversation(CallScope& scope, const std::str
     return refusal ? request_memory_refusal(refusal, owner, "input") : status;
   };
   if (status.ok()) status = resolve_references(owner, read.chat.is_cancelled, read.input, found);
-  status = charge_copies(tree_bytes(read.input));
+  status = charge_copies(tree_memory(read.input));
   if (!status.ok()) return status;
   status = check_chain(read);
   if (!status.ok()) return status;
@@ -599,9 +601,9 @@ grpc::Status ResponseService::read_conversation(CallScope& scope, const std::str
   }
   auto first_input = static_cast<std::ptrdiff_t>(items.size());
   for (const Json& item : read.input) items.push_back(item);
-  charged = tree_bytes(items);
+  charged = tree_memory(items);
   status = open_sealed(owner, found, items, first_input);
-  status = charge_copies(tree_bytes(items));
+  status = charge_copies(tree_memory(items));
   if (!status.ok()) return status;
   {
     Json body = std::move(read.request.chat);
@@ -696,7 +698,8 @@ void ResponseService::fail_interrupted(ResponseRecord record, const grpc::Status
   record.is_interrupted = true;
   record.response["status"] = "failed";
   record.response["error"] = {{"code", "server_error"}, {"message", refused.error_message()}};
-  store_.end(std::move(record), [](SessionError) {});  // where it has ended already, it is fenced
+  store_.end(std::move(record), /*is_refused_when_full=*/false,
+             [](SessionError) {});  // where it has ended already, it is fenced
 }
 
 grpc::Status ResponseService::read_body(const CallScope& scope, std::string_view text,
@@ -726,10 +729,10 @@ grpc::Status ResponseService::charge_running(const CallScope& scope, const Respo
   const std::size_t each = longest + values * (kTokenBytes + kEscapedBytes * longest);
   const std::size_t output = std::min(tokens * each, kMostOutputBytes);
   std::size_t bytes = kOutputCopies * output + std::min(tokens, kMostOutputBytes) * kPieceBytes +
-                      record.request.size() + tree_bytes(record.input) +
-                      tree_bytes(record.response);
+                      record.request.size() + tree_memory(record.input) +
+                      tree_memory(record.response);
   if (is_background) bytes += 2 * EventLog::kMostBytes;
-  repeated_bytes = kRepeatedCopies * (tree_bytes(record.response) +
+  repeated_bytes = kRepeatedCopies * (tree_memory(record.response) +
                                       output * (values == 0 ? 1 : kLogprobTreeBytes) +
                                       std::min(tokens, kMostOutputItems) * kItemBytes) +
                    std::min(tokens, kMostOutputBytes) * kNumberBytes;
@@ -1038,7 +1041,7 @@ RpcReactor* ResponseService::Compact(RpcCall* rpc,
         read.chat.prompt = ChatPrompt();
         RequestMemory::Charge& memory = read.chat.memory;
         const RequestRefusal refusal =
-            memory.add((kCompactedCopies - kItemCopies) * tree_bytes(read.items));
+            memory.add((kCompactedCopies - kItemCopies) * tree_memory(read.items));
         if (refusal) {
           return request_memory_refusal(refusal, scope.caller().name, "previous_response_id");
         }

@@ -23,6 +23,10 @@ constexpr std::size_t kShortTextBytes = 15;  // lie within the string's own
 // Names of smaller objects are compared one by one.
 constexpr std::size_t kIndexedMembers = 16;
 
+std::int64_t heap_bytes(const std::string& text) {
+  return text.size() > kShortTextBytes ? static_cast<std::int64_t>(text.size()) + 16 : 0;
+}
+
 // The map's own functions compare all names.
 using Members = ordered_json::object_t::Container;
 
@@ -50,6 +54,7 @@ class OrderedTreeBuilder final : public nlohmann::json_sax<json> {
     return charge(kTextBytes + heap_bytes(text)) && put(big_integer(text));
   }
   bool string(std::string& value) override {
+    if (value.capacity() > value.size() + value.size() / 4) value.shrink_to_fit();
     return charge(kTextBytes + heap_bytes(value)) && put(std::move(value));
   }
   bool binary(json::binary_t&) override { return false; }  // not in JSON
@@ -86,10 +91,6 @@ class OrderedTreeBuilder final : public nlohmann::json_sax<json> {
     std::unordered_map<std::string, std::size_t> places;
     std::int64_t index_bytes = 0;  // charged for `places`
   };
-
-  static std::int64_t heap_bytes(const std::string& text) {
-    return text.size() > kShortTextBytes ? static_cast<std::int64_t>(text.size()) + 16 : 0;
-  }
 
   bool add_place(Level& level, const std::string& name, std::size_t place) {
     const std::int64_t bytes = kIndexBytes + heap_bytes(name);
@@ -224,6 +225,28 @@ std::optional<ordered_json> read_request_json(std::string_view text, const JsonB
   OrderedTreeBuilder builder(bounds, failure);
   if (!read_json_events(text, bounds, builder, failure)) return std::nullopt;
   return builder.take();
+}
+
+std::size_t tree_memory(const ordered_json& tree) {
+  std::int64_t bytes = 0;
+  if (tree.is_string()) bytes = kTextBytes + heap_bytes(tree.get_ref<const std::string&>());
+  if (tree.is_binary()) {
+    bytes = kTextBytes + static_cast<std::int64_t>(tree.get_binary().capacity()) + 16;
+  }
+  std::size_t inner = 0;
+  if (tree.is_array()) {
+    const auto& list = tree.get_ref<const ordered_json::array_t&>();
+    bytes = kContainerBytes + static_cast<std::int64_t>(list.capacity() * sizeof(list[0]));
+    for (const ordered_json& value : list) inner += tree_memory(value);
+  } else if (tree.is_object()) {
+    const Members& members = tree.get_ref<const ordered_json::object_t&>();
+    bytes = kContainerBytes + static_cast<std::int64_t>(members.capacity() * sizeof(members[0]));
+    for (const auto& [name, value] : members) {
+      bytes += heap_bytes(name);
+      inner += tree_memory(value);
+    }
+  }
+  return static_cast<std::size_t>(bytes) + inner;
 }
 
 namespace {

@@ -2,6 +2,7 @@
 // JSON of a request as templates see it: members in the client's order, digits of large integers.
 #pragma once
 
+#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -17,6 +18,9 @@ namespace lintel {
 std::optional<nlohmann::ordered_json> read_request_json(std::string_view text,
                                                         const JsonBounds& bounds,
                                                         JsonFailure& failure);
+
+// Bytes that a tree holds, as the allocator gives them out: what the reader charges for it.
+std::size_t tree_memory(const nlohmann::ordered_json& tree);
 
 // A tree that was read so, as text that is read into the same tree.
 std::string request_json_text(const nlohmann::ordered_json& tree);

@@ -197,7 +197,7 @@ TEST_CASE("items: references are found by response, and each counts as often as 
   CHECK(items[0] == found[0]);
   CHECK(items[3] == found[0]);
   CHECK(items[4] == found[2]);
-  CHECK(bytes == 2 * json_memory(found[0]) + json_memory(found[2]));
+  CHECK(bytes == 2 * tree_memory(found[0]) + tree_memory(found[2]));
   REQUIRE(put_in_place(found, references.at(b), items, bytes));
   CHECK(references.at(b).size() == 1);  // it has none of it
 
@@ -206,7 +206,7 @@ TEST_CASE("items: references are found by response, and each counts as often as 
   for (const std::size_t times : {45, 100}) {
     ojson many = items_of(std::vector<ojson>(times, ojson({{"id", id(a, 0)}})));
     References all = references_of(many);
-    bytes = json_memory(many);
+    bytes = tree_memory(many);
     CHECK(put_in_place(large, all.at(a), many, bytes) == (times == 45));
     CHECK(bytes <= kMostItemBytes);
   }
@@ -215,18 +215,28 @@ TEST_CASE("items: references are found by response, and each counts as often as 
   }
 }
 
+struct CountingBudget final : JsonBudget {
+  bool charge(std::int64_t bytes) override {
+    held += bytes;
+    return true;
+  }
+  bool cancelled() const override { return false; }
+  std::int64_t held = 0;
+};
+
 TEST_CASE("items: a value's memory is what the reader of requests counts") {
-  for (const char* const text :
-       {R"({"a": [1, "two", null, true], "bb": {"c": "ddd"}})", R"([[], {}, ""])", "1"}) {
+  for (const char* const text : {R"({"a": [1, "two", null, true], "bb": {"c": "ddd"}})",
+                                 R"([[], {}, "", "a text of more than 15 bytes"])", "1"}) {
     JsonFailure failure;
     const std::optional<ojson> read = read_request_json(text, {}, failure);
     REQUIRE(read);
-    const auto bytes = static_cast<std::int64_t>(json_memory(*read));
+    const auto bytes = static_cast<std::int64_t>(tree_memory(*read));
+    CountingBudget budget;
+    CHECK(read_request_json(text, {.budget = &budget}, failure));
+    CHECK(budget.held == bytes);
     JsonBounds bounds;
-    bounds.max_bytes = bytes;
-    CHECK(read_request_json(text, bounds, failure));
     bounds.max_bytes = bytes - 1;
-    CHECK_FALSE(read_request_json(text, bounds, failure));
+    if (bytes > 0) CHECK_FALSE(read_request_json(text, bounds, failure));
   }
 }
 

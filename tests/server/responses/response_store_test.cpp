@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/chat/template/request_json.h"
 #include "server/responses/response_items.h"
 #include "server/responses/response_output.h"
 #include "tests/support/catch.h"
@@ -35,10 +36,14 @@ struct HookedDocuments final : MemoryDocuments {
     if (after_find) std::exchange(after_find, nullptr)();
     return error;
   }
+  SessionError put(Document& document) override {
+    return full == SessionError::kNone ? MemoryDocuments::put(document) : full;
+  }
   bool is_shared() const override { return shared; }
 
   std::function<void()> after_find;
   bool shared = false;
+  SessionError full = SessionError::kNone;  // of every put()
 };
 
 // Memory that stands for a disk: it outlives a store.
@@ -91,7 +96,7 @@ void end(ResponseStore& store, ResponseRecord made) {
   made.response["status"] = "completed";
   made.response["output"] = ojson::array({{{"id", "out " + made.digits}}});
   int calls = 0;
-  store.end(std::move(made), [&](SessionError error) {
+  store.end(std::move(made), /*is_refused_when_full=*/false, [&](SessionError error) {
     CHECK(error == SessionError::kNone);
     ++calls;
   });
@@ -107,6 +112,22 @@ TEST_CASE("response ids: a prefix and 32 digits") {
        {digits, "resp_" + digits + "0", std::string("resp_"), "resp_" + digits.substr(1) + "G"}) {
     CHECK(digits_of_response(wrong).empty());
   }
+}
+
+TEST_CASE("response store: what is refused for want of room at its end is not stored") {
+  Stores stores;
+  const std::string a(32, 'a');
+  const bool is_refused = GENERATE(true, false);
+  ResponseRecord made = started(*stores.store, a);
+  stores.documents.full =
+      GENERATE(SessionError::kStoreFull, SessionError::kOwnerOutOfMemory, SessionError::kStoreAway);
+  const bool is_full = stores.documents.full != SessionError::kStoreAway;
+  SessionError error = SessionError::kNone;
+  stores.store->end(std::move(made), is_refused, [&](SessionError ended) { error = ended; });
+  CHECK(error == stores.documents.full);
+  ResponseRecord found;
+  CHECK(stores.store->find(a, "ada", found) ==
+        (is_refused && is_full ? SessionError::kNotFound : SessionError::kNone));
 }
 
 TEST_CASE("response store: a chain's items come in their order, for its owner", "[threat-82]") {
@@ -154,7 +175,8 @@ TEST_CASE("response store: a chain is read within its bounds, and a response of 
     std::shared_ptr<RunningResponse> running;
     REQUIRE(store.begin(made, /*has_log=*/false, running) == SessionError::kNone);
     made.response["status"] = "completed";
-    store.end(std::move(made), [](SessionError error) { CHECK(error == SessionError::kNone); });
+    store.end(std::move(made), /*is_refused_when_full=*/false,
+              [](SessionError error) { CHECK(error == SessionError::kNone); });
     last = digits;
   }
   ojson items;
@@ -165,12 +187,12 @@ TEST_CASE("response store: a chain is read within its bounds, and a response of 
         ojson::array({{{"type", "reasoning_text"}, {"text", std::string(200, 'x')}}}));
   ChainBounds bounds = kAnyChain;
   bounds.json_bytes = json_bytes;
-  bounds.memory_bytes = json_memory(items) + 1000;  // and the lists
+  bounds.memory_bytes = tree_memory(items) + 1000;  // and the lists
   CHECK(read_chain(store, last, "ada", items, bounds) == SessionError::kNone);
   bounds.json_bytes = json_bytes - 1;
   CHECK(read_chain(store, last, "ada", items, bounds) == SessionError::kTooLarge);
   bounds.json_bytes = json_bytes;
-  bounds.memory_bytes = json_memory(items) / 2;
+  bounds.memory_bytes = tree_memory(items) / 2;
   CHECK(read_chain(store, last, "ada", items, bounds) == SessionError::kTooLarge);
   // It ends with its client, before all of it is read.
   int asked = 0;
@@ -320,7 +342,7 @@ TEST_CASE("response store: a read is charged while it lasts, and what is dropped
   ojson items;
   REQUIRE(read_chain(store, last, "ada", items, bounds) == SessionError::kNone);
   // The parts of one response at a time, and what they are joined to.
-  const auto kept = static_cast<std::int64_t>(tree_bytes(items));
+  const auto kept = static_cast<std::int64_t>(tree_memory(items));
   CHECK(budget.held >= kept);
   CHECK(budget.held < kept + 2000);
   CHECK(budget.highest > 100'000);
@@ -331,7 +353,7 @@ TEST_CASE("response store: a read is charged while it lasts, and what is dropped
   budget = {};
   ResponseRecord found;
   REQUIRE(store.find(last, "ada", found, &budget) == SessionError::kNone);
-  CHECK(budget.held >= static_cast<std::int64_t>(tree_bytes(found.input)));
+  CHECK(budget.held >= static_cast<std::int64_t>(tree_memory(found.input)));
   budget.most = budget.held - 1;
   budget.held = 0;
   CHECK(store.find(last, "ada", found, &budget) == SessionError::kTooLarge);
