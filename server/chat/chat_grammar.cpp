@@ -36,7 +36,7 @@ std::vector<grammar::ToolSpec> specs_of(const ChatRequest& request) {
     grammar::ToolSpec spec{.name = name};
     const Json strict = function.value("strict", Json());
     const Json parameters = function.value("parameters", Json());
-    if (!parameters.is_null()) spec.parameters = request_text(parameters);
+    if (!parameters.is_null()) spec.parameters = json_text(parameters);
     spec.arguments = strict == true && (forced || request.tool_grammar) ? Arguments::kStrict
                      : forced                                           ? Arguments::kRelaxed
                                                                         : Arguments::kAny;
@@ -57,7 +57,7 @@ std::string source_of(const std::vector<grammar::ToolSpec>& specs,
   for (const grammar::ToolSpec& spec : specs) {
     source.push_back({spec.name, spec.parameters, static_cast<int>(spec.arguments)});
   }
-  return request_text(source);
+  return json_text(source);
 }
 
 std::string relaxed_text(const std::vector<grammar::RelaxedKeyword>& relaxed) {
@@ -118,14 +118,14 @@ Part calls_part(const ChatRequest& request, grammar::ToolDialect dialect) {
 Part format_part(const ChatRequest& request) {
   using Format = ChatRequest::Format;
   if (request.format == Format::kGrammar) {
-    return {request_text({"gbnf", request.format_text}), "grammar",
+    return {json_text({"gbnf", request.format_text}), "grammar",
             [&request](grammar::Grammar& grammar, auto*) {
               return grammar::add_gbnf(grammar, request.format_text);
             }};
   }
   const grammar::SchemaOptions options{.relaxed = !request.strict_schema,
                                        .objects_only = request.format == Format::kJsonObject};
-  return {request_text({"schema", options.relaxed, options.objects_only, request.format_text}),
+  return {json_text({"schema", options.relaxed, options.objects_only, request.format_text}),
           request.format == Format::kJsonSchema ? "response_format.json_schema.schema"
                                                 : "response_format.schema",
           [&request, options](grammar::Grammar& grammar, auto* relaxed) {
@@ -217,7 +217,7 @@ grpc::Status make_chat_grammar(const ChatRequest& request, const TemplateTraits&
   format = format_part(request);
   try {
     const auto compiled =
-        cache.get(calls ? request_text({format->source, calls->source}) : format->source, [&] {
+        cache.get(calls ? json_text({format->source, calls->source}) : format->source, [&] {
           return compile(
               &*format, calls ? &*calls : nullptr,
               request.format == Format::kGrammar ? grammar::kMaxGbnfDepth : grammar::kMaxJsonDepth);

@@ -158,7 +158,7 @@ std::string read_response_format(Json& value, ChatRequest& request) {
   if (type == "json_object") {
     const Json schema = value.value("schema", Json());
     request.format = Format::kJsonObject;
-    request.format_text = schema.is_null() ? R"({"type": "object"})" : request_text(schema);
+    request.format_text = schema.is_null() ? R"({"type": "object"})" : json_text(schema);
     return find_unknown(value, {"type", "schema"});
   }
   if (type != "json_schema") return "is not of type text, json_object or json_schema";
@@ -171,7 +171,7 @@ std::string read_response_format(Json& value, ChatRequest& request) {
     if (!wrong.empty()) return wrong;
   }
   request.format = Format::kJsonSchema;
-  request.format_text = request_text(schema);
+  request.format_text = json_text(schema);
   request.strict_schema = format.value("strict", Json()) == true;
   return kTaken;
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "server/chat/chat_request.h"
+#include "server/chat/template/request_json.h"
 
 namespace lintel {
 namespace {
@@ -56,24 +57,6 @@ std::string tokens_text(const v1::ChatDelta& delta) {
   return out += ']';
 }
 
-void write_text(const Json& value, std::string& out) {
-  if (value.is_binary()) {  // text of JSON: raw_json(), or the digits of a large integer
-    out.append(value.get_binary().begin(), value.get_binary().end());
-  } else if (value.is_object() || value.is_array()) {
-    const bool is_object = value.is_object();
-    out += is_object ? '{' : '[';
-    const std::size_t begin = out.size();
-    for (const auto& [key, item] : value.items()) {
-      if (out.size() > begin) out += ',';
-      if (is_object) out += dumped(key) + ':';
-      write_text(item, out);
-    }
-    out += is_object ? '}' : ']';
-  } else {
-    out += dumped(value);
-  }
-}
-
 }  // namespace
 
 Json response_usage(const v1::ChatUsage& usage) {
@@ -90,12 +73,6 @@ double decimal(float value) {
   double read = value;
   std::from_chars(text.data(), written.ptr, read);
   return read;
-}
-
-std::string json_text(const Json& json) {
-  std::string out;
-  write_text(json, out);
-  return out;
 }
 
 Json raw_json(const std::string& text) { return Json::binary({text.begin(), text.end()}); }
@@ -423,7 +400,7 @@ void RepeatedEvents::step(v1::ResponseEvents& events) {
                                 : std::min(at_token_ + each[1].get<std::size_t>(), tokens->size());
     for (; at_token_ < end; ++at_token_, ++count) {
       if (count > 0) logprobs += ',';
-      write_text((*tokens)[at_token_], logprobs);
+      logprobs += json_text((*tokens)[at_token_]);
     }
   }
   const auto kind = item["type"] == "reasoning" ? ResponseOutput::Kind::kReasoning

@@ -142,7 +142,5 @@ nlohmann::ordered_json raw_json(const std::string& text);
 nlohmann::ordered_json response_usage(const v1::ChatUsage& usage);
 // The shortest decimal that is read as this float.
 double decimal(float value);
-// As text, with what is not UTF-8 in it replaced.
-std::string json_text(const nlohmann::ordered_json& json);
 
 }  // namespace lintel

@@ -370,7 +370,7 @@ grpc::Status ChatGeneration::make_turn(ReadChat& chat, const Owner& owner,
                                   {"tools", std::move(request.tools)},
                                   {"documents", std::move(request.documents)},
                                   {"kwargs", std::move(request.kwargs)}};
-  std::string text = request_json_text(trees);
+  std::string text = json_text(trees);
   text.shrink_to_fit();
   const auto answer = static_cast<std::size_t>(request.num_choices == 1 ? max_new_tokens : 0);
   RequestMemory::Charge memory = chat.memory.beside();

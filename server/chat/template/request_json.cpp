@@ -187,10 +187,10 @@ class OrderedTreeBuilder final : public nlohmann::json_sax<json> {
   bool finished_ = false;
 };
 
-bool has_big_integer(const ordered_json& value) {
+bool has_binary(const ordered_json& value) {
   if (!value.is_structured()) return value.is_binary();
   for (const ordered_json& part : value) {
-    if (has_big_integer(part)) return true;
+    if (has_binary(part)) return true;
   }
   return false;
 }
@@ -200,9 +200,12 @@ std::string dumped(const ordered_json& value) {
 }
 
 void append_text(const ordered_json& value, std::string& text) {
+  if (value.is_binary()) {
+    text.append(value.get_binary().begin(), value.get_binary().end());
+    return;
+  }
   if (!value.is_structured()) {
-    const auto digits = big_integer_digits(value);
-    text += digits ? *digits : dumped(value);
+    text += dumped(value);
     return;
   }
   text += value.is_object() ? '{' : '[';
@@ -249,32 +252,11 @@ std::size_t tree_memory(const ordered_json& tree) {
   return static_cast<std::size_t>(bytes) + inner;
 }
 
-namespace {
-
-void write_text(const ordered_json& value, std::string& out) {
-  if (const auto digits = big_integer_digits(value)) {
-    out += *digits;
-  } else if (value.is_object() || value.is_array()) {
-    const bool is_object = value.is_object();
-    out += is_object ? '{' : '[';
-    const std::size_t begin = out.size();
-    for (const auto& [key, item] : value.items()) {
-      if (out.size() > begin) out += ',';
-      if (is_object) out += ordered_json(key).dump() + ':';
-      write_text(item, out);
-    }
-    out += is_object ? '}' : ']';
-  } else {
-    out += value.dump();
-  }
-}
-
-}  // namespace
-
-std::string request_json_text(const ordered_json& tree) {
-  std::string out;
-  write_text(tree, out);
-  return out;
+std::string json_text(const ordered_json& value) {
+  if (!has_binary(value)) return dumped(value);
+  std::string text;
+  append_text(value, text);
+  return text;
 }
 
 ordered_json big_integer(std::string_view digits) {
@@ -286,13 +268,6 @@ std::optional<std::string> big_integer_digits(const ordered_json& value) {
   const auto& bytes = value.get_binary();
   if (!bytes.has_subtype() || bytes.subtype() != kBigIntegerSubtype) return std::nullopt;
   return std::string(bytes.begin(), bytes.end());
-}
-
-std::string request_text(const ordered_json& value) {
-  if (!has_big_integer(value)) return dumped(value);
-  std::string text;
-  append_text(value, text);
-  return text;
 }
 
 }  // namespace lintel

@@ -22,15 +22,12 @@ std::optional<nlohmann::ordered_json> read_request_json(std::string_view text,
 // Bytes that a tree holds, as the allocator gives them out: what the reader charges for it.
 std::size_t tree_memory(const nlohmann::ordered_json& tree);
 
-// A tree that was read so, as text that is read into the same tree.
-std::string request_json_text(const nlohmann::ordered_json& tree);
-
 // An integer beyond 64 bits, as nlohmann::json has none: a binary value of a subtype of its own.
 nlohmann::ordered_json big_integer(std::string_view digits);
 // The digits of such a value, with its sign; nothing: it is another value.
 std::optional<std::string> big_integer_digits(const nlohmann::ordered_json& value);
-// Such a tree as JSON again, in one line and in UTF-8, with all digits of large integers. As deep
-// as the tree is.
-std::string request_text(const nlohmann::ordered_json& value);
+// A value as JSON, in one line and in UTF-8. Binary values are JSON already and stay as they are:
+// large integers have all their digits. As deep as the tree is.
+std::string json_text(const nlohmann::ordered_json& value);
 
 }  // namespace lintel

@@ -485,7 +485,7 @@ void HttpCalls::start(const SharedExchange& exchange, const std::string& method,
     const RpcMethod& refused = *methods_.at(method);
     const auto response =
         refused.type == RpcMethod::Type::kUnary ? refused.new_response() : nullptr;
-    handlers.end(request_memory_refusal(refusal, name, "message"), response.get());
+    handlers.end(request_memory_refusal(refusal, name, "body"), response.get());
     return;
   }
   const auto call =

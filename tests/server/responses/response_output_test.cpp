@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "server/chat/template/request_json.h"
 #include "tests/server/chat/answer_cases.h"
 #include "tests/support/catch.h"
 

@@ -507,7 +507,8 @@ TEST_CASE("responses: a request is repeated by its Idempotency-Key, also after a
 
 TEST_CASE("responses: a stored conversation beyond 48 MiB in memory is compacted", "[threat-95]") {
   ResponseServer server(ResponseServer::store);
-  const ojson dense = {{"type", "reasoning"}, {"summary", std::vector<int>(350'000)}};
+  const ojson dense = {{"type", "reasoning"},
+                       {"summary", std::vector<ojson>(450'000, ojson::array())}};
   const ojson user = {{"role", "user"}, {"content", "Hello"}};
   std::string last = server.answered(asked_for(ojson::array({dense, user})))["id"];
   // A chain as it could be stored before turns were bounded: 22 MB each.
