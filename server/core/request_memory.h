@@ -85,13 +85,13 @@ class RequestMemory {
   void give_back(Shares::iterator share, std::size_t& request, std::size_t bytes) noexcept
       EXCLUDES(mutex_);
 
-  // Releases of so much in one go are added up, and from so many bytes on given back.
+  // Releases of so much in one go are added up, and from so many bytes on `give_back` is called.
   static constexpr std::size_t kLargeBytes = std::size_t{4} << 20;
   static constexpr std::size_t kGivenBackBytes = std::size_t{16} << 20;
 
   const Limits limits_;
   const std::function<void()> give_back_;
-  std::atomic<std::size_t> freed_{0};  // in large releases, since the last one was given back
+  std::atomic<std::size_t> freed_{0};  // in large releases, since the last call
   mutable Mutex mutex_;
   std::size_t bytes_ GUARDED_BY(mutex_) = 0;
   Shares shares_ GUARDED_BY(mutex_);  // of the identities that have charges

@@ -12,9 +12,9 @@ namespace lintel::grammar {
 
 // Texts in which `pattern` occurs, an expression as ECMA-262 has it: with kJsonString between the
 // quotes that belong to it, with kUtf8 alone. Throws GrammarError, with "pattern TEXT" as its
-// reason: look-ahead within a group that is repeated, look-behind, back references, \b, \p and anchors inside are
-// refused, as is what needs more states than an automaton may have, or more units of work than
-// `most_work`. Adds its work to *work, if there is one, also where it throws.
+// reason: look-ahead within a group that is repeated, look-behind, back references, \b, \p and
+// anchors inside are refused, as is what needs more states than an automaton may have, or more
+// units of work than `most_work`. Adds its work to *work, if there is one, also where it throws.
 Dfa pattern_dfa(std::string_view pattern, Spelling spelling, std::size_t* work = nullptr,
                 std::size_t most_work = kMaxDfaWork);
 

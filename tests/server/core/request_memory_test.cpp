@@ -102,10 +102,10 @@ TEST_CASE("request memory: charges of one request are refused for good by what a
   CHECK_FALSE(part.add(99));
 }
 
-TEST_CASE("request memory: large releases are given back to the system before they count as free") {
+TEST_CASE("request memory: large releases return to the system before they count as free") {
   constexpr std::size_t kMiB = std::size_t{1} << 20;
   RequestMemory* account = nullptr;
-  std::vector<std::size_t> held;  // bytes of the account, where memory is given back
+  std::vector<std::size_t> held;  // bytes of the account, where memory is returned
   RequestMemory memory({.bytes = 64 * kMiB}, [&] { held.push_back(account->stats().bytes); });
   account = &memory;
   RequestMemory::Charge charge(&memory, "a");
