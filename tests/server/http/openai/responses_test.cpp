@@ -761,7 +761,11 @@ TEST_CASE("responses: a follower that leaves holds no memory until the end", "[t
 }
 
 TEST_CASE("responses: a stream begins when its request is accepted, before its first token") {
-  ResponseServer server([](ServerOptions& options) {
+  // Of one caller, whose requests take no turns: the first keeps its row.
+  const TokenFile tokens;
+  const std::string alice = "Authorization: Bearer token-alice\r\n";
+  ResponseServer server([&](ServerOptions& options) {
+    options.security.auth_tokens = tokens.path;
     options.models.scheduling.workers = 1;
     options.models.scheduling.max_batch_rows = 1;
     options.models.scheduling.prefill_rows_per_step = 1;
@@ -772,12 +776,13 @@ TEST_CASE("responses: a stream begins when its request is accepted, before its f
   body["logit_bias"] = {{std::to_string(kLlamaEnd), -100}};
   body["background"] = true;
   Scheduler& scheduler = server.server->scheduler("m");
-  const ojson first = server.answered(body);
+  const ojson first = server.answered(body, alice);
   REQUIRE(eventually([&] { return scheduler.stats().running == 1; }));
   body = asked_for("Hello", 20);
   body["stream"] = true;
   HttpClient client(server.port());
-  client.send(post_text("/v1/responses", body.dump(), "application/json", "Connection: close\r\n"));
+  client.send(
+      post_text("/v1/responses", body.dump(), "application/json", alice + "Connection: close\r\n"));
   std::string seen;
   while (whole_events(seen).size() < 2) seen += client.read_raw(1);
   CHECK(scheduler.stats().queued == 1);
@@ -787,11 +792,12 @@ TEST_CASE("responses: a stream begins when its request is accepted, before its f
   // What is refused has no event, also in the background.
   for (const bool is_background : {false, true}) {
     body["background"] = is_background;
-    const HttpReply refused = server.create(body);
+    const HttpReply refused = server.create(body, alice);
     CHECK(refused.status == 429);
     CHECK(ojson::parse(refused.body).contains("error"));
   }
-  post(server.port(), "/v1/responses/" + first["id"].get<std::string>() + "/cancel", "");
+  post(server.port(), "/v1/responses/" + first["id"].get<std::string>() + "/cancel", "",
+       "application/json", alice);
   for (std::string more; !(more = client.read_raw(1 << 20)).empty();) seen += more;
   CHECK_THAT(seen, Contains("event: response.incomplete") && Contains("data: [DONE]"));
 }
