@@ -2,6 +2,7 @@
 #include "server/grammar/schema.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -20,6 +21,9 @@ namespace lintel::grammar {
 namespace {
 
 using Type = JsonValue::Type;
+
+// Free keys of an object with a minProperties that get members of their own.
+constexpr std::size_t kMostNamedKeys = 16;
 
 class SchemaCompiler {
  public:
@@ -364,29 +368,67 @@ class SchemaCompiler {
     return node;
   }
 
+  // The keys of `dfa` without their closing quotes; nothing: there are more than `most`.
+  std::optional<std::vector<std::string>> keys_of(const Dfa& dfa, std::size_t most) {
+    std::vector<std::string> keys;
+    std::vector<std::pair<std::string, Dfa::State>> begins = {{"", dfa.start()}};
+    while (!begins.empty()) {
+      std::vector<std::pair<std::string, Dfa::State>> next;
+      for (const auto& [begin, state] : begins) {
+        reader_.spend(64 + begin.size() / 8);
+        for (int byte = 0; byte < 256; ++byte) {
+          const Dfa::State to = dfa.step(state, static_cast<unsigned char>(byte));
+          if (to == Dfa::kDead) continue;
+          if (dfa.accepts(to)) {
+            keys.push_back(begin);
+          } else {
+            next.emplace_back(begin + static_cast<char>(byte), to);
+          }
+          // Each beginning leads to a key that no other one does.
+          if (keys.size() + next.size() > most) return std::nullopt;
+        }
+      }
+      begins = std::move(next);
+    }
+    return keys;
+  }
+
   Node object_node(const Shape& shape) {
     Node node;
     node.kind = Node::Kind::kObject;
     node.cost = 1;
-    std::map<std::string, std::size_t> keys;  // in the order of their bytes
-    std::unordered_map<std::string_view, std::size_t> places;
-    for (std::size_t i = 0; i < shape.properties.size(); ++i) {
-      keys.emplace(json_spelling(shape.properties[i].first), i);
+    struct Member {
+      const std::string* name;  // in `properties`; null: it is not there
+      SetId set;
+    };
+    std::map<std::string, Member> members;  // in the order of the bytes of their keys
+    for (const auto& [name, set] : shape.properties) {
+      members.emplace(json_spelling(name), Member{&name, set});
     }
-    node.required.resize(keys.size() / 64 + 1);
-    for (const auto& [key, property] : keys) {
+    static const std::shared_ptr<const Dfa> any_key(json_key(), &json_key()->dfa);
+    std::size_t named = 0;
+    for (const KeyClass& others : shape.keys) {
+      // Of free keys, which may be equal, one alone is sure to count.
+      if (others.dfa != nullptr && shape.min_properties > shape.required.size() + 1) {
+        if (const auto keys = keys_of(*others.dfa, kMostNamedKeys - named)) {
+          for (const std::string& key : *keys) members.emplace(key, Member{nullptr, others.set});
+          named += keys->size();
+          continue;
+        }
+      }
+      node.keys.push_back({others.dfa == nullptr ? any_key : others.dfa, node_of(others.set)});
+    }
+    std::unordered_map<std::string_view, std::size_t> places;
+    node.required.resize(members.size() / 64 + 1);
+    for (const auto& [key, member] : members) {
       const std::size_t i = node.texts.size();
-      if (shape.required.contains(shape.properties[property].first)) {
+      if (member.name != nullptr && shape.required.contains(*member.name)) {
         node.required[i / 64] |= std::uint64_t{1} << (i % 64);
       }
       reader_.hold(128 + 2 * key.size());
       node.texts.push_back(key);
-      node.children.push_back(node_of(shape.properties[property].second));
-      places.emplace(shape.properties[property].first, i);
-    }
-    static const std::shared_ptr<const Dfa> any_key(json_key(), &json_key()->dfa);
-    for (const KeyClass& others : shape.keys) {
-      node.keys.push_back({others.dfa == nullptr ? any_key : others.dfa, node_of(others.set)});
+      node.children.push_back(node_of(member.set));
+      if (member.name != nullptr) places.emplace(*member.name, i);
     }
     add_counts(shape, places, node);
     return node;
@@ -439,6 +481,13 @@ class SchemaCompiler {
       // Members that come in groups might meet one bound alone.
       throw GrammarError(GrammarError::Kind::kTooLarge, "",
                          "has minProperties, maxProperties and dependentRequired at one place");
+    }
+    std::size_t sure = node.keys.empty() ? 0 : 1;
+    for (const std::uint64_t word : node.required) {
+      sure += static_cast<std::size_t>(std::popcount(word));
+    }
+    if (!node.keys.empty() && node.least > sure && shape.min_properties_schema != nullptr) {
+      reader_.note(shape.min_properties_schema, "minProperties");
     }
   }
 

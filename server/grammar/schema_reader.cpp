@@ -1083,7 +1083,9 @@ void SchemaReader::read_scalars(const JsonValue* schema, Shape& shape) {
   at_most("maxLength", shape.max_length);
   at_least("minItems", shape.min_items);
   at_most("maxItems", shape.max_items);
+  const std::uint32_t least_before = shape.min_properties;
   at_least("minProperties", shape.min_properties);
+  if (shape.min_properties > least_before) shape.min_properties_schema = schema;
   at_most("maxProperties", shape.max_properties);
   if (const JsonValue* const pattern = schema->find("pattern")) {
     if (!pattern->is(Type::kString)) refuse_form(schema, "pattern");

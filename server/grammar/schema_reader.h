@@ -62,6 +62,7 @@ struct Shape {
   std::uint32_t min_length = 0, max_length = kUnbounded;
   std::uint32_t min_items = 0, max_items = kUnbounded;
   std::uint32_t min_properties = 0, max_properties = kUnbounded;
+  const JsonValue* min_properties_schema = nullptr;  // that has the minProperties, if one does
   std::vector<const JsonValue*> patterns, formats;
   std::vector<const JsonValue*> excluded_patterns;
   std::vector<SetId> prefix;
@@ -95,6 +96,8 @@ class SchemaReader {
   std::shared_ptr<const Dfa> not_excluded(const Shape& shape, Spelling spelling);
   // Leaves a keyword of `place` out, or throws.
   void refuse(const JsonValue* place, const std::string& reason);
+  // Names what is not enforced, under strict, too.
+  void note(const JsonValue* place, const std::string& reason);
   // Counts work of the whole, up to kMaxSchemaWork.
   void spend(std::size_t work);
   // Counts memory that stays until the end, up to kMaxSchemaMemory.
@@ -165,8 +168,6 @@ class SchemaReader {
   // The pointer to `place` within the document.
   std::string path_of(const JsonValue* place) const;
   [[noreturn]] void refuse_form(const JsonValue* place, const std::string& reason) const;
-  // Names what is not enforced, under strict, too.
-  void note(const JsonValue* place, const std::string& reason);
   void check_keywords(const JsonValue* schema);
 
   // Finds bases and anchors, and counts the document's memory.

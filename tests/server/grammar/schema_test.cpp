@@ -53,6 +53,23 @@ std::string refusal(const std::string& schema) {
   return "taken";
 }
 
+// What is named, with its place, under strict or not; what the refusal says where there is one.
+std::vector<std::string> named(const std::string& schema, bool is_strict) {
+  SchemaOptions options;
+  options.relaxed = !is_strict;
+  std::vector<RelaxedKeyword> relaxed;
+  std::vector<std::string> names;
+  try {
+    compile_schema(schema, options, &relaxed);
+  } catch (const GrammarError& error) {
+    return {error.reason()};
+  }
+  for (const RelaxedKeyword& keyword : relaxed) {
+    names.push_back(keyword.path.empty() ? keyword.keyword : keyword.path + " " + keyword.keyword);
+  }
+  return names;
+}
+
 // A validator of its own for what the schemas below use. Objects have no equal keys here.
 bool is_valid(const Json& value, const Json& schema, const Json& root) {
   if (schema.is_boolean()) return schema.get<bool>();
@@ -512,6 +529,57 @@ TEST_CASE("counts of members: bounds hold with required and dependent ones") {
   CHECK(refusal(R"({"type":"object","required":["a","b"],"maxProperties":1})") ==
         "cannot be met by any text");
   CHECK(refusal(R"({"dependencies":{"a":{"minProperties":2}}})") == "dependencies");
+}
+
+TEST_CASE("minProperties: free keys that may be equal meet it, or it is named under strict") {
+  using Names = std::vector<std::string>;
+  // A few keys are members of their own.
+  const char* const colors =
+      R"({"type":"object","propertyNames":{"enum":["red","green","blue"]},"minProperties":3})";
+  CHECK(named(colors, true).empty());
+  CHECK(takes(colors, R"({"red": 1, "blue": 2, "green": 3})"));
+  CHECK_FALSE(takes(colors, R"({"red": 1, "red": 2, "red": 3})"));
+  CHECK_FALSE(takes(colors, R"({"red": 1, "blue": 2, "red": 3})"));
+  CHECK_FALSE(takes(colors, R"({"red": 1, "blue": 2})"));
+  CHECK(refusal(R"({"type":"object","propertyNames":{"enum":["a"]},"minProperties":2})") ==
+        "cannot be met by any text");
+  const char* const patterns =
+      R"({"type":"object","patternProperties":{"^a$":{"type":"null"},"^b$":{"type":"integer"}},
+          "additionalProperties":false,"minProperties":2})";
+  CHECK(named(patterns, true).empty());
+  CHECK(takes(patterns, R"({"b": 1, "a": null})"));
+  CHECK_FALSE(takes(patterns, R"({"a": null, "a": null})"));
+  CHECK_FALSE(takes(patterns, R"({"a": null, "b": null})"));
+  const char* const with_named =
+      R"({"type":"object","properties":{"a":true},"patternProperties":{"^[bc]$":{"type":"null"}},
+          "additionalProperties":false,"minProperties":3})";
+  CHECK(named(with_named, true).empty());
+  CHECK(takes(with_named, R"({"c": null, "b": null, "a": null})"));
+  CHECK_FALSE(takes(with_named, R"({"a": 1, "b": null, "b": null})"));
+  CHECK_FALSE(takes(with_named, R"({"c": null, "b": null, "c": null})"));
+  CHECK(takes(R"({"type":"object","propertyNames":{"enum":["\"","\n"]},"minProperties":2})",
+              R"({"\n": 1, "\"": 2})"));
+  // Keys without an end, and many.
+  std::string many = R"({"type":"object","minProperties":2,"propertyNames":{"enum":["x")";
+  for (int i = 0; i < 16; ++i) many += ",\"x" + std::to_string(i) + "\"";
+  for (const bool is_strict : {true, false}) {
+    CHECK(named(R"({"properties":{"o":{"type":"object","minProperties":2}}})", is_strict) ==
+          Names{"#/properties/o minProperties"});
+    CHECK(named(R"({"type":"object","patternProperties":{"^a$":true,"^b":true},
+                    "additionalProperties":false,"minProperties":2})",
+                is_strict) == Names{"# minProperties"});
+    CHECK(named(many + "]}}", is_strict) == Names{"# minProperties"});
+    // One free key is all that these need.
+    CHECK(named(R"({"type":"object","minProperties":1})", is_strict).empty());
+    CHECK(named(R"({"type":"object","required":["a"],"dependentRequired":{"a":["b"]},
+                    "minProperties":3})",
+                is_strict)
+              .empty());
+    CHECK(named(R"({"type":"object","properties":{"a":true,"b":true},"minProperties":2,
+                    "additionalProperties":false})",
+                is_strict)
+              .empty());
+  }
 }
 
 TEST_CASE("not: enums, constants, types, and what is made of them") {
