@@ -63,14 +63,20 @@ std::string source_of(const std::vector<grammar::ToolSpec>& specs,
 std::string relaxed_text(const std::vector<grammar::RelaxedKeyword>& relaxed) {
   constexpr std::size_t kMostBytes = 2048;  // for a header, of which clients take few KiB
   std::string text;
+  bool is_cut = false;
   for (const grammar::RelaxedKeyword& keyword : relaxed) {
-    if (!text.empty()) text += ", ";
+    if (keyword.keyword == grammar::kMoreRelaxed) {
+      is_cut = true;
+      continue;  // another tool's may follow
+    }
     if (text.size() + keyword.path.size() + keyword.keyword.size() > kMostBytes) {
-      text += "...";
+      is_cut = true;
       break;
     }
+    if (!text.empty()) text += ", ";
     text += (keyword.path.empty() ? "/" : keyword.path) + " " + keyword.keyword;
   }
+  if (is_cut) text += text.empty() ? "..." : ", ...";
   std::ranges::replace_if(
       text, [](char c) { return c < ' ' || c > '~'; }, '?');
   return text;

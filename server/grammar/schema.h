@@ -14,6 +14,9 @@
 
 namespace lintel::grammar {
 
+// The keyword, without a path, that ends a list of which more was left out than it names.
+inline constexpr const char* kMoreRelaxed = "...";
+
 // What was left out of a schema.
 struct RelaxedKeyword {
   std::string path;     // a JSON pointer
@@ -46,8 +49,8 @@ struct MemberStyle {
 };
 
 // Adds the texts that `schema` describes to `grammar`. `relaxed`: what was left out is appended,
-// and formats that are not enforced, 64 keywords at most. Bounds: 10,000 nodes, 64 MiB of memory,
-// and work that takes some 50 ms. Throws GrammarError.
+// and what is not enforced, 64 keywords at most, then kMoreRelaxed. Bounds: 10,000 nodes, 64 MiB of
+// memory, and work that takes some 50 ms. Throws GrammarError.
 NodeId add_schema(Grammar& grammar, const JsonValue& schema, const SchemaOptions& options,
                   std::vector<RelaxedKeyword>* relaxed);
 

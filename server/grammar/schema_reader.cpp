@@ -266,8 +266,13 @@ void SchemaReader::refuse(const JsonValue* place, const std::string& reason) {
 }
 
 void SchemaReader::note(const JsonValue* place, const std::string& reason) {
-  if (relaxed_ == nullptr || relaxed_->size() >= kMostRelaxed) return;
-  if (noted_.emplace(place, reason).second) relaxed_->push_back({path_of(place), reason});
+  if (relaxed_ == nullptr || relaxed_->size() > kMostRelaxed) return;
+  if (!noted_.emplace(place, reason).second) return;
+  if (relaxed_->size() < kMostRelaxed) {
+    relaxed_->push_back({path_of(place), reason});
+  } else {
+    relaxed_->push_back({"", kMoreRelaxed});
+  }
 }
 
 void SchemaReader::refuse_form(const JsonValue* place, const std::string& reason) const {
@@ -1107,7 +1112,10 @@ std::shared_ptr<const Dfa> SchemaReader::dfa_of(const JsonValue* schema, const J
                                                 bool is_pattern, Spelling spelling) {
   const auto key = std::make_tuple(is_pattern, spelling, text->text);
   const auto found = dfas_.find(key);
-  if (found != dfas_.end()) return found->second;
+  if (found != dfas_.end()) {
+    if (found->second == nullptr) leave_out(schema, text, is_pattern);
+    return found->second;
+  }
   std::shared_ptr<const Dfa> dfa;
   if (is_pattern) {
     hold(128 + text->text.size());
@@ -1120,14 +1128,20 @@ std::shared_ptr<const Dfa> SchemaReader::dfa_of(const JsonValue* schema, const J
     } catch (const GrammarError& error) {
       if (error.kind() != GrammarError::Kind::kUnsupported) throw;
       spend(work + kMaxSchemaWork / 20);
-      refuse(schema, error.reason());
     }
   } else {
     dfa = format_dfa(text->text, spelling);
-    if (dfa == nullptr && is_one_of(kKnownFormats, text->text))
-      note(schema, "format " + text->text);
   }
+  if (dfa == nullptr) leave_out(schema, text, is_pattern);
   return dfas_[key] = std::move(dfa);
+}
+
+void SchemaReader::leave_out(const JsonValue* schema, const JsonValue* text, bool is_pattern) {
+  if (is_pattern) {
+    refuse(schema, "pattern " + text->text);
+  } else if (is_one_of(kKnownFormats, text->text)) {
+    note(schema, "format " + text->text);
+  }
 }
 
 std::shared_ptr<const Dfa> SchemaReader::not_excluded(const Shape& shape, Spelling spelling) {
@@ -1337,7 +1351,7 @@ void SchemaReader::read_owner(const JsonValue* schema, Objects& objects, Shape& 
 std::shared_ptr<const Dfa> SchemaReader::key_dfa(const JsonValue* schema,
                                                  const std::string& pattern) {
   const auto found = key_dfas_.find(pattern);
-  if (found != key_dfas_.end()) return found->second;
+  if (found != key_dfas_.end() && found->second != nullptr) return found->second;
   hold(128 + pattern.size());
   const JsonValue text = text_value(pattern);
   const auto quoted = dfa_of(schema, &text, true, Spelling::kJsonString);

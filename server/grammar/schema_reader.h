@@ -168,6 +168,8 @@ class SchemaReader {
   // The pointer to `place` within the document.
   std::string path_of(const JsonValue* place) const;
   [[noreturn]] void refuse_form(const JsonValue* place, const std::string& reason) const;
+  // A pattern or format of `schema` that has no automaton.
+  void leave_out(const JsonValue* schema, const JsonValue* text, bool is_pattern);
   void check_keywords(const JsonValue* schema);
 
   // Finds bases and anchors, and counts the document's memory.

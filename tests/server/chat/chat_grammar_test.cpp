@@ -62,5 +62,25 @@ TEST_CASE("chat grammar: documents have the same white space with tools and with
   CHECK_FALSE(takes(forced, call(wide)));
 }
 
+TEST_CASE("chat grammar: the list of what was left out ends with dots where it is cut") {
+  const auto named = [](int keywords) {
+    nlohmann::ordered_json schema = {{"type", "object"}};
+    for (int i = 0; i < keywords; ++i) {
+      schema["properties"]["p" + std::to_string(100 + i)] = {{"if", true}, {"then", false}};
+    }
+    ChatRequest request;
+    request.format = ChatRequest::Format::kJsonSchema;
+    request.format_text = schema.dump();
+    grammar::GrammarCache cache;
+    ChatGrammar made;
+    REQUIRE(make_chat_grammar(request, {}, cache, made).ok());
+    return made.relaxed;
+  };
+  CHECK_THAT(named(32), Catch::EndsWith("#/properties/p131 then"));
+  CHECK_THAT(named(33), Catch::EndsWith("#/properties/p131 then, ..."));
+  CHECK_THAT(named(500), Catch::EndsWith("#/properties/p131 then, ..."));
+  CHECK(named(500).size() < 2100);
+}
+
 }  // namespace
 }  // namespace lintel

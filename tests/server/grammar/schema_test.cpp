@@ -410,6 +410,36 @@ TEST_CASE("relaxed schemas: a pattern of keys that is left out takes additionalP
   CHECK_FALSE(takes(grammar, R"({"b": 1})"));
 }
 
+TEST_CASE("relaxed schemas: each place of a keyword is named, and a list that is cut says so") {
+  using Names = std::vector<std::string>;
+  const char* const formats =
+      R"({"properties":{"a":{"type":"string","format":"regex"},
+          "b":{"type":"string","format":"regex"},"c":{"items":{"format":"regex"}}}})";
+  const Names places = {"#/properties/a format regex", "#/properties/b format regex",
+                        "#/properties/c/items format regex"};
+  CHECK(named(formats, true) == places);
+  CHECK(named(formats, false) == places);
+  CHECK(named(R"({"properties":{"a":{"pattern":"(a)\\1"},"b":{"pattern":"(a)\\1"}}})", false) ==
+        Names{R"(#/properties/a pattern (a)\1)", R"(#/properties/b pattern (a)\1)"});
+  CHECK(named(R"({"properties":{"a":{"patternProperties":{"(a)\\1":true}},
+                  "b":{"patternProperties":{"(a)\\1":false}}}})",
+              false) ==
+        Names{R"(#/properties/a pattern (a)\1)", R"(#/properties/b pattern (a)\1)"});
+  const auto many = [](int count) {
+    std::string schema = R"({"properties":{"x":{})";
+    for (int i = 0; i < count; ++i) {
+      schema += ",\"p" + std::to_string(i) + R"(":{"uniqueItems":true})";
+    }
+    return named(schema + "}}", false);
+  };
+  CHECK(many(64).size() == 64);
+  CHECK(many(64).back() != "...");
+  for (const int count : {65, 100}) {
+    CHECK(many(count).size() == 65);
+    CHECK(many(count).back() == "...");
+  }
+}
+
 TEST_CASE("annotations: strict schemas may have them, and $id is where references begin") {
   std::vector<RelaxedKeyword> relaxed;
   const auto grammar = compile_schema(
