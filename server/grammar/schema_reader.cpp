@@ -262,7 +262,12 @@ void SchemaReader::refuse(const JsonValue* place, const std::string& reason) {
   if (!options_.relaxed) {
     throw GrammarError(GrammarError::Kind::kUnsupported, path_of(place), reason);
   }
+  widen(place);
   note(place, reason);
+}
+
+void SchemaReader::widen(const JsonValue* place) {
+  if (left_out_.insert(place).second) hold(32);
 }
 
 void SchemaReader::note(const JsonValue* place, const std::string& reason) {
@@ -1140,6 +1145,7 @@ void SchemaReader::leave_out(const JsonValue* schema, const JsonValue* text, boo
   if (is_pattern) {
     refuse(schema, "pattern " + text->text);
   } else if (is_one_of(kKnownFormats, text->text)) {
+    widen(schema);
     note(schema, "format " + text->text);
   }
 }
@@ -1535,21 +1541,36 @@ bool SchemaReader::takes(const JsonValue* schema, const JsonValue& value) {
     } else if (!takes(target, value)) {
       return false;
     }
-    if (is_old_draft_) return true;
+    if (is_old_draft_) {
+      is_unsure_ = is_unsure_ || left_out_.contains(schema);
+      return true;
+    }
   }
   check_keywords(schema);
   for (const char* const name : {"allOf", "anyOf", "oneOf"}) {
     const JsonValue* const branches = schema->find(name);
     if (branches == nullptr) continue;
     if (!branches->is(Type::kArray)) refuse_form(schema, name);
-    const auto count = std::ranges::count_if(
-        branches->values, [&](const JsonValue& branch) { return takes(&branch, value); });
-    if (name[1] == 'l' && count != std::ssize(branches->values)) return false;
-    if (name[1] != 'l' && (count == 0 || (name[0] == 'o' && count > 1))) return false;
+    std::size_t sure = 0, unsure = 0;
+    for (const JsonValue& branch : branches->values) {
+      const Taken result = taken(&branch, value);
+      sure += result == Taken::kYes ? 1 : 0;
+      unsure += result == Taken::kPerhaps ? 1 : 0;
+    }
+    if (name[1] == 'l') {
+      if (sure + unsure != branches->values.size()) return false;
+      is_unsure_ = is_unsure_ || unsure > 0;
+    } else {
+      if (sure + unsure == 0 || (name[0] == 'o' && sure > 1)) return false;
+      is_unsure_ = is_unsure_ || sure == 0;
+      // A branch that holds for want of what is left out rules no other one out.
+      if (name[0] == 'o' && sure + unsure > 1) refuse(schema, "oneOf whose branches may both hold");
+    }
   }
-  if (const JsonValue* const excluded = schema->find("not");
-      excluded != nullptr && takes(excluded, value)) {
-    return false;
+  if (const JsonValue* const excluded = schema->find("not")) {
+    const Taken result = taken(excluded, value);
+    if (result == Taken::kYes) return false;
+    if (result == Taken::kPerhaps) refuse(schema, "not");
   }
   const Shape& shape = shape_of(intern({schema}));
   if (shape.constants && std::ranges::none_of(*shape.constants, [&](const JsonValue* other) {
@@ -1557,7 +1578,18 @@ bool SchemaReader::takes(const JsonValue* schema, const JsonValue& value) {
       })) {
     return false;
   }
-  return has_shape(value, shape);
+  if (!has_shape(value, shape)) return false;
+  // Names of keys that take too many states are left out of their own schema.
+  const JsonValue* const names = schema->find("propertyNames");
+  is_unsure_ = is_unsure_ || left_out_.contains(schema) || left_out_.contains(names);
+  return true;
+}
+
+SchemaReader::Taken SchemaReader::taken(const JsonValue* schema, const JsonValue& value) {
+  const bool was_unsure = std::exchange(is_unsure_, false);
+  const bool is_taken = takes(schema, value);
+  const bool is_sure = !std::exchange(is_unsure_, was_unsure);
+  return !is_taken ? Taken::kNo : is_sure ? Taken::kYes : Taken::kPerhaps;
 }
 
 bool SchemaReader::has_shape(const JsonValue& value, const Shape& shape, bool with_formats) {

@@ -168,6 +168,8 @@ class SchemaReader {
   // The pointer to `place` within the document.
   std::string path_of(const JsonValue* place) const;
   [[noreturn]] void refuse_form(const JsonValue* place, const std::string& reason) const;
+  // Remembers that `place` takes more than it says.
+  void widen(const JsonValue* place);
   // A pattern or format of `schema` that has no automaton.
   void leave_out(const JsonValue* schema, const JsonValue* text, bool is_pattern);
   void check_keywords(const JsonValue* schema);
@@ -234,7 +236,12 @@ class SchemaReader {
 
   void filter_constants(Shape& shape);
   bool holds(const JsonValue& value, SetId set);
+  // False: `schema` does not take it. True: it does, but for what is left out, if is_unsure_ is
+  // set.
   bool takes(const JsonValue* schema, const JsonValue& value);
+  enum class Taken { kNo, kPerhaps, kYes };
+  // The same, with what is_unsure_ was before.
+  Taken taken(const JsonValue* schema, const JsonValue& value);
   // But for constants. As deep as the value is.
   bool has_shape(const JsonValue& value, const Shape& shape, bool with_formats = true);
   bool has_members(const JsonValue& value, const Shape& shape);
@@ -256,6 +263,8 @@ class SchemaReader {
   std::unordered_set<SetId, HashOfSet, EqualSet> ids_;
   std::uint32_t walks_ = 0;
   std::uint32_t taking_ = 0;  // calls of takes() within one another
+  bool is_unsure_ = false;    // takes() returned true for want of what is left out
+  std::unordered_set<const JsonValue*> left_out_;  // schemas of which something is left out
   std::set<std::pair<const JsonValue*, std::string>> noted_;
   std::unordered_set<const JsonValue*> checked_;
   std::map<std::pair<const JsonValue*, SetId>, Overlaps> overlaps_;

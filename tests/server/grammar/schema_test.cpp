@@ -493,6 +493,43 @@ TEST_CASE("constants: 2.0 is 2, and members come in any order") {
   CHECK(takes(R"({"enum":[{"a":1,"b":2}],"const":{"b":2.0,"a":1}})", R"({"b": 2, "a": 1})"));
 }
 
+TEST_CASE("constants: a not or a oneOf of what is not served is left out and named") {
+  using Names = std::vector<std::string>;
+  SchemaOptions options;
+  options.relaxed = true;
+  const auto makes = [&](const std::string& schema, const std::string& text) {
+    return takes(compile_schema(schema, options), text);
+  };
+  const char* const unique =
+      R"({"properties":{"a":{"not":{"uniqueItems":true}}},"enum":[{"a":[1,1]},{"a":[1,2]}]})";
+  CHECK(makes(unique, R"({"a": [1, 1]})"));
+  CHECK(named(unique, false) == Names{"#/properties/a/not uniqueItems", "#/properties/a not"});
+  CHECK(named(unique, true) == Names{"uniqueItems"});
+  const char* const one_of =
+      R"({"properties":{"a":{"oneOf":[{"uniqueItems":true},{"items":{"const":1}}]}},
+          "enum":[{"a":[1,1]},{"a":[2,2]}]})";
+  CHECK(makes(one_of, R"({"a": [1, 1]})"));
+  CHECK(named(one_of, false) == Names{"#/properties/a/oneOf/0 uniqueItems",
+                                      "#/properties/a oneOf whose branches may both hold"});
+  // Again where a format, a pattern or a reference of it is known already.
+  for (const char* const left_out :
+       {R"("format":"regex")", R"("pattern":"(b)\\1")", R"("$ref":"u:x")"}) {
+    const std::string schema = std::string(R"({"properties":{"a":{"not":{"anyOf":[{)") + left_out +
+                               R"(,"minLength":1},{"type":"null"}]}}},
+        "enum":[{"a":"("},{"a":"(("},{"a":null},{"a":""}]})";
+    INFO(schema);
+    CHECK(makes(schema, R"({"a": "("})"));
+    CHECK(makes(schema, R"({"a": "(("})"));
+    CHECK(makes(schema, R"({"a": ""})"));
+    // It is said all the same.
+    CHECK_FALSE(makes(schema, R"({"a": null})"));
+  }
+  // Two branches that are served and both hold are enough.
+  CHECK_FALSE(makes(R"({"properties":{"a":{"oneOf":[{"type":"integer"},{"maximum":5},
+                        {"uniqueItems":true}]}},"enum":[{"a":1},{"a":"x"}]})",
+                    R"({"a": 1})"));
+}
+
 TEST_CASE("patternProperties: values follow the patterns that keys match") {
   const auto grammar = compile_schema(
       R"({"type":"object","properties":{"ab":{"maximum":5,"type":"integer"}},"patternProperties":{
