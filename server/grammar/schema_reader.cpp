@@ -92,6 +92,22 @@ bool is_one_of(const std::array<std::string_view, N>& names, std::string_view na
   return std::ranges::find(names, name) != names.end();
 }
 
+// True for a keyword of kRefused in `schema` with a value that permits everything.
+bool says_nothing(const JsonValue& schema, std::string_view name) {
+  const JsonValue& value = *schema.find(name);
+  if (name == "unevaluatedProperties" || name == "unevaluatedItems") {
+    return value.is(Type::kBoolean) ? value.boolean
+                                    : value.is(Type::kObject) && value.values.empty();
+  }
+  if (name == "dependentSchemas") return value.is(Type::kObject) && value.values.empty();
+  if (name == "contains") {
+    const JsonValue* const least = schema.find("minContains");
+    return least != nullptr && least->is(Type::kNumber) && least->integer == 0 &&
+           schema.find("maxContains") == nullptr;
+  }
+  return false;
+}
+
 bool add_to(Schemas& set, const JsonValue* schema) {
   const auto at = std::ranges::lower_bound(set, schema);
   if (at != set.end() && *at == schema) return false;
@@ -316,7 +332,10 @@ void SchemaReader::read_document() {
       }
       continue;
     }
-    if (next.role == Role::kSchema) read_identity(&value, &next.resource);
+    if (next.role == Role::kSchema) {
+      read_identity(&value, &next.resource);
+      has_dynamic_references_ = has_dynamic_references_ || value.find("$dynamicRef") != nullptr;
+    }
     if (next.resource != 0 && next.role != Role::kValue) {
       resource_of_.emplace(&value, next.resource);
     }
@@ -369,7 +388,9 @@ void SchemaReader::check_keywords(const JsonValue* schema) {
   if (!checked_.insert(schema).second) return;
   hold(32);
   for (const std::string_view name : kRefused) {
-    if (schema->find(name) != nullptr) refuse(schema, std::string(name));
+    if (schema->find(name) == nullptr || says_nothing(*schema, name)) continue;
+    if (name == "$dynamicAnchor" && !has_dynamic_references_) continue;
+    refuse(schema, std::string(name));
   }
 }
 
@@ -894,7 +915,10 @@ bool SchemaReader::negate_keyword(const JsonValue& schema, std::size_t keyword, 
 
       "oneOf",         "prefixItems",  "patternProperties",
       "propertyNames", "dependencies", "dependentRequired"};
-  return !is_one_of(kOthers, name) && !is_one_of(kRefused, name);
+  if (is_one_of(kRefused, name)) {
+    return says_nothing(schema, name) || (name == "$dynamicAnchor" && !has_dynamic_references_);
+  }
+  return !is_one_of(kOthers, name);
 }
 
 // --- keywords of one place

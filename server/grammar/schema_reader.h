@@ -254,6 +254,7 @@ class SchemaReader {
   std::size_t work_ = 0;
   std::size_t memory_ = 0;
   bool is_old_draft_ = false;  // draft 3 to 7: neighbours of $ref do not count
+  bool has_dynamic_references_ = false;
   std::string_view id_keyword_ = "$id";
   std::vector<Resource> resources_;
   std::map<std::pair<std::uint32_t, std::string>, const JsonValue*> anchors_;

@@ -471,6 +471,31 @@ TEST_CASE("formats: a known one that is not enforced is named under strict, othe
   CHECK(relaxed[0].keyword == "format regex");
 }
 
+TEST_CASE("keywords that are not served: values that say nothing are taken under strict") {
+  for (const char* const schema :
+       {R"({"unevaluatedProperties":true})", R"({"unevaluatedItems":true})",
+        R"({"unevaluatedItems":{}})", R"({"dependentSchemas":{}})", R"({"$dynamicAnchor":"x"})",
+        R"({"contains":{"const":1},"minContains":0})",
+        R"({"not":{"unevaluatedItems":true,"type":"null"}})"}) {
+    INFO(schema);
+    CHECK(named(schema, true).empty());
+    CHECK(named(schema, false).empty());
+    CHECK(takes(schema, "[1]"));
+  }
+  for (const auto& [schema, keyword] :
+       {std::pair(R"({"unevaluatedProperties":false})", "unevaluatedProperties"),
+        std::pair(R"({"unevaluatedItems":{"type":"null"}})", "unevaluatedItems"),
+        std::pair(R"({"if":{},"else":false})", "if"),
+        std::pair(R"({"dependentSchemas":{"a":false}})", "dependentSchemas"),
+        std::pair(R"({"contains":true})", "contains"),
+        std::pair(R"({"contains":true,"minContains":1})", "contains"),
+        std::pair(R"({"contains":true,"minContains":0,"maxContains":1})", "contains"),
+        std::pair(R"({"$dynamicAnchor":"x","items":{"$dynamicRef":"#x"}})", "$dynamicAnchor")}) {
+    INFO(schema);
+    CHECK(refusal(schema) == keyword);
+  }
+}
+
 TEST_CASE("references: their neighbours count from draft 2019-09 on") {
   const std::string rest =
       R"("definitions":{"a":{"type":"string"}},"properties":{"x":{"$ref":"#/definitions/a",
