@@ -339,19 +339,33 @@ Dfa multiples_dfa(const Decimal& multiple, std::size_t* work) {
   return nfa.determinize(start, end, work);
 }
 
-// Numerals with a digit other than 0 behind the point.
+// Numerals with a digit other than 0 behind the point, and so few digits that no double of theirs
+// is an integer. Zeros before the first other digit do not count.
 Dfa fractions_dfa(std::size_t* work) {
+  constexpr std::size_t kMostDigits = std::numeric_limits<double>::digits10;
   Nfa nfa;
   NumeralBuilder builder(nfa);
   const Nfa::State start = nfa.add_state(), end = nfa.add_state();
   const Nfa::State digits = nfa.add_state();
   nfa.add_empty(start, digits);
   nfa.add_empty(nfa.add_bytes(start, "-"), digits);
-  const Nfa::State whole = builder.add_plain(digits, {}, false);
-  const Nfa::State point = nfa.add_bytes(whole, ".");
-  builder.add_digits(point, '0', '0', point);
-  builder.add_digits(point, '1', '9', end);
-  builder.add_digits(end, '0', '9', end);
+  // After so many digits: before the point, behind it with zeros alone, and with others.
+  std::vector<Nfa::State> whole, zeros, others;
+  for (std::size_t count = 0; count <= kMostDigits; ++count) {
+    for (auto* const states : {&whole, &zeros, &others}) states->push_back(nfa.add_state());
+    nfa.add_empty(others[count], end);
+  }
+  builder.add_digits(digits, '1', '9', whole[1]);
+  nfa.add_empty(nfa.add_bytes(digits, "0."), zeros[0]);
+  builder.add_digits(zeros[0], '0', '0', zeros[0]);
+  builder.add_digits(zeros[0], '1', '9', others[1]);
+  for (std::size_t count = 1; count < kMostDigits; ++count) {
+    builder.add_digits(whole[count], '0', '9', whole[count + 1]);
+    nfa.add_empty(nfa.add_bytes(whole[count], "."), zeros[count]);
+    builder.add_digits(zeros[count], '0', '0', zeros[count + 1]);
+    builder.add_digits(zeros[count], '1', '9', others[count + 1]);
+    builder.add_digits(others[count], '0', '9', others[count + 1]);
+  }
   return nfa.determinize(start, end, work);
 }
 

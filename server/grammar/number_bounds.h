@@ -35,10 +35,10 @@ struct NumberBounds {
 };
 
 // Numerals of the numbers within `bounds`, integers without fraction or exponent. kFractions are
-// numerals with a fraction other than 0. kAll has exponents behind a mantissa from 1 to below 10
-// too, unless multiples are asked for; any, where only the sign of a number is bounded. A numeral
-// read as a double is within the bounds, too. Adds its work to *work, if there is one. Throws
-// TooLarge.
+// numerals with a fraction other than 0, of at most 15 digits. kAll has exponents behind a mantissa
+// from 1 to below 10 too, unless multiples are asked for; any, where only the sign of a number is
+// bounded. A numeral read as a double is within the bounds, too. Adds its work to *work, if there
+// is one. Throws TooLarge.
 enum class Numerals { kIntegers, kFractions, kAll };
 Dfa number_dfa(const NumberBounds& bounds, Numerals numerals, std::size_t* work = nullptr);
 

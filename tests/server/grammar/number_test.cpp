@@ -221,6 +221,33 @@ TEST_CASE("number automata: a numeral read as a double is within open bounds") {
   CHECK_FALSE(dfa.matches("1e-400"));
 }
 
+TEST_CASE("number automata: a numeral that is no integer is none as a double") {
+  const Dfa dfa = number_dfa({}, Numerals::kFractions);
+  for (const char* const text :
+       {"8561816256079995524069683382224251758.06", "9007199254740993.5", "123456789012345.6",
+        "0.99999999999999999999", "-1.00000000000000000001", "5", "5.0", "0.000"}) {
+    INFO(text);
+    CHECK_FALSE(dfa.matches(text));
+  }
+  for (const char* const text : {"0.5", "-12345678901234.5", "1.50", "0.00000000000000000000000001",
+                                 "0.999999999999999", "-0.25"}) {
+    INFO(text);
+    CHECK(dfa.matches(text));
+  }
+  RandomNumerals random(4);
+  int taken = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const std::string text = "1" + random.digits(random.below(18)) + "." +
+                             random.digits(1 + random.below(18)) + (i % 2 == 0 ? "1" : "");
+    if (!dfa.matches(text)) continue;
+    INFO(text);
+    const double value = std::strtod(text.c_str(), nullptr);
+    CHECK(value != std::trunc(value));
+    ++taken;
+  }
+  CHECK(taken > 300);
+}
+
 TEST_CASE("number automata: bounds of any size, and multiples beyond an automaton") {
   const auto dfa_of = [](const char* least, const char* most, const char* multiple) {
     NumberBounds bounds;
