@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -16,9 +17,12 @@ inline constexpr TypeSet kNullType = 1, kBooleanType = 2, kIntegerType = 4, kNum
                          kObjectType = 16, kArrayType = 32, kTextType = 64,
                          kAnyType = 128;  // some schema of it names no type
 
-// Types of the parameters of each function, from `properties`, `type`, `enum`, `const`, `anyOf`,
-// `oneOf`, `allOf`, local `$ref` and `nullable` of its JSON Schema; anything else is not looked at.
-// The type "float" is a number. Constant after construction, so that several readers share it.
+class FunctionSchema;
+
+// Types of the parameters of each function, from `properties`, `patternProperties`,
+// `additionalProperties`, `type`, `enum`, `const`, `anyOf`, `oneOf`, `allOf`, `nullable` and `$ref`
+// within its JSON Schema, by pointer, `$anchor` or `$id`; anything else is not looked at. The type
+// "float" is a number. Constant after construction, so that several readers share it.
 class ToolTypes {
  public:
   using Parameters = std::map<std::string, TypeSet, std::less<>>;
@@ -29,11 +33,21 @@ class ToolTypes {
   explicit ToolTypes(const nlohmann::json& tools);
   explicit ToolTypes(const nlohmann::ordered_json& tools);
 
-  // The parameters of a function; null: there is no such function.
+  // The parameters of a function that `properties` name; null: there is no such function.
   const Parameters* find(std::string_view function) const;
+  // The types of a parameter, also of one that `properties` does not name; 0: unknown.
+  TypeSet types(std::string_view function, const std::string& parameter) const;
 
  private:
-  std::map<std::string, Parameters, std::less<>> functions_;
+  struct Function {
+    Parameters parameters;
+    std::shared_ptr<const FunctionSchema> schema;  // null: `parameters` says all
+  };
+
+  template <typename Tools>
+  void read(const Tools& tools);
+
+  std::map<std::string, Function, std::less<>> functions_;
 };
 
 }  // namespace lintel

@@ -196,6 +196,7 @@ class XmlReader final : public CallReader {
   void not_an_end(Lookahead& input, CallSink& sink);
 
   const ToolTypes* tools_;
+  std::string function_;
   const ToolTypes::Parameters* parameters_ = nullptr;  // of the function; null if unknown
   State state_;
   TagMatcher tag_;
@@ -231,11 +232,7 @@ void XmlReader::begin_value(CallSink& sink) {
   key_ = name_.text();
   repeated_ = key_bytes_ > kMaxHeldBytes || keys_.contains(key_);
   if (repeated_) return;
-  types_ = 0;
-  if (parameters_ != nullptr) {
-    const auto found = parameters_->find(key_);
-    if (found != parameters_->end()) types_ = found->second;
-  }
+  types_ = tools_ == nullptr ? 0 : tools_->types(function_, key_);
   streams_ = (types_ & ~kTextType) == 0;
   value_.clear();
   keys_.insert(key_);
@@ -407,7 +404,8 @@ CallReader::Progress XmlReader::step(char byte, Lookahead& input, CallSink& sink
       if (progress == TagName::Progress::kMore) return Progress::kMore;
       sink.announce(name_.text());
       sink.arguments("{");
-      parameters_ = tools_ == nullptr ? nullptr : tools_->find(name_.text());
+      function_ = name_.text();
+      parameters_ = tools_ == nullptr ? nullptr : tools_->find(function_);
       state_ = State::kBody;
       return Progress::kMore;
     }

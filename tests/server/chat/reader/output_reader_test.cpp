@@ -445,6 +445,52 @@ TEST_CASE("xml: types through references and combined schemas") {
   CHECK(value("undeclared", "{}") == "\"{}\"");
 }
 
+TEST_CASE("xml: types behind anchors, identifiers and keywords for other names") {
+  const auto value = [](const char* parameters, const std::string& key, const std::string& text) {
+    const ToolTypes types(nlohmann::json::array(
+        {{{"name", "run"}, {"parameters", nlohmann::json::parse(parameters)}}}));
+    const ReaderCase of{"",
+                        "<function=run><parameter=" + key + ">" + text + "</parameter></function>",
+                        {ReasoningMode::kNone, ToolDialect::kXml},
+                        OutputEnd::kStop};
+    const ReadOutput read = read_pieces(of, {of.text}, &types);
+    REQUIRE(read.joined.calls.size() == 1);
+    return read.joined.calls[0].arguments;
+  };
+  constexpr const char* kReferences = R"({"$id": "http://localhost/a/root",
+    "properties": {"anchor": {"$ref": "#N"}, "relative": {"$ref": "n"},
+      "absolute": {"$ref": "http://localhost/a/n"}, "own": {"$ref": "root#/$defs/n"},
+      "inner": {"$ref": "m#/$defs/x"}, "inner_anchor": {"$ref": "m#N"},
+      "$id": {"type": "string"}, "other": {"$ref": "http://localhost/b"}},
+    "$defs": {"n": {"$id": "n", "$anchor": "N0", "type": "integer"},
+      "anchor": {"$anchor": "N", "type": "integer"},
+      "m": {"$id": "m", "$defs": {"x": {"$ref": "#N"}, "y": {"$anchor": "N", "type": "boolean"}}}}})";
+  for (const char* const key : {"anchor", "relative", "absolute", "own"}) {
+    CHECK(value(kReferences, key, "10") == "{\"" + std::string(key) + "\": 10}");
+  }
+  CHECK(value(kReferences, "inner", "true") == R"({"inner": true})");
+  CHECK(value(kReferences, "inner_anchor", "true") == R"({"inner_anchor": true})");
+  CHECK(value(kReferences, "other", "10") == R"({"other": "10"})");
+  // In old drafts neighbours of a reference do not count, and draft-04 names by `id`.
+  constexpr const char* kOld = R"({"$schema": "http://json-schema.org/draft-04/schema#",
+    "properties": {"n": {"$ref": "#/definitions/n", "type": "string"},
+      "id": {"$ref": "#N", "allOf": [{"type": "boolean"}]}},
+    "definitions": {"n": {"type": "integer"}, "m": {"id": "#N", "type": "integer"}}})";
+  CHECK(value(kOld, "n", "10") == R"({"n": 10})");
+  CHECK(value(kOld, "id", "10") == R"({"id": 10})");
+  constexpr const char* kOther = R"({"properties": {"text": {"type": "string"}},
+    "patternProperties": {"^n_": {"type": "integer"}, "_on$": {"type": ["boolean", "integer"]}},
+    "allOf": [{"additionalProperties": {"$ref": "#/$defs/list"}}],
+    "$defs": {"list": {"type": ["array", "integer", "boolean"]}}})";
+  CHECK(value(kOther, "n_a", "10") == R"({"n_a": 10})");
+  CHECK(value(kOther, "n_on", "true") == R"({"n_on": "true"})");
+  CHECK(value(kOther, "a_on", "true") == R"({"a_on": true})");
+  CHECK(value(kOther, "list", "[1]") == R"({"list": [1]})");
+  CHECK(value(kOther, "text", "10") == R"({"text": "10"})");
+  CHECK(value(R"({"properties": {}, "additionalProperties": false})", "a", "10") ==
+        R"({"a": "10"})");
+}
+
 TEST_CASE("xml: types of a schema that refers to itself in every branch are found in little time") {
   nlohmann::json defs;
   for (int i = 0; i < 300; ++i) {
