@@ -154,7 +154,8 @@ Json read_item(const Json& item) {
   if (type == "function_call") {
     Json call = {{"type", type}, {"id", nullptr}, {"call_id", text_member(item, "call_id")}};
     call["name"] = text_member(item, "name");
-    call["arguments"] = text_member(item, "arguments");
+    const bool has_arguments = !member_of(item, "arguments").is_null();
+    call["arguments"] = has_arguments ? text_member(item, "arguments") : "{}";
     call["status"] = read_status(item);
     return call;
   }

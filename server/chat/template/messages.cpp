@@ -79,11 +79,15 @@ void write_json(const Message& value, std::string& out, int depth) {
   }
 }
 
-// Whether a call of the history has no arguments, as clients write that.
+// Whether a call of the history has no arguments, as clients write that: null, an empty list, or
+// either as a text, also one of white space alone.
 bool is_empty(const Message& arguments) {
-  return arguments.is_null() ||
-         (arguments.is_string() && arguments.get_ref<const std::string&>().find_first_not_of(
-                                       " \t\r\n") == std::string::npos);
+  if (arguments.is_null()) return true;
+  if (arguments.is_array()) return arguments.empty();
+  if (!arguments.is_string()) return false;
+  std::string text = arguments.get<std::string>();
+  std::erase_if(text, [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; });
+  return text.empty() || text == "null" || text == "[]";
 }
 
 Message argument_object(const Message& arguments) {
@@ -165,14 +169,13 @@ class MessagePreparation {
       if (id != nullptr && id->is_string() && name != nullptr && name->is_string()) {
         names_[id->get<std::string>()] = name->get<std::string>();
       }
-      const auto arguments = function->find("arguments");
-      if (arguments == function->end()) continue;
-      if (is_empty(*arguments)) *arguments = Message::object();
-      if (traits_.arguments == CallArguments::kObject) *arguments = argument_object(*arguments);
-      if (traits_.arguments == CallArguments::kText && !arguments->is_string()) {
+      Message& arguments = (*function)["arguments"];
+      if (is_empty(arguments)) arguments = Message::object();
+      if (traits_.arguments == CallArguments::kObject) arguments = argument_object(arguments);
+      if (traits_.arguments == CallArguments::kText && !arguments.is_string()) {
         std::string text;
-        write_json(*arguments, text, 0);
-        *arguments = text;
+        write_json(arguments, text, 0);
+        arguments = text;
       }
     }
   }

@@ -53,6 +53,15 @@ TEST_CASE("items: a text, short and long forms of messages are stored in one for
   CHECK(items[5] == ojson({{"type", "item_reference"}, {"id", "msg_other"}}));
 }
 
+TEST_CASE("items: a call without arguments has an empty object") {
+  for (const char* const arguments : {"", R"(, "arguments": null)"}) {
+    const ojson items =
+        items_of(ojson::parse(R"([{"type": "function_call", "call_id": "c", "name": "f")" +
+                              std::string(arguments) + "}]"));
+    CHECK(items[0]["arguments"] == "{}");
+  }
+}
+
 TEST_CASE("items: what cannot be read is refused by its place") {
   const auto refusal = [](const char* input) {
     ojson items;

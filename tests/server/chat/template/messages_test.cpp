@@ -105,10 +105,20 @@ TEST_CASE("messages: arguments of calls are what the template takes") {
   CHECK(arguments(R"("{\"b\": 1, \"a\": 2}")", kObject).dump() == R"({"b":1,"a":2})");
   CHECK(arguments(R"("{broken")", kObject).dump() == R"({"arguments":"{broken"})");
   CHECK(arguments(R"("[1]")", kObject).dump() == R"({"arguments":"[1]"})");
-  for (const char* const none : {R"("")", R"(" \n")", "null"}) {
+  for (const char* const none :
+       {R"("")", R"(" \n")", "null", R"("null")", R"(" null\n")", "[]", R"("[ ]")"}) {
     INFO(none);
     CHECK(arguments(none, kObject) == Json::object());
     CHECK(arguments(none, kText) == "{}");
+  }
+  for (const auto& [wanted, none] :
+       {std::pair(kObject, Json(Json::object())), std::pair(kText, Json("{}"))}) {
+    TemplateTraits traits;
+    traits.arguments = wanted;
+    const Json message = prepared(R"([{"role": "assistant", "content": "", "tool_calls":
+        [{"id": "1", "function": {"name": "f"}}]}])",
+                                  traits)[0];
+    CHECK(message["tool_calls"][0]["function"]["arguments"] == none);
   }
   CHECK(arguments(R"({"b": [1, "é"], "a": {}})", kText) == R"({"b": [1, "é"], "a": {}})");
   CHECK(arguments(R"("{\"a\":1}")", kText) == R"({"a":1})");
