@@ -111,6 +111,7 @@ void ResponseOutput::emit_response(const char* type, v1::ResponseEvents* events)
 
 void ResponseOutput::begin(v1::ResponseEvents* events) {
   has_begun_ = true;
+  is_streamed_ = events != nullptr;
   emit_response("response.created", events);
   emit_response("response.in_progress", events);
 }
@@ -198,8 +199,13 @@ void ResponseOutput::close(bool is_cut, v1::ResponseEvents* events) {
   if (kind_ == Kind::kNone) return;
   const std::size_t index = response_["output"].size();
   if (kind_ == Kind::kCall) {
-    // A call that broke off never looks whole.
+    // A call that broke off cannot be run. A stream has shown it as far as it came.
     const bool is_whole = Json::accept(text_);
+    if (!is_whole && !is_streamed_) {
+      pieces_.pop_back();
+      kind_ = Kind::kNone;
+      return;
+    }
     if (is_whole) {
       emit("response.function_call_arguments.done",
            {{"item_id", item_["id"]}, {"output_index", index}, {"arguments", text_}}, events);
@@ -307,6 +313,7 @@ void ResponseOutput::end(const char* status, bool is_cut, const char* event,
 
 void ResponseOutput::finish(std::int64_t now, v1::ResponseEvents* events) {
   if (!has_begun_) begin(events);
+  close(is_cut_, events);
   if (pieces_.empty()) add_text(Kind::kMessage, "", nullptr, /*count=*/0, events);
   if (is_cut_) {
     response_["incomplete_details"] = {{"reason", "max_output_tokens"}};

@@ -41,7 +41,8 @@ class ResponseOutput {
     seal_ = std::move(seal);
   }
 
-  // Each appends its events; `events` null: there is no stream.
+  // Each appends its events; `events` null: there is no stream, and calls that broke off are left
+  // out.
   void begin(v1::ResponseEvents* events);
   // Of the one choice.
   void push(const v1::ChatResponse& message, v1::ResponseEvents* events);
@@ -86,6 +87,7 @@ class ResponseOutput {
   const std::string suffix_;
   std::function<std::string(const std::string&)> seal_;  // null: it does not
   bool has_begun_ = false, has_ended_ = false;
+  bool is_streamed_ = false;
   std::int64_t sequence_ = 0;
   struct Piece {
     static constexpr std::uint32_t kNone = UINT32_MAX;

@@ -163,6 +163,29 @@ TEST_CASE("events: a response that fails or is cancelled closes its open item") 
   }
 }
 
+TEST_CASE("events: a call that broke off is left out where there is no stream") {
+  v1::ChatResponse message;
+  message.add_deltas()->mutable_call()->set_id("call_0");
+  message.mutable_deltas(0)->mutable_call()->set_name("f");
+  message.mutable_deltas(0)->mutable_call()->set_arguments("{\"a\": ");
+  message.add_finished()->set_reason(v1::CHAT_FINISH_REASON_STOP);
+  for (const bool is_streamed : {false, true}) {
+    CAPTURE(is_streamed);
+    ResponseOutput output(begun_response({{"id", "resp_0"}}), "a_");
+    v1::ResponseEvents made;
+    v1::ResponseEvents* const events = is_streamed ? &made : nullptr;
+    output.begin(events);
+    output.push(message, events);
+    output.finish(1764000001, events);
+    const ojson& response = output.response();
+    CHECK(response["status"] == "completed");
+    REQUIRE(response["output"].size() == 1);
+    CHECK(output.pieces().size() == 1);
+    CHECK(response["output"][0]["type"] == (is_streamed ? "function_call" : "message"));
+    CHECK(response["output"][0]["status"] == (is_streamed ? "incomplete" : "completed"));
+  }
+}
+
 TEST_CASE("events: reasoning comes sealed, too, and the same when it is repeated") {
   v1::ChatResponse message;
   message.add_deltas()->set_reasoning("Hm");
