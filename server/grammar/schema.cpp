@@ -608,7 +608,7 @@ class SchemaCompiler {
       if (shape.constants) {
         std::vector<std::string> texts;
         for (const JsonValue* const value : *shape.constants) {
-          if (value->is(Type::kString) && value->text.find(style.value_end) == std::string::npos) {
+          if (value->is(Type::kString) && style.is_plain(value->text)) {
             texts.push_back(value->text + style.value_end);
           }
         }

@@ -42,8 +42,10 @@ struct MemberStyle {
   // Where they are set values that may be texts are written without quotes: `plain_value` accepts a
   // text that ends with `value_end`, `plain_inside` one without that. `counted_value` accepts what
   // `plain_value` does of UTF-8; `value_counts` counts its characters and those of `value_end`.
+  // `is_plain`: whether a text that `enum` or `const` gives can be written so.
   std::shared_ptr<const Dfa> plain_value, plain_inside, counted_value;
   std::shared_ptr<const CharacterCounts> value_counts;
+  bool (*is_plain)(std::string_view text) = nullptr;
   // Characters that no name has. Members of other names, and of an empty one, are left out.
   std::string not_in_names;
 };

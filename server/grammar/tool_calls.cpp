@@ -49,19 +49,43 @@ constexpr std::string_view kValueEnd = "\n</parameter>";
 // Characters that no name of a parameter has: those that end it.
 constexpr std::string_view kNotInXmlNames = ">\n\r";
 
-// A text between the tags of a parameter: without what a reader takes for the end of it.
+// A text between the tags of a parameter: without what a reader takes for the end of it, to which
+// a carriage return before the line feed belongs.
 const std::shared_ptr<const Dfa>& xml_text() {
   static const std::shared_ptr<const Dfa> made =
       shared(intersection(intersection(text_without("</parameter>"), text_without("</function>")),
-                          text_without("\n<parameter=")));
+                          intersection(text_without("\n<parameter="),
+                                       pattern_dfa("^(?:[\\s\\S]*[^\\r])?$", Spelling::kUtf8))));
   return made;
+}
+
+// Whether a reader finds `text` whole as a value. A tag within it alone is none that ends it.
+bool is_xml_text(std::string_view text) {
+  const auto skip_space = [text](std::size_t at) {
+    return text.substr(std::min(text.find_first_not_of(" \t\n\r", at), text.size()));
+  };
+  if (text.ends_with('\r')) return false;
+  for (const std::string_view end : {std::string_view("\n<parameter="), kValueEnd}) {
+    if (text.find(end) != std::string_view::npos) return false;
+  }
+  for (const std::string_view tag : {"</parameter>", "</function>"}) {
+    for (std::size_t at = text.find(tag); at != std::string_view::npos;
+         at = text.find(tag, at + 1)) {
+      const std::string_view next = skip_space(at + tag.size());
+      if (next.starts_with("</tool_call>")) return false;
+      if (tag != "</parameter>") continue;
+      if (next.starts_with("</function>") || next.starts_with("<parameter=")) return false;
+    }
+  }
+  return true;
 }
 
 // The same with the end of the value.
 const std::shared_ptr<const Dfa>& xml_value() {
-  static const std::shared_ptr<const Dfa> made = shared(
-      intersection(intersection(text_up_to("</parameter>"), text_up_to(kValueEnd)),
-                   intersection(text_without("</function>"), text_without("\n<parameter="))));
+  static const std::shared_ptr<const Dfa> made = shared(intersection(
+      intersection(text_up_to("</parameter>"), text_up_to(kValueEnd)),
+      intersection(intersection(text_without("</function>"), text_without("\r\n</parameter>")),
+                   text_without("\n<parameter="))));
   return made;
 }
 
@@ -90,6 +114,7 @@ MemberStyle xml_style() {
   style.later_end = "\n</function>";
   style.plain_value = xml_value();
   style.plain_inside = xml_text();
+  style.is_plain = is_xml_text;
   static const auto counted = shared(intersection(*xml_value(), plain_text()->dfa));
   static const auto counts = CharacterCounts::of(*counted, *plain_text());
   style.counted_value = counted;

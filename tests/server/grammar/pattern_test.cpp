@@ -264,6 +264,36 @@ TEST_CASE("XML calls: 1,000 parameters with bounds, formats or patterns are serv
   }
 }
 
+TEST_CASE("XML calls: a text has nothing that a reader takes for its end") {
+  const auto takes = [](const char* parameter, const std::string& text) {
+    return accepts_text(xml_calls(parameter),
+                        std::string(kCallBegin) + text + std::string(kCallEnd));
+  };
+  for (const char* const parameter :
+       {R"({"type":"string"})", R"({"type":"string","minLength":1})",
+        R"({"type":"string","pattern":"^[^x]*$"})", R"({"type":"string","not":{"const":"x"}})"}) {
+    INFO(parameter);
+    CHECK(takes(parameter, "a\r\nb\n"));
+    CHECK(takes(parameter, "\ra"));
+    for (const char* const text : {"\r", "a\r", "a\n\r", "a\n<parameter=x>"}) {
+      CHECK_FALSE(takes(parameter, text));
+    }
+  }
+  // Constants may speak of a tag that ends nothing.
+  constexpr const char* kConstants = R"({"enum":["a</parameter>b", "a</function>", "a\n<p", "a\r",
+      "a\n<parameter=x>", "a\n</parameter>b", "a</parameter> \n</function>", 7,
+      "a</function></tool_call>", "a</parameter><parameter=b>"]})";
+  for (const char* const text : {"a</parameter>b", "a</function>", "a\n<p", "7"}) {
+    CHECK(takes(kConstants, text));
+  }
+  for (const char* const text :
+       {"a\r", "a\n<parameter=x>", "a\n</parameter>b", "a</parameter> \n</function>",
+        "a</function></tool_call>", "a</parameter><parameter=b>"}) {
+    CHECK_FALSE(takes(kConstants, text));
+  }
+  CHECK_THROWS_AS(xml_calls(R"({"const":"a\n<parameter=x>"})"), GrammarError);
+}
+
 TEST_CASE("XML calls: bounds that an automaton cannot have are named") {
   std::vector<RelaxedKeyword> relaxed;
   const std::string parameter = R"({"type":"string","pattern":"^(?:ab)*$","maxLength":90000})";
