@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <optional>
 #include <set>
@@ -39,6 +40,19 @@ TypeSet type_of(const Json& value) {
   if (value.is_object()) return kObjectType;
   if (value.is_array()) return kArrayType;
   return kTextType;
+}
+
+// Those that `type` of a schema names.
+TypeSet types_named(const Json& schema) {
+  const auto type = schema.find("type");
+  if (type == schema.end()) return kAnyType;
+  TypeSet types = 0;
+  const auto add = [&types](const Json& one) {
+    if (one.is_string()) types |= type_named(one.get_ref<const std::string&>());
+  };
+  if (!type->is_array()) add(*type);
+  if (type->is_array()) std::ranges::for_each(*type, add);
+  return types;
 }
 
 // Returns the types that both permit.
@@ -275,15 +289,7 @@ class SchemaTypes {
   }
 
   static TypeSet own_types(const Json& schema) {
-    TypeSet types = kAnyType;
-    if (const auto type = schema.find("type"); type != schema.end()) {
-      types = 0;
-      const auto add = [&](const Json& one) {
-        if (one.is_string()) types |= type_named(one.get_ref<const std::string&>());
-      };
-      if (!type->is_array()) add(*type);
-      if (type->is_array()) std::ranges::for_each(*type, add);
-    }
+    const TypeSet types = types_named(schema);
     TypeSet constants = kAnyType;
     if (const auto list = schema.find("enum"); list != schema.end() && list->is_array()) {
       constants = 0;
@@ -394,6 +400,131 @@ class OtherTypes {
   std::size_t visits_ = 0;
 };
 
+// Compares values with schemas. Where the bounds of work end, a value is taken.
+class ValueCheck {
+ public:
+  explicit ValueCheck(const FunctionSchema& document) : document_(document) {}
+
+  // Whether an object may have a member.
+  bool member(const Json& schema, const std::string& name, const Json& value, int depth) {
+    return holds(schema, depth, [&](const Json& one, int at) {
+      return one.is_boolean() || own_member(one, name, value, at);
+    });
+  }
+
+ private:
+  static constexpr int kMaxDepth = 200;
+  static constexpr std::size_t kMaxVisits = 10'000;
+
+  bool takes(const Json& schema, const Json& value, int depth) {
+    return holds(schema, depth, [&](const Json& one, int at) {
+      return one.is_boolean() ? one.get<bool>() : own(one, value, at);
+    });
+  }
+
+  // Whether `self` takes a schema without what it combines, and those that it combines do.
+  template <typename Self>
+  bool holds(const Json& schema, int depth, const Self& self) {
+    if (depth > kMaxDepth || ++visits_ > kMaxVisits) return true;
+    if (schema.is_boolean()) return self(schema, depth);
+    if (!schema.is_object()) return true;
+    bool all = true;
+    document_.for_each_conjunct(schema,
+                                [&](const Json& one) { all = all && holds(one, depth + 1, self); });
+    if (!all || document_.is_reference_alone(schema)) return all;
+    for (const char* const key : {"anyOf", "oneOf"}) {
+      const auto branches = schema.find(key);
+      if (branches == schema.end() || !branches->is_array() || branches->empty()) continue;
+      if (std::ranges::none_of(*branches,
+                               [&](const Json& one) { return holds(one, depth + 1, self); })) {
+        return false;
+      }
+    }
+    return self(schema, depth);
+  }
+
+  bool own_member(const Json& schema, const std::string& name, const Json& value, int depth) {
+    const auto properties = schema.find("properties");
+    if (properties != schema.end() && properties->is_object()) {
+      const auto property = properties->find(name);
+      if (property != properties->end()) return takes(*property, value, depth + 1);
+    }
+    const auto additional = schema.find("additionalProperties");
+    return schema.contains("patternProperties") || additional == schema.end() ||
+           !additional->is_object() || takes(*additional, value, depth + 1);
+  }
+
+  bool own(const Json& schema, const Json& value, int depth) {
+    const auto nullable = schema.find("nullable");
+    if (value.is_null() && nullable != schema.end() && *nullable == true) return true;
+    const TypeSet types = types_named(schema);
+    if (types != 0 && (types & (kAnyType | type_of(value))) == 0) {
+      const bool is_whole = value.is_number() && value == std::trunc(value.get<double>());
+      if (!is_whole || (types & kIntegerType) == 0) return false;
+    }
+    const auto constant = schema.find("const");
+    if (constant != schema.end() && *constant != value) return false;
+    const auto list = schema.find("enum");
+    if (list != schema.end() && list->is_array()) {
+      visits_ += list->size();
+      if (std::ranges::find(*list, value) == list->end()) return false;
+    }
+    if (value.is_number()) return is_in_bounds(schema, value.get<long double>());
+    if (value.is_array()) {
+      const auto items = schema.find("items");
+      return items == schema.end() || std::ranges::all_of(value, [&](const Json& item) {
+               return takes(*items, item, depth + 1);
+             });
+    }
+    return !value.is_object() || has_members(schema, value, depth);
+  }
+
+  bool has_members(const Json& schema, const Json& value, int depth) {
+    visits_ += value.size();
+    const auto required = schema.find("required");
+    if (required != schema.end() && required->is_array()) {
+      for (const Json& name : *required) {
+        if (name.is_string() && !value.contains(name.get_ref<const std::string&>())) return false;
+      }
+    }
+    const auto properties = schema.find("properties");
+    const auto additional = schema.find("additionalProperties");
+    const bool is_closed =
+        additional != schema.end() && *additional == false && !schema.contains("patternProperties");
+    for (const auto& [name, part] : value.items()) {
+      if (!own_member(schema, name, part, depth)) return false;
+      if (is_closed && (properties == schema.end() || !properties->contains(name))) return false;
+    }
+    return true;
+  }
+
+  // A keyword of a bound is a number, or says whether another one belongs to its range.
+  static bool is_in_bounds(const Json& schema, long double value) {
+    const auto number = [&schema](const char* keyword) -> std::optional<long double> {
+      const auto found = schema.find(keyword);
+      if (found == schema.end() || !found->is_number()) return std::nullopt;
+      return found->get<long double>();
+    };
+    const auto is_true = [&schema](const char* keyword) {
+      const auto found = schema.find(keyword);
+      return found != schema.end() && *found == true;
+    };
+    const auto least = number("minimum"), most = number("maximum");
+    if (least && (value < *least || (value == *least && is_true("exclusiveMinimum")))) return false;
+    if (most && (value > *most || (value == *most && is_true("exclusiveMaximum")))) return false;
+    const auto above = number("exclusiveMinimum"), below = number("exclusiveMaximum");
+    return (!above || value > *above) && (!below || value < *below);
+  }
+
+  const FunctionSchema& document_;
+  std::size_t visits_ = 0;
+};
+
+// Whether a value of a parameter may be a text or something else.
+bool is_ambiguous(TypeSet types) {
+  return (types & (kTextType | kAnyType)) != 0 && types != kTextType;
+}
+
 }  // namespace
 
 template <typename Tools>
@@ -412,7 +543,9 @@ void ToolTypes::read(const Tools& tools) {
     const auto schema = std::make_shared<FunctionSchema>(Json(*parameters));
     SchemaTypes types(*schema);
     made = {types.parameters(), nullptr};
-    if (!types.has_others()) continue;
+    const bool is_any_ambiguous = std::ranges::any_of(
+        made.parameters, [](const auto& parameter) { return is_ambiguous(parameter.second); });
+    if (!types.has_others() && !is_any_ambiguous) continue;
     for (const std::string& pattern : types.patterns()) schema->add_pattern(pattern, bounds);
     made.schema = schema;
   }
@@ -434,6 +567,14 @@ TypeSet ToolTypes::types(std::string_view function, const std::string& parameter
   if (found->second.schema == nullptr) return 0;
   const FunctionSchema& schema = *found->second.schema;
   return OtherTypes(schema).of(schema.root(), parameter, 0).value_or(0);
+}
+
+bool ToolTypes::takes(std::string_view function, const std::string& parameter,
+                      const nlohmann::json& value) const {
+  const auto found = functions_.find(function);
+  if (found == functions_.end() || found->second.schema == nullptr) return true;
+  const FunctionSchema& schema = *found->second.schema;
+  return ValueCheck(schema).member(schema.root(), parameter, value, 0);
 }
 
 }  // namespace lintel

@@ -37,6 +37,10 @@ class ToolTypes {
   const Parameters* find(std::string_view function) const;
   // The types of a parameter, also of one that `properties` does not name; 0: unknown.
   TypeSet types(std::string_view function, const std::string& parameter) const;
+  // Whether the schema of a parameter takes a value, as far as its types, `enum`, `const`, bounds
+  // of numbers, `required`, and the same of members and items say.
+  bool takes(std::string_view function, const std::string& parameter,
+             const nlohmann::json& value) const;
 
  private:
   struct Function {

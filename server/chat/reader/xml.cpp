@@ -72,24 +72,29 @@ std::string literal_as_json(std::string_view text) {
 // The first character of what may be JSON and no text, where no type is known.
 bool may_be_structured(char first) { return first == '{' || first == '['; }
 
-// A value as JSON of one of the types, else as a text.
-std::string as_json(std::string_view value, TypeSet types) {
+// A value as JSON of one of the types, if `takes` agrees, else as a text.
+template <typename Takes>
+std::string as_json(std::string_view value, TypeSet types, const Takes& takes) {
   const std::string_view text = trimmed(value);
-  if ((types & kNullType) != 0 && (text == "null" || text == "None")) return "null";
+  if ((types & kNullType) != 0 && (text == "null" || text == "None") && takes("null")) {
+    return "null";
+  }
   if ((types & kBooleanType) != 0) {
-    if (equals_ignoring_case(text, "true")) return "true";
-    if (equals_ignoring_case(text, "false")) return "false";
+    for (const std::string_view name : {"true", "false"}) {
+      if (equals_ignoring_case(text, name) && takes(name)) return std::string(name);
+    }
   }
-  if ((types & kIntegerType) != 0 && is_json_number(text, true)) return std::string(text);
-  if ((types & kNumberType) != 0 && is_json_number(text, false)) return std::string(text);
+  const bool is_number = ((types & kIntegerType) != 0 && is_json_number(text, true)) ||
+                         ((types & kNumberType) != 0 && is_json_number(text, false));
+  if (is_number && takes(text)) return std::string(text);
   const char first = text.empty() ? '\0' : text.front();
-  if ((types & kAnyType) != 0 && may_be_structured(first) && is_json(text)) {
-    return std::string(text);
-  }
-  if (((types & kObjectType) != 0 && first == '{') ||
-      ((types & kArrayType) != 0 && (first == '[' || first == '('))) {
-    if (is_json(text)) return std::string(text);
-    if (std::string json = literal_as_json(text); !json.empty()) return json;
+  const bool may_be_any = (types & kAnyType) != 0 && may_be_structured(first);
+  const bool may_be_literal = ((types & kObjectType) != 0 && first == '{') ||
+                              ((types & kArrayType) != 0 && (first == '[' || first == '('));
+  if ((may_be_any || may_be_literal) && is_json(text)) {
+    if (takes(text)) return std::string(text);
+  } else if (may_be_literal) {
+    if (std::string json = literal_as_json(text); !json.empty() && takes(json)) return json;
   }
   std::string json = "\"";
   append_escaped(value, json);
@@ -282,7 +287,14 @@ void XmlReader::end_value(CallSink& sink) {
     write_key(sink);
     value_ = "null";
   }
-  sink.arguments(streams_ ? "\"" : as_json(value_, types_));
+  if (streams_) return sink.arguments("\"");
+  const bool may_be_text = (types_ & (kTextType | kAnyType)) != 0;
+  sink.arguments(as_json(value_, types_, [&](std::string_view json) {
+    if (!may_be_text) return true;
+    JsonFailure failure;
+    const auto tree = read_json_tree(json, JsonBounds{.max_depth = kMaxJsonDepth}, failure);
+    return !tree || tools_->takes(function_, key_, *tree);
+  }));
 }
 
 // The first byte of what might have been the end is a part of the value.

@@ -491,6 +491,51 @@ TEST_CASE("xml: types behind anchors, identifiers and keywords for other names")
         R"({"a": "10"})");
 }
 
+TEST_CASE("xml: what may be a text is JSON where its schema takes that") {
+  const auto value = [](const char* schema, const std::string& text) {
+    nlohmann::json parameters = {{"properties", {{"p", nlohmann::json::parse(schema)}}}};
+    parameters["$defs"]["small"] = {{"type", "integer"}, {"maximum", 5}};
+    const ToolTypes types(nlohmann::json::array({{{"name", "run"}, {"parameters", parameters}}}));
+    const ReaderCase of{"",
+                        "<function=run><parameter=p>" + text + "</parameter></function>",
+                        {ReasoningMode::kNone, ToolDialect::kXml},
+                        OutputEnd::kStop};
+    const ReadOutput read = read_pieces(of, {of.text}, &types);
+    REQUIRE(read.joined.calls.size() == 1);
+    return nlohmann::json::parse(read.joined.calls[0].arguments).at("p").dump();
+  };
+  for (const char* const schema :
+       {R"({"anyOf": [{"type": "string"}, {"type": "integer", "maximum": 5}]})",
+        R"({"oneOf": [{"type": "string"}, {"$ref": "#/$defs/small"}]})", R"({"enum": ["10", 5]})",
+        R"({"type": ["string", "integer"], "maximum": 9})",
+        R"({"type": ["string", "integer"], "exclusiveMaximum": 10})",
+        R"({"type": ["string", "integer"], "maximum": 10, "exclusiveMaximum": true})",
+        R"({"type": ["string", "number"], "allOf": [{"maximum": 9.5}]})"}) {
+    INFO(schema);
+    CHECK(value(schema, "10") == "\"10\"");
+    CHECK(value(schema, "5") == "5");
+  }
+  CHECK(value(R"({"type": ["string", "boolean"], "enum": ["true", "x", false]})", "true") ==
+        "\"true\"");
+  CHECK(value(R"({"type": ["string", "boolean"], "enum": ["true", "x", false]})", "False") ==
+        "false");
+  CHECK(value(R"({"enum": ["null", 1]})", "null") == "\"null\"");
+  CHECK(value(R"({"type": "string", "nullable": true})", "null") == "null");
+  CHECK(value(R"({"type": ["string", "integer"], "minimum": 0})", "-1") == "\"-1\"");
+  constexpr const char* kObject = R"({"anyOf": [{"type": "string"}, {"type": "object",
+      "required": ["b"], "properties": {"b": {"type": "integer"}}}]})";
+  CHECK(value(kObject, "{}") == "\"{}\"");
+  CHECK(value(kObject, R"({"b": "x"})") == R"("{\"b\": \"x\"}")");
+  CHECK(value(kObject, R"({"b": 1, "c": []})") == R"({"b":1,"c":[]})");
+  CHECK(value(kObject, "{'b': 1}") == R"({"b":1})");
+  CHECK(value(R"({"type": ["string", "array"], "items": {"type": "integer"}})", "[1, 2.0]") ==
+        "[1,2.0]");
+  CHECK(value(R"({"type": ["string", "array"], "items": {"type": "integer"}})", "[1.5]") ==
+        "\"[1.5]\"");
+  // Without a text there is nothing to choose.
+  CHECK(value(R"({"type": "integer", "maximum": 5})", "10") == "10");
+}
+
 TEST_CASE("xml: types of a schema that refers to itself in every branch are found in little time") {
   nlohmann::json defs;
   for (int i = 0; i < 300; ++i) {
