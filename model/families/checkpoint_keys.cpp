@@ -234,6 +234,7 @@ std::optional<std::int64_t> CheckpointKeys::integer(const std::string& key, std:
 
 std::int64_t CheckpointKeys::integer(const std::string& key, std::int64_t low, std::int64_t high,
                                      std::int64_t if_absent) {
+  uses(key, if_absent);
   return integer(key, low, high).value_or(if_absent);
 }
 
@@ -244,6 +245,7 @@ std::int64_t CheckpointKeys::required(const std::string& key, std::int64_t low, 
 }
 
 double CheckpointKeys::positive(const std::string& key, double high, double if_absent) {
+  uses(key, if_absent);
   const json* const value = find(key);
   if (value == nullptr) return if_absent;
   const double number = value->is_number() ? value->get<double>() : 0.0;
@@ -254,6 +256,7 @@ double CheckpointKeys::positive(const std::string& key, double high, double if_a
 }
 
 bool CheckpointKeys::boolean(const std::string& key, bool if_absent) {
+  uses(key, if_absent);
   const json* const value = find(key);
   if (value == nullptr) return if_absent;
   if (!value->is_boolean()) fail(key, "true or false");
@@ -261,6 +264,7 @@ bool CheckpointKeys::boolean(const std::string& key, bool if_absent) {
 }
 
 void CheckpointKeys::only(const std::string& key, std::initializer_list<const char*> texts) {
+  for (const char* const text : texts) uses(key, text);
   const json* const value = find(key);
   if (value == nullptr) return;
   std::string expected;
@@ -297,22 +301,35 @@ void CheckpointKeys::same(const std::string& key, const json& value, const std::
   if (found != nullptr && *found != value) fail(key, found_text(value) + ", as " + as + " has");
 }
 
+void CheckpointKeys::uses(const std::string& key, json value) {
+  used_[key].push_back(std::move(value));
+}
+
 void CheckpointKeys::check_copies(const CheckpointKeys& inner) {
+  const std::string object = inner.path_.substr(0, inner.path_.size() - 1);
   for (const auto& [key, value] : object_.items()) {
     if (known_.contains(key) || !inner.read_.contains(key) || says_nothing(value)) continue;
-    known_.insert(key);
     const auto found = inner.object_.find(key);
-    if (found == inner.object_.end() || found->is_null()) {
-      fail(key, "it in " + inner.path_.substr(0, inner.path_.size() - 1) + ", which has none");
-    }
-    if (*found != value) fail(key, found_text(*found) + ", as " + inner.path_ + key + " has");
+    const bool is_inside = found != inner.object_.end() && !found->is_null();
+    // Windows beside it alone are as those of any object.
+    if (!is_inside && (key == "sliding_window" || key == "use_sliding_window")) continue;
+    known_.insert(key);
+    const auto used = inner.used_.find(key);
+    const bool is_used =
+        used != inner.used_.end() && std::ranges::find(used->second, value) != used->second.end();
+    if (is_used || (is_inside && *found == value)) continue;
+    if (is_inside) fail(key, found_text(*found) + ", as " + inner.path_ + key + " has");
+    if (used == inner.used_.end()) fail(key, "it in " + object + ", which has none");
+    fail(key, found_text(used->second.back()) + ", as " + object + " has without it");
   }
 }
 
 void CheckpointKeys::finish(std::vector<UnknownKey>& unknown) {
   only("use_sliding_window", false);
+  const bool is_copy = known_.contains("sliding_window");
   const json* const window = find("sliding_window");
-  if (window != nullptr && !says_nothing(*window) && find("use_sliding_window") == nullptr) {
+  if (!is_copy && window != nullptr && !says_nothing(*window) &&
+      find("use_sliding_window") == nullptr) {
     fail("sliding_window",
          "null, or use_sliding_window false beside it: " + std::string(kNotServed));
   }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -49,7 +50,11 @@ class CheckpointKeys {
   void refuse(std::initializer_list<const char*> keys);
   // Refuses another value than `value`, which `as` names, where there is one: a copy of it.
   void same(const std::string& key, const nlohmann::json& value, const std::string& as);
-  // Of an object around that of `inner`: keys that were read there are copies, with equal values.
+  // The value that counts for a key that is absent here: a copy beside this object may have it. The
+  // gets above note their `if_absent` and the texts that they accept.
+  void uses(const std::string& key, nlohmann::json value);
+  // Of an object around that of `inner`: keys that were read there are copies, with the values that
+  // it has or uses.
   void check_copies(const CheckpointKeys& inner);
   // Refuses windows, and what else the list for all families has. Adds all other keys to `unknown`
   // but those that say nothing: null, false, 0, "" and empty.
@@ -60,7 +65,8 @@ class CheckpointKeys {
   const std::string file_;
   const std::string path_;
   std::set<std::string> known_;
-  std::set<std::string> read_;  // of these, those whose value counts
+  std::set<std::string> read_;                               // of these, those whose value counts
+  std::map<std::string, std::vector<nlohmann::json>> used_;  // by key, where it is absent
 };
 
 // The keys that change what is computed in some model and are not served in any, as the list for

@@ -98,7 +98,12 @@ void read_layer_types(CheckpointKeys& keys, std::size_t layers, std::vector<bool
       static_cast<std::size_t>(keys.integer("full_attention_interval", 1, kMaxLayers, 4));
   const json* const types = keys.find("layer_types");
   if (types == nullptr) {
-    for (std::size_t i = 0; i < layers; ++i) is_full.push_back((i + 1) % interval == 0);
+    json used = json::array();
+    for (std::size_t i = 0; i < layers; ++i) {
+      is_full.push_back((i + 1) % interval == 0);
+      used.push_back(is_full.back() ? "full_attention" : "linear_attention");
+    }
+    keys.uses("layer_types", std::move(used));
     return;
   }
   const std::string expected = "a list of " + std::to_string(layers) +
@@ -146,6 +151,8 @@ void read_rope(CheckpointKeys& keys, const std::string& file, const std::string&
   }
   keys.only("rope_type", {"default"});
   keys.ignore({"mrope_section", "mrope_interleaved"});
+  keys.uses("rope_theta", theta);
+  keys.uses("partial_rotary_factor", factor);
   full.rope_theta = theta;
   full.rotated =
       static_cast<std::size_t>(std::floor(static_cast<double>(full.head_width) * factor));

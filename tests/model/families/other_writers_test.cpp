@@ -232,6 +232,54 @@ TEST_CASE("checkpoints: copies of the text's keys beside it have its values") {
   CHECK_THAT(directory.error_with("rope_theta", 5.0), Contains("key \"rope_theta\": found 5.0"));
 }
 
+TEST_CASE("checkpoints: keys beside the text that it does not have are those that it uses") {
+  Directory directory("qwen3_5-multimodal");
+  json& text = directory.config["text_config"];
+  const json rope = text.at("rope_parameters");
+  const json types = text.at("layer_types");
+  REQUIRE_FALSE(text.contains("rope_theta"));
+  CHECK(directory.error_with("rope_theta", rope.at("rope_theta")) == "accepted");
+  CHECK(directory.error_with("partial_rotary_factor", rope.at("partial_rotary_factor")) ==
+        "accepted");
+  CHECK_THAT(directory.error_with("partial_rotary_factor", 0.75),
+             Contains("key \"partial_rotary_factor\": found 0.75, expected ") &&
+                 Contains("as text_config"));
+  for (const char* const key :
+       {"hidden_act", "layer_types", "attn_output_gate", "sliding_window", "use_sliding_window"}) {
+    text.erase(key);
+  }
+  CHECK(directory.error_with("hidden_act", "silu") == "accepted");
+  CHECK_THAT(directory.error_with("hidden_act", "gelu"), Contains("expected \"silu\""));
+  CHECK(directory.error_with("attn_output_gate", true) == "accepted");
+  CHECK(directory.error_with("layer_types", types) == "accepted");
+  json others = types;
+  std::ranges::reverse(others);
+  CHECK_THAT(directory.error_with("layer_types", others), Contains("key \"layer_types\": found"));
+
+  CHECK_THAT(directory.error_with("sliding_window", 4096), Contains("use_sliding_window false"));
+  CHECK_THAT(directory.error_with("use_sliding_window", true),
+             Contains("key \"use_sliding_window\": found true"));
+  directory.config["use_sliding_window"] = false;
+  CHECK(directory.error_with("sliding_window", 4096) == "accepted");
+}
+
+TEST_CASE("checkpoints: a kind of layer within rope_parameters has what is used, or is refused") {
+  const Directory directory("qwen3_5");
+  const json used = directory.config.at("rope_parameters");
+  const auto error = [&](const json& value) {
+    return directory.error_with("rope_parameters/full_attention", value);
+  };
+  CHECK(error(used) == "accepted");
+  CHECK(error({{"rope_type", "default"}}) == "accepted");
+  CHECK_THAT(error({{"rope_type", "yarn"}, {"factor", 4.0}}),
+             Contains("key \"rope_parameters.full_attention.rope_type\": found \"yarn\""));
+  CHECK_THAT(error({{"rope_theta", 5.0}}),
+             Contains("key \"rope_parameters.full_attention.rope_theta\": found 5.0"));
+  CHECK_THAT(error({{"partial_rotary_factor", 0.75}}),
+             Contains("\"rope_parameters.full_attention.partial_rotary_factor\": found 0.75"));
+  CHECK_THAT(error({{"factor", 4.0}}), Contains("rope_parameters.full_attention.factor"));
+}
+
 TEST_CASE("checkpoints: keys of the rotation beside rope_parameters are copies of those within") {
   const Directory directory("qwen3_5");
   REQUIRE(directory.config.contains("rope_parameters"));
