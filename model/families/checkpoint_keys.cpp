@@ -98,11 +98,14 @@ constexpr std::string_view kIgnoredPrefixes[] = {"_attn_implementation", "unslot
 struct RefusedKey {
   std::string_view name;
   std::string_view neutral = "";
+  std::string_view other_neutral = "";
 };
 constexpr RefusedKey kRefused[] = {
     // Weights in forms of their own.
+    {"bits"},
     {"compression_config"},
     {"quantization"},
+    {"quant_method"},
     {"quantization_config"},
     // Adapters that are part of a model.
     {"adapters"},
@@ -112,7 +115,9 @@ constexpr RefusedKey kRefused[] = {
     {"attention_in_multiplier", "1"},
     {"attention_multiplier"},
     {"attention_out_multiplier", "1"},
+    {"attention_scale"},
     {"attn_logit_softcapping"},
+    {"clip_qkv"},
     {"dim_model_base"},
     {"embedding_multiplier", "1"},
     {"embedding_scale", "1"},
@@ -120,6 +125,7 @@ constexpr RefusedKey kRefused[] = {
     {"key_multiplier", "1"},
     {"lm_head_multiplier", "1"},
     {"logit_scale", "1"},
+    {"logit_softcap"},
     {"logits_scaling", "1"},
     {"mlp_multipliers"},
     {"query_pre_attn_scalar"},
@@ -134,6 +140,7 @@ constexpr RefusedKey kRefused[] = {
     {"expert_layer_period"},
     {"first_k_dense_replace"},
     {"moe_layer_freq", "1"},
+    {"moe_num_experts"},
     {"n_group", "1"},
     {"n_routed_experts"},
     {"n_shared_experts"},
@@ -158,8 +165,12 @@ constexpr RefusedKey kRefused[] = {
     {"no_rope_layers"},
     {"position_embedding_type", "\"rope\""},
     {"q_lora_rank"},
+    {"rope_local_base_freq"},
     {"rope_parameters"},
     {"rope_scaling"},
+    {"rope_scaling_factor", "1"},
+    {"rope_scaling_type", "\"none\"", "\"default\""},
+    {"sliding_window_pattern"},
     {"use_attention_sinks"},
     {"window_size"},
     // Layers of other kinds.
@@ -188,6 +199,12 @@ bool says_nothing(const json& value) {
   if (value.is_number()) return value.get<double>() == 0.0;
   if (value.is_string()) return value.get_ref<const std::string&>().empty();
   return value.empty();
+}
+
+bool is_neutral(const RefusedKey& key, const json& value) {
+  return std::ranges::any_of(
+      std::initializer_list<std::string_view>{key.neutral, key.other_neutral},
+      [&](std::string_view text) { return !text.empty() && value == json::parse(text); });
 }
 
 constexpr const char* kNotServed =
@@ -338,7 +355,7 @@ void CheckpointKeys::finish(std::vector<UnknownKey>& unknown) {
     const auto refused = std::ranges::find(kRefused, key, &RefusedKey::name);
     if (refused == std::end(kRefused)) {
       unknown.push_back({.name = path_ + key, .found = found_text(value)});
-    } else if (refused->neutral.empty() || value != json::parse(refused->neutral)) {
+    } else if (!is_neutral(*refused, value)) {
       fail(key, kNotServed);
     }
   }

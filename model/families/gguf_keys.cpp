@@ -21,6 +21,7 @@ constexpr RefusedGgufKey kRefusedGguf[] = {
     {"attention.kv_lora_rank"},
     {"attention.logit_softcapping"},
     {"attention.max_alibi_bias"},
+    {"attention.output_scale"},
     {"attention.q_lora_rank"},
     {"attention.scale"},
     {"attention.sliding_window"},
@@ -38,6 +39,9 @@ constexpr RefusedGgufKey kRefusedGguf[] = {
     {"logit_scale", 1},
     {"pooling_type"},
     {"residual_scale", 1},
+    {"rope.scale_linear", 1},
+    {"swiglu_clamp_exp"},
+    {"swiglu_clamp_shexp"},
     {"use_parallel_residual"},
 };
 constexpr const char* kGgufNotServed =
@@ -64,6 +68,17 @@ double number_of(const GgufValue& value) {
   if (value.is_array()) return NAN;
   if (const auto integer = value.integer()) return static_cast<double>(*integer);
   return value.number().value_or(NAN);
+}
+
+// As GgufValue::is_blank(), also for a list of a value for each layer.
+bool says_nothing(const GgufValue& value) {
+  if (!value.is_array()) return value.is_blank();
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const auto integer = value.integer(i);
+    const auto number = integer ? static_cast<double>(*integer) : value.number(i).value_or(NAN);
+    if (number != 0.0) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -175,7 +190,7 @@ void ArchitectureKeys::finish(std::vector<UnknownKey>& unknown) {
   refuse_rope_scaling();
   only("attention.causal", true);
   for (const auto& [name, value] : file_.keys()) {
-    if (!name.starts_with(prefix_) || value.is_blank()) continue;
+    if (!name.starts_with(prefix_) || says_nothing(value)) continue;
     const std::string key = name.substr(prefix_.size());
     if (known_.contains(key) || std::ranges::find(kIgnoredGguf, key) != std::end(kIgnoredGguf))
       continue;

@@ -115,7 +115,7 @@ void read_layer_types(CheckpointKeys& keys, std::size_t layers, std::vector<bool
   }
 }
 
-// Of one of the objects `rope_parameters` and `rope_scaling`.
+// Of one of the objects `rope_parameters` and `rope_scaling`, or of one of a kind of layer within.
 void read_rope_object(CheckpointKeys& rope, double& theta, double& factor,
                       std::vector<UnknownKey>& unknown) {
   theta = rope.positive("rope_theta", 1e12, theta);
@@ -134,6 +134,23 @@ void read_rope_object(CheckpointKeys& rope, double& theta, double& factor,
   rope.finish(unknown);
 }
 
+// Refuses objects of kinds of layers within `object`, as transformers writes them where kinds
+// differ, unless they are what is used.
+void check_rope_kinds(CheckpointKeys& rope, const json& object, const std::string& file,
+                      const std::string& path, double theta, double factor,
+                      std::vector<UnknownKey>& unknown) {
+  for (const auto& [kind, value] : object.items()) {
+    if (!value.is_object() || value.empty()) continue;
+    rope.ignore({kind.c_str()});
+    CheckpointKeys of_kind(value, file, path + kind + ".");
+    double own_theta = theta;
+    double own_factor = factor;
+    read_rope_object(of_kind, own_theta, own_factor, unknown);
+    of_kind.same("rope_theta", theta, path.substr(0, path.size() - 1));
+    of_kind.same("partial_rotary_factor", factor, path.substr(0, path.size() - 1));
+  }
+}
+
 void read_rope(CheckpointKeys& keys, const std::string& file, const std::string& path,
                GatedSoftmaxShape& full, std::vector<UnknownKey>& unknown) {
   double theta = keys.positive("rope_theta", 1e12, 10000.0);
@@ -142,6 +159,9 @@ void read_rope(CheckpointKeys& keys, const std::string& file, const std::string&
     const json* const value = keys.find(name);
     if (value == nullptr) continue;
     CheckpointKeys rope(*value, file, path + name + ".");
+    check_rope_kinds(rope, *value, file, path + name + ".",
+                     rope.positive("rope_theta", 1e12, theta),
+                     rope.positive("partial_rotary_factor", 1.0, factor), unknown);
     read_rope_object(rope, theta, factor, unknown);
     // Beside the object they are copies.
     for (const char* const key : {"rope_type", "mrope_section", "mrope_interleaved"}) {

@@ -189,7 +189,8 @@ TEST_CASE("checkpoints: keys that change the function are refused by name") {
   const std::string name = GENERATE("qwen3_5", "rwkv7-official", "rwkv7", "gla", "delta_net");
   const Directory directory(name);
   for (const std::string_view key : refused_checkpoint_keys()) {
-    const bool is_read = name == "qwen3_5" && (key == "layer_types" || key.starts_with("rope_"));
+    const bool is_read = name == "qwen3_5" && (key == "layer_types" || key == "rope_parameters" ||
+                                               key == "rope_scaling");
     if (is_read) continue;
     CAPTURE(name, key);
     const json value = key == "use_sliding_window" ? json(true) : json(7);
@@ -197,6 +198,19 @@ TEST_CASE("checkpoints: keys that change the function are refused by name") {
                Contains("key \"" + std::string(key) + "\": found "));
   }
   CHECK_THAT(directory.error_with("sliding_window", 128), Contains("use_sliding_window false"));
+  for (const auto& [key, value] : {std::pair<const char*, json>("rope_scaling_type", "none"),
+                                   {"rope_scaling_type", "default"},
+                                   {"rope_scaling_type", nullptr},
+                                   {"rope_scaling_factor", 1.0},
+                                   {"rope_local_base_freq", nullptr},
+                                   {"moe_num_experts", 0},
+                                   {"clip_qkv", false},
+                                   {"quant_method", ""}}) {
+    CAPTURE(name, key);
+    CHECK(directory.error_with(key, value) == "accepted");
+  }
+  CHECK_THAT(directory.error_with("rope_scaling_type", "yarn"), Contains("found \"yarn\""));
+  CHECK_THAT(directory.error_with("quant_method", "awq"), Contains("found \"awq\""));
 }
 
 TEST_CASE("checkpoints: a key that is read by another kind of layer is refused by name") {
@@ -456,6 +470,8 @@ TEST_CASE("GGUF files: keys that change the function are refused") {
   CHECK(variant.error_with(rope + "factor", 1.0f) == "accepted");
   CHECK(variant.error_with("qwen35.logit_scale", 1.0f) == "accepted");
   CHECK(variant.error_with("qwen35.attention.causal", true) == "accepted");
+  CHECK(variant.error_with("qwen35.rope.scale_linear", 1.0f) == "accepted");
+  CHECK(variant.error_with("qwen35.swiglu_clamp_exp", 0.0f) == "accepted");
 }
 
 TEST_CASE("GGUF files: a layer is never taken for a draft head") {
