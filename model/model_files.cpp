@@ -278,7 +278,6 @@ ChatTemplateSources template_sources_of(const GgufFile& file) {
     auto source = optional_text(file, key + "." + std::string(*name));
     if (source) sources.templates.try_emplace(std::string(*name), std::move(*source));
   }
-  resolve_template_names(sources, file.name());
   const GgufValue* const tokens = file.find_key("tokenizer.ggml.tokens");
   constexpr std::pair<const char*, const char*> kTokens[] = {{"bos_token", "bos"},
                                                              {"eos_token", "eos"},
@@ -301,7 +300,14 @@ ChatTemplateSources template_sources_of(const GgufFile& file) {
 }  // namespace
 
 ChatTemplateSources ModelFiles::load_chat_template_sources() const {
-  return gguf_ != nullptr ? template_sources_of(*gguf_) : lintel::load_chat_template_sources(path_);
+  if (gguf_ == nullptr) {
+    ChatTemplateSources sources = lintel::load_chat_template_sources(path_);
+    resolve_template_names(sources, path_.string() + ": chat_template");
+    return sources;
+  }
+  ChatTemplateSources sources = template_sources_of(*gguf_);
+  resolve_template_names(sources, gguf_->name() + ": tokenizer.chat_template");
+  return sources;
 }
 
 std::shared_ptr<const Tokenizer> ModelFiles::load_tokenizer(std::vector<std::string>& notes) const {

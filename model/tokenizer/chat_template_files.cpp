@@ -128,14 +128,18 @@ ChatTemplateSources load_chat_template_sources(const std::filesystem::path& dire
 
 void resolve_template_names(ChatTemplateSources& sources, const std::string& file) {
   for (auto& [name, text] : sources.templates) {
+    if (text.find('{') != std::string::npos) continue;
+    constexpr std::string_view kSpace = " \t\r\n";  // a file ends with a line break
+    text.erase(0, std::min(text.find_first_not_of(kSpace), text.size()));
+    text.erase(text.find_last_not_of(kSpace) + 1);
     if (text == "chatml") text = kChatMl;
   }
   std::erase_if(sources.templates, [&](const auto& named) {
     const auto& [name, text] = named;
     if (text == "rwkv-world" || text.find('{') != std::string::npos) return false;
-    sources.notes.push_back(
-        file + ": tokenizer.chat_template" + (name == "default" ? "" : "." + shorten(name)) +
-        ": found " + quote(text) + ", expected a template, or the name chatml or rwkv-world");
+    sources.notes.push_back(file + (name == "default" ? "" : "." + shorten(name)) + ": found " +
+                            quote(text) +
+                            ", expected a template, or the name chatml or rwkv-world");
     return true;
   });
 }

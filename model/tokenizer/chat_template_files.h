@@ -26,9 +26,9 @@ struct ChatTemplateSources {
 // else than std::bad_alloc: files that cannot be read are among the notes.
 ChatTemplateSources load_chat_template_sources(const std::filesystem::path& directory);
 
-// Of a GGUF file, whose template may be the name of one: "chatml" becomes the text of that name,
-// and "rwkv-world" stays, which the compiler of templates knows. A text of another name, which
-// would make one prompt of all conversations, goes, with a note. file: for it.
+// Templates may be the name of one, between blanks: "chatml" becomes the text of that name, and
+// "rwkv-world" stays, which the compiler of templates knows. Another text without "{", which would
+// make one prompt of all conversations, goes, with a note. file: and key, for it.
 void resolve_template_names(ChatTemplateSources& sources, const std::string& file);
 
 }  // namespace lintel

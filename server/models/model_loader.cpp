@@ -364,6 +364,7 @@ std::shared_ptr<const ChatModel> load_chat(ChatTemplateSources sources,
     if (given.model != source.name) continue;
     sources.templates.clear();
     sources.templates["default"] = read_text_file(given.path);
+    resolve_template_names(sources, given.path.string());
   }
   std::optional<ToolDialect> dialect;
   for (const GivenToolDialect& given : options.tool_dialects) {

@@ -506,6 +506,32 @@ TEST_CASE("GGUF files: a chat template may be the name of one") {
              Contains("tokenizer.chat_template") && Contains("\"llama2\"") && Contains("chatml"));
 }
 
+TEST_CASE("checkpoints: a chat template may be the name of one") {
+  const Directory directory("qwen3_5");
+  directory.write();
+  const auto sources = [&](const char* file, const std::string& text) {
+    std::ofstream(directory.path() / file) << text;
+    ChatTemplateSources found = ModelFiles(directory.path()).load_chat_template_sources();
+    fs::remove(directory.path() / file);
+    return found;
+  };
+  const auto in_config = [&](const std::string& text) {
+    return sources("tokenizer_config.json", json{{"chat_template", text}}.dump());
+  };
+  CHECK_THAT(sources("chat_template.jinja", "chatml\n").templates.at("default"),
+             Contains("<|im_start|>"));
+  CHECK_THAT(in_config("chatml").templates.at("default"), Contains("<|im_start|>"));
+  CHECK(in_config("rwkv-world").templates.at("default") == "rwkv-world");
+  CHECK(in_config(" {{ messages }}\n").templates.at("default") == " {{ messages }}\n");
+  for (const ChatTemplateSources& unknown :
+       {sources("chat_template.jinja", "llama2\n"), in_config("llama2")}) {
+    CHECK(unknown.templates.empty());
+    REQUIRE(unknown.notes.size() == 1);
+    CHECK_THAT(unknown.notes[0],
+               Contains(directory.path().string()) && Contains("\"llama2\"") && Contains("chatml"));
+  }
+}
+
 TEST_CASE("RWKV-7: the norm of heads has 64e-5 in its author's files and in GGUF") {
   // Heads of 32, for which transformers' directories have half of it with this norm_eps.
   const auto write = [](const fs::path& to, const std::string& prefix, bool scales) {
