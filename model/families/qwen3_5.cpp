@@ -307,9 +307,13 @@ std::size_t count_layers(ArchitectureKeys& keys, const GgufFile& file, std::int6
         return tensor.name.starts_with(prefix);
       });
     };
-    if (!has(block) || has(block + "nextn.")) continue;
-    keys.fail("nextn_predict_layers", "0: tensors " + quote(block + "*") +
-                                          " are of a layer, without any of a draft head (nextn.)");
+    if (!has(block)) continue;
+    for (const char* const name : {"eh_proj", "enorm", "hnorm"}) {
+      const std::string tensor = block + "nextn." + name + ".weight";
+      if (file.find(tensor) != nullptr) continue;
+      keys.fail("nextn_predict_layers", "0: tensors " + quote(block + "*") +
+                                            " are of a layer: a draft head has " + quote(tensor));
+    }
   }
   return static_cast<std::size_t>(blocks - draft_layers);
 }

@@ -479,6 +479,16 @@ TEST_CASE("GGUF files: a layer is never taken for a draft head") {
   CHECK_THAT(
       variant.error_with("qwen35.nextn_predict_layers", 1u),
       Contains("key \"qwen35.nextn_predict_layers\": found 1, expected 0") && Contains("blk.3."));
+  // Nor with some tensors of a head: a head has all of them.
+  GgufVariant some("qwen35-f32.gguf");
+  some.set("qwen35.nextn_predict_layers", 1u);
+  const auto width = static_cast<std::uint64_t>(
+      GgufFile(golden_of("gguf/qwen35-f32.gguf")).integer("qwen35.embedding_length"));
+  some.add("blk.3.nextn.enorm.weight", {width});
+  CHECK_THAT(some.error(),
+             Contains("found 1, expected 0") && Contains("\"blk.3.nextn.eh_proj.weight\""));
+  some.add("blk.3.nextn.eh_proj.weight", {width, 2 * width});
+  CHECK_THAT(some.error(), Contains("\"blk.3.nextn.hnorm.weight\""));
   // Nor is one beyond those that the file counts left out.
   CHECK_THAT(variant.error_with("qwen35.block_count", 3u),
              Contains("tensor \"blk.3.") && Contains("surplus"));

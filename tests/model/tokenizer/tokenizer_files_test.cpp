@@ -549,6 +549,15 @@ TEST_CASE("GGUF vocabularies: tokens of infilling and of file ends end a text") 
 
 TEST_CASE("GGUF vocabularies: one of tokens without the merges that make them is refused") {
   GgufVocabulary vocabulary = gguf_of("qwen3", "qwen2");
+  const std::vector<std::string> merges = vocabulary.merges;
+  CHECK(gguf_error(vocabulary) == "accepted");
+  vocabulary.merges.resize(1);
+  CHECK_THAT(gguf_error(vocabulary),
+             Contains("a.gguf: tokenizer.ggml.merges: found 1 merges, expected at least half") &&
+                 Contains(" normal tokens of several letters"));
+  vocabulary.merges = merges;
+  vocabulary.merges.resize(merges.size() * 3 / 4);
+  CHECK(gguf_error(vocabulary) == "accepted");
   vocabulary.merges.clear();
   CHECK_THAT(gguf_error(vocabulary), Contains("a.gguf: tokenizer.ggml.merges: found none"));
   vocabulary.tokens.resize(256);  // a token for each byte
