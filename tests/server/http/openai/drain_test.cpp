@@ -49,7 +49,7 @@ CostlyRequest costly_request(const std::string& kind) {
   return {"/v1/responses", response};
 }
 
-TEST_CASE("drain: it ends soon after its timeout, whatever the requests are that run") {
+TEST_CASE("drain: it ends soon after its timeout while costly requests run") {
   const std::string kind =
       GENERATE("log-probabilities", "grammar", "schema", "large body", "background");
   INFO(kind);
