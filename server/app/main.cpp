@@ -58,6 +58,7 @@ std::terminate_handler end_start_on_terminate(const LogOptions& options) {
 
 int serve(const ServerOptions& options) {
   const std::terminate_handler before = end_start_on_terminate(options.logging);
+  check_address_space(options);
   check_threads(options);
   Termination termination;
   SignalWatcher signals([&termination](int signal) { termination(signal); });
@@ -68,6 +69,7 @@ int serve(const ServerOptions& options) {
   check_before_loading(options);
   const SteadyClock clock;
   LintelServer server(options, clock);
+  check_address_space(options);  // models take theirs first
   server.start();
   std::set_terminate(before);
   termination.serve();

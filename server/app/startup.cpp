@@ -2,13 +2,18 @@
 #include "server/app/startup.h"
 
 #include <dirent.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -156,6 +161,59 @@ int threads_at_start(const ServerOptions& options) {
   if (options.monitoring.metrics_listen) threads += 16;
   if (!options.durable.store.empty()) threads += options.durable.store_threads + 8;
   return threads;
+}
+
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+// Besides stacks; that of a small model's start is 20 MiB.
+constexpr std::size_t kStartBytes = 128 * kMiB;
+
+std::size_t stack_bytes() {
+  pthread_attr_t attributes;
+  std::size_t bytes = 8 * kMiB;
+  if (pthread_attr_init(&attributes) != 0) return bytes;
+  pthread_attr_getstacksize(&attributes, &bytes);
+  pthread_attr_destroy(&attributes);
+  return bytes;
+}
+
+int running_threads() {
+  std::error_code error;
+  int threads = 0;
+  for (std::filesystem::directory_iterator at("/proc/self/task", error), end; !error && at != end;
+       at.increment(error)) {
+    ++threads;
+  }
+  return std::max(threads, 1);
+}
+
+bool has_address_space(std::size_t bytes) {
+  void* const room = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                            /*fd=*/-1, /*offset=*/0);
+  if (room == MAP_FAILED) return false;
+  ::munmap(room, bytes);
+  return true;
+}
+
+}  // namespace
+
+void check_address_space(const ServerOptions& options) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  const int threads = std::max(threads_at_start(options) - running_threads(), 0);
+  const std::size_t needed = static_cast<std::size_t>(threads) * stack_bytes() + kStartBytes;
+#ifdef M_ARENA_MAX
+  // glibc makes at most 8 heaps a core, and maps twice the size of the one that it makes.
+  const std::size_t heaps = (static_cast<std::size_t>(usable_cores()) * 8 + 2) * 64 * kMiB;
+  if (!has_address_space(needed + heaps)) ::mallopt(M_ARENA_MAX, 1);
+#endif
+  if (has_address_space(needed)) return;
+  throw std::runtime_error("there is not enough memory: the stacks of " + std::to_string(threads) +
+                           " threads and the start of a server of these flags take " +
+                           std::to_string(needed / kMiB) + " MiB of addresses, the limit of " +
+                           std::to_string(limit.rlim_cur / kMiB) +
+                           " MiB (ulimit -v, RLIMIT_AS) leaves less");
 }
 
 void check_threads(const ServerOptions& options) {

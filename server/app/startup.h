@@ -24,6 +24,13 @@ void check_before_loading(const ServerOptions& options);
 // own as it needs them.
 int threads_at_start(const ServerOptions& options);
 
+// Looks whether the limit of the address space (ulimit -v, RLIMIT_AS), where there is one, leaves
+// room for the stacks of the threads that threads_at_start() says and that do not run yet, and for
+// what a start allocates. A library that misses either would abort or wait for ever. Near the limit
+// it lets all threads allocate from one heap: others would take 64 MiB of addresses each. Throws
+// std::runtime_error that says how much is needed.
+void check_address_space(const ServerOptions& options);
+
 // Starts and ends as many threads as threads_at_start() says. A library that misses one later would
 // abort or wait for ever. Throws std::runtime_error that says how many there can be and what may
 // limit them.

@@ -81,11 +81,17 @@ TEST_CASE("a start with too few threads or too little memory ends with a line th
     check(run_limited(limit, model.path));
   }
   // Around what it needs, a start may succeed.
-  for (const char* const limit : {"-v 450000", "-v 550000", "-v 700000"}) {
+  for (const char* const limit :
+       {"-v 360000", "-v 390000", "-v 420000", "-v 450000", "-v 495000", "-v 540000", "-v 550000",
+        "-v 570000", "-v 585000", "-v 600000", "-v 615000", "-v 630000", "-v 645000", "-v 700000",
+        "-v 800000", "-v 1000000"}) {
     INFO(limit);
     const Ended ended = run_limited(limit, model.path);
     if (ended.out.empty()) check(ended);
   }
+  // A server of 2 workers on a small machine has room well within this.
+  CHECK_THAT(run_limited("-v 8000000", model.path).out, Contains("ready"));
+  CHECK_THAT(run_limited("-v 300000", model.path).err, Contains("RLIMIT_AS"));
   const std::string program = "/usr/bin/setpriv";
   // Only root can be another user, whose threads alone count.
   if (geteuid() != 0 || !std::filesystem::exists(program)) return;
