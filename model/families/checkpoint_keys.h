@@ -53,8 +53,8 @@ class CheckpointKeys {
   // The value that counts for a key that is absent here: a copy beside this object may have it. The
   // gets above note their `if_absent` and the texts that they accept.
   void uses(const std::string& key, nlohmann::json value);
-  // Of an object around that of `inner`: keys that were read there are copies, with the values that
-  // it has or uses.
+  // Refuses a copy of a key of `inner`, an object within this one, whose value differs from the one
+  // that `inner` has or uses.
   void check_copies(const CheckpointKeys& inner);
   // Refuses windows, and what else the list for all families has. Adds all other keys to `unknown`
   // but those that say nothing: null, false, 0, "" and empty.

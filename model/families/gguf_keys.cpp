@@ -70,7 +70,7 @@ double number_of(const GgufValue& value) {
   return value.number().value_or(NAN);
 }
 
-// As GgufValue::is_blank(), also for a list of a value for each layer.
+// GgufValue::is_blank(), extended to lists that have a value for each layer.
 bool says_nothing(const GgufValue& value) {
   if (!value.is_array()) return value.is_blank();
   for (std::size_t i = 0; i < value.size(); ++i) {

@@ -115,7 +115,8 @@ void read_layer_types(CheckpointKeys& keys, std::size_t layers, std::vector<bool
   }
 }
 
-// Of one of the objects `rope_parameters` and `rope_scaling`, or of one of a kind of layer within.
+// Reads `rope_parameters`, `rope_scaling`, or an object within them that stands for a kind of
+// layer.
 void read_rope_object(CheckpointKeys& rope, double& theta, double& factor,
                       std::vector<UnknownKey>& unknown) {
   theta = rope.positive("rope_theta", 1e12, theta);

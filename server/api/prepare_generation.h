@@ -35,7 +35,8 @@ SessionRefusal lease_session(const ServiceContext& context, const std::string& s
                              const Owner& caller, GenerationTarget& target);
 
 struct PreparedGeneration {
-  // Of what the request holds until it is over, which goes before it; the caller has made it.
+  // The charge for what the request holds until it is over: made by the caller, and the last member
+  // to be destroyed.
   RequestMemory::Charge memory;
   SharedModel model;
   CheckedGenerate checked;

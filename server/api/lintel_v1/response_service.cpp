@@ -39,9 +39,10 @@ constexpr std::size_t kEscapedBytes = 6;  // of a byte in JSON
 constexpr std::size_t kPieceBytes = 24;   // of a delta
 // Of a response whose events are made again: itself, as it is repeated, and its last events.
 constexpr std::size_t kRepeatedCopies = 4;
-// Of a list of log-probabilities as a tree, for each byte of its text; of an item without its text.
+// Bytes of a tree of log-probabilities for each byte of their text, and of an item without its
+// text.
 constexpr std::size_t kLogprobTreeBytes = 8, kItemBytes = 640;
-// Of the number of a delta.
+// Bytes of the number that a delta has in a tree.
 constexpr std::size_t kNumberBytes = 64;
 // Copies of a conversation that is compacted: its items, their text, sealed, in letters, the
 // answer.
@@ -110,7 +111,7 @@ std::size_t repeated_bytes_of(const ResponseRecord& record) {
   return kRepeatedCopies * tree_memory(record.response) + tree_memory(record.pieces);
 }
 
-// Whether a state needs more than all the memory that there is for states.
+// Returns true where a state needs more than all the memory for states.
 bool can_never_fit(const grpc::Status& refused) {
   google::rpc::Status details;
   if (refused.error_code() != grpc::StatusCode::FAILED_PRECONDITION ||
@@ -395,7 +396,7 @@ class FollowedEvents final : public ResponseStream<v1::ResponseEvents>, public E
     {
       const MutexLock lock(mutex_);
       if (!failure_) failure_ = std::move(status);
-      // It may wait on for the response's end.
+      // The follower may still wait for the end of the response.
       if (repeated_ == nullptr) memory_.shrink_to(0);
     }
     pump();
@@ -545,7 +546,7 @@ grpc::Status ResponseService::read_earlier(const std::string& owner, JsonBudget&
   read.parent = digits_of_response(id);
   const ChainBounds bounds{
       .json_bytes = read.is_compacted ? std::numeric_limits<std::size_t>::max() : kMostChainBytes,
-      // What is compacted is bounded as text, and in memory by the request's account.
+      // A conversation to compact is bounded as text, and in memory by the request's account.
       .memory_bytes = read.is_compacted ? std::numeric_limits<std::size_t>::max() : kMostItemBytes,
       .budget = &budget,
       .is_cancelled = read.chat.is_cancelled};

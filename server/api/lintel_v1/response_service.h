@@ -97,7 +97,7 @@ class ResponseService final : public RpcService {
   // Answers with the response as JSON, which the call keeps charged until it is out.
   grpc::Status show(RpcCall& rpc, CallScope& scope, const std::string& id,
                     v1::ResponseJson& response);
-  // Of one that is run again: the refusal is its end.
+  // Ends a response that is run again with the refusal of its request.
   void fail_interrupted(ResponseRecord record, const grpc::Status& refused);
 
   const ServiceContext context_;

@@ -42,7 +42,7 @@ TypeSet type_of(const Json& value) {
   return kTextType;
 }
 
-// Those that `type` of a schema names.
+// Types that the keyword `type` of a schema names.
 TypeSet types_named(const Json& schema) {
   const auto type = schema.find("type");
   if (type == schema.end()) return kAnyType;
@@ -71,7 +71,7 @@ constexpr std::array<std::string_view, 12> kSubschemas = {
 constexpr std::array<std::string_view, 4> kConstantValues = {"const", "enum", "default",
                                                              "examples"};
 
-// Those of `patternProperties` that are read of all functions of a request, and their work.
+// Patterns of `patternProperties` that are read for one request, and the work of compiling them.
 constexpr std::size_t kMostPatterns = 64;
 struct PatternBounds {
   std::size_t patterns = kMostPatterns;

@@ -277,7 +277,8 @@ TEST_CASE("checkpoints: keys beside the text that it does not have are those tha
   CHECK(directory.error_with("sliding_window", 4096) == "accepted");
 }
 
-TEST_CASE("checkpoints: a kind of layer within rope_parameters has what is used, or is refused") {
+TEST_CASE(
+    "checkpoints: rope_parameters of a kind of layer are refused unless they equal those in use") {
   const Directory directory("qwen3_5");
   const json used = directory.config.at("rope_parameters");
   const auto error = [&](const json& value) {

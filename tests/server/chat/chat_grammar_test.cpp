@@ -62,7 +62,7 @@ TEST_CASE("chat grammar: documents have the same white space with tools and with
   CHECK_FALSE(takes(forced, call(wide)));
 }
 
-TEST_CASE("chat grammar: the list of what was left out ends with dots where it is cut") {
+TEST_CASE("chat grammar: a list of relaxed keywords that is cut ends with dots") {
   const auto named = [](int keywords) {
     nlohmann::ordered_json schema = {{"type", "object"}};
     for (int i = 0; i < keywords; ++i) {

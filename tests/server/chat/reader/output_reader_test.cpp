@@ -491,7 +491,7 @@ TEST_CASE("xml: types behind anchors, identifiers and keywords for other names")
         R"({"a": "10"})");
 }
 
-TEST_CASE("xml: what may be a text is JSON where its schema takes that") {
+TEST_CASE("xml: a parameter of several types is JSON where its schema takes the value, else text") {
   const auto value = [](const char* schema, const std::string& text) {
     nlohmann::json parameters = {{"properties", {{"p", nlohmann::json::parse(schema)}}}};
     parameters["$defs"]["small"] = {{"type", "integer"}, {"maximum", 5}};

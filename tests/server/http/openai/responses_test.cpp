@@ -287,7 +287,7 @@ TEST_CASE("responses: what is stored is read, listed, repeated as events and del
   CHECK(server.ask("GET", unstored).status == 404);
 }
 
-TEST_CASE("responses: a long answer is written in pieces, also of what is stored", "[threat-86]") {
+TEST_CASE("responses: long answers and stored responses are written in pieces", "[threat-86]") {
   const bool has_store = GENERATE(false, true);
   CAPTURE(has_store);
   ResponseServer server(has_store ? ResponseServer::store : [](ServerOptions&) {});
@@ -319,7 +319,7 @@ TEST_CASE("responses: a long answer is written in pieces, also of what is stored
   CHECK_FALSE(server.ask("GET", id + "/input_items?limit=1").header("content-length").empty());
 }
 
-TEST_CASE("responses: what is read of the store is charged while it is", "[threat-86]") {
+TEST_CASE("responses: reads of the store are charged while they last", "[threat-86]") {
   ResponseServer server(ResponseServer::store);
   const ojson stored = server.answered(asked_for(ojson::array(
       {{{"type", "reasoning"},
