@@ -101,6 +101,9 @@ class Reader {
       }
       request_.input = Json::array();
     }
+    if (use_ == ResponseUse::kCompact && request_.model.empty()) {
+      throw MemberError{"model", "is missing"};
+    }
     request_.store = flag("store", true);
     request_.streams = flag("stream", false) || use_ == ResponseUse::kTurn;
     request_.is_background = flag("background", false);

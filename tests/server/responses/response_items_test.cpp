@@ -333,6 +333,7 @@ TEST_CASE("request: what is not served is refused by its name") {
   CHECK_THAT(with("store", "yes"), Contains("store: is not true or false"));
   CHECK_THAT(with("metadata", {{std::string(65, 'k'), "v"}}), Contains("metadata"));
   CHECK_THAT(refused({{"model", "m"}}), Contains("input: is missing"));
+  CHECK_THAT(refused({{"input", "Hi"}}, ResponseUse::kCompact), Contains("model: is missing"));
 }
 
 TEST_CASE("request: a chat's refusal has the names of a response's members") {

@@ -466,7 +466,7 @@ TEST_CASE(
   // A shorter turn fits.
   body["input"] = "short";
   CHECK(server.create(body).status == 200);
-  const ojson compact = {{"previous_response_id", ids.back()}};  // of the one model that is served
+  const ojson compact = {{"model", "m"}, {"previous_response_id", ids.back()}};
   const HttpReply compacted = post(server.port(), "/v1/responses/compact", compact.dump());
   INFO(compacted.body);
   REQUIRE(compacted.status == 200);
