@@ -22,7 +22,9 @@ class RequestBudget final : public JsonBudget {
                 const std::function<bool()>& is_cancelled)
       : memory_(memory), copies_(copies), is_cancelled_(is_cancelled) {}
 
+  // What was refused stays refused: the reader ends, and what it frees is of no help.
   bool charge(std::int64_t bytes) override {
+    if (refusal_) return false;
     bytes_ += bytes;
     const auto needed = static_cast<std::size_t>(std::max<std::int64_t>(bytes_, 0)) * copies_;
     if (needed <= charged_) return true;
