@@ -2,6 +2,7 @@
 #include "server/chat/chat_output.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "model/core/sha256.h"
@@ -181,6 +182,25 @@ std::string ChatChoice::call_id(std::size_t call) const {
                    kLetters.size()];
   }
   return id;
+}
+
+bool is_whole_json(std::string_view text) {
+  // Two digits in a row decide whether a number is one, as all of them do; a document of short
+  // numbers has none that a double cannot hold.
+  std::string shortened;
+  shortened.reserve(text.size());
+  bool in_text = false;
+  std::size_t digits = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    const bool is_escape = in_text && c == '\\' && i + 1 < text.size();
+    if (c == '"') in_text = !in_text;
+    digits = !in_text && c >= '0' && c <= '9' ? digits + 1 : 0;
+    if (digits > 2) continue;
+    shortened += c;
+    if (is_escape) shortened += text[++i];
+  }
+  return nlohmann::json::accept(shortened);
 }
 
 }  // namespace lintel

@@ -88,4 +88,8 @@ class ChatChoice {
   std::deque<Waiting> waiting_;
 };
 
+// Whether the arguments of a call are a whole document of JSON. Its numbers may be larger than
+// those of a double: they are passed on as they were written.
+bool is_whole_json(std::string_view text);
+
 }  // namespace lintel

@@ -8,6 +8,7 @@
 #include <numbers>
 #include <utility>
 
+#include "server/chat/chat_output.h"
 #include "server/chat/chat_request.h"
 #include "server/chat/template/request_json.h"
 
@@ -200,7 +201,7 @@ void ResponseOutput::close(bool is_cut, v1::ResponseEvents* events) {
   const std::size_t index = response_["output"].size();
   if (kind_ == Kind::kCall) {
     // A call that broke off cannot be run. A stream has shown it as far as it came.
-    const bool is_whole = Json::accept(text_);
+    const bool is_whole = is_whole_json(text_);
     if (!is_whole && !is_streamed_) {
       pieces_.pop_back();
       kind_ = Kind::kNone;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lintel/v1/chat.pb.h"
+#include "server/chat/chat_output.h"
 #include "server/http/encoding/bounded_json.h"
 #include "server/http/encoding/server_sent_events.h"
 #include "server/http/openai/completion_request.h"
@@ -269,7 +270,7 @@ void ChatJson::write_reasoning(Choice& choice, JsonPieces& out) const {
 void ChatJson::write_choice(std::uint32_t index, Choice& choice, JsonPieces& out) const {
   // One that broke off cannot be run. A stream has shown it as far as it came.
   std::erase_if(choice.calls, [](const v1::ToolCallDelta& call) {
-    return !OrderedJson::accept(call.arguments());
+    return !is_whole_json(call.arguments());
   });
   out.raw("{\"index\":" + std::to_string(index) + R"(,"message":{"role":"assistant","content":)");
   if (choice.content.empty() && !choice.calls.empty()) {
