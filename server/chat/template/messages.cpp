@@ -139,6 +139,12 @@ class MessagePreparation {
   }
 
   void prepare_content(Message& message, const std::string& place) const {
+    const Message* const refusal = member(message, "refusal");
+    if (member(message, "content") == nullptr && refusal != nullptr && refusal->is_string()) {
+      Message said = *refusal;  // in place of a content
+      message["content"] = std::move(said);
+      return;
+    }
     if (member(message, "content") == nullptr) {
       // Null where the probe has seen it taken: in a message that has calls.
       const Message* const calls = member(message, "tool_calls");

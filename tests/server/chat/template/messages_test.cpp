@@ -80,6 +80,10 @@ TEST_CASE("messages: roles, system messages and contents are made ready") {
       R"([{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"},
                                             {"type": "text", "text": "b"}]}])";
   CHECK(prepared(refusal)[0]["content"] == "no\nb");
+  CHECK(prepared(R"([{"role": "assistant", "content": null, "refusal": "no"}])")[0]["content"] ==
+        "no");
+  CHECK(prepared(R"([{"role": "assistant", "content": "a", "refusal": null}])")[0]["content"] ==
+        "a");
   CHECK(prepared(refusal, traits)[0]["content"][0] == Json({{"type", "text"}, {"text", "no"}}));
   CHECK_THROWS_WITH(
       prepared(R"([{"role": "assistant", "content": [{"type": "refusal", "text": "no"}]}])"),
