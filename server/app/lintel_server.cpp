@@ -141,7 +141,9 @@ bool HttpServer::stop(std::chrono::nanoseconds timeout) {
 
 namespace {
 
-// After kFlushTime, what is left, Health.Watch for one, gets this long to see NOT_SERVING.
+// Of a drain whose timeout has no quarter as long.
+constexpr std::chrono::milliseconds kLeastFlushTime{200};
+// After the flush, what is left, Health.Watch for one, gets this long to see NOT_SERVING.
 constexpr std::chrono::milliseconds kShutdownTime{250};
 // Then the process ends even if calls are left because of a defect.
 constexpr std::chrono::seconds kLastWait{30};
@@ -444,6 +446,9 @@ void LintelServer::begin_drain() {
 
 bool LintelServer::drain(std::chrono::nanoseconds timeout) {
   begin_drain();
+  const auto flush =
+      std::clamp<std::chrono::nanoseconds>(timeout / 4, kLeastFlushTime, 2 * kFlushTime);
+  timeout = std::max<std::chrono::nanoseconds>(timeout - flush, std::chrono::nanoseconds(0));
   const auto handover =
       std::min<std::chrono::nanoseconds>(handover_after(options_.durable), timeout);
   bool all_ended = impl_->calls.wait_until_none(handover);
@@ -456,11 +461,13 @@ bool LintelServer::drain(std::chrono::nanoseconds timeout) {
     all_ended = impl_->calls.wait_until_none(timeout - handover);
   }
   if (!all_ended) spdlog::warn("{} streams did not end in time", impl_->calls.count());
-  stop();
+  stop(flush);
   return all_ended;
 }
 
-void LintelServer::stop() {
+void LintelServer::stop() { stop(2 * kFlushTime); }
+
+void LintelServer::stop(std::chrono::nanoseconds flush) {
   if (std::exchange(stopped_, true)) return;
   impl_->maintenance.stop();
   begin_drain();
@@ -468,8 +475,8 @@ void LintelServer::stop() {
   // streams flush.
   impl_->manager.stop();
   for (const SharedModel& model : impl_->registry.all()) model->scheduler->stop();
-  impl_->calls.wait_until_none(kFlushTime);
-  if (impl_->http != nullptr) impl_->http->flush(kFlushTime);
+  impl_->calls.wait_until_none(flush / 2);
+  if (impl_->http != nullptr) impl_->http->flush(flush / 2);
   if (impl_->listener != nullptr) impl_->listener->stop();
   // Cancelled by the shutdown, the last streams end now.
   if ((impl_->server == nullptr || shut_down(*impl_->server)) &&

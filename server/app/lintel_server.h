@@ -49,8 +49,9 @@ class LintelServer {
 
   // Health turns NOT_SERVING and new streams and sessions are refused; running streams continue.
   void begin_drain();
-  // begin_drain, then waits for running streams, at most `timeout`, and stops. Returns whether all
-  // streams ended by themselves.
+  // begin_drain, then waits for running streams, and stops, within `timeout`: its last quarter, 0.2
+  // to 2 seconds, is for what ended streams still have to send. Returns whether all streams ended
+  // by themselves.
   bool drain(std::chrono::nanoseconds timeout);
   // Ends everything. Idempotent.
   void stop();
@@ -62,6 +63,8 @@ class LintelServer {
  private:
   struct Impl;  // keeps gRPC out of this header
 
+  // Streams that end have `flush` to send their last messages.
+  void stop(std::chrono::nanoseconds flush);
   void start_http();
   void report_health();  // of the services and of every model, from now on
 
