@@ -1,62 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/tokenizer/text_stream.h"
 
-#include <algorithm>
 #include <cassert>
 #include <utility>
 
 namespace lintel {
-namespace {
-
-std::vector<std::size_t> borders_of_stop(const std::string& string) {
-  std::vector<std::size_t> borders(string.size() + 1, 0);
-  for (std::size_t n = 1, border = 0; n < string.size(); ++n) {
-    while (border > 0 && string[n] != string[border]) border = borders[border];
-    if (string[n] == string[border]) ++border;
-    borders[n + 1] = border;
-  }
-  return borders;
-}
-
-}  // namespace
-
 StopFilter::StopFilter(std::vector<std::string> strings)
-    : strings_(std::move(strings)), matched_(strings_.size(), 0) {
-  for (const std::string& string : strings_) {
-    assert(!string.empty());
-    borders_.push_back(borders_of_stop(string));
-  }
-}
-
-std::size_t StopFilter::advance(std::size_t i, char byte) const {
-  const std::string& string = strings_[i];
-  std::size_t matched = matched_[i];
-  while (matched > 0 && string[matched] != byte) matched = borders_[i][matched];
-  return string[matched] == byte ? matched + 1 : 0;
-}
+    : strings_(std::make_shared<const StopStrings>(std::move(strings))), matcher_(*strings_) {}
 
 bool StopFilter::push(std::string_view bytes, std::string& out) {
   assert(!stopped_by_);
-  if (strings_.empty()) {
+  if (strings_->empty()) {
     out += bytes;
     return false;
   }
   for (const char byte : bytes) {
     waiting_ += byte;
-    std::size_t undecided = 0;
-    for (std::size_t i = 0; i < strings_.size(); ++i) {
-      matched_[i] = advance(i, byte);
-      undecided = std::max(undecided, matched_[i]);
-      if (matched_[i] < strings_[i].size()) continue;
-      if (!stopped_by_ || strings_[i].size() > strings_[*stopped_by_].size()) stopped_by_ = i;
-    }
+    stopped_by_ = matcher_.push(byte);
     if (stopped_by_) {
-      out.append(waiting_, 0, waiting_.size() - strings_[*stopped_by_].size());
+      out.append(waiting_, 0, waiting_.size() - (*strings_)[*stopped_by_].size());
       waiting_.clear();
       return true;
     }
-    out.append(waiting_, 0, waiting_.size() - undecided);
-    waiting_.erase(0, waiting_.size() - undecided);
+    const std::size_t decided = waiting_.size() - matcher_.undecided();
+    out.append(waiting_, 0, decided);
+    waiting_.erase(0, decided);
   }
   return false;
 }

@@ -4,24 +4,24 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "model/core/utf8.h"
+#include "model/tokenizer/stop_matcher.h"
 #include "model/tokenizer/tokenizer.h"
 
 namespace lintel {
 
 // Ends a stream of bytes before the first stop string in it: the one that ends first, of several
-// the longest. Bytes that may be the beginning of one wait (Knuth, Morris and Pratt 1977). Used by
-// one thread at a time.
+// the longest. Bytes that may be the beginning of one wait. Used by one thread at a time.
 class StopFilter {
  public:
-  StopFilter() = default;
   // REQUIRES: no string is empty.
-  explicit StopFilter(std::vector<std::string> strings);
+  explicit StopFilter(std::vector<std::string> strings = {});
 
   // Appends to `out` the bytes that no stop string can begin in any more. True: a stop string is
   // complete, all before it is in `out`, and the rest of `bytes` is dropped. REQUIRES: not stopped.
@@ -33,12 +33,8 @@ class StopFilter {
   std::optional<std::size_t> stopped_by() const { return stopped_by_; }
 
  private:
-  std::size_t advance(std::size_t i, char byte) const;
-
-  std::vector<std::string> strings_;
-  // borders_[i][n]: length of the longest proper suffix of the first n bytes that is a prefix too.
-  std::vector<std::vector<std::size_t>> borders_;
-  std::vector<std::size_t> matched_;  // bytes of each string that the stream ends with
+  std::shared_ptr<const StopStrings> strings_;
+  StopMatcher matcher_;
   std::string waiting_;
   std::optional<std::size_t> stopped_by_;
 };

@@ -12,6 +12,7 @@
 
 #include "model/core/tensor.h"
 #include "model/sampling/head.h"
+#include "model/tokenizer/stop_matcher.h"
 #include "model/transformer.h"
 #include "server/core/clock.h"
 #include "server/engine/drafter.h"

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "model/tokenizer/stop_matcher.h"
+
 #include <algorithm>
 #include <random>
 
-#include "server/engine/request.h"
 #include "tests/support/catch.h"
 
 namespace lintel {
