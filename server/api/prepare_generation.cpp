@@ -61,31 +61,31 @@ SessionRefusal take_lease(const ServiceContext& context, SessionManager::LeaseRe
 
 // The session that a request names, whose model has to be the one it names, or that model.
 grpc::Status find_target(const ServiceContext& context, const Owner& caller,
-                         const v1::GenerateRequest& wire, GenerationTarget& target) {
+                         const api::GenerateParams& params, GenerationTarget& target) {
   grpc::Status status;
-  if (wire.session_id().empty()) {
-    if (!wire.initial_state().empty()) {
-      status = resolve_state(wire.initial_state(), caller, wire.model(), context.states,
+  if (params.session_id.empty()) {
+    if (!params.initial_state.empty()) {
+      status = resolve_state(params.initial_state, caller, params.model, context.states,
                              &target.initial);
       if (!status.ok()) return status;
     }
-    target.model = use_model(target.initial == nullptr ? wire.model() : target.initial->image.model,
+    target.model = use_model(target.initial == nullptr ? params.model : target.initial->image.model,
                              context, &status);
     if (target.model == nullptr || target.initial == nullptr) return status;
-    return check_state(*target.initial, *target.model, wire.adapter());
+    return check_state(*target.initial, *target.model, params.adapter);
   }
-  if (!wire.initial_state().empty()) {
+  if (!params.initial_state.empty()) {
     return invalid_argument(
         {{"initial_state", "is for calls without a session: a session has its own state"}});
   }
-  if (const auto refusal = lease_session(context, wire.session_id(), caller, target)) {
-    return store_refusal(refusal, context.sessions.options(), wire.session_id(), caller);
+  if (const auto refusal = lease_session(context, params.session_id, caller, target)) {
+    return store_refusal(refusal, context.sessions.options(), params.session_id, caller);
   }
   const std::string& name = target.model->name;
-  if (wire.model().empty() || wire.model() == name) return status;
-  if (status = check_model_known(wire.model(), context); !status.ok()) return status;
+  if (params.model.empty() || params.model == name) return status;
+  if (status = check_model_known(params.model, context); !status.ok()) return status;
   return invalid_argument(
-      {{"model", "'" + clip(wire.model()) + "' is not the session's model, '" + clip(name) + "'"}});
+      {{"model", "'" + clip(params.model) + "' is not the session's model, '" + clip(name) + "'"}});
 }
 
 // Tokens of particles, and those that are reported together at the end.
@@ -179,12 +179,12 @@ void begin_with(const SessionImage& image, const Transformer& model, SequenceSta
 // The steps from a target to a request that the scheduler takes; each fills more of `out`.
 class Preparation {
  public:
-  // All outlive it. prompt: that of `wire`, or another.
-  Preparation(const ServiceContext& context, const Owner& caller, const v1::GenerateRequest& wire,
-              const v1::Values& prompt, GenerationTarget target, PreparedGeneration& out)
+  // All outlive it. prompt: that of `params`, or another.
+  Preparation(const ServiceContext& context, const Owner& caller, const api::GenerateParams& params,
+              const api::Values& prompt, GenerationTarget target, PreparedGeneration& out)
       : context_(context),
         caller_(caller),
-        wire_(wire),
+        params_(params),
         prompt_(prompt),
         target_(std::move(target)),
         model_(*target_.model),
@@ -221,8 +221,8 @@ class Preparation {
         target_.initial == nullptr ? nullptr : &target_.initial->image;
     begins_ = target_.lease ? target_.lease.num_tokens() == 0 : initial == nullptr;
     out_.checked =
-        check_generate(wire_, prompt_, model_, session_window, initial, begins_, violations);
-    terms_ = check_call_terms(wire_, &prompt_ == &wire_.prompt() ? nullptr : &prompt_,
+        check_generate(params_, prompt_, model_, session_window, initial, begins_, violations);
+    terms_ = check_call_terms(params_, &prompt_ == &params_.prompt ? nullptr : &prompt_,
                               target_.lease, violations);
     if (!violations.empty()) return violations.status();
     return initial == nullptr ? grpc::Status::OK : check_window_of_state(request_.window, *initial);
@@ -248,7 +248,7 @@ class Preparation {
       at_ = {opened_.start, /*has_pending=*/opened_.start > 0, at_.max_tokens};
       // Run again, it begins where it began.
       if (prompt_.has_text() && begins_ != (opened_.start == 0)) {
-        request_.prompt = encode_prompt(wire_, prompt_.text(), *model_.transformer->tokenizer(),
+        request_.prompt = encode_prompt(params_, prompt_.bytes, *model_.transformer->tokenizer(),
                                         /*begins=*/opened_.start == 0);
       }
     }
@@ -259,8 +259,8 @@ class Preparation {
   }
 
   grpc::Status find_adapter(SharedAdapter& adapter) const {
-    if (target_.lease) return check_session_adapter(wire_.adapter(), target_.lease, model_);
-    return target_.initial == nullptr ? resolve_adapter(wire_.adapter(), model_, &adapter)
+    if (target_.lease) return check_session_adapter(params_.adapter, target_.lease, model_);
+    return target_.initial == nullptr ? resolve_adapter(params_.adapter, model_, &adapter)
                                       : resolve_adapter(target_.initial->image, model_, &adapter);
   }
 
@@ -329,8 +329,8 @@ class Preparation {
 
   const ServiceContext& context_;
   const Owner& caller_;
-  const v1::GenerateRequest& wire_;
-  const v1::Values& prompt_;
+  const api::GenerateParams& params_;
+  const api::Values& prompt_;
   GenerationTarget target_;
   const ServedModel& model_;
   PreparedGeneration& out_;
@@ -394,18 +394,18 @@ SessionRefusal lease_session(const ServiceContext& context, const std::string& s
 }
 
 grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
-                                const v1::GenerateRequest& wire, std::optional<TimePoint> deadline,
-                                PreparedGeneration& out) {
+                                const api::GenerateParams& params,
+                                std::optional<TimePoint> deadline, PreparedGeneration& out) {
   GenerationTarget target;
-  if (grpc::Status found = find_target(context, caller, wire, target); !found.ok()) return found;
-  return Preparation(context, caller, wire, wire.prompt(), std::move(target), out).run(deadline);
+  if (grpc::Status found = find_target(context, caller, params, target); !found.ok()) return found;
+  return Preparation(context, caller, params, params.prompt, std::move(target), out).run(deadline);
 }
 
 grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
-                                const v1::GenerateRequest& wire, const v1::Values& prompt,
+                                const api::GenerateParams& params, const api::Values& prompt,
                                 std::optional<TimePoint> deadline, GenerationTarget target,
                                 PreparedGeneration& out) {
-  return Preparation(context, caller, wire, prompt, std::move(target), out).run(deadline);
+  return Preparation(context, caller, params, prompt, std::move(target), out).run(deadline);
 }
 
 }  // namespace lintel

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a Generate request on the wire to one the scheduler takes: state leased, model found, fields
-// checked. What both protocols do before they differ in how they answer.
+// From the parameters of a request to one the scheduler takes: state leased, model found, fields
+// checked. What every protocol does before they differ in how they answer.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lintel/v1/generation.pb.h"
+#include "server/api/params/generate_params.h"
 #include "server/api/request_checks.h"
 #include "server/api/service_context.h"
 #include "server/core/request_memory.h"
@@ -50,12 +50,12 @@ struct PreparedGeneration {
 
 // Not OK: nothing is held. `deadline`: the call's. With a store it waits.
 grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
-                                const v1::GenerateRequest& wire, std::optional<TimePoint> deadline,
-                                PreparedGeneration& out);
-// The same on `target`, with another prompt; the session and model that `wire` names are not looked
-// at.
+                                const api::GenerateParams& params,
+                                std::optional<TimePoint> deadline, PreparedGeneration& out);
+// The same on `target`, with another prompt; the session and model that `params` names are not
+// looked at.
 grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
-                                const v1::GenerateRequest& wire, const v1::Values& prompt,
+                                const api::GenerateParams& params, const api::Values& prompt,
                                 std::optional<TimePoint> deadline, GenerationTarget target,
                                 PreparedGeneration& out);
 

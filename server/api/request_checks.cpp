@@ -14,6 +14,7 @@
 #include "lintel/v1/generation.pb.h"
 #include "model/config/config.h"
 #include "model/sampling/head.h"
+#include "server/api/params/wire_params.h"
 #include "server/rpc/status.h"
 
 namespace lintel {
@@ -27,20 +28,6 @@ bool check_count(std::int64_t count, std::int64_t most, const std::string& path,
 }
 
 }  // namespace
-
-std::int64_t num_tokens(const v1::Values& values) {
-  switch (values.form_case()) {
-    case v1::Values::kTokens:
-      return values.tokens().ids_size();
-    case v1::Values::kText:
-      return static_cast<std::int64_t>(values.text().size());
-    case v1::Values::kPixels:
-      return static_cast<std::int64_t>(values.pixels().size());
-    case v1::Values::FORM_NOT_SET:
-      return 0;
-  }
-  return 0;
-}
 
 void check_token(std::int64_t token, const std::string& field, int vocab_size,
                  Violations& violations) {
@@ -62,18 +49,17 @@ bool check_tokens(std::span<const std::int32_t> ids, const std::string& path,
   return true;
 }
 
-void read_tokens(const v1::Values& values, const std::string& path, const ModelConfig& config,
+void read_tokens(const api::Values& values, const std::string& path, const ModelConfig& config,
                  std::int64_t max_tokens, std::vector<std::int32_t>& out, Violations& violations) {
-  if (values.has_tokens()) {
-    const auto& ids = values.tokens().ids();
-    const std::span<const std::int32_t> given(ids.data(), static_cast<std::size_t>(ids.size()));
-    if (check_tokens(given, path, config, max_tokens, violations)) {
-      out.insert(out.end(), given.begin(), given.end());
+  using Form = api::Values::Form;
+  if (values.form == Form::kTokens) {
+    if (check_tokens(values.ids, path, config, max_tokens, violations)) {
+      out.insert(out.end(), values.ids.begin(), values.ids.end());
     }
     return;
   }
-  if (!check_count(num_tokens(values), max_tokens, path, violations)) return;
-  if (values.form_case() == v1::Values::FORM_NOT_SET) return;
+  if (!check_count(values.size(), max_tokens, path, violations)) return;
+  if (values.form == Form::kNone) return;
   const bool is_text = values.has_text();
   const std::string field = path + (is_text ? ".text" : ".pixels");
   const ModalityKind needed = is_text ? ModalityKind::kBytes : ModalityKind::kImage;
@@ -85,9 +71,8 @@ void read_tokens(const v1::Values& values, const std::string& path, const ModelC
     violations.add(field, why);
     return;
   }
-  const std::string& bytes = is_text ? values.text() : values.pixels();
-  for (std::size_t i = 0; i < bytes.size() && !violations.full(); ++i) {
-    const auto value = static_cast<unsigned char>(bytes[i]);
+  for (std::size_t i = 0; i < values.bytes.size() && !violations.full(); ++i) {
+    const auto value = static_cast<unsigned char>(values.bytes[i]);
     if (value >= config.vocab_size) {
       check_token(value, indexed(field, i), config.vocab_size, violations);
     }
@@ -97,17 +82,14 @@ void read_tokens(const v1::Values& values, const std::string& path, const ModelC
 
 // Checks of sampling options.
 
-// Sampling as this head can honour it. Defined below.
-SamplingOptions read_sampling(const v1::Sampling& wire, const ModelConfig& config, const Head& head,
-                              Violations& violations);
-
 namespace {
 
-// Limits of requests: larger values lose all precision of float logits.
-constexpr float kHighestTemperature = 1e3f;
-constexpr float kLargestPenalty = 1e3f;
-constexpr float kLargestBias = 1e4f;
-constexpr std::uint32_t kLongestPenaltyWindow = 65'536;  // each sample keeps its tokens
+// The row of the table that has this name.
+constexpr const RequestField& field_named(std::string_view name) {
+  const RequestField* row = kRequestFields;
+  while (row->name != name) ++row;
+  return *row;
+}
 
 std::string text(float value) {
   std::ostringstream out;
@@ -115,172 +97,126 @@ std::string text(float value) {
   return out.str();
 }
 
-// A value inside [low, high]; NaN is not.
-bool within(float value, float low, float high) { return value >= low && value <= high; }
+std::string text(const FieldRange& range) {
+  return range.is_above_low ? "more than " + text(range.low) + " and at most " + text(range.high)
+                            : "from " + text(range.low) + " to " + text(range.high);
+}
 
-class SamplingCheck {
- public:
-  SamplingCheck(const v1::Sampling& wire, Violations& violations)
-      : wire_(wire), violations_(violations) {}
+// A number against the range that the table of fields has for it. `where`: the field, or an item of
+// it.
+template <typename Number>
+void check_range(Number value, const RequestField& field, const std::string& where,
+                 Violations& violations) {
+  if (field.range.contains(static_cast<float>(value))) return;
+  violations.add(where, text(static_cast<float>(value)) + " is not " + text(field.range));
+}
 
-  // `allowed` describes what in_range accepts.
-  void require(bool in_range, const char* field, float value, const std::string& allowed) {
-    if (!in_range) violations_.add(name(field), text(value) + " is not " + allowed);
+// Sampling as this head can honour it.
+SamplingOptions read_sampling(const api::SamplingParams& params, const ModelConfig& config,
+                              const Head& head, Violations& violations) {
+  SamplingOptions out;
+  // On a head without filters what would change the distribution is refused, not ignored; neutral
+  // values ask for nothing and pass.
+  const bool has_filters = head.supports_filters();
+  const auto refuse = [&](bool changes, const RequestField& field) {
+    if (!changes) return;
+    violations.add(std::string(field.name),
+                   std::string("does not apply to a head of type ") + to_string(config.head));
+  };
+  const auto take = [&](const auto& given, std::string_view name, auto neutral, auto& to) {
+    const RequestField& field = field_named(name);
+    if (!given) return;
+    if (!has_filters) return refuse(*given != neutral, field);
+    to = *given;
+    check_range(*given, field, std::string(field.name), violations);
+  };
+  if (params.temperature) {
+    constexpr const RequestField& kField = field_named("sampling.temperature");
+    out.temperature = *params.temperature;
+    check_range(out.temperature, kField, std::string(kField.name), violations);
   }
-
-  // On a head without filters: what would change the distribution is refused, not ignored.
-  void refuse(bool set, const char* field, const char* head) {
-    if (set) violations_.add(name(field), std::string("does not apply to a head of type ") + head);
+  if (!has_filters) {
+    refuse(params.top_k.value_or(0) != 0, field_named("sampling.top_k"));
+  } else if (params.top_k) {
+    out.top_k = static_cast<int>(
+        std::min<std::uint32_t>(*params.top_k, static_cast<std::uint32_t>(config.vocab_size)));
   }
-
-  static std::string name(const char* field) { return std::string("sampling.") + field; }
-
-  void temperature(SamplingOptions& out) {
-    if (!wire_.has_temperature()) return;
-    out.temperature = wire_.temperature();
-    require(within(out.temperature, 0.0f, kHighestTemperature), "temperature", out.temperature,
-            "from 0 to 1000");
+  take(params.top_p, "sampling.top_p", 1.0f, out.top_p);
+  take(params.min_p, "sampling.min_p", 0.0f, out.min_p);
+  take(params.repetition_penalty, "sampling.repetition_penalty", 1.0f, out.repetition_penalty);
+  take(params.presence_penalty, "sampling.presence_penalty", 0.0f, out.presence_penalty);
+  take(params.frequency_penalty, "sampling.frequency_penalty", 0.0f, out.frequency_penalty);
+  constexpr const RequestField& kWindow = field_named("sampling.penalty_window");
+  if (!has_filters) {
+    refuse(params.penalty_window != 0, kWindow);
+  } else if (!kWindow.range.contains(static_cast<float>(params.penalty_window))) {
+    violations.add(std::string(kWindow.name),
+                   std::to_string(params.penalty_window) + " is not " + text(kWindow.range));
+  } else {
+    out.penalty_window = static_cast<int>(params.penalty_window);
   }
-
-  void filters(int vocab_size, SamplingOptions& out) {
-    if (wire_.has_top_k()) {
-      out.top_k = static_cast<int>(
-          std::min<std::uint32_t>(wire_.top_k(), static_cast<std::uint32_t>(vocab_size)));
+  constexpr const RequestField& kBias = field_named("sampling.logit_bias");
+  if (!has_filters) refuse(!params.logit_bias.empty(), kBias);
+  if (!has_filters) return out;
+  for (const auto& [token, bias] : params.logit_bias) {
+    if (violations.full()) break;
+    const std::string where = std::string(kBias.name) + "[" + std::to_string(token) + "]";
+    if (token < 0 || token >= config.vocab_size) {
+      violations.add(where, "token id " + std::to_string(token) + " is not from 0 to " +
+                                std::to_string(config.vocab_size - 1));
+      continue;
     }
-    if (wire_.has_top_p()) {
-      out.top_p = wire_.top_p();
-      require(out.top_p > 0.0f && out.top_p <= 1.0f, "top_p", out.top_p,
-              "more than 0 and at most 1");
-    }
-    if (wire_.has_min_p()) {
-      out.min_p = wire_.min_p();
-      require(within(out.min_p, 0.0f, 1.0f), "min_p", out.min_p, "from 0 to 1");
-    }
+    check_range(bias, kBias, where, violations);
+    out.logit_bias.emplace_back(token, bias);
   }
-
-  void penalties(SamplingOptions& out) {
-    if (wire_.has_repetition_penalty()) {
-      out.repetition_penalty = wire_.repetition_penalty();
-      require(within(out.repetition_penalty, 1.0f / kLargestPenalty, kLargestPenalty),
-              "repetition_penalty", out.repetition_penalty, "from 0.001 to 1000");
-    }
-    if (wire_.has_presence_penalty()) {
-      out.presence_penalty = wire_.presence_penalty();
-      require(within(out.presence_penalty, -kLargestPenalty, kLargestPenalty), "presence_penalty",
-              out.presence_penalty, "from -1000 to 1000");
-    }
-    if (wire_.has_frequency_penalty()) {
-      out.frequency_penalty = wire_.frequency_penalty();
-      require(within(out.frequency_penalty, -kLargestPenalty, kLargestPenalty), "frequency_penalty",
-              out.frequency_penalty, "from -1000 to 1000");
-    }
-  }
-
-  void penalty_window(SamplingOptions& out) {
-    if (wire_.penalty_window() > kLongestPenaltyWindow) {
-      violations_.add("sampling.penalty_window", std::to_string(wire_.penalty_window()) +
-                                                     " is not from 0 to " +
-                                                     std::to_string(kLongestPenaltyWindow));
-      return;
-    }
-    out.penalty_window = static_cast<int>(wire_.penalty_window());
-  }
-
-  void logit_bias(int vocab_size, SamplingOptions& out) {
-    // A protobuf map has no order: sort, so that the same request is the same options.
-    std::map<std::int32_t, float> sorted(wire_.logit_bias().begin(), wire_.logit_bias().end());
-    for (const auto& [token, bias] : sorted) {
-      if (violations_.full()) return;
-      const std::string field = "logit_bias[" + std::to_string(token) + "]";
-      if (token < 0 || token >= vocab_size) {
-        violations_.add(name(field.c_str()), "token id " + std::to_string(token) +
-                                                 " is not from 0 to " +
-                                                 std::to_string(vocab_size - 1));
-        continue;
-      }
-      require(within(bias, -kLargestBias, kLargestBias), field.c_str(), bias,
-              "from -10000 to 10000");
-      out.logit_bias.emplace_back(token, bias);
-    }
-  }
-
- private:
-  const v1::Sampling& wire_;
-  Violations& violations_;
-};
+  return out;
+}
 
 }  // namespace
 
-SamplingOptions read_sampling(const v1::Sampling& wire, const ModelConfig& config, const Head& head,
-                              Violations& violations) {
-  SamplingOptions out;
-  SamplingCheck check(wire, violations);
-  check.temperature(out);
-  if (head.supports_filters()) {
-    check.filters(config.vocab_size, out);
-    check.penalties(out);
-    check.penalty_window(out);
-    check.logit_bias(config.vocab_size, out);
-    return out;
+void check_stop_strings(const std::vector<std::string>& strings, const std::string& path,
+                        const RequestLimits& limits, Violations& violations) {
+  if (strings.size() > static_cast<std::size_t>(limits.max_stop_strings)) {
+    violations.add(path, std::to_string(strings.size()) + " stop strings are more than " +
+                             std::to_string(limits.max_stop_strings));
+    return;
   }
-  // Neutral values ask for nothing and are let through.
-  const char* const type = to_string(config.head);
-  check.refuse(wire.top_k() != 0, "top_k", type);
-  check.refuse(wire.has_top_p() && wire.top_p() != 1.0f, "top_p", type);
-  check.refuse(wire.has_min_p() && wire.min_p() != 0.0f, "min_p", type);
-  check.refuse(wire.has_repetition_penalty() && wire.repetition_penalty() != 1.0f,
-               "repetition_penalty", type);
-  check.refuse(wire.has_presence_penalty() && wire.presence_penalty() != 0.0f, "presence_penalty",
-               type);
-  check.refuse(wire.has_frequency_penalty() && wire.frequency_penalty() != 0.0f,
-               "frequency_penalty", type);
-  check.refuse(wire.penalty_window() != 0, "penalty_window", type);
-  check.refuse(!wire.logit_bias().empty(), "logit_bias", type);
-  return out;
+  for (std::size_t i = 0; i < strings.size(); ++i) {
+    if (strings[i].empty()) violations.add(indexed(path, i), "is empty");
+    if (strings[i].size() > static_cast<std::size_t>(limits.max_stop_string_bytes)) {
+      violations.add(indexed(path, i), std::to_string(strings[i].size()) + " bytes are more than " +
+                                           std::to_string(limits.max_stop_string_bytes));
+    }
+  }
 }
 
 namespace {
 
 constexpr const char* kNeedsTokenizer = "applies to models with a tokenizer only";
 
-void check_stop(const v1::Stop& wire, const Transformer& model, const RequestLimits& limits,
-                StopOptions& out, Violations& violations) {
-  if (wire.token_ids_size() > limits.max_stop_tokens) {
-    violations.add("stop.token_ids", std::to_string(wire.token_ids_size()) +
+void check_stop(const api::StopParams& params, const Transformer& model,
+                const RequestLimits& limits, StopOptions& out, Violations& violations) {
+  if (params.token_ids.size() > static_cast<std::size_t>(limits.max_stop_tokens)) {
+    violations.add("stop.token_ids", std::to_string(params.token_ids.size()) +
                                          " stop tokens are more than " +
                                          std::to_string(limits.max_stop_tokens));
     return;
   }
-  for (int i = 0; i < wire.token_ids_size(); ++i) {
-    check_token(wire.token_ids(i), indexed("stop.token_ids", static_cast<std::size_t>(i)),
-                model.config().vocab_size, violations);
+  for (std::size_t i = 0; i < params.token_ids.size(); ++i) {
+    check_token(params.token_ids[i], indexed("stop.token_ids", i), model.config().vocab_size,
+                violations);
   }
-  out.tokens.assign(wire.token_ids().begin(), wire.token_ids().end());
-  out.include_in_output = wire.include_in_output();
-  if (wire.strings_size() == 0) return;
+  out.tokens = params.token_ids;
+  out.include_in_output = params.include_in_output;
+  if (params.strings.empty()) return;
   if (model.tokenizer() == nullptr) return violations.add("stop.strings", kNeedsTokenizer);
-  if (wire.strings_size() > limits.max_stop_strings) {
-    violations.add("stop.strings", std::to_string(wire.strings_size()) +
-                                       " stop strings are more than " +
-                                       std::to_string(limits.max_stop_strings));
-    return;
-  }
-  for (int i = 0; i < wire.strings_size(); ++i) {
-    const std::string& string = wire.strings(i);
-    const std::string field = indexed("stop.strings", static_cast<std::size_t>(i));
-    if (string.empty()) violations.add(field, "is empty");
-    if (string.size() > static_cast<std::size_t>(limits.max_stop_string_bytes)) {
-      violations.add(field, std::to_string(static_cast<std::int64_t>(string.size())) +
-                                " bytes are more than " +
-                                std::to_string(limits.max_stop_string_bytes));
-    }
-  }
-  out.strings.assign(wire.strings().begin(), wire.strings().end());
+  check_stop_strings(params.strings, "stop.strings", limits, violations);
+  out.strings = params.strings;
 }
 
 // Spans in any order -> tokens ascending by position; overlapping spans are refused.
-void check_given(const v1::GenerateRequest& wire, const ModelConfig& config, std::int64_t capacity,
-                 const RequestLimits& limits, std::vector<GivenToken>& out,
+void check_given(const std::vector<api::GivenValues>& given, const ModelConfig& config,
+                 std::int64_t capacity, const RequestLimits& limits, std::vector<GivenToken>& out,
                  Violations& violations) {
   struct Span {
     std::int64_t begin, end;
@@ -288,11 +224,11 @@ void check_given(const v1::GenerateRequest& wire, const ModelConfig& config, std
   };
   std::vector<Span> spans;
   std::int64_t total = 0;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(wire.given_size()); ++i) {
+  for (std::size_t i = 0; i < given.size(); ++i) {
     if (violations.full()) return;
-    const v1::GivenSpan& span = wire.given(static_cast<int>(i));
+    const api::GivenValues& span = given[i];
     const std::string path = indexed("given", i);
-    const std::int64_t size = num_tokens(span.values());
+    const std::int64_t size = span.values.size();
     total += size;
     if (total > limits.max_given_tokens) {
       violations.add("given",
@@ -301,29 +237,28 @@ void check_given(const v1::GenerateRequest& wire, const ModelConfig& config, std
     }
     // Far positions are refused before anything is added to them.
     constexpr std::int64_t kFarthest = std::int64_t{1} << 53;
-    if (span.position() < 0 || span.position() > kFarthest) {
-      violations.add(path + ".position",
-                     std::to_string(span.position()) + " is not from 0 to 2^53");
+    if (span.position < 0 || span.position > kFarthest) {
+      violations.add(path + ".position", std::to_string(span.position) + " is not from 0 to 2^53");
       continue;
     }
     if (size == 0) {
       violations.add(path + ".values", "has no tokens");
       continue;
     }
-    const std::int64_t end = span.position() + size;
+    const std::int64_t end = span.position + size;
     if (capacity != 0 && end > capacity) {
-      violations.add(path + ".position", "tokens at " + std::to_string(span.position()) + " to " +
+      violations.add(path + ".position", "tokens at " + std::to_string(span.position) + " to " +
                                              std::to_string(end - 1) + " end after position " +
                                              std::to_string(capacity - 1) +
                                              ", the sequence's last");
       continue;
     }
     std::vector<std::int32_t> values;
-    read_tokens(span.values(), path + ".values", config, size, values, violations);
+    read_tokens(span.values, path + ".values", config, size, values, violations);
     for (std::size_t k = 0; k < values.size(); ++k) {
-      out.push_back({span.position() + static_cast<std::int64_t>(k), values[k]});
+      out.push_back({span.position + static_cast<std::int64_t>(k), values[k]});
     }
-    spans.push_back({span.position(), end, i});
+    spans.push_back({span.position, end, i});
   }
   std::sort(spans.begin(), spans.end(),
             [](const Span& a, const Span& b) { return a.begin < b.begin; });
@@ -339,85 +274,85 @@ void check_given(const v1::GenerateRequest& wire, const ModelConfig& config, std
             [](const GivenToken& a, const GivenToken& b) { return a.position < b.position; });
 }
 
-void check_time_limit(const google::protobuf::Duration& wire, CheckedGenerate& out,
-                      Violations& violations) {
+void check_time_limit(const api::TimeLimit& limit, CheckedGenerate& out, Violations& violations) {
   constexpr std::int64_t kLongest = 315'576'000;  // ten years, in seconds: no clock overflows
-  const bool valid = wire.seconds() >= 0 && wire.nanos() >= 0 && wire.nanos() < 1'000'000'000 &&
-                     (wire.seconds() > 0 || wire.nanos() > 0);
+  const bool valid = limit.seconds >= 0 && limit.nanos >= 0 && limit.nanos < 1'000'000'000 &&
+                     (limit.seconds > 0 || limit.nanos > 0);
   if (!valid) {
-    violations.add("time_limit", std::to_string(wire.seconds()) + " s and " +
-                                     std::to_string(wire.nanos()) +
+    violations.add("time_limit", std::to_string(limit.seconds) + " s and " +
+                                     std::to_string(limit.nanos) +
                                      " ns are not a duration above 0");
     return;
   }
-  out.time_limit = std::chrono::seconds(std::min(wire.seconds(), kLongest)) +
-                   std::chrono::nanoseconds(wire.nanos());
+  out.time_limit = std::chrono::seconds(std::min(limit.seconds, kLongest)) +
+                   std::chrono::nanoseconds(limit.nanos);
 }
 
 // `most`: rows of a step. What would make particles end at different places, or be more than one
 // sequence's state can tell, is refused by name.
-void check_particles(const v1::GenerateRequest& wire, int most, GenerationRequest& out,
+void check_particles(const api::GenerateParams& params, int most, GenerationRequest& out,
                      Violations& violations) {
-  if (wire.particles() <= 1) return;
-  const std::string particles = std::to_string(wire.particles());
-  if (wire.particles() > static_cast<std::uint32_t>(most)) {
+  if (params.particles <= 1) return;
+  const std::string particles = std::to_string(params.particles);
+  if (params.particles > static_cast<std::uint32_t>(most)) {
     violations.add("particles", particles + " is more than " + std::to_string(most) +
                                     ", the rows of the model's step");
     return;
   }
-  out.particles = static_cast<int>(wire.particles());
-  if (wire.num_samples() > wire.particles()) {
-    violations.add("num_samples", std::to_string(wire.num_samples()) + " is more than the " +
+  out.particles = static_cast<int>(params.particles);
+  if (params.num_samples.value_or(1) > params.particles) {
+    violations.add("num_samples", std::to_string(*params.num_samples) + " is more than the " +
                                       particles + " particles that samples are chosen from");
   }
   const auto refuse = [&](bool is_set, const char* field, const char* why) {
     if (is_set) violations.add(field, std::string("cannot be combined with particles: ") + why);
   };
-  refuse(!wire.session_id().empty(), "session_id", "a session has one state");
-  refuse(wire.stop().token_ids_size() > 0, "stop.token_ids",
+  refuse(!params.session_id.empty(), "session_id", "a session has one state");
+  refuse(!params.stop.token_ids.empty(), "stop.token_ids",
          "what has stopped cannot be weighed by what is given behind");
-  refuse(wire.stop().strings_size() > 0, "stop.strings",
+  refuse(!params.stop.strings.empty(), "stop.strings",
          "what has stopped cannot be weighed by what is given behind");
-  refuse(wire.window() != 0, "window", "their states go through the positions together");
-  refuse(wire.top_log2_probs() > 0, "top_log2_probs",
+  refuse(params.window.value_or(0) != 0, "window",
+         "their states go through the positions together");
+  refuse(params.top_log2_probs > 0, "top_log2_probs",
          "their tokens are reported at the end, without other candidates");
 }
 
-void check_counts(const v1::GenerateRequest& wire, const ModelConfig& config,
+void check_counts(const api::GenerateParams& params, const ModelConfig& config,
                   const RequestLimits& limits, int most_particles, CheckedGenerate& out,
                   Violations& violations) {
   GenerationRequest& request = out.request;
-  if (wire.has_max_new_tokens()) {
-    out.max_new = wire.max_new_tokens();
+  if (params.max_new_tokens) {
+    out.max_new = *params.max_new_tokens;
     if (*out.max_new > limits.max_new_tokens) {
       violations.add("max_new_tokens", std::to_string(*out.max_new) + " is more than " +
                                            std::to_string(limits.max_new_tokens));
     }
   }
-  if (wire.has_num_samples()) {
-    if (wire.num_samples() < 1 ||
-        wire.num_samples() > static_cast<std::uint32_t>(limits.max_samples)) {
-      violations.add("num_samples", std::to_string(wire.num_samples()) + " is not from 1 to " +
+  if (params.num_samples) {
+    if (*params.num_samples < 1 ||
+        *params.num_samples > static_cast<std::uint32_t>(limits.max_samples)) {
+      violations.add("num_samples", std::to_string(*params.num_samples) + " is not from 1 to " +
                                         std::to_string(limits.max_samples));
-    } else if (wire.num_samples() > 1 && !wire.session_id().empty()) {
-      violations.add("num_samples", std::to_string(wire.num_samples()) +
+    } else if (*params.num_samples > 1 && !params.session_id.empty()) {
+      violations.add("num_samples", std::to_string(*params.num_samples) +
                                         " samples cannot continue one session, at most 1 can");
     } else {
-      request.num_samples = static_cast<int>(wire.num_samples());
+      request.num_samples = static_cast<int>(*params.num_samples);
     }
   }
-  check_particles(wire, most_particles, request, violations);
+  check_particles(params, most_particles, request, violations);
   const int most_top = std::min(limits.max_top_log2_probs, config.vocab_size);
-  if (wire.top_log2_probs() > static_cast<std::uint32_t>(most_top)) {
-    violations.add("top_log2_probs", std::to_string(wire.top_log2_probs()) + " is more than " +
+  if (params.top_log2_probs > static_cast<std::uint32_t>(most_top)) {
+    violations.add("top_log2_probs", std::to_string(params.top_log2_probs) + " is more than " +
                                          std::to_string(most_top));
   } else {
-    request.top_log2_probs = static_cast<int>(wire.top_log2_probs());
+    request.top_log2_probs = static_cast<int>(params.top_log2_probs);
   }
   // The N best come in addition to the token's own.
-  request.log2_probs = wire.log2_probs() || request.top_log2_probs > 0;
+  request.log2_probs = params.log2_probs || request.top_log2_probs > 0;
   out.max_tokens_per_message =
-      static_cast<int>(std::min<std::uint32_t>(wire.max_tokens_per_message(), 1u << 30));
+      static_cast<int>(std::min<std::uint32_t>(params.max_tokens_per_message, 1u << 30));
 }
 
 }  // namespace
@@ -464,30 +399,29 @@ grpc::Status check_penalty_window(std::int64_t penalty_window, std::int64_t base
                                        " are no longer known"}});
 }
 
-std::vector<std::int32_t> encode_prompt(const v1::GenerateRequest& wire, const std::string& text,
+std::vector<std::int32_t> encode_prompt(const api::GenerateParams& params, const std::string& text,
                                         const Tokenizer& tokenizer, bool begins) {
-  return tokenizer.encode(text,
-                          {.add_special = wire.has_add_special() ? wire.add_special() : begins,
-                           .parse_special = wire.parse_special(),
-                           .continues = !begins});
+  return tokenizer.encode(text, {.add_special = params.add_special.value_or(begins),
+                                 .parse_special = params.parse_special,
+                                 .continues = !begins});
 }
 
-CheckedGenerate check_generate(const v1::GenerateRequest& wire, const v1::Values& prompt,
+CheckedGenerate check_generate(const api::GenerateParams& params, const api::Values& prompt,
                                const ServedModel& model, std::optional<std::int64_t> session_window,
                                const SessionImage* initial, bool begins, Violations& violations) {
   const ModelConfig& config = model.transformer->config();
   const RequestLimits& limits = model.limits;
   CheckedGenerate out;
   GenerationRequest& request = out.request;
-  if (session_window && wire.has_window() && wire.window() != *session_window) {
-    violations.add("window", std::to_string(wire.window()) + " is not the session's, " +
+  if (session_window && params.window && *params.window != *session_window) {
+    violations.add("window", std::to_string(*params.window) + " is not the session's, " +
                                  std::to_string(*session_window));
   }
   if (session_window) {
     request.window = *session_window;
-  } else if (wire.has_window()) {
-    request.window = check_window(wire.window(), config, violations);
-  } else if (wire.particles() <= 1) {  // whose states go through the positions together
+  } else if (params.window) {
+    request.window = check_window(*params.window, config, violations);
+  } else if (params.particles <= 1) {  // whose states go through the positions together
     request.window = default_window(config, initial);
     out.has_default_window = true;
   }
@@ -500,35 +434,35 @@ CheckedGenerate check_generate(const v1::GenerateRequest& wire, const v1::Values
   } else if (tokenizer == nullptr) {
     violations.add("prompt.text", kNeedsTokenizer);
   } else {
-    request.prompt = encode_prompt(wire, prompt.text(), *tokenizer, begins);
+    request.prompt = encode_prompt(params, prompt.bytes, *tokenizer, begins);
     check_tokens(request.prompt, "prompt", config, max_prompt, violations);
   }
   const std::int64_t prompt_size =
-      prompt.has_text() ? static_cast<std::int64_t>(request.prompt.size()) : num_tokens(prompt);
+      prompt.has_text() ? static_cast<std::int64_t>(request.prompt.size()) : prompt.size();
   if (capacity != 0 && prompt_size > capacity) violations.set_reason(kContextLengthExceeded);
-  if (wire.cache_prefix_tokens() > request.prompt.size() && violations.empty()) {
+  if (params.cache_prefix_tokens > request.prompt.size() && violations.empty()) {
     violations.add("cache_prefix_tokens",
-                   std::to_string(wire.cache_prefix_tokens()) + " is more than the " +
+                   std::to_string(params.cache_prefix_tokens) + " is more than the " +
                        std::to_string(request.prompt.size()) + " tokens of the prompt");
   }
-  request.cache_prefix_tokens = wire.cache_prefix_tokens();
-  check_counts(wire, config, limits, model.scheduler->options().max_batch_rows, out, violations);
-  request.sampling = read_sampling(wire.sampling(), config, model.transformer->head(), violations);
-  out.has_seed = wire.sampling().has_seed();
-  request.seed = wire.sampling().seed();
-  check_stop(wire.stop(), *model.transformer, limits, request.stop, violations);
+  request.cache_prefix_tokens = params.cache_prefix_tokens;
+  check_counts(params, config, limits, model.scheduler->options().max_batch_rows, out, violations);
+  request.sampling = read_sampling(params.sampling, config, model.transformer->head(), violations);
+  out.has_seed = params.sampling.seed.has_value();
+  request.seed = params.sampling.seed.value_or(0);
+  check_stop(params.stop, *model.transformer, limits, request.stop, violations);
   // Particles go through all positions.
   if (prompt.has_text() && tokenizer != nullptr && !request.uses_particles()) {
     request.stop.tokens.insert(request.stop.tokens.end(), tokenizer->eos().begin(),
                                tokenizer->eos().end());
   }
-  out.token_bytes = wire.token_bytes();
+  out.token_bytes = params.token_bytes;
   if (out.token_bytes && tokenizer == nullptr && !prompt.has_text()) {
     violations.add("token_bytes", kNeedsTokenizer);
   }
-  request.echo_prompt = wire.echo_prompt();
-  check_given(wire, config, capacity, limits, request.given, violations);
-  if (wire.has_time_limit()) check_time_limit(wire.time_limit(), out, violations);
+  request.echo_prompt = params.echo_prompt;
+  check_given(params.given, config, capacity, limits, request.given, violations);
+  if (params.time_limit) check_time_limit(*params.time_limit, out, violations);
   return out;
 }
 
@@ -622,7 +556,7 @@ ScoreSequences check_score(const v1::ScoreRequest& wire, const ModelConfig& conf
   const std::int64_t longest = config.max_tokens();
   for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
     if (violations.full()) break;
-    const v1::Values& values = wire.sequences(static_cast<int>(i));
+    const api::Values values = api::read_values(wire.sequences(static_cast<int>(i)));
     const std::string path = indexed("sequences", i);
     std::vector<std::int32_t> of_text;
     if (values.has_text()) {
@@ -630,12 +564,12 @@ ScoreSequences check_score(const v1::ScoreRequest& wire, const ModelConfig& conf
         violations.add(path + ".text", kNeedsTokenizer);
         continue;
       }
-      of_text = tokenizer->encode(values.text(),
+      of_text = tokenizer->encode(values.bytes,
                                   {.add_special = !wire.has_add_special() || wire.add_special(),
                                    .parse_special = wire.parse_special()});
     }
     const std::int64_t size =
-        values.has_text() ? static_cast<std::int64_t>(of_text.size()) : num_tokens(values);
+        values.has_text() ? static_cast<std::int64_t>(of_text.size()) : values.size();
     total += size;
     if (total > limits.max_score_tokens) {
       violations.add("sequences",
@@ -662,14 +596,14 @@ namespace {
 
 // Of all that makes the tokens but the seed, which a repeat need not know. When a repeat is sent,
 // where it stands and how long it may take are its own.
-Digest digest_of_call(v1::GenerateRequest wire, const v1::Values* prompt) {
-  if (prompt != nullptr) *wire.mutable_prompt() = *prompt;
-  wire.clear_from_position();
-  wire.clear_expected_position();
-  wire.clear_time_limit();
-  wire.clear_max_tokens_per_message();
-  wire.mutable_sampling()->clear_seed();
-  if (wire.window() == 0) wire.clear_window();  // 0 and absent have one digest
+Digest digest_of_call(const api::GenerateParams& params, const api::Values* prompt) {
+  api::GenerateParams terms = params;
+  if (prompt != nullptr) terms.prompt = *prompt;
+  if (terms.window == 0) terms.window.reset();  // 0 and absent have one digest
+  v1::GenerateRequest wire;
+  api::write_params(terms, wire);
+  wire.mutable_sampling();
+  api::clear_what_changes_no_answer(wire);
   std::string bytes;
   {
     google::protobuf::io::StringOutputStream stream(&bytes);
@@ -682,10 +616,10 @@ Digest digest_of_call(v1::GenerateRequest wire, const v1::Values* prompt) {
 
 }  // namespace
 
-IdempotencyKey check_call_terms(const v1::GenerateRequest& wire, const v1::Values* prompt,
+IdempotencyKey check_call_terms(const api::GenerateParams& params, const api::Values* prompt,
                                 const SessionLease& lease, Violations& violations) {
   IdempotencyKey terms;
-  const std::string& id = wire.call_id();
+  const std::string& id = params.call_id;
   const bool is_durable = lease && lease.durability() != Durability::kNone;
   if (!id.empty()) {
     const bool is_printable = std::ranges::all_of(id, [](char c) { return c >= ' ' && c <= '~'; });
@@ -700,26 +634,26 @@ IdempotencyKey check_call_terms(const v1::GenerateRequest& wire, const v1::Value
                                     " printable ASCII characters");
     }
   }
-  if (wire.from_position() < 0) {
-    violations.add("from_position", std::to_string(wire.from_position()) + " is less than 0");
-  } else if (wire.from_position() > 0 && id.empty()) {
+  if (params.from_position < 0) {
+    violations.add("from_position", std::to_string(params.from_position) + " is less than 0");
+  } else if (params.from_position > 0 && id.empty()) {
     violations.add("from_position", "is for repeats, which have a call_id");
   }
-  if (wire.has_expected_position()) {
+  if (params.expected_position) {
     if (!lease) {
       violations.add("expected_position", "is for calls on sessions");
-    } else if (wire.expected_position() < 0) {
+    } else if (*params.expected_position < 0) {
       violations.add("expected_position",
-                     std::to_string(wire.expected_position()) + " is less than 0");
+                     std::to_string(*params.expected_position) + " is less than 0");
     }
-    terms.expected_position = wire.expected_position();
+    terms.expected_position = *params.expected_position;
   }
   terms.id = id;
-  if (wire.sampling().has_seed()) terms.seed = wire.sampling().seed();
-  terms.from_position = wire.from_position();
-  terms.log2_probs = wire.log2_probs() || wire.top_log2_probs() > 0;
-  terms.echo_prompt = wire.echo_prompt();
-  if (is_durable && violations.empty()) terms.request = digest_of_call(wire, prompt);
+  terms.seed = params.sampling.seed;
+  terms.from_position = params.from_position;
+  terms.log2_probs = params.log2_probs || params.top_log2_probs > 0;
+  terms.echo_prompt = params.echo_prompt;
+  if (is_durable && violations.empty()) terms.request = digest_of_call(params, prompt);
   return terms;
 }
 

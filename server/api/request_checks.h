@@ -13,6 +13,7 @@
 #include "lintel/v1/generation.pb.h"
 #include "model/config/config.h"
 #include "model/tokenizer/tokenizer.h"
+#include "server/api/params/generate_params.h"
 #include "server/engine/request.h"
 #include "server/models/model_options.h"
 #include "server/models/model_registry.h"
@@ -63,8 +64,6 @@ inline std::string indexed(const std::string& path, std::size_t index) {
 
 // Checks of tokens: ids, a text's bytes or an image's pixels, each from 0 to V-1.
 
-std::int64_t num_tokens(const v1::Values& values);
-
 void check_token(std::int64_t token, const std::string& field, int vocab_size,
                  Violations& violations);
 
@@ -74,8 +73,12 @@ bool check_tokens(std::span<const std::int32_t> ids, const std::string& path,
 
 // Appends the ids of `values`, at most `max_tokens` of them, naming what is wrong with `path`
 // before the field.
-void read_tokens(const v1::Values& values, const std::string& path, const ModelConfig& config,
+void read_tokens(const api::Values& values, const std::string& path, const ModelConfig& config,
                  std::int64_t max_tokens, std::vector<std::int32_t>& out, Violations& violations);
+
+// Stop strings that go by the name `path`: how many, and how long each is.
+void check_stop_strings(const std::vector<std::string>& strings, const std::string& path,
+                        const RequestLimits& limits, Violations& violations);
 
 // Checks of a Generate request: its fields, and whether it fits the position of its sequence.
 
@@ -114,13 +117,13 @@ struct CheckedGenerate {
 };
 
 // The tokens of a text prompt. begins: its sequence has none yet.
-std::vector<std::int32_t> encode_prompt(const v1::GenerateRequest& wire, const std::string& text,
+std::vector<std::int32_t> encode_prompt(const api::GenerateParams& params, const std::string& text,
                                         const Tokenizer& tokenizer, bool begins);
 
-// Everything of a GenerateRequest that does not depend on the sequence it continues. `prompt`
+// Everything of a request that does not depend on the sequence it continues. `prompt`
 // stands for the request's; session_window: of the session that it continues; initial: the state
 // that it begins with, or null; begins: the sequence has no tokens yet.
-CheckedGenerate check_generate(const v1::GenerateRequest& wire, const v1::Values& prompt,
+CheckedGenerate check_generate(const api::GenerateParams& params, const api::Values& prompt,
                                const ServedModel& model, std::optional<std::int64_t> session_window,
                                const SessionImage* initial, bool begins, Violations& violations);
 
@@ -168,7 +171,7 @@ inline constexpr std::size_t kMostCallIdBytes = 64;
 
 // `prompt`: where it came in another form than the request's; else null. `lease`: of the session
 // that the call continues; none: a one-shot call.
-IdempotencyKey check_call_terms(const v1::GenerateRequest& wire, const v1::Values* prompt,
+IdempotencyKey check_call_terms(const api::GenerateParams& params, const api::Values* prompt,
                                 const SessionLease& lease, Violations& violations);
 // Of a call on a session that nothing of outlives the process: kPositionMismatch.
 SessionRefusal check_expected_position(const IdempotencyKey& terms, std::int64_t num_tokens);

@@ -24,7 +24,7 @@ ChatOutput chat_output(const ChatRequest& request, const ChatPrompt& prompt,
   output.reader.calls_after_text = request.format != ChatRequest::Format::kJsonObject &&
                                    request.format != ChatRequest::Format::kJsonSchema;
   if (reads_calls) output.tools = ToolTypes(request.tools);
-  output.stops = request.stops;
+  output.stops = request.base.stop.strings;
   output.logprobs = request.logprobs;
   return output;
 }

@@ -44,13 +44,6 @@ std::string read_text(const Json& value, std::string& text) {
   return kTaken;
 }
 
-template <void (v1::Sampling::*set)(float)>
-std::string read_number(Json& value, ChatRequest& request) {
-  if (!value.is_number()) return "is not a number";
-  (request.sampling.*set)(value.get<float>());
-  return kTaken;
-}
-
 std::string read_messages(Json& value, ChatRequest& request) {
   if (!value.is_array() || value.empty()) return "is not a list of at least one message";
   if (value.size() > kMostMessages) {
@@ -194,16 +187,6 @@ std::string read_extension(Json& value, ChatRequest& request) {
   return kTaken;
 }
 
-std::string read_stops(Json& value, ChatRequest& request) {
-  const auto take = [&request](const std::string& stop) {
-    request.stops.push_back(stop);
-    return !stop.empty() && stop.size() <= kMostStopBytes && request.stops.size() <= kMostStops;
-  };
-  return read_texts(value, take)
-             ? kTaken
-             : "is not a text, or a list of at most 16 texts, of 1 to 256 bytes each";
-}
-
 std::string read_effort(Json& value, ChatRequest& request) {
   constexpr const char* kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
   if (std::ranges::none_of(kEfforts, [&](const char* effort) { return value == effort; })) {
@@ -270,8 +253,8 @@ struct Member {
   std::string (*read)(Json& value, ChatRequest& request);
 };
 
-constexpr Member kMembers[] = {
-    {"model", [](Json& v, ChatRequest& r) { return read_text(v, r.model); }},
+// Beside those of the table of fields.
+constexpr Member kOwnMembers[] = {
     {"messages", read_messages},
     {"tools", read_tools},
     {"tool_choice", read_tool_choice},
@@ -279,13 +262,6 @@ constexpr Member kMembers[] = {
      [](Json& v, ChatRequest& r) { return read_flag(v, r.parallel_tool_calls); }},
     {"max_completion_tokens", nullptr},  // with max_tokens, below
     {"max_tokens", nullptr},
-    {"temperature", read_number<&v1::Sampling::set_temperature>},
-    {"top_p", read_number<&v1::Sampling::set_top_p>},
-    {"presence_penalty", read_number<&v1::Sampling::set_presence_penalty>},
-    {"frequency_penalty", read_number<&v1::Sampling::set_frequency_penalty>},
-    {"logit_bias", [](Json& v, ChatRequest& r) { return read_logit_bias(v, r.sampling); }},
-    {"seed", [](Json& v, ChatRequest& r) { return read_seed(v, r.sampling); }},
-    {"stop", read_stops},
     {"n", [](Json& v, ChatRequest& r) { return read_count(v, r.num_choices); }},
     {"stream", [](Json& v, ChatRequest& r) { return read_flag(v, r.streams); }},
     {"stream_options",
@@ -306,23 +282,6 @@ constexpr Member kMembers[] = {
      [](Json& v, ChatRequest& r) { return read_flag(v, r.continue_final_message); }},
     {"verbosity", read_verbosity},
     {"user", [](Json& v, ChatRequest&) { return v.is_string() ? kTaken : "is not a text"; }},
-    // Not OpenAI's.
-    {"top_k",
-     [](Json& v, ChatRequest& r) -> std::string {
-       std::uint32_t count = 0;
-       std::string wrong = read_count(v, count);
-       r.sampling.set_top_k(count);
-       return wrong;
-     }},
-    {"min_p", read_number<&v1::Sampling::set_min_p>},
-    {"repetition_penalty", read_number<&v1::Sampling::set_repetition_penalty>},
-    {"penalty_window",
-     [](Json& v, ChatRequest& r) -> std::string {
-       if (!is_whole<std::int64_t>(v)) return "is not a whole number from 0 on";
-       r.sampling.set_penalty_window(v.get<std::int64_t>());
-       return kTaken;
-     }},
-    {"adapter", [](Json& v, ChatRequest& r) { return read_text(v, r.adapter); }},
     {"modalities", read_modalities},
     {"metadata", ignore},
     {"store", ignore},
@@ -392,13 +351,16 @@ grpc::Status read_chat_request(nlohmann::ordered_json body, ChatRequest& request
   };
   for (auto& [name, value] : body.get_ref<Json::object_t&>()) {
     if (value.is_null()) continue;  // as if it were not there
-    const auto* const known =
-        std::ranges::find_if(kMembers, [&](const Member& member) { return name == member.name; });
-    if (known == std::end(kMembers)) {
-      return wrong(clip(name), "is not a parameter of this server");
+    bool is_known = false;
+    std::string what = read_field(&RequestField::chat, name, value, request.base, is_known);
+    if (!is_known) {
+      const auto* const own = std::ranges::find_if(
+          kOwnMembers, [&](const Member& member) { return name == member.name; });
+      if (own == std::end(kOwnMembers)) {
+        return wrong(clip(name), "is not a parameter of this server");
+      }
+      if (own->read != nullptr) what = own->read(value, request);
     }
-    if (known->read == nullptr) continue;
-    const std::string what = known->read(value, request);
     if (!what.empty()) return wrong(name, what);
   }
   std::string name;

@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lintel/v1/generation.pb.h"
 #include "model/core/json_reader.h"
+#include "server/api/params/generate_params.h"
 
 namespace lintel {
 
@@ -24,14 +24,13 @@ inline constexpr std::size_t kMostTools = 128;
 inline constexpr std::size_t kMostCalls = 128;  // of an answer, which ends where more would come
 inline constexpr std::size_t kMostToolBytes = std::size_t{1} << 20;  // of all tools
 inline constexpr std::size_t kMostKwargsBytes = std::size_t{64} << 10;
-inline constexpr std::size_t kMostStops = 16;
-inline constexpr std::size_t kMostStopBytes = 256;
 
 struct ChatRequest {
   enum class ToolChoice { kAuto, kNone, kRequired };
   enum class Format { kText, kJsonObject, kJsonSchema, kGrammar };
 
-  std::string model;
+  // Of these its model, sampling, adapter and the stop texts, which are of the content.
+  api::GenerateParams base;
   nlohmann::ordered_json messages;  // a list of objects with a role
   nlohmann::ordered_json tools;     // null: none
   nlohmann::ordered_json documents;
@@ -50,14 +49,11 @@ struct ChatRequest {
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   std::optional<std::uint32_t> max_tokens;
-  std::vector<std::string> stops;  // of the content
   bool logprobs = false;
   std::uint32_t top_logprobs = 0;
   std::uint32_t num_choices = 1;
   bool streams = false;        // of HTTP alone
   bool include_usage = false;  // at the end of a stream
-  v1::Sampling sampling;
-  std::string adapter;
 };
 
 // The object that a body is. Takes time linear in the text, memory within the bounds.

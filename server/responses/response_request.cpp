@@ -13,6 +13,7 @@
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "server/api/params/generate_params.h"
 #include "server/rpc/status.h"
 
 namespace lintel {
@@ -33,12 +34,18 @@ const Json& part_of(const Json& object, const char* name) {
   return found == object.end() ? kNull : *found;
 }
 
-// Members that a chat completion has under the same name, and reads itself.
-constexpr const char* kSameMembers[] = {
-    "model", "temperature", "top_p", "presence_penalty", "frequency_penalty", "parallel_tool_calls",
-    // Not OpenAI's.
-    "seed", "stop", "top_k", "min_p", "repetition_penalty", "penalty_window", "adapter",
-    "logit_bias", "chat_template_kwargs", "thinking_token_budget", "lintel"};
+bool is_among(std::span<const char* const> names, const std::string& name) {
+  return std::ranges::any_of(names, [&](const char* each) { return name == each; });
+}
+
+// Members that a chat completion has under the same name, and reads itself: beside those of the
+// table of fields.
+constexpr const char* kSameMembers[] = {"parallel_tool_calls", "chat_template_kwargs",
+                                        "thinking_token_budget", "lintel"};
+
+bool is_same_member(const std::string& name) {
+  return is_among(kSameMembers, name) || find_field(&RequestField::chat, name);
+}
 
 // Read below.
 constexpr const char* kOwnMembers[] = {"input",
@@ -66,10 +73,6 @@ constexpr const char* kOwnMembers[] = {"input",
 
 constexpr const char* kRefused[] = {"conversation", "prompt", "context_management", "moderation"};
 
-bool is_among(std::span<const char* const> names, const std::string& name) {
-  return std::ranges::any_of(names, [&](const char* each) { return name == each; });
-}
-
 // The body while it is read.
 class Reader {
  public:
@@ -79,7 +82,7 @@ class Reader {
   void read() {
     for (const auto& [name, value] : body_.items()) {
       if (use_ == ResponseUse::kTurn && name == "type") continue;
-      if (value.is_null() || is_among(kSameMembers, name) || is_among(kOwnMembers, name)) continue;
+      if (value.is_null() || is_same_member(name) || is_among(kOwnMembers, name)) continue;
       throw MemberError{clip(name), is_among(kRefused, name) ? "is not served"
                                                              : "is not a parameter of this server"};
     }
@@ -87,8 +90,8 @@ class Reader {
       throw MemberError{"type", "is not response.create, the one event that is served"};
     }
     request_.chat = Json::object();
-    for (const char* const name : kSameMembers) {
-      if (!of(name).is_null()) request_.chat[name] = of(name);
+    for (const auto& [name, value] : body_.items()) {
+      if (!value.is_null() && is_same_member(name)) request_.chat[name] = value;
     }
     request_.model = text_or_empty("model");
     request_.previous_response_id = text_or_empty("previous_response_id");

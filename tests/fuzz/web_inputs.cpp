@@ -62,7 +62,7 @@ bool try_completion(const nlohmann::json& body) {
   }
   require(!request->prompts.empty(), "there is a prompt");
   const v1::GenerateRequest last = generate_request(*request, request->prompts.size() - 1);
-  require(last.model() == request->model, "a request is of the completion's model");
+  require(last.model() == request->settings.model, "a request is of the completion's model");
   v1::GenerateRequest again;
   require(again.ParseFromString(last.SerializeAsString()), "what is read can be sent on");
   return true;

@@ -138,7 +138,7 @@ void refuse_parameters(const google::protobuf::Map<std::string, inference::Infer
 template <typename Number>
 void read_token_rows(const InputTensor& tensor,
                      const google::protobuf::RepeatedField<Number>& typed,
-                     std::vector<v1::Values>& prompts, Violations& violations) {
+                     std::vector<api::Values>& prompts, Violations& violations) {
   const auto numbers = numbers_of(tensor, typed, violations);
   if (!numbers) return;
   // By division: the product of a hostile shape may overflow.
@@ -148,8 +148,9 @@ void read_token_rows(const InputTensor& tensor,
     return add_size_violation(tensor, numbers->size, violations);
   }
   prompts.resize(num_rows);
-  for (v1::Values& prompt : prompts) {
-    prompt.mutable_tokens()->mutable_ids()->Reserve(static_cast<int>(length));
+  for (api::Values& prompt : prompts) {
+    prompt.form = api::Values::Form::kTokens;
+    prompt.ids.reserve(length);
   }
   for (std::size_t i = 0; i < numbers->size; ++i) {
     const Number token = (*numbers)[i];
@@ -157,7 +158,7 @@ void read_token_rows(const InputTensor& tensor,
       violations.add(indexed(tensor.path, i), std::to_string(token) + " is not a token id");
       if (violations.full()) return;
     }
-    prompts[i / length].mutable_tokens()->add_ids(static_cast<std::int32_t>(token));
+    prompts[i / length].ids.push_back(static_cast<std::int32_t>(token));
   }
 }
 
@@ -191,7 +192,7 @@ void read_text(const InputTensor& tensor, int max_rows, TensorRequest& request,
     return add_size_violation(tensor, texts->size(), violations);
   }
   for (const std::string_view text : *texts) {
-    request.prompts.emplace_back().set_text(std::string(text));
+    request.prompts.push_back(api::text_values(std::string(text)));
   }
 }
 
@@ -200,7 +201,7 @@ void read_stop(const InputTensor& tensor, TensorRequest& request, Violations& vi
   if (!strings) return;
   check_list_shape(tensor, strings->size(), violations);
   for (const std::string_view string : *strings) {
-    request.settings.mutable_stop()->add_strings(std::string(string));
+    request.settings.stop.strings.emplace_back(string);
   }
 }
 
@@ -221,7 +222,7 @@ std::vector<std::int64_t> read_list(const InputTensor& tensor, Violations& viola
 struct GivenLists {
   std::optional<std::vector<std::int64_t>> positions, tokens;
 
-  void add_to(v1::GenerateRequest& settings, Violations& violations) const {
+  void add_to(api::GenerateParams& settings, Violations& violations) const {
     if (!positions && !tokens) return;
     if (!positions || !tokens || positions->size() != tokens->size()) {
       violations.add("inputs",
@@ -229,7 +230,7 @@ struct GivenLists {
                      "position for each token");
       return;
     }
-    v1::GivenSpan* span = nullptr;
+    api::GivenValues* span = nullptr;
     std::int64_t next = 0;
     for (std::size_t i = 0; i < positions->size() && !violations.full(); ++i) {
       const std::int64_t token = (*tokens)[i];
@@ -238,11 +239,12 @@ struct GivenLists {
         continue;
       }
       if (span == nullptr || (*positions)[i] != next) {
-        span = settings.add_given();
-        span->set_position((*positions)[i]);
+        span = &settings.given.emplace_back();
+        span->position = (*positions)[i];
+        span->values.form = api::Values::Form::kTokens;
       }
-      span->mutable_values()->mutable_tokens()->add_ids(static_cast<std::int32_t>(token));
-      next = span->position() + span->values().tokens().ids_size();
+      span->values.ids.push_back(static_cast<std::int32_t>(token));
+      next = span->position + span->values.size();
     }
   }
 };
@@ -350,42 +352,37 @@ std::optional<Value> value_of(const Parameter& parameter) {
   }
 }
 
-// The message of a request that a field is in.
-template <typename Message>
-Message& message_of(TensorRequest& request) {
-  if constexpr (std::is_same_v<Message, v1::Sampling>) {
-    return *request.settings.mutable_sampling();
-  } else if constexpr (std::is_same_v<Message, v1::Stop>) {
-    return *request.settings.mutable_stop();
-  } else {
-    return request.settings;
+// A parameter, read into a field of the table; false: it is not of its type or range.
+struct FieldReader {
+  const Parameter& parameter;
+
+  template <typename Value>
+  bool read(Value& to) const {
+    if constexpr (std::is_arithmetic_v<Value>) {
+      const auto value = value_of<Value>(parameter);
+      if (value) to = *value;
+      return value.has_value();
+    } else {
+      return false;  // no column of the table has such a field
+    }
   }
-}
+  bool read(std::string& to) const {
+    if (parameter.parameter_choice_case() != Parameter::kStringParam) return false;
+    to = parameter.string_param();
+    return true;
+  }
+  template <typename Value>
+  bool read(std::optional<Value>& to) const {
+    Value value{};
+    if (!read(value)) return false;
+    to = std::move(value);
+    return true;
+  }
+};
 
-template <typename Message, typename Value>
-bool read_into(void (Message::*set)(Value), const Parameter& parameter, TensorRequest& request) {
-  const auto value = value_of<Value>(parameter);
-  if (value) (message_of<Message>(request).*set)(*value);
-  return value.has_value();
-}
-
-bool read_into(bool TensorRequest::*flag, const Parameter& parameter, TensorRequest& request) {
-  const auto value = value_of<bool>(parameter);
-  if (value) request.*flag = *value;
-  return value.has_value();
-}
-
-bool read_into(std::string* (v1::GenerateRequest::*text)(), const Parameter& parameter,
-               TensorRequest& request) {
-  if (parameter.parameter_choice_case() != Parameter::kStringParam) return false;
-  *(request.settings.*text)() = parameter.string_param();
-  return true;
-}
-
-// `field`: the setter of a message, the flag of a TensorRequest, or a text that can be changed.
-template <auto field>
-bool read_field(const Parameter& parameter, TensorRequest& request) {
-  return read_into(field, parameter, request);
+template <bool TensorRequest::*flag>
+bool read_flag(const Parameter& parameter, TensorRequest& request) {
+  return FieldReader{parameter}.read(request.*flag);
 }
 
 // A number or a text; 0 and "" stand for no sequence.
@@ -411,7 +408,7 @@ bool read_max_tokens(const Parameter& parameter, TensorRequest& request) {
 
 bool read_stop_string(const Parameter& parameter, TensorRequest& request) {
   if (parameter.parameter_choice_case() != Parameter::kStringParam) return false;
-  request.settings.mutable_stop()->add_strings(parameter.string_param());
+  request.settings.stop.strings.push_back(parameter.string_param());
   return true;
 }
 
@@ -431,38 +428,16 @@ struct ParameterReader {
   bool (*read)(const Parameter& parameter, TensorRequest& request);
 };
 
-constexpr ParameterReader kParameters[] = {
-    {"max_new_tokens", read_field<&v1::GenerateRequest::set_max_new_tokens>},
-    {"max_tokens_per_message", read_field<&v1::GenerateRequest::set_max_tokens_per_message>},
-    {"seed", read_field<&v1::Sampling::set_seed>},
-    {"temperature", read_field<&v1::Sampling::set_temperature>},
-    {"top_k", read_field<&v1::Sampling::set_top_k>},
-    {"top_p", read_field<&v1::Sampling::set_top_p>},
-    {"min_p", read_field<&v1::Sampling::set_min_p>},
-    {"repetition_penalty", read_field<&v1::Sampling::set_repetition_penalty>},
-    {"presence_penalty", read_field<&v1::Sampling::set_presence_penalty>},
-    {"frequency_penalty", read_field<&v1::Sampling::set_frequency_penalty>},
-    {"top_log2_probs", read_field<&v1::GenerateRequest::set_top_log2_probs>},
-    {"echo", read_field<&v1::GenerateRequest::set_echo_prompt>},
-    {"add_special", read_field<&v1::GenerateRequest::set_add_special>},
-    {"parse_special", read_field<&v1::GenerateRequest::set_parse_special>},
+// Beside those of the table of fields.
+constexpr ParameterReader kOwnParameters[] = {
     {"stop", read_stop_string},
-    {"include_stop_str_in_output", read_field<&v1::Stop::set_include_in_output>},
-    {"penalty_window", read_field<&v1::Sampling::set_penalty_window>},
-    {"window", read_field<&v1::GenerateRequest::set_window>},  // 0 is a window, too: none
-    {"num_samples", read_field<&v1::GenerateRequest::set_num_samples>},
-    {"particles", read_field<&v1::GenerateRequest::set_particles>},
-    {"adapter", read_field<&v1::GenerateRequest::mutable_adapter>},
-    {"stream", read_field<&TensorRequest::streams>},
-    {"triton_enable_empty_final_response", read_field<&TensorRequest::marks_final>},
+    {"stream", read_flag<&TensorRequest::streams>},
+    {"triton_enable_empty_final_response", read_flag<&TensorRequest::marks_final>},
     {"sequence_id", read_sequence_id},
-    {"sequence_start", read_field<&TensorRequest::sequence_start>},
-    {"sequence_end", read_field<&TensorRequest::sequence_end>},
+    {"sequence_start", read_flag<&TensorRequest::sequence_start>},
+    {"sequence_end", read_flag<&TensorRequest::sequence_end>},
     {"max_tokens", read_max_tokens},
     {"lintel_durability", read_durability},
-    {"lintel_call_id", read_field<&v1::GenerateRequest::mutable_call_id>},
-    {"lintel_from_position", read_field<&v1::GenerateRequest::set_from_position>},
-    {"lintel_expected_position", read_field<&v1::GenerateRequest::set_expected_position>},
 };
 
 // Reads each by its name into `request`. What it asks for is checked where every Generate request
@@ -471,13 +446,21 @@ void read_parameters(const inference::ModelInferRequest& wire, TensorRequest& re
                      Violations& violations) {
   for (const auto& [name, parameter] : wire.parameters()) {
     const std::string field = "parameters[" + clip(name) + "]";
-    const auto* const known =
-        std::ranges::find_if(kParameters, [&](const auto& row) { return name == row.name; });
-    if (known == std::end(kParameters)) {
+    const auto* const own =
+        std::ranges::find_if(kOwnParameters, [&](const auto& row) { return name == row.name; });
+    const std::optional<std::size_t> known = find_field(&RequestField::kserve, name);
+    bool is_read = false;
+    if (own != std::end(kOwnParameters)) {
+      is_read = own->read(parameter, request);
+    } else if (known) {
+      const FieldReader reader{parameter};
+      is_read = std::visit([&](auto* member) { return reader.read(*member); },
+                           api::param_of(request.settings, *known));
+    } else {
       violations.add(field, "is not a parameter of this server");
-    } else if (!known->read(parameter, request)) {
-      violations.add(field, "is not of its type or range");
+      continue;
     }
+    if (!is_read) violations.add(field, "is not of its type or range");
   }
 }
 
@@ -519,11 +502,11 @@ void read_outputs(const inference::ModelInferRequest& wire, TensorRequest& reque
 // A sequence continues from its own last token where a request brings none. A request that ends it
 // first produces what it asks for, by default nothing.
 void settle_end(TensorRequest& request) {
-  const v1::GenerateRequest& settings = request.settings;
+  const api::GenerateParams& settings = request.settings;
   request.only_ends = request.sequence_end && !request.sequence_start &&
                       !request.sequence_id.empty() && request.prompts.size() == 1 &&
-                      num_tokens(request.prompts.front()) == 0 && settings.given_size() == 0 &&
-                      settings.max_new_tokens() == 0;
+                      request.prompts.front().size() == 0 && settings.given.empty() &&
+                      settings.max_new_tokens.value_or(0) == 0;
 }
 
 // `max_tokens` is of a sequence that starts. Beside text without one it is what other servers of
@@ -533,20 +516,20 @@ void settle_max_tokens(TensorRequest& request, Violations& violations) {
   if (!request.from_text || !request.sequence_id.empty()) {
     violations.add("parameters[max_tokens]",
                    "goes with sequence_start: it is of the whole sequence");
-  } else if (request.settings.has_max_new_tokens()) {
+  } else if (request.settings.max_new_tokens) {
     violations.add("parameters[max_tokens]", "is max_new_tokens here, which is given, too");
   } else {
     constexpr std::int64_t kMost = 0xffffffff;
-    request.settings.set_max_new_tokens(
-        static_cast<std::uint32_t>(std::min(request.max_tokens, kMost)));
+    request.settings.max_new_tokens =
+        static_cast<std::uint32_t>(std::min(request.max_tokens, kMost));
     request.max_tokens = 0;
   }
 }
 
 // Samples and particles are of a request that has its states for itself.
 void check_samples(TensorRequest& request, int max_rows, Violations& violations) {
-  const v1::GenerateRequest& settings = request.settings;
-  if (settings.has_num_samples()) request.num_samples = settings.num_samples();
+  const api::GenerateParams& settings = request.settings;
+  request.num_samples = settings.num_samples.value_or(1);
   const std::size_t most =
       static_cast<std::size_t>(max_rows) / std::max<std::size_t>(request.prompts.size(), 1);
   if (request.num_samples > 1 && request.num_samples > most) {
@@ -560,7 +543,7 @@ void check_samples(TensorRequest& request, int max_rows, Violations& violations)
   if (request.num_samples > 1) {
     violations.add("parameters[num_samples]", "a sequence continues with one sample");
   }
-  if (settings.particles() > 1) {
+  if (settings.particles > 1) {
     violations.add("parameters[particles]", "cannot continue a sequence, which has one state");
   }
 }
@@ -580,7 +563,7 @@ TensorRequest read_tensor_request(const inference::ModelInferRequest& wire, int 
                                   Violations& violations) {
   TensorRequest request;
   read_parameters(wire, request, violations);
-  request.top_log2_probs = request.settings.top_log2_probs();
+  request.top_log2_probs = request.settings.top_log2_probs;
   read_inputs(wire, max_rows, request, violations);
   read_outputs(wire, request, violations);
   settle_max_tokens(request, violations);
@@ -600,7 +583,7 @@ TensorRequest read_tensor_request(const inference::ModelInferRequest& wire, int 
                    "goes with sequence_start: it is of the whole sequence");
   }
   settle_end(request);
-  request.settings.set_log2_probs(request.log2_probs || request.score);
+  request.settings.log2_probs = request.log2_probs || request.score;
   return request;
 }
 

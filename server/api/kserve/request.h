@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "inference/grpc_service.pb.h"
-#include "lintel/v1/generation.pb.h"
 #include "lintel/v1/session.pb.h"
 #include "model/tokenizer/tokenizer.h"
+#include "server/api/params/generate_params.h"
 #include "server/api/request_checks.h"
 #include "server/core/request_memory.h"
 
@@ -20,8 +20,8 @@ namespace lintel {
 struct TensorRequest {
   // Of its rows and the response that is made of them; as long as the request is there.
   std::shared_ptr<RequestMemory::Charge> memory;
-  v1::GenerateRequest settings;     // what each row asks for, but for its prompt
-  std::vector<v1::Values> prompts;  // none once they are prepared
+  api::GenerateParams settings;      // what each row asks for, but for its prompt
+  std::vector<api::Values> prompts;  // none once they are prepared
   // Of each prompt: consecutive rows of the response.
   std::size_t num_samples = 1;
   bool from_text = false;  // they came as text_input

@@ -193,8 +193,8 @@ grpc::Status ClientSequences::start(const TensorRequest& request, GenerationTarg
   Violations violations;
   const ModelConfig& config = target.model->transformer->config();
   SessionOptions options{.max_tokens = request.max_tokens};
-  options.window = request.settings.has_window()
-                       ? check_window(request.settings.window(), config, violations)
+  options.window = request.settings.window
+                       ? check_window(*request.settings.window, config, violations)
                        : default_window(config, /*initial=*/nullptr);
   check_session_length(request.max_tokens, "parameters[max_tokens]",
                        options.window > 0 ? 0 : config.max_tokens(), violations);
@@ -205,13 +205,13 @@ grpc::Status ClientSequences::start(const TensorRequest& request, GenerationTarg
       !may.ok()) {
     return may;
   }
-  const std::string& adapter = request.settings.adapter();
+  const std::string& adapter = request.settings.adapter;
   if (context_.persistent_sessions == nullptr) return start_new(adapter, options, target, sequence);
   const KeyedMutex::Hold alone(stored_.starts(), sequence.id_prefix());
   const std::optional<std::string> before = stored_.find(sequence);
   // A start that is repeated is the same call once more.
-  if (before && context_.persistent_sessions->began_with(*before, sequence.owner,
-                                                         request.settings.call_id())) {
+  if (before &&
+      context_.persistent_sessions->began_with(*before, sequence.owner, request.settings.call_id)) {
     sequence.is_new = false;
     sequence.is_stored = true;
     return resume(*before, target, sequence);

@@ -59,7 +59,7 @@ grpc::Status prepare_rows(const ServiceContext& context, const RpcCall& call,
   for (std::size_t i = 0; i < request.prompts.size(); ++i) {
     PreparedGeneration& row = prepared.emplace_back();
     row.memory = stream.scope.charge();
-    const v1::Values prompt = std::move(request.prompts[i]);
+    const api::Values prompt = std::move(request.prompts[i]);
     grpc::Status status =
         prepare_generation(context, stream.scope.caller().name, request.settings, prompt, deadline,
                            // A request that has a lease has one row.
@@ -162,7 +162,7 @@ grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& s
     return status;
   }
   status = prepare_rows(context, call, std::move(target), *request, stream, infer.rows);
-  request->settings.Clear();
+  request->settings = {};
   request->prompts = {};  // they are in infer.rows
   if (!status.ok()) {
     infer.rows.clear();  // gives the session back

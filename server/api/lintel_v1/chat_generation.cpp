@@ -26,22 +26,22 @@ const char* call_tag(ToolDialect dialect) {
 }
 
 // The first token of what a call begins with cannot be drawn.
-void forbid_calls(const Tokenizer& tokenizer, ToolDialect dialect, v1::Sampling& sampling) {
+void forbid_calls(const Tokenizer& tokenizer, ToolDialect dialect, api::SamplingParams& sampling) {
   if (dialect == ToolDialect::kNone) return;
   const std::optional<std::int32_t> token = tokenizer.find_token(call_tag(dialect));
   if (!token) return;  // of several tokens, which text may have, too: it is read as text
-  (*sampling.mutable_logit_bias())[*token] = -100.0f;
+  sampling.logit_bias[*token] = -100.0f;
 }
 
-v1::GenerateRequest generate_request(const ReadChat& chat) {
+api::GenerateParams generate_params(const ReadChat& chat) {
   const Transformer& transformer = *chat.model->transformer;
-  v1::GenerateRequest wire;
-  wire.set_model(chat.model->name);
-  wire.mutable_prompt()->mutable_tokens()->mutable_ids()->Add(chat.prompt.ids.begin(),
-                                                              chat.prompt.ids.end());
-  *wire.mutable_sampling() = sampling_of(chat.request, chat.model->chat->defaults());
+  api::GenerateParams params = chat.request.base;
+  params.model = chat.model->name;
+  params.stop = {};  // the texts are of the content: chat_output() has them
+  params.prompt = api::token_values(chat.prompt.ids);
+  params.sampling = sampling_of(chat.request, chat.model->chat->defaults());
   if (!chat.request.tools.is_null() && chat.request.tool_choice == ChatRequest::ToolChoice::kNone) {
-    forbid_calls(*transformer.tokenizer(), chat.prompt.traits.dialect, *wire.mutable_sampling());
+    forbid_calls(*transformer.tokenizer(), chat.prompt.traits.dialect, params.sampling);
   }
   const RequestLimits& limits = chat.model->limits;
   std::int64_t most = std::min(limits.chat_max_tokens, limits.max_new_tokens);
@@ -49,17 +49,15 @@ v1::GenerateRequest generate_request(const ReadChat& chat) {
     most = std::min(most, transformer.config().max_tokens() -
                               static_cast<std::int64_t>(chat.prompt.ids.size()));
   }
-  wire.set_max_new_tokens(chat.request.max_tokens.value_or(
-      static_cast<std::uint32_t>(std::max<std::int64_t>(most, 0))));
-  for (const std::int32_t id : transformer.tokenizer()->eos()) {
-    wire.mutable_stop()->add_token_ids(id);
-  }
-  wire.set_num_samples(chat.request.num_choices);
-  wire.set_log2_probs(chat.request.logprobs);
-  wire.set_top_log2_probs(chat.request.top_logprobs);
-  wire.set_adapter(chat.request.adapter);
-  wire.set_cache_prefix_tokens(static_cast<std::uint32_t>(chat.prompt.turn_boundary));
-  return wire;
+  params.max_new_tokens =
+      chat.request.max_tokens.value_or(static_cast<std::uint32_t>(std::max<std::int64_t>(most, 0)));
+  params.stop.token_ids.assign(transformer.tokenizer()->eos().begin(),
+                               transformer.tokenizer()->eos().end());
+  params.num_samples = chat.request.num_choices;
+  params.log2_probs = chat.request.logprobs;
+  params.top_log2_probs = chat.request.top_logprobs;
+  params.cache_prefix_tokens = static_cast<std::uint32_t>(chat.prompt.turn_boundary);
+  return params;
 }
 
 // Where states are kept in addition to that of the turn's boundary. A template that writes old
@@ -147,7 +145,7 @@ grpc::Status read_charged_request(const CallScope& scope, std::string_view body,
 
 grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat& chat) {
   grpc::Status status;
-  chat.model = use_model(chat.request.model, context, &status);
+  chat.model = use_model(chat.request.base.model, context, &status);
   if (chat.model == nullptr) return status;
   scope.set_model(chat.model->name);
   const Transformer& transformer = *chat.model->transformer;
@@ -168,12 +166,16 @@ grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat
     return request_memory_refusal(rendering.refusal(), scope.caller().name, "messages");
   }
   if (!status.ok()) return status;
-  return resolve_adapter(chat.request.adapter, *chat.model, &chat.adapter);
+  return resolve_adapter(chat.request.base.adapter, *chat.model, &chat.adapter);
 }
 
-v1::Sampling sampling_of(const ChatRequest& request, const SamplingDefaults& defaults) {
-  v1::Sampling sampling = request.sampling;
-  add_sampling_defaults(defaults, sampling);
+api::SamplingParams sampling_of(const ChatRequest& request, const SamplingDefaults& defaults) {
+  api::SamplingParams sampling = request.base.sampling;
+  if (!sampling.temperature) sampling.temperature = defaults.temperature;
+  if (!sampling.top_p) sampling.top_p = defaults.top_p;
+  if (!sampling.top_k) sampling.top_k = defaults.top_k;
+  if (!sampling.min_p) sampling.min_p = defaults.min_p;
+  if (!sampling.repetition_penalty) sampling.repetition_penalty = defaults.repetition_penalty;
   return sampling;
 }
 
@@ -317,12 +319,15 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
                             " tokens, the model takes fewer than " + std::to_string(most));
   }
   prepared.output = chat_output(chat.request, chat.prompt, chat.model->transformer->tokenizer());
-  const v1::GenerateRequest generate = generate_request(chat);
+  Violations violations;
+  check_stop_strings(chat.request.base.stop.strings, "stop", chat.model->limits, violations);
+  if (!violations.empty()) return violations.status();
+  const api::GenerateParams params = generate_params(chat);
   GenerationTarget target;
   target.model = chat.model;
   prepared.prepared.memory = call.scope.charge();
   grpc::Status status =
-      prepare_generation(context_, call.scope.caller().name, generate, generate.prompt(),
+      prepare_generation(context_, call.scope.caller().name, params, params.prompt,
                          call_deadline(rpc, context_.clock), std::move(target), prepared.prepared);
   if (!status.ok()) return status;
   GenerationRequest& request = prepared.prepared.checked.request;

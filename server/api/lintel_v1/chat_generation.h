@@ -51,7 +51,7 @@ grpc::Status read_charged_request(const CallScope& scope, std::string_view body,
 grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat& chat);
 
 // The request's sampling, and what the checkpoint recommends where it names none.
-v1::Sampling sampling_of(const ChatRequest& request, const SamplingDefaults& defaults);
+api::SamplingParams sampling_of(const ChatRequest& request, const SamplingDefaults& defaults);
 
 // A turn of a conversation, from its prompt to its answer: enough to say which of the states that
 // were kept on the way the next turn may begin with. Its messages are kept as text, and of its

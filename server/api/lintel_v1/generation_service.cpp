@@ -8,6 +8,7 @@
 
 #include "server/api/lintel_v1/session_calls.h"
 #include "server/api/lookup.h"
+#include "server/api/params/wire_params.h"
 #include "server/api/prepare_generation.h"
 #include "server/api/refusals.h"
 #include "server/api/request_checks.h"
@@ -367,13 +368,13 @@ GenerationService::GenerationService(const ServiceContext& context) : context_(c
   serve_stream<v1::ScoreResponse>(info_of(Method::kScore).name, this, &GenerationService::Score);
 }
 
-grpc::Status GenerationService::generate(RpcCall& context, const v1::GenerateRequest& wire,
+grpc::Status GenerationService::generate(RpcCall& context, const api::GenerateParams& params,
                                          GenerateStream& stream) {
   StreamCall& call = stream.call();
   if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
   PreparedGeneration prepared;
   prepared.memory = call.scope.charge();
-  grpc::Status checked = prepare_generation(context_, call.scope.caller().name, wire,
+  grpc::Status checked = prepare_generation(context_, call.scope.caller().name, params,
                                             call_deadline(context, context_.clock), prepared);
   if (prepared.model != nullptr) call.scope.set_model(prepared.model->name);
   if (checked.ok() && prepared.past == nullptr) {
@@ -432,10 +433,11 @@ RpcReactor* GenerationService::Generate(RpcCall* context,
                                         const LazyMessage<v1::GenerateRequest>* request) {
   return open_stream<GenerateStream>(
       context_, *context, Method::kGenerate, *request,
-      [this, context](GenerateStream& stream, const v1::GenerateRequest& wire) {
-        return generate(*context, wire, stream);
+      [](v1::GenerateRequest&& wire) { return api::read_params(std::move(wire)); },
+      [this, context](GenerateStream& stream, const api::GenerateParams& params) {
+        return generate(*context, params, stream);
       },
-      [](const v1::GenerateRequest& wire) { return !wire.session_id().empty(); });
+      [](const api::GenerateParams& params) { return !params.session_id.empty(); });
 }
 
 RpcReactor* GenerationService::Score(RpcCall* context,

@@ -150,7 +150,8 @@ class GenerationService final : public RpcService {
   RpcReactor* Score(RpcCall* context, const LazyMessage<v1::ScoreRequest>* request);
 
  private:
-  grpc::Status generate(RpcCall& context, const v1::GenerateRequest& wire, GenerateStream& stream);
+  grpc::Status generate(RpcCall& context, const api::GenerateParams& params,
+                        GenerateStream& stream);
   grpc::Status score(const RpcCall& context, const v1::ScoreRequest& wire,
                      ScoreStream::Reactor& reactor);
 

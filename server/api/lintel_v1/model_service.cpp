@@ -128,18 +128,6 @@ ModelService::ModelService(const ServiceContext& context) : context_(context) {
   serve(info_of(Method::kDetokenize).name, this, &ModelService::Detokenize);
 }
 
-void add_sampling_defaults(const SamplingDefaults& defaults, v1::Sampling& sampling) {
-  if (!sampling.has_temperature() && defaults.temperature) {
-    sampling.set_temperature(*defaults.temperature);
-  }
-  if (!sampling.has_top_p() && defaults.top_p) sampling.set_top_p(*defaults.top_p);
-  if (!sampling.has_top_k() && defaults.top_k) sampling.set_top_k(*defaults.top_k);
-  if (!sampling.has_min_p() && defaults.min_p) sampling.set_min_p(*defaults.min_p);
-  if (!sampling.has_repetition_penalty() && defaults.repetition_penalty) {
-    sampling.set_repetition_penalty(*defaults.repetition_penalty);
-  }
-}
-
 void write_adapter(const ServedAdapter& adapter, v1::Adapter& wire) {
   const Adapter& weights = *adapter.weights;
   wire.set_name(adapter.name);
@@ -192,7 +180,15 @@ void write_model(const ServedModel& model, v1::Model& wire) {
     wire.mutable_eos_tokens()->Add(tokenizer->eos().begin(), tokenizer->eos().end());
   }
   if (model.chat != nullptr && model.chat->find(false) != nullptr) {
-    add_sampling_defaults(model.chat->defaults(), *wire.mutable_sampling_defaults());
+    const SamplingDefaults& defaults = model.chat->defaults();
+    v1::Sampling& sampling = *wire.mutable_sampling_defaults();
+    if (defaults.temperature) sampling.set_temperature(*defaults.temperature);
+    if (defaults.top_p) sampling.set_top_p(*defaults.top_p);
+    if (defaults.top_k) sampling.set_top_k(*defaults.top_k);
+    if (defaults.min_p) sampling.set_min_p(*defaults.min_p);
+    if (defaults.repetition_penalty) {
+      sampling.set_repetition_penalty(*defaults.repetition_penalty);
+    }
   }
   if (model.knows_numerics()) {
     wire.set_numerics(model.numerics().hex);

@@ -30,8 +30,6 @@ class ModelService final : public RpcService {
   const TimePoint started_ = context_.clock.now();
 };
 
-// Those that `sampling` does not have.
-void add_sampling_defaults(const SamplingDefaults& defaults, v1::Sampling& sampling);
 void write_adapter(const ServedAdapter& adapter, v1::Adapter& wire);
 // All about a model that is ready.
 void write_model(const ServedModel& model, v1::Model& wire);

@@ -778,8 +778,9 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
   status = read_conversation(call.scope, record.digits + "_in", read);
   if (!status.ok()) return status;
   const bool runs_again = record.version > 0;
-  if (runs_again) read.chat.request.sampling.set_seed(record.seed);
-  const v1::Sampling sampling = sampling_of(read.chat.request, read.chat.model->chat->defaults());
+  if (runs_again) read.chat.request.base.sampling.seed = record.seed;
+  const api::SamplingParams sampling =
+      sampling_of(read.chat.request, read.chat.model->chat->defaults());
   // By a thread of the session store, where there is one.
   if (generation_.has_stored(call.scope, read.chat)) generation_.restore(call.scope, read.chat);
   PreparedChat prepared;
@@ -792,12 +793,10 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
   response["created_at"] =
       runs_again ? record.response["created_at"] : Json(seconds_of(context_.clock));
   response["model"] = read.chat.model->name;
-  if (!has_temperature && sampling.has_temperature()) {
-    response["temperature"] = decimal(sampling.temperature());
+  if (!has_temperature && sampling.temperature) {
+    response["temperature"] = decimal(*sampling.temperature);
   }
-  if (!has_top_p && sampling.has_top_p()) {
-    response["top_p"] = decimal(sampling.top_p());
-  }
+  if (!has_top_p && sampling.top_p) response["top_p"] = decimal(*sampling.top_p);
   ResponseOutput output(response, record.digits + "_");
   if (request.seals_reasoning) {
     std::optional<Sealer> sealer;

@@ -168,13 +168,15 @@ RpcReactor* answer_with_model(const ServiceContext& context, RpcCall& call, Meth
 
 // Common parts of methods that answer with a stream.
 
-// The call's reactor is made and enters, the request is read, and `begin(reactor, wire)` has the
-// reactor run, or says why the call is refused. The request is gone when the stream runs. `begin`
-// may run after the method has returned, so that it holds what it needs: where there is a session
-// store and `waits(wire)`, by a thread of that, or once a model that it lacked is loaded.
-template <typename Reactor, typename Request, typename Begin, typename Waits>
+// The call's reactor is made and enters, the request is read, and `begin(reactor, asked)` has the
+// reactor run, or says why the call is refused; `asked` is what `translate` makes of the message.
+// It is gone when the stream runs. `begin` may run after the method has returned, so that it holds
+// what it needs: where there is a session store and `waits(asked)`, by a thread of that, or once a
+// model that it lacked is loaded.
+template <typename Reactor, typename Request, typename Translate, typename Begin, typename Waits>
 Reactor* open_stream(const ServiceContext& context, RpcCall& rpc, Method method,
-                     const LazyMessage<Request>& request, Begin begin, Waits waits) {
+                     const LazyMessage<Request>& request, Translate translate, Begin begin,
+                     Waits waits) {
   auto reactor = std::make_unique<Reactor>(context.gate, context.calls, rpc, method);
   const LogFields log_fields = reactor->call().scope.log_fields();  // as the call began
   const LogScope log(log_fields);
@@ -184,19 +186,22 @@ Reactor* open_stream(const ServiceContext& context, RpcCall& rpc, Method method,
     const std::string& identity = reactor->call().scope.caller().name;
     struct Held {
       RequestMemory::Charge memory;
-      Request wire;
+      decltype(translate(std::declval<Request>())) asked;
     };
-    const auto held = std::make_shared<Held>(Held{reactor->call().scope.charge(), Request()});
-    grpc::Status read = request.read(bounds_of(context.gate, method), held->wire);
-    if (read.ok()) read = charge_message(held->wire, identity, held->memory);
+    Request wire;
+    RequestMemory::Charge memory = reactor->call().scope.charge();
+    grpc::Status read = request.read(bounds_of(context.gate, method), wire);
+    if (read.ok()) read = charge_message(wire, identity, memory);
     if (!read.ok()) return read;
-    const bool by_store = context.persistent_sessions != nullptr && waits(held->wire);
+    const auto held =
+        std::make_shared<const Held>(Held{std::move(memory), translate(std::move(wire))});
+    const bool by_store = context.persistent_sessions != nullptr && waits(held->asked);
     const CallThread thread = by_store ? CallThread::kOfStore : CallThread::kAny;
     // gRPC runs nothing of the reactor before it has it from the method, its end neither.
     const auto run = [&context, &rpc, &reactor = *reactor, log_fields, thread, begin, held] {
       run_with_models(
           context, rpc, reactor, log_fields, thread,
-          [&reactor, begin, held] { return begin(reactor, std::as_const(held->wire)); },
+          [&reactor, begin, held] { return begin(reactor, held->asked); },
           [&reactor](grpc::Status refused) { reactor.refuse(std::move(refused)); });
     };
     if (by_store) return run_by_store(context, log_fields, run);
@@ -205,6 +210,15 @@ Reactor* open_stream(const ServiceContext& context, RpcCall& rpc, Method method,
   });
   if (!status.ok()) reactor->refuse(std::move(status));
   return reactor.release();  // deletes itself
+}
+
+// The same of the message itself.
+template <typename Reactor, typename Request, typename Begin, typename Waits>
+Reactor* open_stream(const ServiceContext& context, RpcCall& rpc, Method method,
+                     const LazyMessage<Request>& request, Begin begin, Waits waits) {
+  return open_stream<Reactor>(
+      context, rpc, method, request, [](Request&& wire) { return std::move(wire); },
+      std::move(begin), std::move(waits));
 }
 
 // The same of what never waits for the store.

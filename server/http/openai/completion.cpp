@@ -277,16 +277,16 @@ struct PromptSize {
 };
 
 // Of a text that the service tokenizes the tokens are known when it has read them.
-PromptSize size_of(const v1::Values& prompt, TextForm form) {
+PromptSize size_of(const api::Values& prompt, TextForm form) {
   const bool is_bytes = form == TextForm::kBytes;
   std::string bytes, text;
   PromptSize size;
   if (prompt.has_text()) {
-    bytes = prompt.text();
+    bytes = prompt.bytes;
     if (is_bytes) size.tokens = static_cast<std::int64_t>(bytes.size());
   } else {
-    size.tokens = prompt.tokens().ids_size();
-    for (const std::int32_t id : prompt.tokens().ids()) {
+    size.tokens = prompt.size();
+    for (const std::int32_t id : prompt.ids) {
       if (is_bytes) {
         bytes.push_back(static_cast<char>(id));
       } else if (form == TextForm::kIds) {
@@ -304,11 +304,11 @@ PromptSize size_of(const v1::Values& prompt, TextForm form) {
 
 // The most that the call of one prompt holds: what it is asked for as bytes and as a message, its
 // tokens, and what is made of it.
-std::size_t bytes_of_call(const CompletionRequest& request, const v1::Values& prompt) {
+std::size_t bytes_of_call(const CompletionRequest& request, const api::Values& prompt) {
   constexpr std::size_t kCallBytes = std::size_t{128} << 10;
   constexpr std::size_t kCopies = 3;
-  const std::size_t message = request.settings.SpaceUsedLong() + prompt.SpaceUsedLong();
-  return kCallBytes + kCopies * message + prompt.text().size() * sizeof(std::int32_t);
+  const std::size_t message = api::held_bytes(request.settings) + api::held_bytes(prompt);
+  return kCallBytes + kCopies * message + prompt.bytes.size() * sizeof(std::int32_t);
 }
 
 // Asks what the model is, then generates: a Generate call for each prompt, one after the other, so
@@ -325,15 +325,14 @@ class Completion : public std::enable_shared_from_this<Completion> {
         memory_(std::move(memory)) {
     kept_->answers = static_cast<int>(request_.prompts.size());
     for (std::size_t i = 1; i < request_.prompts.size(); ++i) {
-      const v1::Values& prompt = request_.prompts[i];
-      const auto ids = static_cast<std::size_t>(prompt.tokens().ids_size());
-      kept_->prompt_tokens = std::max({kept_->prompt_tokens, ids, prompt.text().size()});
+      kept_->prompt_tokens =
+          std::max(kept_->prompt_tokens, static_cast<std::size_t>(request_.prompts[i].size()));
     }
   }
 
   void start() {
     v1::GetModelRequest get;
-    get.set_name(request_.model);
+    get.set_name(request_.settings.model);
     calls_.unary(exchange_, "lintel.v1.ModelService/Get", bytes_of(get),
                  [self = shared_from_this()](const grpc::Status& status,
                                              const google::protobuf::Message& model) {
@@ -350,8 +349,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
 
   // A request without a name means the one that is there.
   grpc::Status take_model(const v1::Model& model) {
-    request_.model = model.name();
-    request_.settings.set_model(model.name());
+    request_.settings.model = model.name();
     if (model.modality() == "bytes") {
       form_ = TextForm::kBytes;
     } else if (!model.tokenizer().empty()) {
@@ -403,7 +401,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
     if (request_.num_samples > request_.num_choices) candidates_.resize(count);
     texts_.reserve(count);
     for (std::uint32_t i = 0; i < count; ++i) {
-      texts_.emplace_back(form_, request_.logprobs, request_.echo ? 0 : size.characters);
+      texts_.emplace_back(form_, request_.logprobs,
+                          request_.settings.echo_prompt ? 0 : size.characters);
     }
     if (!request_.streams) {
       choices_.resize(choices_.size() + std::min(request_.num_choices, kMostChoices));
@@ -484,7 +483,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   std::string head() const {
     return "{\"id\":" + dumped(nlohmann::json("cmpl-" + exchange_->request().request_id)) +
            R"(,"object":"text_completion","created":)" + std::to_string(created_) +
-           ",\"model\":" + dumped(nlohmann::json(request_.model));
+           ",\"model\":" + dumped(nlohmann::json(request_.settings.model));
   }
 
   std::string usage() const {
@@ -621,11 +620,11 @@ void Completion::next_prompt() {
 
 void complete(SharedExchange exchange, HttpCalls& calls, CompletionRequest request) {
   RequestMemory::Charge memory = calls.charge_of(*exchange);
-  std::size_t bytes = request.settings.SpaceUsedLong(), call = 0;
-  for (const v1::Values& prompt : request.prompts) {
+  std::size_t bytes = api::held_bytes(request.settings), call = 0;
+  for (const api::Values& prompt : request.prompts) {
     // Of the prompts after the first, whose call is charged by itself.
     if (&prompt != &request.prompts.front()) call = std::max(call, bytes_of_call(request, prompt));
-    bytes += prompt.SpaceUsedLong();
+    bytes += api::held_bytes(prompt);
   }
   bytes += call;
   if (const RequestRefusal refusal = memory.add(bytes)) {

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "server/api/params/wire_params.h"
 #include "server/chat/openai_members.h"
 #include "server/http/encoding/bounded_json.h"
 #include "server/http/encoding/status_details.h"
@@ -114,92 +115,20 @@ using Json = nlohmann::json;
 
 constexpr std::uint32_t kDefaultMaxTokens = 16;  // OpenAI's
 
-// read_into() reads a member of the body by a setter, of the settings or of their sampling, or into
-// a flag. Not empty: what is wrong with it.
-
-template <typename Message>
-std::string read_into(void (Message::*set)(std::uint32_t), const Json& value,
-                      CompletionRequest& request) {
-  if (!is_whole<std::uint32_t>(value)) return "is not a whole number from 0 to 4294967295";
-  if constexpr (std::is_same_v<Message, v1::Sampling>) {
-    (request.settings.mutable_sampling()->*set)(value.get<std::uint32_t>());
-  } else {
-    (request.settings.*set)(value.get<std::uint32_t>());
-  }
-  return "";
-}
-
-std::string read_into(void (v1::GenerateRequest::*set)(std::int64_t), const Json& value,
-                      CompletionRequest& request) {
-  if (!is_whole<std::int64_t>(value)) return "is not a whole number from 0 on";
-  (request.settings.*set)(value.get<std::int64_t>());
-  return "";
-}
-
-std::string read_into(void (v1::Sampling::*set)(float), const Json& value,
-                      CompletionRequest& request) {
-  if (!value.is_number()) return "is not a number";
-  (request.settings.mutable_sampling()->*set)(value.get<float>());
-  return "";
-}
-
-std::string read_into(bool CompletionRequest::*flag, const Json& value,
-                      CompletionRequest& request) {
-  if (!value.is_boolean()) return "is not true or false";
-  request.*flag = value.get<bool>();
-  return "";
-}
-
-template <auto field>
-std::string read_field(const Json& value, CompletionRequest& request) {
-  return read_into(field, value, request);
-}
-
-std::string read_model(const Json& value, CompletionRequest& request) {
-  if (!value.is_string()) return "is not a text";
-  request.model = value.get<std::string>();
-  return "";
-}
-
-std::string read_adapter_name(const Json& value, CompletionRequest& request) {
-  if (!value.is_string()) return "is not a text";
-  request.settings.set_adapter(value.get<std::string>());
-  return "";
-}
-
 std::string read_user(const Json& value, CompletionRequest&) {
   return value.is_string() ? "" : "is not a text";
 }
 
 std::string read_logprobs(const Json& value, CompletionRequest& request) {
   request.logprobs = true;
-  request.settings.set_log2_probs(true);
-  return read_into(&v1::GenerateRequest::set_top_log2_probs, value, request);
-}
-
-std::string read_stop_texts(const Json& value, CompletionRequest& request) {
-  const auto take = [&request](const std::string& stop) {
-    request.settings.mutable_stop()->add_strings(stop);
-    return true;
-  };
-  return read_texts(value, take) ? "" : "is not a text or a list of texts";
+  request.settings.log2_probs = true;
+  return MemberReader<Json>{value}.read(request.settings.top_log2_probs);
 }
 
 std::string read_best_of(const Json& value, CompletionRequest& request) {
   if (!is_whole<std::uint32_t>(value) || value == 0) return "is not a whole number from 1 on";
   request.num_samples = value.get<std::uint32_t>();
   return "";
-}
-
-bool read_ids(const Json& ids, v1::Values& prompt) {
-  if (ids.empty()) return false;
-  auto& tokens = *prompt.mutable_tokens();
-  tokens.mutable_ids()->Reserve(static_cast<int>(ids.size()));
-  for (const Json& id : ids) {
-    if (!is_whole<std::int32_t>(id)) return false;
-    tokens.add_ids(id.get<std::int32_t>());
-  }
-  return true;
 }
 
 // A text, texts, ids, or lists of ids.
@@ -214,34 +143,14 @@ std::string read_prompt(const Json& value, CompletionRequest& request) {
   if (count > kMostPrompts) return "has more than " + std::to_string(kMostPrompts) + " prompts";
   for (std::size_t i = 0; i < count; ++i) {
     const Json& given = is_one ? value : value[i];
-    v1::Values& prompt = request.prompts.emplace_back();
+    api::Values& prompt = request.prompts.emplace_back();
     if (given.is_string()) {
-      prompt.set_text(given.get<std::string>());
-    } else if (!given.is_array() || !read_ids(given, prompt)) {
-      return kWrong;
+      prompt = api::text_values(given.get<std::string>());
+      continue;
     }
-  }
-  return "";
-}
-
-// Known tokens after the prompt: [{"position": P, "text" or "tokens": ...}].
-std::string read_given(const Json& value, CompletionRequest& request) {
-  if (!value.is_array()) return "is not a list of spans";
-  for (std::size_t i = 0; i < value.size(); ++i) {
-    const Json& span = value[i];
-    const std::string path = "[" + std::to_string(i) + "]";
-    const bool is_span = span.is_object() && span.size() == 2 && span.contains("position") &&
-                         (span.contains("text") || span.contains("tokens"));
-    if (!is_span) return path + " is not {\"position\": P, \"text\" or \"tokens\": values}";
-    if (!is_whole<std::int64_t>(span["position"])) return path + ".position is not a position";
-    v1::GivenSpan& given = *request.settings.add_given();
-    given.set_position(span["position"].get<std::int64_t>());
-    if (span.contains("text")) {
-      if (!span["text"].is_string()) return path + ".text is not a text";
-      given.mutable_values()->set_text(span["text"].get<std::string>());
-    } else if (!span["tokens"].is_array() || !read_ids(span["tokens"], *given.mutable_values())) {
-      return path + ".tokens is not a list of token ids";
-    }
+    std::vector<std::int32_t> ids;
+    if (!read_ids(given, ids) || ids.empty()) return kWrong;
+    prompt = api::token_values(std::move(ids));
   }
   return "";
 }
@@ -256,40 +165,29 @@ struct Member {
   std::string (*read)(const Json& value, CompletionRequest& request);
 };
 
-constexpr Member kRequestMembers[] = {
-    {"model", read_model},
+// Beside those of the table of fields.
+constexpr Member kOwnMembers[] = {
     {"prompt", read_prompt},
-    {"max_tokens", read_field<&v1::GenerateRequest::set_max_new_tokens>},
-    {"temperature", read_field<&v1::Sampling::set_temperature>},
-    {"top_p", read_field<&v1::Sampling::set_top_p>},
-    {"seed", [](const Json& v,
-                CompletionRequest& r) { return read_seed(v, *r.settings.mutable_sampling()); }},
-    {"stop", read_stop_texts},
-    {"n", read_field<&v1::GenerateRequest::set_num_samples>},
-    {"echo", read_field<&CompletionRequest::echo>},
     {"logprobs", read_logprobs},
-    {"presence_penalty", read_field<&v1::Sampling::set_presence_penalty>},
-    {"frequency_penalty", read_field<&v1::Sampling::set_frequency_penalty>},
-    {"logit_bias",
-     [](const Json& v, CompletionRequest& r) {
-       return read_logit_bias(v, *r.settings.mutable_sampling());
-     }},
-    {"stream", read_field<&CompletionRequest::streams>},
-    {"stream_options",
-     [](const Json& v, CompletionRequest& r) { return read_stream_options(v, r.include_usage); }},
     {"best_of", read_best_of},
     {"suffix", read_suffix},
     {"user", read_user},
-    // Not OpenAI's.
-    {"top_k", read_field<&v1::Sampling::set_top_k>},
-    {"min_p", read_field<&v1::Sampling::set_min_p>},
-    {"repetition_penalty", read_field<&v1::Sampling::set_repetition_penalty>},
-    {"adapter", read_adapter_name},
-    {"penalty_window", read_field<&v1::Sampling::set_penalty_window>},
-    {"window", read_field<&v1::GenerateRequest::set_window>},  // 0 is a window, too: none
-    {"particles", read_field<&v1::GenerateRequest::set_particles>},
-    {"given", read_given},
+    {"stream",
+     [](const Json& v, CompletionRequest& r) { return MemberReader<Json>{v}.read(r.streams); }},
+    {"stream_options",
+     [](const Json& v, CompletionRequest& r) { return read_stream_options(v, r.include_usage); }},
 };
+
+// Not empty: what is wrong with the member.
+std::string read_member(const std::string& name, const Json& value, CompletionRequest& request) {
+  const auto* const own =
+      std::ranges::find_if(kOwnMembers, [&](const Member& member) { return name == member.name; });
+  if (own != std::end(kOwnMembers)) return own->read(value, request);
+  bool is_known = false;
+  std::string wrong =
+      read_field(&RequestField::completions, name, value, request.settings, is_known);
+  return is_known ? wrong : "is not a parameter of this server";
+}
 
 // As many samples as choices are chosen from. Not empty: what is wrong with best_of.
 std::string settle_best_of(const Json& json, CompletionRequest& request) {
@@ -301,11 +199,11 @@ std::string settle_best_of(const Json& json, CompletionRequest& request) {
   request.num_samples = best_of;
   if (best_of == request.num_choices) return "";
   if (request.streams) return "cannot be streamed, for which is the best is known in the end";
-  if (request.settings.particles() > 1) {
+  if (request.settings.particles > 1) {
     return "cannot be combined with particles, which choose themselves";
   }
-  request.settings.set_num_samples(best_of);
-  request.settings.set_log2_probs(true);
+  request.settings.num_samples = best_of;
+  request.settings.log2_probs = true;
   return "";
 }
 
@@ -320,33 +218,28 @@ std::optional<CompletionRequest> read_completion_request(const Json& body, OpenA
   };
   for (const auto& [name, value] : body.items()) {
     if (value.is_null()) continue;  // as if it were not there
-    const auto* const known = std::ranges::find_if(
-        kRequestMembers, [&](const Member& member) { return name == member.name; });
-    const std::string wrong = known == std::end(kRequestMembers)
-                                  ? "is not a parameter of this server"
-                                  : known->read(value, request);
+    const std::string wrong = read_member(name, value, request);
     if (!wrong.empty()) return refuse(name.substr(0, 64), wrong);
   }
   if (request.prompts.empty()) return refuse("prompt", "is missing");
   if (body.contains("stream_options") && !body["stream_options"].is_null() && !request.streams) {
     return refuse("stream_options", "goes with stream");
   }
-  v1::GenerateRequest& settings = request.settings;
-  settings.set_model(request.model);
-  settings.set_echo_prompt(request.echo);
-  if (!settings.has_max_new_tokens()) settings.set_max_new_tokens(kDefaultMaxTokens);
-  if (settings.has_num_samples()) request.num_choices = settings.num_samples();
+  api::GenerateParams& settings = request.settings;
+  if (!settings.max_new_tokens) settings.max_new_tokens = kDefaultMaxTokens;
+  request.num_choices = settings.num_samples.value_or(1);
   const std::string wrong = settle_best_of(body, request);
   if (!wrong.empty()) return refuse("best_of", wrong);
   return request;
 }
 
 v1::GenerateRequest generate_request(const CompletionRequest& request, std::size_t index) {
-  v1::GenerateRequest generate = request.settings;
-  *generate.mutable_prompt() = request.prompts[index];
-  if (generate.sampling().has_seed()) {
-    v1::Sampling& sampling = *generate.mutable_sampling();
-    sampling.set_seed(sampling.seed() + index * request.num_samples);
+  v1::GenerateRequest generate;
+  api::write_params(request.settings, generate);
+  api::write_values(request.prompts[index], *generate.mutable_prompt());
+  if (request.settings.sampling.seed) {
+    generate.mutable_sampling()->set_seed(*request.settings.sampling.seed +
+                                          index * request.num_samples);
   }
   return generate;
 }

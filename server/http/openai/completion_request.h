@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lintel/v1/generation.pb.h"
+#include "server/api/params/generate_params.h"
 #include "server/http/transport/http_message.h"
 
 namespace lintel {
@@ -33,12 +34,10 @@ HttpAnswer openai_answer(const grpc::Status& status);
 HttpAnswer openai_refusal(const HttpRequest& request, int http_status, const grpc::Status& status);
 
 struct CompletionRequest {
-  std::string model;                // empty: the one that is there
-  std::vector<v1::Values> prompts;  // at least one
-  v1::GenerateRequest settings;     // what each asks for, but for its prompt
-  std::uint32_t num_choices = 1;    // of each prompt
-  std::uint32_t num_samples = 1;    // of which those are the most likely ones
-  bool echo = false;
+  std::vector<api::Values> prompts;  // at least one
+  api::GenerateParams settings;      // what each asks for, but for its prompt
+  std::uint32_t num_choices = 1;     // of each prompt
+  std::uint32_t num_samples = 1;     // of which those are the most likely ones
   bool logprobs = false;
   bool streams = false;
   bool include_usage = false;  // at the end of a stream

@@ -2,6 +2,7 @@
 // Calls on sessions that outlive the process, as they come from the wire.
 #include <memory>
 
+#include "server/api/params/wire_params.h"
 #include "server/api/prepare_generation.h"
 #include "server/sessions/persistence/persistent_request.h"
 #include "server/sessions/persistence/persistent_sessions.h"
@@ -48,8 +49,9 @@ struct PersistenceFixture {
     wire.set_call_id(call_id);
     return wire;
   }
-  grpc::Status prepare(const v1::GenerateRequest& wire, PreparedGeneration& prepared) {
-    return prepare_generation(parts.context(&durable), "", wire, std::nullopt, prepared);
+  grpc::Status prepare(v1::GenerateRequest wire, PreparedGeneration& prepared) {
+    return prepare_generation(parts.context(&durable), "", api::read_params(std::move(wire)),
+                              std::nullopt, prepared);
   }
   grpc::Status refused(const v1::GenerateRequest& wire) {
     PreparedGeneration prepared;

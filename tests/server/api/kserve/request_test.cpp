@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "server/api/params/wire_params.h"
 #include "tests/support/catch.h"
 
 namespace lintel::testing {
@@ -50,7 +51,9 @@ TEST_CASE("every parameter sets the field of its name and no other") {
     Violations violations;
     const TensorRequest read = read_tensor_request(wire, 1, violations);
     CHECK(violations.empty());
-    const std::string text = read.settings.ShortDebugString();
+    v1::GenerateRequest settings;
+    api::write_params(read.settings, settings);
+    const std::string text = settings.ShortDebugString();
     CHECK(text.substr(0, text.find_last_not_of(' ') + 1) == expected.second);
   }
   inference::ModelInferRequest wire = request_of({1, 2}, 1);
@@ -69,7 +72,9 @@ TEST_CASE("every parameter sets the field of its name and no other") {
   CHECK(read.sequence_start);
   CHECK_FALSE(read.sequence_end);
   CHECK(read.max_tokens == 15);
-  CHECK(read.settings.ShortDebugString().empty());
+  v1::GenerateRequest settings;
+  api::write_params(read.settings, settings);
+  CHECK(settings.ShortDebugString().empty());
 }
 
 TEST_CASE("a parameter out of its range, of another type or unknown is refused by its name") {
@@ -101,9 +106,7 @@ TEST_CASE("a parameter out of its range, of another type or unknown is refused b
 
 std::vector<std::vector<std::int32_t>> ids_of(const TensorRequest& request) {
   std::vector<std::vector<std::int32_t>> rows;
-  for (const v1::Values& prompt : request.prompts) {
-    rows.emplace_back(prompt.tokens().ids().begin(), prompt.tokens().ids().end());
-  }
+  for (const api::Values& prompt : request.prompts) rows.push_back(prompt.ids);
   return rows;
 }
 

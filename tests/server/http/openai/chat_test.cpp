@@ -691,6 +691,18 @@ TEST_CASE("chat: what cannot be served is an error of OpenAI's shape, with its c
   body["temperature"] = -1;
   CHECK(error_of(body)["param"] == "temperature");
   body = question("a");
+  // As many, and as long, as completions take (--max-stop-strings).
+  body["stop"] = std::vector<std::string>(16, std::string(256, 'a'));
+  CHECK(server.chat(body).status == 200);
+  body["stop"] = std::vector<std::string>(17, "a");
+  CHECK(error_of(body)["param"] == "stop");
+  CHECK(error_of(body)["message"] == "stop: 17 stop strings are more than 16");
+  body["stop"] = {"a", std::string(257, 'a')};
+  CHECK(error_of(body)["param"] == "stop");
+  CHECK(error_of(body)["message"] == "stop[1]: 257 bytes are more than 256");
+  body["stop"] = "";
+  CHECK(error_of(body)["message"] == "stop[0]: is empty");
+  body = question("a");
   body["messages"][0]["content"] = ojson::array({{{"type", "image_url"}}});
   CHECK_THAT(error_of(body)["message"].get<std::string>(), Contains("image_url"));
   CHECK(server.chat({{"model", "none"}, {"messages", question("a")["messages"]}}).status == 404);
