@@ -47,7 +47,7 @@ constexpr std::int64_t kMaxAnimatedPixels = 4'000'000;  // each frame is drawn
 
 struct CompleteFlags {
   ConnectionFlags connection;
-  SamplingFlags sampling;
+  FieldFlags fields;
   ImageFileFlags images;
   std::string occlude = "bottom:14", out, animate, json, adapter;
   std::uint32_t samples = 1;
@@ -320,7 +320,7 @@ int run_complete(const CompleteFlags& flags, Console& console) {
   CompletionRun run;
   run.model = choose_model(client, flags.connection.model, "image", console.cancellation());
   const ImageModel model = image_model(run.model);
-  const std::uint64_t seed = flags.sampling.seed.value_or(0);
+  const std::uint64_t seed = flags.fields.seed.value_or(0);
   if (!flags.unconditional) run.occlusion = occlusion.text();
   run.images = flags.unconditional ? empty_images(*flags.unconditional, model, seed)
                                    : choose_images(flags, model, occlusion, seed, console);
@@ -343,7 +343,7 @@ int run_complete(const CompleteFlags& flags, Console& console) {
   CompletionOptions options;
   options.model = run.model.name();
   options.adapter = run.adapter = flags.adapter;
-  options.sampling = flags.sampling;
+  flags.fields.fill(options.settings);
   options.concurrency = static_cast<int>(flags.concurrency);
   options.max_samples_per_call = run.model.limits().max_samples();
   options.patience = flags.connection.deadline();
@@ -408,7 +408,7 @@ void add_flags(CLI::App& command, CompleteFlags& flags) {
   add_parsed(command, "--gap", flags.gap, in_range(0, 64), "N",
              "Pixels between the images of the picture [2]");
   add_adapter_flag(command, flags.adapter);
-  flags.sampling.add_to(command, "S; the same one gives the same images [0]");
+  flags.fields.add_sampling_to(command, "S; the same one gives the same images [0]");
   flags.connection.add_to(command);
   command.footer(kCompleteFooter);
 }

@@ -90,7 +90,7 @@ v1::GenerateRequest make_request(const CompletionJob& job, const Call& call,
   request.set_adapter(options.adapter);
   *request.mutable_prompt() = pixel_tokens(job.plan.prompt);
   request.set_max_new_tokens(static_cast<std::uint32_t>(job.plan.new_tokens));
-  options.sampling.fill(*request.mutable_sampling());
+  request.MergeFrom(options.settings);
   request.mutable_sampling()->set_seed(job.seed + static_cast<std::uint64_t>(call.first_sample));
   request.set_num_samples(static_cast<std::uint32_t>(call.samples));
   request.set_log2_probs(true);

@@ -38,7 +38,7 @@ struct CompletionJob {
 
 struct CompletionOptions {
   std::string model, adapter;
-  SamplingFlags sampling;                    // its seed is not used
+  v1::GenerateRequest settings;              // of sampling alone; its seed is not used
   int concurrency = 16;                      // streams at a time, a thread each
   std::uint32_t max_samples_per_call = 0;    // the server's limit; 0: none known
   std::uint32_t max_tokens_per_message = 0;  // 0: the server decides

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/flags.h"
 
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <type_traits>
 #include <utility>
 
 #include "client/cli/console.h"
 #include "client/lib/channel.h"
+#include "proto/fields/request_fields.h"
 
 namespace lintel::cli {
 
@@ -306,52 +311,100 @@ Client ConnectionFlags::connect() const {
   }
 }
 
-void SamplingFlags::add_to(CLI::App& app, const std::string& seed_help) {
-  const std::string group = "Sampling";
-  add_parsed(app, "--seed", seed, parse_uint64, "N", seed_help)->group(group);
-  add_parsed(app, "--temperature", temperature, parse_float, "T",
-             "0: the most likely token; 1: the model's distribution [1]")
-      ->group(group);
-  add_parsed(app, "--top-k", top_k, parse_uint32, "K", "Keep the K most likely tokens [all]")
-      ->group(group);
-  add_parsed(app, "--top-p", top_p, parse_float, "P",
-             "Keep the smallest set of tokens with this probability [1]")
-      ->group(group);
-  add_parsed(app, "--min-p", min_p, parse_float, "P",
-             "Drop tokens below this share of the most likely one's probability [0]")
-      ->group(group);
-  add_parsed(app, "--repetition-penalty", repetition_penalty, parse_float, "X",
-             "Divides (multiplies) positive (negative) logits of tokens that occurred [1]")
-      ->group(group);
-  add_parsed(app, "--presence-penalty", presence_penalty, parse_float, "X",
-             "Subtracted once from the logits of tokens that occurred [0]")
-      ->group(group);
-  add_parsed(app, "--frequency-penalty", frequency_penalty, parse_float, "X",
-             "Subtracted from logits once per occurrence of the token [0]")
-      ->group(group);
-  add_parsed(app, "--penalty-window", penalty_window, parse_uint32, "N",
-             "Penalties count the last N tokens only; 0: all of the sequence [0]")
-      ->group(group);
-  add_repeated(app, "--logit-bias", logit_bias, "ID=VALUE", "Added to the logit of a token")
-      ->group(group);
+namespace {
+
+// The text of a flag, parsed by the type of its field and set there.
+void set_field(const RequestField& row, std::string_view text, v1::GenerateRequest& request) {
+  google::protobuf::Message* to = &request;
+  std::string name(row.name);
+  if (const std::size_t dot = name.find('.'); dot != std::string::npos) {
+    to = request.GetReflection()->MutableMessage(
+        &request, request.GetDescriptor()->FindFieldByName(name.substr(0, dot)));
+    name.erase(0, dot + 1);
+  }
+  const google::protobuf::Reflection& reflection = *to->GetReflection();
+  const google::protobuf::FieldDescriptor* const field = to->GetDescriptor()->FindFieldByName(name);
+  switch (row.type) {
+    case FieldType::kFlag:
+      return reflection.SetBool(to, field, true);
+    case FieldType::kCount:
+      return reflection.SetUInt32(to, field, parse_uint32(row.cli, text));
+    case FieldType::kPosition:
+      return reflection.SetInt64(to, field, parse_int64(row.cli, text));
+    case FieldType::kSeed:
+      return reflection.SetUInt64(to, field, parse_uint64(row.cli, text));
+    case FieldType::kNumber:
+      return reflection.SetFloat(to, field, parse_float(row.cli, text));
+    case FieldType::kText:
+      return reflection.SetString(to, field, std::string(text));
+    case FieldType::kBiases: {
+      const auto [id, value] = parse_bias(row.cli, text);
+      if (!request.mutable_sampling()->mutable_logit_bias()->insert({id, value}).second) {
+        throw UsageError(std::string(row.cli) + ": token " + std::to_string(id) +
+                         " is named twice");
+      }
+      return;
+    }
+    default:  // generate.h reads these
+      return;
+  }
 }
 
-void SamplingFlags::fill(v1::Sampling& sampling) const {
-  if (seed) sampling.set_seed(*seed);
-  if (temperature) sampling.set_temperature(*temperature);
-  if (top_k) sampling.set_top_k(*top_k);
-  if (top_p) sampling.set_top_p(*top_p);
-  if (min_p) sampling.set_min_p(*min_p);
-  if (repetition_penalty) sampling.set_repetition_penalty(*repetition_penalty);
-  if (presence_penalty) sampling.set_presence_penalty(*presence_penalty);
-  if (frequency_penalty) sampling.set_frequency_penalty(*frequency_penalty);
-  if (penalty_window) sampling.set_penalty_window(*penalty_window);
-  for (const std::string& text : logit_bias) {
-    const auto [id, value] = parse_bias("--logit-bias", text);
-    if (!sampling.mutable_logit_bias()->insert({id, value}).second) {
-      throw UsageError("--logit-bias: token " + std::to_string(id) + " is named twice");
-    }
+bool is_of_sampling(const RequestField& row) { return row.name.starts_with("sampling."); }
+
+}  // namespace
+
+void FieldFlags::add(CLI::App& app, std::size_t field, const std::string& group) {
+  const RequestField& row = kRequestFields[field];
+  const std::string flag(row.cli);
+  const std::string help =
+      std::string(row.help) + (row.default_value.empty() || row.type == FieldType::kFlag
+                                   ? std::string()
+                                   : " [" + std::string(row.default_value) + "]");
+  CLI::Option* option = nullptr;
+  if (row.type == FieldType::kFlag) {
+    option = app.add_flag_callback(
+        flag, [this, &row] { set_field(row, "", given_); }, help);
+  } else if (row.type == FieldType::kBiases) {
+    option = app.add_option_function<std::vector<std::string>>(
+                    flag,
+                    [this, &row](const std::vector<std::string>& texts) {
+                      for (const std::string& text : texts) set_field(row, text, given_);
+                    },
+                    std::string(row.help) + " (may be repeated)")
+                 ->type_name(std::string(row.metavar))
+                 ->allow_extra_args(false);  // one value after each flag
+  } else {
+    option =
+        app.add_option_function<std::string>(
+               flag, [this, &row](const std::string& text) { set_field(row, text, given_); }, help)
+            ->type_name(std::string(row.metavar))
+            ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
+  if (!group.empty()) option->group(group);
+}
+
+void FieldFlags::add_sampling_to(CLI::App& app, const std::string& seed_help) {
+  const std::string group = "Sampling";
+  add_parsed(app, "--seed", seed, parse_uint64, "N", seed_help)->group(group);
+  for (std::size_t i = 0; i < std::size(kRequestFields); ++i) {
+    const RequestField& row = kRequestFields[i];
+    if (!row.cli.empty() && is_of_sampling(row)) add(app, i, group);
+  }
+}
+
+void FieldFlags::add_others_to(CLI::App& app, bool for_session) {
+  for (std::size_t i = 0; i < std::size(kRequestFields); ++i) {
+    const RequestField& row = kRequestFields[i];
+    if (row.cli.empty() || is_of_sampling(row)) continue;
+    if (for_session && (row.name == "window" || row.name == "initial_state")) continue;
+    add(app, i, "");
+  }
+}
+
+void FieldFlags::fill(v1::GenerateRequest& request) const {
+  request.MergeFrom(given_);
+  if (seed) request.mutable_sampling()->set_seed(*seed);
 }
 
 void retry_when_full(Cancellation& cancellation, std::chrono::milliseconds patience,

@@ -107,18 +107,26 @@ void add_security_flags(CLI::App& app, Tls& tls, std::string& token);
 // What --token means: TOKEN, or the first line of the file in @FILE. Throws Failure.
 std::string read_token(const std::string& given);
 
-// How tokens are sampled.
-struct SamplingFlags {
+// The flags of the table of fields (proto/fields/request_fields.h), and --seed, whose help depends
+// on the command. It has to outlive the CLI::App.
+class FieldFlags {
+ public:
   std::optional<std::uint64_t> seed;
-  std::optional<float> temperature;
-  std::optional<std::uint32_t> top_k;
-  std::optional<float> top_p, min_p;
-  std::optional<float> repetition_penalty, presence_penalty, frequency_penalty;
-  std::optional<std::uint32_t> penalty_window;
-  std::vector<std::string> logit_bias;
 
-  void add_to(CLI::App& app, const std::string& seed_help);
-  void fill(v1::Sampling& sampling) const;
+  // Those of how tokens are sampled.
+  void add_sampling_to(CLI::App& app, const std::string& seed_help);
+  // The others. Of a session, those that it was created with are left out.
+  void add_others_to(CLI::App& app, bool for_session);
+
+  // The fields whose flags were given, but for the seed.
+  const v1::GenerateRequest& given() const { return given_; }
+  // Adds them and the seed.
+  void fill(v1::GenerateRequest& request) const;
+
+ private:
+  void add(CLI::App& app, std::size_t field, const std::string& group);
+
+  v1::GenerateRequest given_;
 };
 
 // Runs `call`, and again after the server's retry delay while a full queue refuses it

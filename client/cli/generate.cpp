@@ -44,8 +44,6 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
                  "a token; - is standard input");
   text->excludes(ids)->excludes(file);
   ids->excludes(file);
-  app.add_flag("--parse-special", parse_special,
-               "Special tokens that are spelt out in a text prompt become their ids");
   app.add_flag("--no-special", no_special,
                "A text prompt without the tokens that the model wants before it, as <s>");
   if (for_session) {
@@ -55,13 +53,6 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
                  "Type to a session, and it answers: see /help there");
     add_text(app, "--session", session_id, "ID", "Continue this session");
     add_adapter_flag(app, adapter);
-    add_text(app, "--initial-state", initial_state, "NAME",
-             "Begin with this named state: see lintel state --help");
-    add_parsed(
-        app, "--window", window, parse_int64, "N",
-        "Text longer than the model was trained on: reset the state whenever it has read N tokens, "
-        "and re-read the last N/2; 0: never [the server's choice: the initial state's, "
-        "or what the model was trained on where that is known; of a session: its own]");
   }
   add_parsed(app, "--max-new-tokens", max_new_tokens, parse_uint32, "N",
              "Most tokens to produce, given ones included [256; of an image: up to its end]");
@@ -84,7 +75,8 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
                "Samples from the prompt; sample i has seed S + i [1]");
   }
 
-  sampling.add_to(app, "Seed: the same one gives the same tokens [the server draws one]");
+  fields.add_others_to(app, for_session);
+  fields.add_sampling_to(app, "Seed: the same one gives the same tokens [the server draws one]");
 
   add_repeated(
       app, "--stop", stop_strings, "TEXT",
@@ -108,9 +100,6 @@ void GenerateFlags::add_to(CLI::App& app, bool for_session) {
              "With jsonl: the N most likely tokens at each position")
       ->group("Output");
   app.add_flag("--echo", echo, "Print the prompt, too")->group("Output");
-  add_parsed(app, "--tokens-per-message", tokens_per_message, parse_uint32, "N",
-             "At most N tokens in a message; 1 streams each as it comes [the server decides]")
-      ->group("Output");
   app.add_flag("--stats", stats,
                "Say at the end how fast it was, on standard error, also where that is no terminal")
       ->group("Output");
@@ -126,8 +115,6 @@ v1::GenerateRequest GenerateFlags::request(Console& console) const {
   request.set_session_id(session_id);
   request.set_call_id(call_id);
   request.set_adapter(adapter);
-  request.set_initial_state(initial_state);
-  if (window) request.set_window(*window);
   if (prompt) {
     *request.mutable_prompt() = text_values(*prompt);
   } else if (prompt_tokens) {
@@ -135,10 +122,9 @@ v1::GenerateRequest GenerateFlags::request(Console& console) const {
   } else if (prompt_file) {
     *request.mutable_prompt() = text_values(console.read_file("--prompt-file", *prompt_file));
   }
-  request.set_parse_special(parse_special);
   if (no_special) request.set_add_special(false);
   if (max_new_tokens) request.set_max_new_tokens(*max_new_tokens);
-  sampling.fill(*request.mutable_sampling());
+  fields.fill(request);
   for (const std::string& stop : stop_strings) {
     request.mutable_stop()->add_strings(unescape("--stop", stop));
   }
@@ -164,7 +150,6 @@ v1::GenerateRequest GenerateFlags::request(Console& console) const {
   request.set_log2_probs(format == "jsonl" || log_probs || top_log_probs.value_or(0) > 0);
   request.set_top_log2_probs(top_log_probs.value_or(0));
   request.set_echo_prompt(echo);
-  request.set_max_tokens_per_message(tokens_per_message.value_or(0));
   return request;
 }
 
@@ -267,7 +252,7 @@ int run_generate(const GenerateFlags& flags, Console& console) {
     return run_interactive({client, flags, model, view}, std::move(request), console);
   }
   const auto finishes = generate_in_view(client, request, view, console, console.cancellation());
-  const bool is_default = !flags.window && flags.session_id.empty();
+  const bool is_default = !flags.fields.given().has_window() && flags.session_id.empty();
   const auto windowed = std::ranges::find_if(
       finishes, [](const v1::SampleFinish& finish) { return finish.window_restarts() > 0; });
   if (is_default && windowed != finishes.end() && !flags.quiet) {

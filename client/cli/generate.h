@@ -12,24 +12,21 @@ namespace lintel::cli {
 
 struct GenerateFlags {
   ConnectionFlags connection;
-  SamplingFlags sampling;
+  FieldFlags fields;
 
   std::optional<std::string> prompt, prompt_tokens, prompt_file;
   std::optional<std::uint32_t> max_new_tokens;
   std::optional<std::uint32_t> samples;
   std::vector<std::string> stop_strings, stop_tokens;
   bool include_stop = false;
-  bool parse_special = false, no_special = false;
+  bool no_special = false;
   bool log_probs = false;
   std::optional<std::uint32_t> top_log_probs;
   bool echo = false;
   std::string session_id;
   std::string adapter;
-  std::string initial_state;
-  std::optional<std::int64_t> window;
   std::vector<std::string> given;
   std::optional<double> time_limit_seconds;
-  std::optional<std::uint32_t> tokens_per_message;
   double retry_seconds = 30;  // of sessions that outlive the server
   std::string call_id;        // of a call on such a session; empty: a random one
   std::string format;         // "text", "tokens", "jsonl"; empty: by the model

@@ -92,10 +92,13 @@ std::string Conversation::new_session() const {
   v1::CreateSessionRequest create;
   create.set_model(setting_.model.name());
   create.set_adapter(flags.adapter);
-  create.set_initial_state(flags.initial_state);
-  if (flags.window) create.set_window(*flags.window);
+  const v1::GenerateRequest& fields = flags.fields.given();
+  create.set_initial_state(fields.initial_state());
+  if (fields.has_window()) create.set_window(fields.window());
   const v1::Session made = setting_.client.create_session(create, &console_.cancellation());
-  if (!flags.window && made.window() > 0 && !flags.quiet) console_.err(window_note(made.window()));
+  if (!fields.has_window() && made.window() > 0 && !flags.quiet) {
+    console_.err(window_note(made.window()));
+  }
   return made.id();
 }
 

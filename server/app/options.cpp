@@ -5,11 +5,16 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <charconv>
+#include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <regex>
 #include <set>
@@ -19,6 +24,8 @@
 #include <utility>
 #include <vector>
 
+#include "proto/fields/request_fields.h"
+#include "server/api/params/wire_params.h"
 #include "server/config/flags.h"
 #include "server/config/option_values.h"
 #include "server/config/server_options.h"
@@ -650,6 +657,69 @@ void declare(CLI::App& app, const Flag& flag) {
   if (!flag.range().empty()) option->check(describe::takes(flag.range()));
 }
 
+const char* name_of(FieldType type) {
+  switch (type) {
+    case FieldType::kFlag:
+      return "flag";
+    case FieldType::kCount:
+      return "count";
+    case FieldType::kPosition:
+      return "position";
+    case FieldType::kSeed:
+      return "seed";
+    case FieldType::kNumber:
+      return "number";
+    case FieldType::kText:
+      return "text";
+    case FieldType::kTexts:
+      return "texts";
+    case FieldType::kTokens:
+      return "tokens";
+    case FieldType::kBiases:
+      return "biases";
+    case FieldType::kSpans:
+      return "spans";
+    case FieldType::kValues:
+      return "values";
+    case FieldType::kSeconds:
+      return "seconds";
+  }
+  return "";
+}
+
+// The table of the fields of requests, as JSON.
+std::string fields_as_json() {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < std::size(kRequestFields); ++i) {
+    const RequestField& field = kRequestFields[i];
+    nlohmann::ordered_json row = {{"name", field.name}, {"type", name_of(field.type)}};
+    // Whether a request can leave it out, and not only have its empty value.
+    row["optional"] = api::wire_field(i).field->has_presence();
+    if (field.range.is_given()) {
+      // Of a float the decimal that it was written as.
+      const auto decimal = [](float value) {
+        char text[32] = {};
+        std::to_chars(text, text + sizeof text - 1, value);
+        return std::strtod(text, nullptr);
+      };
+      row["low"] = decimal(field.range.low);
+      row["high"] = decimal(field.range.high);
+      row["is_above_low"] = field.range.is_above_low;
+    }
+    const std::pair<const char*, std::string_view> columns[] = {
+        {"default", field.default_value},   {"help", field.help},
+        {"completions", field.completions}, {"chat", field.chat},
+        {"kserve", field.kserve},           {"cli", field.cli},
+        {"python", field.python},           {"page", field.page}};
+    for (const auto& [name, text] : columns) {
+      if (!text.empty()) row[name] = text;
+    }
+    row["changes_answer"] = field.changes_answer;
+    rows.push_back(std::move(row));
+  }
+  return rows.dump(1);
+}
+
 // What is served where no model is named. Throws UsageError.
 void use_packaged_models(ServerOptions& options) {
   for (ModelSource& model : packaged_models(program_directory())) {
@@ -682,6 +752,9 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
     if (flag.default_of_machine) machine_defaults.push_back(flag.name);
   }
   describe::add_flags(app, machine_defaults);
+  app.add_flag_callback(
+      "--print-fields", [] { throw CLI::CallForVersion(fields_as_json(), 0); },
+      "Prints the fields of requests as JSON, with their names in each API, and exits");
   const auto config = std::make_shared<ConfigFile>(app);
   app.config_formatter(config);
   for (const Flag& flag : flags) declare(app, flag);

@@ -43,11 +43,9 @@ class Generates(Generic[GenerationT]):
         self,
         prompt: Optional[Values] = None,
         *,
+        # fields: keywords (scripts/fields.py)
         model: str = "",
         session: str = "",
-        adapter: str = "",
-        initial_state: str = "",
-        window: Optional[int] = None,
         max_new_tokens: Optional[int] = None,
         temperature: Optional[float] = None,
         top_k: Optional[int] = None,
@@ -59,18 +57,22 @@ class Generates(Generic[GenerationT]):
         penalty_window: int = 0,
         logit_bias: Optional[Mapping[int, float]] = None,
         seed: Optional[int] = None,
-        stop: Union[StopItem, Iterable[StopItem], None] = None,
-        include_stop: bool = False,
-        given: Optional[Given] = None,
-        particles: int = 0,
         num_samples: Optional[int] = None,
         log2_probs: bool = False,
         top_log2_probs: int = 0,
         echo_prompt: bool = False,
-        add_special: Optional[bool] = None,
+        particles: int = 0,
+        window: Optional[int] = None,
+        adapter: str = "",
+        initial_state: str = "",
         parse_special: bool = False,
-        text: Optional[bool] = None,
+        add_special: Optional[bool] = None,
         max_tokens_per_message: int = 0,
+        # end of fields
+        stop: Union[StopItem, Iterable[StopItem], None] = None,
+        include_stop: bool = False,
+        given: Optional[Given] = None,
+        text: Optional[bool] = None,
         time_limit: Optional[float] = None,
         timeout: Optional[float] = None,
     ) -> GenerationT:
@@ -79,50 +81,65 @@ class Generates(Generic[GenerationT]):
         prompt: str or bytes for models with a tokenizer, token ids (any iterable or array of integers), or a
             uint8 image of two or more dimensions in raster order. None: the start token, or what a
             session has pending.
-        model: may be empty when one model is loaded; of a session, the session's.
-        session: id of the session to continue; Session.generate() fills it.
-        adapter: a LoRA adapter of the model; of a session, the session's.
-        initial_state: a named state to begin with; not with a session.
-        window: having read so many tokens the state is reset and re-reads the last half, for text longer
-            than the model was trained on; 0: never. None: the session's, or the server's choice:
-            what the model was trained on, where that is known (see result.window).
-        max_new_tokens: None: of an image, to its end; of anything else 256, unless there is a
-            time_limit. The model is asked which it is where the prompt does not tell.
-        temperature to logit_bias: see message Sampling of proto/lintel/v1/generation.proto; what is
-            None has the server's default.
-        seed: repeats a generation, bit for bit. None: the server draws one, see result.seed.
         stop: token ids, and for models with a tokenizer str or bytes; one or several. A text prompt
             also stops at the model's eos_tokens.
         include_stop: the stop token or text is part of the output.
         given: tokens from a position on that are fed in place of samples: {position: tokens}.
-        particles: so many draw side by side, weighed by what they make of `given`, and the samples are
-            chosen among them: draws given all that is known, also what comes later. 0 or 1: none.
-        num_samples: of one prompt; sample i is what seed + i gives. Not with a session.
-        log2_probs, top_log2_probs: each token's log2-probability, and the N most likely tokens.
-        echo_prompt: streams the prompt too.
-        add_special: of a text prompt, the tokens that the model wants before and after a text, as <s>.
-            None: at the beginning of a sequence.
-        parse_special: special tokens spelt out in a text prompt become their ids.
         text: tokens come with what they add to the text, Token.text and Sample.text. None: where the
             prompt is text.
-        max_tokens_per_message: 0: the server gathers; 1: every token as soon as it is there.
         time_limit: seconds after which generation ends, with what there is and DEADLINE.
         timeout: seconds after which the call fails, retries included; None: the client's. What came
             by then samples() puts into the error's `partial`.
+
+        Of a session its own model and adapter stand where none is named; Session.generate() fills `session`.
+        Where max_new_tokens is None, a model of images generates to the end of the image, and any other 256
+        tokens, unless there is a time_limit; the model is asked which it is where the prompt does not tell.
+        The result has the seed that the server drew and the window that it chose. The other arguments, with
+        their defaults in brackets:
+
+        model: Model that answers [the one that is served; of a session, its own]
+        session: Continue this session [none]
+        max_new_tokens: Most tokens to produce, given ones included [up to the end of the sequence, or
+            --max-new-tokens of the server]
+        temperature: 0: the most likely token; 1: the model's distribution [1]
+        top_k: Keep the K most likely tokens; 0: all [all]
+        top_p: Keep the smallest set of tokens with this probability [1]
+        min_p: Drop tokens below this share of the most likely one's probability [0]
+        repetition_penalty: Divides (multiplies) positive (negative) logits of tokens that occurred [1]
+        presence_penalty: Subtracted once from the logits of tokens that occurred [0]
+        frequency_penalty: Subtracted from logits once per occurrence of the token [0]
+        penalty_window: Penalties count the last N tokens only; 0: all of the sequence [0]
+        logit_bias: Added to the logit of a token [none]
+        seed: The same one gives the same tokens; sample i has seed + i [random]
+        num_samples: Samples of one prompt, which is read once; not with a session [1]
+        log2_probs: Report the log2-probability of every token [false]
+        top_log2_probs: Report the N most likely tokens at each position [0]
+        echo_prompt: The answer begins with the prompt [false]
+        particles: Draw so many in parallel with regard to later given tokens; 0 or 1: no filter [0]
+        window: Reset the state whenever it has read N tokens, and re-read the last N/2; 0: never [the
+            session's, the initial state's, or what the model was trained on]
+        adapter: LoRA adapter of the model [none; of a session, its own]
+        initial_state: Begin with this named state; not with a session [none]
+        parse_special: Special tokens that are spelt out in a text prompt become their ids [false]
+        add_special: Add the tokens that the model wants before and after a text, as <s> [at the beginning
+            of a sequence]
+        max_tokens_per_message: At most N tokens in a message; 1: each as it comes [the server decides]
         """
+        # fields: request (scripts/fields.py)
         request = pb.GenerateRequest(
             model=model,
             session_id=session,
-            adapter=adapter,
-            initial_state=initial_state,
-            window=window,
             max_new_tokens=max_new_tokens,
+            num_samples=num_samples,
             log2_probs=log2_probs,
             top_log2_probs=top_log2_probs,
             echo_prompt=echo_prompt,
-            parse_special=parse_special,
-            num_samples=num_samples,
             particles=particles,
+            window=window,
+            adapter=adapter,
+            initial_state=initial_state,
+            parse_special=parse_special,
+            add_special=add_special,
             max_tokens_per_message=max_tokens_per_message,
             sampling=pb.Sampling(
                 temperature=temperature,
@@ -137,10 +154,9 @@ class Generates(Generic[GenerationT]):
                 seed=seed,
             ),
         )
+        # end of fields
         if prompt is not None:
             request.prompt.CopyFrom(to_wire(prompt))
-        if add_special is not None:
-            request.add_special = add_special
         request.token_bytes = request.prompt.HasField("text") if text is None else text
         if stop is not None:
             _fill_stop(stop, include_stop, request.stop)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Text: a prompt, sampling, and what comes of it, coloured by probability. Every text is a session of the server, so
 // that it can be continued, taken back, and forked at any character.
-import { byId, options, say } from '../dom.js';
+import { byId, h, options, say } from '../dom.js';
+import { samplingFields } from '../fields.js';
 import { BranchCard } from '../text/branch.js';
 import { Inspector } from '../text/inspector.js';
 import { branchName, common } from '../text/story.js';
@@ -12,6 +13,21 @@ import { stream, unary } from '../wire/rpc.js';
 import { deleteSession } from '../wire/sessions.js';
 
 const TOP = 8; // alternatives of a token
+const FIRST = { temperature: 0.8 }; // what fields hold at first; of others the server's default
+
+// A number of the request. Whether it is allowed is the server's to say.
+function fieldOf({ name, label, help, whole, ...field }) {
+  const input = h('input', {
+    name,
+    type: 'number',
+    min: field.low,
+    max: field.high,
+    step: whole ? 1 : 'any',
+    placeholder: field.default,
+    value: FIRST[name] ?? '',
+  });
+  return h('label', { class: 'field', title: help }, h('span', {}, label), input);
+}
 
 export function start() {
   const form = byId('text-form');
@@ -22,6 +38,7 @@ export function start() {
   const branches = [];
   const served = new Map(); // models of text, by name
   const inspector = new Inspector(fork, rewind);
+  byId('text-seed').closest('label').before(...samplingFields.map(fieldOf));
   let made = 0; // branches so far
 
   form.addEventListener('submit', (event) => (event.preventDefault(), begin()));
@@ -47,7 +64,7 @@ export function start() {
 
   function sampling() {
     const out = {};
-    for (const name of ['temperature', 'topK', 'topP', 'minP', 'repetitionPenalty']) {
+    for (const { name } of samplingFields) {
       if (form.elements[name].value !== '') out[name] = Number(form.elements[name].value);
     }
     const seed = byId('text-seed').value.trim();

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes what is made from the table of request fields: keywords of Python, fields of the page, tables of the docs.
+
+The table is proto/fields/request_fields.h; `lintel-server --print-fields` writes it as JSON. What is made is
+committed: files of their own, and regions of others between two lines.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+PYTHON = "client/python/lintel/_request.py"
+
+
+def range_text(row):
+    if row["type"] == "flag":
+        return "true, false"
+    if "low" not in row:
+        return {"count": "0 and more", "position": "0 and more"}.get(row["type"], "")
+    low, high = f"{row['low']:g}", f"{row['high']:g}"
+    return f"more than {low}, at most {high}" if row["is_above_low"] else f"{low} to {high}"
+
+
+def last(row):
+    """The name within the message that the field is in."""
+    return row["name"].split(".")[-1]
+
+
+# Python.
+
+def keyword(row):
+    kinds = {"count": "int", "position": "int", "seed": "int", "number": "float", "flag": "bool",
+             "biases": "Mapping[int, float]"}
+    if row["type"] == "text":
+        return f'{row["python"]}: str = ""'
+    kind = kinds[row["type"]]
+    if row["optional"] or row["type"] == "biases":
+        return f'{row["python"]}: Optional[{kind}] = None'
+    return f'{row["python"]}: {kind} = {"False" if kind == "bool" else 0}'
+
+
+def python_signature(rows):
+    return [f"        {keyword(row)}," for row in rows if "python" in row]
+
+
+def python_docstring(rows):
+    lines = []
+    for row in rows:
+        if "python" not in row:
+            continue
+        text = f"{row['python']}: {row['help']}"
+        if "default" in row:
+            text += f" [{row['default']}]"
+        lines += textwrap.wrap(text, 108, initial_indent=" " * 8, subsequent_indent=" " * 12)
+    return lines
+
+
+def python_request(rows):
+    named = [row for row in rows if "python" in row]
+    own = [row for row in named if "." not in row["name"]]
+    sampling = [row for row in named if row["name"].startswith("sampling.")]
+    return (["        request = pb.GenerateRequest("]
+            + [f"            {last(row)}={row['python']}," for row in own]
+            + ["            sampling=pb.Sampling("]
+            + [f"                {last(row)}={row['python']}," for row in sampling]
+            + ["            ),", "        )"])
+
+
+# The page.
+
+def camel(name):
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def number(value):
+    return int(value) if value == int(value) else value
+
+
+def page_module(rows):
+    lines = ["// SPDX-License-Identifier: Apache-2.0",
+             "// How tokens are sampled: the fields of lintel.v1.Sampling that the page has. Made by scripts/fields.py.",
+             "export const samplingFields = ["]
+    for row in rows:
+        if "page" not in row:
+            continue
+        entry = {"name": camel(last(row)), "label": row["page"], "default": row["default"], "help": row["help"],
+                 "whole": row["type"] == "count", "low": number(row.get("low", 0))}
+        if "high" in row:
+            entry["high"] = number(row["high"])
+        items = [f"{key}: " + ("'" + value.replace("'", "\\'") + "'" if isinstance(value, str) else json.dumps(value))
+                 for key, value in entry.items()]
+        lines += ["  {"] + [f"    {item}," for item in items] + ["  },"]
+    return lines + ["];"]
+
+
+# The documentation.
+
+def table(rows, api):
+    lines = ["| name | range | default | meaning |", "|---|---|---|---|"]
+    for row in rows:
+        if api in row:
+            cells = [f"`{row[api]}`", range_text(row), row.get("default", ""), row["help"]]
+            lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+# File, what the line before the region and the line after it have, what is between them.
+END = "end of fields"
+REGIONS = [
+    (PYTHON, "fields: keywords", END, python_signature),
+    (PYTHON, "their defaults in brackets:\n", '"""', lambda rows: [""] + python_docstring(rows)),
+    (PYTHON, "fields: request", END, python_request),
+    ("docs/http_openai.md", "fields: completions", END, lambda rows: table(rows, "completions")),
+    ("docs/chat.md", "fields: chat", END, lambda rows: table(rows, "chat")),
+    ("proto/README.md", "fields: kserve", END, lambda rows: table(rows, "kserve")),
+]
+FILES = {"web/js/fields.js": page_module}
+
+
+def replaced(path, text, before, after, lines):
+    """The text with other lines between the one that has `before` and the next that has `after`."""
+    at = text.find(before)
+    begin = text.find("\n", at) + 1
+    end = text.rfind("\n", 0, max(text.find(after, begin), 0)) + 1
+    if at < 0 or end < begin:
+        sys.exit(f"fields.py: {path} has no line with {before!r} and one with {after!r} after it")
+    return text[:begin] + "\n".join(lines) + "\n" + text[end:]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; exit status 1 where something is not up to date")
+    parser.add_argument("server", metavar="LINTEL_SERVER", help="the program that was built of this tree")
+    arguments = parser.parse_args()
+    rows = json.loads(subprocess.run([arguments.server, "--print-fields"], check=True, capture_output=True).stdout)
+    texts = {}
+    for path, before, after, make in REGIONS:
+        text = texts.get(path) or (REPOSITORY / path).read_text()
+        texts[path] = replaced(path, text, before, after, make(rows))
+    for path, make in FILES.items():
+        texts[path] = "\n".join(make(rows)) + "\n"
+    status = 0
+    for path, text in texts.items():
+        file = REPOSITORY / path
+        if file.is_file() and file.read_text() == text:
+            continue
+        if arguments.check:
+            print(f"{path} is not what the table of fields makes: run scripts/fields.py", file=sys.stderr)
+            status = 1
+        else:
+            file.write_text(text)
+            print(path)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
