@@ -92,14 +92,23 @@ bool is_one_of(const std::array<std::string_view, N>& names, std::string_view na
   return std::ranges::find(names, name) != names.end();
 }
 
+// True for a schema that every value meets: true or {}.
+bool takes_all(const JsonValue& schema) {
+  return schema.is(Type::kBoolean) ? schema.boolean
+                                   : schema.is(Type::kObject) && schema.values.empty();
+}
+
 // True for a keyword of kRefused in `schema` with a value that permits everything.
 bool says_nothing(const JsonValue& schema, std::string_view name) {
   const JsonValue& value = *schema.find(name);
-  if (name == "unevaluatedProperties" || name == "unevaluatedItems") {
-    return value.is(Type::kBoolean) ? value.boolean
-                                    : value.is(Type::kObject) && value.values.empty();
+  if (name == "unevaluatedProperties" || name == "unevaluatedItems") return takes_all(value);
+  if (name == "uniqueItems") return value.is(Type::kBoolean) && !value.boolean;
+  if (name == "if") return schema.find("then") == nullptr && schema.find("else") == nullptr;
+  if (name == "then" || name == "else") return schema.find("if") == nullptr;
+  if (name == "dependentSchemas") {
+    return value.is(Type::kObject) && std::ranges::all_of(value.values, takes_all);
   }
-  if (name == "dependentSchemas") return value.is(Type::kObject) && value.values.empty();
+  if (name == "$recursiveAnchor") return value.is(Type::kBoolean) && !value.boolean;
   if (name == "contains") {
     const JsonValue* const least = schema.find("minContains");
     return least != nullptr && least->is(Type::kNumber) && least->integer == 0 &&

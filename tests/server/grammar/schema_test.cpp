@@ -475,7 +475,10 @@ TEST_CASE("keywords that are not served: values that say nothing are taken under
   for (const char* const schema :
        {R"({"unevaluatedProperties":true})", R"({"unevaluatedItems":true})",
         R"({"unevaluatedItems":{}})", R"({"dependentSchemas":{}})", R"({"$dynamicAnchor":"x"})",
-        R"({"contains":{"const":1},"minContains":0})",
+        R"({"contains":{"const":1},"minContains":0})", R"({"uniqueItems":false})",
+        R"({"if":{"const":[1]}})", R"({"then":false})", R"({"else":{"type":"null"}})",
+        R"({"then":false,"else":false})", R"({"dependentSchemas":{"a":true,"b":{}}})",
+        R"({"$recursiveAnchor":false})", R"({"not":{"if":true,"uniqueItems":false,"type":"null"}})",
         R"({"not":{"unevaluatedItems":true,"type":"null"}})"}) {
     INFO(schema);
     CHECK(named(schema, true).empty());
@@ -486,6 +489,10 @@ TEST_CASE("keywords that are not served: values that say nothing are taken under
        {std::pair(R"({"unevaluatedProperties":false})", "unevaluatedProperties"),
         std::pair(R"({"unevaluatedItems":{"type":"null"}})", "unevaluatedItems"),
         std::pair(R"({"if":{},"else":false})", "if"),
+        std::pair(R"({"if":{},"then":{"const":1}})", "if"),
+        std::pair(R"({"uniqueItems":true})", "uniqueItems"),
+        std::pair(R"({"uniqueItems":1})", "uniqueItems"),
+        std::pair(R"({"$recursiveAnchor":true})", "$recursiveAnchor"),
         std::pair(R"({"dependentSchemas":{"a":false}})", "dependentSchemas"),
         std::pair(R"({"contains":true})", "contains"),
         std::pair(R"({"contains":true,"minContains":1})", "contains"),
