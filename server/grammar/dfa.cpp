@@ -791,6 +791,32 @@ Dfa behind(const Dfa& text, unsigned char byte) {
   return rest;
 }
 
+Dfa ending(const Dfa& text, unsigned char last, std::string_view end, std::size_t* work) {
+  if (text.start() == Dfa::kDead) return text;
+  Nfa nfa;
+  const Nfa::State accept = nfa.add_state();
+  std::vector<Nfa::State> states;
+  for (std::size_t i = 0; i < text.num_states(); ++i) states.push_back(nfa.add_state());
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const auto next = [&](int byte) {
+      const bool ends = byte == last;
+      return ends ? Dfa::kDead
+                  : text.step(static_cast<Dfa::State>(i), static_cast<unsigned char>(byte));
+    };
+    if (text.step(static_cast<Dfa::State>(i), last) != Dfa::kDead) {
+      nfa.add_empty(nfa.add_bytes(states[i], end), accept);
+    }
+    for (int first = 0, after = 0; first < 256; first = after) {
+      const Dfa::State to = next(first);
+      for (after = first + 1; after < 256 && next(after) == to;) ++after;
+      if (to == Dfa::kDead) continue;
+      nfa.add_edge(states[i], static_cast<unsigned char>(first),
+                   static_cast<unsigned char>(after - 1), states[to]);
+    }
+  }
+  return nfa.determinize(states[text.start()], accept, work);
+}
+
 Dfa with_lengths(const Dfa& text, const StringDfa& shape, std::uint32_t least, std::uint32_t most,
                  std::size_t* work) {
   struct Name {

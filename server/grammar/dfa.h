@@ -163,6 +163,9 @@ Dfa intersection(const Dfa& one, const Dfa& other, std::size_t* work = nullptr);
 Dfa difference(const Dfa& one, const Dfa& other, std::size_t* work = nullptr);
 // The rests of the texts of `text` that begin with `byte`.
 Dfa behind(const Dfa& text, unsigned char byte);
+// The texts of `text`, each of which ends with `last` and has it nowhere else, with `end` in its
+// place. Adds its work to *work, if there is one.
+Dfa ending(const Dfa& text, unsigned char last, std::string_view end, std::size_t* work = nullptr);
 // A byte of each class of bytes that both automata treat alike.
 std::vector<unsigned char> samples_of(const Dfa& one, const Dfa& other);
 // What `text` accepts and has `least` to `most` characters: times that `shape`, an automaton of the

@@ -147,6 +147,7 @@ std::uint32_t Grammar::height_of_members(const Node& node) const {
   }
   std::uint32_t further = kEndless;
   for (const Node::Keys& keys : node.keys) further = std::min(further, nodes_[keys.value].height);
+  if (node.rest != kNoNode) further = std::min(further, nodes_[node.rest].height);
   const std::size_t lacking = node.least - num_required;
   if (heights.size() >= lacking) {
     std::ranges::nth_element(heights, heights.begin() + static_cast<std::ptrdiff_t>(lacking - 1));

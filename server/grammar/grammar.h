@@ -50,6 +50,8 @@ class GrammarError : public std::runtime_error {
 
 using NodeId = std::uint32_t;
 inline constexpr NodeId kNoNode = 0xFFFFFFFF;
+// In lists of members: one that no text names.
+inline constexpr NodeId kOtherMember = 0xFFFFFFFE;
 // The height of a node that no finite text meets.
 inline constexpr std::uint32_t kEndless = 0xFFFFFFFF;
 
@@ -78,7 +80,9 @@ struct Node {
   std::uint32_t most = kUnbounded;
 
   std::vector<NodeId> children;
-  NodeId rest = kNoNode;  // of items
+  // kArray: of items. kMembers: the name and value of a member that no text names, if there are
+  // any.
+  NodeId rest = kNoNode;
 
   // kObject: members that `texts` does not name, by classes of their keys.
   struct Keys {
@@ -100,7 +104,8 @@ struct Node {
   std::vector<std::uint64_t> required;
 
   // kMembers: in front of further members, sorted; and for each text of both lists the child that
-  // follows. kNoNode: the text ends the list.
+  // follows. kNoNode: the text ends the list. kOtherMember: `rest` follows; the text may begin
+  // others.
   std::vector<std::string> later_texts;
   std::vector<std::uint32_t> members;
   std::vector<std::uint32_t> later_members;

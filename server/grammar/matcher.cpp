@@ -324,7 +324,15 @@ void Stepper::expand(const Node& node, NodeId id, FramePtr below, Stacks& to) {
       break;
     case Node::Kind::kMembers:
       place.c = static_cast<std::uint32_t>(node.texts.size());
-      break;
+      place.below = std::move(below);
+      // No other text is empty: it would be the end of the list.
+      if (node.texts[0].empty()) {
+        ++place.b;
+        if (may_follow(node, place, kOtherMember)) {
+          pending_.push_back({node.rest, make_member_frame(node, place, kOtherMember)});
+        }
+      }
+      return push(to, std::move(place));
   }
   place.below = std::move(below);
   push(to, std::move(place));
@@ -514,6 +522,19 @@ bool Stepper::is_usable(const Node& node, const Place& top, const Node::Keys& ke
   return fits_in(node, top.below, keys.value) && has_room(node, top, kNoMember);
 }
 
+FramePtr Stepper::make_member_frame(const Node& node, Place top, std::uint32_t member) {
+  if (member != kOtherMember) mark_seen(top, member);
+  count_member(node, top);
+  top.b = top.c = top.d = 0;
+  return make_frame(std::move(top));
+}
+
+bool Stepper::may_follow(const Node& node, const Place& top, std::uint32_t member) {
+  if (member == kNoNode) return may_end(node, top);
+  if (member == kOtherMember) return is_usable(node, top, Node::Keys{nullptr, node.rest});
+  return is_usable(node, top, member);
+}
+
 bool Stepper::may_have_key(const Node& node, const Place& top) {
   for (const Node::Keys& keys : node.keys) {
     if (is_usable(node, top, keys)) return true;
@@ -628,24 +649,21 @@ void Stepper::step_object(const Node& node, const Place& top, unsigned char byte
 void Stepper::step_members(const Node& node, const Place& top, unsigned char byte, Stacks& to) {
   const std::vector<std::string>& texts = top.a == 0 ? node.texts : node.later_texts;
   const std::vector<std::uint32_t>& members = top.a == 0 ? node.members : node.later_members;
-  const auto [begin, end] = narrow(texts, top.b, top.c, top.d, byte);
-  const auto usable = [&](std::uint32_t text) {
-    const std::uint32_t member = members[text];
-    return member == kNoNode ? may_end(node, top) : is_usable(node, top, member);
-  };
-  std::uint32_t first = begin;
-  while (first < end && !usable(first)) ++first;
-  if (first == end) return;
+  auto [begin, end] = narrow(texts, top.b, top.c, top.d, byte);
+  if (begin == end) return;
   if (texts[begin].size() == top.d + 1) {
-    // No text is the beginning of another.
-    if (members[begin] == kNoNode) return complete(top.below, to);
-    Place next = top;
-    mark_seen(next, members[begin]);
-    count_member(node, next);
-    next.b = next.c = next.d = 0;
-    const NodeId child = node.children[members[begin]];
-    return run(child, make_frame(std::move(next)), to);
+    const std::uint32_t member = members[begin];
+    if (may_follow(node, top, member)) {
+      if (member == kNoNode) return complete(top.below, to);
+      const NodeId child = member == kOtherMember ? node.rest : node.children[member];
+      run(child, make_member_frame(node, top, member), to);
+    }
+    // Names follow the text of a member that has none.
+    if (++begin == end) return;
   }
+  std::uint32_t first = begin;
+  while (first < end && !may_follow(node, top, members[first])) ++first;
+  if (first == end) return;
   Place next = top;
   next.b = begin;
   next.c = end;

@@ -143,6 +143,10 @@ class Stepper {
   // The same place one byte of white space later. False: the byte is none.
   bool step_space(const Place& top, unsigned char byte, Place* next) const;
   bool fits_text(const Node& node, const FramePtr& below, std::uint32_t text) const;
+  // The frame below the value of a member that begins.
+  FramePtr make_member_frame(const Node& node, Place top, std::uint32_t member);
+  // Whether texts of kMembers may lead to `member`, or to the end of the list.
+  bool may_follow(const Node& node, const Place& top, std::uint32_t member);
   bool may_have_key(const Node& node, const Place& top);
   bool is_usable(const Node& node, const Place& top, const Node::Keys& keys);
   bool is_usable(const Node& node, const Place& top, std::size_t member);

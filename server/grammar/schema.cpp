@@ -482,11 +482,12 @@ class SchemaCompiler {
       throw GrammarError(GrammarError::Kind::kTooLarge, "",
                          "has minProperties, maxProperties and dependentRequired at one place");
     }
-    std::size_t sure = node.keys.empty() ? 0 : 1;
+    const bool has_free_keys = !node.keys.empty() || node.rest != kNoNode;
+    std::size_t sure = has_free_keys ? 1 : 0;
     for (const std::uint64_t word : node.required) {
       sure += static_cast<std::size_t>(std::popcount(word));
     }
-    if (!node.keys.empty() && node.least > sure && shape.min_properties_schema != nullptr) {
+    if (has_free_keys && node.least > sure && shape.min_properties_schema != nullptr) {
       reader_.note(shape.min_properties_schema, "minProperties");
     }
   }
@@ -560,10 +561,17 @@ class SchemaCompiler {
     node.cost = 1;
     std::vector<std::pair<std::string, std::uint32_t>> first = {{style.first_end, kNoNode}};
     std::vector<std::pair<std::string, std::uint32_t>> later = {{style.later_end, kNoNode}};
-    node.required.resize(shape.properties.size() / 64 + 1);
     std::unordered_map<std::string_view, std::size_t> places;
-    for (std::size_t i = 0; i < shape.properties.size(); ++i) {
-      const auto& [name, set] = shape.properties[i];
+    const auto add_member = [&](const std::string& name, SetId set) {
+      const auto member = static_cast<std::uint32_t>(node.children.size());
+      node.required.resize(member / 64 + 1);
+      reader_.hold(256 + 2 * name.size());
+      first.emplace_back(style.first_prefix + name + style.name_end, member);
+      later.emplace_back(style.later_prefix + name + style.name_end, member);
+      node.children.push_back(add_member_value(set, style));
+      return member;
+    };
+    for (const auto& [name, set] : shape.properties) {
       const bool is_required = shape.required.contains(name);
       if (name.empty() || name.find_first_of(style.not_in_names) != std::string::npos) {
         // No reader of calls would find it.
@@ -573,16 +581,46 @@ class SchemaCompiler {
         }
         continue;
       }
-      const auto member = static_cast<std::uint32_t>(node.children.size());
+      const std::uint32_t member = add_member(name, set);
       if (is_required) node.required[member / 64] |= std::uint64_t{1} << (member % 64);
       places.emplace(name, member);
-      reader_.hold(256 + 2 * name.size());
-      first.emplace_back(style.first_prefix + name + style.name_end, member);
-      later.emplace_back(style.later_prefix + name + style.name_end, member);
-      node.children.push_back(style.plain_value != nullptr
-                                  ? add_plain_value(set, style)
-                                  : with_end(node_of(set), style.value_end));
     }
+    // Names of which nothing is said are no arguments of a function that declares some.
+    const bool has_others = shape.keys_schema != nullptr || !shape.has_properties ||
+                            shape.min_properties > node.children.size();
+    std::vector<NodeId> others;
+    for (const KeyClass& keys : shape.keys) {
+      if (!has_others) break;
+      const auto dfa = made_of_keys(shape, [&](std::size_t* work) {
+        // `keys` has no names of `properties` if it has an automaton.
+        return keys.dfa == nullptr ? reader_.without_names(style.other_name, shape)
+                                   : shared(intersection(*style.other_name, *keys.dfa, work));
+      });
+      if (dfa == nullptr || dfa->start() == Dfa::kDead) continue;
+      if (const auto names = keys_of(*dfa, kMostNamedKeys)) {
+        for (const std::string& name : *names) add_member(name, keys.set);
+        continue;
+      }
+      const auto name = dfa == style.other_name
+                            ? style.other_name_end
+                            : made_of_keys(shape, [&](std::size_t* work) {
+                                return shared(ending(*dfa, '"', style.name_end, work));
+                              });
+      if (name == nullptr) continue;
+      reader_.hold(3 * sizeof(Node));
+      others.push_back(
+          grammar_.add_sequence({grammar_.add_dfa(name), add_member_value(keys.set, style)}));
+    }
+    if (!others.empty()) {
+      node.rest = grammar_.add_choice(std::move(others));
+      first.emplace_back(style.first_prefix, kOtherMember);
+      later.emplace_back(style.later_prefix, kOtherMember);
+    }
+    if (node.children.empty() && node.rest == kNoNode && !shape.keys.empty() &&
+        shape.keys_schema != nullptr) {
+      reader_.refuse(shape.keys_schema, shape.keys_keyword);
+    }
+    node.required.resize(node.children.size() / 64 + 1);
     const auto split = [](auto& pairs, auto& texts, auto& members) {
       std::ranges::sort(pairs);
       for (auto& [text, member] : pairs) {
@@ -594,6 +632,32 @@ class SchemaCompiler {
     split(later, node.later_texts, node.later_members);
     add_counts(shape, places, node);
     return grammar_.add(std::move(node));
+  }
+
+  static std::shared_ptr<const Dfa> shared(Dfa dfa) {
+    return std::make_shared<const Dfa>(std::move(dfa));
+  }
+
+  // What `make` makes of keys that `properties` does not name; null: it takes too much, and they
+  // are left out.
+  template <typename Make>
+  std::shared_ptr<const Dfa> made_of_keys(const Shape& shape, Make make) {
+    std::size_t work = 0;
+    try {
+      const std::shared_ptr<const Dfa> dfa = make(&work);
+      reader_.spend(work + dfa->bytes());
+      reader_.hold(dfa->bytes());
+      return dfa;
+    } catch (const TooLarge&) {
+      reader_.spend(work + kMaxSchemaWork / 10);
+      if (shape.keys_schema != nullptr) reader_.refuse(shape.keys_schema, shape.keys_keyword);
+      return nullptr;
+    }
+  }
+
+  NodeId add_member_value(SetId set, const MemberStyle& style) {
+    return style.plain_value != nullptr ? add_plain_value(set, style)
+                                        : with_end(node_of(set), style.value_end);
   }
 
   NodeId with_end(NodeId value, const std::string& end) {

@@ -48,6 +48,10 @@ struct MemberStyle {
   bool (*is_plain)(std::string_view text) = nullptr;
   // Characters that no name has. Members of other names, and of an empty one, are left out.
   std::string not_in_names;
+  // Names that `properties` need not have, with a quote after them in place of `name_end`. Those
+  // with a quote or a backslash are left out.
+  std::shared_ptr<const Dfa> other_name;
+  std::shared_ptr<const Dfa> other_name_end;  // the same with `name_end`
 };
 
 // Adds the texts that `schema` describes to `grammar`. `relaxed`: what was left out is appended,
@@ -56,7 +60,9 @@ struct MemberStyle {
 NodeId add_schema(Grammar& grammar, const JsonValue& schema, const SchemaOptions& options,
                   std::vector<RelaxedKeyword>* relaxed);
 
-// The same for an object whose members are spelt in another way, each named by `properties`.
+// The same for an object whose members are spelt in another way. Members that `properties` does not
+// name are left out where a schema has `properties` and says nothing of others; at most 16 names of
+// a class are each taken once.
 NodeId add_schema_members(Grammar& grammar, const JsonValue& schema, const MemberStyle& style,
                           const SchemaOptions& options, std::vector<RelaxedKeyword>* relaxed);
 

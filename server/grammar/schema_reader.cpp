@@ -1325,7 +1325,13 @@ void SchemaReader::read_owner(const JsonValue* schema, Objects& objects, Shape& 
     objects.names.push_back(name);
     expect(objects.names.size() * 3 * (sizeof(std::string) + 64));
   };
+  for (const char* const keyword : {"patternProperties", "propertyNames", "additionalProperties"}) {
+    if (shape.keys_schema != nullptr || schema->find(keyword) == nullptr) continue;
+    shape.keys_schema = schema;
+    shape.keys_keyword = keyword;
+  }
   if (owner.properties != nullptr) {
+    shape.has_properties = true;
     if (!owner.properties->is(Type::kObject)) refuse_form(schema, "properties");
     for (const std::string& name : owner.properties->names) add_name(name);
   }

@@ -72,6 +72,10 @@ struct Shape {
   // Pairs of names in `properties`: the first demands the second.
   std::vector<std::pair<std::string, std::string>> dependencies;
   std::vector<KeyClass> keys;  // of others; none: there are no others
+  // A schema and its keyword that say what others there are, if one does.
+  const JsonValue* keys_schema = nullptr;
+  const char* keys_keyword = nullptr;
+  bool has_properties = false;  // the keyword
 };
 
 // Reads one document. Used by one thread; the document outlives it. Functions throw GrammarError.
@@ -94,6 +98,9 @@ class SchemaReader {
                                     Spelling spelling);
   // The strings that a shape does not exclude by `not`; null: all. With quotes in kJsonString.
   std::shared_ptr<const Dfa> not_excluded(const Shape& shape, Spelling spelling);
+  // Keys of `dfa` but for the names of `shape`: a class without an end could lead to these alone.
+  std::shared_ptr<const Dfa> without_names(const std::shared_ptr<const Dfa>& dfa,
+                                           const Shape& shape);
   // Leaves a keyword of `place` out, or throws.
   void refuse(const JsonValue* place, const std::string& reason);
   // Names what is not enforced, under strict, too.
@@ -227,9 +234,6 @@ class SchemaReader {
   void add_keys(Objects& objects, Shape& shape);
   void split_keys(const Objects& objects, std::size_t pattern,
                   const std::shared_ptr<const Dfa>& dfa, std::vector<bool>& matched, Shape& shape);
-  // Keys of a class but for the names of `shape`: a class without an end could lead to these alone.
-  std::shared_ptr<const Dfa> without_names(const std::shared_ptr<const Dfa>& dfa,
-                                           const Shape& shape);
   SetId set_of_keys(const Objects& objects, const std::vector<bool>& matched);
   std::shared_ptr<const Dfa> key_dfa(const JsonValue* schema, const std::string& pattern);
   std::shared_ptr<const Dfa> key_dfa(const Shape& shape);

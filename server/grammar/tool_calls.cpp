@@ -120,6 +120,14 @@ MemberStyle xml_style() {
   style.counted_value = counted;
   style.value_counts = counts;
   style.not_in_names = kNotInXmlNames;
+  // Readers drop blanks and quotes around a name that no function declares.
+  static const auto other_name =
+      shared(pattern_dfa("^[^\\s<>\"'\\\\\\x00-\\x1f](?:[^<>\"\\\\\\x00-\\x1f]{0,62}"
+                         "[^\\s<>\"'\\\\\\x00-\\x1f])?\"$",
+                         Spelling::kUtf8));
+  static const auto other_name_end = shared(ending(*other_name, '"', style.name_end));
+  style.other_name = other_name;
+  style.other_name_end = other_name_end;
   return style;
 }
 
@@ -129,6 +137,9 @@ MemberStyle pythonic_style() {
   style.name_end = "=";
   style.first_end = style.later_end = ")";
   style.not_in_names = kNotInNames;
+  static const auto other_name = shared(pattern_dfa("^[A-Za-z0-9_.-]{1,64}\"$", Spelling::kUtf8));
+  style.other_name = other_name;
+  style.other_name_end = any_key(ToolDialect::kPythonic);
   return style;
 }
 

@@ -52,6 +52,14 @@ std::vector<ToolSpec> weather_tools(ToolSpec::Arguments arguments) {
           {"now", "", arguments}};
 }
 
+std::vector<ToolSpec> record_tools() {
+  return {{"now",
+           R"({"type":"object","properties":{"city":{"type":"string"},"ci":{"type":"null"}},
+               "required":["ci"],"maxProperties":4,"additionalProperties":{"type":"integer"}})"},
+          {"weather", R"({"patternProperties":{"^days$|^[a-c]+$":{"type":"boolean"}},
+                          "additionalProperties":false})"}};
+}
+
 std::vector<std::shared_ptr<const Grammar>> grammars() {
   std::vector<std::shared_ptr<const Grammar>> all;
   for (const char* const schema :
@@ -81,6 +89,7 @@ std::vector<std::shared_ptr<const Grammar>> grammars() {
       all.push_back(
           compile_tools(weather_tools(ToolSpec::Arguments::kAny), {dialect, mode, false}));
     }
+    all.push_back(compile_tools(record_tools(), {dialect, Mode::kRequired, true}));
   }
   return all;
 }
@@ -571,6 +580,127 @@ TEST_CASE("tool calls: each declared name is a key, however it is spelt") {
       CHECK(takes(ToolDialect::kPythonic,
                   "<|tool_call_start|>[f(" + name + "=\"v\")]<|tool_call_end|>") == is_name);
     }
+  }
+}
+
+// True if a call of a function with `parameters` may have `members`, as a dialect spells them.
+bool call_takes(ToolDialect dialect, const char* parameters, const std::string& members,
+                ToolSpec::Arguments arguments = ToolSpec::Arguments::kStrict) {
+  const std::vector<ToolSpec> tools = {{"f", parameters, arguments}};
+  Matcher matcher(compile_tools(tools, {dialect, Mode::kRequired, false}));
+  const std::string call =
+      dialect == ToolDialect::kXml
+          ? "<tool_call>\n<function=f>\n" + members + "</function>\n</tool_call>"
+          : "<|tool_call_start|>[f(" + members + ")]<|tool_call_end|>";
+  return matcher.advance(call) && matcher.accepts();
+}
+
+std::string xml_member(const std::string& name, const std::string& value) {
+  return "<parameter=" + name + ">\n" + value + "\n</parameter>\n";
+}
+
+TEST_CASE("tool calls: XML arguments may have names that no properties name") {
+  const auto takes = [](const char* parameters, const std::string& members) {
+    CAPTURE(parameters, members);
+    const bool taken = call_takes(ToolDialect::kXml, parameters, members);
+    CHECK(taken ==
+          call_takes(ToolDialect::kXml, parameters, members, ToolSpec::Arguments::kRelaxed));
+    return taken;
+  };
+  const auto& one = xml_member;
+  const char* const counts = R"({"type":"object","additionalProperties":{"type":"integer"}})";
+  CHECK(takes(counts, ""));
+  CHECK(takes(counts, one("Tokyo", "3")));
+  CHECK(takes(counts, one("Tokyo", "3") + one("New York", "-1") + one("東京", "0")));
+  CHECK(takes(counts, one(std::string(64, 'k'), "3")));
+  CHECK_FALSE(takes(counts, one("Tokyo", "x")));
+  for (const char* const name : {"", " a", "a ", "a\nb", "a<b", "'a'", "a\"b", "a\\b"}) {
+    CHECK_FALSE(takes(counts, one(name, "3")));
+  }
+  // Beside those that are named, of which each comes once.
+  const char* const beside = R"({"type":"object","properties":{"ab":{"type":"string"}},
+                                 "required":["ab"],"additionalProperties":{"type":"integer"}})";
+  CHECK(takes(beside, one("ab", "x")));
+  CHECK(takes(beside, one("a", "1") + one("ab", "x") + one("abc", "2")));
+  CHECK_FALSE(takes(beside, one("abc", "2")));
+  CHECK_FALSE(takes(beside, one("abc", "x") + one("ab", "x")));
+  CHECK_FALSE(takes(beside, one("ab", "x") + one("ab", "1")));
+  const char* const patterns = R"({"type":"object","patternProperties":{"^x-":{"type":"integer"},
+                                   "y$":{"type":["integer","null"]}},"additionalProperties":false})";
+  CHECK(takes(patterns, one("x-1", "1") + one("y", "null") + one("x-y", "2")));
+  CHECK_FALSE(takes(patterns, one("x-y", "null")));
+  CHECK_FALSE(takes(patterns, one("z", "1")));
+  // Few names come once each.
+  const char* const names = R"({"type":"object","propertyNames":{"enum":["a","b"]}})";
+  CHECK(takes(names, one("b", "[1]") + one("a", "x")));
+  CHECK_FALSE(takes(names, one("a", "x") + one("a", "x")));
+  CHECK_FALSE(takes(names, one("c", "x")));
+  const char* const bounds = R"({"type":"object","minProperties":1,"maxProperties":2})";
+  CHECK_FALSE(takes(bounds, ""));
+  CHECK(takes(bounds, one("a", "x") + one("b", "1")));
+  CHECK_FALSE(takes(bounds, one("a", "x") + one("b", "1") + one("c", "1")));
+  const char* const more = R"({"type":"object","properties":{"a":{"type":"null"}},
+                               "minProperties":2})";
+  CHECK(takes(more, one("a", "null") + one("b", "1")));
+  CHECK_FALSE(takes(more, one("a", "null")));
+  const char* const branches = R"({"anyOf":[{"properties":{"a":{"type":"null"}},
+      "additionalProperties":false},{"additionalProperties":{"type":"integer"}}]})";
+  CHECK(takes(branches, one("a", "null")));
+  CHECK(takes(branches, one("a", "1") + one("b", "1")));
+  CHECK_FALSE(takes(branches, one("a", "null") + one("b", "1")));
+}
+
+TEST_CASE("tool calls: names that nothing is said of are those of `properties`, if it is there") {
+  for (const auto& [dialect, member] : {std::pair(ToolDialect::kXml, xml_member("b", "1")),
+                                        std::pair(ToolDialect::kPythonic, std::string("b=1"))}) {
+    for (const char* const open :
+         {"{}", R"({"type":"object"})", R"({"type":"object","additionalProperties":true})",
+          R"({"type":"object","properties":{},"additionalProperties":{}})",
+          R"({"type":"object","properties":{"a":true},"additionalProperties":{"type":"integer"}})",
+          R"({"type":"object","propertyNames":{"maxLength":3}})"}) {
+      INFO(open);
+      CHECK(call_takes(dialect, open, member));
+      CHECK(call_takes(dialect, open, ""));
+    }
+    for (const char* const closed :
+         {R"({"type":"object","properties":{}})", R"({"properties":{"a":{"type":"null"}}})",
+          R"({"type":"object","additionalProperties":false})",
+          R"({"type":"object","propertyNames":false})",
+          R"({"type":"object","patternProperties":{"":false}})"}) {
+      INFO(closed);
+      CHECK_FALSE(call_takes(dialect, closed, member));
+      CHECK(call_takes(dialect, closed, ""));
+    }
+  }
+  const char* const record = R"({"properties":{"ab":{"type":"null"}},"required":["ab"],
+                                 "additionalProperties":{"type":"integer"}})";
+  CHECK(call_takes(ToolDialect::kPythonic, record, "a=1, ab=None, abc=2"));
+  CHECK_FALSE(call_takes(ToolDialect::kPythonic, record, "ab=1"));
+  CHECK_FALSE(call_takes(ToolDialect::kPythonic, record, "abc=2"));
+  CHECK_FALSE(call_takes(ToolDialect::kPythonic, record, "ab=None,"));
+}
+
+TEST_CASE("tool calls: names that no call can have are refused by the keyword that asks for them") {
+  for (const auto& [schema, keyword] :
+       {std::pair(R"({"propertyNames":{"pattern":"^<"}})", "propertyNames"),
+        std::pair(R"({"patternProperties":{">":{}},"additionalProperties":false})",
+                  "patternProperties")}) {
+    INFO(schema);
+    std::vector<ToolSpec> tools = {{"f", schema, ToolSpec::Arguments::kStrict}};
+    try {
+      compile_tools(tools, {ToolDialect::kXml, Mode::kRequired, false});
+      FAIL_CHECK("taken");
+    } catch (const GrammarError& error) {
+      CHECK(error.kind() == GrammarError::Kind::kUnsupported);
+      CHECK(error.path() == "f#");
+      CHECK(error.reason() == keyword);
+    }
+    tools[0].arguments = ToolSpec::Arguments::kRelaxed;
+    std::vector<RelaxedKeyword> relaxed;
+    compile_tools(tools, {ToolDialect::kXml, Mode::kRequired, false}, &relaxed);
+    REQUIRE(relaxed.size() == 1);
+    CHECK(relaxed[0].path == "f#");
+    CHECK(relaxed[0].keyword == keyword);
   }
 }
 

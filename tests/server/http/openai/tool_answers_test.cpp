@@ -277,6 +277,19 @@ TEST_CASE("format with tools: an error names the part that is wrong") {
   CHECK_THAT(param({{"type", "object"}}, refused), Catch::StartsWith("tools"));
 }
 
+TEST_CASE("call of a record: names that no property has, with values of its type") {
+  ScriptedServer server(
+      {"<tool_call>", "\n<function=m>\n<parameter=New York>\n", "3",
+       "\n</parameter>\n<parameter=東京>\n", "-1", "\n</parameter>\n</function>\n", "</tool_call>"},
+      kXmlCall, /*thinks=*/false);
+  ojson function = tool("m", ojson::object(), /*strict=*/true);
+  function["function"]["parameters"]["additionalProperties"] = {{"type", "integer"}};
+  ojson body = question(ojson::array({function}));
+  body["tool_choice"] = "required";
+  CHECK(ScriptedServer::calls_of(server.answered(body)) ==
+        Calls{{"m", R"({"New York": 3, "東京": -1})"}});
+}
+
 TEST_CASE("json_object with a schema: the answer is a document of it") {
   ScriptedServer server({"{", "\"x\"", ": ", "2", "1", "}"}, kXmlCall, /*thinks=*/false);
   const ojson schema = {{"type", "object"},
