@@ -96,6 +96,11 @@ std::string as_json(std::string_view value, TypeSet types, const Takes& takes) {
   } else if (may_be_literal) {
     if (std::string json = literal_as_json(text); !json.empty() && takes(json)) return json;
   }
+  // A list or an object alone: its key has been written.
+  if (text.empty() && (types & (kTextType | kAnyType)) == 0) {
+    if ((types & kObjectType) != 0) return "{}";
+    if ((types & kArrayType) != 0) return "[]";
+  }
   std::string json = "\"";
   append_escaped(value, json);
   return json += '"';

@@ -553,10 +553,12 @@ TEST_CASE("xml: types of a schema that refers to itself in every branch are foun
   CHECK(types.find("f")->at("b") == kIntegerType);
 }
 
-TEST_CASE("xml: an empty integer, number or boolean is null, or no member") {
+TEST_CASE("xml: an empty value that is no text is null, no member, or has none") {
   const ToolTypes types(nlohmann::json::parse(R"([{"name": "run", "parameters": {"properties": {
     "n": {"type": "integer"}, "x": {"type": "number"}, "on": {"type": "boolean"},
     "maybe": {"type": ["integer", "null"]}, "none": {"type": "null"}, "o": {"type": "object"},
+    "list": {"type": "array"}, "lists": {"type": ["array", "null"]},
+    "texts": {"type": ["array", "string"]},
     "either": {"type": ["integer", "string"]}}}}])"));
   const auto arguments = [&](const std::string& parameters) {
     const ReaderCase of{"",
@@ -577,7 +579,11 @@ TEST_CASE("xml: an empty integer, number or boolean is null, or no member") {
   CHECK(arguments(empty("maybe")) == R"({"maybe": null})");
   CHECK(arguments(empty("none")) == R"({"none": null})");
   CHECK(arguments(empty("either")) == R"({"either": ""})");
-  CHECK(arguments(empty("o")) == R"({"o": ""})");
+  // The key of a list or an object has been written: it has no members.
+  CHECK(arguments(empty("o")) == R"({"o": {}})");
+  CHECK(arguments(empty("list") + "<parameter=x>1</parameter>") == R"({"list": [], "x": 1})");
+  CHECK(arguments(empty("lists")) == R"({"lists": null})");
+  CHECK(arguments(empty("texts")) == R"({"texts": ""})");
   CHECK(arguments(empty("n") + "<parameter=x>1</parameter>" + empty("on")) == R"({"x": 1})");
   CHECK(arguments("<parameter=x>1</parameter>" + empty("n") + empty("maybe")) ==
         R"({"x": 1, "maybe": null})");
