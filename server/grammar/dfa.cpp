@@ -817,6 +817,52 @@ Dfa ending(const Dfa& text, unsigned char last, std::string_view end, std::size_
   return nfa.determinize(states[text.start()], accept, work);
 }
 
+Dfa spelt_by(const Dfa& text, const std::bitset<256>& bytes) {
+  Nfa nfa;
+  const Nfa::State start = nfa.add_state();
+  for (std::size_t byte = 0; byte < bytes.size(); ++byte) {
+    const auto c = static_cast<unsigned char>(byte);
+    if (bytes[byte]) nfa.add_edge(start, c, c, start);
+  }
+  return intersection(text, nfa.determinize(start, start));
+}
+
+bool has_dead_end(const Dfa& text, const std::bitset<256>& bytes) {
+  if (text.start() == Dfa::kDead) return false;
+  std::vector<std::vector<Dfa::State>> from(text.num_states());
+  std::vector<bool> can_end(text.num_states()), is_reached(text.num_states());
+  std::vector<Dfa::State> pending;
+  const auto visit = [&](std::vector<bool>& seen, Dfa::State state) {
+    if (state == Dfa::kDead || seen[state]) return;
+    seen[state] = true;
+    pending.push_back(state);
+  };
+  const auto next = [&] {
+    const Dfa::State state = pending.back();
+    pending.pop_back();
+    return state;
+  };
+  for (visit(is_reached, text.start()); !pending.empty();) {
+    const Dfa::State state = next();
+    for (std::size_t byte = 0; byte < bytes.size(); ++byte) {
+      if (!bytes[byte]) continue;
+      const Dfa::State to = text.step(state, static_cast<unsigned char>(byte));
+      if (to != Dfa::kDead && (from[to].empty() || from[to].back() != state)) {
+        from[to].push_back(state);
+      }
+      visit(is_reached, to);
+    }
+  }
+  for (std::size_t i = 0; i < text.num_states(); ++i) {
+    const auto state = static_cast<Dfa::State>(i);
+    if (is_reached[i] && text.accepts(state)) visit(can_end, state);
+  }
+  while (!pending.empty()) {
+    for (const Dfa::State state : from[next()]) visit(can_end, state);
+  }
+  return is_reached != can_end;
+}
+
 Dfa with_lengths(const Dfa& text, const StringDfa& shape, std::uint32_t least, std::uint32_t most,
                  std::size_t* work) {
   struct Name {

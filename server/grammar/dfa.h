@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -166,6 +167,11 @@ Dfa behind(const Dfa& text, unsigned char byte);
 // The texts of `text`, each of which ends with `last` and has it nowhere else, with `end` in its
 // place. Adds its work to *work, if there is one.
 Dfa ending(const Dfa& text, unsigned char last, std::string_view end, std::size_t* work = nullptr);
+// The texts of `text` that have no other bytes than `bytes`.
+Dfa spelt_by(const Dfa& text, const std::bitset<256>& bytes);
+// Whether some beginning of a text of `text` has no other bytes than `bytes`, though no text that
+// begins so does.
+bool has_dead_end(const Dfa& text, const std::bitset<256>& bytes);
 // A byte of each class of bytes that both automata treat alike.
 std::vector<unsigned char> samples_of(const Dfa& one, const Dfa& other);
 // What `text` accepts and has `least` to `most` characters: times that `shape`, an automaton of the

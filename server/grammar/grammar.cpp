@@ -2,6 +2,7 @@
 #include "server/grammar/grammar.h"
 
 #include <algorithm>
+#include <map>
 #include <unordered_set>
 
 #include "model/core/errors.h"
@@ -196,6 +197,59 @@ void Grammar::measure_heights() {
       }
     }
   }
+}
+
+void Grammar::spell_by(const std::bitset<256>& bytes) {
+  const auto is_spelt = [&](const std::string& text) {
+    return std::ranges::all_of(text, [&](char c) { return bytes[static_cast<unsigned char>(c)]; });
+  };
+  std::map<std::uint64_t, std::shared_ptr<const Dfa>> spelt;
+  const auto spell = [&](std::shared_ptr<const Dfa>& dfa) {
+    const auto [found, is_new] = spelt.emplace(dfa->id(), dfa);
+    if (is_new && has_dead_end(*dfa, bytes)) {
+      found->second = std::make_shared<const Dfa>(grammar::spelt_by(*dfa, bytes));
+    }
+    dfa = found->second;
+  };
+  Node never_met;
+  never_met.kind = Node::Kind::kTexts;
+  const auto never = static_cast<NodeId>(nodes_.size());
+  nodes_.push_back(std::move(never_met));
+  for (Node& node : nodes_) {
+    node.height = kEndless;
+    if (node.dfa != nullptr && node.counts == nullptr) spell(node.dfa);
+    for (Node::Keys& keys : node.keys) spell(keys.dfa);
+    std::erase_if(node.keys, [](const auto& keys) { return keys.dfa->start() == Dfa::kDead; });
+    if (node.kind == Node::Kind::kTexts) {
+      for (std::size_t i = node.texts.size(); i-- > 0;) {
+        if (is_spelt(node.texts[i])) continue;
+        const auto at = static_cast<std::ptrdiff_t>(i);
+        node.texts.erase(node.texts.begin() + at);
+        if (!node.children.empty()) node.children.erase(node.children.begin() + at);
+      }
+      continue;
+    }
+    for (std::size_t i = 0; i < node.texts.size(); ++i) {
+      if (is_spelt(node.texts[i])) continue;
+      const std::uint32_t member = node.kind == Node::Kind::kMembers ? node.members[i] : i;
+      if (member < node.children.size()) node.children[member] = never;
+    }
+  }
+}
+
+std::shared_ptr<const Grammar> spelt_by(const std::shared_ptr<const Grammar>& grammar,
+                                        const std::bitset<256>& bytes) {
+  if (bytes.all()) return grammar;
+  auto spelt = std::make_shared<Grammar>(*grammar);
+  try {
+    spelt->spell_by(bytes);
+    spelt->finish(grammar->root());
+  } catch (const GrammarError&) {
+    return grammar;
+  } catch (const TooLarge&) {
+    return grammar;
+  }
+  return spelt;
 }
 
 void Grammar::finish(NodeId root) {

@@ -3,6 +3,7 @@
 // (gbnf.h) and the frames of tool calls (tool_calls.h).
 #pragma once
 
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -124,6 +125,9 @@ class Grammar {
   NodeId add_sequence(std::vector<NodeId> children);
   NodeId add_choice(std::vector<NodeId> children);
   NodeId add_repeat(NodeId child, std::uint32_t least, std::uint32_t most);
+  // Of a copy before it is finished again: leaves out texts with other bytes than `bytes`, but for
+  // marks of JSON and automata that count.
+  void spell_by(const std::bitset<256>& bytes);
   // For calls that a model has to make: each place of white space is one where a weak model may
   // stay. Lines within JSON begin with at most kCallIndent blanks a level.
   void limit_indent() { has_limited_indent_ = true; }
@@ -154,5 +158,10 @@ class Grammar {
   bool has_limited_indent_ = false;
   std::size_t bytes_ = 0;
 };
+
+// The texts of `grammar` for a model whose tokens have no other bytes than `bytes`: no text begins
+// that none of them ends. `grammar` itself where these are all bytes, or would leave no text.
+std::shared_ptr<const Grammar> spelt_by(const std::shared_ptr<const Grammar>& grammar,
+                                        const std::bitset<256>& bytes);
 
 }  // namespace lintel::grammar

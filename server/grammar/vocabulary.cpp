@@ -125,7 +125,9 @@ Vocabulary::Vocabulary(std::vector<std::string> tokens, std::vector<std::int32_t
   std::vector<std::pair<std::string_view, std::int32_t>> texts;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const auto id = static_cast<std::int32_t>(i);
-    if (!tokens[i].empty() && !ends(id)) texts.emplace_back(bytes_of(id), id);
+    if (tokens[i].empty() || ends(id)) continue;
+    texts.emplace_back(bytes_of(id), id);
+    for (const char c : tokens[i]) spelt_bytes_.set(static_cast<unsigned char>(c));
   }
   trie_ = ByteTrie(std::move(texts));
 }

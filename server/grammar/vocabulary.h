@@ -2,6 +2,7 @@
 // Vocabulary: the tokens of a model as a trie of bytes, and masks that every grammar shares.
 #pragma once
 
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -128,6 +129,8 @@ class Vocabulary {
   bool ends(std::int32_t id) const;
   std::span<const std::int32_t> end_tokens() const { return end_tokens_; }
   std::size_t longest() const { return longest_; }  // bytes of a token
+  // Those that some token has.
+  const std::bitset<256>& spelt_bytes() const { return spelt_bytes_; }
   const ByteTrie& trie() const { return trie_; }
   std::size_t bytes() const;
 
@@ -153,6 +156,7 @@ class Vocabulary {
   std::vector<Place> places_;
   std::vector<std::int32_t> end_tokens_;  // ascending
   std::size_t longest_ = 0;
+  std::bitset<256> spelt_bytes_;
   ByteTrie trie_;
 
   const std::size_t most_cached_;

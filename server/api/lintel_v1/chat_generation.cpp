@@ -271,14 +271,17 @@ grpc::Status ChatGeneration::add_grammar(RpcCall& rpc, const ReadChat& chat,
           "needs a model with a token that ends a text"}});
   }
   const ToolDialect dialect = request.tools.is_null() ? ToolDialect::kNone : prompt.traits.dialect;
+  const auto vocabulary = vocabularies_.of(
+      transformer.tokenizer(), static_cast<std::size_t>(transformer.config().vocab_size), dialect);
+  const auto spelt = [&](const std::shared_ptr<const grammar::Grammar>& texts) {
+    return grammar::spelt_by(texts, vocabulary->spelt_bytes());
+  };
   generation.constraint =
-      GrammarConstraint{.grammar = std::move(made.grammar),
-                        .vocabulary = vocabularies_.of(
-                            transformer.tokenizer(),
-                            static_cast<std::size_t>(transformer.config().vocab_size), dialect),
+      GrammarConstraint{.grammar = spelt(made.grammar),
+                        .vocabulary = vocabulary,
                         .after_reasoning = prompt.thinking != ThinkingStart::kClosed};
   if (made.calls != nullptr) {
-    generation.constraint->calls = {*grammar_dialect(dialect), std::move(made.calls)};
+    generation.constraint->calls = {*grammar_dialect(dialect), spelt(made.calls)};
   }
   return status;
 }

@@ -340,6 +340,58 @@ TEST_CASE("a text that no token spells: the byte that it needs is known") {
   CHECK(matcher.needed_byte() == '?');
 }
 
+TEST_CASE("a text that no token spells: others are made, if there are any") {
+  std::bitset<256> bytes;
+  bytes.set().reset('?');
+  const auto texts_of = [&](const std::shared_ptr<const Grammar>& whole) {
+    const auto grammar = spelt_by(whole, bytes);
+    CHECK(grammar != whole);
+    CHECK(spelt_by(whole, std::bitset<256>().set()) == whole);
+    std::vector<std::string> tokens;
+    for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
+    const auto vocabulary =
+        std::make_shared<const Vocabulary>(std::move(tokens), std::vector<std::int32_t>{'?'});
+    CHECK(vocabulary->spelt_bytes() == bytes);
+    std::mt19937_64 random(7);
+    std::set<std::string> texts;
+    for (int i = 0; i < 40; ++i) {
+      TokenMatcher matcher(grammar, vocabulary);
+      texts.insert(random_text(matcher, random, 400));
+      CHECK(matcher.ended());
+    }
+    return texts;
+  };
+  using Texts = std::set<std::string>;
+  for (const char* const schema :
+       {R"({"enum":["a?b","d"]})", R"({"type":"string","pattern":"^(a\\?b|d)$"})",
+        R"({"anyOf":[{"const":"d"},{"type":"string","pattern":"^a\\?"}]})"}) {
+    INFO(schema);
+    CHECK(texts_of(compile_schema(schema)) == Texts{"\"d\"?"});
+  }
+  for (const char* const schema :
+       {R"({"type":"object","properties":{"a?":true,"b":{"enum":["?",1]}},"required":["b"],
+            "additionalProperties":false})",
+        R"({"type":"object","patternProperties":{"^a\\?":true,"^b$":{"const":1}},
+            "additionalProperties":false,"minProperties":1,"maxProperties":1})"}) {
+    INFO(schema);
+    for (std::string text : texts_of(compile_schema(schema))) {
+      REQUIRE(text.ends_with('?'));
+      text.pop_back();
+      CHECK(nlohmann::json::parse(text) == nlohmann::json({{"b", 1}}));
+    }
+  }
+  CHECK(texts_of(compile_gbnf("root ::= \"a\" x | \"d\"\nx ::= [a-z] y\ny ::= \"?\" root")) ==
+        Texts{"d?"});
+  const std::vector<ToolSpec> tools = {
+      {"f", R"({"properties":{"a?":true,"b":{"enum":["?","x"]}},"required":["b"]})"}};
+  CHECK(texts_of(compile_tools(tools, {ToolDialect::kXml, Mode::kRequired, false}))
+            .contains("<tool_call><function=f>\n<parameter=b>\nx\n</parameter>\n</function>"
+                      "</tool_call>?"));
+  // Where nothing is left the byte is named that is needed.
+  const auto needs = compile_schema(R"({"const":"a?b"})");
+  CHECK(spelt_by(needs, bytes) == needs);
+}
+
 TEST_CASE("draft tokens: a copy is where the text was before them") {
   const auto vocabulary = vocabulary_of(json_tokens());
   TokenMatcher row(compile_schema(R"({"type":"array","items":{"type":"integer"}})"), vocabulary);
