@@ -24,6 +24,7 @@ ChatOutput chat_output(const ChatRequest& request, const ChatPrompt& prompt,
   output.reader.calls_after_text = request.format != ChatRequest::Format::kJsonObject &&
                                    request.format != ChatRequest::Format::kJsonSchema;
   if (reads_calls) output.tools = ToolTypes(request.tools);
+  output.thinking_budget = request.thinking_budget;
   output.stops = request.base.stop.strings;
   output.logprobs = request.logprobs;
   return output;
@@ -52,6 +53,7 @@ void ChatChoice::push(const ChatToken& token, v1::ChatResponse& message) {
   const std::uint64_t begin = reader_.read_bytes();
   begins_.push_back(begin);
   const std::string_view text = output_.tokenizer->bytes_of(token.id);
+  const bool was_reasoning = reader_.in_reasoning();
   if (output_.logprobs && token.log2_prob && !text.empty()) {
     waiting_.push_back({begin, token.id, *token.log2_prob, {token.top.begin(), token.top.end()}});
   }
@@ -60,6 +62,11 @@ void ChatChoice::push(const ChatToken& token, v1::ChatResponse& message) {
   add(deltas, message);
   count_reasoning();
   drop_reasoning();
+  // A model whose reasoning was ended for it may yet write the end of what it thinks.
+  if (was_reasoning && !reader_.in_reasoning() && output_.thinking_budget &&
+      reasoning_tokens_ >= *output_.thinking_budget) {
+    reader_.expect_end_of_thought();
+  }
   if (!reader_.reasoning() && !deltas.empty()) begins_.clear();  // none comes behind the content
   if (is_over_) return;
   if (reader_.stopped()) end(v1::CHAT_FINISH_REASON_TOOL_CALLS, message);

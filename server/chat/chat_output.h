@@ -27,7 +27,8 @@ struct ChatOutput {
   OutputReader::Options reader;
   ToolTypes tools;
   ThinkingStart thinking = ThinkingStart::kClosed;
-  std::vector<std::string> stops;  // of the content
+  std::optional<std::uint32_t> thinking_budget;  // tokens of reasoning before the server ends it
+  std::vector<std::string> stops;                // of the content
   bool logprobs = false;
   std::uint64_t seed = 0;
 };

@@ -163,7 +163,11 @@ void OutputReader::take_tag(Tag tag) {
       return;
     case Tag::kEndThink:
       end_think_may_come_ = false;
-      return mode_ == Mode::kReasoning ? end_reasoning() : end_section();
+      if (mode_ == Mode::kReasoning) return end_reasoning();
+      if (num_calls_ > 0) return end_section();
+      input_.release();
+      line_start_ = true;
+      return white_space_.clear();
     case Tag::kEndToolCall:
     case Tag::kCallEnd:
       return end_section();

@@ -71,6 +71,9 @@ class OutputReader {
   // The output ends. REQUIRES: called once, and no push after it.
   void finish(OutputEnd end, std::vector<OutputDelta>& deltas);
 
+  // The server ended the reasoning, not the model: the first </think> in what follows is dropped.
+  void expect_end_of_thought() { end_think_may_come_ = true; }
+
   // Whether the first call is complete and `parallel` is false: generation can end.
   bool stopped() const { return mode_ == Mode::kStopped; }
   std::size_t num_calls() const { return num_calls_; }

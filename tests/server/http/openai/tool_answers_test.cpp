@@ -277,6 +277,24 @@ TEST_CASE("format with tools: an error names the part that is wrong") {
   CHECK_THAT(param({{"type", "object"}}, refused), Catch::StartsWith("tools"));
 }
 
+TEST_CASE("reasoning that a budget ended: a late </think> is not in the content") {
+  ScriptedServer server({"a thought", "</think>", " answer", "</tool_call>"}, kXmlCall,
+                        /*thinks=*/true);
+  for (const bool has_tools : {false, true}) {
+    ojson body = question(has_tools ? ojson::array({tool("m", kIdentifier)}) : ojson());
+    if (has_tools) body["parallel_tool_calls"] = false;
+    for (const int budget : {-1, 0, 1, 8}) {
+      CAPTURE(has_tools, budget);
+      if (budget >= 0) body["thinking_token_budget"] = budget;
+      const ojson message = server.answered(body)["message"];
+      const bool is_ended = budget == 0 || budget == 1;
+      CHECK(message.value("reasoning_content", "") == (budget == 0 ? "" : "a thought"));
+      CHECK(message["content"] ==
+            (is_ended ? "a thought answer</tool_call>" : "answer</tool_call>"));
+    }
+  }
+}
+
 TEST_CASE("call of a record: names that no property has, with values of its type") {
   ScriptedServer server(
       {"<tool_call>", "\n<function=m>\n<parameter=New York>\n", "3",
