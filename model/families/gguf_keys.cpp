@@ -2,6 +2,7 @@
 #include "model/families/gguf_keys.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include "model/config/config.h"
@@ -57,7 +58,14 @@ std::string whole_number_text(std::int64_t low, std::int64_t high) {
 std::string value_text(const GgufValue& value) {
   if (value.is_array()) return value.type_name() + " of " + std::to_string(value.size());
   if (const auto number = value.integer()) return std::to_string(*number);
-  if (const auto number = value.number()) return std::to_string(*number);
+  if (const auto number = value.number()) {
+    char text[32];
+    const auto single = static_cast<float>(*number);  // as most numbers of these files are
+    char* const end = static_cast<double>(single) == *number
+                          ? std::to_chars(text, text + sizeof text, single).ptr
+                          : std::to_chars(text, text + sizeof text, *number).ptr;
+    return {text, end};
+  }
   if (const auto truth = value.boolean()) return *truth ? "true" : "false";
   if (const auto text = value.text()) return quote(*text);
   return value.type_name();

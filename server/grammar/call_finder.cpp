@@ -21,6 +21,14 @@ std::string_view without_space(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of(kSpace), text.size()));
 }
 
+// White space that every grammar of calls takes: none, a blank, or a line end and a short indent.
+bool is_short_space(std::string_view space) {
+  constexpr std::size_t kMostIndent = 8;
+  if (space.empty() || space == " ") return true;
+  return space[0] == '\n' && space.size() <= 1 + kMostIndent &&
+         space.find_first_not_of(' ', 1) == std::string_view::npos;
+}
+
 // Whether `text` and `tag` may overlap: one ends with a beginning or the whole of the other's end.
 bool may_end_tag(std::string_view text, std::string_view tag) {
   return text.size() < tag.size() ? tag.ends_with(text) : text.ends_with(tag);
@@ -81,8 +89,17 @@ bool CallFinder::step(char byte) {
 }
 
 std::string CallFinder::text() const {
+  const std::string_view tag = tag_of(dialect_);
   const bool is_bare = pending_.size() > 1 && kFunctionTag.starts_with(pending_);
-  return is_bare ? std::string(tag_of(dialect_)) + pending_ : pending_;
+  if (is_bare) return std::string(tag) + pending_;
+  if (!pending_.starts_with(tag)) return pending_;
+  const std::string_view after = std::string_view(pending_).substr(tag.size());
+  const std::string_view head = without_space(after);
+  const std::string_view space = after.substr(0, after.size() - head.size());
+  std::string call(tag);
+  call += is_short_space(space) ? space : "\n";
+  call += head;
+  return call;
 }
 
 bool CallFinder::may_begin_in(ToolDialect dialect, std::string_view token, bool whole) {

@@ -21,7 +21,8 @@ class CallFinder {
   // Takes the next byte. True: with it a call begins; no byte may follow.
   bool step(char byte);
   // The text from the tag on that is, or may become, the beginning of a call, as a grammar of calls
-  // takes it: with a start tag, and white space cut to 64 bytes. Empty: there is none.
+  // takes it: with a start tag, and after it no more white space than each takes. Empty: there is
+  // none.
   std::string text() const;
 
   // Whether some text before `token` makes it the one with which a call begins; or, if `whole`, the

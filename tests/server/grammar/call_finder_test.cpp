@@ -41,6 +41,10 @@ TEST_CASE("call finder: a tag begins a call where its head follows, in mid-line,
   CHECK(hermes("plan: <tool_call>\n {") == "<tool_call>\n {");
   CHECK(hermes("<<tool_call><tool_call>{") == "<tool_call>{");
   CHECK(hermes("<tool_call>\n<tool_call>\n{") == "<tool_call>\n{");
+  // White space that a grammar does not take is a line end.
+  for (const char* const space : {"\n\n", "  ", "\t", "\r\n", " \n", "\n\t", "\n         "}) {
+    CHECK(hermes("<tool_call>" + std::string(space) + "{") == "<tool_call>\n{");
+  }
   CHECK(hermes("<tool_call> is {").empty());
   CHECK(hermes("<tool_call>[{").empty());
   CHECK(hermes("<tool_call {").empty());
