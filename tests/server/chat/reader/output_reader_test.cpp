@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the golden outputs leave open, each in every cut.
+#include "server/grammar/schema.h"
+#include "server/grammar/tool_calls.h"
 #include "tests/server/chat/reader/reader_cases.h"
+#include "tests/server/grammar/grammar_support.h"
 #include "tests/support/catch.h"
 
 namespace lintel::testing {
@@ -591,6 +594,47 @@ TEST_CASE("xml: an empty value that is no text is null, no member, or has none")
   // The next name is read while the empty value has not ended.
   CHECK(arguments("<parameter=maybe>\n\n<parameter=x>\n1</parameter>") ==
         R"({"maybe": null, "x": 1})");
+}
+
+TEST_CASE("xml: calls that a grammar makes of a record are read as documents of its schema") {
+  const auto vocabulary =
+      grammar::vocabulary_of({"<parameter=", ">\n", "\n</parameter>\n", "</function>", "12", "true",
+                              "New York", "</", "x-", "ab", "東京", "\n<parameter=ab>\n"});
+  std::mt19937_64 random(9);
+  std::size_t num_members = 0;
+  for (const char* const schema :
+       {R"({"type":"object","additionalProperties":{"type":"integer"}})",
+        R"({"type":"object","properties":{"ab":{"type":"boolean"},"x y":{"enum":["a","b"]}},
+            "required":["ab"],"additionalProperties":{"type":["integer","null"]}})",
+        R"({"type":"object","patternProperties":{"^x-":{"enum":["ab",12]},"b$":{"const":12}},
+            "additionalProperties":false,"minProperties":1})",
+        R"({"type":"object","properties":{"a":{"type":"integer"}},"propertyNames":{"maxLength":4},
+            "additionalProperties":{"type":"array","items":{"type":"integer"}},
+            "maxProperties":3})"}) {
+    const ToolTypes types(
+        nlohmann::json::array({{{"name", "f"}, {"parameters", nlohmann::json::parse(schema)}}}));
+    const std::vector<grammar::ToolSpec> tools = {{"f", schema}};
+    const auto calls = grammar::compile_tools(
+        tools, {grammar::ToolDialect::kXml, grammar::ToolGrammarOptions::Mode::kRequired, false});
+    const auto documents = grammar::compile_schema(schema);
+    for (int i = 0; i < 40; ++i) {
+      grammar::TokenMatcher row(calls, vocabulary);
+      const std::string text = grammar::random_text(row, random, 4000, 0);
+      CAPTURE(schema, text);
+      REQUIRE(row.ended());
+      const ReaderCase of{
+          "", text, {ReasoningMode::kNone, ToolDialect::kXml, false}, OutputEnd::kStop};
+      const ReadOutput read = read_pieces(of, {text}, &types);
+      REQUIRE(read.joined.calls.size() == 1);
+      const std::string& arguments = read.joined.calls[0].arguments;
+      CAPTURE(arguments);
+      num_members += nlohmann::json::parse(arguments).size();
+      grammar::Matcher document(documents);
+      REQUIRE(document.advance(arguments));
+      REQUIRE(document.accepts());
+    }
+  }
+  CHECK(num_members > 160);
 }
 
 TEST_CASE("xml: every declared name is read as it stands") {
