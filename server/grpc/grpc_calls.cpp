@@ -32,9 +32,9 @@ struct ResponseMessage {
 namespace grpc {
 
 template <>
-class SerializationTraits<lintel::RequestBytes, void> {
+class SerializationTraits<lintel::RequestMessage, void> {
  public:
-  static Status Deserialize(ByteBuffer* bytes, lintel::RequestBytes* request) {
+  static Status Deserialize(ByteBuffer* bytes, lintel::RequestMessage* request) {
     request->swap(*bytes);
     bytes->Clear();
     return Status::OK;
@@ -97,7 +97,7 @@ class GrpcReactor final : public Base, private RpcTransport {
  public:
   // `response`: of a call with one response; else null.
   GrpcReactor(const RpcMethod& method, grpc::CallbackServerContext& context,
-              const RequestBytes& request, ResponseMessage* response)
+              const RequestMessage& request, ResponseMessage* response)
       : call_(context) {
     google::protobuf::Message* message = nullptr;
     if (response != nullptr) {
@@ -122,7 +122,7 @@ class GrpcReactor final : public Base, private RpcTransport {
     delete this;
   }
 
-  void read(RequestBytes& request) override {
+  void read(RequestMessage& request) override {
     if constexpr (kReads) this->StartRead(&request);
   }
   void begin() override { this->StartSendInitialMetadata(); }
@@ -165,29 +165,29 @@ grpc::internal::MethodHandler* handler_of(const RpcMethod& method) {
   using grpc::CallbackServerContext;
   switch (method.type) {
     case RpcMethod::Type::kUnary:
-      return new grpc::internal::CallbackUnaryHandler<RequestBytes, ResponseMessage>(
-          [&method](CallbackServerContext* context, const RequestBytes* request,
+      return new grpc::internal::CallbackUnaryHandler<RequestMessage, ResponseMessage>(
+          [&method](CallbackServerContext* context, const RequestMessage* request,
                     ResponseMessage* response) {
             return new GrpcReactor<grpc::ServerUnaryReactor>(method, *context, *request, response);
           });
     case RpcMethod::Type::kServerStream:
-      return new grpc::internal::CallbackServerStreamingHandler<RequestBytes, ResponseMessage>(
-          [&method](CallbackServerContext* context, const RequestBytes* request) {
+      return new grpc::internal::CallbackServerStreamingHandler<RequestMessage, ResponseMessage>(
+          [&method](CallbackServerContext* context, const RequestMessage* request) {
             return new GrpcReactor<grpc::ServerWriteReactor<ResponseMessage>>(method, *context,
                                                                               *request, nullptr);
           });
     case RpcMethod::Type::kClientStream:
-      return new grpc::internal::CallbackClientStreamingHandler<RequestBytes, ResponseMessage>(
+      return new grpc::internal::CallbackClientStreamingHandler<RequestMessage, ResponseMessage>(
           [&method](CallbackServerContext* context, ResponseMessage* response) {
-            return new GrpcReactor<grpc::ServerReadReactor<RequestBytes>>(method, *context, {},
-                                                                          response);
+            return new GrpcReactor<grpc::ServerReadReactor<RequestMessage>>(method, *context, {},
+                                                                            response);
           });
     case RpcMethod::Type::kBidiStream:
       break;
   }
-  return new grpc::internal::CallbackBidiHandler<RequestBytes, ResponseMessage>(
+  return new grpc::internal::CallbackBidiHandler<RequestMessage, ResponseMessage>(
       [&method](CallbackServerContext* context) {
-        return new GrpcReactor<grpc::ServerBidiReactor<RequestBytes, ResponseMessage>>(
+        return new GrpcReactor<grpc::ServerBidiReactor<RequestMessage, ResponseMessage>>(
             method, *context, {}, nullptr);
       });
 }

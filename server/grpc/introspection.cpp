@@ -191,7 +191,7 @@ class Talk final : public RpcReactor {
 
  private:
   const std::vector<std::string>& services_;
-  RequestBytes request_;
+  RequestMessage request_;
   Response response_;
 };
 

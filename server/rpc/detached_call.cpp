@@ -32,7 +32,7 @@ std::string DetachedCall::certificate() const {
                                               : "";
 }
 
-void DetachedCall::read(RequestBytes&) { reactor_->OnReadDone(/*ok=*/false); }
+void DetachedCall::read(RequestMessage&) { reactor_->OnReadDone(/*ok=*/false); }
 
 void DetachedCall::begin() { reactor_->OnWriteDone(/*ok=*/true); }
 

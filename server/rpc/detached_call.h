@@ -38,7 +38,7 @@ class DetachedCall final : public RpcCall, private RpcTransport {
   DetachedCall(Identity caller, std::function<void(const grpc::Status&)> on_end);
   ~DetachedCall() override = default;
 
-  void read(RequestBytes& request) override;
+  void read(RequestMessage& request) override;
   void begin() override;
   void write(const google::protobuf::Message& message) override;
   void finish(const google::protobuf::Message* last, grpc::Status status) override;

@@ -136,15 +136,24 @@ class Scan {
 
 grpc::Status refused(const std::string& why) { return invalid_argument({{"message", why}}); }
 
+grpc::Status too_long(std::size_t bytes, const MessageBounds& bounds, const std::string& type) {
+  return refused(std::to_string(bytes) + " bytes are more than the " +
+                 std::to_string(bounds.max_bytes) + " of a " + type);
+}
+
+grpc::Status too_large(const MessageBounds& bounds) {
+  return refused("has so many elements that it takes more than " +
+                 std::to_string(bounds.max_parsed_bytes()) +
+                 " bytes of memory, which is the limit where a message has up to " +
+                 std::to_string(bounds.max_bytes) + " bytes");
+}
+
 }  // namespace
 
 grpc::Status parse_bounded(grpc::ByteBuffer& bytes, const MessageBounds& bounds,
                            google::protobuf::Message& message) {
   const std::string type = message.GetDescriptor()->name();
-  if (bytes.Length() > bounds.max_bytes) {
-    return refused(std::to_string(bytes.Length()) + " bytes are more than the " +
-                   std::to_string(bounds.max_bytes) + " of a " + type);
-  }
+  if (bytes.Length() > bounds.max_bytes) return too_long(bytes.Length(), bounds, type);
   bool has_unknown = false;
   {
     grpc::ProtoBufferReader reader(&bytes);
@@ -159,10 +168,7 @@ grpc::Status parse_bounded(grpc::ByteBuffer& bytes, const MessageBounds& bounds,
       case Scan::Result::kTooDeep:
         return refused("is nested deeper than " + std::to_string(kMaxDepth));
       case Scan::Result::kTooLarge:
-        return refused("has so many elements that it takes more than " +
-                       std::to_string(bounds.max_parsed_bytes()) +
-                       " bytes of memory, which is the limit where a message has up to " +
-                       std::to_string(bounds.max_bytes) + " bytes");
+        return too_large(bounds);
     }
     has_unknown = scan.has_unknown();
   }
@@ -171,6 +177,15 @@ grpc::Status parse_bounded(grpc::ByteBuffer& bytes, const MessageBounds& bounds,
     return refused("is not a " + type);
   }
   if (has_unknown) message.DiscardUnknownFields();
+  return grpc::Status::OK;
+}
+
+grpc::Status take_bounded(google::protobuf::Message& from, const MessageBounds& bounds,
+                          google::protobuf::Message& message) {
+  const std::size_t bytes = from.ByteSizeLong();
+  if (bytes > bounds.max_bytes) return too_long(bytes, bounds, from.GetDescriptor()->name());
+  if (from.SpaceUsedLong() > bounds.max_parsed_bytes()) return too_large(bounds);
+  message.GetReflection()->Swap(&message, &from);
   return grpc::Status::OK;
 }
 

@@ -32,6 +32,11 @@ inline constexpr MessageBounds kOpenMessage{4096};
 grpc::Status parse_bounded(grpc::ByteBuffer& bytes, const MessageBounds& bounds,
                            google::protobuf::Message& message);
 
+// Moves `from` into `message`, which is empty and of its type. INVALID_ARGUMENT: it is beyond the
+// bounds.
+grpc::Status take_bounded(google::protobuf::Message& from, const MessageBounds& bounds,
+                          google::protobuf::Message& message);
+
 // A request without memory: RESOURCE_EXHAUSTED with the time to retry; INVALID_ARGUMENT about
 // `field`, with limit and flag, where it can never fit. OK: there is memory.
 grpc::Status request_memory_refusal(const RequestRefusal& refusal, const std::string& identity,

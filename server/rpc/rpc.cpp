@@ -3,7 +3,7 @@
 
 namespace lintel {
 
-void RpcReactor::StartRead(RequestBytes* request) {
+void RpcReactor::StartRead(RequestMessage* request) {
   RpcTransport* bound = nullptr;
   {
     const MutexLock lock(mutex_);
@@ -72,7 +72,7 @@ void RpcReactor::cancel() {
 }
 
 void RpcReactor::bind(RpcTransport& transport) {
-  RequestBytes* read = nullptr;
+  RequestMessage* read = nullptr;
   bool begins = false;
   const google::protobuf::Message* write = nullptr;
   std::optional<grpc::Status> finish;

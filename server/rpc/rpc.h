@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "server/core/mutex.h"
@@ -34,48 +35,64 @@ grpc::Status catch_exceptions(Method&& method) noexcept {
   return catch_exceptions([&]() -> grpc::Status { return method(); }, status_of_exception);
 }
 
-// A request as its bytes. A transport would parse it before the server's code sees it, and keep it
-// until its call is over: for as long as a stream lasts. This one is parsed when the caller is
-// known and may ask for it, within bounds, and its bytes are gone with that.
+// A request that its service has not read: as its bytes, or as a message of this process. gRPC
+// would parse the bytes before the server's code sees them, and keep the message until its call is
+// over: for as long as a stream lasts. These are parsed when the caller is known and may ask for
+// it, within bounds, and are gone with that.
 //
 // Used by one thread at a time.
-class RequestBytes {
+class RequestMessage {
  public:
-  RequestBytes() = default;
-  explicit RequestBytes(grpc::ByteBuffer bytes) : bytes_(std::move(bytes)) {}
+  RequestMessage() = default;
+  explicit RequestMessage(grpc::ByteBuffer bytes) : bytes_(std::move(bytes)) {}
+  explicit RequestMessage(std::unique_ptr<google::protobuf::Message> message)
+      : message_(std::move(message)) {}
+  // Takes `message`.
+  template <typename Message>
+  static RequestMessage of(Message&& message) {
+    static_assert(!std::is_reference_v<Message>);
+    return RequestMessage(std::make_unique<Message>(std::move(message)));
+  }
 
-  // Parses into `message`, which is empty, and drops the bytes. To be called once, though
-  // transports hand the object over as const.
+  // Fills `message`, which is empty, and drops what was held. To be called once, though transports
+  // hand the object over as const.
   grpc::Status read(const MessageBounds& bounds, google::protobuf::Message& message) const {
-    const grpc::Status status = parse_bounded(bytes_, bounds, message);
+    const grpc::Status status = message_ == nullptr ? parse_bounded(bytes_, bounds, message)
+                                                    : take_bounded(*message_, bounds, message);
     bytes_.Clear();
+    message_.reset();
     return status;
   }
   void swap(grpc::ByteBuffer& bytes) { bytes_.Swap(&bytes); }
+  // Bytes that it holds.
+  std::size_t size() const {
+    return message_ == nullptr ? bytes_.Length() : message_->SpaceUsedLong();
+  }
 
  private:
-  mutable grpc::ByteBuffer bytes_;
+  mutable grpc::ByteBuffer bytes_;                              // where there is no message
+  mutable std::unique_ptr<google::protobuf::Message> message_;  // of the type that read() takes
 };
 
-// RequestBytes of a message of this type, as a method gets it. Not valid after the method has
+// RequestMessage of a message of this type, as a method gets it. Not valid after the method has
 // returned.
 template <typename Message>
 class LazyMessage {
  public:
-  explicit LazyMessage(const RequestBytes& bytes) : bytes_(bytes) {}
+  explicit LazyMessage(const RequestMessage& bytes) : bytes_(bytes) {}
   grpc::Status read(const MessageBounds& bounds, Message& message) const {
     return bytes_.read(bounds, message);
   }
 
  private:
-  const RequestBytes& bytes_;
+  const RequestMessage& bytes_;
 };
 
 // What a transport does for a reactor. Each operation is over when the reactor's callback of the
 // same name has been called; the messages outlive it. At most one read and one write are under way.
 class RpcTransport {
  public:
-  virtual void read(RequestBytes& request) = 0;
+  virtual void read(RequestMessage& request) = 0;
   // Sends the headers of the answer to a stream ahead of its first message; over as a write is.
   virtual void begin() = 0;
   virtual void write(const google::protobuf::Message& message) = 0;
@@ -104,7 +121,7 @@ class RpcReactor {
   // Nothing of the call runs any more; the transport does not touch the reactor afterwards.
   virtual void OnDone() = 0;
 
-  void StartRead(RequestBytes* request) EXCLUDES(mutex_);
+  void StartRead(RequestMessage* request) EXCLUDES(mutex_);
   // Answers with the headers now; OnWriteDone comes as of a message. Once, before StartWrite.
   void StartSendInitialMetadata() EXCLUDES(mutex_);
   void StartWrite(const google::protobuf::Message* message) EXCLUDES(mutex_);
@@ -126,7 +143,7 @@ class RpcReactor {
  private:
   Mutex mutex_;
   RpcTransport* transport_ GUARDED_BY(mutex_) = nullptr;  // null: operations wait for bind()
-  RequestBytes* read_ GUARDED_BY(mutex_) = nullptr;
+  RequestMessage* read_ GUARDED_BY(mutex_) = nullptr;
   bool begins_ GUARDED_BY(mutex_) = false;
   const google::protobuf::Message* write_ GUARDED_BY(mutex_) = nullptr;
   std::optional<grpc::Status> finish_ GUARDED_BY(mutex_);
@@ -195,7 +212,7 @@ struct RpcMethod {
   std::function<std::unique_ptr<google::protobuf::Message>()> new_response;
   // kUnary, kServerStream: request is the message. kUnary, kClientStream: response is what goes out
   // when the reactor finishes. It outlives the reactor; the request does not outlive run().
-  std::function<RpcReactor*(RpcCall& call, const RequestBytes& request,
+  std::function<RpcReactor*(RpcCall& call, const RequestMessage& request,
                             google::protobuf::Message* response)>
       run;
 };
@@ -215,7 +232,7 @@ class RpcService {
   template <typename Request, typename Response, typename Run>
   void serve_unary(const char* name, Run run) {
     add<Response>(name, RpcMethod::Type::kUnary,
-                  [run = std::move(run)](RpcCall& call, const RequestBytes& request,
+                  [run = std::move(run)](RpcCall& call, const RequestMessage& request,
                                          google::protobuf::Message* response) {
                     return run(call, LazyMessage<Request>(request),
                                static_cast<Response&>(*response));
@@ -237,7 +254,7 @@ class RpcService {
                     RpcReactor* (Self::*method)(RpcCall*, const LazyMessage<Request>*)) {
     add<Response>(
         name, RpcMethod::Type::kServerStream,
-        [self, method](RpcCall& call, const RequestBytes& request, google::protobuf::Message*) {
+        [self, method](RpcCall& call, const RequestMessage& request, google::protobuf::Message*) {
           const LazyMessage<Request> message(request);
           return (self->*method)(&call, &message);
         });
@@ -247,14 +264,14 @@ class RpcService {
                            RpcReactor* (Self::*method)(RpcCall*, Response*)) {
     add<Response>(
         name, RpcMethod::Type::kClientStream,
-        [self, method](RpcCall& call, const RequestBytes&, google::protobuf::Message* response) {
+        [self, method](RpcCall& call, const RequestMessage&, google::protobuf::Message* response) {
           return (self->*method)(&call, static_cast<Response*>(response));
         });
   }
   template <typename Response, typename Self>
   void serve_bidi_stream(const char* name, Self* self, RpcReactor* (Self::*method)(RpcCall*)) {
     add<Response>(name, RpcMethod::Type::kBidiStream,
-                  [self, method](RpcCall& call, const RequestBytes&, google::protobuf::Message*) {
+                  [self, method](RpcCall& call, const RequestMessage&, google::protobuf::Message*) {
                     return (self->*method)(&call);
                   });
   }

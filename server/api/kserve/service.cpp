@@ -447,7 +447,7 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
   // and its end, in place of a message with a text alone.
   const bool errors_are_statuses_;
   ActiveCall active_;  // while a request is served
-  RequestBytes request_;
+  RequestMessage request_;
   std::string id_;                // of the request that runs
   bool asks_for_stream_ = false;  // it has the parameter, with any value
   bool has_answered_ = false;     // headers, or a message

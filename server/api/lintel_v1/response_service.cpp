@@ -675,7 +675,7 @@ void ResponseService::run_again(const ResponseRecord& record) {
   v1::CreateResponseRequest wire;
   wire.set_body(record.request);
   const grpc::Slice slice(wire.SerializeAsString());
-  const RequestBytes bytes(grpc::ByteBuffer(&slice, 1));
+  const RequestMessage bytes(grpc::ByteBuffer(&slice, 1));
   const auto on_end = [this, record](const grpc::Status& status) {
     if (status.ok()) return;
     catch_exceptions(

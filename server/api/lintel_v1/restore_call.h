@@ -86,7 +86,7 @@ class RestoreCall final : public RpcReactor {
   v1::Session& session_;
   StreamCall call_;
   ActiveCall active_;
-  RequestBytes request_;
+  RequestMessage request_;
   grpc::Status status_;  // written before Finish, read after
 
   std::optional<v1::RestoreHeader> header_;

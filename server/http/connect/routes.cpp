@@ -14,8 +14,10 @@
 #include <utility>
 
 #include "lintel/v1/admin.pb.h"
+#include "lintel/v1/chat.pb.h"
 #include "lintel/v1/generation.pb.h"
 #include "lintel/v1/model.pb.h"
+#include "lintel/v1/response.pb.h"
 #include "lintel/v1/session.pb.h"
 #include "server/http/connect/rpc_format.h"
 #include "server/http/connect/rpc_json.h"
@@ -183,10 +185,10 @@ std::string name_of(const pb::MethodDescriptor* method) {
 
 std::string path_of(const pb::MethodDescriptor* method) { return "/" + name_of(method); }
 
-// A request's body as the message's bytes. `text`: set where it gives its prompt as text, in plain
+// A request's body as the message. `text`: set where it gives its prompt as text, in plain
 // JSON: then it asks for the bytes of tokens. `budget`: null: none.
 grpc::Status read_message(const RpcFormat& format, const pb::Descriptor* type,
-                          const std::string& body, JsonBudget* budget, grpc::ByteBuffer& bytes,
+                          const std::string& body, JsonBudget* budget, RequestMessage& request,
                           PlainText& text) {
   std::string decoded;
   std::string_view message = body;
@@ -200,7 +202,7 @@ grpc::Status read_message(const RpcFormat& format, const pb::Descriptor* type,
     if (!open_envelope(whole, &message, &why)) return invalid(why);
   }
   if (!format.is_json) {
-    bytes = bytes_of(message);
+    request = message_of_bytes(message);
     return grpc::Status::OK;
   }
   const bool is_plain = format.protocol == RpcProtocol::kPlainJson;
@@ -213,16 +215,17 @@ grpc::Status read_message(const RpcFormat& format, const pb::Descriptor* type,
     if (generate.ParseFromString(binary) && generate.prompt().has_text()) {
       text = generate.token_bytes() ? PlainText::kWithBytes : PlainText::kAlone;
       generate.set_token_bytes(true);
-      binary = generate.SerializeAsString();
+      request = RequestMessage::of(std::move(generate));
+      return grpc::Status::OK;
     }
   }
-  bytes = bytes_of(binary);
+  request = message_of_bytes(binary);
   return grpc::Status::OK;
 }
 
 // A method of one request and one response, in Connect's way: the body is the message.
 void answer_unary(const SharedExchange& exchange, const pb::MethodDescriptor* method,
-                  const RpcFormat& format, grpc::ByteBuffer request, HttpCalls::Timeout timeout,
+                  const RpcFormat& format, RequestMessage request, HttpCalls::Timeout timeout,
                   HttpCalls& calls) {
   calls.unary(
       exchange, name_of(method), std::move(request),
@@ -237,21 +240,21 @@ void answer_unary(const SharedExchange& exchange, const pb::MethodDescriptor* me
 
 // The call that a request asks for, answered in the request's format.
 void begin_call(const SharedExchange& exchange, const pb::MethodDescriptor* method,
-                const RpcFormat& format, grpc::ByteBuffer bytes, PlainText text,
+                const RpcFormat& format, RequestMessage message, PlainText text,
                 HttpCalls::Timeout timeout, HttpCalls& calls) {
   const std::string name = name_of(method);
   switch (format.protocol) {
     case RpcProtocol::kStream:
-      return calls.stream(exchange, name, std::move(bytes), std::make_unique<ConnectStream>(format),
-                          timeout);
+      return calls.stream(exchange, name, std::move(message),
+                          std::make_unique<ConnectStream>(format), timeout);
     case RpcProtocol::kGrpcWeb:
-      return calls.stream(exchange, name, std::move(bytes), std::make_unique<GrpcWebStream>(format),
-                          timeout);
+      return calls.stream(exchange, name, std::move(message),
+                          std::make_unique<GrpcWebStream>(format), timeout);
     case RpcProtocol::kPlainJson:
-      return calls.stream(exchange, name, std::move(bytes),
+      return calls.stream(exchange, name, std::move(message),
                           std::make_unique<PlainJsonStream>(format, text), timeout);
     default:
-      return answer_unary(exchange, method, format, std::move(bytes), timeout, calls);
+      return answer_unary(exchange, method, format, std::move(message), timeout, calls);
   }
 }
 
@@ -294,11 +297,12 @@ void answer_call(const SharedExchange& exchange, const pb::MethodDescriptor* met
   bodies.read(
       exchange,
       [exchange, method, format, timeout, &calls](const std::string& body, JsonBudget& budget) {
-        grpc::ByteBuffer bytes;
+        RequestMessage message;
         PlainText text = PlainText::kNone;
-        grpc::Status read = read_message(format, method->input_type(), body, &budget, bytes, text);
+        grpc::Status read =
+            read_message(format, method->input_type(), body, &budget, message, text);
         if (read.ok()) {
-          begin_call(exchange, method, format, std::move(bytes), text, timeout, calls);
+          begin_call(exchange, method, format, std::move(message), text, timeout, calls);
         }
         return read;
       },
@@ -315,15 +319,15 @@ void answer_get(const SharedExchange& exchange, const pb::MethodDescriptor* meth
   grpc::Status read = read_connect_get(request, get);
   HttpCalls::Timeout timeout;
   if (read.ok()) read = read_headers(request, get.format, timeout);
-  grpc::ByteBuffer bytes;
+  RequestMessage message;
   PlainText text = PlainText::kNone;
   if (read.ok()) {
     // Not longer than a request's first line may be.
-    read = read_message(get.format, method->input_type(), get.message, /*budget=*/nullptr, bytes,
+    read = read_message(get.format, method->input_type(), get.message, /*budget=*/nullptr, message,
                         text);
   }
   if (!read.ok()) return exchange->answer(rpc_refusal(get.format, read));
-  answer_unary(exchange, method, get.format, std::move(bytes), timeout, calls);
+  answer_unary(exchange, method, get.format, std::move(message), timeout, calls);
 }
 
 void add_method(HttpRoutes& routes, const pb::MethodDescriptor* method, HttpCalls& calls,
@@ -352,7 +356,8 @@ void add_method(HttpRoutes& routes, const pb::MethodDescriptor* method, HttpCall
 
 void add_connect_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies) {
   for (const pb::FileDescriptor* const file :
-       {v1::GenerateRequest::descriptor()->file(), v1::Session::descriptor()->file(),
+       {v1::GenerateRequest::descriptor()->file(), v1::ChatRequest::descriptor()->file(),
+        v1::ResponseEvents::descriptor()->file(), v1::Session::descriptor()->file(),
         v1::Model::descriptor()->file(), v1::LogLevel::descriptor()->file()}) {
     for (int i = 0; i < file->service_count(); ++i) {
       const pb::ServiceDescriptor* const service = file->service(i);

@@ -47,17 +47,17 @@ HttpCalls::UnaryDone answer_with(const SharedExchange& exchange, Shown shown) {
 
 // Asks a method of the service, and answers so.
 template <typename Response, typename Request, typename Shown>
-void ask(HttpCalls& calls, const SharedExchange& exchange, const char* method,
-         const Request& request, Shown shown) {
-  calls.unary(exchange, method_of(method), bytes_of(request),
+void ask(HttpCalls& calls, const SharedExchange& exchange, const char* method, Request request,
+         Shown shown) {
+  calls.unary(exchange, method_of(method), RequestMessage::of(std::move(request)),
               answer_with<Response>(exchange, std::move(shown)));
 }
 
 // The same of a method about health: on this thread, for others may be busy for long.
 template <typename Response, typename Request, typename Shown>
 void ask_health(HttpCalls& calls, const SharedExchange& exchange, const char* method,
-                const Request& request, Shown shown) {
-  calls.unary_here(exchange, method_of(method), bytes_of(request),
+                Request request, Shown shown) {
+  calls.unary_here(exchange, method_of(method), RequestMessage::of(std::move(request)),
                    answer_with<Response>(exchange, std::move(shown)));
 }
 
@@ -171,11 +171,11 @@ HttpHandler inference_handler(HttpCalls& calls, BodyWork& bodies, ReadBody read,
 
 // Answers in pieces of the response, which its call keeps until they are out, and charges.
 void infer_in_pieces(HttpCalls& calls, const SharedExchange& exchange,
-                     const inference::ModelInferRequest& request,
+                     inference::ModelInferRequest request,
                      JsonPieces (*pieces)(const inference::ModelInferResponse&)) {
   const auto response = std::make_shared<const inference::ModelInferResponse*>(nullptr);
   calls.gather(
-      exchange, method_of("ModelInfer"), bytes_of(request),
+      exchange, method_of("ModelInfer"), RequestMessage::of(std::move(request)),
       [response](const google::protobuf::Message& message) {
         *response = &static_cast<const inference::ModelInferResponse&>(message);
         return grpc::Status::OK;
@@ -189,14 +189,15 @@ void infer_in_pieces(HttpCalls& calls, const SharedExchange& exchange,
 }
 
 void infer(HttpCalls& calls, const SharedExchange& exchange, inference::ModelInferRequest request) {
-  infer_in_pieces(calls, exchange, request, infer_response_pieces);
+  infer_in_pieces(calls, exchange, std::move(request), infer_response_pieces);
 }
 
 void generate(HttpCalls& calls, const SharedExchange& exchange,
               inference::ModelInferRequest request) {
-  infer_in_pieces(calls, exchange, request, [](const inference::ModelInferResponse& response) {
-    return GenerateJson().pieces(response, /*is_last=*/true);
-  });
+  infer_in_pieces(calls, exchange, std::move(request),
+                  [](const inference::ModelInferResponse& response) {
+                    return GenerateJson().pieces(response, /*is_last=*/true);
+                  });
 }
 
 // The responses of ModelStreamInfer as events, of a stream that reports errors by its status.
@@ -224,7 +225,7 @@ void generate_stream(HttpCalls& calls, const SharedExchange& exchange,
                      inference::ModelInferRequest request) {
   auto& parameters = *request.mutable_parameters();
   if (!parameters.contains("stream")) parameters["stream"].set_bool_param(true);
-  calls.stream(exchange, method_of("ModelStreamInfer"), bytes_of(request),
+  calls.stream(exchange, method_of("ModelStreamInfer"), RequestMessage::of(std::move(request)),
                // An error ends the stream with its status.
                std::make_unique<GenerateEvents>(), /*timeout=*/{}, {{"triton_grpc_error", "true"}});
 }

@@ -269,9 +269,8 @@ void ChatJson::write_reasoning(Choice& choice, JsonPieces& out) const {
 
 void ChatJson::write_choice(std::uint32_t index, Choice& choice, JsonPieces& out) const {
   // One that broke off cannot be run. A stream has shown it as far as it came.
-  std::erase_if(choice.calls, [](const v1::ToolCallDelta& call) {
-    return !is_whole_json(call.arguments());
-  });
+  std::erase_if(choice.calls,
+                [](const v1::ToolCallDelta& call) { return !is_whole_json(call.arguments()); });
   out.raw("{\"index\":" + std::to_string(index) + R"(,"message":{"role":"assistant","content":)");
   if (choice.content.empty() && !choice.calls.empty()) {
     out.raw("null");
@@ -358,12 +357,13 @@ void complete_chat(SharedExchange exchange, HttpCalls& calls, const std::string&
   const auto chat = std::make_shared<ChatJson>(std::move(form),
                                                "chatcmpl-" + exchange->request().request_id, now);
   if (chat->form().streams) {
-    calls.stream(exchange, kCompleteMethod, bytes_of(request), std::make_unique<ChatAnswer>(chat));
+    calls.stream(exchange, kCompleteMethod, RequestMessage::of(std::move(request)),
+                 std::make_unique<ChatAnswer>(chat));
     return;
   }
   const auto kept = std::make_shared<KeptAnswer>();
   calls.gather(
-      exchange, kCompleteMethod, bytes_of(request),
+      exchange, kCompleteMethod, RequestMessage::of(std::move(request)),
       [chat](const google::protobuf::Message& message) {
         return chat->gather(static_cast<const v1::ChatResponse&>(message));
       },

@@ -333,7 +333,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
   void start() {
     v1::GetModelRequest get;
     get.set_name(request_.settings.model);
-    calls_.unary(exchange_, "lintel.v1.ModelService/Get", bytes_of(get),
+    calls_.unary(exchange_, "lintel.v1.ModelService/Get", RequestMessage::of(std::move(get)),
                  [self = shared_from_this()](const grpc::Status& status,
                                              const google::protobuf::Message& model) {
                    if (!status.ok()) return self->exchange_->answer(openai_answer(status));
@@ -592,16 +592,16 @@ void Completion::next_prompt() {
   begin_choices();
   v1::GenerateRequest generate = generate_request(request_, prompt_);
   generate.set_token_bytes(form_ == TextForm::kText);
-  grpc::ByteBuffer bytes = bytes_of(generate);
+  RequestMessage request = RequestMessage::of(std::move(generate));
   const std::shared_ptr<Completion> self = shared_from_this();
   if (request_.streams) {
-    calls_.stream(std::make_shared<PromptExchange>(self), kGenerateMethod, std::move(bytes),
+    calls_.stream(std::make_shared<PromptExchange>(self), kGenerateMethod, std::move(request),
                   std::make_unique<PromptAnswer>(self), /*timeout=*/{}, /*headers=*/{},
                   /*is_charged=*/prompt_ > 0);
     return;
   }
   calls_.gather(
-      exchange_, kGenerateMethod, std::move(bytes),
+      exchange_, kGenerateMethod, std::move(request),
       [self](const google::protobuf::Message& message) {
         self->take_message(static_cast<const v1::GenerateResponse&>(message));
         std::size_t gathered = self->gathered_bytes_;

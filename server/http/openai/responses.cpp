@@ -43,11 +43,10 @@ class EventsAnswer final : public StreamAnswer {
 // message until they are out, and charges it.
 template <typename Message>
 void answer_json(const SharedExchange& exchange, HttpCalls& calls, const char* method,
-                 const google::protobuf::Message& request,
-                 const std::string& (Message::*text)() const) {
+                 RequestMessage request, const std::string& (Message::*text)() const) {
   const auto found = std::make_shared<const std::string*>(nullptr);
   calls.gather(
-      exchange, method, bytes_of(request),
+      exchange, method, std::move(request),
       [found, text](const google::protobuf::Message& message) {
         *found = &(static_cast<const Message&>(message).*text)();
         return grpc::Status::OK;
@@ -73,10 +72,10 @@ void write_pieces(const SharedExchange& exchange, const std::shared_ptr<JsonPiec
 
 // Of a response in the background, which continues: answers with it as it begins.
 void answer_begun(const SharedExchange& exchange, HttpCalls& calls, const char* method,
-                  const google::protobuf::Message& request) {
+                  RequestMessage request) {
   const auto is_answered = std::make_shared<bool>(false);
   calls.gather(
-      exchange, method, bytes_of(request),
+      exchange, method, std::move(request),
       [is_answered, exchange](const google::protobuf::Message& message) {
         const std::string& response = static_cast<const v1::ResponseEvents&>(message).response();
         if (response.empty() || std::exchange(*is_answered, true)) return grpc::Status::OK;
@@ -107,11 +106,13 @@ grpc::Status create(const SharedExchange& exchange, const std::string& body, Jso
   request.set_body(body);
   request.set_idempotency_key(std::string(exchange->request().header("idempotency-key")));
   if (form.streams) {
-    calls.stream(exchange, kMethod, bytes_of(request), std::make_unique<EventsAnswer>());
+    calls.stream(exchange, kMethod, RequestMessage::of(std::move(request)),
+                 std::make_unique<EventsAnswer>());
   } else if (form.is_background) {
-    answer_begun(exchange, calls, kMethod, request);
+    answer_begun(exchange, calls, kMethod, RequestMessage::of(std::move(request)));
   } else {
-    answer_json(exchange, calls, kMethod, request, &v1::ResponseEvents::response);
+    answer_json(exchange, calls, kMethod, RequestMessage::of(std::move(request)),
+                &v1::ResponseEvents::response);
   }
   return grpc::Status::OK;
 }
@@ -119,7 +120,8 @@ grpc::Status create(const SharedExchange& exchange, const std::string& body, Jso
 grpc::Status count(const SharedExchange& exchange, const std::string& body, HttpCalls& calls) {
   v1::CountInputTokensRequest request;
   request.set_body(body);
-  calls.unary(exchange, "lintel.v1.ResponseService/CountInputTokens", bytes_of(request),
+  calls.unary(exchange, "lintel.v1.ResponseService/CountInputTokens",
+              RequestMessage::of(std::move(request)),
               [exchange](const grpc::Status& status, const google::protobuf::Message& message) {
                 if (!status.ok()) return exchange->answer(openai_answer(status));
                 const auto& counted = static_cast<const v1::CountInputTokensResponse&>(message);
@@ -156,8 +158,8 @@ void get(HttpCalls& calls, const SharedExchange& exchange) {
   if (stream == members.end() || stream->second != "true") {
     v1::GetResponseRequest request;
     request.set_id(id);
-    return answer_json(exchange, calls, "lintel.v1.ResponseService/Get", request,
-                       &v1::ResponseJson::body);
+    return answer_json(exchange, calls, "lintel.v1.ResponseService/Get",
+                       RequestMessage::of(std::move(request)), &v1::ResponseJson::body);
   }
   v1::ReplayResponseRequest request;
   request.set_id(id);
@@ -169,7 +171,7 @@ void get(HttpCalls& calls, const SharedExchange& exchange) {
     }
     request.set_starting_after(number);
   }
-  calls.stream(exchange, "lintel.v1.ResponseService/Replay", bytes_of(request),
+  calls.stream(exchange, "lintel.v1.ResponseService/Replay", RequestMessage::of(std::move(request)),
                std::make_unique<EventsAnswer>());
 }
 
@@ -177,7 +179,7 @@ void remove(HttpCalls& calls, const SharedExchange& exchange) {
   v1::DeleteResponseRequest request;
   request.set_id(exchange->request().parameters.at(0));
   calls.unary(
-      exchange, "lintel.v1.ResponseService/Delete", bytes_of(request),
+      exchange, "lintel.v1.ResponseService/Delete", RequestMessage::of(std::move(request)),
       [exchange, id = request.id()](const grpc::Status& status, const google::protobuf::Message&) {
         if (!status.ok()) return exchange->answer(openai_answer(status));
         const nlohmann::ordered_json json = {{"id", id}, {"object", "response"}, {"deleted", true}};
@@ -188,8 +190,8 @@ void remove(HttpCalls& calls, const SharedExchange& exchange) {
 void cancel(HttpCalls& calls, const SharedExchange& exchange) {
   v1::CancelResponseRequest request;
   request.set_id(exchange->request().parameters.at(0));
-  answer_json(exchange, calls, "lintel.v1.ResponseService/Cancel", request,
-              &v1::ResponseJson::body);
+  answer_json(exchange, calls, "lintel.v1.ResponseService/Cancel",
+              RequestMessage::of(std::move(request)), &v1::ResponseJson::body);
 }
 
 void list_input(HttpCalls& calls, const SharedExchange& exchange) {
@@ -209,15 +211,15 @@ void list_input(HttpCalls& calls, const SharedExchange& exchange) {
     if (name == "order") request.set_ascending(value == "asc");
     if (name == "after") request.set_after_id(value);
   }
-  answer_json(exchange, calls, "lintel.v1.ResponseService/ListInputItems", request,
-              &v1::ResponseJson::body);
+  answer_json(exchange, calls, "lintel.v1.ResponseService/ListInputItems",
+              RequestMessage::of(std::move(request)), &v1::ResponseJson::body);
 }
 
 grpc::Status compact(const SharedExchange& exchange, const std::string& body, HttpCalls& calls) {
   v1::CompactResponseRequest request;
   request.set_body(body);
-  answer_json(exchange, calls, "lintel.v1.ResponseService/Compact", request,
-              &v1::ResponseJson::body);
+  answer_json(exchange, calls, "lintel.v1.ResponseService/Compact",
+              RequestMessage::of(std::move(request)), &v1::ResponseJson::body);
   return grpc::Status::OK;
 }
 

@@ -73,7 +73,7 @@ grpc::Status create(const SharedExchange& exchange, const std::string& body, Jso
   std::optional<std::string> earlier = turns->find(previous);
   v1::ConnectionTurn& turn = *request.mutable_connection();
   if (earlier) turn.set_earlier_items(*std::move(earlier));
-  calls.stream(exchange, "lintel.v1.ResponseService/Create", bytes_of(request),
+  calls.stream(exchange, "lintel.v1.ResponseService/Create", RequestMessage::of(std::move(request)),
                std::make_unique<TurnAnswer>(turns, std::move(previous)));
   return grpc::Status::OK;
 }

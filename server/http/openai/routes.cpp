@@ -81,7 +81,7 @@ void with_models(HttpCalls& calls, const SharedExchange& exchange, Answer answer
   v1::ListModelsRequest all;
   all.set_all(true);
   calls.unary(
-      exchange, "lintel.v1.ModelService/List", bytes_of(all),
+      exchange, "lintel.v1.ModelService/List", RequestMessage::of(std::move(all)),
       [exchange, answer](const grpc::Status& status, const google::protobuf::Message& response) {
         if (!status.ok()) return exchange->answer(openai_answer(status));
         answer(named_models(static_cast<const v1::ListModelsResponse&>(response)));

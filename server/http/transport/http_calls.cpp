@@ -50,13 +50,14 @@ class HttpCalls::Call final : public RpcCall,
                               private RpcTransport,
                               public std::enable_shared_from_this<Call> {
  public:
-  Call(HttpCalls& calls, SharedExchange exchange, const RpcMethod& method, grpc::ByteBuffer request,
+  Call(HttpCalls& calls, SharedExchange exchange, const RpcMethod& method, RequestMessage request,
        RequestMemory::Charge memory, Handlers handlers, Timeout timeout, HttpHeaders headers)
       : calls_(calls),
         exchange_(std::move(exchange)),
         method_(method),
         headers_(std::move(headers)),
-        bytes_(std::move(request)),
+        request_(std::move(request)),
+        request_bytes_(request_.size()),
         memory_(std::move(memory)),
         handlers_(std::move(handlers)) {
     if (timeout) deadline_ = std::chrono::system_clock::now() + *timeout;
@@ -80,9 +81,9 @@ class HttpCalls::Call final : public RpcCall,
     calls_.enter();
     self_ = shared_from_this();
     const grpc::Status in_turn = catch_exceptions([&] {
-      const bool is_long = bytes_.Length() > BodyWork::kShortBytes;
+      const bool is_long = request_bytes_ > BodyWork::kShortBytes;
       if (calls_.bodies_ == nullptr || !is_long) return out_of_memory();
-      const bool is_added = calls_.bodies_->run_in_turn(exchange_->request(), bytes_.Length(),
+      const bool is_added = calls_.bodies_->run_in_turn(exchange_->request(), request_bytes_,
                                                         [call = self_](const grpc::Status& status) {
                                                           if (!status.ok()) call->fail(status);
                                                           call->run(call->start_);
@@ -147,7 +148,7 @@ class HttpCalls::Call final : public RpcCall,
   }
 
  private:
-  void read(RequestBytes& request) override {
+  void read(RequestMessage& request) override {
     read_into_ = &request;
     post(read_);
   }
@@ -196,9 +197,9 @@ class HttpCalls::Call final : public RpcCall,
         if (!failed_.ok()) return failed_;
         if (cancelled_) return lintel::cancelled();
       }
-      RequestBytes request;
-      if (method_.type != RpcMethod::Type::kBidiStream) request.swap(bytes_);
-      // From here on what is made of the bytes is charged.
+      RequestMessage request;
+      if (method_.type != RpcMethod::Type::kBidiStream) request = std::move(request_);
+      // From here on what is made of the request is charged.
       if (method_.type != RpcMethod::Type::kBidiStream) memory_.shrink_to(0);
       reactor_ = method_.run(*this, request, response_.get());
       return grpc::Status::OK;
@@ -235,7 +236,7 @@ class HttpCalls::Call final : public RpcCall,
   // The request is one message.
   void on_read() {
     const bool is_first = !std::exchange(has_read_, true);
-    if (is_first) read_into_->swap(bytes_);
+    if (is_first) *read_into_ = std::move(request_);
     memory_.shrink_to(0);
     reactor_->OnReadDone(is_first);
   }
@@ -365,7 +366,8 @@ class HttpCalls::Call final : public RpcCall,
   const RpcMethod& method_;
   const HttpHeaders headers_;
   std::optional<std::chrono::system_clock::time_point> deadline_;
-  grpc::ByteBuffer bytes_;        // the request, until it is read
+  RequestMessage request_;  // until it is read
+  const std::size_t request_bytes_;
   RequestMemory::Charge memory_;  // of these
   std::unique_ptr<google::protobuf::Message> response_;
   Handlers handlers_;
@@ -374,7 +376,7 @@ class HttpCalls::Call final : public RpcCall,
   // Of the operations under way, of which there is one of each kind.
   Task start_, cancel_, read_, begin_, write_, written_, finish_, piece_;
   NextPiece next_piece_;  // null: the answer is out
-  RequestBytes* read_into_ = nullptr;
+  RequestMessage* read_into_ = nullptr;
   const google::protobuf::Message* message_ = nullptr;
   grpc::Status status_;
   bool has_read_ = false;
@@ -476,11 +478,11 @@ void HttpCalls::run() {
 }
 
 void HttpCalls::start(const SharedExchange& exchange, const std::string& method,
-                      grpc::ByteBuffer request, Handlers handlers, Timeout timeout,
+                      RequestMessage request, Handlers handlers, Timeout timeout,
                       HttpHeaders headers) {
   RequestMemory::Charge charge =
       handlers.is_charged ? RequestMemory::Charge() : charge_of(*exchange);
-  if (const RequestRefusal refusal = charge.add(request.Length())) {
+  if (const RequestRefusal refusal = charge.add(request.size())) {
     const std::string& name = exchange->request().caller ? exchange->request().caller->name : "";
     const RpcMethod& refused = *methods_.at(method);
     const auto response =
@@ -510,12 +512,12 @@ HttpCalls::Handlers HttpCalls::unary_handlers(UnaryDone done) {
 }
 
 void HttpCalls::unary(const SharedExchange& exchange, const std::string& method,
-                      grpc::ByteBuffer request, UnaryDone done, Timeout timeout) {
+                      RequestMessage request, UnaryDone done, Timeout timeout) {
   start(exchange, method, std::move(request), unary_handlers(std::move(done)), timeout, {});
 }
 
 void HttpCalls::unary_here(const SharedExchange& exchange, const std::string& method,
-                           grpc::ByteBuffer request, UnaryDone done) {
+                           RequestMessage request, UnaryDone done) {
   const auto call = std::make_shared<Call>(
       *this, exchange, *methods_.at(method), std::move(request), RequestMemory::Charge(),
       unary_handlers(std::move(done)), Timeout(), HttpHeaders());
@@ -523,7 +525,7 @@ void HttpCalls::unary_here(const SharedExchange& exchange, const std::string& me
 }
 
 void HttpCalls::stream(const SharedExchange& exchange, const std::string& method,
-                       grpc::ByteBuffer request, std::unique_ptr<StreamAnswer> answer,
+                       RequestMessage request, std::unique_ptr<StreamAnswer> answer,
                        Timeout timeout, HttpHeaders headers, bool is_charged) {
   struct State {
     std::unique_ptr<StreamAnswer> answer;
@@ -558,7 +560,7 @@ void HttpCalls::stream(const SharedExchange& exchange, const std::string& method
 }
 
 void HttpCalls::gather(const SharedExchange& exchange, const std::string& method,
-                       grpc::ByteBuffer request, EachMessage each, GatherDone done,
+                       RequestMessage request, EachMessage each, GatherDone done,
                        std::shared_ptr<KeptAnswer> kept, Timeout timeout, bool is_charged) {
   start(exchange, method, std::move(request),
         {.begin = nullptr,
@@ -594,13 +596,9 @@ bool HttpCalls::wait_until_none(std::chrono::nanoseconds timeout) {
   return true;
 }
 
-grpc::ByteBuffer bytes_of(const google::protobuf::Message& message) {
-  return bytes_of(message.SerializeAsString());
-}
-
-grpc::ByteBuffer bytes_of(std::string_view serialized) {
+RequestMessage message_of_bytes(std::string_view serialized) {
   const grpc::Slice slice(serialized.data(), serialized.size());
-  return {&slice, 1};
+  return RequestMessage(grpc::ByteBuffer(&slice, 1));
 }
 
 }  // namespace lintel

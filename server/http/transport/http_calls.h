@@ -3,7 +3,6 @@
 #pragma once
 
 #include <google/protobuf/message.h>
-#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/status.h>
 
 #include <chrono>
@@ -69,17 +68,17 @@ class HttpCalls {
   // `done` answers the exchange; the response is empty where the status is not OK.
   using UnaryDone =
       std::function<void(const grpc::Status&, const google::protobuf::Message& response)>;
-  void unary(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
+  void unary(const SharedExchange& exchange, const std::string& method, RequestMessage request,
              UnaryDone done, Timeout timeout = {});
 
   // The same on the calling thread, before it returns: of a method that neither waits nor works for
   // long, such as health's, which answers while all other threads are busy.
-  void unary_here(const SharedExchange& exchange, const std::string& method,
-                  grpc::ByteBuffer request, UnaryDone done);
+  void unary_here(const SharedExchange& exchange, const std::string& method, RequestMessage request,
+                  UnaryDone done);
 
   // A server stream, answered in pieces; of a unary method, of one message; of one that streams
   // both ways, with one request. `headers`: the call has these, too. is_charged: as RpcCall's.
-  void stream(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
+  void stream(const SharedExchange& exchange, const std::string& method, RequestMessage request,
               std::unique_ptr<StreamAnswer> answer, Timeout timeout = {}, HttpHeaders headers = {},
               bool is_charged = false);
 
@@ -91,7 +90,7 @@ class HttpCalls {
   using EachMessage = std::function<grpc::Status(const google::protobuf::Message& message)>;
   using NextPiece = std::function<std::string()>;  // empty: it was the last
   using GatherDone = std::function<NextPiece(const grpc::Status&)>;
-  void gather(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
+  void gather(const SharedExchange& exchange, const std::string& method, RequestMessage request,
               EachMessage each, GatherDone done, std::shared_ptr<KeptAnswer> kept,
               Timeout timeout = {}, bool is_charged = false);
 
@@ -120,7 +119,7 @@ class HttpCalls {
 
   static Handlers unary_handlers(UnaryDone done);
   // Charges the request, which waits for its thread, or answers that there is no memory for it.
-  void start(const SharedExchange& exchange, const std::string& method, grpc::ByteBuffer request,
+  void start(const SharedExchange& exchange, const std::string& method, RequestMessage request,
              Handlers handlers, Timeout timeout, HttpHeaders headers);
   void post(Task& task, std::shared_ptr<Call> call) noexcept EXCLUDES(mutex_);
   // At that time the call is cancelled, unless it has ended.
@@ -145,8 +144,7 @@ class HttpCalls {
   bool stopping_ GUARDED_BY(mutex_) = false;
 };
 
-// A message as its bytes.
-grpc::ByteBuffer bytes_of(const google::protobuf::Message& message);
-grpc::ByteBuffer bytes_of(std::string_view serialized);
+// A message as it came over the wire.
+RequestMessage message_of_bytes(std::string_view serialized);
 
 }  // namespace lintel

@@ -109,12 +109,32 @@ TEST_CASE("fields that a type does not know are left out") {
 TEST_CASE("a request releases its bytes after it is read", "[threat-44]") {
   v1::GenerateRequest request;
   request.set_model("tokens");
-  const RequestBytes bytes(buffer_of(request.SerializeAsString()));
+  const RequestMessage bytes(buffer_of(request.SerializeAsString()));
   const LazyMessage<v1::GenerateRequest> received(bytes);
   v1::GenerateRequest once, again;
   CHECK(received.read(kBounds, once).ok());
   CHECK(once.model() == "tokens");
   CHECK_FALSE(received.read(kBounds, again).ok());
+}
+
+TEST_CASE("a message of this process has the bounds of one that came over the wire",
+          "[threat-42]") {
+  v1::GenerateRequest request;
+  request.set_model("tokens");
+  const RequestMessage fits = RequestMessage::of(v1::GenerateRequest(request));
+  CHECK(fits.size() == request.SpaceUsedLong());
+  v1::GenerateRequest once, again;
+  CHECK(fits.read(kBounds, once).ok());
+  CHECK(once.model() == "tokens");
+  CHECK_FALSE(fits.read(kBounds, again).ok());  // nothing is left of it
+  CHECK(fits.size() == 0);
+
+  request.set_model(std::string(kBounds.max_bytes, 'm'));
+  const grpc::Status refused =
+      RequestMessage::of(v1::GenerateRequest(request)).read(kBounds, again);
+  CHECK(refused.error_code() == grpc::INVALID_ARGUMENT);
+  CHECK(refused.error_message() == parse(request.SerializeAsString(), again).error_message());
+  CHECK(again.model().empty());
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ namespace lintel::testing {
 class CountingWriter final : public RpcTransport {
  public:
   explicit CountingWriter(RpcReactor* reactor) : reactor_(reactor) { reactor->bind(*this); }
-  void read(RequestBytes&) override {}
+  void read(RequestMessage&) override {}
   void begin() override { reactor_->OnWriteDone(true); }
   void write(const google::protobuf::Message&) override { ++in_flight; }
   void finish(const google::protobuf::Message*, grpc::Status status) override {

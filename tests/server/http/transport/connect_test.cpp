@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // lintel.v1 over HTTP: the same tokens as over gRPC, in every protocol.
 #include <absl/strings/escaping.h>
+#include <google/protobuf/descriptor.h>
 #include <google/protobuf/util/json_util.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "lintel/v1/model.pb.h"
@@ -306,6 +308,29 @@ TEST_CASE("an error has the protocol's shape, gRPC's code and message, and its d
   const HttpReply unary = post(port, "/lintel.v1.ModelService/Get", R"({"name":"nosuch"})");
   CHECK(unary.status == 404);
   CHECK(json::parse(unary.body)["code"] == "not_found");
+}
+
+TEST_CASE("every method of lintel.v1 has a route") {
+  TestServer server({"bytes"}, with_http());
+  const std::filesystem::path protos =
+      std::filesystem::path(LINTEL_TEST_DATA).parent_path() / "proto" / "lintel" / "v1";
+  std::size_t num_methods = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(protos)) {
+    const auto* const file = google::protobuf::DescriptorPool::generated_pool()->FindFileByName(
+        "lintel/v1/" + entry.path().filename().string());
+    CAPTURE(entry.path());
+    REQUIRE(file != nullptr);
+    for (int i = 0; i < file->service_count(); ++i) {
+      for (int k = 0; k < file->service(i)->method_count(); ++k, ++num_methods) {
+        const auto* const method = file->service(i)->method(k);
+        const std::string path = "/" + file->service(i)->full_name() + "/" + method->name();
+        CAPTURE(path);
+        const HttpReply reply = post(server.server().http_port(), path, "{}", "text/xml");
+        CHECK(reply.status == (method->client_streaming() ? 501 : 415));
+      }
+    }
+  }
+  CHECK(num_methods > 30);
 }
 
 TEST_CASE("bodies and encodings that are invalid or not supported are refused by name") {

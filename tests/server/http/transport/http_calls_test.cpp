@@ -123,10 +123,10 @@ class Names final : public StreamAnswer {
   }
 };
 
-grpc::ByteBuffer request_for(const std::string& name) {
+RequestMessage request_for(const std::string& name) {
   v1::GetModelRequest request;
   request.set_name(name);
-  return bytes_of(request);
+  return RequestMessage::of(std::move(request));
 }
 
 }  // namespace
