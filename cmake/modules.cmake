@@ -73,7 +73,7 @@ function(lintel_module folder)
   if("<grpc>" IN_LIST sees)
     list(APPEND headers wire)
   endif()
-  if("<cli>" IN_LIST sees)  # never hot, and CLI11 takes the optimiser long
+  if("<cli>" IN_LIST sees AND NOT LINTEL_OPTIMIZE_MODEL)  # never hot, and CLI11 takes the optimiser long
     list(APPEND headers lightly_optimized)
   elseif(LINTEL_OPTIMIZE_MODEL AND top STREQUAL "model")
     list(APPEND headers optimized)

@@ -20,10 +20,17 @@ PYTHON = "client/python/lintel/_request.py"
 def range_text(row):
     if row["type"] == "flag":
         return "true, false"
+    if "values" in row:
+        return row["values"]
     if "low" not in row:
         return {"count": "0 and more", "position": "0 and more"}.get(row["type"], "")
     low, high = f"{row['low']:g}", f"{row['high']:g}"
     return f"more than {low}, at most {high}" if row["is_above_low"] else f"{low} to {high}"
+
+
+def read_by(api, rows):
+    """The fields that an API reads by the table."""
+    return [row for row in rows if api in row and api not in row["by_hand"]]
 
 
 def last(row):
@@ -45,14 +52,12 @@ def keyword(row):
 
 
 def python_signature(rows):
-    return [f"        {keyword(row)}," for row in rows if "python" in row]
+    return [f"        {keyword(row)}," for row in read_by("python", rows)]
 
 
 def python_docstring(rows):
     lines = []
-    for row in rows:
-        if "python" not in row:
-            continue
+    for row in read_by("python", rows):
         text = f"{row['python']}: {row['help']}"
         if "default" in row:
             text += f" [{row['default']}]"
@@ -61,9 +66,10 @@ def python_docstring(rows):
 
 
 def python_request(rows):
-    named = [row for row in rows if "python" in row]
+    named = read_by("python", rows)
     own = [row for row in named if "." not in row["name"]]
     sampling = [row for row in named if row["name"].startswith("sampling.")]
+    assert len(own) + len(sampling) == len(named), "of other messages no request is written"
     return (["        request = pb.GenerateRequest("]
             + [f"            {last(row)}={row['python']}," for row in own]
             + ["            sampling=pb.Sampling("]
@@ -86,11 +92,10 @@ def page_module(rows):
     lines = ["// SPDX-License-Identifier: Apache-2.0",
              "// How tokens are sampled: the fields of lintel.v1.Sampling that the page has. Made by scripts/fields.py.",
              "export const samplingFields = ["]
-    for row in rows:
-        if "page" not in row:
-            continue
+    for row in read_by("page", rows):
         entry = {"name": camel(last(row)), "label": row["page"], "default": row["default"], "help": row["help"],
-                 "whole": row["type"] == "count", "low": number(row.get("low", 0))}
+                 "whole": row["type"] == "count", "low": number(row.get("low", 0)),
+                 "isAboveLow": row.get("is_above_low", False)}
         if "high" in row:
             entry["high"] = number(row["high"])
         items = [f"{key}: " + ("'" + value.replace("'", "\\'") + "'" if isinstance(value, str) else json.dumps(value))
@@ -117,7 +122,7 @@ REGIONS = [
     (PYTHON, "their defaults in brackets:\n", '"""', lambda rows: [""] + python_docstring(rows)),
     (PYTHON, "fields: request", END, python_request),
     ("docs/http_openai.md", "fields: completions", END, lambda rows: table(rows, "completions")),
-    ("docs/chat.md", "fields: chat", END, lambda rows: table(rows, "chat")),
+    ("docs/chat.md", "fields: chat", END, lambda rows: table(read_by("chat", rows), "chat")),
     ("proto/README.md", "fields: kserve", END, lambda rows: table(rows, "kserve")),
 ]
 FILES = {"web/js/fields.js": page_module}

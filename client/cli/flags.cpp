@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <stdexcept>
 #include <type_traits>
 #include <utility>
 
@@ -328,25 +329,25 @@ void set_field(const RequestField& row, std::string_view text, v1::GenerateReque
     case FieldType::kFlag:
       return reflection.SetBool(to, field, true);
     case FieldType::kCount:
-      return reflection.SetUInt32(to, field, parse_uint32(row.cli, text));
+      return reflection.SetUInt32(to, field, parse_uint32(row.cli.text, text));
     case FieldType::kPosition:
-      return reflection.SetInt64(to, field, parse_int64(row.cli, text));
+      return reflection.SetInt64(to, field, parse_int64(row.cli.text, text));
     case FieldType::kSeed:
-      return reflection.SetUInt64(to, field, parse_uint64(row.cli, text));
+      return reflection.SetUInt64(to, field, parse_uint64(row.cli.text, text));
     case FieldType::kNumber:
-      return reflection.SetFloat(to, field, parse_float(row.cli, text));
+      return reflection.SetFloat(to, field, parse_float(row.cli.text, text));
     case FieldType::kText:
       return reflection.SetString(to, field, std::string(text));
     case FieldType::kBiases: {
-      const auto [id, value] = parse_bias(row.cli, text);
+      const auto [id, value] = parse_bias(row.cli.text, text);
       if (!request.mutable_sampling()->mutable_logit_bias()->insert({id, value}).second) {
-        throw UsageError(std::string(row.cli) + ": token " + std::to_string(id) +
+        throw UsageError(std::string(row.cli.text) + ": token " + std::to_string(id) +
                          " is named twice");
       }
       return;
     }
-    default:  // generate.h reads these
-      return;
+    default:
+      throw std::logic_error("no flag reads a field as " + std::string(row.name));
   }
 }
 
@@ -356,7 +357,7 @@ bool is_of_sampling(const RequestField& row) { return row.name.starts_with("samp
 
 void FieldFlags::add(CLI::App& app, std::size_t field, const std::string& group) {
   const RequestField& row = kRequestFields[field];
-  const std::string flag(row.cli);
+  const std::string flag(row.cli.text);
   const std::string help =
       std::string(row.help) + (row.default_value.empty() || row.type == FieldType::kFlag
                                    ? std::string()
@@ -389,14 +390,14 @@ void FieldFlags::add_sampling_to(CLI::App& app, const std::string& seed_help) {
   add_parsed(app, "--seed", seed, parse_uint64, "N", seed_help)->group(group);
   for (std::size_t i = 0; i < std::size(kRequestFields); ++i) {
     const RequestField& row = kRequestFields[i];
-    if (!row.cli.empty() && is_of_sampling(row)) add(app, i, group);
+    if (row.cli.is_read_by_table() && is_of_sampling(row)) add(app, i, group);
   }
 }
 
 void FieldFlags::add_others_to(CLI::App& app, bool for_session) {
   for (std::size_t i = 0; i < std::size(kRequestFields); ++i) {
     const RequestField& row = kRequestFields[i];
-    if (row.cli.empty() || is_of_sampling(row)) continue;
+    if (!row.cli.is_read_by_table() || is_of_sampling(row)) continue;
     if (for_session && (row.name == "window" || row.name == "initial_state")) continue;
     add(app, i, "");
   }

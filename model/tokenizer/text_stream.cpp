@@ -5,6 +5,7 @@
 #include <utility>
 
 namespace lintel {
+
 StopFilter::StopFilter(std::vector<std::string> strings)
     : strings_(std::make_shared<const StopStrings>(std::move(strings))), matcher_(*strings_) {}
 

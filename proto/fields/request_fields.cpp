@@ -6,9 +6,10 @@
 
 namespace lintel {
 
-std::optional<std::size_t> find_field(std::string_view RequestField::*api, std::string_view name) {
-  if (name.empty()) return std::nullopt;
-  const RequestField* const row = std::ranges::find(kRequestFields, name, api);
+std::optional<std::size_t> find_field(FieldName RequestField::*api, std::string_view name) {
+  const RequestField* const row = std::ranges::find_if(kRequestFields, [&](const auto& field) {
+    return (field.*api).is_read_by_table() && (field.*api).text == name;
+  });
   if (row == std::end(kRequestFields)) return std::nullopt;
   return static_cast<std::size_t>(row - std::begin(kRequestFields));
 }

@@ -42,24 +42,42 @@ struct FieldRange {
   }
 };
 
-// An empty name: the API has no such field, or reads it in its own way.
+// What an API calls a field; empty: it has none.
+struct FieldName {
+  std::string_view text;
+  // The API reads it in a way of its own, with another field or in another form.
+  bool is_read_by_hand = false;
+
+  constexpr FieldName() = default;
+  constexpr FieldName(const char* name) : text(name) {}
+  constexpr bool is_read_by_table() const { return !text.empty() && !is_read_by_hand; }
+};
+
+constexpr FieldName by_hand(const char* name) {
+  FieldName made(name);
+  made.is_read_by_hand = true;
+  return made;
+}
+
 struct RequestField {
   std::string_view name;  // in lintel.v1.GenerateRequest, with the messages that it is in
   FieldType type;
   FieldRange range;
+  std::string_view values;         // where they are no range: what the documentation says of them
   std::string_view default_value;  // as the documentation says it; empty: none
   std::string_view help;           // a phrase
 
-  std::string_view completions;  // the member of /v1/completions
-  std::string_view chat;         // of /v1/chat/completions and /v1/responses
-  std::string_view kserve;       // the parameter of the Open Inference Protocol
-  std::string_view cli;          // the flag of `lintel generate`
-  std::string_view metavar;      // what stands for its value there
-  std::string_view python;       // the keyword of generate()
-  std::string_view page;         // the label on the page of the server
+  FieldName completions;     // the member of /v1/completions
+  FieldName chat;            // of /v1/chat/completions
+  FieldName responses;       // of /v1/responses
+  FieldName kserve;          // the parameter of the Open Inference Protocol
+  FieldName cli;             // the flag of `lintel generate`
+  std::string_view metavar;  // what stands for its value there
+  FieldName python;          // the keyword of generate()
+  FieldName page;            // the label on the page of the server
 
-  // Requests that differ in it alone may have other tokens: a call that is repeated is refused
-  // where such a field has changed.
+  // Whether answers may differ with it. Where they do not, a call may be repeated with another
+  // value.
   bool changes_answer = true;
 };
 
@@ -67,26 +85,40 @@ struct RequestField {
 inline constexpr RequestField kRequestFields[] = {
     {.name = "model",
      .type = FieldType::kText,
-     .default_value = "the one that is served; of a session, its own",
+     .default_value = "the one that is served",
      .help = "Model that answers",
      .completions = "model",
      .chat = "model",
+     .responses = "model",
+     .cli = by_hand("--model"),
      .python = "model"},
     {.name = "session_id",
      .type = FieldType::kText,
      .default_value = "none",
      .help = "Continue this session",
+     .cli = by_hand("--session"),
      .python = "session"},
     {.name = "prompt",
      .type = FieldType::kValues,
-     .help = "Text, token ids or pixels that the model reads first"},
+     .help = "Text, token ids or pixels that the model reads first",
+     .completions = by_hand("prompt"),
+     .cli = by_hand("--prompt"),
+     .python = by_hand("prompt")},
     {.name = "max_new_tokens",
      .type = FieldType::kCount,
-     .default_value = "up to the end of the sequence, or --max-new-tokens of the server",
+     .values = "0 to --max-new-tokens",
+     .default_value = "16 in /v1/completions; else up to the end of the sequence, and the clients "
+                      "ask for 256 of "
+                      "a text",
      .help = "Most tokens to produce, given ones included",
      .completions = "max_tokens",
+     .chat = by_hand("max_completion_tokens"),
+     .responses = by_hand("max_output_tokens"),
      .kserve = "max_new_tokens",
-     .python = "max_new_tokens"},
+     .cli = by_hand("--max-new-tokens"),
+     .metavar = "N",
+     .python = "max_new_tokens",
+     .page = by_hand("Tokens to write")},
     {.name = "sampling.temperature",
      .type = FieldType::kNumber,
      .range = {0, 1000},
@@ -94,6 +126,7 @@ inline constexpr RequestField kRequestFields[] = {
      .help = "0: the most likely token; 1: the model's distribution",
      .completions = "temperature",
      .chat = "temperature",
+     .responses = "temperature",
      .kserve = "temperature",
      .cli = "--temperature",
      .metavar = "T",
@@ -105,6 +138,7 @@ inline constexpr RequestField kRequestFields[] = {
      .help = "Keep the K most likely tokens; 0: all",
      .completions = "top_k",
      .chat = "top_k",
+     .responses = "top_k",
      .kserve = "top_k",
      .cli = "--top-k",
      .metavar = "K",
@@ -117,6 +151,7 @@ inline constexpr RequestField kRequestFields[] = {
      .help = "Keep the smallest set of tokens with this probability",
      .completions = "top_p",
      .chat = "top_p",
+     .responses = "top_p",
      .kserve = "top_p",
      .cli = "--top-p",
      .metavar = "P",
@@ -129,6 +164,7 @@ inline constexpr RequestField kRequestFields[] = {
      .help = "Drop tokens below this share of the most likely one's probability",
      .completions = "min_p",
      .chat = "min_p",
+     .responses = "min_p",
      .kserve = "min_p",
      .cli = "--min-p",
      .metavar = "P",
@@ -141,6 +177,7 @@ inline constexpr RequestField kRequestFields[] = {
      .help = "Divides (multiplies) positive (negative) logits of tokens that occurred",
      .completions = "repetition_penalty",
      .chat = "repetition_penalty",
+     .responses = "repetition_penalty",
      .kserve = "repetition_penalty",
      .cli = "--repetition-penalty",
      .metavar = "X",
@@ -153,6 +190,7 @@ inline constexpr RequestField kRequestFields[] = {
      .help = "Subtracted once from the logits of tokens that occurred",
      .completions = "presence_penalty",
      .chat = "presence_penalty",
+     .responses = "presence_penalty",
      .kserve = "presence_penalty",
      .cli = "--presence-penalty",
      .metavar = "X",
@@ -164,6 +202,7 @@ inline constexpr RequestField kRequestFields[] = {
      .help = "Subtracted from logits once per occurrence of the token",
      .completions = "frequency_penalty",
      .chat = "frequency_penalty",
+     .responses = "frequency_penalty",
      .kserve = "frequency_penalty",
      .cli = "--frequency-penalty",
      .metavar = "X",
@@ -175,6 +214,7 @@ inline constexpr RequestField kRequestFields[] = {
      .help = "Penalties count the last N tokens only; 0: all of the sequence",
      .completions = "penalty_window",
      .chat = "penalty_window",
+     .responses = "penalty_window",
      .kserve = "penalty_window",
      .cli = "--penalty-window",
      .metavar = "N",
@@ -186,50 +226,78 @@ inline constexpr RequestField kRequestFields[] = {
      .help = "Added to the logit of a token",
      .completions = "logit_bias",
      .chat = "logit_bias",
+     .responses = "logit_bias",
      .cli = "--logit-bias",
      .metavar = "ID=VALUE",
      .python = "logit_bias"},
     {.name = "sampling.seed",
      .type = FieldType::kSeed,
+     .values = "64 bits",
      .default_value = "random",
      .help = "The same one gives the same tokens; sample i has seed + i",
      .completions = "seed",
      .chat = "seed",
+     .responses = "seed",
      .kserve = "seed",
+     .cli = by_hand("--seed"),
+     .metavar = "N",
      .python = "seed",
-     .changes_answer = false},
+     .page = by_hand("Seed")},
     {.name = "stop.strings",
      .type = FieldType::kTexts,
+     .values = "1 to 256 bytes each",
      .default_value = "none",
-     .help = "Texts that end the answer, at most --max-stop-strings of 1 to 256 bytes",
+     .help = "Texts that end the answer, at most --max-stop-strings",
      .completions = "stop",
-     .chat = "stop"},
+     .chat = "stop",
+     .responses = "stop",
+     .kserve = by_hand("stop"),
+     .cli = by_hand("--stop"),
+     .metavar = "TEXT",
+     .python = by_hand("stop")},
     {.name = "stop.token_ids",
      .type = FieldType::kTokens,
      .default_value = "none",
-     .help = "Tokens that end the answer, at most 256"},
+     .help = "Tokens that end the answer, at most 256",
+     .cli = by_hand("--stop-token"),
+     .metavar = "ID",
+     .python = by_hand("stop")},
     {.name = "stop.include_in_output",
      .type = FieldType::kFlag,
      .default_value = "false",
      .help = "The stop token or text is part of the answer",
-     .kserve = "include_stop_str_in_output"},
+     .kserve = "include_stop_str_in_output",
+     .cli = by_hand("--include-stop"),
+     .python = by_hand("include_stop")},
     {.name = "num_samples",
      .type = FieldType::kCount,
+     .values = "1 to --max-samples",
      .default_value = "1",
-     .help = "Samples of one prompt, which is read once; not with a session",
+     .help = "Samples of one prompt, which is read once",
      .completions = "n",
+     .chat = by_hand("n"),
      .kserve = "num_samples",
+     .cli = by_hand("--samples"),
+     .metavar = "N",
      .python = "num_samples"},
     {.name = "log2_probs",
      .type = FieldType::kFlag,
      .default_value = "false",
      .help = "Report the log2-probability of every token",
+     .chat = by_hand("logprobs"),
+     .cli = by_hand("--log-probs"),
      .python = "log2_probs"},
     {.name = "top_log2_probs",
      .type = FieldType::kCount,
+     .values = "0 to --max-top-log2-probs",
      .default_value = "0",
      .help = "Report the N most likely tokens at each position",
+     .completions = by_hand("logprobs"),
+     .chat = by_hand("top_logprobs"),
+     .responses = by_hand("top_logprobs"),
      .kserve = "top_log2_probs",
+     .cli = by_hand("--top-log-probs"),
+     .metavar = "N",
      .python = "top_log2_probs"},
     {.name = "echo_prompt",
      .type = FieldType::kFlag,
@@ -237,14 +305,19 @@ inline constexpr RequestField kRequestFields[] = {
      .help = "The answer begins with the prompt",
      .completions = "echo",
      .kserve = "echo",
+     .cli = by_hand("--echo"),
      .python = "echo_prompt"},
     {.name = "given",
      .type = FieldType::kSpans,
      .default_value = "none",
      .help = "Known tokens from a position on, fed in place of samples",
-     .completions = "given"},
+     .completions = "given",
+     .cli = by_hand("--given"),
+     .metavar = "POS=ID,ID,...",
+     .python = by_hand("given")},
     {.name = "particles",
      .type = FieldType::kCount,
+     .values = "up to the rows of a step",
      .default_value = "0",
      .help = "Draw so many in parallel with regard to later given tokens; 0 or 1: no filter",
      .completions = "particles",
@@ -252,8 +325,11 @@ inline constexpr RequestField kRequestFields[] = {
      .python = "particles"},
     {.name = "window",
      .type = FieldType::kPosition,
+     .values = "0, or an even number from 2",
      .default_value = "the session's, the initial state's, or what the model was trained on",
-     .help = "Reset the state whenever it has read N tokens, and re-read the last N/2; 0: never",
+     .help = "For text longer than the model was trained on: reset the state whenever it has read "
+             "N tokens, and "
+             "re-read the last N/2; 0: never",
      .completions = "window",
      .kserve = "window",
      .cli = "--window",
@@ -261,11 +337,14 @@ inline constexpr RequestField kRequestFields[] = {
      .python = "window"},
     {.name = "adapter",
      .type = FieldType::kText,
-     .default_value = "none; of a session, its own",
+     .default_value = "none",
      .help = "LoRA adapter of the model",
      .completions = "adapter",
      .chat = "adapter",
+     .responses = "adapter",
      .kserve = "adapter",
+     .cli = by_hand("--adapter"),
+     .metavar = "NAME",
      .python = "adapter"},
     {.name = "initial_state",
      .type = FieldType::kText,
@@ -290,11 +369,13 @@ inline constexpr RequestField kRequestFields[] = {
      .default_value = "at the beginning of a sequence",
      .help = "Add the tokens that the model wants before and after a text, as <s>",
      .kserve = "add_special",
+     .cli = by_hand("--no-special"),
      .python = "add_special"},
     {.name = "token_bytes",
      .type = FieldType::kFlag,
      .default_value = "false",
-     .help = "Report the bytes that each token adds to the text"},
+     .help = "Report the bytes that each token adds to the text",
+     .python = by_hand("text")},
     {.name = "max_tokens_per_message",
      .type = FieldType::kCount,
      .default_value = "the server decides",
@@ -308,12 +389,17 @@ inline constexpr RequestField kRequestFields[] = {
      .type = FieldType::kSeconds,
      .default_value = "none",
      .help = "End generation after this long, with what there is",
+     .cli = by_hand("--time-limit"),
+     .metavar = "SECONDS",
+     .python = by_hand("time_limit"),
      .changes_answer = false},
     {.name = "call_id",
      .type = FieldType::kText,
      .default_value = "none",
      .help = "Name of a call on a session that outlives the server, which can be repeated",
-     .kserve = "lintel_call_id"},
+     .kserve = "lintel_call_id",
+     .cli = by_hand("--call-id"),
+     .metavar = "ID"},
     {.name = "from_position",
      .type = FieldType::kPosition,
      .default_value = "0",
@@ -328,8 +414,8 @@ inline constexpr RequestField kRequestFields[] = {
      .changes_answer = false},
 };
 
-// The index of the field that an API calls `name`; nothing: it has none. api: the column of the
-// table that has the names of the API.
-std::optional<std::size_t> find_field(std::string_view RequestField::*api, std::string_view name);
+// The index of the field that an API calls `name` and reads by the table; nothing: there is none.
+// api: the column of the table that has the names of the API.
+std::optional<std::size_t> find_field(FieldName RequestField::*api, std::string_view name);
 
 }  // namespace lintel

@@ -5,7 +5,6 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
 #include <algorithm>
-#include <map>
 #include <span>
 #include <sstream>
 #include <string>
@@ -84,8 +83,8 @@ void read_tokens(const api::Values& values, const std::string& path, const Model
 
 namespace {
 
-// The row of the table that has this name.
-constexpr const RequestField& field_named(std::string_view name) {
+// The row of the table that has this name; another name does not compile.
+consteval const RequestField& field_named(std::string_view name) {
   const RequestField* row = kRequestFields;
   while (row->name != name) ++row;
   return *row;
@@ -123,8 +122,7 @@ SamplingOptions read_sampling(const api::SamplingParams& params, const ModelConf
     violations.add(std::string(field.name),
                    std::string("does not apply to a head of type ") + to_string(config.head));
   };
-  const auto take = [&](const auto& given, std::string_view name, auto neutral, auto& to) {
-    const RequestField& field = field_named(name);
+  const auto take = [&](const auto& given, const RequestField& field, auto neutral, auto& to) {
     if (!given) return;
     if (!has_filters) return refuse(*given != neutral, field);
     to = *given;
@@ -141,11 +139,14 @@ SamplingOptions read_sampling(const api::SamplingParams& params, const ModelConf
     out.top_k = static_cast<int>(
         std::min<std::uint32_t>(*params.top_k, static_cast<std::uint32_t>(config.vocab_size)));
   }
-  take(params.top_p, "sampling.top_p", 1.0f, out.top_p);
-  take(params.min_p, "sampling.min_p", 0.0f, out.min_p);
-  take(params.repetition_penalty, "sampling.repetition_penalty", 1.0f, out.repetition_penalty);
-  take(params.presence_penalty, "sampling.presence_penalty", 0.0f, out.presence_penalty);
-  take(params.frequency_penalty, "sampling.frequency_penalty", 0.0f, out.frequency_penalty);
+  take(params.top_p, field_named("sampling.top_p"), 1.0f, out.top_p);
+  take(params.min_p, field_named("sampling.min_p"), 0.0f, out.min_p);
+  take(params.repetition_penalty, field_named("sampling.repetition_penalty"), 1.0f,
+       out.repetition_penalty);
+  take(params.presence_penalty, field_named("sampling.presence_penalty"), 0.0f,
+       out.presence_penalty);
+  take(params.frequency_penalty, field_named("sampling.frequency_penalty"), 0.0f,
+       out.frequency_penalty);
   constexpr const RequestField& kWindow = field_named("sampling.penalty_window");
   if (!has_filters) {
     refuse(params.penalty_window != 0, kWindow);
@@ -602,7 +603,8 @@ Digest digest_of_call(const api::GenerateParams& params, const api::Values* prom
   if (terms.window == 0) terms.window.reset();  // 0 and absent have one digest
   v1::GenerateRequest wire;
   api::write_params(terms, wire);
-  wire.mutable_sampling();
+  if (prompt != nullptr) wire.mutable_prompt();  // also an empty one
+  wire.mutable_sampling()->clear_seed();
   api::clear_what_changes_no_answer(wire);
   std::string bytes;
   {

@@ -706,14 +706,26 @@ std::string fields_as_json() {
       row["high"] = decimal(field.range.high);
       row["is_above_low"] = field.range.is_above_low;
     }
-    const std::pair<const char*, std::string_view> columns[] = {
-        {"default", field.default_value},   {"help", field.help},
-        {"completions", field.completions}, {"chat", field.chat},
-        {"kserve", field.kserve},           {"cli", field.cli},
-        {"python", field.python},           {"page", field.page}};
-    for (const auto& [name, text] : columns) {
+    const auto add = [&row](const char* name, std::string_view text) {
       if (!text.empty()) row[name] = text;
+    };
+    add("values", field.values);
+    add("default", field.default_value);
+    add("help", field.help);
+    const std::pair<const char*, FieldName> names[] = {{"completions", field.completions},
+                                                       {"chat", field.chat},
+                                                       {"responses", field.responses},
+                                                       {"kserve", field.kserve},
+                                                       {"cli", field.cli},
+                                                       {"python", field.python},
+                                                       {"page", field.page}};
+    nlohmann::ordered_json by_hand = nlohmann::ordered_json::array();
+    for (const auto& [api, name] : names) {
+      add(api, name.text);
+      if (name.is_read_by_hand) by_hand.push_back(api);
     }
+    // The APIs that read it with another field, or in another form.
+    row["by_hand"] = std::move(by_hand);
     row["changes_answer"] = field.changes_answer;
     rows.push_back(std::move(row));
   }

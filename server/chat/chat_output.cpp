@@ -192,8 +192,8 @@ std::string ChatChoice::call_id(std::size_t call) const {
 }
 
 bool is_whole_json(std::string_view text) {
-  // Two digits in a row decide whether a number is one, as all of them do; a document of short
-  // numbers has none that a double cannot hold.
+  // Numbers are cut to two digits in a row: that keeps whether they are well-formed (01 is not),
+  // and none is too large for a double.
   std::string shortened;
   shortened.reserve(text.size());
   bool in_text = false;

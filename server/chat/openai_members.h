@@ -6,11 +6,16 @@
 #include <charconv>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <variant>
+#include <vector>
 
+#include "proto/fields/request_fields.h"
 #include "server/api/params/generate_params.h"
 
 namespace lintel {
@@ -146,8 +151,8 @@ struct MemberReader {
 
 // Reads `value` into the field that the API calls `name`; `known`: whether there is such a field.
 template <typename Json>
-std::string read_field(std::string_view RequestField::*column, const std::string& name,
-                       const Json& value, api::GenerateParams& params, bool& known) {
+std::string read_field(FieldName RequestField::*column, const std::string& name, const Json& value,
+                       api::GenerateParams& params, bool& known) {
   const std::optional<std::size_t> field = find_field(column, name);
   known = field.has_value();
   if (!known) return "";

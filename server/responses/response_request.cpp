@@ -13,7 +13,7 @@
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
-#include "server/api/params/generate_params.h"
+#include "proto/fields/request_fields.h"
 #include "server/rpc/status.h"
 
 namespace lintel {
@@ -44,7 +44,7 @@ constexpr const char* kSameMembers[] = {"parallel_tool_calls", "chat_template_kw
                                         "thinking_token_budget", "lintel"};
 
 bool is_same_member(const std::string& name) {
-  return is_among(kSameMembers, name) || find_field(&RequestField::chat, name);
+  return is_among(kSameMembers, name) || find_field(&RequestField::responses, name);
 }
 
 // Read below.

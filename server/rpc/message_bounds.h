@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bounds of a request's memory, checked in its bytes before they are parsed.
+// Bounds of a request's memory, checked before it is parsed or taken over.
 #pragma once
 
 #include <google/protobuf/message.h>

@@ -44,7 +44,15 @@ grpc::Status catch_exceptions(Method&& method) noexcept {
 class RequestMessage {
  public:
   RequestMessage() = default;
-  explicit RequestMessage(grpc::ByteBuffer bytes) : bytes_(std::move(bytes)) {}
+  explicit RequestMessage(grpc::ByteBuffer bytes) { swap(bytes); }
+  // Nothing is left in `other`: of gRPC's buffers a move would be one more reference.
+  RequestMessage(RequestMessage&& other) noexcept { *this = std::move(other); }
+  RequestMessage& operator=(RequestMessage&& other) noexcept {
+    bytes_.Clear();
+    swap(other.bytes_);
+    message_ = std::move(other.message_);
+    return *this;
+  }
   explicit RequestMessage(std::unique_ptr<google::protobuf::Message> message)
       : message_(std::move(message)) {}
   // Takes `message`.
@@ -79,13 +87,13 @@ class RequestMessage {
 template <typename Message>
 class LazyMessage {
  public:
-  explicit LazyMessage(const RequestMessage& bytes) : bytes_(bytes) {}
+  explicit LazyMessage(const RequestMessage& request) : request_(request) {}
   grpc::Status read(const MessageBounds& bounds, Message& message) const {
-    return bytes_.read(bounds, message);
+    return request_.read(bounds, message);
   }
 
  private:
-  const RequestMessage& bytes_;
+  const RequestMessage& request_;
 };
 
 // What a transport does for a reactor. Each operation is over when the reactor's callback of the

@@ -14,9 +14,11 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "inference/grpc_service.pb.h"
+#include "proto/fields/request_fields.h"
 #include "server/api/request_checks.h"
 
 namespace lintel {

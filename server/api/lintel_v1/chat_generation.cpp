@@ -39,7 +39,7 @@ api::GenerateParams generate_params(const ReadChat& chat) {
   params.model = chat.model->name;
   params.stop = {};  // the texts are of the content: chat_output() has them
   params.prompt = api::token_values(chat.prompt.ids);
-  params.sampling = sampling_of(chat.request, chat.model->chat->defaults());
+  params.sampling = with_defaults(chat.request.base.sampling, chat.model->chat->defaults());
   if (!chat.request.tools.is_null() && chat.request.tool_choice == ChatRequest::ToolChoice::kNone) {
     forbid_calls(*transformer.tokenizer(), chat.prompt.traits.dialect, params.sampling);
   }
@@ -148,6 +148,9 @@ grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat
   chat.model = use_model(chat.request.base.model, context, &status);
   if (chat.model == nullptr) return status;
   scope.set_model(chat.model->name);
+  Violations violations;
+  check_stop_strings(chat.request.base.stop.strings, "stop", chat.model->limits, violations);
+  if (!violations.empty()) return violations.status();
   const Transformer& transformer = *chat.model->transformer;
   const Tokenizer* const tokenizer = transformer.tokenizer().get();
   if (chat.model->chat == nullptr || tokenizer == nullptr) {
@@ -167,16 +170,6 @@ grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat
   }
   if (!status.ok()) return status;
   return resolve_adapter(chat.request.base.adapter, *chat.model, &chat.adapter);
-}
-
-api::SamplingParams sampling_of(const ChatRequest& request, const SamplingDefaults& defaults) {
-  api::SamplingParams sampling = request.base.sampling;
-  if (!sampling.temperature) sampling.temperature = defaults.temperature;
-  if (!sampling.top_p) sampling.top_p = defaults.top_p;
-  if (!sampling.top_k) sampling.top_k = defaults.top_k;
-  if (!sampling.min_p) sampling.min_p = defaults.min_p;
-  if (!sampling.repetition_penalty) sampling.repetition_penalty = defaults.repetition_penalty;
-  return sampling;
 }
 
 void ChatAnswerWriter::begin(PreparedChat& chat) {
@@ -322,9 +315,6 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
                             " tokens, the model takes fewer than " + std::to_string(most));
   }
   prepared.output = chat_output(chat.request, chat.prompt, chat.model->transformer->tokenizer());
-  Violations violations;
-  check_stop_strings(chat.request.base.stop.strings, "stop", chat.model->limits, violations);
-  if (!violations.empty()) return violations.status();
   const api::GenerateParams params = generate_params(chat);
   GenerationTarget target;
   target.model = chat.model;

@@ -50,9 +50,6 @@ grpc::Status read_charged_request(const CallScope& scope, std::string_view body,
 // Fills in what follows from chat.request.
 grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat& chat);
 
-// The request's sampling, and what the checkpoint recommends where it names none.
-api::SamplingParams sampling_of(const ChatRequest& request, const SamplingDefaults& defaults);
-
 // A turn of a conversation, from its prompt to its answer: enough to say which of the states that
 // were kept on the way the next turn may begin with. Its messages are kept as text, and of its
 // answer the tokens alone.

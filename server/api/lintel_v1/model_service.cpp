@@ -128,6 +128,15 @@ ModelService::ModelService(const ServiceContext& context) : context_(context) {
   serve(info_of(Method::kDetokenize).name, this, &ModelService::Detokenize);
 }
 
+api::SamplingParams with_defaults(api::SamplingParams sampling, const SamplingDefaults& defaults) {
+  if (!sampling.temperature) sampling.temperature = defaults.temperature;
+  if (!sampling.top_p) sampling.top_p = defaults.top_p;
+  if (!sampling.top_k) sampling.top_k = defaults.top_k;
+  if (!sampling.min_p) sampling.min_p = defaults.min_p;
+  if (!sampling.repetition_penalty) sampling.repetition_penalty = defaults.repetition_penalty;
+  return sampling;
+}
+
 void write_adapter(const ServedAdapter& adapter, v1::Adapter& wire) {
   const Adapter& weights = *adapter.weights;
   wire.set_name(adapter.name);
@@ -180,15 +189,11 @@ void write_model(const ServedModel& model, v1::Model& wire) {
     wire.mutable_eos_tokens()->Add(tokenizer->eos().begin(), tokenizer->eos().end());
   }
   if (model.chat != nullptr && model.chat->find(false) != nullptr) {
-    const SamplingDefaults& defaults = model.chat->defaults();
-    v1::Sampling& sampling = *wire.mutable_sampling_defaults();
-    if (defaults.temperature) sampling.set_temperature(*defaults.temperature);
-    if (defaults.top_p) sampling.set_top_p(*defaults.top_p);
-    if (defaults.top_k) sampling.set_top_k(*defaults.top_k);
-    if (defaults.min_p) sampling.set_min_p(*defaults.min_p);
-    if (defaults.repetition_penalty) {
-      sampling.set_repetition_penalty(*defaults.repetition_penalty);
-    }
+    api::GenerateParams params;
+    params.sampling = with_defaults({}, model.chat->defaults());
+    v1::GenerateRequest request;
+    api::write_params(params, request);
+    *wire.mutable_sampling_defaults() = request.sampling();
   }
   if (model.knows_numerics()) {
     wire.set_numerics(model.numerics().hex);

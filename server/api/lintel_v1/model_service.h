@@ -30,6 +30,8 @@ class ModelService final : public RpcService {
   const TimePoint started_ = context_.clock.now();
 };
 
+// Sampling with what the checkpoint recommends where it names nothing.
+api::SamplingParams with_defaults(api::SamplingParams sampling, const SamplingDefaults& defaults);
 void write_adapter(const ServedAdapter& adapter, v1::Adapter& wire);
 // All about a model that is ready.
 void write_model(const ServedModel& model, v1::Model& wire);

@@ -674,8 +674,7 @@ grpc::Status ResponseService::find_repeated(const v1::CreateResponseRequest& wir
 void ResponseService::run_again(const ResponseRecord& record) {
   v1::CreateResponseRequest wire;
   wire.set_body(record.request);
-  const grpc::Slice slice(wire.SerializeAsString());
-  const RequestMessage bytes(grpc::ByteBuffer(&slice, 1));
+  const RequestMessage request = RequestMessage::of(std::move(wire));
   const auto on_end = [this, record](const grpc::Status& status) {
     if (status.ok()) return;
     catch_exceptions(
@@ -686,7 +685,7 @@ void ResponseService::run_again(const ResponseRecord& record) {
   };
   DetachedCall::run({record.owner, {Role::kGenerate}}, on_end, [&](RpcCall& rpc) {
     return open_stream<ResponseCall>(
-        context_, rpc, Method::kCreateResponse, LazyMessage<v1::CreateResponseRequest>(bytes),
+        context_, rpc, Method::kCreateResponse, LazyMessage<v1::CreateResponseRequest>(request),
         [this, &rpc, record](ResponseCall& stream, const v1::CreateResponseRequest& read) {
           return create(rpc, read, stream, &record);
         },
@@ -780,7 +779,7 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
   const bool runs_again = record.version > 0;
   if (runs_again) read.chat.request.base.sampling.seed = record.seed;
   const api::SamplingParams sampling =
-      sampling_of(read.chat.request, read.chat.model->chat->defaults());
+      with_defaults(read.chat.request.base.sampling, read.chat.model->chat->defaults());
   // By a thread of the session store, where there is one.
   if (generation_.has_stored(call.scope, read.chat)) generation_.restore(call.scope, read.chat);
   PreparedChat prepared;

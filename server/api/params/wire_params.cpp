@@ -2,15 +2,20 @@
 #include "server/api/params/wire_params.h"
 
 #include <google/protobuf/descriptor.h>
+#include <google/protobuf/duration.pb.h>
 #include <google/protobuf/message.h>
 #include <google/protobuf/reflection.h>
 
 #include <array>
 #include <cstdint>
 #include <iterator>
+#include <map>
+#include <optional>
 #include <string>
-#include <type_traits>
+#include <string_view>
 #include <utility>
+#include <variant>
+#include <vector>
 
 namespace lintel::api {
 namespace {

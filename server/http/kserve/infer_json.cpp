@@ -55,7 +55,9 @@ std::string read_contents(const Json& data, const std::string& path, WireInput& 
       return value.is_string();
     });
   }
+  const int size = static_cast<int>(data.size());
   if (input.datatype() == "INT64") {
+    contents.mutable_int64_contents()->Reserve(size);
     return read_data(data, path, [&](const Json& value) {
       if (!is_of<std::int64_t>(value)) return false;
       contents.add_int64_contents(value.get<std::int64_t>());
@@ -63,6 +65,7 @@ std::string read_contents(const Json& data, const std::string& path, WireInput& 
     });
   }
   if (input.datatype() == "INT32") {
+    contents.mutable_int_contents()->Reserve(size);
     return read_data(data, path, [&](const Json& value) {
       if (!is_of<std::int32_t>(value)) return false;
       contents.add_int_contents(value.get<std::int32_t>());

@@ -302,8 +302,8 @@ PromptSize size_of(const api::Values& prompt, TextForm form) {
   return size;
 }
 
-// The most that the call of one prompt holds: what it is asked for as bytes and as a message, its
-// tokens, and what is made of it.
+// The most that the call of one prompt holds: what it is asked for, as it is read and as a message,
+// its tokens, and what is made of it.
 std::size_t bytes_of_call(const CompletionRequest& request, const api::Values& prompt) {
   constexpr std::size_t kCallBytes = std::size_t{128} << 10;
   constexpr std::size_t kCopies = 3;

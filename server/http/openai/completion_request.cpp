@@ -3,11 +3,10 @@
 
 #include <algorithm>
 #include <cctype>
-#include <limits>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 
+#include "proto/fields/request_fields.h"
 #include "server/api/params/wire_params.h"
 #include "server/chat/openai_members.h"
 #include "server/http/encoding/bounded_json.h"
@@ -17,26 +16,24 @@
 namespace lintel {
 namespace {
 
-// lintel.v1's fields, and what OpenAI calls them. Of others the name is the same, without the
-// message that it is in.
-constexpr std::pair<std::string_view, std::string_view> kMembers[] = {
-    {"max_new_tokens", "max_tokens"},
-    {"num_samples", "n"},
-    {"top_log2_probs", "logprobs"},
-    {"stop.strings", "stop"},
-    {"prompt.text", "prompt"},
-    {"prompt.tokens.ids", "prompt"},
-    {"name", "model"},
-};
-
+// The member of a request that lintel.v1 calls `field`, or of which that is a part.
 std::string member_of(std::string_view field) {
-  for (const auto& [ours, theirs] : kMembers) {
-    if (field.substr(0, ours.size()) == ours) {
-      return std::string(theirs) + std::string(field.substr(ours.size()));
+  const auto replaced = [field](std::string_view ours, std::string_view theirs) {
+    return std::string(theirs) + std::string(field.substr(ours.size()));
+  };
+  const auto is_part_of = [field](std::string_view whole) {
+    return field.starts_with(whole) && (field.size() == whole.size() ||
+                                        field[whole.size()] == '.' || field[whole.size()] == '[');
+  };
+  for (const std::string_view form : {"prompt.text", "prompt.tokens.ids"}) {
+    if (is_part_of(form)) return replaced(form, "prompt");
+  }
+  if (is_part_of("name")) return replaced("name", "model");  // of GetModelRequest
+  for (const RequestField& row : kRequestFields) {
+    if (!row.completions.text.empty() && is_part_of(row.name)) {
+      return replaced(row.name, row.completions.text);
     }
   }
-  constexpr std::string_view kSampling = "sampling.";
-  if (field.substr(0, kSampling.size()) == kSampling) field.remove_prefix(kSampling.size());
   return std::string(field);
 }
 

@@ -368,7 +368,7 @@ class HttpCalls::Call final : public RpcCall,
   std::optional<std::chrono::system_clock::time_point> deadline_;
   RequestMessage request_;  // until it is read
   const std::size_t request_bytes_;
-  RequestMemory::Charge memory_;  // of these
+  RequestMemory::Charge memory_;  // of the request
   std::unique_ptr<google::protobuf::Message> response_;
   Handlers handlers_;
   RpcReactor* reactor_ = nullptr;

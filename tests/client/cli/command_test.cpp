@@ -136,9 +136,7 @@ TEST_CASE("every generate flag reaches the request") {
 TEST_CASE("a flag that is not given is not sent") {
   FakeServer server;
   REQUIRE(run_lintel({"generate", "--address", server.address()}).code == cli::kOk);
-  v1::GenerateRequest plain;
-  plain.mutable_sampling();
-  CHECK(only_request(server).SerializeAsString() == plain.SerializeAsString());
+  CHECK(only_request(server).SerializeAsString().empty());
 }
 
 TEST_CASE("jsonl has one object per sample, and its floats read back exactly") {

@@ -117,6 +117,20 @@ TEST_CASE("a request releases its bytes after it is read", "[threat-44]") {
   CHECK_FALSE(received.read(kBounds, again).ok());
 }
 
+TEST_CASE("a request that is moved leaves nothing of its bytes behind", "[threat-44]") {
+  v1::GenerateRequest request;
+  request.set_model("tokens");
+  RequestMessage first(buffer_of(request.SerializeAsString()));
+  const std::size_t size = first.size();
+  REQUIRE(size == request.ByteSizeLong());
+  RequestMessage second = std::move(first);
+  CHECK(first.size() == 0);
+  CHECK(second.size() == size);
+  first = std::move(second);
+  CHECK(second.size() == 0);
+  CHECK(first.size() == size);
+}
+
 TEST_CASE("a message of this process has the bounds of one that came over the wire",
           "[threat-42]") {
   v1::GenerateRequest request;

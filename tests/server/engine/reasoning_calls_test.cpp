@@ -153,10 +153,14 @@ TEST_CASE(
   CHECK(world.takes(state, "<function=get>\n"));
   state = world.after({"say", "\n", "<func", "tion=get", ">", "\n"});
   CHECK_FALSE(world.takes(state, "say"));
-  // More white space than a call has.
+  // More white space than a call is written with.
   state = world.after({"<tool_call>", "\n\n\n"});
-  CHECK_FALSE(world.takes(state, "\n<function=get"));
+  CHECK(world.takes(state, "\n<function=get"));
+  CHECK_FALSE(world.takes(state, "\n<function=other"));
   CHECK(world.takes(state, "say"));
+  state = world.after({"<tool_call>", "\n\n\n", "\n<function=get"});
+  CHECK(world.takes(state, ">"));
+  CHECK_FALSE(world.takes(state, "say"));
   // The arguments are those of the schema.
   std::vector<std::string> texts = {"<tool_call>", "\n<function=get"};
   for (const char c : std::string_view(">\n<parameter=n>\n")) texts.push_back(std::string(1, c));

@@ -76,7 +76,7 @@ TEST_CASE("call finder: a tag begins a call where its head follows, in mid-line,
 TEST_CASE("call finder: white space is cut, and nothing grows with the text") {
   const std::string spaces(100'000, ' ');
   const std::string found = call_of(ToolDialect::kHermes, "<tool_call>" + spaces + "\n{");
-  CHECK(found == "<tool_call>" + std::string(63, ' ') + "\n{");
+  CHECK(found == "<tool_call>\n{");
   // A line that begins within it is one.
   CHECK(call_of(ToolDialect::kXml, "<tool_call>" + spaces + "\n<b>\n<function=") ==
         "<tool_call><function=");

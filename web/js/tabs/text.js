@@ -16,13 +16,14 @@ const TOP = 8; // alternatives of a token
 const FIRST = { temperature: 0.8 }; // what fields hold at first; of others the server's default
 
 // A number of the request. Whether it is allowed is the server's to say.
-function fieldOf({ name, label, help, whole, ...field }) {
+function fieldOf({ name, label, help, whole, low, isAboveLow, ...field }) {
+  const step = whole ? 1 : 0.01;
   const input = h('input', {
     name,
     type: 'number',
-    min: field.low,
+    min: isAboveLow ? low + step : low,
     max: field.high,
-    step: whole ? 1 : 'any',
+    step,
     placeholder: field.default,
     value: FIRST[name] ?? '',
   });
