@@ -10,6 +10,7 @@
 #include "model/tokenizer/text_stream.h"
 #include "server/api/lintel_v1/session_calls.h"
 #include "server/api/lookup.h"
+#include "server/api/params/wire_params.h"
 #include "server/api/request_checks.h"
 #include "server/api/service_context.h"
 #include "server/rpc/answer.h"

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "lintel/v1/model.grpc.pb.h"
+#include "server/api/params/generate_params.h"
 #include "server/api/service_context.h"
 #include "server/chat/template/chat_model.h"
 #include "server/rpc/answer.h"
