@@ -8,6 +8,7 @@ export const samplingFields = [
     help: '0: the most likely token; 1: the model\'s distribution',
     whole: false,
     low: 0,
+    isAboveLow: false,
     high: 1000,
   },
   {
@@ -17,6 +18,7 @@ export const samplingFields = [
     help: 'Keep the K most likely tokens; 0: all',
     whole: true,
     low: 0,
+    isAboveLow: false,
   },
   {
     name: 'topP',
@@ -25,6 +27,7 @@ export const samplingFields = [
     help: 'Keep the smallest set of tokens with this probability',
     whole: false,
     low: 0,
+    isAboveLow: true,
     high: 1,
   },
   {
@@ -34,6 +37,7 @@ export const samplingFields = [
     help: 'Drop tokens below this share of the most likely one\'s probability',
     whole: false,
     low: 0,
+    isAboveLow: false,
     high: 1,
   },
   {
@@ -43,6 +47,7 @@ export const samplingFields = [
     help: 'Divides (multiplies) positive (negative) logits of tokens that occurred',
     whole: false,
     low: 0.001,
+    isAboveLow: false,
     high: 1000,
   },
 ];

@@ -97,10 +97,10 @@ class Generates(Generic[GenerationT]):
         The result has the seed that the server drew and the window that it chose. The other arguments, with
         their defaults in brackets:
 
-        model: Model that answers [the one that is served; of a session, its own]
+        model: Model that answers [the one that is served]
         session: Continue this session [none]
-        max_new_tokens: Most tokens to produce, given ones included [up to the end of the sequence, or
-            --max-new-tokens of the server]
+        max_new_tokens: Most tokens to produce, given ones included [16 in /v1/completions; else up to the
+            end of the sequence, and the clients ask for 256 of a text]
         temperature: 0: the most likely token; 1: the model's distribution [1]
         top_k: Keep the K most likely tokens; 0: all [all]
         top_p: Keep the smallest set of tokens with this probability [1]
@@ -111,14 +111,15 @@ class Generates(Generic[GenerationT]):
         penalty_window: Penalties count the last N tokens only; 0: all of the sequence [0]
         logit_bias: Added to the logit of a token [none]
         seed: The same one gives the same tokens; sample i has seed + i [random]
-        num_samples: Samples of one prompt, which is read once; not with a session [1]
+        num_samples: Samples of one prompt, which is read once [1]
         log2_probs: Report the log2-probability of every token [false]
         top_log2_probs: Report the N most likely tokens at each position [0]
         echo_prompt: The answer begins with the prompt [false]
         particles: Draw so many in parallel with regard to later given tokens; 0 or 1: no filter [0]
-        window: Reset the state whenever it has read N tokens, and re-read the last N/2; 0: never [the
-            session's, the initial state's, or what the model was trained on]
-        adapter: LoRA adapter of the model [none; of a session, its own]
+        window: For text longer than the model was trained on: reset the state whenever it has read N
+            tokens, and re-read the last N/2; 0: never [the session's, the initial state's, or what the
+            model was trained on]
+        adapter: LoRA adapter of the model [none]
         initial_state: Begin with this named state; not with a session [none]
         parse_special: Special tokens that are spelt out in a text prompt become their ids [false]
         add_special: Add the tokens that the model wants before and after a text, as <s> [at the beginning
