@@ -67,14 +67,19 @@ def python_docstring(rows):
 
 def python_request(rows):
     named = read_by("python", rows)
-    own = [row for row in named if "." not in row["name"]]
+    # The constructor's types have no flag that may be None.
+    flags = [row for row in named if row["type"] == "flag" and row["optional"]]
+    own = [row for row in named if "." not in row["name"] and row not in flags]
     sampling = [row for row in named if row["name"].startswith("sampling.")]
-    assert len(own) + len(sampling) == len(named), "of other messages no request is written"
+    assert len(own) + len(sampling) + len(flags) == len(named), "of other messages no request is written"
     return (["        request = pb.GenerateRequest("]
             + [f"            {last(row)}={row['python']}," for row in own]
             + ["            sampling=pb.Sampling("]
             + [f"                {last(row)}={row['python']}," for row in sampling]
-            + ["            ),", "        )"])
+            + ["            ),", "        )"]
+            + [line for row in flags
+               for line in (f"        if {row['python']} is not None:",
+                            f"            request.{row['name']} = {row['python']}")])
 
 
 # The page.

@@ -140,7 +140,6 @@ class Generates(Generic[GenerationT]):
             adapter=adapter,
             initial_state=initial_state,
             parse_special=parse_special,
-            add_special=add_special,
             max_tokens_per_message=max_tokens_per_message,
             sampling=pb.Sampling(
                 temperature=temperature,
@@ -155,6 +154,8 @@ class Generates(Generic[GenerationT]):
                 seed=seed,
             ),
         )
+        if add_special is not None:
+            request.add_special = add_special
         # end of fields
         if prompt is not None:
             request.prompt.CopyFrom(to_wire(prompt))
