@@ -977,12 +977,13 @@ TEST_CASE("speed: the mask of 248,320 tokens takes microseconds", "[speed]") {
       {"GBNF", compile_gbnf(kJsonGbnf)},
       {"hermes", compile_tools(weather_tools(ToolSpec::Arguments::kStrict), {})}};
   // Each vocabulary is visited for the first time: the quickest visit is the least disturbed. A
-  // core that others share is given more of them.
+  // core that others share is given more of them, and as much more time as it takes to make the
+  // vocabulary, which is 50 to 70 times as long as a visit wherever it was measured.
   constexpr double kFirstVisit = 3'000;
-  std::map<std::string, double> first_visit;
+  constexpr double kVisitsOfMaking = 40;
+  std::map<std::string, double> first_visit;  // as a share of the bound
   const auto is_slow = [&] {
-    return std::ranges::any_of(first_visit,
-                               [](const auto& entry) { return entry.second >= kFirstVisit; });
+    return std::ranges::any_of(first_visit, [](const auto& entry) { return entry.second >= 1; });
   };
   for (int repeat = 0; repeat < 3 || (repeat < 10 && is_slow()); ++repeat) {
     std::shared_ptr<const Vocabulary> vocabulary;
@@ -1011,13 +1012,14 @@ TEST_CASE("speed: the mask of 248,320 tokens takes microseconds", "[speed]") {
                 << times[times.size() * 99 / 100] << " us, largest of the first " << first
                 << " us");
       CHECK(times[times.size() / 2] < 50);
-      double& least = first_visit.try_emplace(name, first).first->second;
-      least = std::min(least, first);
+      const double share = first / std::max(kFirstVisit, 1e6 * made / kVisitsOfMaking);
+      double& least = first_visit.try_emplace(name, share).first->second;
+      least = std::min(least, share);
     }
   }
-  for (const auto& [name, time] : first_visit) {
-    INFO(name << ": " << time << " us");
-    CHECK(time < kFirstVisit);
+  for (const auto& [name, share] : first_visit) {
+    INFO(name << ": " << share << " of the bound");
+    CHECK(share < 1);
   }
 }
 
