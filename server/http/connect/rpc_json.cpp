@@ -174,10 +174,11 @@ constexpr const char* kSubject = "the request's JSON";
 
 JsonBounds bounds_of(JsonBudget* budget) { return {.max_depth = kMostDepth, .budget = budget}; }
 
-// Whether people write a field of bytes as text.
+// Whether people write a field of bytes as text: texts, and bodies of OpenAI's API, which are JSON.
 bool is_text(const pb::FieldDescriptor& field) {
+  constexpr std::string_view kTexts[] = {"text", "strings", "stop_string", "body", "response"};
   return field.type() == pb::FieldDescriptor::TYPE_BYTES && !field.is_map() &&
-         (field.name() == "text" || field.name() == "strings" || field.name() == "stop_string");
+         std::ranges::find(kTexts, field.name()) != std::end(kTexts);
 }
 
 // Writes what people write as what protobuf reads: fields of bytes that are text become base64.

@@ -26,8 +26,8 @@ grpc::Status json_to_bytes(std::string_view json, const google::protobuf::Descri
                            JsonBudget* budget, std::string& bytes);
 std::string write_json(const google::protobuf::Message& message);
 
-// The same for people: fields of bytes that people write as text, `text`, `strings` and
-// `stop_string`, are text as it is.
+// The same for people: fields of bytes that people write as text, `text`, `strings`, `stop_string`
+// and the `body` and `response` of OpenAI's API, are text as it is.
 grpc::Status plain_json_to_bytes(std::string_view json, const google::protobuf::Descriptor* type,
                                  JsonBudget* budget, std::string& bytes);
 

@@ -7,7 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "lintel/v1/chat.pb.h"
 #include "lintel/v1/generation.pb.h"
+#include "lintel/v1/response.pb.h"
 #include "server/http/connect/rpc_format.h"
 #include "server/http/connect/rpc_json.h"
 #include "server/http/transport/http_routes.h"
@@ -94,6 +96,15 @@ TEST_CASE("plain JSON takes text as it is, wherever there is some, and protobuf'
   request.Clear();
   REQUIRE(read_json(R"({"prompt":{"text":"YWI="}})", request).ok());
   CHECK(request.prompt().text() == "ab");
+  v1::ChatRequest chat;
+  REQUIRE(read_plain_json(R"({"body":"{\"model\":\"m\"}"})", chat).ok());
+  CHECK(chat.body() == R"({"model":"m"})");
+  v1::ResponseEvents events;
+  events.add_events()->set_body(R"({"type":"response.created"})");
+  events.set_response("{}");
+  CHECK(nlohmann::json::parse(PlainMessages(PlainText::kNone).line(events)) ==
+        nlohmann::json(
+            {{"events", {{{"body", R"({"type":"response.created"})"}}}}, {"response", "{}"}}));
   CHECK_THAT(read_plain_json(R"({"prompt":{"txt":"x"}})", request).error_message(),
              Contains("txt"));
   CHECK_THAT(read_plain_json("{\"prompt\":", request).error_message(), Contains("JSON"));
