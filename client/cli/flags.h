@@ -113,9 +113,9 @@ class FieldFlags {
  public:
   std::optional<std::uint64_t> seed;
 
-  // Those of how tokens are sampled.
+  // Adds --seed and the flags of sampling.
   void add_sampling_to(CLI::App& app, const std::string& seed_help);
-  // The others. Of a session, those that it was created with are left out.
+  // Adds the other flags. for_session: without those that a session was created with.
   void add_others_to(CLI::App& app, bool for_session);
 
   // The fields whose flags were given, but for the seed.

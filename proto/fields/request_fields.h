@@ -42,7 +42,7 @@ struct FieldRange {
   }
 };
 
-// What an API calls a field; empty: it has none.
+// The name of a field in an API; empty: the API has no such field.
 struct FieldName {
   std::string_view text;
   // The API reads it in a way of its own, with another field or in another form.
@@ -76,12 +76,11 @@ struct RequestField {
   FieldName python;          // the keyword of generate()
   FieldName page;            // the label on the page of the server
 
-  // Whether answers may differ with it. Where they do not, a call may be repeated with another
-  // value.
+  // False: answers are the same with any value, and a call may be repeated with another.
   bool changes_answer = true;
 };
 
-// In the order in which documentation lists them.
+// The table, in the order in which the documentation lists the fields.
 inline constexpr RequestField kRequestFields[] = {
     {.name = "model",
      .type = FieldType::kText,

@@ -141,7 +141,7 @@ bool HttpServer::stop(std::chrono::nanoseconds timeout) {
 
 namespace {
 
-// Of a drain whose timeout has no quarter as long.
+// The flush of a drain takes at least this long, however short its timeout is.
 constexpr std::chrono::milliseconds kLeastFlushTime{200};
 // After the flush, what is left, Health.Watch for one, gets this long to see NOT_SERVING.
 constexpr std::chrono::milliseconds kShutdownTime{250};

@@ -22,7 +22,7 @@ class RequestBudget final : public JsonBudget {
                 const std::function<bool()>& is_cancelled)
       : memory_(memory), copies_(copies), is_cancelled_(is_cancelled) {}
 
-  // What was refused stays refused: the reader ends, and what it frees is of no help.
+  // A refusal is final: the reader ends, and memory that it frees on the way changes nothing.
   bool charge(std::int64_t bytes) override {
     if (refusal_) return false;
     bytes_ += bytes;

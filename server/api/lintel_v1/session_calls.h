@@ -170,9 +170,9 @@ RpcReactor* answer_with_model(const ServiceContext& context, RpcCall& call, Meth
 
 // The call's reactor is made and enters, the request is read, and `begin(reactor, asked)` has the
 // reactor run, or says why the call is refused; `asked` is what `translate` makes of the message.
-// It is gone when the stream runs. `begin` may run after the method has returned, so that it holds
-// what it needs: where there is a session store and `waits(asked)`, by a thread of that, or once a
-// model that it lacked is loaded.
+// `asked` is gone when the stream runs. `begin` may run after the method has returned, so that it
+// holds what it needs: where there is a session store and `waits(asked)`, by a thread of that, or
+// once a model that it lacked is loaded.
 template <typename Reactor, typename Request, typename Translate, typename Begin, typename Waits>
 Reactor* open_stream(const ServiceContext& context, RpcCall& rpc, Method method,
                      const LazyMessage<Request>& request, Translate translate, Begin begin,

@@ -23,7 +23,7 @@ struct Values {
   std::string bytes;              // of kText, and of kPixels: a token each
 
   bool has_text() const { return form == Form::kText; }
-  // Of tokens or pixels; of a text, its bytes.
+  // The number of tokens or pixels; of a text, of its bytes.
   std::int64_t size() const {
     return static_cast<std::int64_t>(form == Form::kTokens ? ids.size() : bytes.size());
   }
@@ -93,7 +93,7 @@ struct GenerateParams {
 std::size_t held_bytes(const Values& values);
 std::size_t held_bytes(const GenerateParams& params);
 
-// Where a field of the table is held.
+// A pointer to the member that holds a field of the table.
 using Param =
     std::variant<bool*, std::optional<bool>*, std::uint32_t*, std::optional<std::uint32_t>*,
                  std::optional<std::uint64_t>*, std::int64_t*, std::optional<std::int64_t>*,

@@ -129,7 +129,7 @@ struct FieldWriter {
   }
 };
 
-// Whether a member says something.
+// True where a member has a value that is not its default.
 bool is_set(const Values& values) { return values.form != Values::Form::kNone; }
 template <typename T>
 bool is_set(const T& member) {

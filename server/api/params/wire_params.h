@@ -22,9 +22,9 @@ void write_params(const GenerateParams& params, v1::GenerateRequest& wire);
 // Clears the fields whose change is no change of the answer (RequestField::changes_answer).
 void clear_what_changes_no_answer(v1::GenerateRequest& wire);
 
-// Where kRequestFields[field] is in lintel.v1.
+// The place of kRequestFields[field] in lintel.v1.
 struct WireField {
-  // Of the request that holds the field; null: the request itself.
+  // The message of the request that holds the field; null: the request itself.
   const google::protobuf::FieldDescriptor* message = nullptr;
   const google::protobuf::FieldDescriptor* field = nullptr;
 };

@@ -114,7 +114,7 @@ TEST_CASE("response ids: a prefix and 32 digits") {
   }
 }
 
-TEST_CASE("response store: what is refused for want of room at its end is not stored") {
+TEST_CASE("response store: a response that finds no room at its end leaves nothing stored") {
   Stores stores;
   const std::string a(32, 'a');
   const bool is_refused = GENERATE(true, false);
@@ -313,8 +313,7 @@ TEST_CASE("response store: a waiter for an end is called by a thread that may wa
   CHECK(is_called_elsewhere([&] { store.abandon(a); }));
 }
 
-TEST_CASE("response store: a read is charged while it lasts, and what is dropped is released",
-          "[threat-95]") {
+TEST_CASE("response store: a read charges its memory and releases what it drops", "[threat-95]") {
   struct Budget final : JsonBudget {
     bool charge(std::int64_t bytes) override {
       if (held + bytes > most) return false;

@@ -136,7 +136,7 @@ TEST_CASE("the names of each API are different") {
   }
 }
 
-TEST_CASE("parameters of a request are what lintel.v1 says, there and back") {
+TEST_CASE("a request becomes parameters and a message again without a change") {
   const v1::GenerateRequest wire = full_request();
   for (std::size_t i = 0; i < std::size(kRequestFields); ++i) {
     CAPTURE(kRequestFields[i].name);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/server/http/openai/response_server.h"
+#include "tests/server/support/http_client.h"
 #include "tests/support/catch.h"
 
 namespace lintel::testing {
@@ -72,6 +73,23 @@ TEST_CASE("drain: it ends soon after its timeout while costly requests run") {
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
   for (std::thread& client : clients) client.join();
   CHECK(taken.count() < 5);
+}
+
+TEST_CASE("drain: a stream that nobody reads does not outlast the timeout") {
+  ResponseServer server;
+  const std::string body =
+      costly_chat({{"stream", true}, {"n", 8}, {"logprobs", true}, {"top_logprobs", 20}}).dump();
+  HttpClient client(server.port());
+  client.send(
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+      "Content-Type: application/json\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body);
+  CHECK(client.read_raw(15).find("200 OK") != std::string::npos);
+  std::this_thread::sleep_for(milliseconds(500));  // until the connection is full
+  const auto begin = std::chrono::steady_clock::now();
+  server.server->server().drain(milliseconds(2000));
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+  CHECK(taken.count() < 3);  // 2 s, and the end of the process's threads
 }
 
 }  // namespace
