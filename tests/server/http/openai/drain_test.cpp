@@ -75,7 +75,7 @@ TEST_CASE("drain: it ends soon after its timeout while costly requests run") {
   CHECK(taken.count() < 5);
 }
 
-TEST_CASE("drain: a stream that nobody reads does not outlast the timeout") {
+TEST_CASE("drain: a stream that is not read does not outlast the timeout") {
   ResponseServer server;
   const std::string body =
       costly_chat({{"stream", true}, {"n", 8}, {"logprobs", true}, {"top_logprobs", 20}}).dump();
