@@ -75,7 +75,8 @@ class HttpServer {
     std::size_t max_body_bytes = 0;
     HttpCounters& counters;
     RequestMemory& request_memory;
-    std::string replica_id = {};  // for every answer's header lintel-replica; empty: none
+    bool names_by_certificate = false;  // callers without a token
+    std::string replica_id = {};        // for every answer's header lintel-replica; empty: none
     std::chrono::milliseconds max_age{0}, max_age_grace{0};  // as ConnectionOptions has them
   };
   // What `parts` refer to outlives the object. Throws std::runtime_error where the address cannot
@@ -100,7 +101,7 @@ class HttpServer {
 
 struct HttpServer::Impl {
   explicit Impl(Parts parts)
-      : calls(parts.services, &bodies, &parts.request_memory),
+      : calls(parts.services, &bodies, &parts.request_memory, parts.names_by_certificate),
         bodies(parts.options.memory_bytes, parts.counters),
         listener({parts.options, routes, std::move(parts.certificates), parts.tokens,
                   parts.max_body_bytes, parts.counters, std::move(parts.replica_id), parts.max_age,
@@ -400,6 +401,7 @@ void LintelServer::start_http() {
       .max_body_bytes = static_cast<std::size_t>(options_.connections.max_message_bytes),
       .counters = impl_->http_counters,
       .request_memory = impl_->request_memory,
+      .names_by_certificate = impl_->gate.identify_by_certificate,
       .replica_id = options_.replica_id,
       .max_age = options_.connections.max_age_ms,
       .max_age_grace = options_.connections.max_age_grace_ms});

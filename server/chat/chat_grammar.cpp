@@ -19,12 +19,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-bool is_forced(const ChatRequest& request) {
-  return request.tool_choice == ChatRequest::ToolChoice::kRequired;
+bool is_forced(const api::ChatParams& request) {
+  return request.tool_choice == api::ChatParams::ToolChoice::kRequired;
 }
 
 // The tools that may be called.
-std::vector<grammar::ToolSpec> specs_of(const ChatRequest& request) {
+std::vector<grammar::ToolSpec> specs_of(const api::ChatParams& request) {
   using Arguments = grammar::ToolSpec::Arguments;
   const bool forced = is_forced(request);
   std::vector<grammar::ToolSpec> specs;
@@ -83,7 +83,7 @@ std::string relaxed_text(const std::vector<grammar::RelaxedKeyword>& relaxed) {
 }
 
 // The names that readers of calls find, for arguments that no schema describes.
-void declare_parameters(const ChatRequest& request, std::vector<grammar::ToolSpec>& specs) {
+void declare_parameters(const api::ChatParams& request, std::vector<grammar::ToolSpec>& specs) {
   const ToolTypes types(request.tools);
   for (grammar::ToolSpec& spec : specs) {
     const ToolTypes::Parameters* const parameters = types.find(spec.name);
@@ -101,9 +101,9 @@ struct Part {
       add;
 };
 
-Part calls_part(const ChatRequest& request, grammar::ToolDialect dialect) {
+Part calls_part(const api::ChatParams& request, grammar::ToolDialect dialect) {
   using Mode = grammar::ToolGrammarOptions::Mode;
-  const bool has_format = request.format != ChatRequest::Format::kText;
+  const bool has_format = request.format != api::ChatParams::Format::kText;
   const grammar::ToolGrammarOptions options{
       .dialect = dialect,
       .mode = is_forced(request) || has_format ? Mode::kRequired : Mode::kAuto,
@@ -121,8 +121,8 @@ Part calls_part(const ChatRequest& request, grammar::ToolDialect dialect) {
   return part;
 }
 
-Part format_part(const ChatRequest& request) {
-  using Format = ChatRequest::Format;
+Part format_part(const api::ChatParams& request) {
+  using Format = api::ChatParams::Format;
   if (request.format == Format::kGrammar) {
     return {json_text({"gbnf", request.format_text}), "grammar",
             [&request](grammar::Grammar& grammar, auto*) {
@@ -194,13 +194,13 @@ std::shared_ptr<const grammar::Vocabulary> ChatVocabularies::of(
   return vocabulary;
 }
 
-grpc::Status make_chat_grammar(const ChatRequest& request, const TemplateTraits& traits,
+grpc::Status make_chat_grammar(const api::ChatParams& request, const TemplateTraits& traits,
                                grammar::GrammarCache& cache, ChatGrammar& made) {
-  using Format = ChatRequest::Format;
+  using Format = api::ChatParams::Format;
   const bool has_format = request.format != Format::kText;
   const std::optional<grammar::ToolDialect> dialect = grammar_dialect(traits.dialect);
   const bool has_calls = !request.tools.is_null() && dialect.has_value() &&
-                         request.tool_choice != ChatRequest::ToolChoice::kNone &&
+                         request.tool_choice != api::ChatParams::ToolChoice::kNone &&
                          (is_forced(request) || request.tool_grammar || has_format);
   if (is_forced(request) && !has_calls) {
     return chat_refusal("TOOLS_NOT_SUPPORTED", "tool_choice",

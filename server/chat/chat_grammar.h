@@ -56,7 +56,7 @@ class ChatVocabularies {
 // INVALID_ARGUMENT with the reason UNSUPPORTED_SCHEMA: the field is the path of the keyword, the
 // description names it. Compiles on the caller's thread, within bounds, what the cache does not
 // have.
-grpc::Status make_chat_grammar(const ChatRequest& request, const TemplateTraits& traits,
+grpc::Status make_chat_grammar(const api::ChatParams& request, const TemplateTraits& traits,
                                grammar::GrammarCache& cache, ChatGrammar& made);
 
 }  // namespace lintel

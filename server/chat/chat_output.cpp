@@ -9,20 +9,20 @@
 
 namespace lintel {
 
-ChatOutput chat_output(const ChatRequest& request, const ChatPrompt& prompt,
+ChatOutput chat_output(const api::ChatParams& request, const ChatPrompt& prompt,
                        std::shared_ptr<const Tokenizer> tokenizer) {
   ChatOutput output;
   output.tokenizer = std::move(tokenizer);
   const bool reads_calls =
-      !request.tools.is_null() && request.tool_choice != ChatRequest::ToolChoice::kNone;
+      !request.tools.is_null() && request.tool_choice != api::ChatParams::ToolChoice::kNone;
   output.thinking = prompt.thinking;
   output.reader.reasoning =
       prompt.thinking == ThinkingStart::kOpened ? ReasoningMode::kOpened : ReasoningMode::kTags;
   output.reader.dialect = reads_calls ? prompt.traits.dialect : ToolDialect::kNone;
   output.reader.parallel = request.parallel_tool_calls;
   // A document may speak of calls; GBNF that writes some means them.
-  output.reader.calls_after_text = request.format != ChatRequest::Format::kJsonObject &&
-                                   request.format != ChatRequest::Format::kJsonSchema;
+  output.reader.calls_after_text = request.format != api::ChatParams::Format::kJsonObject &&
+                                   request.format != api::ChatParams::Format::kJsonSchema;
   if (reads_calls) output.tools = ToolTypes(request.tools);
   output.thinking_budget = request.thinking_budget;
   output.stops = request.base.stop.strings;

@@ -33,7 +33,7 @@ struct ChatOutput {
   std::uint64_t seed = 0;
 };
 // Of a request and its prompt.
-ChatOutput chat_output(const ChatRequest& request, const ChatPrompt& prompt,
+ChatOutput chat_output(const api::ChatParams& request, const ChatPrompt& prompt,
                        std::shared_ptr<const Tokenizer> tokenizer);
 
 // A token that was drawn, with its log2-probability and the most likely ones in its place.

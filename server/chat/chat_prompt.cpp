@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 class Conversation {
  public:
   Conversation(const ChatTemplate& chat_template, const TemplateTraits& traits,
-               ChatRequest& request, const LocalTime& now, JsonBudget* budget)
+               api::ChatParams& request, const LocalTime& now, JsonBudget* budget)
       : chat_template_(chat_template), traits_(traits), request_(request) {
     input_.tools = request.tools.is_null() ? nullptr : &request.tools;
     input_.documents = request.documents.is_null() ? nullptr : &request.documents;
@@ -41,12 +41,7 @@ class Conversation {
   }
   // Without what asks for an answer, and with `more` messages behind. Nothing: the template
   // refuses.
-  std::optional<std::string> without_prompt(const Json& more = Json::array()) {
-    std::optional<RenderedText> rendered = rendered_without_prompt(more);
-    if (!rendered) return std::nullopt;
-    return std::move(rendered->text);
-  }
-  std::optional<RenderedText> rendered_without_prompt(const Json& more) {
+  std::optional<RenderedText> without_prompt(const Json& more = Json::array()) {
     Json& messages = request_.messages;  // no copy: they may be large
     const std::size_t size = messages.size();
     for (const Json& message : more) messages.push_back(message);
@@ -99,7 +94,7 @@ class Conversation {
 
   const ChatTemplate& chat_template_;
   const TemplateTraits& traits_;
-  ChatRequest& request_;  // its messages are prepared; they grow for a rendering
+  api::ChatParams& request_;  // its messages are prepared; they grow for a rendering
   RenderInput input_;
   Json kwargs_;
 };
@@ -134,10 +129,10 @@ class CommonTokens {
     if (end != prompt.rendered.text.size()) ends_.clear();
   }
 
-  std::int64_t with(std::string_view other) const {
-    const std::string_view text = prompt_.rendered.text;
-    const std::size_t common = common_bytes(text, other);
-    if (common == text.size() && other.size() == text.size()) return size();
+  // common: bytes that both begin with.
+  std::int64_t with(std::string_view other, std::size_t common) const {
+    const std::size_t bytes = prompt_.rendered.text.size();
+    if (common == bytes && other.size() == bytes) return size();
     // Text is cut at special tokens, so that what follows the last one before the difference is
     // encoded alone.
     std::size_t first = 0;
@@ -148,7 +143,10 @@ class CommonTokens {
     const std::vector<std::int32_t> ids = encode(other, begin, common);
     const auto ours = std::span(prompt_.ids).subspan(first);
     const auto same = std::ranges::mismatch(ours, ids).in1 - ours.begin();
-    return static_cast<std::int64_t>(first) + same;
+    const std::int64_t tokens = static_cast<std::int64_t>(first) + same;
+    if (ends_.empty()) return tokens;
+    // A letter behind them may be the same by chance.
+    return std::min<std::int64_t>(tokens, std::ranges::upper_bound(ends_, common) - ends_.begin());
   }
 
  private:
@@ -187,36 +185,52 @@ ThinkingStart thinking_of(std::string_view generation_prompt) {
   return generation_prompt.ends_with(kHalf) ? ThinkingStart::kOpenedHalf : ThinkingStart::kClosed;
 }
 
-// What the next turn may be, in two ways whose texts have no beginning in common.
-const std::array<Json, 2>& next_turns() {
-  static const std::array<Json, 2> turns = {
-      Json::parse(R"([{"role":"assistant","content":"A"},{"role":"user","content":"B"}])"),
-      Json::parse(R"([{"role":"assistant","content":"x"},{"role":"user","content":"y"}])")};
-  return turns;
+// How many bytes both texts begin with, of the same origins: where the next turn has an answer or a
+// question the prompt has something else, though it may be the same letter.
+std::size_t common_bytes(const RenderedText& a, const RenderedText& b) {
+  const std::size_t same = common_bytes(a.text, b.text);
+  const auto [in_a, in_b] =
+      std::ranges::mismatch(a.spans, b.spans, [](const auto& x, const auto& y) {
+        return x.origin == y.origin && x.begin == y.begin && x.end == y.end;
+      });
+  if (in_a == a.spans.end() || in_b == b.spans.end()) return same;
+  const bool is_same = in_a->origin == in_b->origin && in_a->begin == in_b->begin;
+  return std::min(same, is_same ? std::min(in_a->end, in_b->end) : in_a->begin);
 }
 
+// A turn that may be the next one.
+const Json& assumed_turn() {
+  static const Json turn =
+      Json::parse(R"([{"role":"assistant","content":"A"},{"role":"user","content":"B"}])");
+  return turn;
+}
+
+// Renders the conversation once without a generation prompt, to find that, and where a state is
+// kept for the next turn once with a turn more.
 void find_boundaries(Conversation& conversation, const Tokenizer& tokenizer,
-                     const std::vector<PlainText>& plain, ChatPrompt& prompt) {
+                     const std::vector<PlainText>& plain, bool has_next_turn, ChatPrompt& prompt) {
   const CommonTokens common(tokenizer, prompt, plain);
   const auto last = static_cast<std::int64_t>(prompt.ids.size()) - 1;
-  const std::optional<std::string> off = conversation.without_prompt();
-  prompt.before_generation_prompt = off ? common.with(*off) : last;
   const std::string_view text = prompt.rendered.text;
-  prompt.thinking = thinking_of(off ? text.substr(common_bytes(text, *off)) : text);
-  prompt.turn_boundary = last;
-  for (const Json& turn : next_turns()) {
-    const std::optional<std::string> next = conversation.without_prompt(turn);
-    prompt.turn_boundary =
-        std::min(prompt.turn_boundary, next ? common.with(*next) : prompt.before_generation_prompt);
+  prompt.before_generation_prompt = last;
+  std::size_t generation_prompt = 0;
+  if (const auto off = conversation.without_prompt()) {
+    generation_prompt = common_bytes(text, off->text);
+    prompt.before_generation_prompt = common.with(off->text, generation_prompt);
   }
-  prompt.turn_boundary = std::max<std::int64_t>(prompt.turn_boundary, 0);
+  prompt.thinking = thinking_of(text.substr(generation_prompt));
+  std::optional<RenderedText> next;
+  if (has_next_turn) next = conversation.without_prompt(assumed_turn());
+  prompt.turn_boundary = next ? common.with(next->text, common_bytes(prompt.rendered, *next))
+                              : prompt.before_generation_prompt;
+  prompt.turn_boundary = std::clamp<std::int64_t>(prompt.turn_boundary, 0, last);
 }
 
 }  // namespace
 
 grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer,
-                              ChatRequest& request, const LocalTime& now, ChatPrompt& prompt,
-                              JsonBudget* budget) {
+                              api::ChatParams& request, const LocalTime& now, ChatPrompt& prompt,
+                              JsonBudget* budget, bool has_next_turn) {
   const bool has_tools = !request.tools.is_null();
   const ChatTemplate* const chat_template = model.find(has_tools);
   if (chat_template == nullptr) {
@@ -237,7 +251,7 @@ grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer
     if (prompt.ids.empty()) {
       return chat_refusal("TEMPLATE_FAILED", "messages", "make an empty prompt");
     }
-    find_boundaries(conversation, tokenizer, plain, prompt);
+    find_boundaries(conversation, tokenizer, plain, has_next_turn, prompt);
   } catch (const MessageError& error) {
     // "messages[0].content is ..."
     const std::string what = error.what();
@@ -263,8 +277,8 @@ namespace {
 // The tokens of the conversation with the answer and a next turn that says `content`; none where
 // the template refuses.
 std::vector<std::int32_t> next_turn(const ChatModel& model, const Tokenizer& tokenizer,
-                                    ChatRequest& request, const LocalTime& now, const Json& answer,
-                                    const char* content, JsonBudget* budget) {
+                                    api::ChatParams& request, const LocalTime& now,
+                                    const Json& answer, const char* content, JsonBudget* budget) {
   const ChatTemplate* const chat_template = model.find(!request.tools.is_null());
   if (chat_template == nullptr) return {};
   const TemplateTraits traits = model.traits(*chat_template);
@@ -278,7 +292,7 @@ std::vector<std::int32_t> next_turn(const ChatModel& model, const Tokenizer& tok
   if (more.size() == 1) more.push_back({{"role", "user"}, {"content", content}});
   Conversation conversation(*chat_template, traits, request, now, budget);
   const std::optional<RenderedText> next =
-      conversation.rendered_without_prompt(prepare_messages(more, traits));
+      conversation.without_prompt(prepare_messages(more, traits));
   if (!next) return {};
   const std::vector<PlainText> plain = plain_parts(next->spans);
   return tokenizer.encode(next->text,
@@ -287,8 +301,8 @@ std::vector<std::int32_t> next_turn(const ChatModel& model, const Tokenizer& tok
 
 }  // namespace
 
-bool next_turn_begins_with(const ChatModel& model, const Tokenizer& tokenizer, ChatRequest& request,
-                           const LocalTime& now, const Json& answer,
+bool next_turn_begins_with(const ChatModel& model, const Tokenizer& tokenizer,
+                           api::ChatParams& request, const LocalTime& now, const Json& answer,
                            std::span<const std::int32_t> tokens, JsonBudget* budget) {
   const std::vector<std::int32_t> ids =
       next_turn(model, tokenizer, request, now, answer, "A", budget);
@@ -297,7 +311,7 @@ bool next_turn_begins_with(const ChatModel& model, const Tokenizer& tokenizer, C
 }
 
 std::vector<std::int32_t> next_turn_beginning(const ChatModel& model, const Tokenizer& tokenizer,
-                                              ChatRequest& request, const LocalTime& now,
+                                              api::ChatParams& request, const LocalTime& now,
                                               const Json& answer, JsonBudget* budget) {
   std::vector<std::int32_t> ids = next_turn(model, tokenizer, request, now, answer, "A", budget);
   const std::vector<std::int32_t> other =
@@ -306,7 +320,7 @@ std::vector<std::int32_t> next_turn_beginning(const ChatModel& model, const Toke
   return ids;
 }
 
-bool sends_reasoning_back(const ChatRequest& request) {
+bool sends_reasoning_back(const api::ChatParams& request) {
   bool is_first = true;
   for (const Json& message : request.messages) {
     if (message.value("role", "") != "assistant") continue;

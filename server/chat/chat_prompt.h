@@ -28,7 +28,7 @@ struct ChatPrompt {
   RenderedText rendered;
   std::vector<std::int32_t> ids;
   // Tokens that the prompt has in common with that of the next turn, for any answer and question;
-  // at most ids.size() - 1.
+  // at most ids.size() - 1. Without a next turn: before_generation_prompt.
   std::int64_t turn_boundary = 0;
   // Tokens that it has in common with the conversation without a generation prompt.
   std::int64_t before_generation_prompt = 0;
@@ -41,25 +41,30 @@ struct ChatPrompt {
 // (chat_refusal): NO_CHAT_TEMPLATE, TOOLS_NOT_SUPPORTED, TEMPLATE_REFUSED, TEMPLATE_FAILED.
 // CANCELLED where `budget` (null: none) ends a rendering. The request's messages become those that
 // the template is shown.
+//
+// Renders the conversation once for the prompt, once without what asks for an answer, which tells
+// what does, and, if has_next_turn, once with a turn more, for ChatPrompt::turn_boundary. Where
+// reasoning_effort has no value of the template's own, each value that is tried is a rendering.
 grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer,
-                              ChatRequest& request, const LocalTime& now, ChatPrompt& prompt,
-                              JsonBudget* budget = nullptr);
+                              api::ChatParams& request, const LocalTime& now, ChatPrompt& prompt,
+                              JsonBudget* budget = nullptr, bool has_next_turn = true);
 
 // Whether the conversation's next turn begins with these tokens, the prompt's and those of the
 // answer with its end, where the client sends `answer` (a message of the assistant) back. Renders
 // the conversation once. False also where the template refuses. Throws RenderCancelled.
 // The request's messages are as make_chat_prompt() leaves them, here and below.
-bool next_turn_begins_with(const ChatModel& model, const Tokenizer& tokenizer, ChatRequest& request,
-                           const LocalTime& now, const nlohmann::ordered_json& answer,
+bool next_turn_begins_with(const ChatModel& model, const Tokenizer& tokenizer,
+                           api::ChatParams& request, const LocalTime& now,
+                           const nlohmann::ordered_json& answer,
                            std::span<const std::int32_t> tokens, JsonBudget* budget = nullptr);
 // The tokens that the next turn begins with, for any question or results of its calls; none where
 // the template refuses. Renders the conversation twice. Throws RenderCancelled.
 std::vector<std::int32_t> next_turn_beginning(const ChatModel& model, const Tokenizer& tokenizer,
-                                              ChatRequest& request, const LocalTime& now,
+                                              api::ChatParams& request, const LocalTime& now,
                                               const nlohmann::ordered_json& answer,
                                               JsonBudget* budget = nullptr);
 // Whether the client sends reasoning back: an assistant's message of the request has some, or there
 // is none yet.
-bool sends_reasoning_back(const ChatRequest& request);
+bool sends_reasoning_back(const api::ChatParams& request);
 
 }  // namespace lintel

@@ -8,6 +8,8 @@
 #include "server/chat/openai_members.h"
 #include "server/chat/template/request_json.h"
 #include "server/chat/template/template.h"
+#include "server/rpc/message_bounds.h"
+#include "server/rpc/request_budget.h"
 #include "server/rpc/status.h"
 
 namespace lintel {
@@ -29,7 +31,7 @@ std::string read_top_logprobs(Json& value, ChatRequest& request) {
   if (!is_whole<std::uint32_t>(value) || value.get<std::uint32_t>() > kMost) {
     return "is not a whole number from 0 to " + std::to_string(kMost);
   }
-  return read_count(value, request.top_logprobs);
+  return read_count(value, request.params.top_logprobs);
 }
 
 std::string read_flag(const Json& value, bool& flag) {
@@ -57,7 +59,7 @@ std::string read_messages(Json& value, ChatRequest& request) {
     const auto role = message.find("role");
     if (role == message.end() || !role->is_string()) return at + ".role is not a text";
   }
-  request.messages = std::move(value);
+  request.params.messages = std::move(value);
   return kTaken;
 }
 
@@ -93,7 +95,7 @@ std::string read_tools(Json& value, ChatRequest& request) {
     return "has " + std::to_string(bytes) + " bytes, at most " + std::to_string(kMostToolBytes) +
            " are taken";
   }
-  request.tools = std::move(value);
+  request.params.tools = std::move(value);
   return kTaken;
 }
 
@@ -107,19 +109,19 @@ std::optional<std::string> read_function_name(const Json& value) {
 }
 
 std::string read_tool_choice(Json& value, ChatRequest& request) {
-  using ToolChoice = ChatRequest::ToolChoice;
+  using ToolChoice = api::ChatParams::ToolChoice;
   constexpr const char* kWrong =
       "is not \"auto\", \"none\", \"required\", a function, or allowed_tools";
   const auto read_mode = [&](const Json& mode) {
     if (mode == "auto") return true;
     if (mode != "none" && mode != "required") return false;
-    request.tool_choice = mode == "none" ? ToolChoice::kNone : ToolChoice::kRequired;
+    request.params.tool_choice = mode == "none" ? ToolChoice::kNone : ToolChoice::kRequired;
     return true;
   };
   if (value.is_string()) return read_mode(value) ? kTaken : kWrong;
   if (const std::optional<std::string> name = read_function_name(value)) {
-    request.tool_choice = ToolChoice::kRequired;
-    request.offered_tools = {*name};
+    request.params.tool_choice = ToolChoice::kRequired;
+    request.params.offered_tools = {*name};
     return kTaken;
   }
   if (!value.is_object() || value.value("type", Json()) != "allowed_tools") return kWrong;
@@ -130,7 +132,7 @@ std::string read_tool_choice(Json& value, ChatRequest& request) {
   for (const Json& tool : tools) {
     const std::optional<std::string> name = read_function_name(tool);
     if (!name) return kWrong;
-    request.offered_tools.push_back(*name);
+    request.params.offered_tools.push_back(*name);
   }
   return kTaken;
 }
@@ -145,13 +147,13 @@ std::string find_unknown(const Json& object, std::initializer_list<std::string_v
 }
 
 std::string read_response_format(Json& value, ChatRequest& request) {
-  using Format = ChatRequest::Format;
+  using Format = api::ChatParams::Format;
   const Json type = value.is_object() ? value.value("type", Json()) : Json();
   if (type == "text") return find_unknown(value, {"type"});
   if (type == "json_object") {
     const Json schema = value.value("schema", Json());
-    request.format = Format::kJsonObject;
-    request.format_text = schema.is_null() ? R"({"type": "object"})" : json_text(schema);
+    request.params.format = Format::kJsonObject;
+    request.params.format_text = schema.is_null() ? R"({"type": "object"})" : json_text(schema);
     return find_unknown(value, {"type", "schema"});
   }
   if (type != "json_schema") return "is not of type text, json_object or json_schema";
@@ -163,15 +165,15 @@ std::string read_response_format(Json& value, ChatRequest& request) {
         find_unknown(format, {"name", "description", "schema", "strict"})}) {
     if (!wrong.empty()) return wrong;
   }
-  request.format = Format::kJsonSchema;
-  request.format_text = json_text(schema);
-  request.strict_schema = format.value("strict", Json()) == true;
+  request.params.format = Format::kJsonSchema;
+  request.params.format_text = json_text(schema);
+  request.params.strict_schema = format.value("strict", Json()) == true;
   return kTaken;
 }
 
 std::string read_grammar(Json& value, ChatRequest& request) {
-  request.format = ChatRequest::Format::kGrammar;
-  return read_text(value, request.format_text);
+  request.params.format = api::ChatParams::Format::kGrammar;
+  return read_text(value, request.params.format_text);
 }
 
 std::string read_extension(Json& value, ChatRequest& request) {
@@ -181,7 +183,7 @@ std::string read_extension(Json& value, ChatRequest& request) {
       return "has '" + clip(name) + "', which is not served";
     }
     const std::string wrong =
-        read_flag(member, name == "cache" ? request.cache : request.tool_grammar);
+        read_flag(member, name == "cache" ? request.params.cache : request.params.tool_grammar);
     if (!wrong.empty()) return "has a " + name + " that " + wrong;
   }
   return kTaken;
@@ -192,12 +194,12 @@ std::string read_effort(Json& value, ChatRequest& request) {
   if (std::ranges::none_of(kEfforts, [&](const char* effort) { return value == effort; })) {
     return "is not none, minimal, low, medium, high, xhigh or max";
   }
-  return read_text(value, request.reasoning_effort);
+  return read_text(value, request.params.reasoning_effort);
 }
 
 std::string read_verbosity(Json& value, ChatRequest& request) {
   if (value != "low" && value != "medium" && value != "high") return "is not low, medium or high";
-  return read_text(value, request.verbosity);
+  return read_text(value, request.params.verbosity);
 }
 
 int depth_of(const Json& value, int limit) {
@@ -220,13 +222,13 @@ std::string read_kwargs(Json& value, ChatRequest& request) {
   for (const auto& [name, member] : value.items()) {
     if (is_given_variable(name)) return "has '" + clip(name) + "', which the server sets";
   }
-  request.kwargs = std::move(value);
+  request.params.kwargs = std::move(value);
   return kTaken;
 }
 
 std::string read_documents(Json& value, ChatRequest& request) {
   if (!value.is_array()) return "is not a list";
-  request.documents = std::move(value);
+  request.params.documents = std::move(value);
   return kTaken;
 }
 
@@ -259,27 +261,27 @@ constexpr Member kOwnMembers[] = {
     {"tools", read_tools},
     {"tool_choice", read_tool_choice},
     {"parallel_tool_calls",
-     [](Json& v, ChatRequest& r) { return read_flag(v, r.parallel_tool_calls); }},
+     [](Json& v, ChatRequest& r) { return read_flag(v, r.params.parallel_tool_calls); }},
     {"max_completion_tokens", nullptr},  // with max_tokens, below
     {"max_tokens", nullptr},
-    {"n", [](Json& v, ChatRequest& r) { return read_count(v, r.num_choices); }},
+    {"n", [](Json& v, ChatRequest& r) { return read_count(v, r.params.num_choices); }},
     {"stream", [](Json& v, ChatRequest& r) { return read_flag(v, r.streams); }},
     {"stream_options",
      [](Json& v, ChatRequest& r) { return read_stream_options(v, r.include_usage); }},
-    {"logprobs", [](Json& v, ChatRequest& r) { return read_flag(v, r.logprobs); }},
+    {"logprobs", [](Json& v, ChatRequest& r) { return read_flag(v, r.params.logprobs); }},
     {"top_logprobs", read_top_logprobs},
     {"response_format", read_response_format},
     {"grammar", read_grammar},
     {"lintel", read_extension},
     {"reasoning_effort", read_effort},
     {"thinking_token_budget",
-     [](Json& v, ChatRequest& r) { return read_count(v, r.thinking_budget.emplace()); }},
+     [](Json& v, ChatRequest& r) { return read_count(v, r.params.thinking_budget.emplace()); }},
     {"chat_template_kwargs", read_kwargs},
     {"documents", read_documents},
     {"add_generation_prompt",
-     [](Json& v, ChatRequest& r) { return read_flag(v, r.add_generation_prompt); }},
+     [](Json& v, ChatRequest& r) { return read_flag(v, r.params.add_generation_prompt); }},
     {"continue_final_message",
-     [](Json& v, ChatRequest& r) { return read_flag(v, r.continue_final_message); }},
+     [](Json& v, ChatRequest& r) { return read_flag(v, r.params.continue_final_message); }},
     {"verbosity", read_verbosity},
     {"user", [](Json& v, ChatRequest&) { return v.is_string() ? kTaken : "is not a text"; }},
     {"modalities", read_modalities},
@@ -308,10 +310,10 @@ std::string read_max_tokens(const Json& body, ChatRequest& request, std::string&
     std::uint32_t count = 0;
     std::string wrong = read_count(*found, count);
     if (!wrong.empty()) return wrong;
-    if (request.max_tokens && *request.max_tokens != count) {
+    if (request.params.max_tokens && *request.params.max_tokens != count) {
       return "is not equal to max_completion_tokens";
     }
-    request.max_tokens = count;
+    request.params.max_tokens = count;
   }
   return kTaken;
 }
@@ -324,8 +326,7 @@ grpc::Status chat_refusal(const char* reason, const std::string& param,
 }
 
 grpc::Status read_json_body(std::string_view text, const JsonBounds& bounds,
-                            nlohmann::ordered_json& body) {
-  JsonFailure failure;
+                            nlohmann::ordered_json& body, JsonFailure& failure) {
   std::optional<Json> read = read_request_json(text, bounds, failure);
   if (!read) {
     const bool is_json = failure.kind != JsonFailure::Kind::kNotJson;
@@ -338,11 +339,22 @@ grpc::Status read_json_body(std::string_view text, const JsonBounds& bounds,
   return grpc::Status::OK;
 }
 
-grpc::Status read_chat_request(std::string_view text, const JsonBounds& bounds,
-                               ChatRequest& request) {
-  Json body;
-  grpc::Status status = read_json_body(text, bounds, body);
-  return status.ok() ? read_chat_request(std::move(body), request) : status;
+JsonFailure read_chat_request(std::string_view text, const std::string& caller,
+                              const std::function<bool()>& is_cancelled, ChatRequest& request) {
+  // Texts of the body, and of the prompt in its renderings.
+  constexpr std::size_t kTexts = 4;
+  JsonFailure failure;
+  request.bytes = text.size();
+  RequestRefusal refusal = request.charge.add(kTexts * text.size());
+  if (!refusal) {
+    RequestBudget tree(request.charge, /*copies=*/1, is_cancelled);
+    Json body;
+    request.status = read_json_body(text, {.budget = &tree}, body, failure);
+    if (request.status.ok()) request.status = read_chat_request(std::move(body), request);
+    refusal = tree.refusal();
+  }
+  if (refusal) request.status = request_memory_refusal(refusal, caller, "messages");
+  return failure;
 }
 
 grpc::Status read_chat_request(nlohmann::ordered_json body, ChatRequest& request) {
@@ -352,7 +364,7 @@ grpc::Status read_chat_request(nlohmann::ordered_json body, ChatRequest& request
   for (auto& [name, value] : body.get_ref<Json::object_t&>()) {
     if (value.is_null()) continue;  // as if it were not there
     bool is_known = false;
-    std::string what = read_field(&RequestField::chat, name, value, request.base, is_known);
+    std::string what = read_field(&RequestField::chat, name, value, request.params.base, is_known);
     if (!is_known) {
       const auto* const own = std::ranges::find_if(
           kOwnMembers, [&](const Member& member) { return name == member.name; });
@@ -366,9 +378,10 @@ grpc::Status read_chat_request(nlohmann::ordered_json body, ChatRequest& request
   std::string name;
   const std::string what = read_max_tokens(body, request, name);
   if (!what.empty()) return wrong(name, what);
-  if (request.messages.is_null()) return wrong("messages", "is missing");
-  if (request.tool_choice == ChatRequest::ToolChoice::kRequired) {
-    request.format = ChatRequest::Format::kText;  // there is no text that a format would bind
+  if (request.params.messages.is_null()) return wrong("messages", "is missing");
+  if (request.params.tool_choice == api::ChatParams::ToolChoice::kRequired) {
+    request.params.format =
+        api::ChatParams::Format::kText;  // there is no text that a format would bind
   }
   const auto has = [&](const char* member) {
     return body.contains(member) && !body.at(member).is_null();
@@ -376,24 +389,26 @@ grpc::Status read_chat_request(nlohmann::ordered_json body, ChatRequest& request
   if (has("grammar") && has("response_format")) {
     return wrong("grammar", "cannot be combined with response_format");
   }
-  if (!request.offered_tools.empty() || request.tool_choice == ChatRequest::ToolChoice::kRequired) {
-    if (request.tools.is_null()) return wrong("tool_choice", "goes with tools");
-    for (const std::string& offered : request.offered_tools) {
-      const bool is_there = std::ranges::any_of(
-          request.tools, [&](const Json& tool) { return tool["function"]["name"] == offered; });
+  if (!request.params.offered_tools.empty() ||
+      request.params.tool_choice == api::ChatParams::ToolChoice::kRequired) {
+    if (request.params.tools.is_null()) return wrong("tool_choice", "goes with tools");
+    for (const std::string& offered : request.params.offered_tools) {
+      const bool is_there = std::ranges::any_of(request.params.tools, [&](const Json& tool) {
+        return tool["function"]["name"] == offered;
+      });
       if (!is_there) return wrong("tool_choice", "names '" + clip(offered) + "', which is no tool");
     }
   }
-  if (request.num_choices == 0) return wrong("n", "is 0, at least 1 is required");
-  if (request.top_logprobs > 0 && !request.logprobs) {
+  if (request.params.num_choices == 0) return wrong("n", "is 0, at least 1 is required");
+  if (request.params.top_logprobs > 0 && !request.params.logprobs) {
     return wrong("top_logprobs", "goes with logprobs");
   }
   if (request.include_usage && !request.streams) return wrong("stream_options", "goes with stream");
-  if (request.continue_final_message && request.add_generation_prompt) {
+  if (request.params.continue_final_message && request.params.add_generation_prompt) {
     if (body.contains("add_generation_prompt")) {
       return wrong("continue_final_message", "goes with add_generation_prompt false");
     }
-    request.add_generation_prompt = false;
+    request.params.add_generation_prompt = false;
   }
   return grpc::Status::OK;
 }

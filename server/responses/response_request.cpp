@@ -13,7 +13,10 @@
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "model/core/sha256.h"
 #include "proto/fields/request_fields.h"
+#include "server/rpc/message_bounds.h"
+#include "server/rpc/request_budget.h"
 #include "server/rpc/status.h"
 
 namespace lintel {
@@ -437,6 +440,47 @@ grpc::Status read_response_request(const Json& body, ResponseUse use, ResponseRe
     return invalid_argument({{error.member, error.what}});
   }
   return grpc::Status::OK;
+}
+
+JsonFailure read_response_request(std::string_view text, ResponseUse use, const std::string& caller,
+                                  const std::function<bool()>& is_cancelled,
+                                  ReceivedResponse& response) {
+  // Of the texts in the items, with those of the prompt's renderings.
+  constexpr std::size_t kTextCopies = 4;
+  JsonFailure failure;
+  ResponseRequest& request = response.request;
+  response.bytes = text.size();
+  RequestRefusal refusal = response.charge.add(kTextCopies * text.size());
+  if (!refusal) {
+    RequestBudget tree(response.charge, kItemCopies, is_cancelled);
+    Json body;
+    response.status = read_json_body(text, {.budget = &tree}, body, failure);
+    refusal = tree.refusal();
+    if (response.status.ok()) {
+      const Json& previous = part_of(body, "previous_response_id");
+      if (previous.is_string()) request.previous_response_id = previous.get<std::string>();
+      response.has_temperature = !part_of(body, "temperature").is_null();
+      response.has_top_p = !part_of(body, "top_p").is_null();
+      response.status = read_response_request(body, use, request);
+    }
+  }
+  if (refusal) response.status = request_memory_refusal(refusal, caller, "input");
+  if (!response.idempotency_key.empty()) {
+    Sha256 hash;
+    hash.add(text);
+    response.digest = hash.hex();
+  }
+  if (request.store && request.is_background) response.text = text;
+  return failure;
+}
+
+void ReceivedResponse::continue_turn(std::optional<std::string> items, const std::string& caller) {
+  if (!items || !status.ok()) return;
+  if (const RequestRefusal refusal = charge.add(items->size())) {
+    status = request_memory_refusal(refusal, caller, "input");
+    return;
+  }
+  earlier = std::move(items);
 }
 
 grpc::Status with_response_members(const grpc::Status& status) {

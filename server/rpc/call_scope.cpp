@@ -142,7 +142,11 @@ CallScope::CallScope(const CallPolicy& gate, RpcCall& call, Method method)
     fields_.add("parent_span_id", trace.parent_id);
   }
   identify(call);
-  if (!call.is_charged()) memory_ = RequestMemory::Charge(gate_.memory, caller_.name);
+  if (!call.is_charged()) {
+    const RequestMemory::Charge* const request = call.memory();
+    memory_ =
+        request != nullptr ? request->beside() : RequestMemory::Charge(gate_.memory, caller_.name);
+  }
   if (method_.is_health) admitted_ = grpc::Status::OK;
   if (!caller_.name.empty()) fields_.add("identity", caller_.name);
   if (admitted_.ok() && method_.role && !caller_.roles.has(*method_.role)) {

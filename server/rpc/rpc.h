@@ -35,26 +35,41 @@ grpc::Status catch_exceptions(Method&& method) noexcept {
   return catch_exceptions([&]() -> grpc::Status { return method(); }, status_of_exception);
 }
 
-// A request that its service has not read: as its bytes, or as a message of this process. gRPC
-// would parse the bytes before the server's code sees them, and keep the message until its call is
-// over: for as long as a stream lasts. These are parsed when the caller is known and may ask for
-// it, within bounds, and are gone with that.
+// A request as its protocol has read it. It has charged what it holds.
+class RequestObject {
+ public:
+  RequestObject() = default;
+  RequestObject(const RequestObject&) = delete;
+  RequestObject& operator=(const RequestObject&) = delete;
+  virtual ~RequestObject() = default;
+
+  // Bytes of the text that it was read from, which tell how long its call takes to begin.
+  virtual std::size_t text_bytes() const = 0;
+  virtual const RequestMemory::Charge& memory() const = 0;
+};
+
+// A request that its service has not read: as its bytes, as a message of this process, or as an
+// object. gRPC would parse the bytes before the server's code sees them, and keep the message until
+// its call is over: for as long as a stream lasts. These are parsed when the caller is known and
+// may ask for it, within bounds, and are gone with that.
 //
 // Used by one thread at a time.
 class RequestMessage {
  public:
   RequestMessage() = default;
   explicit RequestMessage(grpc::ByteBuffer bytes) { swap(bytes); }
+  explicit RequestMessage(std::unique_ptr<google::protobuf::Message> message)
+      : message_(std::move(message)) {}
+  explicit RequestMessage(std::unique_ptr<RequestObject> object) : object_(std::move(object)) {}
   // Nothing is left in `other`: of gRPC's buffers a move would be one more reference.
   RequestMessage(RequestMessage&& other) noexcept { *this = std::move(other); }
   RequestMessage& operator=(RequestMessage&& other) noexcept {
     bytes_.Clear();
     swap(other.bytes_);
     message_ = std::move(other.message_);
+    object_ = std::move(other.object_);
     return *this;
   }
-  explicit RequestMessage(std::unique_ptr<google::protobuf::Message> message)
-      : message_(std::move(message)) {}
   // Takes `message`.
   template <typename Message>
   static RequestMessage of(Message&& message) {
@@ -63,7 +78,7 @@ class RequestMessage {
   }
 
   // Fills `message`, which is empty, and drops what was held. To be called once, though transports
-  // hand the object over as const.
+  // hand the object over as const. REQUIRES: it is no object.
   grpc::Status read(const MessageBounds& bounds, google::protobuf::Message& message) const {
     const grpc::Status status = message_ == nullptr ? parse_bounded(bytes_, bounds, message)
                                                     : take_bounded(*message_, bounds, message);
@@ -71,15 +86,23 @@ class RequestMessage {
     message_.reset();
     return status;
   }
+  // Null: it is none. REQUIRES: else it is of this type, the one that its method takes.
+  template <typename Object>
+  std::unique_ptr<Object> take_object() const {
+    return std::unique_ptr<Object>(static_cast<Object*>(object_.release()));
+  }
   void swap(grpc::ByteBuffer& bytes) { bytes_.Swap(&bytes); }
-  // Bytes that it holds.
+  const RequestObject* object() const { return object_.get(); }
+  // Bytes that it holds, and has not charged.
   std::size_t size() const {
+    if (object_ != nullptr) return 0;
     return message_ == nullptr ? bytes_.Length() : message_->SpaceUsedLong();
   }
 
  private:
-  mutable grpc::ByteBuffer bytes_;                              // where there is no message
+  mutable grpc::ByteBuffer bytes_;                              // where there is neither
   mutable std::unique_ptr<google::protobuf::Message> message_;  // of the type that read() takes
+  mutable std::unique_ptr<RequestObject> object_;
 };
 
 // RequestMessage of a message of this type, as a method gets it. Not valid after the method has
@@ -90,6 +113,10 @@ class LazyMessage {
   explicit LazyMessage(const RequestMessage& request) : request_(request) {}
   grpc::Status read(const MessageBounds& bounds, Message& message) const {
     return request_.read(bounds, message);
+  }
+  template <typename Object>
+  std::unique_ptr<Object> take_object() const {
+    return request_.take_object<Object>();
   }
 
  private:
@@ -195,6 +222,9 @@ class RpcCall {
   // Whether its caller has charged the account with what the call may hold, so that it is not
   // refused for that.
   virtual bool is_charged() const { return false; }
+  // Of the request that the transport holds, or has held; null: there is none. The call's other
+  // charges are beside it.
+  virtual const RequestMemory::Charge* memory() const { return nullptr; }
   // Of a unary call's answer, until it is out. Once, before the reactor finishes.
   void keep(RequestMemory::Charge memory) { answer_memory_ = std::move(memory); }
   // Answers with a header. Before the first message is written.

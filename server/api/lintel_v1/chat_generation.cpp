@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "server/api/lintel_v1/model_service.h"
-#include "server/api/lintel_v1/request_budget.h"
 #include "server/api/lookup.h"
 #include "server/chat/template/request_json.h"
+#include "server/rpc/request_budget.h"
 #include "server/rpc/status.h"
 
 namespace lintel {
@@ -40,7 +40,8 @@ api::GenerateParams generate_params(const ReadChat& chat) {
   params.stop = {};  // the texts are of the content: chat_output() has them
   params.prompt = api::token_values(chat.prompt.ids);
   params.sampling = with_defaults(chat.request.base.sampling, chat.model->chat->defaults());
-  if (!chat.request.tools.is_null() && chat.request.tool_choice == ChatRequest::ToolChoice::kNone) {
+  if (!chat.request.tools.is_null() &&
+      chat.request.tool_choice == api::ChatParams::ToolChoice::kNone) {
     forbid_calls(*transformer.tokenizer(), chat.prompt.traits.dialect, params.sampling);
   }
   const RequestLimits& limits = chat.model->limits;
@@ -65,8 +66,8 @@ api::GenerateParams generate_params(const ReadChat& chat) {
 // prompt; but results of tools may follow such an answer as it is.
 GenerationRequest::Turn turn_of(const ReadChat& chat) {
   const ChatPrompt& prompt = chat.prompt;
-  const bool may_call =
-      !chat.request.tools.is_null() && chat.request.tool_choice != ChatRequest::ToolChoice::kNone;
+  const bool may_call = !chat.request.tools.is_null() &&
+                        chat.request.tool_choice != api::ChatParams::ToolChoice::kNone;
   const bool keeps_prompt =
       prompt.turn_boundary + 1 >= static_cast<std::int64_t>(prompt.ids.size());
   GenerationRequest::Turn turn;
@@ -79,7 +80,7 @@ GenerationRequest::Turn turn_of(const ReadChat& chat) {
 }
 
 // The answer as its client has it, from its tokens.
-nlohmann::ordered_json answer_of(const ChatTurn& turn, const ChatRequest& request) {
+nlohmann::ordered_json answer_of(const ChatTurn& turn, const api::ChatParams& request) {
   v1::ChatResponse message;
   ChatChoice choice(*turn.output, 0);
   for (const std::int32_t token : turn.answer) choice.push({.id = token}, message);
@@ -130,20 +131,12 @@ StoredChatStates::Reader reader_of(const CallScope& scope, const ReadChat& chat)
 
 }  // namespace
 
-grpc::Status read_charged_request(const CallScope& scope, std::string_view body, ReadChat& chat) {
-  const std::string& caller = scope.caller().name;
-  chat.memory = scope.charge();
-  // Texts of the body, and of the prompt in its renderings.
-  constexpr std::size_t kTexts = 4;
-  RequestBudget tree(chat.memory, /*copies=*/1, chat.is_cancelled);
-  RequestRefusal refusal = chat.memory.add(kTexts * body.size());
-  if (refusal) return request_memory_refusal(refusal, caller, "messages");
-  grpc::Status status = read_chat_request(body, {.budget = &tree}, chat.request);
-  if (tree.refusal()) return request_memory_refusal(tree.refusal(), caller, "messages");
-  return status;
+bool keeps_states(const ServiceContext& context, const ReadChat& chat) {
+  return chat.request.cache && context.prefixes.options().memory_bytes > 0;
 }
 
-grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat& chat) {
+grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat& chat,
+                       bool has_next_turn) {
   grpc::Status status;
   chat.model = use_model(chat.request.base.model, context, &status);
   if (chat.model == nullptr) return status;
@@ -164,7 +157,7 @@ grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat
   RequestMemory::Charge memory = chat.memory.beside();
   RequestBudget rendering(memory, /*copies=*/1, chat.is_cancelled);
   status = make_chat_prompt(*chat.model->chat, *tokenizer, chat.request, chat.now, chat.prompt,
-                            &rendering);
+                            &rendering, has_next_turn);
   if (rendering.refusal()) {
     return request_memory_refusal(rendering.refusal(), scope.caller().name, "messages");
   }
@@ -247,20 +240,20 @@ ChatGeneration::~ChatGeneration() { is_stopping_ = true; }
 
 grpc::Status ChatGeneration::add_grammar(RpcCall& rpc, const ReadChat& chat,
                                          GenerationRequest& generation) {
-  const ChatRequest& request = chat.request;
+  const api::ChatParams& request = chat.request;
   const ChatPrompt& prompt = chat.prompt;
   const Transformer& transformer = *chat.model->transformer;
   ChatGrammar made;
   grpc::Status status = make_chat_grammar(request, prompt.traits, grammars_, made);
   if (!status.ok() || made.grammar == nullptr) return status;
   if (!made.relaxed.empty()) rpc.add_header("lintel-schema-relaxed", made.relaxed);
-  const bool is_asked_for = request.format != ChatRequest::Format::kText ||
-                            request.tool_choice == ChatRequest::ToolChoice::kRequired;
+  const bool is_asked_for = request.format != api::ChatParams::Format::kText ||
+                            request.tool_choice == api::ChatParams::ToolChoice::kRequired;
   if (generation.stop.tokens.empty()) {
     // Calls that the model begins by itself are read all the same.
     if (!is_asked_for) return status;
     return invalid_argument(
-        {{request.format == ChatRequest::Format::kText ? "tool_choice" : "response_format",
+        {{request.format == api::ChatParams::Format::kText ? "tool_choice" : "response_format",
           "needs a model with a token that ends a text"}});
   }
   const ToolDialect dialect = request.tools.is_null() ? ToolDialect::kNone : prompt.traits.dialect;
@@ -328,8 +321,8 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
                          prepared.output.reader.dialect != ToolDialect::kNone);
   if (status.ok()) status = add_grammar(rpc, chat, request);
   if (!status.ok()) return status;
-  const bool caches = chat.request.cache;
-  request.caches_prefix = caches;
+  request.caches_prefix = chat.request.cache;
+  const bool caches = keeps_states(context_, chat);
   request.reasoning = reasoning_budget(chat, prepared.output);
   request.allowance = call.quota.allowance();
   request.caller = call.scope.turn_name();
@@ -363,7 +356,7 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
 grpc::Status ChatGeneration::make_turn(ReadChat& chat, const Owner& owner,
                                        std::int64_t max_new_tokens,
                                        std::unique_ptr<ChatTurn>& turn) const {
-  ChatRequest& request = chat.request;
+  api::ChatParams& request = chat.request;
   nlohmann::ordered_json trees = {{"messages", std::move(request.messages)},
                                   {"tools", std::move(request.tools)},
                                   {"documents", std::move(request.documents)},
@@ -387,12 +380,12 @@ grpc::Status ChatGeneration::make_turn(ReadChat& chat, const Owner& owner,
   return grpc::Status::OK;
 }
 
-std::optional<ChatRequest> ChatGeneration::request_of(const ChatTurn& turn,
-                                                      JsonBudget& budget) const {
+std::optional<api::ChatParams> ChatGeneration::request_of(const ChatTurn& turn,
+                                                          JsonBudget& budget) const {
   JsonFailure failure;
   auto trees = read_request_json(turn.trees, {.budget = &budget}, failure);
   if (!trees) return std::nullopt;
-  ChatRequest request = turn.request;
+  api::ChatParams request = turn.request;
   request.messages = std::move((*trees)["messages"]);
   request.tools = std::move((*trees)["tools"]);
   request.documents = std::move((*trees)["documents"]);
@@ -410,7 +403,7 @@ void ChatGeneration::end_turn(const ChatTurn& turn) const {
   RequestMemory::Charge memory(context_.gate.memory, turn.owner);
   const std::function<bool()> is_stopping = [this] { return is_stopping_.load(); };
   RequestBudget budget(memory, /*copies=*/1, is_stopping);
-  std::optional<ChatRequest> request;
+  std::optional<api::ChatParams> request;
   if (has_end || may_read_ahead) request = request_of(turn, budget);
   bool keeps_end = false;
   if (has_end) {
@@ -449,7 +442,8 @@ class AheadSink final : public TokenSink {
 
 }  // namespace
 
-void ChatGeneration::read_ahead(const ChatTurn& turn, ChatRequest& chat, JsonBudget& budget) const {
+void ChatGeneration::read_ahead(const ChatTurn& turn, api::ChatParams& chat,
+                                JsonBudget& budget) const {
   const Transformer& transformer = *turn.model->transformer;
   const Scheduler::Stats stats = turn.model->scheduler->stats();
   if (stats.running + stats.queued > 0) return;

@@ -35,8 +35,14 @@ namespace lintel {
 
 // A request with the model that it names, and the prompt that it becomes.
 struct ReadChat {
+  // Takes a request that was read.
+  void take(ChatRequest& read) {
+    memory = std::move(read.charge);
+    request = std::move(read.params);
+  }
+
   RequestMemory::Charge memory;  // of request and prompt, which go before it
-  ChatRequest request;
+  api::ChatParams request;
   std::function<bool()> is_cancelled;  // ends the making of the prompt; empty: never
   SharedModel model;
   SharedAdapter adapter;  // null: none
@@ -44,11 +50,11 @@ struct ReadChat {
   ChatPrompt prompt;
 };
 
-// Reads and charges chat.request. Not OK: what is wrong with the body, or as
-// request_memory_refusal().
-grpc::Status read_charged_request(const CallScope& scope, std::string_view body, ReadChat& chat);
-// Fills in what follows from chat.request.
-grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat& chat);
+// Fills in what follows from chat.request. has_next_turn: as make_chat_prompt()'s.
+grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat& chat,
+                       bool has_next_turn);
+// Whether states of the chat are kept for its next turn.
+bool keeps_states(const ServiceContext& context, const ReadChat& chat);
 
 // A turn of a conversation, from its prompt to its answer: enough to say which of the states that
 // were kept on the way the next turn may begin with. Its messages are kept as text, and of its
@@ -58,8 +64,8 @@ struct ChatTurn {
   SharedModel model;
   SharedAdapter adapter;
   Owner owner;
-  ChatRequest request;  // without its trees
-  std::string trees;    // of the request, as JSON
+  api::ChatParams request;  // without its trees
+  std::string trees;        // of the request, as JSON
   LocalTime now;
   GenerationRequest::Turn kept;
   bool is_stored_at_once = false;     // its state, with a session store
@@ -130,13 +136,13 @@ class ChatGeneration {
   // Of the states that were kept in a turn those go that the next one cannot begin with.
   void end_turn(const ChatTurn& turn) const;
   // While the model has nothing else to do: reads the answer as the next turn begins.
-  void read_ahead(const ChatTurn& turn, ChatRequest& request, JsonBudget& budget) const;
+  void read_ahead(const ChatTurn& turn, api::ChatParams& request, JsonBudget& budget) const;
   // A turn for what depends on the answer; takes the request and the prompt's tokens. Not OK: as
   // request_memory_refusal().
   grpc::Status make_turn(ReadChat& chat, const Owner& owner, std::int64_t max_new_tokens,
                          std::unique_ptr<ChatTurn>& turn) const;
   // The turn's request with its trees; nothing: there is no memory for them.
-  std::optional<ChatRequest> request_of(const ChatTurn& turn, JsonBudget& budget) const;
+  std::optional<api::ChatParams> request_of(const ChatTurn& turn, JsonBudget& budget) const;
 
   const ServiceContext context_;
   grammar::GrammarCache grammars_;

@@ -41,8 +41,12 @@ RpcReactor* ChatService::Render(RpcCall* call, const LazyMessage<v1::RenderChatR
       [this, call, response](CallScope& scope, const auto& wire) {
         ReadChat chat;
         chat.is_cancelled = [call] { return call->is_cancelled(); };
-        grpc::Status status = read_charged_request(scope, wire.body(), chat);
-        if (status.ok()) status = read_chat(context_, scope, chat);
+        ChatRequest read;
+        read.charge = scope.charge();
+        read_chat_request(wire.body(), scope.caller().name, chat.is_cancelled, read);
+        grpc::Status status = read.status;
+        chat.take(read);
+        if (status.ok()) status = read_chat(context_, scope, chat, /*has_next_turn=*/true);
         if (!status.ok()) return status;
         response->set_text(std::move(chat.prompt.rendered.text));
         response->mutable_ids()->Add(chat.prompt.ids.begin(), chat.prompt.ids.end());
@@ -53,16 +57,31 @@ RpcReactor* ChatService::Render(RpcCall* call, const LazyMessage<v1::RenderChatR
       });
 }
 
-grpc::Status ChatService::complete(RpcCall& rpc, const v1::ChatRequest& wire, ChatStream& stream) {
-  StreamCall& call = stream.call();
+grpc::Status ChatService::read(RpcCall& rpc, const LazyMessage<v1::ChatRequest>& request,
+                               StreamCall& call, ReadChat& chat) {
+  chat.is_cancelled = [&rpc] { return rpc.is_cancelled(); };
+  std::unique_ptr<ChatRequest> read = request.take_object<ChatRequest>();
   if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
-  const auto chat = std::make_shared<ReadChat>();
-  chat->is_cancelled = [&rpc] { return rpc.is_cancelled(); };
-  grpc::Status status = read_charged_request(call.scope, wire.body(), *chat);
-  if (status.ok()) status = read_chat(context_, call.scope, *chat);
+  if (read == nullptr) {
+    v1::ChatRequest wire;
+    grpc::Status status = request.read(bounds_of(context_.gate, Method::kCompleteChat), wire);
+    if (!status.ok()) return status;
+    read = std::make_unique<ChatRequest>();
+    read->charge = call.scope.charge();
+    read_chat_request(wire.body(), call.scope.caller().name, chat.is_cancelled, *read);
+  }
+  grpc::Status status = read->status;
+  chat.take(*read);
+  return status;
+}
+
+grpc::Status ChatService::complete(RpcCall& rpc, const std::shared_ptr<ReadChat>& chat,
+                                   ChatStream& stream) {
+  grpc::Status status =
+      read_chat(context_, stream.call().scope, *chat, keeps_states(context_, *chat));
   if (!status.ok()) return status;
-  if (!generation_.has_stored(call.scope, *chat)) return generate(rpc, *chat, stream);
-  return run_by_store(context_, call.scope.log_fields(), [this, &rpc, &stream, chat] {
+  if (!generation_.has_stored(stream.call().scope, *chat)) return generate(rpc, *chat, stream);
+  return run_by_store(context_, stream.call().scope.log_fields(), [this, &rpc, &stream, chat] {
     generation_.restore(stream.call().scope, *chat);
     grpc::Status started = catch_exceptions([&] { return generate(rpc, *chat, stream); });
     if (!started.ok()) stream.refuse(std::move(started));
@@ -77,11 +96,16 @@ grpc::Status ChatService::generate(RpcCall& rpc, ReadChat& chat, ChatStream& str
   return stream.begin(std::move(prepared), context_.streaming, context_.clock);
 }
 
-RpcReactor* ChatService::Complete(RpcCall* context, const LazyMessage<v1::ChatRequest>* request) {
-  return open_stream<ChatStream>(context_, *context, Method::kCompleteChat, *request,
-                                 [this, context](ChatStream& stream, const v1::ChatRequest& wire) {
-                                   return complete(*context, wire, stream);
-                                 });
+RpcReactor* ChatService::Complete(RpcCall* rpc, const LazyMessage<v1::ChatRequest>* request) {
+  using Chat = std::shared_ptr<ReadChat>;
+  return open_stream_as<ChatStream, Chat>(
+      context_, *rpc, Method::kCompleteChat,
+      [&](ChatStream& stream, Chat& chat) {
+        chat = std::make_shared<ReadChat>();
+        return read(*rpc, *request, stream.call(), *chat);
+      },
+      [this, rpc](ChatStream& stream, const Chat& chat) { return complete(*rpc, chat, stream); },
+      [](const Chat&) { return false; });
 }
 
 }  // namespace lintel

@@ -2,6 +2,7 @@
 // ChatService: conversations as prompts, and tokens as answers.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 
@@ -38,10 +39,13 @@ class ChatService final : public RpcService {
 
   RpcReactor* Render(RpcCall* context, const LazyMessage<v1::RenderChatRequest>* request,
                      v1::RenderChatResponse* response);
-  RpcReactor* Complete(RpcCall* context, const LazyMessage<v1::ChatRequest>* request);
+  RpcReactor* Complete(RpcCall* rpc, const LazyMessage<v1::ChatRequest>* request);
 
  private:
-  grpc::Status complete(RpcCall& rpc, const v1::ChatRequest& wire, ChatStream& stream);
+  // Of a request that its protocol has read, or of a message of gRPC.
+  grpc::Status read(RpcCall& rpc, const LazyMessage<v1::ChatRequest>& request, StreamCall& call,
+                    ReadChat& chat);
+  grpc::Status complete(RpcCall& rpc, const std::shared_ptr<ReadChat>& chat, ChatStream& stream);
   // Of a request that was read, whose conversation is in memory as far as it is anywhere.
   grpc::Status generate(RpcCall& rpc, ReadChat& chat, ChatStream& stream);
 

@@ -10,8 +10,6 @@
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
-#include "model/core/sha256.h"
-#include "server/api/lintel_v1/request_budget.h"
 #include "server/api/lintel_v1/session_calls.h"
 #include "server/api/refusals.h"
 #include "server/api/token_reactor.h"
@@ -20,6 +18,7 @@
 #include "server/responses/response_output.h"
 #include "server/rpc/answer.h"
 #include "server/rpc/detached_call.h"
+#include "server/rpc/request_budget.h"
 #include "server/rpc/status.h"
 
 namespace lintel {
@@ -29,10 +28,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMostKeyBytes = 256;
 constexpr int kReplayedEvents = 512;  // of a message
-// Copies of a request's items that are there at a time: of the record, of the conversation or the
-// prompt, and of the messages. And of the texts in them, with those of the prompt's renderings.
-constexpr std::size_t kItemCopies = 3;
-constexpr std::size_t kTextCopies = 4;
 // Copies of an output that are there at a time: the output, its item, and its last events.
 constexpr std::size_t kOutputCopies = 6;
 constexpr std::size_t kEscapedBytes = 6;  // of a byte in JSON
@@ -153,8 +148,6 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
     if (!started.ok()) drop_record(started);
     return started;
   }
-  // Whether it has not been tried: it is once more when its model is loaded.
-  bool is_first_try() { return !std::exchange(is_tried_, true); }
   // Before begin().
   void keep(ResponseStore& store, ResponseRecord record, std::shared_ptr<RunningResponse> running) {
     store_ = &store;
@@ -338,7 +331,6 @@ class ResponseCall final : public TokenReactor<v1::ResponseEvents> {
   bool streams_ = false;
   bool is_cancelled_ = false;
   bool is_full_ = false;  // it has kMostOutputBytes
-  bool is_tried_ = false;
   const ServiceContext* context_ = nullptr;
   v1::ChatResponse chat_;  // what the entries of one message make
   // Of a response that is stored; null: it is not.
@@ -565,10 +557,9 @@ grpc::Status ResponseService::check_chain(const Conversation& read) const {
                      : grpc::Status::OK;
 }
 
-grpc::Status ResponseService::read_conversation(CallScope& scope, const std::string& suffix,
+grpc::Status ResponseService::read_conversation(const std::string& owner, const std::string& suffix,
                                                 Conversation& read) {
   const ResponseRequest& request = read.request;
-  const std::string& owner = scope.caller().name;
   Json& items = read.items;
   RequestMemory::Charge& memory = read.chat.memory;
   // Once while they are read, then for the other copies of them.
@@ -610,24 +601,28 @@ grpc::Status ResponseService::read_conversation(CallScope& scope, const std::str
     Json body = std::move(read.request.chat);
     status = messages_of(request.instructions, items, first_input, body["messages"]);
     if (!read.is_compacted) items = nullptr;
-    if (status.ok()) status = read_chat_request(std::move(body), read.chat.request);
+    ChatRequest chat;
+    if (status.ok()) status = read_chat_request(std::move(body), chat);
+    read.chat.request = std::move(chat.params);
   }
-  if (status.ok()) status = read_chat(context_, scope, read.chat);
   return with_response_members(status);
 }
 
-grpc::Status ResponseService::find_repeated(const v1::CreateResponseRequest& wire,
-                                            const ResponseRequest& request, ResponseRecord& record,
-                                            ResponseCall& stream, bool& is_answered) {
+grpc::Status ResponseService::render(CallScope& scope, Conversation& read) {
+  return with_response_members(
+      read_chat(context_, scope, read.chat, keeps_states(context_, read.chat)));
+}
+
+grpc::Status ResponseService::find_repeated(const ReceivedResponse& received,
+                                            ResponseRecord& record, ResponseCall& stream,
+                                            bool& is_answered) {
   constexpr const char* kField = "Idempotency-Key";
-  const std::string& key = wire.idempotency_key();
+  const ResponseRequest& request = received.request;
+  const std::string& key = received.idempotency_key;
   if (key.size() > kMostKeyBytes) {
     return invalid_argument({{kField, "has " + std::to_string(key.size()) + " bytes, at most " +
                                           std::to_string(kMostKeyBytes) + " are taken"}});
   }
-  Sha256 hash;
-  hash.add(wire.body());
-  const std::string digest = hash.hex();
   const std::string owner = record.owner;
   std::string digits;
   SessionError error = store_.digits_of_key(owner, key, digits);
@@ -640,7 +635,7 @@ grpc::Status ResponseService::find_repeated(const v1::CreateResponseRequest& wir
   }
   if (error == SessionError::kNotFound) {
     record.digits = digits;
-    record.request_digest = digest;
+    record.request_digest = received.digest;
     return grpc::Status::OK;
   }
   if (error != SessionError::kNone) return response_refusal(error, id_of(digits));
@@ -648,7 +643,7 @@ grpc::Status ResponseService::find_repeated(const v1::CreateResponseRequest& wir
     return invalid_argument({{kField, "names a response that was deleted"}},
                             "IDEMPOTENCY_KEY_REUSED");
   }
-  if (record.request_digest != digest) {
+  if (record.request_digest != received.digest) {
     return invalid_argument({{kField, "was another request's: a repeat has the same body"}},
                             "IDEMPOTENCY_KEY_REUSED");
   }
@@ -684,12 +679,7 @@ void ResponseService::run_again(const ResponseRecord& record) {
         [] {});
   };
   DetachedCall::run({record.owner, {Role::kGenerate}}, on_end, [&](RpcCall& rpc) {
-    return open_stream<ResponseCall>(
-        context_, rpc, Method::kCreateResponse, LazyMessage<v1::CreateResponseRequest>(request),
-        [this, &rpc, record](ResponseCall& stream, const v1::CreateResponseRequest& read) {
-          return create(rpc, read, stream, &record);
-        },
-        [](const v1::CreateResponseRequest&) { return true; });
+    return open(rpc, LazyMessage<v1::CreateResponseRequest>(request), record);
   });
 }
 
@@ -702,18 +692,14 @@ void ResponseService::fail_interrupted(ResponseRecord record, const grpc::Status
              [](SessionError) {});  // where it has ended already, it is fenced
 }
 
-grpc::Status ResponseService::read_body(const CallScope& scope, std::string_view text,
-                                        ResponseUse use, Json& body, Conversation& read) {
-  RequestMemory::Charge& memory = read.chat.memory;
-  memory = scope.charge();
-  const std::string& owner = scope.caller().name;
-  if (const RequestRefusal refusal = memory.add(kTextCopies * text.size())) {
-    return request_memory_refusal(refusal, owner, "input");
-  }
-  RequestBudget tree(memory, kItemCopies, read.chat.is_cancelled);
-  grpc::Status status = read_json_body(text, {.budget = &tree}, body);
-  if (tree.refusal()) return request_memory_refusal(tree.refusal(), owner, "input");
-  return status.ok() ? read_response_request(body, use, read.request) : status;
+grpc::Status ResponseService::read_received(const CallScope& scope, std::string_view text,
+                                            ResponseUse use, Conversation& read) {
+  ReceivedResponse received;
+  received.charge = scope.charge();
+  read_response_request(text, use, scope.caller().name, read.chat.is_cancelled, received);
+  grpc::Status status = received.status;
+  read.take(received);
+  return status;
 }
 
 grpc::Status ResponseService::charge_running(const CallScope& scope, const ResponseRecord& record,
@@ -743,39 +729,83 @@ grpc::Status ResponseService::charge_running(const CallScope& scope, const Respo
   return grpc::Status::OK;
 }
 
-grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseRequest& wire,
-                                     ResponseCall& stream, const ResponseRecord* interrupted) {
-  StreamCall& call = stream.call();
+RpcReactor* ResponseService::open(RpcCall& rpc,
+                                  const LazyMessage<v1::CreateResponseRequest>& request,
+                                  const std::optional<ResponseRecord>& interrupted) {
+  using Asked = std::shared_ptr<Creation>;
+  return open_stream_as<ResponseCall, Asked>(
+      context_, rpc, Method::kCreateResponse,
+      [&](ResponseCall& stream, Asked& asked) {
+        asked = std::make_shared<Creation>();
+        asked->interrupted = interrupted;
+        return receive(rpc, request, stream.call(), *asked);
+      },
+      [this, &rpc](ResponseCall& stream, const Asked& asked) {
+        return create(rpc, *asked, stream);
+      },
+      [](const Asked&) { return true; });
+}
+
+grpc::Status ResponseService::receive(RpcCall& rpc,
+                                      const LazyMessage<v1::CreateResponseRequest>& request,
+                                      StreamCall& call, Creation& asked) {
+  asked.read.chat.is_cancelled = [&rpc] { return rpc.is_cancelled(); };
+  asked.received = request.take_object<ReceivedResponse>();
   if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
-  Json body;
-  Conversation read;
-  read.chat.is_cancelled = [&rpc] { return rpc.is_cancelled(); };
-  const ResponseRequest& request = read.request;
-  const bool is_turn = wire.has_connection();
-  grpc::Status status = read_body(call.scope, wire.body(),
-                                  is_turn ? ResponseUse::kTurn : ResponseUse::kCreate, body, read);
+  if (asked.received != nullptr) return asked.received->status;
+  v1::CreateResponseRequest wire;
+  grpc::Status status = request.read(bounds_of(context_.gate, Method::kCreateResponse), wire);
   if (!status.ok()) return status;
-  const bool has_temperature = !body.value("temperature", Json()).is_null();
-  const bool has_top_p = !body.value("top_p", Json()).is_null();
-  body = nullptr;
-  read.is_kept = is_turn && !request.store;
-  if (!wire.connection().earlier_items().empty()) read.earlier = wire.connection().earlier_items();
-  if (request.store && !store_.waits() && stream.is_first_try()) {
-    rpc.add_header("lintel-durability", "none");
+  asked.received = std::make_unique<ReceivedResponse>();
+  ReceivedResponse& received = *asked.received;
+  received.charge = call.scope.charge();
+  received.is_turn = wire.has_connection();
+  received.idempotency_key = std::move(*wire.mutable_idempotency_key());
+  const std::string& caller = call.scope.caller().name;
+  read_response_request(wire.body(), received.is_turn ? ResponseUse::kTurn : ResponseUse::kCreate,
+                        caller, asked.read.chat.is_cancelled, received);
+  if (!wire.connection().earlier_items().empty()) {
+    received.continue_turn(std::move(*wire.mutable_connection()->mutable_earlier_items()), caller);
   }
-  ResponseRecord record;
-  record.owner = call.scope.caller().name;
-  if (interrupted != nullptr) {
-    if (interrupted->owner != record.owner) return no_response(id_of(interrupted->digits));
-    record = *interrupted;
-  } else if (request.store && !wire.idempotency_key().empty()) {
-    bool is_answered = false;
-    status = find_repeated(wire, request, record, stream, is_answered);
+  return received.status;
+}
+
+grpc::Status ResponseService::begin_creation(RpcCall& rpc, Creation& asked, ResponseCall& stream,
+                                             bool& is_answered) {
+  ReceivedResponse& received = *asked.received;
+  Conversation& read = asked.read;
+  ResponseRecord& record = asked.record;
+  const bool is_stored = received.request.store;
+  if (is_stored && !store_.waits()) rpc.add_header("lintel-durability", "none");
+  record.owner = stream.call().scope.caller().name;
+  if (asked.interrupted) {
+    if (asked.interrupted->owner != record.owner)
+      return no_response(id_of(asked.interrupted->digits));
+    record = *std::exchange(asked.interrupted, std::nullopt);
+  } else if (is_stored && !received.idempotency_key.empty()) {
+    grpc::Status status = find_repeated(received, record, stream, is_answered);
     if (!status.ok() || is_answered) return status;
   }
   if (record.digits.empty()) record.digits = random_digits();
-  status = read_conversation(call.scope, record.digits + "_in", read);
+  read.is_kept = received.is_turn && !is_stored;
+  read.take(received);
+  return read_conversation(record.owner, record.digits + "_in", read);
+}
+
+grpc::Status ResponseService::create(RpcCall& rpc, Creation& asked, ResponseCall& stream) {
+  StreamCall& call = stream.call();
+  Conversation& read = asked.read;
+  ResponseRecord& record = asked.record;
+  grpc::Status status;
+  // Once, though its model may have to be waited for.
+  if (!std::exchange(asked.has_begun, true)) {
+    bool is_answered = false;
+    status = begin_creation(rpc, asked, stream, is_answered);
+    if (!status.ok() || is_answered) return status;
+  }
+  status = render(call.scope, read);
   if (!status.ok()) return status;
+  const ResponseRequest& request = read.request;
   const bool runs_again = record.version > 0;
   if (runs_again) read.chat.request.base.sampling.seed = record.seed;
   const api::SamplingParams sampling =
@@ -792,10 +822,10 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
   response["created_at"] =
       runs_again ? record.response["created_at"] : Json(seconds_of(context_.clock));
   response["model"] = read.chat.model->name;
-  if (!has_temperature && sampling.temperature) {
+  if (!asked.received->has_temperature && sampling.temperature) {
     response["temperature"] = decimal(*sampling.temperature);
   }
-  if (!has_top_p && sampling.top_p) response["top_p"] = decimal(*sampling.top_p);
+  if (!asked.received->has_top_p && sampling.top_p) response["top_p"] = decimal(*sampling.top_p);
   ResponseOutput output(response, record.digits + "_");
   if (request.seals_reasoning) {
     std::optional<Sealer> sealer;
@@ -813,7 +843,7 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
     record.pieces = Json::array();
     record.seed = prepared.prepared.checked.request.seed;
     record.is_interrupted = false;
-    record.request = request.is_background ? wire.body() : "";
+    record.request = std::move(asked.received->text);
   }
   std::size_t repeated_bytes = 0;
   status =
@@ -848,12 +878,7 @@ grpc::Status ResponseService::create(RpcCall& rpc, const v1::CreateResponseReque
 
 RpcReactor* ResponseService::Create(RpcCall* rpc,
                                     const LazyMessage<v1::CreateResponseRequest>* request) {
-  return open_stream<ResponseCall>(
-      context_, *rpc, Method::kCreateResponse, *request,
-      [this, rpc](ResponseCall& stream, const v1::CreateResponseRequest& wire) {
-        return create(*rpc, wire, stream, /*interrupted=*/nullptr);
-      },
-      [](const v1::CreateResponseRequest&) { return true; });
+  return open(*rpc, *request, /*interrupted=*/std::nullopt);
 }
 
 RpcReactor* ResponseService::Get(RpcCall* rpc, const LazyMessage<v1::GetResponseRequest>* request,
@@ -1003,12 +1028,11 @@ RpcReactor* ResponseService::CountInputTokens(
   return answer_by_store(
       context_, *rpc, Method::kCountInputTokens, *request,
       [this, rpc, response](CallScope& scope, const v1::CountInputTokensRequest& wire) {
-        Json body;
         Conversation read;
         read.chat.is_cancelled = [rpc] { return rpc->is_cancelled(); };
-        grpc::Status status = read_body(scope, wire.body(), ResponseUse::kCount, body, read);
-        body = nullptr;
-        if (status.ok()) status = read_conversation(scope, "", read);
+        grpc::Status status = read_received(scope, wire.body(), ResponseUse::kCount, read);
+        if (status.ok()) status = read_conversation(scope.caller().name, "", read);
+        if (status.ok()) status = render(scope, read);
         if (!status.ok()) return status;
         response->set_input_tokens(static_cast<std::int64_t>(read.chat.prompt.ids.size()));
         return status;
@@ -1021,14 +1045,16 @@ RpcReactor* ResponseService::Compact(RpcCall* rpc,
   return answer_by_store(
       context_, *rpc, Method::kCompactResponse, *request,
       [this, rpc, response](CallScope& scope, const v1::CompactResponseRequest& wire) {
-        Json body, item;
+        Json item;
         Conversation read;
         read.chat.is_cancelled = [rpc] { return rpc->is_cancelled(); };
         read.is_compacted = true;
-        grpc::Status status = read_body(scope, wire.body(), ResponseUse::kCompact, body, read);
-        body = nullptr;
+        grpc::Status status = read_received(scope, wire.body(), ResponseUse::kCompact, read);
         const std::string digits = random_digits();
-        if (status.ok()) status = read_conversation(scope, digits + "_in", read);
+        if (status.ok()) {
+          status = read_conversation(scope.caller().name, digits + "_in", read);
+        }
+        if (status.ok()) status = render(scope, read);
         if (!status.ok()) return status;
         std::optional<Sealer> sealer;
         const SessionError error = store_.sealer(scope.caller().name, sealer);
@@ -1036,7 +1062,7 @@ RpcReactor* ResponseService::Compact(RpcCall* rpc,
         join_reasoning(read.items);
         v1::ChatUsage usage;
         usage.set_prompt_tokens(static_cast<std::int64_t>(read.chat.prompt.ids.size()));
-        read.chat.request = ChatRequest();
+        read.chat.request = api::ChatParams();
         read.chat.prompt = ChatPrompt();
         RequestMemory::Charge& memory = read.chat.memory;
         const RequestRefusal refusal =

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -47,6 +48,13 @@ class ResponseService final : public RpcService {
  private:
   // A request with the conversation that it continues.
   struct Conversation {
+    // Takes a request that was read.
+    void take(ReceivedResponse& received) {
+      chat.memory = std::move(received.charge);
+      request = std::move(received.request);
+      earlier = std::move(received.earlier);
+    }
+
     ReadChat chat;  // its charge is for all of it
     ResponseRequest request;
     nlohmann::ordered_json input;  // its items
@@ -60,19 +68,35 @@ class ResponseService final : public RpcService {
     nlohmann::ordered_json kept;         // its items without `earlier`
   };
 
-  // interrupted: what is run again; null: a client's request.
-  grpc::Status create(RpcCall& rpc, const v1::CreateResponseRequest& wire, ResponseCall& stream,
-                      const ResponseRecord* interrupted);
+  // A request for a response, until it runs.
+  struct Creation {
+    std::unique_ptr<ReceivedResponse> received;
+    std::optional<ResponseRecord> interrupted;  // what is run again; none: a client's request
+    bool has_begun = false;
+    Conversation read;
+    ResponseRecord record;
+  };
+
+  RpcReactor* open(RpcCall& rpc, const LazyMessage<v1::CreateResponseRequest>& request,
+                   const std::optional<ResponseRecord>& interrupted);
+  // Of a request that its protocol has read, or of a message of gRPC.
+  grpc::Status receive(RpcCall& rpc, const LazyMessage<v1::CreateResponseRequest>& request,
+                       StreamCall& call, Creation& asked);
+  // The conversation, and the record of what will be stored. is_answered: the stream repeats the
+  // answer of a request with the same Idempotency-Key.
+  grpc::Status begin_creation(RpcCall& rpc, Creation& asked, ResponseCall& stream,
+                              bool& is_answered);
+  grpc::Status create(RpcCall& rpc, Creation& asked, ResponseCall& stream);
   // One in the background whose process is gone, without a client.
   void run_again(const ResponseRecord& record);
   // Of a request with an Idempotency-Key: fills in what is known of a record under its id.
   // is_answered: the stream repeats its answer.
-  grpc::Status find_repeated(const v1::CreateResponseRequest& wire, const ResponseRequest& request,
-                             ResponseRecord& record, ResponseCall& stream, bool& is_answered);
+  grpc::Status find_repeated(const ReceivedResponse& received, ResponseRecord& record,
+                             ResponseCall& stream, bool& is_answered);
   // The body and what it says, charged to read.chat.memory. Not OK also as
   // request_memory_refusal().
-  grpc::Status read_body(const CallScope& scope, std::string_view text, ResponseUse use,
-                         nlohmann::ordered_json& body, Conversation& read);
+  grpc::Status read_received(const CallScope& scope, std::string_view text, ResponseUse use,
+                             Conversation& read);
   // Charges `stream` with what the response may hold until its end. record: what is stored of it,
   // or nothing. repeated_bytes: as RunningResponse's.
   grpc::Status charge_running(const CallScope& scope, const ResponseRecord& record,
@@ -82,8 +106,10 @@ class ResponseService final : public RpcService {
   grpc::Status read_earlier(const std::string& owner, JsonBudget& budget, Conversation& read);
   // Checks that what it continues may be continued with its input.
   grpc::Status check_chain(const Conversation& read) const;
-  // Renders it. suffix: of the ids of input items that have none.
-  grpc::Status read_conversation(CallScope& scope, const std::string& suffix, Conversation& read);
+  // Its messages. suffix: of the ids of input items that have none.
+  grpc::Status read_conversation(const std::string& owner, const std::string& suffix,
+                                 Conversation& read);
+  grpc::Status render(CallScope& scope, Conversation& read);
   grpc::Status open_sealed(const std::string& owner, JsonBudget& budget,
                            nlohmann::ordered_json& items, std::ptrdiff_t& first_input);
   // Puts items in the places of references to them. Each response is looked up once. budget:

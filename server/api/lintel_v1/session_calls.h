@@ -168,48 +168,62 @@ RpcReactor* answer_with_model(const ServiceContext& context, RpcCall& call, Meth
 
 // Common parts of methods that answer with a stream.
 
-// The call's reactor is made and enters, the request is read, and `begin(reactor, asked)` has the
-// reactor run, or says why the call is refused; `asked` is what `translate` makes of the message.
-// `asked` is gone when the stream runs. `begin` may run after the method has returned, so that it
-// holds what it needs: where there is a session store and `waits(asked)`, by a thread of that, or
-// once a model that it lacked is loaded.
-template <typename Reactor, typename Request, typename Translate, typename Begin, typename Waits>
-Reactor* open_stream(const ServiceContext& context, RpcCall& rpc, Method method,
-                     const LazyMessage<Request>& request, Translate translate, Begin begin,
-                     Waits waits) {
+// The call's reactor is made and enters, `read(reactor, asked)` fills an Asked in, and
+// `begin(reactor, asked)` has the reactor run, or says why the call is refused. `asked` is gone
+// when the stream runs. `begin` may run after the method has returned, so that it holds what it
+// needs: where there is a session store and `waits(asked)`, by a thread of that, or once a model
+// that it lacked is loaded; then it may run again.
+template <typename Reactor, typename Asked, typename Read, typename Begin, typename Waits>
+Reactor* open_stream_as(const ServiceContext& context, RpcCall& rpc, Method method, Read read,
+                        Begin begin, Waits waits) {
   auto reactor = std::make_unique<Reactor>(context.gate, context.calls, rpc, method);
   const LogFields log_fields = reactor->call().scope.log_fields();  // as the call began
   const LogScope log(log_fields);
   grpc::Status status = catch_exceptions([&] {
     grpc::Status entered = reactor->enter();
     if (!entered.ok()) return entered;
-    const std::string& identity = reactor->call().scope.caller().name;
-    struct Held {
-      RequestMemory::Charge memory;
-      decltype(translate(std::declval<Request>())) asked;
-    };
-    Request wire;
-    RequestMemory::Charge memory = reactor->call().scope.charge();
-    grpc::Status read = request.read(bounds_of(context.gate, method), wire);
-    if (read.ok()) read = charge_message(wire, identity, memory);
-    if (!read.ok()) return read;
-    const auto held =
-        std::make_shared<const Held>(Held{std::move(memory), translate(std::move(wire))});
-    const bool by_store = context.persistent_sessions != nullptr && waits(held->asked);
+    const auto asked = std::make_shared<Asked>();
+    grpc::Status is_read = read(*reactor, *asked);
+    if (!is_read.ok()) return is_read;
+    const bool by_store = context.persistent_sessions != nullptr && waits(*asked);
     const CallThread thread = by_store ? CallThread::kOfStore : CallThread::kAny;
     // gRPC runs nothing of the reactor before it has it from the method, its end neither.
-    const auto run = [&context, &rpc, &reactor = *reactor, log_fields, thread, begin, held] {
+    const auto run = [&context, &rpc, &reactor = *reactor, log_fields, thread, begin, asked] {
       run_with_models(
           context, rpc, reactor, log_fields, thread,
-          [&reactor, begin, held] { return begin(reactor, held->asked); },
+          [&reactor, begin, asked] { return begin(reactor, *asked); },
           [&reactor](grpc::Status refused) { reactor.refuse(std::move(refused)); });
     };
     if (by_store) return run_by_store(context, log_fields, run);
     run();
-    return read;
+    return is_read;
   });
   if (!status.ok()) reactor->refuse(std::move(status));
   return reactor.release();  // deletes itself
+}
+
+// The same of what `translate` makes of the message.
+template <typename Reactor, typename Request, typename Translate, typename Begin, typename Waits>
+Reactor* open_stream(const ServiceContext& context, RpcCall& rpc, Method method,
+                     const LazyMessage<Request>& request, Translate translate, Begin begin,
+                     Waits waits) {
+  struct Held {
+    RequestMemory::Charge memory;
+    decltype(translate(std::declval<Request>())) asked;
+  };
+  return open_stream_as<Reactor, Held>(
+      context, rpc, method,
+      [&](Reactor& reactor, Held& held) {
+        CallScope& scope = reactor.call().scope;
+        Request wire;
+        held.memory = scope.charge();
+        grpc::Status read = request.read(bounds_of(context.gate, method), wire);
+        if (read.ok()) read = charge_message(wire, scope.caller().name, held.memory);
+        if (read.ok()) held.asked = translate(std::move(wire));
+        return read;
+      },
+      [begin](Reactor& reactor, const Held& held) { return begin(reactor, held.asked); },
+      [&waits](const Held& held) { return waits(held.asked); });
 }
 
 // The same of the message itself.

@@ -4,6 +4,7 @@
 #include <absl/strings/escaping.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/descriptor.pb.h>
+#include <google/protobuf/message.h>
 #include <grpcpp/support/status.h>
 
 #include <algorithm>
@@ -206,20 +207,17 @@ grpc::Status read_message(const RpcFormat& format, const pb::Descriptor* type,
     return grpc::Status::OK;
   }
   const bool is_plain = format.protocol == RpcProtocol::kPlainJson;
-  std::string binary;
-  grpc::Status read = is_plain ? plain_json_to_bytes(message, type, budget, binary)
-                               : json_to_bytes(message, type, budget, binary);
+  std::unique_ptr<pb::Message> object(
+      pb::MessageFactory::generated_factory()->GetPrototype(type)->New());
+  grpc::Status read =
+      is_plain ? read_plain_json(message, budget, *object) : read_json(message, budget, *object);
   if (!read.ok()) return read;
-  if (is_plain && type == v1::GenerateRequest::descriptor()) {
-    v1::GenerateRequest generate;
-    if (generate.ParseFromString(binary) && generate.prompt().has_text()) {
-      text = generate.token_bytes() ? PlainText::kWithBytes : PlainText::kAlone;
-      generate.set_token_bytes(true);
-      request = RequestMessage::of(std::move(generate));
-      return grpc::Status::OK;
-    }
+  auto* const generate = is_plain ? dynamic_cast<v1::GenerateRequest*>(object.get()) : nullptr;
+  if (generate != nullptr && generate->prompt().has_text()) {
+    text = generate->token_bytes() ? PlainText::kWithBytes : PlainText::kAlone;
+    generate->set_token_bytes(true);
   }
-  request = message_of_bytes(binary);
+  request = RequestMessage(std::move(object));
   return grpc::Status::OK;
 }
 

@@ -305,26 +305,25 @@ grpc::Status no_such_message(std::string_view why) {
 
 }  // namespace
 
-grpc::Status json_to_bytes(std::string_view json, const pb::Descriptor* type, JsonBudget* budget,
-                           std::string& bytes) {
+grpc::Status read_json(std::string_view json, JsonBudget* budget, pb::Message& message) {
   static const std::string kUrl = "type.googleapis.com";
   static pb::util::TypeResolver* const resolver =
       pb::util::NewTypeResolverForDescriptorPool(kUrl, pb::DescriptorPool::generated_pool());
-  bytes.clear();
   if (json.empty()) return grpc::Status::OK;
   JsonFailure failure;
   if (!check_json_shape(json, bounds_of(budget), kMessageCosts, failure)) {
     return json_refusal(failure, kSubject);
   }
+  std::string bytes;
   Pieces in(json, budget);
   pb::io::StringOutputStream out(&bytes);
-  const auto read =
-      pb::util::JsonToBinaryStream(resolver, kUrl + "/" + type->full_name(), &in, &out);
+  const std::string& type = message.GetDescriptor()->full_name();
+  const auto read = pb::util::JsonToBinaryStream(resolver, kUrl + "/" + type, &in, &out);
   if (budget != nullptr && budget->cancelled()) {
     return json_refusal({.kind = JsonFailure::Kind::kCancelled}, kSubject);
   }
-  if (read.ok()) return grpc::Status::OK;
-  return no_such_message({read.message().data(), read.message().size()});
+  if (!read.ok()) return no_such_message({read.message().data(), read.message().size()});
+  return message.ParseFromString(bytes) ? grpc::Status::OK : no_such_message("is no " + type);
 }
 
 std::string write_json(const pb::Message& message) {
@@ -336,20 +335,19 @@ std::string write_json(const pb::Message& message) {
   return json;
 }
 
-grpc::Status plain_json_to_bytes(std::string_view json, const pb::Descriptor* type,
-                                 JsonBudget* budget, std::string& bytes) {
+grpc::Status read_plain_json(std::string_view json, JsonBudget* budget, pb::Message& message) {
   std::string spelled;
   if (!json.empty()) {
     // Base64 and escapes make a text longer by a third or so.
     const auto most = 2 * static_cast<std::int64_t>(json.size());
     JsonFailure failure{.kind = JsonFailure::Kind::kNoSpace};
     const bool has_room = budget == nullptr || budget->charge(most);
-    SpellText spell(type, spelled);
+    SpellText spell(message.GetDescriptor(), spelled);
     if (!has_room || !read_json_events(json, bounds_of(budget), spell, failure)) {
       return json_refusal(failure, kSubject);
     }
   }
-  return json_to_bytes(spelled, type, budget, bytes);
+  return read_json(spelled, budget, message);
 }
 
 namespace {

@@ -2,7 +2,6 @@
 // Messages as JSON, and back.
 #pragma once
 
-#include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 #include <grpcpp/support/status.h>
 
@@ -19,17 +18,17 @@
 namespace lintel {
 
 // protobuf's JSON (https://protobuf.dev/programming-guides/proto3/#json), which Connect uses: bytes
-// are base64. An empty text is an empty message. `bytes`: of the message, as it goes over the wire.
-// INVALID_ARGUMENT, which says where it makes no sense; a field that there is none of is refused by
-// its name. `budget`: null: the bounds of JsonBounds alone.
-grpc::Status json_to_bytes(std::string_view json, const google::protobuf::Descriptor* type,
-                           JsonBudget* budget, std::string& bytes);
+// are base64. An empty text is an empty message. Fills `message`, which is empty. INVALID_ARGUMENT,
+// which says where it makes no sense; a field that there is none of is refused by its name.
+// `budget`: null: the bounds of JsonBounds alone.
+grpc::Status read_json(std::string_view json, JsonBudget* budget,
+                       google::protobuf::Message& message);
 std::string write_json(const google::protobuf::Message& message);
 
 // The same for people: fields of bytes that people write as text, `text`, `strings`, `stop_string`
 // and the `body` and `response` of OpenAI's API, are text as it is.
-grpc::Status plain_json_to_bytes(std::string_view json, const google::protobuf::Descriptor* type,
-                                 JsonBudget* budget, std::string& bytes);
+grpc::Status read_plain_json(std::string_view json, JsonBudget* budget,
+                             google::protobuf::Message& message);
 
 // PlainMessages: the messages of one answer as JSON for people.
 

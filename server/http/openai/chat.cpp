@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/http/openai/chat.h"
 
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -14,6 +13,7 @@
 
 #include "lintel/v1/chat.pb.h"
 #include "server/chat/chat_output.h"
+#include "server/chat/chat_request.h"
 #include "server/http/encoding/bounded_json.h"
 #include "server/http/encoding/server_sent_events.h"
 #include "server/http/openai/completion_request.h"
@@ -90,67 +90,17 @@ OrderedJson call_json(const v1::ToolCallDelta& call, bool is_delta) {
   return json;
 }
 
-// Of a chat's body what the answer's form depends on. The service reads the whole, and says what is
-// wrong with it.
-class ChatFormReader final : public nlohmann::json_sax<nlohmann::json> {
- public:
-  explicit ChatFormReader(ChatForm& form) : form_(form) {}
-
-  bool key(std::string& name) override {
-    if (depth_ <= 2) names_[depth_ - 1] = name;
-    return true;
-  }
-  bool boolean(bool value) override {
-    if (is_at("stream")) form_.streams = value;
-    if (is_at("background")) form_.is_background = value;
-    if (is_at("logprobs")) form_.logprobs = value;
-    if (depth_ == 2 && names_[0] == "stream_options" && names_[1] == "include_usage") {
-      form_.include_usage = value;
-    }
-    return true;
-  }
-  bool string(std::string& value) override {
-    if (is_at("model")) form_.model = value;
-    if (is_at("previous_response_id")) form_.previous_response_id = value;
-    return true;
-  }
-  bool start_object(std::size_t) override { return open(); }
-  bool start_array(std::size_t) override { return open(); }
-  bool end_object() override { return close(); }
-  bool end_array() override { return close(); }
-  bool null() override { return true; }
-  bool number_integer(std::int64_t) override { return true; }
-  bool number_unsigned(std::uint64_t) override { return true; }
-  bool number_float(double, const std::string&) override { return true; }
-  bool binary(nlohmann::json::binary_t&) override { return false; }  // not in JSON
-  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override {
-    return false;  // read_json_events notes it
-  }
-
- private:
-  bool is_at(const char* member) const { return depth_ == 1 && names_[0] == member; }
-  bool open() {
-    if (++depth_ == 2) names_[1].clear();
-    return true;
-  }
-  bool close() {
-    --depth_;
-    return true;
-  }
-
-  ChatForm& form_;
-  std::size_t depth_ = 0;             // objects and lists that are open
-  std::array<std::string, 2> names_;  // the last of the body, and of a member that is an object
-};
-
 }  // namespace
 
-grpc::Status read_chat_form(const std::string& body, JsonBudget& budget, ChatForm& form) {
-  ChatFormReader reader(form);
-  JsonFailure failure;
-  return read_json_events(body, {.budget = &budget}, reader, failure)
-             ? grpc::Status::OK
-             : json_refusal(failure, "the body");
+grpc::Status body_refusal(const JsonFailure& failure) {
+  switch (failure.kind) {
+    case JsonFailure::Kind::kNone:
+    case JsonFailure::Kind::kTooLarge:
+    case JsonFailure::Kind::kNoSpace:
+      return grpc::Status::OK;
+    default:
+      return json_refusal(failure, "the body");
+  }
 }
 
 void ChatJson::note_model(const v1::ChatResponse& message) {
@@ -347,25 +297,32 @@ class ChatAnswer final : public StreamAnswer {
 
 }  // namespace
 
-void complete_chat(SharedExchange exchange, HttpCalls& calls, const std::string& body,
-                   ChatForm form) {
-  v1::ChatRequest request;
-  request.set_body(body);
+grpc::Status complete_chat(const SharedExchange& exchange, const std::string& body,
+                           JsonBudget& budget, HttpCalls& calls, ChatReasoningField reasoning) {
+  auto request = std::make_unique<ChatRequest>();
+  request->charge = calls.charge_of(*exchange);
+  const JsonFailure failure = read_chat_request(
+      body, calls.caller_of(*exchange), [&budget] { return budget.cancelled(); }, *request);
+  if (grpc::Status refused = body_refusal(failure); !refused.ok()) return refused;
   const std::int64_t now = std::chrono::duration_cast<std::chrono::seconds>(
                                std::chrono::system_clock::now().time_since_epoch())
                                .count();
-  const auto chat = std::make_shared<ChatJson>(std::move(form),
+  const bool streams = request->streams;
+  const auto chat = std::make_shared<ChatJson>(ChatForm{.model = request->params.base.model,
+                                                        .include_usage = request->include_usage,
+                                                        .logprobs = request->params.logprobs,
+                                                        .reasoning = reasoning},
                                                "chatcmpl-" + exchange->request().request_id, now);
-  if (chat->form().streams) {
-    calls.stream(exchange, kCompleteMethod, RequestMessage::of(std::move(request)),
-                 std::make_unique<ChatAnswer>(chat));
-    return;
+  RequestMessage message(std::move(request));
+  if (streams) {
+    calls.stream(exchange, kCompleteMethod, std::move(message), std::make_unique<ChatAnswer>(chat));
+    return grpc::Status::OK;
   }
   const auto kept = std::make_shared<KeptAnswer>();
   calls.gather(
-      exchange, kCompleteMethod, RequestMessage::of(std::move(request)),
-      [chat](const google::protobuf::Message& message) {
-        return chat->gather(static_cast<const v1::ChatResponse&>(message));
+      exchange, kCompleteMethod, std::move(message),
+      [chat](const google::protobuf::Message& response) {
+        return chat->gather(static_cast<const v1::ChatResponse&>(response));
       },
       [chat, exchange, kept](const grpc::Status& status) -> HttpCalls::NextPiece {
         if (status.ok()) return answer_with(*exchange, chat->body(), kept);
@@ -373,6 +330,7 @@ void complete_chat(SharedExchange exchange, HttpCalls& calls, const std::string&
         return nullptr;
       },
       kept);
+  return grpc::Status::OK;
 }
 
 }  // namespace lintel

@@ -22,19 +22,16 @@
 
 namespace lintel {
 
-// What of a body the answer's form depends on. The service reads the rest.
+// What the form of an answer depends on.
 struct ChatForm {
   std::string model;
-  std::string previous_response_id;  // of a response's
-  bool streams = false;
-  bool is_background = false;  // a response that continues without its client
   bool include_usage = false;
   bool logprobs = false;
   ChatReasoningField reasoning = ChatReasoningField::kReasoningContent;
 };
 
-// Reads it as events, within the budget, without a tree of the body.
-grpc::Status read_chat_form(const std::string& body, JsonBudget& budget, ChatForm& form);
+// The answer to a body that is no JSON, or whose client has gone. OK: its call answers.
+grpc::Status body_refusal(const JsonFailure& failure);
 
 // The messages of lintel.v1.ChatService/Complete as OpenAI's JSON. Used by one thread at a time.
 class ChatJson {
@@ -42,8 +39,6 @@ class ChatJson {
   // created: seconds since 1970.
   ChatJson(ChatForm form, std::string id, std::int64_t created)
       : form_(std::move(form)), id_(std::move(id)), created_(created) {}
-
-  const ChatForm& form() const { return form_; }
 
   // Of a stream: the events that a message makes, and the last ones.
   std::string events(const v1::ChatResponse& message);
@@ -81,8 +76,8 @@ class ChatJson {
   std::size_t gathered_ = 0;  // bytes of texts
 };
 
-// Answers the exchange. `calls` outlives its answer.
-void complete_chat(SharedExchange exchange, HttpCalls& calls, const std::string& body,
-                   ChatForm form);
+// Answers the exchange. Not OK: it has not. `calls` outlives its answer.
+grpc::Status complete_chat(const SharedExchange& exchange, const std::string& body,
+                           JsonBudget& budget, HttpCalls& calls, ChatReasoningField reasoning);
 
 }  // namespace lintel

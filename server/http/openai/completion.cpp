@@ -628,9 +628,8 @@ void complete(SharedExchange exchange, HttpCalls& calls, CompletionRequest reque
   }
   bytes += call;
   if (const RequestRefusal refusal = memory.add(bytes)) {
-    const std::optional<Identity>& caller = exchange->request().caller;
-    exchange->answer(openai_answer(
-        request_memory_refusal(refusal, caller ? caller->name : std::string(), "prompt")));
+    exchange->answer(
+        openai_answer(request_memory_refusal(refusal, calls.caller_of(*exchange), "prompt")));
     return;
   }
   std::make_shared<Completion>(std::move(exchange), calls, std::move(request), std::move(memory))

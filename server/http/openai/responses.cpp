@@ -18,6 +18,7 @@
 #include "server/http/openai/chat.h"
 #include "server/http/openai/completion_request.h"
 #include "server/http/openai/responses_socket.h"
+#include "server/responses/response_request.h"
 
 namespace lintel {
 namespace {
@@ -100,19 +101,22 @@ void answer_begun(const SharedExchange& exchange, HttpCalls& calls, const char* 
 grpc::Status create(const SharedExchange& exchange, const std::string& body, JsonBudget& budget,
                     HttpCalls& calls) {
   constexpr const char* kMethod = "lintel.v1.ResponseService/Create";
-  ChatForm form;
-  if (grpc::Status read = read_chat_form(body, budget, form); !read.ok()) return read;
-  v1::CreateResponseRequest request;
-  request.set_body(body);
-  request.set_idempotency_key(std::string(exchange->request().header("idempotency-key")));
-  if (form.streams) {
-    calls.stream(exchange, kMethod, RequestMessage::of(std::move(request)),
-                 std::make_unique<EventsAnswer>());
-  } else if (form.is_background) {
-    answer_begun(exchange, calls, kMethod, RequestMessage::of(std::move(request)));
+  auto received = std::make_unique<ReceivedResponse>();
+  received->charge = calls.charge_of(*exchange);
+  received->idempotency_key = exchange->request().header("idempotency-key");
+  const JsonFailure failure = read_response_request(
+      body, ResponseUse::kCreate, calls.caller_of(*exchange),
+      [&budget] { return budget.cancelled(); }, *received);
+  if (grpc::Status refused = body_refusal(failure); !refused.ok()) return refused;
+  const bool streams = received->request.streams;
+  const bool is_background = received->request.is_background;
+  RequestMessage request(std::move(received));
+  if (streams) {
+    calls.stream(exchange, kMethod, std::move(request), std::make_unique<EventsAnswer>());
+  } else if (is_background) {
+    answer_begun(exchange, calls, kMethod, std::move(request));
   } else {
-    answer_json(exchange, calls, kMethod, RequestMessage::of(std::move(request)),
-                &v1::ResponseEvents::response);
+    answer_json(exchange, calls, kMethod, std::move(request), &v1::ResponseEvents::response);
   }
   return grpc::Status::OK;
 }

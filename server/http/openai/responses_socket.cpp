@@ -15,6 +15,7 @@
 #include "server/http/openai/completion_request.h"
 #include "server/http/openai/connection_turns.h"
 #include "server/http/transport/websocket.h"
+#include "server/responses/response_request.h"
 
 namespace lintel {
 namespace {
@@ -65,15 +66,16 @@ class TurnAnswer final : public StreamAnswer {
 
 grpc::Status create(const SharedExchange& exchange, const std::string& body, JsonBudget& budget,
                     HttpCalls& calls, const Turns& turns) {
-  ChatForm form;
-  if (grpc::Status read = read_chat_form(body, budget, form); !read.ok()) return read;
-  std::string& previous = form.previous_response_id;
-  v1::CreateResponseRequest request;
-  request.set_body(body);
-  std::optional<std::string> earlier = turns->find(previous);
-  v1::ConnectionTurn& turn = *request.mutable_connection();
-  if (earlier) turn.set_earlier_items(*std::move(earlier));
-  calls.stream(exchange, "lintel.v1.ResponseService/Create", RequestMessage::of(std::move(request)),
+  auto received = std::make_unique<ReceivedResponse>();
+  received->charge = calls.charge_of(*exchange);
+  received->is_turn = true;
+  const JsonFailure failure = read_response_request(
+      body, ResponseUse::kTurn, calls.caller_of(*exchange),
+      [&budget] { return budget.cancelled(); }, *received);
+  if (grpc::Status refused = body_refusal(failure); !refused.ok()) return refused;
+  std::string previous = received->request.previous_response_id;
+  received->continue_turn(turns->find(previous), calls.caller_of(*exchange));
+  calls.stream(exchange, "lintel.v1.ResponseService/Create", RequestMessage(std::move(received)),
                std::make_unique<TurnAnswer>(turns, std::move(previous)));
   return grpc::Status::OK;
 }

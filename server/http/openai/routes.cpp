@@ -139,15 +139,6 @@ grpc::Status read_completion(const SharedExchange& exchange, const std::string& 
   return grpc::Status::OK;
 }
 
-grpc::Status read_chat(const SharedExchange& exchange, const std::string& body, JsonBudget& budget,
-                       HttpCalls& calls, ChatReasoningField reasoning) {
-  ChatForm form;
-  form.reasoning = reasoning;
-  if (grpc::Status read = read_chat_form(body, budget, form); !read.ok()) return read;
-  complete_chat(exchange, calls, body, std::move(form));
-  return grpc::Status::OK;
-}
-
 }  // namespace
 
 void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies,
@@ -173,7 +164,7 @@ void add_openai_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies,
     bodies.read(
         exchange,
         [exchange, &calls, reasoning](const std::string& body, JsonBudget& budget) {
-          return read_chat(exchange, body, budget, calls, reasoning);
+          return complete_chat(exchange, body, budget, calls, reasoning);
         },
         [exchange](const grpc::Status& status) { exchange->answer(openai_answer(status)); });
   });

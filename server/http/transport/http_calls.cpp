@@ -57,7 +57,9 @@ class HttpCalls::Call final : public RpcCall,
         method_(method),
         headers_(std::move(headers)),
         request_(std::move(request)),
-        request_bytes_(request_.size()),
+        request_bytes_(request_.object() != nullptr ? request_.object()->text_bytes()
+                                                    : request_.size()),
+        has_object_(request_.object() != nullptr),
         memory_(std::move(memory)),
         handlers_(std::move(handlers)) {
     if (timeout) deadline_ = std::chrono::system_clock::now() + *timeout;
@@ -142,6 +144,7 @@ class HttpCalls::Call final : public RpcCall,
   }
   KeptAnswer* kept_answer() override { return handlers_.kept.get(); }
   bool is_charged() const override { return handlers_.is_charged; }
+  const RequestMemory::Charge* memory() const override { return has_object_ ? &memory_ : nullptr; }
   // Those that every answer has are the connection's to add.
   void add_header(const std::string& name, const std::string& value) override {
     if (name != "x-request-id" && name != "lintel-replica") exchange_->add_header(name, value);
@@ -368,6 +371,7 @@ class HttpCalls::Call final : public RpcCall,
   std::optional<std::chrono::system_clock::time_point> deadline_;
   RequestMessage request_;  // until it is read
   const std::size_t request_bytes_;
+  const bool has_object_;
   RequestMemory::Charge memory_;  // of the request
   std::unique_ptr<google::protobuf::Message> response_;
   Handlers handlers_;
@@ -393,8 +397,8 @@ class HttpCalls::Call final : public RpcCall,
 };
 
 HttpCalls::HttpCalls(std::span<const RpcService* const> services, BodyWork* bodies,
-                     RequestMemory* memory)
-    : bodies_(bodies), memory_(memory) {
+                     RequestMemory* memory, bool names_by_certificate)
+    : bodies_(bodies), memory_(memory), names_by_certificate_(names_by_certificate) {
   for (const RpcService* const service : services) {
     for (const RpcMethod& method : service->methods()) methods_.emplace(method.name, &method);
   }
@@ -480,14 +484,17 @@ void HttpCalls::run() {
 void HttpCalls::start(const SharedExchange& exchange, const std::string& method,
                       RequestMessage request, Handlers handlers, Timeout timeout,
                       HttpHeaders headers) {
-  RequestMemory::Charge charge =
-      handlers.is_charged ? RequestMemory::Charge() : charge_of(*exchange);
+  RequestMemory::Charge charge;
+  if (request.object() != nullptr) {
+    charge = request.object()->memory().beside();
+  } else if (!handlers.is_charged) {
+    charge = charge_of(*exchange);
+  }
   if (const RequestRefusal refusal = charge.add(request.size())) {
-    const std::string& name = exchange->request().caller ? exchange->request().caller->name : "";
     const RpcMethod& refused = *methods_.at(method);
     const auto response =
         refused.type == RpcMethod::Type::kUnary ? refused.new_response() : nullptr;
-    handlers.end(request_memory_refusal(refusal, name, "body"), response.get());
+    handlers.end(request_memory_refusal(refusal, caller_of(*exchange), "body"), response.get());
     return;
   }
   const auto call =
@@ -496,9 +503,14 @@ void HttpCalls::start(const SharedExchange& exchange, const std::string& method,
   call->start(timeout);
 }
 
+std::string HttpCalls::caller_of(const HttpExchange& exchange) const {
+  const HttpRequest& request = exchange.request();
+  if (request.caller) return request.caller->name;
+  return names_by_certificate_ && !request.certificate.empty() ? "x509:" + request.certificate : "";
+}
+
 RequestMemory::Charge HttpCalls::charge_of(const HttpExchange& exchange) const {
-  const std::optional<Identity>& caller = exchange.request().caller;
-  return {memory_, caller ? caller->name : std::string()};
+  return {memory_, caller_of(exchange)};
 }
 
 HttpCalls::Handlers HttpCalls::unary_handlers(UnaryDone done) {

@@ -53,9 +53,10 @@ class HttpCalls {
  public:
   // The services outlive the object, and so does `bodies`, which is not used by the constructor and
   // stops before stop(). Null: long requests begin on the object's threads, too. memory: the
-  // account of what requests hold, which outlives the object; null: there is none.
+  // account of what requests hold, which outlives the object; null: there is none. callers without
+  // a token have the names of their certificates if names_by_certificate.
   explicit HttpCalls(std::span<const RpcService* const> services, BodyWork* bodies = nullptr,
-                     RequestMemory* memory = nullptr);
+                     RequestMemory* memory = nullptr, bool names_by_certificate = false);
   ~HttpCalls();
   HttpCalls(const HttpCalls&) = delete;
   HttpCalls& operator=(const HttpCalls&) = delete;
@@ -94,7 +95,9 @@ class HttpCalls {
               EachMessage each, GatherDone done, std::shared_ptr<KeptAnswer> kept,
               Timeout timeout = {}, bool is_charged = false);
 
-  // An empty charge of the exchange's caller.
+  // The name of the exchange's caller, as its call will have it; empty: it has none.
+  std::string caller_of(const HttpExchange& exchange) const;
+  // An empty charge of that caller.
   RequestMemory::Charge charge_of(const HttpExchange& exchange) const;
 
   // Whether all calls have ended within `timeout`. If so, nothing of them runs any more, and what
@@ -133,6 +136,7 @@ class HttpCalls {
 
   BodyWork* const bodies_;  // null: none
   RequestMemory* const memory_;
+  const bool names_by_certificate_;
   std::map<std::string, const RpcMethod*, std::less<>> methods_;
   std::vector<std::thread> threads_;
   Mutex mutex_;

@@ -35,7 +35,7 @@ class PiecesTokenizer final : public Tokenizer {
 inline ChatOutput output_of_case(const nlohmann::ordered_json& file,
                                  const nlohmann::ordered_json& item) {
   const std::vector<std::string> pieces = item["pieces"];
-  ChatRequest request;
+  api::ChatParams request;
   request.tools = item["dialect"] == "none" ? nlohmann::ordered_json() : file["tools"];
   request.parallel_tool_calls = item["parallel"];
   ChatPrompt prompt;

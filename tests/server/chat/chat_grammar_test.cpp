@@ -12,8 +12,9 @@
 namespace lintel {
 namespace {
 
-ChatRequest request_of(ChatRequest::Format format, std::string_view format_text, bool has_tools) {
-  ChatRequest request;
+api::ChatParams request_of(api::ChatParams::Format format, std::string_view format_text,
+                           bool has_tools) {
+  api::ChatParams request;
   request.format = format;
   request.format_text = format_text;
   if (has_tools) {
@@ -23,7 +24,7 @@ ChatRequest request_of(ChatRequest::Format format, std::string_view format_text,
   return request;
 }
 
-bool takes(const ChatRequest& request, std::string_view text) {
+bool takes(const api::ChatParams& request, std::string_view text) {
   grammar::GrammarCache cache;
   ChatGrammar made;
   TemplateTraits traits;
@@ -34,17 +35,17 @@ bool takes(const ChatRequest& request, std::string_view text) {
 }
 
 TEST_CASE("chat grammar: documents have the same white space with tools and without") {
-  using Format = ChatRequest::Format;
+  using Format = api::ChatParams::Format;
   const std::string wide = "\n" + std::string(32, ' ');
   const std::string too_wide = wide + " ";
   const auto document = [](const std::string& space) {
     return "{" + space + "\"a\":" + space + "[" + space + "1" + space + "]" + space + "}";
   };
   for (const bool has_tools : {false, true}) {
-    const ChatRequest object = request_of(Format::kJsonObject, "{}", has_tools);
+    const api::ChatParams object = request_of(Format::kJsonObject, "{}", has_tools);
     CHECK(takes(object, document(wide)));
     CHECK_FALSE(takes(object, document(too_wide)));
-    const ChatRequest schema =
+    const api::ChatParams schema =
         request_of(Format::kJsonSchema, R"({"properties": {"a": {"const": [1]}}})", has_tools);
     CHECK(takes(schema, document(wide)));
     CHECK_FALSE(takes(schema, document(too_wide)));
@@ -53,8 +54,8 @@ TEST_CASE("chat grammar: documents have the same white space with tools and with
     CHECK(takes(object, call) == has_tools);
   }
   // A forced call has fewer.
-  ChatRequest forced = request_of(Format::kText, "", /*has_tools=*/true);
-  forced.tool_choice = ChatRequest::ToolChoice::kRequired;
+  api::ChatParams forced = request_of(Format::kText, "", /*has_tools=*/true);
+  forced.tool_choice = api::ChatParams::ToolChoice::kRequired;
   const auto call = [&](const std::string& space) {
     return "<tool_call>\n{\"name\": \"get\", \"arguments\": " + document(space) + "}\n</tool_call>";
   };
@@ -68,8 +69,8 @@ TEST_CASE("chat grammar: a list of relaxed keywords that is cut ends with dots")
     for (int i = 0; i < keywords; ++i) {
       schema["properties"]["p" + std::to_string(100 + i)] = {{"if", true}, {"then", false}};
     }
-    ChatRequest request;
-    request.format = ChatRequest::Format::kJsonSchema;
+    api::ChatParams request;
+    request.format = api::ChatParams::Format::kJsonSchema;
     request.format_text = schema.dump();
     grammar::GrammarCache cache;
     ChatGrammar made;

@@ -40,21 +40,22 @@ std::shared_ptr<const ChatModel> golden_model(const std::string& name) {
   return chat_model(file["template"], special);
 }
 
-ChatRequest request_of(const Json& messages, const Json& tools = {}) {
-  ChatRequest request;
+api::ChatParams request_of(const Json& messages, const Json& tools = {}) {
+  api::ChatParams request;
   request.messages = messages;
   request.tools = tools;
   return request;
 }
 
-ChatPrompt prompt_of(const ChatModel& model, const Tokenizer& tokenizer, ChatRequest& request) {
+ChatPrompt prompt_of(const ChatModel& model, const Tokenizer& tokenizer, api::ChatParams& request) {
   ChatPrompt prompt;
   const grpc::Status status = make_chat_prompt(model, tokenizer, request, {}, prompt);
   INFO(status.error_message());
   REQUIRE(status.ok());
   return prompt;
 }
-ChatPrompt prompt_of(const ChatModel& model, const Tokenizer& tokenizer, ChatRequest&& request) {
+ChatPrompt prompt_of(const ChatModel& model, const Tokenizer& tokenizer,
+                     api::ChatParams&& request) {
   return prompt_of(model, tokenizer, request);
 }
 
@@ -70,7 +71,7 @@ void for_each_golden(const Check& check) {
     for (std::size_t i = 0; i < series["requests"].size(); ++i) {
       const Json& given = series["requests"][i];
       CAPTURE(name, series["name"].get<std::string>(), i);
-      ChatRequest request = request_of(given["messages"], given.value("tools", Json()));
+      api::ChatParams request = request_of(given["messages"], given.value("tools", Json()));
       request.kwargs = given.value("chat_template_kwargs", given.value("kwargs", Json()));
       const ChatPrompt prompt = prompt_of(*model, tokenizer, request);
       check(*model, tokenizer, request, prompt, given);
@@ -79,7 +80,7 @@ void for_each_golden(const Check& check) {
 }
 
 TEST_CASE("goldens: the boundaries of every prompt of a conversation") {
-  for_each_golden([](const ChatModel&, const Tokenizer&, const ChatRequest&,
+  for_each_golden([](const ChatModel&, const Tokenizer&, const api::ChatParams&,
                      const ChatPrompt& prompt, const Json& given) {
     const Json& expected = given["expect"];
     CHECK(static_cast<std::int64_t>(prompt.ids.size()) == expected["prompt_tokens"]);
@@ -89,7 +90,7 @@ TEST_CASE("goldens: the boundaries of every prompt of a conversation") {
 }
 
 TEST_CASE("goldens: whether the next turn begins with the answer as it was generated") {
-  for_each_golden([](const ChatModel& model, const Tokenizer& tokenizer, ChatRequest& request,
+  for_each_golden([](const ChatModel& model, const Tokenizer& tokenizer, api::ChatParams& request,
                      const ChatPrompt& prompt, const Json& given) {
     std::vector<std::int32_t> tokens = prompt.ids;
     const std::vector<std::int32_t> generated = tokenizer.encode(
@@ -157,6 +158,37 @@ TEST_CASE("control tokens in a message, a tool or a result are encoded as letter
   CHECK(count(said, 257) == count(honest, 257));
 }
 
+TEST_CASE("the boundary of a turn is before a generation prompt that is like an answer") {
+  // The next turn, "hello;A;B;", has an answer in the place of the template's "A".
+  const auto model = chat_model(
+      "{% for m in messages %}{{ m.content }};{% endfor %}{% if add_generation_prompt %}A: "
+      "{% endif %}");
+  const SpelledTokenizer tokenizer({});
+  api::ChatParams request = request_of({{{"role", "user"}, {"content", "hello"}}});
+  const ChatPrompt prompt = prompt_of(*model, tokenizer, request);
+  CHECK(prompt.rendered.text == "hello;A: ");
+  CHECK(prompt.before_generation_prompt == 6);
+  CHECK(prompt.turn_boundary == 6);
+  // An answer that the template shows behind the generation prompt leaves all but its last token.
+  const auto chat = chat_model(
+      "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}"
+      "{% if add_generation_prompt %}a:{% endif %}");
+  api::ChatParams same = request_of({{{"role", "user"}, {"content", "A"}}});
+  const ChatPrompt whole = prompt_of(*chat, tokenizer, same);
+  CHECK(whole.rendered.text == "u:A;a:");
+  CHECK(whole.before_generation_prompt == 4);
+  CHECK(whole.turn_boundary == 5);
+}
+
+TEST_CASE("without a next turn the boundary is before the generation prompt") {
+  const auto model = golden_model("qwen3");
+  const SpelledTokenizer tokenizer({"<|im_start|>", "<|im_end|>", "<think>"});
+  api::ChatParams request = request_of({{{"role", "user"}, {"content", "hello"}}});
+  ChatPrompt prompt;
+  REQUIRE(make_chat_prompt(*model, tokenizer, request, {}, prompt, nullptr, false).ok());
+  CHECK(prompt.turn_boundary == prompt.before_generation_prompt);
+}
+
 TEST_CASE("the thinking that a prompt opens is found") {
   const SpelledTokenizer tokenizer({"<think>"});
   const Json messages = {{{"role", "user"}, {"content", "<think>"}}};
@@ -193,7 +225,7 @@ TEST_CASE("the end of reasoning is what the template writes between thoughts and
 TEST_CASE("verbosity is given to a template that has it; chat_template_kwargs are stronger") {
   const SpelledTokenizer tokenizer({});
   const auto text = [&](const std::string& source, const Json& kwargs = {}) {
-    ChatRequest request = request_of({{{"role", "user"}, {"content", "."}}});
+    api::ChatParams request = request_of({{{"role", "user"}, {"content", "."}}});
     request.verbosity = "low";
     request.kwargs = kwargs;
     return prompt_of(*chat_model(source), tokenizer, request).rendered.text;
@@ -211,7 +243,7 @@ TEST_CASE("reasoning_effort sets what the template has for it; chat_template_kwa
       "{% endif %}{{ messages[0].content }}");
   const SpelledTokenizer tokenizer({});
   const auto text = [&](const std::string& effort, const Json& kwargs = {}) {
-    ChatRequest request = request_of({{{"role", "user"}, {"content", "."}}});
+    api::ChatParams request = request_of({{{"role", "user"}, {"content", "."}}});
     request.reasoning_effort = effort;
     request.kwargs = kwargs;
     return prompt_of(*model, tokenizer, request).rendered.text;
@@ -224,7 +256,7 @@ TEST_CASE("reasoning_effort sets what the template has for it; chat_template_kwa
   CHECK(text("", {{"reasoning_effort", "low"}}) == " low.");
 }
 
-std::string reason_of(const ChatModel& model, ChatRequest request) {
+std::string reason_of(const ChatModel& model, api::ChatParams request) {
   ChatPrompt prompt;
   const grpc::Status status = make_chat_prompt(model, SpelledTokenizer({}), request, {}, prompt);
   REQUIRE_FALSE(status.ok());

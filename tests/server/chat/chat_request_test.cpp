@@ -18,10 +18,16 @@ Json valid() {
   return {{"model", "m"}, {"messages", Json::array({{{"role", "user"}, {"content", "a"}}})}};
 }
 
-// What is wrong with the body; empty: nothing.
-std::string wrong_with(const std::string& body) {
+// Reads a body. Returns what is wrong with it; empty: nothing.
+std::string read(const std::string& body, api::ChatParams& params) {
   ChatRequest request;
-  return read_chat_request(body, {}, request).error_message();
+  read_chat_request(body, "", {}, request);
+  params = std::move(request.params);
+  return request.status.error_message();
+}
+std::string wrong_with(const std::string& body) {
+  api::ChatParams params;
+  return read(body, params);
 }
 std::string wrong_with(const char* name, const Json& value) {
   Json body = valid();
@@ -58,13 +64,13 @@ TEST_CASE("a schema's integers beyond 64 bits keep their digits") {
   const std::string schema =
       R"({"type":"integer","minimum":-18446744073709551617,"enum":["a\"",1.5,)"
       R"([340282366920938463463374607431768211457]],"maximum":18446744073709551617})";
-  ChatRequest request;
-  const grpc::Status read = read_chat_request(
-      R"({"model":"m","messages":[{"role":"user","content":"a"}],"response_format":{)"
-      R"("type":"json_schema","json_schema":{"name":"n","schema":)" +
-          schema + "}}}",
-      {}, request);
-  CHECK(read.error_message().empty());
+  api::ChatParams request;
+  const std::string wrong =
+      read(R"({"model":"m","messages":[{"role":"user","content":"a"}],"response_format":{)"
+           R"("type":"json_schema","json_schema":{"name":"n","schema":)" +
+               schema + "}}}",
+           request);
+  CHECK(wrong.empty());
   CHECK(request.format_text == schema);
 }
 
@@ -139,11 +145,11 @@ TEST_CASE("tool_choice names tools of the request") {
       }
     }
     body["tool_choice"] = value;
-    ChatRequest request;
-    const std::string wrong = read_chat_request(body.dump(), {}, request).error_message();
+    api::ChatParams request;
+    const std::string wrong = read(body.dump(), request);
     return std::pair(wrong, request);
   };
-  using ToolChoice = ChatRequest::ToolChoice;
+  using ToolChoice = api::ChatParams::ToolChoice;
   const Json f = {{"type", "function"}, {"function", {{"name", "f"}}}};
   CHECK(choice("auto").second.tool_choice == ToolChoice::kAuto);
   CHECK(choice("none").second.tool_choice == ToolChoice::kNone);
@@ -159,9 +165,9 @@ TEST_CASE("tool_choice names tools of the request") {
   body["tools"] = Json::array({f});
   body["tool_choice"] = "required";
   body["response_format"] = {{"type", "json_object"}};
-  ChatRequest request;
-  CHECK(read_chat_request(body.dump(), {}, request).ok());
-  CHECK(request.format == ChatRequest::Format::kText);
+  api::ChatParams request;
+  CHECK(read(body.dump(), request).empty());
+  CHECK(request.format == api::ChatParams::Format::kText);
   CHECK_THAT(choice("required", false).first, Contains("goes with tools"));
   CHECK_THAT(choice("maybe").first, Contains("tool_choice"));
   const Json h = {{"type", "function"}, {"function", {{"name", "h"}}}};
@@ -169,10 +175,10 @@ TEST_CASE("tool_choice names tools of the request") {
 }
 
 TEST_CASE("max_tokens and max_completion_tokens are the same") {
-  ChatRequest request;
+  api::ChatParams request;
   Json body = valid();
   body["max_tokens"] = 5;
-  REQUIRE(read_chat_request(body.dump(), {}, request).ok());
+  REQUIRE(read(body.dump(), request).empty());
   CHECK(request.max_tokens == 5);
   body["max_completion_tokens"] = 5;
   CHECK(wrong_with(body.dump()).empty());
@@ -181,15 +187,39 @@ TEST_CASE("max_tokens and max_completion_tokens are the same") {
 }
 
 TEST_CASE("members of tools and messages keep the client's order and digits") {
-  ChatRequest request;
-  REQUIRE(read_chat_request(R"({"messages": [{"role": "user", "z": 1, "content": "a", "b": 2}],
-                                "chat_template_kwargs": {"n": 123456789012345678901234567890}})",
-                            {}, request)
-              .ok());
+  api::ChatParams request;
+  REQUIRE(read(R"({"messages": [{"role": "user", "z": 1, "content": "a", "b": 2}],
+                   "chat_template_kwargs": {"n": 123456789012345678901234567890}})",
+               request)
+              .empty());
   std::string names;
   for (const auto& [name, value] : request.messages[0].items()) names += name + " ";
   CHECK(names == "role z content b ");
   CHECK(request.kwargs["n"].is_binary());
+}
+
+TEST_CASE("a body that was read is charged with its text, its tree and the prompt's texts") {
+  RequestMemory memory({.bytes = std::size_t{1} << 20});
+  Json body = valid();
+  body["messages"][0]["content"] = std::string(50'000, 'a');
+  const std::string text = body.dump();
+  ChatRequest request;
+  request.charge = RequestMemory::Charge(&memory, "");
+  CHECK(read_chat_request(text, "", {}, request).kind == JsonFailure::Kind::kNone);
+  CHECK(request.status.ok());
+  CHECK(request.text_bytes() == text.size());
+  CHECK(memory.stats().bytes >= 5 * text.size());
+  // What does not fit is refused with the flag, before it is read.
+  body["messages"][0]["content"] = std::string(300'000, 'a');
+  ChatRequest large;
+  large.charge = RequestMemory::Charge(&memory, "");
+  read_chat_request(body.dump(), "", {}, large);
+  CHECK_THAT(large.status.error_message(), Contains("may hold"));
+  CHECK(large.params.messages.is_null());
+  // A failure of its JSON is told apart.
+  ChatRequest broken;
+  CHECK(read_chat_request("{\"messages\":", "", {}, broken).kind == JsonFailure::Kind::kNotJson);
+  CHECK_THAT(broken.status.error_message(), Contains("is not JSON"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages from JSON, in both of the forms that requests have.
+// Messages from JSON, in both of the forms that requests have, without a budget.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -11,19 +11,11 @@
 
 namespace lintel {
 
-template <auto to_bytes>
-grpc::Status read_message(const std::string& json, google::protobuf::Message& message) {
-  std::string bytes;
-  grpc::Status read = to_bytes(json, message.GetDescriptor(), /*budget=*/nullptr, bytes);
-  if (!read.ok() || message.ParseFromString(bytes)) return read;
-  return {grpc::INVALID_ARGUMENT, "is no " + message.GetDescriptor()->full_name()};
-}
-
 inline grpc::Status read_json(const std::string& json, google::protobuf::Message& message) {
-  return read_message<json_to_bytes>(json, message);
+  return read_json(json, /*budget=*/nullptr, message);
 }
 inline grpc::Status read_plain_json(const std::string& json, google::protobuf::Message& message) {
-  return read_message<plain_json_to_bytes>(json, message);
+  return read_plain_json(json, /*budget=*/nullptr, message);
 }
 
 }  // namespace lintel

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/api/lintel_v1/request_budget.h"
+#include "server/rpc/request_budget.h"
 
 #include "tests/support/catch.h"
 

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// ChatParams: a chat as every protocol reads it.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/api/params/generate_params.h"
+
+namespace lintel::api {
+
+// The trees are values for the model's template, which sees members in the client's order.
+struct ChatParams {
+  enum class ToolChoice { kAuto, kNone, kRequired };
+  enum class Format { kText, kJsonObject, kJsonSchema, kGrammar };
+
+  // Of these its model, sampling, adapter and the stop texts, which are of the content.
+  GenerateParams base;
+  nlohmann::ordered_json messages;  // a list of objects with a role
+  nlohmann::ordered_json tools;     // null: none
+  nlohmann::ordered_json documents;
+  nlohmann::ordered_json kwargs;  // chat_template_kwargs; null: none
+  ToolChoice tool_choice = ToolChoice::kAuto;
+  std::vector<std::string> offered_tools;  // those that may be called; empty: all
+  bool parallel_tool_calls = true;
+  bool tool_grammar = true;  // calls that the model begins by itself are held to their form
+  bool cache = true;         // states after beginnings of the prompt are used, and kept
+  Format format = Format::kText;
+  std::string format_text;  // the schema, or GBNF
+  bool strict_schema = false;
+  std::string reasoning_effort;                  // empty: not given
+  std::optional<std::uint32_t> thinking_budget;  // tokens of reasoning
+  std::string verbosity;                         // empty: not given
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;
+  std::optional<std::uint32_t> max_tokens;
+  bool logprobs = false;
+  std::uint32_t top_logprobs = 0;
+  std::uint32_t num_choices = 1;
+};
+
+}  // namespace lintel::api
