@@ -81,7 +81,7 @@ fi
 
 targets=(model_test)
 # Others measure times, or start processes, which qemu's programs cannot.
-others=(core_test models_test chat_test responses_test snapshot_test protocol_test engine_test)
+others=(core_test models_test chat_test openai_test snapshot_test protocol_test engine_test)
 $model_alone || targets+=("${others[@]}" lintel-server lintel-cli)
 cmake --preset arm64 >/dev/null
 CMAKE_BUILD_PARALLEL_LEVEL=$jobs build arm64 "${targets[@]}"

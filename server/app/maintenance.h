@@ -13,7 +13,7 @@
 #include "server/core/notification.h"
 #include "server/core/request_memory.h"
 #include "server/models/model_manager.h"
-#include "server/responses/response_store.h"
+#include "server/openai/response_store.h"
 #include "server/rpc/active_calls.h"
 #include "server/rpc/call_scope.h"
 #include "server/security/bearer_tokens.h"

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "server/chat/chat_prompt.h"
-#include "server/chat/chat_request.h"
 #include "server/core/mutex.h"
 #include "server/grammar/grammar.h"
 #include "server/grammar/grammar_cache.h"

@@ -21,6 +21,9 @@
 
 namespace lintel {
 
+// Calls of an answer, which ends where more would come. docs/chat.md names it.
+inline constexpr std::size_t kMostCalls = 128;
+
 // What the choices of one request have in common. Constant; outlives them.
 struct ChatOutput {
   std::shared_ptr<const Tokenizer> tokenizer;

@@ -228,6 +228,11 @@ void find_boundaries(Conversation& conversation, const Tokenizer& tokenizer,
 
 }  // namespace
 
+grpc::Status chat_refusal(const char* reason, const std::string& param,
+                          const std::string& message) {
+  return invalid_argument({{param, message}}, reason);
+}
+
 grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer,
                               api::ChatParams& request, const LocalTime& now, ChatPrompt& prompt,
                               JsonBudget* budget, bool has_next_turn) {

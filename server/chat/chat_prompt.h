@@ -7,15 +7,20 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "model/tokenizer/tokenizer.h"
-#include "server/chat/chat_request.h"
+#include "server/api/params/chat_params.h"
 #include "server/chat/template/chat_model.h"
 #include "server/chat/template/template.h"
 #include "server/chat/template/traits.h"
 
 namespace lintel {
+
+// Refusals that programs distinguish: INVALID_ARGUMENT with google.rpc.ErrorInfo of this reason,
+// which is the `code` of OpenAI's errors in capitals.
+grpc::Status chat_refusal(const char* reason, const std::string& param, const std::string& message);
 
 // How a model's output continues the prompt's end.
 enum class ThinkingStart {
@@ -42,7 +47,7 @@ struct ChatPrompt {
 // CANCELLED where `budget` (null: none) ends a rendering. The request's messages become those that
 // the template is shown.
 //
-// Renders the conversation once for the prompt, once without what asks for an answer, which tells
+// Renders the conversation once for the prompt, once without what asks for an answer, which shows
 // what does, and, if has_next_turn, once with a turn more, for ChatPrompt::turn_boundary. Where
 // reasoning_effort has no value of the template's own, each value that is tried is a rendering.
 grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chains of stored responses and references to their items, made at random: read, or refused,
 // within their memory.
-#include "server/responses/response_items.h"
+#include "server/openai/response_items.h"
 
 #include <chrono>
 #include <cstdint>
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "server/chat/template/request_json.h"
-#include "server/responses/response_store.h"
+#include "server/openai/response_store.h"
 #include "server/sessions/storage/document_storage.h"
 #include "tests/fuzz/counted_memory.h"
 #include "tests/support/catch.h"

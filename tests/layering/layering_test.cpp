@@ -119,7 +119,7 @@ TEST_CASE("headers that one file of their module includes, and no test, are on t
       "server/engine/worker.h",
       "server/grammar/schema_reader.h",
       "server/grpc/header_guard.h",  // replaces a function of gRPC's
-      "server/http/openai/completion.h",
+      "server/openai/http/completion.h",
       "server/http/ui/page_files.h",  // of a generated file
       "server/sessions/storage/redis/redis_link.h",
   };

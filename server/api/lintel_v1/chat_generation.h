@@ -23,7 +23,7 @@
 #include "server/chat/chat_grammar.h"
 #include "server/chat/chat_output.h"
 #include "server/chat/chat_prompt.h"
-#include "server/chat/chat_request.h"
+#include "server/openai/chat_request.h"
 #include "server/core/request_memory.h"
 #include "server/core/threads.h"
 #include "server/engine/request.h"

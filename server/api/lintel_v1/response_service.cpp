@@ -14,8 +14,9 @@
 #include "server/api/refusals.h"
 #include "server/api/token_reactor.h"
 #include "server/chat/template/request_json.h"
-#include "server/responses/response_items.h"
-#include "server/responses/response_output.h"
+#include "server/openai/json.h"
+#include "server/openai/response_items.h"
+#include "server/openai/response_output.h"
 #include "server/rpc/answer.h"
 #include "server/rpc/detached_call.h"
 #include "server/rpc/request_budget.h"
@@ -51,8 +52,6 @@ std::int64_t seconds_of(const Clock& clock) {
   return std::chrono::duration_cast<std::chrono::seconds>(clock.wall_time().time_since_epoch())
       .count();
 }
-
-std::string id_of(const std::string& digits) { return "resp_" + digits; }
 
 grpc::Status no_response(const std::string& id) {
   return not_found("response", id, "no response " + clip(id) + ": unknown, deleted or expired");
@@ -490,11 +489,11 @@ grpc::Status ResponseService::resolve_references(const std::string& owner,
     };
     Json found;
     CountedBudget counted(&budget);
-    const SessionError error = digits_of_response(id_of(digits)).empty()
+    const SessionError error = digits_of_response(response_id(digits)).empty()
                                    ? SessionError::kNotFound
                                    : store_.find_items(digits, owner, found, &counted);
     if (error == SessionError::kNotFound) return refuse(", which no stored response has");
-    if (error != SessionError::kNone) return response_refusal(error, id_of(digits));
+    if (error != SessionError::kNone) return response_refusal(error, response_id(digits));
     if (!put_in_place(found, wanted, items, bytes, &budget)) {
       return refuse(
           ": with the items that it and other references name, the input takes more than " +
@@ -638,7 +637,7 @@ grpc::Status ResponseService::find_repeated(const ReceivedResponse& received,
     record.request_digest = received.digest;
     return grpc::Status::OK;
   }
-  if (error != SessionError::kNone) return response_refusal(error, id_of(digits));
+  if (error != SessionError::kNone) return response_refusal(error, response_id(digits));
   if (is_hidden) {
     return invalid_argument({{kField, "names a response that was deleted"}},
                             "IDEMPOTENCY_KEY_REUSED");
@@ -650,7 +649,7 @@ grpc::Status ResponseService::find_repeated(const ReceivedResponse& received,
   const bool is_in_progress = record.status() == "in_progress";
   if (is_in_progress &&
       (store_.running(digits, owner) != nullptr || store_.may_run_elsewhere(record))) {
-    if (!request.is_background || request.streams) return response_in_progress(id_of(digits));
+    if (!request.is_background || request.streams) return response_in_progress(response_id(digits));
     is_answered = true;
     stream.charge(std::move(memory));
     stream.replay(record, /*streams=*/false, -1);
@@ -780,7 +779,7 @@ grpc::Status ResponseService::begin_creation(RpcCall& rpc, Creation& asked, Resp
   record.owner = stream.call().scope.caller().name;
   if (asked.interrupted) {
     if (asked.interrupted->owner != record.owner)
-      return no_response(id_of(asked.interrupted->digits));
+      return no_response(response_id(asked.interrupted->digits));
     record = *std::exchange(asked.interrupted, std::nullopt);
   } else if (is_stored && !received.idempotency_key.empty()) {
     grpc::Status status = find_repeated(received, record, stream, is_answered);
@@ -818,7 +817,7 @@ grpc::Status ResponseService::create(RpcCall& rpc, Creation& asked, ResponseCall
   if (!status.ok()) return status;
 
   Json response = std::move(read.request.response);
-  response["id"] = id_of(record.digits);
+  response["id"] = response_id(record.digits);
   response["created_at"] =
       runs_again ? record.response["created_at"] : Json(seconds_of(context_.clock));
   response["model"] = read.chat.model->name;
@@ -856,7 +855,7 @@ grpc::Status ResponseService::create(RpcCall& rpc, Creation& asked, ResponseCall
       case SessionError::kNone:
         break;
       case SessionError::kFenced:
-        return response_in_progress(id_of(record.digits));
+        return response_in_progress(response_id(record.digits));
       case SessionError::kNotFound:
         return previous_refusal(error, request.previous_response_id);
       case SessionError::kOwnerOutOfMemory:
@@ -865,7 +864,7 @@ grpc::Status ResponseService::create(RpcCall& rpc, Creation& asked, ResponseCall
             std::to_string(store_.owner_bytes()) + " bytes of stored responses (--identity-stored)",
             kStoredRetry);
       default:
-        return response_refusal(error, id_of(record.digits));
+        return response_refusal(error, response_id(record.digits));
     }
     stream.keep(store_, std::move(record), std::move(running));
   }
@@ -1073,11 +1072,11 @@ RpcReactor* ResponseService::Compact(RpcCall* rpc,
         status = compact_items(read.items, *sealer, "cmp_" + digits, item);
         if (!status.ok()) return status;
         read.items = nullptr;
-        response->set_body(json_text({{"id", id_of(digits)},
+        response->set_body(json_text({{"id", response_id(digits)},
                                       {"object", "response.compaction"},
                                       {"created_at", seconds_of(context_.clock)},
                                       {"output", Json::array({std::move(item)})},
-                                      {"usage", response_usage(usage)}}));
+                                      {"usage", usage_json(usage, UsageForm::kResponse)}}));
         memory.shrink_to(response->body().capacity());
         rpc->keep(std::move(memory));
         return status;

@@ -13,8 +13,8 @@
 #include "lintel/v1/response.pb.h"
 #include "server/api/lintel_v1/chat_generation.h"
 #include "server/api/service_context.h"
-#include "server/responses/response_request.h"
-#include "server/responses/response_store.h"
+#include "server/openai/response_request.h"
+#include "server/openai/response_store.h"
 #include "server/rpc/rpc.h"
 
 namespace lintel {

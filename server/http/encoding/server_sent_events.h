@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "server/http/transport/http_message.h"
+#include "server/http/transport/http_routes.h"
 
 namespace lintel {
 
@@ -18,12 +19,14 @@ inline std::string server_sent_event(std::string_view data) {
   return event;
 }
 
-inline HttpAnswer server_sent_head() {
-  // A line that begins with a colon is a comment, which clients skip.
+// A line that begins with a colon is a comment, which clients skip: HttpProtocol::keep_alive.
+inline constexpr std::string_view kServerSentComment = ": waiting\n\n";
+
+inline HttpAnswer server_sent_head(const HttpProtocol& protocol) {
   return {200,
           {{"content-type", "text/event-stream"}, {"cache-control", "no-cache"}},
           "",
-          /*heartbeat=*/": waiting\n\n"};
+          /*heartbeat=*/protocol.keep_alive};
 }
 
 }  // namespace lintel

@@ -31,6 +31,12 @@ HttpAnswer kserve_refusal(const HttpRequest&, int http_status, const grpc::Statu
   return answer;
 }
 
+const HttpProtocol& kserve_protocol() {
+  static const HttpProtocol protocol{
+      .path = "/v2", .refuse = kserve_refusal, .keep_alive = std::string(kServerSentComment)};
+  return protocol;
+}
+
 HttpAnswer error_answer(const grpc::Status& status) {
   return kserve_refusal({}, http_status_of(status.error_code()), status);
 }
@@ -203,7 +209,7 @@ void generate(HttpCalls& calls, const SharedExchange& exchange,
 // The responses of ModelStreamInfer as events, of a stream that reports errors by its status.
 class GenerateEvents final : public StreamAnswer {
  public:
-  HttpAnswer head() override { return server_sent_head(); }
+  HttpAnswer head() override { return server_sent_head(kserve_protocol()); }
   grpc::Status piece(const google::protobuf::Message& message, std::string& out) override {
     const inference::ModelInferResponse& response =
         static_cast<const inference::ModelStreamInferResponse&>(message).infer_response();
@@ -233,15 +239,15 @@ void generate_stream(HttpCalls& calls, const SharedExchange& exchange,
 }  // namespace
 
 void add_kserve_routes(HttpRoutes& routes, HttpCalls& calls, BodyWork& bodies) {
-  routes.shape_below("/v2", kserve_refusal);
+  routes.add(kserve_protocol());
   using Answer = void (*)(HttpCalls&, const SharedExchange&);
   const auto add = [&](const std::string& path, Answer answer, bool is_open = false) {
     routes.add({"GET", path,
                 [&calls, answer](const SharedExchange& exchange) { answer(calls, exchange); },
-                kserve_refusal, is_open});
+                /*refuse=*/{}, is_open});
   };
   const auto add_post = [&](const std::string& path, ReadBody read, Infer infer) {
-    routes.add({"POST", path, inference_handler(calls, bodies, read, infer), kserve_refusal});
+    routes.add({"POST", path, inference_handler(calls, bodies, read, infer)});
   };
   add("/v2/health/live", is_live, /*is_open=*/true);
   add("/v2/health/ready", is_ready, /*is_open=*/true);

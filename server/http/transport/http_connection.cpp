@@ -771,7 +771,7 @@ class Connection final : public HttpConnection,
   ResponseHead head_of(const HttpAnswer& answer, const HttpRequest& request) {
     if (state_.draining || aged_) keep_alive_ = false;
     return {answer,
-            state_.origins.headers_for(request),
+            state_.origins.headers_for(request, state_.exposed_headers),
             request.request_id,
             keep_alive_,
             http_10_,

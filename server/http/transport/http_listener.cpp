@@ -223,6 +223,7 @@ HttpListener::~HttpListener() { stop(); }
 int HttpListener::port() const { return impl_->listener.port(); }
 
 void HttpListener::start() {
+  impl_->state.exposed_headers = impl_->state.routes.exposed_headers();
   impl_->work.emplace(impl_->io.get_executor());
   for (int i = 0; i < impl_->state.options.threads; ++i) {
     impl_->threads.emplace_back([this] { impl_->run(); });

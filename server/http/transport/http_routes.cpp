@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "server/http/transport/response_head.h"
+#include "server/security/bearer_tokens.h"
 
 namespace lintel {
 namespace {
@@ -79,16 +80,43 @@ HttpRoutes::Found HttpRoutes::find(std::string_view method, std::string_view pat
   return found;
 }
 
-void HttpRoutes::shape_below(std::string path, HttpRefusal refuse) {
-  shapes_.emplace_back(std::move(path), std::move(refuse));
+void HttpRoutes::add(const HttpProtocol& protocol) { protocols_.push_back(&protocol); }
+
+const HttpProtocol& HttpRoutes::protocol_of(std::string_view path) const {
+  for (const HttpProtocol* const protocol : protocols_) {
+    const std::string& above = protocol->path;
+    if (!path.starts_with(above)) continue;
+    if (path.size() == above.size() || path[above.size()] == '/') return *protocol;
+  }
+  return connect_protocol();
 }
 
-HttpRefusal HttpRoutes::shape_of(std::string_view path) const {
-  for (const auto& [above, refuse] : shapes_) {
-    if (!path.starts_with(above)) continue;
-    if (path.size() == above.size() || path[above.size()] == '/') return refuse;
+std::string HttpRoutes::exposed_headers() const {
+  std::vector<std::string> names = connect_protocol().exposed_headers;
+  names.insert(names.end(), {"retry-after", "x-request-id", "lintel-replica"});
+  for (const HttpProtocol* const protocol : protocols_) {
+    names.insert(names.end(), protocol->exposed_headers.begin(), protocol->exposed_headers.end());
   }
-  return plain_refusal;
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+  return all;
+}
+
+const HttpProtocol& connect_protocol() {
+  static const HttpProtocol protocol{
+      .path = "",
+      .exposed_headers = {"grpc-status", "grpc-message", "grpc-status-details-bin"},
+      .refuse = plain_refusal};
+  return protocol;
+}
+
+std::string_view token_of(const HttpRequest& request, const HttpProtocol& protocol) {
+  for (const std::string& name : protocol.token_headers) {
+    const std::string_view value = request.header(name);
+    const std::string_view token = name == "authorization" ? bearer_token(value) : value;
+    if (!token.empty()) return token;
+  }
+  return {};
 }
 
 std::string percent_decoded(std::string_view text) {

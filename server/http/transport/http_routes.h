@@ -7,7 +7,6 @@
 #include <functional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "server/http/transport/http_message.h"
@@ -24,14 +23,33 @@ using HttpSocketOpener = std::function<HttpHandler(const HttpRequest& handshake)
 using HttpRefusal =
     std::function<HttpAnswer(const HttpRequest&, int http_status, const grpc::Status&)>;
 
+// What the clients of a protocol expect beside its messages.
+struct HttpProtocol {
+  // "/v1": of it and of all below it what no route answers is refused in this protocol's shape.
+  std::string path;
+  // What may carry the caller's token, the first that is there: "authorization" as `Bearer TOKEN`,
+  // another header as it is. In lower case.
+  std::vector<std::string> token_headers = {"authorization"};
+  // Headers of its answers that pages of other origins may read, beside those of every protocol.
+  std::vector<std::string> exposed_headers = {};
+  // Errors that are made before a handler is called: no route, no token, a body that is too long,
+  // a server that drains.
+  HttpRefusal refuse = {};
+  // What a stream says while it has nothing to say; empty: nothing.
+  std::string keep_alive = {};
+};
+// Connect's, which is that of every path that no other protocol has.
+const HttpProtocol& connect_protocol();
+// The token of a request; empty: it has none.
+std::string_view token_of(const HttpRequest& request, const HttpProtocol& protocol);
+
 struct HttpRoute {
   std::string method;  // "GET", which answers HEAD too, "POST", ...
   // "/v2/models/{}/infer": {} stands for one segment that is not empty, {*} at the end for all the
   // rest.
   std::string path;
   HttpHandler handle;
-  // Of what is refused before `handle` is called: no token, a body that is too long. Empty:
-  // Connect's shape, {"code": ..., "message": ...}.
+  // In the place of its protocol's; empty: that.
   HttpRefusal refuse = {};
   bool is_open = false;  // answers without a token, too
   // A GET with `Upgrade: websocket`; null: as one without.
@@ -45,9 +63,8 @@ class HttpRoutes {
  public:
   // REQUIRES: no route has the same method and path.
   void add(HttpRoute route);
-  // Errors of `path` and of all below it have this shape where no route has one: of unknown paths,
-  // other methods, and what is refused before a route is looked for. `path`: "/v1".
-  void shape_below(std::string path, HttpRefusal refuse);
+  // `protocol` outlives the object.
+  void add(const HttpProtocol& protocol);
 
   struct Found {
     const HttpRoute* route = nullptr;     // null: there is none
@@ -56,8 +73,10 @@ class HttpRoutes {
   };
   // A path without {} wins over one with it, then the earlier added.
   Found find(std::string_view method, std::string_view path) const;
-  // The shape of errors of a path without a route: plain_refusal where shape_below() says nothing.
-  HttpRefusal shape_of(std::string_view path) const;
+  // Of a path, with a route or without.
+  const HttpProtocol& protocol_of(std::string_view path) const;
+  // Those that pages of other origins may read, of all protocols, with commas.
+  std::string exposed_headers() const;
 
  private:
   struct Entry {
@@ -65,7 +84,7 @@ class HttpRoutes {
     std::vector<std::string> segments;
   };
   std::vector<Entry> entries_;
-  std::vector<std::pair<std::string, HttpRefusal>> shapes_;  // by the path that they begin with
+  std::vector<const HttpProtocol*> protocols_;
 };
 
 // %41 as A. What is no such code stays as it is.

@@ -19,8 +19,8 @@ namespace lintel {
 HttpAnswer refusal(const HttpRoutes& routes, const HttpRequest& request, const HttpRoute* route,
                    int http_status, const grpc::Status& status) {
   const bool shaped = route != nullptr && route->refuse;
-  return shaped ? route->refuse(request, http_status, status)
-                : routes.shape_of(request.path)(request, http_status, status);
+  return (shaped ? route->refuse : routes.protocol_of(request.path).refuse)(request, http_status,
+                                                                            status);
 }
 
 namespace {
@@ -91,7 +91,7 @@ grpc::Status identify_caller(const HttpServerState& server, const HttpRoute& rou
   if (server.tokens == nullptr || route.is_open) return grpc::Status::OK;
   Identity caller;
   grpc::Status known =
-      identify(*server.tokens, bearer_token(request.header("authorization")), caller);
+      identify(*server.tokens, token_of(request, server.routes.protocol_of(request.path)), caller);
   if (known.ok()) request.caller = std::move(caller);
   return known;
 }

@@ -54,15 +54,13 @@ bool OriginRules::takes(const HttpRequest& request) const {
   return !authority.empty() && authority == request.header("host");
 }
 
-HttpHeaders OriginRules::headers_for(const HttpRequest& request) const {
+HttpHeaders OriginRules::headers_for(const HttpRequest& request, const std::string& exposed) const {
   if (allowed_.empty()) return {};
   HttpHeaders headers = {{"vary", "origin"}};
   const std::string_view origin = request.header("origin");
   if (origin.empty() || !is_named(origin)) return headers;
   headers.emplace_back("access-control-allow-origin", all_ ? "*" : std::string(origin));
-  headers.emplace_back("access-control-expose-headers",
-                       "grpc-status, grpc-message, grpc-status-details-bin, retry-after, "
-                       "x-request-id, lintel-replica, lintel-schema-relaxed");
+  headers.emplace_back("access-control-expose-headers", exposed);
   return headers;
 }
 

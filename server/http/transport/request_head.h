@@ -34,8 +34,9 @@ class OriginRules {
   bool takes_host(const HttpRequest& request) const;
   // Whether the page that the request comes from may call. REQUIRES: takes_host(request).
   bool takes(const HttpRequest& request) const;
-  // Of the answer, for a browser to show it to the page; none where no flag names the page.
-  HttpHeaders headers_for(const HttpRequest& request) const;
+  // Of the answer, for a browser to show it to the page, with the headers named in `exposed`; none
+  // where no flag names the page.
+  HttpHeaders headers_for(const HttpRequest& request, const std::string& exposed) const;
   // The answer to a preflight request; REQUIRES: takes(request).
   HttpAnswer preflight(const HttpRequest& request) const;
   static bool is_preflight(const HttpRequest& request);

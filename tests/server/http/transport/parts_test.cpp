@@ -52,6 +52,37 @@ TEST_CASE("a route is found by its method and path, and what stands for its wild
   CHECK(percent_decoded("%41%4a%zz%4") == "AJ%zz%4");
 }
 
+TEST_CASE("a protocol says what carries its tokens, how errors look, and what pages may read") {
+  const HttpProtocol other{
+      .path = "/other",
+      .token_headers = {"x-api-key", "authorization"},
+      .exposed_headers = {"other-id"},
+      .refuse = [](const HttpRequest&, int http_status, const grpc::Status& status) {
+        return HttpAnswer{http_status, {}, "other: " + status.error_message()};
+      }};
+  HttpRoutes routes;
+  routes.add(other);
+  const auto error_of = [&](const char* path) {
+    return routes.protocol_of(path).refuse({}, 404, grpc::Status(grpc::NOT_FOUND, "none")).body;
+  };
+  CHECK(error_of("/other") == "other: none");
+  CHECK(error_of("/other/x") == "other: none");
+  CHECK(error_of("/others") == "{\"code\":\"not_found\",\"message\":\"none\"}\n");
+  CHECK(routes.exposed_headers() ==
+        "grpc-status, grpc-message, grpc-status-details-bin, retry-after, x-request-id, "
+        "lintel-replica, other-id");
+  const auto token = [](const HttpProtocol& protocol, HttpHeaders headers) {
+    HttpRequest request;
+    request.headers = std::move(headers);
+    return std::string(token_of(request, protocol));
+  };
+  CHECK(token(other, {{"x-api-key", "a"}, {"authorization", "Bearer b"}}) == "a");
+  CHECK(token(other, {{"authorization", "Bearer b"}}) == "b");
+  CHECK(token(other, {{"x-api-key", "a"}, {"x-api-key", "c"}}).empty());
+  CHECK(token(connect_protocol(), {{"x-api-key", "a"}}).empty());
+  CHECK(token(connect_protocol(), {{"authorization", "Bearer b"}}) == "b");
+}
+
 TEST_CASE("an envelope is opened only where it is one message, whole and not compressed") {
   std::string_view message;
   std::string why;

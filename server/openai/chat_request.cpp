@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/openai/chat_request.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <utility>
+
+#include "server/chat/template/request_json.h"
+#include "server/chat/template/template.h"
+#include "server/openai/members.h"
+#include "server/rpc/message_bounds.h"
+#include "server/rpc/request_budget.h"
+#include "server/rpc/status.h"
+
+namespace lintel {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// What a reader returns of a member that it takes.
+const std::string kTaken;
+
+std::string read_count(const Json& value, std::uint32_t& count) {
+  if (!is_whole<std::uint32_t>(value)) return "is not a whole number from 0 to 4294967295";
+  count = value.get<std::uint32_t>();
+  return kTaken;
+}
+
+std::string read_top_logprobs(Json& value, ChatRequest& request) {
+  constexpr std::uint32_t kMost = 20;
+  if (!is_whole<std::uint32_t>(value) || value.get<std::uint32_t>() > kMost) {
+    return "is not a whole number from 0 to " + std::to_string(kMost);
+  }
+  return read_count(value, request.params.top_logprobs);
+}
+
+std::string read_flag(const Json& value, bool& flag) {
+  if (!value.is_boolean()) return "is not true or false";
+  flag = value.get<bool>();
+  return kTaken;
+}
+
+std::string read_text(const Json& value, std::string& text) {
+  if (!value.is_string()) return "is not a text";
+  text = value.get<std::string>();
+  return kTaken;
+}
+
+std::string read_messages(Json& value, ChatRequest& request) {
+  if (!value.is_array() || value.empty()) return "is not a list of at least one message";
+  if (value.size() > kMostMessages) {
+    return "has " + std::to_string(value.size()) + " messages, at most " +
+           std::to_string(kMostMessages) + " are taken";
+  }
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const Json& message = value[i];
+    const std::string at = "[" + std::to_string(i) + "]";
+    if (!message.is_object()) return at + " is not an object";
+    const auto role = message.find("role");
+    if (role == message.end() || !role->is_string()) return at + ".role is not a text";
+  }
+  request.params.messages = std::move(value);
+  return kTaken;
+}
+
+bool is_tool_name(const std::string& name) {
+  return !name.empty() && name.size() <= 64 && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '.' || c == '-';
+  });
+}
+
+std::string read_tools(Json& value, ChatRequest& request) {
+  if (!value.is_array()) return "is not a list of tools";
+  if (value.empty()) return kTaken;  // as if there were none
+  if (value.size() > kMostTools) {
+    return "has " + std::to_string(value.size()) + " tools, at most " + std::to_string(kMostTools) +
+           " are taken";
+  }
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const Json& tool = value[i];
+    const std::string at = "[" + std::to_string(i) + "]";
+    if (!tool.is_object() || tool.value("type", Json()) != "function") {
+      return at + ".type is not \"function\"";
+    }
+    const Json function = tool.value("function", Json());
+    if (!function.is_object()) return at + ".function is not an object";
+    const Json name = function.value("name", Json());
+    if (!name.is_string() || !is_tool_name(name.get_ref<const std::string&>())) {
+      return at + ".function.name is not of 1 to 64 of a-z A-Z 0-9 _ . -";
+    }
+  }
+  const std::size_t bytes = value.dump(-1, ' ', false, Json::error_handler_t::replace).size();
+  if (bytes > kMostToolBytes) {
+    return "has " + std::to_string(bytes) + " bytes, at most " + std::to_string(kMostToolBytes) +
+           " are taken";
+  }
+  request.params.tools = std::move(value);
+  return kTaken;
+}
+
+// The name of {"type": "function", "function": {"name": NAME}}; nothing: it is none.
+std::optional<std::string> read_function_name(const Json& value) {
+  if (!value.is_object() || value.value("type", Json()) != "function") return std::nullopt;
+  const Json function = value.value("function", Json());
+  const Json name = function.is_object() ? function.value("name", Json()) : Json();
+  if (!name.is_string()) return std::nullopt;
+  return name.get<std::string>();
+}
+
+std::string read_tool_choice(Json& value, ChatRequest& request) {
+  using ToolChoice = api::ChatParams::ToolChoice;
+  constexpr const char* kWrong =
+      "is not \"auto\", \"none\", \"required\", a function, or allowed_tools";
+  const auto read_mode = [&](const Json& mode) {
+    if (mode == "auto") return true;
+    if (mode != "none" && mode != "required") return false;
+    request.params.tool_choice = mode == "none" ? ToolChoice::kNone : ToolChoice::kRequired;
+    return true;
+  };
+  if (value.is_string()) return read_mode(value) ? kTaken : kWrong;
+  if (const std::optional<std::string> name = read_function_name(value)) {
+    request.params.tool_choice = ToolChoice::kRequired;
+    request.params.offered_tools = {*name};
+    return kTaken;
+  }
+  if (!value.is_object() || value.value("type", Json()) != "allowed_tools") return kWrong;
+  const Json allowed = value.value("allowed_tools", Json());
+  if (!allowed.is_object() || !read_mode(allowed.value("mode", Json("auto")))) return kWrong;
+  const Json tools = allowed.value("tools", Json());
+  if (!tools.is_array() || tools.empty()) return kWrong;
+  for (const Json& tool : tools) {
+    const std::optional<std::string> name = read_function_name(tool);
+    if (!name) return kWrong;
+    request.params.offered_tools.push_back(*name);
+  }
+  return kTaken;
+}
+
+// Names a member that is not one of `known`. Null is as if it were not there.
+std::string find_unknown(const Json& object, std::initializer_list<std::string_view> known) {
+  for (const auto& [name, value] : object.items()) {
+    if (value.is_null() || std::ranges::find(known, name) != known.end()) continue;
+    return "has '" + clip(name) + "', which is not a parameter of this server";
+  }
+  return kTaken;
+}
+
+std::string read_response_format(Json& value, ChatRequest& request) {
+  using Format = api::ChatParams::Format;
+  const Json type = value.is_object() ? value.value("type", Json()) : Json();
+  if (type == "text") return find_unknown(value, {"type"});
+  if (type == "json_object") {
+    const Json schema = value.value("schema", Json());
+    request.params.format = Format::kJsonObject;
+    request.params.format_text = schema.is_null() ? R"({"type": "object"})" : json_text(schema);
+    return find_unknown(value, {"type", "schema"});
+  }
+  if (type != "json_schema") return "is not of type text, json_object or json_schema";
+  const Json format = value.value("json_schema", Json());
+  const Json schema = format.is_object() ? format.value("schema", Json()) : Json();
+  if (schema.is_null()) return "has no json_schema.schema";
+  for (const std::string& wrong :
+       {find_unknown(value, {"type", "json_schema"}),
+        find_unknown(format, {"name", "description", "schema", "strict"})}) {
+    if (!wrong.empty()) return wrong;
+  }
+  request.params.format = Format::kJsonSchema;
+  request.params.format_text = json_text(schema);
+  request.params.strict_schema = format.value("strict", Json()) == true;
+  return kTaken;
+}
+
+std::string read_grammar(Json& value, ChatRequest& request) {
+  request.params.format = api::ChatParams::Format::kGrammar;
+  return read_text(value, request.params.format_text);
+}
+
+std::string read_extension(Json& value, ChatRequest& request) {
+  if (!value.is_object()) return "is not an object";
+  for (const auto& [name, member] : value.items()) {
+    if (name != "tool_grammar" && name != "cache") {
+      return "has '" + clip(name) + "', which is not served";
+    }
+    const std::string wrong =
+        read_flag(member, name == "cache" ? request.params.cache : request.params.tool_grammar);
+    if (!wrong.empty()) return "has a " + name + " that " + wrong;
+  }
+  return kTaken;
+}
+
+std::string read_effort(Json& value, ChatRequest& request) {
+  constexpr const char* kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+  if (std::ranges::none_of(kEfforts, [&](const char* effort) { return value == effort; })) {
+    return "is not none, minimal, low, medium, high, xhigh or max";
+  }
+  return read_text(value, request.params.reasoning_effort);
+}
+
+std::string read_verbosity(Json& value, ChatRequest& request) {
+  if (value != "low" && value != "medium" && value != "high") return "is not low, medium or high";
+  return read_text(value, request.params.verbosity);
+}
+
+int depth_of(const Json& value, int limit) {
+  if (!value.is_structured()) return 0;
+  if (limit == 0) return 1;
+  int depth = 0;
+  for (const Json& item : value) depth = std::max(depth, depth_of(item, limit - 1));
+  return depth + 1;
+}
+
+std::string read_kwargs(Json& value, ChatRequest& request) {
+  constexpr int kMostDepth = 16;
+  if (!value.is_object()) return "is not an object";
+  if (value.dump(-1, ' ', false, Json::error_handler_t::replace).size() > kMostKwargsBytes) {
+    return "has more than " + std::to_string(kMostKwargsBytes) + " bytes";
+  }
+  if (depth_of(value, kMostDepth) > kMostDepth) {
+    return "is deeper than " + std::to_string(kMostDepth);
+  }
+  for (const auto& [name, member] : value.items()) {
+    if (is_given_variable(name)) return "has '" + clip(name) + "', which the server sets";
+  }
+  request.params.kwargs = std::move(value);
+  return kTaken;
+}
+
+std::string read_documents(Json& value, ChatRequest& request) {
+  if (!value.is_array()) return "is not a list";
+  request.params.documents = std::move(value);
+  return kTaken;
+}
+
+std::string read_modalities(Json& value, ChatRequest&) {
+  return value == Json::array({"text"}) ? kTaken : "is not [\"text\"]";
+}
+
+std::string ignore(Json&, ChatRequest&) { return kTaken; }
+
+template <int reason>
+std::string refuse(Json&, ChatRequest&) {
+  constexpr const char* kReasons[] = {
+      "is not served: models here read and write text",
+      "is not served: `tools` has its place",
+      "is not taken from a request: the model's own is used",
+      "is not served",
+  };
+  return kReasons[reason];
+}
+
+struct Member {
+  const char* name;
+  // Not empty: what is wrong with it. It may take the value.
+  std::string (*read)(Json& value, ChatRequest& request);
+};
+
+// Beside those of the table of fields.
+constexpr Member kOwnMembers[] = {
+    {"messages", read_messages},
+    {"tools", read_tools},
+    {"tool_choice", read_tool_choice},
+    {"parallel_tool_calls",
+     [](Json& v, ChatRequest& r) { return read_flag(v, r.params.parallel_tool_calls); }},
+    {"max_completion_tokens", nullptr},  // with max_tokens, below
+    {"max_tokens", nullptr},
+    {"n", [](Json& v, ChatRequest& r) { return read_count(v, r.params.num_choices); }},
+    {"stream", [](Json& v, ChatRequest& r) { return read_flag(v, r.streams); }},
+    {"stream_options",
+     [](Json& v, ChatRequest& r) { return read_stream_options(v, r.include_usage); }},
+    {"logprobs", [](Json& v, ChatRequest& r) { return read_flag(v, r.params.logprobs); }},
+    {"top_logprobs", read_top_logprobs},
+    {"response_format", read_response_format},
+    {"grammar", read_grammar},
+    {"lintel", read_extension},
+    {"reasoning_effort", read_effort},
+    {"thinking_token_budget",
+     [](Json& v, ChatRequest& r) { return read_count(v, r.params.thinking_budget.emplace()); }},
+    {"chat_template_kwargs", read_kwargs},
+    {"documents", read_documents},
+    {"add_generation_prompt",
+     [](Json& v, ChatRequest& r) { return read_flag(v, r.params.add_generation_prompt); }},
+    {"continue_final_message",
+     [](Json& v, ChatRequest& r) { return read_flag(v, r.params.continue_final_message); }},
+    {"verbosity", read_verbosity},
+    {"user", [](Json& v, ChatRequest&) { return v.is_string() ? kTaken : "is not a text"; }},
+    {"modalities", read_modalities},
+    {"metadata", ignore},
+    {"store", ignore},
+    {"service_tier", ignore},
+    {"safety_identifier", ignore},
+    {"prompt_cache_key", ignore},
+    {"prompt_cache_retention", ignore},
+    {"prompt_cache_options", ignore},
+    {"audio", refuse<0>},
+    {"prediction", refuse<3>},
+    {"web_search_options", refuse<3>},
+    {"moderation", refuse<3>},
+    {"functions", refuse<1>},
+    {"function_call", refuse<1>},
+    {"chat_template", refuse<2>},
+};
+
+// max_completion_tokens and max_tokens, which are the same.
+std::string read_max_tokens(const Json& body, ChatRequest& request, std::string& name) {
+  for (const char* const member : {"max_completion_tokens", "max_tokens"}) {
+    const auto found = body.find(member);
+    if (found == body.end() || found->is_null()) continue;
+    name = member;
+    std::uint32_t count = 0;
+    std::string wrong = read_count(*found, count);
+    if (!wrong.empty()) return wrong;
+    if (request.params.max_tokens && *request.params.max_tokens != count) {
+      return "is not equal to max_completion_tokens";
+    }
+    request.params.max_tokens = count;
+  }
+  return kTaken;
+}
+
+}  // namespace
+
+grpc::Status read_json_body(std::string_view text, const JsonBounds& bounds,
+                            nlohmann::ordered_json& body, JsonFailure& failure) {
+  std::optional<Json> read = read_request_json(text, bounds, failure);
+  if (!read) {
+    const bool is_json = failure.kind != JsonFailure::Kind::kNotJson;
+    return invalid_argument({{"body", is_json ? failure.what
+                                              : "is not JSON: " + failure.what + " (byte " +
+                                                    std::to_string(failure.byte) + ")"}});
+  }
+  if (!read->is_object()) return invalid_argument({{"body", "is not an object of JSON"}});
+  body = *std::move(read);
+  return grpc::Status::OK;
+}
+
+JsonFailure read_chat_request(std::string_view text, const std::string& caller,
+                              const std::function<bool()>& is_cancelled, ChatRequest& request) {
+  // Texts of the body, and of the prompt in its renderings.
+  constexpr std::size_t kTexts = 4;
+  JsonFailure failure;
+  request.bytes = text.size();
+  RequestRefusal refusal = request.charge.add(kTexts * text.size());
+  if (!refusal) {
+    RequestBudget tree(request.charge, /*copies=*/1, is_cancelled);
+    Json body;
+    request.status = read_json_body(text, {.budget = &tree}, body, failure);
+    if (request.status.ok()) request.status = read_chat_request(std::move(body), request);
+    refusal = tree.refusal();
+  }
+  if (refusal) request.status = request_memory_refusal(refusal, caller, "messages");
+  return failure;
+}
+
+grpc::Status read_chat_request(nlohmann::ordered_json body, ChatRequest& request) {
+  const auto wrong = [](const std::string& name, const std::string& what) {
+    return invalid_argument({{name, what}});
+  };
+  for (auto& [name, value] : body.get_ref<Json::object_t&>()) {
+    if (value.is_null()) continue;  // as if it were not there
+    bool is_known = false;
+    std::string what = read_field(&RequestField::chat, name, value, request.params.base, is_known);
+    if (!is_known) {
+      const auto* const own = std::ranges::find_if(
+          kOwnMembers, [&](const Member& member) { return name == member.name; });
+      if (own == std::end(kOwnMembers)) {
+        return wrong(clip(name), "is not a parameter of this server");
+      }
+      if (own->read != nullptr) what = own->read(value, request);
+    }
+    if (!what.empty()) return wrong(name, what);
+  }
+  std::string name;
+  const std::string what = read_max_tokens(body, request, name);
+  if (!what.empty()) return wrong(name, what);
+  if (request.params.messages.is_null()) return wrong("messages", "is missing");
+  if (request.params.tool_choice == api::ChatParams::ToolChoice::kRequired) {
+    request.params.format =
+        api::ChatParams::Format::kText;  // there is no text that a format would bind
+  }
+  const auto has = [&](const char* member) {
+    return body.contains(member) && !body.at(member).is_null();
+  };
+  if (has("grammar") && has("response_format")) {
+    return wrong("grammar", "cannot be combined with response_format");
+  }
+  if (!request.params.offered_tools.empty() ||
+      request.params.tool_choice == api::ChatParams::ToolChoice::kRequired) {
+    if (request.params.tools.is_null()) return wrong("tool_choice", "goes with tools");
+    for (const std::string& offered : request.params.offered_tools) {
+      const bool is_there = std::ranges::any_of(request.params.tools, [&](const Json& tool) {
+        return tool["function"]["name"] == offered;
+      });
+      if (!is_there) return wrong("tool_choice", "names '" + clip(offered) + "', which is no tool");
+    }
+  }
+  if (request.params.num_choices == 0) return wrong("n", "is 0, at least 1 is required");
+  if (request.params.top_logprobs > 0 && !request.params.logprobs) {
+    return wrong("top_logprobs", "goes with logprobs");
+  }
+  if (request.include_usage && !request.streams) return wrong("stream_options", "goes with stream");
+  if (request.params.continue_final_message && request.params.add_generation_prompt) {
+    if (body.contains("add_generation_prompt")) {
+      return wrong("continue_final_message", "goes with add_generation_prompt false");
+    }
+    request.params.add_generation_prompt = false;
+  }
+  return grpc::Status::OK;
+}
+
+}  // namespace lintel

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// api::ChatParams: the body of a chat completion, as OpenAI's API has it
+// (https://platform.openai.com/docs/api-reference/chat/create), checked member by member.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <cstddef>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "model/core/json_reader.h"
+#include "server/api/params/chat_params.h"
+#include "server/core/request_memory.h"
+#include "server/rpc/rpc.h"
+
+namespace lintel {
+
+// Of one request. docs/chat.md names them.
+inline constexpr std::size_t kMostMessages = 10'000;
+inline constexpr std::size_t kMostTools = 128;
+inline constexpr std::size_t kMostToolBytes = std::size_t{1} << 20;  // of all tools
+inline constexpr std::size_t kMostKwargsBytes = std::size_t{64} << 10;
+
+// A body as it was read, with the memory that it holds.
+struct ChatRequest final : RequestObject {
+  std::size_t text_bytes() const override { return bytes; }
+  const RequestMemory::Charge& memory() const override { return charge; }
+
+  RequestMemory::Charge charge;  // of the rest, which goes before it
+  api::ChatParams params;
+  bool streams = false;        // of HTTP alone
+  bool include_usage = false;  // at the end of a stream
+  // Not OK: it was not read, and this says why; the service refuses it when it knows the caller.
+  grpc::Status status;
+  std::size_t bytes = 0;  // of its text
+};
+
+// The object that a body is. Takes time linear in the text, memory within the bounds. `failure`:
+// why it is no JSON.
+grpc::Status read_json_body(std::string_view text, const JsonBounds& bounds,
+                            nlohmann::ordered_json& body, JsonFailure& failure);
+// INVALID_ARGUMENT names the member.
+grpc::Status read_chat_request(nlohmann::ordered_json body, ChatRequest& request);
+// Reads a body, and charges request.charge with what it becomes: the text, its tree, and the prompt
+// in its renderings. request.status: what is wrong with it, or as request_memory_refusal().
+// is_cancelled: empty: never. Returns why it is no JSON.
+JsonFailure read_chat_request(std::string_view text, const std::string& caller,
+                              const std::function<bool()>& is_cancelled, ChatRequest& request);
+
+}  // namespace lintel

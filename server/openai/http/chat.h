@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// One request of /v1/chat/completions, from its body to its last byte.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lintel/v1/chat.pb.h"
+#include "model/core/json_reader.h"
+#include "server/core/token_record.h"
+#include "server/http/encoding/json_pieces.h"
+#include "server/http/transport/http_calls.h"
+#include "server/http/transport/http_message.h"
+
+namespace lintel {
+
+// What the form of an answer depends on.
+struct ChatForm {
+  std::string model;
+  bool include_usage = false;
+  bool logprobs = false;
+  ChatReasoningField reasoning = ChatReasoningField::kReasoningContent;
+};
+
+// The messages of lintel.v1.ChatService/Complete as OpenAI's JSON. Used by one thread at a time.
+class ChatJson {
+ public:
+  // created: seconds since 1970.
+  ChatJson(ChatForm form, std::string id, std::int64_t created)
+      : form_(std::move(form)), id_(std::move(id)), created_(created) {}
+
+  // Of a stream: the events that a message makes, and the last ones.
+  std::string events(const v1::ChatResponse& message);
+  std::string last_events() const;
+  // Of an answer that is whole. Not OK: it is too large.
+  grpc::Status gather(const v1::ChatResponse& message);
+  // Takes what was gathered.
+  JsonPieces body();
+
+ private:
+  struct Choice {
+    std::string content, reasoning;
+    std::vector<v1::ToolCallDelta> calls;
+    TokenRecord tokens;
+    nlohmann::ordered_json finish_reason;
+  };
+
+  void note_model(const v1::ChatResponse& message);
+  nlohmann::ordered_json head(const char* object) const;
+  // A choice begins with its role.
+  void begin(std::uint32_t choice, std::string& out);
+  std::string event(std::uint32_t choice, nlohmann::ordered_json delta,
+                    nlohmann::ordered_json logprobs, nlohmann::ordered_json finish_reason) const;
+  // Members of a message or a delta.
+  void add_reasoning(const std::string& text, nlohmann::ordered_json& json) const;
+  void write_choice(std::uint32_t index, Choice& choice, JsonPieces& out) const;
+  void write_reasoning(Choice& choice, JsonPieces& out) const;
+
+  ChatForm form_;  // once a message came, with the model that answers
+  const std::string id_;
+  const std::int64_t created_;
+  v1::ChatUsage usage_;
+  std::set<std::uint32_t> begun_;
+  std::map<std::uint32_t, Choice> choices_;
+  std::size_t gathered_ = 0;  // bytes of texts
+};
+
+// Answers the exchange. Not OK: it has not. `calls` outlives its answer.
+grpc::Status complete_chat(const SharedExchange& exchange, const std::string& body,
+                           JsonBudget& budget, HttpCalls& calls, ChatReasoningField reasoning);
+
+}  // namespace lintel

@@ -1,0 +1,626 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/openai/http/completion.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lintel/v1/generation.pb.h"
+#include "lintel/v1/model.pb.h"
+#include "model/core/utf8.h"
+#include "server/core/token_record.h"
+#include "server/http/encoding/bounded_json.h"
+#include "server/http/encoding/json_pieces.h"
+#include "server/http/encoding/server_sent_events.h"
+#include "server/openai/http/completion_request.h"
+#include "server/openai/http/errors.h"
+#include "server/openai/json.h"
+#include "server/rpc/message_bounds.h"
+#include "server/rpc/status.h"
+
+namespace lintel {
+namespace {
+
+void add_natural_log(std::string& list, float log2_prob) {
+  const float value = natural_log(log2_prob);
+  if (value == kNoProbability) {
+    list += "-9999.0";
+    return;
+  }
+  char text[32];
+  list.append(text, std::to_chars(text, text + sizeof text, value).ptr);
+}
+
+// How the text of a model's tokens is made.
+enum class TextForm {
+  kIds,    // their ids with spaces between
+  kBytes,  // a token is a byte
+  kText    // the service sends the bytes of each token
+};
+
+// A sample's tokens as a choice of OpenAI's API. Used by one thread at a time.
+class ChoiceText {
+ public:
+  // first_offset: characters before the text, in what offsets count.
+  ChoiceText(TextForm form, bool logprobs, std::size_t first_offset)
+      : form_(form), logprobs_(logprobs), first_offset_(first_offset) {}
+
+  void add(const v1::Chunk& chunk) {
+    for (int i = 0; i < chunk.tokens_size(); ++i) {
+      const std::size_t num_before = utf8_.num_characters();
+      add_token(chunk, i);
+      if (!logprobs_) continue;
+      // Where its first character begins: after all whole ones, unless this token completes it.
+      std::size_t offset = num_before;
+      if (form_ == TextForm::kBytes) {
+        offset = utf8_.num_characters() - (utf8_.holds_back() ? 0 : 1);
+      } else if (form_ == TextForm::kIds) {
+        offset = num_characters_ - std::to_string(chunk.tokens(i)).size();
+      }
+      record(chunk, i, first_offset_ + offset);
+    }
+  }
+
+  // No token follows: what is held back of a character comes out. The next choice that take()
+  // returns has the evidence of particles, and the window.
+  void end(const v1::SampleFinish& finish) {
+    if (form_ != TextForm::kIds) utf8_.finish(text_);
+    if (finish.has_log2_evidence()) log2_evidence_ = finish.log2_evidence();
+    window_ = finish.window();
+    window_restarts_ = finish.window_restarts();
+  }
+
+  // That are held.
+  std::size_t bytes() const {
+    return text_.size() + tokens_.bytes() + offsets_.size() * sizeof(offsets_.front());
+  }
+  bool is_empty() const { return text_.empty() && tokens_.empty(); }
+
+  // As JSON, what came since the last time: {"text":...,"index":...,"logprobs":...,
+  // "finish_reason":...}. finish_reason: empty: null, there is more.
+  void take(std::uint32_t index, const std::string& finish_reason, JsonPieces& out) {
+    out.raw("{\"text\":");
+    out.quoted(std::exchange(text_, {}));
+    std::string rest = ",\"index\":" + std::to_string(index) + ",\"logprobs\":";
+    if (logprobs_) {
+      out.raw(rest + "{\"tokens\":[");
+      take_logprobs(out);
+      rest = "]}";
+    } else {
+      rest += "null";
+    }
+    rest += ",\"finish_reason\":";
+    rest += finish_reason.empty() ? "null" : '"' + finish_reason + '"';
+    if (log2_evidence_) rest += ",\"log2_evidence\":" + dumped(nlohmann::json(*log2_evidence_));
+    if (window_ > 0) {
+      rest += ",\"window\":" + std::to_string(window_) +
+              ",\"window_restarts\":" + std::to_string(window_restarts_);
+    }
+    out.raw(rest + '}');
+  }
+  std::string take(std::uint32_t index, const std::string& finish_reason) {
+    JsonPieces out;
+    take(index, finish_reason, out);
+    return out.whole();
+  }
+
+ private:
+  void add_token(const v1::Chunk& chunk, int i) {
+    const std::int32_t token = chunk.tokens(i);
+    if (form_ == TextForm::kText) {
+      return i < chunk.token_bytes_size() ? utf8_.push(chunk.token_bytes(i), text_) : void();
+    }
+    if (form_ == TextForm::kBytes) {
+      const auto byte = static_cast<char>(token);
+      return utf8_.push({&byte, 1}, text_);
+    }
+    const std::string id = (num_characters_ > 0 ? " " : "") + std::to_string(token);
+    num_characters_ += id.size();
+    text_ += id;
+  }
+
+  // A name among tokens, as JSON: bytes that are no whole characters are "bytes:\xe2\x82".
+  // `bytes`: of kText.
+  static void add_token_name(std::string& list, TextForm form, std::int32_t token,
+                             std::string_view bytes) {
+    if (form == TextForm::kIds || (form == TextForm::kText && bytes.empty())) {
+      list += '"';
+      list += std::to_string(token);
+      list += '"';
+      return;
+    }
+    const auto byte = static_cast<char>(token);
+    if (form == TextForm::kBytes) bytes = {&byte, 1};
+    if (is_whole_utf8(bytes)) {
+      list += dumped(nlohmann::json(std::string(bytes)));
+      return;
+    }
+    list += "\"bytes:";
+    for (const char part : bytes) {
+      char name[8];
+      std::snprintf(name, sizeof name, "\\\\x%02x", static_cast<unsigned char>(part));
+      list += name;
+    }
+    list += '"';
+  }
+
+  static bool is_whole_utf8(std::string_view bytes) {
+    Utf8Stream utf8;
+    std::string text;
+    utf8.push(bytes, text);
+    return !utf8.holds_back() && text == bytes;
+  }
+
+  void record(const v1::Chunk& chunk, int i, std::size_t offset) {
+    const auto bytes_at = [](const auto& message, int at) {
+      return at < message.token_bytes_size() ? std::string_view(message.token_bytes(at))
+                                             : std::string_view();
+    };
+    offsets_.push_back(offset);
+    // The first token of a sequence has none.
+    const bool has_log2_prob = i < chunk.log2_probs_size();
+    tokens_.add(chunk.tokens(i), bytes_at(chunk, i),
+                has_log2_prob ? chunk.log2_probs(i) : std::numeric_limits<float>::quiet_NaN());
+    if (!has_log2_prob || i >= chunk.top_size()) return;
+    const v1::TopValues& top = chunk.top(i);
+    for (int k = 0; k < top.tokens_size(); ++k) {
+      tokens_.add_top(top.tokens(k), bytes_at(top, k), top.log2_probs(k));
+    }
+  }
+
+  // The lists of OpenAI's `logprobs` behind the first bracket, without the last one.
+  void take_logprobs(JsonPieces& out) {
+    const std::size_t bytes = tokens_.bytes();
+    const auto tokens = std::make_shared<const TokenRecord>(std::exchange(tokens_, {}));
+    using Cursor = TokenRecord::Cursor;
+    // `write` appends what a list has of one token.
+    const auto list = [&](std::size_t held, auto write) {
+      out.items(held, [tokens, at = Cursor(), write](std::string& text) mutable {
+        if (at.token == tokens->size()) return false;
+        write(*tokens, at, text);
+        tokens->advance(at);
+        return true;
+      });
+    };
+    list(0, [form = form_](const TokenRecord& all, const Cursor& at, std::string& text) {
+      const std::int32_t id = all.token_at(at).id;
+      add_token_name(text, form, id, all.text_of(id));
+    });
+    out.raw("],\"token_logprobs\":[");
+    list(0, [](const TokenRecord& all, const Cursor& at, std::string& text) {
+      const float log2_prob = all.token_at(at).log2_prob;
+      std::isnan(log2_prob) ? void(text += "null") : add_natural_log(text, log2_prob);
+    });
+    out.raw("],\"top_logprobs\":[");
+    list(bytes, [form = form_](const TokenRecord& all, const Cursor& at, std::string& text) {
+      write_top(all, at, form, text);
+    });
+    out.raw("],\"text_offset\":[");
+    const std::size_t offset_bytes = offsets_.size() * sizeof(offsets_.front());
+    out.items(offset_bytes, [offsets = std::exchange(offsets_, {}),
+                             at = std::size_t{0}](std::string& text) mutable {
+      if (at == offsets.size()) return false;
+      text += std::to_string(offsets[at++]);
+      return true;
+    });
+  }
+
+  static void write_top(const TokenRecord& all, const TokenRecord::Cursor& at, TextForm form,
+                        std::string& text) {
+    const TokenRecord::Value own = all.token_at(at);
+    if (std::isnan(own.log2_prob)) {
+      text += "null";
+      return;
+    }
+    bool has_own = false;
+    text += '{';
+    const auto add = [&](const TokenRecord::Value& value) {
+      if (text.back() != '{') text += ',';
+      add_token_name(text, form, value.id, all.text_of(value.id));
+      text += ':';
+      add_natural_log(text, value.log2_prob);
+    };
+    for (std::size_t i = 0; i < all.tops_at(at); ++i) {
+      const TokenRecord::Value top = all.top_at(at, i);
+      has_own |= top.id == own.id;
+      add(top);
+    }
+    if (!has_own) add(own);
+    text += '}';
+  }
+
+  TextForm form_;
+  bool logprobs_;
+  std::size_t first_offset_;
+  Utf8Stream utf8_;
+  std::size_t num_characters_ = 0;  // of ids' text
+  std::string text_;
+  TokenRecord tokens_;               // where there are logprobs
+  std::deque<std::size_t> offsets_;  // of these in the text
+  std::optional<double> log2_evidence_;
+  std::int64_t window_ = 0;  // 0: none, or not known yet
+  std::int64_t window_restarts_ = 0;
+};
+
+constexpr const char* kGenerateMethod = "lintel.v1.GenerationService/Generate";
+
+// Characters that a prompt has, and tokens.
+struct PromptSize {
+  std::size_t characters = 0;
+  std::int64_t tokens = 0;
+};
+
+// Of a text that the service tokenizes the tokens are known when it has read them.
+PromptSize size_of(const api::Values& prompt, TextForm form) {
+  const bool is_bytes = form == TextForm::kBytes;
+  std::string bytes, text;
+  PromptSize size;
+  if (prompt.has_text()) {
+    bytes = prompt.bytes;
+    if (is_bytes) size.tokens = static_cast<std::int64_t>(bytes.size());
+  } else {
+    size.tokens = prompt.size();
+    for (const std::int32_t id : prompt.ids) {
+      if (is_bytes) {
+        bytes.push_back(static_cast<char>(id));
+      } else if (form == TextForm::kIds) {
+        size.characters += std::to_string(id).size() + (size.characters > 0 ? 1 : 0);
+      }
+    }
+  }
+  if (form == TextForm::kIds) return size;
+  Utf8Stream utf8;
+  utf8.push(bytes, text);
+  utf8.finish(text);
+  size.characters = utf8.num_characters();
+  return size;
+}
+
+// The most that the call of one prompt holds: what it is asked for, as it is read and as a message,
+// its tokens, and what is made of it.
+std::size_t bytes_of_call(const CompletionRequest& request, const api::Values& prompt) {
+  constexpr std::size_t kCallBytes = std::size_t{128} << 10;
+  constexpr std::size_t kCopies = 3;
+  const std::size_t message = api::held_bytes(request.settings) + api::held_bytes(prompt);
+  return kCallBytes + kCopies * message + prompt.bytes.size() * sizeof(std::int32_t);
+}
+
+// Asks what the model is, then generates: a Generate call for each prompt, one after the other, so
+// that it has one stream of its caller's quota at a time. All are charged before the first: a later
+// one is not refused for what others hold. Held by its calls; one thread at a time has it.
+class Completion : public std::enable_shared_from_this<Completion> {
+ public:
+  // `calls` outlives it.
+  Completion(SharedExchange exchange, HttpCalls& calls, CompletionRequest request,
+             RequestMemory::Charge memory)
+      : exchange_(std::move(exchange)),
+        calls_(calls),
+        request_(std::move(request)),
+        memory_(std::move(memory)) {
+    kept_->answers = static_cast<int>(request_.prompts.size());
+    for (std::size_t i = 1; i < request_.prompts.size(); ++i) {
+      kept_->prompt_tokens =
+          std::max(kept_->prompt_tokens, static_cast<std::size_t>(request_.prompts[i].size()));
+    }
+  }
+
+  void start() {
+    v1::GetModelRequest get;
+    get.set_name(request_.settings.model);
+    calls_.unary(exchange_, "lintel.v1.ModelService/Get", RequestMessage::of(std::move(get)),
+                 [self = shared_from_this()](const grpc::Status& status,
+                                             const google::protobuf::Message& model) {
+                   if (!status.ok()) return self->exchange_->answer(openai_answer(status));
+                   const grpc::Status fits = self->take_model(static_cast<const v1::Model&>(model));
+                   if (!fits.ok()) return self->exchange_->answer(openai_answer(fits));
+                   self->next_prompt();
+                 });
+  }
+
+ private:
+  class PromptExchange;
+  class PromptAnswer;
+
+  // A request without a name means the one that is there.
+  grpc::Status take_model(const v1::Model& model) {
+    request_.settings.model = model.name();
+    if (model.modality() == "bytes") {
+      form_ = TextForm::kBytes;
+    } else if (!model.tokenizer().empty()) {
+      form_ = TextForm::kText;
+    }
+    if (model.modality() != "image") return grpc::Status::OK;
+    return invalid_argument(
+        {{"model", "'" + clip(model.name()) +
+                       "' is of images, and completions are of text: "
+                       "lintel.v1.GenerationService/Generate completes images"}});
+  }
+
+  void next_prompt();
+
+  HttpCalls::NextPiece end_gathered(const grpc::Status& status) {
+    if (!status.ok()) {
+      exchange_->answer(openai_answer(status));
+      return nullptr;
+    }
+    choose();
+    if (++prompt_ < request_.prompts.size()) {
+      next_prompt();
+      return nullptr;
+    }
+    JsonPieces body;
+    body.raw(head() + ",\"choices\":[");
+    const char* separator = "";
+    for (std::uint32_t i = 0; i < choices_.size(); ++i) {
+      if (!choices_[i]) continue;
+      body.raw(std::exchange(separator, ","));
+      choices_[i]->text.take(i, choices_[i]->finish_reason, body);
+      choices_[i].reset();
+    }
+    body.raw("]," + usage() + "}");
+    return answer_with(*exchange_, std::move(body), kept_);
+  }
+
+  // Of the prompt that runs: its samples.
+  void begin_choices() {
+    const PromptSize size = size_of(request_.prompts[prompt_], form_);
+    prompt_tokens_ += size.tokens;
+    counts_prompt_ = form_ == TextForm::kText && request_.prompts[prompt_].has_text();
+    cached_of_prompt_ = 0;
+    texts_.clear();
+    // More than the server takes of one request are refused by it before there is a sample.
+    constexpr std::uint32_t kMostChoices = 65'536;
+    const std::uint32_t count = std::min(request_.num_samples, kMostChoices);
+    candidates_.clear();
+    if (request_.num_samples > request_.num_choices) candidates_.resize(count);
+    texts_.reserve(count);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      texts_.emplace_back(form_, request_.logprobs,
+                          request_.settings.echo_prompt ? 0 : size.characters);
+    }
+    if (!request_.streams) {
+      choices_.resize(choices_.size() + std::min(request_.num_choices, kMostChoices));
+    }
+  }
+
+  // Returns the choices that the message brings forward, as JSON, where they stream.
+  std::vector<std::string> take_message(const v1::GenerateResponse& message) {
+    std::vector<std::string> pieces;
+    for (const v1::Chunk& chunk : message.chunks()) {
+      ChoiceText& text = texts_.at(chunk.sample());
+      text.add(chunk);
+      if (!candidates_.empty() && chunk.source() != v1::VALUE_SOURCE_PROMPT) {
+        Candidate& candidate = candidates_.at(chunk.sample());
+        for (const float log2_prob : chunk.log2_probs()) candidate.log2_prob += log2_prob;
+        candidate.tokens += chunk.tokens_size();
+      }
+      if (request_.streams && !text.is_empty()) {
+        pieces.push_back(text.take(choice_index(chunk.sample()), ""));
+      }
+    }
+    for (const v1::SampleFinish& finish : message.finished()) take_finish(finish, pieces);
+    return pieces;
+  }
+
+  // What the end of a sample adds to the choices that stream, `pieces`, or to those of an answer
+  // that is whole.
+  void take_finish(const v1::SampleFinish& finish, std::vector<std::string>& pieces) {
+    ChoiceText& text = texts_.at(finish.sample());
+    text.end(finish);
+    completion_tokens_ += finish.generated_tokens();
+    if (std::exchange(counts_prompt_, false)) {
+      prompt_tokens_ += finish.prompt_tokens() + finish.cached_tokens() + finish.skipped_tokens();
+    }
+    // The prompt is read once for all its samples.
+    const std::int64_t cached = std::max(cached_of_prompt_, finish.cached_tokens());
+    cached_tokens_ += cached - std::exchange(cached_of_prompt_, cached);
+    if (!candidates_.empty()) {
+      candidates_.at(finish.sample()).finish_reason = finish_reason_name(finish.reason());
+      return;
+    }
+    const std::uint32_t index = choice_index(finish.sample());
+    if (request_.streams) {
+      pieces.push_back(text.take(index, finish_reason_name(finish.reason())));
+    } else {
+      keep(index, text, finish_reason_name(finish.reason()));
+    }
+  }
+
+  // Of more samples than choices: the choices of the prompt that has run.
+  void choose() {
+    std::vector<std::uint32_t> samples(candidates_.size());
+    std::iota(samples.begin(), samples.end(), 0);
+    // Of equally likely ones the first.
+    std::ranges::stable_sort(samples, std::greater<>(),
+                             [this](std::uint32_t sample) { return candidates_[sample].mean(); });
+    for (std::uint32_t i = 0; i < std::min<std::size_t>(samples.size(), request_.num_choices);
+         ++i) {
+      const std::uint32_t sample = samples[i];
+      keep(choice_index(i), texts_[sample], candidates_[sample].finish_reason);
+    }
+    texts_.clear();
+  }
+
+  // Of an answer that is whole: a choice that has ended. Takes the text.
+  void keep(std::uint32_t index, ChoiceText& text, std::string finish_reason) {
+    gathered_bytes_ += text.bytes();
+    EndedChoice& ended = choices_[index].emplace(
+        EndedChoice{ChoiceText(form_, request_.logprobs, 0), std::move(finish_reason)});
+    std::swap(ended.text, text);
+  }
+
+  std::uint32_t choice_index(std::uint32_t sample) const {
+    return static_cast<std::uint32_t>(prompt_) * request_.num_choices + sample;
+  }
+
+  // What each object begins with: {"id":...,"object":...,"created":...,"model":...
+  std::string head() const {
+    return "{\"id\":" + dumped(nlohmann::json(completion_id(exchange_->request().request_id))) +
+           R"(,"object":"text_completion","created":)" + std::to_string(created_) +
+           ",\"model\":" + dumped(nlohmann::json(request_.settings.model));
+  }
+
+  std::string usage() const {
+    v1::ChatUsage usage;
+    usage.set_prompt_tokens(prompt_tokens_);
+    usage.set_completion_tokens(completion_tokens_);
+    usage.set_cached_tokens(cached_tokens_);
+    return "\"usage\":" + dumped(usage_json(usage, UsageForm::kCompletion));
+  }
+
+  const SharedExchange exchange_;
+  HttpCalls& calls_;
+  CompletionRequest request_;
+  const RequestMemory::Charge memory_;  // of it, and of the prompts' calls after the first
+  const std::int64_t created_ = unix_seconds();
+  TextForm form_ = TextForm::kIds;
+  std::size_t prompt_ = 0;  // that runs
+  std::vector<ChoiceText> texts_;
+  // Where choices are chosen from them: how likely each sample is by its mean log2-probability.
+  struct Candidate {
+    std::string finish_reason;
+    double log2_prob = 0;
+    std::int64_t tokens = 0;
+    double mean() const { return tokens == 0 ? 0 : log2_prob / static_cast<double>(tokens); }
+  };
+  std::vector<Candidate> candidates_;
+  struct EndedChoice {
+    ChoiceText text;
+    std::string finish_reason;
+  };
+  std::vector<std::optional<EndedChoice>> choices_;  // of an answer that is whole
+  std::size_t gathered_bytes_ = 0;                   // of these
+  const std::shared_ptr<KeptAnswer> kept_ = std::make_shared<KeptAnswer>();
+
+  std::int64_t prompt_tokens_ = 0;
+  bool counts_prompt_ = false;  // the first sample that ends has the tokens of the prompt
+  std::int64_t cached_tokens_ = 0;
+  std::int64_t cached_of_prompt_ = 0;
+  std::int64_t completion_tokens_ = 0;
+  bool has_begun_ = false;  // the head of an answer in pieces is out
+};
+
+// The exchange as one prompt of several sees it: the answer begins with the first, and ends with
+// the last.
+class Completion::PromptExchange final : public HttpExchange {
+ public:
+  explicit PromptExchange(std::shared_ptr<Completion> completion)
+      : completion_(std::move(completion)), exchange_(*completion_->exchange_) {}
+
+  const HttpRequest& request() const override { return exchange_.request(); }
+  std::string take_body() override { return exchange_.take_body(); }
+  void answer(HttpAnswer answer) override {
+    if (!completion_->has_begun_) return exchange_.answer(std::move(answer));
+    exchange_.end(server_sent_event(answer.body));
+  }
+  void begin(HttpAnswer head) override {
+    if (!std::exchange(completion_->has_begun_, true)) exchange_.begin(std::move(head));
+  }
+  void write(std::string piece, std::function<void(bool)> taken) override {
+    exchange_.write(std::move(piece), std::move(taken));
+  }
+  void end(std::string last_piece) override {
+    // Of a prompt that is not the last one, and went well: nothing.
+    if (!last_piece.empty()) return exchange_.end(std::move(last_piece));
+    completion_->next_prompt();
+  }
+  void abort() override { exchange_.abort(); }
+  void when_gone(std::function<void()> gone) override { exchange_.when_gone(std::move(gone)); }
+
+ private:
+  const std::shared_ptr<Completion> completion_;
+  HttpExchange& exchange_;
+};
+
+class Completion::PromptAnswer final : public StreamAnswer {
+ public:
+  explicit PromptAnswer(std::shared_ptr<Completion> completion)
+      : completion_(std::move(completion)) {}
+
+  HttpAnswer head() override { return server_sent_head(openai_protocol()); }
+  grpc::Status piece(const google::protobuf::Message& message, std::string& out) override {
+    Completion& completion = *completion_;
+    for (const std::string& choice :
+         completion.take_message(static_cast<const v1::GenerateResponse&>(message))) {
+      out += server_sent_event(completion.head() + ",\"choices\":[" + choice + "]" +
+                               (completion.request_.include_usage ? ",\"usage\":null}" : "}"));
+    }
+    return grpc::Status::OK;
+  }
+  std::optional<std::string> tail(const grpc::Status& status) override {
+    Completion& completion = *completion_;
+    if (!status.ok()) return server_sent_event(openai_answer(status).body);
+    if (++completion.prompt_ < completion.request_.prompts.size()) return "";
+    std::string last;
+    if (completion.request_.include_usage) {
+      last = server_sent_event(completion.head() + ",\"choices\":[]," + completion.usage() + "}");
+    }
+    return last + server_sent_event("[DONE]");
+  }
+  HttpAnswer refusal(const grpc::Status& status) override { return openai_answer(status); }
+
+ private:
+  const std::shared_ptr<Completion> completion_;
+};
+
+void Completion::next_prompt() {
+  begin_choices();
+  v1::GenerateRequest generate = generate_request(request_, prompt_);
+  generate.set_token_bytes(form_ == TextForm::kText);
+  RequestMessage request = RequestMessage::of(std::move(generate));
+  const std::shared_ptr<Completion> self = shared_from_this();
+  if (request_.streams) {
+    calls_.stream(std::make_shared<PromptExchange>(self), kGenerateMethod, std::move(request),
+                  std::make_unique<PromptAnswer>(self), /*timeout=*/{}, /*headers=*/{},
+                  /*is_charged=*/prompt_ > 0);
+    return;
+  }
+  calls_.gather(
+      exchange_, kGenerateMethod, std::move(request),
+      [self](const google::protobuf::Message& message) {
+        self->take_message(static_cast<const v1::GenerateResponse&>(message));
+        std::size_t gathered = self->gathered_bytes_;
+        for (const ChoiceText& text : self->texts_) gathered += text.bytes();
+        if (gathered <= kMaxMessageBytes) return grpc::Status(grpc::Status::OK);
+        return invalid_argument(
+            {{"max_new_tokens", "the answer is larger than " + std::to_string(kMaxMessageBytes) +
+                                    " bytes: stream it"}});
+      },
+      [self](const grpc::Status& status) { return self->end_gathered(status); },
+      // That of the first prompt is charged with those of the others.
+      prompt_ == 0 ? kept_ : nullptr, /*timeout=*/{}, /*is_charged=*/prompt_ > 0);
+}
+
+}  // namespace
+
+void complete(SharedExchange exchange, HttpCalls& calls, CompletionRequest request) {
+  RequestMemory::Charge memory = calls.charge_of(*exchange);
+  std::size_t bytes = api::held_bytes(request.settings), call = 0;
+  for (const api::Values& prompt : request.prompts) {
+    // Of the prompts after the first, whose call is charged by itself.
+    if (&prompt != &request.prompts.front()) call = std::max(call, bytes_of_call(request, prompt));
+    bytes += api::held_bytes(prompt);
+  }
+  bytes += call;
+  if (const RequestRefusal refusal = memory.add(bytes)) {
+    exchange->answer(
+        openai_answer(request_memory_refusal(refusal, calls.caller_of(*exchange), "prompt")));
+    return;
+  }
+  std::make_shared<Completion>(std::move(exchange), calls, std::move(request), std::move(memory))
+      ->start();
+}
+
+}  // namespace lintel

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The body of a completion request, an object, as OpenAI's API has it
+// (https://platform.openai.com/docs/api-reference/completions/create), read into requests of
+// lintel.v1.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lintel/v1/generation.pb.h"
+#include "server/api/params/generate_params.h"
+#include "server/openai/json.h"
+
+namespace lintel {
+
+struct CompletionRequest {
+  std::vector<api::Values> prompts;  // at least one
+  api::GenerateParams settings;      // what each asks for, but for its prompt
+  std::uint32_t num_choices = 1;     // of each prompt
+  std::uint32_t num_samples = 1;     // of which those are the most likely ones
+  bool logprobs = false;
+  bool streams = false;
+  bool include_usage = false;  // at the end of a stream
+};
+
+// What the API expresses is checked here: types, and that a member is one of those that are served.
+// Ranges are checked where every request's are. Nothing: `error` says why.
+std::optional<CompletionRequest> read_completion_request(const nlohmann::json& body,
+                                                         OpenAiError& error);
+
+// The request of prompt `index`, which draws with seeds of its own: sample i of all has seed + i.
+v1::GenerateRequest generate_request(const CompletionRequest& request, std::size_t index);
+
+}  // namespace lintel

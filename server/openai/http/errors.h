@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// OpenAI's protocol beside its messages, and its errors as answers:
+// {"error": {"message", "type", "param", "code"}}.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include "model/core/json_reader.h"
+#include "server/http/transport/http_message.h"
+#include "server/http/transport/http_routes.h"
+#include "server/openai/json.h"
+
+namespace lintel {
+
+const HttpProtocol& openai_protocol();
+
+// What is wrong with the request itself.
+HttpAnswer openai_answer(const OpenAiError& error);
+// The status of a call, with the fields named as in OpenAI's request.
+HttpAnswer openai_answer(const grpc::Status& status);
+// The same, with the HTTP status that the listener found.
+HttpAnswer openai_refusal(const HttpRequest& request, int http_status, const grpc::Status& status);
+// The answer to a body that is no JSON, or whose client has gone. OK: its call answers.
+grpc::Status body_refusal(const JsonFailure& failure);
+
+}  // namespace lintel

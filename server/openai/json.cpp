@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/openai/json.h"
+
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <numbers>
+
+namespace lintel {
+namespace {
+
+const char* error_type(int http_status) {
+  switch (http_status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 429:
+      return "rate_limit_error";
+    default:
+      return http_status >= 500 ? "server_error" : "invalid_request_error";
+  }
+}
+
+}  // namespace
+
+std::int64_t unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+std::string completion_id(const std::string& request_id) { return "cmpl-" + request_id; }
+
+std::string chat_completion_id(const std::string& request_id) { return "chatcmpl-" + request_id; }
+
+std::string response_id(const std::string& digits) { return "resp_" + digits; }
+
+nlohmann::ordered_json usage_json(const v1::ChatUsage& usage, UsageForm form) {
+  const bool is_response = form == UsageForm::kResponse;
+  nlohmann::ordered_json json = {
+      {is_response ? "input_tokens" : "prompt_tokens", usage.prompt_tokens()},
+      {is_response ? "output_tokens" : "completion_tokens", usage.completion_tokens()},
+      {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()}};
+  json[is_response ? "input_tokens_details" : "prompt_tokens_details"] = {
+      {"cached_tokens", usage.cached_tokens()}};
+  if (form == UsageForm::kCompletion) return json;
+  json[is_response ? "output_tokens_details" : "completion_tokens_details"] = {
+      {"reasoning_tokens", usage.reasoning_tokens()}};
+  return json;
+}
+
+const char* finish_reason_name(v1::ChatFinishReason reason) {
+  switch (reason) {
+    case v1::CHAT_FINISH_REASON_STOP:
+      return "stop";
+    case v1::CHAT_FINISH_REASON_TOOL_CALLS:
+      return "tool_calls";
+    default:
+      return "length";
+  }
+}
+
+const char* finish_reason_name(v1::FinishReason reason) {
+  const bool stopped =
+      reason == v1::FINISH_REASON_STOP_TOKEN || reason == v1::FINISH_REASON_STOP_STRING;
+  return stopped ? "stop" : "length";
+}
+
+float natural_log(float log2_prob) {
+  const auto value = static_cast<float>(log2_prob * std::numbers::ln2);
+  return std::isfinite(value) ? value : kNoProbability;
+}
+
+double decimal(float value) {
+  std::array<char, 32> text{};
+  const auto written = std::to_chars(text.data(), text.data() + text.size(), value);
+  double read = value;
+  std::from_chars(text.data(), written.ptr, read);
+  return read;
+}
+
+nlohmann::ordered_json token_json(std::string_view text, float log2_prob) {
+  nlohmann::ordered_json bytes = nlohmann::ordered_json::array();
+  for (const char byte : text) bytes.push_back(static_cast<unsigned char>(byte));
+  return {{"token", text}, {"logprob", decimal(natural_log(log2_prob))}, {"bytes", bytes}};
+}
+
+nlohmann::ordered_json call_json(const v1::ToolCallDelta& call, bool is_delta) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  if (is_delta) json["index"] = call.index();
+  const bool is_first = !call.id().empty();
+  if (is_first) {
+    json["id"] = call.id();
+    json["type"] = "function";
+    json["function"] = {{"name", call.name()}, {"arguments", call.arguments()}};
+  } else {
+    json["function"] = {{"arguments", call.arguments()}};
+  }
+  return json;
+}
+
+nlohmann::ordered_json error_json(int http_status, const OpenAiError& error) {
+  const auto or_null = [](const std::string& text) {
+    return text.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(text);
+  };
+  return {{"error",
+           {{"message", error.message},
+            {"type", error_type(http_status)},
+            {"param", or_null(error.param)},
+            {"code", or_null(error.code)}}}};
+}
+
+}  // namespace lintel

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parts that the answers of OpenAI's APIs have in common: ids, times, usage, tokens, errors.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "lintel/v1/chat.pb.h"
+#include "lintel/v1/generation.pb.h"
+
+namespace lintel {
+
+// Seconds since 1970, of the system's clock: `created`.
+std::int64_t unix_seconds();
+
+// Ids of answers that are not stored have the id of their request, a response's its digits.
+std::string completion_id(const std::string& request_id);
+std::string chat_completion_id(const std::string& request_id);
+std::string response_id(const std::string& digits);
+
+enum class UsageForm {
+  kCompletion,      // completions have no reasoning
+  kChatCompletion,  // prompt_tokens, completion_tokens
+  kResponse         // input_tokens, output_tokens
+};
+nlohmann::ordered_json usage_json(const v1::ChatUsage& usage, UsageForm form);
+
+// "stop", "length", "tool_calls".
+const char* finish_reason_name(v1::ChatFinishReason reason);
+const char* finish_reason_name(v1::FinishReason reason);
+
+// The natural logarithm of a probability; kNoProbability where there is none at all.
+inline constexpr float kNoProbability = -9999.0F;
+float natural_log(float log2_prob);
+// The shortest decimal that is read as this float.
+double decimal(float value);
+// {"token", "logprob", "bytes"}: a member of `logprobs` of a chat, without its alternatives.
+nlohmann::ordered_json token_json(std::string_view text, float log2_prob);
+
+// A call of a tool as a message has it, or a delta: {"index", "id", "type", "function"}, of a
+// further piece of its arguments without id and type.
+nlohmann::ordered_json call_json(const v1::ToolCallDelta& call, bool is_delta);
+
+struct OpenAiError {
+  std::string message;
+  std::string param;  // the member of the request that it is about; empty: of none
+  std::string code;   // "model_not_found"; empty: none
+};
+// {"error": {"message", "type", "param", "code"}}. The type follows from HTTP's status.
+nlohmann::ordered_json error_json(int http_status, const OpenAiError& error);
+
+}  // namespace lintel

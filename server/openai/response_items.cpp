@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/openai/response_items.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "server/chat/template/request_json.h"
+#include "server/openai/chat_request.h"
+#include "server/openai/response_output.h"
+#include "server/rpc/status.h"
+
+namespace lintel {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Thrown while an item is read: the member and what is wrong with it.
+struct ItemError {
+  std::string member;  // ".content[0].type"
+  std::string what;
+};
+
+// Null where there is none.
+const Json& member_of(const Json& object, const char* name) {
+  static const Json none;
+  const auto found = object.find(name);
+  return found == object.end() ? none : *found;
+}
+
+std::string text_member(const Json& item, const char* name) {
+  const Json& value = member_of(item, name);
+  if (!value.is_string()) throw ItemError{std::string(".") + name, "is not a text"};
+  return value.get<std::string>();
+}
+
+std::string type_of(const Json& item) {
+  const Json& type = member_of(item, "type");
+  if (type.is_string()) return type.get<std::string>();
+  if (!type.is_null()) throw ItemError{".type", "is not a text"};
+  // The short form of a message has no type, nor has that of a reference.
+  if (item.contains("role")) return "message";
+  if (item.contains("id") && item.size() <= 2) return "item_reference";
+  throw ItemError{".type", "is missing"};
+}
+
+void check_text_part(const Json& part, const std::string& at, const char* name = "text") {
+  if (!member_of(part, name).is_string()) throw ItemError{at + "." + name, "is not a text"};
+}
+
+Json text_part(const char* type, const std::string& text) {
+  Json part = {{"type", type}, {"text", text}};
+  if (std::string_view(type) == "output_text") part["annotations"] = Json::array();
+  return part;
+}
+
+// The parts of a message, or of the output of a call.
+Json read_parts(const Json& content, const char* member, const char* type_of_text) {
+  const std::string at = std::string(".") + member;
+  if (content.is_string()) {
+    return Json::array({text_part(type_of_text, content.get<std::string>())});
+  }
+  if (!content.is_array()) throw ItemError{at, "is not a text or a list of parts"};
+  Json parts = Json::array();
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const Json& part = content[i];
+    const std::string here = at + "[" + std::to_string(i) + "]";
+    if (!part.is_object()) throw ItemError{here, "is not an object"};
+    const Json& type = member_of(part, "type");
+    if (type == "input_text" || type == "output_text" || type == "text") {
+      check_text_part(part, here);
+      parts.push_back(text_part(type == "text"         ? type_of_text
+                                : type == "input_text" ? "input_text"
+                                                       : "output_text",
+                                part["text"].get<std::string>()));
+    } else if (type == "refusal") {
+      check_text_part(part, here, "refusal");
+      parts.push_back({{"type", "refusal"}, {"refusal", part["refusal"]}});
+    } else {
+      const std::string name = type.is_string() ? clip(type.get<std::string>()) : "no text";
+      throw ItemError{here + ".type", "is " + name + ": models here read text (input_text)"};
+    }
+  }
+  return parts;
+}
+
+Json read_status(const Json& item) {
+  const Json& status = member_of(item, "status");
+  if (status.is_null()) return "completed";
+  if (status != "in_progress" && status != "completed" && status != "incomplete") {
+    throw ItemError{".status", "is not in_progress, completed or incomplete"};
+  }
+  return status;
+}
+
+Json read_message(const Json& item) {
+  const Json& role = member_of(item, "role");
+  if (role != "user" && role != "assistant" && role != "system" && role != "developer") {
+    throw ItemError{".role", "is not user, assistant, system or developer"};
+  }
+  Json message = {{"type", "message"}, {"id", nullptr}, {"status", read_status(item)}};
+  message["role"] = role;
+  message["content"] = read_parts(member_of(item, "content"), "content",
+                                  role == "assistant" ? "output_text" : "input_text");
+  const Json& phase = member_of(item, "phase");
+  if (!phase.is_null()) {
+    if (phase != "commentary" && phase != "final_answer") {
+      throw ItemError{".phase", "is not commentary or final_answer"};
+    }
+    message["phase"] = phase;
+  }
+  return message;
+}
+
+Json read_reasoning(const Json& item) {
+  Json reasoning = {{"type", "reasoning"}, {"id", nullptr}, {"summary", Json::array()}};
+  const Json& summary = member_of(item, "summary");
+  if (!summary.is_null() && !summary.is_array()) throw ItemError{".summary", "is not a list"};
+  if (summary.is_array()) reasoning["summary"] = summary;
+  const Json& content = member_of(item, "content");
+  if (!content.is_null()) {
+    if (!content.is_array()) throw ItemError{".content", "is not a list of parts"};
+    reasoning["content"] = Json::array();
+    for (std::size_t i = 0; i < content.size(); ++i) {
+      const std::string here = ".content[" + std::to_string(i) + "]";
+      if (!content[i].is_object() || member_of(content[i], "type") != "reasoning_text") {
+        throw ItemError{here + ".type", "is not reasoning_text"};
+      }
+      check_text_part(content[i], here);
+      reasoning["content"].push_back(text_part("reasoning_text", content[i]["text"]));
+    }
+  }
+  if (!member_of(item, "encrypted_content").is_null()) {
+    reasoning["encrypted_content"] = text_member(item, "encrypted_content");
+  }
+  return reasoning;
+}
+
+const char* id_prefix(const std::string& type) {
+  if (type == "message") return "msg_";
+  if (type == "reasoning") return "rs_";
+  if (type == "function_call") return "fc_";
+  if (type == "function_call_output") return "fco_";
+  return "cmp_";
+}
+
+Json read_item(const Json& item) {
+  if (!item.is_object()) throw ItemError{"", "is not an object"};
+  const std::string type = type_of(item);
+  if (type == "message") return read_message(item);
+  if (type == "reasoning") return read_reasoning(item);
+  if (type == "function_call") {
+    Json call = {{"type", type}, {"id", nullptr}, {"call_id", text_member(item, "call_id")}};
+    call["name"] = text_member(item, "name");
+    const bool has_arguments = !member_of(item, "arguments").is_null();
+    call["arguments"] = has_arguments ? text_member(item, "arguments") : "{}";
+    call["status"] = read_status(item);
+    return call;
+  }
+  if (type == "function_call_output") {
+    Json output = {{"type", type}, {"id", nullptr}, {"call_id", text_member(item, "call_id")}};
+    const Json& value = member_of(item, "output");
+    output["output"] = value.is_string() ? value : read_parts(value, "output", "input_text");
+    output["status"] = read_status(item);
+    return output;
+  }
+  if (type == "compaction") {
+    return {{"type", type},
+            {"id", nullptr},
+            {"encrypted_content", text_member(item, "encrypted_content")}};
+  }
+  if (type == "item_reference") return {{"type", type}, {"id", text_member(item, "id")}};
+  throw ItemError{".type", "is " + clip(type) +
+                               ", which is not served: message, function_call, "
+                               "function_call_output, reasoning, compaction, item_reference are"};
+}
+
+// The text of parts, or parts of a chat.
+Json chat_content(const Json& parts) {
+  if (parts.is_string()) return parts;
+  const auto text_of = [](const Json& part) {
+    return part["type"] == "refusal" ? part["refusal"] : part["text"];
+  };
+  if (parts.empty()) return "";
+  if (parts.size() == 1) return text_of(parts[0]);
+  Json content = Json::array();
+  for (const Json& part : parts) content.push_back({{"type", "text"}, {"text", text_of(part)}});
+  return content;
+}
+
+std::string reasoning_text(const Json& item) {
+  std::string text;
+  for (const Json& part : member_of(item, "content")) {
+    text += part["text"].get_ref<const std::string&>();
+  }
+  return text;
+}
+
+// Items as messages, one after the other.
+class Messages {
+ public:
+  explicit Messages(Json& messages) : messages_(messages) {}
+
+  void add_message(const Json& item) {
+    if (item["role"] != "assistant") {
+      is_open_ = false;
+      messages_.push_back({{"role", item["role"]}, {"content", chat_content(item["content"])}});
+      return;
+    }
+    if (is_open_ && !last()["content"].is_null()) is_open_ = false;
+    open();
+    last()["content"] = chat_content(item["content"]);
+  }
+  void add_reasoning(const Json& item) {
+    std::string text = reasoning_text(item);
+    if (text.empty()) return;
+    // What was thought comes before what was said.
+    if (is_open_ && (!last()["content"].is_null() || last().contains("tool_calls"))) {
+      is_open_ = false;
+    }
+    open();
+    // In place: there may be thousands in a row.
+    Json& all = last()["reasoning_content"];
+    if (all.is_null()) {
+      all = std::move(text);
+    } else {
+      all.get_ref<std::string&>().append(1, '\n').append(text);
+    }
+  }
+  void add_call(const Json& item) {
+    open();
+    last()["tool_calls"].push_back(
+        {{"id", item["call_id"]},
+         {"type", "function"},
+         {"function", {{"name", item["name"]}, {"arguments", item["arguments"]}}}});
+    calls_.insert(item["call_id"].get<std::string>());
+  }
+  // False: no call has that id.
+  bool add_output(const Json& item) {
+    is_open_ = false;
+    messages_.push_back({{"role", "tool"},
+                         {"tool_call_id", item["call_id"]},
+                         {"content", chat_content(item["output"])}});
+    return calls_.contains(item["call_id"].get<std::string>());
+  }
+
+ private:
+  Json& last() { return messages_.back(); }
+  // The last message is the assistant's, and takes more.
+  void open() {
+    if (is_open_) return;
+    messages_.push_back({{"role", "assistant"}, {"content", nullptr}});
+    is_open_ = true;
+  }
+
+  Json& messages_;
+  bool is_open_ = false;
+  std::set<std::string> calls_;
+};
+
+}  // namespace
+
+grpc::Status read_items(const Json& input, const std::string& suffix, Json& items) {
+  Json list;
+  if (input.is_string()) {
+    list = Json::array({{{"role", "user"}, {"content", input}}});
+  } else if (!input.is_array()) {
+    return invalid_argument({{"input", "is not a text or a list of items"}});
+  }
+  const Json& all = input.is_array() ? input : list;
+  items = Json::array();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    try {
+      Json item = read_item(all[i]);
+      if (item["id"].is_null()) {
+        const Json& id = member_of(all[i], "id");
+        item["id"] =
+            id.is_string() ? id : Json(id_prefix(item["type"]) + suffix + std::to_string(i));
+      }
+      items.push_back(std::move(item));
+    } catch (const ItemError& error) {
+      return invalid_argument({{"input[" + std::to_string(i) + "]" + error.member, error.what}});
+    }
+  }
+  return grpc::Status::OK;
+}
+
+JsonFailure::Kind read_written_json(std::string_view text, JsonBudget* budget, Json& tree) {
+  JsonBounds bounds;
+  bounds.max_depth *= 2;  // that of a body, within what is stored of it
+  bounds.max_bytes = std::numeric_limits<std::int64_t>::max();
+  bounds.budget = budget;
+  JsonFailure failure;
+  std::optional<Json> read = read_request_json(text, bounds, failure);
+  if (read) tree = *std::move(read);
+  const bool has_space = read || failure.kind != JsonFailure::Kind::kNoSpace;
+  return read ? JsonFailure::Kind::kNone
+              : (has_space ? JsonFailure::Kind::kNotJson : JsonFailure::Kind::kNoSpace);
+}
+
+References references_of(const Json& items) {
+  References references;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (items[i]["type"] != "item_reference") continue;
+    // "msg_", the digits of its response, its place.
+    const std::string id = items[i]["id"];
+    const std::size_t begin = id.find('_') + 1;
+    references[id.substr(begin, id.find('_', begin) - begin)][id].push_back(i);
+  }
+  return references;
+}
+
+bool put_in_place(const Json& found, std::map<std::string, std::vector<std::size_t>>& wanted,
+                  Json& items, std::size_t& bytes, JsonBudget* budget) {
+  for (const Json& item : found) {
+    const Json& id = member_of(item, "id");
+    const auto named = id.is_string() ? wanted.find(id.get<std::string>()) : wanted.end();
+    if (named == wanted.end()) continue;
+    const std::size_t each = tree_memory(item);
+    if (bytes > kMostItemBytes || named->second.size() > (kMostItemBytes - bytes) / each) {
+      return false;
+    }
+    const std::size_t more = each * named->second.size();
+    if (budget != nullptr && !budget->charge(static_cast<std::int64_t>(more))) return false;
+    bytes += more;
+    for (const std::size_t place : named->second) items[place] = item;
+    wanted.erase(named);
+  }
+  return true;
+}
+
+void join_reasoning(Json& items) {
+  for (Json& item : items) {
+    if (member_of(item, "type") != "reasoning" || member_of(item, "content").size() < 2) continue;
+    item["content"] = Json::array({text_part("reasoning_text", reasoning_text(item))});
+  }
+}
+
+grpc::Status messages_of(const Json& instructions, const Json& items, std::ptrdiff_t first_input,
+                         Json& messages) {
+  messages = Json::array();
+  if (!instructions.is_null()) {
+    messages.push_back({{"role", "system"}, {"content", instructions}});
+  }
+  Messages made(messages);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const Json& item = items[i];
+    const std::string type = item["type"];
+    if (type == "message") {
+      made.add_message(item);
+    } else if (type == "reasoning") {
+      made.add_reasoning(item);
+    } else if (type == "function_call") {
+      made.add_call(item);
+    } else if (!made.add_output(item)) {
+      const auto place = static_cast<std::ptrdiff_t>(i) - first_input;
+      const std::string at = place < 0 ? "" : "[" + std::to_string(place) + "]";
+      return invalid_argument(
+          {{"input" + at + ".call_id", "is " + clip(item["call_id"].get<std::string>()) +
+                                           ", which no function_call before it has"}});
+    }
+  }
+  return grpc::Status::OK;
+}
+
+namespace {
+
+constexpr const char* kReasoningPurpose = "reasoning";
+constexpr const char* kCompactionPurpose = "compaction";
+
+bool is_sealed_reasoning(const Json& item) {
+  return item["type"] == "reasoning" && item.contains("encrypted_content") &&
+         !item.contains("content");
+}
+
+}  // namespace
+
+std::string seal_reasoning(const Sealer& sealer, const std::string& text) {
+  return sealer.seal(kReasoningPurpose, text);
+}
+
+grpc::Status compact_items(const Json& items, const Sealer& sealer, const std::string& id,
+                           Json& item) {
+  const std::string text = json_text(items);
+  if (text.size() > kMostItemBytes) {
+    return invalid_argument(
+        {{"input", "has " + std::to_string(text.size()) + " bytes as JSON, at most " +
+                       std::to_string(kMostItemBytes) + " are compacted"}});
+  }
+  item = {{"type", "compaction"},
+          {"id", id},
+          {"encrypted_content", sealer.seal(kCompactionPurpose, text)}};
+  return grpc::Status::OK;
+}
+
+bool has_sealed_items(const Json& items) {
+  return std::ranges::any_of(items, [](const Json& item) {
+    return item["type"] == "compaction" || is_sealed_reasoning(item);
+  });
+}
+
+grpc::Status open_items(const Sealer& sealer, Json& items, std::ptrdiff_t& first_input,
+                        JsonBudget* budget) {
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    Json& item = items[i];
+    const bool is_compaction = item["type"] == "compaction";
+    if (!is_compaction && !is_sealed_reasoning(item)) continue;
+    const std::optional<std::string> text =
+        sealer.open(is_compaction ? kCompactionPurpose : kReasoningPurpose,
+                    item["encrypted_content"].get<std::string>());
+    if (!text) {
+      const auto place = static_cast<std::ptrdiff_t>(i) - first_input;
+      const std::string at = place < 0 ? "" : "[" + std::to_string(place) + "]";
+      return invalid_argument({{"input" + at + ".encrypted_content",
+                                "was not sealed by this store for this caller, or was changed"}},
+                              "INVALID_ENCRYPTED_CONTENT");
+    }
+    if (budget != nullptr && !budget->charge(static_cast<std::int64_t>(text->size()))) {
+      return out_of_memory();
+    }
+    if (!is_compaction) {
+      item["content"] = Json::array({{{"type", "reasoning_text"}, {"text", *text}}});
+      continue;
+    }
+    Json opened;  // of compact_items()
+    if (read_written_json(*text, budget, opened) != JsonFailure::Kind::kNone) {
+      return out_of_memory();
+    }
+    const std::size_t count = opened.size();
+    for (std::size_t rest = i + 1; rest < items.size(); ++rest) {
+      opened.push_back(std::move(items[rest]));
+    }
+    first_input += static_cast<std::ptrdiff_t>(count) - static_cast<std::ptrdiff_t>(i) - 1;
+    items = std::move(opened);
+    i = count - 1;  // what it stands for is open
+  }
+  return grpc::Status::OK;
+}
+
+}  // namespace lintel

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// ResponseOutput: the pieces of a chat's answer as the items of a response, and as its events.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lintel/v1/chat.pb.h"
+#include "lintel/v1/response.pb.h"
+#include "server/core/token_record.h"
+
+namespace lintel {
+
+inline constexpr std::size_t kMostOutputItems = 1024;  // of a response
+// As JSON, of the texts of a response's output and their log-probabilities: what has more ends as
+// at a limit. With its last events it fits into a message of gRPC.
+inline constexpr std::size_t kMostOutputBytes = std::size_t{10} << 20;
+
+// A response object with nothing of its end: as it was when it began.
+nlohmann::ordered_json begun_response(nlohmann::ordered_json response);
+
+// The order and the members of events are those of Open Responses. Which events there are does not
+// depend on how pieces are grouped into messages, so that they can be made again. Used by one
+// thread at a time.
+class ResponseOutput {
+ public:
+  // response: as begun_response() makes it. suffix: with which the ids of items end, before their
+  // place.
+  ResponseOutput(nlohmann::ordered_json response, std::string suffix)
+      : response_(std::move(response)), suffix_(std::move(suffix)) {}
+
+  // Reasoning comes sealed, too, by this function.
+  void seal_reasoning(std::function<std::string(const std::string& text)> seal) {
+    seal_ = std::move(seal);
+  }
+
+  // Each appends its events; `events` null: there is no stream, and calls that broke off are left
+  // out.
+  void begin(v1::ResponseEvents* events);
+  // Of the one choice.
+  void push(const v1::ChatResponse& message, v1::ResponseEvents* events);
+  // The end; fail() also in the place of another one, which has not been sent. now: in seconds
+  // since 1970.
+  void finish(std::int64_t now, v1::ResponseEvents* events);  // as the last pushed message says
+  void fail(const std::string& code, const std::string& message, v1::ResponseEvents* events);
+  void cancel(v1::ResponseEvents* events);
+
+  bool has_begun() const { return has_begun_; }
+  // Whether the output has kMostOutputBytes: it is to be ended as at a limit.
+  bool is_full() const { return output_bytes_ > kMostOutputBytes; }
+  void cut() { is_cut_ = true; }
+  // Its log-probabilities are text already: for json_text().
+  const nlohmann::ordered_json& response() const { return response_; }
+  // What RepeatedEvents needs: of each item the bytes of its deltas, each with the number of its
+  // log-probabilities where it has any.
+  nlohmann::ordered_json pieces() const;
+
+ private:
+  friend class RepeatedEvents;
+
+  using Json = nlohmann::ordered_json;
+  enum class Kind { kNone, kReasoning, kMessage, kCall };
+
+  void emit(const char* type, Json members, v1::ResponseEvents* events);
+  void emit_response(const char* type, v1::ResponseEvents* events);
+  void open(Kind kind, Json item, v1::ResponseEvents* events);
+  // logprobs: a list as raw_json(), where there are events; null: it has none. count: how many.
+  void add_text(Kind kind, const std::string& text, Json logprobs, std::size_t count,
+                v1::ResponseEvents* events);
+  void add_tokens(const v1::ChatDelta& delta);
+  // Those of the open item, as a list.
+  std::string logprobs_text() const;
+  void add_call(const v1::ToolCallDelta& call, v1::ResponseEvents* events);
+  // The open item is over; is_cut: a limit or a failure ended it.
+  void close(bool is_cut, v1::ResponseEvents* events);
+  void end(const char* status, bool is_cut, const char* event, v1::ResponseEvents* events);
+  std::string item_id(const char* prefix) const;
+
+  Json response_;
+  const std::string suffix_;
+  std::function<std::string(const std::string&)> seal_;  // null: it does not
+  bool has_begun_ = false, has_ended_ = false;
+  bool is_streamed_ = false;
+  std::int64_t sequence_ = 0;
+  struct Piece {
+    static constexpr std::uint32_t kNone = UINT32_MAX;
+    std::uint32_t bytes = 0;
+    std::uint32_t logprobs = kNone;
+  };
+  std::vector<std::deque<Piece>> pieces_;
+  std::size_t output_bytes_ = 0;
+  // The open item, which is the last of pieces_ and not yet in the output.
+  Kind kind_ = Kind::kNone;
+  Json item_;
+  std::string text_;
+  bool has_logprobs_ = false;
+  TokenRecord logprobs_;
+  std::string repeated_logprobs_;  // in its place, of an item that is repeated: as text
+  bool is_cut_ = false;
+  v1::ChatUsage usage_;
+};
+
+// The events of a response that is over, as its stream had them, made as they are read. Used by
+// one thread at a time.
+class RepeatedEvents {
+ public:
+  // Without those up to `starting_after`.
+  RepeatedEvents(nlohmann::ordered_json response, nlohmann::ordered_json pieces,
+                 const std::string& suffix, std::int64_t starting_after);
+  RepeatedEvents(const RepeatedEvents&) = delete;
+  RepeatedEvents& operator=(const RepeatedEvents&) = delete;
+
+  // Appends the next ones, about `most`. Returns whether these are the last; then `events` has the
+  // response, too.
+  bool read(int most, v1::ResponseEvents& events);
+
+ private:
+  using Json = nlohmann::ordered_json;
+  void step(v1::ResponseEvents& events);
+  void end(v1::ResponseEvents& events);
+
+  const Json response_;
+  const Json pieces_;
+  ResponseOutput output_;
+  std::int64_t skipped_;      // events that are left out from here on
+  std::size_t item_ = 0;      // that is repeated
+  std::size_t piece_ = 0;     // of it, comes next
+  std::size_t at_ = 0;        // bytes of its text so far
+  std::size_t at_token_ = 0;  // log-probabilities so far
+  bool has_begun_ = false, is_over_ = false;
+};
+
+// Text of JSON as a value of a tree, for json_text().
+nlohmann::ordered_json raw_json(const std::string& text);
+
+}  // namespace lintel

@@ -1,0 +1,506 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/openai/response_request.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "model/core/sha256.h"
+#include "proto/fields/request_fields.h"
+#include "server/rpc/message_bounds.h"
+#include "server/rpc/request_budget.h"
+#include "server/rpc/status.h"
+
+namespace lintel {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Thrown while the body is read: the member and what is wrong with it.
+struct MemberError {
+  std::string member;
+  std::string what;
+};
+
+const Json kNull;
+
+const Json& part_of(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found == object.end() ? kNull : *found;
+}
+
+bool is_among(std::span<const char* const> names, const std::string& name) {
+  return std::ranges::any_of(names, [&](const char* each) { return name == each; });
+}
+
+// Members that a chat completion has under the same name, and reads itself: beside those of the
+// table of fields.
+constexpr const char* kSameMembers[] = {"parallel_tool_calls", "chat_template_kwargs",
+                                        "thinking_token_budget", "lintel"};
+
+bool is_same_member(const std::string& name) {
+  return is_among(kSameMembers, name) || find_field(&RequestField::responses, name);
+}
+
+// Read below.
+constexpr const char* kResponseMembers[] = {"input",
+                                            "instructions",
+                                            "previous_response_id",
+                                            "tools",
+                                            "tool_choice",
+                                            "max_output_tokens",
+                                            "top_logprobs",
+                                            "text",
+                                            "reasoning",
+                                            "store",
+                                            "stream",
+                                            "stream_options",
+                                            "include",
+                                            "metadata",
+                                            "max_tool_calls",
+                                            "safety_identifier",
+                                            "prompt_cache_key",
+                                            "user",
+                                            "service_tier",
+                                            "truncation",
+                                            "background",
+                                            "prompt_cache_retention"};
+
+constexpr const char* kRefused[] = {"conversation", "prompt", "context_management", "moderation"};
+
+// The body while it is read.
+class Reader {
+ public:
+  Reader(const Json& body, ResponseUse use, ResponseRequest& request)
+      : body_(body), use_(use), request_(request) {}
+
+  void read() {
+    for (const auto& [name, value] : body_.items()) {
+      if (use_ == ResponseUse::kTurn && name == "type") continue;
+      if (value.is_null() || is_same_member(name) || is_among(kResponseMembers, name)) continue;
+      throw MemberError{clip(name), is_among(kRefused, name) ? "is not served"
+                                                             : "is not a parameter of this server"};
+    }
+    if (use_ == ResponseUse::kTurn && of("type") != "response.create") {
+      throw MemberError{"type", "is not response.create, the one event that is served"};
+    }
+    request_.chat = Json::object();
+    for (const auto& [name, value] : body_.items()) {
+      if (!value.is_null() && is_same_member(name)) request_.chat[name] = value;
+    }
+    request_.model = text_or_empty("model");
+    request_.previous_response_id = text_or_empty("previous_response_id");
+    request_.instructions = text_or_null("instructions");
+    if (!of("input").is_null()) request_.input = of("input");
+    if (request_.input.is_null()) {
+      if (request_.previous_response_id.empty() || use_ == ResponseUse::kCreate ||
+          use_ == ResponseUse::kTurn) {
+        throw MemberError{"input", "is missing"};
+      }
+      request_.input = Json::array();
+    }
+    if (use_ == ResponseUse::kCompact && request_.model.empty()) {
+      throw MemberError{"model", "is missing"};
+    }
+    request_.store = flag("store", true);
+    request_.streams = flag("stream", false) || use_ == ResponseUse::kTurn;
+    request_.is_background = flag("background", false);
+    if (request_.is_background && use_ == ResponseUse::kTurn) {
+      throw MemberError{"background", "true is not served on a connection"};
+    }
+    if (request_.is_background && !request_.store) {
+      throw MemberError{"background", "true goes with store"};
+    }
+    read_stream_options();
+    read_include();
+    read_tools();
+    read_tool_choice();
+    read_text();
+    read_reasoning();
+    read_numbers();
+    make_response();
+  }
+
+ private:
+  const Json& of(const char* name) const { return part_of(body_, name); }
+
+  Json text_or_null(const char* name) const {
+    if (!of(name).is_null() && !of(name).is_string()) throw MemberError{name, "is not a text"};
+    return of(name);
+  }
+  std::string text_or_empty(const char* name) const {
+    const Json text = text_or_null(name);
+    return text.is_null() ? "" : text.get<std::string>();
+  }
+  bool flag(const char* name, bool otherwise) const {
+    if (of(name).is_null()) return otherwise;
+    if (!of(name).is_boolean()) throw MemberError{name, "is not true or false"};
+    return of(name).get<bool>();
+  }
+  // A whole number from `least` on; null: it is not there.
+  Json count(const char* name, std::int64_t least, std::int64_t most) const {
+    const Json& value = of(name);
+    if (value.is_null()) return value;
+    const bool is_count = value.is_number_integer() && value.get<std::int64_t>() >= least &&
+                          value.get<std::int64_t>() <= most;
+    if (!is_count) {
+      throw MemberError{name, "is not a whole number from " + std::to_string(least) + " to " +
+                                  std::to_string(most)};
+    }
+    return value;
+  }
+
+  void read_stream_options() const {
+    const Json& options = of("stream_options");
+    if (options.is_null()) return;
+    if (!options.is_object()) throw MemberError{"stream_options", "is not an object"};
+    for (const auto& [name, option] : options.items()) {
+      if (name != "include_obfuscation" || option == true) {
+        throw MemberError{"stream_options." + clip(name), "is not served"};
+      }
+    }
+  }
+
+  void read_include() {
+    const Json& include = of("include");
+    if (include.is_null()) return;
+    if (!include.is_array()) throw MemberError{"include", "is not a list"};
+    for (const Json& each : include) {
+      if (each == "reasoning.encrypted_content") {
+        request_.seals_reasoning = true;
+      } else if (each == "message.output_text.logprobs") {
+        request_.has_logprobs = true;
+      } else {
+        throw MemberError{"include",
+                          "has a value that is not served: reasoning.encrypted_content and "
+                          "message.output_text.logprobs are"};
+      }
+    }
+  }
+
+  void read_tools() {
+    const Json& tools = of("tools");
+    tools_ = Json::array();
+    if (tools.is_null()) return;
+    if (!tools.is_array()) throw MemberError{"tools", "is not a list"};
+    Json nested = Json::array();
+    for (std::size_t i = 0; i < tools.size(); ++i) {
+      const Json& tool = tools[i];
+      const std::string at = "tools[" + std::to_string(i) + "]";
+      if (!tool.is_object()) throw MemberError{at, "is not an object"};
+      const Json& type = part_of(tool, "type");
+      if (type != "function") {
+        const std::string name = type.is_string() ? clip(type.get<std::string>()) : "no text";
+        throw MemberError{at + ".type", "is " + name + ": tools of the type function are served"};
+      }
+      Json function = Json::object();
+      for (const auto& [name, value] : tool.items()) {
+        if (name != "type" && !value.is_null()) function[name] = value;
+      }
+      nested.push_back({{"type", "function"}, {"function", std::move(function)}});
+      Json echo = {{"type", "function"}};
+      for (const char* const name : {"name", "description", "parameters", "strict"}) {
+        echo[name] = part_of(tool, name);
+      }
+      if (!echo["strict"].is_null() && !echo["strict"].is_boolean()) {
+        throw MemberError{at + ".strict", "is not true or false"};
+      }
+      if (!echo["parameters"].is_null() && !echo["parameters"].is_object()) {
+        throw MemberError{at + ".parameters", "is not an object"};
+      }
+      if (!echo["description"].is_null() && !echo["description"].is_string()) {
+        throw MemberError{at + ".description", "is not a text"};
+      }
+      tools_.push_back(std::move(echo));
+    }
+    if (!nested.empty()) request_.chat["tools"] = std::move(nested);
+  }
+
+  static Json nested_choice(const Json& function) {
+    return {{"type", "function"}, {"function", {{"name", part_of(function, "name")}}}};
+  }
+
+  void read_tool_choice() {
+    const Json& choice = of("tool_choice");
+    choice_ = choice.is_null() ? Json("auto") : choice;
+    if (choice.is_null()) return;
+    Json nested = choice;
+    if (choice.is_object() && part_of(choice, "type") == "function") {
+      nested = nested_choice(choice);
+    } else if (choice.is_object() && part_of(choice, "type") == "allowed_tools") {
+      Json allowed = {{"mode", choice.value("mode", Json("auto"))}, {"tools", Json::array()}};
+      for (const Json& tool : part_of(choice, "tools")) {
+        if (!tool.is_object() || part_of(tool, "type") != "function") {
+          throw MemberError{"tool_choice", "allows a tool that is no function"};
+        }
+        allowed["tools"].push_back(nested_choice(tool));
+      }
+      if (!choice_.contains("mode")) choice_["mode"] = "auto";
+      nested = {{"type", "allowed_tools"}, {"allowed_tools", std::move(allowed)}};
+    }
+    request_.chat["tool_choice"] = std::move(nested);
+  }
+
+  void read_text() {
+    const Json& text = of("text");
+    text_ = {{"format", {{"type", "text"}}}};
+    if (text.is_null()) return;
+    if (!text.is_object()) throw MemberError{"text", "is not an object"};
+    for (const auto& [name, value] : text.items()) {
+      if (value.is_null()) continue;
+      if (name == "format") {
+        read_format(value);
+      } else if (name == "verbosity") {
+        if (value != "low" && value != "medium" && value != "high") {
+          throw MemberError{"text.verbosity", "is not low, medium or high"};
+        }
+        text_["verbosity"] = value;
+        request_.chat["verbosity"] = value;
+      } else {
+        throw MemberError{"text." + clip(name), "is not a parameter of this server"};
+      }
+    }
+  }
+
+  void read_format(const Json& format) {
+    const Json type = format.is_object() ? part_of(format, "type") : Json();
+    std::set<std::string, std::less<>> known = {"type"};
+    if (type == "json_schema") {
+      const Json strict = part_of(format, "strict");
+      if (!strict.is_null() && !strict.is_boolean()) {
+        throw MemberError{"text.format.strict", "is not true or false"};
+      }
+      if (!part_of(format, "name").is_string()) {
+        throw MemberError{"text.format.name", "is not a text"};
+      }
+      if (!format.contains("schema")) throw MemberError{"text.format.schema", "is missing"};
+      text_["format"] = {{"type", "json_schema"},
+                         {"name", format["name"]},
+                         {"description", part_of(format, "description")},
+                         {"schema", format["schema"]},
+                         {"strict", strict == true}};
+      request_.chat["response_format"] = {
+          {"type", "json_schema"},
+          {"json_schema",
+           {{"name", format["name"]}, {"schema", format["schema"]}, {"strict", strict == true}}}};
+      known.insert({"name", "description", "schema", "strict"});
+    } else if (type == "json_object") {
+      text_["format"] = {{"type", type}};
+      if (const Json schema = part_of(format, "schema"); !schema.is_null()) {
+        text_["format"]["schema"] = schema;
+      }
+      request_.chat["response_format"] = text_["format"];
+      known.insert("schema");
+    } else if (type != "text") {
+      throw MemberError{"text.format", "is not of type text, json_object or json_schema"};
+    }
+    for (const auto& [name, value] : format.items()) {
+      if (value.is_null() || known.contains(name)) continue;
+      throw MemberError{"text.format." + clip(name), "is not a parameter of this server"};
+    }
+  }
+
+  void read_reasoning() {
+    const Json& reasoning = of("reasoning");
+    reasoning_ = {{"effort", nullptr}, {"summary", nullptr}};
+    if (reasoning.is_null()) return;
+    if (!reasoning.is_object()) throw MemberError{"reasoning", "is not an object"};
+    for (const auto& [name, value] : reasoning.items()) {
+      if (value.is_null()) continue;
+      if (name == "effort") {
+        request_.chat["reasoning_effort"] = value;
+        reasoning_["effort"] = value;
+      } else if (name == "summary" || name == "generate_summary") {
+        if (value != "auto" && value != "concise" && value != "detailed") {
+          throw MemberError{"reasoning." + name, "is not auto, concise or detailed"};
+        }
+        reasoning_["summary"] = value;
+      } else {
+        throw MemberError{"reasoning." + clip(name), "is not a parameter of this server"};
+      }
+    }
+  }
+
+  void read_numbers() {
+    const Json most = count("max_output_tokens", kLeastOutputTokens, INT32_MAX);
+    if (!most.is_null()) request_.chat["max_completion_tokens"] = most;
+    const Json top = count("top_logprobs", 0, 20);
+    if (request_.has_logprobs) {
+      request_.chat["logprobs"] = true;
+      if (!top.is_null()) request_.chat["top_logprobs"] = top;
+    }
+  }
+
+  Json metadata() const {
+    const Json& metadata = of("metadata");
+    if (metadata.is_null()) return Json::object();
+    if (!metadata.is_object() || metadata.size() > kMostMetadata) {
+      throw MemberError{"metadata",
+                        "is not an object of at most " + std::to_string(kMostMetadata) + " texts"};
+    }
+    for (const auto& [key, value] : metadata.items()) {
+      if (key.size() > kMostMetadataKeyBytes || !value.is_string() ||
+          value.get_ref<const std::string&>().size() > kMostMetadataValueBytes) {
+        throw MemberError{"metadata", "has a key of more than " +
+                                          std::to_string(kMostMetadataKeyBytes) +
+                                          " bytes, or a value that is no text of at most " +
+                                          std::to_string(kMostMetadataValueBytes)};
+      }
+    }
+    return metadata;
+  }
+
+  Json number_or(const char* name, double otherwise) const {
+    return of(name).is_number() ? of(name) : Json(otherwise);
+  }
+
+  void make_response() {
+    const Json& truncation = of("truncation");
+    if (!truncation.is_null() && truncation != "auto" && truncation != "disabled") {
+      throw MemberError{"truncation", "is not auto or disabled"};
+    }
+    text_or_null("service_tier");
+    text_or_null("prompt_cache_retention");
+    const Json& previous = of("previous_response_id");
+    Json& response = request_.response;
+    response = {{"id", nullptr}, {"object", "response"}, {"created_at", 0}};
+    response["completed_at"] = nullptr;
+    response["status"] = "in_progress";
+    response["incomplete_details"] = nullptr;
+    response["model"] = request_.model;
+    response["previous_response_id"] = previous;
+    response["instructions"] = request_.instructions;
+    response["output"] = Json::array();
+    response["error"] = nullptr;
+    response["tools"] = tools_;
+    response["tool_choice"] = choice_;
+    response["truncation"] = "disabled";
+    response["parallel_tool_calls"] = flag("parallel_tool_calls", true);
+    response["text"] = text_;
+    response["top_p"] = number_or("top_p", 1.0);
+    response["presence_penalty"] = number_or("presence_penalty", 0.0);
+    response["frequency_penalty"] = number_or("frequency_penalty", 0.0);
+    response["top_logprobs"] = of("top_logprobs").is_null() ? Json(0) : of("top_logprobs");
+    response["temperature"] = number_or("temperature", 1.0);
+    response["reasoning"] = reasoning_;
+    response["usage"] = nullptr;
+    response["max_output_tokens"] = of("max_output_tokens");
+    response["max_tool_calls"] = count("max_tool_calls", 1, INT32_MAX);
+    response["store"] = request_.store;
+    response["background"] = request_.is_background;
+    response["service_tier"] = "default";
+    response["metadata"] = metadata();
+    response["safety_identifier"] = text_or_null("safety_identifier");
+    response["prompt_cache_key"] = text_or_null("prompt_cache_key");
+    const Json user = text_or_null("user");
+    if (!user.is_null()) response["user"] = user;
+  }
+
+  const Json& body_;
+  const ResponseUse use_;
+  ResponseRequest& request_;
+  Json tools_, choice_, text_, reasoning_;
+};
+
+// A chat completion's members, and what they are called in a request for a response.
+constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+    {"messages", "input"},
+    {"max_completion_tokens", "max_output_tokens"},
+    {"max_tokens", "max_output_tokens"},
+    {"max_new_tokens", "max_output_tokens"},
+    {"response_format.json_schema.schema", "text.format.schema"},
+    {"response_format", "text.format"},
+    {"reasoning_effort", "reasoning.effort"},
+};
+
+std::string response_member(std::string field) {
+  for (const auto& [theirs, ours] : kNames) {
+    if (field.starts_with(theirs)) return std::string(ours) + field.substr(theirs.size());
+  }
+  // A tool is flat here.
+  const std::size_t nested = field.find(".function.");
+  if (field.starts_with("tools") && nested != std::string::npos) field.erase(nested, 9);
+  return field;
+}
+
+}  // namespace
+
+grpc::Status read_response_request(const Json& body, ResponseUse use, ResponseRequest& request) {
+  try {
+    Reader(body, use, request).read();
+  } catch (const MemberError& error) {
+    return invalid_argument({{error.member, error.what}});
+  }
+  return grpc::Status::OK;
+}
+
+JsonFailure read_response_request(std::string_view text, ResponseUse use, const std::string& caller,
+                                  const std::function<bool()>& is_cancelled,
+                                  ReceivedResponse& response) {
+  // Of the texts in the items, with those of the prompt's renderings.
+  constexpr std::size_t kTextCopies = 4;
+  JsonFailure failure;
+  ResponseRequest& request = response.request;
+  response.bytes = text.size();
+  RequestRefusal refusal = response.charge.add(kTextCopies * text.size());
+  if (!refusal) {
+    RequestBudget tree(response.charge, kItemCopies, is_cancelled);
+    Json body;
+    response.status = read_json_body(text, {.budget = &tree}, body, failure);
+    refusal = tree.refusal();
+    if (response.status.ok()) {
+      const Json& previous = part_of(body, "previous_response_id");
+      if (previous.is_string()) request.previous_response_id = previous.get<std::string>();
+      response.has_temperature = !part_of(body, "temperature").is_null();
+      response.has_top_p = !part_of(body, "top_p").is_null();
+      response.status = read_response_request(body, use, request);
+    }
+  }
+  if (refusal) response.status = request_memory_refusal(refusal, caller, "input");
+  if (!response.idempotency_key.empty()) {
+    Sha256 hash;
+    hash.add(text);
+    response.digest = hash.hex();
+  }
+  if (request.store && request.is_background) response.text = text;
+  return failure;
+}
+
+void ReceivedResponse::continue_turn(std::optional<std::string> items, const std::string& caller) {
+  if (!items || !status.ok()) return;
+  if (const RequestRefusal refusal = charge.add(items->size())) {
+    status = request_memory_refusal(refusal, caller, "input");
+    return;
+  }
+  earlier = std::move(items);
+}
+
+grpc::Status with_response_members(const grpc::Status& status) {
+  google::rpc::Status details;
+  if (status.ok() || !details.ParseFromString(status.error_details())) return status;
+  std::vector<FieldViolation> violations;
+  google::rpc::ErrorInfo info;
+  for (const auto& detail : details.details()) {
+    google::rpc::BadRequest bad;
+    if (detail.UnpackTo(&bad)) {
+      for (const auto& violation : bad.field_violations()) {
+        violations.push_back({response_member(violation.field()), violation.description()});
+      }
+    } else {
+      detail.UnpackTo(&info);
+    }
+  }
+  if (violations.empty()) return status;
+  if (info.reason().empty()) return invalid_argument(violations);
+  return invalid_argument(violations, info.reason().c_str());
+}
+
+}  // namespace lintel

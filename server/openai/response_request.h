@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// ResponseRequest: the body of a response, as OpenAI's API and Open Responses have it, checked
+// member by member, and the chat completion that it stands for.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "model/core/json_reader.h"
+#include "server/core/request_memory.h"
+#include "server/openai/chat_request.h"
+#include "server/rpc/rpc.h"
+
+namespace lintel {
+
+// Of one request. docs/chat.md names them.
+inline constexpr std::size_t kMostItems =
+    kMostMessages;  // of a conversation, with its instructions
+inline constexpr std::size_t kMostMetadata = 16;
+inline constexpr std::size_t kMostMetadataKeyBytes = 64;
+inline constexpr std::size_t kMostMetadataValueBytes = 512;
+inline constexpr std::uint32_t kLeastOutputTokens = 16;
+
+struct ResponseRequest {
+  std::string model;
+  std::string previous_response_id;     // empty: none
+  nlohmann::ordered_json input;         // a list of items, with the members that each has
+  nlohmann::ordered_json instructions;  // a text; null: none
+  bool store = true;
+  bool streams = false;
+  bool is_background = false;    // it continues without its client
+  bool seals_reasoning = false;  // include: reasoning.encrypted_content
+  bool has_logprobs = false;     // include: message.output_text.logprobs
+  // The chat completion without its messages, of the API's names.
+  nlohmann::ordered_json chat;
+  // The response before it starts: what it repeats of its request, with null or an empty list
+  // for what is not known yet. Its members are in the API's order.
+  nlohmann::ordered_json response;
+};
+
+// What a request is read for.
+enum class ResponseUse {
+  kCreate,
+  kTurn,  // to create it by an event `response.create` of a connection
+  kCount,
+  kCompact,
+};
+
+// Copies of a request's items that are there at a time: of the record, of the conversation or the
+// prompt, and of the messages.
+inline constexpr std::size_t kItemCopies = 3;
+
+// A body as it was read, with the memory that it holds.
+struct ReceivedResponse final : RequestObject {
+  std::size_t text_bytes() const override { return bytes; }
+  const RequestMemory::Charge& memory() const override { return charge; }
+  // Charges and takes the items before it, a list as JSON, where the connection has them.
+  void continue_turn(std::optional<std::string> items, const std::string& caller);
+
+  RequestMemory::Charge charge;  // of the rest, which goes before it
+  ResponseRequest request;
+  bool has_temperature = false, has_top_p = false;
+  std::string idempotency_key;         // empty: none
+  std::string digest;                  // of the body, where there is a key
+  std::string text;                    // of one that may have to be run again
+  bool is_turn = false;                // of a connection
+  std::optional<std::string> earlier;  // by continue_turn()
+  // Not OK: it was not read, and this says why; the service refuses it when it knows the caller.
+  grpc::Status status;
+  std::size_t bytes = 0;  // of its text
+};
+
+// INVALID_ARGUMENT names the member.
+grpc::Status read_response_request(const nlohmann::ordered_json& body, ResponseUse use,
+                                   ResponseRequest& request);
+// Reads a body, and charges response.charge with what it becomes: the text and its copies, and
+// kItemCopies of its tree. response.status: what is wrong with it, or as request_memory_refusal();
+// also then the response that it continues is known, where the body names one. is_cancelled: empty:
+// never. Returns why it is no JSON.
+JsonFailure read_response_request(std::string_view text, ResponseUse use, const std::string& caller,
+                                  const std::function<bool()>& is_cancelled,
+                                  ReceivedResponse& response);
+
+// A chat's refusal with the members' names of a response: "messages" is "input".
+grpc::Status with_response_members(const grpc::Status& status);
+
+}  // namespace lintel

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/openai/chat_request.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/catch.h"
+
+namespace lintel::testing {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Catch::Contains;
+
+Json valid() {
+  return {{"model", "m"}, {"messages", Json::array({{{"role", "user"}, {"content", "a"}}})}};
+}
+
+// Reads a body. Returns what is wrong with it; empty: nothing.
+std::string read(const std::string& body, api::ChatParams& params) {
+  ChatRequest request;
+  read_chat_request(body, "", {}, request);
+  params = std::move(request.params);
+  return request.status.error_message();
+}
+std::string wrong_with(const std::string& body) {
+  api::ChatParams params;
+  return read(body, params);
+}
+std::string wrong_with(const char* name, const Json& value) {
+  Json body = valid();
+  body[name] = value;
+  return wrong_with(body.dump());
+}
+
+TEST_CASE("every member of a chat completion is served, ignored or refused by name") {
+  CHECK(wrong_with(valid().dump()).empty());
+  for (const char* const name :
+       {"metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+        "prompt_cache_retention", "prompt_cache_options"}) {
+    CHECK(wrong_with(name, "x").empty());
+  }
+  for (const char* const name : {"audio", "prediction", "web_search_options", "moderation",
+                                 "functions", "function_call", "chat_template", "no_such"}) {
+    CHECK_THAT(wrong_with(name, "x"), Contains(std::string(name) + ": is"));
+    CHECK(wrong_with(name, nullptr).empty());  // as if it were not there
+  }
+  CHECK(wrong_with("modalities", {"text"}).empty());
+  CHECK_THAT(wrong_with("modalities", {"text", "audio"}), Contains("modalities"));
+  CHECK(wrong_with("response_format", {{"type", "text"}}).empty());
+  CHECK(wrong_with("response_format", {{"type", "json_object"}}).empty());
+  CHECK(wrong_with("grammar", "root ::= \"a\"").empty());
+  CHECK(wrong_with("lintel", {{"tool_grammar", false}, {"cache", false}}).empty());
+  CHECK_THAT(wrong_with("lintel", {{"cache", 1}}), Contains("a cache that is not true or false"));
+  CHECK_THAT(wrong_with("response_format", {{"type", "xml"}}), Contains("response_format"));
+  CHECK_THAT(wrong_with("response_format", {{"type", "json_schema"}}),
+             Contains("no json_schema.schema"));
+  CHECK_THAT(wrong_with("lintel", {{"no", 1}}), Contains("'no'"));
+}
+
+TEST_CASE("a schema's integers beyond 64 bits keep their digits") {
+  const std::string schema =
+      R"({"type":"integer","minimum":-18446744073709551617,"enum":["a\"",1.5,)"
+      R"([340282366920938463463374607431768211457]],"maximum":18446744073709551617})";
+  api::ChatParams request;
+  const std::string wrong =
+      read(R"({"model":"m","messages":[{"role":"user","content":"a"}],"response_format":{)"
+           R"("type":"json_schema","json_schema":{"name":"n","schema":)" +
+               schema + "}}}",
+           request);
+  CHECK(wrong.empty());
+  CHECK(request.format_text == schema);
+}
+
+TEST_CASE("members of response_format: those of no row are refused by name, null is none") {
+  const auto format = [](const char* text) {
+    return wrong_with("response_format", Json::parse(text));
+  };
+  CHECK(format(R"({"type": "json_object", "schema": {"type": "object"}})").empty());
+  CHECK(format(R"({"type": "json_object", "schema": null, "json_schema": null})").empty());
+  CHECK(format(R"({"type": "text", "x": null})").empty());
+  CHECK(format(R"({"type": "json_schema", "json_schema": {"name": "n", "description": "d",
+      "schema": {}, "strict": true, "x": null}})")
+            .empty());
+  for (const char* const wrong :
+       {R"({"type": "text", "no_such": 1})", R"({"type": "json_object", "no_such": 1})",
+        R"({"type": "json_schema", "json_schema": {"schema": {}}, "no_such": 1})",
+        R"({"type": "json_schema", "json_schema": {"schema": {}, "no_such": 1}})"}) {
+    INFO(wrong);
+    CHECK_THAT(format(wrong), Contains("response_format: has 'no_such'"));
+  }
+  CHECK_THAT(format(R"({"type": "json_object", "json_schema": {}})"), Contains("'json_schema'"));
+  CHECK_THAT(format(R"({"type": "json_schema", "json_schema": {"schema": null}})"),
+             Contains("no json_schema.schema"));
+}
+
+TEST_CASE("wrong values are refused with the member and the limit") {
+  CHECK_THAT(wrong_with("not json"), Contains("is not JSON"));
+  CHECK_THAT(wrong_with("[]"), Contains("is not an object"));
+  CHECK_THAT(wrong_with("{}"), Contains("messages: is missing"));
+  CHECK_THAT(wrong_with("messages", Json::array()), Contains("at least one message"));
+  CHECK_THAT(wrong_with("messages", Json::array({1})), Contains("[0] is not an object"));
+  CHECK_THAT(wrong_with("messages", Json::array({{{"content", "a"}}})), Contains("[0].role"));
+  Json many = Json::array();
+  for (std::size_t i = 0; i <= kMostMessages; ++i) many.push_back({{"role", "user"}});
+  CHECK_THAT(wrong_with("messages", many), Contains("at most 10000"));
+  CHECK_THAT(wrong_with("temperature", "hot"), Contains("is not a number"));
+  CHECK_THAT(wrong_with("n", 0), Contains("at least 1"));
+  CHECK_THAT(wrong_with("n", -1), Contains("whole number"));
+  CHECK_THAT(wrong_with("stop", Json::array({"a", 1})), Contains("is not a text or a list"));
+  CHECK_THAT(wrong_with("top_logprobs", 3), Contains("goes with logprobs"));
+  for (const int count : {-1, 21}) {
+    CHECK_THAT(wrong_with("top_logprobs", count), Contains("is not a whole number from 0 to 20"));
+  }
+  CHECK_THAT(wrong_with("reasoning_effort", "much"), Contains("reasoning_effort"));
+  CHECK_THAT(wrong_with("verbosity", "x"), Contains("is not low, medium or high"));
+  CHECK(wrong_with("verbosity", "high").empty());
+  CHECK_THAT(wrong_with("thinking_token_budget", -1), Contains("whole number"));
+  CHECK(wrong_with("thinking_token_budget", 0).empty());
+  CHECK_THAT(wrong_with("chat_template_kwargs", {{"messages", 1}}), Contains("the server sets"));
+  Json deep = 1;
+  for (int i = 0; i < 17; ++i) deep = Json{{"a", deep}};
+  CHECK_THAT(wrong_with("chat_template_kwargs", deep), Contains("deeper than 16"));
+  CHECK_THAT(wrong_with("chat_template_kwargs", {{"a", std::string(70'000, 'a')}}),
+             Contains("more than 65536 bytes"));
+  CHECK_THAT(wrong_with("stream_options", {{"include_usage", true}}), Contains("goes with stream"));
+  CHECK_THAT(wrong_with("tools", Json::array({{{"type", "web"}}})), Contains("[0].type"));
+  CHECK_THAT(
+      wrong_with("tools", Json::array({{{"type", "function"}, {"function", {{"name", "a b"}}}}})),
+      Contains("function.name"));
+  CHECK_THAT(wrong_with("logit_bias", {{"1", 1}, {"x\n", 1}}),
+             Contains("has 'x?', which is not a token id"));
+  CHECK_THAT(wrong_with("logit_bias", {{"7", "a"}}),
+             Contains("has a bias of 7 that is not a number"));
+}
+
+TEST_CASE("tool_choice names tools of the request") {
+  const auto choice = [](const Json& value, bool has_tools = true) {
+    Json body = valid();
+    if (has_tools) {
+      for (const char* const name : {"f", "g"}) {
+        body["tools"].push_back({{"type", "function"}, {"function", {{"name", name}}}});
+      }
+    }
+    body["tool_choice"] = value;
+    api::ChatParams request;
+    const std::string wrong = read(body.dump(), request);
+    return std::pair(wrong, request);
+  };
+  using ToolChoice = api::ChatParams::ToolChoice;
+  const Json f = {{"type", "function"}, {"function", {{"name", "f"}}}};
+  CHECK(choice("auto").second.tool_choice == ToolChoice::kAuto);
+  CHECK(choice("none").second.tool_choice == ToolChoice::kNone);
+  CHECK(choice("required").second.tool_choice == ToolChoice::kRequired);
+  CHECK(choice(f).second.offered_tools == std::vector<std::string>{"f"});
+  CHECK(choice(f).second.tool_choice == ToolChoice::kRequired);
+  const Json allowed = {{"type", "allowed_tools"},
+                        {"allowed_tools", {{"mode", "auto"}, {"tools", Json::array({f})}}}};
+  CHECK(choice(allowed).second.tool_choice == ToolChoice::kAuto);
+  CHECK(choice(allowed).second.offered_tools == std::vector<std::string>{"f"});
+  // Forced calls leave no text that a format would bind.
+  Json body = valid();
+  body["tools"] = Json::array({f});
+  body["tool_choice"] = "required";
+  body["response_format"] = {{"type", "json_object"}};
+  api::ChatParams request;
+  CHECK(read(body.dump(), request).empty());
+  CHECK(request.format == api::ChatParams::Format::kText);
+  CHECK_THAT(choice("required", false).first, Contains("goes with tools"));
+  CHECK_THAT(choice("maybe").first, Contains("tool_choice"));
+  const Json h = {{"type", "function"}, {"function", {{"name", "h"}}}};
+  CHECK_THAT(choice(h).first, Contains("'h'"));
+}
+
+TEST_CASE("max_tokens and max_completion_tokens are the same") {
+  api::ChatParams request;
+  Json body = valid();
+  body["max_tokens"] = 5;
+  REQUIRE(read(body.dump(), request).empty());
+  CHECK(request.max_tokens == 5);
+  body["max_completion_tokens"] = 5;
+  CHECK(wrong_with(body.dump()).empty());
+  body["max_completion_tokens"] = 6;
+  CHECK_THAT(wrong_with(body.dump()), Contains("max_tokens"));
+}
+
+TEST_CASE("members of tools and messages keep the client's order and digits") {
+  api::ChatParams request;
+  REQUIRE(read(R"({"messages": [{"role": "user", "z": 1, "content": "a", "b": 2}],
+                   "chat_template_kwargs": {"n": 123456789012345678901234567890}})",
+               request)
+              .empty());
+  std::string names;
+  for (const auto& [name, value] : request.messages[0].items()) names += name + " ";
+  CHECK(names == "role z content b ");
+  CHECK(request.kwargs["n"].is_binary());
+}
+
+TEST_CASE("a body that was read is charged with its text, its tree and the prompt's texts") {
+  RequestMemory memory({.bytes = std::size_t{1} << 20});
+  Json body = valid();
+  body["messages"][0]["content"] = std::string(50'000, 'a');
+  const std::string text = body.dump();
+  ChatRequest request;
+  request.charge = RequestMemory::Charge(&memory, "");
+  CHECK(read_chat_request(text, "", {}, request).kind == JsonFailure::Kind::kNone);
+  CHECK(request.status.ok());
+  CHECK(request.text_bytes() == text.size());
+  CHECK(memory.stats().bytes >= 5 * text.size());
+  // What does not fit is refused with the flag, before it is read.
+  body["messages"][0]["content"] = std::string(300'000, 'a');
+  ChatRequest large;
+  large.charge = RequestMemory::Charge(&memory, "");
+  read_chat_request(body.dump(), "", {}, large);
+  CHECK_THAT(large.status.error_message(), Contains("may hold"));
+  CHECK(large.params.messages.is_null());
+  // A text that is no JSON has a failure of its own.
+  ChatRequest broken;
+  CHECK(read_chat_request("{\"messages\":", "", {}, broken).kind == JsonFailure::Kind::kNotJson);
+  CHECK_THAT(broken.status.error_message(), Contains("is not JSON"));
+}
+
+}  // namespace
+}  // namespace lintel::testing

@@ -1,0 +1,720 @@
+// SPDX-License-Identifier: Apache-2.0
+// /v1/chat/completions.
+#include "server/openai/http/chat.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lintel/v1/chat.grpc.pb.h"
+#include "server/chat/chat_output.h"
+#include "tests/server/chat/answer_cases.h"
+#include "tests/server/support/http_client.h"
+#include "tests/server/support/metrics_page.h"
+#include "tests/server/support/token_file.h"
+#include "tests/support/catch.h"
+#include "tests/support/eventually.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/text_model.h"
+
+namespace lintel::testing {
+namespace {
+
+using Catch::Matchers::Contains;
+using ojson = nlohmann::ordered_json;
+
+ojson golden_chat(const std::string& path) {
+  std::ifstream file(std::filesystem::path(LINTEL_TEST_DATA) / "golden/chat" / path);
+  REQUIRE(file);
+  return ojson::parse(file);
+}
+
+std::vector<std::string> data_of(const std::string& body) {
+  std::vector<std::string> all;
+  for (std::size_t at = 0; at < body.size();) {
+    const std::size_t end = body.find("\n\n", at);
+    REQUIRE(end != std::string::npos);
+    REQUIRE(body.substr(at, 6) == "data: ");
+    all.push_back(body.substr(at + 6, end - at - 6));
+    at = end + 2;
+  }
+  return all;
+}
+
+// Without what draws make: ids of calls, and with the placeholder of usage.
+ojson comparable(ojson chunk) {
+  if (chunk.contains("choices")) {
+    for (ojson& choice : chunk["choices"]) {
+      if (!choice["delta"].contains("tool_calls")) continue;
+      for (ojson& call : choice["delta"]["tool_calls"]) {
+        if (call.contains("id")) call["id"] = "id";
+      }
+    }
+  }
+  return chunk;
+}
+
+std::string text_of(JsonPieces pieces) {
+  std::string text;
+  while (!pieces.is_over()) text += pieces.next();
+  return text;
+}
+
+TEST_CASE("goldens: an output as the chunks of a stream, and the same as a whole answer") {
+  const ojson file = golden_chat("responses/streams.json");
+  for (const ojson& item : file["cases"]) {
+    CAPTURE(item["name"].get<std::string>());
+    const std::vector<std::string> pieces = item["pieces"];
+    const ChatOutput output = output_of_case(file, item);
+    ChatJson stream({.model = "m", .include_usage = true}, "chatcmpl-0", 1764000000);
+    ChatJson whole({.model = "m"}, "chatcmpl-0", 1764000000);
+    ChatChoice choice(output, 0);
+    std::string events;
+    for (std::size_t i = 0; i <= pieces.size(); ++i) {
+      v1::ChatResponse message;
+      if (i < pieces.size()) {
+        choice.push({.id = static_cast<std::int32_t>(i)}, message);
+      } else {
+        choice.finish(item["end"] == "stop", message);
+        set_golden_usage(*message.mutable_usage());
+      }
+      events += stream.events(message);
+      REQUIRE(whole.gather(message).ok());
+    }
+    const std::vector<std::string> got = data_of(events + stream.last_events());
+    const ojson& expected = item["chat_chunks"];
+    CHECK(got.back() == "[DONE]");
+    REQUIRE(got.size() == expected.size() + 1);
+    std::string content, reasoning;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      CHECK(comparable(ojson::parse(got[i])).dump() == comparable(expected[i]).dump());
+      for (const ojson& each : expected[i]["choices"]) {
+        content += each["delta"].value("content", "");
+        reasoning += each["delta"].value("reasoning_content", "");
+      }
+    }
+    const ojson message = ojson::parse(text_of(whole.body()))["choices"][0]["message"];
+    CHECK(message.value("reasoning_content", "") == reasoning);
+    CHECK((message["content"].is_null() ? "" : message["content"].get<std::string>()) == content);
+  }
+}
+
+// A model with World's tokens, and a template.
+struct ChatServer : TestServer {
+  explicit ChatServer(const TemporaryDirectory& files = TemporaryDirectory())
+      : ChatServer(options_with(files)) {}
+  explicit ChatServer(const ServerOptions& options)
+      : TestServer(options, clock(), {{"m", text_model()}}) {}
+
+  static const Clock& clock() {
+    static const SteadyClock steady;
+    return steady;
+  }
+  static ServerOptions options_with(const TemporaryDirectory& files, const std::string& more = "") {
+    const auto path = files.path() / "chat.jinja";
+    std::ofstream(path) << golden_chat("templates/chatml.json")["template"].get<std::string>()
+                        << more;
+    ServerOptions options = with_http();
+    options.models.chat_templates = {{"m", path}};
+    return options;
+  }
+  HttpReply chat(const ojson& body) {
+    return post(server().http_port(), "/v1/chat/completions", body.dump());
+  }
+  ojson answered(const ojson& body) {
+    const HttpReply reply = chat(body);
+    INFO(reply.body);
+    REQUIRE(reply.status == 200);
+    return ojson::parse(reply.body);
+  }
+};
+
+ojson question(const std::string& text, int max_tokens = 12) {
+  return {{"model", "m"},
+          {"messages", ojson::array({{{"role", "user"}, {"content", text}}})},
+          {"max_tokens", max_tokens},
+          {"seed", 7}};
+}
+
+TEST_CASE("chat: a stream has the pieces of the whole answer, and both have their usage") {
+  ChatServer server;
+  ojson body = question("Hello");
+  const ojson whole = server.answered(body);
+  CHECK(whole["object"] == "chat.completion");
+  CHECK_THAT(whole["id"].get<std::string>(), Catch::StartsWith("chatcmpl-"));
+  CHECK(whole["choices"][0]["finish_reason"] == "length");
+  CHECK(whole["usage"]["completion_tokens"] == 12);
+  CHECK(whole["usage"]["total_tokens"] == 12 + whole["usage"]["prompt_tokens"].get<int>());
+  const std::string text = whole["choices"][0]["message"]["content"];
+  REQUIRE_FALSE(text.empty());
+
+  body["stream"] = true;
+  body["stream_options"] = {{"include_usage", true}};
+  const HttpReply reply = server.chat(body);
+  REQUIRE(reply.status == 200);
+  CHECK_THAT(reply.header("content-type"), Contains("text/event-stream"));
+  const std::vector<std::string> events = data_of(reply.body);
+  REQUIRE(events.size() > 3);
+  CHECK(events.back() == "[DONE]");
+  CHECK(ojson::parse(events.front())["choices"][0]["delta"] ==
+        ojson({{"role", "assistant"}, {"content", ""}}));
+  std::string joined;
+  for (std::size_t i = 0; i + 2 < events.size(); ++i) {
+    joined += ojson::parse(events[i])["choices"][0]["delta"].value("content", "");
+  }
+  CHECK(joined == text);
+  const ojson usage = ojson::parse(events[events.size() - 2])["usage"];
+  CHECK(usage["completion_tokens"] == 12);
+  // The second request has the state that the first one kept.
+  CHECK(usage["prompt_tokens_details"]["cached_tokens"].get<int>() > 0);
+}
+
+TEST_CASE(
+    "chat: each turn of a conversation reads at most the turn before, with the same answers") {
+  ChatServer server;
+  const TemporaryDirectory files;
+  ServerOptions without = ChatServer::options_with(files);
+  without.prefixes.memory_bytes = 0;
+  TestServer uncached(without, ChatServer::clock(), {{"m", text_model()}});
+  ojson messages = ojson::array({{{"role", "system"}, {"content", "You are brief."}}});
+  std::int64_t kept = 0, reads = 0;
+  for (int turn = 0; turn < 50; ++turn) {
+    CAPTURE(turn);
+    messages.push_back({{"role", "user"}, {"content", "Question " + std::to_string(turn)}});
+    ojson body = question("");
+    body["messages"] = messages;
+    body["seed"] = turn;
+    const ojson answer = server.answered(body);
+    const HttpReply twin = post(uncached.server().http_port(), "/v1/chat/completions", body.dump());
+    REQUIRE(twin.status == 200);
+    CHECK(ojson::parse(twin.body)["choices"] == answer["choices"]);
+    CHECK(ojson::parse(twin.body)["usage"]["prompt_tokens_details"]["cached_tokens"] == 0);
+    const std::int64_t prompt = answer["usage"]["prompt_tokens"];
+    const std::int64_t cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"];
+    CHECK(cached >= kept);
+    reads += prompt - cached;
+    v1::RenderChatResponse rendered;
+    v1::RenderChatRequest render;
+    render.set_body(body.dump());
+    grpc::ClientContext context;
+    REQUIRE(v1::ChatService::NewStub(server.channel())->Render(&context, render, &rendered).ok());
+    CHECK(rendered.ids_size() == prompt);
+    kept = rendered.turn_boundary();
+    CHECK(kept > cached);
+    messages.push_back(answer["choices"][0]["message"]);
+  }
+  CHECK(reads < 50 * 100);  // linear: each reads its own turn and the answer before it
+}
+
+TEST_CASE("chat: an answer names the model, also where the request does not") {
+  ChatServer server;
+  ojson body = question("Hello");
+  const bool is_named = GENERATE(false, true);
+  if (!is_named) body.erase("model");
+  CHECK(server.answered(body)["model"] == "m");
+  body["stream"] = true;
+  std::vector<std::string> chunks = data_of(server.chat(body).body);
+  chunks.pop_back();  // [DONE]
+  REQUIRE_FALSE(chunks.empty());
+  for (const std::string& chunk : chunks) CHECK(ojson::parse(chunk)["model"] == "m");
+}
+
+TEST_CASE("chat: lintel.cache false neither uses nor keeps a state of the prompt") {
+  ChatServer server;
+  const auto cached = [&](const ojson& body) {
+    const ojson usage = server.answered(body)["usage"];
+    return usage["prompt_tokens_details"]["cached_tokens"].get<int>();
+  };
+  ojson body = question("Hello");
+  ojson uncached = body;
+  uncached["lintel"] = {{"cache", false}};
+  CHECK(cached(uncached) == 0);
+  CHECK(cached(body) == 0);  // nothing was kept
+  CHECK(cached(body) > 0);
+  CHECK(cached(uncached) == 0);
+}
+
+TEST_CASE("chat: stop texts end the content, choices draw with seeds of their own") {
+  ChatServer server;
+  const std::string text =
+      server.answered(question("Hello", 40))["choices"][0]["message"]["content"];
+  // A character that has not come before.
+  std::size_t at = 1;
+  const auto begins_character = [&](std::size_t i) { return (text[i] & 0xC0) != 0x80; };
+  while (at < text.size() && (!begins_character(at) || text.find(text[at]) < at)) ++at;
+  REQUIRE(at < text.size());
+  std::size_t end = at + 1;
+  while (end < text.size() && !begins_character(end)) ++end;
+  ojson body = question("Hello", 40);
+  body["stop"] = ojson::array({"no such text", text.substr(at, end - at)});
+  const ojson stopped = server.answered(body);
+  CHECK(stopped["choices"][0]["message"]["content"] == text.substr(0, at));
+  CHECK(stopped["choices"][0]["finish_reason"] == "stop");
+  CHECK(stopped["usage"]["completion_tokens"].get<int>() <= 40);
+  CHECK(stopped["usage"]["prompt_tokens"].get<int>() > 0);
+
+  body = question("Hello", 10);
+  body["n"] = 3;
+  const ojson several = server.answered(body);
+  REQUIRE(several["choices"].size() == 3);
+  for (int i = 0; i < 3; ++i) {
+    ojson one = question("Hello", 10);
+    one["seed"] = 7 + i;
+    CHECK(server.answered(one)["choices"][0]["message"] == several["choices"][i]["message"]);
+    CHECK(several["choices"][i]["index"] == i);
+  }
+  CHECK(several["usage"]["completion_tokens"] == 30);
+}
+
+TEST_CASE("chat: logprobs are of the content's tokens") {
+  ChatServer server;
+  ojson body = question("Hello", 10);
+  body["logprobs"] = true;
+  body["top_logprobs"] = 2;
+  const ojson choice = server.answered(body)["choices"][0];
+  const ojson& tokens = choice["logprobs"]["content"];
+  REQUIRE_FALSE(tokens.empty());
+  std::string bytes;
+  for (const ojson& token : tokens) {
+    CHECK(token["logprob"].get<double>() <= 0);
+    CHECK(token["top_logprobs"].size() == 2);
+    for (const ojson& byte : token["bytes"]) bytes += static_cast<char>(byte.get<int>());
+  }
+  std::string text;
+  Utf8Stream utf8;
+  utf8.push(bytes, text);
+  utf8.finish(text);
+  CHECK(text == choice["message"]["content"]);
+}
+
+TEST_CASE("chat: reasoning is ended after thinking_token_budget, and the content follows") {
+  const TemporaryDirectory files;
+  ChatServer server(
+      ChatServer::options_with(files, "{% if add_generation_prompt %}<think>\n{% endif %}"));
+  ojson body = question("Hello", 40);
+  body["logit_bias"] = {{std::to_string('a' + 1), 50}};  // it writes nothing else
+  const ojson free = server.answered(body);
+  CHECK(free["choices"][0]["message"]["reasoning_content"] == std::string(40, 'a'));
+  CHECK(free["choices"][0]["message"]["content"] == "");
+  CHECK(free["usage"]["completion_tokens_details"]["reasoning_tokens"] == 40);
+  constexpr int kEndTokens = 10;  // of "\n</think>\n\n": a byte each, and one for the last two
+  for (const int budget : {0, 1, 8}) {
+    CAPTURE(budget);
+    body["thinking_token_budget"] = budget;
+    const ojson ended = server.answered(body);
+    const ojson& message = ended["choices"][0]["message"];
+    CHECK(message.value("reasoning_content", "") == std::string(budget, 'a'));
+    CHECK(message["content"] == std::string(40 - budget - kEndTokens, 'a'));
+    CHECK(ended["usage"]["completion_tokens"] == 40);
+    // With the line end before the tag.
+    CHECK(ended["usage"]["completion_tokens_details"]["reasoning_tokens"] == budget + 1);
+  }
+}
+
+// A model with Llama's tokens, which have an end, and a template that shows tools.
+struct ToolServer : TestServer {
+  explicit ToolServer(const std::string& source = golden_chat("templates/qwen2_5.json")["template"],
+                      const TemporaryDirectory& files = TemporaryDirectory())
+      : TestServer(options_with(source, files), ChatServer::clock(), {{"m", llama_text_model()}}) {}
+  static ServerOptions options_with(const std::string& source, const TemporaryDirectory& files) {
+    const auto path = files.path() / "chat.jinja";
+    std::ofstream(path) << source;
+    ServerOptions options = with_http();
+    options.monitoring.metrics_listen = ListenAddress{"127.0.0.1", 0, ""};
+    options.models.chat_templates = {{"m", path}};
+    return options;
+  }
+  ojson answered(const ojson& body) {
+    const HttpReply reply = post(server().http_port(), "/v1/chat/completions", body.dump());
+    INFO(reply.body);
+    REQUIRE(reply.status == 200);
+    return ojson::parse(reply.body);
+  }
+};
+
+TEST_CASE("chat: an answer under a schema is a document of it, for any draws") {
+  ToolServer server;
+  ojson body = question("Name a city.", 400);
+  body["response_format"] = {{"type", "json_schema"},
+                             {"json_schema",
+                              {{"name", "city"},
+                               {"strict", true},
+                               {"schema",
+                                {{"type", "object"},
+                                 {"properties",
+                                  {{"name", {{"type", "string"}, {"maxLength", 8}}},
+                                   {"size", {{"type", "integer"}, {"minimum", 1}, {"maximum", 99}}},
+                                   {"kind", {{"enum", {"old", "new"}}}}}},
+                                 {"required", {"name", "size", "kind"}},
+                                 {"additionalProperties", false}}}}}};
+  for (int seed = 0; seed < 5; ++seed) {
+    body["seed"] = seed;
+    const ojson choice = server.answered(body)["choices"][0];
+    CHECK(choice["finish_reason"] == "stop");
+    const ojson city = ojson::parse(choice["message"]["content"].get<std::string>());
+    CHECK(city.size() == 3);
+    CHECK(city["name"].is_string());
+    CHECK(city["size"].get<int>() >= 1);
+    CHECK(city["size"].get<int>() <= 99);
+    CHECK((city["kind"] == "old" || city["kind"] == "new"));
+  }
+  body["response_format"]["json_schema"]["schema"]["properties"]["name"]["contains"] =
+      ojson::object();
+  const HttpReply refused = post(server.server().http_port(), "/v1/chat/completions", body.dump());
+  CHECK(refused.status == 400);
+  CHECK(ojson::parse(refused.body)["error"]["code"] == "unsupported_schema");
+  CHECK_THAT(ojson::parse(refused.body)["error"]["message"].get<std::string>(),
+             Contains("/properties/name") && Contains("contains"));
+
+  body = question("Yes or no?", 20);
+  body["grammar"] = "root ::= \"yes\" | \"no\"";
+  const std::string word = server.answered(body)["choices"][0]["message"]["content"];
+  CHECK((word == "yes" || word == "no"));
+}
+
+TEST_CASE("chat: a forced call is one of the tools, with arguments of its schema") {
+  ToolServer server;
+  ojson body = question("Weather?", 400);
+  for (const char* const name : {"get_weather", "get_time"}) {
+    body["tools"].push_back(
+        {{"type", "function"},
+         {"function",
+          {{"name", name},
+           {"strict", true},
+           {"parameters",
+            {{"type", "object"},
+             {"properties", {{"place", {{"type", "string"}, {"maxLength", 6}}}}},
+             {"required", {"place"}},
+             {"additionalProperties", false}}}}}});
+  }
+  body["parallel_tool_calls"] = false;
+  body["tool_choice"] = "required";
+  for (int seed = 0; seed < 4; ++seed) {
+    body["seed"] = seed;
+    const ojson choice = server.answered(body)["choices"][0];
+    CHECK(choice["finish_reason"] == "tool_calls");
+    const ojson& calls = choice["message"]["tool_calls"];
+    REQUIRE(calls.size() == 1);
+    const std::string name = calls[0]["function"]["name"];
+    CHECK((name == "get_weather" || name == "get_time"));
+    const ojson arguments = ojson::parse(calls[0]["function"]["arguments"].get<std::string>());
+    CHECK(arguments["place"].is_string());
+    CHECK(calls[0]["id"].get<std::string>().size() == 9);
+  }
+  body["tool_choice"] = {{"type", "function"}, {"function", {{"name", "get_time"}}}};
+  const ojson named = server.answered(body)["choices"][0]["message"];
+  CHECK(named["tool_calls"][0]["function"]["name"] == "get_time");
+  CHECK(named["content"].is_null());
+  // The result goes back, and the conversation continues.
+  body["messages"].push_back(named);
+  body["messages"].push_back(
+      {{"role", "tool"}, {"tool_call_id", named["tool_calls"][0]["id"]}, {"content", "noon"}});
+  body["tool_choice"] = "none";
+  body["max_tokens"] = 5;
+  CHECK_FALSE(server.answered(body)["choices"][0]["message"].contains("tool_calls"));
+}
+
+TEST_CASE("chat: the next turn begins behind the answer where the template writes it as it came") {
+  // With the model's own end of a text, or with another one.
+  const std::string end = GENERATE("<|end_of_text|>", "<end>");
+  ToolServer server(
+      "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% if m.role == 'assistant' "
+      "%}" +
+      end +
+      "{% endif %}\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n"
+      "{% endif %}");
+  ojson body = question("A digit?", 20);
+  body["grammar"] = "root ::= [0-9]";
+  std::int64_t behind = 0;
+  for (int turn = 0; turn < 5; ++turn) {
+    const ojson answer = server.answered(body);
+    const ojson& usage = answer["usage"];
+    REQUIRE(answer["choices"][0]["finish_reason"] == "stop");
+    const bool is_own = end == "<|end_of_text|>";
+    CHECK(usage["prompt_tokens_details"]["cached_tokens"] ==
+          (is_own ? behind : std::max<std::int64_t>(behind - 3, 0)));
+    // The prompt, the digit and the end.
+    behind = usage["prompt_tokens"].get<std::int64_t>() + 2;
+    body["messages"].push_back(answer["choices"][0]["message"]);
+    body["messages"].push_back({{"role", "user"}, {"content", "Another?"}});
+    // What the next turn cannot begin with is dropped behind the answer.
+    REQUIRE(eventually([&] {
+      return values(server.server()).at("lintel_chat_states{at=\"end\"}") ==
+             (is_own ? std::min(turn + 1, 2) : 0);
+    }));
+  }
+  const auto now = values(server.server());
+  CHECK(now.at("lintel_chat_history_reread_total") == 0);
+  CHECK(now.at("lintel_chat_states{at=\"turn\"}") <= 3);
+  CHECK(now.at("lintel_chat_states{at=\"call\"}") == 0);
+}
+
+TEST_CASE("chat: an answer ends where it would have more than 128 calls") {
+  ToolServer server;
+  constexpr const char* kCalls =
+      R"(root ::= "a" ("<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>"){%COUNT%} "b")";
+  ojson body = question("Weather?", 8192);
+  body["tools"] = ojson::parse(R"([{"type": "function", "function": {"name": "f"}}])");
+  // The answer could begin with a call, as tools are given.
+  const std::vector<std::int32_t> a =
+      llama_text_model()->tokenizer()->encode("a", {.add_special = false});
+  body["logit_bias"] = {{std::to_string(a.front()), 100}};
+  const auto answered = [&](int count) {
+    std::string grammar = kCalls;
+    body["grammar"] = grammar.replace(grammar.find("%COUNT%"), 7, std::to_string(count));
+    return server.answered(body)["choices"][0];
+  };
+  const ojson most = answered(128);
+  CHECK(most["finish_reason"] == "tool_calls");
+  CHECK(most["message"]["tool_calls"].size() == 128);
+  CHECK(most["message"]["content"] == "ab");
+  const ojson more = answered(130);
+  CHECK(more["finish_reason"] == "length");
+  CHECK(more["message"]["tool_calls"] == most["message"]["tool_calls"]);
+  CHECK(more["message"]["content"] == "a");
+}
+
+TEST_CASE("chat: an answer that the end of the server cuts off is an error, not a short answer") {
+  ToolServer server;
+  ojson body = question("Hello", 30'000);
+  body["logit_bias"] = {{std::to_string(kLlamaEnd), -100}};
+  body["stream"] = true;
+  HttpClient client(server.server().http_port());
+  client.send(post_text("/v1/chat/completions", body.dump(), "application/json"));
+  std::string seen = client.read_raw(2000);
+  std::thread stopping([&] { server.server().stop(); });
+  for (std::string more; !(more = client.read_raw(1 << 16)).empty();) seen += more;
+  stopping.join();
+  CHECK_THAT(seen, Contains("\"error\""));
+  CHECK_THAT(seen, !Contains("\"length\""));
+}
+
+TEST_CASE("chat: an idle server reads the answer ahead, with the answers of one that does not") {
+  const TemporaryDirectory files;
+  // Old answers are written in another form, or without what the generation prompt began.
+  const std::string answer_begins = GENERATE("", "<think></think>");
+  const std::string source =
+      "{% for m in messages %}<|{{ m.role }}|>{{ m.content | upper }}\n{% endfor %}"
+      "{% if add_generation_prompt %}<|assistant|>" +
+      answer_begins + "{% endif %}";
+  ServerOptions options = ToolServer::options_with(source, files);
+  TestServer plain(options, ChatServer::clock(), {{"m", llama_text_model()}});
+  options.prefixes.reads_ahead = true;
+  TestServer ahead(options, ChatServer::clock(), {{"m", llama_text_model()}});
+  const auto answered = [](TestServer& server, const ojson& body) {
+    const HttpReply reply = post(server.server().http_port(), "/v1/chat/completions", body.dump());
+    INFO(reply.body);
+    REQUIRE(reply.status == 200);
+    return ojson::parse(reply.body);
+  };
+  const auto cached = [](const ojson& answer) {
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"].get<std::int64_t>();
+  };
+  ojson body = question("A long answer, please.", 40);
+  std::int64_t prompt = 0;
+  for (int turn = 0; turn < 3; ++turn) {
+    const ojson answer = answered(ahead, body);
+    const ojson twin = answered(plain, body);
+    CHECK(answer["choices"] == twin["choices"]);
+    if (turn > 0) {
+      CHECK(cached(twin) <= prompt);
+      CHECK(cached(answer) > prompt + 5);
+    }
+    prompt = answer["usage"]["prompt_tokens"];
+    // The answer and the reading of it are two requests.
+    REQUIRE(eventually([&] {
+      const auto ended = ahead.scheduler("m").stats().ended;
+      return ended[static_cast<std::size_t>(RequestOutcome::kDone)] ==
+             2 * static_cast<std::uint64_t>(turn + 1);
+    }));
+    CHECK(comes_to(ahead, "lintel_chat_states{at=\"turn\"}", std::min(turn + 2, 3)));
+    body["messages"].push_back(answer["choices"][0]["message"]);
+    body["messages"].push_back({{"role", "user"}, {"content", "Another?"}});
+  }
+  const auto now = values(ahead.server());
+  const auto then = values(plain.server());
+  for (const char* const how : {"cached", "read"}) {
+    const std::string name = std::string("lintel_chat_prompt_tokens_total{how=\"") + how + "\"}";
+    CHECK((how == std::string("cached") ? now.at(name) > then.at(name)
+                                        : now.at(name) < then.at(name)));
+  }
+}
+
+TEST_CASE("chat: a state before the generation prompt is kept where a call came, else dropped") {
+  // Its generation prompt is no beginning of what an answer becomes.
+  ToolServer server(
+      "{% for t in tools %}{{ t.function.name }}{% endfor %}{% for m in messages %}<|{{ m.role }}|>"
+      "{{ m.content }}{% for c in m.tool_calls %}<tool_call>{{ c.function | tojson }}</tool_call>"
+      "{% endfor %}\n{% endfor %}{% if messages[-1].role == 'user' %}. {% endif %}"
+      "{% if add_generation_prompt %}<|assistant|><think></think>{% endif %}");
+  ojson body = question("Weather?", 300);
+  body["tools"] = ojson::array({{{"type", "function"},
+                                 {"function",
+                                  {{"name", "f"},
+                                   {"parameters",
+                                    {{"type", "object"},
+                                     {"properties", ojson::object()},
+                                     {"additionalProperties", false}}}}}}});
+  body["parallel_tool_calls"] = false;
+  const auto calls = [&](double expected) {
+    return eventually(
+        [&] { return values(server.server()).at("lintel_chat_states{at=\"call\"}") == expected; });
+  };
+  body["tool_choice"] = "required";
+  CHECK(server.answered(body)["choices"][0]["finish_reason"] == "tool_calls");
+  CHECK(calls(1));
+  body["tool_choice"] = "auto";
+  body["messages"][0]["content"] = "Nothing.";
+  body["max_tokens"] = 1;
+  CHECK(server.answered(body)["choices"][0]["finish_reason"] == "length");
+  CHECK(calls(1));
+}
+
+TEST_CASE("chat: keywords of a schema that are left out are named in a header") {
+  ToolServer server;
+  ojson body = question("Name a city.", 8);
+  body["response_format"] = {
+      {"type", "json_schema"},
+      {"json_schema",
+       {{"name", "city"},
+        {"schema",
+         {{"type", "object"},
+          {"properties", {{"a", {{"type", "array"}, {"uniqueItems", true}}}}}}}}}};
+  for (const bool streams : {false, true}) {
+    body["stream"] = streams;
+    const HttpReply reply = post(server.server().http_port(), "/v1/chat/completions", body.dump());
+    CHECK(reply.status == 200);
+    CHECK(reply.header("lintel-schema-relaxed") == "#/properties/a uniqueItems");
+  }
+  // Of very many the first.
+  ojson& properties = body["response_format"]["json_schema"]["schema"]["properties"];
+  for (int i = 0; i < 200; ++i)
+    properties[std::string(50, 'p') + std::to_string(i)] = {{"uniqueItems", true}};
+  const HttpReply many = post(server.server().http_port(), "/v1/chat/completions", body.dump());
+  CHECK(many.status == 200);
+  CHECK(many.header("lintel-schema-relaxed").size() < 2100);
+  CHECK_THAT(std::string(many.header("lintel-schema-relaxed")), Catch::EndsWith(", ..."));
+  // None without any.
+  const HttpReply plain =
+      post(server.server().http_port(), "/v1/chat/completions", question("a", 2).dump());
+  CHECK(plain.header("lintel-schema-relaxed").empty());
+}
+
+TEST_CASE("chat: an answer without a limit of its own ends after --chat-max-tokens") {
+  const TemporaryDirectory files;
+  ServerOptions options = ChatServer::options_with(files);
+  options.models.limits.chat_max_tokens = 6;
+  ChatServer server(options);
+  ojson body = question("Hello", 9);
+  CHECK(server.answered(body)["usage"]["completion_tokens"] == 9);
+  body.erase("max_tokens");
+  const ojson answer = server.answered(body);
+  CHECK(answer["usage"]["completion_tokens"] == 6);
+  CHECK(answer["choices"][0]["finish_reason"] == "length");
+}
+
+TEST_CASE("chat: reasoning has the member's name that the server was given") {
+  const TemporaryDirectory files;
+  ServerOptions options =
+      ChatServer::options_with(files, "{% if add_generation_prompt %}<think>\n{% endif %}");
+  std::string thought;
+  for (const auto field : {ChatReasoningField::kReasoningContent, ChatReasoningField::kReasoning,
+                           ChatReasoningField::kBoth}) {
+    CAPTURE(static_cast<int>(field));
+    options.http.chat_reasoning_field = field;
+    ChatServer server(options);
+    ojson body = question("Hello");
+    ojson message = server.answered(body)["choices"][0]["message"];
+    CHECK(message.contains("reasoning_content") == (field != ChatReasoningField::kReasoning));
+    CHECK(message.contains("reasoning") == (field != ChatReasoningField::kReasoningContent));
+    for (const char* const name : {"reasoning_content", "reasoning"}) {
+      if (!message.contains(name)) continue;
+      if (thought.empty()) thought = message[name];
+      CHECK(message[name] == thought);
+    }
+    body["stream"] = true;
+    const ojson delta = ojson::parse(data_of(server.chat(body).body).at(1))["choices"][0]["delta"];
+    CHECK(delta.contains("reasoning_content") == message.contains("reasoning_content"));
+    CHECK(delta.contains("reasoning") == message.contains("reasoning"));
+  }
+}
+
+TEST_CASE(
+    "chat: sampling defaults of a checkpoint are listed, and apply where a request has none") {
+  const TemporaryDirectory files;
+  write_text_model(files.path() / "m");
+  std::ofstream(files.path() / "m" / "generation_config.json")
+      << R"({"temperature": 0.0, "top_k": 20, "repetition_penalty": 1.05, "do_sample": true})";
+  ServerOptions options = ChatServer::options_with(files);
+  options.models.directories = {{"m", files.path() / "m"}};
+  TestServer server(options, ChatServer::clock(), {});
+  const int port = server.server().http_port();
+  for (const char* const path : {"/v1/models", "/v1/models/m"}) {
+    const HttpReply reply =
+        request(port, "GET " + std::string(path) + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    ojson model = ojson::parse(reply.body);
+    if (model.contains("data")) model = ojson(model["data"][0]);
+    CHECK(model["lintel"]["defaults"] ==
+          ojson({{"temperature", 0.0}, {"top_k", 20}, {"repetition_penalty", 1.05}}));
+  }
+  ojson body = question("Hello");
+  const auto text = [&](int seed) {
+    body["seed"] = seed;
+    const HttpReply reply = post(port, "/v1/chat/completions", body.dump());
+    return ojson::parse(reply.body)["choices"][0]["message"]["content"].get<std::string>();
+  };
+  CHECK(text(1) == text(2));  // the most likely tokens
+  body["temperature"] = 1.0;
+  CHECK(text(1) != text(2));
+}
+
+TEST_CASE("chat: what cannot be served is an error of OpenAI's shape, with its code") {
+  ChatServer server;
+  const auto error_of = [&](const ojson& body) {
+    const HttpReply reply = server.chat(body);
+    CHECK(reply.status == 400);
+    return ojson::parse(reply.body)["error"];
+  };
+  ojson body = question("a");
+  body["tools"] = ojson::array({{{"type", "function"}, {"function", {{"name", "f"}}}}});
+  CHECK(error_of(body)["code"] == "tools_not_supported");
+  CHECK(error_of(body)["param"] == "tools");
+  body = question("a");
+  body["functions"] = ojson::array();
+  CHECK(error_of(body)["param"] == "functions");
+  body = question("a");
+  body["temperature"] = -1;
+  CHECK(error_of(body)["param"] == "temperature");
+  body = question("a");
+  // As many, and as long, as completions take (--max-stop-strings).
+  body["stop"] = std::vector<std::string>(16, std::string(256, 'a'));
+  CHECK(server.chat(body).status == 200);
+  body["stop"] = std::vector<std::string>(17, "a");
+  CHECK(error_of(body)["param"] == "stop");
+  CHECK(error_of(body)["message"] == "stop: 17 stop strings are more than 16");
+  body["stop"] = {"a", std::string(257, 'a')};
+  CHECK(error_of(body)["param"] == "stop");
+  CHECK(error_of(body)["message"] == "stop[1]: 257 bytes are more than 256");
+  body["stop"] = "";
+  CHECK(error_of(body)["message"] == "stop[0]: is empty");
+  body = question("a");
+  body["messages"][0]["content"] = ojson::array({{{"type", "image_url"}}});
+  CHECK_THAT(error_of(body)["message"].get<std::string>(), Contains("image_url"));
+  CHECK(server.chat({{"model", "none"}, {"messages", question("a")["messages"]}}).status == 404);
+  const HttpReply none = post(server.server().http_port(), "/v1/chat/completions", "nonsense");
+  CHECK(none.status == 400);
+
+  TestServer plain({"bytes"}, with_http());
+  body = question("a");
+  body["model"] = "bytes";
+  const HttpReply refused = post(plain.server().http_port(), "/v1/chat/completions", body.dump());
+  CHECK(refused.status == 400);
+  CHECK(ojson::parse(refused.body)["error"]["code"] == "no_chat_template");
+}
+
+}  // namespace
+}  // namespace lintel::testing

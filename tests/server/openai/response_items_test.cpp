@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests for responses, and their items as messages.
+#include "server/openai/response_items.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/chat/template/request_json.h"
+#include "server/openai/response_request.h"
+#include "server/rpc/status.h"
+#include "tests/support/catch.h"
+#include "tests/support/sanitized.h"
+
+namespace lintel::testing {
+namespace {
+
+using Catch::Matchers::Contains;
+using ojson = nlohmann::ordered_json;
+
+ojson items_of(const ojson& input) {
+  ojson items;
+  const grpc::Status status = read_items(input, "r_in", items);
+  INFO(status.error_message());
+  REQUIRE(status.ok());
+  return items;
+}
+ojson messages_of_input(const ojson& input, const ojson& instructions = nullptr) {
+  ojson messages;
+  const grpc::Status status = messages_of(instructions, items_of(input), 0, messages);
+  INFO(status.error_message());
+  REQUIRE(status.ok());
+  return messages;
+}
+
+TEST_CASE("items: a text, short and long forms of messages are stored in one form") {
+  CHECK(items_of("Hi")[0] == ojson::parse(R"({"type": "message", "id": "msg_r_in0",
+      "status": "completed", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]})"));
+  const ojson items = items_of(ojson::parse(R"([
+      {"role": "assistant", "content": "A", "phase": "commentary", "id": "mine", "status": null},
+      {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "B"}]},
+      {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+      {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "1"}]},
+      {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "T"}]},
+      {"id": "msg_other"}])"));
+  CHECK(items[0]["content"][0].dump() == R"({"type":"output_text","text":"A","annotations":[]})");
+  CHECK(items[0]["phase"] == "commentary");
+  CHECK(items[0]["id"] == "mine");
+  CHECK(items[0]["status"] == "completed");
+  CHECK(items[2]["id"] == "fc_r_in2");
+  CHECK(items[3]["output"][0]["text"] == "1");
+  CHECK(items[4]["id"] == "rs_r_in4");
+  CHECK(items[5] == ojson({{"type", "item_reference"}, {"id", "msg_other"}}));
+}
+
+TEST_CASE("items: a call without arguments has an empty object") {
+  for (const char* const arguments : {"", R"(, "arguments": null)"}) {
+    const ojson items =
+        items_of(ojson::parse(R"([{"type": "function_call", "call_id": "c", "name": "f")" +
+                              std::string(arguments) + "}]"));
+    CHECK(items[0]["arguments"] == "{}");
+  }
+}
+
+TEST_CASE("items: what cannot be read is refused by its place") {
+  const auto refusal = [](const char* input) {
+    ojson items;
+    const grpc::Status status = read_items(ojson::parse(input), "", items);
+    CHECK(status.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+    return status.error_message();
+  };
+  CHECK_THAT(refusal("3"), Contains("input: "));
+  CHECK_THAT(refusal(R"([{"role": "user", "content": [{"type": "input_image"}]}])"),
+             Contains("input[0].content[0].type: is input_image"));
+  CHECK_THAT(refusal(R"([{"role": "user", "content": "a"}, {"type": "web_search_call"}])"),
+             Contains("input[1].type: is web_search_call"));
+  CHECK_THAT(refusal(R"([{"role": "robot", "content": "a"}])"), Contains("input[0].role"));
+  CHECK_THAT(refusal(R"([{"role": "user"}])"), Contains("input[0].content"));
+  CHECK_THAT(refusal(R"([{"type": "function_call", "call_id": 3}])"), Contains("input[0].call_id"));
+  CHECK_THAT(refusal("[{}]"), Contains("input[0].type: is missing"));
+  CHECK_THAT(refusal("[7]"), Contains("input[0]: is not an object"));
+}
+
+TEST_CASE("items: reasoning, a message and calls in a row are one message of the assistant") {
+  const ojson messages = messages_of_input(ojson::parse(R"([
+      {"role": "user", "content": "Q"},
+      {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "T"}]},
+      {"role": "assistant", "content": "I look."},
+      {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+      {"type": "function_call", "call_id": "b", "name": "g", "arguments": "{\"x\": 1}"},
+      {"type": "function_call_output", "call_id": "b", "output": "2"},
+      {"type": "function_call_output", "call_id": "a", "output": "1"},
+      {"role": "assistant", "content": "One."},
+      {"role": "assistant", "content": "Two."},
+      {"role": "user", "content": [{"type": "input_text", "text": "x"},
+                                   {"type": "input_text", "text": "y"}]}])"),
+                                           "Be brief.");
+  CHECK(messages == ojson::parse(R"([
+      {"role": "system", "content": "Be brief."},
+      {"role": "user", "content": "Q"},
+      {"role": "assistant", "content": "I look.", "reasoning_content": "T", "tool_calls": [
+          {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+          {"id": "b", "type": "function", "function": {"name": "g", "arguments": "{\"x\": 1}"}}]},
+      {"role": "tool", "tool_call_id": "b", "content": "2"},
+      {"role": "tool", "tool_call_id": "a", "content": "1"},
+      {"role": "assistant", "content": "One."},
+      {"role": "assistant", "content": "Two."},
+      {"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]}])"));
+}
+
+TEST_CASE("items: an output whose call is not there is refused") {
+  ojson messages;
+  const ojson items = items_of(ojson::parse(R"([{"role": "user", "content": "Q"},
+      {"type": "function_call_output", "call_id": "nosuch", "output": "1"}])"));
+  const grpc::Status status = messages_of(nullptr, items, 0, messages);
+  CHECK(status.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  CHECK_THAT(status.error_message(), Contains("input[1].call_id: is nosuch"));
+}
+
+TEST_CASE("items: a compaction stands for all before it, sealed reasoning for its text") {
+  const Sealer sealer(Sealer::Secret{}, "ada");
+  const ojson before = items_of(ojson::parse(R"([{"role": "user", "content": "A"},
+      {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}])"));
+  ojson item;
+  REQUIRE(compact_items(before, sealer, "cmp_1", item).ok());
+  CHECK(item["encrypted_content"].get<std::string>().find("call_id") == std::string::npos);
+  const ojson thought = {{"type", "reasoning"},
+                         {"summary", ojson::array()},
+                         {"encrypted_content", seal_reasoning(sealer, "T")}};
+  ojson items = items_of(
+      ojson::array({{{"role", "user"}, {"content", "old"}},
+                    item,
+                    {{"type", "function_call_output"}, {"call_id", "c"}, {"output", "1"}},
+                    thought,
+                    {{"role", "assistant"}, {"content", "B"}},
+                    {{"type", "function_call_output"}, {"call_id", "d"}, {"output", "1"}}}));
+  REQUIRE(has_sealed_items(items));
+  std::ptrdiff_t first_input = 0;
+  ojson opened = items;
+  REQUIRE(open_items(sealer, opened, first_input).ok());
+  CHECK_FALSE(has_sealed_items(opened));
+  REQUIRE(opened.size() == 6);
+  CHECK(opened[0] == before[0]);
+  CHECK(opened[3]["content"][0]["text"] == "T");
+  ojson messages;
+  // The place of an error is the request's.
+  CHECK_THAT(messages_of(nullptr, opened, first_input, messages).error_message(),
+             Contains("input[5].call_id: is d"));
+  opened.erase(5);
+  REQUIRE(messages_of(nullptr, opened, first_input, messages).ok());
+  CHECK(messages[0]["content"] == "A");
+  CHECK(messages[3]["reasoning_content"] == "T");
+
+  for (const bool changed : {true, false}) {
+    ojson theirs = items;
+    if (changed) theirs[1]["encrypted_content"] = "AAAA";
+    const grpc::Status refused =
+        open_items(changed ? sealer : Sealer(Sealer::Secret{}, "eve"), theirs, first_input = 0);
+    CHECK(refused.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+    CHECK_THAT(refused.error_message(), Contains("input[1].encrypted_content"));
+  }
+  const ojson large = ojson::array({std::string(kMostItemBytes, 'x')});
+  CHECK_THAT(compact_items(large, sealer, "cmp_1", item).error_message(), Contains("50331648"));
+}
+
+TEST_CASE("items: thousands of reasoning items in a row are joined in time linear in their bytes",
+          "[threat-95]") {
+  const auto seconds_of = [](std::size_t count) {
+    const ojson item = ojson::parse(R"({"type": "reasoning", "id": "r", "content": [
+        {"type": "reasoning_text", "text": "thought "}, {"type": "reasoning_text", "text": "on"}]})");
+    ojson items = std::vector<ojson>(count, item), messages;
+    const double seconds =
+        cpu_seconds_of([&] { REQUIRE(messages_of(nullptr, items, 0, messages).ok()); });
+    REQUIRE(messages.size() == 1);
+    const std::string all = messages[0]["reasoning_content"];
+    CHECK(all.size() == count * 11 - 1);
+    CHECK(all.starts_with("thought on\nthought on"));
+    return seconds;
+  };
+  // Four times the bytes: quadratic code takes sixteen times as long.
+  seconds_of(1000);
+  const double small = seconds_of(20'000), large = seconds_of(80'000);
+  CHECK(large < 10 * small + 0.05);
+}
+
+TEST_CASE("items: references are found by response, and each counts as often as it is named",
+          "[threat-95]") {
+  const std::string a(32, 'a'), b(32, 'b');
+  const auto id = [](const std::string& digits, int at) {
+    return "msg_" + digits + "_in" + std::to_string(at);
+  };
+  ojson items = items_of(ojson::array({{{"id", id(a, 0)}},
+                                       {{"id", id(b, 0)}},
+                                       {{"role", "user"}, {"content", "Q"}},
+                                       {{"id", id(a, 0)}},
+                                       {{"id", id(a, 1)}}}));
+  References references = references_of(items);
+  REQUIRE(references.size() == 2);
+  CHECK(references.at(a).at(id(a, 0)) == std::vector<std::size_t>{0, 3});
+  const ojson found = ojson::array({{{"id", id(a, 0)}, {"text", std::string(1000, 'x')}},
+                                    {{"id", "other"}},
+                                    {{"id", id(a, 1)}, {"text", "y"}}});
+  std::size_t bytes = 0;
+  REQUIRE(put_in_place(found, references.at(a), items, bytes));
+  CHECK(references.at(a).empty());
+  CHECK(items[0] == found[0]);
+  CHECK(items[3] == found[0]);
+  CHECK(items[4] == found[2]);
+  CHECK(bytes == 2 * tree_memory(found[0]) + tree_memory(found[2]));
+  REQUIRE(put_in_place(found, references.at(b), items, bytes));
+  CHECK(references.at(b).size() == 1);  // it has none of it
+
+  // A hundred times an item of 1 MB is more than a request may hold.
+  const ojson large = ojson::array({{{"id", id(a, 0)}, {"text", std::string(1'000'000, 'x')}}});
+  for (const std::size_t times : {45, 100}) {
+    ojson many = items_of(std::vector<ojson>(times, ojson({{"id", id(a, 0)}})));
+    References all = references_of(many);
+    bytes = tree_memory(many);
+    CHECK(put_in_place(large, all.at(a), many, bytes) == (times == 45));
+    CHECK(bytes <= kMostItemBytes);
+  }
+  for (const char* const odd : {"", "_", "msg", "msg_", "a_b_c_d"}) {
+    CHECK(references_of(ojson::array({{{"type", "item_reference"}, {"id", odd}}})).size() == 1);
+  }
+}
+
+struct CountingBudget final : JsonBudget {
+  bool charge(std::int64_t bytes) override {
+    held += bytes;
+    return true;
+  }
+  bool cancelled() const override { return false; }
+  std::int64_t held = 0;
+};
+
+TEST_CASE("items: a value's memory is what the reader of requests counts") {
+  for (const char* const text : {R"({"a": [1, "two", null, true], "bb": {"c": "ddd"}})",
+                                 R"([[], {}, "", "a text of more than 15 bytes"])", "1"}) {
+    JsonFailure failure;
+    const std::optional<ojson> read = read_request_json(text, {}, failure);
+    REQUIRE(read);
+    const auto bytes = static_cast<std::int64_t>(tree_memory(*read));
+    CountingBudget budget;
+    CHECK(read_request_json(text, {.budget = &budget}, failure));
+    CHECK(budget.held == bytes);
+    JsonBounds bounds;
+    bounds.max_bytes = bytes - 1;
+    if (bytes > 0) CHECK_FALSE(read_request_json(text, bounds, failure));
+  }
+}
+
+ResponseRequest read(const ojson& body, ResponseUse use = ResponseUse::kCreate) {
+  ResponseRequest request;
+  const grpc::Status status = read_response_request(body, use, request);
+  INFO(status.error_message());
+  REQUIRE(status.ok());
+  return request;
+}
+std::string refused(ojson body, ResponseUse use = ResponseUse::kCreate) {
+  ResponseRequest request;
+  const grpc::Status status = read_response_request(body, use, request);
+  CHECK(status.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+  return status.error_message();
+}
+
+TEST_CASE("request: tools, choices and formats become a chat completion's, and are repeated flat") {
+  const ResponseRequest request = read(ojson::parse(R"({
+      "model": "m", "input": "Hi", "instructions": "Be brief.", "temperature": 0.5, "seed": 3,
+      "max_output_tokens": 20, "stream": true, "store": null,
+      "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": null}],
+      "tool_choice": {"type": "allowed_tools", "tools": [{"type": "function", "name": "f"}]},
+      "text": {"format": {"type": "json_schema", "name": "s", "schema": {"type": "object"}}},
+      "reasoning": {"effort": "low", "summary": "auto"}, "metadata": {"a": "b"},
+      "include": ["reasoning.encrypted_content"], "truncation": "auto"})"));
+  CHECK(request.streams);
+  CHECK(request.store);
+  CHECK(request.seals_reasoning);
+  CHECK_FALSE(request.has_logprobs);
+  CHECK(request.chat == ojson::parse(R"({"model": "m", "temperature": 0.5, "seed": 3,
+      "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+      "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto",
+          "tools": [{"type": "function", "function": {"name": "f"}}]}},
+      "response_format": {"type": "json_schema",
+          "json_schema": {"name": "s", "schema": {"type": "object"}, "strict": false}},
+      "reasoning_effort": "low", "max_completion_tokens": 20})"));
+  const ojson& response = request.response;
+  CHECK(response["tools"] == ojson::parse(R"([{"type": "function", "name": "f",
+      "description": null, "parameters": {"type": "object"}, "strict": null}])"));
+  CHECK(response["tool_choice"]["mode"] == "auto");
+  CHECK(response["text"]["format"]["strict"] == false);
+  CHECK(response["reasoning"] == ojson({{"effort", "low"}, {"summary", "auto"}}));
+  CHECK(response["truncation"] == "disabled");
+  CHECK(response["temperature"] == 0.5);
+  CHECK(response["top_p"] == 1.0);
+  CHECK(response["metadata"] == ojson({{"a", "b"}}));
+  CHECK(response["max_output_tokens"] == 20);
+}
+
+TEST_CASE("request: json_object has a schema, if one is given") {
+  const auto request = [](const char* format) {
+    return read({{"model", "m"}, {"input", "Hi"}, {"text", {{"format", ojson::parse(format)}}}});
+  };
+  const ResponseRequest with = request(R"({"type": "json_object", "schema": {"type": "object"}})");
+  CHECK(with.chat["response_format"] == with.response["text"]["format"]);
+  CHECK(with.chat["response_format"]["schema"] == ojson({{"type", "object"}}));
+  const ResponseRequest without = request(R"({"type": "json_object", "schema": null})");
+  CHECK(without.chat["response_format"] == ojson({{"type", "json_object"}}));
+}
+
+TEST_CASE("request: what is not served is refused by its name") {
+  const auto with = [](const char* name, ojson value) {
+    ojson body = {{"model", "m"}, {"input", "Hi"}};
+    body[name] = std::move(value);
+    return refused(body);
+  };
+  CHECK_THAT(with("conversation", "c"), Contains("conversation: is not served"));
+  CHECK_THAT(with("nosuch", 1), Contains("nosuch: is not a parameter"));
+  CHECK_THAT(refused({{"input", "Hi"}, {"background", true}, {"store", false}}),
+             Contains("background: true goes with store"));
+  CHECK_THAT(with("max_output_tokens", 15), Contains("max_output_tokens") && Contains("16"));
+  CHECK_THAT(with("top_logprobs", 21), Contains("top_logprobs"));
+  CHECK_THAT(with("tools", ojson::array({{{"type", "web_search"}}})),
+             Contains("tools[0].type: is web_search"));
+  CHECK_THAT(with("include", ojson::array({"file_search_call.results"})), Contains("include"));
+  CHECK_THAT(with("stream_options", {{"include_obfuscation", true}}), Contains("stream_options"));
+  CHECK_THAT(with("text", {{"format", {{"type", "xml"}}}}), Contains("text.format"));
+  for (const char* const type : {"text", "json_object", "json_schema"}) {
+    ojson format = {{"type", type}, {"no_such", 1}};
+    if (std::string(type) == "json_schema")
+      format["name"] = "n", format["schema"] = ojson::object();
+    CHECK_THAT(with("text", {{"format", format}}), Contains("text.format.no_such: is not"));
+  }
+  CHECK_THAT(with("store", "yes"), Contains("store: is not true or false"));
+  CHECK_THAT(with("metadata", {{std::string(65, 'k'), "v"}}), Contains("metadata"));
+  CHECK_THAT(refused({{"model", "m"}}), Contains("input: is missing"));
+  CHECK_THAT(refused({{"input", "Hi"}}, ResponseUse::kCompact), Contains("model: is missing"));
+}
+
+TEST_CASE("request: a chat's refusal has the names of a response's members") {
+  const auto renamed = [](const char* field) {
+    return with_response_members(invalid_argument({{field, "is wrong"}}, "REASON")).error_message();
+  };
+  CHECK(renamed("messages[3].content") == "input[3].content: is wrong");
+  CHECK(renamed("max_completion_tokens") == "max_output_tokens: is wrong");
+  CHECK(renamed("tools[0].function.name") == "tools[0].name: is wrong");
+  CHECK(renamed("response_format.json_schema.schema/a") == "text.format.schema/a: is wrong");
+  CHECK(renamed("temperature") == "temperature: is wrong");
+}
+
+}  // namespace
+}  // namespace lintel::testing
