@@ -39,9 +39,15 @@ class Conversation {
   RenderedText prompt() {
     return render(request_.add_generation_prompt, request_.continue_final_message);
   }
-  // Without what asks for an answer, and with `more` messages behind. Nothing: the template
-  // refuses.
-  std::optional<RenderedText> without_prompt(const Json& more = Json::array()) {
+  // `prompt` without what asks for an answer. Nothing: the template refuses.
+  std::optional<std::string> without_generation_prompt(const RenderedText& prompt) {
+    if (!request_.add_generation_prompt && !request_.continue_final_message) return prompt.text;
+    std::optional<RenderedText> rendered = with(Json::array());
+    if (!rendered) return std::nullopt;
+    return std::move(rendered->text);
+  }
+  // Without that, and with `more` messages behind. Nothing: the template refuses.
+  std::optional<RenderedText> with(const Json& more) {
     Json& messages = request_.messages;  // no copy: they may be large
     const std::size_t size = messages.size();
     for (const Json& message : more) messages.push_back(message);
@@ -86,7 +92,7 @@ class Conversation {
       for (const std::ptrdiff_t near : {at + distance, at - distance}) {
         if (near < 0 || near >= size) continue;
         kwargs_["reasoning_effort"] = kEfforts[static_cast<std::size_t>(near)];
-        if (without_prompt()) return;
+        if (with(Json::array())) return;
       }
     }
     kwargs_["reasoning_effort"] = effort;
@@ -129,10 +135,10 @@ class CommonTokens {
     if (end != prompt.rendered.text.size()) ends_.clear();
   }
 
-  // common: bytes that both begin with.
-  std::int64_t with(std::string_view other, std::size_t common) const {
-    const std::size_t bytes = prompt_.rendered.text.size();
-    if (common == bytes && other.size() == bytes) return size();
+  std::int64_t with(std::string_view other) const {
+    const std::string_view text = prompt_.rendered.text;
+    const std::size_t common = common_bytes(text, other);
+    if (common == text.size() && other.size() == text.size()) return size();
     // Text is cut at special tokens, so that what follows the last one before the difference is
     // encoded alone.
     std::size_t first = 0;
@@ -143,10 +149,7 @@ class CommonTokens {
     const std::vector<std::int32_t> ids = encode(other, begin, common);
     const auto ours = std::span(prompt_.ids).subspan(first);
     const auto same = std::ranges::mismatch(ours, ids).in1 - ours.begin();
-    const std::int64_t tokens = static_cast<std::int64_t>(first) + same;
-    if (ends_.empty()) return tokens;
-    // A letter behind them may be the same by chance.
-    return std::min<std::int64_t>(tokens, std::ranges::upper_bound(ends_, common) - ends_.begin());
+    return static_cast<std::int64_t>(first) + same;
   }
 
  private:
@@ -185,44 +188,31 @@ ThinkingStart thinking_of(std::string_view generation_prompt) {
   return generation_prompt.ends_with(kHalf) ? ThinkingStart::kOpenedHalf : ThinkingStart::kClosed;
 }
 
-// How many bytes both texts begin with, of the same origins: where the next turn has an answer or a
-// question the prompt has something else, though it may be the same letter.
-std::size_t common_bytes(const RenderedText& a, const RenderedText& b) {
-  const std::size_t same = common_bytes(a.text, b.text);
-  const auto [in_a, in_b] =
-      std::ranges::mismatch(a.spans, b.spans, [](const auto& x, const auto& y) {
-        return x.origin == y.origin && x.begin == y.begin && x.end == y.end;
-      });
-  if (in_a == a.spans.end() || in_b == b.spans.end()) return same;
-  const bool is_same = in_a->origin == in_b->origin && in_a->begin == in_b->begin;
-  return std::min(same, is_same ? std::min(in_a->end, in_b->end) : in_a->begin);
-}
-
-// A turn that may be the next one.
+// A turn that may be the next one. No other text has these characters, which are for private use:
+// where it stands in the place of something else, the texts differ.
 const Json& assumed_turn() {
-  static const Json turn =
-      Json::parse(R"([{"role":"assistant","content":"A"},{"role":"user","content":"B"}])");
+  static const Json turn = {{{"role", "assistant"}, {"content", "\xee\x80\x80"}},
+                            {{"role", "user"}, {"content", "\xee\x80\x81"}}};
   return turn;
 }
 
-// Renders the conversation once without a generation prompt, to find that, and where a state is
-// kept for the next turn once with a turn more.
 void find_boundaries(Conversation& conversation, const Tokenizer& tokenizer,
-                     const std::vector<PlainText>& plain, bool has_next_turn, ChatPrompt& prompt) {
+                     const std::vector<PlainText>& plain, PromptUse use, ChatPrompt& prompt) {
   const CommonTokens common(tokenizer, prompt, plain);
   const auto last = static_cast<std::int64_t>(prompt.ids.size()) - 1;
   const std::string_view text = prompt.rendered.text;
-  prompt.before_generation_prompt = last;
   std::size_t generation_prompt = 0;
-  if (const auto off = conversation.without_prompt()) {
-    generation_prompt = common_bytes(text, off->text);
-    prompt.before_generation_prompt = common.with(off->text, generation_prompt);
+  prompt.before_generation_prompt = last;
+  if (const auto off = conversation.without_generation_prompt(prompt.rendered)) {
+    generation_prompt = common_bytes(text, *off);
+    prompt.before_generation_prompt = common.with(*off);
   }
   prompt.thinking = thinking_of(text.substr(generation_prompt));
-  std::optional<RenderedText> next;
-  if (has_next_turn) next = conversation.without_prompt(assumed_turn());
-  prompt.turn_boundary = next ? common.with(next->text, common_bytes(prompt.rendered, *next))
-                              : prompt.before_generation_prompt;
+  prompt.turn_boundary = prompt.before_generation_prompt;
+  if (use == PromptUse::kNextTurn) {
+    const auto next = conversation.with(assumed_turn());
+    if (next) prompt.turn_boundary = common.with(next->text);
+  }
   prompt.turn_boundary = std::clamp<std::int64_t>(prompt.turn_boundary, 0, last);
 }
 
@@ -235,7 +225,7 @@ grpc::Status chat_refusal(const char* reason, const std::string& param,
 
 grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer,
                               api::ChatParams& request, const LocalTime& now, ChatPrompt& prompt,
-                              JsonBudget* budget, bool has_next_turn) {
+                              JsonBudget* budget, PromptUse use) {
   const bool has_tools = !request.tools.is_null();
   const ChatTemplate* const chat_template = model.find(has_tools);
   if (chat_template == nullptr) {
@@ -256,7 +246,9 @@ grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer
     if (prompt.ids.empty()) {
       return chat_refusal("TEMPLATE_FAILED", "messages", "make an empty prompt");
     }
-    find_boundaries(conversation, tokenizer, plain, has_next_turn, prompt);
+    if (use != PromptUse::kCount) {
+      find_boundaries(conversation, tokenizer, plain, use, prompt);
+    }
   } catch (const MessageError& error) {
     // "messages[0].content is ..."
     const std::string what = error.what();
@@ -296,8 +288,7 @@ std::vector<std::int32_t> next_turn(const ChatModel& model, const Tokenizer& tok
   }
   if (more.size() == 1) more.push_back({{"role", "user"}, {"content", content}});
   Conversation conversation(*chat_template, traits, request, now, budget);
-  const std::optional<RenderedText> next =
-      conversation.without_prompt(prepare_messages(more, traits));
+  const std::optional<RenderedText> next = conversation.with(prepare_messages(more, traits));
   if (!next) return {};
   const std::vector<PlainText> plain = plain_parts(next->spans);
   return tokenizer.encode(next->text,

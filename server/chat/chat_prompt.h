@@ -29,11 +29,18 @@ enum class ThinkingStart {
   kOpenedHalf,  // the prompt ends with "<think"
 };
 
+// What a prompt is made for.
+enum class PromptUse {
+  kCount,    // its ids are counted: boundaries and thinking are not found
+  kAnswer,   // no state is kept for a next turn
+  kNextTurn  // one is
+};
+
 struct ChatPrompt {
   RenderedText rendered;
   std::vector<std::int32_t> ids;
   // Tokens that the prompt has in common with that of the next turn, for any answer and question;
-  // at most ids.size() - 1. Without a next turn: before_generation_prompt.
+  // at most ids.size() - 1. Of kAnswer as before_generation_prompt.
   std::int64_t turn_boundary = 0;
   // Tokens that it has in common with the conversation without a generation prompt.
   std::int64_t before_generation_prompt = 0;
@@ -47,12 +54,13 @@ struct ChatPrompt {
 // CANCELLED where `budget` (null: none) ends a rendering. The request's messages become those that
 // the template is shown.
 //
-// Renders the conversation once for the prompt, once without what asks for an answer, which shows
-// what does, and, if has_next_turn, once with a turn more, for ChatPrompt::turn_boundary. Where
-// reasoning_effort has no value of the template's own, each value that is tried is a rendering.
+// Renders the conversation once for the prompt; once without what asks for an answer, which shows
+// what does (kAnswer; not where nothing asks); and once with a turn more, for
+// ChatPrompt::turn_boundary (kNextTurn). Where reasoning_effort has no value of the template's own,
+// each value that is tried is a rendering.
 grpc::Status make_chat_prompt(const ChatModel& model, const Tokenizer& tokenizer,
                               api::ChatParams& request, const LocalTime& now, ChatPrompt& prompt,
-                              JsonBudget* budget = nullptr, bool has_next_turn = true);
+                              JsonBudget* budget = nullptr, PromptUse use = PromptUse::kNextTurn);
 
 // Whether the conversation's next turn begins with these tokens, the prompt's and those of the
 // answer with its end, where the client sends `answer` (a message of the assistant) back. Renders

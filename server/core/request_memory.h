@@ -37,8 +37,9 @@ struct RequestRefusal {
 void trim_heap() noexcept;
 
 // What requests hold from the moment they are parsed: bodies, trees of JSON, prompts, answers that
-// are kept until they are written, events that are kept for readers. (Reading and parsing over HTTP
-// count among --http-memory, states and what a running sequence holds among --session-memory.)
+// are kept until they are written, events that are kept for readers. (Over HTTP bodies count among
+// --http-memory until they are read, with the JSON of those that become messages; states and what a
+// running sequence holds count among --session-memory.)
 //
 // A request is charged with the most that it may come to hold before it holds it, as states are,
 // and releases what it has dropped or written. So an accepted request never has to be ended for

@@ -336,19 +336,15 @@ grpc::Status read_json_body(std::string_view text, const JsonBounds& bounds,
 
 JsonFailure read_chat_request(std::string_view text, const std::string& caller,
                               const std::function<bool()>& is_cancelled, ChatRequest& request) {
-  // Texts of the body, and of the prompt in its renderings.
-  constexpr std::size_t kTexts = 4;
   JsonFailure failure;
   request.bytes = text.size();
-  RequestRefusal refusal = request.charge.add(kTexts * text.size());
-  if (!refusal) {
-    RequestBudget tree(request.charge, /*copies=*/1, is_cancelled);
-    Json body;
-    request.status = read_json_body(text, {.budget = &tree}, body, failure);
-    if (request.status.ok()) request.status = read_chat_request(std::move(body), request);
-    refusal = tree.refusal();
+  RequestBudget tree(request.charge, /*copies=*/1, is_cancelled);
+  Json body;
+  request.status = read_json_body(text, {.budget = &tree}, body, failure);
+  if (request.status.ok()) request.status = read_chat_request(std::move(body), request);
+  if (tree.refusal()) {
+    request.status = request_memory_refusal(tree.refusal(), caller, "messages");
   }
-  if (refusal) request.status = request_memory_refusal(refusal, caller, "messages");
   return failure;
 }
 

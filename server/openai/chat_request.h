@@ -44,9 +44,9 @@ grpc::Status read_json_body(std::string_view text, const JsonBounds& bounds,
                             nlohmann::ordered_json& body, JsonFailure& failure);
 // INVALID_ARGUMENT names the member.
 grpc::Status read_chat_request(nlohmann::ordered_json body, ChatRequest& request);
-// Reads a body, and charges request.charge with what it becomes: the text, its tree, and the prompt
-// in its renderings. request.status: what is wrong with it, or as request_memory_refusal().
-// is_cancelled: empty: never. Returns why it is no JSON.
+// Reads a body, and charges request.charge with the tree that it becomes. request.status: what is
+// wrong with it, or as request_memory_refusal(). is_cancelled: empty: never. Returns why it is no
+// JSON.
 JsonFailure read_chat_request(std::string_view text, const std::string& caller,
                               const std::function<bool()>& is_cancelled, ChatRequest& request);
 

@@ -36,7 +36,8 @@ inline constexpr float kNoProbability = -9999.0F;
 float natural_log(float log2_prob);
 // The shortest decimal that is read as this float.
 double decimal(float value);
-// {"token", "logprob", "bytes"}: a member of `logprobs` of a chat, without its alternatives.
+// {"token", "logprob", "bytes"}: of the log-probabilities of a chat or response, without the
+// alternatives.
 nlohmann::ordered_json token_json(std::string_view text, float log2_prob);
 
 // A call of a tool as a message has it, or a delta: {"index", "id", "type", "function"}, of a

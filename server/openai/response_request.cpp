@@ -442,28 +442,75 @@ grpc::Status read_response_request(const Json& body, ResponseUse use, ResponseRe
   return grpc::Status::OK;
 }
 
+namespace {
+
+// The response that a body continues, of a body whose tree there is no room for.
+class PreviousReader final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit PreviousReader(std::string& id) : id_(id) {}
+
+  bool key(std::string& name) override {
+    is_previous_ = depth_ == 1 && name == "previous_response_id";
+    return true;
+  }
+  bool string(std::string& value) override {
+    if (std::exchange(is_previous_, false)) id_ = std::move(value);
+    return true;
+  }
+  bool start_object(std::size_t) override { return open(); }
+  bool start_array(std::size_t) override { return open(); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(std::int64_t) override { return true; }
+  bool number_unsigned(std::uint64_t) override { return true; }
+  bool number_float(double, const std::string&) override { return true; }
+  bool binary(nlohmann::json::binary_t&) override { return false; }  // not in JSON
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override {
+    return false;
+  }
+
+ private:
+  bool open() {
+    ++depth_;
+    is_previous_ = false;
+    return true;
+  }
+  bool close() {
+    --depth_;
+    return true;
+  }
+
+  std::string& id_;
+  std::size_t depth_ = 0;
+  bool is_previous_ = false;  // the next value
+};
+
+}  // namespace
+
 JsonFailure read_response_request(std::string_view text, ResponseUse use, const std::string& caller,
                                   const std::function<bool()>& is_cancelled,
                                   ReceivedResponse& response) {
-  // Of the texts in the items, with those of the prompt's renderings.
-  constexpr std::size_t kTextCopies = 4;
   JsonFailure failure;
   ResponseRequest& request = response.request;
   response.bytes = text.size();
-  RequestRefusal refusal = response.charge.add(kTextCopies * text.size());
-  if (!refusal) {
-    RequestBudget tree(response.charge, kItemCopies, is_cancelled);
-    Json body;
-    response.status = read_json_body(text, {.budget = &tree}, body, failure);
-    refusal = tree.refusal();
-    if (response.status.ok()) {
-      const Json& previous = part_of(body, "previous_response_id");
-      if (previous.is_string()) request.previous_response_id = previous.get<std::string>();
-      response.has_temperature = !part_of(body, "temperature").is_null();
-      response.has_top_p = !part_of(body, "top_p").is_null();
-      response.status = read_response_request(body, use, request);
-    }
+  RequestBudget tree(response.charge, kItemCopies, is_cancelled);
+  Json body;
+  response.status = read_json_body(text, {.budget = &tree}, body, failure);
+  if (response.status.ok()) {
+    const Json& previous = part_of(body, "previous_response_id");
+    if (previous.is_string()) request.previous_response_id = previous.get<std::string>();
+    response.has_temperature = !part_of(body, "temperature").is_null();
+    response.has_top_p = !part_of(body, "top_p").is_null();
+    response.status = read_response_request(body, use, request);
+  } else if (use == ResponseUse::kTurn) {
+    PreviousReader reader(request.previous_response_id);
+    JsonFailure none;
+    read_json_events(text, {}, reader, none);
   }
+  RequestRefusal refusal = tree.refusal();
+  if (!refusal) refusal = response.charge.add(response.idempotency_key.size());
   if (refusal) response.status = request_memory_refusal(refusal, caller, "input");
   if (!response.idempotency_key.empty()) {
     Sha256 hash;

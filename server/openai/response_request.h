@@ -80,9 +80,9 @@ struct ReceivedResponse final : RequestObject {
 // INVALID_ARGUMENT names the member.
 grpc::Status read_response_request(const nlohmann::ordered_json& body, ResponseUse use,
                                    ResponseRequest& request);
-// Reads a body, and charges response.charge with what it becomes: the text and its copies, and
-// kItemCopies of its tree. response.status: what is wrong with it, or as request_memory_refusal();
-// also then the response that it continues is known, where the body names one. is_cancelled: empty:
+// Reads a body, and charges response.charge with kItemCopies of the tree that it becomes.
+// response.status: what is wrong with it, or as request_memory_refusal(); of a turn the response
+// that it continues is known also then, where the body names one. is_cancelled: empty:
 // never. Returns why it is no JSON.
 JsonFailure read_response_request(std::string_view text, ResponseUse use, const std::string& caller,
                                   const std::function<bool()>& is_cancelled,

@@ -7,6 +7,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/status.h>
 
+#include <cassert>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -80,6 +81,7 @@ class RequestMessage {
   // Fills `message`, which is empty, and drops what was held. To be called once, though transports
   // hand the object over as const. REQUIRES: it is no object.
   grpc::Status read(const MessageBounds& bounds, google::protobuf::Message& message) const {
+    assert(object_ == nullptr);
     const grpc::Status status = message_ == nullptr ? parse_bounded(bytes_, bounds, message)
                                                     : take_bounded(*message_, bounds, message);
     bytes_.Clear();
@@ -89,6 +91,7 @@ class RequestMessage {
   // Null: it is none. REQUIRES: else it is of this type, the one that its method takes.
   template <typename Object>
   std::unique_ptr<Object> take_object() const {
+    assert(object_ == nullptr || dynamic_cast<Object*>(object_.get()) != nullptr);
     return std::unique_ptr<Object>(static_cast<Object*>(object_.release()));
   }
   void swap(grpc::ByteBuffer& bytes) { bytes_.Swap(&bytes); }

@@ -17,12 +17,12 @@
 #include "server/http/connect/rpc_json.h"
 #include "server/http/encoding/bounded_json.h"
 #include "server/http/kserve/infer_json.h"
-#include "server/openai/http/completion_request.h"
 #include "server/http/transport/request_gate.h"
 #include "server/http/transport/request_head.h"
 #include "server/http/transport/response_head.h"
 #include "server/http/transport/websocket.h"
 #include "server/observability/request_id.h"
+#include "server/openai/http/completion_request.h"
 #include "tests/server/http/read_json.h"
 
 namespace lintel::fuzz {
@@ -213,7 +213,8 @@ bool try_web_head(std::string_view bytes) {
   const bool is_http_10 = parser.is_http_10();
   const std::optional<HttpAnswer> answer = answer_head(house, request, is_http_10, route);
   const HttpAnswer back = answer.value_or(HttpAnswer{});
-  const ResponseHead head{back, origins.headers_for(request, "retry-after"), request.request_id, true, is_http_10};
+  const ResponseHead head{back, origins.headers_for(request, "retry-after"), request.request_id,
+                          true, is_http_10};
   check_head(head.whole());
   check_head(head.in_pieces());
   if (answer) return answer->status < 400;

@@ -129,14 +129,20 @@ StoredChatStates::Reader reader_of(const CallScope& scope, const ReadChat& chat)
   return {chat.model, chat.adapter, scope.caller().name};
 }
 
-}  // namespace
-
+// Whether states may be kept for the next turn: the cache has room for one of this model, which
+// does not read its sequences again.
 bool keeps_states(const ServiceContext& context, const ReadChat& chat) {
-  return chat.request.cache && context.prefixes.options().memory_bytes > 0;
+  const Transformer& transformer = *chat.model->transformer;
+  return chat.request.cache && context.prefixes.takes(transformer, 1, /*is_turn=*/true) &&
+         context.prefixes.may_keep(transformer, 1);
 }
 
+}  // namespace
+
 grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat& chat,
-                       bool has_next_turn) {
+                       PromptUse use, bool is_shown) {
+  // Texts of the messages, and of the prompt in its renderings.
+  constexpr std::size_t kTexts = 4;
   grpc::Status status;
   chat.model = use_model(chat.request.base.model, context, &status);
   if (chat.model == nullptr) return status;
@@ -152,12 +158,17 @@ grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat
                             ? "the model has no tokenizer: its tokens are ids alone"
                             : "the model has no chat template (--chat-template)");
   }
+  if (const RequestRefusal refusal = chat.memory.add(kTexts * chat.text_bytes)) {
+    return request_memory_refusal(refusal, scope.caller().name, "messages");
+  }
+  const bool has_use = is_shown || keeps_states(context, chat);
+  if (use == PromptUse::kNextTurn && !has_use) use = PromptUse::kAnswer;
   chat.now = local_time(std::chrono::system_clock::to_time_t(context.clock.wall_time()));
   // Beside the messages, until the prompt is made.
   RequestMemory::Charge memory = chat.memory.beside();
   RequestBudget rendering(memory, /*copies=*/1, chat.is_cancelled);
   status = make_chat_prompt(*chat.model->chat, *tokenizer, chat.request, chat.now, chat.prompt,
-                            &rendering, has_next_turn);
+                            &rendering, use);
   if (rendering.refusal()) {
     return request_memory_refusal(rendering.refusal(), scope.caller().name, "messages");
   }
@@ -291,7 +302,7 @@ grpc::Status ChatGeneration::charge_output(RpcCall& rpc, const CallScope& scope,
 
 bool ChatGeneration::has_stored(const CallScope& scope, const ReadChat& chat) const {
   StoredChatStates* const stored = context_.chat_states;
-  return stored != nullptr && chat.request.cache &&
+  return stored != nullptr && keeps_states(context_, chat) &&
          stored->has_more(reader_of(scope, chat), chat.prompt.ids);
 }
 

@@ -23,11 +23,11 @@
 #include "server/chat/chat_grammar.h"
 #include "server/chat/chat_output.h"
 #include "server/chat/chat_prompt.h"
-#include "server/openai/chat_request.h"
 #include "server/core/request_memory.h"
 #include "server/core/threads.h"
 #include "server/engine/request.h"
 #include "server/grammar/grammar_cache.h"
+#include "server/openai/chat_request.h"
 #include "server/rpc/answer.h"
 #include "server/rpc/rpc.h"
 
@@ -39,10 +39,12 @@ struct ReadChat {
   void take(ChatRequest& read) {
     memory = std::move(read.charge);
     request = std::move(read.params);
+    text_bytes = read.bytes;
   }
 
   RequestMemory::Charge memory;  // of request and prompt, which go before it
   api::ChatParams request;
+  std::size_t text_bytes = 0;          // of the text that it was read from
   std::function<bool()> is_cancelled;  // ends the making of the prompt; empty: never
   SharedModel model;
   SharedAdapter adapter;  // null: none
@@ -50,11 +52,10 @@ struct ReadChat {
   ChatPrompt prompt;
 };
 
-// Fills in what follows from chat.request. has_next_turn: as make_chat_prompt()'s.
+// Fills in what follows from chat.request, and charges chat.memory with the texts of the prompt.
+// kNextTurn: where keeps_states() says that there is use for it, unless `is_shown`.
 grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat& chat,
-                       bool has_next_turn);
-// Whether states of the chat are kept for its next turn.
-bool keeps_states(const ServiceContext& context, const ReadChat& chat);
+                       PromptUse use, bool is_shown = false);
 
 // A turn of a conversation, from its prompt to its answer: enough to say which of the states that
 // were kept on the way the next turn may begin with. Its messages are kept as text, and of its

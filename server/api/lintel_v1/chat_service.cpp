@@ -46,7 +46,8 @@ RpcReactor* ChatService::Render(RpcCall* call, const LazyMessage<v1::RenderChatR
         read_chat_request(wire.body(), scope.caller().name, chat.is_cancelled, read);
         grpc::Status status = read.status;
         chat.take(read);
-        if (status.ok()) status = read_chat(context_, scope, chat, /*has_next_turn=*/true);
+        if (status.ok())
+          status = read_chat(context_, scope, chat, PromptUse::kNextTurn, /*is_shown=*/true);
         if (!status.ok()) return status;
         response->set_text(std::move(chat.prompt.rendered.text));
         response->mutable_ids()->Add(chat.prompt.ids.begin(), chat.prompt.ids.end());
@@ -63,12 +64,15 @@ grpc::Status ChatService::read(RpcCall& rpc, const LazyMessage<v1::ChatRequest>&
   std::unique_ptr<ChatRequest> read = request.take_object<ChatRequest>();
   if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
   if (read == nullptr) {
+    const std::string& caller = call.scope.caller().name;
+    RequestMemory::Charge text = call.scope.charge();
     v1::ChatRequest wire;
     grpc::Status status = request.read(bounds_of(context_.gate, Method::kCompleteChat), wire);
+    if (status.ok()) status = charge_message(wire, caller, text);
     if (!status.ok()) return status;
     read = std::make_unique<ChatRequest>();
     read->charge = call.scope.charge();
-    read_chat_request(wire.body(), call.scope.caller().name, chat.is_cancelled, *read);
+    read_chat_request(wire.body(), caller, chat.is_cancelled, *read);
   }
   grpc::Status status = read->status;
   chat.take(*read);
@@ -77,8 +81,7 @@ grpc::Status ChatService::read(RpcCall& rpc, const LazyMessage<v1::ChatRequest>&
 
 grpc::Status ChatService::complete(RpcCall& rpc, const std::shared_ptr<ReadChat>& chat,
                                    ChatStream& stream) {
-  grpc::Status status =
-      read_chat(context_, stream.call().scope, *chat, keeps_states(context_, *chat));
+  grpc::Status status = read_chat(context_, stream.call().scope, *chat, PromptUse::kNextTurn);
   if (!status.ok()) return status;
   if (!generation_.has_stored(stream.call().scope, *chat)) return generate(rpc, *chat, stream);
   return run_by_store(context_, stream.call().scope.log_fields(), [this, &rpc, &stream, chat] {

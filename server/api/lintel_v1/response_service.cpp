@@ -607,22 +607,20 @@ grpc::Status ResponseService::read_conversation(const std::string& owner, const 
   return with_response_members(status);
 }
 
-grpc::Status ResponseService::render(CallScope& scope, Conversation& read) {
-  return with_response_members(
-      read_chat(context_, scope, read.chat, keeps_states(context_, read.chat)));
+grpc::Status ResponseService::render(CallScope& scope, PromptUse use, Conversation& read) {
+  return with_response_members(read_chat(context_, scope, read.chat, use));
 }
 
-grpc::Status ResponseService::find_repeated(const ReceivedResponse& received,
-                                            ResponseRecord& record, ResponseCall& stream,
-                                            bool& is_answered) {
+grpc::Status ResponseService::find_repeated(const std::string& owner,
+                                            const ReceivedResponse& received,
+                                            const ResponseRequest& request, ResponseRecord& record,
+                                            ResponseCall& stream, bool& is_answered) {
   constexpr const char* kField = "Idempotency-Key";
-  const ResponseRequest& request = received.request;
   const std::string& key = received.idempotency_key;
   if (key.size() > kMostKeyBytes) {
     return invalid_argument({{kField, "has " + std::to_string(key.size()) + " bytes, at most " +
                                           std::to_string(kMostKeyBytes) + " are taken"}});
   }
-  const std::string owner = record.owner;
   std::string digits;
   SessionError error = store_.digits_of_key(owner, key, digits);
   bool is_hidden = false;
@@ -752,8 +750,10 @@ grpc::Status ResponseService::receive(RpcCall& rpc,
   asked.received = request.take_object<ReceivedResponse>();
   if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
   if (asked.received != nullptr) return asked.received->status;
+  RequestMemory::Charge text = call.scope.charge();
   v1::CreateResponseRequest wire;
   grpc::Status status = request.read(bounds_of(context_.gate, Method::kCreateResponse), wire);
+  if (status.ok()) status = charge_message(wire, call.scope.caller().name, text);
   if (!status.ok()) return status;
   asked.received = std::make_unique<ReceivedResponse>();
   ReceivedResponse& received = *asked.received;
@@ -769,40 +769,51 @@ grpc::Status ResponseService::receive(RpcCall& rpc,
   return received.status;
 }
 
-grpc::Status ResponseService::begin_creation(RpcCall& rpc, Creation& asked, ResponseCall& stream,
-                                             bool& is_answered) {
+grpc::Status ResponseService::begin_creation(const std::string& owner, Creation& asked) {
   ReceivedResponse& received = *asked.received;
-  Conversation& read = asked.read;
   ResponseRecord& record = asked.record;
-  const bool is_stored = received.request.store;
-  if (is_stored && !store_.waits()) rpc.add_header("lintel-durability", "none");
-  record.owner = stream.call().scope.caller().name;
   if (asked.interrupted) {
-    if (asked.interrupted->owner != record.owner)
+    if (asked.interrupted->owner != owner) {
       return no_response(response_id(asked.interrupted->digits));
-    record = *std::exchange(asked.interrupted, std::nullopt);
-  } else if (is_stored && !received.idempotency_key.empty()) {
-    grpc::Status status = find_repeated(received, record, stream, is_answered);
-    if (!status.ok() || is_answered) return status;
+    }
+    record = *std::move(asked.interrupted);
   }
+  record.owner = owner;
   if (record.digits.empty()) record.digits = random_digits();
-  read.is_kept = received.is_turn && !is_stored;
-  read.take(received);
-  return read_conversation(record.owner, record.digits + "_in", read);
+  asked.read.is_kept = received.is_turn && !received.request.store;
+  asked.read.take(received);
+  return read_conversation(owner, record.digits + "_in", asked.read);
 }
 
 grpc::Status ResponseService::create(RpcCall& rpc, Creation& asked, ResponseCall& stream) {
   StreamCall& call = stream.call();
+  if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
   Conversation& read = asked.read;
   ResponseRecord& record = asked.record;
+  const std::string& owner = call.scope.caller().name;
+  const ResponseRequest& request = asked.has_begun ? read.request : asked.received->request;
+  if (!asked.has_begun && request.store && !store_.waits()) {
+    rpc.add_header("lintel-durability", "none");
+  }
   grpc::Status status;
-  // Once, though its model may have to be waited for.
-  if (!std::exchange(asked.has_begun, true)) {
+  // Each time, since another call may have run the request while this one waited for its model.
+  if (request.store && !asked.received->idempotency_key.empty() && !asked.interrupted) {
     bool is_answered = false;
-    status = begin_creation(rpc, asked, stream, is_answered);
+    status = find_repeated(owner, *asked.received, request, record, stream, is_answered);
     if (!status.ok() || is_answered) return status;
   }
-  status = render(call.scope, read);
+  if (!std::exchange(asked.has_begun, true)) {
+    status = begin_creation(owner, asked);
+    if (!status.ok()) return status;
+  }
+  return run_creation(rpc, asked, stream);
+}
+
+grpc::Status ResponseService::run_creation(RpcCall& rpc, Creation& asked, ResponseCall& stream) {
+  StreamCall& call = stream.call();
+  Conversation& read = asked.read;
+  ResponseRecord& record = asked.record;
+  grpc::Status status = render(call.scope, PromptUse::kNextTurn, read);
   if (!status.ok()) return status;
   const ResponseRequest& request = read.request;
   const bool runs_again = record.version > 0;
@@ -1031,7 +1042,7 @@ RpcReactor* ResponseService::CountInputTokens(
         read.chat.is_cancelled = [rpc] { return rpc->is_cancelled(); };
         grpc::Status status = read_received(scope, wire.body(), ResponseUse::kCount, read);
         if (status.ok()) status = read_conversation(scope.caller().name, "", read);
-        if (status.ok()) status = render(scope, read);
+        if (status.ok()) status = render(scope, PromptUse::kCount, read);
         if (!status.ok()) return status;
         response->set_input_tokens(static_cast<std::int64_t>(read.chat.prompt.ids.size()));
         return status;
@@ -1053,7 +1064,7 @@ RpcReactor* ResponseService::Compact(RpcCall* rpc,
         if (status.ok()) {
           status = read_conversation(scope.caller().name, digits + "_in", read);
         }
-        if (status.ok()) status = render(scope, read);
+        if (status.ok()) status = render(scope, PromptUse::kCount, read);
         if (!status.ok()) return status;
         std::optional<Sealer> sealer;
         const SessionError error = store_.sealer(scope.caller().name, sealer);

@@ -53,6 +53,7 @@ class ResponseService final : public RpcService {
       chat.memory = std::move(received.charge);
       request = std::move(received.request);
       earlier = std::move(received.earlier);
+      chat.text_bytes = received.bytes;
     }
 
     ReadChat chat;  // its charge is for all of it
@@ -82,19 +83,18 @@ class ResponseService final : public RpcService {
   // Of a request that its protocol has read, or of a message of gRPC.
   grpc::Status receive(RpcCall& rpc, const LazyMessage<v1::CreateResponseRequest>& request,
                        StreamCall& call, Creation& asked);
-  // The conversation, and the record of what will be stored. is_answered: the stream repeats the
-  // answer of a request with the same Idempotency-Key.
-  grpc::Status begin_creation(RpcCall& rpc, Creation& asked, ResponseCall& stream,
-                              bool& is_answered);
   grpc::Status create(RpcCall& rpc, Creation& asked, ResponseCall& stream);
+  // The conversation, and the record of what will be stored.
+  grpc::Status begin_creation(const std::string& owner, Creation& asked);
+  grpc::Status run_creation(RpcCall& rpc, Creation& asked, ResponseCall& stream);
   // One in the background whose process is gone, without a client.
   void run_again(const ResponseRecord& record);
   // Of a request with an Idempotency-Key: fills in what is known of a record under its id.
   // is_answered: the stream repeats its answer.
-  grpc::Status find_repeated(const ReceivedResponse& received, ResponseRecord& record,
+  grpc::Status find_repeated(const std::string& owner, const ReceivedResponse& received,
+                             const ResponseRequest& request, ResponseRecord& record,
                              ResponseCall& stream, bool& is_answered);
-  // The body and what it says, charged to read.chat.memory. Not OK also as
-  // request_memory_refusal().
+  // What a body says, charged to read.chat.memory. Not OK also as request_memory_refusal().
   grpc::Status read_received(const CallScope& scope, std::string_view text, ResponseUse use,
                              Conversation& read);
   // Charges `stream` with what the response may hold until its end. record: what is stored of it,
@@ -109,7 +109,7 @@ class ResponseService final : public RpcService {
   // Its messages. suffix: of the ids of input items that have none.
   grpc::Status read_conversation(const std::string& owner, const std::string& suffix,
                                  Conversation& read);
-  grpc::Status render(CallScope& scope, Conversation& read);
+  grpc::Status render(CallScope& scope, PromptUse use, Conversation& read);
   grpc::Status open_sealed(const std::string& owner, JsonBudget& budget,
                            nlohmann::ordered_json& items, std::ptrdiff_t& first_input);
   // Puts items in the places of references to them. Each response is looked up once. budget:

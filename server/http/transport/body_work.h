@@ -25,9 +25,9 @@ namespace lintel {
 // thread of the object's, while HTTP's threads serve others. Those threads also begin the call that
 // a long body becomes: rendering and tokenizing it takes longer than reading. Callers take turns:
 // by their identity, or where they have none by the address of their connection. So a caller with
-// many bodies delays another by one body for each thread. What a body and its reader hold counts
-// among HttpCounters::body_bytes. A reading ends when its client goes, and all do when the server
-// drains.
+// many bodies delays another by one body for each thread. A body counts among
+// HttpCounters::body_bytes, with what its reader charges to the budget. A reading ends when its
+// client goes, and all do when the server drains.
 //
 // Thread-safe but for stop().
 class BodyWork {

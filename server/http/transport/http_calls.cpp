@@ -82,8 +82,13 @@ class HttpCalls::Call final : public RpcCall,
     if (timeout) calls_.add_deadline(std::chrono::steady_clock::now() + *timeout, *this);
     calls_.enter();
     self_ = shared_from_this();
+    const bool is_long = request_bytes_ > BodyWork::kShortBytes;
+    // What has read it is a thread of BodyWork in the caller's turn: bodies that wait are texts.
+    if (has_object_ && is_long) {
+      const std::shared_ptr<Call> call = self_;
+      return run(start_);
+    }
     const grpc::Status in_turn = catch_exceptions([&] {
-      const bool is_long = request_bytes_ > BodyWork::kShortBytes;
       if (calls_.bodies_ == nullptr || !is_long) return out_of_memory();
       const bool is_added = calls_.bodies_->run_in_turn(exchange_->request(), request_bytes_,
                                                         [call = self_](const grpc::Status& status) {

@@ -33,7 +33,7 @@ struct HttpServerState {
   const BearerTokens* tokens;  // null: none is asked for
   std::size_t max_body_bytes;
   HttpCounters& counters;
-  std::string replica_id;            // empty: answers do not say
+  std::string replica_id;  // empty: answers do not say
   // A connection this old takes no further request; a running one has the grace to end, then it is
   // closed: as ConnectionOptions has it for gRPC. 0: no bound.
   std::chrono::milliseconds max_age{0}, max_age_grace{0};

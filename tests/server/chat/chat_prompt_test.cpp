@@ -169,6 +169,13 @@ TEST_CASE("the boundary of a turn is before a generation prompt that is like an 
   CHECK(prompt.rendered.text == "hello;A: ");
   CHECK(prompt.before_generation_prompt == 6);
   CHECK(prompt.turn_boundary == 6);
+  // A question, where the template shows the last one behind all others.
+  const auto last = chat_model(
+      "{{ messages[0].content }} Q: {{ messages[-1].content }}{% if add_generation_prompt %} A:"
+      "{% endif %}");
+  api::ChatParams asked =
+      request_of({{{"role", "system"}, {"content", "s"}}, {{"role", "user"}, {"content", "B"}}});
+  CHECK(prompt_of(*last, tokenizer, asked).turn_boundary == 5);
   // An answer that the template shows behind the generation prompt leaves all but its last token.
   const auto chat = chat_model(
       "{% for m in messages %}{{ m.role[0] }}:{{ m.content }};{% endfor %}"
@@ -185,7 +192,8 @@ TEST_CASE("without a next turn the boundary is before the generation prompt") {
   const SpelledTokenizer tokenizer({"<|im_start|>", "<|im_end|>", "<think>"});
   api::ChatParams request = request_of({{{"role", "user"}, {"content", "hello"}}});
   ChatPrompt prompt;
-  REQUIRE(make_chat_prompt(*model, tokenizer, request, {}, prompt, nullptr, false).ok());
+  REQUIRE(
+      make_chat_prompt(*model, tokenizer, request, {}, prompt, nullptr, PromptUse::kAnswer).ok());
   CHECK(prompt.turn_boundary == prompt.before_generation_prompt);
 }
 

@@ -198,22 +198,20 @@ TEST_CASE("members of tools and messages keep the client's order and digits") {
   CHECK(request.kwargs["n"].is_binary());
 }
 
-TEST_CASE("a body that was read is charged with its text, its tree and the prompt's texts") {
+TEST_CASE("a body is charged with its tree, before it is made") {
   RequestMemory memory({.bytes = std::size_t{1} << 20});
   Json body = valid();
-  body["messages"][0]["content"] = std::string(50'000, 'a');
-  const std::string text = body.dump();
+  body["messages"][0]["x"] = std::vector<int>(20'000, 0);
   ChatRequest request;
   request.charge = RequestMemory::Charge(&memory, "");
-  CHECK(read_chat_request(text, "", {}, request).kind == JsonFailure::Kind::kNone);
+  CHECK(read_chat_request(body.dump(), "", {}, request).kind == JsonFailure::Kind::kNone);
   CHECK(request.status.ok());
-  CHECK(request.text_bytes() == text.size());
-  CHECK(memory.stats().bytes >= 5 * text.size());
-  // What does not fit is refused with the flag, before it is read.
-  body["messages"][0]["content"] = std::string(300'000, 'a');
+  CHECK(request.text_bytes() == body.dump().size());
+  CHECK(memory.stats().bytes >= 20'000 * sizeof(Json));
+  body["messages"][0]["x"] = std::vector<int>(200'000, 0);
   ChatRequest large;
   large.charge = RequestMemory::Charge(&memory, "");
-  read_chat_request(body.dump(), "", {}, large);
+  CHECK(read_chat_request(body.dump(), "", {}, large).kind == JsonFailure::Kind::kNoSpace);
   CHECK_THAT(large.status.error_message(), Contains("may hold"));
   CHECK(large.params.messages.is_null());
   // A text that is no JSON has a failure of its own.

@@ -90,6 +90,20 @@ TEST_CASE("request memory: what others hold is 429 with a time to retry", "[thre
   CHECK(eventually([&] { return chat(server, other).status == 200; }));
 }
 
+TEST_CASE("request memory: long bodies of one caller wait for their turn as texts", "[threat-86]") {
+  // As a tree one takes 640 KB, so that all of them together never fit.
+  const ResponseServer server = server_with(4 * kMiB);
+  ojson body = chat_of("Hi");
+  body["messages"][0]["x"] = std::vector<int>(40'000, 0);
+  std::vector<int> statuses(12);
+  std::vector<std::thread> clients;
+  for (int& status : statuses) {
+    clients.emplace_back([&] { status = chat(server, body).status; });
+  }
+  for (std::thread& client : clients) client.join();
+  CHECK(std::ranges::count(statuses, 200) == std::ssize(statuses));
+}
+
 TEST_CASE("request memory: prompts of one completion are all charged before the first runs",
           "[threat-86]") {
   const ResponseServer server = server_with(2 * kMiB);

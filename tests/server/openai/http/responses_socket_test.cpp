@@ -211,6 +211,10 @@ TEST_CASE("responses socket: a failed continuation forgets its parent") {
     failing["temperature"] = -1;
     CHECK(client.refused(failing) == "400 invalid_request_error");
   }
+  SECTION("a body that takes too much memory") {
+    failing["x"] = std::vector<ojson>(700'000, ojson::array());
+    CHECK(client.refused(failing) == "400 invalid_request_error");
+  }
   SECTION("what is to be stored continues none that is not") {
     failing["store"] = true;
     CHECK(client.refused(failing) == "400 invalid_request_error");
