@@ -91,11 +91,11 @@ TEST_CASE("request memory: what others hold is 429 with a time to retry", "[thre
 }
 
 TEST_CASE("request memory: long bodies of one caller wait for their turn as texts", "[threat-86]") {
-  // As a tree one takes 640 KB, so that all of them together never fit.
-  const ResponseServer server = server_with(4 * kMiB);
+  // As a tree one takes 640 KB and more, so that all of them together never fit.
+  const ResponseServer server = server_with(8 * kMiB);
   ojson body = chat_of("Hi");
   body["messages"][0]["x"] = std::vector<int>(40'000, 0);
-  std::vector<int> statuses(12);
+  std::vector<int> statuses(16);
   std::vector<std::thread> clients;
   for (int& status : statuses) {
     clients.emplace_back([&] { status = chat(server, body).status; });
