@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// nlohmann::json's functions, optimised. A linker keeps one definition of a template's function,
-// the first: without this file that of a test's -O0, which would then run in the server, too.
+// Functions of templates that are used everywhere, optimised. A linker keeps one definition of a
+// template's function, the first: without this file that of a test's -O0, which would then run in
+// the server, too.
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+// From C++20 on libstdc++ leaves it to each file that uses one.
+template class std::basic_string<char>;
+template class std::vector<std::string>;
+template class std::vector<int>;
+template class std::vector<float>;
 
 namespace lintel::testing {
 
