@@ -2,6 +2,7 @@
 // Where calls begin in reasoning.
 #include "server/grammar/call_finder.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -125,15 +126,24 @@ TEST_CASE("call finder: the tokens with which a call may begin are known before"
         }
       }
     }
+    // A text has no call: what comes after it may continue from there.
+    std::vector<CallFinder> after;
+    bool has_call = false;
+    for (const std::string& text : texts) {
+      after.emplace_back(dialect);
+      for (const char byte : text) has_call |= after.back().step(byte);
+    }
+    REQUIRE_FALSE(has_call);
     for (const std::string& token : tokens) {
       const bool may = CallFinder::may_begin_in(dialect, token, /*whole=*/false);
       const bool may_alone = CallFinder::may_begin_in(dialect, token, /*whole=*/true);
-      for (const std::string& text : texts) {
-        const bool is_found = find_call(dialect, text + token).has_value();
-        if (is_found && !may) FAIL(text << " and " << token);
-        CallFinder finder(dialect);
-        for (const char byte : text) finder.step(byte);
-        if (is_found && finder.text().empty() && !may_alone) FAIL(text << " and then " << token);
+      if (may && may_alone) continue;
+      for (std::size_t i = 0; i < texts.size(); ++i) {
+        CallFinder finder = after[i];
+        const auto begins = [&](char byte) { return finder.step(byte); };
+        if (!std::ranges::any_of(token, begins)) continue;
+        if (!may) FAIL(texts[i] << " and " << token);
+        if (after[i].text().empty()) FAIL(texts[i] << " and then " << token);
       }
     }
   }
