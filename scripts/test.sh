@@ -22,11 +22,12 @@ preset=ci
 while (($#)); do
   case $1 in
     -h | --help) usage; exit 0 ;;
-    --all) only=(); shift ;;
+    --all) only=() LINTEL_NIGHTLY=1; shift ;;
     -*) break ;;
     *) preset=$1; shift; break ;;
   esac
 done
+export LINTEL_NIGHTLY=${LINTEL_NIGHTLY:-0}  # tests of many cases read it
 start=$SECONDS
 step "packages: installed where missing"
 scripts/setup.sh --training --clients --browser --docker --redis

@@ -25,10 +25,16 @@ struct AttentionCase {
   int d_head;
 };
 
-// Every sample of every kind, in several shapes.
+// Every sample of every kind, in several shapes. LINTEL_ONLY_KIND: of a program whose other kinds
+// are those of model_test, which has them all.
 inline std::vector<AttentionCase> all_attention_cases() {
   std::vector<AttentionCase> cases;
-  for (const std::string& type : attention_types()) {
+#ifdef LINTEL_ONLY_KIND
+  const std::vector<std::string> types = {LINTEL_ONLY_KIND};
+#else
+  const std::vector<std::string> types = attention_types();
+#endif
+  for (const std::string& type : types) {
     for (const std::string& spec : sample_specs(type)) {
       for (const auto& [n_heads, d_head] : {std::pair{4, 16}, {3, 5}, {1, 33}, {2, 32}}) {
         cases.push_back({spec, n_heads, d_head});

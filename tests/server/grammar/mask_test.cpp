@@ -11,6 +11,7 @@
 #include "server/grammar/schema.h"
 #include "server/grammar/tool_calls.h"
 #include "tests/server/grammar/grammar_support.h"
+#include "tests/support/case_share.h"
 #include "tests/support/catch.h"
 #include "tests/support/sanitized.h"
 
@@ -938,10 +939,11 @@ TEST_CASE("grammars that people write: a token takes less than a tenth of the wo
   const std::int32_t end = vocabulary->end_tokens()[0];
   std::size_t most = 0;
   std::string hardest;
+  const std::uint64_t seeds = testing::runs_every_case() ? 4 : 1;
   for (const auto& [name, grammar] : all) {
     INFO(name);
     const bool is_gbnf = !name.starts_with('{');
-    for (std::uint64_t seed = 0; seed < (is_gbnf ? 4 : 1); ++seed) {
+    for (std::uint64_t seed = 0; seed < (is_gbnf ? seeds : 1); ++seed) {
       std::mt19937_64 random(seed);
       TokenMatcher matcher(grammar, vocabulary);
       for (int step = 0; step < (is_gbnf ? 25 : 8) && !matcher.ended(); ++step) {

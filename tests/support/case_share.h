@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The share of a sweep's cases that a run goes through: all of them at night, else some, drawn.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "tests/support/catch.h"
+
+namespace lintel::testing {
+
+// True if LINTEL_NIGHTLY=1, which `.ci/run --nightly` and `scripts/test.sh --all` set.
+inline bool runs_every_case() {
+  const char* const nightly = std::getenv("LINTEL_NIGHTLY");
+  return nightly != nullptr && std::string_view(nightly) == "1";
+}
+
+// True for one case of `share` on average, drawn by its number and Catch's seed (--rng-seed), and
+// for every case at night.
+inline bool is_drawn(std::uint64_t number, std::uint64_t share) {
+  std::uint64_t bits = number + 0x9E3779B97F4A7C15u * (std::uint64_t{Catch::rngSeed()} + 1);
+  bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9u;  // SplitMix64
+  bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBu;
+  return runs_every_case() || (bits ^ (bits >> 31)) % share == 0;
+}
+
+}  // namespace lintel::testing
