@@ -6,6 +6,7 @@
 # their anonymous namespaces differ. The presets dev and tidy compile each alone.
 option(LINTEL_UNITY "Compile the files of a module together" ON)
 option(LINTEL_OPTIMIZE_MODEL "Compile model/ with -O2, also where CMAKE_BUILD_TYPE's flags have less" OFF)
+option(LINTEL_SANITIZE_KERNELS "Compile files of vector instructions with LINTEL_SANITIZE, too" ON)
 set(LINTEL_MODULES ${PROJECT_SOURCE_DIR}/tests/layering/modules.txt)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${LINTEL_MODULES})
 
@@ -51,6 +52,18 @@ function(lintel_link_dnnl target sources)
   endforeach()
 endfunction()
 
+# Files of vector instructions, most of which are compiled for several sets of them: 7 minutes of CPU with
+# AddressSanitizer, 3 without.
+function(lintel_leave_kernels_unsanitized sources)
+  foreach(source IN LISTS sources)
+    file(STRINGS ${source} includes REGEX "^#include [\"<](hwy/foreach_target|immintrin)\\.h[\">]" LIMIT_COUNT 1)
+    if(includes)
+      set_source_files_properties(${source} PROPERTIES
+        COMPILE_OPTIONS -fno-sanitize=all SKIP_PRECOMPILE_HEADERS ON)
+    endif()
+  endforeach()
+endfunction()
+
 function(lintel_module folder)
   lintel_module_target(${folder} target)
   string(REGEX REPLACE "/.*" "" top ${folder})
@@ -64,6 +77,9 @@ function(lintel_module folder)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
   add_library(${target} STATIC ${sources})
+  if(LINTEL_SANITIZE AND NOT LINTEL_SANITIZE_KERNELS AND "<hwy>" IN_LIST sees)
+    lintel_leave_kernels_unsanitized("${sources}")
+  endif()
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)  # also of headers alone
   target_link_libraries(${target} PUBLIC lintel_options Threads::Threads)
   if(LINTEL_UNITY AND NOT "<hwy>" IN_LIST sees)  # kinds of attention have the same names
