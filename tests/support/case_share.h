@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "tests/support/catch.h"
+#include "tests/support/sanitized.h"
 
 namespace lintel::testing {
 
@@ -15,6 +16,10 @@ inline bool runs_every_case() {
   const char* const nightly = std::getenv("LINTEL_NIGHTLY");
   return nightly != nullptr && std::string_view(nightly) == "1";
 }
+
+// True under a sanitizer but at night: it looks for what a program does wrong there, and bounds of
+// memory and time are another build's.
+inline bool runs_few_cases() { return kSanitized && !runs_every_case(); }
 
 // True for one case of `share` on average, drawn by its number and Catch's seed (--rng-seed), and
 // for every case at night.
