@@ -104,8 +104,9 @@ SharedModel resolve_known(const std::string& name, const ServiceContext& context
 
 }  // namespace
 
-SharedModel use_model(const std::string& asked, const ServiceContext& context, grpc::Status* status,
-                      const std::string& field, std::optional<std::int64_t> version) {
+SharedModel use_model(const std::string& asked, const ServiceContext& context, AbsentModel& absent,
+                      grpc::Status* status, const std::string& field,
+                      std::optional<std::int64_t> version) {
   std::string name = asked;
   if (name.empty()) {
     const std::vector<std::string> names = context.manager.names();
@@ -116,7 +117,11 @@ SharedModel use_model(const std::string& asked, const ServiceContext& context, g
     name = names.front();
   }
   if (SharedModel found = context.models.use(name, version)) return found;
-  if (context.manager.loads_on_request(name, version)) throw ModelAbsent(name, version);
+  if (context.manager.loads_on_request(name, version)) {
+    absent.name = name;
+    absent.version = version;
+    return nullptr;
+  }
   // It says why, unless the model came meanwhile.
   return resolve_known(name, context, status, field, version);
 }
@@ -129,24 +134,15 @@ grpc::Status check_model_known(const std::string& name, const ServiceContext& co
   return status;
 }
 
-void check_model_absent(const SessionRefusal& refusal, const std::string& session_id,
-                        const Owner& caller, const ServiceContext& context) {
+void find_absent_model(const SessionRefusal& refusal, const std::string& session_id,
+                       const Owner& caller, const ServiceContext& context, AbsentModel& absent) {
   // Busy: its state may be on the way into the store, as its model goes.
   const bool may_be =
       refusal.error == SessionError::kModelMismatch || refusal.error == SessionError::kBusy;
   if (!may_be || context.persistent_sessions == nullptr) return;
   const std::optional<SessionInfo> info = context.persistent_sessions->find(session_id, caller);
   if (!info || context.models.find(info->model) != nullptr) return;
-  if (context.manager.loads_on_request(info->model, std::nullopt)) throw ModelAbsent(info->model);
-}
-
-SharedModel use_version(const std::string& name, const std::string& version,
-                        const std::string& prefix, const ServiceContext& context,
-                        grpc::Status* status) {
-  std::optional<std::int64_t> wanted;
-  *status = read_model_version(version, prefix + "version", &wanted);
-  if (!status->ok()) return nullptr;
-  return use_model(name, context, status, prefix + "name", wanted);
+  if (context.manager.loads_on_request(info->model, std::nullopt)) absent.name = info->model;
 }
 
 SharedModel resolve_version(const std::string& name, const std::string& version,

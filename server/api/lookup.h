@@ -4,7 +4,6 @@
 #include <grpcpp/support/status.h>
 
 #include <cstdint>
-#include <exception>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,25 +26,20 @@ SharedModel resolve_model(const std::string& name, const ModelRegistry& models,
                           grpc::Status* status, const std::string& field = "model",
                           std::optional<std::int64_t> version = std::nullopt);
 
-// A call needs a model that is not in memory, and that a request loads (--models). Thrown through
-// what the call runs to what waits for the model and runs it again (model_wait.h).
-class ModelAbsent : public std::exception {
- public:
-  explicit ModelAbsent(std::string name, std::optional<std::int64_t> version = std::nullopt)
-      : name_(std::move(name)), version_(version) {}
-  const char* what() const noexcept override { return "a model is not in memory"; }
-  const std::string& name() const { return name_; }
-  std::optional<std::int64_t> version() const { return version_; }
-
- private:
-  std::string name_;
-  std::optional<std::int64_t> version_;
+// A model that a lookup lacked: it is not in memory, and a request loads it (--models). Kept from
+// one lookup of a call to the next.
+struct AbsentModel {
+  std::string name;  // empty: none
+  std::optional<std::int64_t> version = {};
+  int loads = 0;            // so far
+  SharedModel in_use = {};  // that was loaded last: it stays until it is found
+  explicit operator bool() const { return !name.empty(); }
 };
 
 // The same for a call that runs on the model, which is in use for as long as the pointer lives.
-// Throws ModelAbsent. Empty `name` stands for the only one that a request may name.
-SharedModel use_model(const std::string& name, const ServiceContext& context, grpc::Status* status,
-                      const std::string& field = "model",
+// Null and OK where it is `absent`. Empty `name` stands for the only one that a request may name.
+SharedModel use_model(const std::string& name, const ServiceContext& context, AbsentModel& absent,
+                      grpc::Status* status, const std::string& field = "model",
                       std::optional<std::int64_t> version = std::nullopt);
 
 // NOT_FOUND, with at most ten of the names that there are.
@@ -54,16 +48,12 @@ grpc::Status unknown_model(const std::string& name, const std::vector<std::strin
 // Whether a request may name the model; else the status says why not.
 grpc::Status check_model_known(const std::string& name, const ServiceContext& context);
 
-// Of a session that cannot be had for this: throws ModelAbsent where its model has to be loaded.
-void check_model_absent(const SessionRefusal& refusal, const std::string& session_id,
-                        const Owner& caller, const ServiceContext& context);
+// Of a session that cannot be had for this: its model, where that has to be loaded.
+void find_absent_model(const SessionRefusal& refusal, const std::string& session_id,
+                       const Owner& caller, const ServiceContext& context, AbsentModel& absent);
 
-// The model that a request of the other protocol names, by its version or the highest, in the
+// The model that a request of the other protocol asks about, by its version or the highest, in the
 // fields PREFIXname and PREFIXversion.
-SharedModel use_version(const std::string& name, const std::string& version,
-                        const std::string& prefix, const ServiceContext& context,
-                        grpc::Status* status);
-// The same of calls that only ask about it.
 SharedModel resolve_version(const std::string& name, const std::string& version,
                             const std::string& prefix, const ModelRegistry& models,
                             grpc::Status* status);

@@ -51,41 +51,12 @@ SessionRefusal take_lease(const ServiceContext& context, SessionManager::LeaseRe
     const std::string& name = leased.lease.model();
     if (leased.lease.durability() != Durability::kNone &&
         context.manager.loads_on_request(name, std::nullopt)) {
-      throw ModelAbsent(name);
+      target.absent.name = name;
     }
     return {SessionError::kUnloaded};
   }
   target.lease = std::move(leased.lease);
   return {};
-}
-
-// The session that a request names, whose model has to be the one it names, or that model.
-grpc::Status find_target(const ServiceContext& context, const Owner& caller,
-                         const api::GenerateParams& params, GenerationTarget& target) {
-  grpc::Status status;
-  if (params.session_id.empty()) {
-    if (!params.initial_state.empty()) {
-      status = resolve_state(params.initial_state, caller, params.model, context.states,
-                             &target.initial);
-      if (!status.ok()) return status;
-    }
-    target.model = use_model(target.initial == nullptr ? params.model : target.initial->image.model,
-                             context, &status);
-    if (target.model == nullptr || target.initial == nullptr) return status;
-    return check_state(*target.initial, *target.model, params.adapter);
-  }
-  if (!params.initial_state.empty()) {
-    return invalid_argument(
-        {{"initial_state", "is for calls without a session: a session has its own state"}});
-  }
-  if (const auto refusal = lease_session(context, params.session_id, caller, target)) {
-    return store_refusal(refusal, context.sessions.options(), params.session_id, caller);
-  }
-  const std::string& name = target.model->name;
-  if (params.model.empty() || params.model == name) return status;
-  if (status = check_model_known(params.model, context); !status.ok()) return status;
-  return invalid_argument(
-      {{"model", "'" + clip(params.model) + "' is not the session's model, '" + clip(name) + "'"}});
 }
 
 // Tokens of particles, and those that are reported together at the end.
@@ -389,16 +360,36 @@ SessionRefusal lease_session(const ServiceContext& context, const std::string& s
                      ? context.sessions.lease(session_id, caller)
                      : context.persistent_sessions->load_and_lease(session_id, caller),
                  target);
-  check_model_absent(refusal, session_id, caller, context);
+  if (!target.absent) find_absent_model(refusal, session_id, caller, context, target.absent);
   return refusal;
 }
 
-grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
-                                const api::GenerateParams& params,
-                                std::optional<TimePoint> deadline, PreparedGeneration& out) {
-  GenerationTarget target;
-  if (grpc::Status found = find_target(context, caller, params, target); !found.ok()) return found;
-  return Preparation(context, caller, params, params.prompt, std::move(target), out).run(deadline);
+grpc::Status find_target(const ServiceContext& context, const Owner& caller,
+                         const api::GenerateParams& params, GenerationTarget& target) {
+  grpc::Status status;
+  if (params.session_id.empty()) {
+    if (!params.initial_state.empty()) {
+      status = resolve_state(params.initial_state, caller, params.model, context.states,
+                             &target.initial);
+      if (!status.ok()) return status;
+    }
+    target.model = use_model(target.initial == nullptr ? params.model : target.initial->image.model,
+                             context, target.absent, &status);
+    if (target.model == nullptr || target.initial == nullptr) return status;
+    return check_state(*target.initial, *target.model, params.adapter);
+  }
+  if (!params.initial_state.empty()) {
+    return invalid_argument(
+        {{"initial_state", "is for calls without a session: a session has its own state"}});
+  }
+  if (const auto refusal = lease_session(context, params.session_id, caller, target)) {
+    return store_refusal(refusal, context.sessions.options(), params.session_id, caller);
+  }
+  const std::string& name = target.model->name;
+  if (params.model.empty() || params.model == name) return status;
+  if (status = check_model_known(params.model, context); !status.ok()) return status;
+  return invalid_argument(
+      {{"model", "'" + clip(params.model) + "' is not the session's model, '" + clip(name) + "'"}});
 }
 
 grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,

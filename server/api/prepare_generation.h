@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "server/api/lookup.h"
 #include "server/api/params/generate_params.h"
 #include "server/api/request_checks.h"
 #include "server/api/service_context.h"
@@ -24,15 +25,21 @@ struct GenerationTarget {
   SharedModel model;
   SessionLease lease;           // of the session that it continues; none: a one-shot call
   NamedStates::Shared initial;  // that a one-shot call begins with; null: nothing was seen yet
+  AbsentModel absent = {};      // that has to be loaded before there is one
 };
 
 // A session's lease first, then the model that it knows: what is leased is neither closed nor
 // evicted. Where there is a store it waits. The registry is asked unless `target` has that model
 // already.
-// kUnloaded also where the model takes no more requests and closes its sessions next. Throws
-// ModelAbsent, as prepare_generation() does.
+// kUnloaded also where the model takes no more requests and closes its sessions next. Refused where
+// the session's model is absent.
 SessionRefusal lease_session(const ServiceContext& context, const std::string& session_id,
                              const Owner& caller, GenerationTarget& target);
+
+// What `params` name: the session, whose model has to be the one that they name, or that model and
+// what a one-shot call begins with. Where its model is absent nothing is held.
+grpc::Status find_target(const ServiceContext& context, const Owner& caller,
+                         const api::GenerateParams& params, GenerationTarget& target);
 
 struct PreparedGeneration {
   // The charge for what the request holds until it is over: made by the caller, and the last member
@@ -48,12 +55,9 @@ struct PreparedGeneration {
   std::shared_ptr<ReplayedResponse> past;
 };
 
-// Not OK: nothing is held. `deadline`: the call's. With a store it waits.
-grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
-                                const api::GenerateParams& params,
-                                std::optional<TimePoint> deadline, PreparedGeneration& out);
-// The same on `target`, with another prompt; the session and model that `params` names are not
-// looked at.
+// A request on `target`, whose prompt is that of `params` or another; the session and model that
+// `params` name are not looked at. Not OK: nothing is held. `deadline`: the call's. With a store it
+// waits.
 grpc::Status prepare_generation(const ServiceContext& context, const Owner& caller,
                                 const api::GenerateParams& params, const api::Values& prompt,
                                 std::optional<TimePoint> deadline, GenerationTarget target,

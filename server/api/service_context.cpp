@@ -13,13 +13,16 @@ namespace lintel {
 
 grpc::Status run_by_store(const ServiceContext& context, const LogFields& log_fields,
                           std::function<void()> work) {
-  const bool taken = context.persistent_sessions->run([log_fields, work = std::move(work)] {
+  return run_by_store(context, [log_fields, work = std::move(work)] {
     // Without memory for its log fields it is done all the same: its call waits for it.
     std::optional<LogScope> log;
     catch_exceptions([&] { log.emplace(log_fields); }, [] {});
     work();
   });
-  if (taken) return grpc::Status::OK;
+}
+
+grpc::Status run_by_store(const ServiceContext& context, std::function<void()> work) {
+  if (context.persistent_sessions->run(std::move(work))) return grpc::Status::OK;
   return resource_exhausted("too many calls wait for the session store",
                             std::chrono::milliseconds(200));
 }

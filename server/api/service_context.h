@@ -81,6 +81,8 @@ struct ServiceContext {
 // too much waits, and it is not run. REQUIRES: there is a store.
 grpc::Status run_by_store(const ServiceContext& context, const LogFields& log_fields,
                           std::function<void()> work);
+// The same, without fields of the log.
+grpc::Status run_by_store(const ServiceContext& context, std::function<void()> work);
 
 // Of a session that was just made: what of it is to outlive the server does when this says OK;
 // else it is gone again. Waits where there is a store.

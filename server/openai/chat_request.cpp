@@ -46,7 +46,7 @@ std::string read_text(const Json& value, std::string& text) {
   return kTaken;
 }
 
-std::string read_messages(Json& value, ChatRequest& request) {
+std::string read_messages(Json& value, api::ChatParams& params) {
   if (!value.is_array() || value.empty()) return "is not a list of at least one message";
   if (value.size() > kMostMessages) {
     return "has " + std::to_string(value.size()) + " messages, at most " +
@@ -59,7 +59,7 @@ std::string read_messages(Json& value, ChatRequest& request) {
     const auto role = message.find("role");
     if (role == message.end() || !role->is_string()) return at + ".role is not a text";
   }
-  request.params.messages = std::move(value);
+  params.messages = std::move(value);
   return kTaken;
 }
 
@@ -257,7 +257,7 @@ struct Member {
 
 // Beside those of the table of fields.
 constexpr Member kOwnMembers[] = {
-    {"messages", read_messages},
+    {"messages", [](Json& v, ChatRequest& r) { return read_messages(v, r.params); }},
     {"tools", read_tools},
     {"tool_choice", read_tool_choice},
     {"parallel_tool_calls",
@@ -349,6 +349,17 @@ JsonFailure read_chat_request(std::string_view text, const std::string& caller,
 }
 
 grpc::Status read_chat_request(nlohmann::ordered_json body, ChatRequest& request) {
+  grpc::Status status = read_chat_members(std::move(body), request);
+  if (!status.ok() || !request.params.messages.is_null()) return status;
+  return invalid_argument({{"messages", "is missing"}});
+}
+
+grpc::Status take_messages(nlohmann::ordered_json messages, api::ChatParams& params) {
+  const std::string what = read_messages(messages, params);
+  return what.empty() ? grpc::Status::OK : invalid_argument({{"messages", what}});
+}
+
+grpc::Status read_chat_members(nlohmann::ordered_json body, ChatRequest& request) {
   const auto wrong = [](const std::string& name, const std::string& what) {
     return invalid_argument({{name, what}});
   };
@@ -369,7 +380,6 @@ grpc::Status read_chat_request(nlohmann::ordered_json body, ChatRequest& request
   std::string name;
   const std::string what = read_max_tokens(body, request, name);
   if (!what.empty()) return wrong(name, what);
-  if (request.params.messages.is_null()) return wrong("messages", "is missing");
   if (request.params.tool_choice == api::ChatParams::ToolChoice::kRequired) {
     request.params.format =
         api::ChatParams::Format::kText;  // there is no text that a format would bind

@@ -44,6 +44,9 @@ grpc::Status read_json_body(std::string_view text, const JsonBounds& bounds,
                             nlohmann::ordered_json& body, JsonFailure& failure);
 // INVALID_ARGUMENT names the member.
 grpc::Status read_chat_request(nlohmann::ordered_json body, ChatRequest& request);
+// The same of a body without messages, which take_messages() adds.
+grpc::Status read_chat_members(nlohmann::ordered_json body, ChatRequest& request);
+grpc::Status take_messages(nlohmann::ordered_json messages, api::ChatParams& params);
 // Reads a body, and charges request.charge with the tree that it becomes. request.status: what is
 // wrong with it, or as request_memory_refusal(). is_cancelled: empty: never. Returns why it is no
 // JSON.

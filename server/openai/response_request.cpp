@@ -82,7 +82,7 @@ class Reader {
   Reader(const Json& body, ResponseUse use, ResponseRequest& request)
       : body_(body), use_(use), request_(request) {}
 
-  void read() {
+  grpc::Status read() {
     for (const auto& [name, value] : body_.items()) {
       if (use_ == ResponseUse::kTurn && name == "type") continue;
       if (value.is_null() || is_same_member(name) || is_among(kResponseMembers, name)) continue;
@@ -92,9 +92,9 @@ class Reader {
     if (use_ == ResponseUse::kTurn && of("type") != "response.create") {
       throw MemberError{"type", "is not response.create, the one event that is served"};
     }
-    request_.chat = Json::object();
+    chat_ = Json::object();
     for (const auto& [name, value] : body_.items()) {
-      if (!value.is_null() && is_same_member(name)) request_.chat[name] = value;
+      if (!value.is_null() && is_same_member(name)) chat_[name] = value;
     }
     request_.model = text_or_empty("model");
     request_.previous_response_id = text_or_empty("previous_response_id");
@@ -127,6 +127,10 @@ class Reader {
     read_reasoning();
     read_numbers();
     make_response();
+    ChatRequest chat;
+    grpc::Status status = with_response_members(read_chat_members(std::move(chat_), chat));
+    request_.chat = std::move(chat.params);
+    return status;
   }
 
  private:
@@ -221,7 +225,7 @@ class Reader {
       }
       tools_.push_back(std::move(echo));
     }
-    if (!nested.empty()) request_.chat["tools"] = std::move(nested);
+    if (!nested.empty()) chat_["tools"] = std::move(nested);
   }
 
   static Json nested_choice(const Json& function) {
@@ -246,7 +250,7 @@ class Reader {
       if (!choice_.contains("mode")) choice_["mode"] = "auto";
       nested = {{"type", "allowed_tools"}, {"allowed_tools", std::move(allowed)}};
     }
-    request_.chat["tool_choice"] = std::move(nested);
+    chat_["tool_choice"] = std::move(nested);
   }
 
   void read_text() {
@@ -263,7 +267,7 @@ class Reader {
           throw MemberError{"text.verbosity", "is not low, medium or high"};
         }
         text_["verbosity"] = value;
-        request_.chat["verbosity"] = value;
+        chat_["verbosity"] = value;
       } else {
         throw MemberError{"text." + clip(name), "is not a parameter of this server"};
       }
@@ -287,7 +291,7 @@ class Reader {
                          {"description", part_of(format, "description")},
                          {"schema", format["schema"]},
                          {"strict", strict == true}};
-      request_.chat["response_format"] = {
+      chat_["response_format"] = {
           {"type", "json_schema"},
           {"json_schema",
            {{"name", format["name"]}, {"schema", format["schema"]}, {"strict", strict == true}}}};
@@ -297,7 +301,7 @@ class Reader {
       if (const Json schema = part_of(format, "schema"); !schema.is_null()) {
         text_["format"]["schema"] = schema;
       }
-      request_.chat["response_format"] = text_["format"];
+      chat_["response_format"] = text_["format"];
       known.insert("schema");
     } else if (type != "text") {
       throw MemberError{"text.format", "is not of type text, json_object or json_schema"};
@@ -316,7 +320,7 @@ class Reader {
     for (const auto& [name, value] : reasoning.items()) {
       if (value.is_null()) continue;
       if (name == "effort") {
-        request_.chat["reasoning_effort"] = value;
+        chat_["reasoning_effort"] = value;
         reasoning_["effort"] = value;
       } else if (name == "summary" || name == "generate_summary") {
         if (value != "auto" && value != "concise" && value != "detailed") {
@@ -331,11 +335,11 @@ class Reader {
 
   void read_numbers() {
     const Json most = count("max_output_tokens", kLeastOutputTokens, INT32_MAX);
-    if (!most.is_null()) request_.chat["max_completion_tokens"] = most;
+    if (!most.is_null()) chat_["max_completion_tokens"] = most;
     const Json top = count("top_logprobs", 0, 20);
     if (request_.has_logprobs) {
-      request_.chat["logprobs"] = true;
-      if (!top.is_null()) request_.chat["top_logprobs"] = top;
+      chat_["logprobs"] = true;
+      if (!top.is_null()) chat_["top_logprobs"] = top;
     }
   }
 
@@ -407,6 +411,7 @@ class Reader {
   const Json& body_;
   const ResponseUse use_;
   ResponseRequest& request_;
+  Json chat_;  // its members as those of a chat completion
   Json tools_, choice_, text_, reasoning_;
 };
 
@@ -435,11 +440,10 @@ std::string response_member(std::string field) {
 
 grpc::Status read_response_request(const Json& body, ResponseUse use, ResponseRequest& request) {
   try {
-    Reader(body, use, request).read();
+    return Reader(body, use, request).read();
   } catch (const MemberError& error) {
     return invalid_argument({{error.member, error.what}});
   }
-  return grpc::Status::OK;
 }
 
 namespace {

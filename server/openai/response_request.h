@@ -16,6 +16,7 @@
 #include "model/core/json_reader.h"
 #include "server/core/request_memory.h"
 #include "server/openai/chat_request.h"
+#include "server/openai/response_store.h"
 #include "server/rpc/rpc.h"
 
 namespace lintel {
@@ -38,8 +39,7 @@ struct ResponseRequest {
   bool is_background = false;    // it continues without its client
   bool seals_reasoning = false;  // include: reasoning.encrypted_content
   bool has_logprobs = false;     // include: message.output_text.logprobs
-  // The chat completion without its messages, of the API's names.
-  nlohmann::ordered_json chat;
+  api::ChatParams chat;          // that it stands for, without its messages
   // The response before it starts: what it repeats of its request, with null or an empty list
   // for what is not known yet. Its members are in the API's order.
   nlohmann::ordered_json response;
@@ -67,11 +67,12 @@ struct ReceivedResponse final : RequestObject {
   RequestMemory::Charge charge;  // of the rest, which goes before it
   ResponseRequest request;
   bool has_temperature = false, has_top_p = false;
-  std::string idempotency_key;         // empty: none
-  std::string digest;                  // of the body, where there is a key
-  std::string text;                    // of one that may have to be run again
-  bool is_turn = false;                // of a connection
-  std::optional<std::string> earlier;  // by continue_turn()
+  std::string idempotency_key;                // empty: none
+  std::string digest;                         // of the body, where there is a key
+  std::string text;                           // of one that may have to be run again
+  bool is_turn = false;                       // of a connection
+  std::optional<std::string> earlier;         // by continue_turn()
+  std::optional<ResponseRecord> interrupted;  // that is run again; none: a client's request
   // Not OK: it was not read, and this says why; the service refuses it when it knows the caller.
   grpc::Status status;
   std::size_t bytes = 0;  // of its text

@@ -300,6 +300,15 @@ class RpcService {
           return (self->*method)(&call, &message);
         });
   }
+  // The same by `run(call, request)`.
+  template <typename Request, typename Response, typename Run>
+  void serve_stream_of(const char* name, Run run) {
+    add<Response>(name, RpcMethod::Type::kServerStream,
+                  [run = std::move(run)](RpcCall& call, const RequestMessage& request,
+                                         google::protobuf::Message*) {
+                    return run(call, LazyMessage<Request>(request));
+                  });
+  }
   template <typename Self, typename Response>
   void serve_client_stream(const char* name, Self* self,
                            RpcReactor* (Self::*method)(RpcCall*, Response*)) {

@@ -22,7 +22,6 @@
 #include "server/api/kserve/sequences.h"
 #include "server/api/kserve/unary_call.h"
 #include "server/api/lookup.h"
-#include "server/api/model_wait.h"
 #include "server/api/prepare_generation.h"
 #include "server/api/refusals.h"
 #include "server/api/request_checks.h"
@@ -128,14 +127,17 @@ void write_head(const ServedModel& model, const inference::ModelInferRequest& wi
   head.set_id(wire.id());
 }
 
-// Checks the request, leases the session of its sequence and fills `infer`. Only where it
-// `may_stream` can it ask for more than one response.
+// Checks the request, leases the session of its sequence and fills `infer`, or says what model is
+// `absent`. Only where it `may_stream` can it ask for more than one response.
 grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& sequences,
                                const RpcCall& call, const inference::ModelInferRequest& wire,
-                               StreamCall& stream, bool may_stream, PreparedInference& infer) {
-  grpc::Status status;
+                               StreamCall& stream, bool may_stream, AbsentModel& absent,
+                               PreparedInference& infer) {
+  std::optional<std::int64_t> version;
+  grpc::Status status = read_model_version(wire.model_version(), "model_version", &version);
+  if (!status.ok()) return status;
   const SharedModel model =
-      use_version(wire.model_name(), wire.model_version(), "model_", context, &status);
+      use_model(wire.model_name(), context, absent, &status, "model_name", version);
   if (model == nullptr) return status;
   stream.scope.set_model(model->name);
   Violations violations;
@@ -152,6 +154,7 @@ grpc::Status prepare_inference(const ServiceContext& context, ClientSequences& s
 
   GenerationTarget target{model, {}};
   status = sequences.find(stream.scope.caller().name, *request, target, infer.sequence);
+  if (target.absent) absent.name = target.absent.name;
   if (!status.ok()) return status;
   request->tells_position = infer.sequence.is_stored;
   if (request->only_ends) {
@@ -244,24 +247,19 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
     if (!active_) return finish(catch_exceptions([] { return shutting_down(); }));
     const LogScope log(call_.scope.log_fields());
     grpc::Status started = catch_exceptions([&] {
-      // Freed once it runs: between its requests a stream holds nothing of them.
-      const auto wire = std::make_shared<inference::ModelInferRequest>();
+      // The task's, which ends once it runs: between its requests a stream holds nothing of them.
+      inference::ModelInferRequest wire;
       id_.clear();
       asks_for_stream_ = false;
-      grpc::Status read = request_.read(bounds_of(context_.gate, Method::kModelStreamInfer), *wire);
+      grpc::Status read = request_.read(bounds_of(context_.gate, Method::kModelStreamInfer), wire);
       if (!read.ok()) return read;
-      id_ = wire->id();
-      asks_for_stream_ = wire->parameters().contains("stream");
-      const bool by_store = context_.persistent_sessions != nullptr && names_sequence(*wire);
-      const CallThread thread = by_store ? CallThread::kOfStore : CallThread::kAny;
-      const auto begin = [this, log_fields = call_.scope.log_fields(), thread, wire] {
-        run_with_models(
-            context_, rpc_, *this, log_fields, thread, [this, wire] { return serve(*wire); },
-            [this](grpc::Status refused) { respond(std::move(refused), {}); });
-      };
-      if (by_store) return run_by_store(context_, call_.scope.log_fields(), begin);
-      begin();
-      return read;
+      id_ = wire.id();
+      asks_for_stream_ = wire.parameters().contains("stream");
+      return start_task(serve({context_, rpc_, *this, call_.scope}, std::move(wire)), call_.scope,
+                        call_.scope.charge(), std::make_shared<const LoggedRuns>(call_.scope),
+                        [this](grpc::Status refused) {
+                          if (!refused.ok()) respond(std::move(refused), {});
+                        });
     });
     if (!started.ok()) respond(std::move(started), {});
   }
@@ -308,23 +306,30 @@ class ModelStreamInferCall final : public RpcReactor, private ResponseWriter {
 
   // Prepares the request and begins it. Not OK, or an exception: it does not run. Else the call may
   // be gone when this returns.
-  grpc::Status serve(const inference::ModelInferRequest& wire) {
+  Task<grpc::Status> serve(Call call, inference::ModelInferRequest wire) {
+    grpc::Status status;
+    if (names_sequence(wire)) status = co_await store_thread(call);
+    if (!status.ok()) co_return status;
     PreparedInference infer;
-    grpc::Status prepared =
-        prepare_inference(context_, sequences_, rpc_, wire, call_, /*may_stream=*/true, infer);
-    if (!prepared.ok()) return prepared;
+    AbsentModel absent;
+    do {
+      infer = {};
+      status = prepare_inference(context_, sequences_, rpc_, wire, call_, /*may_stream=*/true,
+                                 absent, infer);
+    } while (co_await model_load(call, absent, status));
+    if (!status.ok()) co_return status;
     if (infer.rows.empty()) {
       write_end(infer, *response_.mutable_infer_response());
       respond(grpc::Status::OK, {});
-      return prepared;
+      co_return status;
     }
-    grpc::Status started =
+    status =
         catch_exceptions([&] { return infer.request->streams ? run_streamed(infer) : run(infer); });
-    if (started.ok()) return started;
+    if (status.ok()) co_return status;
     infer.rows.clear();  // gives its session back
     sequences_.end_if_last(infer.sequence, /*ended_well=*/false);
     forget();
-    return started;
+    co_return status;
   }
 
   // Begins what was prepared, for one response. Not OK: nothing runs.
@@ -574,34 +579,33 @@ SharedModel find_model(const ServiceContext& context, CallScope& scope, const Re
   return model;
 }
 
+}  // namespace
+
 // The methods that are answered at once.
 
-grpc::Status server_live(const ServiceContext& context, CallScope&,
-                         const inference::ServerLiveRequest&,
-                         inference::ServerLiveResponse& response) {
-  response.set_live(context.health.is_alive());
+grpc::Status InferenceService::server_live(CallScope&, const inference::ServerLiveRequest&,
+                                           inference::ServerLiveResponse& response) {
+  response.set_live(context_.health.is_alive());
   return grpc::Status::OK;
 }
 
-grpc::Status server_ready(const ServiceContext& context, CallScope&,
-                          const inference::ServerReadyRequest&,
-                          inference::ServerReadyResponse& response) {
-  response.set_ready(context.health.is_ready());
+grpc::Status InferenceService::server_ready(CallScope&, const inference::ServerReadyRequest&,
+                                            inference::ServerReadyResponse& response) {
+  response.set_ready(context_.health.is_ready());
   return grpc::Status::OK;
 }
 
-grpc::Status model_ready(const ServiceContext& context, CallScope& scope,
-                         const inference::ModelReadyRequest& wire,
-                         inference::ModelReadyResponse& response) {
+grpc::Status InferenceService::model_ready(CallScope& scope,
+                                           const inference::ModelReadyRequest& wire,
+                                           inference::ModelReadyResponse& response) {
   grpc::Status ignored;
-  const SharedModel model = find_model(context, scope, wire, ignored);
-  response.set_ready(model != nullptr && context.health.is_ready());
+  const SharedModel model = find_model(context_, scope, wire, ignored);
+  response.set_ready(model != nullptr && context_.health.is_ready());
   return grpc::Status::OK;
 }
 
-grpc::Status server_metadata(const ServiceContext&, CallScope&,
-                             const inference::ServerMetadataRequest&,
-                             inference::ServerMetadataResponse& response) {
+grpc::Status InferenceService::server_metadata(CallScope&, const inference::ServerMetadataRequest&,
+                                               inference::ServerMetadataResponse& response) {
   response.set_name("lintel");
   response.set_version(LINTEL_VERSION);
   for (const char* extension :
@@ -611,14 +615,14 @@ grpc::Status server_metadata(const ServiceContext&, CallScope&,
   return grpc::Status::OK;
 }
 
-grpc::Status model_metadata(const ServiceContext& context, CallScope& scope,
-                            const inference::ModelMetadataRequest& wire,
-                            inference::ModelMetadataResponse& response) {
+grpc::Status InferenceService::model_metadata(CallScope& scope,
+                                              const inference::ModelMetadataRequest& wire,
+                                              inference::ModelMetadataResponse& response) {
   grpc::Status status;
-  const SharedModel model = find_model(context, scope, wire, status);
+  const SharedModel model = find_model(context_, scope, wire, status);
   if (model == nullptr) return status;
   response.set_name(model->name);
-  for (const SharedModel& ready : context.models.ready()) {
+  for (const SharedModel& ready : context_.models.ready()) {
     if (ready->name == model->name) response.add_versions(std::to_string(ready->version));
   }
   response.set_platform("lintel");
@@ -631,11 +635,11 @@ grpc::Status model_metadata(const ServiceContext& context, CallScope& scope,
   return status;
 }
 
-grpc::Status model_config(const ServiceContext& context, CallScope& scope,
-                          const inference::ModelConfigRequest& wire,
-                          inference::ModelConfigResponse& response) {
+grpc::Status InferenceService::model_config(CallScope& scope,
+                                            const inference::ModelConfigRequest& wire,
+                                            inference::ModelConfigResponse& response) {
   grpc::Status status;
-  const SharedModel model = find_model(context, scope, wire, status);
+  const SharedModel model = find_model(context_, scope, wire, status);
   if (model == nullptr) return status;
   const Transformer& transformer = *model->transformer;
   inference::ModelConfig& config = *response.mutable_config();
@@ -666,15 +670,15 @@ grpc::Status model_config(const ServiceContext& context, CallScope& scope,
   return status;
 }
 
-grpc::Status model_statistics(const ServiceContext& context, CallScope& scope,
-                              const inference::ModelStatisticsRequest& wire,
-                              inference::ModelStatisticsResponse& response) {
+grpc::Status InferenceService::model_statistics(CallScope& scope,
+                                                const inference::ModelStatisticsRequest& wire,
+                                                inference::ModelStatisticsResponse& response) {
   std::optional<std::int64_t> version;
   grpc::Status status = read_model_version(wire.version(), "version", &version);
   // A name, and a version of it, have to be there.
-  if (status.ok() && (!wire.name().empty() || version)) find_model(context, scope, wire, status);
+  if (status.ok() && (!wire.name().empty() || version)) find_model(context_, scope, wire, status);
   if (!status.ok()) return status;
-  for (const SharedModel& model : context.models.ready()) {
+  for (const SharedModel& model : context_.models.ready()) {
     if (!wire.name().empty() && model->name != wire.name()) continue;
     if (version && model->version != *version) continue;
     write_statistics(*model, *response.add_model_stats());
@@ -682,10 +686,10 @@ grpc::Status model_statistics(const ServiceContext& context, CallScope& scope,
   return status;
 }
 
-grpc::Status repository_index(const ServiceContext& context, CallScope&,
-                              const inference::RepositoryIndexRequest& wire,
-                              inference::RepositoryIndexResponse& response) {
-  for (const ModelRegistry::Entry& entry : context.manager.index()) {
+grpc::Status InferenceService::repository_index(CallScope&,
+                                                const inference::RepositoryIndexRequest& wire,
+                                                inference::RepositoryIndexResponse& response) {
+  for (const ModelRegistry::Entry& entry : context_.manager.index()) {
     if (wire.ready() && entry.state != ModelState::kReady) continue;
     auto& index = *response.add_models();
     index.set_name(entry.name);
@@ -697,40 +701,38 @@ grpc::Status repository_index(const ServiceContext& context, CallScope&,
 }
 
 // One ModelInfer call. Lives from the method until gRPC has done with it.
-class ModelInferCall final : public RpcReactor {
+class InferenceService::InferCall final : public RpcReactor {
  public:
-  // context, sequences, rpc, response: outlive the call.
-  ModelInferCall(const ServiceContext& context, ClientSequences& sequences, RpcCall& rpc,
-                 const LazyMessage<inference::ModelInferRequest>& request,
-                 inference::ModelInferResponse& response)
-      : context_(context),
+  // context, sequences, response: outlive the call.
+  InferCall(const ServiceContext& context, ClientSequences& sequences, RpcCall& rpc,
+            inference::ModelInferResponse& response)
+      : calls_(context.calls),
         sequences_(sequences),
-        rpc_(rpc),
         response_(response),
-        call_(context.gate, rpc, Method::kModelInfer) {
-    const LogFields log_fields = call_.scope.log_fields();  // as the call began
-    const LogScope log(log_fields);
-    grpc::Status started = catch_exceptions([&]() -> grpc::Status {
-      if (!call_.scope.admitted().ok()) return call_.scope.admitted();
-      if (grpc::Status entered = call_.quota.enter(); !entered.ok()) return entered;
-      active_ = ActiveCall(context.calls);
-      if (!active_) return shutting_down();
-      const auto wire = std::make_shared<inference::ModelInferRequest>();
-      grpc::Status read = request.read(bounds_of(context.gate, Method::kModelInfer), *wire);
-      if (!read.ok()) return read;
-      const bool by_store = context.persistent_sessions != nullptr && names_sequence(*wire);
-      const CallThread thread = by_store ? CallThread::kOfStore : CallThread::kAny;
-      // gRPC runs nothing of the reactor before it has it from the method, its end neither.
-      const auto begin = [this, log_fields, thread, wire] {
-        run_with_models(
-            context_, rpc_, *this, log_fields, thread, [this, wire] { return run(*wire); },
-            [this](grpc::Status refused) { finish(std::move(refused), {}); });
-      };
-      if (by_store) return run_by_store(context, log_fields, begin);
-      begin();
-      return read;
-    });
-    if (!started.ok()) finish(std::move(started), {});
+        call_(context.gate, rpc, Method::kModelInfer) {}
+
+  StreamCall& call() { return call_; }
+
+  // Not OK: the call has to be refused.
+  grpc::Status enter() {
+    if (!call_.scope.admitted().ok()) return call_.scope.admitted();
+    if (grpc::Status entered = call_.quota.enter(); !entered.ok()) return entered;
+    active_ = ActiveCall(calls_);
+    return active_ ? grpc::Status::OK : shutting_down();
+  }
+  void refuse(grpc::Status status) { finish(std::move(status), {}); }
+  // Runs what was prepared. An exception: nothing runs. Else the call ends with it, and may be gone
+  // when this returns.
+  void run(PreparedInference infer) EXCLUDES(mutex_) {
+    if (infer.rows.empty()) {
+      write_end(infer, response_);
+      return finish(grpc::Status::OK, {});
+    }
+    const std::shared_ptr<RowGatherer> rows =
+        new_row_gatherer(sequences_, infer, response_,
+                         [this](const grpc::Status& ended, TokenUse used) { finish(ended, used); });
+    if (!set_rows(rows)) rows->cancel();
+    rows->begin(std::move(infer.rows));
   }
 
   void OnCancel() override EXCLUDES(mutex_) {
@@ -749,26 +751,6 @@ class ModelInferCall final : public RpcReactor {
   }
 
  private:
-  // Not OK, or an exception: nothing runs. Else the call ends with it, and may be gone when this
-  // returns.
-  grpc::Status run(const inference::ModelInferRequest& wire) EXCLUDES(mutex_) {
-    PreparedInference infer;
-    grpc::Status ready =
-        prepare_inference(context_, sequences_, rpc_, wire, call_, /*may_stream=*/false, infer);
-    if (!ready.ok()) return ready;
-    if (infer.rows.empty()) {
-      write_end(infer, response_);
-      finish(grpc::Status::OK, {});
-      return ready;
-    }
-    const std::shared_ptr<RowGatherer> rows =
-        new_row_gatherer(sequences_, infer, response_,
-                         [this](const grpc::Status& ended, TokenUse used) { finish(ended, used); });
-    if (!set_rows(rows)) rows->cancel();
-    rows->begin(std::move(infer.rows));
-    return ready;
-  }
-
   // The response is written, or there is none. Once.
   void finish(grpc::Status status, TokenUse used) {
     status_ = copy_of(status);
@@ -783,9 +765,8 @@ class ModelInferCall final : public RpcReactor {
     return !gone_;
   }
 
-  const ServiceContext& context_;
+  ActiveCalls& calls_;
   ClientSequences& sequences_;
-  RpcCall& rpc_;
   inference::ModelInferResponse& response_;
   ActiveCall active_;
   StreamCall call_;
@@ -796,77 +777,73 @@ class ModelInferCall final : public RpcReactor {
   bool gone_ GUARDED_BY(mutex_) = false;
 };
 
-}  // namespace
-
 InferenceService::InferenceService(const ServiceContext& context)
-    : context_(context), sequences_(context) {
-  serve_answer(Method::kServerLive, server_live);
-  serve_answer(Method::kServerReady, server_ready);
-  serve_answer(Method::kModelReady, model_ready);
-  serve_answer(Method::kServerMetadata, server_metadata);
-  serve_answer(Method::kModelMetadata, model_metadata);
-  serve_answer(Method::kModelConfig, model_config);
-  serve_answer(Method::kModelStatistics, model_statistics);
-  serve_answer(Method::kRepositoryIndex, repository_index);
-  serve(info_of(Method::kRepositoryModelLoad).name, this, &InferenceService::RepositoryModelLoad);
-  serve(info_of(Method::kRepositoryModelUnload).name, this,
-        &InferenceService::RepositoryModelUnload);
-  serve(info_of(Method::kModelInfer).name, this, &InferenceService::ModelInfer);
+    : HandlerService(context), sequences_(context) {
+  using Self = InferenceService;
+  serve(Method::kServerLive, &Self::server_live);
+  serve(Method::kServerReady, &Self::server_ready);
+  serve(Method::kModelReady, &Self::model_ready);
+  serve(Method::kServerMetadata, &Self::server_metadata);
+  serve(Method::kModelMetadata, &Self::model_metadata);
+  serve(Method::kModelConfig, &Self::model_config);
+  serve(Method::kModelStatistics, &Self::model_statistics);
+  serve(Method::kRepositoryIndex, &Self::repository_index);
+  serve(Method::kRepositoryModelLoad, &Self::load);
+  serve(Method::kRepositoryModelUnload, &Self::unload);
+  serve_unary<inference::ModelInferRequest, inference::ModelInferResponse>(
+      info_of(Method::kModelInfer).name,
+      [this](RpcCall& rpc, const LazyMessage<inference::ModelInferRequest>& request,
+             inference::ModelInferResponse& response) {
+        return run(&Self::infer, Method::kModelInfer, rpc, request,
+                   new InferCall(context_, sequences_, rpc, response));
+      });
   serve_bidi_stream<inference::ModelStreamInferResponse>(info_of(Method::kModelStreamInfer).name,
-                                                         this, &InferenceService::ModelStreamInfer);
+                                                         this, &Self::stream_infer);
 }
 
-template <typename Request, typename Response>
-void InferenceService::serve_answer(Method method, Answer<Request, Response>* body) {
-  serve_unary<Request, Response>(
-      info_of(method).name,
-      [this, method, body](RpcCall& call, const LazyMessage<Request>& request, Response& response) {
-        return answer(context_.gate, call, method, request,
-                      [&](CallScope& scope, const Request& wire) {
-                        return body(context_, scope, wire, response);
-                      });
-      });
+Task<grpc::Status> InferenceService::load(Call call, inference::RepositoryModelLoadRequest wire,
+                                          inference::RepositoryModelLoadResponse&) {
+  grpc::Status status = check_repository_request(wire, /*unloads=*/false);
+  if (!status.ok()) co_return status;
+  SharedModel model;
+  const auto load = [&](auto done) {
+    context_.manager.load(wire.model_name(), /*version=*/std::nullopt, done);
+  };
+  status = co_await loaded(load, model);
+  if (model != nullptr) call.scope.set_model(model->name);
+  co_return status;
 }
 
-RpcReactor* InferenceService::RepositoryModelLoad(
-    RpcCall* call, const LazyMessage<inference::RepositoryModelLoadRequest>* request,
-    inference::RepositoryModelLoadResponse*) {
-  return answer_later(
-      context_.gate, *call, Method::kRepositoryModelLoad, *request,
-      [&](const auto& wire, const LateReply& reply) {
-        const grpc::Status checked = check_repository_request(wire, /*unloads=*/false);
-        if (!checked.ok()) return reply(checked);
-        context_.manager.load(wire.model_name(), /*version=*/std::nullopt,
-                              [reply](const auto& refusal, const SharedModel& model) {
-                                if (model != nullptr) reply.set_model(model->name);
-                                reply(load_status(refusal));
-                              });
-      });
+Task<grpc::Status> InferenceService::unload(Call call, inference::RepositoryModelUnloadRequest wire,
+                                            inference::RepositoryModelUnloadResponse&) {
+  const grpc::Status checked = check_repository_request(wire, /*unloads=*/true);
+  if (!checked.ok()) co_return checked;
+  if (const SharedModel model = context_.models.find(wire.model_name())) {
+    call.scope.set_model(model->name);
+  }
+  const auto unload = [&](auto done) {
+    context_.manager.unload(wire.model_name(), /*version=*/std::nullopt, done);
+  };
+  co_return co_await unloaded(unload);
 }
 
-RpcReactor* InferenceService::RepositoryModelUnload(
-    RpcCall* call, const LazyMessage<inference::RepositoryModelUnloadRequest>* request,
-    inference::RepositoryModelUnloadResponse*) {
-  return answer_later(
-      context_.gate, *call, Method::kRepositoryModelUnload, *request,
-      [&](const auto& wire, const LateReply& reply) {
-        const grpc::Status checked = check_repository_request(wire, /*unloads=*/true);
-        if (!checked.ok()) return reply(checked);
-        if (const SharedModel model = context_.models.find(wire.model_name())) {
-          reply.set_model(model->name);
-        }
-        context_.manager.unload(wire.model_name(), /*version=*/std::nullopt,
-                                [reply](const auto& refusal) { reply(load_status(refusal)); });
-      });
+Task<grpc::Status> InferenceService::infer(Call call, inference::ModelInferRequest wire,
+                                           InferCall& answer) {
+  grpc::Status status;
+  if (names_sequence(wire)) status = co_await store_thread(call);
+  if (!status.ok()) co_return status;
+  PreparedInference infer;
+  AbsentModel absent;
+  do {
+    infer = {};
+    status = prepare_inference(context_, sequences_, call.rpc, wire, answer.call(),
+                               /*may_stream=*/false, absent, infer);
+  } while (co_await model_load(call, absent, status));
+  if (status.ok()) answer.run(std::move(infer));
+  co_return status;
 }
 
-RpcReactor* InferenceService::ModelInfer(RpcCall* call,
-                                         const LazyMessage<inference::ModelInferRequest>* request,
-                                         inference::ModelInferResponse* response) {
-  return new ModelInferCall(context_, sequences_, *call, *request, *response);
-}
-
-RpcReactor* InferenceService::ModelStreamInfer(RpcCall* call) {
+RpcReactor* InferenceService::stream_infer(RpcCall* call) {
   return new ModelStreamInferCall(context_, sequences_, *call);
 }
 

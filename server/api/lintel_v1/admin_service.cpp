@@ -4,12 +4,12 @@
 #include <spdlog/spdlog.h>
 
 #include <stdexcept>
+#include <utility>
 
 #include "server/api/lintel_v1/model_service.h"
 #include "server/api/lookup.h"
-#include "server/api/refusals.h"
 #include "server/observability/logging.h"
-#include "server/rpc/answer.h"
+#include "server/rpc/status.h"
 
 namespace lintel {
 namespace {
@@ -34,110 +34,86 @@ SharedModel find_model(const Request& wire, const ModelRegistry& models, grpc::S
 
 }  // namespace
 
-AdminService::AdminService(const ServiceContext& context) : context_(context) {
-  serve(info_of(Method::kGetLogLevel).name, this, &AdminService::GetLogLevel);
-  serve(info_of(Method::kSetLogLevel).name, this, &AdminService::SetLogLevel);
-  serve(info_of(Method::kLoadModel).name, this, &AdminService::LoadModel);
-  serve(info_of(Method::kUnloadModel).name, this, &AdminService::UnloadModel);
-  serve(info_of(Method::kLoadAdapter).name, this, &AdminService::LoadAdapter);
-  serve(info_of(Method::kUnloadAdapter).name, this, &AdminService::UnloadAdapter);
+AdminService::AdminService(const ServiceContext& context) : HandlerService(context) {
+  serve(Method::kGetLogLevel, &AdminService::get_log_level);
+  serve(Method::kSetLogLevel, &AdminService::set_log_level);
+  serve(Method::kLoadModel, &AdminService::load_model);
+  serve(Method::kUnloadModel, &AdminService::unload_model);
+  serve(Method::kLoadAdapter, &AdminService::load_adapter);
+  serve(Method::kUnloadAdapter, &AdminService::unload_adapter);
 }
 
-RpcReactor* AdminService::GetLogLevel(RpcCall* call,
-                                      const LazyMessage<v1::GetLogLevelRequest>* request,
-                                      v1::LogLevel* response) {
-  return answer(context_.gate, *call, Method::kGetLogLevel, *request,
-                [&](const Identity&, const auto&) {
-                  response->set_level(log_level());
-                  return grpc::Status::OK;
-                });
+grpc::Status AdminService::get_log_level(CallScope&, const v1::GetLogLevelRequest&,
+                                         v1::LogLevel& response) {
+  response.set_level(log_level());
+  return grpc::Status::OK;
 }
 
-RpcReactor* AdminService::SetLogLevel(RpcCall* call, const LazyMessage<v1::LogLevel>* request,
-                                      v1::LogLevel* response) {
-  return answer(
-      context_.gate, *call, Method::kSetLogLevel, *request,
-      [&](const Identity&, const auto& wire) -> grpc::Status {
-        try {
-          set_log_level(wire.level());
-        } catch (const std::invalid_argument&) {
-          return invalid_argument({{"level", "'" + clip(wire.level()) +
-                                                 "' is not trace, debug, info, warning, error, "
-                                                 "critical or off"}});
-        }
-        spdlog::info("log level {}", log_level());
-        response->set_level(log_level());
-        return grpc::Status::OK;
-      });
+grpc::Status AdminService::set_log_level(CallScope&, const v1::LogLevel& wire,
+                                         v1::LogLevel& response) {
+  try {
+    lintel::set_log_level(wire.level());
+  } catch (const std::invalid_argument&) {
+    return invalid_argument({{"level", "'" + clip(wire.level()) +
+                                           "' is not trace, debug, info, warning, error, "
+                                           "critical or off"}});
+  }
+  spdlog::info("log level {}", log_level());
+  response.set_level(log_level());
+  return grpc::Status::OK;
 }
 
-RpcReactor* AdminService::LoadModel(RpcCall* call, const LazyMessage<v1::LoadModelRequest>* request,
-                                    v1::Model* response) {
-  return answer_later(context_.gate, *call, Method::kLoadModel, *request,
-                      [&](const auto& wire, const LateReply& reply) {
-                        std::optional<std::int64_t> version;
-                        const grpc::Status read = read_model(wire, &version);
-                        if (!read.ok()) return reply(read);
-                        context_.manager.load(
-                            wire.name(), version,
-                            [reply, response](const auto& refusal, const SharedModel& model) {
-                              if (model != nullptr) {
-                                reply.set_model(model->name);
-                                write_model(*model, *response);
-                              }
-                              reply(load_status(refusal));
-                            });
-                      });
+Task<grpc::Status> AdminService::load_model(Call call, v1::LoadModelRequest wire,
+                                            v1::Model& response) {
+  std::optional<std::int64_t> version;
+  grpc::Status status = read_model(wire, &version);
+  if (!status.ok()) co_return status;
+  SharedModel model;
+  const auto load = [&](auto done) { context_.manager.load(wire.name(), version, done); };
+  status = co_await loaded(load, model);
+  if (model == nullptr) co_return status;
+  call.scope.set_model(model->name);
+  write_model(*model, response);
+  co_return status;
 }
 
-RpcReactor* AdminService::UnloadModel(RpcCall* call,
-                                      const LazyMessage<v1::UnloadModelRequest>* request,
-                                      v1::UnloadModelResponse*) {
-  return answer_later(context_.gate, *call, Method::kUnloadModel, *request,
-                      [&](const auto& wire, const LateReply& reply) {
-                        std::optional<std::int64_t> version;
-                        const grpc::Status read = read_model(wire, &version);
-                        if (!read.ok()) return reply(read);
-                        if (const SharedModel model = context_.models.find(wire.name())) {
-                          reply.set_model(model->name);
-                        }
-                        context_.manager.unload(wire.name(), version, [reply](const auto& refusal) {
-                          reply(load_status(refusal));
-                        });
-                      });
+Task<grpc::Status> AdminService::unload_model(Call call, v1::UnloadModelRequest wire,
+                                              v1::UnloadModelResponse&) {
+  std::optional<std::int64_t> version;
+  grpc::Status status = read_model(wire, &version);
+  if (!status.ok()) co_return status;
+  if (const SharedModel model = context_.models.find(wire.name())) {
+    call.scope.set_model(model->name);
+  }
+  const auto unload = [&](auto done) { context_.manager.unload(wire.name(), version, done); };
+  co_return co_await unloaded(unload);
 }
 
-RpcReactor* AdminService::LoadAdapter(RpcCall* call,
-                                      const LazyMessage<v1::LoadAdapterRequest>* request,
-                                      v1::Adapter* response) {
-  return answer_later(context_.gate, *call, Method::kLoadAdapter, *request,
-                      [&](const auto& wire, const LateReply& reply) {
-                        grpc::Status status;
-                        const SharedModel model = find_model(wire, context_.models, &status);
-                        if (model == nullptr) return reply(status);
-                        reply.set_model(model->name);
-                        context_.manager.load_adapter(
-                            model, wire.name(),
-                            [reply, response](const auto& refusal, const SharedAdapter& adapter) {
-                              if (adapter != nullptr) write_adapter(*adapter, *response);
-                              reply(load_status(refusal));
-                            });
-                      });
+Task<grpc::Status> AdminService::load_adapter(Call call, v1::LoadAdapterRequest wire,
+                                              v1::Adapter& response) {
+  grpc::Status status;
+  SharedModel model = find_model(wire, context_.models, &status);
+  if (model == nullptr) co_return status;
+  call.scope.set_model(model->name);
+  SharedAdapter adapter;
+  const auto load = [&](auto done) {
+    context_.manager.load_adapter(std::exchange(model, nullptr), wire.name(), done);
+  };
+  status = co_await loaded(load, adapter);
+  if (adapter != nullptr) write_adapter(*adapter, response);
+  co_return status;
 }
 
-RpcReactor* AdminService::UnloadAdapter(RpcCall* call,
-                                        const LazyMessage<v1::UnloadAdapterRequest>* request,
-                                        v1::UnloadAdapterResponse*) {
-  return answer_later(context_.gate, *call, Method::kUnloadAdapter, *request,
-                      [&](const auto& wire, const LateReply& reply) {
-                        grpc::Status status;
-                        const SharedModel model = find_model(wire, context_.models, &status);
-                        if (model == nullptr) return reply(status);
-                        reply.set_model(model->name);
-                        context_.manager.unload_adapter(
-                            model, wire.name(),
-                            [reply](const auto& refusal) { reply(load_status(refusal)); });
-                      });
+Task<grpc::Status> AdminService::unload_adapter(Call call, v1::UnloadAdapterRequest wire,
+                                                v1::UnloadAdapterResponse&) {
+  grpc::Status status;
+  SharedModel model = find_model(wire, context_.models, &status);
+  if (model == nullptr) co_return status;
+  call.scope.set_model(model->name);
+  const auto unload = [&](auto done) {
+    context_.manager.unload_adapter(std::exchange(model, nullptr), wire.name(), done);
+  };
+  co_return co_await unloaded(unload);
 }
 
 }  // namespace lintel

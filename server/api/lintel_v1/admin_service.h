@@ -3,31 +3,26 @@
 #pragma once
 
 #include "lintel/v1/admin.grpc.pb.h"
+#include "server/api/handlers.h"
 #include "server/api/service_context.h"
-#include "server/rpc/answer.h"
 
 namespace lintel {
 
 // Thread-safe.
-class AdminService final : public RpcService {
+class AdminService final : public HandlerService {
  public:
   explicit AdminService(const ServiceContext& context);
 
-  RpcReactor* GetLogLevel(RpcCall* call, const LazyMessage<v1::GetLogLevelRequest>* request,
-                          v1::LogLevel* response);
-  RpcReactor* SetLogLevel(RpcCall* call, const LazyMessage<v1::LogLevel>* request,
-                          v1::LogLevel* response);
-  RpcReactor* LoadModel(RpcCall* call, const LazyMessage<v1::LoadModelRequest>* request,
-                        v1::Model* response);
-  RpcReactor* LoadAdapter(RpcCall* call, const LazyMessage<v1::LoadAdapterRequest>* request,
-                          v1::Adapter* response);
-  RpcReactor* UnloadAdapter(RpcCall* call, const LazyMessage<v1::UnloadAdapterRequest>* request,
-                            v1::UnloadAdapterResponse* response);
-  RpcReactor* UnloadModel(RpcCall* call, const LazyMessage<v1::UnloadModelRequest>* request,
-                          v1::UnloadModelResponse* response);
-
  private:
-  const ServiceContext context_;
+  grpc::Status get_log_level(CallScope& scope, const v1::GetLogLevelRequest& wire,
+                             v1::LogLevel& response);
+  grpc::Status set_log_level(CallScope& scope, const v1::LogLevel& wire, v1::LogLevel& response);
+  Task<grpc::Status> load_model(Call call, v1::LoadModelRequest wire, v1::Model& response);
+  Task<grpc::Status> unload_model(Call call, v1::UnloadModelRequest wire,
+                                  v1::UnloadModelResponse& response);
+  Task<grpc::Status> load_adapter(Call call, v1::LoadAdapterRequest wire, v1::Adapter& response);
+  Task<grpc::Status> unload_adapter(Call call, v1::UnloadAdapterRequest wire,
+                                    v1::UnloadAdapterResponse& response);
 };
 
 }  // namespace lintel

@@ -139,14 +139,10 @@ bool keeps_states(const ServiceContext& context, const ReadChat& chat) {
 
 }  // namespace
 
-grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat& chat,
-                       PromptUse use, bool is_shown) {
+grpc::Status make_prompt(const ServiceContext& context, const CallScope& scope, ReadChat& chat,
+                         PromptUse use, bool is_shown) {
   // Texts of the messages, and of the prompt in its renderings.
   constexpr std::size_t kTexts = 4;
-  grpc::Status status;
-  chat.model = use_model(chat.request.base.model, context, &status);
-  if (chat.model == nullptr) return status;
-  scope.set_model(chat.model->name);
   Violations violations;
   check_stop_strings(chat.request.base.stop.strings, "stop", chat.model->limits, violations);
   if (!violations.empty()) return violations.status();
@@ -167,8 +163,8 @@ grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat
   // Beside the messages, until the prompt is made.
   RequestMemory::Charge memory = chat.memory.beside();
   RequestBudget rendering(memory, /*copies=*/1, chat.is_cancelled);
-  status = make_chat_prompt(*chat.model->chat, *tokenizer, chat.request, chat.now, chat.prompt,
-                            &rendering, use);
+  grpc::Status status = make_chat_prompt(*chat.model->chat, *tokenizer, chat.request, chat.now,
+                                         chat.prompt, &rendering, use);
   if (rendering.refusal()) {
     return request_memory_refusal(rendering.refusal(), scope.caller().name, "messages");
   }

@@ -52,10 +52,10 @@ struct ReadChat {
   ChatPrompt prompt;
 };
 
-// Fills in what follows from chat.request, and charges chat.memory with the texts of the prompt.
-// kNextTurn: where keeps_states() says that there is use for it, unless `is_shown`.
-grpc::Status read_chat(const ServiceContext& context, CallScope& scope, ReadChat& chat,
-                       PromptUse use, bool is_shown = false);
+// Fills in what follows from the request and its model, and charges chat.memory with the texts of
+// the prompt. kNextTurn: where states are kept for one, or where it is shown.
+grpc::Status make_prompt(const ServiceContext& context, const CallScope& scope, ReadChat& chat,
+                         PromptUse use, bool is_shown = false);
 
 // A turn of a conversation, from its prompt to its answer: enough to say which of the states that
 // were kept on the way the next turn may begin with. Its messages are kept as text, and of its

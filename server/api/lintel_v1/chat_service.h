@@ -2,14 +2,16 @@
 // ChatService: conversations as prompts, and tokens as answers.
 #pragma once
 
-#include <memory>
 #include <span>
 #include <string>
 
 #include "lintel/v1/chat.pb.h"
+#include "server/api/handlers.h"
 #include "server/api/lintel_v1/chat_generation.h"
 #include "server/api/service_context.h"
 #include "server/api/token_reactor.h"
+#include "server/core/task.h"
+#include "server/openai/chat_request.h"
 #include "server/rpc/rpc.h"
 
 namespace lintel {
@@ -32,24 +34,17 @@ class ChatStream final : public TokenReactor<v1::ChatResponse> {
 };
 
 // Thread-safe.
-class ChatService final : public RpcService {
+class ChatService final : public HandlerService {
  public:
   // `generation` outlives the service.
   ChatService(const ServiceContext& context, ChatGeneration& generation);
 
-  RpcReactor* Render(RpcCall* context, const LazyMessage<v1::RenderChatRequest>* request,
-                     v1::RenderChatResponse* response);
-  RpcReactor* Complete(RpcCall* rpc, const LazyMessage<v1::ChatRequest>* request);
-
  private:
-  // Of a request that its protocol has read, or of a message of gRPC.
-  grpc::Status read(RpcCall& rpc, const LazyMessage<v1::ChatRequest>& request, StreamCall& call,
-                    ReadChat& chat);
-  grpc::Status complete(RpcCall& rpc, const std::shared_ptr<ReadChat>& chat, ChatStream& stream);
-  // Of a request that was read, whose conversation is in memory as far as it is anywhere.
-  grpc::Status generate(RpcCall& rpc, ReadChat& chat, ChatStream& stream);
+  Task<grpc::Status> render(Call call, v1::RenderChatRequest wire,
+                            v1::RenderChatResponse& response);
+  Task<grpc::Status> complete(Call call, ObjectOr<v1::ChatRequest, ChatRequest> asked,
+                              ChatStream& stream);
 
-  const ServiceContext context_;
   ChatGeneration& generation_;
 };
 

@@ -12,7 +12,6 @@
 #include "server/api/prepare_generation.h"
 #include "server/api/refusals.h"
 #include "server/api/request_checks.h"
-#include "server/rpc/answer.h"
 #include "server/rpc/status.h"
 
 namespace lintel {
@@ -362,47 +361,53 @@ ResponseStream<v1::ScoreResponse>::Next ScoreStream::next(v1::ScoreResponse& mes
   return Next::kFinish;
 }
 
-GenerationService::GenerationService(const ServiceContext& context) : context_(context) {
-  serve_stream<v1::GenerateResponse>(info_of(Method::kGenerate).name, this,
-                                     &GenerationService::Generate);
-  serve_stream<v1::ScoreResponse>(info_of(Method::kScore).name, this, &GenerationService::Score);
+GenerationService::GenerationService(const ServiceContext& context) : HandlerService(context) {
+  serve_stream<v1::GenerateResponse>(Method::kGenerate, &GenerationService::generate);
+  serve_stream<v1::ScoreResponse>(Method::kScore, &GenerationService::score);
 }
 
-grpc::Status GenerationService::generate(RpcCall& context, const api::GenerateParams& params,
-                                         GenerateStream& stream) {
-  StreamCall& call = stream.call();
-  if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
+Task<grpc::Status> GenerationService::generate(Call call, v1::GenerateRequest wire,
+                                               GenerateStream& stream) {
+  const api::GenerateParams params = api::read_params(std::move(wire));
+  const std::string& caller = call.scope.caller().name;
+  grpc::Status status;
+  if (!params.session_id.empty()) status = co_await store_thread(call);
+  if (status.ok()) status = stream.call().quota.check_tokens();
+  if (!status.ok()) co_return status;
+  GenerationTarget target;
+  do {
+    status = find_target(context_, caller, params, target);
+  } while (co_await model_load(call, target.absent, status));
+  if (!status.ok()) co_return status;
   PreparedGeneration prepared;
   prepared.memory = call.scope.charge();
-  grpc::Status checked = prepare_generation(context_, call.scope.caller().name, params,
-                                            call_deadline(context, context_.clock), prepared);
-  if (prepared.model != nullptr) call.scope.set_model(prepared.model->name);
-  if (checked.ok() && prepared.past == nullptr) {
-    checked = charge_kept_answer(context, call.scope, prepared, "max_new_tokens");
+  status = prepare_generation(context_, caller, params, params.prompt,
+                              call_deadline(call.rpc, context_.clock), std::move(target), prepared);
+  call.scope.set_model(prepared.model->name);
+  if (status.ok() && prepared.past == nullptr) {
+    status = charge_kept_answer(call.rpc, call.scope, prepared, "max_new_tokens");
   }
-  if (!checked.ok()) return checked;
-  prepared.checked.request.allowance = call.quota.allowance();
+  if (!status.ok()) co_return status;
+  prepared.checked.request.allowance = stream.call().quota.allowance();
   prepared.checked.request.caller = call.scope.turn_name();
-  return stream.begin(std::move(prepared), context_.streaming, context_.clock);
+  co_return stream.begin(std::move(prepared), context_.streaming, context_.clock);
 }
 
-grpc::Status GenerationService::score(const RpcCall& context, const v1::ScoreRequest& wire,
-                                      ScoreStream::Reactor& reactor) {
-  StreamCall& call = reactor.call();
-  grpc::Status status = call.quota.check_tokens();
-  if (!status.ok()) return status;
-  const SharedModel model = use_model(wire.model(), context_, &status);
-  if (model == nullptr) return status;
-  call.scope.set_model(model->name);
+Task<grpc::Status> GenerationService::score(Call call, v1::ScoreRequest wire,
+                                            ScoreStream::Reactor& stream) {
+  grpc::Status status = stream.call().quota.check_tokens();
+  if (!status.ok()) co_return status;
+  const SharedModel model = co_await model_use(call, wire.model(), status);
+  if (model == nullptr) co_return status;
   Violations violations;
   const auto& tokenizer = model->transformer->tokenizer();
   ScoreSequences sequences =
       check_score(wire, model->transformer->config(), tokenizer.get(), model->limits, violations);
-  if (!violations.empty()) return violations.status();
+  if (!violations.empty()) co_return violations.status();
   ScoreStream::Options options;
   if (wire.token_bytes()) options.tokenizer = tokenizer;
   status = resolve_adapter(wire.adapter(), *model, &options.adapter);
-  if (!status.ok()) return status;
+  if (!status.ok()) co_return status;
 
   const Scheduler::Options& scheduling = model->scheduler->options();
   // Enough to fill every worker twice, and never more than half of the queue.
@@ -411,42 +416,22 @@ grpc::Status GenerationService::score(const RpcCall& context, const v1::ScoreReq
   options.window = static_cast<std::size_t>(std::max(window, 1));
   options.held_bytes =
       sequences.tokens.size() * sizeof(std::int32_t) / std::max<std::size_t>(sequences.size(), 1);
-  options.allowance = call.quota.allowance();
+  options.allowance = stream.call().quota.allowance();
   options.owner = call.scope.caller().name;
   options.caller = call.scope.turn_name();
-  options.deadline = call_deadline(context, context_.clock);
+  options.deadline = call_deadline(call.rpc, context_.clock);
   // Of each token its id, its log2-probability, and what the message has of it.
   RequestMemory::Charge memory = call.scope.charge();
   const std::size_t each =
       3 * sizeof(std::int32_t) + (options.tokenizer == nullptr ? 0 : kTokenBytesInMessage);
   const RequestRefusal refusal = memory.add(sequences.tokens.size() * each);
-  if (refusal) return request_memory_refusal(refusal, options.owner, "sequences");
-  const auto stream = std::make_shared<ScoreStream>(model, context_.sessions, std::move(sequences),
+  if (refusal) co_return request_memory_refusal(refusal, options.owner, "sequences");
+  const auto scored = std::make_shared<ScoreStream>(model, context_.sessions, std::move(sequences),
                                                     options, std::move(memory));
-  reactor.run(stream);
-  grpc::Status started = stream->begin();
-  if (!started.ok()) reactor.run(nullptr);
-  return started;
-}
-
-RpcReactor* GenerationService::Generate(RpcCall* context,
-                                        const LazyMessage<v1::GenerateRequest>* request) {
-  return open_stream<GenerateStream>(
-      context_, *context, Method::kGenerate, *request,
-      [](v1::GenerateRequest&& wire) { return api::read_params(std::move(wire)); },
-      [this, context](GenerateStream& stream, const api::GenerateParams& params) {
-        return generate(*context, params, stream);
-      },
-      [](const api::GenerateParams& params) { return !params.session_id.empty(); });
-}
-
-RpcReactor* GenerationService::Score(RpcCall* context,
-                                     const LazyMessage<v1::ScoreRequest>* request) {
-  return open_stream<ScoreStream::Reactor>(
-      context_, *context, Method::kScore, *request,
-      [this, context](ScoreStream::Reactor& reactor, const v1::ScoreRequest& wire) {
-        return score(*context, wire, reactor);
-      });
+  stream.run(scored);
+  grpc::Status started = scored->begin();
+  if (!started.ok()) stream.run(nullptr);
+  co_return started;
 }
 
 }  // namespace lintel

@@ -11,6 +11,7 @@
 
 #include "lintel/v1/generation.grpc.pb.h"
 #include "lintel/v1/generation.pb.h"
+#include "server/api/handlers.h"
 #include "server/api/prepare_generation.h"
 #include "server/api/request_checks.h"
 #include "server/api/response_stream.h"
@@ -22,7 +23,6 @@
 #include "server/engine/scheduler.h"
 #include "server/engine/token_sink.h"
 #include "server/models/model_registry.h"
-#include "server/rpc/answer.h"
 #include "server/sessions/session_manager.h"
 
 namespace lintel {
@@ -142,20 +142,13 @@ class ScoreStream final : public ResponseStream<v1::ScoreResponse>, public Capac
 void write_score(std::size_t index, const std::vector<float>& log2_probs, v1::ScoreResponse& wire);
 
 // Thread-safe. Checks, takes a lease, submits; the streams do the rest.
-class GenerationService final : public RpcService {
+class GenerationService final : public HandlerService {
  public:
   explicit GenerationService(const ServiceContext& context);
 
-  RpcReactor* Generate(RpcCall* context, const LazyMessage<v1::GenerateRequest>* request);
-  RpcReactor* Score(RpcCall* context, const LazyMessage<v1::ScoreRequest>* request);
-
  private:
-  grpc::Status generate(RpcCall& context, const api::GenerateParams& params,
-                        GenerateStream& stream);
-  grpc::Status score(const RpcCall& context, const v1::ScoreRequest& wire,
-                     ScoreStream::Reactor& reactor);
-
-  const ServiceContext context_;
+  Task<grpc::Status> generate(Call call, v1::GenerateRequest wire, GenerateStream& stream);
+  Task<grpc::Status> score(Call call, v1::ScoreRequest wire, ScoreStream::Reactor& stream);
 };
 
 }  // namespace lintel

@@ -8,12 +8,9 @@
 #include "model/config/config.h"
 #include "model/lora/adapter.h"
 #include "model/tokenizer/text_stream.h"
-#include "server/api/lintel_v1/session_calls.h"
-#include "server/api/lookup.h"
 #include "server/api/params/wire_params.h"
 #include "server/api/request_checks.h"
 #include "server/api/service_context.h"
-#include "server/rpc/answer.h"
 #include "server/rpc/status.h"
 
 namespace lintel {
@@ -121,12 +118,12 @@ v1::ModelState wire_state(ModelState state) {
 
 }  // namespace
 
-ModelService::ModelService(const ServiceContext& context) : context_(context) {
-  serve(info_of(Method::kListModels).name, this, &ModelService::List);
-  serve(info_of(Method::kGetModel).name, this, &ModelService::Get);
-  serve(info_of(Method::kStatistics).name, this, &ModelService::Statistics);
-  serve(info_of(Method::kTokenize).name, this, &ModelService::Tokenize);
-  serve(info_of(Method::kDetokenize).name, this, &ModelService::Detokenize);
+ModelService::ModelService(const ServiceContext& context) : HandlerService(context) {
+  serve(Method::kListModels, &ModelService::list);
+  serve(Method::kGetModel, &ModelService::get);
+  serve(Method::kStatistics, &ModelService::statistics);
+  serve(Method::kTokenize, &ModelService::tokenize);
+  serve(Method::kDetokenize, &ModelService::detokenize);
 }
 
 api::SamplingParams with_defaults(api::SamplingParams sampling, const SamplingDefaults& defaults) {
@@ -212,114 +209,86 @@ void write_model(const ServedModel& model, v1::Model& wire) {
   wire.set_state(v1::MODEL_STATE_READY);
 }
 
-RpcReactor* ModelService::List(RpcCall* call, const LazyMessage<v1::ListModelsRequest>* request,
-                               v1::ListModelsResponse* response) {
-  return answer(
-      context_.gate, *call, Method::kListModels, *request, [&](const Identity&, const auto& asked) {
-        if (!asked.all()) {
-          for (const SharedModel& model : context_.models.ready()) {
-            write_model(*model, *response->add_models());
-          }
-          return grpc::Status::OK;
-        }
-        for (const ModelRegistry::Entry& entry : context_.manager.index()) {
-          v1::Model& wire = *response->add_models();
-          wire.set_loads_on_request(context_.manager.loads_on_request(entry.name, entry.version));
-          wire.set_load_failed(entry.failed);
-          const SharedModel model = entry.state == ModelState::kReady
-                                        ? context_.models.find(entry.name, entry.version)
-                                        : nullptr;
-          if (model != nullptr) {
-            write_model(*model, wire);
-            wire.set_reason(entry.reason);
-            continue;
-          }
-          wire.set_name(entry.name);
-          wire.set_version(std::to_string(entry.version));
-          wire.set_state(wire_state(entry.state));
-          wire.set_reason(entry.reason);
-        }
-        return grpc::Status::OK;
-      });
+grpc::Status ModelService::list(CallScope&, const v1::ListModelsRequest& wire,
+                                v1::ListModelsResponse& response) {
+  if (!wire.all()) {
+    for (const SharedModel& model : context_.models.ready()) {
+      write_model(*model, *response.add_models());
+    }
+    return grpc::Status::OK;
+  }
+  for (const ModelRegistry::Entry& entry : context_.manager.index()) {
+    v1::Model& listed = *response.add_models();
+    listed.set_loads_on_request(context_.manager.loads_on_request(entry.name, entry.version));
+    listed.set_load_failed(entry.failed);
+    const SharedModel model = entry.state == ModelState::kReady
+                                  ? context_.models.find(entry.name, entry.version)
+                                  : nullptr;
+    if (model != nullptr) {
+      write_model(*model, listed);
+      listed.set_reason(entry.reason);
+      continue;
+    }
+    listed.set_name(entry.name);
+    listed.set_version(std::to_string(entry.version));
+    listed.set_state(wire_state(entry.state));
+    listed.set_reason(entry.reason);
+  }
+  return grpc::Status::OK;
 }
 
-RpcReactor* ModelService::Get(RpcCall* call, const LazyMessage<v1::GetModelRequest>* request,
-                              v1::Model* response) {
-  return answer_with_model(context_, *call, Method::kGetModel, *request,
-                           [this, response](CallScope& scope, const auto& wire) {
-                             grpc::Status status;
-                             const SharedModel model =
-                                 use_model(wire.name(), context_, &status, "name");
-                             if (model == nullptr) return status;
-                             scope.set_model(model->name);
-                             write_model(*model, *response);
-                             return status;
-                           });
+Task<grpc::Status> ModelService::get(Call call, v1::GetModelRequest wire, v1::Model& response) {
+  grpc::Status status;
+  const SharedModel model = co_await model_use(call, wire.name(), status, "name");
+  if (model != nullptr) write_model(*model, response);
+  co_return status;
 }
 
 namespace {
 
-// Not OK where there is no such model, or it has no tokenizer.
-grpc::Status resolve_text_model(const std::string& name, const ServiceContext& context,
-                                CallScope& scope, SharedModel& model) {
-  grpc::Status status;
-  model = use_model(name, context, &status);
-  if (model == nullptr) return status;
-  scope.set_model(model->name);
-  if (model->transformer->tokenizer() != nullptr) return status;
+grpc::Status check_has_tokenizer(const ServedModel& model) {
+  if (model.transformer->tokenizer() != nullptr) return grpc::Status::OK;
   return {grpc::StatusCode::FAILED_PRECONDITION,
-          "model " + model->name + " has no tokenizer: its tokens are ids alone"};
+          "model " + model.name + " has no tokenizer: its tokens are ids alone"};
 }
 
 }  // namespace
 
-RpcReactor* ModelService::Tokenize(RpcCall* call, const LazyMessage<v1::TokenizeRequest>* request,
-                                   v1::TokenizeResponse* response) {
-  return answer_with_model(
-      context_, *call, Method::kTokenize, *request,
-      [this, response](CallScope& scope, const auto& wire) {
-        SharedModel model;
-        grpc::Status status = resolve_text_model(wire.model(), context_, scope, model);
-        if (!status.ok()) return status;
-        const std::vector<std::int32_t> ids = model->transformer->tokenizer()->encode(
-            wire.text(),
-            {.add_special = wire.add_special(), .parse_special = wire.parse_special()});
-        response->mutable_ids()->Add(ids.begin(), ids.end());
-        return status;
-      });
+Task<grpc::Status> ModelService::tokenize(Call call, v1::TokenizeRequest wire,
+                                          v1::TokenizeResponse& response) {
+  grpc::Status status;
+  const SharedModel model = co_await model_use(call, wire.model(), status);
+  if (model != nullptr) status = check_has_tokenizer(*model);
+  if (!status.ok()) co_return status;
+  const std::vector<std::int32_t> ids = model->transformer->tokenizer()->encode(
+      wire.text(), {.add_special = wire.add_special(), .parse_special = wire.parse_special()});
+  response.mutable_ids()->Add(ids.begin(), ids.end());
+  co_return status;
 }
 
-RpcReactor* ModelService::Detokenize(RpcCall* call,
-                                     const LazyMessage<v1::DetokenizeRequest>* request,
-                                     v1::DetokenizeResponse* response) {
-  return answer_with_model(
-      context_, *call, Method::kDetokenize, *request,
-      [this, response](CallScope& scope, const auto& wire) {
-        SharedModel model;
-        grpc::Status status = resolve_text_model(wire.model(), context_, scope, model);
-        if (!status.ok()) return status;
-        const std::span ids(wire.ids().data(), static_cast<std::size_t>(wire.ids_size()));
-        const int vocab_size = model->transformer->config().vocab_size;
-        Violations violations;
-        for (std::size_t i = 0; i < ids.size() && !violations.full(); ++i) {
-          if (ids[i] >= 0 && ids[i] < vocab_size) continue;
-          check_token(ids[i], indexed("ids", i), vocab_size, violations);
-        }
-        if (!violations.empty()) return violations.status();
-        response->set_text(to_text(*model->transformer->tokenizer(), ids));
-        return status;
-      });
+Task<grpc::Status> ModelService::detokenize(Call call, v1::DetokenizeRequest wire,
+                                            v1::DetokenizeResponse& response) {
+  grpc::Status status;
+  const SharedModel model = co_await model_use(call, wire.model(), status);
+  if (model != nullptr) status = check_has_tokenizer(*model);
+  if (!status.ok()) co_return status;
+  const std::span ids(wire.ids().data(), static_cast<std::size_t>(wire.ids_size()));
+  const int vocab_size = model->transformer->config().vocab_size;
+  Violations violations;
+  for (std::size_t i = 0; i < ids.size() && !violations.full(); ++i) {
+    if (ids[i] >= 0 && ids[i] < vocab_size) continue;
+    check_token(ids[i], indexed("ids", i), vocab_size, violations);
+  }
+  if (!violations.empty()) co_return violations.status();
+  response.set_text(to_text(*model->transformer->tokenizer(), ids));
+  co_return status;
 }
 
-RpcReactor* ModelService::Statistics(RpcCall* call,
-                                     const LazyMessage<v1::StatisticsRequest>* request,
-                                     v1::StatisticsResponse* response) {
-  return answer(context_.gate, *call, Method::kStatistics, *request,
-                [&](const Identity&, const auto&) {
-                  write_statistics(context_, *response);
-                  write_duration(context_.clock.now() - started_, *response->mutable_uptime());
-                  return grpc::Status::OK;
-                });
+grpc::Status ModelService::statistics(CallScope&, const v1::StatisticsRequest&,
+                                      v1::StatisticsResponse& response) {
+  write_statistics(context_, response);
+  write_duration(context_.clock.now() - started_, *response.mutable_uptime());
+  return grpc::Status::OK;
 }
 
 }  // namespace lintel

@@ -3,31 +3,28 @@
 #pragma once
 
 #include "lintel/v1/model.grpc.pb.h"
+#include "server/api/handlers.h"
 #include "server/api/params/generate_params.h"
 #include "server/api/service_context.h"
 #include "server/chat/template/chat_model.h"
-#include "server/rpc/answer.h"
 
 namespace lintel {
 
 // Thread-safe.
-class ModelService final : public RpcService {
+class ModelService final : public HandlerService {
  public:
   explicit ModelService(const ServiceContext& context);
 
-  RpcReactor* List(RpcCall* call, const LazyMessage<v1::ListModelsRequest>* request,
-                   v1::ListModelsResponse* response);
-  RpcReactor* Get(RpcCall* call, const LazyMessage<v1::GetModelRequest>* request,
-                  v1::Model* response);
-  RpcReactor* Statistics(RpcCall* call, const LazyMessage<v1::StatisticsRequest>* request,
-                         v1::StatisticsResponse* response);
-  RpcReactor* Tokenize(RpcCall* call, const LazyMessage<v1::TokenizeRequest>* request,
-                       v1::TokenizeResponse* response);
-  RpcReactor* Detokenize(RpcCall* call, const LazyMessage<v1::DetokenizeRequest>* request,
-                         v1::DetokenizeResponse* response);
-
  private:
-  const ServiceContext context_;
+  grpc::Status list(CallScope& scope, const v1::ListModelsRequest& wire,
+                    v1::ListModelsResponse& response);
+  Task<grpc::Status> get(Call call, v1::GetModelRequest wire, v1::Model& response);
+  grpc::Status statistics(CallScope& scope, const v1::StatisticsRequest& wire,
+                          v1::StatisticsResponse& response);
+  Task<grpc::Status> tokenize(Call call, v1::TokenizeRequest wire, v1::TokenizeResponse& response);
+  Task<grpc::Status> detokenize(Call call, v1::DetokenizeRequest wire,
+                                v1::DetokenizeResponse& response);
+
   const TimePoint started_ = context_.clock.now();
 };
 

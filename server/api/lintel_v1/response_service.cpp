@@ -10,14 +10,13 @@
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
-#include "server/api/lintel_v1/session_calls.h"
+#include "server/api/lintel_v1/model_service.h"
 #include "server/api/refusals.h"
 #include "server/api/token_reactor.h"
 #include "server/chat/template/request_json.h"
 #include "server/openai/json.h"
 #include "server/openai/response_items.h"
 #include "server/openai/response_output.h"
-#include "server/rpc/answer.h"
 #include "server/rpc/detached_call.h"
 #include "server/rpc/request_budget.h"
 #include "server/rpc/status.h"
@@ -434,17 +433,16 @@ class FollowedEvents final : public ResponseStream<v1::ResponseEvents>, public E
 
 ResponseService::ResponseService(const ServiceContext& context, ChatGeneration& generation,
                                  ResponseStore& store)
-    : context_(context), generation_(generation), store_(store) {
-  serve_stream<v1::ResponseEvents>(info_of(Method::kCreateResponse).name, this,
-                                   &ResponseService::Create);
-  serve(info_of(Method::kGetResponse).name, this, &ResponseService::Get);
-  serve_stream<v1::ResponseEvents>(info_of(Method::kReplayResponse).name, this,
-                                   &ResponseService::Replay);
-  serve(info_of(Method::kDeleteResponse).name, this, &ResponseService::Delete);
-  serve(info_of(Method::kCancelResponse).name, this, &ResponseService::Cancel);
-  serve(info_of(Method::kListInputItems).name, this, &ResponseService::ListInputItems);
-  serve(info_of(Method::kCountInputTokens).name, this, &ResponseService::CountInputTokens);
-  serve(info_of(Method::kCompactResponse).name, this, &ResponseService::Compact);
+    : HandlerService(context), generation_(generation), store_(store) {
+  using Self = ResponseService;
+  serve_stream<v1::ResponseEvents>(Method::kCreateResponse, &Self::create);
+  serve(Method::kGetResponse, &Self::get);
+  serve_stream<v1::ResponseEvents>(Method::kReplayResponse, &Self::replay);
+  serve(Method::kDeleteResponse, &Self::remove);
+  serve(Method::kCancelResponse, &Self::cancel);
+  serve(Method::kListInputItems, &Self::list_input_items);
+  serve(Method::kCountInputTokens, &Self::count_input_tokens);
+  serve(Method::kCompactResponse, &Self::compact);
   store_.run_interrupted_by([this](const ResponseRecord& record) { run_again(record); });
 }
 
@@ -460,17 +458,17 @@ grpc::Status ResponseService::find(const std::string& id, const std::string& own
   return response_refusal(error, id);
 }
 
-grpc::Status ResponseService::show(RpcCall& rpc, CallScope& scope, const std::string& id,
+grpc::Status ResponseService::show(const Call& call, const std::string& id,
                                    v1::ResponseJson& response) {
-  RequestMemory::Charge memory = scope.charge();
+  RequestMemory::Charge memory = call.scope.charge();
   {
     ResponseRecord record;
-    grpc::Status status = find(id, scope.caller().name, memory, record);
+    grpc::Status status = find(id, call.scope.caller().name, memory, record);
     if (!status.ok()) return status;
     response.set_body(json_text(record.response));
   }
   memory.shrink_to(response.body().capacity());
-  rpc.keep(std::move(memory));
+  call.rpc.keep(std::move(memory));
   return grpc::Status::OK;
 }
 
@@ -596,25 +594,18 @@ grpc::Status ResponseService::read_conversation(const std::string& owner, const 
   status = open_sealed(owner, found, items, first_input);
   status = charge_copies(tree_memory(items));
   if (!status.ok()) return status;
-  {
-    Json body = std::move(read.request.chat);
-    status = messages_of(request.instructions, items, first_input, body["messages"]);
-    if (!read.is_compacted) items = nullptr;
-    ChatRequest chat;
-    if (status.ok()) status = read_chat_request(std::move(body), chat);
-    read.chat.request = std::move(chat.params);
-  }
+  Json messages;
+  status = messages_of(request.instructions, items, first_input, messages);
+  if (!read.is_compacted) items = nullptr;
+  read.chat.request = std::move(read.request.chat);
+  if (status.ok()) status = take_messages(std::move(messages), read.chat.request);
   return with_response_members(status);
 }
 
-grpc::Status ResponseService::render(CallScope& scope, PromptUse use, Conversation& read) {
-  return with_response_members(read_chat(context_, scope, read.chat, use));
-}
-
-grpc::Status ResponseService::find_repeated(const std::string& owner,
-                                            const ReceivedResponse& received,
+grpc::Status ResponseService::find_repeated(const Call& call, const ReceivedResponse& received,
                                             const ResponseRequest& request, ResponseRecord& record,
                                             ResponseCall& stream, bool& is_answered) {
+  const std::string& owner = call.scope.caller().name;
   constexpr const char* kField = "Idempotency-Key";
   const std::string& key = received.idempotency_key;
   if (key.size() > kMostKeyBytes) {
@@ -624,7 +615,7 @@ grpc::Status ResponseService::find_repeated(const std::string& owner,
   std::string digits;
   SessionError error = store_.digits_of_key(owner, key, digits);
   bool is_hidden = false;
-  RequestMemory::Charge memory = stream.call().scope.charge();
+  RequestMemory::Charge memory = call.scope.charge();
   if (error == SessionError::kNone) {
     RequestBudget tree(memory, /*copies=*/1, kNever);
     error = store_.find_stored(digits, owner, record, is_hidden, &tree);
@@ -664,9 +655,11 @@ grpc::Status ResponseService::find_repeated(const std::string& owner,
 }
 
 void ResponseService::run_again(const ResponseRecord& record) {
-  v1::CreateResponseRequest wire;
-  wire.set_body(record.request);
-  const RequestMessage request = RequestMessage::of(std::move(wire));
+  auto received = std::make_unique<ReceivedResponse>();
+  received->charge = RequestMemory::Charge(context_.gate.memory, record.owner);
+  read_response_request(record.request, ResponseUse::kCreate, record.owner, kNever, *received);
+  received->interrupted = record;
+  const RequestMessage request(std::move(received));
   const auto on_end = [this, record](const grpc::Status& status) {
     if (status.ok()) return;
     catch_exceptions(
@@ -676,7 +669,10 @@ void ResponseService::run_again(const ResponseRecord& record) {
         [] {});
   };
   DetachedCall::run({record.owner, {Role::kGenerate}}, on_end, [&](RpcCall& rpc) {
-    return open(rpc, LazyMessage<v1::CreateResponseRequest>(request), record);
+    constexpr Method kMethod = Method::kCreateResponse;
+    return run(&ResponseService::create, kMethod, rpc,
+               LazyMessage<v1::CreateResponseRequest>(request),
+               new ResponseCall(context_.gate, context_.calls, rpc, kMethod));
   });
 }
 
@@ -689,14 +685,13 @@ void ResponseService::fail_interrupted(ResponseRecord record, const grpc::Status
              [](SessionError) {});  // where it has ended already, it is fenced
 }
 
-grpc::Status ResponseService::read_received(const CallScope& scope, std::string_view text,
+grpc::Status ResponseService::read_received(const Call& call, std::string_view text,
                                             ResponseUse use, Conversation& read) {
   ReceivedResponse received;
-  received.charge = scope.charge();
-  read_response_request(text, use, scope.caller().name, read.chat.is_cancelled, received);
-  grpc::Status status = received.status;
+  received.charge = call.scope.charge();
+  read_response_request(text, use, call.scope.caller().name, read.chat.is_cancelled, received);
   read.take(received);
-  return status;
+  return received.status;
 }
 
 grpc::Status ResponseService::charge_running(const CallScope& scope, const ResponseRecord& record,
@@ -726,116 +721,92 @@ grpc::Status ResponseService::charge_running(const CallScope& scope, const Respo
   return grpc::Status::OK;
 }
 
-RpcReactor* ResponseService::open(RpcCall& rpc,
-                                  const LazyMessage<v1::CreateResponseRequest>& request,
-                                  const std::optional<ResponseRecord>& interrupted) {
-  using Asked = std::shared_ptr<Creation>;
-  return open_stream_as<ResponseCall, Asked>(
-      context_, rpc, Method::kCreateResponse,
-      [&](ResponseCall& stream, Asked& asked) {
-        asked = std::make_shared<Creation>();
-        asked->interrupted = interrupted;
-        return receive(rpc, request, stream.call(), *asked);
-      },
-      [this, &rpc](ResponseCall& stream, const Asked& asked) {
-        return create(rpc, *asked, stream);
-      },
-      [](const Asked&) { return true; });
-}
+namespace {
 
-grpc::Status ResponseService::receive(RpcCall& rpc,
-                                      const LazyMessage<v1::CreateResponseRequest>& request,
-                                      StreamCall& call, Creation& asked) {
-  asked.read.chat.is_cancelled = [&rpc] { return rpc.is_cancelled(); };
-  asked.received = request.take_object<ReceivedResponse>();
-  if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
-  if (asked.received != nullptr) return asked.received->status;
-  RequestMemory::Charge text = call.scope.charge();
-  v1::CreateResponseRequest wire;
-  grpc::Status status = request.read(bounds_of(context_.gate, Method::kCreateResponse), wire);
-  if (status.ok()) status = charge_message(wire, call.scope.caller().name, text);
-  if (!status.ok()) return status;
-  asked.received = std::make_unique<ReceivedResponse>();
-  ReceivedResponse& received = *asked.received;
-  received.charge = call.scope.charge();
-  received.is_turn = wire.has_connection();
-  received.idempotency_key = std::move(*wire.mutable_idempotency_key());
+// The request of a message of gRPC, which is charged.
+std::unique_ptr<ReceivedResponse> receive(const Call& call, v1::CreateResponseRequest wire,
+                                          const std::function<bool()>& is_cancelled) {
   const std::string& caller = call.scope.caller().name;
-  read_response_request(wire.body(), received.is_turn ? ResponseUse::kTurn : ResponseUse::kCreate,
-                        caller, asked.read.chat.is_cancelled, received);
+  auto received = std::make_unique<ReceivedResponse>();
+  received->charge = call.scope.charge();
+  received->is_turn = wire.has_connection();
+  received->idempotency_key = std::move(*wire.mutable_idempotency_key());
+  const ResponseUse use = received->is_turn ? ResponseUse::kTurn : ResponseUse::kCreate;
+  read_response_request(wire.body(), use, caller, is_cancelled, *received);
   if (!wire.connection().earlier_items().empty()) {
-    received.continue_turn(std::move(*wire.mutable_connection()->mutable_earlier_items()), caller);
+    received->continue_turn(std::move(*wire.mutable_connection()->mutable_earlier_items()), caller);
   }
-  return received.status;
+  return received;
 }
 
-grpc::Status ResponseService::begin_creation(const std::string& owner, Creation& asked) {
-  ReceivedResponse& received = *asked.received;
-  ResponseRecord& record = asked.record;
-  if (asked.interrupted) {
-    if (asked.interrupted->owner != owner) {
-      return no_response(response_id(asked.interrupted->digits));
-    }
-    record = *std::move(asked.interrupted);
+}  // namespace
+
+Task<grpc::Status> ResponseService::create(Call call, Asked asked, ResponseCall& stream) {
+  grpc::Status status = stream.call().quota.check_tokens();
+  if (!status.ok()) co_return status;
+  Conversation read;
+  read.chat.is_cancelled = [&rpc = call.rpc] { return rpc.is_cancelled(); };
+  if (asked.object == nullptr) {
+    asked.object = receive(call, std::move(asked.message), read.chat.is_cancelled);
+  }
+  ReceivedResponse& received = *asked.object;
+  status = received.status;
+  if (!status.ok()) co_return status;
+  status = co_await store_thread(call);
+  if (!status.ok()) co_return status;
+
+  const std::string& owner = call.scope.caller().name;
+  const bool is_stored = received.request.store;
+  if (is_stored && !store_.waits()) call.rpc.add_header("lintel-durability", "none");
+  ResponseRecord record;
+  if (received.interrupted) {
+    record = *std::move(received.interrupted);
+    if (record.owner != owner) co_return no_response(response_id(record.digits));
+  }
+  const bool has_key = is_stored && !received.idempotency_key.empty();
+  bool is_answered = false;
+  if (has_key) {
+    status = find_repeated(call, received, received.request, record, stream, is_answered);
+    if (!status.ok() || is_answered) co_return status;
   }
   record.owner = owner;
   if (record.digits.empty()) record.digits = random_digits();
-  asked.read.is_kept = received.is_turn && !received.request.store;
-  asked.read.take(received);
-  return read_conversation(owner, record.digits + "_in", asked.read);
-}
-
-grpc::Status ResponseService::create(RpcCall& rpc, Creation& asked, ResponseCall& stream) {
-  StreamCall& call = stream.call();
-  if (grpc::Status begins = call.quota.check_tokens(); !begins.ok()) return begins;
-  Conversation& read = asked.read;
-  ResponseRecord& record = asked.record;
-  const std::string& owner = call.scope.caller().name;
-  const ResponseRequest& request = asked.has_begun ? read.request : asked.received->request;
-  if (!asked.has_begun && request.store && !store_.waits()) {
-    rpc.add_header("lintel-durability", "none");
+  read.is_kept = received.is_turn && !is_stored;
+  read.take(received);
+  status = read_conversation(owner, record.digits + "_in", read);
+  if (!status.ok()) co_return status;
+  read.chat.model = co_await model_use(call, read.chat.request.base.model, status);
+  if (read.chat.model == nullptr) co_return with_response_members(status);
+  if (has_key) {  // another call may have run it while this one waited for its model
+    status = find_repeated(call, received, read.request, record, stream, is_answered);
+    if (!status.ok() || is_answered) co_return status;
   }
-  grpc::Status status;
-  // Each time, since another call may have run the request while this one waited for its model.
-  if (request.store && !asked.received->idempotency_key.empty() && !asked.interrupted) {
-    bool is_answered = false;
-    status = find_repeated(owner, *asked.received, request, record, stream, is_answered);
-    if (!status.ok() || is_answered) return status;
-  }
-  if (!std::exchange(asked.has_begun, true)) {
-    status = begin_creation(owner, asked);
-    if (!status.ok()) return status;
-  }
-  return run_creation(rpc, asked, stream);
-}
-
-grpc::Status ResponseService::run_creation(RpcCall& rpc, Creation& asked, ResponseCall& stream) {
-  StreamCall& call = stream.call();
-  Conversation& read = asked.read;
-  ResponseRecord& record = asked.record;
-  grpc::Status status = render(call.scope, PromptUse::kNextTurn, read);
-  if (!status.ok()) return status;
-  const ResponseRequest& request = read.request;
-  const bool runs_again = record.version > 0;
-  if (runs_again) read.chat.request.base.sampling.seed = record.seed;
-  const api::SamplingParams sampling =
-      with_defaults(read.chat.request.base.sampling, read.chat.model->chat->defaults());
-  // By a thread of the session store, where there is one.
+  status = make_prompt(context_, call.scope, read.chat, PromptUse::kNextTurn);
+  if (!status.ok()) co_return with_response_members(status);
+  if (record.version > 0) read.chat.request.base.sampling.seed = record.seed;
   if (generation_.has_stored(call.scope, read.chat)) generation_.restore(call.scope, read.chat);
   PreparedChat prepared;
-  status = with_response_members(
-      generation_.prepare(rpc, call, read.chat, /*is_stored_at_once=*/request.store, prepared));
-  if (!status.ok()) return status;
+  status = generation_.prepare(call.rpc, stream.call(), read.chat, is_stored, prepared);
+  if (!status.ok()) co_return with_response_members(status);
+  co_return begin(call, received, read, std::move(record), std::move(prepared), stream);
+}
 
+grpc::Status ResponseService::begin(const Call& call, const ReceivedResponse& received,
+                                    Conversation& read, ResponseRecord record,
+                                    PreparedChat prepared, ResponseCall& stream) {
+  const ResponseRequest& request = read.request;
+  const bool runs_again = record.version > 0;
+  const api::SamplingParams sampling =
+      with_defaults(read.chat.request.base.sampling, read.chat.model->chat->defaults());
   Json response = std::move(read.request.response);
   response["id"] = response_id(record.digits);
   response["created_at"] =
       runs_again ? record.response["created_at"] : Json(seconds_of(context_.clock));
   response["model"] = read.chat.model->name;
-  if (!asked.received->has_temperature && sampling.temperature) {
+  if (!received.has_temperature && sampling.temperature) {
     response["temperature"] = decimal(*sampling.temperature);
   }
-  if (!asked.received->has_top_p && sampling.top_p) response["top_p"] = decimal(*sampling.top_p);
+  if (!received.has_top_p && sampling.top_p) response["top_p"] = decimal(*sampling.top_p);
   ResponseOutput output(response, record.digits + "_");
   if (request.seals_reasoning) {
     std::optional<Sealer> sealer;
@@ -853,10 +824,10 @@ grpc::Status ResponseService::run_creation(RpcCall& rpc, Creation& asked, Respon
     record.pieces = Json::array();
     record.seed = prepared.prepared.checked.request.seed;
     record.is_interrupted = false;
-    record.request = std::move(asked.received->text);
+    record.request = received.text;
   }
   std::size_t repeated_bytes = 0;
-  status =
+  grpc::Status status =
       charge_running(call.scope, record, prepared, request.is_background, stream, repeated_bytes);
   if (!status.ok()) return status;
   if (request.store) {
@@ -886,212 +857,190 @@ grpc::Status ResponseService::run_creation(RpcCall& rpc, Creation& asked, Respon
                       request.is_background, context_);
 }
 
-RpcReactor* ResponseService::Create(RpcCall* rpc,
-                                    const LazyMessage<v1::CreateResponseRequest>* request) {
-  return open(*rpc, *request, /*interrupted=*/std::nullopt);
+Task<grpc::Status> ResponseService::get(Call call, v1::GetResponseRequest wire,
+                                        v1::ResponseJson& response) {
+  grpc::Status status = co_await store_thread(call);
+  if (!status.ok()) co_return status;
+  co_return show(call, wire.id(), response);
 }
 
-RpcReactor* ResponseService::Get(RpcCall* rpc, const LazyMessage<v1::GetResponseRequest>* request,
-                                 v1::ResponseJson* response) {
-  return answer_by_store(
-      context_, *rpc, Method::kGetResponse, *request,
-      [this, rpc, response](CallScope& scope, const v1::GetResponseRequest& wire) {
-        return show(*rpc, scope, wire.id(), *response);
-      });
+Task<grpc::Status> ResponseService::replay(Call call, v1::ReplayResponseRequest wire,
+                                           ResponseStream<v1::ResponseEvents>::Reactor& reactor) {
+  grpc::Status status = co_await store_thread(call);
+  if (!status.ok()) co_return status;
+  const std::string owner = call.scope.caller().name;
+  const auto running = store_.running(digits_of_response(wire.id()), owner);
+  RequestMemory::Charge memory = call.scope.charge();
+  ResponseRecord record;
+  status = find(wire.id(), owner, memory, record);
+  if (!status.ok()) co_return status;
+  const bool is_over = running == nullptr && record.status() != "in_progress";
+  if (!is_over && running == nullptr) co_return response_in_progress(wire.id());
+  // The record, and the events of its whole texts, which are made again: also of one that
+  // runs, whose log may drop them, so that it is not refused in its middle.
+  const std::size_t bytes = is_over ? repeated_bytes_of(record) : running->repeated_bytes();
+  if (const RequestRefusal refusal = memory.add(bytes)) {
+    co_return request_memory_refusal(refusal, owner, "id");
+  }
+  if (!is_over) {
+    record = ResponseRecord();
+    memory.shrink_to(bytes);
+  }
+  // The server does not go before it has been looked for.
+  context_.calls.hold();
+  const std::shared_ptr<ActiveCalls> held(&context_.calls,
+                                          [](ActiveCalls* calls) { calls->release(); });
+  const auto when_over = [this, held, owner, id = wire.id(),
+                          digits = digits_of_response(wire.id())](
+                             const std::shared_ptr<FollowedEvents>& stream) {
+    store_.when_over(digits, owner, [this, held, owner, id, digits, stream] {
+      if (stream->has_failed()) return;  // its client is gone
+      ResponseRecord ended;
+      grpc::Status found =
+          catch_exceptions([&] { return response_refusal(store_.find(digits, owner, ended), id); });
+      // It is left to the next server, or its end could not be stored.
+      if (found.ok() && ended.status() == "in_progress") found = response_in_progress(id);
+      if (found.ok())
+        found = catch_exceptions([&] {
+          stream->repeat(std::move(ended));
+          return grpc::Status::OK;
+        });
+      if (!found.ok()) stream->fail(std::move(found));
+    });
+  };
+  std::shared_ptr<EventLog> log = is_over ? nullptr : running->log();
+  const auto stream = std::make_shared<FollowedEvents>(
+      log, wire.has_starting_after() ? wire.starting_after() + 1 : 0, std::move(memory), when_over);
+  reactor.run(stream);  // before the log can call it
+  if (log != nullptr) log->follow(stream);
+  if (is_over) stream->repeat(std::move(record));
+  stream->begin(/*waits=*/!is_over && log == nullptr);
+  co_return status;
 }
 
-RpcReactor* ResponseService::Replay(RpcCall* rpc,
-                                    const LazyMessage<v1::ReplayResponseRequest>* request) {
-  using Reactor = FollowedEvents::Reactor;
-  return open_stream<Reactor>(
-      context_, *rpc, Method::kReplayResponse, *request,
-      [this](Reactor& reactor, const v1::ReplayResponseRequest& wire) {
-        const std::string owner = reactor.call().scope.caller().name;
-        const auto running = store_.running(digits_of_response(wire.id()), owner);
-        RequestMemory::Charge memory = reactor.call().scope.charge();
-        ResponseRecord record;
-        grpc::Status status = find(wire.id(), owner, memory, record);
-        if (!status.ok()) return status;
-        const bool is_over = running == nullptr && record.status() != "in_progress";
-        if (!is_over && running == nullptr) return response_in_progress(wire.id());
-        // The record, and the events of its whole texts, which are made again: also of one that
-        // runs, whose log may drop them, so that it is not refused in its middle.
-        const std::size_t bytes = is_over ? repeated_bytes_of(record) : running->repeated_bytes();
-        if (const RequestRefusal refusal = memory.add(bytes)) {
-          return request_memory_refusal(refusal, owner, "id");
-        }
-        if (!is_over) {
-          record = ResponseRecord();
-          memory.shrink_to(bytes);
-        }
-        // The server does not go before it has been looked for.
-        context_.calls.hold();
-        const std::shared_ptr<ActiveCalls> held(&context_.calls,
-                                                [](ActiveCalls* calls) { calls->release(); });
-        const auto when_over = [this, held, owner, id = wire.id(),
-                                digits = digits_of_response(wire.id())](
-                                   const std::shared_ptr<FollowedEvents>& stream) {
-          store_.when_over(digits, owner, [this, held, owner, id, digits, stream] {
-            if (stream->has_failed()) return;  // its client is gone
-            ResponseRecord ended;
-            grpc::Status found = catch_exceptions(
-                [&] { return response_refusal(store_.find(digits, owner, ended), id); });
-            // It is left to the next server, or its end could not be stored.
-            if (found.ok() && ended.status() == "in_progress") found = response_in_progress(id);
-            if (found.ok())
-              found = catch_exceptions([&] {
-                stream->repeat(std::move(ended));
-                return grpc::Status::OK;
-              });
-            if (!found.ok()) stream->fail(std::move(found));
-          });
-        };
-        std::shared_ptr<EventLog> log = is_over ? nullptr : running->log();
-        const auto stream = std::make_shared<FollowedEvents>(
-            log, wire.has_starting_after() ? wire.starting_after() + 1 : 0, std::move(memory),
-            when_over);
-        reactor.run(stream);  // before the log can call it
-        if (log != nullptr) log->follow(stream);
-        if (is_over) stream->repeat(std::move(record));
-        stream->begin(/*waits=*/!is_over && log == nullptr);
-        return status;
-      },
-      [](const v1::ReplayResponseRequest&) { return true; });
+Task<grpc::Status> ResponseService::remove(Call call, v1::DeleteResponseRequest wire,
+                                           v1::DeleteResponseResponse&) {
+  grpc::Status status = co_await store_thread(call);
+  if (!status.ok()) co_return status;
+  const std::string digits = digits_of_response(wire.id());
+  if (digits.empty()) co_return no_response(wire.id());
+  co_return response_refusal(store_.remove(digits, call.scope.caller().name), wire.id());
 }
 
-RpcReactor* ResponseService::Delete(RpcCall* rpc,
-                                    const LazyMessage<v1::DeleteResponseRequest>* request,
-                                    v1::DeleteResponseResponse*) {
-  return answer_by_store(context_, *rpc, Method::kDeleteResponse, *request,
-                         [this](CallScope& scope, const v1::DeleteResponseRequest& wire) {
-                           const std::string digits = digits_of_response(wire.id());
-                           if (digits.empty()) return no_response(wire.id());
-                           return response_refusal(store_.remove(digits, scope.caller().name),
-                                                   wire.id());
-                         });
+Task<grpc::Status> ResponseService::cancel(Call call, v1::CancelResponseRequest wire,
+                                           v1::ResponseJson& response) {
+  grpc::Status status = co_await store_thread(call);
+  if (!status.ok()) co_return status;
+  const std::string& owner = call.scope.caller().name;
+  const auto running = store_.running(digits_of_response(wire.id()), owner);
+  if (running != nullptr) running->cancel();
+  co_return show(call, wire.id(), response);
 }
 
-RpcReactor* ResponseService::Cancel(RpcCall* rpc,
-                                    const LazyMessage<v1::CancelResponseRequest>* request,
-                                    v1::ResponseJson* response) {
-  return answer_by_store(
-      context_, *rpc, Method::kCancelResponse, *request,
-      [this, rpc, response](CallScope& scope, const v1::CancelResponseRequest& wire) {
-        const std::string& owner = scope.caller().name;
-        if (const auto running = store_.running(digits_of_response(wire.id()), owner)) {
-          running->cancel();
-        }
-        return show(*rpc, scope, wire.id(), *response);
-      });
+Task<grpc::Status> ResponseService::list_input_items(Call call, v1::ListInputItemsRequest wire,
+                                                     v1::ResponseJson& response) {
+  grpc::Status status = co_await store_thread(call);
+  if (!status.ok()) co_return status;
+  const std::uint32_t limit = wire.limit() == 0 ? kListedItems : wire.limit();
+  if (limit > kMostListedItems) {
+    co_return invalid_argument({{"limit", "is " + std::to_string(limit) + ", at most " +
+                                              std::to_string(kMostListedItems) + " is taken"}});
+  }
+  RequestMemory::Charge memory = call.scope.charge();
+  ResponseRecord record;
+  status = find(wire.id(), call.scope.caller().name, memory, record);
+  if (!status.ok()) co_return status;
+  Json& items = record.input;
+  if (!wire.ascending()) std::reverse(items.begin(), items.end());
+  auto from = items.begin();
+  if (!wire.after_id().empty()) {
+    from = std::ranges::find_if(items,
+                                [&](const Json& item) { return item["id"] == wire.after_id(); });
+    if (from == items.end()) {
+      co_return invalid_argument({{"after", "is no item of this response's input"}});
+    }
+    ++from;
+  }
+  Json data = Json::array();
+  for (; from != items.end() && data.size() < limit; ++from) {
+    data.push_back(std::move(*from));
+  }
+  const auto id_at = [&](bool is_first) {
+    return data.empty() ? Json() : (is_first ? data.front() : data.back())["id"];
+  };
+  Json list = {{"object", "list"}, {"data", nullptr}};
+  list["first_id"] = id_at(true);
+  list["last_id"] = id_at(false);
+  list["has_more"] = from != items.end();
+  list["data"] = std::move(data);
+  response.set_body(json_text(list));
+  list = nullptr;
+  record = ResponseRecord();
+  memory.shrink_to(response.body().capacity());
+  call.rpc.keep(std::move(memory));
+  co_return status;
 }
 
-RpcReactor* ResponseService::ListInputItems(RpcCall* rpc,
-                                            const LazyMessage<v1::ListInputItemsRequest>* request,
-                                            v1::ResponseJson* response) {
-  return answer_by_store(
-      context_, *rpc, Method::kListInputItems, *request,
-      [this, rpc, response](CallScope& scope, const v1::ListInputItemsRequest& wire) {
-        const std::uint32_t limit = wire.limit() == 0 ? kListedItems : wire.limit();
-        if (limit > kMostListedItems) {
-          return invalid_argument({{"limit", "is " + std::to_string(limit) + ", at most " +
-                                                 std::to_string(kMostListedItems) + " is taken"}});
-        }
-        RequestMemory::Charge memory = scope.charge();
-        ResponseRecord record;
-        grpc::Status status = find(wire.id(), scope.caller().name, memory, record);
-        if (!status.ok()) return status;
-        Json& items = record.input;
-        if (!wire.ascending()) std::reverse(items.begin(), items.end());
-        auto from = items.begin();
-        if (!wire.after_id().empty()) {
-          from = std::ranges::find_if(
-              items, [&](const Json& item) { return item["id"] == wire.after_id(); });
-          if (from == items.end()) {
-            return invalid_argument({{"after", "is no item of this response's input"}});
-          }
-          ++from;
-        }
-        Json data = Json::array();
-        for (; from != items.end() && data.size() < limit; ++from) {
-          data.push_back(std::move(*from));
-        }
-        const auto id_at = [&](bool is_first) {
-          return data.empty() ? Json() : (is_first ? data.front() : data.back())["id"];
-        };
-        Json list = {{"object", "list"}, {"data", nullptr}};
-        list["first_id"] = id_at(true);
-        list["last_id"] = id_at(false);
-        list["has_more"] = from != items.end();
-        list["data"] = std::move(data);
-        response->set_body(json_text(list));
-        list = nullptr;
-        record = ResponseRecord();
-        memory.shrink_to(response->body().capacity());
-        rpc->keep(std::move(memory));
-        return status;
-      });
+Task<grpc::Status> ResponseService::count_input_tokens(Call call, v1::CountInputTokensRequest wire,
+                                                       v1::CountInputTokensResponse& response) {
+  grpc::Status status = co_await store_thread(call);
+  if (!status.ok()) co_return status;
+  Conversation read;
+  read.chat.is_cancelled = [&rpc = call.rpc] { return rpc.is_cancelled(); };
+  status = read_received(call, wire.body(), ResponseUse::kCount, read);
+  if (status.ok()) status = read_conversation(call.scope.caller().name, "", read);
+  if (!status.ok()) co_return status;
+  read.chat.model = co_await model_use(call, read.chat.request.base.model, status);
+  if (read.chat.model != nullptr) {
+    status = make_prompt(context_, call.scope, read.chat, PromptUse::kCount);
+  }
+  if (!status.ok()) co_return with_response_members(status);
+  response.set_input_tokens(static_cast<std::int64_t>(read.chat.prompt.ids.size()));
+  co_return status;
 }
 
-RpcReactor* ResponseService::CountInputTokens(
-    RpcCall* rpc, const LazyMessage<v1::CountInputTokensRequest>* request,
-    v1::CountInputTokensResponse* response) {
-  return answer_by_store(
-      context_, *rpc, Method::kCountInputTokens, *request,
-      [this, rpc, response](CallScope& scope, const v1::CountInputTokensRequest& wire) {
-        Conversation read;
-        read.chat.is_cancelled = [rpc] { return rpc->is_cancelled(); };
-        grpc::Status status = read_received(scope, wire.body(), ResponseUse::kCount, read);
-        if (status.ok()) status = read_conversation(scope.caller().name, "", read);
-        if (status.ok()) status = render(scope, PromptUse::kCount, read);
-        if (!status.ok()) return status;
-        response->set_input_tokens(static_cast<std::int64_t>(read.chat.prompt.ids.size()));
-        return status;
-      });
-}
-
-RpcReactor* ResponseService::Compact(RpcCall* rpc,
-                                     const LazyMessage<v1::CompactResponseRequest>* request,
-                                     v1::ResponseJson* response) {
-  return answer_by_store(
-      context_, *rpc, Method::kCompactResponse, *request,
-      [this, rpc, response](CallScope& scope, const v1::CompactResponseRequest& wire) {
-        Json item;
-        Conversation read;
-        read.chat.is_cancelled = [rpc] { return rpc->is_cancelled(); };
-        read.is_compacted = true;
-        grpc::Status status = read_received(scope, wire.body(), ResponseUse::kCompact, read);
-        const std::string digits = random_digits();
-        if (status.ok()) {
-          status = read_conversation(scope.caller().name, digits + "_in", read);
-        }
-        if (status.ok()) status = render(scope, PromptUse::kCount, read);
-        if (!status.ok()) return status;
-        std::optional<Sealer> sealer;
-        const SessionError error = store_.sealer(scope.caller().name, sealer);
-        if (error != SessionError::kNone) return response_refusal(error, "");
-        join_reasoning(read.items);
-        v1::ChatUsage usage;
-        usage.set_prompt_tokens(static_cast<std::int64_t>(read.chat.prompt.ids.size()));
-        read.chat.request = api::ChatParams();
-        read.chat.prompt = ChatPrompt();
-        RequestMemory::Charge& memory = read.chat.memory;
-        const RequestRefusal refusal =
-            memory.add((kCompactedCopies - kItemCopies) * tree_memory(read.items));
-        if (refusal) {
-          return request_memory_refusal(refusal, scope.caller().name, "previous_response_id");
-        }
-        status = compact_items(read.items, *sealer, "cmp_" + digits, item);
-        if (!status.ok()) return status;
-        read.items = nullptr;
-        response->set_body(json_text({{"id", response_id(digits)},
-                                      {"object", "response.compaction"},
-                                      {"created_at", seconds_of(context_.clock)},
-                                      {"output", Json::array({std::move(item)})},
-                                      {"usage", usage_json(usage, UsageForm::kResponse)}}));
-        memory.shrink_to(response->body().capacity());
-        rpc->keep(std::move(memory));
-        return status;
-      });
+Task<grpc::Status> ResponseService::compact(Call call, v1::CompactResponseRequest wire,
+                                            v1::ResponseJson& response) {
+  grpc::Status status = co_await store_thread(call);
+  if (!status.ok()) co_return status;
+  Conversation read;
+  read.chat.is_cancelled = [&rpc = call.rpc] { return rpc.is_cancelled(); };
+  read.is_compacted = true;
+  status = read_received(call, wire.body(), ResponseUse::kCompact, read);
+  const std::string digits = random_digits();
+  if (status.ok()) status = read_conversation(call.scope.caller().name, digits + "_in", read);
+  if (!status.ok()) co_return status;
+  read.chat.model = co_await model_use(call, read.chat.request.base.model, status);
+  if (read.chat.model != nullptr) {
+    status = make_prompt(context_, call.scope, read.chat, PromptUse::kCount);
+  }
+  if (!status.ok()) co_return with_response_members(status);
+  Json item;
+  std::optional<Sealer> sealer;
+  const SessionError error = store_.sealer(call.scope.caller().name, sealer);
+  if (error != SessionError::kNone) co_return response_refusal(error, "");
+  join_reasoning(read.items);
+  v1::ChatUsage usage;
+  usage.set_prompt_tokens(static_cast<std::int64_t>(read.chat.prompt.ids.size()));
+  read.chat.request = api::ChatParams();
+  read.chat.prompt = ChatPrompt();
+  RequestMemory::Charge& memory = read.chat.memory;
+  const RequestRefusal refusal =
+      memory.add((kCompactedCopies - kItemCopies) * tree_memory(read.items));
+  if (refusal) {
+    co_return request_memory_refusal(refusal, call.scope.caller().name, "previous_response_id");
+  }
+  status = compact_items(read.items, *sealer, "cmp_" + digits, item);
+  if (!status.ok()) co_return status;
+  read.items = nullptr;
+  response.set_body(json_text({{"id", response_id(digits)},
+                               {"object", "response.compaction"},
+                               {"created_at", seconds_of(context_.clock)},
+                               {"output", Json::array({std::move(item)})},
+                               {"usage", usage_json(usage, UsageForm::kResponse)}}));
+  memory.shrink_to(response.body().capacity());
+  call.rpc.keep(std::move(memory));
+  co_return status;
 }
 
 }  // namespace lintel

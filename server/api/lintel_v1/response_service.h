@@ -11,8 +11,11 @@
 #include <string_view>
 
 #include "lintel/v1/response.pb.h"
+#include "server/api/handlers.h"
 #include "server/api/lintel_v1/chat_generation.h"
+#include "server/api/response_stream.h"
 #include "server/api/service_context.h"
+#include "server/core/task.h"
 #include "server/openai/response_request.h"
 #include "server/openai/response_store.h"
 #include "server/rpc/rpc.h"
@@ -22,28 +25,11 @@ namespace lintel {
 class ResponseCall;
 
 // Thread-safe.
-class ResponseService final : public RpcService {
+class ResponseService final : public HandlerService {
  public:
   // All outlive the service.
   ResponseService(const ServiceContext& context, ChatGeneration& generation, ResponseStore& store);
   ~ResponseService();
-
-  RpcReactor* Create(RpcCall* rpc, const LazyMessage<v1::CreateResponseRequest>* request);
-  RpcReactor* Get(RpcCall* rpc, const LazyMessage<v1::GetResponseRequest>* request,
-                  v1::ResponseJson* response);
-  RpcReactor* Replay(RpcCall* rpc, const LazyMessage<v1::ReplayResponseRequest>* request);
-  RpcReactor* Delete(RpcCall* rpc, const LazyMessage<v1::DeleteResponseRequest>* request,
-                     v1::DeleteResponseResponse* response);
-  RpcReactor* Cancel(RpcCall* rpc, const LazyMessage<v1::CancelResponseRequest>* request,
-                     v1::ResponseJson* response);
-  RpcReactor* ListInputItems(RpcCall* rpc, const LazyMessage<v1::ListInputItemsRequest>* request,
-                             v1::ResponseJson* response);
-  RpcReactor* CountInputTokens(RpcCall* rpc,
-                               const LazyMessage<v1::CountInputTokensRequest>* request,
-                               v1::CountInputTokensResponse* response);
-
-  RpcReactor* Compact(RpcCall* rpc, const LazyMessage<v1::CompactResponseRequest>* request,
-                      v1::ResponseJson* response);
 
  private:
   // A request with the conversation that it continues.
@@ -69,34 +55,34 @@ class ResponseService final : public RpcService {
     nlohmann::ordered_json kept;         // its items without `earlier`
   };
 
-  // A request for a response, until it runs.
-  struct Creation {
-    std::unique_ptr<ReceivedResponse> received;
-    std::optional<ResponseRecord> interrupted;  // what is run again; none: a client's request
-    bool has_begun = false;
-    Conversation read;
-    ResponseRecord record;
-  };
+  using Asked = ObjectOr<v1::CreateResponseRequest, ReceivedResponse>;
+  Task<grpc::Status> create(Call call, Asked asked, ResponseCall& stream);
+  Task<grpc::Status> get(Call call, v1::GetResponseRequest wire, v1::ResponseJson& response);
+  Task<grpc::Status> replay(Call call, v1::ReplayResponseRequest wire,
+                            ResponseStream<v1::ResponseEvents>::Reactor& stream);
+  Task<grpc::Status> remove(Call call, v1::DeleteResponseRequest wire,
+                            v1::DeleteResponseResponse& response);
+  Task<grpc::Status> cancel(Call call, v1::CancelResponseRequest wire, v1::ResponseJson& response);
+  Task<grpc::Status> list_input_items(Call call, v1::ListInputItemsRequest wire,
+                                      v1::ResponseJson& response);
+  Task<grpc::Status> count_input_tokens(Call call, v1::CountInputTokensRequest wire,
+                                        v1::CountInputTokensResponse& response);
+  Task<grpc::Status> compact(Call call, v1::CompactResponseRequest wire,
+                             v1::ResponseJson& response);
 
-  RpcReactor* open(RpcCall& rpc, const LazyMessage<v1::CreateResponseRequest>& request,
-                   const std::optional<ResponseRecord>& interrupted);
-  // Of a request that its protocol has read, or of a message of gRPC.
-  grpc::Status receive(RpcCall& rpc, const LazyMessage<v1::CreateResponseRequest>& request,
-                       StreamCall& call, Creation& asked);
-  grpc::Status create(RpcCall& rpc, Creation& asked, ResponseCall& stream);
-  // The conversation, and the record of what will be stored.
-  grpc::Status begin_creation(const std::string& owner, Creation& asked);
-  grpc::Status run_creation(RpcCall& rpc, Creation& asked, ResponseCall& stream);
+  // Begins the response that `prepared` answers. record: of what is stored of it.
+  grpc::Status begin(const Call& call, const ReceivedResponse& received, Conversation& read,
+                     ResponseRecord record, PreparedChat prepared, ResponseCall& stream);
   // One in the background whose process is gone, without a client.
   void run_again(const ResponseRecord& record);
   // Of a request with an Idempotency-Key: fills in what is known of a record under its id.
   // is_answered: the stream repeats its answer.
-  grpc::Status find_repeated(const std::string& owner, const ReceivedResponse& received,
+  grpc::Status find_repeated(const Call& call, const ReceivedResponse& received,
                              const ResponseRequest& request, ResponseRecord& record,
                              ResponseCall& stream, bool& is_answered);
   // What a body says, charged to read.chat.memory. Not OK also as request_memory_refusal().
-  grpc::Status read_received(const CallScope& scope, std::string_view text, ResponseUse use,
-                             Conversation& read);
+  static grpc::Status read_received(const Call& call, std::string_view text, ResponseUse use,
+                                    Conversation& read);
   // Charges `stream` with what the response may hold until its end. record: what is stored of it,
   // or nothing. repeated_bytes: as RunningResponse's.
   grpc::Status charge_running(const CallScope& scope, const ResponseRecord& record,
@@ -109,7 +95,6 @@ class ResponseService final : public RpcService {
   // Its messages. suffix: of the ids of input items that have none.
   grpc::Status read_conversation(const std::string& owner, const std::string& suffix,
                                  Conversation& read);
-  grpc::Status render(CallScope& scope, PromptUse use, Conversation& read);
   grpc::Status open_sealed(const std::string& owner, JsonBudget& budget,
                            nlohmann::ordered_json& items, std::ptrdiff_t& first_input);
   // Puts items in the places of references to them. Each response is looked up once. budget:
@@ -121,12 +106,10 @@ class ResponseService final : public RpcService {
   grpc::Status find(const std::string& id, const std::string& owner, RequestMemory::Charge& memory,
                     ResponseRecord& record);
   // Answers with the response as JSON, which the call keeps charged until it is out.
-  grpc::Status show(RpcCall& rpc, CallScope& scope, const std::string& id,
-                    v1::ResponseJson& response);
+  grpc::Status show(const Call& call, const std::string& id, v1::ResponseJson& response);
   // Ends a response that is run again with the refusal of its request.
   void fail_interrupted(ResponseRecord record, const grpc::Status& refused);
 
-  const ServiceContext context_;
   ChatGeneration& generation_;
   ResponseStore& store_;
 };

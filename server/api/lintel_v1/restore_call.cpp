@@ -12,7 +12,6 @@
 #include "server/api/lintel_v1/session_service.h"
 #include "server/api/lintel_v1/snapshot_bytes.h"
 #include "server/api/lookup.h"
-#include "server/api/model_wait.h"
 #include "server/api/prepare_generation.h"
 #include "server/api/refusals.h"
 #include "server/api/request_checks.h"
@@ -158,15 +157,9 @@ void RestoreCall::OnReadDone(bool ok) {
   const LogScope log(call_.scope.log_fields());
   if (ok) {
     grpc::Status taken = catch_exceptions([&]() -> grpc::Status {
-      const auto wire = std::make_shared<v1::RestoreSessionRequest>();
-      grpc::Status read = request_.read(bounds_of(context_.gate, Method::kRestoreSession), *wire);
-      if (!read.ok()) return read;
-      run([this, wire] {
-        grpc::Status fits = take(*wire);
-        if (fits.ok()) StartRead(&request_);
-        return fits;
-      });
-      return read;
+      v1::RestoreSessionRequest wire;
+      grpc::Status read = request_.read(bounds_of(context_.gate, Method::kRestoreSession), wire);
+      return read.ok() ? start(take(this->call(), std::move(wire))) : read;
     });
     if (!taken.ok()) finish(std::move(taken));
     return;
@@ -176,27 +169,41 @@ void RestoreCall::OnReadDone(bool ok) {
     return cancelled_;
   }();
   if (is_gone) return finish(cancelled());
-  run([this] { return complete(); });
+  grpc::Status started = catch_exceptions([&] { return start(complete(this->call())); });
+  if (!started.ok()) finish(std::move(started));
 }
 
-template <typename Step>
-void RestoreCall::run(Step step) {
-  run_with_models(context_, rpc_, *this, call_.scope.log_fields(), CallThread::kAny,
-                  std::move(step), [this](grpc::Status refused) { finish(std::move(refused)); });
+Call RestoreCall::call() { return {context_, rpc_, *this, call_.scope}; }
+
+grpc::Status RestoreCall::start(Task<grpc::Status> task) {
+  return start_task(std::move(task), call_.scope, call_.scope.charge(),
+                    std::make_shared<const LoggedRuns>(call_.scope), [this](grpc::Status status) {
+                      if (!status.ok()) finish(std::move(status));
+                    });
 }
 
-grpc::Status RestoreCall::take(const v1::RestoreSessionRequest& wire) {
+Task<grpc::Status> RestoreCall::take(Call call, v1::RestoreSessionRequest wire) {
   if (wire.has_header() == header_.has_value()) {
-    return invalid_argument({{"header", header_ ? "came twice" : "has to come first"}});
+    co_return invalid_argument({{"header", header_ ? "came twice" : "has to come first"}});
   }
-  if (wire.has_header()) return take_header(wire.header());
-  if (wire.data().size() > kMostPieceBytes) {
+  grpc::Status status;
+  if (!wire.header().model().empty()) {
+    model_ = co_await model_use(call, wire.header().model(), status, "header.model");
+    if (model_ == nullptr) co_return status;
+  }
+  status = wire.has_header() ? take_header(wire.header()) : take_data(wire.data());
+  if (status.ok()) StartRead(&request_);
+  co_return status;
+}
+
+grpc::Status RestoreCall::take_data(const std::string& data) {
+  if (data.size() > kMostPieceBytes) {
     return invalid_argument(
-        {{"data", std::to_string(wire.data().size()) + " bytes in a message are more than " +
+        {{"data", std::to_string(data.size()) + " bytes in a message are more than " +
                       std::to_string(kMostPieceBytes)}});
   }
   try {
-    reader_->add(std::as_bytes(std::span(wire.data())));
+    reader_->add(std::as_bytes(std::span(data)));
   } catch (const SnapshotError& error) {
     return snapshot_refused(error);
   }
@@ -205,11 +212,6 @@ grpc::Status RestoreCall::take(const v1::RestoreSessionRequest& wire) {
 
 grpc::Status RestoreCall::take_header(const v1::RestoreHeader& header) {
   grpc::Status status;
-  if (!header.model().empty()) {
-    model_ = use_model(header.model(), context_, &status, "header.model");
-    if (model_ == nullptr) return status;
-    call_.scope.set_model(model_->name);
-  }
   // Before anything else is read or held.
   const SessionManager::Options& sessions = context_.sessions.options();
   // Of a model that is not in memory nothing is known yet.
@@ -243,29 +245,28 @@ grpc::Status RestoreCall::take_header(const v1::RestoreHeader& header) {
   return grpc::Status::OK;
 }
 
-grpc::Status RestoreCall::complete() {
-  if (!header_) return invalid_argument({{"header", "is missing"}});
+Task<grpc::Status> RestoreCall::complete(Call call) {
+  if (!header_) co_return invalid_argument({{"header", "is missing"}});
   SnapshotOf snapshot;
   try {
     snapshot = reader_->view();
   } catch (const SnapshotError& error) {
-    return snapshot_refused(error);
+    co_return snapshot_refused(error);
   }
   grpc::Status status;
   if (model_ == nullptr) {
-    model_ = use_model(snapshot.image.model, context_, &status);
-    if (model_ == nullptr) return status;
-    call_.scope.set_model(model_->name);
+    model_ = co_await model_use(call, snapshot.image.model, status);
+    if (model_ == nullptr) co_return status;
   }
   status = check_restored(snapshot, *model_, header_->accept_other_numerics());
-  if (!status.ok()) return status;
+  if (!status.ok()) co_return status;
   status = resolve_adapter(snapshot.image, *model_, &adapter_);
-  if (!status.ok()) return status;
+  if (!status.ok()) co_return status;
   take_numerics(snapshot, *model_, options_);
   image_ = std::move(snapshot.image);
   image_.model = model_->name;
-  if (header_->verify() && !image_.state_bytes().empty()) return begin_proof();
-  return end();
+  const bool proves = header_->verify() && !image_.state_bytes().empty();
+  co_return proves ? begin_proof() : end();
 }
 
 grpc::Status RestoreCall::end() {

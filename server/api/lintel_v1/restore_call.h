@@ -13,6 +13,7 @@
 #include <string>
 
 #include "lintel/v1/session.pb.h"
+#include "server/api/handlers.h"
 #include "server/api/lintel_v1/session_calls.h"
 #include "server/api/service_context.h"
 #include "server/core/mutex.h"
@@ -59,13 +60,15 @@ class RestoreCall final : public RpcReactor {
  private:
   class ProofSink;
 
-  // As run_with_models(): the call ends where it is refused.
-  template <typename Step>
-  void run(Step step);
-  grpc::Status take(const v1::RestoreSessionRequest& wire);
-  grpc::Status take_header(const v1::RestoreHeader& header);
+  Call call();
+  // Starts one of the tasks below; the call ends where it is refused.
+  grpc::Status start(Task<grpc::Status> task);
+  // A message has come: takes it and reads the next.
+  Task<grpc::Status> take(Call call, v1::RestoreSessionRequest wire);
   // All has come: makes the session, or begins the proof. OK: the call is not over.
-  grpc::Status complete();
+  Task<grpc::Status> complete(Call call);
+  grpc::Status take_header(const v1::RestoreHeader& header);
+  grpc::Status take_data(const std::string& data);
   grpc::Status begin_proof();
   void proof_ended(RequestOutcome outcome);
   // Whether the tokens led to the snapshot's state.

@@ -18,7 +18,6 @@
 #include "server/api/request_checks.h"
 #include "server/api/service_context.h"
 #include "server/api/session_checks.h"
-#include "server/rpc/answer.h"
 #include "server/rpc/status.h"
 #include "server/sessions/snapshot.h"
 
@@ -39,20 +38,27 @@ std::string affinity_key(const std::string& id) {
 constexpr int kMostCopies = 16;
 
 SessionService::SessionService(const ServiceContext& context)
-    : context_(context), copies_(kMostCopies) {
-  serve(info_of(Method::kCreateSession).name, this, &SessionService::Create);
-  serve(info_of(Method::kGetSession).name, this, &SessionService::Get);
-  serve(info_of(Method::kListSessions).name, this, &SessionService::List);
-  serve(info_of(Method::kDeleteSession).name, this, &SessionService::Delete);
-  serve(info_of(Method::kForkSession).name, this, &SessionService::Fork);
-  serve(info_of(Method::kRewindSession).name, this, &SessionService::Rewind);
-  serve_stream<v1::SnapshotChunk>(info_of(Method::kSnapshotSession).name, this,
-                                  &SessionService::Snapshot);
-  serve_client_stream(info_of(Method::kRestoreSession).name, this, &SessionService::Restore);
-  serve_stream<v1::Chunk>(info_of(Method::kReadHistory).name, this, &SessionService::ReadHistory);
-  serve(info_of(Method::kSaveState).name, this, &SessionService::SaveState);
-  serve(info_of(Method::kListStates).name, this, &SessionService::ListStates);
-  serve(info_of(Method::kDeleteState).name, this, &SessionService::DeleteState);
+    : HandlerService(context), copies_(kMostCopies) {
+  using Self = SessionService;
+  serve(Method::kCreateSession, &Self::create);
+  serve(Method::kGetSession, &Self::get);
+  serve(Method::kListSessions, &Self::list);
+  serve(Method::kDeleteSession, &Self::remove);
+  serve(Method::kForkSession,
+        &Self::on_session<v1::ForkSessionRequest, v1::ForkSessionResponse, &Self::fork>);
+  serve(Method::kRewindSession,
+        &Self::on_session<v1::RewindSessionRequest, v1::Session, &Self::rewind>);
+  serve_stream<v1::SnapshotChunk>(
+      Method::kSnapshotSession,
+      &Self::on_session<v1::SnapshotSessionRequest, SnapshotStream::Reactor, &Self::snapshot>);
+  serve_client_stream(info_of(Method::kRestoreSession).name, this, &Self::Restore);
+  serve_stream<v1::Chunk>(
+      Method::kReadHistory,
+      &Self::on_session<v1::ReadHistoryRequest, HistoryStream::Reactor, &Self::read_history>);
+  serve(Method::kSaveState,
+        &Self::on_session<v1::SaveStateRequest, v1::NamedState, &Self::save_state>);
+  serve(Method::kListStates, &Self::list_states);
+  serve(Method::kDeleteState, &Self::delete_state);
 }
 
 void write_session(const ServiceContext& context, const SessionInfo& info, v1::Session& wire) {
@@ -87,20 +93,20 @@ void write_session(const ServiceContext& context, const SessionInfo& info, v1::S
   }
 }
 
-grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionRequest& wire,
-                                    v1::Session& session) {
-  if (context_.calls.closed()) return shutting_down();
-  grpc::Status status;
+Task<grpc::Status> SessionService::create(Call call, v1::CreateSessionRequest wire,
+                                          v1::Session& session) {
+  grpc::Status status = co_await store_thread(call);
+  if (!status.ok()) co_return status;
+  if (context_.calls.closed()) co_return shutting_down();
+  const std::string& caller = call.scope.caller().name;
   NamedStates::Shared initial;
   if (!wire.initial_state().empty()) {
-    status = resolve_state(wire.initial_state(), scope.caller().name, wire.model(), context_.states,
-                           &initial);
-    if (!status.ok()) return status;
+    status = resolve_state(wire.initial_state(), caller, wire.model(), context_.states, &initial);
+    if (!status.ok()) co_return status;
   }
-  const SharedModel model =
-      use_model(initial == nullptr ? wire.model() : initial->image.model, context_, &status);
-  if (model == nullptr) return status;
-  scope.set_model(model->name);
+  const std::string& name = initial == nullptr ? wire.model() : initial->image.model;
+  const SharedModel model = co_await model_use(call, name, status);
+  if (model == nullptr) co_return status;
   Violations violations;
   SessionOptions options;
   const ModelConfig& config = model->transformer->config();
@@ -113,17 +119,17 @@ grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionReq
   check_session_options(wire, options, violations);
   status = check_durability(wire.durability(), "durability", context_.persistent_sessions,
                             default_durability(context_.persistent_sessions), &options.durability);
-  if (!status.ok()) return status;
+  if (!status.ok()) co_return status;
   if (wire.has_expire_after()) {
     options.expire_after = check_expiry(wire.expire_after(), options.durability, violations);
   }
-  if (!violations.empty()) return violations.status();
+  if (!violations.empty()) co_return violations.status();
   SharedAdapter adapter;
   if (initial != nullptr) {
     status = check_state(*initial, *model, wire.adapter());
-    if (!status.ok()) return status;
+    if (!status.ok()) co_return status;
     status = check_window_of_state(options.window, initial->image);
-    if (!status.ok()) return status;
+    if (!status.ok()) co_return status;
     options.initial = {initial, &initial->image};
     if (initial->numerics != model->numerics().hex) options.numerics = initial->numerics;
     options.numerics_text = initial->numerics_text;
@@ -131,48 +137,51 @@ grpc::Status SessionService::create(CallScope& scope, const v1::CreateSessionReq
   }
   status = initial == nullptr ? resolve_adapter(wire.adapter(), *model, &adapter)
                               : resolve_adapter(initial->image, *model, &adapter);
-  if (!status.ok()) return status;
+  if (!status.ok()) co_return status;
   SessionManager::CreateResult created = context_.sessions.create(
-      model->name, model->transformer, options, scope.caller().name, std::move(adapter));
+      model->name, model->transformer, options, caller, std::move(adapter));
   if (created.refusal) {
-    return store_refusal(created.refusal, context_.sessions.options(), /*session_id=*/"",
-                         scope.caller().name);
+    co_return store_refusal(created.refusal, context_.sessions.options(), /*session_id=*/"",
+                            caller);
   }
-  status = keep_session(context_, scope.caller().name, created.info);
+  status = keep_session(context_, caller, created.info);
   if (status.ok()) write_session(context_, created.info, session);
-  return status;
+  co_return status;
 }
 
-grpc::Status SessionService::get(CallScope& scope, const v1::GetSessionRequest& wire,
-                                 v1::Session& session) {
+Task<grpc::Status> SessionService::get(Call call, v1::GetSessionRequest wire,
+                                       v1::Session& session) {
+  grpc::Status status = co_await store_thread(call);
+  if (!status.ok()) co_return status;
   Violations violations;
   check_session_id(wire.id(), violations);
-  if (!violations.empty()) return violations.status();
-  const Owner& caller = scope.caller().name;
+  if (!violations.empty()) co_return violations.status();
+  const Owner& caller = call.scope.caller().name;
   const std::optional<SessionInfo> info =
       context_.persistent_sessions == nullptr
           ? context_.sessions.get(wire.id(), caller)
           : context_.persistent_sessions->find(wire.id(), caller);
   if (!info) {
-    return refused(context_.persistent_sessions == nullptr
-                       ? context_.sessions.absence(wire.id(), caller)
-                       : context_.persistent_sessions->absence(wire.id(), caller),
-                   scope, wire.id());
+    co_return refused(context_.persistent_sessions == nullptr
+                          ? context_.sessions.absence(wire.id(), caller)
+                          : context_.persistent_sessions->absence(wire.id(), caller),
+                      call.scope, wire.id());
   }
-  scope.set_model(info->model);
+  call.scope.set_model(info->model);
   write_session(context_, *info, session);
-  return grpc::Status::OK;
+  co_return grpc::Status::OK;
 }
 
-grpc::Status SessionService::list(CallScope& scope, const v1::ListSessionsRequest& wire,
-                                  v1::ListSessionsResponse& page) {
-  grpc::Status status;
+Task<grpc::Status> SessionService::list(Call call, v1::ListSessionsRequest wire,
+                                        v1::ListSessionsResponse& page) {
+  grpc::Status status = co_await store_thread(call);
+  if (!status.ok()) co_return status;
   if (!wire.model().empty()) status = check_model_known(wire.model(), context_);
-  if (!status.ok()) return status;
+  if (!status.ok()) co_return status;
   Violations violations;
   const CheckedList checked = check_list(wire, violations);
-  if (!violations.empty()) return violations.status();
-  const Identity& caller = scope.caller();
+  if (!violations.empty()) co_return violations.status();
+  const Identity& caller = call.scope.caller();
   // One more than asked for shows whether there is a next page.
   const std::optional<Owner> owner =
       caller.roles.has(Role::kAdmin) ? std::nullopt : std::optional(caller.name);
@@ -186,53 +195,24 @@ grpc::Status SessionService::list(CallScope& scope, const v1::ListSessionsReques
     page.set_next_page_token(found.back().id);
   }
   for (const SessionInfo& info : found) write_session(context_, info, *page.add_sessions());
-  return status;
+  co_return status;
 }
 
-grpc::Status SessionService::remove(CallScope& scope, const v1::DeleteSessionRequest& wire) {
+Task<grpc::Status> SessionService::remove(Call call, v1::DeleteSessionRequest wire,
+                                          google::protobuf::Empty&) {
+  grpc::Status status = co_await store_thread(call);
+  if (!status.ok()) co_return status;
   Violations violations;
   check_session_id(wire.id(), violations);
-  if (!violations.empty()) return violations.status();
-  const Owner& caller = scope.caller().name;
-  if (const auto info = context_.sessions.get(wire.id(), caller)) scope.set_model(info->model);
+  if (!violations.empty()) co_return violations.status();
+  const Owner& caller = call.scope.caller().name;
+  if (const auto info = context_.sessions.get(wire.id(), caller)) call.scope.set_model(info->model);
   if (context_.persistent_sessions == nullptr)
-    return refused(context_.sessions.remove(wire.id(), caller), scope, wire.id());
+    co_return refused(context_.sessions.remove(wire.id(), caller), call.scope, wire.id());
   SessionRefusal refusal = context_.persistent_sessions->remove(wire.id(), caller);
   if (refusal.error == SessionError::kNotFound)
     refusal = context_.sessions.absence(wire.id(), caller);
-  return refused(refusal, scope, wire.id());
-}
-
-RpcReactor* SessionService::Create(RpcCall* call,
-                                   const LazyMessage<v1::CreateSessionRequest>* request,
-                                   v1::Session* response) {
-  return answer_by_store(context_, *call, Method::kCreateSession, *request,
-                         [this, response](CallScope& scope, const auto& wire) {
-                           return create(scope, wire, *response);
-                         });
-}
-
-RpcReactor* SessionService::Get(RpcCall* call, const LazyMessage<v1::GetSessionRequest>* request,
-                                v1::Session* response) {
-  return answer_by_store(
-      context_, *call, Method::kGetSession, *request,
-      [this, response](CallScope& scope, const auto& wire) { return get(scope, wire, *response); });
-}
-
-RpcReactor* SessionService::List(RpcCall* call, const LazyMessage<v1::ListSessionsRequest>* request,
-                                 v1::ListSessionsResponse* response) {
-  return answer_by_store(context_, *call, Method::kListSessions, *request,
-                         [this, response](CallScope& scope, const auto& wire) {
-                           return list(scope, wire, *response);
-                         });
-}
-
-RpcReactor* SessionService::Delete(RpcCall* call,
-                                   const LazyMessage<v1::DeleteSessionRequest>* request,
-                                   google::protobuf::Empty*) {
-  return answer_by_store(
-      context_, *call, Method::kDeleteSession, *request,
-      [this](CallScope& scope, const auto& wire) { return remove(scope, wire); });
+  co_return refused(refusal, call.scope, wire.id());
 }
 
 // Fork, Rewind, ReadHistory.
@@ -268,14 +248,37 @@ grpc::Status with_session(const ServiceContext& context, const std::string& id, 
   return refusal ? store_refusal(refusal, context.sessions.options(), id, owner) : status;
 }
 
+template <typename Request>
+const std::string& session_of(const Request& wire) {
+  if constexpr (requires { wire.session_id(); }) {
+    return wire.session_id();
+  } else {
+    return wire.id();
+  }
+}
+
 }  // namespace
 
+template <typename Request, typename Answer, SessionService::Body<Request, Answer> kBody>
+Task<grpc::Status> SessionService::on_session(Call call, Request wire, Answer& answer) {
+  grpc::Status status = co_await store_thread(call);
+  if (!status.ok()) co_return status;
+  const std::string& id = session_of(wire);
+  AbsentModel absent;
+  do {
+    status = with_session(context_, id, call.scope.caller().name, [&](SessionPin& pin) {
+      return (this->*kBody)(call.scope, wire, pin, absent, answer);
+    });
+  } while (co_await model_load(call, absent, status));
+  co_return status;
+}
+
 grpc::Status SessionService::find(CallScope& scope, const std::string& id, SessionPin& pin,
-                                  SessionInfo& info) const {
+                                  AbsentModel& absent, SessionInfo& info) const {
   const Owner& caller = scope.caller().name;
   if (context_.persistent_sessions != nullptr && !id.empty()) {
     SessionManager::LoadResult loaded = context_.persistent_sessions->load(id, caller);
-    check_model_absent(loaded.refusal, id, caller, context_);
+    find_absent_model(loaded.refusal, id, caller, context_, absent);
     if (loaded.refusal) return refused(loaded.refusal, scope, id);
     pin = std::move(loaded.pin);
   }
@@ -292,13 +295,14 @@ grpc::Status SessionService::refused(const SessionRefusal& refusal, const CallSc
 }
 
 grpc::Status SessionService::fork(CallScope& scope, const v1::ForkSessionRequest& wire,
-                                  SessionPin& pin, v1::ForkSessionResponse& response) {
+                                  SessionPin& pin, AbsentModel& absent,
+                                  v1::ForkSessionResponse& response) {
   if (context_.calls.closed()) return shutting_down();
   Violations violations;
   const CheckedFork checked = check_fork(wire, violations);
   if (!violations.empty()) return violations.status();
   SessionInfo source;
-  if (grpc::Status found = find(scope, wire.id(), pin, source); !found.ok()) return found;
+  if (grpc::Status found = find(scope, wire.id(), pin, absent, source); !found.ok()) return found;
   Durability durability{};
   grpc::Status may = check_durability(wire.durability(), "durability", context_.persistent_sessions,
                                       source.durability, &durability);
@@ -323,12 +327,12 @@ grpc::Status SessionService::fork(CallScope& scope, const v1::ForkSessionRequest
 }
 
 grpc::Status SessionService::rewind(CallScope& scope, const v1::RewindSessionRequest& wire,
-                                    SessionPin& pin, v1::Session& session) {
+                                    SessionPin& pin, AbsentModel& absent, v1::Session& session) {
   Violations violations;
   const CheckedRewind checked = check_rewind(wire, violations);
   if (!violations.empty()) return violations.status();
   SessionInfo before;
-  if (grpc::Status found = find(scope, wire.id(), pin, before); !found.ok()) return found;
+  if (grpc::Status found = find(scope, wire.id(), pin, absent, before); !found.ok()) return found;
   const Owner& caller = scope.caller().name;
   pin = SessionPin();  // a stale copy is dropped, with its memory, for the one that is rewound
   const SessionManager::CreateResult rewound =
@@ -341,14 +345,14 @@ grpc::Status SessionService::rewind(CallScope& scope, const v1::RewindSessionReq
   return grpc::Status::OK;
 }
 
-grpc::Status SessionService::read_history(const v1::ReadHistoryRequest& wire, SessionPin& pin,
+grpc::Status SessionService::read_history(CallScope& scope, const v1::ReadHistoryRequest& wire,
+                                          SessionPin& pin, AbsentModel& absent,
                                           HistoryStream::Reactor& reactor) {
-  CallScope& scope = reactor.call().scope;
   Violations violations;
   const CheckedHistory checked = check_history(wire, violations);
   if (!violations.empty()) return violations.status();
   SessionInfo info;
-  if (grpc::Status found = find(scope, wire.id(), pin, info); !found.ok()) return found;
+  if (grpc::Status found = find(scope, wire.id(), pin, absent, info); !found.ok()) return found;
   const Owner& caller = scope.caller().name;
   std::shared_ptr<void> place;
   if (grpc::Status taken = take_place(place); !taken.ok()) return taken;
@@ -397,48 +401,16 @@ grpc::Status SessionService::read_history(const v1::ReadHistoryRequest& wire, Se
   return grpc::Status::OK;
 }
 
-RpcReactor* SessionService::Fork(RpcCall* call, const LazyMessage<v1::ForkSessionRequest>* request,
-                                 v1::ForkSessionResponse* response) {
-  return answer_by_store(context_, *call, Method::kForkSession, *request,
-                         [this, response](CallScope& scope, const auto& wire) {
-                           return with_session(
-                               context_, wire.id(), scope.caller().name,
-                               [&](SessionPin& pin) { return fork(scope, wire, pin, *response); });
-                         });
-}
-
-RpcReactor* SessionService::Rewind(RpcCall* call,
-                                   const LazyMessage<v1::RewindSessionRequest>* request,
-                                   v1::Session* response) {
-  return answer_by_store(
-      context_, *call, Method::kRewindSession, *request,
-      [this, response](CallScope& scope, const auto& wire) {
-        return with_session(context_, wire.id(), scope.caller().name,
-                            [&](SessionPin& pin) { return rewind(scope, wire, pin, *response); });
-      });
-}
-
-RpcReactor* SessionService::ReadHistory(RpcCall* call,
-                                        const LazyMessage<v1::ReadHistoryRequest>* request) {
-  return open_stream<HistoryStream::Reactor>(
-      context_, *call, Method::kReadHistory, *request,
-      [this](HistoryStream::Reactor& reactor, const v1::ReadHistoryRequest& wire) {
-        return with_session(context_, wire.id(), reactor.call().scope.caller().name,
-                            [&](SessionPin& pin) { return read_history(wire, pin, reactor); });
-      },
-      [](const auto&) { return true; });
-}
-
 // Snapshot and Restore.
 
-grpc::Status SessionService::snapshot(const v1::SnapshotSessionRequest& wire, SessionPin& pin,
+grpc::Status SessionService::snapshot(CallScope& scope, const v1::SnapshotSessionRequest& wire,
+                                      SessionPin& pin, AbsentModel& absent,
                                       SnapshotStream::Reactor& reactor) {
-  CallScope& scope = reactor.call().scope;
   Violations violations;
   const CheckedSnapshot checked = check_snapshot(wire, violations);
   if (!violations.empty()) return violations.status();
   SessionInfo info;
-  if (grpc::Status found = find(scope, wire.id(), pin, info); !found.ok()) return found;
+  if (grpc::Status found = find(scope, wire.id(), pin, absent, info); !found.ok()) return found;
   const Owner& caller = scope.caller().name;
   const SharedModel model = context_.models.use(info.model, info.transformer);
   if (model == nullptr) return refused({SessionError::kUnloaded}, scope, wire.id());
@@ -494,17 +466,6 @@ grpc::Status SessionService::snapshot(const v1::SnapshotSessionRequest& wire, Se
   return grpc::Status::OK;
 }
 
-RpcReactor* SessionService::Snapshot(RpcCall* call,
-                                     const LazyMessage<v1::SnapshotSessionRequest>* request) {
-  return open_stream<SnapshotStream::Reactor>(
-      context_, *call, Method::kSnapshotSession, *request,
-      [this](SnapshotStream::Reactor& reactor, const v1::SnapshotSessionRequest& wire) {
-        return with_session(context_, wire.id(), reactor.call().scope.caller().name,
-                            [&](SessionPin& pin) { return snapshot(wire, pin, reactor); });
-      },
-      [](const auto&) { return true; });
-}
-
 RpcReactor* SessionService::Restore(RpcCall* call, v1::Session* response) {
   return new RestoreCall(context_, copies_, *call, *response);  // deletes itself
 }
@@ -548,7 +509,8 @@ void SessionService::write_state(const NamedState& state, v1::NamedState& wire) 
 }
 
 grpc::Status SessionService::save_state(CallScope& scope, const v1::SaveStateRequest& wire,
-                                        SessionPin& pin, v1::NamedState& response) {
+                                        SessionPin& pin, AbsentModel& absent,
+                                        v1::NamedState& response) {
   if (grpc::Status may = check_public(scope, wire.is_public()); !may.ok()) return may;
   Violations violations;
   if (wire.session_id().empty()) violations.add("session_id", "is empty");
@@ -556,7 +518,8 @@ grpc::Status SessionService::save_state(CallScope& scope, const v1::SaveStateReq
   if (!violations.empty()) return violations.status();
   if (grpc::Status named = check_name(wire.name(), "a state", "name"); !named.ok()) return named;
   SessionInfo info;
-  if (grpc::Status found = find(scope, wire.session_id(), pin, info); !found.ok()) return found;
+  if (grpc::Status found = find(scope, wire.session_id(), pin, absent, info); !found.ok())
+    return found;
   const Owner& caller = scope.caller().name;
   const SharedModel model = context_.models.use(info.model, info.transformer);
   if (model == nullptr) return refused({SessionError::kUnloaded}, scope, wire.session_id());
@@ -623,37 +586,11 @@ grpc::Status SessionService::list_states(CallScope& scope, const v1::ListStatesR
   return status;
 }
 
-grpc::Status SessionService::delete_state(CallScope& scope, const v1::DeleteStateRequest& wire) {
+grpc::Status SessionService::delete_state(CallScope& scope, const v1::DeleteStateRequest& wire,
+                                          google::protobuf::Empty&) {
   if (grpc::Status may = check_public(scope, wire.is_public()); !may.ok()) return may;
   const bool was_there = context_.states.remove(scope.caller().name, wire.name(), wire.is_public());
   return was_there ? grpc::Status::OK : state_not_found(wire.name());
-}
-
-RpcReactor* SessionService::SaveState(RpcCall* call,
-                                      const LazyMessage<v1::SaveStateRequest>* request,
-                                      v1::NamedState* response) {
-  return answer_by_store(context_, *call, Method::kSaveState, *request,
-                         [this, response](CallScope& scope, const auto& wire) {
-                           return with_session(context_, wire.session_id(), scope.caller().name,
-                                               [&](SessionPin& pin) {
-                                                 return save_state(scope, wire, pin, *response);
-                                               });
-                         });
-}
-
-RpcReactor* SessionService::ListStates(RpcCall* call,
-                                       const LazyMessage<v1::ListStatesRequest>* request,
-                                       v1::ListStatesResponse* response) {
-  return answer(
-      context_.gate, *call, Method::kListStates, *request,
-      [&](CallScope& scope, const auto& wire) { return list_states(scope, wire, *response); });
-}
-
-RpcReactor* SessionService::DeleteState(RpcCall* call,
-                                        const LazyMessage<v1::DeleteStateRequest>* request,
-                                        google::protobuf::Empty*) {
-  return answer(context_.gate, *call, Method::kDeleteState, *request,
-                [&](CallScope& scope, const auto& wire) { return delete_state(scope, wire); });
 }
 
 }  // namespace lintel

@@ -2,7 +2,6 @@
 // Calls on sessions that outlive the process, as they come from the wire.
 #include <memory>
 
-#include "server/api/params/wire_params.h"
 #include "server/api/prepare_generation.h"
 #include "server/sessions/persistence/persistent_request.h"
 #include "server/sessions/persistence/persistent_sessions.h"
@@ -50,8 +49,7 @@ struct PersistenceFixture {
     return wire;
   }
   grpc::Status prepare(v1::GenerateRequest wire, PreparedGeneration& prepared) {
-    return prepare_generation(parts.context(&durable), "", api::read_params(std::move(wire)),
-                              std::nullopt, prepared);
+    return testing::prepare(parts.context(&durable), std::move(wire), prepared);
   }
   grpc::Status refused(const v1::GenerateRequest& wire) {
     PreparedGeneration prepared;

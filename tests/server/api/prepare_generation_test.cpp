@@ -2,7 +2,6 @@
 // Memory and leases of a prepared request, and of one that is refused.
 #include "server/api/prepare_generation.h"
 
-#include "server/api/params/wire_params.h"
 #include "tests/server/support/service_parts.h"
 #include "tests/support/catch.h"
 
@@ -18,8 +17,7 @@ struct Preparing {
                        std::int32_t first_id = 1) {
     v1::GenerateRequest wire = request_for("tokens", {first_id, 2}, 20);
     wire.set_session_id(session_id);
-    return prepare_generation(parts.context(), "", api::read_params(std::move(wire)), std::nullopt,
-                              prepared);
+    return testing::prepare(parts.context(), std::move(wire), prepared);
   }
 
   const ManualClock clock;
@@ -57,9 +55,7 @@ TEST_CASE(
     wire.mutable_sampling()->set_penalty_window(window);
     wire.set_num_samples(samples);
     PreparedGeneration prepared;
-    REQUIRE(prepare_generation(f.parts.context(), "", api::read_params(std::move(wire)),
-                               std::nullopt, prepared)
-                .ok());
+    REQUIRE(prepare(f.parts.context(), std::move(wire), prepared).ok());
     return f.parts.store.bytes_in_use();
   };
   const std::size_t tokens = 1000 * sizeof(std::int32_t);
@@ -91,8 +87,7 @@ TEST_CASE("penalties in a window are refused if a session no longer has the toke
     wire.set_session_id(id);
     wire.mutable_sampling()->set_penalty_window(static_cast<std::uint32_t>(window));
     PreparedGeneration prepared;
-    return prepare_generation(f.parts.context(), "", api::read_params(std::move(wire)),
-                              std::nullopt, prepared);
+    return prepare(f.parts.context(), std::move(wire), prepared);
   };
   CHECK(status_with(0).ok());
   CHECK(status_with(kTokens - base).ok());

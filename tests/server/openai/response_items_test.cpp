@@ -277,13 +277,20 @@ TEST_CASE("request: tools, choices and formats become a chat completion's, and a
   CHECK(request.store);
   CHECK(request.seals_reasoning);
   CHECK_FALSE(request.has_logprobs);
-  CHECK(request.chat == ojson::parse(R"({"model": "m", "temperature": 0.5, "seed": 3,
-      "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
-      "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto",
-          "tools": [{"type": "function", "function": {"name": "f"}}]}},
-      "response_format": {"type": "json_schema",
-          "json_schema": {"name": "s", "schema": {"type": "object"}, "strict": false}},
-      "reasoning_effort": "low", "max_completion_tokens": 20})"));
+  const api::ChatParams& chat = request.chat;
+  CHECK(chat.base.model == "m");
+  CHECK(chat.base.sampling.temperature == 0.5F);
+  CHECK(chat.base.sampling.seed == 3);
+  CHECK(chat.tools == ojson::parse(R"([{"type": "function",
+      "function": {"name": "f", "parameters": {"type": "object"}}}])"));
+  CHECK(chat.offered_tools == std::vector<std::string>{"f"});
+  CHECK(chat.tool_choice == api::ChatParams::ToolChoice::kAuto);
+  CHECK(chat.format == api::ChatParams::Format::kJsonSchema);
+  CHECK(ojson::parse(chat.format_text) == ojson({{"type", "object"}}));
+  CHECK_FALSE(chat.strict_schema);
+  CHECK(chat.reasoning_effort == "low");
+  CHECK(chat.max_tokens == 20);
+  CHECK(chat.messages.is_null());
   const ojson& response = request.response;
   CHECK(response["tools"] == ojson::parse(R"([{"type": "function", "name": "f",
       "description": null, "parameters": {"type": "object"}, "strict": null}])"));
@@ -302,10 +309,12 @@ TEST_CASE("request: json_object has a schema, if one is given") {
     return read({{"model", "m"}, {"input", "Hi"}, {"text", {{"format", ojson::parse(format)}}}});
   };
   const ResponseRequest with = request(R"({"type": "json_object", "schema": {"type": "object"}})");
-  CHECK(with.chat["response_format"] == with.response["text"]["format"]);
-  CHECK(with.chat["response_format"]["schema"] == ojson({{"type", "object"}}));
+  CHECK(with.chat.format == api::ChatParams::Format::kJsonObject);
+  CHECK(ojson::parse(with.chat.format_text) == ojson({{"type", "object"}}));
+  CHECK(with.response["text"]["format"]["schema"] == ojson({{"type", "object"}}));
   const ResponseRequest without = request(R"({"type": "json_object", "schema": null})");
-  CHECK(without.chat["response_format"] == ojson({{"type", "json_object"}}));
+  CHECK(without.chat.format == api::ChatParams::Format::kJsonObject);
+  CHECK(without.response["text"]["format"] == ojson({{"type", "json_object"}}));
 }
 
 TEST_CASE("request: what is not served is refused by its name") {

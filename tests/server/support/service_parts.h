@@ -3,8 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <utility>
 
+#include "server/api/params/wire_params.h"
+#include "server/api/prepare_generation.h"
 #include "server/api/service_context.h"
 #include "tests/server/support/service_fixture.h"
 
@@ -57,5 +60,16 @@ struct ServiceParts {
  private:
   const Speculation speculation_;
 };
+
+// A request of Generate, up to where it would be submitted.
+inline grpc::Status prepare(const ServiceContext& context, v1::GenerateRequest wire,
+                            PreparedGeneration& prepared) {
+  const api::GenerateParams params = api::read_params(std::move(wire));
+  GenerationTarget target;
+  grpc::Status found = find_target(context, /*caller=*/"", params, target);
+  if (!found.ok()) return found;
+  return prepare_generation(context, /*caller=*/"", params, params.prompt,
+                            /*deadline=*/std::nullopt, std::move(target), prepared);
+}
 
 }  // namespace lintel::testing
