@@ -32,7 +32,8 @@ struct HandlerFixture {
     return *std::ranges::find_if(
         service.methods(), [&](const RpcMethod& each) { return each.name.ends_with("/" + name); });
   }
-  // Runs a call to its end. Nothing: there was no memory to begin it.
+  // Runs a call to its end; an allocation of its handler fails after `successes`. Nothing: there
+  // was no memory to begin it.
   template <typename Request>
   std::optional<grpc::StatusCode> run(const RpcMethod& called, Request wire,
                                       std::optional<std::size_t> successes, bool& has_failed) {
@@ -41,7 +42,6 @@ struct HandlerFixture {
     const auto response = called.new_response();
     const SharedModel model = parts.model();
     RpcReactor* reactor = nullptr;
-    std::optional<CountingWriter> writer;
     {
       std::optional<FailingAllocation> failing;
       if (successes) failing.emplace(*successes);
@@ -49,20 +49,20 @@ struct HandlerFixture {
         reactor = called.run(call, request, response.get());
       } catch (const std::bad_alloc&) {
       }
-      if (reactor != nullptr) writer.emplace(reactor);
-      for (int i = 0; i < 200 && reactor != nullptr && writer->finishes == 0; ++i) {
-        model->scheduler->run_one_step();
-        while (writer->in_flight > 0) {
-          --writer->in_flight;
-          reactor->OnWriteDone(true);
-        }
-      }
       has_failed = failing && failing->has_failed();
     }
     if (reactor == nullptr) return std::nullopt;
-    REQUIRE(writer->finishes == 1);
+    CountingWriter writer(reactor);
+    for (int i = 0; i < 200 && writer.finishes == 0; ++i) {
+      model->scheduler->run_one_step();
+      while (writer.in_flight > 0) {
+        --writer.in_flight;
+        reactor->OnWriteDone(true);
+      }
+    }
+    REQUIRE(writer.finishes == 1);
     reactor->OnDone();
-    return writer->code;
+    return writer.code;
   }
   // The call is answered once for each allocation that fails, and leaves nothing.
   template <typename Request>
