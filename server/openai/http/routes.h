@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// /v1/models and /v1/completions, in OpenAI's shapes.
+// Routes below /v1 in OpenAI's shapes: models, completions, chats, responses.
 #pragma once
 
 #include "server/http/transport/body_work.h"
