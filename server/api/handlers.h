@@ -270,13 +270,13 @@ class HandlerService : public RpcService {
                                 Response& response) {
           RpcReactor* const reactor = rpc.default_reactor();
           auto* const call = new WaitingCall(context_, rpc, method);
-          grpc::Status begun = call->scope.admitted();
-          if (begun.ok()) {
-            begun = begin<Self, Request>(handler, method, {context_, rpc, *reactor, call->scope},
-                                         request, response,
-                                         [call](const grpc::Status& status) { call->end(status); });
+          grpc::Status started = call->scope.admitted();
+          if (started.ok()) {
+            started = begin<Self, Request>(
+                handler, method, {context_, rpc, *reactor, call->scope}, request, response,
+                [call](const grpc::Status& status) { call->end(status); });
           }
-          if (!begun.ok()) call->end(begun);
+          if (!started.ok()) call->end(started);
           return reactor;
         });
   }
@@ -297,15 +297,15 @@ class HandlerService : public RpcService {
   RpcReactor* run(Task<grpc::Status> (Self::*handler)(Call, Request, Reactor&), Method method,
                   RpcCall& rpc, const LazyMessage<typename WireOf<Request>::Type>& request,
                   Reactor* reactor) {
-    grpc::Status begun = catch_exceptions([&] { return reactor->enter(); });
-    if (begun.ok()) {
-      begun =
+    grpc::Status started = catch_exceptions([&] { return reactor->enter(); });
+    if (started.ok()) {
+      started =
           begin<Self, Request>(handler, method, {context_, rpc, *reactor, reactor->call().scope},
                                request, *reactor, [reactor](grpc::Status status) {
                                  if (!status.ok()) reactor->refuse(std::move(status));
                                });
     }
-    if (!begun.ok()) reactor->refuse(std::move(begun));
+    if (!started.ok()) reactor->refuse(std::move(started));
     return reactor;
   }
 
