@@ -36,7 +36,7 @@ class ModelWait {
   bool is_over() const { return is_over_.load(); }
 
  private:
-  // What the function holds is free before the load has ended.
+  // Frees what the function holds before the load has ended.
   void end(grpc::Status status, const SharedModel& model) noexcept {
     std::exchange(done_, nullptr)(std::move(status), model);
   }
@@ -67,7 +67,7 @@ void wait_for_model(const Call& call, const AbsentModel& absent, ModelWait::Done
                                 const SharedModel& model) { wait->loaded(refusal, model); });
       },
       [&] { wait->loaded(LoadRefusal{.kind = LoadRefusal::Kind::kOutOfMemory}, nullptr); });
-  // It was cancelled before it waited.
+  // A call that was cancelled before it waited leaves at once.
   if (wait->is_over()) manager.stop_waiting(name, version, wait.get());
 }
 

@@ -234,7 +234,7 @@ grpc::Status read_charged(const LazyMessage<Message>& lazy, const MessageBounds&
 // exception means.
 class HandlerService : public RpcService {
  protected:
-  // What the context refers to outlives the object.
+  // The objects that the context refers to outlive this one.
   explicit HandlerService(const ServiceContext& context) : context_(context) {}
 
   // A unary method that never waits.

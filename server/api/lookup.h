@@ -48,7 +48,7 @@ grpc::Status unknown_model(const std::string& name, const std::vector<std::strin
 // Whether a request may name the model; else the status says why not.
 grpc::Status check_model_known(const std::string& name, const ServiceContext& context);
 
-// Of a session that cannot be had for this: its model, where that has to be loaded.
+// Finds the model of a session that cannot be had because its model has to be loaded.
 void find_absent_model(const SessionRefusal& refusal, const std::string& session_id,
                        const Owner& caller, const ServiceContext& context, AbsentModel& absent);
 

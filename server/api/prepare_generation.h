@@ -36,8 +36,8 @@ struct GenerationTarget {
 SessionRefusal lease_session(const ServiceContext& context, const std::string& session_id,
                              const Owner& caller, GenerationTarget& target);
 
-// What `params` name: the session, whose model has to be the one that they name, or that model and
-// what a one-shot call begins with. Where its model is absent nothing is held.
+// Finds the session that `params` name, whose model has to be the one that they name, or that model
+// and the state that a one-shot call begins with. Nothing is held where the model is absent.
 grpc::Status find_target(const ServiceContext& context, const Owner& caller,
                          const api::GenerateParams& params, GenerationTarget& target);
 

@@ -29,7 +29,7 @@ enum class ThinkingStart {
   kOpenedHalf,  // the prompt ends with "<think"
 };
 
-// What a prompt is made for.
+// The purpose that a prompt is made for.
 enum class PromptUse {
   kCount,    // its ids are counted: boundaries and thinking are not found
   kAnswer,   // no state is kept for a next turn

@@ -12,7 +12,7 @@
 #include "server/core/request_memory.h"
 #include "server/core/threads.h"
 
-// Where files are compiled together GCC takes the frame of a coroutine for a type of a header, and
+// GCC takes the frame of a coroutine for a type of a header where files are compiled together, and
 // warns of each lambda in it.
 #pragma GCC diagnostic ignored "-Wsubobject-linkage"
 
@@ -25,7 +25,7 @@ class TaskScope {
   virtual void run(std::coroutine_handle<> coroutine) const { coroutine.resume(); }
 };
 
-// What awaitables know of the task that waits for them.
+// The part of a task that awaitables know.
 //
 // A task is resumed by the thread that ended what it waited for, but never below its own run: where
 // that thread is still inside the await, the task continues when the await has returned. (GCC makes

@@ -36,7 +36,8 @@ grpc::Status catch_exceptions(Method&& method) noexcept {
   return catch_exceptions([&]() -> grpc::Status { return method(); }, status_of_exception);
 }
 
-// A request as its protocol has read it. It has charged what it holds.
+// A request as its protocol has read it. The protocol charges memory() with what the object holds
+// before it makes it.
 class RequestObject {
  public:
   RequestObject() = default;

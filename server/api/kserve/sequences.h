@@ -35,7 +35,7 @@ struct SequenceName {
 // Thread-safe. What is marked "waits" waits for the store. REQUIRES: there is a store.
 class StoredSequences {
  public:
-  // What the context refers to outlives the object.
+  // The objects that the context refers to outlive this one.
   explicit StoredSequences(const ServiceContext& context) : context_(context) {}
 
   // One at a time of those who look for a name or start its sequence: a start holds its prefix

@@ -129,8 +129,8 @@ StoredChatStates::Reader reader_of(const CallScope& scope, const ReadChat& chat)
   return {chat.model, chat.adapter, scope.caller().name};
 }
 
-// Whether states may be kept for the next turn: the cache has room for one of this model, which
-// does not read its sequences again.
+// Returns true where states may be kept for the next turn: the cache has room for one of this
+// model, which does not read its sequences again.
 bool keeps_states(const ServiceContext& context, const ReadChat& chat) {
   const Transformer& transformer = *chat.model->transformer;
   return chat.request.cache && context.prefixes.takes(transformer, 1, /*is_turn=*/true) &&

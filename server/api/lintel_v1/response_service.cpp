@@ -898,7 +898,7 @@ Task<grpc::Status> ResponseService::replay(Call call, v1::ReplayResponseRequest 
       ResponseRecord ended;
       grpc::Status found =
           catch_exceptions([&] { return response_refusal(store_.find(digits, owner, ended), id); });
-      // It is left to the next server, or its end could not be stored.
+      // A response in progress is left to the next server, or its end could not be stored.
       if (found.ok() && ended.status() == "in_progress") found = response_in_progress(id);
       if (found.ok())
         found = catch_exceptions([&] {

@@ -80,7 +80,7 @@ class ResponseService final : public HandlerService {
   grpc::Status find_repeated(const Call& call, const ReceivedResponse& received,
                              const ResponseRequest& request, ResponseRecord& record,
                              ResponseCall& stream, bool& is_answered);
-  // What a body says, charged to read.chat.memory. Not OK also as request_memory_refusal().
+  // Reads a body, and charges read.chat.memory with it. Not OK also as request_memory_refusal().
   static grpc::Status read_received(const Call& call, std::string_view text, ResponseUse use,
                                     Conversation& read);
   // Charges `stream` with what the response may hold until its end. record: what is stored of it,

@@ -21,7 +21,8 @@ class SessionService final : public HandlerService {
  private:
   using SnapshotStream = PieceStream<v1::SnapshotChunk>;
   using HistoryStream = PieceStream<v1::Chunk>;
-  // What a method does with the session that its request names. `pin` keeps that in memory.
+  // The part of a method that works on the session that its request names. `pin` keeps that in
+  // memory.
   // `absent`: the model that it needs, where it is not in memory: then it is run again when that
   // is.
   template <typename Request, typename Answer>

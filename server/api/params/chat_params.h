@@ -17,7 +17,8 @@ struct ChatParams {
   enum class ToolChoice { kAuto, kNone, kRequired };
   enum class Format { kText, kJsonObject, kJsonSchema, kGrammar };
 
-  // Of these its model, sampling, adapter and the stop texts, which are of the content.
+  // Model, sampling, adapter, and stop texts, which are matched in the content; the rest is not
+  // used.
   GenerateParams base;
   nlohmann::ordered_json messages;  // a list of objects with a role
   nlohmann::ordered_json tools;     // null: none

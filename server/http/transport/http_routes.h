@@ -23,19 +23,20 @@ using HttpSocketOpener = std::function<HttpHandler(const HttpRequest& handshake)
 using HttpRefusal =
     std::function<HttpAnswer(const HttpRequest&, int http_status, const grpc::Status&)>;
 
-// What the clients of a protocol expect beside its messages.
+// The part of a protocol beside its messages, as its clients expect it.
 struct HttpProtocol {
-  // "/v1": of it and of all below it what no route answers is refused in this protocol's shape.
+  // The path that the protocol's routes are below: "/v1". Paths below it without a route are
+  // refused in this protocol's shape.
   std::string path;
-  // What may carry the caller's token, the first that is there: "authorization" as `Bearer TOKEN`,
-  // another header as it is. In lower case.
+  // Headers that may carry the caller's token, in lower case; the first that is there counts.
+  // "authorization" has it as `Bearer TOKEN`, another header as it is.
   std::vector<std::string> token_headers = {"authorization"};
   // Headers of its answers that pages of other origins may read, beside those of every protocol.
   std::vector<std::string> exposed_headers = {};
   // Errors that are made before a handler is called: no route, no token, a body that is too long,
   // a server that drains.
   HttpRefusal refuse = {};
-  // What a stream says while it has nothing to say; empty: nothing.
+  // A piece that a silent stream writes from time to time; empty: none.
   std::string keep_alive = {};
 };
 // Connect's, which is that of every path that no other protocol has.
@@ -49,7 +50,7 @@ struct HttpRoute {
   // rest.
   std::string path;
   HttpHandler handle;
-  // In the place of its protocol's; empty: that.
+  // Replaces its protocol's; empty: that is used.
   HttpRefusal refuse = {};
   bool is_open = false;  // answers without a token, too
   // A GET with `Upgrade: websocket`; null: as one without.

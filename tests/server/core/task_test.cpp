@@ -197,7 +197,7 @@ Text failing_await(Fails fails) {
   co_return "awaited: " + text;
 }
 
-TEST_CASE("an exception where a callback begins or comes is what the await returns") {
+TEST_CASE("an await returns the exception of the callback that it waits for, or of its beginning") {
   Ending ending;
   ending.start(failing_await(Fails::kBegin));
   CHECK(ending.result == "awaited: out of memory");

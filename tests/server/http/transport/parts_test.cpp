@@ -52,7 +52,7 @@ TEST_CASE("a route is found by its method and path, and what stands for its wild
   CHECK(percent_decoded("%41%4a%zz%4") == "AJ%zz%4");
 }
 
-TEST_CASE("a protocol says what carries its tokens, how errors look, and what pages may read") {
+TEST_CASE("a protocol has its own headers of tokens, shape of errors and exposed headers") {
   const HttpProtocol other{
       .path = "/other",
       .token_headers = {"x-api-key", "authorization"},
