@@ -26,7 +26,7 @@ EOF
 
 packages=(
   g++ cmake ninja-build ccache mold git patch ca-certificates
-  libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler grpc-proto
+  libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler
   libdnnl-dev opencl-headers ocl-icd-opencl-dev  # the last two: dnnl's CMake package asks for them
   libhwy-dev libssl-dev openssl libspdlog-dev nlohmann-json3-dev libcli11-dev libpng-dev zlib1g-dev
   libsqlite3-dev libhiredis-dev libxxhash-dev libboost-dev libedit-dev libcurl4-openssl-dev
