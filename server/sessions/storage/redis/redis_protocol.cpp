@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <memory>
 #include <new>
 #include <string>
@@ -16,6 +17,12 @@ namespace {
 // hiredis makes replies of ours, of as many elements as are allowed (a task's privdata). Nothing
 // may be thrown through it: a null pointer ends the reading.
 
+constexpr std::size_t kTooMany = SIZE_MAX;  // elements_allowed, once a list had more
+
+// Lists within lists: hiredis 0.14 reads no deeper, later versions any depth, and the destructor of
+// a reply goes as deep.
+constexpr int kMostDepth = 7;
+
 // Where the reply of a task belongs: into its parent's list, or by itself.
 RedisReply* place_of(const redisReadTask* task) {
   if (task->parent == nullptr) return new (std::nothrow) RedisReply;
@@ -24,10 +31,14 @@ RedisReply* place_of(const redisReadTask* task) {
 
 void free_reply(void* reply) { delete static_cast<RedisReply*>(reply); }
 
+// Whether the reply is of the protocol's version 2, the one that is asked for: later ones of
+// hiredis know types of version 3, which all have greater numbers.
+bool is_expected(const redisReadTask* task) { return task->type <= REDIS_REPLY_ERROR; }
+
 // Fills a reply in; frees it where that fails.
 template <typename Fill>
 void* made(const redisReadTask* task, const Fill& fill) noexcept {
-  RedisReply* const reply = place_of(task);
+  RedisReply* const reply = is_expected(task) ? place_of(task) : nullptr;
   if (reply == nullptr) return nullptr;
   try {
     fill(*reply);
@@ -46,10 +57,22 @@ void* make_text(const redisReadTask* task, char* text, std::size_t size) {
   });
 }
 
-void* make_list(const redisReadTask* task, int elements) {
+bool is_too_deep(const redisReadTask* task) {
+  int depth = 0;
+  for (; task != nullptr && depth <= kMostDepth; task = task->parent) ++depth;
+  return depth > kMostDepth;
+}
+
+// `elements` is an int or a size_t, by the version of hiredis.
+template <typename Count>
+void* make_list(const redisReadTask* task, Count elements) {
   auto& allowed = *static_cast<std::size_t*>(task->privdata);
   const auto count = static_cast<std::size_t>(elements);
-  if (count > allowed) return nullptr;
+  if (!is_expected(task) || is_too_deep(task)) return nullptr;
+  if (count > allowed) {
+    allowed = kTooMany;
+    return nullptr;
+  }
   allowed -= count;
   return made(task, [&](RedisReply& reply) {
     reply.kind = RedisReply::Kind::kList;
@@ -68,7 +91,16 @@ void* make_nil(const redisReadTask* task) {
   return made(task, [](RedisReply&) {});
 }
 
+#if HIREDIS_MAJOR >= 1
+// Types of version 3 that have functions of their own.
+void* refuse_double(const redisReadTask*, double, char*, std::size_t) { return nullptr; }
+void* refuse_bool(const redisReadTask*, int) { return nullptr; }
+
+redisReplyObjectFunctions kMakers = {make_text, make_list,   make_number, refuse_double,
+                                     make_nil,  refuse_bool, free_reply};
+#else
 redisReplyObjectFunctions kMakers = {make_text, make_list, make_number, make_nil, free_reply};
+#endif
 
 }  // namespace
 
@@ -123,10 +155,10 @@ std::optional<RedisReply> RedisReplies::next(const RedisReplyBounds& bounds) {
   const std::unique_ptr<RedisReply> reply(static_cast<RedisReply*>(made));
   bytes_ += before - std::min(before, reader_->unread());
   if (!is_well) {
-    const bool has_too_many = reader_->reader->err == REDIS_ERR_OOM;
-    error_ = has_too_many ? "its reply has more than " + std::to_string(bounds.elements) +
-                                " elements, which nothing that was asked has"
-                          : "it is no Redis server";
+    error_ = reader_->elements_allowed == kTooMany
+                 ? "its reply has more than " + std::to_string(bounds.elements) +
+                       " elements, which nothing that was asked has"
+                 : "it is no Redis server";
     return std::nullopt;
   }
   if (bytes_ + (reply == nullptr ? reader_->unread() : 0) > most) {

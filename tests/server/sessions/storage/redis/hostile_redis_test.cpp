@@ -43,8 +43,11 @@ TEST_CASE("reply of a hostile server: rejected at the bound of its request, with
     std::string begin, more;
   };
   const std::string kilobyte(1024, 'x');
-  std::string numbers;
-  for (int i = 0; i < 256; ++i) numbers += ":1\r\n";
+  std::string numbers, lists;
+  for (int i = 0; i < 256; ++i) {
+    numbers += ":1\r\n";
+    lists += "*1\r\n";
+  }
   const Flood flood =
       GENERATE_COPY(Flood{"a text of 600 MB", "$600000000\r\n", kilobyte},
                     Flood{"a list of two thousand millions", "*2000000000\r\n", numbers},
@@ -52,6 +55,11 @@ TEST_CASE("reply of a hostile server: rejected at the bound of its request, with
                     Flood{"lists within lists", "*1000\r\n*1000\r\n*1000\r\n*1000\r\n", numbers},
                     Flood{"an error without end", "-ERR ", kilobyte},
                     Flood{"replies without a request", "$1\r\nx\r\n", "+OK\r\n"},
+                    Flood{"lists of one list each", "", lists},
+                    Flood{"a number of protocol 3", ",1.5\r\n", kilobyte},
+                    Flood{"a truth of protocol 3", "#t\r\n", kilobyte},
+                    Flood{"a map of protocol 3", "%1\r\n+key\r\n", numbers},
+                    Flood{"a text of protocol 3", "=8\r\ntxt:text\r\n", kilobyte},
                     Flood{"no protocol at all", "HTTP/1.1 400 Bad Request\r\n", kilobyte});
   CAPTURE(flood.what);
   std::atomic<std::int64_t> sent{0};
