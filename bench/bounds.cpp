@@ -340,20 +340,33 @@ ProductBound::ProductBound(const ModelConfig& config, WeightType type, std::size
       const memory::desc bias({1, shape.out}, memory::data_type::f32, ab);
       const memory::desc y({m, shape.out}, memory::data_type::f32, ab);
       dnnl::primitive_attr attributes;
+#if DNNL_VERSION_MAJOR >= 3
+      if (type == WeightType::kInt8) attributes.set_scales_mask(DNNL_ARG_WEIGHTS, 1 << 1);
+      descriptions.emplace_back(impl_->engine, x, matrix, bias, y, attributes);
+#else
       if (type == WeightType::kInt8) {
         attributes.set_output_scales(1 << 1, std::vector<float>(shape.out, 0.5f));
       }
       descriptions.emplace_back(dnnl::matmul::desc(x, matrix, bias, y), attributes, impl_->engine);
+#endif
     }
     for (int layer = 0; layer < config.n_layers; ++layer) {
       for (const auto& description : descriptions) {
         impl_->weights.push_back(impl_->filled(description.weights_desc()));
         for (Impl::Worker& worker : impl_->workers) {
-          worker.calls.push_back({dnnl::matmul(description),
-                                  {{DNNL_ARG_SRC, impl_->filled(description.src_desc())},
-                                   {DNNL_ARG_WEIGHTS, impl_->weights.back()},
-                                   {DNNL_ARG_BIAS, impl_->filled(description.bias_desc())},
-                                   {DNNL_ARG_DST, impl_->filled(description.dst_desc())}}});
+          Impl::Call call{dnnl::matmul(description),
+                          {{DNNL_ARG_SRC, impl_->filled(description.src_desc())},
+                           {DNNL_ARG_WEIGHTS, impl_->weights.back()},
+                           {DNNL_ARG_BIAS, impl_->filled(description.bias_desc())},
+                           {DNNL_ARG_DST, impl_->filled(description.dst_desc())}}};
+#if DNNL_VERSION_MAJOR >= 3
+          if (type == WeightType::kInt8) {  // an argument since version 3
+            const memory::desc scales({description.dst_desc().get_dims()[1]},
+                                      memory::data_type::f32, a);
+            call.arguments.emplace(DNNL_ARG_ATTR_SCALES | DNNL_ARG_WEIGHTS, impl_->filled(scales));
+          }
+#endif
+          worker.calls.push_back(std::move(call));
         }
       }
     }

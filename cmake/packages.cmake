@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Debian 12 packages; scripts/setup.sh installs them.
+# Packages of Debian 12 and 13; scripts/setup.sh installs them.
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(dnnl CONFIG REQUIRED)
@@ -28,7 +28,7 @@ find_library(LINTEL_HIREDIS_LIBRARY hiredis REQUIRED)
 add_library(Hiredis::Hiredis UNKNOWN IMPORTED)
 set_target_properties(Hiredis::Hiredis PROPERTIES
   IMPORTED_LOCATION ${LINTEL_HIREDIS_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${LINTEL_HIREDIS_INCLUDE})
-find_package(Boost 1.74 REQUIRED)  # headers alone: Beast and Asio
+find_package(Boost 1.74 CONFIG REQUIRED)  # headers alone: Beast and Asio
 find_package(prometheus-cpp CONFIG REQUIRED)  # its configuration asks for civetweb, which nothing here uses
 find_package(CURL 7.85 REQUIRED)  # `lintel pull`
 # libedit, which has no module: lines that are typed to `lintel generate --interactive`.

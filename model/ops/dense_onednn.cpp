@@ -119,9 +119,13 @@ class OneDnnShape {
     OneDnnThread::mine();  // one OpenMP thread: it decides the blocking
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    const dnnl::matmul::desc product(matrix(rows, in_features_, types_.x), weights,
-                                     matrix(rows, out_features_, types_.y));
-    return {product, attributes, cpu_engine()};
+    const memory::desc x = matrix(rows, in_features_, types_.x);
+    const memory::desc y = matrix(rows, out_features_, types_.y);
+#if DNNL_VERSION_MAJOR >= 3
+    return {cpu_engine(), x, weights, y, attributes};
+#else
+    return {dnnl::matmul::desc(x, weights, y), attributes, cpu_engine()};
+#endif
   }
 
   const Primitive& make_primitive(std::size_t rows) const {
@@ -220,30 +224,28 @@ class OneDnnMatrix final : public LibraryMatrix {
   memory weights_;
 };
 
-std::string isa_name([[maybe_unused]] dnnl::cpu_isa isa) {
+// Whether oneDNN uses all of an instruction set. They are sets of bits, of which each version of
+// oneDNN knows more.
+bool uses(dnnl::cpu_isa isa) {
+  const auto bits = static_cast<unsigned>(isa);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
+}
+
+const char* isa_name() {
 #if !defined(__x86_64__)
   return "not x86";  // oneDNN reports no ISA elsewhere
 #else
-  switch (isa) {
-    case dnnl::cpu_isa::avx512_core:
-      return "avx512_core";
-    case dnnl::cpu_isa::avx512_core_vnni:
-      return "avx512_core_vnni";
-    case dnnl::cpu_isa::avx512_core_bf16:
-      return "avx512_core_bf16";
-    case dnnl::cpu_isa::avx512_core_amx:
-      return "avx512_core_amx";
-    default:
-      return "below AVX-512";
-  }
+  using enum dnnl::cpu_isa;
+  if (uses(avx512_core_amx)) return "avx512_core_amx";
+  if (uses(avx512_core_bf16)) return "avx512_core_bf16";
+  if (uses(avx512_core_vnni)) return "avx512_core_vnni";
+  return uses(avx512_core) ? "avx512_core" : "below AVX-512";
 #endif
 }
 
 class OneDnnLibrary final : public ProductLibrary {
  public:
-  std::string name() const override {
-    return "onednn (" + isa_name(dnnl::get_effective_cpu_isa()) + ")";
-  }
+  std::string name() const override { return std::string("onednn (") + isa_name() + ")"; }
   // Our own kernels are within 3 % or faster on the machines we measured (docs/performance.md).
   std::size_t worthwhile_rows(WeightType) const override { return SIZE_MAX; }
   std::unique_ptr<LibraryMatrix> new_matrix(const ProductShape& shape) const override {
@@ -264,20 +266,12 @@ const ProductLibrary& onednn_library() {
 }
 
 InstructionSet onednn_instruction_set() {
-  switch (dnnl::get_effective_cpu_isa()) {
-    case dnnl::cpu_isa::avx2_vnni:
-      return InstructionSet::kAvxVnni;
-    case dnnl::cpu_isa::avx512_core:
-      return InstructionSet::kAvx512;
-    case dnnl::cpu_isa::avx512_core_vnni:
-      return InstructionSet::kAvx512Vnni;
-    case dnnl::cpu_isa::avx512_core_bf16:
-      return InstructionSet::kAvx512Bf16;
-    case dnnl::cpu_isa::avx512_core_amx:
-      return InstructionSet::kAmx;
-    default:
-      return InstructionSet::kAvx2;
-  }
+  using enum dnnl::cpu_isa;
+  if (uses(avx512_core_amx)) return InstructionSet::kAmx;
+  if (uses(avx512_core_bf16)) return InstructionSet::kAvx512Bf16;
+  if (uses(avx512_core_vnni)) return InstructionSet::kAvx512Vnni;
+  if (uses(avx512_core)) return InstructionSet::kAvx512;
+  return uses(avx2_vnni) ? InstructionSet::kAvxVnni : InstructionSet::kAvx2;
 }
 
 }  // namespace lintel
