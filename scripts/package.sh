@@ -9,7 +9,7 @@ usage() {
 Usage: scripts/package.sh [--preset NAME]
 
 Writes into build/packages:
-  lintel_VERSION_amd64.deb            for Debian 12: apt install ./lintel_*.deb
+  lintel_VERSION_amd64.deb            for the release of Debian that builds it: apt install ./lintel_*.deb
   lintel-VERSION-linux-amd64.tar.gz   the same files, to be unpacked anywhere; the libraries they need are those
                                       that the Debian package depends on
   lintel-VERSION-py3-none-any.whl     the Python client: pip install lintel-*.whl

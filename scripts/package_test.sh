@@ -3,6 +3,7 @@
 # Installs the Debian package in a bare Debian 12, uses it as its users do, and takes it away again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/steps.sh
 
 usage() {
   cat <<'EOT'
@@ -47,29 +48,19 @@ remove_root() {
   rm -rf --one-file-system "$root" || echo "package_test.sh: $root is not quite removed" >&2
 }
 rm -rf --one-file-system "$root"
-mkdir -p "$root"
 trap remove_root EXIT
-tar -C "$root" -xf build/bare-root.tar
-cp -L /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
-# As this machine reaches Debian.
-apt-config dump | grep -i '^Acquire::https\?::.*proxy' >"$root/etc/apt/apt.conf.d/80here" || true
-printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
-chmod 755 "$root/usr/sbin/policy-rc.d"
+unpack_root build/bare-root.tar "$root"
 cp "${packages[0]}" "${archives[0]}" tests/packaging/in_root.sh "$root/root/"
 
-# in_root STEP: with mounts that end with it; the steps that serve have a network of their own, so no port is taken.
-in_root() {
-  local apart=(--mount --pid --fork)
-  [[ $1 != use ]] || apart+=(--net)
-  unshare "${apart[@]}" --propagation private bash -euc '
-    mount -t proc proc "$1/proc" 2>/dev/null || mount --rbind /proc "$1/proc"
-    mount --rbind /dev "$1/dev"
-    exec chroot "$1" env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
-      DEBIAN_FRONTEND=noninteractive bash /root/in_root.sh "$2"' _ "$root" "$1"
+# take STEP: the steps that serve have a network of their own, so no port is taken.
+take() {
+  local apart=()
+  [[ $1 != use ]] || apart=(--net)
+  in_root "$root" "${apart[@]}" -- bash /root/in_root.sh "$1"
 }
-in_root enter >/dev/null 2>&1 || skip "a root cannot be entered here"
+take enter >/dev/null 2>&1 || skip "a root cannot be entered here"
 for step in prepare install use purge; do
   echo "== $step"
-  in_root "$step"
+  take "$step"
 done
 echo "package_test.sh: $((SECONDS - start)) s"

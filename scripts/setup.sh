@@ -8,7 +8,7 @@ usage() {
 Usage: scripts/setup.sh [--training] [--bench] [--clients] [--browser] [--docker] [--containers]
                         [--packages] [--redis] [--sanitizers] [--arm64] [--check]
 
-Installs with apt (through sudo when not root) what is missing of:
+Installs with apt (through sudo when not root), on Debian 12 or 13, what is missing of:
   (always)       compiler, CMake, gRPC, Protocol Buffers, oneDNN, spdlog, Catch2, ...
   --training     PyTorch, NumPy and Matplotlib for training/ and its tests
   --bench        gnuplot, for the plots of lintel-bench
@@ -18,7 +18,7 @@ Installs with apt (through sudo when not root) what is missing of:
   --containers   podman and debootstrap, for scripts/container_test.sh; nothing where Docker runs
   --packages     what scripts/package.sh and its test need: dpkg-dev, pip, lintian, debootstrap, zsh
   --redis        a Redis server, for the tests of the shared session store
-  --sanitizers   clang, clang-tidy, clang-format and the fuzzing runtime
+  --sanitizers   clang, clang-tidy, clang-format and the fuzzing runtime, version 14: Debian 12 has it, 13 has not
   --arm64        a cross compiler and qemu, for scripts/test_arm64.sh
   --check        installs nothing; exits with 1 and names what is missing
 EOF

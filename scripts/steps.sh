@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by other scripts: builds, tests and progress messages.
+# Sourced by other scripts: builds, tests, bare roots and progress messages.
 
 step() {
   echo "== $*"
@@ -38,4 +38,38 @@ run_tests() {
          left-- > 0 { print name ": " $0 }' "$log" | tail -n 40
   fi
   return $status
+}
+
+# unpack_root FILE.tar DIR: a root that scripts/bare_root.sh made, ready for apt, which reaches Debian as this machine
+# does and starts no service.
+unpack_root() {
+  mkdir -p "$2"
+  tar -C "$2" -xf "$1"
+  cp -L /etc/resolv.conf "$2/etc/resolv.conf" 2>/dev/null || true
+  apt-config dump | grep -i '^Acquire::https\?::.*proxy' >"$2/etc/apt/apt.conf.d/80here" || true
+  printf '#!/bin/sh\nexit 101\n' >"$2/usr/sbin/policy-rc.d"
+  chmod 755 "$2/usr/sbin/policy-rc.d"
+}
+
+# in_root DIR [UNSHARE-OPTION...] -- COMMAND...: with mounts and processes that end with it. LINTEL_BINDS: folders of
+# this machine to be seen in the root, one "FROM TO" a line.
+in_root() {
+  local root=$1 apart=(--mount --pid --fork)
+  shift
+  while [[ $1 != -- ]]; do
+    apart+=("$1")
+    shift
+  done
+  shift
+  unshare "${apart[@]}" --propagation private bash -euc '
+    root=$0
+    mount -t proc proc "$root/proc" 2>/dev/null || mount --rbind /proc "$root/proc"
+    mount --rbind /dev "$root/dev"
+    while read -r from to; do
+      [[ -n $from ]] || continue
+      mkdir -p "$root$to"
+      mount --bind "$from" "$root$to"
+    done <<<"${LINTEL_BINDS:-}"
+    exec chroot "$root" env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root \
+      LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"' "$root" "$@"
 }
