@@ -110,7 +110,7 @@ void AddAndRead(const LinformerSlots& slots, const float* of_key, const float* o
   add_to_keys<true>(slots, of_key, k, q, weights);
   const size_t whole = linformer_weights(slots.rank);
   std::fill(weights + slots.rank, weights + whole, std::numeric_limits<float>::lowest());
-  const float sum = exponentials(weights, whole, largest_of(weights, whole));
+  const float sum = exponentials(weights, whole, largest_of_vectors(weights, whole));
   add_to_values<true>(slots, of_value, v, weights, out);
   scale_row(out, slots.d_head, 1.0f / sum, out);
 }

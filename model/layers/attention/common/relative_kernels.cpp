@@ -128,18 +128,8 @@ void Attend(const RelativeShape& shape, size_t head, const float* content, const
       hn::StoreU(hn::Add(hn::LoadU(d, p + i), hn::LoadU(d, of_distance + i)), d, p + i);
     });
     const size_t whole = (n + kColumnMultiple - 1) / kColumnMultiple * kColumnMultiple;
-    // What is no position: its weight becomes exactly 0.
-    std::fill(p + n, p + whole, std::numeric_limits<float>::lowest());
-    const float largest = largest_of(p, whole);
-    float factor = 1.0f;
-    if (largest > max) {
-      const Lanes d;
-      factor = hn::GetLane(exp_not_above_one(d, hn::Set(d, max - largest)));
-      max = largest;
-    }
-    sum = sum * factor + exponentials(p, whole, max);
-    add_weighted_rows(
-        p, n, d_head, [&values](size_t i) { return values[i]; }, factor, out);
+    add_softmax_block(
+        p, n, whole, d_head, [&values](size_t i) { return values[i]; }, &max, &sum, out);
     begin = end;
   }
   scale_row(out, d_head, 1.0f / sum, out);

@@ -157,6 +157,14 @@ HWY_INLINE HWY_MAYBE_UNUSED float largest_of(const float* x, size_t n) {
   return largest;
 }
 
+// The largest of n floats that are a whole number of vectors.
+HWY_INLINE HWY_MAYBE_UNUSED float largest_of_vectors(const float* x, size_t n) {
+  const hn::CappedTag<float, kColumnMultiple> d;
+  auto largest = hn::Set(d, std::numeric_limits<float>::lowest());
+  for (size_t i = 0; i < n; i += hn::Lanes(d)) largest = hn::Max(largest, hn::LoadU(d, x + i));
+  return hn::GetLane(hn::MaxOfLanes(d, largest));
+}
+
 // A block of an online softmax: n scores in p, of `computed` >= n floats that are a whole number of
 // vectors, and as many rows of values. `max` and `sum` are what the blocks before have left, `out`
 // [width] the sum of exp(score - max) * row.
@@ -166,7 +174,7 @@ HWY_INLINE HWY_MAYBE_UNUSED void add_softmax_block(float* p, size_t n, size_t co
                                                    float* sum, float* out) {
   // What is no score: its weight becomes exactly 0.
   for (size_t i = n; i < computed; ++i) p[i] = std::numeric_limits<float>::lowest();
-  const float largest = largest_of(p, computed);
+  const float largest = largest_of_vectors(p, computed);
   float factor = 1.0f;
   if (largest > *max) {
     const Lanes d;
