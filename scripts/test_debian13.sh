@@ -12,8 +12,8 @@ Usage: scripts/test_debian13.sh [--jobs N] [DIR] [--only TARGET...]
 Makes a bare Debian 13 in DIR (default: build/debian13) by debootstrap, as root, installs there what scripts/setup.sh
 names, builds this tree with the preset ci, completes digits by scripts/demo.sh, passes the unit tests, and shows that a
 header field without an end costs a server nothing with the libgrpc of that release. DIR keeps the root (2 GB), the
-build and the compiler's cache for the next run; remove it to begin anew. A first run builds everything, which takes
-more than half an hour of CPU; the last line says how much it took. Where this is Debian 13, no root is made.
+build and the compiler's cache for the next run. A first run builds everything, which takes more than half an hour of
+CPU; the last line says how much it took. Where this is Debian 13, no root is made.
 Exit status 77: none can be made or entered here.
   --jobs N           compilers at a time; default: one per processor
   --only TARGET...   builds these targets of CMake alone, and runs those that are tests
