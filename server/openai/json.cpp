@@ -37,6 +37,21 @@ std::string chat_completion_id(const std::string& request_id) { return "chatcmpl
 
 std::string response_id(const std::string& digits) { return "resp_" + digits; }
 
+std::string text_before_choices(const AnswerHead& head, std::string_view object) {
+  using Json = nlohmann::ordered_json;
+  const Json json = {
+      {"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
+  std::string text = json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  text.pop_back();
+  return text + ",\"choices\":[";
+}
+
+std::string text_after_choices(std::string_view usage) {
+  std::string text = "]";
+  if (!usage.empty()) text.append(",\"usage\":").append(usage);
+  return text + '}';
+}
+
 nlohmann::ordered_json usage_json(const v1::ChatUsage& usage, UsageForm form) {
   const bool is_response = form == UsageForm::kResponse;
   nlohmann::ordered_json json = {

@@ -20,6 +20,18 @@ std::string completion_id(const std::string& request_id);
 std::string chat_completion_id(const std::string& request_id);
 std::string response_id(const std::string& digits);
 
+// What every object of one answer begins with: the whole answer, or each event of its stream.
+struct AnswerHead {
+  std::string id;
+  std::int64_t created = 0;  // seconds since 1970
+  std::string model;
+};
+// {"id", "object", "created", "model", "choices": [`choices`], "usage"} around the JSON of choices
+// that are separated by commas: its text before them, and after them. `usage`: JSON; empty: the
+// object has no such member.
+std::string text_before_choices(const AnswerHead& head, std::string_view object);
+std::string text_after_choices(std::string_view usage);
+
 enum class UsageForm {
   kCompletion,      // completions have no reasoning
   kChatCompletion,  // prompt_tokens, completion_tokens

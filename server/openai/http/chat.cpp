@@ -24,6 +24,7 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kCompleteMethod = "lintel.v1.ChatService/Complete";
+constexpr const char* kChunk = "chat.completion.chunk";
 
 OrderedJson token_json(const v1::ContentToken& token) {
   return lintel::token_json(token.text(), token.log2_prob());
@@ -46,11 +47,7 @@ void add_tokens(const v1::ChatDelta& delta, OrderedJson& list) {
 }  // namespace
 
 void ChatJson::note_model(const v1::ChatResponse& message) {
-  if (form_.model.empty()) form_.model = message.model();
-}
-
-OrderedJson ChatJson::head(const char* object) const {
-  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", form_.model}};
+  if (head_.model.empty()) head_.model = message.model();
 }
 
 void ChatJson::begin(std::uint32_t choice, std::string& out) {
@@ -60,13 +57,12 @@ void ChatJson::begin(std::uint32_t choice, std::string& out) {
 
 std::string ChatJson::event(std::uint32_t choice, OrderedJson delta, OrderedJson logprobs,
                             OrderedJson finish_reason) const {
-  OrderedJson chunk = head("chat.completion.chunk");
-  chunk["choices"] = OrderedJson::array({{{"index", choice},
-                                          {"delta", std::move(delta)},
-                                          {"logprobs", std::move(logprobs)},
-                                          {"finish_reason", std::move(finish_reason)}}});
-  if (form_.include_usage) chunk["usage"] = nullptr;
-  return server_sent_event(dumped(chunk));
+  const OrderedJson json = {{"index", choice},
+                            {"delta", std::move(delta)},
+                            {"logprobs", std::move(logprobs)},
+                            {"finish_reason", std::move(finish_reason)}};
+  return server_sent_event(text_before_choices(head_, kChunk) + dumped(json) +
+                           text_after_choices(form_.include_usage ? "null" : ""));
 }
 
 void ChatJson::add_reasoning(const std::string& text, OrderedJson& json) const {
@@ -104,12 +100,13 @@ std::string ChatJson::events(const v1::ChatResponse& message) {
 std::string ChatJson::last_events() const {
   std::string out;
   if (form_.include_usage) {
-    OrderedJson chunk = head("chat.completion.chunk");
-    chunk["choices"] = OrderedJson::array();
-    chunk["usage"] = usage_json(usage_, UsageForm::kChatCompletion);
-    out = server_sent_event(dumped(chunk));
+    out = server_sent_event(text_before_choices(head_, kChunk) + text_after_choices(usage()));
   }
   return out + server_sent_event("[DONE]");
+}
+
+std::string ChatJson::usage() const {
+  return dumped(usage_json(usage_, UsageForm::kChatCompletion));
 }
 
 grpc::Status ChatJson::gather(const v1::ChatResponse& message) {
@@ -204,15 +201,13 @@ void ChatJson::write_choice(std::uint32_t index, Choice& choice, JsonPieces& out
 
 JsonPieces ChatJson::body() {
   JsonPieces out;
-  std::string head_text = dumped(head("chat.completion"));
-  head_text.back() = ',';
-  out.raw(std::move(head_text) + "\"choices\":[");
+  out.raw(text_before_choices(head_, "chat.completion"));
   const char* separator = "";
   for (auto& [index, choice] : choices_) {
     out.raw(std::exchange(separator, ","));
     write_choice(index, choice, out);
   }
-  out.raw("],\"usage\":" + dumped(usage_json(usage_, UsageForm::kChatCompletion)) + "}");
+  out.raw(text_after_choices(usage()));
   choices_.clear();
   return out;
 }
@@ -248,12 +243,12 @@ grpc::Status complete_chat(const SharedExchange& exchange, const std::string& bo
       body, calls.caller_of(*exchange), [&budget] { return budget.cancelled(); }, *request);
   if (grpc::Status refused = body_refusal(failure); !refused.ok()) return refused;
   const bool streams = request->streams;
-  const auto chat = std::make_shared<ChatJson>(ChatForm{.model = request->params.base.model,
-                                                        .include_usage = request->include_usage,
-                                                        .logprobs = request->params.logprobs,
-                                                        .reasoning = reasoning},
-                                               chat_completion_id(exchange->request().request_id),
-                                               unix_seconds());
+  const auto chat =
+      std::make_shared<ChatJson>(AnswerHead{chat_completion_id(exchange->request().request_id),
+                                            unix_seconds(), request->params.base.model},
+                                 ChatForm{.include_usage = request->include_usage,
+                                          .logprobs = request->params.logprobs,
+                                          .reasoning = reasoning});
   RequestMessage message(std::move(request));
   if (streams) {
     calls.stream(exchange, kCompleteMethod, std::move(message), std::make_unique<ChatAnswer>(chat));

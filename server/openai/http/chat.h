@@ -19,12 +19,12 @@
 #include "server/http/encoding/json_pieces.h"
 #include "server/http/transport/http_calls.h"
 #include "server/http/transport/http_message.h"
+#include "server/openai/json.h"
 
 namespace lintel {
 
 // What the form of an answer depends on.
 struct ChatForm {
-  std::string model;
   bool include_usage = false;
   bool logprobs = false;
   ChatReasoningField reasoning = ChatReasoningField::kReasoningContent;
@@ -33,9 +33,8 @@ struct ChatForm {
 // The messages of lintel.v1.ChatService/Complete as OpenAI's JSON. Used by one thread at a time.
 class ChatJson {
  public:
-  // created: seconds since 1970.
-  ChatJson(ChatForm form, std::string id, std::int64_t created)
-      : form_(std::move(form)), id_(std::move(id)), created_(created) {}
+  // head: without a model: that of the first message.
+  ChatJson(AnswerHead head, ChatForm form) : head_(std::move(head)), form_(form) {}
 
   // Of a stream: the events that a message makes, and the last ones.
   std::string events(const v1::ChatResponse& message);
@@ -54,7 +53,7 @@ class ChatJson {
   };
 
   void note_model(const v1::ChatResponse& message);
-  nlohmann::ordered_json head(const char* object) const;
+  std::string usage() const;
   // A choice begins with its role.
   void begin(std::uint32_t choice, std::string& out);
   std::string event(std::uint32_t choice, nlohmann::ordered_json delta,
@@ -64,9 +63,8 @@ class ChatJson {
   void write_choice(std::uint32_t index, Choice& choice, JsonPieces& out) const;
   void write_reasoning(Choice& choice, JsonPieces& out) const;
 
-  ChatForm form_;  // once a message came, with the model that answers
-  const std::string id_;
-  const std::int64_t created_;
+  AnswerHead head_;
+  const ChatForm form_;
   v1::ChatUsage usage_;
   std::set<std::uint32_t> begun_;
   std::map<std::uint32_t, Choice> choices_;

@@ -308,7 +308,8 @@ class Completion : public std::enable_shared_from_this<Completion> {
       : exchange_(std::move(exchange)),
         calls_(calls),
         request_(std::move(request)),
-        memory_(std::move(memory)) {
+        memory_(std::move(memory)),
+        head_{completion_id(exchange_->request().request_id), unix_seconds(), {}} {
     kept_->answers = static_cast<int>(request_.prompts.size());
     for (std::size_t i = 1; i < request_.prompts.size(); ++i) {
       kept_->prompt_tokens =
@@ -335,7 +336,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
 
   // A request without a name means the one that is there.
   grpc::Status take_model(const v1::Model& model) {
-    request_.settings.model = model.name();
+    request_.settings.model = head_.model = model.name();
     if (model.modality() == "bytes") {
       form_ = TextForm::kBytes;
     } else if (!model.tokenizer().empty()) {
@@ -361,7 +362,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
       return nullptr;
     }
     JsonPieces body;
-    body.raw(head() + ",\"choices\":[");
+    body.raw(before_choices());
     const char* separator = "";
     for (std::uint32_t i = 0; i < choices_.size(); ++i) {
       if (!choices_[i]) continue;
@@ -369,7 +370,7 @@ class Completion : public std::enable_shared_from_this<Completion> {
       choices_[i]->text.take(i, choices_[i]->finish_reason, body);
       choices_[i].reset();
     }
-    body.raw("]," + usage() + "}");
+    body.raw(text_after_choices(usage()));
     return answer_with(*exchange_, std::move(body), kept_);
   }
 
@@ -465,11 +466,12 @@ class Completion : public std::enable_shared_from_this<Completion> {
     return static_cast<std::uint32_t>(prompt_) * request_.num_choices + sample;
   }
 
-  // What each object begins with: {"id":...,"object":...,"created":...,"model":...
-  std::string head() const {
-    return "{\"id\":" + dumped(nlohmann::json(completion_id(exchange_->request().request_id))) +
-           R"(,"object":"text_completion","created":)" + std::to_string(created_) +
-           ",\"model\":" + dumped(nlohmann::json(request_.settings.model));
+  std::string before_choices() const { return text_before_choices(head_, "text_completion"); }
+
+  // An event of a stream.
+  std::string event(const std::string& choice) const {
+    return server_sent_event(before_choices() + choice +
+                             text_after_choices(request_.include_usage ? "null" : ""));
   }
 
   std::string usage() const {
@@ -477,14 +479,14 @@ class Completion : public std::enable_shared_from_this<Completion> {
     usage.set_prompt_tokens(prompt_tokens_);
     usage.set_completion_tokens(completion_tokens_);
     usage.set_cached_tokens(cached_tokens_);
-    return "\"usage\":" + dumped(usage_json(usage, UsageForm::kCompletion));
+    return dumped(usage_json(usage, UsageForm::kCompletion));
   }
 
   const SharedExchange exchange_;
   HttpCalls& calls_;
   CompletionRequest request_;
   const RequestMemory::Charge memory_;  // of it, and of the prompts' calls after the first
-  const std::int64_t created_ = unix_seconds();
+  AnswerHead head_;
   TextForm form_ = TextForm::kIds;
   std::size_t prompt_ = 0;  // that runs
   std::vector<ChoiceText> texts_;
@@ -554,8 +556,7 @@ class Completion::PromptAnswer final : public StreamAnswer {
     Completion& completion = *completion_;
     for (const std::string& choice :
          completion.take_message(static_cast<const v1::GenerateResponse&>(message))) {
-      out += server_sent_event(completion.head() + ",\"choices\":[" + choice + "]" +
-                               (completion.request_.include_usage ? ",\"usage\":null}" : "}"));
+      out += completion.event(choice);
     }
     return grpc::Status::OK;
   }
@@ -565,7 +566,8 @@ class Completion::PromptAnswer final : public StreamAnswer {
     if (++completion.prompt_ < completion.request_.prompts.size()) return "";
     std::string last;
     if (completion.request_.include_usage) {
-      last = server_sent_event(completion.head() + ",\"choices\":[]," + completion.usage() + "}");
+      last =
+          server_sent_event(completion.before_choices() + text_after_choices(completion.usage()));
     }
     return last + server_sent_event("[DONE]");
   }

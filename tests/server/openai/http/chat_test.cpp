@@ -70,8 +70,9 @@ TEST_CASE("goldens: an output as the chunks of a stream, and the same as a whole
     CAPTURE(item["name"].get<std::string>());
     const std::vector<std::string> pieces = item["pieces"];
     const ChatOutput output = output_of_case(file, item);
-    ChatJson stream({.model = "m", .include_usage = true}, "chatcmpl-0", 1764000000);
-    ChatJson whole({.model = "m"}, "chatcmpl-0", 1764000000);
+    const AnswerHead head = {"chatcmpl-0", 1764000000, "m"};
+    ChatJson stream(head, {.include_usage = true});
+    ChatJson whole(head, {});
     ChatChoice choice(output, 0);
     std::string events;
     for (std::size_t i = 0; i <= pieces.size(); ++i) {
