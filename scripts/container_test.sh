@@ -13,7 +13,7 @@ tests/docker/container_test.py with the image: read-only, without privileges and
 its own. Exit status 77: no engine can run here, or there is no base image.
   --tests FOLDERS  first pass the stage `test` with these folders of tests/, e.g. "layering;cli"
   --keep         leave podman's images in build/container, for a faster next time
-Where debian:bookworm-slim cannot be pulled, root makes a base image like it with debootstrap.
+Where debian:trixie-slim cannot be pulled, root makes a base image like it with debootstrap.
 EOT
 }
 
@@ -80,16 +80,16 @@ else
   skip "no Docker engine answers, and podman (scripts/setup.sh --containers) needs root"
 fi
 
-base=docker.io/library/debian:bookworm-slim
+base=docker.io/library/debian:trixie-slim
 if ! $engine image inspect $base >/dev/null 2>&1 && ! timeout 300 $engine pull -q $base >/dev/null 2>&1; then
-  base=lintel-base:bookworm
+  base=lintel-base:trixie
   if ! $engine image inspect $base >/dev/null 2>&1; then
     if ! command -v debootstrap >/dev/null || ((EUID != 0)); then
-      skip "debian:bookworm-slim cannot be pulled, and debootstrap (scripts/setup.sh --containers) needs root"
+      skip "debian:trixie-slim cannot be pulled, and debootstrap (scripts/setup.sh --containers) needs root"
     fi
     echo "== base image by debootstrap"
-    scripts/bare_root.sh build/bare-root.tar || skip "debootstrap failed"
-    $engine import build/bare-root.tar "$base" >/dev/null || skip "$engine cannot import an image here"
+    scripts/bare_root.sh build/bare-root-trixie.tar trixie || skip "debootstrap failed"
+    $engine import build/bare-root-trixie.tar "$base" >/dev/null || skip "$engine cannot import an image here"
   fi
 fi
 if ! $engine run --rm --network none --read-only --cap-drop ALL $base true 2>"$work/run.log"; then
