@@ -7,6 +7,8 @@
 #include <exception>
 #include <utility>
 
+#include "model/core/ca_certificates.h"
+
 namespace lintel::hub {
 namespace {
 
@@ -201,6 +203,8 @@ HttpReply HttpFetch::run_once(const std::string& url, Transfer& transfer) {
   char message[CURL_ERROR_SIZE] = "";
   curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
   curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+  const std::string authorities = ca_file();
+  if (!authorities.empty()) curl_easy_setopt(curl, CURLOPT_CAINFO, authorities.c_str());
   curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers.get());
   curl_easy_setopt(curl, CURLOPT_USERAGENT, "lintel/" LINTEL_VERSION);
   curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);

@@ -19,6 +19,8 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "model/core/ca_certificates.h"
+
 namespace lintel {
 namespace {
 
@@ -226,9 +228,11 @@ Key private_key(const std::string& file, const std::string& pem) {
 
 std::shared_ptr<grpc::ChannelCredentials> tls_credentials(const Tls& tls) {
   grpc::SslCredentialsOptions options;
-  if (!tls.ca.empty()) {
-    options.pem_root_certs = read(File::kCa, tls.ca);
-    first_certificate(File::kCa, tls.ca, options.pem_root_certs);
+  // Without any, those that gRPC knows.
+  const std::string ca = tls.ca.empty() ? ca_file() : tls.ca;
+  if (!ca.empty()) {
+    options.pem_root_certs = read(File::kCa, ca);
+    first_certificate(File::kCa, ca, options.pem_root_certs);
   }
   if (!tls.certificate.empty()) {
     options.pem_cert_chain = read(File::kCertificate, tls.certificate);

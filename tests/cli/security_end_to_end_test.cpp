@@ -33,6 +33,15 @@ TEST_CASE("lintel talks TLS and mutual TLS with --tls-ca, --tls-cert and --tls-k
   CHECK(with({"--tls-ca", authority.ca(), "--tls-cert", client.certificate}).code == 2);
   CHECK(with({"--tls-ca", "/no/such/ca"}).code == 1);
 
+  const std::vector<std::string> without_ca = {"--tls-cert", client.certificate, "--tls-key",
+                                               client.key};
+  CHECK(with(without_ca).code == 3);  // the system's authorities have not signed it
+  setenv("SSL_CERT_FILE", authority.ca().c_str(), 1);
+  CHECK(with(without_ca).code == 0);
+  setenv("SSL_CERT_FILE", "/no/such/ca", 1);
+  CHECK(with(without_ca).code == 1);
+  unsetenv("SSL_CERT_FILE");
+
   const Result generated = server.lintel(
       {"generate", "--prompt-tokens", "1,2", "--max-new-tokens", "5", "--format", "tokens",
        "--tls-ca", authority.ca(), "--tls-cert", client.certificate, "--tls-key", client.key});

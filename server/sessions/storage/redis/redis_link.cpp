@@ -15,6 +15,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "model/core/ca_certificates.h"
+
 namespace lintel {
 namespace {
 
@@ -42,11 +44,12 @@ RedisTls::RedisTls(const std::string& ca, const std::string& certificate, const 
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
   SSL_CTX_set_mode(context.get(),
                    SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-  const bool has_ca = ca.empty()
-                          ? SSL_CTX_set_default_verify_paths(context.get()) == 1
-                          : SSL_CTX_load_verify_locations(context.get(), ca.c_str(), nullptr) == 1;
+  const std::string file = ca.empty() ? ca_file() : ca;
+  const bool has_ca =
+      file.empty() ? SSL_CTX_set_default_verify_paths(context.get()) == 1
+                   : SSL_CTX_load_verify_locations(context.get(), file.c_str(), nullptr) == 1;
   if (!has_ca)
-    throw std::runtime_error(ca + ": holds no certificates of authorities: " + tls_error());
+    throw std::runtime_error(file + ": holds no certificates of authorities: " + tls_error());
   if (certificate.empty()) return;
   if (SSL_CTX_use_certificate_chain_file(context.get(), certificate.c_str()) != 1) {
     throw std::runtime_error(certificate + ": holds no certificate: " + tls_error());
