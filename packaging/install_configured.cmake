@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what names its own places or those of its system. Run by `cmake --install` and CPack after: source, root, described, work,
-# version, maintainer are set.
+# version, maintainer, codename are set.
 set(prefix "${CMAKE_INSTALL_PREFIX}")
 if(prefix MATCHES "/_CPack_Packages/")
   set(prefix /usr/local)  # of the .tar.gz, which is moved to where it is used
@@ -35,7 +35,7 @@ if(prefix STREQUAL "/usr")
   file(STRINGS "${root}/CHANGELOG.md" released REGEX "^## \\[${version}\\] - ")
   string(REGEX REPLACE ".* - " "" day "${released}")
   execute_process(COMMAND date -R -u -d "${day}" OUTPUT_VARIABLE date OUTPUT_STRIP_TRAILING_WHITESPACE)
-  file(WRITE "${work}/changelog" "lintel (${version}) bookworm; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- ${maintainer}  ${date}\n")
+  file(WRITE "${work}/changelog" "lintel (${version}) ${codename}; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- ${maintainer}  ${date}\n")
   execute_process(COMMAND gzip -9nf "${work}/changelog")
   execute_process(COMMAND gzip -9nc "${root}/CHANGELOG.md" OUTPUT_FILE "${work}/CHANGELOG.md.gz")
   file(INSTALL "${work}/copyright" "${work}/changelog.gz" "${work}/CHANGELOG.md.gz" DESTINATION "${doc}")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Debian package in a bare Debian 12, uses it as its users do, and takes it away again.
+# Tries the packages as their users do, in bare roots of Debian.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/steps.sh
@@ -9,8 +9,9 @@ usage() {
   cat <<'EOT'
 Usage: scripts/package_test.sh [--preset NAME] [--made]
 
-Makes the packages (scripts/package.sh), looks at them with lintian, and installs the Debian package by apt in a root made by
-debootstrap: the systemd unit, the server as the unit runs it with the client beside it, man pages, completions, the archive
+Makes the packages (scripts/package.sh); installs the wheel and, by install.sh, the archive; runs the archive in bare roots
+of Debian 12 and 13, which have none of its libraries; looks at the Debian package with lintian and installs it by apt in a
+root made by debootstrap: the systemd unit, the server as the unit runs it with the client beside it, man pages, completions, the archive
 unpacked elsewhere; and after a purge nothing is left. Nothing outside build/ is changed. Exit status 77: no such root can be
 made or entered here.
   --preset NAME   as for scripts/package.sh
@@ -41,24 +42,61 @@ archives=(build/packages/lintel-*.tar.gz)
 echo "== lintian"
 lintian --allow-root --fail-on error,warning "${packages[0]}"
 
-((EUID == 0)) || skip "debootstrap and chroot need root"
-scripts/bare_root.sh build/bare-root.tar || skip "debootstrap failed"
-root=$PWD/build/package-root
-remove_root() {
-  rm -rf --one-file-system "$root" || echo "package_test.sh: $root is not quite removed" >&2
+echo "== wheels, Node's client"
+work=$(mktemp -d)
+remove() {
+  rm -rf --one-file-system "$work"
+  [[ -z ${root:-} ]] || rm -rf --one-file-system "$root" || echo "package_test.sh: $root is not quite removed" >&2
 }
-rm -rf --one-file-system "$root"
-trap remove_root EXIT
-unpack_root build/bare-root.tar "$root"
-cp "${packages[0]}" "${archives[0]}" tests/packaging/in_root.sh "$root/root/"
+trap remove EXIT
+python3 -m venv "$work/env"
+"$work/env/bin/pip" install --quiet --no-index build/packages/lintel_server-*.whl
+for program in lintel lintel-server lintel-convert lintel-bench; do
+  "$work/env/bin/$program" --version
+done
 
+tar -tzf build/packages/lintel-client-*.tgz | sort >"$work/node"
+for file in lintel.mjs proto/lintel/v1/generation.proto proto/google/rpc/status.proto; do
+  grep -qx "package/$file" "$work/node" || { echo "package_test.sh: Node's client lacks $file" >&2; exit 1; }
+done
+
+echo "== install.sh"
+packaging/install.sh --from build/packages --prefix "$work/prefix"
+"$work/prefix/bin/lintel" --version
+mkdir "$work/spoilt"
+cp build/packages/SHA256SUMS "${archives[0]}" "$work/spoilt"
+echo >>"$work/spoilt/$(basename "${archives[0]}")"
+if packaging/install.sh --from "$work/spoilt" --prefix "$work/none" || [[ -e $work/none ]]; then
+  echo "package_test.sh: install.sh takes an archive that is not what SHA256SUMS says" >&2
+  exit 1
+fi
+(cd build/packages && sha256sum --quiet -c SHA256SUMS)
+
+((EUID == 0)) || skip "debootstrap and chroot need root"
+root=$PWD/build/package-root
 # take STEP: the steps that serve have a network of their own, so no port is taken.
 take() {
   local apart=()
   [[ $1 != use ]] || apart=(--net)
   in_root "$root" "${apart[@]}" -- bash /root/in_root.sh "$1"
 }
-take enter >/dev/null 2>&1 || skip "a root cannot be entered here"
+# bare RELEASE
+bare() {
+  local tar=build/bare-root-$1.tar
+  scripts/bare_root.sh "$tar" "$1" || skip "debootstrap failed"
+  rm -rf --one-file-system "$root"
+  unpack_root "$tar" "$root"
+  cp "${packages[0]}" "${archives[0]}" tests/packaging/in_root.sh "$root/root/"
+  take enter >/dev/null 2>&1 || skip "a root cannot be entered here"
+}
+here=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+for release in bookworm trixie; do
+  [[ $release != bookworm || $here == bookworm ]] || continue  # its glibc is older than the archive's
+  bare "$release"
+  echo "== the archive on $release"
+  take archive
+done
+[[ $here == "$release" ]] || bare "$here"
 for step in prepare install use purge; do
   echo "== $step"
   take "$step"

@@ -16,7 +16,7 @@ Installs with apt (through sudo when not root), on Debian 12 or 13, what is miss
   --clients      grpcio and NumPy for client/python, Node for client/node (Debian's, unless there is one), curl
   --docker       PyYAML, npm and Compose, for the tests of docker/
   --containers   podman and debootstrap, for scripts/container_test.sh; nothing where Docker runs
-  --packages     what scripts/package.sh and its test need: dpkg-dev, pip, lintian, debootstrap, zsh
+  --packages     what scripts/package.sh and its test need: dpkg-dev, patchelf, pip, npm, lintian, debootstrap, zsh
   --redis        a Redis server, for the tests of the shared session store
   --sanitizers   clang, clang-tidy, clang-format and the fuzzing runtime, version 14: Debian 12 has it, 13 has not
   --arm64        a cross compiler and qemu, for scripts/test_arm64.sh
@@ -51,7 +51,8 @@ for argument in "$@"; do
     --containers)
       docker info >/dev/null 2>&1 || packages+=(podman runc debootstrap) ;;
     --packages)
-      packages+=(dpkg-dev file gzip python3-pip python3-setuptools python3-wheel debootstrap lintian groff-base man-db zsh) ;;
+      packages+=(dpkg-dev file gzip patchelf python3-pip python3-setuptools python3-venv python3-wheel debootstrap lintian groff-base man-db zsh)
+      command -v npm >/dev/null || packages+=(nodejs npm) ;;
     --redis) packages+=(redis-server) ;;
     --sanitizers) packages+=(clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev) ;;
     --arm64) packages+=(g++-aarch64-linux-gnu qemu-user apt dpkg) ;;

@@ -51,6 +51,28 @@ unpack_root() {
   chmod 755 "$2/usr/sbin/policy-rc.d"
 }
 
+# in_release RELEASE DIR COMMAND...: this tree on another release of Debian: in a root in DIR, which keeps the root, the
+# tree's build folder there and the compiler's cache for the next time. Status 77: no root can be made or entered here.
+in_release() {
+  local release=$1 dir root
+  mkdir -p "$2"/{build,ccache}
+  dir=$(realpath "$2")
+  root=$dir/root
+  shift 2
+  if [[ ! -e $dir/made ]]; then
+    step "root of $release"
+    rm -rf --one-file-system "$root"
+    scripts/bare_root.sh "$dir/root.tar" "$release" || return 77
+    unpack_root "$dir/root.tar" "$root"
+    rm "$dir/root.tar"
+    touch "$dir/made"
+  fi
+  in_root "$root" -- true 2>/dev/null || return 77
+  LINTEL_BINDS="$PWD /lintel
+$dir/build /lintel/build
+$dir/ccache /root/.cache/ccache" in_root "$root" -- bash -euo pipefail -c 'cd /lintel; "$@"' lintel "$@"
+}
+
 # in_root DIR [UNSHARE-OPTION...] -- COMMAND...: with mounts and processes that end with it. LINTEL_BINDS: folders of
 # this machine to be seen in the root, one "FROM TO" a line.
 in_root() {

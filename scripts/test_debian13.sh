@@ -68,21 +68,7 @@ fi
 
 ((EUID == 0)) || skip "debootstrap and chroot need root"
 command -v debootstrap >/dev/null || skip "no debootstrap (scripts/setup.sh --packages)"
-mkdir -p "$dir"/{build,ccache}
-dir=$(realpath "$dir")
-root=$dir/root
-if [[ ! -e $dir/made ]]; then
-  step "root of Debian 13"
-  rm -rf --one-file-system "$root"
-  scripts/bare_root.sh "$dir/root.tar" trixie || skip "debootstrap failed"
-  unpack_root "$dir/root.tar" "$root"
-  rm "$dir/root.tar"
-  touch "$dir/made"
-fi
-in_root "$root" -- true 2>/dev/null || skip "a root cannot be entered here"
-
-# The tree is seen in the root, with a build folder of the root's own.
-export LINTEL_BINDS="$PWD /lintel
-$dir/build /lintel/build
-$dir/ccache /root/.cache/ccache"
-in_root "$root" -- bash -euo pipefail -c "cd /lintel; $steps" debian13 "$jobs" "${only[@]}"
+status=0
+in_release trixie "$dir" bash -euo pipefail -c "$steps" debian13 "$jobs" "${only[@]}" || status=$?
+((status != 77)) || skip "a root cannot be made or entered here"
+exit $status

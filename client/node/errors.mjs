@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a failed call says: a code, plain words, and the decoded google.rpc details.
+import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import grpc from '@grpc/grpc-js';
 import protobuf from 'protobufjs';
 
-export const PROTO = fileURLToPath(new URL('../../proto/', import.meta.url));
+// The interfaces: in the package, or in the repository above it.
+const packed = fileURLToPath(new URL('./proto/', import.meta.url));
+export const PROTO = existsSync(packed) ? packed : fileURLToPath(new URL('../../proto/', import.meta.url));
 const root = new protobuf.Root();
 root.resolvePath = (_, file) => (file.startsWith('google/protobuf/') ? file : PROTO + file);
 root.loadSync(['google/rpc/status.proto', 'google/rpc/error_details.proto']);

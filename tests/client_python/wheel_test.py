@@ -55,7 +55,7 @@ class WheelTest(unittest.TestCase):
         shutil.rmtree(sources)
 
     def test_it_is_for_every_machine_and_holds_what_protoc_makes(self):
-        self.assertRegex(os.path.basename(self.wheel), r"^lintel-\d+\.\d+\.\d+-py3-none-any\.whl$")
+        self.assertRegex(os.path.basename(self.wheel), r"^lintel_client-\d+\.\d+\.\d+-py3-none-any\.whl$")
         names = zipfile.ZipFile(self.wheel).namelist()
         for name in ("lintel/__init__.py", "lintel/py.typed", "lintel/_foreign_pb2.py",
                      "lintel/v1/generation_pb2.py", "lintel/v1/generation_pb2.pyi",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# in_root.sh STEP: a step of scripts/package_test.sh, inside the bare Debian 12.
+# in_root.sh STEP: a step of scripts/package_test.sh, inside a bare Debian.
 set -euo pipefail
 cd /root
 
@@ -18,6 +18,41 @@ unit() {
 }
 
 enter() { true; }
+
+# The archive in a root that has none of its libraries: programs and libraries load those of the archive, and glibc.
+archive() {
+  mkdir -p "/srv/else where"
+  tar -C "/srv/else where" -xzf lintel-*.tar.gz
+  local there file name arrow path checked=0
+  there=$(echo "/srv/else where"/lintel-*)
+  ! ldconfig -p | grep -E 'libgrpc|libprotobuf|libdnnl' || fail "the root has libraries of its own"
+  for file in "$there"/bin/* "$there"/lib/lintel/*; do
+    while read -r name arrow path; do
+      [[ $arrow == "=>" ]] || continue
+      case $name in
+        libc.so.6 | libm.so.6 | libdl.so.2 | libpthread.so.0 | librt.so.1 | libresolv.so.2 | libmvec.so.1) continue ;;
+      esac
+      # A library of the archive, loaded by itself, is not beside a program.
+      [[ $path == "$there"/* ]] || fail "${file##*/} takes $name from $path"
+    done < <(LD_TRACE_LOADED_OBJECTS=1 /lib64/ld-linux-x86-64.so.2 "$file")
+    ((++checked))
+  done
+  for file in "$there"/bin/*; do
+    "$file" --version
+  done
+  local server
+  : >archive.log
+  "$there/bin/lintel-server" --listen 127.0.0.1:0 --http-listen 127.0.0.1:0 >archive.log 2>&1 &
+  server=$!
+  ready archive.log
+  PATH="$there/bin:$PATH" complete_digits archive "$there/share/lintel/models" --address "$(sed -n 's/^lintel-server ready on //p' archive.log)"
+  kill $server
+  wait $server || fail "the archive's server ended with status $?"
+  ls "$there/share/doc/lintel/libraries" | wc -l >notices
+  [[ $(<notices) -ge 40 ]] || fail "only $(<notices) packages have their copyright in the archive"
+  echo "$checked programs and libraries load nothing of the system but glibc"
+  rm -rf /srv/*
+}
 
 # What the checks below need; the package brings what it needs itself.
 prepare() {
@@ -52,9 +87,9 @@ ready() {
   fail "the server is not ready"
 }
 
-complete_digits() {
-  lintel complete --model mnist-linear-small --images /usr/share/lintel/models/demo-digits.png --index 0-1 --occlude bottom:14 --samples 2 --seed 3 \
-    --out "$1.png" --json "$1.json" "${@:2}"
+complete_digits() {  # NAME MODELS-FOLDER ARGUMENT...
+  lintel complete --model mnist-linear-small --images "$2/demo-digits.png" --index 0-1 --occlude bottom:14 --samples 2 --seed 3 \
+    --out "$1.png" --json "$1.json" "${@:3}"
   [[ $(head -c 4 "$1.png" | tail -c 3) == PNG ]] || fail "$1.png is no picture"
 }
 
@@ -85,8 +120,8 @@ use() {
   printf 'GET / HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nConnection: close\r\n\r\n' >&3
   [[ $(tr -d '\r' <&3) == "HTTP/1.1 200 OK"*"<html"* ]] || fail "there is no page"
   exec 3>&-
-  complete_digits first
-  complete_digits second
+  complete_digits first /usr/share/lintel/models
+  complete_digits second /usr/share/lintel/models
   cmp first.png second.png || fail "the same seed gives another picture"
   kill "-$(unit KillSignal)" $server
   wait $server || { cat server.log; fail "the server ended with status $?"; }
@@ -100,7 +135,7 @@ use() {
   "$there/bin/lintel-server" --listen 127.0.0.1:0 >archive.log 2>&1 &  # without a model's flag: those beside it
   server=$!
   ready archive.log
-  PATH="$there/bin:$PATH" complete_digits third --address "$(sed -n 's/^lintel-server ready on //p' archive.log)"
+  PATH="$there/bin:$PATH" complete_digits third /usr/share/lintel/models --address "$(sed -n 's/^lintel-server ready on //p' archive.log)"
   cmp first.png third.png || fail "the archive's picture is another"
   grep -qx 'Page: http://127.0.0.1:8080/' archive.log || fail "the archive's server does not say where the page is"
   kill $server
