@@ -8,7 +8,7 @@
 namespace lintel {
 
 // The PEM file of trusted authorities: $SSL_CERT_FILE where that is set, as OpenSSL and curl take
-// it, else that of Debian or of Fedora, whichever is there. Empty: there is none, and the TLS
+// it, else that of Debian or of Fedora, the one that is there. Empty: there is none, and the TLS
 // library knows best.
 std::string ca_file();
 

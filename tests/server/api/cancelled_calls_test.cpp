@@ -161,7 +161,7 @@ TEST_CASE("calls of every method, cancelled at any time, all end and leave nothi
       for (int round = 0; round < rounds; ++round) {
         std::ranges::shuffle(mine, random);
         for (const CancelledCall& each : mine) {
-          // From before the call is read to after its answer has begun.
+          // From before the call is read to the middle of its answer.
           constexpr std::array kDelays = {0, 30, 100, 300, 1000, 3000, 10000};
           const microseconds delay(kDelays[random() % kDelays.size()]);
           // Of KServe's methods HTTP has routes of their own. ThreadSanitizer does not see the
