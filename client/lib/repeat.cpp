@@ -102,6 +102,9 @@ std::optional<ConnectFailure> connect_failure(const grpc::Status& status, bool e
   } else if (encrypted && has(text, "CERTIFICATE_VERIFY_FAILED")) {
     failure.reason = "the certificate it shows cannot be trusted";
     failure.hint = "is it signed by the authorities that were given (--tls-ca), and valid?";
+  } else if (encrypted && has(text, "is not in peer certificate")) {
+    failure.reason = "its certificate is for other names than the one in --address";
+    failure.hint = "use a name that the certificate has (openssl x509 -noout -ext subjectAltName)";
   } else if (encrypted && has(text, "WRONG_VERSION_NUMBER")) {
     failure.reason = "it does not speak TLS";
     failure.hint = "a CA or a certificate (--tls-ca, --tls-cert) is for servers that do";

@@ -25,8 +25,16 @@ function writePgm(file, { width, height, pixels }) {
   writeFileSync(file, Buffer.concat([Buffer.from(`P5\n${width} ${height}\n255\n`), pixels]));
 }
 
-// Two rows of pixels a line of text, in 24-bit colours.
+// Two rows of pixels a line of text, in 24-bit colours; where no terminal shows them, as two shades.
 function picture({ width, height, pixels }) {
+  if (!process.stdout.isTTY) {
+    const rows = [];
+    for (let row = 0; row < height; row += 2) {
+      const dark = (y, x) => y < height && pixels[y * width + x] >= 128;
+      rows.push(Array.from({ length: width }, (_, x) => ' ▀▄█'[dark(row, x) + 2 * dark(row + 1, x)]).join(''));
+    }
+    return `${rows.join('\n')}\n`;
+  }
   const grey = (kind, v) => `\x1b[${kind};2;${v};${v};${v}m`;
   let text = '';
   for (let row = 0; row < height; row += 2) {

@@ -5,10 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
 #include "model/core/errors.h"
+#include "model/core/lfs_pointer.h"
 
 namespace lintel {
 namespace {
@@ -42,6 +45,9 @@ OpenFile::OpenFile(const std::filesystem::path& path)
   if (!S_ISREG(descriptor_->opened.st_mode)) {
     throw ModelError(name_ + ": expected a regular file");
   }
+  std::array<char, 64> begin{};
+  const ssize_t got = ::pread(descriptor_->fd, begin.data(), begin.size(), 0);
+  refuse_lfs_pointer({begin.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))}, name_);
 }
 
 OpenFile::~OpenFile() = default;

@@ -15,7 +15,7 @@ namespace lintel {
 // process then.
 class OpenFile {
  public:
-  // Throws ModelError for what is no regular file or cannot be opened.
+  // Throws ModelError for what is no regular file, cannot be opened, or is a pointer of Git LFS.
   explicit OpenFile(const std::filesystem::path& path);
   ~OpenFile();
   OpenFile(const OpenFile&) = delete;

@@ -11,6 +11,7 @@
 
 #include "model/core/errors.h"
 #include "model/core/json_reader.h"
+#include "model/core/lfs_pointer.h"
 #include "model/tokenizer/limits.h"
 
 namespace lintel {
@@ -139,6 +140,7 @@ std::optional<std::string> read_tokenizer_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!file) throw ModelError(path + ": cannot read: " + std::strerror(errno));
+  refuse_lfs_pointer(text, path);
   return text;
 }
 

@@ -104,7 +104,16 @@ void check_directory(const char* flag, const std::filesystem::path& path) {
 
 // A directory, or a GGUF file.
 void check_model(const std::filesystem::path& path) {
-  if (path.extension() == ".gguf" && std::filesystem::is_regular_file(path)) return;
+  if (std::filesystem::is_regular_file(path)) {
+    const std::string ending = path.extension().string();
+    if (ending == ".gguf") return;
+    const bool is_pytorch = ending == ".pth" || ending == ".pt" || ending == ".bin";
+    throw std::runtime_error("--model: " + path.string() +
+                             ": expected a model's directory or a .gguf file" +
+                             (is_pytorch ? "; PyTorch's files, which can hold programs, are not "
+                                           "read: training/README.md converts them"
+                                         : ""));
+  }
   check_directory("--model", path);
 }
 

@@ -639,12 +639,7 @@ SharedAdapter ModelLoader::load_adapter(const ServedModel& model,
       const AdapterFiles files(source.directory, model.transformer->modules());
       const std::size_t peak_bytes = files.bytes() + files.loading_bytes();
       std::optional<ModelMemory::Reservation> reservation = memory_->reserve(peak_bytes);
-      if (!reservation) {
-        throw OutOfModelMemory(subject + " needs " + std::to_string(peak_bytes) +
-                               " bytes while it is loaded, " + std::to_string(files.bytes()) +
-                               " of them afterwards, and " + std::to_string(memory_->free_bytes()) +
-                               " of " + std::to_string(memory_->limit_bytes()) + " are left");
-      }
+      if (!reservation) refuse_memory(subject, peak_bytes, files.bytes());
       std::shared_ptr<const Adapter> weights = Adapter::load(files);
       reservation->shrink_to(weights->bytes());
       return counted(std::move(weights), *std::move(reservation));
@@ -684,10 +679,20 @@ std::shared_ptr<ServedModel> ModelLoader::serve(
 ModelMemory::Reservation ModelLoader::admit(const std::string& name, const ModelSize& size) const {
   std::optional<ModelMemory::Reservation> reservation = memory_->reserve(size.peak_bytes());
   if (reservation) return *std::move(reservation);
-  throw OutOfModelMemory("model " + name + " needs " + std::to_string(size.peak_bytes()) +
-                         " bytes while it is loaded, " + std::to_string(size.resident_bytes) +
-                         " of them afterwards, and " + std::to_string(memory_->free_bytes()) +
-                         " of " + std::to_string(memory_->limit_bytes()) + " are left");
+  refuse_memory("model " + name, size.peak_bytes(), size.resident_bytes);
+}
+
+void ModelLoader::refuse_memory(const std::string& subject, std::size_t peak_bytes,
+                                std::size_t resident_bytes) const {
+  const std::string needs = subject + " needs " + std::to_string(peak_bytes) +
+                            " bytes while it is loaded, " + std::to_string(resident_bytes) +
+                            " of them afterwards, ";
+  const std::string limit = std::to_string(memory_->limit_bytes());
+  if (peak_bytes > memory_->limit_bytes()) {
+    throw ModelError(needs + "more than the " + limit + " of --model-memory");
+  }
+  throw OutOfModelMemory(needs + "and " + std::to_string(memory_->free_bytes()) + " of " + limit +
+                         " are left");
 }
 
 int ModelLoader::batch_rows(const Transformer& model) const {

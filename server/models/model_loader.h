@@ -229,8 +229,11 @@ class ModelLoader {
  private:
   // Throws ModelError where a name is there twice.
   std::vector<AdapterSource> adapter_sources(const ServedModel& model) const;
-  // Throws OutOfModelMemory.
+  // Throws as refuse_memory() where there is too little.
   ModelMemory::Reservation admit(const std::string& name, const ModelSize& size) const;
+  // Throws OutOfModelMemory; ModelError where it would not fit into all of the memory for models.
+  [[noreturn]] void refuse_memory(const std::string& subject, std::size_t peak_bytes,
+                                  std::size_t resident_bytes) const;
   int batch_rows(const Transformer& model) const;
   int most_prompt_rows(const Transformer& model) const;
   // measures: what a step costs; else it is assumed.

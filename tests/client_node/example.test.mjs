@@ -188,6 +188,7 @@ describe('the Node example', () => {
     writeFileSync(file, Buffer.concat([Buffer.from('P5\n28 28\n255\n'), Buffer.from(image)]));
     const { stdout } = await example('complete.mjs', '--image', file, '--out', out, '--seed', '4');
     assert.equal(stdout.split('\n').length, 15); // two rows a line
+    assert.ok(!stdout.includes('\x1b')); // no colours in a pipe
     const completed = [...readFileSync(out).subarray(-784)];
     const lower = JSON.parse(await cli('generate', '--prompt-tokens', image.slice(0, 392).join(','), '--seed', '4',
       '--format', 'jsonl')).tokens;

@@ -155,6 +155,13 @@ TEST_CASE("a failure that is not of connect is no connect failure") {
   CHECK_FALSE(odd({grpc::StatusCode::UNAVAILABLE, "DNS resolution failed for a:1: any text"}));
   CHECK(connect_failure(failed_connect("ipv4:127.0.0.1:5", "Connection refused"), false)->reason ==
         "Connection refused");
+  const auto wrong_name = connect_failure(
+      {grpc::StatusCode::UNAVAILABLE,
+       "failed to connect to all addresses; last error: UNKNOWN: Peer name localhost is not in "
+       "peer certificate"},
+      /*encrypted=*/true);
+  CHECK_THAT(wrong_name->reason, Catch::Contains("its certificate is for other names"));
+  CHECK_FALSE(wrong_name->hint.empty());  // and not: start a server
   CHECK_FALSE(connect_failure({grpc::StatusCode::UNAVAILABLE, "Socket closed"}, false));
   CHECK_FALSE(
       connect_failure({grpc::StatusCode::INTERNAL, "failed to connect to all addresses"}, false));

@@ -12,6 +12,8 @@
 
 #include "model/core/errors.h"
 #include "model/core/float_formats.h"
+#include "model/formats/gguf.h"
+#include "model/tokenizer/tokenizer.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
@@ -229,6 +231,18 @@ TEST_CASE("a written file reads back, F32 bit for bit and the others rounded to 
                   std::invalid_argument);
   CHECK_THROWS_AS(write_safetensors(path, std::vector<TensorToWrite>{{"b", {1}, b}, {"b", {1}, b}}),
                   std::invalid_argument);
+}
+
+TEST_CASE("a pointer of Git LFS in the place of weights is refused as what it is") {
+  const testing::TemporaryDirectory directory;
+  const auto path = directory.path() / "model.safetensors";
+  std::ofstream(path) << "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n";
+  CHECK_THROWS_WITH(SafetensorsFile(path), Contains(path.string() + ": is a pointer of Git LFS") &&
+                                               Contains("`git lfs pull`"));
+  CHECK_THROWS_WITH(GgufFile(path), Contains("is a pointer of Git LFS"));
+  std::filesystem::rename(path, directory.path() / "tokenizer.json");
+  CHECK_THROWS_WITH(load_tokenizer(directory.path()),
+                    Contains("tokenizer.json: is a pointer of Git LFS"));
 }
 
 TEST_CASE("a path without a file of tensors is refused by name") {

@@ -141,6 +141,8 @@ TEST_CASE("files of flags are checked before a model is loaded") {
   const IssuedCertificate one = authority.issue("one"), two = authority.issue("two");
   const std::string tokens = model.directory.path() / "tokens";
   std::ofstream(tokens) << "alice\n";
+  const std::string pickled = model.directory.path() / "model.pth";
+  std::ofstream(pickled) << "PK";
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--tls-cert", "/no/c.pem", "--tls-key", one.key},
        "--tls-cert: /no/c.pem: cannot be read: No such file or directory"},
@@ -160,6 +162,9 @@ TEST_CASE("files of flags are checked before a model is loaded") {
       {{"--model-repository", "/no/models"}, "--model-repository: /no/models: No such file"},
       {{"--model-repository", tokens}, "--model-repository: " + tokens + ": Not a directory"},
       {{"--model", "other=/no/model"}, "--model: /no/model: No such file or directory"},
+      {{"--model", tokens},
+       "--model: " + tokens + ": expected a model's directory or a .gguf file"},
+      {{"--model", pickled}, "training/README.md converts them"},
       {{"--adapter", "a=/no/adapter"}, "--adapter: /no/adapter: No such file or directory"},
       {{"--adapter", "tiny:a=" + tokens}, "--adapter: " + tokens + ": Not a directory"},
       {{"--initial-states", "/no/states"}, "--initial-states: /no/states: No such file"},

@@ -152,7 +152,8 @@ TEST_CASE("a model that is too large for the memory unloads none") {
   REQUIRE_FALSE(f.wait("a"));
   const OnRequestFixture::Answer refused = f.wait("large");
   REQUIRE(refused);
-  CHECK(refused->kind == Kind::kOutOfModelMemory);
+  CHECK(refused->kind == Kind::kUnusable);  // not: try again
+  CHECK_THAT(refused->text, Contains(" of --model-memory"));
   CHECK(f.is_ready("a"));
 }
 
