@@ -50,7 +50,7 @@ out=build/demo
 mkdir -p "$out"
 ready=$out/ready
 : >"$ready"
-"$bin/lintel-server" --model "$model" --listen 127.0.0.1:0 >"$ready" 2>"$out/server.log" &
+"$bin/lintel-server" --model "$model" --listen 127.0.0.1:0 --http-listen off >"$ready" 2>"$out/server.log" &
 server=$!
 trap 'kill -TERM $server 2>/dev/null || true; wait $server 2>/dev/null || true' EXIT
 until grep -q '^lintel-server ready on ' "$ready"; do
@@ -70,9 +70,5 @@ kill -TERM $server
 wait $server
 trap - EXIT
 echo "Original, occluded, completions: $out/completions.png, after $((SECONDS - start)) s"
-page=()
-for name in mnist-linear-small mnist-softmax-small mnist-lsh1-small text-linear-small; do
-  [[ ! -f weights/$name/model.safetensors ]] || page+=(--model "weights/$name")
-done
 echo "To play with it in a browser, at http://127.0.0.1:8080/ :"
-echo "  $bin/lintel-server --http-listen 127.0.0.1:8080 ${page[*]}"
+echo "  $bin/lintel-server"

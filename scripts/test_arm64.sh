@@ -107,7 +107,7 @@ mkdir -p "$out"
 : >"$out/ready"
 rm -f "$out/digit.png"
 qemu-aarch64 -L "$sysroot" build/arm64/bin/lintel-server --model weights/mnist-linear-small --weight-type int8 \
-  --listen 127.0.0.1:0 >"$out/ready" &
+  --listen 127.0.0.1:0 --http-listen off >"$out/ready" &
 server=$!
 until grep -q '^lintel-server ready on ' "$out/ready"; do
   kill -0 $server

@@ -16,6 +16,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -332,7 +333,7 @@ struct LintelServer::Impl {
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
   std::unique_ptr<Listener> listener;  // hands connections to the acceptor
-  std::unique_ptr<HttpServer> http;    // null: no HTTP
+  std::unique_ptr<HttpServer> http;    // null: no HTTP, or its default address was taken
 };
 
 namespace {
@@ -393,7 +394,7 @@ void LintelServer::start() {
 }
 
 void LintelServer::start_http() {
-  impl_->http = std::make_unique<HttpServer>(HttpServer::Parts{
+  const HttpServer::Parts parts{
       .options = options_.http,
       .services = impl_->services,
       .certificates = impl_->certificates,
@@ -404,7 +405,18 @@ void LintelServer::start_http() {
       .names_by_certificate = impl_->gate.identify_by_certificate,
       .replica_id = options_.replica_id,
       .max_age = options_.connections.max_age_ms,
-      .max_age_grace = options_.connections.max_age_grace_ms});
+      .max_age_grace = options_.connections.max_age_grace_ms};
+  try {
+    impl_->http = std::make_unique<HttpServer>(parts);
+  } catch (const std::system_error&) {  // a thread is missing
+    throw;
+  } catch (const std::runtime_error& error) {
+    if (!options_.http_is_default) throw;
+    spdlog::warn(
+        "HTTP is off: {}; --http-listen 127.0.0.1:0 takes a free port, --http-listen off none",
+        error.what());
+    return;
+  }
   impl_->http->start();
   spdlog::info("HTTP on {}", http_url());
 }
@@ -427,6 +439,8 @@ void LintelServer::report_health() {
 }
 
 int LintelServer::metrics_port() const { return impl_->endpoint->port(); }
+
+bool LintelServer::serves_http() const { return impl_->http != nullptr; }
 
 int LintelServer::http_port() const { return impl_->http->port(); }
 

@@ -34,7 +34,8 @@ class LintelServer {
   LintelServer(const ServerOptions& options, const Clock& clock, const GivenModels& given = {});
   ~LintelServer();  // stop()
 
-  // Listens and serves. Throws std::runtime_error when the address cannot be listened on.
+  // Listens and serves. Throws std::runtime_error when an address cannot be listened on, but for
+  // HTTP's default.
   void start();
   // HOST:PORT with the real port, [IPv6]:PORT or unix:PATH. REQUIRES: started.
   std::string address() const;
@@ -42,7 +43,9 @@ class LintelServer {
   // Of /metrics, which is served from the construction on. REQUIRES:
   // options.monitoring.metrics_listen.
   int metrics_port() const;
-  // Of HTTP, as address() and port(). REQUIRES: started with options.http.listen.
+  // False: off, or the default address was taken. REQUIRES: started.
+  bool serves_http() const;
+  // Of HTTP, as address() and port(). REQUIRES: serves_http().
   std::string http_address() const;
   std::string http_url() const;  // http://HOST:PORT, or https
   int http_port() const;

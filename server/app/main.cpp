@@ -56,6 +56,17 @@ std::terminate_handler end_start_on_terminate(const LogOptions& options) {
   });
 }
 
+// The last line of a start with HTTP: where both protocols and the page are.
+std::string where_it_serves(const ServerOptions& options, const LintelServer& server) {
+  const std::string grpc = "gRPC on " + server.address();
+  const ListenAddress& http = *options.http.listen;
+  if (!server.serves_http())
+    return grpc + ", no HTTP: " + http.to_string(http.port) + " cannot be used";
+  const bool has_page = http.unix_path.empty();  // browsers reach no unix socket
+  return grpc + ", HTTP on " + server.http_address() +
+         (has_page ? ", page: " + server.http_url() + "/" : "");
+}
+
 int serve(const ServerOptions& options) {
   const std::terminate_handler before = end_start_on_terminate(options.logging);
   check_address_space(options);
@@ -74,11 +85,9 @@ int serve(const ServerOptions& options) {
   std::set_terminate(before);
   termination.serve();
   spdlog::info("serving on {}", server.address());
-  // The only line on standard output, but for the page's: scripts wait for it.
+  // Scripts wait for this line.
   std::cout << "lintel-server ready on " << server.address() << std::endl;
-  if (options.serves_packaged_models && options.http.listen->unix_path.empty()) {
-    std::cout << "Page: " << server.http_url() << "/" << std::endl;
-  }
+  if (options.http.listen) std::cout << where_it_serves(options, server) << std::endl;
 
   const int received = termination.wait();
   spdlog::info("signal {}: draining for at most {} ms; a second signal ends it at once", received,

@@ -366,10 +366,10 @@ constexpr std::size_t kColumns = 80;
 constexpr std::size_t kNameColumns = 26;
 
 constexpr const char* kIntroduction =
-    "Serves autoregressive linear transformers over gRPC.\n\n"
+    "Serves autoregressive linear transformers over gRPC and HTTP.\n\n"
     "Without --model, --models, --model-repository and --config it serves the small\n"
-    "models that come with it, on 127.0.0.1:50051 and with their page on\n"
-    "http://127.0.0.1:8080/.\n"
+    "models that come with it. gRPC is on 127.0.0.1:50051 by default, HTTP and the\n"
+    "web UI on http://127.0.0.1:8080/.\n"
     "BYTES are 1048576, 512MiB or 2GB; a DURATION is 250ms, 30s, 10m or 2h.\n";
 
 constexpr const char* kExamples =
@@ -383,8 +383,9 @@ constexpr const char* kExamples =
     "      for others, with tokens of `lintel token new`, and watched by Prometheus\n"
     "  lintel-server --config server.toml\n"
     "      with flags as keys: model = [\"DIR\"], listen = \"0.0.0.0:50051\", ...\n\n"
-    "When it serves it says so in a line of standard output, and when no model is\n"
-    "named in a second one where the page is; the rest is logged to standard error.\n"
+    "When it serves it says so in a line of standard output, \"lintel-server ready on\n"
+    "ADDRESS\", for scripts, and with HTTP in a second and last one, which names both\n"
+    "addresses and the page; the rest is logged to standard error.\n"
     "After SIGTERM or SIGINT what runs may end (--drain-timeout), and a second one\n"
     "ends it at once. Exit status: 0 after a drain, 1 when a model, a file or the\n"
     "address cannot be used, 2 when flags make no sense.\n";
@@ -567,11 +568,11 @@ void check_of_models(const char* flag, const ModelOptions& models, std::vector<G
 void check_together(ServerOptions& options, bool prefill_rows_given) {
   check_security(options);
   if (!options.http.listen && !options.http.cors_origins.empty()) {
-    throw UsageError("--http-cors-origin needs --http-listen");
+    throw UsageError("--http-cors-origin needs HTTP: --http-listen ADDRESS");
   }
   if (!options.http.allowed_hosts.empty() && !options.http.listen &&
       !options.monitoring.metrics_listen) {
-    throw UsageError("--http-allowed-host needs --http-listen or --metrics-listen");
+    throw UsageError("--http-allowed-host needs --http-listen ADDRESS or --metrics-listen");
   }
   if (!options.models.load.empty() && options.models.models_directory().empty()) {
     throw UsageError("--load-model needs --models or --model-repository");
@@ -743,7 +744,14 @@ void use_packaged_models(ServerOptions& options) {
         "../share/lintel/models next to the program");
   }
   options.serves_packaged_models = true;
-  if (!options.http.listen) options.http.listen = ListenAddress{.port = 8080};
+}
+
+// HTTP where nothing names it: on loopback, if gRPC is there. A unix socket's permissions say who
+// may call, which a port would get round.
+void use_default_http(ServerOptions& options) {
+  if (!options.listen.unix_path.empty() || !options.listen.is_local()) return;
+  options.http.listen = ListenAddress{.port = kDefaultHttpPort};
+  options.http_is_default = true;
 }
 
 }  // namespace
@@ -791,6 +799,7 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
   const bool names_no_model =
       models.directories.empty() && models.models_directory().empty() && models.load.empty();
   if (names_no_model && app.count("--config") == 0) use_packaged_models(parsed);
+  if (app.count("--http-listen") == 0) use_default_http(parsed);
   check_together(parsed, app.count("--prefill-rows") > 0);
   *options = std::move(parsed);
   return true;

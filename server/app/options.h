@@ -13,9 +13,10 @@ namespace lintel {
 // long flags; flags win. Returns false when --help or another flag that only prints was given and
 // `help` holds the text. Throws UsageError; options->logging is then as far as it is known, so that
 // the error can be reported in the log's format. Without --model, --models, --model-repository,
-// --load-model and --config the options are those of a first start: packaged_models() and HTTP
-// on 127.0.0.1:8080, unless --http-listen says otherwise. Reads no file but the configuration and,
-// for that, a build tree's CMakeCache.txt.
+// --load-model and --config the options are those of a first start: packaged_models().
+// HTTP is on 127.0.0.1:8080 where --http-listen does not say otherwise and --listen is a port on
+// loopback. Reads no file but the configuration and, for packaged models, a build tree's
+// CMakeCache.txt.
 bool parse_server_options(int argc, const char* const* argv, ServerOptions* options,
                           std::string* help);
 

@@ -150,7 +150,7 @@ void check_before_loading(const ServerOptions& options) {
   const bool is_first_start = options.serves_packaged_models;
   const auto grpc = hold("--listen", options.listen, is_first_start);
   std::unique_ptr<const Listener> http, metrics;
-  if (const auto& address = options.http.listen) {
+  if (const auto& address = options.http.listen; address && !options.http_is_default) {
     http = hold("--http-listen", *address, is_first_start);
   }
   if (const auto& address = options.monitoring.metrics_listen) {

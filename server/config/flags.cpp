@@ -105,6 +105,12 @@ std::string show_optional_address(const std::optional<ListenAddress>& address) {
   return address ? show_address(*address) : "";
 }
 
+// HTTP's address; nothing: no HTTP.
+std::optional<ListenAddress> parse_http_address(const std::string& text) {
+  if (text == "off") return std::nullopt;
+  return parse_listen_address(text);
+}
+
 ListenAddress parse_metrics_address(const std::string& text) {
   const ListenAddress address = parse_listen_address(text);
   if (!address.unix_path.empty()) throw UsageError("'" + text + "' is not HOST:PORT");
@@ -449,11 +455,12 @@ void add_network_flags(Table& flags, ServerOptions& options) {
 void add_http_flags(Table& flags, ServerOptions& options) {
   HttpOptions& http = options.http;
   flags.begin_group("HTTP");
-  flags.text<parse_listen_address, show_optional_address>(
+  flags.text<parse_http_address, show_optional_address>(
       "--http-listen", http.listen, "ADDRESS",
-      "Also serve HTTP/1.1, and the web UI at /, on HOST:PORT, [IPv6]:PORT or unix:PATH; "
-      "port 0 picks a free one. TLS, tokens and plain text as for --listen. Off by "
-      "default; 127.0.0.1:8080 if no model is named (--model)");
+      "HTTP/1.1, with the web UI at /, on HOST:PORT, [IPv6]:PORT or unix:PATH; port 0 picks a "
+      "free one, off is no HTTP. TLS, tokens and plain text as for --listen. Defaults to "
+      "127.0.0.1:8080 if --listen is a port on loopback, else to off; where that default is "
+      "taken, the server says so and serves without HTTP");
   flags.list<parse_origin>(
       "--http-cors-origin", http.cors_origins, "ORIGIN",
       "Web pages of this origin may call, e.g. https://example.org; * for all; repeat "

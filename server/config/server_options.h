@@ -25,6 +25,8 @@
 
 namespace lintel {
 
+inline constexpr int kDefaultHttpPort = 8080;
+
 // SecurityOptions: authentication of callers and of the server.
 
 struct SecurityOptions {
@@ -109,9 +111,11 @@ struct ServerOptions {
 
   bool print_numerics = false;  // instead of serving
 
-  // No model, repository or configuration file was named: `models` has the packaged models, and
-  // HTTP is on.
+  // No model, repository or configuration file was named: `models` has the packaged models.
   bool serves_packaged_models = false;
+  // http.listen was not named and is kDefaultHttpPort on loopback. A server that finds it taken
+  // serves without HTTP.
+  bool http_is_default = false;
 };
 
 }  // namespace lintel

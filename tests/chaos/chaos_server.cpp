@@ -127,10 +127,12 @@ ChaosServer::ChaosServer(const Options& options) : credentials_(options.credenti
   }
   for (const std::string& model : models) words.insert(words.end(), {"--model", model});
   words.insert(words.end(), options.flags.begin(), options.flags.end());
+  std::string http = "off";
   if (options.http) {  // a port that was free a moment ago
     http_port_ = Socket::listen().port();
-    words.insert(words.end(), {"--http-listen", "127.0.0.1:" + std::to_string(http_port_)});
+    http = "127.0.0.1:" + std::to_string(http_port_);
   }
+  words.insert(words.end(), {"--http-listen", http});
   // Unless the shell sends it elsewhere, the log goes to a file: a pipe without a reader fills up.
   words[2] = "exec 2>" + path("log") + "\n" + options.shell;
   process_ = std::make_unique<Process>(words);

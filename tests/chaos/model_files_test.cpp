@@ -95,7 +95,8 @@ TEST_CASE("a model that is cut short while it loads is refused, and nothing cras
   for (int i = 0; i < 20; ++i) {
     fs::remove_all(copy);
     fs::copy(model, copy);
-    Process server({LINTEL_SERVER, "--listen", "127.0.0.1:0", "--model", copy, "--workers", "1"});
+    Process server({LINTEL_SERVER, "--listen", "127.0.0.1:0", "--http-listen", "off", "--model",
+                    copy, "--workers", "1"});
     // At another moment of the start each time.
     std::this_thread::sleep_for(std::chrono::milliseconds(5 * i));
     fs::resize_file(copy / "model.safetensors", 1000);

@@ -20,7 +20,8 @@ std::vector<nlohmann::json> Result::lines() const {
 
 ServerProcess::ServerProcess(const std::vector<TinyModel>& models,
                              const std::vector<std::string>& flags) {
-  std::vector<std::string> arguments = {LINTEL_SERVER, "--listen", "127.0.0.1:0"};
+  std::vector<std::string> arguments = {LINTEL_SERVER, "--listen", "127.0.0.1:0", "--http-listen",
+                                        "off"};
   for (const TinyModel kind : models) {
     const std::string name = kind == TinyModel::kImage   ? "image"
                              : kind == TinyModel::kBytes ? "bytes"

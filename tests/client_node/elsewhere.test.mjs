@@ -27,7 +27,7 @@ async function serveAt(address, store) {
     LINTEL_SERVER,
     [
       ...['--model', join(directory, 'tokens'), '--listen', address, '--session-store', join(directory, store)],
-      ...['--drain-handover', '0s', '--outbox-tokens', '40', '--max-new-tokens', '100000'],
+      ...['--http-listen', 'off', '--drain-handover', '0s', '--outbox-tokens', '40', '--max-new-tokens', '100000'],
     ],
     { stdio: ['ignore', 'pipe', 'ignore'] },
   );

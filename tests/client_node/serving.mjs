@@ -28,6 +28,7 @@ export const freePort = () =>
 // A lintel-server with metrics, by default on a free port.
 export async function serve(model, ...more) {
   const where = more.includes('--listen') ? [] : ['--listen', '127.0.0.1:0'];
+  if (!more.includes('--http-listen')) where.push('--http-listen', 'off');
   const flags = [...where, '--metrics-listen', '127.0.0.1:0', ...more];
   const child = spawn(LINTEL_SERVER, ['--model', model, ...flags], { stdio: ['ignore', 'pipe', 'pipe'] });
   const ended = new Promise((resolve) => child.once('exit', resolve));

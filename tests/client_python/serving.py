@@ -48,6 +48,8 @@ class Server:
     def __init__(self, models, flags=(), listen="127.0.0.1:0"):
         command = [os.environ["LINTEL_SERVER"], "--listen", listen, "--metrics-listen",
                    "127.0.0.1:0", *flags]
+        if "--http-listen" not in flags:
+            command += ["--http-listen", "off"]
         for model in models:
             command += ["--model", model]
         self._log = []

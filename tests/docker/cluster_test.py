@@ -82,7 +82,7 @@ class ClusterTest(unittest.TestCase):
 
     def test_a_server_takes_their_flags(self):
         given = flags(self.servers["server-1"]["command"])
-        for name in ("--listen", "--metrics-listen"):  # serving() has its own
+        for name in ("--listen", "--metrics-listen", "--http-listen"):  # serving() has its own
             del given[name]
         given["--model"] = manifests.ROOT + given["--model"]
         with tempfile.TemporaryDirectory() as directory:

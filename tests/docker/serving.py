@@ -37,7 +37,7 @@ def serving(arguments):
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [os.environ["LINTEL_SERVER"], *arguments, "--listen", "127.0.0.1:0",
-             "--metrics-listen", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=log, text=True)
+             "--http-listen", "off", "--metrics-listen", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=log, text=True)
         try:
             ready = process.stdout.readline()
             log.seek(0)

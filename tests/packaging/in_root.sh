@@ -137,7 +137,7 @@ use() {
   ready archive.log
   PATH="$there/bin:$PATH" complete_digits third /usr/share/lintel/models --address "$(sed -n 's/^lintel-server ready on //p' archive.log)"
   cmp first.png third.png || fail "the archive's picture is another"
-  grep -qx 'Page: http://127.0.0.1:8080/' archive.log || fail "the archive's server does not say where the page is"
+  grep -q ', page: http://127.0.0.1:8080/$' archive.log || fail "the archive's server does not say where the page is"
   kill $server
   wait $server || fail "the archive's server ended with status $?"
   rm -rf /srv/*

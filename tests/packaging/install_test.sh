@@ -36,7 +36,7 @@ mkfifo "$prefix/out"
 "$prefix/bin/lintel-server" --listen 127.0.0.1:0 --http-listen 127.0.0.1:0 --log-level off >"$prefix/out" &
 { read -r ready && read -r page; } <"$prefix/out" || fail "it does not start"
 kill $! && wait $! || fail "it ends with status $?"
-[[ $ready == "lintel-server ready on 127.0.0.1:"* && $page == "Page: http://127.0.0.1:"*/ ]] || fail "it says '$ready' and '$page'"
+[[ $ready == "lintel-server ready on 127.0.0.1:"* && $page == "gRPC on "*", HTTP on "*", page: http://127.0.0.1:"*/ ]] || fail "it says '$ready' and '$page'"
 rm "$prefix/out"
 # What an operator wrote stays.
 echo 'listen = "127.0.0.1:1"' >"$prefix/etc/lintel/lintel.toml"

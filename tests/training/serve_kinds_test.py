@@ -75,8 +75,8 @@ class ServeKindsTest(unittest.TestCase):
             models = sorted(os.path.join(self.directory, name) for name in os.listdir(self.directory))
             flags = [flag for model in models for flag in ("--model", model)]
             server = subprocess.Popen(
-                [os.environ["LINTEL_SERVER"], *flags, "--listen", "127.0.0.1:0", "--workers", "1",
-                 "--log-level", "warning"], stdout=subprocess.PIPE, text=True)
+                [os.environ["LINTEL_SERVER"], *flags, "--listen", "127.0.0.1:0", "--http-listen", "off",
+                 "--workers", "1", "--log-level", "warning"], stdout=subprocess.PIPE, text=True)
             self.addCleanup(server.stdout.close)
             self.addCleanup(server.wait)
             self.addCleanup(server.terminate)

@@ -35,7 +35,7 @@ TOLERANCE = 0.0005  # bits/dim
 def serving(model, *flags):
     """Address of a server of one model directory."""
     server = subprocess.Popen([os.environ["LINTEL_SERVER"], "--model", model, "--listen",
-                               "127.0.0.1:0", *flags], stdout=subprocess.PIPE, text=True)
+                               "127.0.0.1:0", "--http-listen", "off", *flags], stdout=subprocess.PIPE, text=True)
     try:
         ready = server.stdout.readline()
         yield ready.strip().rpartition(" ")[2]

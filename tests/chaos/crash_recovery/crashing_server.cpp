@@ -81,6 +81,8 @@ void CrashingServer::live() {
                                     LINTEL_SERVER,
                                     "--listen",
                                     address_,
+                                    "--http-listen",
+                                    "off",
                                     "--workers",
                                     "2",
                                     "--model",

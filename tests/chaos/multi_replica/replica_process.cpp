@@ -27,8 +27,9 @@ void ReplicaProcess::start() {
   process_ = std::make_unique<Process>(std::vector<std::string>{
       "/bin/sh", "-c", "exec 2>>\"$0\"; exec \"$@\"",
       (options_.directory / (options_.name + ".log")).string(), LINTEL_SERVER, "--listen", address_,
-      "--workers", "1", "--model", options_.model.string(), "--session-store", options_.store,
-      "--session-lease", options_.lease, "--replica-id", options_.name});
+      "--http-listen", "off", "--workers", "1", "--model", options_.model.string(),
+      "--session-store", options_.store, "--session-lease", options_.lease, "--replica-id",
+      options_.name});
   if (process_->read_out_until("\n").rfind("lintel-server ready on ", 0) != 0) {
     throw std::runtime_error(options_.name + " is not ready:\n" + log());
   }

@@ -27,7 +27,7 @@ class Program {
   Program(const std::vector<std::string>& flags, const std::filesystem::path& error_file) {
     int pipe_ends[2];
     REQUIRE(pipe2(pipe_ends, O_CLOEXEC) == 0);
-    std::vector<std::string> words = {LINTEL_SERVER_BINARY};
+    std::vector<std::string> words = {LINTEL_SERVER_BINARY, "--http-listen", "off"};
     words.insert(words.end(), flags.begin(), flags.end());
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());

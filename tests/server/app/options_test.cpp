@@ -54,24 +54,60 @@ TEST_CASE("no model, repository or configuration file: packaged models and HTTP 
   CHECK(names == std::vector<std::string>{"mnist-linear-small", "mnist-softmax-small",
                                           "mnist-lsh1-small", "mnist-lsh4-small",
                                           "text-linear-small"});
-  REQUIRE(options.http.listen.has_value());
-  CHECK(options.http.listen->to_string(options.http.listen->port) == "127.0.0.1:8080");
+  CHECK(options.http.listen.has_value());
   CHECK(options.listen.is_local());
   const ServerOptions elsewhere = parse({"--http-listen", "127.0.0.1:7"});
   CHECK(elsewhere.serves_packaged_models);
   CHECK(elsewhere.http.listen->port == 7);
 }
 
-TEST_CASE("a model, a repository or a configuration file: HTTP is off by default", "[threat-35]") {
+TEST_CASE("HTTP is on loopback by default where gRPC is, and off where it is not",
+          "[threat-35][threat-99]") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() / "server.toml";
+  std::ofstream(file) << "model = [\"m\"]\n";
+  const auto http = [&](std::vector<const char*> flags) -> std::string {
+    const ServerOptions options = parse(flags);
+    const auto& listen = options.http.listen;
+    return (options.http_is_default ? "default " : "") +
+           (listen ? listen->to_string(listen->port) : "off");
+  };
+  const std::string loopback = "default 127.0.0.1:8080";
+  CHECK(http({"--workers", "1"}) == loopback);
+  CHECK(http({"--model", "m"}) == loopback);
+  CHECK(http({"--models", "r"}) == loopback);
+  CHECK(http({"--config", file.c_str()}) == loopback);
+  CHECK(http({"--model", "m", "--listen", "localhost:0"}) == loopback);
+  CHECK(http({"--model", "m", "--listen", "[::1]:1"}) == loopback);
+  CHECK(http({"--model", "m", "--listen", "127.9.9.9:1"}) == loopback);
+  // The permissions of a socket are its access control; other addresses have none of their own.
+  CHECK(http({"--model", "m", "--listen", "unix:/a"}) == "off");
+  CHECK(http({"--listen", "unix:/a"}) == "off");
+  CHECK(http({"--model", "m", "--listen", "0.0.0.0:1", "--insecure-public"}) == "off");
+  CHECK(http({"--model", "m", "--listen", "[::]:1", "--tls-cert", "c", "--tls-key", "k"}) == "off");
+  // What is named is meant, also the default's own address.
+  CHECK(http({"--model", "m", "--http-listen", "off"}) == "off");
+  CHECK(http({"--http-listen", "off"}) == "off");
+  CHECK(http({"--model", "m", "--http-listen", "127.0.0.1:8080"}) == "127.0.0.1:8080");
+  CHECK(http({"--model", "m", "--listen", "unix:/a", "--http-listen", "unix:/b"}) == "unix:/b");
+  for (const char* const named : {"off", "127.0.0.1:7"}) {
+    std::ofstream(file) << "model = [\"m\"]\nhttp-listen = \"" << named << "\"\n";
+    CHECK(http({"--config", file.c_str()}) == named);
+  }
+  // What is of HTTP goes with the default, too.
+  CHECK(parse({"--model", "m", "--http-cors-origin", "*"}).http.cors_origins.size() == 1);
+  CHECK_THAT(refusal({"--model", "m", "--http-listen", "off", "--http-cors-origin", "*"}),
+             Catch::Contains("--http-cors-origin needs HTTP"));
+  CHECK_THAT(refusal({"--model", "m", "--listen", "unix:/a", "--http-allowed-host", "a"}),
+             Catch::Contains("--http-allowed-host"));
+}
+
+TEST_CASE("a start with a configuration file or with a model to load needs models") {
   const TemporaryDirectory directory;
   const std::string file = directory.path() / "server.toml";
   std::ofstream(file) << "workers = 1\n";
-  for (const std::vector<const char*>& flags :
-       std::vector<std::vector<const char*>>{{"--model", "m"}, {"--model-repository", "r"}}) {
-    const ServerOptions options = parse(flags);
-    CHECK_FALSE(options.serves_packaged_models);
-    CHECK_FALSE(options.http.listen.has_value());
-  }
+  CHECK_FALSE(parse({"--model", "m"}).serves_packaged_models);
+  CHECK_FALSE(parse({"--model-repository", "r"}).serves_packaged_models);
   CHECK_THAT(refusal({"--config", file.c_str()}), Catch::Contains("--model is required"));
   CHECK_THAT(refusal({"--load-model", "a"}), Catch::Contains("--model-repository"));
 }

@@ -36,10 +36,19 @@ struct Ended {
   std::string out, err;
 };
 
+// A command line of lintel-server, without HTTP where `flags` do not name it.
+std::vector<std::string> command_of(const std::vector<std::string>& flags) {
+  std::vector<std::string> words = {LINTEL_SERVER_BINARY};
+  if (std::ranges::find(flags, "--http-listen") == flags.end()) {
+    words.insert(words.end(), {"--http-listen", "off"});
+  }
+  words.insert(words.end(), flags.begin(), flags.end());
+  return words;
+}
+
 // Runs lintel-server with these flags to its end.
-Ended run(std::vector<std::string> flags) {
-  flags.insert(flags.begin(), LINTEL_SERVER_BINARY);
-  Process server(flags);
+Ended run(const std::vector<std::string>& flags) {
+  Process server(command_of(flags));
   const int code = server.wait();
   return {code, server.out(), server.err()};
 }
@@ -107,7 +116,7 @@ TEST_CASE("a start with too few threads or too little memory ends with a line th
 TEST_CASE("a server that is ready has at most the threads that its start has tried") {
   const Model model;
   for (const std::vector<std::string>& more :
-       {std::vector<std::string>{},
+       {std::vector<std::string>{"--http-listen", "off"},
         {"--http-listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--workers", "3"},
         {"--session-store", model.directory.path() / "store", "--session-store-threads", "5",
          "--http-listen", "127.0.0.1:0", "--http-threads", "7"}}) {
@@ -213,7 +222,7 @@ TEST_CASE("an initial state that is no snapshot ends the start with its file") {
 TEST_CASE("an address in use is reported before a model is loaded") {
   const Model good;
   const BrokenModel broken;
-  Process first({LINTEL_SERVER_BINARY, "--model", good.path, "--listen", "127.0.0.1:0"});
+  Process first(command_of({"--model", good.path, "--listen", "127.0.0.1:0"}));
   const std::string line = first.read_out_until("\n");
   const std::string address = line.substr(line.rfind(' ') + 1, line.size() - line.rfind(' ') - 2);
   const Ended ended = run({"--model", broken.path, "--listen", address});
@@ -231,7 +240,7 @@ TEST_CASE("an address in use is reported before a model is loaded") {
 
 TEST_CASE("the error for an address in use names its flag") {
   const Model model;
-  Process first({LINTEL_SERVER_BINARY, "--model", model.path, "--listen", "127.0.0.1:0"});
+  Process first(command_of({"--model", model.path, "--listen", "127.0.0.1:0"}));
   const std::string line = first.read_out_until("\n");
   const std::string address = line.substr(line.rfind(' ') + 1, line.size() - line.rfind(' ') - 2);
   for (const std::string flag : {"--listen", "--http-listen", "--metrics-listen"}) {
@@ -256,17 +265,74 @@ TEST_CASE("one address for two flags is refused before a model is loaded") {
              Contains("--http-listen: cannot listen on " + address) && !Contains("config.json"));
 }
 
-TEST_CASE("a start without a model serves the packaged ones and prints where the page is") {
+TEST_CASE("a start without a model serves the packaged ones, and its last line names the page") {
   Process server({LINTEL_SERVER_BINARY, "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
                   "--workers", "1"});
   const std::string out = server.read_out_until("/\n");
   CHECK_THAT(out, Catch::Matches("lintel-server ready on 127\\.0\\.0\\.1:[0-9]+\n"
-                                 "Page: http://127\\.0\\.0\\.1:[0-9]+/\n"));
+                                 "gRPC on 127\\.0\\.0\\.1:[0-9]+, HTTP on 127\\.0\\.0\\.1:[0-9]+, "
+                                 "page: http://127\\.0\\.0\\.1:[0-9]+/\n"));
   server.send(SIGTERM);
   CHECK(server.wait() == 0);
   for (const std::string name : {"mnist-linear-small", "text-linear-small"}) {
     CHECK_THAT(server.err(), Contains(name));
   }
+}
+
+TEST_CASE("two servers at once: HTTP's default port is the first one's, the second has none",
+          "[threat-35]") {
+  const Model model;
+  const auto flags = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {LINTEL_SERVER_BINARY, "--model", model.path, "--listen",
+                                      "127.0.0.1:0"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  // Another program of this machine may have the port, too: then the first one has none either.
+  Process first(flags({}));
+  first.read_out_until("\ngRPC on ");
+  Process second(flags({"--log-level", "warn"}));
+  const std::string without = "no HTTP: 127.0.0.1:8080 cannot be used\n";
+  CHECK_THAT(second.read_out_until(without),
+             Catch::Matches("lintel-server ready on (127\\.0\\.0\\.1:[0-9]+)\n"
+                            "gRPC on 127\\.0\\.0\\.1:[0-9]+, " +
+                            without));
+  // A named address that is taken stays an error.
+  const Ended named =
+      run({"--model", model.path, "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:8080"});
+  CHECK(named.code == 1);
+  CHECK_THAT(named.err,
+             Contains("--http-listen: cannot listen on 127.0.0.1:8080: Address already"));
+  for (Process* const server : {&first, &second}) {
+    server->send(SIGTERM);
+    CHECK(server->wait() == 0);
+  }
+  CHECK_THAT(second.err(), Contains("HTTP is off: cannot listen on 127.0.0.1:8080: Address already "
+                                    "in use; --http-listen 127.0.0.1:0 takes a free port"));
+  const std::string with = "HTTP on 127.0.0.1:8080, page: http://127.0.0.1:8080/\n";
+  CHECK_THAT(first.out(), Catch::EndsWith(with) || Catch::EndsWith(without));
+}
+
+TEST_CASE("a start without HTTP says nothing of it: off, or gRPC on a unix socket", "[threat-99]") {
+  const Model model;
+  const std::string socket = "unix:" + (model.directory.path() / "socket").string();
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
+           {"--listen", socket}, {"--listen", "127.0.0.1:0", "--http-listen", "off"}}) {
+    std::vector<std::string> words = {LINTEL_SERVER_BINARY, "--model", model.path};
+    words.insert(words.end(), flags.begin(), flags.end());
+    Process server(words);
+    server.read_out_until("\n");
+    server.send(SIGTERM);
+    CHECK(server.wait() == 0);
+    CHECK(std::ranges::count(server.out(), '\n') == 1);
+    CHECK_THAT(server.err(), !Contains("HTTP"));
+  }
+  // The last line names a unix socket of HTTP, and no page, which no browser could open.
+  const std::string http = "unix:" + (model.directory.path() / "http").string();
+  Process server(
+      {LINTEL_SERVER_BINARY, "--model", model.path, "--listen", socket, "--http-listen", http});
+  CHECK_THAT(server.read_out_until("http\n"),
+             Catch::EndsWith("gRPC on " + socket + ", HTTP on " + http + "\n"));
 }
 
 TEST_CASE("a server in whose memory not one session fits does not start") {
@@ -284,7 +350,7 @@ TEST_CASE("a start without a loaded model: a warning names the repository's mode
   const TemporaryDirectory repository;
   const auto warning = [&] {
     Process server(
-        {LINTEL_SERVER_BINARY, "--model-repository", repository.path(), "--listen", "127.0.0.1:0"});
+        command_of({"--model-repository", repository.path(), "--listen", "127.0.0.1:0"}));
     server.read_out_until("ready on");
     server.send(SIGTERM);
     CHECK(server.wait() == 0);

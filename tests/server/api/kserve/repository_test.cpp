@@ -339,8 +339,8 @@ TEST_CASE("a server begins with models of its repository, if their memory is adm
     write_random_model(repository.path() / path, tiny_config(TinyModel::kTokens), 3);
   }
   const auto start = [&](std::vector<std::string> flags) {
-    flags.insert(flags.begin(), {LINTEL_SERVER, "--listen", "127.0.0.1:0", "--model-repository",
-                                 repository.path().string()});
+    flags.insert(flags.begin(), {LINTEL_SERVER, "--listen", "127.0.0.1:0", "--http-listen", "off",
+                                 "--model-repository", repository.path().string()});
     return std::make_unique<Process>(flags);
   };
   const auto all = start({"--load-model", "*"});

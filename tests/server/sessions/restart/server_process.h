@@ -4,6 +4,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <memory>
 #include <regex>
 #include <string>
@@ -21,6 +22,9 @@ struct Files {
     std::vector<std::string> all = {
         LINTEL_SERVER_BINARY, "--model", model,       "--listen", "127.0.0.1:0",
         "--session-store",    store,     "--workers", "1"};
+    if (std::ranges::find(more, "--http-listen") == more.end()) {
+      all.insert(all.end(), {"--http-listen", "off"});
+    }
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
