@@ -2,6 +2,7 @@
 #include "client/cli/output.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -116,16 +117,22 @@ void Progress::add(std::int64_t count) {
   const auto now = std::chrono::steady_clock::now();
   if (!shown_ || now < next_draw_) return;
   next_draw_ = now + std::chrono::milliseconds(100);
-  std::string line = "\r\x1b[K";
+  std::string line;
   if (total_ > 0) {
-    constexpr std::int64_t kWidth = 30;
-    const auto filled = static_cast<std::size_t>(std::min(kWidth, done_ * kWidth / total_));
-    line += "[" + std::string(filled, '#') + std::string(kWidth - filled, '-') + "] ";
+    const std::int64_t width = note_.empty() ? 30 : 16;
+    const auto filled = static_cast<std::size_t>(std::min(width, done_ * width / total_));
+    line += "[" + std::string(filled, '#') +
+            std::string(static_cast<std::size_t>(width) - filled, '-') + "] ";
     line += std::to_string(done_) + "/" + std::to_string(total_) + " " + unit_;
   } else {
     line += std::to_string(done_) + " " + unit_;
   }
-  console_.err(line);
+  if (!note_.empty()) line += ", " + note_;
+  // A line that wraps could not be drawn over.
+  winsize size{};
+  const bool is_known = ioctl(console_.err_fd(), TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  line = line.substr(0, is_known ? size.ws_col - 1U : 79U);
+  console_.err("\r\x1b[K" + line);
   drawn_ = true;
 }
 

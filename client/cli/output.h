@@ -115,6 +115,8 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void add(std::int64_t count);
+  // After the count from the next draw on, cut where the terminal ends: "12 MB/s, 9 s left".
+  void set_note(std::string note) { note_ = std::move(note); }
 
  private:
   void erase();
@@ -123,6 +125,7 @@ class Progress {
   const std::int64_t total_;
   const std::string unit_;
   const bool shown_;
+  std::string note_;
   std::int64_t done_ = 0;
   bool drawn_ = false;
   std::chrono::steady_clock::time_point next_draw_{};

@@ -205,99 +205,192 @@ void replace_file(const fs::path& path, const std::function<void(const fs::path&
   }
 }
 
-// "a-00001-of-00003.gguf" is part 1 of 3 of "a-.gguf".
-struct GgufPart {
-  std::string model;
+// "a-00001-of-00003.gguf" is part 1 of 3 of "a.gguf".
+struct FilePart {
+  std::string whole;
   int part = 1, parts = 1;
 };
 
-GgufPart gguf_part(const std::string& path) {
-  constexpr std::string_view kForm = "-00000-of-00000.gguf";
-  GgufPart whole{path};
-  if (path.size() <= kForm.size()) return whole;
-  const std::string tail = path.substr(path.size() - kForm.size());
-  for (std::size_t i = 0; i < kForm.size(); ++i) {
+// `ending`: ".gguf" or ".safetensors", which the path has.
+FilePart part_of(const std::string& path, const std::string& ending) {
+  const std::string form = "-00000-of-00000" + ending;
+  FilePart whole{path};
+  if (path.size() <= form.size()) return whole;
+  const std::string tail = path.substr(path.size() - form.size());
+  for (std::size_t i = 0; i < form.size(); ++i) {
     const bool digit = tail[i] >= '0' && tail[i] <= '9';
-    if (kForm[i] == '0' ? !digit : tail[i] != kForm[i]) return whole;
+    if (form[i] == '0' ? !digit : tail[i] != form[i]) return whole;
   }
   const int part = std::stoi(tail.substr(1, 5)), parts = std::stoi(tail.substr(10, 5));
   if (part < 1 || part > parts) return whole;
-  return {path.substr(0, path.size() - kForm.size()) + ".gguf", part, parts};
+  return {path.substr(0, path.size() - form.size()) + ending, part, parts};
 }
 
-// Whether `word` is in `text` with no letter or digit before or after it.
+// The files of one ending, by what they are parts of.
+class PartedFiles {
+ public:
+  PartedFiles(const std::vector<std::string>& files, const std::string& ending) {
+    for (const std::string& file : files) {
+      // What turns pictures into vectors for a model is no model.
+      if (!file.ends_with(ending) || fs::path(file).filename().string().starts_with("mmproj")) {
+        continue;
+      }
+      const FilePart part = part_of(file, ending);
+      Whole& whole = wholes_[part.whole];
+      whole.files[part.part] = file;
+      whole.parts = part.parts;
+    }
+  }
+
+  bool empty() const { return wholes_.empty(); }
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& [name, whole] : wholes_) names.push_back(name);
+    return names;
+  }
+  // The parts of one of names(), in order. Throws HubError where one is missing.
+  std::vector<std::string> parts_of(const std::string& name) const {
+    const Whole& whole = wholes_.at(name);
+    std::vector<std::string> files;
+    for (const auto& [part, file] : whole.files) files.push_back(file);
+    if (files.size() != static_cast<std::size_t>(whole.parts)) {
+      throw HubError(printable(name) + " has " + std::to_string(files.size()) + " of its " +
+                     std::to_string(whole.parts) + " parts");
+    }
+    return files;
+  }
+
+ private:
+  struct Whole {
+    std::map<int, std::string> files;  // by their numbers
+    int parts = 1;
+  };
+  std::map<std::string, Whole> wholes_;
+};
+
+// Whether `word` is in `text` with no letter, digit or '_' before or after it.
 bool has_word(std::string_view text, std::string_view word) {
+  const auto is_of_word = [](char c) { return is_alphanumeric(c) || c == '_'; };
   for (std::size_t at = text.find(word); at != std::string_view::npos;
        at = text.find(word, at + 1)) {
     const std::size_t end = at + word.size();
-    if ((at == 0 || !is_alphanumeric(text[at - 1])) &&
-        (end == text.size() || !is_alphanumeric(text[end]))) {
+    if ((at == 0 || !is_of_word(text[at - 1])) && (end == text.size() || !is_of_word(text[end]))) {
       return true;
     }
   }
   return false;
 }
 
-// The .gguf file of a quant, or its parts in order.
-std::vector<std::string> files_of_quant(const std::vector<std::string>& files,
-                                        const std::string& quant) {
-  std::map<std::string, std::map<int, std::string>> models;
-  std::map<std::string, int> num_parts;
-  for (const std::string& file : files) {
-    if (!file.ends_with(".gguf")) continue;
-    const GgufPart part = gguf_part(file);
-    models[part.model][part.part] = file;
-    num_parts[part.model] = part.parts;
-  }
+// Of .gguf files those that have `quant` in their names: as whole words, where one has it so, since
+// F16 is not BF16.
+std::vector<std::string> models_of_quant(const PartedFiles& gguf, std::string_view quant) {
   const std::string wanted = lower_case(quant);
   std::vector<std::string> matches, whole_words;
-  for (const auto& [model, parts] : models) {
+  for (const std::string& model : gguf.names()) {
     const std::string name = lower_case(fs::path(model).filename().string());
     if (name.find(wanted) == std::string::npos) continue;
     matches.push_back(model);
     if (has_word(name, wanted)) whole_words.push_back(model);
   }
-  if (whole_words.size() == 1) matches = whole_words;  // F16 is not BF16
-  if (matches.size() != 1) {
-    std::string text = matches.empty() ? "no .gguf file has '" + quant + "' in its name; there are:"
-                                       : "several .gguf files have '" + quant + "' in their names:";
-    for (const auto& [model, parts] : models) {
-      if (matches.empty() || std::ranges::find(matches, model) != matches.end()) {
-        text += ' ' + printable(model);
-      }
+  return whole_words.size() == 1 ? whole_words : matches;
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += ' ' + printable(name);
+  return text;
+}
+
+// The .gguf file of a quant, or its parts in order.
+std::vector<std::string> files_of_quant(const PartedFiles& gguf, const std::string& quant) {
+  if (gguf.empty()) throw HubError("there are no .gguf files");
+  const std::vector<std::string> matches = models_of_quant(gguf, quant);
+  if (matches.empty()) {
+    throw HubError("no .gguf file has '" + quant +
+                   "' in its name; there are:" + listed(gguf.names()));
+  }
+  if (matches.size() > 1) {
+    throw HubError("several .gguf files have '" + quant + "' in their names:" + listed(matches));
+  }
+  return gguf.parts_of(matches.front());
+}
+
+// What of a repository is pulled.
+struct Selection {
+  std::vector<std::string> files;  // in their order
+  bool is_gguf = false;            // they are one .gguf model, which the first of them stands for
+  std::string note;                // what was left out, and how to have it; empty: nothing
+};
+
+// "Q4_K_M" of "Qwen3.5-4B-Q4_K_M.gguf", as such files are called; the name itself of a file that
+// shares this with another one.
+std::string quant_of(const std::string& model, const std::vector<std::string>& models) {
+  const auto end_of = [](const std::string& name) {
+    const std::string stem = fs::path(name).stem().string();
+    return stem.substr(stem.find_last_of("-.") + 1);
+  };
+  const std::string quant = end_of(model);
+  const auto same = std::ranges::count_if(
+      models, [&](const std::string& other) { return end_of(other) == quant; });
+  return same == 1 ? quant : fs::path(model).stem().string();
+}
+
+// Of a repository of .gguf files, where no quant is named.
+Selection default_quant(const PartedFiles& gguf) {
+  const std::vector<std::string> models = gguf.names();
+  if (models.size() == 1) return {gguf.parts_of(models.front()), true, ""};
+  for (const std::string_view quant : kDefaultQuants) {
+    const std::vector<std::string> matches = models_of_quant(gguf, quant);
+    if (matches.empty()) continue;
+    const std::vector<std::string> files = files_of_quant(gguf, std::string(quant));
+    std::string others;
+    for (const std::string& model : models) {
+      if (model == matches.front()) continue;
+      others += (others.empty() ? "" : ", ") + printable(quant_of(model, models));
     }
-    throw HubError(models.empty() ? "there are no .gguf files" : text);
+    return {
+        files, true,
+        "of its .gguf files " + std::string(quant) + " is taken; :QUANT names another: " + others};
   }
-  std::vector<std::string> result;
-  for (const auto& [part, file] : models[matches[0]]) result.push_back(file);
-  if (result.size() != static_cast<std::size_t>(num_parts[matches[0]])) {
-    throw HubError(printable(matches[0]) + " has " + std::to_string(result.size()) + " of its " +
-                   std::to_string(num_parts[matches[0]]) + " parts");
+  std::string all;
+  for (const std::string& model : models) {
+    all += (all.empty() ? "" : ", ") + printable(quant_of(model, models));
   }
-  return result;
+  throw HubError(
+      "none of its .gguf files is Q4_K_M, Q4_K_S, Q4_0, Q5_K_M or Q8_0, which are taken "
+      "without a name; name one as ORG/NAME:QUANT: " +
+      all);
 }
 
 // What is pulled of the files that there are, in their order.
-std::vector<std::string> selected_files(const std::vector<std::string>& files,
-                                        const std::string& quant,
-                                        const std::vector<std::string>& globs) {
-  if (!quant.empty()) return files_of_quant(files, quant);
-  std::vector<std::string> selected;
+Selection selected_files(const std::vector<std::string>& files, const std::string& quant,
+                         const std::vector<std::string>& globs) {
+  const PartedFiles gguf(files, ".gguf");
+  if (!quant.empty()) return {files_of_quant(gguf, quant), true, ""};
+  const bool has_safetensors = std::ranges::any_of(
+      files, [](const std::string& file) { return file.ends_with(".safetensors"); });
+  if (globs.empty() && !gguf.empty() && !has_safetensors) return default_quant(gguf);
+  Selection selected;
   for (const std::string& file : files) {
     if (!is_allowed_kind(file)) continue;
+    // The same weights once more, often in twenty sizes.
+    if (globs.empty() && file.ends_with(".gguf")) continue;
     const bool wanted = globs.empty() || std::ranges::any_of(globs, [&](const std::string& glob) {
                           return fnmatch(glob.c_str(), file.c_str(), 0) == 0;
                         });
-    if (wanted) selected.push_back(file);
+    if (wanted) selected.files.push_back(file);
+  }
+  if (globs.empty() && !gguf.empty()) {
+    selected.note = "its .gguf files are left out; :QUANT names one:" + listed(gguf.names());
   }
   for (const std::string& glob : globs) {
-    if (std::ranges::none_of(selected, [&](const std::string& file) {
+    if (std::ranges::none_of(selected.files, [&](const std::string& file) {
           return fnmatch(glob.c_str(), file.c_str(), 0) == 0;
         })) {
       throw HubError("--file " + printable(glob) + ": no file of " + kKindsText + " matches");
     }
   }
-  if (selected.empty()) throw HubError(std::string("there is no file of ") + kKindsText);
+  if (selected.files.empty()) throw HubError(std::string("there is no file of ") + kKindsText);
   return selected;
 }
 
@@ -638,17 +731,21 @@ void Download::link(const File& file) {
 
 fs::path Download::run() {
   read_list();
-  const std::vector<std::string> selected = selected_files(files_, source_.quant, options_.globs);
+  const Selection selected = selected_files(files_, source_.quant, options_.globs);
+  if (!selected.note.empty() && options_.on_note) {
+    options_.on_note(source_.repo + ": " + selected.note);
+  }
   const fs::path snapshot = cache_.snapshot(commit_);
   for (const fs::path& path : {cache_.root / "blobs", snapshot, cache_.locks})
     make_directories(path);
   std::vector<File> missing;
-  for (const std::string& path : selected) {
+  for (const std::string& path : selected.files) {
     check_cancelled();
     if (!fs::exists(snapshot / path)) missing.push_back(look_up(path));
   }
   check_space(missing);
   for (const File& file : missing) {
+    if (options_.on_file) options_.on_file(printable(file.path));
     get_blob(file);
     link(file);
   }
@@ -659,10 +756,16 @@ fs::path Download::run() {
       OpenFile(temporary, O_WRONLY | O_CREAT | O_EXCL).write(commit_);
     });
   }
-  return source_.quant.empty() ? snapshot : snapshot / selected[0];
+  return selected.is_gguf ? snapshot / selected.files.front() : snapshot;
 }
 
-fs::path pull_offline(const PullSource& source, const PullOptions& options) {
+// What the cache has of a source.
+struct CachedFiles {
+  fs::path snapshot;
+  std::vector<std::string> files;  // by their names
+};
+
+CachedFiles cached_files(const PullSource& source, const PullOptions& options) {
   const RepoCache cache(options.hub, source.repo);
   const std::string what = source.repo + "@" + source.revision;
   std::string commit = source.revision;
@@ -685,12 +788,28 @@ fs::path pull_offline(const PullSource& source, const PullOptions& options) {
     error.clear();
   }
   std::ranges::sort(files);
+  return {snapshot, std::move(files)};
+}
+
+fs::path pull_offline(const PullSource& source, const PullOptions& options) {
+  const CachedFiles cached = cached_files(source, options);
   try {
-    const std::vector<std::string> selected = selected_files(files, source.quant, options.globs);
-    return source.quant.empty() ? snapshot : snapshot / selected[0];
+    const Selection selected = selected_files(cached.files, source.quant, options.globs);
+    if (!selected.note.empty() && options.on_note) {
+      options.on_note(source.repo + " in the cache: " + selected.note);
+    }
+    return selected.is_gguf ? cached.snapshot / selected.files.front() : cached.snapshot;
   } catch (const HubError& why) {
-    throw HubError("offline, in the cache of " + what + ": " + why.what());
+    throw HubError("offline, in the cache of " + source.repo + "@" + source.revision + ": " +
+                   why.what());
   }
+}
+
+// Whether the directory of a snapshot is all of a model. Throws HubError where a part is missing.
+bool has_whole_checkpoint(const std::vector<std::string>& files) {
+  const PartedFiles weights(files, ".safetensors");
+  for (const std::string& name : weights.names()) (void)weights.parts_of(name);
+  return !weights.empty() && std::ranges::find(files, "config.json") != files.end();
 }
 
 std::string environment(const char* name) {
@@ -700,8 +819,68 @@ std::string environment(const char* name) {
 
 }  // namespace
 
-PullSource parse_pull_source(std::string_view text) {
+namespace {
+
+// The part after "https://HOST/" of the address of a page of the hub; `text` itself where it is no
+// address. Throws HubError for the address of another place.
+std::string_view without_hub(std::string_view text, std::string_view endpoint) {
+  for (std::string_view hub :
+       {endpoint, std::string_view(kDefaultEndpoint), std::string_view("https://hf.co"),
+        std::string_view("https://www.huggingface.co")}) {
+    // With "https://", "http://" or nothing in front, as people copy it.
+    const std::string_view host = hub.substr(hub.find("://") + 3);
+    for (const std::string_view scheme : {"https://", "http://", ""}) {
+      if (!text.starts_with(scheme)) continue;
+      const std::string_view rest = text.substr(scheme.size());
+      if (rest.starts_with(host) && rest.substr(host.size()).starts_with('/')) {
+        return rest.substr(host.size() + 1);
+      }
+    }
+  }
+  if (text.find("://") != std::string_view::npos) {
+    throw HubError("'" + printable(text) + "' is no address of the hub " + printable(endpoint) +
+                   ", which HF_ENDPOINT names");
+  }
+  return text;
+}
+
+// Of ORG/NAME/tree/REVISION, ORG/NAME/blob/REVISION/FILE.gguf or the like as
+// ORG/NAME@REVISION:QUANT.
+std::string as_source(std::string_view page) {
+  page = page.substr(0, page.find_first_of("?#"));
+  while (page.ends_with('/')) page.remove_suffix(1);
+  const std::size_t org = page.find('/');
+  const std::size_t name = org == std::string_view::npos ? org : page.find('/', org + 1);
+  if (name == std::string_view::npos) return std::string(page);
+  const std::string repo(page.substr(0, name));
+  const std::string_view rest = page.substr(name + 1);
+  const std::string_view kind = rest.substr(0, rest.find('/'));
+  const std::string_view path = kind.size() < rest.size() ? rest.substr(kind.size() + 1) : "";
+  for (const std::string_view other : {"datasets", "spaces", "collections", "papers", "docs"}) {
+    if (page.substr(0, org) == other)
+      throw HubError("the address is of no model but of " + std::string(other));
+  }
+  const bool is_file = kind == "blob" || kind == "resolve" || kind == "raw";
+  // Else a tab of the repository's page.
+  if (path.empty() || (!is_file && kind != "tree")) return repo;
+  const std::string_view revision = path.substr(0, path.find('/'));
+  if (!is_file || revision.size() == path.size()) return repo + "@" + std::string(revision);
+  const std::string file(path.substr(revision.size() + 1));
+  if (!file.ends_with(".gguf")) {
+    throw HubError("the address is of the file '" + printable(file) + "': name " + repo +
+                   " with --file");
+  }
+  const std::string quant = fs::path(part_of(file, ".gguf").whole).stem().string();
+  return repo + "@" + std::string(revision) + ":" + quant;
+}
+
+}  // namespace
+
+PullSource parse_pull_source(std::string_view text, std::string_view endpoint) {
   PullSource source;
+  const std::string_view page = without_hub(text, endpoint);
+  const std::string named = page.size() == text.size() ? std::string(text) : as_source(page);
+  text = named;
   const std::size_t colon = text.find(':');
   if (colon != std::string_view::npos) {
     source.quant = text.substr(colon + 1);
@@ -734,12 +913,19 @@ PullSource parse_pull_source(std::string_view text) {
   return source;
 }
 
+std::string name_of(const PullSource& source) {
+  return source.quant.empty() ? source.repo : source.repo + ":" + source.quant;
+}
+
+std::string endpoint_from_environment() {
+  std::string endpoint = environment("HF_ENDPOINT");
+  while (endpoint.ends_with('/')) endpoint.pop_back();
+  return endpoint.empty() ? kDefaultEndpoint : endpoint;
+}
+
 HubSettings hub_settings_from_environment() {
   HubSettings settings;
-  if (std::string endpoint = environment("HF_ENDPOINT"); !endpoint.empty()) {
-    while (endpoint.ends_with('/')) endpoint.pop_back();
-    settings.endpoint = endpoint;
-  }
+  settings.endpoint = endpoint_from_environment();
   settings.token = environment("HF_TOKEN");
   const std::string offline = lower_case(environment("HF_HUB_OFFLINE"));
   settings.offline = offline == "1" || offline == "true" || offline == "yes" || offline == "on";
@@ -769,6 +955,16 @@ fs::path pull(const PullSource& source, const PullOptions& options) {
   }
   if (options.hub.offline) return pull_offline(source, options);
   return Download(source, options).run();
+}
+
+std::optional<fs::path> find_in_cache(const PullSource& source, const PullOptions& options) {
+  try {
+    const fs::path path = pull_offline(source, options);
+    if (path.extension() == ".gguf") return path;
+    if (has_whole_checkpoint(cached_files(source, options).files)) return path;
+  } catch (const HubError&) {  // a part of it, or nothing
+  }
+  return std::nullopt;
 }
 
 }  // namespace lintel::hub

@@ -54,6 +54,7 @@ class HubEnvironment {
 TEST_CASE("pull command: the path is the only line on standard output") {
   FakeHub hub;
   hub.add_file("config.json", "{}", false);
+  hub.add_file("model.safetensors", "weights");
   hub.add_file("m-Q8_0.gguf", "gguf");
   const TemporaryDirectory home;
   const std::string snapshot =
@@ -64,7 +65,11 @@ TEST_CASE("pull command: the path is the only line on standard output") {
     const CommandResult all = run_lintel({"pull", "org/name"});
     CHECK(all.code == cli::kOk);
     CHECK(all.out == snapshot + "\n");
-    CHECK(all.err.empty());
+    CHECK_THAT(all.err, Contains("lintel: org/name: its .gguf files are left out") &&
+                            Contains("m-Q8_0.gguf"));
+    CHECK(run_lintel({"pull", hub.url() + "/org/name"}).out == snapshot + "\n");
+    CHECK(run_lintel({"pull", "https://huggingface.co/org/name/blob/main/m-Q8_0.gguf"}).out ==
+          snapshot + "/m-Q8_0.gguf\n");
     CHECK(run_lintel({"pull", "org/name:q8_0"}).out == snapshot + "/m-Q8_0.gguf\n");
     CHECK(run_lintel({"pull", "org/name", "--file", "*.json"}).out == snapshot + "\n");
     CHECK(run_lintel({"pull", "org/name", "--offline"}).out == snapshot + "\n");
@@ -76,6 +81,15 @@ TEST_CASE("pull command: the path is the only line on standard output") {
     CHECK(run_lintel({"pull", "../name"}).code == cli::kUsage);
     CHECK(run_lintel({"pull"}).code == cli::kUsage);
     CHECK(run_lintel({"pull", "org/name:Q8_0", "--file", "*"}).code == cli::kUsage);
+    CHECK(run_lintel({"pull", "org/name", "--if-missing", "--file", "*"}).code == cli::kUsage);
+    const CommandResult elsewhere = run_lintel({"pull", "https://example.org/org/name"});
+    CHECK(elsewhere.code == cli::kUsage);
+    CHECK_THAT(elsewhere.err, Contains("is no address of the hub " + hub.url()));
+    const std::size_t asked = hub.requests().size();
+    CHECK(run_lintel({"pull", "org/name", "--if-missing"}).out == snapshot + "\n");
+    CHECK(hub.requests().size() == asked);
+    CHECK(run_lintel({"pull", "org/other", "--if-missing"}).code == cli::kOk);
+    CHECK(hub.requests().size() > asked);
   }
   const std::size_t before = hub.requests().size();
   const HubEnvironment environment(

@@ -270,15 +270,17 @@ TEST_CASE_METHOD(PullFixture, "pull: globs choose among the kinds that may be pu
 }
 
 TEST_CASE_METHOD(PullFixture, "pull: a quant is a .gguf file or all its parts") {
-  for (const char* file : {"m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "m-F16.gguf", "m-BF16.gguf",
-                           "q/m-Q8_0-00001-of-00002.gguf", "q/m-Q8_0-00002-of-00002.gguf",
-                           "m-Q2-00002-of-00002.gguf"}) {
+  for (const char* file :
+       {"m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "m-F16.gguf", "m-BF16.gguf", "mmproj-F16.gguf",
+        "m-Q4_0.gguf", "m-Q4_0_4_8.gguf", "q/m-Q8_0-00001-of-00002.gguf",
+        "q/m-Q8_0-00002-of-00002.gguf", "m-Q2-00002-of-00002.gguf"}) {
     hub.add_file(file, file);
   }
   const fs::path snapshot = repo() / "snapshots" / FakeHub::kCommit;
   CHECK(pull("org/name:q4_k_m") == snapshot / "m-Q4_K_M.gguf");
   CHECK_FALSE(fs::exists(snapshot / "config.json"));
   CHECK(pull("org/name:F16") == snapshot / "m-F16.gguf");
+  CHECK(pull("org/name:Q4_0") == snapshot / "m-Q4_0.gguf");
   CHECK(pull("org/name@main:Q8") == snapshot / "q/m-Q8_0-00001-of-00002.gguf");
   CHECK(fs::exists(snapshot / "q/m-Q8_0-00002-of-00002.gguf"));
   CHECK_THAT(error("org/name:Q4_K"),
@@ -286,7 +288,116 @@ TEST_CASE_METHOD(PullFixture, "pull: a quant is a .gguf file or all its parts") 
   CHECK_THAT(error("org/name:Q5"), Contains("no .gguf file has 'Q5'") && Contains("m-F16.gguf"));
   CHECK_THAT(error("org/name:Q2"), Contains("m-Q2.gguf has 1 of its 2 parts"));
   options.hub.offline = true;
-  CHECK(pull("org/name:q4") == snapshot / "m-Q4_K_M.gguf");
+  CHECK(pull("org/name:q4_k") == snapshot / "m-Q4_K_M.gguf");
+  CHECK(notes.empty());
+}
+
+namespace {
+
+// A hub with these .gguf files, and an empty cache.
+struct GgufFixture : PullFixture {
+  void add(const std::vector<std::string>& files) {
+    for (const std::string& file : files) gguf.add_file(file, file);
+    gguf.add_file("config.json", "{}", false);
+    gguf.add_file("README.txt", "a", false);
+    options.hub.endpoint = gguf.url();
+  }
+  // The file that is pulled without a quant, by its name.
+  std::string taken() { return pull().filename().string(); }
+
+  FakeHub gguf;
+};
+
+}  // namespace
+
+TEST_CASE_METHOD(GgufFixture, "pull: of .gguf files Q4_K_M is taken, and the others are listed") {
+  add({"m-F32.gguf", "m-Q8_0.gguf", "m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "mmproj-F16.gguf"});
+  const fs::path snapshot = repo() / "snapshots" / FakeHub::kCommit;
+  CHECK(pull() == snapshot / "m-Q4_K_M.gguf");
+  CHECK(notes ==
+        "org/name: of its .gguf files Q4_K_M is taken; :QUANT names another: F32, Q4_K_S, "
+        "Q8_0\n");
+  // It alone was downloaded.
+  CHECK(gguf.count("GET", "/resolve/") == 1);
+  CHECK(std::distance(fs::directory_iterator(snapshot), fs::directory_iterator()) == 1);
+  options.hub.offline = true;
+  CHECK(pull() == snapshot / "m-Q4_K_M.gguf");
+}
+
+TEST_CASE_METHOD(GgufFixture, "pull: without Q4_K_M the next of the default quants is taken") {
+  const auto [files, wanted] = GENERATE(table<std::vector<std::string>, std::string>(
+      {{{"m-Q8_0.gguf", "m-Q4_K_S.gguf", "m-Q4_0.gguf", "m-Q5_K_M.gguf"}, "m-Q4_K_S.gguf"},
+       {{"m-Q8_0.gguf", "m-Q4_0.gguf", "m-Q4_0_4_8.gguf", "m-Q5_K_M.gguf"}, "m-Q4_0.gguf"},
+       {{"m-Q8_0.gguf", "m-Q5_K_M.gguf", "m-Q4_1.gguf"}, "m-Q5_K_M.gguf"},
+       {{"m-F32.gguf", "m-q8_0.gguf", "m-BF16.gguf"}, "m-q8_0.gguf"},
+       // A repository of one needs no choice, whatever it is.
+       {{"m-IQ2_XS.gguf", "mmproj-F16.gguf"}, "m-IQ2_XS.gguf"}}));
+  add(files);
+  CHECK(taken() == wanted);
+}
+
+TEST_CASE_METHOD(GgufFixture, "pull: all parts of the default quant are taken") {
+  add({"q8/m-Q8_0-00001-of-00002.gguf", "q8/m-Q8_0-00002-of-00002.gguf", "f/m-F16.gguf"});
+  CHECK(taken() == "m-Q8_0-00001-of-00002.gguf");
+  CHECK(gguf.count("GET", "/resolve/") == 2);
+  CHECK(notes == "org/name: of its .gguf files Q8_0 is taken; :QUANT names another: F16\n");
+}
+
+TEST_CASE_METHOD(GgufFixture, "pull: .gguf files of no default quant have to be named") {
+  add({"m-F32.gguf", "m-IQ2_M.gguf"});
+  CHECK_THAT(error(), Contains("none of its .gguf files is Q4_K_M") &&
+                          Contains("ORG/NAME:QUANT: F32, IQ2_M"));
+  CHECK(gguf.count("GET", "/resolve/") == 0);
+}
+
+TEST_CASE_METHOD(GgufFixture, "pull: two models of one default quant have to be named") {
+  add({"small-Q4_K_M.gguf", "large-Q4_K_M.gguf", "large-Q8_0.gguf"});
+  CHECK_THAT(error(), Contains("several .gguf files have 'Q4_K_M' in their names: "
+                               "large-Q4_K_M.gguf small-Q4_K_M.gguf"));
+}
+
+TEST_CASE_METHOD(PullFixture, "pull: beside safetensors .gguf files are left out, and listed") {
+  hub.add_file("m-Q4_K_M.gguf", "4");
+  hub.add_file("m-F16.gguf", "16");
+  const fs::path snapshot = pull();
+  CHECK(snapshot == repo() / "snapshots" / FakeHub::kCommit);
+  CHECK(fs::exists(snapshot / "model.safetensors"));
+  CHECK_FALSE(fs::exists(snapshot / "m-Q4_K_M.gguf"));
+  CHECK(notes ==
+        "org/name: its .gguf files are left out; :QUANT names one: m-F16.gguf "
+        "m-Q4_K_M.gguf\n");
+  options.globs = {"*.gguf"};
+  CHECK(pull() == snapshot);
+  CHECK(fs::exists(snapshot / "m-F16.gguf"));
+}
+
+TEST_CASE_METHOD(PullFixture, "pull: the cache has a whole model, or it has none") {
+  const auto cached = [&](const std::string& source = "org/name") {
+    return hub::find_in_cache(hub::parse_pull_source(source), options);
+  };
+  CHECK_FALSE(cached());
+  options.globs = {"config.json"};
+  pull();
+  options.globs.clear();
+  CHECK_FALSE(cached());
+  const fs::path snapshot = pull();
+  const std::size_t before = hub.requests().size();
+  CHECK(cached() == snapshot);
+  CHECK_FALSE(cached("org/name:Q4"));
+  CHECK_FALSE(cached("org/name@other"));
+  CHECK_FALSE(cached("org/other"));
+  // A part of several files is missing, as where a download was ended.
+  fs::rename(snapshot / "model.safetensors", snapshot / "model-00001-of-00002.safetensors");
+  CHECK_FALSE(cached());
+  fs::copy(snapshot / "config.json", snapshot / "model-00002-of-00002.safetensors");
+  CHECK(cached() == snapshot);
+  fs::remove(snapshot / "config.json");
+  CHECK_FALSE(cached());
+  std::ofstream(snapshot / "m-Q8_0-00001-of-00002.gguf") << "1";
+  CHECK_FALSE(cached("org/name:Q8_0"));
+  std::ofstream(snapshot / "m-Q8_0-00002-of-00002.gguf") << "2";
+  CHECK(cached("org/name:Q8_0") == snapshot / "m-Q8_0-00001-of-00002.gguf");
+  CHECK(hub.requests().size() == before);
 }
 
 TEST_CASE_METHOD(PullFixture, "pull: offline the cache alone is looked at") {
@@ -339,6 +450,45 @@ TEST_CASE("pull: sources are parsed and checked") {
                            "org/name:a/b", "org/name@/x", "-org/name", "org/.name", "o\nrg/name"}) {
     INFO(text);
     CHECK_THROWS_AS(hub::parse_pull_source(text), hub::HubError);
+  }
+}
+
+TEST_CASE("pull: the address of a page of the hub names its repository") {
+  const auto source = [](const std::string& text, std::string_view endpoint) {
+    const hub::PullSource parsed = hub::parse_pull_source(text, endpoint);
+    return hub::name_of(parsed) + " " + parsed.revision;
+  };
+  const std::string hub = hub::kDefaultEndpoint, own = "http://127.0.0.1:7/mirror";
+  for (const std::string& endpoint : {hub, own}) {
+    for (const char* const page :
+         {"https://huggingface.co/org/name", "https://huggingface.co/org/name/",
+          "http://huggingface.co/org/name?library=x", "huggingface.co/org/name",
+          "https://hf.co/org/name", "hf.co/org/name", "https://huggingface.co/org/name/tree/main",
+          "https://huggingface.co/org/name/discussions", "hf.co/org/name/discussions/5",
+          "https://www.huggingface.co/org/name#top", "https://huggingface.co/org/name/blob/main",
+          "org/name"}) {
+      INFO(page);
+      CHECK(source(page, endpoint) == "org/name main");
+    }
+    CHECK(source("https://huggingface.co/org/name:Q8_0", endpoint) == "org/name:Q8_0 main");
+    CHECK(source("https://huggingface.co/org/name/tree/v2", endpoint) == "org/name v2");
+    CHECK(source("https://huggingface.co/o/n/blob/main/m-Q4_K_M.gguf", endpoint) ==
+          "o/n:m-Q4_K_M main");
+    CHECK(source("https://huggingface.co/o/n/resolve/v1/q/m-Q8_0-00001-of-00003.gguf?download=true",
+                 endpoint) == "o/n:m-Q8_0 v1");
+    CHECK_THROWS_WITH(
+        hub::parse_pull_source("https://huggingface.co/o/n/blob/main/config.json", endpoint),
+        Contains("'config.json'") && Contains("--file"));
+    CHECK_THROWS_WITH(hub::parse_pull_source("https://example.org/org/name", endpoint),
+                      Contains("is no address of the hub " + endpoint) && Contains("HF_ENDPOINT"));
+  }
+  CHECK(source(own + "/org/name", own) == "org/name main");
+  CHECK(source("127.0.0.1:7/mirror/org/name", own) == "org/name main");
+  for (const char* const wrong :
+       {"https://huggingface.co/datasets/org/name", "https://huggingface.co/",
+        "https://huggingface.co/../x", "https://huggingface.co/org/name/blob/../x.gguf"}) {
+    INFO(wrong);
+    CHECK_THROWS_AS(hub::parse_pull_source(wrong), hub::HubError);
   }
 }
 
