@@ -138,11 +138,12 @@ ChaosServer::ChaosServer(const Options& options) : credentials_(options.credenti
   process_ = std::make_unique<Process>(words);
   const std::string ready = "lintel-server ready on ";
   const std::string& out = process_->read_out_until("\n");
-  if (out.rfind(ready, 0) != 0 || out.back() != '\n') {
+  const std::size_t end = out.find('\n');  // with HTTP a second line may have come
+  if (out.rfind(ready, 0) != 0 || end == std::string::npos) {
     process_->wait();
     throw std::runtime_error("lintel-server did not start: " + out + log());
   }
-  address_ = out.substr(ready.size(), out.size() - ready.size() - 1);
+  address_ = out.substr(ready.size(), end - ready.size());
   for (const int listening : listening_ports(pid())) {
     if (listening != port() && listening != http_port_) metrics_port_ = listening;
   }
