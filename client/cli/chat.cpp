@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // lintel chat.
+#include "client/cli/chat.h"
+
 #include <charconv>
 #include <chrono>
 #include <cstddef>
@@ -62,6 +64,7 @@ struct ChatFlags {
   bool store = false;
   bool json = false;
   bool render_ids = false;
+  std::optional<std::string> question;  // the only one, in place of standard input's
 };
 
 void check_think(const std::string& word) {
@@ -465,7 +468,9 @@ int run_chat(const ChatFlags& flags, Console& console) {
   if (flags.render_ids) throw UsageError("--render-ids goes with --render");
   Chat chat(client, flags, console);
   int status = kOk;
-  if (console.in_is_terminal()) {
+  if (flags.question) {
+    chat.ask(*flags.question, console.cancellation());
+  } else if (console.in_is_terminal()) {
     status = talk(chat, console);
   } else {
     std::string question = console.read_all();
@@ -477,12 +482,8 @@ int run_chat(const ChatFlags& flags, Console& console) {
   return status;
 }
 
-}  // namespace
-
-void add_chat(CLI::App& app, CommandLine& command_line) {
-  auto flags = std::make_shared<ChatFlags>();
-  CLI::App* chat = app.add_subcommand("chat", "Talk to a model that has a chat template");
-  chat->footer(kChatFooter);
+// The flags of a conversation.
+void add_chat_flags(CLI::App* chat, const std::shared_ptr<ChatFlags>& flags) {
   chat->add_option("--system", flags->system, "System message; @FILE: from a file")
       ->type_name("TEXT");
   chat->add_option("--think", flags->think,
@@ -493,6 +494,27 @@ void add_chat(CLI::App& app, CommandLine& command_line) {
   chat->add_option("--max-tokens", flags->max_tokens, "Tokens of an answer, reasoning included")
       ->type_name("N");
   chat->add_option("--seed", flags->seed, "Of the random draws")->type_name("N");
+}
+
+}  // namespace
+
+TalkOver add_talk_flags(CLI::App& command, Console& console) {
+  const auto flags = std::make_shared<ChatFlags>();
+  add_chat_flags(&command, flags);
+  command.add_flag("--json", flags->json, "Each answer as a line of JSON with its usage");
+  return [flags, &console](const ConnectionFlags& connection,
+                           const std::optional<std::string>& question) {
+    flags->connection = connection;
+    flags->question = question;
+    return run_chat(*flags, console);
+  };
+}
+
+void add_chat(CLI::App& app, CommandLine& command_line) {
+  auto flags = std::make_shared<ChatFlags>();
+  CLI::App* chat = app.add_subcommand("chat", "Talk to a model that has a chat template");
+  chat->footer(kChatFooter);
+  add_chat_flags(chat, flags);
   chat->add_flag("--store", flags->store, "The server keeps each turn as a response");
   chat->add_option("--resume", flags->resume,
                    "Continue after this stored response; implies --store")
