@@ -18,5 +18,6 @@ void add_chat(CLI::App& app, CommandLine& command_line);
 void add_tokenize(CLI::App& app, CommandLine& command_line);  // and detokenize
 void add_token(CLI::App& app, CommandLine& command_line);
 void add_pull(CLI::App& app, CommandLine& command_line);
+void add_run(CLI::App& app, CommandLine& command_line);
 
 }  // namespace lintel::cli

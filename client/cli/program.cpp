@@ -171,7 +171,6 @@ std::string with_suggestion(const std::string& text, const std::string& suggesti
 // Commands of other programs that serve models, and what does the same here.
 std::string_view command_elsewhere(const std::string& word) {
   static constexpr std::pair<std::string_view, std::string_view> kCommands[] = {
-      {"run", "`lintel generate --prompt TEXT` runs a model that a server has"},
       {"serve", "`lintel-server --model DIR` serves models"},
       {"start", "`lintel-server --model DIR` serves models"},
       {"list", "`lintel model list` shows the models"},
@@ -253,6 +252,7 @@ namespace {
 
 constexpr const char* kProgramFooter = R"(
 Examples:
+  lintel run Qwen/Qwen3.5-0.8B
   lintel health
   lintel generate --prompt "Once upon a time" --max-new-tokens 200
   lintel complete --images t10k-images-idx3-ubyte.gz --index 0-9 --occlude bottom:14 --watch
@@ -273,6 +273,7 @@ int run_command_line(std::vector<std::string> arguments, Console& console) {
   describe::add_flags(app);
   app.require_subcommand(1);
   app.footer(kProgramFooter);
+  add_run(app, command_line);
   add_generate(app, command_line);
   add_complete(app, command_line);
   add_score(app, command_line);

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// `lintel run`: models of a path or a hub, and whose server has them.
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <iterator>
+#include <regex>
+
+#include "tests/cli/processes.h"
+#include "tests/cli/terminal_process.h"
+#include "tests/client/support/fake_hub.h"
+#include "tests/support/catch.h"
+#include "tests/support/eventually.h"
+#include "tests/support/text_model.h"
+
+namespace lintel::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+
+constexpr const char* kRunTemplate =
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}";
+const std::vector<std::string> kShortAnswer = {"--max-tokens", "8", "--seed", "3", "--json"};
+
+// A model that chats, and an environment in which no server has it.
+class RunFixture {
+ public:
+  RunFixture() {
+    write_text_model(model);
+    std::ofstream(model / "chat_template.jinja") << kRunTemplate;
+    set("LINTEL_ADDRESS", "unix:" + (directory.path() / "nobody").string());
+    set("XDG_STATE_HOME", state.string());
+    set("HF_HUB_CACHE", (directory.path() / "hub").string());
+  }
+
+  void set(const std::string& name, const std::string& value) {
+    environment_.push_back(name + "=" + value);
+  }
+  std::vector<std::string> command(std::vector<std::string> words) const {
+    words.insert(words.begin(), environment_.begin(), environment_.end());
+    words.insert(words.begin(), "/usr/bin/env");
+    return words;
+  }
+  std::vector<std::string> command_of_run(const std::vector<std::string>& arguments) const {
+    std::vector<std::string> words = {LINTEL_CLI, "run"};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return command(words);
+  }
+  // Runs `lintel run MODEL QUESTION` for a short answer.
+  Result ask(const std::string& of_model, const std::string& question,
+             const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> arguments = {of_model, question};
+    arguments.insert(arguments.end(), kShortAnswer.begin(), kShortAnswer.end());
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    Process process(command_of_run(arguments));
+    const int code = process.wait();
+    return {code, process.out(), process.err()};
+  }
+  std::vector<std::string> logs() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(state / "lintel")) {
+      names.push_back(entry.path().string());
+    }
+    return names;
+  }
+  // The model as a repository of a hub.
+  void fill(FakeHub& hub) const {
+    for (const auto& entry : fs::directory_iterator(model)) {
+      std::ifstream in(entry.path(), std::ios::binary);
+      hub.add_file(entry.path().filename().string(), {std::istreambuf_iterator<char>(in), {}});
+    }
+  }
+
+  const TemporaryDirectory directory;
+  const fs::path model = directory.path() / "world", state = directory.path() / "state";
+
+ private:
+  std::vector<std::string> environment_;
+};
+
+// The children of a process.
+std::vector<pid_t> children_of(pid_t pid) {
+  const std::string id = std::to_string(pid);
+  std::ifstream in("/proc/" + id + "/task/" + id + "/children");
+  return {std::istream_iterator<pid_t>(in), {}};
+}
+
+bool runs(pid_t pid) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(in, text);
+  // One that was not waited for yet has ended, too.
+  return !text.empty() && text.substr(text.rfind(')') + 2, 1) != "Z";
+}
+
+// "http://127.0.0.1:PORT/" of what `lintel run` says.
+std::string page_of(const std::string& text) {
+  std::smatch page;
+  REQUIRE(
+      std::regex_search(text, page, std::regex("page: (http://127\\.0\\.0\\.1:[0-9]+/), log: ")));
+  return page[1];
+}
+
+std::string status_of_page(const std::string& page) {
+  Process curl(
+      {"/usr/bin/curl", "--noproxy", "*", "-s", "-o", "/dev/null", "-w", "%{http_code}", page});
+  curl.wait();
+  return curl.out();
+}
+
+}  // namespace
+
+TEST_CASE_METHOD(RunFixture, "lintel run asks a model of a directory one question") {
+  const Result asked = ask(model.string(), "What is it?");
+  INFO(asked.err);
+  REQUIRE(asked.code == 0);
+  CHECK(asked.json()["message"]["role"] == "assistant");
+  CHECK(asked.json()["usage"]["completion_tokens"] == 8);
+  CHECK_THAT(asked.err, Contains("lintel: world is served for this conversation, page: "));
+  // Its server has ended, and with it the log.
+  CHECK(status_of_page(page_of(asked.err)) == "000");
+  CHECK(logs().empty());
+  // Standard input is the question where there is no other.
+  std::string words = "printf 'What is it?\\n' |";
+  std::vector<std::string> arguments = {model.string()};
+  arguments.insert(arguments.end(), kShortAnswer.begin(), kShortAnswer.end());
+  for (const std::string& word : command_of_run(arguments)) words += " '" + word + "'";
+  Process piped({"/bin/sh", "-c", words});
+  CHECK(piped.wait() == 0);
+  CHECK(piped.out() == asked.out);
+  CHECK(ask(model.string() + "/", "What is it?").out == asked.out);
+}
+
+TEST_CASE_METHOD(RunFixture, "lintel run ends with a status and a reason for what fails") {
+  const Result missing = ask("./nowhere", "a");
+  CHECK(missing.code == 2);
+  CHECK_THAT(missing.err, Contains("MODEL: ./nowhere: No such file or directory"));
+  CHECK(ask("gpt2", "a").code == 2);
+  CHECK(ask("org/na me", "a").code == 2);
+
+  std::ofstream(model / "config.json", std::ios::app) << "}";
+  const Result broken = ask(model.string(), "a");
+  CHECK(broken.code == 1);
+  CHECK(broken.out.empty());
+  CHECK_THAT(broken.err, Contains("lintel: the server did not start: ") &&
+                             Contains("config.json") && Contains("(log: " + logs().at(0) + ")"));
+
+  // A server that serves and a question that fails.
+  write_random_model(directory.path() / "mute", tiny_config(TinyModel::kBytes), /*seed=*/7);
+  const Result mute = ask((directory.path() / "mute").string(), "a");
+  CHECK(mute.code == 1);
+  CHECK(mute.out.empty());
+  CHECK_THAT(mute.err, Contains("chat template"));
+}
+
+TEST_CASE_METHOD(RunFixture,
+                 "a server of lintel run talks on a terminal until the conversation ends") {
+  TerminalProcess first(command_of_run({model.string(), "--max-tokens", "4"}));
+  const std::string start = first.read_until(".log");
+  const std::string page = page_of(start);
+  CHECK(status_of_page(page) == "200");
+  REQUIRE(logs().size() == 1);
+  first.read_until("> ");
+  first.type("What is it?\n");
+  first.read_until("> ");
+  // Another run has a server of its own.
+  TerminalProcess second(command_of_run({model.string()}));
+  const std::string other = page_of(second.read_until(".log"));
+  CHECK(other != page);
+  CHECK(status_of_page(other) == "200");
+  second.read_until("> ");
+  second.type("\x04");
+  CHECK(second.wait() == 0);
+  CHECK(status_of_page(other) == "000");
+  CHECK(status_of_page(page) == "200");
+  first.type("\x04");
+  CHECK(first.wait() == 0);
+  CHECK(status_of_page(page) == "000");
+  CHECK(logs().empty());
+}
+
+TEST_CASE_METHOD(RunFixture, "Ctrl-C ends an answer of lintel run, and its server serves on") {
+  TerminalProcess run(command_of_run({model.string(), "--max-tokens", "8000"}));
+  const std::string page = page_of(run.read_until(".log"));
+  run.read_until("> ");
+  run.type("What is it?\n");
+  run.read_until("\n");
+  run.type("\x03");
+  run.read_until("> ");
+  CHECK(status_of_page(page) == "200");
+  run.type("\x04");
+  CHECK(run.wait() == 0);
+  CHECK(status_of_page(page) == "000");
+}
+
+TEST_CASE_METHOD(RunFixture, "the server of lintel run ends when that is killed") {
+  const std::string words = [&] {
+    std::string all = "exec";
+    for (const std::string& word : command_of_run({model.string()})) all += " '" + word + "'";
+    return all;
+  }();
+  // Its question never ends: the pipe stays open.
+  Process run({"/bin/bash", "-c", "sleep 1000 | (" + words + ")"});
+  const std::string page = page_of(run.read_err_until(".log\n"));
+  pid_t lintel = -1, server = -1;
+  for (const pid_t child : children_of(run.pid())) {
+    for (const pid_t grandchild : children_of(child)) lintel = child, server = grandchild;
+  }
+  REQUIRE(server > 0);
+  CHECK(runs(server));
+  CHECK(status_of_page(page) == "200");
+  kill(lintel, SIGKILL);
+  eventually([&] { return !runs(server); });
+  CHECK(status_of_page(page) == "000");
+  for (const pid_t child : children_of(run.pid())) kill(child, SIGKILL);  // the sleep
+}
+
+TEST_CASE_METHOD(RunFixture, "lintel run uses a server that has the model, and leaves it alone") {
+  const ServerProcess server({TinyModel::kTokens}, {"--model", model.string()});
+  const std::string question = "What is it?";
+  const Result own = ask(model.string(), question);
+  const std::vector<std::string> there = {"--address", server.address()};
+  const Result used = ask(model.string(), question, there);
+  INFO(used.err);
+  CHECK(used.code == 0);
+  CHECK(used.err == "lintel: the server at " + server.address() + " has world\n");
+  CHECK(used.out == own.out);
+  // Another model of the same name is not that one.
+  write_text_model(directory.path() / "other" / "world", /*vocab_size=*/301);
+  std::ofstream(directory.path() / "other/world/chat_template.jinja") << kRunTemplate;
+  const Result other = ask((directory.path() / "other" / "world").string(), question, there);
+  CHECK(other.code == 0);
+  CHECK_THAT(other.err, Contains("served for this conversation"));
+  CHECK(server.lintel({"health"}).code == 0);
+}
+
+TEST_CASE_METHOD(RunFixture, "lintel run takes a GGUF file, or the first of its parts") {
+  const fs::path folder = fs::path(LINTEL_TEST_DATA) / "golden" / "gguf";
+  for (const std::string file : {"qwen35-q8_0-00001-of-00003.gguf", "rwkv7-q8_0.gguf"}) {
+    const std::string path = (folder / file).string(),
+                      name = file.substr(0, file.find("-q8_0") + 5);
+    // These small files have no tokenizer: their servers start, and say so.
+    const Result own = ask(path, "a");
+    CHECK(own.code == 1);
+    CHECK_THAT(own.err, Contains("lintel: " + name + " is served for this conversation") &&
+                            Contains("has no tokenizer"));
+    const ServerProcess server({}, {"--model", path});
+    const Result used = ask(path, "a", {"--address", server.address()});
+    CHECK_THAT(used.err, Contains("lintel: the server at " + server.address() + " has " + name));
+  }
+}
+
+TEST_CASE_METHOD(RunFixture, "lintel run loads no model into a server that others started") {
+  fs::create_directories(directory.path() / "models");
+  fs::copy(model, directory.path() / "models" / "world");
+  const ServerProcess server({}, {"--models", (directory.path() / "models").string()});
+  const Result asked = ask(model.string(), "What is it?", {"--address", server.address()});
+  CHECK(asked.code == 0);
+  CHECK_THAT(asked.err, Contains("served for this conversation"));
+  CHECK_FALSE(server.lintel({"model", "list", "--json"}).out.find("world") != std::string::npos);
+}
+
+TEST_CASE_METHOD(RunFixture, "lintel run pulls a model of a hub once") {
+  FakeHub hub;
+  fill(hub);
+  set("HF_ENDPOINT", hub.url());
+  const Result pulled = ask("org/world", "What is it?");
+  INFO(pulled.err);
+  REQUIRE(pulled.code == 0);
+  CHECK_THAT(pulled.err, Contains("lintel: org/world is served for this conversation"));
+  CHECK(pulled.out == ask(model.string(), "What is it?").out);
+  const std::size_t requests = hub.requests().size();
+  CHECK(requests > 0);
+  CHECK(ask("org/world", "What is it?").out == pulled.out);
+  CHECK(ask(hub.url() + "/org/world", "What is it?").out == pulled.out);
+  CHECK(hub.requests().size() == requests);
+  // A server that has it under this name is used, as one that has it as a path's.
+  const ServerProcess server({}, {"--model", "org/world=" + model.string()});
+  const Result used = ask("org/world", "What is it?", {"--address", server.address()});
+  CHECK(used.err == "lintel: the server at " + server.address() + " has org/world\n");
+  CHECK(used.out == pulled.out);
+  const Result offline = ask("org/absent", "a", {"--offline"});
+  CHECK(offline.code == 1);
+  CHECK_THAT(offline.err, Contains("org/absent@main is not in the cache"));
+}
+
+TEST_CASE_METHOD(RunFixture,
+                 "a download shows speed, time left and file on a terminal, then what to do") {
+  FakeHub hub;
+  hub.add_file("config.json", "{}", false);
+  hub.add_file("model.safetensors", std::string(30'000'000, 'w'));
+  // The rest of the file comes after a while: only of time that has passed there is a speed.
+  hub.add_fault({});
+  hub.add_fault({.cut_after = 20'000'000});
+  set("HF_ENDPOINT", hub.url());
+  TerminalProcess pull(command({LINTEL_CLI, "pull", "org/name"}));
+  const std::string shown = pull.read_until("`lintel-server org/name` serves it");
+  CHECK_THAT(shown, Catch::Contains("/30 MB, ") && Catch::Contains(" MB/s, ") &&
+                        Catch::Contains(" s left, model.safetensors"));
+  CHECK_THAT(shown, Catch::Contains("`lintel run org/name` talks to it"));
+  CHECK(pull.wait() == 0);
+}
+
+}  // namespace lintel::testing
