@@ -17,7 +17,7 @@ namespace lintel {
 std::filesystem::path program_beside(const std::string& name);
 
 // Its standard input is empty and its standard output a pipe. It gets SIGTERM when this process
-// ends, in whatever way.
+// ends, also when that is killed.
 //
 // Threads: made by one that lives as long as the process, as main's does: the system takes the end
 // of that thread for the parent's. Used by one at a time.
@@ -36,7 +36,7 @@ class ChildProcess {
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   pid_t pid() const { return pid_; }
-  // Its standard output, read to the end by whoever reads it. Owned by the object.
+  // Its standard output; owned by the object.
   int out() const { return out_; }
   // Sends SIGTERM, waits at most `patience`, then sends SIGKILL. Returns as wait().
   int end(std::chrono::milliseconds patience);

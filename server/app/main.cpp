@@ -67,7 +67,7 @@ std::string where_it_serves(const ServerOptions& options, const LintelServer& se
          (has_page ? ", page: " + server.http_url() + "/" : "");
 }
 
-int serve(const ServerOptions& options) {
+int serve(ServerOptions options) {
   const std::terminate_handler before = end_start_on_terminate(options.logging);
   check_address_space(options);
   check_threads(options);
@@ -78,6 +78,7 @@ int serve(const ServerOptions& options) {
   set_up_logging(options.logging);
 
   check_before_loading(options);
+  pull_model(options);
   const SteadyClock clock;
   LintelServer server(options, clock);
   check_address_space(options);  // models take theirs first
@@ -122,6 +123,7 @@ int main(int argc, char** argv) {
   try {
     lintel::choose_kernels(options.models.kernels);
     if (options.print_numerics) {
+      lintel::pull_model(options);
       lintel::print_numerics(options.models, std::cout);
       return EXIT_SUCCESS;
     }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/app/options.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
@@ -302,6 +305,11 @@ std::optional<std::string> given(const std::string& flag, int argc, const char* 
   return value;
 }
 
+std::string belongs_to_no_flag(const std::string& word) {
+  return "'" + word + "' belongs to no flag" +
+         (std::filesystem::exists(word) ? ": a model's directory or file is given by --model" : "");
+}
+
 std::string unknown_words(const CLI::App& app) {
   std::vector<std::string> flags;
   for (const CLI::Option* const option : app.get_options()) {
@@ -315,8 +323,7 @@ std::string unknown_words(const CLI::App& app) {
     return "there is no flag " + flag + describe::did_you_mean(name, flags, "--");
   }
   const std::string word = words.empty() ? "" : words.front();
-  return "'" + word + "' belongs to no flag" +
-         (std::filesystem::is_directory(word) ? ": a model's directory is given by --model" : "");
+  return belongs_to_no_flag(word);
 }
 
 // Why a configuration file cannot be opened.
@@ -378,6 +385,8 @@ constexpr const char* kExamples =
     "      to try it; then: lintel generate --model text-linear-small --prompt 'The '\n"
     "  lintel-server --model weights/mnist-linear-small\n"
     "      for this machine; then: lintel complete --unconditional 4\n"
+    "  lintel-server unsloth/Qwen3.5-4B-GGUF:Q4_K_M\n"
+    "      of a hub; then: lintel chat\n"
     "  lintel-server --model DIR --listen 0.0.0.0:50051 --tls-cert server.pem \\\n"
     "      --tls-key server.key --auth-tokens tokens --metrics-listen 127.0.0.1:9464\n"
     "      for others, with tokens of `lintel token new`, and watched by Prometheus\n"
@@ -746,6 +755,32 @@ void use_packaged_models(ServerOptions& options) {
   options.serves_packaged_models = true;
 }
 
+// Whether systemd runs this process as a service: the progress of a download is not seen there,
+// and a start that takes minutes is ended.
+bool is_service() {
+  const char* const process = std::getenv("SYSTEMD_EXEC_PID");
+  if (process != nullptr && process == std::to_string(::getpid())) return true;
+  // Of systemd before 248, or through a script: standard error is the journal's.
+  const char* const journal = std::getenv("JOURNAL_STREAM");
+  struct stat error {};
+  return journal != nullptr && ::fstat(STDERR_FILENO, &error) == 0 &&
+         journal == std::to_string(error.st_dev) + ":" + std::to_string(error.st_ino);
+}
+
+// The model of a hub that the command line names. Throws UsageError.
+void use_pulled_model(const std::string& source, ServerOptions& options) {
+  const std::optional<std::string> name = name_of_pulled(source);
+  if (!name || std::filesystem::exists(source)) throw UsageError(belongs_to_no_flag(source));
+  if (is_service()) {
+    throw UsageError("'" + source +
+                     "': a service downloads no model: give --model, or model in its "
+                     "file, the path that `HF_HUB_CACHE=/var/lib/lintel/hub lintel pull " +
+                     source + "` prints");
+  }
+  options.pulled_model = source;
+  options.models.directories.push_back({*name, ""});
+}
+
 // HTTP where nothing names it: on loopback, if gRPC is there. A unix socket's permissions say who
 // may call, which a port would get round.
 void use_default_http(ServerOptions& options) {
@@ -778,6 +813,13 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
   const auto config = std::make_shared<ConfigFile>(app);
   app.config_formatter(config);
   for (const Flag& flag : flags) declare(app, flag);
+  std::string pulled;
+  app.add_option("MODEL", pulled,
+                 "ORG/NAME[:QUANT] of a hub: pulled by the lintel beside this program unless the "
+                 "cache has it, and served under this name. On the command line alone, and not of "
+                 "a service")
+      ->type_name("")
+      ->configurable(false);
   lay_out_help(app);
   try {
     app.parse(argc, argv);
@@ -795,6 +837,7 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
     throw;
   }
   options->logging = parsed.logging;  // also for what is found wrong from here on
+  if (!pulled.empty()) use_pulled_model(pulled, parsed);
   const ModelOptions& models = parsed.models;
   const bool names_no_model =
       models.directories.empty() && models.models_directory().empty() && models.load.empty();

@@ -8,6 +8,7 @@
 #include <spdlog/spdlog.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -28,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/core/child_process.h"
 #include "model/fastest_type.h"
 #include "model/model_files.h"
 #include "model/numerics_fingerprint.h"
@@ -96,10 +98,12 @@ void check_repository(const ServerOptions& options) {
   }
 }
 
-void check_directory(const char* flag, const std::filesystem::path& path) {
+void check_directory(const char* flag, const std::filesystem::path& path,
+                     const std::string& hint = "") {
   if (std::filesystem::is_directory(path)) return;
+  const bool exists = std::filesystem::exists(path);
   throw std::runtime_error(std::string(flag) + ": " + path.string() + ": " +
-                           std::strerror(std::filesystem::exists(path) ? ENOTDIR : ENOENT));
+                           std::strerror(exists ? ENOTDIR : ENOENT) + (exists ? "" : hint));
 }
 
 // A directory, or a GGUF file.
@@ -114,7 +118,7 @@ void check_model(const std::filesystem::path& path) {
                                            "read: training/README.md converts them"
                                          : ""));
   }
-  check_directory("--model", path);
+  check_directory("--model", path, hint_to_pull(path.string()));
 }
 
 // Holds the address until the others are looked at: two flags may name one.
@@ -136,7 +140,9 @@ constexpr const char* kThreadLimits =
 void check_before_loading(const ServerOptions& options) {
   check_security_files(options.security);
   check_repository(options);
-  for (const auto& model : options.models.directories) check_model(model.path);
+  for (const auto& model : options.models.directories) {
+    if (!model.path.empty()) check_model(model.path);  // else it is to be pulled
+  }
   for (const auto& adapter : options.models.adapters) check_directory("--adapter", adapter.path);
   for (const auto& file : options.models.chat_templates) {
     if (!std::filesystem::is_regular_file(file.path)) {
@@ -155,6 +161,29 @@ void check_before_loading(const ServerOptions& options) {
   }
   if (const auto& address = options.monitoring.metrics_listen) {
     metrics = hold("--metrics-listen", *address, is_first_start);
+  }
+}
+
+void pull_model(ServerOptions& options) {
+  if (options.pulled_model.empty()) return;
+  const std::string command = "lintel pull " + options.pulled_model;
+  ChildProcess child(
+      {program_beside("lintel").string(), "pull", "--if-missing", options.pulled_model}, {});
+  std::string out;
+  char bytes[512];
+  for (ssize_t got = 0; (got = ::read(child.out(), bytes, sizeof bytes)) != 0;) {
+    if (got < 0 && errno != EINTR) break;
+    if (got > 0) out.append(bytes, static_cast<std::size_t>(got));
+  }
+  const int status = child.wait();
+  if (status == 127) {
+    throw std::runtime_error(command + ": lintel is neither beside lintel-server nor on the PATH");
+  }
+  if (status != 0) {  // it has said why
+    throw std::runtime_error(command + " ended with status " + std::to_string(status));
+  }
+  for (ModelDirectory& model : options.models.directories) {
+    if (model.path.empty()) model.path = out.substr(0, out.find('\n'));
   }
 }
 

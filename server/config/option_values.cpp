@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/config/option_values.h"
 
+#include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <filesystem>
@@ -146,6 +147,23 @@ bool exists(const std::string& path) {
 
 }  // namespace
 
+std::optional<std::string> name_of_pulled(const std::string& text) {
+  std::string name = text;
+  const std::size_t at = text.find('@');
+  if (at != std::string::npos) {
+    const std::size_t colon = std::min(text.find(':', at), text.size());
+    if (colon == at + 1) return std::nullopt;
+    name.erase(at, colon - at);
+  }
+  if (name.find('/') == std::string::npos || !is_repository_name(name)) return std::nullopt;
+  return name;
+}
+
+std::string hint_to_pull(const std::string& text) {
+  if (!name_of_pulled(text)) return "";
+  return "; is it of a hub? `lintel pull " + text + "` downloads it and prints its path";
+}
+
 ModelDirectory parse_model_directory(const std::string& text) {
   ModelDirectory model;
   // A path may contain '=', too: one that exists is no name and path.
@@ -169,7 +187,8 @@ ModelDirectory parse_model_directory(const std::string& text) {
   if (!is_repository_name(model.name)) {
     throw UsageError("'" + model.name + "' of '" + text +
                      "' cannot name a model: 1 to 128 of letters, digits, '.', '-' and '_', not "
-                     "beginning with '.', or ORG/NAME of such; give another with NAME=PATH");
+                     "beginning with '.', or ORG/NAME of such; give another with NAME=PATH" +
+                     (exists(text) ? "" : hint_to_pull(text)));
   }
   return model;
 }

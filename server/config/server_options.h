@@ -111,6 +111,10 @@ struct ServerOptions {
 
   bool print_numerics = false;  // instead of serving
 
+  // ORG/NAME[@REVISION][:QUANT] of a hub, from the command line; empty: none. models.directories
+  // has its name, and its path after pull_model().
+  std::string pulled_model;
+
   // No model, repository or configuration file was named: `models` has the packaged models.
   bool serves_packaged_models = false;
   // http.listen was not named and is kDefaultHttpPort on loopback. A server that finds it taken

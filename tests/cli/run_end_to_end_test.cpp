@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `lintel run`: models of a path or a hub, and whose server has them.
+// `lintel run`, and `lintel-server ORG/NAME`: models of a path or a hub, and whose server has them.
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -31,7 +31,7 @@ class RunFixture {
   RunFixture() {
     write_text_model(model);
     std::ofstream(model / "chat_template.jinja") << kRunTemplate;
-    set("LINTEL_ADDRESS", "unix:" + (directory.path() / "nobody").string());
+    set("LINTEL_ADDRESS", "unix:" + (directory.path() / "nowhere").string());
     set("XDG_STATE_HOME", state.string());
     set("HF_HUB_CACHE", (directory.path() / "hub").string());
   }
@@ -213,8 +213,10 @@ TEST_CASE_METHOD(RunFixture, "the server of lintel run ends when that is killed"
   CHECK(runs(server));
   CHECK(status_of_page(page) == "200");
   kill(lintel, SIGKILL);
-  eventually([&] { return !runs(server); });
+  const bool has_ended = eventually([&] { return !runs(server); });
+  CHECK(has_ended);
   CHECK(status_of_page(page) == "000");
+  if (!has_ended) kill(server, SIGKILL);
   for (const pid_t child : children_of(run.pid())) kill(child, SIGKILL);  // the sleep
 }
 
@@ -302,6 +304,97 @@ TEST_CASE_METHOD(RunFixture,
                         Catch::Contains(" s left, model.safetensors"));
   CHECK_THAT(shown, Catch::Contains("`lintel run org/name` talks to it"));
   CHECK(pull.wait() == 0);
+}
+
+namespace {
+
+// The name of the only model of a server that starts with these words.
+struct StartedServer {
+  explicit StartedServer(const std::vector<std::string>& words) : process(words) {
+    const std::string out = process.read_out_until("\n");
+    INFO(out << process.err());
+    REQUIRE(out.starts_with("lintel-server ready on "));
+    address = out.substr(out.rfind(' ') + 1, out.size() - out.rfind(' ') - 2);
+  }
+  std::string models() const {
+    Process list({LINTEL_CLI, "model", "list", "--json", "--address", address});
+    list.wait();
+    return list.out();
+  }
+  Process process;
+  std::string address;
+};
+
+}  // namespace
+
+TEST_CASE_METHOD(RunFixture, "lintel-server ORG/NAME pulls a model and serves it under this name") {
+  FakeHub hub;
+  fill(hub);
+  set("HF_ENDPOINT", hub.url());
+  const std::vector<std::string> words =
+      command({LINTEL_SERVER, "--listen", "127.0.0.1:0", "--http-listen", "off", "org/world"});
+  {
+    const StartedServer server(words);
+    CHECK_THAT(server.models(), Contains("\"org/world\""));
+  }
+  const std::size_t requests = hub.requests().size();
+  CHECK(requests > 0);
+  CHECK_THAT(StartedServer(words).models(), Contains("\"org/world\""));
+  CHECK(hub.requests().size() == requests);  // the cache has it
+}
+
+TEST_CASE_METHOD(RunFixture, "lintel-server ORG/NAME ends with the reason of a pull that failed") {
+  FakeHub hub;
+  hub.set_list("{}");
+  set("HF_ENDPOINT", hub.url());
+  Process server(command(
+      {LINTEL_SERVER, "--listen", "127.0.0.1:0", "--http-listen", "off", "org/world:Q8_0"}));
+  CHECK(server.wait() == 1);
+  CHECK(server.out().empty());
+  CHECK_THAT(server.err(),
+             Contains("lintel: org/world@main: its list names no commit") &&
+                 Contains("lintel-server: lintel pull org/world:Q8_0 ended with status 1"));
+}
+
+TEST_CASE_METHOD(RunFixture, "a service and a configuration file pull nothing, and say what to run",
+                 "[threat-100]") {
+  FakeHub hub;
+  fill(hub);
+  set("HF_ENDPOINT", hub.url());
+  const auto run = [&](const std::vector<std::string>& words) {
+    Process server(command(words));
+    const int code = server.wait();
+    CHECK(server.out().empty());
+    return Result{code, server.out(), server.err()};
+  };
+  // As systemd starts it, with the process in this variable.
+  const std::string serve =
+      std::string("exec '") + LINTEL_SERVER + "' --listen 127.0.0.1:0 --http-listen off org/world";
+  const Result service = run({"/bin/sh", "-c", "export SYSTEMD_EXEC_PID=$$; " + serve});
+  CHECK(service.code == 2);  // which its unit does not try again
+  CHECK_THAT(service.err, Contains("HF_HUB_CACHE=/var/lib/lintel/hub lintel pull org/world`"));
+  // With its log in the journal.
+  const std::string log = (directory.path() / "journal").string();
+  const Result journal =
+      run({"/bin/sh", "-c",
+           "exec 2>" + log + "; export JOURNAL_STREAM=$(stat -c %d:%i " + log + "); " + serve});
+  CHECK(journal.code == 2);
+  // A terminal of systemd's is no service.
+  const StartedServer terminal(command(
+      {"/bin/sh", "-c", "export SYSTEMD_EXEC_PID=1 JOURNAL_STREAM=8:1 INVOCATION_ID=a; " + serve}));
+  CHECK_THAT(terminal.models(), Contains("org/world"));
+
+  const std::size_t requests = hub.requests().size();
+  const std::string file = (directory.path() / "server.toml").string();
+  for (const std::string name : {"org/other", "org/other:Q8_0"}) {
+    std::ofstream(file) << "model = [\"" << name << "\"]\nlisten = \"127.0.0.1:0\"\n";
+    const Result configured = run({LINTEL_SERVER, "--http-listen", "off", "--config", file});
+    CHECK(configured.code != 0);
+    CHECK_THAT(configured.err, Contains("`lintel pull " + name + "` downloads it"));
+  }
+  std::ofstream(file) << "MODEL = \"org/other\"\n";
+  CHECK(run({LINTEL_SERVER, "--config", file}).code == 2);
+  CHECK(hub.requests().size() == requests);
 }
 
 }  // namespace lintel::testing

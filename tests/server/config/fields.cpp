@@ -195,7 +195,7 @@ std::vector<Field> fields_of(ServerOptions& options) {
   Fields fields;
   auto& [models, listen, replica_id, connections, http, security, request_memory_bytes, identity,
          sessions, prefixes, durable, shared, initial_states, streaming, logging, monitoring,
-         print_numerics, serves_packaged_models, http_is_default] = options;
+         print_numerics, pulled_model, serves_packaged_models, http_is_default] = options;
   add_models(models, fields);
   fields.add("listen", listen);
   fields.add("replica_id", replica_id);
@@ -230,6 +230,7 @@ std::vector<Field> fields_of(ServerOptions& options) {
   fields.add("monitoring.metrics_listen", metrics_listen);
   fields.add("monitoring.channelz", channelz);
   fields.add("print_numerics", print_numerics);
+  fields.add("pulled_model", pulled_model);
   fields.add("serves_packaged_models", serves_packaged_models);
   fields.add("http_is_default", http_is_default);
   return fields.all;

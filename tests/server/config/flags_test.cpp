@@ -22,6 +22,7 @@ const std::map<std::string, std::string> kWithoutFlag = {
     {"models.scheduling.most_rows_per_step", "follows from --speculation-rows and the model"},
     {"models.scheduling.mask_budget", "a bound of the engine's own; tests have others"},
     {"http.heartbeat_ms", "clients wait longer than ten seconds; tests do not"},
+    {"pulled_model", "the word without a flag"},
     {"serves_packaged_models", "follows from what is not given"},
     {"http_is_default", "follows from --listen and what is not given"},
     {"prefixes.least_tokens", "shorter beginnings save no more than a step; tests have short ones"},
