@@ -396,25 +396,32 @@ std::shared_ptr<const ChatModel> load_chat(ChatTemplateSources sources,
   return chat;
 }
 
-// One line on a terminal, of large models alone.
+// How far a load is: for `on_progress`, and of a large model in a line on a terminal.
 class LoadProgress {
  public:
-  explicit LoadProgress(std::string model) : model_(std::move(model)) {}
+  LoadProgress(std::string model, ModelLoader::OnProgress on_progress)
+      : model_(std::move(model)), on_progress_(std::move(on_progress)) {}
   ~LoadProgress() { finish(); }
   LoadProgress(const LoadProgress&) = delete;
   LoadProgress& operator=(const LoadProgress&) = delete;
 
   void show(std::uint64_t done, std::uint64_t total) {
-    constexpr std::uint64_t kLeastBytes = 100'000'000;
+    constexpr std::uint64_t kLeastBytes = 100'000'000;  // of a large model
     const auto percent = static_cast<int>(done * 100 / std::max<std::uint64_t>(total, 1));
-    if (total < kLeastBytes || percent == percent_) return;
+    if (percent == percent_) return;
     percent_ = percent;
-    const double gigabytes = static_cast<double>(total) / 1e9;
-    write(fmt::format("\r\033[Kmodel {}: {} % of {:.1f} GB read", model_, percent, gigabytes));
+    const bool is_large = total >= kLeastBytes;
+    const std::string progress =
+        fmt::format("{} % of {:.1f} {} read", percent,
+                    static_cast<double>(total) / (is_large ? 1e9 : 1e6), is_large ? "GB" : "MB");
+    if (on_progress_) on_progress_(progress);
+    if (!is_large || !is_terminal_) return;
+    write(fmt::format("\r\033[Kmodel {}: {}", model_, progress));
+    is_drawn_ = true;
   }
   // Clears the line: fewer bytes may have been read than there are.
   void finish() {
-    if (std::exchange(percent_, -1) >= 0) write("\r\033[K");
+    if (std::exchange(is_drawn_, false)) write("\r\033[K");
   }
 
  private:
@@ -424,7 +431,10 @@ class LoadProgress {
   }
 
   const std::string model_;
-  int percent_ = -1;  // shown; -1: nothing is
+  const ModelLoader::OnProgress on_progress_;
+  const bool is_terminal_ = isatty(STDERR_FILENO) != 0;
+  int percent_ = -1;  // that was said last; -1: none was
+  bool is_drawn_ = false;
 };
 
 // One that no other model has.
@@ -521,14 +531,13 @@ LoadPlan plan_as_asked(const ModelFiles& files, const ModelOptions& options) {
   return plan_to_load(files, options.weight_type, options.attention, options.kv_type, choice);
 }
 
-std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source) const {
+std::shared_ptr<ServedModel> ModelLoader::load(const ModelSource& source,
+                                               OnProgress on_progress) const {
   auto opened = std::make_shared<ModelFiles>(source.directory);
   ModelFiles& files = *opened;
-  const auto progress = std::make_shared<LoadProgress>(source.name);
-  if (isatty(STDERR_FILENO) != 0) {
-    files.report_reads(
-        [progress](std::uint64_t done, std::uint64_t total) { progress->show(done, total); });
-  }
+  const auto progress = std::make_shared<LoadProgress>(source.name, std::move(on_progress));
+  files.report_reads(
+      [progress](std::uint64_t done, std::uint64_t total) { progress->show(done, total); });
   LoadPlan plan = plan_as_asked(files, options_);
   std::promise<std::string> fingerprint;
   plan.options.fingerprint = fingerprint.get_future().share();

@@ -209,8 +209,11 @@ class ModelLoader {
   // Opens the directory's files once, measures and admits them, loads what was measured, and logs
   // what it is; its scheduler's workers begin at once. Fingerprint, numerics, self-check and
   // the cost of a step of a large model follow after it has returned (ServedModel). Its adapters
-  // come with it. Throws ModelError naming file, key or tensor, and OutOfModelMemory.
-  std::shared_ptr<ServedModel> load(const ModelSource& source) const;
+  // come with it. on_progress: receives how far it is, for people, whenever that changes, on any
+  // thread. Throws ModelError naming file, key or tensor, and OutOfModelMemory.
+  using OnProgress = std::function<void(const std::string& progress)>;
+  std::shared_ptr<ServedModel> load(const ModelSource& source,
+                                    OnProgress on_progress = nullptr) const;
 
   // One adapter of a model, admitted by its files' headers, which is ready when it is returned.
   // Throws ModelError naming adapter, file and what is wrong, and OutOfModelMemory. REQUIRES: its

@@ -281,7 +281,10 @@ std::optional<LoadRefusal> ModelManager::load_from(const ModelSource& source, bo
   const auto start = std::chrono::steady_clock::now();
   SharedModel model;
   const auto load = [&]() -> std::optional<LoadRefusal> {
-    model = loader_.load(source);
+    model = loader_.load(
+        source, [this, name = source.name, version = source.version](const std::string& progress) {
+          registry_.set_progress(name, version, progress);
+        });
     return std::nullopt;
   };
   const ModelRepository place(source.directory.parent_path());

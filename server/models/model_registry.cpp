@@ -171,8 +171,11 @@ std::vector<ModelRegistry::Entry> ModelRegistry::index() const {
     const ModelState state = state_of(slot);
     // Of a model that is ready: why its reload failed.
     const bool has_reason = state == ModelState::kUnavailable || state == ModelState::kReady;
-    entries.push_back({key.first, key.second, state, has_reason ? slot.reason : std::string(),
-                       has_reason && slot.failed});
+    std::string reason = has_reason ? slot.reason : std::string();
+    if (state == ModelState::kLoading) {
+      reason = std::ranges::find(slot.loads, LoadState::kLoading, &Load::state)->progress;
+    }
+    entries.push_back({key.first, key.second, state, std::move(reason), has_reason && slot.failed});
   }
   return entries;
 }
@@ -218,6 +221,16 @@ std::vector<ModelRegistry::Totals> ModelRegistry::totals() const {
 void ModelRegistry::set_loading(const std::string& name, std::int64_t version) {
   MutexLock lock(mutex_);
   slots_[Key(name, version)].loads.push_back({});
+}
+
+void ModelRegistry::set_progress(const std::string& name, std::int64_t version,
+                                 const std::string& progress) {
+  MutexLock lock(mutex_);
+  const auto slot = slots_.find(Key(name, version));
+  if (slot == slots_.end()) return;
+  for (Load& load : slot->second.loads) {
+    if (load.state == LoadState::kLoading) load.progress = progress;
+  }
 }
 
 void ModelRegistry::set_failed(const std::string& name, std::int64_t version,

@@ -142,7 +142,8 @@ class ModelRegistry {
     std::string name;
     std::int64_t version = 0;
     ModelState state = ModelState::kUnavailable;
-    std::string reason;   // of kUnavailable; of kReady, why its reload failed
+    // Of kUnavailable; of kReady, why its reload failed; of kLoading, how far it is.
+    std::string reason;
     bool failed = false;  // its last load did for its files; `reason` says why
   };
   // Everything that is or was loaded, or failed to be, by name and version.
@@ -162,6 +163,9 @@ class ModelRegistry {
   std::vector<Totals> totals() const EXCLUDES(mutex_);
 
   void set_loading(const std::string& name, std::int64_t version) EXCLUDES(mutex_);
+  // How far its load is, for people: "40 % of 2.1 GB read".
+  void set_progress(const std::string& name, std::int64_t version, const std::string& progress)
+      EXCLUDES(mutex_);
   // failed: its files are to blame, not what else is in memory.
   void set_failed(const std::string& name, std::int64_t version, const std::string& reason,
                   bool failed = true) EXCLUDES(mutex_);
@@ -203,8 +207,9 @@ class ModelRegistry {
   using Key = std::pair<std::string, std::int64_t>;
   struct Load {
     LoadState state = LoadState::kLoading;
-    SharedModel model;   // null while it is loaded
-    SharedModel handle;  // what calls get copies of; null unless it is ready
+    std::string progress;  // of kLoading
+    SharedModel model;     // null while it is loaded
+    SharedModel handle;    // what calls get copies of; null unless it is ready
     std::shared_ptr<const std::atomic<bool>> is_used;  // false once the last of these is gone
   };
   struct Slot {

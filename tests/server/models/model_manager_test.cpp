@@ -74,6 +74,18 @@ TEST_CASE("a model of the repository is loaded, found and unloaded") {
   CHECK(f.unload("second")->kind == Kind::kNotFound);
 }
 
+TEST_CASE("a load says how far it is") {
+  ModelsFixture f;
+  f.write("a");
+  std::vector<std::string> said;
+  const ModelLoader loader(f.options, f.sessions, std::make_shared<ModelMemory>(0), f.clock);
+  loader.load({"a", 1, f.directory.path() / "a"},
+              [&](const std::string& progress) { said.push_back(progress); });
+  REQUIRE_FALSE(said.empty());
+  CHECK(said.back() == "100 % of 0.0 MB read");
+  for (const std::string& text : said) CHECK_THAT(text, Catch::EndsWith(" % of 0.0 MB read"));
+}
+
 TEST_CASE("a load's refusal has a kind, names the model and hides the repository") {
   Fixture f;
   f.write("broken");

@@ -40,6 +40,11 @@ TEST_CASE("a version is loading, ready, unloading, unavailable") {
   f.registry.set_loading("a", 1);
   CHECK(state() == ModelState::kLoading);
   CHECK(f.registry.find("a") == nullptr);
+  CHECK(reason().empty());
+  f.registry.set_progress("a", 1, "40 % of 2.1 GB read");
+  CHECK(reason() == "40 % of 2.1 GB read");
+  f.registry.set_progress("b", 1, "1 % of 2.1 GB read");  // it is not loading
+  CHECK(f.registry.index().size() == 1);
   f.registry.set_failed("a", 1, "it is broken");
   CHECK(state() == ModelState::kUnavailable);
   CHECK(reason() == "it is broken");
@@ -50,6 +55,7 @@ TEST_CASE("a version is loading, ready, unloading, unavailable") {
   f.registry.set_loading("a", 1);  // a reload
   CHECK(state() == ModelState::kReady);
   f.registry.set_failed("a", 1, "it is broken");
+  f.registry.set_progress("a", 1, "99 % of 2.1 GB read");
   CHECK(state() == ModelState::kReady);
   CHECK(reason() == "it is broken");  // what was there serves on
   for (const SharedModel& old : f.registry.add(f.model("a", 1)).replaced) {
