@@ -120,7 +120,7 @@ void ModelLoad::await_suspend(Task<grpc::Status>::Handle handle) noexcept {
 }
 
 void ModelUse::find() {
-  model_ = use_model(name_, call_.context, absent_, &status_, field_, version_);
+  model_ = use_model(name_, call_.context, absent_, &status_, field_, version_, need_);
 }
 
 SharedModel ModelUse::await_resume() {

@@ -92,12 +92,13 @@ inline ModelLoad model_load(Call& call, AbsentModel& absent, grpc::Status& statu
 class [[nodiscard]] ModelUse {
  public:
   ModelUse(Call& call, const std::string& name, grpc::Status& status, const char* field,
-           std::optional<std::int64_t> version)
+           std::optional<std::int64_t> version, ModelNeed need)
       : call_(call),
         name_(name),
         status_(status),
         field_(field),
         version_(version),
+        need_(need),
         load_(call, absent_, status) {}
 
   bool await_ready() {
@@ -115,6 +116,7 @@ class [[nodiscard]] ModelUse {
   grpc::Status& status_;
   const char* const field_;
   const std::optional<std::int64_t> version_;
+  const ModelNeed need_;
   AbsentModel absent_;
   SharedModel model_;
   ModelLoad load_;
@@ -122,7 +124,11 @@ class [[nodiscard]] ModelUse {
 inline ModelUse model_use(Call& call, const std::string& name, grpc::Status& status,
                           const char* field = "model",
                           std::optional<std::int64_t> version = std::nullopt) {
-  return ModelUse(call, name, status, field, version);
+  return ModelUse(call, name, status, field, version, ModelNeed::kAny);
+}
+// The same for a conversation.
+inline ModelUse chat_model_use(Call& call, const std::string& name, grpc::Status& status) {
+  return ModelUse(call, name, status, "model", std::nullopt, ModelNeed::kChats);
 }
 
 // co_await loaded(load, what), co_await unloaded(unload): the status of what `load(done)` begins

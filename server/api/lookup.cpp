@@ -102,20 +102,51 @@ SharedModel resolve_known(const std::string& name, const ServiceContext& context
   return found;
 }
 
+bool chats(const ServedModel& model) {
+  return model.chat != nullptr && model.chat->find(/*has_tools=*/false) != nullptr &&
+         model.transformer->tokenizer() != nullptr;
+}
+
+// Of `names` those that chat, or may: a model that is not in memory shows it once it is loaded.
+std::vector<std::string> chat_names(std::vector<std::string> names, const ModelRegistry& models) {
+  std::vector<std::string> failed;
+  for (const ModelRegistry::Entry& entry : models.index()) {
+    if (entry.failed) failed.push_back(entry.name);
+  }
+  std::erase_if(names, [&](const std::string& name) {
+    const SharedModel model = models.find(name);
+    return model != nullptr ? !chats(*model) : std::ranges::count(failed, name) > 0;
+  });
+  return names;
+}
+
+// The name that a request without one means. Empty: there is none, and `status` says why.
+std::string only_name(const ServiceContext& context, ModelNeed need, const std::string& field,
+                      grpc::Status* status) {
+  const std::vector<std::string> names = context.manager.names();
+  if (names.size() == 1) return names.front();
+  if (names.empty() || need == ModelNeed::kAny) {
+    *status = nameless(names, field);
+    return "";
+  }
+  const std::vector<std::string> fitting = chat_names(names, context.models);
+  if (fitting.size() == 1) return fitting.front();
+  *status =
+      fitting.empty()
+          ? invalid_argument({{field, "none of the models has a chat template (--chat-template): " +
+                                          listed(names)}},
+                             "NO_CHAT_TEMPLATE")
+          : invalid_argument({{field, "several models chat, name one: " + listed(fitting)}});
+  return "";
+}
+
 }  // namespace
 
 SharedModel use_model(const std::string& asked, const ServiceContext& context, AbsentModel& absent,
                       grpc::Status* status, const std::string& field,
-                      std::optional<std::int64_t> version) {
-  std::string name = asked;
-  if (name.empty()) {
-    const std::vector<std::string> names = context.manager.names();
-    if (names.size() != 1) {
-      *status = nameless(names, field);
-      return nullptr;
-    }
-    name = names.front();
-  }
+                      std::optional<std::int64_t> version, ModelNeed need) {
+  const std::string name = asked.empty() ? only_name(context, need, field, status) : asked;
+  if (name.empty()) return nullptr;
   if (SharedModel found = context.models.use(name, version)) return found;
   if (context.manager.loads_on_request(name, version)) {
     absent.name = name;

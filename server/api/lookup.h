@@ -36,11 +36,20 @@ struct AbsentModel {
   explicit operator bool() const { return !name.empty(); }
 };
 
+// What a call needs of the model that its request does not name.
+enum class ModelNeed {
+  kAny,
+  kChats,  // it has a chat template and a tokenizer
+};
+
 // The same for a call that runs on the model, which is in use for as long as the pointer lives.
-// Null and OK where it is `absent`. Empty `name` stands for the only one that a request may name.
+// Null and OK where it is `absent`. Empty `name` stands for the only one that a request may name,
+// or of several for the only one that meets the need. One that is not in memory may meet it, unless
+// its last load failed.
 SharedModel use_model(const std::string& name, const ServiceContext& context, AbsentModel& absent,
                       grpc::Status* status, const std::string& field = "model",
-                      std::optional<std::int64_t> version = std::nullopt);
+                      std::optional<std::int64_t> version = std::nullopt,
+                      ModelNeed need = ModelNeed::kAny);
 
 // NOT_FOUND, with at most ten of the names that there are.
 grpc::Status unknown_model(const std::string& name, const std::vector<std::string>& names);

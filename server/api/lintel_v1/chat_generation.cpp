@@ -61,6 +61,24 @@ api::GenerateParams generate_params(const ReadChat& chat) {
   return params;
 }
 
+// Texts that end an answer: the request's, and those that end the model's turns. A document may
+// have the latter within it.
+std::vector<std::string> stops_of(const ReadChat& chat) {
+  std::vector<std::string> stops = chat.request.base.stop.strings;
+  if (chat.request.format != api::ChatParams::Format::kText) return stops;
+  const std::vector<std::string>& own = chat.model->chat->defaults().stop_strings;
+  stops.insert(stops.end(), own.begin(), own.end());
+  return stops;
+}
+
+// Names the messages that the template does not show.
+void add_left_out(const ReadChat& chat, RpcCall& rpc) {
+  const bool has_system = std::ranges::any_of(
+      chat.request.messages,
+      [](const nlohmann::ordered_json& message) { return message.value("role", "") == "system"; });
+  if (has_system && !chat.prompt.traits.system) rpc.add_header("lintel-chat-left-out", "system");
+}
+
 // Where states are kept in addition to that of the turn's boundary. A template that writes old
 // answers otherwise than they were generated shows it in the boundary, which is then within the
 // prompt; but results of tools may follow such an answer as it is.
@@ -315,6 +333,8 @@ grpc::Status ChatGeneration::prepare(RpcCall& rpc, StreamCall& call, ReadChat& c
                             " tokens, the model takes fewer than " + std::to_string(most));
   }
   prepared.output = chat_output(chat.request, chat.prompt, chat.model->transformer->tokenizer());
+  prepared.output.stops = stops_of(chat);
+  add_left_out(chat, rpc);
   const api::GenerateParams params = generate_params(chat);
   GenerationTarget target;
   target.model = chat.model;

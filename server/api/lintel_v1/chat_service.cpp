@@ -50,7 +50,7 @@ Task<grpc::Status> ChatService::render(Call call, v1::RenderChatRequest wire,
   chat.is_cancelled = [&rpc = call.rpc] { return rpc.is_cancelled(); };
   grpc::Status status = read_body(call, wire.body(), chat);
   if (!status.ok()) co_return status;
-  chat.model = co_await model_use(call, chat.request.base.model, status);
+  chat.model = co_await chat_model_use(call, chat.request.base.model, status);
   if (chat.model == nullptr) co_return status;
   status = make_prompt(context_, call.scope, chat, PromptUse::kNextTurn, /*is_shown=*/true);
   if (!status.ok()) co_return status;
@@ -77,7 +77,7 @@ Task<grpc::Status> ChatService::complete(Call call, ObjectOr<v1::ChatRequest, Ch
     asked.message = {};
   }
   if (!status.ok()) co_return status;
-  chat.model = co_await model_use(call, chat.request.base.model, status);
+  chat.model = co_await chat_model_use(call, chat.request.base.model, status);
   if (chat.model == nullptr) co_return status;
   status = make_prompt(context_, call.scope, chat, PromptUse::kNextTurn);
   if (!status.ok()) co_return status;

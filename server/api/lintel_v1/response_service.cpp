@@ -775,7 +775,7 @@ Task<grpc::Status> ResponseService::create(Call call, Asked asked, ResponseCall&
   read.take(received);
   status = read_conversation(owner, record.digits + "_in", read);
   if (!status.ok()) co_return status;
-  read.chat.model = co_await model_use(call, read.chat.request.base.model, status);
+  read.chat.model = co_await chat_model_use(call, read.chat.request.base.model, status);
   if (read.chat.model == nullptr) co_return with_response_members(status);
   if (has_key) {  // another call may have run it while this one waited for its model
     status = find_repeated(call, received, read.request, record, stream, is_answered);
@@ -990,7 +990,7 @@ Task<grpc::Status> ResponseService::count_input_tokens(Call call, v1::CountInput
   status = read_received(call, wire.body(), ResponseUse::kCount, read);
   if (status.ok()) status = read_conversation(call.scope.caller().name, "", read);
   if (!status.ok()) co_return status;
-  read.chat.model = co_await model_use(call, read.chat.request.base.model, status);
+  read.chat.model = co_await chat_model_use(call, read.chat.request.base.model, status);
   if (read.chat.model != nullptr) {
     status = make_prompt(context_, call.scope, read.chat, PromptUse::kCount);
   }
@@ -1010,7 +1010,7 @@ Task<grpc::Status> ResponseService::compact(Call call, v1::CompactResponseReques
   const std::string digits = random_digits();
   if (status.ok()) status = read_conversation(call.scope.caller().name, digits + "_in", read);
   if (!status.ok()) co_return status;
-  read.chat.model = co_await model_use(call, read.chat.request.base.model, status);
+  read.chat.model = co_await chat_model_use(call, read.chat.request.base.model, status);
   if (read.chat.model != nullptr) {
     status = make_prompt(context_, call.scope, read.chat, PromptUse::kCount);
   }

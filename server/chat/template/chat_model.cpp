@@ -3,11 +3,32 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
 namespace lintel {
+namespace {
+
+// Transformers takes a text or a list of them. What is no text, empty or too long is left out.
+std::vector<std::string> read_stop_strings(const nlohmann::json& value) {
+  constexpr std::size_t kMostTexts = 16, kMostBytes = 256;
+  std::vector<std::string> texts;
+  const auto take = [&texts](const nlohmann::json& one) {
+    if (!one.is_string() || texts.size() == kMostTexts) return;
+    const auto& text = one.get_ref<const std::string&>();
+    if (!text.empty() && text.size() <= kMostBytes) texts.push_back(text);
+  };
+  if (value.is_array()) {
+    for (const auto& one : value) take(one);
+  } else {
+    take(value);
+  }
+  return texts;
+}
+
+}  // namespace
 
 SamplingDefaults load_sampling_defaults(const std::filesystem::path& directory) {
   SamplingDefaults defaults;
@@ -28,12 +49,15 @@ SamplingDefaults load_sampling_defaults(const std::filesystem::path& directory) 
   if (const auto top_k = read("top_k", 0.0, 1e6)) {
     defaults.top_k = static_cast<std::uint32_t>(*top_k);
   }
+  if (const auto stops = json.find("stop_strings"); stops != json.end()) {
+    defaults.stop_strings = read_stop_strings(*stops);
+  }
   return defaults;
 }
 
 ChatModel::ChatModel(ChatTemplates templates, SamplingDefaults defaults,
                      std::optional<ToolDialect> dialect)
-    : templates_(std::move(templates)), defaults_(defaults) {
+    : templates_(std::move(templates)), defaults_(std::move(defaults)) {
   for (const bool has_tools : {false, true}) {
     const ChatTemplate* const found = find(has_tools);
     if (found == nullptr || (!traits_.empty() && traits_.back().first == found)) continue;

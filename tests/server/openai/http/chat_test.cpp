@@ -6,8 +6,10 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lintel/v1/chat.grpc.pb.h"
@@ -671,6 +673,154 @@ TEST_CASE(
   CHECK(text(1) == text(2));  // the most likely tokens
   body["temperature"] = 1.0;
   CHECK(text(1) != text(2));
+}
+
+// The answers of a model directory "m" whose generation_config.json is `config`.
+class RecommendedServer {
+ public:
+  explicit RecommendedServer(const std::string& config) {
+    write_text_model(files_.path() / "m");
+    std::ofstream(files_.path() / "m" / "generation_config.json") << config;
+    ServerOptions options = ChatServer::options_with(files_);
+    options.models.directories = {{"m", files_.path() / "m"}};
+    server_.emplace(options, ChatServer::clock(), GivenModels());
+  }
+  ojson choice(const ojson& body) {
+    const HttpReply reply =
+        post(server_->server().http_port(), "/v1/chat/completions", body.dump());
+    INFO(reply.body);
+    REQUIRE(reply.status == 200);
+    return ojson::parse(reply.body)["choices"][0];
+  }
+  std::string text(const ojson& body) { return choice(body)["message"]["content"]; }
+
+ private:
+  const TemporaryDirectory files_;
+  std::optional<TestServer> server_;
+};
+
+TEST_CASE("chat: stop_strings of generation_config.json end an answer, with those of the request") {
+  const ojson body = question("Hello", 60);
+  const std::string text = RecommendedServer("{}").text(body);
+  // ASCII characters that have not come before: where an answer is to end, and one further on.
+  std::vector<std::size_t> ends;
+  for (std::size_t i = 1; i < text.size() && ends.size() < 2; ++i) {
+    if (text[i] > ' ' && text[i] < 127 && text.find(text[i]) == i) ends.push_back(i);
+  }
+  REQUIRE(ends.size() == 2);
+  const std::string first(1, text[ends[0]]), second(1, text[ends[1]]);
+  for (const ojson& stops : {ojson(second), ojson{"no such text", second}}) {
+    RecommendedServer server(ojson{{"stop_strings", stops}}.dump());
+    const ojson choice = server.choice(body);
+    CHECK(choice["message"]["content"] == text.substr(0, ends[1]));
+    CHECK(choice["finish_reason"] == "stop");
+    ojson more = body;
+    more["stop"] = first;
+    CHECK(server.text(more) == text.substr(0, ends[0]));
+    more["stop"] = "no such text";  // adds to them
+    CHECK(server.text(more) == text.substr(0, ends[1]));
+  }
+  // None of them is a text that can end an answer.
+  const std::string none = ojson{{"stop_strings", {"", 3, std::string(257, 'a'), nullptr}}}.dump();
+  CHECK(RecommendedServer(none).text(body) == text);
+  CHECK(RecommendedServer(R"({"stop_strings": {"a": "b"}})").text(body) == text);
+}
+
+TEST_CASE("chat: stop_strings of a checkpoint cut no document") {
+  const TemporaryDirectory files;
+  write_llama_text_model(files.path() / "m");
+  std::ofstream(files.path() / "m" / "generation_config.json") << R"({"stop_strings": ["e"]})";
+  ServerOptions options =
+      ToolServer::options_with(golden_chat("templates/qwen2_5.json")["template"], files);
+  options.models.directories = {{"m", files.path() / "m"}};
+  TestServer server(options, ChatServer::clock(), GivenModels());
+  ojson body = question("Yes or no?", 20);
+  body["grammar"] = "root ::= \"yes\"";
+  const HttpReply reply = post(server.server().http_port(), "/v1/chat/completions", body.dump());
+  INFO(reply.body);
+  REQUIRE(reply.status == 200);
+  CHECK(ojson::parse(reply.body)["choices"][0]["message"]["content"] == "yes");
+}
+
+TEST_CASE("chat: a request without a model means the only one that chats") {
+  const TemporaryDirectory files;
+  ServerOptions options = ChatServer::options_with(files);
+  const GivenModels models = {{"a", text_model()}, {"m", text_model()}, {"z", text_model()}};
+  ojson body = question("Hello");
+  body.erase("model");
+  const ojson input = {{"input", "Hello"}, {"max_output_tokens", 16}};
+  SECTION("one has a template") {
+    TestServer server(options, ChatServer::clock(), models);
+    const int port = server.server().http_port();
+    const HttpReply chat = post(port, "/v1/chat/completions", body.dump());
+    INFO(chat.body);
+    REQUIRE(chat.status == 200);
+    CHECK(ojson::parse(chat.body)["model"] == "m");
+    const HttpReply response = post(port, "/v1/responses", input.dump());
+    INFO(response.body);
+    REQUIRE(response.status == 200);
+    CHECK(ojson::parse(response.body)["model"] == "m");
+    const auto chats = v1::ChatService::NewStub(server.channel());
+    v1::RenderChatRequest render;
+    render.set_body(body.dump());
+    v1::RenderChatResponse rendered;
+    grpc::ClientContext context;
+    REQUIRE(chats->Render(&context, render, &rendered).ok());
+    CHECK(rendered.model() == "m");
+  }
+  SECTION("two have one") {
+    options.models.chat_templates.push_back(options.models.chat_templates.front());
+    options.models.chat_templates.back().model = "z";
+    TestServer server(options, ChatServer::clock(), models);
+    for (const auto& [path, asked] :
+         {std::pair{"/v1/chat/completions", body}, std::pair{"/v1/responses", input}}) {
+      const HttpReply reply = post(server.server().http_port(), path, asked.dump());
+      CHECK(reply.status == 400);
+      const ojson error = ojson::parse(reply.body)["error"];
+      CHECK(error["param"] == "model");
+      CHECK(error["message"] == "model: several models chat, name one: m, z");
+    }
+  }
+  SECTION("none has one") {
+    options.models.chat_templates.clear();
+    TestServer server(options, ChatServer::clock(), models);
+    const HttpReply reply = post(server.server().http_port(), "/v1/chat/completions", body.dump());
+    CHECK(reply.status == 400);
+    const ojson error = ojson::parse(reply.body)["error"];
+    CHECK(error["code"] == "no_chat_template");
+    CHECK(error["message"] ==
+          "model: none of the models has a chat template (--chat-template): a, m, z");
+  }
+}
+
+TEST_CASE("chat: a system message that the template leaves out is named in a header") {
+  const TemporaryDirectory files;
+  const ServerOptions shows = ChatServer::options_with(files);
+  const ojson plain = question("Hello");
+  ojson with_system = plain;
+  with_system["messages"].insert(with_system["messages"].begin(),
+                                 ojson{{"role", "system"}, {"content", "Be brief."}});
+  const ojson with_instructions = {
+      {"model", "m"}, {"input", "Hello"}, {"instructions", "Be brief."}, {"max_output_tokens", 16}};
+  const auto left_out = [](TestServer& server, const char* path, const ojson& body) {
+    const HttpReply reply = post(server.server().http_port(), path, body.dump());
+    INFO(reply.body);
+    CHECK(reply.status == 200);
+    return std::string(reply.header("lintel-chat-left-out"));
+  };
+  ChatServer showing(shows);
+  CHECK(left_out(showing, "/v1/chat/completions", with_system).empty());
+  const auto path = files.path() / "short.jinja";
+  std::ofstream(path) << "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}";
+  ServerOptions leaves = shows;
+  leaves.models.chat_templates = {{"m", path}};
+  ChatServer leaving(leaves);
+  for (const bool streams : {false, true}) {
+    with_system["stream"] = streams;
+    CHECK(left_out(leaving, "/v1/chat/completions", with_system) == "system");
+  }
+  CHECK(left_out(leaving, "/v1/responses", with_instructions) == "system");
+  CHECK(left_out(leaving, "/v1/chat/completions", plain).empty());
 }
 
 TEST_CASE("chat: what cannot be served is an error of OpenAI's shape, with its code") {
