@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A chat model whose template shows tools: the small text model, which was not trained to chat. What it says means
 // nothing; grammars make its calls and documents well-formed.
-import { cpSync, readFileSync, writeFileSync } from 'node:fs';
+import { cpSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 // Calls are written as in Hermes, which the server finds out from this text.
@@ -44,6 +44,7 @@ ASSISTANT:
 // Writes the model's directory. Its end token is one that its text hardly has.
 export function writeToolModel(directory) {
   cpSync(join(import.meta.dirname, '../../weights/text-rwkv7-small'), directory, { recursive: true });
+  rmSync(join(directory, 'generation_config.json')); // its stop_strings
   writeFileSync(join(directory, 'chat_template.jinja'), TEMPLATE);
   const { vocab } = JSON.parse(readFileSync(join(directory, 'tokenizer.json'), 'utf8')).model;
   const config = JSON.parse(readFileSync(join(directory, 'config.json'), 'utf8'));

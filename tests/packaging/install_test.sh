@@ -16,7 +16,7 @@ for program in "${programs[@]}"; do
   [[ -s $prefix/share/bash-completion/completions/$program ]] || fail "no completion of $program for bash"
   [[ -s $prefix/share/zsh/site-functions/_$program ]] || fail "no completion of $program for zsh"
 done
-for model in mnist-linear-small mnist-softmax-small mnist-lsh1-small mnist-lsh4-small text-linear-small; do
+for model in mnist-linear-small mnist-softmax-small mnist-lsh1-small mnist-lsh4-small text-linear-small text-rwkv7-small; do
   for file in config.json model.safetensors README.md; do
     [[ -s $prefix/share/lintel/models/$model/$file ]] || fail "no $file of $model"
   done
@@ -31,7 +31,7 @@ grep -qx "  \"$prefix/share/lintel/models/mnist-linear-small\"," "$prefix/etc/li
 ! grep -rI '@[a-z]*@' "$prefix"/{lib,etc} || fail "a place was not filled in"
 # Without a flag about models the program serves those beside it, and says where their page is.
 numerics=$("$prefix/bin/lintel-server" --print-numerics)
-[[ $(wc -l <<<"$numerics") == 5 && $numerics == mnist-linear-small* ]] || fail "without a flag it serves $numerics"
+[[ $(wc -l <<<"$numerics") == 6 && $numerics == mnist-linear-small* ]] || fail "without a flag it serves $numerics"
 mkfifo "$prefix/out"
 "$prefix/bin/lintel-server" --listen 127.0.0.1:0 --http-listen 127.0.0.1:0 --log-level off >"$prefix/out" &
 { read -r ready && read -r page; } <"$prefix/out" || fail "it does not start"

@@ -53,7 +53,7 @@ TEST_CASE("no model, repository or configuration file: packaged models and HTTP 
   for (const ModelDirectory& model : options.models.directories) names.push_back(model.name);
   CHECK(names == std::vector<std::string>{"mnist-linear-small", "mnist-softmax-small",
                                           "mnist-lsh1-small", "mnist-lsh4-small",
-                                          "text-linear-small"});
+                                          "text-linear-small", "text-rwkv7-small"});
   CHECK(options.http.listen.has_value());
   CHECK(options.listen.is_local());
   const ServerOptions elsewhere = parse({"--http-listen", "127.0.0.1:7"});

@@ -823,6 +823,37 @@ TEST_CASE("chat: a system message that the template leaves out is named in a hea
   CHECK(left_out(leaving, "/v1/chat/completions", plain).empty());
 }
 
+TEST_CASE("chat: text-rwkv7-small reads a scene and answers with one speech") {
+  ServerOptions options = with_http();
+  options.models.directories = {
+      {"m", std::filesystem::path(LINTEL_TEST_DATA) / "../weights/text-rwkv7-small"}};
+  TestServer server(options, ChatServer::clock(), GivenModels());
+  ojson body = question("  What news, my lord?\n");
+  body.erase("max_tokens");
+  body["messages"].insert(body["messages"].begin(),
+                          ojson{{"role", "system"}, {"content", "Be brief."}});
+  body["messages"].push_back({{"role", "assistant"}, {"content", "None, sir."}});
+  body["messages"].push_back({{"role", "user"}, {"content", "None?"}});
+  const auto chats = v1::ChatService::NewStub(server.channel());
+  v1::RenderChatRequest render;
+  render.set_body(body.dump());
+  v1::RenderChatResponse rendered;
+  grpc::ClientContext context;
+  REQUIRE(chats->Render(&context, render, &rendered).ok());
+  CHECK(rendered.text() ==
+        "ROMEO:\nWhat news, my lord?\n\nJULIET:\nNone, sir.\n\nROMEO:\nNone?\n\nJULIET:\n");
+  CHECK(rendered.turn_boundary() == rendered.ids_size() - 1);
+  for (int seed = 0; seed < 5; ++seed) {
+    body["seed"] = seed;
+    const HttpReply reply = post(server.server().http_port(), "/v1/chat/completions", body.dump());
+    REQUIRE(reply.status == 200);
+    CHECK(reply.header("lintel-chat-left-out") == "system");
+    const ojson choice = ojson::parse(reply.body)["choices"][0];
+    CHECK(choice["finish_reason"] == "stop");
+    CHECK_THAT(choice["message"]["content"].get<std::string>(), !Contains("\n\n"));
+  }
+}
+
 TEST_CASE("chat: what cannot be served is an error of OpenAI's shape, with its code") {
   ChatServer server;
   const auto error_of = [&](const ojson& body) {
