@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# The page as C++: run with -DROOT=<repository> -DOUT=<file>. Each file of web/ becomes an array with its path, its type
-# and an ETag made of its bytes; weights/demo-digits.png is digits.png.
+# The page as C++: run with -DROOT=<repository> -DMARKED=<file> -DPURIFY=<file> -DOUT=<file>. Each file of web/ becomes an
+# array with its path, its type and an ETag made of its bytes; weights/demo-digits.png is digits.png, and Debian's scripts
+# MARKED and PURIFY are lib/marked.js and lib/purify.js.
 cmake_minimum_required(VERSION 3.22)
 
 set(type_html "text/html; charset=utf-8")
@@ -15,11 +16,15 @@ list(SORT names)
 set(arrays "")
 set(entries "")
 set(number 0)
-foreach(name IN LISTS names ITEMS digits.png)
+foreach(name IN LISTS names ITEMS digits.png lib/marked.js lib/purify.js)
   set(file ${ROOT}/web/${name})
   set(path /${name})
   if(name STREQUAL "digits.png")
     set(file ${ROOT}/weights/demo-digits.png)
+  elseif(name STREQUAL "lib/marked.js")
+    set(file ${MARKED})
+  elseif(name STREQUAL "lib/purify.js")
+    set(file ${PURIFY})
   elseif(name STREQUAL "index.html")
     set(path /)
   endif()

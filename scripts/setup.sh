@@ -9,7 +9,7 @@ Usage: scripts/setup.sh [--training] [--bench] [--clients] [--browser] [--docker
                         [--packages] [--redis] [--sanitizers] [--arm64] [--check]
 
 Installs with apt (through sudo when not root), on Debian 12 or 13, what is missing of:
-  (always)       compiler, CMake, gRPC, Protocol Buffers, oneDNN, spdlog, Catch2, ...
+  (always)       compiler, CMake, gRPC, Protocol Buffers, oneDNN, spdlog, Catch2, marked, DOMPurify, ...
   --training     PyTorch, NumPy and Matplotlib for training/ and its tests
   --bench        gnuplot, for the plots of lintel-bench
   --browser      Chromium, and Node (Debian's, unless there is one), for the tests of the page
@@ -32,6 +32,7 @@ packages=(
   libsqlite3-dev libhiredis-dev libxxhash-dev libboost-dev libedit-dev libcurl4-openssl-dev
   prometheus-cpp-dev libcivetweb-dev
   catch2
+  libjs-marked node-dompurify  # embedded in the page
 )
 check=false
 for argument in "$@"; do

@@ -5,6 +5,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, it } from 'node:test';
+import { answerNext } from './answers.mjs';
 import { watchedPages } from './watched_pages.mjs';
 
 const directory = mkdtempSync(join(tmpdir(), 'lintel-page-'));
@@ -42,7 +43,7 @@ describe('Chat', () => {
       row.style.getPropertyValue('--depth') + ' ' + row.textContent + (row.querySelector('[aria-current]') ? ' *' : ''))`);
 
   async function open(options) {
-    await at.open(options, '#chat');
+    await at.open(options, '#/chat');
     await at.page.until('!document.querySelector("#chat-send").disabled', 'the models');
     await setting('tokens', '24');
     await setting('seed', '3');
@@ -53,19 +54,58 @@ describe('Chat', () => {
     await at.page.key('Enter');
     await answered(n);
   }
+  const colours = () => at.page.evaluate('document.querySelector("#chat-settings [name=colours]").click()');
+  // The bodies of all requests from now on.
+  const watchRequests = () =>
+    at.page.evaluate(`(() => {
+      const send = globalThis.fetch;
+      globalThis.bodies = [];
+      globalThis.fetch = (url, options) => {
+        if (url === '/v1/responses') bodies.push(JSON.parse(options.body));
+        return send(url, options);
+      };
+    })()`);
 
-  it('lists models with a template, and answers, coloured by probability', async () => {
+  it('lists models with a template, and answers', async () => {
     await open();
     assert.deepEqual(await at.page.evaluate('[...document.querySelector("#chat-model").options].map((o) => o.value)'), [model]);
     await ask('What news?', 1);
     assert.ok((await said(1)).length > 10);
     assert.equal(await at.text(`${turn(1)} .asked`), 'What news?');
-    assert.match(await at.text(`${turn(1)} > .hint`), /^\d+ tokens? read, 0 from the cache · 24 written · \S+ bits a token · (\S+ tokens\/s · )?cut by a limit$/);
+    assert.match(await at.text(`${turn(1)} > .hint`), /^\d+ tokens? read, 0 from the cache · 24 written · (\S+ tokens\/s · )?cut by a limit$/);
+    assert.match(await at.text('#chat-context-text'), /^\d+ tokens of context$/);
+  });
+
+  it('has no limit of an answer but that of the server', async () => {
+    await at.open({}, '#/chat');
+    await at.ready('chat');
+    await watchRequests();
+    await at.page.evaluate('document.querySelector("#chat-text").focus()');
+    await at.page.type('What news?');
+    await at.page.key('Enter');
+    await at.page.until('document.querySelector(".said")?.textContent.length > 20', 'a beginning');
+    await at.page.key('Escape');
+    await at.says(`${turn(1)} > .hint`, /stopped/);
+    assert.deepEqual(await at.page.evaluate('Object.keys(bodies[0])'), ['model', 'input', 'stream']);
+  });
+
+  it('is coloured by probability where that is asked for, with the likeliest tokens by keyboard', async () => {
+    await open();
+    await colours();
+    await ask('What news?', 1);
+    assert.match(await at.text(`${turn(1)} > .hint`), /· 24 written · \S+ bits a token · /);
     const surprises = await at.page.evaluate(
-      `[...document.querySelectorAll('.said span')].map((s) => Number(s.style.getPropertyValue('--surprise')))`,
+      `[...document.querySelectorAll('.coloured span')].map((s) => Number(s.style.getPropertyValue('--surprise')))`,
     );
     assert.ok(Math.max(...surprises) > 0.3);
-    assert.match(await at.page.evaluate('document.querySelector(".said span").title'), /^\S+ % ?/);
+    await at.page.evaluate('document.querySelector(".coloured").focus()');
+    await at.page.key('Home');
+    await at.says('.coloured + .hint', /^\S+ \S+ %, of: \S+ \S+ %, /);
+    const first = await at.text('.coloured + .hint');
+    await at.page.key('End');
+    assert.notEqual(await at.text('.coloured + .hint'), first);
+    await colours();
+    assert.equal(await at.page.evaluate('document.querySelector(".said").hidden'), false);
   });
 
   it('reads its last turn alone from the second on', async () => {
@@ -87,13 +127,20 @@ describe('Chat', () => {
     assert.equal(await at.page.evaluate('document.querySelector("#chat-text").value'), 'Three');
     await ask(' and four', 2);
     await setting('seed', '4');
-    await press(1, 'Ask again');
+    await press(1, 'Regenerate');
     await answered(1);
-    const drawn = ['0 One', '1 Two', '1 Three', '1 Three and four', '0 One *'];
+    const drawn = ['0 One (answer 1)', '1 Two', '1 Three', '1 Three and four', '0 One (answer 2) *'];
     assert.deepEqual(await tree(), drawn);
     assert.equal(await at.count('.turn'), 1);
 
     const words = await said(1);
+    await at.page.until(
+      `import('/js/chat/store.js').then(async ({ ConversationStore }) => {
+        const turns = await (await ConversationStore.open()).turns();
+        return turns.length === 5 && turns.every(({ answer }) => answer.finish);
+      })`,
+      'the conversation to be kept',
+    );
     await at.page.evaluate('globalThis.isOld = true');
     await at.page.send('Page.reload');
     await at.page.until('!globalThis.isOld && document.querySelectorAll(".turn").length === 1', 'the conversation');
@@ -104,13 +151,21 @@ describe('Chat', () => {
     assert.equal(await at.count('.turn'), 2);
     assert.equal(await at.text(`${turn(2)} .asked`), 'Three');
     const kept = () =>
-      at.page.evaluate(`Promise.all(JSON.parse(sessionStorage.getItem('lintel-chat')).turns.map(async ({ response }) =>
-        (await fetch('/v1/responses/' + response)).status)).then((all) => all.join(' '))`);
+      at.page.evaluate(`(async () => {
+        const { ConversationStore } = await import('/js/chat/store.js');
+        const store = await ConversationStore.open();
+        const turns = await store.turns();
+        globalThis.second = turns[1]?.response;
+        return (await Promise.all(turns.map(async ({ response }) => (await fetch('/v1/responses/' + response)).status))).join(' ');
+      })()`);
     assert.equal(await kept(), '200 200 200 200 200');
-    await at.page.evaluate(`globalThis.gone = JSON.parse(sessionStorage.getItem('lintel-chat')).turns[1].response`);
+    await at.page.evaluate('globalThis.gone = second');
     await press(1, 'Delete');
+    assert.equal(await at.text('#question-text'), 'Delete this turn and the 3 after it?');
+    await at.page.click('#question-yes');
+    await at.page.until('document.querySelectorAll("#chat-tree li").length === 1', 'the branch to go');
     assert.deepEqual(await tree(), ['0 One']);
-    assert.equal(await kept(), '200');
+    while ((await kept()) !== '200') await new Promise((resolve) => setTimeout(resolve, 50));
     await at.page.until(`fetch('/v1/responses/' + gone).then(({ status }) => status === 404)`, 'the response to go');
     at.page.complaints.length = 0; // Chromium's of the status 404
   });
@@ -126,43 +181,22 @@ describe('Chat', () => {
     assert.ok((await said(1)).length > 0);
   });
 
-  // The next answer is this item.
-  const answerNext = (item) =>
-    at.page.evaluate(`(() => {
-      const send = globalThis.fetch;
-      globalThis.fetch = (url, options) => {
-        if (url !== '/v1/responses') return send(url, options);
-        globalThis.fetch = send;
-        globalThis.asked = JSON.parse(options.body);
-        const usage = { input_tokens: 9, output_tokens: 5, input_tokens_details: { cached_tokens: 4 },
-          output_tokens_details: { reasoning_tokens: 0 } };
-        const item = ${JSON.stringify(item)};
-        const events = [
-          { type: 'response.created', response: { id: 'resp_call' } },
-          { type: 'response.output_text.delta', delta: 'Let me look.' },
-          { type: 'response.output_item.added', item },
-          { type: 'response.function_call_arguments.delta', delta: item.arguments },
-          { type: 'response.completed', response: { status: 'completed', usage } },
-        ].map((event) => JSON.stringify(event));
-        return Promise.resolve(new Response([...events, '[DONE]'].map((event) => 'data: ' + event + '\\n\\n').join('')));
-      };
-    })()`);
-
   it('shows calls as code, asks for their results, and continues with them', async () => {
     await open();
     await setting('tools', '[{"name": "get_time", "parameters": {"type": "object", "properties": {"place": {"type": "string"}}}}]');
-    const call = { type: 'function_call', call_id: 'abc123DEF', name: 'get_time', arguments: '{"place":"Verona"}' };
-    await answerNext(call);
+    const call = { call_id: 'abc123DEF', name: 'get_time', arguments: '{"place":"Verona"}' };
+    const answer = { content: 'Let me look.', calls: [call] };
+    await answerNext(at.page, answer);
     await ask('What time is it in Verona?', 1);
     assert.equal(await at.page.evaluate('asked.tools[0].name'), 'get_time');
     assert.equal(await at.text('.call code'), '{\n  "place": "Verona"\n}');
     await at.set('.call textarea', 'noon');
     await at.shot('chat-call');
-    await answerNext(call);
+    await answerNext(at.page, answer);
     await press(1, 'Send results');
     await answered(2);
     assert.deepEqual(await at.page.evaluate('[asked.previous_response_id, asked.input]'), [
-      'resp_call',
+      'resp_made',
       [{ type: 'function_call_output', call_id: 'abc123DEF', output: 'noon' }],
     ]);
     assert.equal(await at.text(`${turn(2)} .result`), 'Result of get_timenoon');
@@ -181,7 +215,7 @@ describe('Chat', () => {
     await setting('tools', '');
     await setting('temperature', '-1');
     await at.page.key('Enter');
-    await at.says('#chat-status', /temperature/);
+    await at.says('#chat-status', /^Temperature/);
     await at.page.until('document.querySelector("#chat-text").value === "Hello"', 'the message');
     assert.equal(await at.count('.turn'), 0);
     at.page.complaints.length = 0; // Chromium's of the status 400
@@ -197,6 +231,96 @@ describe('Chat', () => {
     await at.page.evaluate('document.querySelector("#chat-stop").click()');
     await at.says(`${turn(1)} > .hint`, /stopped/);
     assert.ok((await said(1)).length > 20);
+  });
+
+  it('asks for no result of a call that was cut', async () => {
+    await open();
+    const call = { call_id: 'a', name: 'get_time', arguments: '{"place":"Ver' };
+    await answerNext(at.page, { calls: [call], finish: 'incomplete' });
+    await ask('What time is it?', 1);
+    assert.equal(await at.count('.call'), 1);
+    assert.equal(await at.count('.call textarea'), 0);
+  });
+
+  it('says in words of the page what the server refuses', async () => {
+    await open();
+    for (const [name, value, what] of [
+      ['tokens', '3', /^Answer limit/],
+      ['budget', '-2', /^Thinking limit/],
+      ['temperature', '-1', /^Temperature/],
+    ]) {
+      await setting(name, value);
+      await at.set('#chat-text', 'Hello');
+      await at.page.evaluate('document.querySelector("#chat-form").requestSubmit()');
+      await at.says('#chat-status', what);
+      assert.equal(await at.page.evaluate('document.querySelector("#chat-status").dataset.state'), 'bad');
+      await setting(name, '');
+    }
+    at.page.complaints.length = 0; // Chromium's of the status 400
+  });
+
+  for (const [width, height] of [
+    [1280, 800],
+    [1366, 768],
+    [360, 740],
+  ]) {
+    it(`follows the answer as it comes, unless its reader has scrolled up: ${width}x${height}`, async () => {
+      await open({ width, height, mobile: width < 500 });
+      await setting('tokens', '100000');
+      const end = () =>
+        at.page.evaluate(`(() => { const board = document.querySelector('#chat-turns');
+          return [board.scrollHeight - board.scrollTop - board.clientHeight, board.scrollHeight / board.clientHeight, scrollY]; })()`);
+      await at.set('#chat-text', 'Tell me all.');
+      await at.page.evaluate('document.querySelector("#chat-form").requestSubmit()');
+      await at.page.until(
+        `(() => { const board = document.querySelector('#chat-turns'); return board.scrollHeight > 3 * board.clientHeight; })()`,
+        'a long answer',
+      );
+      const [left, , y] = await end();
+      assert.ok(left < 60, `${left} pixels are out of view`);
+      assert.equal(y, 0);
+      const isShown = `(() => { const { top, bottom } = document.querySelector('#chat-stop').getBoundingClientRect();
+        return top >= 0 && bottom <= innerHeight; })()`;
+      assert.ok(await at.page.evaluate(isShown), 'what stops it is in view');
+      await at.page.evaluate(`document.querySelector('#chat-turns').scrollTop = 0`);
+      const before = await at.text('.said');
+      await at.page.until(`document.querySelector('.said').textContent.length > ${before.length} + 500`, 'more of it');
+      assert.equal(await at.page.evaluate(`document.querySelector('#chat-turns').scrollTop`), 0);
+      await at.page.evaluate('document.querySelector("#chat-stop").click()');
+      await at.says(`${turn(1)} > .hint`, /stopped/);
+    });
+  }
+
+  it('takes messages of several lines, and leaves an edit by escape', async () => {
+    await open();
+    await at.page.evaluate('document.querySelector("#chat-text").focus()');
+    await at.page.type('One');
+    await at.page.key('Enter', 8);
+    await at.page.type('Two\nThree');
+    assert.equal(await at.page.evaluate('document.querySelector("#chat-text").rows'), 3);
+    await at.page.key('Enter');
+    await answered(1);
+    assert.equal(await at.text('.asked'), 'One\nTwo\nThree');
+    assert.equal(await at.page.evaluate('document.querySelector("#chat-text").rows'), 1);
+    await press(1, 'Edit');
+    assert.equal(await at.count('.turn'), 0);
+    assert.equal(await at.page.evaluate('document.querySelector("#chat-text").value'), 'One\nTwo\nThree');
+    await at.page.key('Escape');
+    assert.equal(await at.count('.turn'), 1);
+    assert.equal(await at.page.evaluate('document.querySelector("#chat-text").value'), '');
+  });
+
+  it('copies answers as they were written, and code', async () => {
+    await open();
+    await at.page.evaluate(`Object.defineProperty(navigator, 'clipboard', { value: { writeText: async (text) => { globalThis.copied = text; } } })`);
+    const content = '**Some** code:\n\n```js\nlet a = 1 < 2;\n```';
+    await answerNext(at.page, { content });
+    await ask('Code, please', 1);
+    await press(1, 'Copy');
+    await at.page.until(`globalThis.copied === 'let a = 1 < 2;'`, 'the code');
+    await at.page.evaluate(`document.querySelector('[aria-label="Copy the answer"]').click()`);
+    await at.page.until(`globalThis.copied === ${JSON.stringify(content)}`, 'the answer');
+    assert.equal(await at.text('[aria-label="Copy the answer"]'), 'Copied');
   });
 
   for (const scheme of ['light', 'dark']) {

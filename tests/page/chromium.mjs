@@ -120,9 +120,11 @@ export class Chromium {
     return `Chromium's log ends with:\n${this.log.slice(-2000)}`;
   }
 
-  // A page of its own browser context: nothing is shared with others.
-  async page({ width = 1280, height = 900, scheme = 'light', mobile = false } = {}) {
-    const { browserContextId } = await this.send('Target.createBrowserContext');
+  // A page of its own browser context: nothing is shared with others, but with `beside`, a page, if that is given.
+  async page({ width = 1280, height = 900, scheme = 'light', mobile = false, beside } = {}) {
+    const { browserContextId } = beside
+      ? { browserContextId: beside.contextId }
+      : await this.send('Target.createBrowserContext');
     const { targetId } = await this.send('Target.createTarget', { url: 'about:blank', browserContextId });
     const { sessionId } = await this.send('Target.attachToTarget', { targetId, flatten: true });
     const page = new Page(this, sessionId, browserContextId);

@@ -3,8 +3,10 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import { fromBase64, toBase64 } from '../../web/js/wire/base64.js';
-import { answerOf, argumentsText, coloured, emptyAnswer, takeEvent } from '../../web/js/chat/answer.js';
+import { answerOf, argumentsText, coloured, emptyAnswer, itemsOf, takeEvent } from '../../web/js/chat/answer.js';
+import { ConversationStore, earlierConversations, titleOf } from '../../web/js/chat/store.js';
 import { ChatTree } from '../../web/js/chat/tree.js';
+import { errorText } from '../../web/js/chat/words.js';
 import { EventReader, create } from '../../web/js/wire/responses.js';
 import { ticks } from '../../web/js/race/chart.js';
 import { Completion, completionRequest, entropy, firstKnown, segmentRequest } from '../../web/js/image/completion.js';
@@ -13,7 +15,7 @@ import { fitDigit } from '../../web/js/image/fit.js';
 import { bytes, digits, duration, percent, seconds } from '../../web/js/format.js';
 import { LapClock } from '../../web/js/race/laps.js';
 import { MASKS, knownRuns } from '../../web/js/image/masks.js';
-import { attentionName, stateBytes } from '../../web/js/wire/models.js';
+import { attentionName, namedModels, stateBytes, stateName } from '../../web/js/wire/models.js';
 import { isReached, look, noteReach, onReach, whenReached } from '../../web/js/wire/reach.js';
 import { stream, unary } from '../../web/js/wire/rpc.js';
 import { bitsPerToken, branchName, characters, common, surprise, take, tokenName } from '../../web/js/text/story.js';
@@ -555,6 +557,8 @@ describe('an answer of a chat', () => {
     });
     assert.deepEqual(answerOf(response), answer);
     assert.equal(answerOf({ ...response, status: 'failed', error: { message: 'no room' } }).error, 'no room');
+    const stopped = answerOf({ ...response, status: 'cancelled', usage: { input_tokens: 0, output_tokens: 0 } });
+    assert.equal(stopped.usage, undefined);
     assert.equal(argumentsText('{"a":1}'), '{\n  "a": 1\n}');
     assert.equal(argumentsText('{"a":'), '{"a":');
   });
@@ -579,65 +583,115 @@ describe('an answer of a chat', () => {
   });
 });
 
-describe('a tree of turns', () => {
-  const storage = () => {
-    const kept = new Map();
-    return {
-      most: Infinity,
-      getItem: (key) => kept.get(key) ?? null,
-      setItem(key, value) {
-        if (value.length > this.most) throw new Error('full');
-        kept.set(key, value);
-      },
-    };
-  };
+describe('a conversation', () => {
   const user = (content) => [{ role: 'user', content }];
+  const turn = (id, parent, content = id) => ({ id, parent, asked: user(content), answer: emptyAnswer() });
 
-  it('has a path to every turn', () => {
-    const tree = new ChatTree(storage());
-    const a = tree.add(undefined, user('a'), emptyAnswer());
-    const b = tree.add(a.id, user('b'), emptyAnswer());
-    const c = tree.add(a.id, user('c'), emptyAnswer());
-    const d = tree.add(b.id, user('d'), emptyAnswer());
-    const other = tree.add(undefined, user('e'), emptyAnswer());
-    assert.equal(tree.current, other.id);
-    assert.deepEqual(tree.path(d.id), [a, b, d]);
+  it('has a path to every turn, and the answers in its place', () => {
+    const tree = new ChatTree();
+    const [a, b, c] = [tree.add(turn('a')), tree.add(turn('b', 'a')), tree.add(turn('c', 'a'))];
+    const [d, other] = [tree.add(turn('d', 'b')), tree.add(turn('e'))];
+    assert.equal(tree.current, 'e');
+    assert.deepEqual(tree.path('d'), [a, b, d]);
     assert.deepEqual(tree.path(undefined), []);
+    assert.deepEqual(tree.siblings('b'), [b, c]);
+    assert.deepEqual(tree.siblings('a'), [a, other]);
+    assert.deepEqual([tree.end('a'), tree.end('b')], ['c', 'd']);
     assert.deepEqual(
-      tree.rows().map(({ turn, depth }) => `${turn.asked[0].content} ${depth}`),
+      tree.rows().map(({ turn, depth }) => `${turn.id} ${depth}`),
       ['a 0', 'b 1', 'd 1', 'c 1', 'e 0'],
     );
-    tree.current = d.id;
-    assert.deepEqual(tree.remove(b.id), [d, b]);
-    assert.equal(tree.current, a.id);
+    tree.current = 'd';
+    assert.deepEqual(tree.remove('b'), [d, b]);
+    assert.equal(tree.current, 'a');
     assert.deepEqual(
       tree.rows().map(({ turn }) => turn.id),
-      [a.id, c.id, other.id],
+      ['a', 'c', 'e'],
     );
   });
 
-  it('is there again after a reload, but for answers and what the server does not keep', () => {
-    const kept = storage();
-    const tree = new ChatTree(kept);
-    const a = tree.add(undefined, user('a'), emptyAnswer());
-    a.response = 'resp_a';
-    tree.save();
-    const b = tree.add(a.id, user('b'), emptyAnswer());
-    tree.save();
-    const again = new ChatTree(kept);
-    assert.equal(again.current, undefined);
-    assert.deepEqual(
-      again.rows().map(({ turn }) => turn),
-      [{ id: a.id, asked: user('a'), response: 'resp_a' }],
-    );
-    b.response = 'resp_b';
-    kept.most = 10; // it is full
-    tree.save();
-    assert.equal(new ChatTree(kept).rows().length, 1);
-    kept.most = Infinity;
-    tree.save();
-    const last = new ChatTree(kept);
-    assert.equal(last.path(last.current).length, 2);
-    assert.equal(last.add(b.id, user('c'), emptyAnswer()).id, b.id + 1);
+  it('is a request of its texts where the server has lost it, without calls that have no result', () => {
+    const answer = { ...emptyAnswer(), reasoning: 'Hm.', content: 'Yes', calls: [{ id: 'x', name: 'f', arguments: '{}' }] };
+    const first = { ...turn('a'), answer };
+    const said = [
+      { role: 'user', content: 'a' },
+      { type: 'reasoning', summary: [], content: [{ type: 'reasoning_text', text: 'Hm.' }] },
+      { role: 'assistant', content: 'Yes' },
+    ];
+    assert.deepEqual(itemsOf([first], user('b')), said);
+    const results = [{ role: 'tool', call_id: 'x', name: 'f', content: '3' }];
+    assert.deepEqual(itemsOf([first], results), [...said, { type: 'function_call', call_id: 'x', name: 'f', arguments: '{}' }]);
+    assert.deepEqual(itemsOf([], user('b')), []);
+  });
+
+  it('is kept by turns, without the tokens of its answers, and does not come back once it is deleted', async () => {
+    const store = new ConversationStore();
+    await store.add({ id: 'one', title: 'First', created: 1, used: 1 });
+    const answer = { ...emptyAnswer(), content: 'Of KINGS', tokens: [{ bytes: [1] }] };
+    const kept = { ...turn('a'), conversation: 'one', created: 2, answer };
+    await store.saveTurn(kept, { current: 'a' });
+    await store.update('one', { title: 'Second' });
+    const [{ used, ...one }] = await store.list();
+    assert.deepEqual(one, { id: 'one', title: 'Second', current: 'a', created: 1 });
+    assert.ok(used > 1);
+    const { tokens, ...rest } = answer;
+    assert.deepEqual(await store.turns('one'), [{ ...kept, answer: rest }]);
+    for (const [words, found] of [
+      ['kings', 1],
+      ['second of', 1],
+      ['first', 0],
+    ]) {
+      assert.equal((await store.search(words)).size, found, words);
+    }
+    assert.equal((await store.remove('one')).length, 1);
+    await store.saveTurn(kept);
+    await store.update('one', { title: 'Third' });
+    assert.deepEqual([await store.list(), await store.turns('one')], [[], []]);
+  });
+
+  it('of an earlier version is one of each beginning', () => {
+    const turns = [
+      { id: 3, asked: user('a'), response: 'resp_a' },
+      { id: 4, parent: 3, asked: user('b'), response: 'resp_b' },
+      { id: 7, asked: user('c'), response: 'resp_c' },
+    ];
+    const [one, two] = earlierConversations(JSON.stringify({ turns, current: 4 }));
+    assert.deepEqual([one.conversation.title, two.conversation.title], ['a', 'c']);
+    assert.deepEqual(one.turns.map(({ response }) => response), ['resp_a', 'resp_b']);
+    assert.equal(one.turns[1].parent, one.turns[0].id);
+    assert.equal(one.conversation.current, one.turns[1].id);
+    assert.equal(two.conversation.current, undefined);
+    for (const text of [null, '', '{', '[]', '{"turns": 1}']) assert.deepEqual(earlierConversations(text), []);
+  });
+
+  it('has the first line as its title', () => {
+    assert.equal(titleOf(user('  One\ntwo')), 'One');
+    assert.equal(titleOf(user('x'.repeat(80))).length, 60);
+  });
+
+  it('has errors in words of the page', () => {
+    assert.equal(errorText({ message: 'max_output_tokens: is 3' }, 'm'), 'Answer limit: is 3');
+    assert.equal(errorText({ message: 'temperature: is -1' }, 'm'), 'Temperature: is -1');
+    assert.equal(errorText({ message: 'the model has a temperature' }, 'm'), 'The model has a temperature');
+    assert.match(errorText({ message: 'long', reason: 'context_length_exceeded' }, 'm'), /longer than the model can read/);
+    assert.match(errorText({ message: '', reason: 'no_chat_template' }, 'm'), /^m has no chat template/);
+  });
+});
+
+describe('models', () => {
+  const loaded = { name: 'a', version: '1', state: 'MODEL_STATE_READY' };
+  const idle = { name: 'a', version: '2', state: 'MODEL_STATE_UNAVAILABLE', loadsOnRequest: true };
+
+  it('are those that requests may name, each once, a version that is loaded first', () => {
+    assert.deepEqual(namedModels([idle, loaded]), [loaded]);
+    assert.deepEqual(namedModels([loaded, idle]), [loaded]);
+    assert.deepEqual(namedModels([idle]), [idle]);
+    assert.deepEqual(namedModels([{ ...idle, loadsOnRequest: undefined }]), []);
+  });
+
+  it('have a state', () => {
+    const failed = { ...idle, loadFailed: true };
+    const loading = { ...idle, state: 'MODEL_STATE_LOADING' };
+    assert.deepEqual([loaded, idle, failed, loading].map(stateName), ['loaded', 'loads on request', 'failed', 'loading']);
   });
 });

@@ -10,7 +10,7 @@ describe('Race', () => {
   const at = watchedPages('--speculation', 'off');
 
   it('lets all kinds draw one image, and shows time and state by position', async () => {
-    await at.open({}, '#race');
+    await at.open({}, '#/race');
     await at.ready('race');
     assert.equal(await at.count('.lane'), 3);
     await at.race(2);
@@ -49,7 +49,7 @@ describe('Race', () => {
   });
 
   it('runs all at once, too, and only those that take part', async () => {
-    await at.open({}, '#race');
+    await at.open({}, '#/race');
     await at.ready('race');
     await at.page.evaluate(
       '[...document.querySelectorAll("#race-entrants label")].find((l) => /lsh1/.test(l.textContent)).click()',
@@ -65,7 +65,7 @@ describe('Race on a server that uses draft tokens', () => {
   const at = watchedPages('--speculation', 'on');
 
   it('says so, with how many tokens came of them', async () => {
-    await at.open({}, '#race');
+    await at.open({}, '#/race');
     await at.ready('race');
     assert.equal(await at.page.evaluate('document.querySelector("#race-drafts").hidden'), true);
     await at.race(1);

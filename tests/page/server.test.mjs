@@ -10,7 +10,7 @@ const tokensInAll = () =>
 
 describe('Server', () => {
   it('shows models, sessions, throughput and queue, and their changes', async () => {
-    await at.open({}, '#server');
+    await at.open({}, '#/server');
     await at.page.until('document.querySelectorAll("#server-models tr").length === 4', 'the models');
     const models = await at.text('#server-models');
     for (const name of ['mnist-linear-small', 'mnist-softmax-small', 'mnist-lsh1-small', 'text-linear-small']) {

@@ -24,11 +24,13 @@ after(() => server.stop());
 const get = (path, headers = {}, method = 'GET') => fetch(server.url + path, { method, headers });
 
 describe('the page', () => {
-  it('has the files of web/, each with its type', async () => {
+  it('has the files of web/ and the scripts of Debian, each with its type', async () => {
     assert.ok(modules.length > 15);
     for (const [path, file] of [
       ['', 'web/index.html'],
       ['digits.png', 'weights/demo-digits.png'],
+      ['lib/marked.js', '/usr/share/javascript/marked/marked.umd.min.js'],
+      ['lib/purify.js', '/usr/share/nodejs/dompurify/dist/purify.min.js'],
       ...['style.css', 'icon.svg', ...modules].map((f) => [f, `web/${f}`]),
     ]) {
       const response = await get(path);

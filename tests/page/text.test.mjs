@@ -17,7 +17,7 @@ const continueBranch = (n) =>
   );
 
 async function write() {
-  await at.open({}, '#text');
+  await at.open({}, '#/text');
   await at.ready('text');
   await at.set('#text-count', '60');
   await at.set('#text-seed', '3');
@@ -93,7 +93,7 @@ describe('Text', () => {
   });
 
   it('leaves the window to the server, whose default is the trained length', async () => {
-    await at.open({}, '#text');
+    await at.open({}, '#/text');
     await at.ready('text');
     await at.page.evaluate(`(() => {
       const send = globalThis.fetch;

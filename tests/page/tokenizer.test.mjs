@@ -17,7 +17,7 @@ describe('Text of a model with a tokenizer', () => {
   const written = (n) => at.says(`.branch:nth-child(${n}) .hint:last-child`, /seed/);
 
   async function write() {
-    await at.open({}, '#text');
+    await at.open({}, '#/text');
     await at.ready('text');
     await at.set('#text-model', 'world');
     await at.set('#text-prompt', 'there, 你好');

@@ -51,7 +51,7 @@ export function watchedPages(...flags) {
       return browser;
     },
 
-    // options: as Chromium.page takes them. tab: '#text', for example.
+    // options: as Chromium.page takes them. tab: '#/text', for example.
     async open(options = {}, tab = '') {
       page = await browser.page(options);
       await page.go(server.url + tab);

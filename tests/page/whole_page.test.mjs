@@ -4,8 +4,13 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { watchedPages } from './watched_pages.mjs';
 
-const TABS = ['digits', 'text', 'chat', 'race', 'server'];
+const TABS = ['chat', 'text', 'digits', 'race', 'server'];
 const PHONE = { width: 360, height: 740, mobile: true };
+const SIZES = [
+  [1280, 800],
+  [1366, 768],
+  [360, 740],
+];
 
 const at = watchedPages('--model', new URL('../../weights/text-rwkv7-small', import.meta.url).pathname);
 
@@ -30,8 +35,8 @@ function lowContrasts(pairs) {
 
 describe('The page', () => {
   it('goes by keyboard from tab to tab, as ARIA has it', async () => {
-    await at.open();
-    await at.page.evaluate('document.querySelector("#tab-digits").focus()');
+    await at.open({}, '#/chat');
+    await at.page.evaluate('document.querySelector("#tab-chat").focus()');
     const state = () =>
       at.page.evaluate(`[document.activeElement.id, location.hash,
         ...[...document.querySelectorAll('[role=tab][aria-selected=true]')].map((tab) => tab.id),
@@ -39,18 +44,40 @@ describe('The page', () => {
     for (const [key, tab] of [
       ['ArrowRight', 'text'],
       ['End', 'server'],
-      ['ArrowRight', 'digits'],
+      ['ArrowRight', 'chat'],
       ['ArrowLeft', 'server'],
-      ['Home', 'digits'],
+      ['Home', 'chat'],
     ]) {
       await at.page.key(key);
-      assert.equal(await state(), `tab-${tab} #${tab} tab-${tab} ${tab}`);
+      assert.equal(await state(), `tab-${tab} #/${tab} tab-${tab} ${tab}`);
     }
-    await at.ready('digits');
+    await at.ready('chat');
+  });
+
+  for (const [width, height] of SIZES) {
+    it(`opens at its top, also after a reload, and at the chat that the server has: ${width}x${height}`, async () => {
+      const place = `[scrollY, location.hash, document.querySelector('.top').getBoundingClientRect().top].join(' ')`;
+      await at.open({ width, height, mobile: width < 500 });
+      await at.ready('chat');
+      assert.equal(await at.page.evaluate(place), '0 #/chat 0');
+      for (const tab of TABS) {
+        await at.page.evaluate(`document.querySelector('#tab-${tab}').click(); scrollTo(0, 1e6)`);
+        await at.page.evaluate('globalThis.isOld = true');
+        await at.page.send('Page.reload');
+        await at.page.until('!globalThis.isOld && document.readyState === "complete"', 'the reload');
+        await at.page.until(`document.querySelector('#connection').dataset.state === 'good'`, 'the connection');
+        assert.equal(await at.page.evaluate(place), `0 #/${tab} 0`);
+      }
+    });
+  }
+
+  it('takes the addresses of earlier versions', async () => {
+    await at.open({ width: 360, height: 740 }, '#race');
+    assert.equal(await at.page.evaluate('[scrollY, location.hash].join(" ")'), '0 #/race');
   });
 
   it('has a name for every control, and one for every picture', async () => {
-    await at.open();
+    await at.open({}, '#/digits');
     await at.complete();
     for (const tab of TABS) {
       await at.page.click(`#tab-${tab}`);
@@ -90,7 +117,7 @@ describe('The page', () => {
     ['phone-dark', { ...PHONE, scheme: 'dark' }],
   ]) {
     it(`keeps within its width, and is kept as pictures: ${name}`, async () => {
-      await at.open(options);
+      await at.open(options, '#/digits');
       const looks = async (tab) => {
         const wider = await at.page.evaluate('document.documentElement.scrollWidth - innerWidth');
         assert.ok(wider <= 0, `${tab} is ${wider} pixels too wide`);

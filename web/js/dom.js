@@ -41,6 +41,21 @@ export function options(select, entries, chosen) {
 // Which of the radio buttons in `fieldset` is on.
 export const chosen = (fieldset) => fieldset.querySelector(':checked').value;
 
+// A status line: an event, or a failure, which looks like one.
+export function tell(status, text) {
+  delete status.dataset.state;
+  status.textContent = text;
+}
+export function tellFailure(status, text) {
+  status.dataset.state = 'bad';
+  status.textContent = text;
+}
+// Of an error: what was stopped has not failed.
+export function tellError(status, error) {
+  if (error.code === 'canceled') tell(status, 'stopped');
+  else tellFailure(status, error.message);
+}
+
 // Says it to who cannot see it.
 let saying;
 export function say(text) {

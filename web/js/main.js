@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The page: tabs, who calls, and whether the server answers. Each tab is a module that is started when it is first
 // looked at: start() brings it to life and returns {open, leave}, both optional.
-import { models } from './wire/models.js';
+import { fittingTab, isLoaded, models } from './wire/models.js';
 import { isReached, keepLooking, onReach } from './wire/reach.js';
-import { onUnauthenticated, useToken } from './wire/rpc.js';
+import { hasToken, onUnauthenticated, useToken } from './wire/rpc.js';
 import { startTabs } from './tabs.js';
 import { start as chat } from './tabs/chat.js';
 import { start as digits } from './tabs/digits.js';
@@ -16,11 +16,13 @@ const started = {};
 
 // One dialog for all calls that ask.
 let asking;
-onUnauthenticated((why) => {
+onUnauthenticated(() => {
   asking ??= new Promise((resolve) => {
     const dialog = document.getElementById('token');
     const value = document.getElementById('token-value');
-    document.getElementById('token-why').textContent = why;
+    document.getElementById('token-why').textContent = hasToken()
+      ? 'The server does not know this token.'
+      : 'Who runs the server gives out tokens. Paste yours here.';
     value.value = '';
     dialog.returnValue = 'cancel';
     dialog.addEventListener(
@@ -42,9 +44,11 @@ onUnauthenticated((why) => {
 const connection = document.getElementById('connection');
 async function connect() {
   try {
-    const count = (await models(true)).length;
+    const all = await models(true);
+    const loaded = all.filter(isLoaded).length;
+    const count = `${all.length} model${all.length === 1 ? '' : 's'}`;
     connection.dataset.state = 'good';
-    connection.textContent = `${count} model${count === 1 ? '' : 's'} at ${location.host}`;
+    connection.textContent = `${count}${loaded < all.length ? `, ${loaded} loaded,` : ''} at ${location.host}`;
   } catch (error) {
     if (isReached()) tellBad(error.message);
   }
@@ -58,7 +62,7 @@ function tellBad(text) {
 onReach((reached) => (reached ? connect() : tellBad(`the server at ${location.host} does not answer`)));
 keepLooking();
 
-startTabs(
+const showFirst = startTabs(
   (name) => {
     started[name] ??= starts[name]();
     started[name].open?.();
@@ -66,3 +70,4 @@ startTabs(
   (name) => started[name].leave?.(),
 );
 connect();
+fittingTab().then(showFirst, () => showFirst('chat'));

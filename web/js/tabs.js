@@ -2,16 +2,18 @@
 // The tabs, as the ARIA Authoring Practices have them: arrow keys go from tab to tab, and the address names the one
 // that is shown. https://www.w3.org/WAI/ARIA/apg/patterns/tabs/
 
-// open(name): called whenever a tab comes into view; leave(name): when it goes.
+// open(name): called whenever a tab comes into view; leave(name): when it goes. Shows the tab that the address names.
+// Gives show(name), which shows a tab where none is shown so far.
 export function startTabs(open, leave) {
   const list = document.querySelector('[role=tablist]');
   const tabs = [...list.querySelectorAll('[role=tab]')];
   const name = (tab) => tab.getAttribute('aria-controls');
+  const find = (wanted) => tabs.find((tab) => name(tab) === wanted);
   let shown;
 
   function show(tab) {
-    if (tab === shown) return;
-    if (shown) leave(name(shown));
+    if (shown && tab !== shown) leave(name(shown));
+    const isOther = tab !== shown;
     shown = tab;
     for (const other of tabs) {
       const chosen = other === tab;
@@ -19,12 +21,15 @@ export function startTabs(open, leave) {
       other.tabIndex = chosen ? 0 : -1;
       document.getElementById(name(other)).hidden = !chosen;
     }
-    history.replaceState(null, '', `#${name(tab)}`);
+    // The slash: a browser scrolls to an element whose id is the fragment.
+    history.replaceState(null, '', `#/${name(tab)}`);
     document.title = `${tab.textContent} · Lintel`;
+    if (!isOther) return;
+    scrollTo(0, 0);
     open(name(tab));
   }
 
-  const named = () => tabs.find((tab) => `#${name(tab)}` === location.hash) ?? tabs[0];
+  const named = () => find(location.hash.replace(/^#\/?/, ''));
   for (const tab of tabs) tab.addEventListener('click', () => show(tab));
   list.addEventListener('keydown', (event) => {
     const at = tabs.indexOf(document.activeElement);
@@ -35,6 +40,10 @@ export function startTabs(open, leave) {
     tab.focus();
     show(tab);
   });
-  addEventListener('hashchange', () => show(named()));
-  show(named());
+  history.scrollRestoration = 'manual';
+  addEventListener('hashchange', () => show(named() ?? shown ?? tabs[0]));
+  if (named()) show(named());
+  return (wanted) => {
+    if (!shown) show(find(wanted));
+  };
 }

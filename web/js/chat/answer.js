@@ -13,8 +13,9 @@ const tokensOf = (logprobs = []) =>
     top: token.top_logprobs.map((other) => ({ bytes: other.bytes, log2: log2(other) })),
   }));
 
+// A response that was stopped has no counts.
 function takeEnd(answer, { status, usage, error }) {
-  answer.usage = usage;
+  if (usage?.input_tokens > 0) answer.usage = usage;
   answer.finish = status;
   if (error) answer.error = error.message;
 }
@@ -71,6 +72,30 @@ export function coloured({ content, tokens }) {
     if (from < to) out.push({ text: text.slice(from, to), log2: character.log2, top: tokens[character.start].top });
   }
   return out;
+}
+
+// Turns as items of a request, for a server that has not their responses. next: what is asked after them. Calls without a
+// result are left out: no template has a place for them.
+export function itemsOf(turns, next) {
+  return turns.flatMap(({ asked, answer }, i) => {
+    const results = new Set((turns[i + 1]?.asked ?? next).map(({ call_id }) => call_id));
+    const items = askedItems(asked);
+    const { reasoning, content, calls } = answer;
+    if (reasoning) {
+      items.push({ type: 'reasoning', summary: [], content: [{ type: 'reasoning_text', text: reasoning }] });
+    }
+    if (content) items.push({ role: 'assistant', content });
+    for (const { id, name, arguments: text } of calls) {
+      if (results.has(id)) items.push({ type: 'function_call', call_id: id, name, arguments: text });
+    }
+    return items;
+  });
+}
+
+export function askedItems(asked) {
+  return asked.map(({ role, content, call_id }) =>
+    role === 'tool' ? { type: 'function_call_output', call_id, output: content } : { role, content },
+  );
 }
 
 // Arguments as people read them; what is no JSON stays as it is.

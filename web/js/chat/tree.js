@@ -1,36 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// ChatTree: turns of conversations, each after the one that it continues.
+// ChatTree: the turns of a conversation, each after the one that it continues.
 
-const KEY = 'lintel-chat';
-
-// A turn is {id, parent, asked, response, answer}. `asked`: messages of a user, {role, content}, or results of calls,
-// {role, call_id, name, content}. `response`: the id under which the server keeps it, once that is known. `parent`: an
-// id of a turn, or nothing where a conversation begins. All but the answers is kept in this tab's session storage.
+// A turn is {id, parent, asked, response, model, answer, created}. `asked`: messages of a user, {role, content}, or
+// results of calls, {role, call_id, name, content}. `response`: the id under which the server keeps it, once that is
+// known. `parent`: an id of a turn, or nothing where the conversation begins. `created`: in ms since 1970.
 export class ChatTree {
-  #storage;
-  #turns = new Map();
-  #next = 1;
-  current; // the id of the turn that is shown last; nothing: a new conversation
+  #turns = new Map(); // by id, the oldest first
+  current; // the id of the turn that is shown last; nothing: the beginning
 
-  constructor(storage = globalThis.sessionStorage) {
-    this.#storage = storage;
-    let kept;
-    try {
-      kept = JSON.parse(storage?.getItem(KEY) ?? 'null');
-    } catch {
-      return;
-    }
-    for (const turn of kept?.turns ?? []) this.#turns.set(turn.id, turn);
-    this.#next = Math.max(0, ...this.#turns.keys()) + 1;
-    this.current = this.#turns.has(kept?.current) ? kept.current : undefined;
+  // turns: in the order of their creation.
+  constructor(turns = [], current) {
+    for (const turn of turns) this.#turns.set(turn.id, turn);
+    this.current = this.#turns.has(current) ? current : turns.at(-1)?.id;
   }
 
   get(id) {
     return this.#turns.get(id);
   }
 
-  add(parent, asked, answer) {
-    const turn = { id: this.#next++, parent, asked, answer };
+  add(turn) {
     this.#turns.set(turn.id, turn);
     this.current = turn.id;
     return turn;
@@ -49,6 +37,17 @@ export class ChatTree {
     return [...this.#turns.values()].filter((turn) => turn.parent === id);
   }
 
+  // Itself and the other answers in its place.
+  siblings(id) {
+    return this.children(this.get(id).parent);
+  }
+
+  // The end of the newest branch that goes through a turn.
+  end(id) {
+    const last = this.children(id).at(-1);
+    return last ? this.end(last.id) : id;
+  }
+
   // From the first turn of the conversation to that one.
   path(id) {
     const out = [];
@@ -61,15 +60,5 @@ export class ChatTree {
     const children = this.children(id);
     const deeper = id !== undefined && children.length > 1 ? depth + 1 : depth;
     return children.flatMap((turn) => [{ turn, depth: deeper }, ...this.rows(turn.id, deeper)]);
-  }
-
-  // The turns that the server keeps.
-  save() {
-    const turns = [...this.#turns.values()].filter((turn) => turn.response).map(({ answer, ...kept }) => kept);
-    try {
-      this.#storage?.setItem(KEY, JSON.stringify({ turns, current: this.current }));
-    } catch {
-      // It is full: a reload finds what was there before.
-    }
   }
 }

@@ -1,46 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
 // One turn of the tab Chat: what was asked, the answer, and what can be done with it.
 import { h } from '../dom.js';
-import { digits, percent, whole } from '../format.js';
-import { surprise, tokenName } from '../text/story.js';
-import { argumentsText, coloured } from './answer.js';
+import { digits, whole } from '../format.js';
+import { argumentsText } from './answer.js';
+import { ColouredText } from './coloured.js';
+import { copyButton } from './copy.js';
+import { MarkdownView } from './markdown.js';
 
 const FINISHES = { incomplete: 'cut by a limit', cancelled: 'stopped', failed: 'broke off' };
+const REST = 3; // a drawing that took a time is followed by this many times as long without one
 
 export class TurnCard {
   #said = h('div', { class: 'said' });
-  #spans = []; // of #said, a character each
-  #thought = h('p');
+  #markdown = new MarkdownView(this.#said);
+  #coloured = new ColouredText();
+  #thought = new Text();
   #thinking = h('summary');
-  #reasoning = h('details', { class: 'thought', hidden: true }, this.#thinking, this.#thought);
+  #reasoning = h('details', { class: 'thought', hidden: true }, this.#thinking, h('p', {}, this.#thought));
   #calls = h('div', { class: 'column' });
+  #drawnCalls; // what of them is drawn
   #note = h('p', { class: 'hint' });
-  #frame;
+  #error = h('p', { class: 'status', 'data-state': 'bad' });
+  #siblings = h('div', { class: 'row siblings', hidden: true });
+  #copy = copyButton('Copy the answer', () => this.turn.answer.content);
+  #pending; // a drawing that is to come, or the time after one
+  #isLate = false; // something came in that time
+  isRunning = false;
+  hasColours = false; // of probability
+  progress = ''; // what happens before the first token
 
-  // on: {again, edit, branch, remove}, each called with the turn; {results(turn, contents)}: of its calls.
+  // on: {again, edit, branch, remove}, each called with the turn; {results(turn, contents)}: of its calls; {go(turn)}: to
+  // another answer; {drawn()}: the card has changed.
   constructor(turn, on) {
     Object.assign(this, { turn, on });
     const button = (label, act, what) =>
-      h('button', { type: 'button', 'aria-label': what, onclick: () => act(turn) }, label);
+      h('button', { type: 'button', class: 'small', 'aria-label': what, onclick: () => act(turn) }, label);
     const isUsers = turn.asked.every(({ role }) => role === 'user');
     this.element = h(
       'article',
-      { class: 'card turn' },
+      { class: 'turn' },
       turn.asked.map((message) => this.#askedView(message)),
       this.#reasoning,
       this.#said,
+      this.#coloured.element,
       this.#calls,
       this.#note,
+      this.#error,
       h(
         'footer',
         { class: 'row' },
-        button('Ask again', on.again, 'Ask again, as another branch'),
+        this.#siblings,
+        this.#copy,
+        button('Regenerate', on.again, 'Regenerate: another answer, as another branch'),
         isUsers && button('Edit', on.edit, 'Edit the message, as another branch'),
-        button('Branch here', on.branch, 'Continue from this answer, as another branch'),
+        button('Branch here', on.branch, 'Branch here: continue from this answer, as another branch'),
         button('Delete', on.remove, 'Delete this turn and what follows it'),
       ),
     );
-    this.draw(false);
   }
 
   #askedView({ role, content, name }) {
@@ -48,52 +64,76 @@ export class TurnCard {
     return h('figure', { class: 'asked result' }, h('figcaption', {}, `Result of ${name}`), h('pre', {}, content));
   }
 
-  // It has changed: drawn with the next frame. running: more comes.
-  changed(running) {
-    this.#frame ??= requestAnimationFrame(() => {
-      const page = document.documentElement;
-      const isAtEnd = scrollY + innerHeight > page.scrollHeight - 40;
-      this.draw(running);
-      if (isAtEnd) scrollTo(0, page.scrollHeight);
+  // turns: all answers in this place.
+  showSiblings(turns) {
+    const at = turns.indexOf(this.turn);
+    this.#siblings.hidden = turns.length < 2;
+    const step = (label, what, to) =>
+      h('button', { type: 'button', class: 'small', 'aria-label': what, disabled: !to, onclick: () => this.on.go(to) }, label);
+    this.#siblings.replaceChildren(
+      step('‹', 'The branch before', turns[at - 1]),
+      h('span', {}, `${at + 1} of ${turns.length}`),
+      step('›', 'The next branch', turns[at + 1]),
+    );
+  }
+
+  // It has changed, and more comes: drawn with the next frame, or later where drawing takes long.
+  changed() {
+    if (this.#pending) {
+      this.#isLate = true;
+      return;
+    }
+    this.#pending = true;
+    requestAnimationFrame(() => {
+      const start = performance.now();
+      this.#isLate = false;
+      if (this.isRunning) {
+        this.draw(true);
+        this.on.drawn();
+      }
+      setTimeout(
+        () => {
+          this.#pending = false;
+          if (this.#isLate) this.changed();
+        },
+        REST * (performance.now() - start),
+      );
     });
   }
 
   // isLast: nothing follows it on the path that is shown, so that results can be given.
   draw(running, isLast = false) {
-    cancelAnimationFrame(this.#frame);
-    this.#frame = undefined;
+    this.isRunning = running;
     const { answer } = this.turn;
-    this.#reasoning.hidden = answer.reasoning === '';
-    const isThinking = running && answer.content === '' && answer.calls.length === 0;
-    const thought = answer.usage?.output_tokens_details.reasoning_tokens;
-    this.#thinking.textContent = isThinking ? 'Thinking ...' : thought ? `Reasoning, ${whole(thought)} tokens` : 'Reasoning';
-    this.#thought.textContent = answer.reasoning;
-    this.#drawContent();
-    this.#said.hidden = answer.content === '';
-    this.#drawCalls(!running && isLast);
-    this.#note.textContent = running && !answer.usage ? '...' : summary(answer);
+    const isColoured = this.hasColours && answer.tokens?.length > 0;
+    const isCall = answer.calls.length > 0;
+    this.#drawThought(running && answer.content === '' && !isCall);
+    this.#said.hidden = answer.content === '' || isColoured;
+    this.#coloured.element.hidden = !isColoured;
+    if (isColoured) this.#coloured.update(answer);
+    else this.#markdown.update(answer.content.trim(), !running);
+    // A call that was cut is none that could be answered.
+    this.#drawCalls(!running && isLast && answer.finish === 'completed');
+    this.#copy.hidden = answer.content === '';
+    const hasBegun = answer.content !== '' || answer.reasoning !== '' || isCall;
+    this.#note.textContent = running ? (hasBegun ? '…' : this.progress || '…') : summary(answer);
+    this.#error.textContent = (!running && answer.error) || '';
   }
 
-  // What is there already stays: most characters do not change.
-  #drawContent() {
-    const now = coloured(this.turn.answer);
-    while (this.#spans.length > now.length) this.#spans.pop().remove();
-    now.forEach(({ text, log2, top }, i) => {
-      let span = this.#spans[i];
-      if (span?.textContent === text && span.log2 === log2) return;
-      if (!span) {
-        span = h('span');
-        this.#spans.push(span);
-        this.#said.append(span);
-      }
-      [span.textContent, span.log2] = [text, log2];
-      span.title = Number.isNaN(log2) ? '' : chances(log2, top);
-      span.style.setProperty('--surprise', surprise(log2).toFixed(3));
-    });
+  #drawThought(isThinking) {
+    const { reasoning, usage } = this.turn.answer;
+    const count = usage?.output_tokens_details.reasoning_tokens;
+    this.#reasoning.hidden = reasoning === '';
+    this.#thinking.textContent = isThinking ? 'Thinking …' : count ? `Reasoning, ${whole(count)} tokens` : 'Reasoning';
+    if (reasoning.startsWith(this.#thought.data)) this.#thought.appendData(reasoning.slice(this.#thought.length));
+    else this.#thought.data = reasoning;
   }
 
   #drawCalls(asks) {
     const { calls } = this.turn.answer;
+    const state = JSON.stringify([calls, asks]);
+    if (state === this.#drawnCalls) return; // results that are typed stay
+    this.#drawnCalls = state;
     this.#calls.hidden = calls.length === 0;
     const fields = calls.map(({ name }) => asks && h('textarea', { rows: 2, spellcheck: false, 'aria-label': `Result of ${name}` }));
     this.#calls.replaceChildren(
@@ -115,13 +155,8 @@ export class TurnCard {
   }
 }
 
-function chances(log2, top) {
-  const others = top.slice(0, 4).map((other) => `${tokenName(other)} ${percent(other.log2)}`);
-  return `${percent(log2)}${others.length > 0 ? `, of: ${others.join('   ')}` : ''}`;
-}
-
 // "120 tokens read, 96 from the cache · 40 written · 2.1 bits a token · 35 tokens/s"
-function summary({ usage, tokens, finish, seconds, error }) {
+function summary({ usage, tokens = [], finish, seconds }) {
   const parts = [];
   if (usage) {
     const cached = usage.input_tokens_details.cached_tokens;
@@ -134,6 +169,5 @@ function summary({ usage, tokens, finish, seconds, error }) {
     if (seconds > 0.05) parts.push(`${whole(usage.output_tokens / seconds)} tokens/s`);
   }
   if (FINISHES[finish]) parts.push(FINISHES[finish]);
-  if (error) parts.push(error);
   return parts.join(' · ');
 }

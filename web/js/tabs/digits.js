@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Digits: pick, upload or draw one, brush what is hidden, and have it completed.
-import { byId, chosen, h, options, say } from '../dom.js';
+import { byId, chosen, h, options, say, tell, tellError, tellFailure } from '../dom.js';
 import { bytes, digits, duration, seconds, whole } from '../format.js';
 import { Completion, completionRequest, firstKnown } from '../image/completion.js';
 import { Editor } from '../image/editor.js';
@@ -52,7 +52,7 @@ export function start() {
   byId('digits-save').addEventListener('click', savePicture);
   stop.addEventListener('click', () => running?.abort());
 
-  whenReached(begin, (text) => (status.textContent = text));
+  whenReached(begin, (text) => tellFailure(status, text));
 
   async function begin() {
     editor.image = await sample(3);
@@ -91,10 +91,12 @@ export function start() {
       const [width, height] = [bitmap.width, bitmap.height].map((size) => Math.max(1, Math.round(size * scale)));
       const context = h('canvas', { width, height }).getContext('2d');
       context.drawImage(bitmap, 0, 0, width, height);
-      editor.setImage(fitDigit(context.getImageData(0, 0, width, height).data, width, height, shape));
-      status.textContent = `${file.name}: centred and scaled as the model's digits are`;
+      const digit = fitDigit(context.getImageData(0, 0, width, height).data, width, height, shape);
+      editor.setImage(digit);
+      const what = digit.some((level) => level > 0) ? "centred and scaled as the model's digits are" : 'a blank picture';
+      tell(status, `${file.name}: ${what}`);
     } catch (error) {
-      status.textContent = `${file.name} is no picture that this browser reads (${error.message})`;
+      tellFailure(status, `${file.name} is no picture that this browser reads (${error.message})`);
     }
     upload.value = ''; // the same file may come again
   }
@@ -122,16 +124,16 @@ export function start() {
 
     running = new AbortController();
     [complete.hidden, stop.hidden] = [true, false];
-    status.textContent = 'drawing';
+    tell(status, 'drawing');
     const startedAt = performance.now();
     try {
       for await (const messages of stream('GenerationService/Generate', request, { signal: running.signal })) {
         for (const message of messages) results.came(completion.take(message));
       }
-      status.textContent = summary(completion, (performance.now() - startedAt) / 1000, asked);
+      tell(status, summary(completion, (performance.now() - startedAt) / 1000, asked));
       say(status.textContent);
     } catch (error) {
-      status.textContent = error.code === 'canceled' ? 'stopped' : error.message;
+      tellError(status, error);
     } finally {
       running = undefined;
       [complete.hidden, stop.hidden] = [false, true];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Race: one image by every model of images that is loaded, with what a token takes and what the state has become
 // by then.
-import { byId, chosen, h, options, say } from '../dom.js';
+import { byId, chosen, h, options, say, tell, tellError, tellFailure } from '../dom.js';
 import { bytes, digits, seconds, whole } from '../format.js';
 import { MASKS } from '../image/masks.js';
 import { sample, sampleTray } from '../image/samples.js';
@@ -52,7 +52,7 @@ export function start() {
       );
       prepare();
     },
-    (text) => (status.textContent = text),
+    (text) => tellFailure(status, text),
   );
 
   // All lanes at the start.
@@ -76,15 +76,15 @@ export function start() {
     try {
       const laps = Math.max(1, Number(byId('race-laps').value));
       for (let lap = 1; lap <= laps; ++lap) {
-        status.textContent = `lap ${lap} of ${laps}`;
+        tell(status, `lap ${lap} of ${laps}`);
         const runLap = (lane) => lane.run(lap, signal, animate);
         if (chosen(byId('race-order')) === 'together') await Promise.all(lanes.map(runLap));
         else for (const lane of lanes) await runLap(lane);
       }
-      status.textContent = verdict();
+      tell(status, verdict());
       say(status.textContent);
     } catch (error) {
-      status.textContent = error.code === 'canceled' ? 'stopped' : error.message;
+      tellError(status, error);
       running.abort(); // the others stop, too
     } finally {
       running = undefined;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Server: what is loaded, what runs, what waits, and which sessions there are, as the metrics have it.
-import { byId, h, svg } from '../dom.js';
+import { byId, h, svg, tell, tellFailure } from '../dom.js';
 import { bytes, digits, duration, seconds, whole } from '../format.js';
-import { attentionName, models } from '../wire/models.js';
+import { attentionName, isLoaded, listedModels, stateName } from '../wire/models.js';
 import { unary } from '../wire/rpc.js';
 
 const EVERY = 1000; // ms between two looks
@@ -23,16 +23,16 @@ export function start() {
     const at = performance.now();
     try {
       const [all, statistics, { sessions = [], nextPageToken }] = await Promise.all([
-        models(true),
+        listedModels(),
         unary('ModelService/Statistics'),
         unary('SessionService/List', { pageSize: SESSIONS }),
       ]);
       show(all, statistics, at);
       showSessions(sessions, nextPageToken);
       before = { at, statistics };
-      status.textContent = '';
+      tell(status, '');
     } catch (error) {
-      status.textContent = error.message;
+      tellFailure(status, error.message);
     }
   }
 
@@ -82,9 +82,12 @@ export function start() {
   }
 
   function modelRow(model, live, rateOf) {
+    if (!isLoaded(model)) return idleRow(model);
     const warnings = (model.warnings ?? []).join('. ');
     const mark = warnings && h('abbr', { title: warnings, 'aria-label': `warning: ${warnings}` }, '⚠');
     const state = bytes(model.stateBytes ?? 0);
+    const aToken = model.kvTokenBytes && `${bytes(model.kvTokenBytes)} a token`;
+    const most = aToken ? `${aToken}, at most ${state}` : `to ${state}`;
     const growing = model.stateBytesPerValue ? `${bytes(model.stateBytesPerValue)} a token` : 'grows';
     return h(
       'tr',
@@ -93,7 +96,7 @@ export function start() {
       cells([
         attentionName(model),
         `${bytes(model.weightBytes ?? 0)} ${model.weightType}`,
-        model.constantState ? `${state}, constant` : model.stateBytes ? `to ${state}` : growing,
+        model.constantState ? `${state}, constant` : model.stateBytes ? most : growing,
         whole(live.running ?? 0),
         whole(live.waiting ?? 0),
         whole(live.promptTokens ?? 0),
@@ -101,6 +104,17 @@ export function start() {
         digits(rateOf(live)),
         model.workers,
       ]),
+    );
+  }
+
+  // One that is not loaded: its state, and why.
+  function idleRow(model) {
+    const why = model.reason && model.reason !== 'not loaded' ? `: ${model.reason}` : '';
+    return h(
+      'tr',
+      {},
+      h('th', { scope: 'row' }, model.name),
+      h('td', { colSpan: 9, class: model.loadFailed ? 'why bad' : 'why' }, `${stateName(model)}${why}`),
     );
   }
 

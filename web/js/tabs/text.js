@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Text: a prompt, sampling, and what comes of it, coloured by probability. Every text is a session of the server, so
 // that it can be continued, taken back, and forked at any character.
-import { byId, h, options, say } from '../dom.js';
+import { byId, h, options, say, tell, tellError, tellFailure } from '../dom.js';
 import { samplingFields } from '../fields.js';
 import { BranchCard } from '../text/branch.js';
 import { Inspector } from '../text/inspector.js';
 import { branchName, common } from '../text/story.js';
 import { toBase64 } from '../wire/base64.js';
-import { attentionName, textModels } from '../wire/models.js';
+import { attentionName, isLoaded, models, stateName, textModels } from '../wire/models.js';
 import { whenReached } from '../wire/reach.js';
 import { stream, unary } from '../wire/rpc.js';
 import { deleteSession } from '../wire/sessions.js';
@@ -50,17 +50,17 @@ export function start() {
 
   whenReached(
     async () => {
-      const models = await textModels();
-      for (const each of models) served.set(each.name, each);
+      const found = await textModels();
+      for (const each of found) served.set(each.name, each);
       options(
         model,
-        models.map((m) => [m.name, `${m.name} (${attentionName(m)})`]),
+        found.map((m) => [m.name, `${m.name} (${isLoaded(m) ? attentionName(m) : stateName(m)})`]),
         model.value,
       );
-      if (models.length === 0) throw new Error('this server has no model of text');
+      if (found.length === 0) throw new Error('this server has no model of text');
       write.disabled = false;
     },
-    (text) => (status.textContent = text),
+    (text) => tellFailure(status, text),
   );
 
   function sampling() {
@@ -73,11 +73,11 @@ export function start() {
   }
 
   async function guarded(what) {
-    status.textContent = '';
+    tell(status, '');
     try {
       await what();
     } catch (error) {
-      status.textContent = error.code === 'canceled' ? 'stopped' : error.message;
+      tellError(status, error);
     }
   }
 
@@ -103,7 +103,11 @@ export function start() {
     return guarded(async () => {
       const text = new TextEncoder().encode(byId('text-prompt').value);
       if (text.length === 0) throw new Error('a text begins with a prompt of a character or more');
+      const isKnown = isLoaded(served.get(model.value));
+      if (!isKnown) tell(status, `${model.value} is being loaded`);
       const session = await unary('SessionService/Create', { model: model.value, durability: 'DURABILITY_NONE' });
+      if (!isKnown) for (const each of await models(true)) served.set(each.name, each);
+      tell(status, '');
       await go(add(session.id, served.get(session.model), []), { text: toBase64(text) });
     });
   }

@@ -2,13 +2,40 @@
 // The server's models: listed once, and again on request.
 import { unary } from './rpc.js';
 
+export const isLoaded = (model) => model.state === 'MODEL_STATE_READY';
+
+// What the server lists, models that take no requests included; of those that are not loaded with name, version, state
+// and reason alone.
+export async function listedModels() {
+  return (await unary('ModelService/List', { all: true })).models ?? [];
+}
+
+// What requests may name, each once: of several versions the highest that is loaded, else one that a request loads.
+export function namedModels(listed) {
+  const named = new Map();
+  for (const model of listed) {
+    if (!isLoaded(model) && !model.loadsOnRequest) continue;
+    if (isLoaded(model) || !isLoaded(named.get(model.name) ?? {})) named.set(model.name, model);
+  }
+  return [...named.values()];
+}
+
 let known;
 export function models(again = false) {
   if (!known || again) {
-    known = unary('ModelService/List', {}).then((answer) => answer.models ?? []);
+    known = listedModels().then(namedModels);
     known.catch(() => (known = undefined));
   }
   return known;
+}
+
+// 'loaded', 'loading', 'failed' or 'loads on request'.
+export function stateName(model) {
+  if (isLoaded(model)) return 'loaded';
+  if (model.state === 'MODEL_STATE_LOADING') return 'loading';
+  if (model.state === 'MODEL_STATE_UNLOADING') return 'unloading';
+  if (model.loadFailed) return 'failed';
+  return model.loadsOnRequest ? 'loads on request' : 'not loaded';
 }
 
 // Those that this page can draw with: grey images of at most 256 levels. The paper's own kind first, the largest ahead.
@@ -20,13 +47,21 @@ export async function imageModels() {
   );
 }
 
+// Those of text, and those that are not loaded, of which nothing is known.
 export async function textModels() {
-  return (await models()).filter((m) => m.tokenizer);
+  return (await models()).filter((m) => m.tokenizer || !isLoaded(m));
 }
 
-// Those with a chat template.
-export async function chatModels() {
-  return (await models()).filter((m) => m.samplingDefaults);
+// Those with a chat template, and those that are not loaded.
+export async function chatModels(again = false) {
+  return (await models(again)).filter((m) => m.samplingDefaults || !isLoaded(m));
+}
+
+// The tab that is for most of what the server has: chats first.
+export async function fittingTab() {
+  if ((await chatModels()).length > 0) return 'chat';
+  if ((await imageModels()).length > 0) return 'digits';
+  return (await textModels()).length > 0 ? 'text' : 'server';
 }
 
 // The kind of attention, with its parameters: 'linear, favor', 'lsh, 4 rounds'.

@@ -37,7 +37,7 @@ export async function* create(body, { signal } = {}) {
     const data = events.push(value);
     const whole = data.filter((event) => event !== '[DONE]').map((event) => JSON.parse(event));
     const failed = whole.find((event) => event.error);
-    if (failed) throw new RpcError({ message: failed.error.message });
+    if (failed) throw new RpcError({ ...failed.error, code: undefined, reason: failed.error.code });
     if (whole.length > 0) yield whole;
     if (data.includes('[DONE]')) return;
   }

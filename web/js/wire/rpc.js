@@ -8,15 +8,18 @@ const utf8 = new TextEncoder();
 const text = new TextDecoder();
 
 export class RpcError extends Error {
-  constructor({ code = 'unknown', message = '' } = {}) {
+  constructor({ code = 'unknown', message = '', param, reason } = {}) {
     super(message || code.replaceAll('_', ' '));
     this.code = code; // as Connect writes it: 'not_found'
+    this.param = param; // of OpenAI's errors: the member that is wrong
+    this.reason = reason; // of OpenAI's errors: their code, 'context_length_exceeded'
   }
 }
 
 // Who calls. In this tab's memory alone.
 const KEY = 'lintel-token';
 let token = globalThis.sessionStorage?.getItem(KEY) ?? '';
+export const hasToken = () => token !== '';
 export function useToken(value) {
   token = value.trim();
   if (token) sessionStorage.setItem(KEY, token);
@@ -55,7 +58,9 @@ export async function refusal(response, signal) {
   const code = CODES[response.status];
   try {
     const json = JSON.parse(body);
-    return new RpcError(json.error ? { code, message: json.error.message } : json); // OpenAI's shape, or Connect's
+    if (!json.error) return new RpcError(json); // Connect's shape, else OpenAI's
+    const { message, param, code: reason } = json.error;
+    return new RpcError({ code, message, param, reason });
   } catch {
     const away = code === 'unavailable' && response.status > 500;
     return new RpcError({
