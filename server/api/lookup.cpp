@@ -131,12 +131,13 @@ std::string only_name(const ServiceContext& context, ModelNeed need, const std::
   }
   const std::vector<std::string> fitting = chat_names(names, context.models);
   if (fitting.size() == 1) return fitting.front();
-  *status =
-      fitting.empty()
-          ? invalid_argument({{field, "none of the models has a chat template (--chat-template): " +
-                                          listed(names)}},
-                             "NO_CHAT_TEMPLATE")
-          : invalid_argument({{field, "several models chat, name one: " + listed(fitting)}});
+  if (fitting.empty()) {
+    const std::string why =
+        "none of the models has a chat template (--chat-template): " + listed(names);
+    *status = invalid_argument({{field, why}}, "NO_CHAT_TEMPLATE");
+  } else {
+    *status = invalid_argument({{field, "several models chat, name one: " + listed(fitting)}});
+  }
   return "";
 }
 
