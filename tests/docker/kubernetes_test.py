@@ -142,6 +142,8 @@ class ManifestTests:
             arguments = ["--config", variant.config_path, "--model", serving.MODEL]
             if "session-store" in variant.config:
                 arguments += ["--session-store", os.path.join(directory, "sessions")]
+            if "models" in variant.config:
+                arguments += ["--models", directory]
             if variant.tls:
                 certificate, key = serving.make_certificate(directory)
                 tokens = serving.make_tokens(directory, os.environ["LINTEL_CLI"])
@@ -211,12 +213,15 @@ class ManifestTests:
         self.assertEqual(volumes, {}, "a volume is not mounted")
         config_map = mounts.pop("/etc/lintel")["configMap"]["name"]
         self.assertEqual(config_map, variant.one("ConfigMap")["metadata"]["name"])
+        if "models" in variant.config:
+            claim = mounts.pop(variant.config["models"])["persistentVolumeClaim"]["claimName"]
+            manifests.one(variant.documents, "PersistentVolumeClaim", claim)
         named = {os.path.dirname(variant.config[key])
                  for key in ("tls-cert", "tls-key", "auth-tokens") if key in variant.config}
         self.assertEqual(set(mounts), named)
         for mount in mounts.values():
             self.assertEqual(mount["secret"]["defaultMode"], 0o440)
-        for model in variant.config["model"]:
+        for model in variant.config.get("model", []):
             self.assertTrue(os.path.exists(manifests.ROOT + model + "/config.json"))
 
     def test_plain_text_is_subject_to_the_network_policy(self):
@@ -243,6 +248,50 @@ class BaseTest(ManifestTests, unittest.TestCase):
 
 class TlsTest(ManifestTests, unittest.TestCase):
     name = "tls"
+
+
+class HubTest(ManifestTests, unittest.TestCase):
+    name = "hub"
+
+    def check_egress(self, rules):
+        self.assertEqual({allowed["port"] for rule in rules for allowed in rule["ports"]}, {53, 443})
+
+    def test_a_pod_pulls_the_model_of_the_values_to_where_the_server_looks(self):
+        (pull,) = self.variant.pod["spec"]["initContainers"]
+        self.assertEqual(pull["command"], ["lintel", "pull", "$(MODEL)"])
+        (source,) = pull["envFrom"]
+        values = manifests.one(self.variant.documents, "ConfigMap",
+                               source["configMapRef"]["name"])["data"]
+        self.assertRegex(values["MODEL"], r"^[\w.-]+/[\w.-]+(:\w+)?$")
+        given = {each["name"]: each for each in pull["env"]}
+        self.assertEqual(given["HF_HUB_CACHE"]["value"], self.variant.config["models"])
+        self.assertTrue(given["HF_TOKEN"]["valueFrom"]["secretKeyRef"]["optional"])
+        self.assertEqual(pull["image"], self.variant.container["image"])
+        self.assertEqual(pull["securityContext"], self.variant.container["securityContext"])
+        (mount,) = pull["volumeMounts"]
+        self.assertEqual(mount["mountPath"], self.variant.config["models"])
+
+
+class ServingRuntimeTest(unittest.TestCase):
+    def test_the_server_takes_its_flags_and_answers_its_probes(self):
+        runtime = manifests.load(os.path.join(manifests.KUBERNETES, "kserve",
+                                              "serving-runtime.yaml"))["spec"]
+        (container,) = runtime["containers"]
+        given = container["args"]
+        self.assertEqual(container["image"], f"lintel:{Dockerfile().project_version()}")
+        self.assertEqual(given[given.index("--model") + 1], "{{.Name}}=/mnt/models")
+        ports = {flag: given[given.index(flag) + 1].rpartition(":")[2]
+                 for flag in ("--http-listen", "--metrics-listen")}
+        (port,) = container["ports"]
+        self.assertEqual(str(port["containerPort"]), ports["--http-listen"])
+        # As KServe does, with a model that is here and ports that are free.
+        arguments = ["--model", "mine=" + serving.MODEL]
+        arguments += [each for each in given[given.index("--insecure-public"):]]
+        with serving.serving(arguments) as server:
+            for name in ("readinessProbe", "livenessProbe"):
+                probe = container[name]["httpGet"]
+                self.assertEqual(str(probe["port"]), ports["--metrics-listen"])
+                self.assertEqual(server.get(probe["path"])[0], 200, name)
 
 
 class SharedStoreTest(ManifestTests, unittest.TestCase):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """docker/kubernetes as documents, the way `kubectl kustomize` builds them.
 
-Knows what these files use of kustomize: resources, a ConfigMap made of files, JSON patches. The
+Knows what these files use of kustomize: resources, a ConfigMap made of files or of NAME=VALUE lines, JSON
+patches. The
 hash that kustomize appends to a ConfigMap's name is left out.
 """
 
@@ -12,7 +13,7 @@ import yaml
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 KUBERNETES = os.path.join(ROOT, "docker", "kubernetes")
-VARIANTS = ("base", "tls", "shared-store", "embedded-store")
+VARIANTS = ("base", "tls", "hub", "shared-store", "embedded-store")
 
 
 def load_all(path):
@@ -54,9 +55,13 @@ def one(documents, kind, name="lintel"):
 
 def _generate_config_map(documents, directory, generator):
     data = {}
-    for name in generator["files"]:
+    for name in generator.get("files", []):
         with open(os.path.join(directory, name), encoding="utf-8") as file:
             data[name] = file.read()
+    for name in generator.get("envs", []):
+        with open(os.path.join(directory, name), encoding="utf-8") as file:
+            data |= dict(line.split("=", 1) for line in file.read().splitlines()
+                         if line and not line.startswith("#"))
     existing = [document for document in documents if document["kind"] == "ConfigMap"
                 and document["metadata"]["name"] == generator["name"]]
     if generator.get("behavior", "create") == "create":
@@ -76,7 +81,7 @@ def _is_target(document, target):
 
 
 def _apply(document, operation):
-    """RFC 6902's `add` to the end of a list, `replace` and `remove`."""
+    """RFC 6902's `add` to the end of a list or of a new member, `replace` and `remove`."""
     removes = operation["op"] == "remove"
     assert set(operation) == {"op", "path"} | (set() if removes else {"value"}), operation
     *way, last = operation["path"].removeprefix("/").split("/")
@@ -85,6 +90,9 @@ def _apply(document, operation):
         at = at[int(step)] if isinstance(at, list) else at[step]
     if operation["op"] == "add" and last == "-":
         at.append(copy.deepcopy(operation["value"]))
+    elif operation["op"] == "add":
+        assert last not in at, operation
+        at[last] = copy.deepcopy(operation["value"])
     elif removes:
         del at[last]
     else:
