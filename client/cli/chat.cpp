@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // lintel chat.
-#include "client/cli/chat.h"
-
 #include <charconv>
 #include <chrono>
 #include <cstddef>

@@ -2,7 +2,12 @@
 // The sub-commands. Each function adds one to the command line; its file holds all of it.
 #pragma once
 
+#include <functional>
+#include <optional>
+#include <string>
+
 #include "client/cli/flags.h"
+#include "client/hub/pull.h"
 
 namespace lintel::cli {
 
@@ -19,5 +24,21 @@ void add_tokenize(CLI::App& app, CommandLine& command_line);  // and detokenize
 void add_token(CLI::App& app, CommandLine& command_line);
 void add_pull(CLI::App& app, CommandLine& command_line);
 void add_run(CLI::App& app, CommandLine& command_line);
+
+// What commands do for `lintel run`.
+
+// Talks to the model that the connection names. `question`: the only one; else standard input has
+// the questions, or off a terminal the one question. Returns an ExitCode.
+using TalkOver = std::function<int(const ConnectionFlags& connection,
+                                   const std::optional<std::string>& question)>;
+// Declares the flags of a conversation in `command`: all of `lintel chat` that are not of stored
+// responses or of --render. What is returned reads them, so it is called once they are parsed.
+TalkOver add_talk_flags(CLI::App& command, Console& console);
+
+// What hub::parse_pull_source() takes, of the hub that the environment names. Throws UsageError.
+hub::PullSource parse_source(const std::string& text);
+// Where the model is, after it was pulled, with progress on a terminal, unless the cache has all of
+// it. `offline`: the cache alone is looked at. Throws HubError.
+std::string pull_if_missing(const hub::PullSource& source, bool offline, Console& console);
 
 }  // namespace lintel::cli

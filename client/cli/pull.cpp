@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/cli/pull.h"
+#include "client/hub/pull.h"
 
 #include <algorithm>
 #include <chrono>
@@ -36,6 +36,13 @@ Examples:
   lintel pull ORG/NAME@v1.0 --file '*.json' --file 'model-*.safetensors')text";
 
 constexpr std::uint64_t kMegabyte = 1'000'000;
+
+struct PullRequest {
+  hub::PullSource source;
+  std::vector<std::string> globs;  // PullOptions::globs
+  bool offline = false;
+  bool if_missing = false;  // the hub is asked only for what the cache lacks
+};
 
 struct PullFlags {
   std::string source;
@@ -90,38 +97,7 @@ class Speed {
   std::string file_;
 };
 
-int run_pull(const PullFlags& flags, Console& console) {
-  const PullRequest request{.source = parse_source(flags.source),
-                            .globs = flags.globs,
-                            .offline = flags.offline,
-                            .if_missing = flags.if_missing};
-  if (!request.source.quant.empty() && !flags.globs.empty()) {
-    throw UsageError("--file does not go with :" + request.source.quant);
-  }
-  if (request.if_missing && !flags.globs.empty()) {
-    throw UsageError("--file does not go with --if-missing, which looks for a whole model");
-  }
-  console.out(pull_model(request, console) + "\n");
-  console.flush();
-  // For people: a script that takes the path knows what it is for.
-  if (console.out_is_terminal() && console.err_is_terminal() && flags.globs.empty()) {
-    const std::string name = hub::name_of(request.source);
-    console.err("lintel: `lintel run " + name + "` talks to it, `lintel-server " + name +
-                "` serves it\n");
-  }
-  return kOk;
-}
-
-}  // namespace
-
-hub::PullSource parse_source(const std::string& text) {
-  try {
-    return hub::parse_pull_source(text, hub::endpoint_from_environment());
-  } catch (const hub::HubError& error) {
-    throw UsageError(error.what());
-  }
-}
-
+// Where the model is now. Throws HubError.
 std::string pull_model(const PullRequest& request, Console& console) {
   hub::PullOptions options;
   options.hub = hub::hub_settings_from_environment();
@@ -153,6 +129,46 @@ std::string pull_model(const PullRequest& request, Console& console) {
     if (const auto cached = hub::find_in_cache(request.source, options)) return cached->string();
   }
   return hub::pull(request.source, options).string();
+}
+
+int run_pull(const PullFlags& flags, Console& console) {
+  const PullRequest request{.source = parse_source(flags.source),
+                            .globs = flags.globs,
+                            .offline = flags.offline,
+                            .if_missing = flags.if_missing};
+  if (!request.source.quant.empty() && !flags.globs.empty()) {
+    throw UsageError("--file does not go with :" + request.source.quant);
+  }
+  if (request.if_missing && !flags.globs.empty()) {
+    throw UsageError("--file does not go with --if-missing, which looks for a whole model");
+  }
+  console.out(pull_model(request, console) + "\n");
+  console.flush();
+  // For people: a script that takes the path knows what it is for.
+  if (console.out_is_terminal() && console.err_is_terminal() && flags.globs.empty()) {
+    std::string name = hub::name_of(request.source);
+    if (const std::string& revision = request.source.revision; revision != "main") {
+      name.insert(request.source.repo.size(), "@" + revision);
+    }
+    console.err("lintel: `lintel run " + name + "` talks to it, `lintel-server " + name +
+                "` serves it\n");
+  }
+  return kOk;
+}
+
+}  // namespace
+
+hub::PullSource parse_source(const std::string& text) {
+  try {
+    return hub::parse_pull_source(text, hub::endpoint_from_environment());
+  } catch (const hub::HubError& error) {
+    throw UsageError(error.what());
+  }
+}
+
+std::string pull_if_missing(const hub::PullSource& source, bool offline, Console& console) {
+  return pull_model({.source = source, .globs = {}, .offline = offline, .if_missing = true},
+                    console);
 }
 
 void add_pull(CLI::App& app, CommandLine& command_line) {

@@ -20,9 +20,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/cli/chat.h"
 #include "client/cli/commands.h"
-#include "client/cli/pull.h"
+#include "client/hub/pull.h"
 #include "model/core/child_process.h"
 #include "model/core/sha256.h"
 
@@ -343,9 +342,7 @@ int run_model(const RunFlags& flags, const TalkOver& talk, Console& console) {
     return talk(connection, question);
   }
   if (wanted.source) {
-    wanted.path = pull_model(
-        {.source = *wanted.source, .globs = {}, .offline = flags.offline, .if_missing = true},
-        console);
+    wanted.path = pull_if_missing(*wanted.source, flags.offline, console);
   }
   const OwnServer server(wanted.name, wanted.path, console);
   console.err("lintel: " + wanted.name + " is served for this conversation, page: " +
