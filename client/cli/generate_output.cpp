@@ -80,6 +80,10 @@ std::string GenerationSpeed::text() const {
 }
 
 Waiting::Waiting(Console& console, std::string what, std::chrono::milliseconds period)
+    : Waiting(
+          console, [what = std::move(what)](Cancellation&) { return what; }, period) {}
+
+Waiting::Waiting(Console& console, What what, std::chrono::milliseconds period)
     : console_(console), what_(std::move(what)), period_(period) {
   if (console_.err_is_terminal()) thread_ = std::thread([this] { draw_until_stopped(); });
 }
@@ -91,6 +95,7 @@ void Waiting::stop() {
     stopping_ = true;
   }
   changed_.notify_all();
+  cancellation_.cancel();
   thread_.join();
 }
 
@@ -99,9 +104,13 @@ void Waiting::draw_until_stopped() {
   bool drawn = false;
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, period_, [this] { return stopping_; })) {
+    lock.unlock();
+    const std::string what = what_(cancellation_);
+    lock.lock();
+    if (stopping_) break;
     const auto elapsed =
         std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start);
-    console_.err("\r\x1b[K" + what_ + ", " + std::to_string(elapsed.count()) + " s");
+    console_.err("\r\x1b[K" + what + ", " + std::to_string(elapsed.count()) + " s");
     drawn = true;
   }
   if (drawn) console_.err("\r\x1b[K");

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -47,8 +48,13 @@ class GenerationSpeed {
 // Threads: one at a time; a thread of its own draws.
 class Waiting {
  public:
+  // The text of the moment, asked for before each drawing, on the thread that draws. A call that it
+  // makes ends with the cancellation.
+  using What = std::function<std::string(Cancellation&)>;
+
   Waiting(Console& console, std::string what,
           std::chrono::milliseconds period = std::chrono::seconds(1));
+  Waiting(Console& console, What what, std::chrono::milliseconds period = std::chrono::seconds(1));
   ~Waiting() { stop(); }
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
@@ -59,8 +65,9 @@ class Waiting {
   void draw_until_stopped();
 
   Console& console_;
-  const std::string what_;
+  const What what_;
   const std::chrono::milliseconds period_;
+  Cancellation cancellation_;  // of what_
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;  // guarded by mutex_

@@ -205,16 +205,18 @@ void Conversation::end() {
 }
 
 constexpr const char* kHelp =
-    R"(The model reads what you type and continues from there; an empty line continues without input. A line that
-ends with \ continues on the next, with a newline between them; one that begins with // is text with one
-/ less. Of a model without a tokenizer: ids, as 3,1,4. Ctrl-C stops the model, not the program.
+    R"(The model reads what you type and continues from there; an empty line continues
+without input. A line that ends with \ continues on the next, with a newline
+between them; so does what is pasted. One that begins with // is text with one /
+less. Of a model without a tokenizer: ids, as 3,1,4. Ctrl-C stops the model, not
+the program.
 
 /fork              continue in a copy; /session ID goes back to the one before
 /rewind [N]        take back the last N turns, what you typed and what came [1]
 /rewind @P         take back all from position P on
-/seed [N]          draw with this seed from now on; without N the server draws one for each turn
-/temperature [X]   draw with this temperature from now on; without X the model's distribution
-/session [ID]      print this session's id and position; with ID continue that one
+/seed [N]          draw with this seed from now on; without N one for each turn
+/temperature [X]   draw with this temperature from now on; without X as the model
+/session [ID]      print this session's id and position; with ID continue that
 /save FILE         write a snapshot of the session: see lintel session restore
 /detach            leave, and leave the sessions that were made here
 /quit, Ctrl-D      leave; sessions that were made here are deleted

@@ -2,6 +2,7 @@
 #include "client/cli/program.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -168,30 +169,62 @@ std::string with_suggestion(const std::string& text, const std::string& suggesti
   return suggestion.empty() ? text : text + "; did you mean " + suggestion + "?";
 }
 
+// "lintel session get"
+std::string command_path(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return (parent == nullptr ? "" : command_path(*parent) + " ") + command.get_name();
+}
+
 // Commands of other programs that serve models, and what does the same here.
-std::string_view command_elsewhere(const std::string& word) {
-  static constexpr std::pair<std::string_view, std::string_view> kCommands[] = {
-      {"serve", "`lintel-server --model DIR` serves models"},
-      {"start", "`lintel-server --model DIR` serves models"},
-      {"list", "`lintel model list` shows the models"},
-      {"ls", "`lintel model list` shows the models"},
-      {"ps", "`lintel model list` shows the models"},
-      {"show", "`lintel model get NAME` shows a model"},
-      {"load", "`lintel model load NAME` loads a model"},
-      {"stop", "`lintel model unload NAME` takes a model out of service"},
+std::string_view command_elsewhere(const std::string& path, const std::string& word) {
+  struct Elsewhere {
+    std::string_view path, word, here;
   };
-  for (const auto& [name, here] : kCommands) {
-    if (name == word) return here;
+  static constexpr Elsewhere kCommands[] = {
+      {"lintel", "serve", "`lintel-server --model DIR` serves models"},
+      {"lintel", "start", "`lintel-server --model DIR` serves models"},
+      {"lintel", "list", "`lintel model list` shows the models"},
+      {"lintel", "ls", "`lintel model list` shows the models"},
+      {"lintel", "ps", "`lintel model list` shows the models"},
+      {"lintel", "show", "`lintel model get NAME` shows a model"},
+      {"lintel", "load", "`lintel model load NAME` loads a model"},
+      {"lintel", "stop", "`lintel model unload NAME` takes a model out of service"},
+      {"lintel", "rm",
+       "`lintel model unload NAME` takes a model out of service; its files are yours to delete"},
+      {"lintel model", "show", "`lintel model get NAME` shows a model"},
+      {"lintel model", "ls", "`lintel model list` shows the models"},
+      {"lintel model", "ps", "`lintel model list` shows the models"},
+      {"lintel model", "rm", "`lintel model unload NAME` takes a model out of service"},
+      {"lintel session", "show", "`lintel session get ID` shows a session"},
+      {"lintel session", "ls", "`lintel session list` shows the sessions"},
+      {"lintel session", "rm", "`lintel session delete ID` deletes a session"},
+      {"lintel state", "ls", "`lintel state list` shows the states"},
+      {"lintel state", "rm", "`lintel state delete NAME` deletes a state"},
+  };
+  for (const Elsewhere& command : kCommands) {
+    if (command.path == path && command.word == word) return command.here;
+  }
+  return {};
+}
+
+// Flags of other programs likewise.
+std::string_view flag_elsewhere(const std::string& flag) {
+  static constexpr std::pair<std::string_view, std::string_view> kFlags[] = {
+      {"-m", "--model NAME names the model"},
+      {"--host", "--address HOST:PORT names the server"},
+      {"--port", "--address HOST:PORT names the server"},
+      {"--url", "--address HOST:PORT names the server"},
+  };
+  for (const auto& [name, here] : kFlags) {
+    if (name == flag) return here;
   }
   return {};
 }
 
 // "no such command: X" and what may have been meant.
 std::string unknown_command_text(const std::string& word, const CLI::App& parent) {
-  if (parent.get_parent() == nullptr && parent.get_name() == "lintel") {
-    const std::string_view here = command_elsewhere(word);
-    if (!here.empty()) return "no such command: " + word + "; " + std::string(here);
-  }
+  const std::string_view here = command_elsewhere(command_path(parent), word);
+  if (!here.empty()) return "no such command: " + word + "; " + std::string(here);
   return with_suggestion("no such command: " + word,
                          describe::nearest_word(word, commands_of(parent)));
 }
@@ -209,6 +242,8 @@ std::string what_is_wrong(const CLI::ParseError& error, const CLI::App& app,
     const std::string& word = unknown.front();
     if (word.size() > 1 && word.front() == '-') {
       const std::string name = word.substr(0, word.find('='));
+      const std::string_view here = flag_elsewhere(name);
+      if (!here.empty()) return "no such flag: " + name + "; " + std::string(here);
       return with_suggestion("no such flag: " + name,
                              describe::nearest_word(name, flags_of(command)));
     }
@@ -226,12 +261,6 @@ const CLI::App& chosen_command(const CLI::App& app) {
   const CLI::App* command = &app;
   while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
   return *command;
-}
-
-// "lintel session get"
-std::string command_path(const CLI::App& command) {
-  const CLI::App* parent = command.get_parent();
-  return (parent == nullptr ? "" : command_path(*parent) + " ") + command.get_name();
 }
 
 // Of a command line that CLI11 could not read: one line without a newline.
@@ -254,6 +283,7 @@ constexpr const char* kProgramFooter = R"(
 Examples:
   lintel run Qwen/Qwen3.5-0.8B
   lintel health
+  lintel chat
   lintel generate --prompt "Once upon a time" --max-new-tokens 200
   lintel complete --images t10k-images-idx3-ubyte.gz --index 0-9 --occlude bottom:14 --watch
   lintel score --input sequences.jsonl --output scores.jsonl
@@ -291,6 +321,12 @@ int run_command_line(std::vector<std::string> arguments, Console& console) {
 
 namespace {
 
+const CLI::App* command_of(const CLI::App& app, const std::string& name) {
+  const auto found = app.get_subcommands(
+      [&name](const CLI::App* candidate) { return candidate->get_name() == name; });
+  return found.empty() ? nullptr : found.front();
+}
+
 bool is_help_flag(const std::string& word) { return word == "--help" || word == "-h"; }
 
 // "help session get" -> "session get --help"; "help --help" stays what it is.
@@ -300,10 +336,9 @@ std::vector<std::string> asked_for_help(std::vector<std::string> arguments, cons
   std::erase_if(arguments, is_help_flag);
   const CLI::App* command = &app;
   for (const std::string& word : arguments) {
-    const auto found = command->get_subcommands(
-        [&word](const CLI::App* candidate) { return candidate->get_name() == word; });
-    if (found.empty()) throw UsageError(unknown_command_text(word, *command));
-    command = found.front();
+    const CLI::App* const found = command_of(*command, word);
+    if (found == nullptr) throw UsageError(unknown_command_text(word, *command));
+    command = found;
   }
   arguments.push_back("--help");
   return arguments;
@@ -319,9 +354,43 @@ int report(const CLI::App& app, Console& console, const CallError& error) {
   return error.code() == grpc::StatusCode::UNAVAILABLE ? kUnavailable : kFailed;
 }
 
+// "--address A session list" -> "session list --address A": flags of the connection may stand
+// before the command, too.
+std::vector<std::string> with_command_first(std::vector<std::string> arguments,
+                                            const CLI::App& app) {
+  CLI::App known;
+  known.set_help_flag();
+  ConnectionFlags connection;
+  connection.add_to(known);
+  std::size_t flags = 0;  // of the words at the beginning
+  while (flags < arguments.size()) {
+    const std::string& word = arguments[flags];
+    const std::size_t equals = word.find('=');
+    if (!word.starts_with("--") || !known.get_option_no_throw(word.substr(0, equals))) break;
+    flags += equals == std::string::npos ? 2 : 1;
+  }
+  if (flags == 0) return arguments;
+  flags = std::min(flags, arguments.size());
+  std::size_t end = flags;  // of the command
+  for (const CLI::App* at = &app; end < arguments.size(); ++end) {
+    at = command_of(*at, arguments[end]);
+    if (at == nullptr) break;
+  }
+  const auto begin = arguments.begin();
+  const auto middle = begin + static_cast<std::ptrdiff_t>(flags);
+  // Without a command that is what is wrong.
+  if (end == flags) {
+    arguments.erase(begin, middle);
+  } else {
+    std::rotate(begin, middle, begin + static_cast<std::ptrdiff_t>(end));
+  }
+  return arguments;
+}
+
 int run(CLI::App& app, CommandLine& command_line, std::vector<std::string> arguments) {
   Console& console = command_line.console;
   try {
+    arguments = with_command_first(std::move(arguments), app);
     if (!arguments.empty() && arguments.front() == "help") {
       arguments = asked_for_help(std::move(arguments), app);
     }

@@ -310,6 +310,30 @@ std::string belongs_to_no_flag(const std::string& word) {
          (std::filesystem::exists(word) ? ": a model's directory or file is given by --model" : "");
 }
 
+// Flags of other servers, and what does the same here.
+std::string_view flag_elsewhere(std::string_view flag) {
+  constexpr std::string_view kModel = "--model PATH names a model";
+  constexpr std::string_view kListen =
+      "--http-listen HOST:PORT is the address of HTTP, --listen HOST:PORT that of gRPC";
+  constexpr std::string_view kContext =
+      "the context is the model's own; --max-prompt-tokens and --session-memory bound requests";
+  constexpr std::pair<std::string_view, std::string_view> kFlags[] = {
+      {"-m", kModel},
+      {"--port", kListen},
+      {"--host", kListen},
+      {"--ctx-size", kContext},
+      {"-c", kContext},
+      {"--max-model-len", kContext},
+      {"--threads", "--workers N sets the threads"},
+      {"-t", "--workers N sets the threads"},
+      {"--api-key", "--auth-tokens FILE has the tokens that clients send"},
+  };
+  for (const auto& [name, here] : kFlags) {
+    if (name == flag) return here;
+  }
+  return {};
+}
+
 std::string unknown_words(const CLI::App& app) {
   std::vector<std::string> flags;
   for (const CLI::Option* const option : app.get_options()) {
@@ -319,6 +343,8 @@ std::string unknown_words(const CLI::App& app) {
   for (const std::string& word : words) {
     if (!word.starts_with("-") || word.size() < 2) continue;
     const std::string flag = word.substr(0, word.find('='));
+    const std::string_view here = flag_elsewhere(flag);
+    if (!here.empty()) return "there is no flag " + flag + ": " + std::string(here);
     const std::string name = flag.substr(std::min(flag.find_first_not_of('-'), flag.size()));
     return "there is no flag " + flag + describe::did_you_mean(name, flags, "--");
   }
@@ -362,27 +388,66 @@ bool asks_for_json(int argc, const char* const* argv, const ConfigFile& config) 
 
 // The text of --help around the flags, and its layout.
 
-// Gives `app`, whose flags are declared, its introduction and examples, and breaks the flags' texts
-// into lines that a terminal of 80 columns shows.
+// Gives `app`, whose flags are declared, its introduction and examples.
 void lay_out_help(CLI::App& app);
+// --help of the flags `rows`: without those that few people set.
+std::string common_help(CLI::App& app, const std::vector<Flag>& rows);
 
 namespace {
 
-// Of a line of the help, and of a flag's name to the left of its text.
-constexpr std::size_t kColumns = 80;
-constexpr std::size_t kNameColumns = 26;
+constexpr std::size_t kNameColumns = 26;  // of a flag's name, to the left of its text
+
+// The flags that people set: --help has these, --help-all has all.
+constexpr std::string_view kCommonFlags[] = {
+    "--model",
+    "--models",
+    "--model-repository",
+    "--model-idle-unload",
+    "--load-model",
+    "--adapter",
+    "--chat-template",
+    "--model-memory",
+    "--weight-type",
+    "--kv-type",
+    "--listen",
+    "--drain-timeout",
+    "--http-listen",
+    "--http-cors-origin",
+    "--http-allowed-host",
+    "--tls-cert",
+    "--tls-key",
+    "--tls-client-ca",
+    "--auth-tokens",
+    "--insecure-public",
+    "--identity-max-streams",
+    "--identity-tokens-per-second",
+    "--workers",
+    "--max-batch-rows",
+    "--max-queued-requests",
+    "--request-memory",
+    "--session-memory",
+    "--session-idle-timeout",
+    "--prefix-cache-memory",
+    "--session-store",
+    "--max-new-tokens",
+    "--chat-max-tokens",
+    "--log-level",
+    "--log-format",
+    "--metrics-listen",
+};
 
 constexpr const char* kIntroduction =
     "Serves autoregressive linear transformers over gRPC and HTTP.\n\n"
     "Without --model, --models, --model-repository and --config it serves the small\n"
     "models that come with it. gRPC is on 127.0.0.1:50051 by default, HTTP and the\n"
     "web UI on http://127.0.0.1:8080/.\n"
-    "BYTES are 1048576, 512MiB or 2GB; a DURATION is 250ms, 30s, 10m or 2h.\n";
+    "BYTES are 1048576, 512MiB or 2GB; a DURATION is 250ms, 30s, 10m or 2h.\n"
+    "--help has the flags that people set, --help-all has all.\n";
 
 constexpr const char* kExamples =
     "Examples:\n"
     "  lintel-server\n"
-    "      to try it; then: lintel generate --model text-linear-small --prompt 'The '\n"
+    "      to try it; then: lintel chat (a model of 8 MB of Shakespeare)\n"
     "  lintel-server --model weights/mnist-linear-small\n"
     "      for this machine; then: lintel complete --unconditional 4\n"
     "  lintel-server unsloth/Qwen3.5-4B-GGUF:Q4_K_M\n"
@@ -399,29 +464,19 @@ constexpr const char* kExamples =
     "ends it at once. Exit status: 0 after a drain, 1 when a model, a file or the\n"
     "address cannot be used, 2 when flags make no sense.\n";
 
-// Lines of at most `width` bytes, broken between words.
-std::string wrapped(const std::string& text, std::size_t width) {
-  std::string out;
-  std::size_t column = 0;
-  std::istringstream words(text);
-  for (std::string word; words >> word;) {
-    const bool fits = column + 1 + word.size() <= width;
-    if (column > 0) out += fits ? " " : "\n";
-    column = column > 0 && fits ? column + 1 + word.size() : word.size();
-    out += word;
-  }
-  return out;
-}
-
 }  // namespace
 
 void lay_out_help(CLI::App& app) {
   app.description(kIntroduction);
   app.footer(kExamples);
   app.get_formatter()->column_width(kNameColumns);
-  for (CLI::Option* const option : app.get_options()) {
-    option->description(wrapped(option->get_description(), kColumns - kNameColumns));
+}
+
+std::string common_help(CLI::App& app, const std::vector<Flag>& rows) {
+  for (const Flag& flag : rows) {
+    if (std::ranges::count(kCommonFlags, flag.name) == 0) app.get_option(flag.name)->group("");
   }
+  return app.help();
 }
 
 // Checks of combinations of flags.
@@ -796,6 +851,8 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
   ServerOptions parsed;
   parsed.models.scheduling.workers = usable_cores();
   CLI::App app("", "lintel-server");
+  app.set_help_flag("-h,--help", "Print the flags that people set, and exit");
+  app.set_help_all_flag("--help-all", "Print all flags, and exit");
   app.set_version_flag("--version", "lintel-server " LINTEL_VERSION);
   app.set_config("--config", "",
                  "File with the flags below as keys without the dashes, TOML or INI: workers = 4; "
@@ -824,6 +881,9 @@ bool parse_server_options(int argc, const char* const* argv, ServerOptions* opti
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
+    *help = common_help(app, flags);
+    return false;
+  } catch (const CLI::CallForAllHelp&) {
     *help = app.help();
     return false;
   } catch (const CLI::CallForVersion& text) {  // or a description

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <fstream>
+#include <sstream>
 
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
@@ -117,6 +118,30 @@ TEST_CASE("help lists the flags that a flag excludes or needs in the order of th
   const std::string help = word->help();
   CHECK(has(help, "--z Excludes: --a --b --c --m --y\n"));
   CHECK(has(help, "--b Needs: --a --y Excludes: --z\n"));
+}
+
+TEST_CASE("help is laid out for 80 columns: texts, paragraphs and commands that are too long") {
+  std::string words;
+  for (int i = 0; i < 30; ++i) words += (i == 0 ? "" : " ") + std::string("words");
+  CLI::App app("Says " + words, "say");
+  add_flags(app);
+  const std::string louder = "Louder " + words;
+  app.add_flag("--loud", louder);
+  app.add_subcommand("word", "A word " + words);
+  app.footer("First\n" + words + "\nlast.\n\nExamples:\n  say one\n  say " + words);
+  const std::string help = app.help();
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);) {
+    INFO(line);
+    CHECK(line.size() <= 80);
+  }
+  const std::string all = "words words words words words words words words words words words words";
+  CHECK(has(help, "Says " + all + "\nwords"));
+  CHECK(
+      has(help,
+          "Louder words words words words words words words\n                              words"));
+  CHECK(has(help, "First " + all + "\nwords"));
+  CHECK(has(help, "words last.\n\nExamples:\n  say one\n  say " + all + " \\\n      words"));
 }
 
 TEST_CASE("help in Markdown is a table for each group") {

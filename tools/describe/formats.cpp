@@ -26,6 +26,81 @@ std::string HelpFormat::make_option_opts(const CLI::Option* option) const {
   return text;
 }
 
+std::string wrapped(const std::string& text, std::size_t width) {
+  std::string out;
+  std::size_t column = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (!out.empty()) out += "\n";
+    if (line.size() <= width) {
+      out += line;
+      continue;
+    }
+    column = 0;
+    std::istringstream words(line);
+    for (std::string word; words >> word;) {
+      const bool fits = column + 1 + word.size() <= width;
+      if (column > 0) out += fits ? " " : "\n";
+      column = column > 0 && fits ? column + 1 + word.size() : word.size();
+      out += word;
+    }
+  }
+  return out;
+}
+
+std::string HelpFormat::make_option_desc(const CLI::Option* option) const {
+  return wrapped(option->get_description(), kColumns - get_column_width());
+}
+
+std::string HelpFormat::make_subcommand(const CLI::App* command) const {
+  std::stringstream out;
+  CLI::detail::format_help(out, command->get_name(),
+                           wrapped(command->get_description(), kColumns - get_column_width()),
+                           get_column_width());
+  return out.str();
+}
+
+std::string HelpFormat::make_description(const CLI::App* app) const {
+  const std::string text = CLI::Formatter::make_description(app);
+  return text.empty() ? "" : wrapped(text, kColumns) + "\n";
+}
+
+namespace {
+
+// A command that is broken at blanks, as a shell takes it.
+std::string continued(std::string line, std::size_t width) {
+  constexpr std::string_view kIndent = "      ";
+  std::string out;
+  while (line.size() > width) {
+    const std::size_t at = line.rfind(' ', width - 2);  // before " \"
+    if (at == std::string::npos || at <= line.find_first_not_of(' ')) break;
+    out += line.substr(0, at) + " \\\n";
+    line.replace(0, at + 1, kIndent);
+  }
+  return out + line;
+}
+
+}  // namespace
+
+std::string HelpFormat::make_footer(const CLI::App* app) const {
+  std::istringstream lines(CLI::Formatter::make_footer(app));
+  std::string out, paragraph;
+  const auto end_paragraph = [&] {
+    if (!paragraph.empty()) out += wrapped(paragraph, kColumns) + "\n";
+    paragraph.clear();
+  };
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.empty() && line.front() != ' ') {
+      paragraph += (paragraph.empty() ? "" : " ") + line;
+      continue;
+    }
+    end_paragraph();
+    out += continued(line, kColumns) + "\n";
+  }
+  end_paragraph();
+  return out;
+}
+
 namespace {
 
 // The walk over the words before the one to complete: `path` becomes the sub-command's, `pending`

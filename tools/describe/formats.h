@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,12 +14,25 @@ namespace lintel::describe {
 
 // How --help is laid out.
 
-// As CLI11's own, but for the flags that a flag needs or excludes: CLI11 lists them by where they
-// lie in memory, in another order at each run; here they are sorted.
+// As CLI11's own, but for
+// - texts, which are broken into lines that a terminal of 80 columns shows. Lines of a footer that
+//   follow each other are a paragraph, as in man pages; those that are indented stay as they are,
+//   and where they are too long they are commands, which continue on the next line;
+// - the flags that a flag needs or excludes: CLI11 lists them by where they lie in memory, in
+//   another order at each run; here they are sorted.
 class HelpFormat : public CLI::Formatter {
  public:
+  static constexpr std::size_t kColumns = 80;
+
   std::string make_option_opts(const CLI::Option* option) const override;
+  std::string make_option_desc(const CLI::Option* option) const override;
+  std::string make_subcommand(const CLI::App* command) const override;
+  std::string make_description(const CLI::App* app) const override;
+  std::string make_footer(const CLI::App* app) const override;
 };
+
+// Lines of at most `width` bytes, broken between words. Those of the text stay.
+std::string wrapped(const std::string& text, std::size_t width);
 
 // A script that bash sources, or zsh finds as _NAME or sources. Flags, sub-commands and values
 // where they are known; files and directories elsewhere.

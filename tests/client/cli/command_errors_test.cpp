@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -94,6 +95,67 @@ TEST_CASE("commands of other programs: the error names the command that does the
              Catch::Contains("no such command: serve; `lintel-server --model DIR`"));
   CHECK_THAT(err({"help", "serve"}), Catch::Contains("`lintel-server --model DIR`"));
   CHECK_THAT(err({"list"}), Catch::Contains("`lintel model list`"));
+  CHECK_THAT(err({"ps"}), Catch::Contains("`lintel model list`"));
+  CHECK_THAT(err({"show", "a"}), Catch::Contains("`lintel model get NAME`"));
+  CHECK_THAT(err({"rm", "a"}), Catch::Contains("`lintel model unload NAME`"));
+  CHECK_THAT(err({"model", "show", "a"}), Catch::Contains("`lintel model get NAME`"));
+  CHECK_THAT(err({"session", "show", "a"}), Catch::Contains("`lintel session get ID`"));
+  CHECK_THAT(err({"session", "rm", "a"}), Catch::Contains("`lintel session delete ID`"));
+  CHECK_THAT(err({"chat", "-m", "a"}), Catch::Contains("no such flag: -m; --model NAME"));
+  CHECK_THAT(err({"chat", "--port", "8080"}), Catch::Contains("--address HOST:PORT"));
+}
+
+// The help of a command and of those below it.
+void add_help(const std::vector<std::string>& path, std::vector<std::string>& texts) {
+  std::vector<std::string> line = path;
+  line.push_back("--help");
+  const CommandResult result = run_lintel(line);
+  REQUIRE(result.code == 0);
+  texts.push_back(result.out);
+  std::istringstream lines(result.out);
+  bool is_of_commands = false;
+  for (std::string text; std::getline(lines, text);) {
+    if (text.empty() || text.front() != ' ') is_of_commands = text == "Subcommands:";
+    const std::size_t end = text.find(' ', 2);
+    if (!is_of_commands || text.size() < 3 || text[2] == ' ') continue;
+    if (text.starts_with("  help ")) continue;
+    std::vector<std::string> sub = path;
+    sub.push_back(text.substr(2, end - 2));
+    add_help(sub, texts);
+  }
+}
+
+TEST_CASE("help of every command is laid out for 80 columns") {
+  std::vector<std::string> texts;
+  add_help({}, texts);
+  CHECK(texts.size() > 20);
+  for (const std::string& text : texts) {
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.size() > 80) UNSCOPED_INFO(line);
+      CHECK(line.size() <= 80);
+    }
+  }
+}
+
+TEST_CASE("flags of the connection may stand before the command") {
+  FakeServer server;
+  const CommandResult after = run_lintel({"model", "list", "--address", server.address()});
+  REQUIRE(after.code == 0);
+  for (const std::vector<std::string>& line : std::vector<std::vector<std::string>>{
+           {"--address", server.address(), "model", "list"},
+           {"--address=" + server.address(), "--deadline", "9", "model", "list"}}) {
+    const CommandResult before = run_lintel(line);
+    CHECK(before.code == 0);
+    CHECK(before.out == after.out);
+  }
+  // The last one counts, as of any flag.
+  CHECK(run_lintel({"--address", "none.invalid:1", "model", "list", "--address", server.address()})
+            .code == 0);
+  CHECK_THAT(run_lintel({"--address", "a"}).err, Catch::Contains("a command is missing"));
+  CHECK_THAT(run_lintel({"--address", "a", "nothing"}).err,
+             Catch::Contains("no such command: nothing"));
+  CHECK_THAT(run_lintel({"--deadline"}).err, Catch::Contains("a command is missing"));
 }
 
 TEST_CASE(
@@ -389,6 +451,20 @@ TEST_CASE("a terminal shows how long a server has been silent, and is then clean
     waiting.stop();
   }
   CHECK_THAT(drawn, Catch::Contains("waiting for a test, 0 s"));
+  {
+    // A text of the moment, which may take until it is cancelled.
+    std::atomic<int> percent{0};
+    cli::Waiting waiting(
+        console,
+        [&percent](Cancellation& cancellation) {
+          if (++percent > 2) cancellation.wait_for(std::chrono::minutes(1));
+          return "loading: " + std::to_string(percent) + " %";
+        },
+        std::chrono::milliseconds(1));
+    read_until("loading: 2 %, 0 s");
+    waiting.stop();
+  }
+  CHECK_THAT(drawn, Catch::Contains("loading: 1 %, 0 s"));
   console.err("end");
   drawn.clear();
   read_until("end");

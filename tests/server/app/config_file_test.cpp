@@ -123,6 +123,13 @@ TEST_CASE("an unknown flag: the error suggests a similar one") {
   CHECK(parse({"--model", "m", "--max_batch_rows=2"}).error ==
         "there is no flag --max_batch_rows, did you mean --max-batch-rows?");
   CHECK(parse({"--model", "m", "--xyzzy"}).error == "there is no flag --xyzzy");
+  // Those of other servers.
+  CHECK(parse({"-m", "m"}).error == "there is no flag -m: --model PATH names a model");
+  for (const char* const flag : {"--port", "--host"}) {
+    CHECK_THAT(parse({"--model", "m", flag, "1"}).error,
+               Contains(std::string("there is no flag ") + flag + ": --http-listen HOST:PORT"));
+  }
+  CHECK_THAT(parse({"--model", "m", "--ctx-size", "1"}).error, Contains("--max-prompt-tokens"));
   CHECK(parse({"more", "--model", "m"}).error == "'more' belongs to no flag");
   CHECK_THAT(parse({"/tmp"}).error, Contains("--model"));
   CHECK_THAT(parse({"--model", "m", "--log-level", "wran"}).error, Contains("did you mean warn?"));

@@ -240,9 +240,34 @@ TEST_CASE("a choice takes each of its words and no other") {
   }
 }
 
-TEST_CASE("help has every flag with its default and its whole text") {
+TEST_CASE("help has the flags that people set, in 80 columns") {
   ServerOptions options;
-  const std::string help = on_one_line(parse({{"--help", ""}}, &options));
+  const std::string help = parse({{"--help", ""}}, &options);
+  const std::string all = parse({{"--help-all", ""}}, &options);
+  std::size_t shown = 0;
+  for (const Flag& flag : server_flags(options)) {
+    const std::string line = "\n  " + flag.name + " ";
+    INFO(flag.name);
+    CHECK(all.find(line) != std::string::npos);
+    if (help.find(line) != std::string::npos) ++shown;
+  }
+  CHECK(shown == 35);
+  for (const char* const name : {"--model", "--listen", "--session-store", "--metrics-listen"}) {
+    CHECK(help.find("\n  " + std::string(name) + " ") != std::string::npos);
+  }
+  CHECK(help.find("--session-load-queue") == std::string::npos);
+  for (const std::string& text : {help, all}) {
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      INFO(line);
+      CHECK(line.size() <= 80);
+    }
+  }
+}
+
+TEST_CASE("all of help has every flag with its default and its whole text") {
+  ServerOptions options;
+  const std::string help = on_one_line(parse({{"--help-all", ""}}, &options));
   for (const Flag& flag : server_flags(options)) {
     const std::string initial = flag.default_of_machine ? "" : flag.shown();
     const std::string text = on_one_line(flag.help);
