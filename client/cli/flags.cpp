@@ -266,7 +266,8 @@ void ConnectionFlags::add_to(CLI::App& app, bool with_model) {
       ->group(group);
   if (with_model) {
     add_text(app, "--model", model, "NAME",
-             "Model to use; needless when one is loaded, or one of the kind that is needed")
+             "Model to use; needless where one is loaded, or one of the kind that is needed, and "
+             "for a chat where one has a chat template")
         ->envname("LINTEL_MODEL")
         ->group(group);
   }
@@ -314,35 +315,41 @@ Client ConnectionFlags::connect() const {
 
 namespace {
 
-// The text of a flag, parsed by the type of its field and set there.
-void set_field(const RequestField& row, std::string_view text, v1::GenerateRequest& request) {
-  google::protobuf::Message* to = &request;
+// The field of a row: the message that it is in, which becomes set, and itself.
+std::pair<google::protobuf::Message*, const google::protobuf::FieldDescriptor*> field_of(
+    const RequestField& row, v1::GenerateRequest& request) {
+  google::protobuf::Message* in = &request;
   std::string name(row.name);
   if (const std::size_t dot = name.find('.'); dot != std::string::npos) {
-    to = request.GetReflection()->MutableMessage(
+    in = request.GetReflection()->MutableMessage(
         &request, request.GetDescriptor()->FindFieldByName(name.substr(0, dot)));
     name.erase(0, dot + 1);
   }
+  return {in, in->GetDescriptor()->FindFieldByName(name)};
+}
+
+// The text of a flag, parsed by the type of its field and set there. `flag` is for errors.
+void set_field(const RequestField& row, std::string_view flag, std::string_view text,
+               v1::GenerateRequest& request) {
+  const auto [to, field] = field_of(row, request);
   const google::protobuf::Reflection& reflection = *to->GetReflection();
-  const google::protobuf::FieldDescriptor* const field = to->GetDescriptor()->FindFieldByName(name);
   switch (row.type) {
     case FieldType::kFlag:
       return reflection.SetBool(to, field, true);
     case FieldType::kCount:
-      return reflection.SetUInt32(to, field, parse_uint32(row.cli.text, text));
+      return reflection.SetUInt32(to, field, parse_uint32(flag, text));
     case FieldType::kPosition:
-      return reflection.SetInt64(to, field, parse_int64(row.cli.text, text));
+      return reflection.SetInt64(to, field, parse_int64(flag, text));
     case FieldType::kSeed:
-      return reflection.SetUInt64(to, field, parse_uint64(row.cli.text, text));
+      return reflection.SetUInt64(to, field, parse_uint64(flag, text));
     case FieldType::kNumber:
-      return reflection.SetFloat(to, field, parse_float(row.cli.text, text));
+      return reflection.SetFloat(to, field, parse_float(flag, text));
     case FieldType::kText:
       return reflection.SetString(to, field, std::string(text));
     case FieldType::kBiases: {
-      const auto [id, value] = parse_bias(row.cli.text, text);
+      const auto [id, value] = parse_bias(flag, text);
       if (!request.mutable_sampling()->mutable_logit_bias()->insert({id, value}).second) {
-        throw UsageError(std::string(row.cli.text) + ": token " + std::to_string(id) +
-                         " is named twice");
+        throw UsageError(std::string(flag) + ": token " + std::to_string(id) + " is named twice");
       }
       return;
     }
@@ -355,42 +362,49 @@ bool is_of_sampling(const RequestField& row) { return row.name.starts_with("samp
 
 }  // namespace
 
-void FieldFlags::add(CLI::App& app, std::size_t field, const std::string& group) {
+void FieldFlags::add(CLI::App& app, std::size_t field, const std::string& group,
+                     const std::string& unless_given) {
   const RequestField& row = kRequestFields[field];
   const std::string flag(row.cli.text);
+  const std::string initial = unless_given.empty() ? std::string(row.default_value) : unless_given;
   const std::string help =
       std::string(row.help) + (row.default_value.empty() || row.type == FieldType::kFlag
                                    ? std::string()
-                                   : " [" + std::string(row.default_value) + "]");
+                                   : " [" + initial + "]");
   CLI::Option* option = nullptr;
   if (row.type == FieldType::kFlag) {
     option = app.add_flag_callback(
-        flag, [this, &row] { set_field(row, "", given_); }, help);
+        flag, [this, &row] { set_field(row, row.cli.text, "", given_); }, help);
   } else if (row.type == FieldType::kBiases) {
     option = app.add_option_function<std::vector<std::string>>(
                     flag,
                     [this, &row](const std::vector<std::string>& texts) {
-                      for (const std::string& text : texts) set_field(row, text, given_);
+                      for (const std::string& text : texts)
+                        set_field(row, row.cli.text, text, given_);
                     },
                     std::string(row.help) + " (may be repeated)")
                  ->type_name(std::string(row.metavar))
                  ->allow_extra_args(false);  // one value after each flag
   } else {
-    option =
-        app.add_option_function<std::string>(
-               flag, [this, &row](const std::string& text) { set_field(row, text, given_); }, help)
-            ->type_name(std::string(row.metavar))
-            ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    option = app.add_option_function<std::string>(
+                    flag,
+                    [this, &row](const std::string& text) {
+                      set_field(row, row.cli.text, text, given_);
+                    },
+                    help)
+                 ->type_name(std::string(row.metavar))
+                 ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
   if (!group.empty()) option->group(group);
 }
 
-void FieldFlags::add_sampling_to(CLI::App& app, const std::string& seed_help) {
+void FieldFlags::add_sampling_to(CLI::App& app, const std::string& seed_help,
+                                 const std::string& unless_given) {
   const std::string group = "Sampling";
   add_parsed(app, "--seed", seed, parse_uint64, "N", seed_help)->group(group);
   for (std::size_t i = 0; i < std::size(kRequestFields); ++i) {
     const RequestField& row = kRequestFields[i];
-    if (row.cli.is_read_by_table() && is_of_sampling(row)) add(app, i, group);
+    if (row.cli.is_read_by_table() && is_of_sampling(row)) add(app, i, group, unless_given);
   }
 }
 
@@ -406,6 +420,28 @@ void FieldFlags::add_others_to(CLI::App& app, bool for_session) {
 void FieldFlags::fill(v1::GenerateRequest& request) const {
   request.MergeFrom(given_);
   if (seed) request.mutable_sampling()->set_seed(*seed);
+}
+
+bool FieldFlags::set_sampling(const std::string& command, std::string name,
+                              const std::optional<std::string>& text) {
+  std::ranges::replace(name, '_', '-');
+  if (name == "seed") {
+    seed = text ? std::optional(parse_uint64(command + " seed", *text)) : std::nullopt;
+    return true;
+  }
+  for (const RequestField& row : kRequestFields) {
+    if (!row.cli.is_read_by_table() || !is_of_sampling(row) || row.cli.text != "--" + name) {
+      continue;
+    }
+    if (text) {
+      set_field(row, command + " " + name, *text, given_);
+    } else {
+      const auto [in, field] = field_of(row, given_);
+      in->GetReflection()->ClearField(in, field);
+    }
+    return true;
+  }
+  return false;
 }
 
 void retry_when_full(Cancellation& cancellation, std::chrono::milliseconds patience,

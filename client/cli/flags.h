@@ -113,8 +113,10 @@ class FieldFlags {
  public:
   std::optional<std::uint64_t> seed;
 
-  // Adds --seed and the flags of sampling.
-  void add_sampling_to(CLI::App& app, const std::string& seed_help);
+  // Adds --seed and the flags of sampling. `unless_given`: what holds then, in place of the
+  // defaults of the table.
+  void add_sampling_to(CLI::App& app, const std::string& seed_help,
+                       const std::string& unless_given = "");
   // Adds the other flags. for_session: without those that a session was created with.
   void add_others_to(CLI::App& app, bool for_session);
 
@@ -123,8 +125,15 @@ class FieldFlags {
   // Adds them and the seed.
   void fill(v1::GenerateRequest& request) const;
 
+  // Sets a field of sampling by the name of its flag without dashes, "top-p" or "top_p", as if the
+  // flag had been given; without a text as if it had not. False: there is no such flag. Throws
+  // UsageError, which names the field with `command` before it.
+  bool set_sampling(const std::string& command, std::string name,
+                    const std::optional<std::string>& text);
+
  private:
-  void add(CLI::App& app, std::size_t field, const std::string& group);
+  void add(CLI::App& app, std::size_t field, const std::string& group,
+           const std::string& unless_given = "");
 
   v1::GenerateRequest given_;
 };

@@ -9,12 +9,16 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <cwchar>
+#include <cwctype>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "client/cli/console.h"
 #include "client/lib/call_error.h"
@@ -22,12 +26,16 @@
 namespace lintel::cli {
 
 // Lines that people type on a terminal, edited by libedit: arrows, Emacs' keys, the lines of this
-// run to go back to, all of UTF-8. Ctrl-C clears the line, Ctrl-D on an empty one is the end.
+// run to go back to, all of UTF-8. Ctrl-C clears the line, Ctrl-D on an empty one is the end. What
+// is pasted becomes a part of the line with its line ends, and can be edited before Enter sends it.
 // Nothing is written to a file: prompts are their owner's.
 //
 // Threads: one at a time.
 class LineEditor {
   static constexpr int kHistoryLines = 1000;
+  static constexpr std::size_t kMostPastedBytes = 4 * 1024 * 1024;  // the rest is left out
+  // A terminal sends what is pasted between the two, once it is asked to.
+  static constexpr std::string_view kPasteBegins = "\x1b[200~", kPasteEnds = "\x1b[201~";
 
   // libedit reads characters by the thread's locale. Elsewhere in the program numbers and texts are
   // the same everywhere; so it has the user's while a line is edited. Where that knows no
@@ -90,17 +98,24 @@ class LineEditor {
     el_set(editor, EL_SIGNAL, 0);  // a thread waits for signals
     // Ctrl-C is a key while a line is edited.
     el_set(editor, EL_SETTY, "-d", "-isig", nullptr);
-    el_set(editor, EL_BIND, "^C", "em-kill-line", nullptr);
+    el_set(editor, EL_ADDFN, "lintel-leave", "Leave the line", &leave);
+    el_set(editor, EL_BIND, "^C", "lintel-leave", nullptr);
     el_set(editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+    el_set(editor, EL_ADDFN, "lintel-paste", "Insert what is pasted", &paste);
+    el_set(editor, EL_BIND, std::string(kPasteBegins).c_str(), "lintel-paste", nullptr);
   }
 
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;
 
-  // The next line without its newline; nothing at the end. Throws as Console::read_line().
-  std::optional<std::string> read(const std::string& prompt) {
+  // The next line without its newline, and with those that were pasted within it; nothing at the
+  // end. Where `is_left` is not null Ctrl-C sets it and ends the line, which is empty then. Throws
+  // as Console::read_line().
+  std::optional<std::string> read(const std::string& prompt, bool* is_left = nullptr) {
     prompt_ = prompt;
+    is_left_ = is_left;
     el_resize(editor_.get());
+    const PasteMode paste_mode(err_.get());
     // Before the prompt invites to type: what came in between would be shown twice, and a Ctrl-C
     // that is meant for the answer be taken for a key.
     el_set(editor_.get(), EL_PREP_TERM, 1);
@@ -114,6 +129,7 @@ class LineEditor {
     if (line == nullptr || count <= 0) {  // Ctrl-D leaves the cursor behind the prompt
       std::fputs("\n", err_.get());
       std::fflush(err_.get());
+      if (is_left != nullptr && *is_left) return "";
       return std::nullopt;
     }
     std::string text(line, static_cast<std::size_t>(count));
@@ -126,6 +142,25 @@ class LineEditor {
   }
 
  private:
+  // While it lives the terminal marks what is pasted.
+  class PasteMode {
+   public:
+    explicit PasteMode(std::FILE* terminal) : terminal_(terminal) { set(true); }
+    ~PasteMode() { set(false); }
+    PasteMode(const PasteMode&) = delete;
+    PasteMode& operator=(const PasteMode&) = delete;
+
+   private:
+    void set(bool on) {
+      const char* const kind = std::getenv("TERM");
+      if (kind == nullptr || std::strcmp(kind, "dumb") == 0) return;
+      std::fputs(on ? "\x1b[?2004h" : "\x1b[?2004l", terminal_);
+      std::fflush(terminal_);
+    }
+
+    std::FILE* const terminal_;
+  };
+
   EditLine* make_editor() {
     return characters_.use([&] { return el_init("lintel", in_.get(), err_.get(), err_.get()); });
   }
@@ -138,20 +173,82 @@ class LineEditor {
 
   static char* prompt_of(EditLine* editor) { return of(editor).prompt_.data(); }
 
-  // One character; 0 at the end, or when the command is cancelled. It waits in slices: the signal
-  // that cancels is not delivered to this thread.
+  // One byte: 1, or 0 at the end and when the command is cancelled, or -1. It waits in slices: the
+  // signal that cancels is not delivered to this thread.
+  int read_byte(char& byte) {
+    for (;;) {
+      pollfd waiting{console_.in_fd(), POLLIN, 0};
+      while (poll(&waiting, 1, /*milliseconds=*/100) == 0) {
+        if (console_.cancellation().cancelled()) return 0;
+      }
+      const ssize_t got = ::read(console_.in_fd(), &byte, 1);
+      if (got >= 0 || errno != EINTR) return static_cast<int>(got);
+    }
+  }
+
+  // What libedit inserts: characters of the locale, tabs and line ends. A terminal sends a carriage
+  // return for a line end.
+  static std::string insertable(std::string_view pasted) {
+    std::string text;
+    std::mbstate_t state{};
+    for (std::size_t at = 0; at < pasted.size();) {
+      const char first = pasted[at];
+      if (first == '\r' || first == '\n') {
+        text += '\n';
+        at += pasted.substr(at).starts_with("\r\n") ? 2 : 1;
+        continue;
+      }
+      wchar_t character = 0;
+      const std::size_t length =
+          std::mbrtowc(&character, pasted.data() + at, pasted.size() - at, &state);
+      const bool is_character = length > 0 && length <= pasted.size() - at;
+      if (!is_character) state = {};
+      const std::size_t bytes = is_character ? length : 1;
+      if (is_character && (first == '\t' || std::iswcntrl(static_cast<wint_t>(character)) == 0)) {
+        text += pasted.substr(at, bytes);
+      }
+      at += bytes;
+    }
+    return text;
+  }
+
+  // The function that libedit calls where a paste begins.
+  static unsigned char paste(EditLine* editor, int) {
+    LineEditor& self = of(editor);
+    std::string pasted, last;  // as many bytes as the end has
+    while (last != kPasteEnds) {
+      char byte = 0;
+      if (self.read_byte(byte) <= 0) return CC_EOF;
+      if (last.size() == kPasteEnds.size()) last.erase(0, 1);
+      last += byte;
+      if (pasted.size() < kMostPastedBytes) pasted += byte;
+    }
+    const bool is_whole = pasted.ends_with(kPasteEnds);
+    if (is_whole) pasted.erase(pasted.size() - kPasteEnds.size());
+    const std::string text = insertable(pasted);
+    if (!text.empty() && el_insertstr(editor, text.c_str()) != 0) return CC_ERROR;
+    return is_whole ? CC_REFRESH : CC_REFRESH_BEEP;
+  }
+
+  // The function that libedit calls at Ctrl-C.
+  static unsigned char leave(EditLine* editor, int) {
+    const LineInfo* const line = el_line(editor);
+    el_cursor(editor, static_cast<int>(line->lastchar - line->cursor));
+    el_deletestr(editor, static_cast<int>(el_line(editor)->lastchar - el_line(editor)->buffer));
+    bool* const is_left = of(editor).is_left_;
+    if (is_left == nullptr) return CC_REFRESH;
+    *is_left = true;
+    return CC_NEWLINE;
+  }
+
+  // As read_byte(), of a character.
   static int read_character(EditLine* editor, wchar_t* character) {
     LineEditor& self = of(editor);
     std::mbstate_t state{};
     for (;;) {
-      pollfd waiting{self.console_.in_fd(), POLLIN, 0};
-      while (poll(&waiting, 1, /*milliseconds=*/100) == 0) {
-        if (self.console_.cancellation().cancelled()) return 0;
-      }
       char byte = 0;
-      const ssize_t got = ::read(self.console_.in_fd(), &byte, 1);
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) return static_cast<int>(got);
+      const int got = self.read_byte(byte);
+      if (got <= 0) return got;
       const std::size_t length = std::mbrtowc(character, &byte, 1, &state);
       if (length == static_cast<std::size_t>(-1)) {
         state = {};  // no character: it is passed over
@@ -165,6 +262,7 @@ class LineEditor {
   const UserCharacters characters_;
   const File in_, err_;
   std::string prompt_;
+  bool* is_left_ = nullptr;  // of the line that is read
   const std::unique_ptr<History, void (*)(History*)> history_;
   const std::unique_ptr<EditLine, void (*)(EditLine*)> editor_;
 };
