@@ -139,6 +139,19 @@ describe('Digits', () => {
     await at.page.send('DOM.setFileInputFiles', { nodeId, files: [SHEET] });
     await at.says('#digits-status', /demo-digits.png: centred/);
     assert.notDeepEqual(await at.levels('#digits-editor'), before);
+    // White paper.
+    await at.page.evaluate(`(async () => {
+      const canvas = new OffscreenCanvas(50, 40);
+      const context = canvas.getContext('2d');
+      context.fillStyle = 'white';
+      context.fillRect(0, 0, 50, 40);
+      const files = new DataTransfer();
+      files.items.add(new File([await canvas.convertToBlob()], 'paper.png', { type: 'image/png' }));
+      const upload = document.querySelector('#digits-upload');
+      upload.files = files.files;
+      upload.dispatchEvent(new Event('change'));
+    })()`);
+    await at.says('#digits-status', /^paper.png: a blank picture$/);
   });
 
   it('stops on request', async () => {

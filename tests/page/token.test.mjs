@@ -35,11 +35,14 @@ it('asks for a token until it has one that is known', async () => {
   await page.go(server.url);
   const isOpen = 'document.querySelector("#token").open';
   await page.until(isOpen, 'the question');
+  const why = () => page.evaluate('document.querySelector("#token-why").textContent');
+  assert.equal(await why(), 'Who runs the server gives out tokens. Paste yours here.');
   await page.type('token-unknown');
   await page.key('Enter');
   // The question comes again, empty.
   await page.until(`${isOpen} && document.querySelector('#token-value').value === ''`, 'the question, once more');
   await page.until('document.activeElement.id === "token-value"', 'the field to be ready');
+  assert.equal(await why(), 'The server does not know this token.');
   await page.type(TOKEN);
   await page.key('Enter');
   await page.until('document.querySelector("#connection").dataset.state === "good"', 'the connection');
