@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { answerNext } from './answers.mjs';
+import { PATIENCE } from './chromium.mjs';
 import { watchedPages } from './watched_pages.mjs';
 
 const at = watchedPages('--model', new URL('../../weights/text-rwkv7-small', import.meta.url).pathname);
@@ -47,8 +48,9 @@ const kept = (table) =>
     };
   })`);
 const keptTurns = async (count) => {
-  for (;;) {
+  for (const end = Date.now() + PATIENCE; ;) {
     const all = await kept('turns');
+    assert.ok(Date.now() < end, `${count} turns are kept: ${JSON.stringify(all)}`);
     if (all.length === count && all.every(({ answer }) => answer.finish)) return all.sort((a, b) => a.created - b.created);
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
