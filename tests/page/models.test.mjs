@@ -20,7 +20,8 @@ before(async () => {
   symlinkSync(weights('text-linear-small'), join(folder, 'writes'));
   cpSync(weights('text-linear-small'), join(folder, 'broken'), { recursive: true });
   writeFileSync(join(folder, 'broken/model.safetensors'), 'version https://git-lfs.github.com/spec/v1\n');
-  mkdirSync(join(folder, 'empty'));
+  mkdirSync(join(folder, 'never'));
+  writeFileSync(join(folder, 'never/config.json'), '{"model_type": "none_of_ours"}');
   server = await serve([], '--models', folder);
   browser = await Chromium.start();
 });
@@ -52,9 +53,12 @@ const over = (page) => page.until('document.querySelector("#chat-stop").hidden',
 describe('models that load on request', () => {
   it('are counted and can be chosen; the first message loads one, which its turn says', async () => {
     const page = await open();
-    assert.match(await text(page, '#connection'), /^3 models, 0 loaded, at /);
+    assert.match(await text(page, '#connection'), /^4 models, 0 loaded, at /);
     assert.equal(await page.evaluate('location.hash'), '#/chat');
-    assert.deepEqual(await labels(page), ['broken (loads on request)', 'talks (loads on request)', 'writes (loads on request)']);
+    assert.deepEqual(await labels(page), ['broken (failed)', 'never (failed)', 'talks (loads on request)', 'writes (loads on request)']);
+    assert.equal(await page.evaluate('document.querySelector("#chat-model").value'), 'talks');
+    await choose(page, 'never');
+    assert.match(await text(page, '#chat-model-state'), /^It could not be loaded: .*none_of_ours/);
     await choose(page, 'talks');
     assert.equal(await text(page, '#chat-model-state'), 'The first message loads it.');
     await page.evaluate(`(() => {

@@ -239,7 +239,7 @@ export function start() {
     served.clear();
     for (const each of found) served.set(each.name, each);
     const label = (each) => (isLoaded(each) ? each.name : `${each.name} (${stateName(each)})`);
-    const first = found.find(isLoaded)?.name;
+    const first = (found.find(isLoaded) ?? found.find((each) => !each.loadFailed))?.name;
     options(model, found.map((each) => [each.name, label(each)]), served.has(chosen) ? chosen : first);
     drawModel();
   }
