@@ -137,6 +137,13 @@ std::string state_of(const v1::Model& model) {
   }
 }
 
+// "ready", "loads on request", "failed": what becomes of a request that names it.
+std::string use_of(const v1::Model& model) {
+  if (model.state() != v1::MODEL_STATE_UNAVAILABLE) return state_of(model);
+  if (model.load_failed()) return "failed";
+  return model.loads_on_request() ? "loads on request" : "not loaded";
+}
+
 // The server describes the rest of a loaded model only.
 bool is_loaded(const v1::Model& model) {
   return model.state() == v1::MODEL_STATE_READY || model.state() == v1::MODEL_STATE_UNSPECIFIED;
@@ -279,8 +286,12 @@ std::string describe(const v1::Model& model) {
 
 int run_list_models(const ModelFlags& flags, Console& console) {
   const Client client = flags.connection.connect();
-  const auto models = flags.all ? client.list_all_models(&console.cancellation())
-                                : client.list_models(&console.cancellation());
+  std::vector<v1::Model> models = client.list_all_models(&console.cancellation());
+  if (!flags.all) {
+    std::erase_if(models, [](const v1::Model& model) {
+      return !is_loaded(model) && !model.loads_on_request();
+    });
+  }
   if (flags.json) {
     console.out(json_array_line(write_model, models));
     return kOk;
@@ -288,21 +299,27 @@ int run_list_models(const ModelFlags& flags, Console& console) {
   if (flags.all) {
     std::vector<std::vector<std::string>> rows = {{"NAME", "VERSION", "STATE", "REASON"}};
     for (const v1::Model& model : models) {
-      rows.push_back({model.name(), model.version(), state_of(model), model.reason()});
+      rows.push_back({model.name(), model.version(), use_of(model), model.reason()});
     }
     console.out(format_table(rows));
     return kOk;
   }
-  std::vector<std::vector<std::string>> rows = {{"NAME", "VERSION", "MODALITY", "HEAD", "ATTENTION",
-                                                 "PARAMETERS", "WEIGHTS", "MAX LENGTH",
+  std::vector<std::vector<std::string>> rows = {{"NAME", "VERSION", "STATE", "MODALITY", "HEAD",
+                                                 "ATTENTION", "PARAMETERS", "WEIGHTS", "MAX LENGTH",
                                                  "STATE BYTES"}};
+  std::string reasons;
   for (const v1::Model& model : models) {
-    rows.push_back({model.name(), model.version(), model.modality(), model.head(),
+    if (!is_loaded(model)) {
+      rows.push_back({model.name(), model.version(), use_of(model)});
+      if (model.load_failed()) reasons += model.name() + ": " + model.reason() + "\n";
+      continue;
+    }
+    rows.push_back({model.name(), model.version(), "ready", model.modality(), model.head(),
                     model.attention(), std::to_string(model.parameters()), model.weight_type(),
                     model.max_length() == 0 ? "unbounded" : std::to_string(model.max_length()),
                     state_cell(model)});
   }
-  console.out(format_table(rows));
+  console.out(format_table(rows) + (reasons.empty() ? "" : "\n" + reasons));
   return kOk;
 }
 
@@ -348,10 +365,12 @@ void add_model(CLI::App& app, CommandLine& command_line) {
               [flags, run, &command_line] { return run(*flags, command_line.console); });
   };
 
-  CLI::App* list = command->add_subcommand("list", "All models, a line each");
+  CLI::App* list = command->add_subcommand(
+      "list",
+      "All models that requests can name, those that a request loads included (--models), "
+      "with what keeps one from being loaded");
   list->add_flag("--all", flags->all,
-                 "Also what is being loaded or unloaded, failed to load, was unloaded, or could be "
-                 "loaded");
+                 "Also what is being unloaded, failed to load, was unloaded, or could be loaded");
   finish(list, "Print an array of objects", /*with_model=*/false, run_list_models);
 
   CLI::App* get = command->add_subcommand("get", "One model, all about it");

@@ -7,14 +7,18 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <filesystem>
 #include <future>
 #include <iterator>
+#include <map>
 #include <new>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "model/core/errors.h"
+#include "model/model_files.h"
 #include "server/core/threads.h"
 #include "server/models/model_loader.h"
 #include "server/models/model_repository.h"
@@ -169,6 +173,51 @@ void ModelManager::stop() {
   if (draining_.joinable()) draining_.join();
 }
 
+namespace {
+
+// What no load of a model can get past, by its files; they are read once, and again when they have
+// changed. Thread-safe.
+class FileProblems {
+ public:
+  // Empty: nothing is known.
+  std::string find(const std::filesystem::path& model) EXCLUDES(mutex_) {
+    const std::filesystem::file_time_type changed =
+        std::max(time_of(model), time_of(model / "config.json"));
+    MutexLock lock(mutex_);
+    const auto known = problems_.find(model);
+    if (known != problems_.end() && known->second.changed == changed) return known->second.text;
+    Problem found{changed, {}};
+    try {
+      const ModelFiles files(model);
+    } catch (const ModelError& error) {
+      found.text = error.what();
+    }
+    return problems_.insert_or_assign(model, std::move(found)).first->second.text;
+  }
+
+ private:
+  struct Problem {
+    std::filesystem::file_time_type changed;  // the files, when they were read
+    std::string text;
+  };
+  static std::filesystem::file_time_type time_of(const std::filesystem::path& path) {
+    std::error_code none;
+    const auto time = std::filesystem::last_write_time(path, none);
+    return none ? std::filesystem::file_time_type::min() : time;
+  }
+
+  Mutex mutex_;
+  std::map<std::filesystem::path, Problem> problems_ GUARDED_BY(mutex_);
+};
+
+// Of the process: what files hold does not depend on who asks.
+FileProblems& file_problems() {
+  static FileProblems problems;
+  return problems;
+}
+
+}  // namespace
+
 std::vector<ModelRegistry::Entry> ModelManager::index() const {
   std::vector<ModelRegistry::Entry> entries = registry_.index();
   const std::size_t known = entries.size();
@@ -179,8 +228,11 @@ std::vector<ModelRegistry::Entry> ModelManager::index() const {
           std::any_of(entries.begin(), end, [&](const ModelRegistry::Entry& entry) {
             return entry.name == name && entry.version == found.version;
           });
-      if (!is_known)
-        entries.push_back({name, found.version, ModelState::kUnavailable, "not loaded"});
+      if (is_known) continue;
+      const std::string problem = file_problems().find(found.directory);
+      entries.push_back({name, found.version, ModelState::kUnavailable,
+                         problem.empty() ? "not loaded" : repository_.without_path(problem),
+                         !problem.empty()});
     }
   }
   {

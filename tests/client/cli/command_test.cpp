@@ -249,6 +249,43 @@ TEST_CASE("session continue generates on the session") {
   CHECK(only_request(server).session_id() == "abc");
 }
 
+TEST_CASE("model list: models that a request loads are listed, failures with their reason") {
+  FakeServer server;
+  server.model.set_name("ready");
+  server.model.set_state(v1::MODEL_STATE_READY);
+  const auto idle = [](const std::string& name, const std::string& reason, bool on_request) {
+    v1::Model model;
+    model.set_name(name);
+    model.set_version("1");
+    model.set_state(v1::MODEL_STATE_UNAVAILABLE);
+    model.set_reason(reason);
+    model.set_loads_on_request(on_request);
+    return model;
+  };
+  v1::Model broken = idle("broken", "its model_type is none_of_ours", true);
+  broken.set_load_failed(true);
+  v1::Model loading = idle("loading", "", true);
+  loading.set_state(v1::MODEL_STATE_LOADING);
+  server.unloaded = {broken, idle("idle", "not loaded", true), loading,
+                     idle("stored", "not loaded", false)};
+  const auto shown = [&](std::vector<std::string> line) {
+    line.insert(line.end(), {"--address", server.address()});
+    const CommandResult result = run_lintel(line);
+    CHECK(result.code == 0);
+    return result.out;
+  };
+  const std::string list = shown({"model", "list"});
+  CHECK_THAT(list, Catch::Contains("idle     1        loads on request\n"));
+  CHECK_THAT(list, Catch::Contains("loading  1        loading\n"));
+  CHECK_THAT(list, Catch::Contains("broken   1        failed\n"));
+  CHECK_THAT(list, Catch::EndsWith("\n\nbroken: its model_type is none_of_ours\n"));
+  CHECK_THAT(list, !Catch::Contains("stored"));
+  const std::string all = shown({"model", "list", "--all"});
+  CHECK_THAT(all, Catch::Contains("loads on request  not loaded\n"));
+  CHECK_THAT(all, Catch::Contains("stored   1        not loaded        not loaded\n"));
+  CHECK(nlohmann::json::parse(shown({"model", "list", "--json"})).size() == 4);
+}
+
 TEST_CASE("a model whose state grows without an end is shown with the bytes of a token") {
   FakeServer server;
   server.model.set_constant_state(false);

@@ -2,6 +2,7 @@
 // ModelManager with --models: requests load what they name, and what no call uses goes.
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <memory>
@@ -220,6 +221,39 @@ TEST_CASE("a load that failed says why, and requests are refused for a while bef
   f.manual.advance(ModelManager::kFailureTime);
   CHECK_FALSE(f.wait("a"));
   CHECK(f.listed() == "a READY; b UNAVAILABLE; c UNAVAILABLE; ");
+}
+
+TEST_CASE("a model that can never load is listed with its reason, until its files change") {
+  OnRequestFixture f;
+  const fs::path model = f.directory.path() / "never";
+  fs::create_directory(model);
+  const auto write_config = [&](const std::string& text) {
+    const auto before = fs::exists(model / "config.json")
+                            ? fs::last_write_time(model / "config.json")
+                            : fs::file_time_type::min();
+    std::ofstream(model / "config.json") << text;
+    if (before != fs::file_time_type::min()) {
+      fs::last_write_time(model / "config.json", before + seconds(1));
+    }
+  };
+  const auto listed = [&] {
+    for (const ModelRegistry::Entry& entry : f.manager->index()) {
+      if (entry.name == "never") return entry;
+    }
+    FAIL("never is not listed");
+    return ModelRegistry::Entry{};
+  };
+  write_config(R"({"model_type": "none_of_ours"})");
+  CHECK(listed().failed);
+  CHECK(listed().state == ModelState::kUnavailable);
+  CHECK_THAT(listed().reason, Contains("none_of_ours"));
+  CHECK_THAT(listed().reason, !Contains(f.directory.path().string()));
+  write_config(R"({"model_type": "another"})");
+  CHECK_THAT(listed().reason, Contains("another"));
+  CHECK(f.listed().find("a UNAVAILABLE; ") != std::string::npos);
+  fs::copy(f.directory.path() / "a", model, fs::copy_options::overwrite_existing);
+  CHECK_FALSE(listed().failed);
+  CHECK(listed().reason == "not loaded");
 }
 
 TEST_CASE("a model of --model is unloaded and loaded again as those of --models") {
