@@ -187,7 +187,7 @@ describe('Conversations', () => {
     await listed(['What of the king?']);
     await search('majesty');
     await listed(['Her majesty']);
-    await search('nobody said this');
+    await search('not said by anyone');
     await listed([]);
     assert.equal(await at.text('#chat-none'), 'No conversation has these words.');
     await search('');
@@ -212,11 +212,11 @@ describe('Conversations', () => {
 
   it('of two tabs do not overwrite each other', async () => {
     await open();
-    await ask('Begun in the first');
+    await ask('Opened in the first');
     const other = await at.browser.page({ beside: at.page });
     await other.go(at.page.requests[0]);
     await other.until(`!document.querySelector('#chat-send').disabled`, 'the models');
-    await listed(['Begun in the first'], other);
+    await listed(['Opened in the first'], other);
     await other.evaluate(`document.querySelector('#chat-list .title').click()`);
     await other.until('document.querySelectorAll(".turn").length === 1', 'the conversation');
     for (const page of [at.page, other]) {
@@ -232,14 +232,14 @@ describe('Conversations', () => {
       await page.until('document.querySelectorAll("#chat-tree li").length === 3', 'the other branch');
     }
     await other.evaluate(`document.querySelector('#chat-new').click()`);
-    await ask('Begun in the second', other);
-    await listed(['Begun in the second', 'Begun in the first']);
+    await ask('Opened in the second', other);
+    await listed(['Opened in the second', 'Opened in the first']);
     // One that is deleted in a tab comes back from none.
     await other.evaluate(`[...document.querySelectorAll('#chat-list .title')][1].click()`);
-    await other.until(`document.querySelector('[aria-label="Delete Begun in the first"]')`, 'the button');
-    await other.evaluate(`document.querySelector('[aria-label="Delete Begun in the first"]').click()`);
+    await other.until(`document.querySelector('[aria-label="Delete Opened in the first"]')`, 'the button');
+    await other.evaluate(`document.querySelector('[aria-label="Delete Opened in the first"]').click()`);
     await yes(other);
-    await listed(['Begun in the second']);
+    await listed(['Opened in the second']);
     await at.page.until('document.querySelectorAll(".turn").length === 0', 'the conversation to go');
     assert.equal((await kept('turns')).length, 1);
     assert.deepEqual(other.complaints, []);

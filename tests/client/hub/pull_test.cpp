@@ -330,7 +330,7 @@ TEST_CASE_METHOD(GgufFixture, "pull: without Q4_K_M the next of the default quan
        {{"m-Q8_0.gguf", "m-Q4_0.gguf", "m-Q4_0_4_8.gguf", "m-Q5_K_M.gguf"}, "m-Q4_0.gguf"},
        {{"m-Q8_0.gguf", "m-Q5_K_M.gguf", "m-Q4_1.gguf"}, "m-Q5_K_M.gguf"},
        {{"m-F32.gguf", "m-q8_0.gguf", "m-BF16.gguf"}, "m-q8_0.gguf"},
-       // A repository of one needs no choice, whatever it is.
+       // A repository of one quant needs no choice.
        {{"m-IQ2_XS.gguf", "mmproj-F16.gguf"}, "m-IQ2_XS.gguf"}}));
   add(files);
   CHECK(taken() == wanted);

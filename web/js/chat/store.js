@@ -91,7 +91,7 @@ export class ConversationStore {
     try {
       return new ConversationStore(await openDatabase(), true);
     } catch {
-      return new ConversationStore(openMemory(), false); // a browser that was told to keep nothing
+      return new ConversationStore(openMemory(), false); // a browser that keeps nothing
     }
   }
 
