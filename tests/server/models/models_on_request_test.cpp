@@ -251,7 +251,8 @@ TEST_CASE("a model that can never load is listed with its reason, until its file
   write_config(R"({"model_type": "another"})");
   CHECK_THAT(listed().reason, Contains("another"));
   CHECK(f.listed().find("a UNAVAILABLE; ") != std::string::npos);
-  fs::copy(f.directory.path() / "a", model, fs::copy_options::overwrite_existing);
+  fs::copy(f.directory.path() / "a", model,
+           fs::copy_options::overwrite_existing | fs::copy_options::recursive);
   CHECK_FALSE(listed().failed);
   CHECK(listed().reason == "not loaded");
 }
